@@ -29,7 +29,7 @@ pub enum Mode {
     /// Nothing is checked.
     #[default]
     Off,
-    /// What is invalid is counted and told, and used.
+    /// Invalid routes are counted and logged, and used.
     Log,
     /// What is invalid is not used.
     Enforce,

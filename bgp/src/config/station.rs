@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A station that is told what the peers announce.
+/// A monitoring station, which gets what the peers announce.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Station {
     /// Its address; we connect.
     pub address: IpAddr,
     /// Its TCP port; the protocol has none of its own.
     pub port: u16,
-    /// It is told Adj-RIB-In as received.
+    /// It gets Adj-RIB-In as received.
     pub pre_policy: bool,
-    /// It is told Adj-RIB-In after import policy.
+    /// It gets Adj-RIB-In after import policy.
     pub post_policy: bool,
-    /// How often it is told numbers about each peer; `None` = never.
+    /// Interval of Statistics Reports about each peer; `None` = never.
     pub statistics: Option<Duration>,
     /// What may wait for it to read, in octets. Beyond it the connection is dropped, and made anew.
     pub buffer: usize,

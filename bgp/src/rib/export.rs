@@ -1,4 +1,4 @@
-//! From changed destinations to what update groups and their members are told.
+//! From changed destinations to what is advertised to update groups and their members.
 
 use caracal_model::net::Family;
 

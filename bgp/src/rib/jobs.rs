@@ -111,7 +111,7 @@ pub(super) enum Kind {
         from: Option<usize>,
         to: usize,
     },
-    /// A peer is told what there is, of one family or of both.
+    /// A dump of the table to a peer, of one family or of both.
     Dump {
         peer: PeerId,
         family: Option<Family>,
@@ -405,7 +405,7 @@ impl Rib {
         });
     }
 
-    /// Forgets what a peer was to be told.
+    /// Drops the pending dumps to a peer.
     pub(super) fn cancel_exports(&mut self, id: PeerId) {
         let mut unpinned = Vec::new();
         self.jobs.list.retain(|job| match &job.kind {
@@ -460,7 +460,7 @@ impl Rib {
         first
     }
 
-    /// Whether a peer has been told all there was when its session began.
+    /// Whether a peer has got the dump that was queued when its session began.
     pub(super) fn is_dumped(&self, id: PeerId) -> bool {
         let first =
             |kind: &Kind| matches!(kind, Kind::Dump { peer, family: None, .. } if *peer == id);

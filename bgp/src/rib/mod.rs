@@ -120,7 +120,7 @@ pub struct RibOptions {
 pub struct Changes {
     /// Prefixes whose best path or ECMP set is another one; ask [`Rib::learned`].
     pub prefixes: Vec<Prefix>,
-    /// What peers must be told, in this order.
+    /// What goes to peers, in this order.
     pub out: Vec<Outbound>,
 }
 
@@ -132,7 +132,7 @@ impl Changes {
     }
 }
 
-/// Something to tell peers.
+/// Something that goes to peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outbound {
     /// Changes for all members of an update group; see [`GroupUpdate::for_member`].
@@ -287,7 +287,7 @@ impl Rib {
         self.peers.id(name)
     }
 
-    /// A session is established: the peer will be told the whole table and then End-of-RIB.
+    /// A session is established: the whole table is advertised to the peer, then End-of-RIB.
     pub fn peer_up(&mut self, now: Instant, name: &PeerName, session: SessionInfo) -> Changes {
         let Some(id) = self.peers.id(name) else {
             return Changes::default();
@@ -324,7 +324,7 @@ impl Rib {
         }
     }
 
-    /// Nobody waits any more for a peer to tell everything since the start.
+    /// Stops waiting for all routes of a peer since the start.
     pub fn not_awaited(&mut self, now: Instant, name: &PeerName) -> Changes {
         if let Some(id) = self.peers.id(name) {
             self.startup.forget(id);
@@ -465,7 +465,7 @@ impl Rib {
         changes
     }
 
-    /// End-of-RIB for those who have been told everything.
+    /// End-of-RIB for those who have got the whole table.
     fn send_end_of_rib(&mut self, changes: &mut Changes) {
         if self.pending_end_of_rib.is_empty() || self.decided < self.end_of_rib_after {
             return;

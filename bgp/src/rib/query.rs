@@ -136,7 +136,7 @@ impl Rib {
         Some(counts_of(self.peers.get(id)?, advertised))
     }
 
-    /// Counters of all peers. What each group is told is looked at once.
+    /// Counters of all peers, in one pass over each group.
     #[must_use]
     pub fn all_peer_counts(&self) -> HashMap<PeerId, PeerCounts> {
         let mut advertised: HashMap<PeerId, usize> = HashMap::default();

@@ -324,7 +324,7 @@ impl Rib {
     }
 }
 
-/// What a member is told about a destination.
+/// What is advertised to a member about a destination.
 fn sent_records(
     prefix: Prefix,
     id: DestId,

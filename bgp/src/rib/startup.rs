@@ -1,4 +1,4 @@
-//! The time after the start: which peers have told us everything.
+//! The time after the start: which peers have sent all their routes.
 //!
 //! Two questions, one bookkeeping. After a restart, route selection waits for the peers (RFC 4724
 //! §4.1), shortly: a peer that is not there must not hold up those that are. And whoever adopted
@@ -39,7 +39,7 @@ impl Default for StartupTimes {
     }
 }
 
-/// A peer that has not yet told us everything.
+/// A peer that has not yet sent all its routes.
 #[derive(Clone, Debug)]
 struct Wait {
     /// Families whose End-of-RIB is missing; `None` until the session is established.
@@ -80,7 +80,7 @@ impl Startup {
         self.deferring
     }
 
-    /// The peers that have not told us everything.
+    /// The peers that have not sent all their routes.
     pub(super) fn waiting(&self) -> impl Iterator<Item = PeerId> {
         self.waiting.keys().copied()
     }

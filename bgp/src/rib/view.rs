@@ -233,7 +233,7 @@ pub struct PeerCounts {
     pub received: usize,
     /// Those of them that import policy and loop checks let pass.
     pub accepted: usize,
-    /// Prefixes that it is told.
+    /// Prefixes advertised to it.
     pub advertised: usize,
     /// Routes of it are kept past the end of a session (RFC 4724 §4.2).
     pub stale: bool,

@@ -71,7 +71,7 @@ struct Peer {
     control: Option<mpsc::Sender<ToSession>>,
     /// The session has not yet got the latest configuration.
     outdated: bool,
-    /// The session has to end, for too many prefixes or by BFD, and has not yet been told.
+    /// A message that ends the session, for too many prefixes or by BFD, and is not sent yet.
     urgent: Option<ToSession>,
     state: SessionState,
     since: SystemTime,

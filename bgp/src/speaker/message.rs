@@ -115,7 +115,7 @@ pub enum ToCore {
         session: SessionInfo,
         /// Where the routes for this peer go.
         feed: Arc<OutFeed>,
-        /// What monitoring stations are told of it.
+        /// What monitoring stations are sent about it.
         monitored: Box<MonitoredSession>,
     },
     /// The established session has ended.
@@ -127,7 +127,7 @@ pub enum ToCore {
         /// True when the routes are to be kept for a restart: graceful restart was negotiated and
         /// the session ended without a NOTIFICATION, or as RFC 8538 §4 allows.
         graceful: bool,
-        /// What monitoring stations are told of it.
+        /// What monitoring stations are sent about it.
         end: PeerDown,
     },
     /// An UPDATE of the established session; `treat-as-withdraw` (RFC 7606) has already been

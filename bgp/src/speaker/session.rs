@@ -54,7 +54,7 @@ static EPOCH: OnceLock<Instant> = OnceLock::new();
 
 type Dial = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
 
-/// Serves one peer until it is told to end. See [`SessionStart`].
+/// Serves one peer until [`ToSession::Shutdown`]. See [`SessionStart`].
 pub async fn run_session(start: SessionStart) {
     let span = info_span!("peer", name = %start.peer, address = %start.config.address);
     Session::new(start).run().instrument(span).await;

@@ -92,7 +92,7 @@ impl SharedUpdate {
         self.buckets.concerns(member)
     }
 
-    /// What one member must be told.
+    /// The changes for one member.
     pub fn for_member<'a>(
         &'a self,
         member: &'a Member,

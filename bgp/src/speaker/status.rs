@@ -33,7 +33,7 @@ pub struct SpeakerStatus {
     pub origin: OriginStatus,
     /// Route selection waits for the peers after a restart (RFC 4724 §4.1).
     pub deferring: bool,
-    /// Who has told us everything since the start.
+    /// Who has sent all its routes since the start.
     pub convergence: Convergence,
     /// The monitoring stations, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

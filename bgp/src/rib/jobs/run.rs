@@ -171,7 +171,7 @@ impl Rib {
         }
     }
 
-    /// A group's Adj-RIB-Out gets a destination. Its members are told later.
+    /// A group's Adj-RIB-Out gets a destination; its members get it later.
     fn fill(&mut self, id: DestId, group: usize, cache: &mut ExportCache) {
         let Some(mut filled) = self.groups[group].take() else {
             return;
@@ -194,7 +194,7 @@ impl Rib {
         self.groups[group] = Some(filled);
     }
 
-    /// What a peer that has changed its group is to be told about a destination.
+    /// The changes for a peer that has changed its group, of a destination.
     pub(in crate::rib) fn move_dest(
         &self,
         id: DestId,

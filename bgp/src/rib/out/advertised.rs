@@ -71,7 +71,7 @@ impl Member {
     }
 }
 
-/// What a group is told about a prefix.
+/// What is advertised to a group about a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::rib) struct Advertised {
     attrs: Arc<PathAttrs>,
@@ -92,7 +92,7 @@ impl Advertised {
         self.source
     }
 
-    /// What decides which members are told.
+    /// What decides to which members it is advertised.
     pub(in crate::rib) fn class(&self) -> (PeerId, Option<IpAddr>) {
         (self.source, self.attrs.next_hop)
     }
@@ -102,7 +102,7 @@ impl Advertised {
         self.source == other.source && Arc::ptr_eq(&self.attrs, &other.attrs)
     }
 
-    /// The attributes, when this member is told.
+    /// The attributes, when they are advertised to this member.
     pub(in crate::rib) fn visible_to(&self, member: &Member) -> Result<&Arc<PathAttrs>, Withheld> {
         if self.source == member.peer {
             Err(Withheld::SplitHorizon)
@@ -139,13 +139,13 @@ pub(in crate::rib) struct Before {
 }
 
 impl Before {
-    /// True when this member was told.
+    /// True when it was advertised to this member.
     pub(in crate::rib) fn visible_to(&self, member: &Member) -> bool {
         self.source != member.peer && self.next_hop != Some(member.address())
     }
 }
 
-/// Counts what members are told: everything, without what is hidden from a few of them.
+/// Counts routes advertised to members: all, without those hidden from a few of them.
 #[derive(Debug)]
 pub(in crate::rib) struct VisibleCount {
     by_peer: HashMap<PeerId, usize>,

@@ -1,4 +1,4 @@
-//! Changes of what the members of an update group are told.
+//! Changes of what is advertised to the members of an update group.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::attrs::PathAttrs;
 /// The identifier of a path in what we send (RFC 7911).
 pub type PathId = NonZeroU32;
 
-/// A change of what one peer is told.
+/// A change of what is advertised to one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteChange {
     /// The destination.
@@ -22,7 +22,7 @@ pub struct RouteChange {
     pub attrs: Option<Arc<PathAttrs>>,
 }
 
-/// A change of what a group is told about one prefix.
+/// A change of what is advertised to a group about one prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRoute {
     /// The destination.
@@ -43,7 +43,7 @@ pub struct GroupUpdate {
 }
 
 impl GroupUpdate {
-    /// What one member must be told: announcements (`Some`) and withdrawals (`None`).
+    /// The announcements (`Some`) and withdrawals (`None`) for one member.
     pub fn for_member<'a>(&'a self, member: &'a Member) -> impl Iterator<Item = RouteChange> + 'a {
         self.routes
             .iter()
@@ -70,7 +70,7 @@ impl GroupRoute {
         same && self.before == other.before
     }
 
-    /// What one member must be told.
+    /// The changes for one member.
     pub(in crate::rib) fn for_member(&self, member: &Member) -> Option<RouteChange> {
         let before = self.before.filter(|before| before.visible_to(member));
         let after = visible(self.after.as_ref(), member);

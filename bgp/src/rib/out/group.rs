@@ -96,12 +96,12 @@ impl Group {
         self.one.prefetch(id.index())
     }
 
-    /// Something has been told about a destination.
+    /// True when something is advertised about a destination.
     pub(in crate::rib) fn has_advertised(&self, id: DestId) -> bool {
         self.one.get(id.index()).is_some() || !self.several.get(id.index()).is_empty()
     }
 
-    /// What a member is told about a destination, the best path first.
+    /// What is advertised to a member about a destination, the best path first.
     pub(in crate::rib) fn advertised<'a>(
         &'a self,
         id: DestId,
@@ -114,7 +114,7 @@ impl Group {
             .filter_map(|(path_id, sent)| Some((path_id, sent.visible_to(member).ok()?)))
     }
 
-    /// Why a member is not told about a destination although the group is.
+    /// Why a destination is withheld from a member although the group gets it.
     pub(in crate::rib) fn withheld(&self, id: DestId, member: &Member) -> Option<Withheld> {
         self.one.get(id.index())?.visible_to(member).err()
     }
@@ -153,7 +153,7 @@ impl Group {
         }
     }
 
-    /// For each of these members, the number of routes that it is told.
+    /// Number of routes advertised to each of these members.
     pub(in crate::rib) fn counts(&self, members: &[Member]) -> Vec<usize> {
         let one = self.one.counts(members).into_iter();
         let several = self.several.counts(members);
@@ -161,14 +161,14 @@ impl Group {
     }
 }
 
-/// What a group is told of one destination, by identifier.
+/// What is advertised to a group of one destination, by path identifier.
 struct DestPaths<'a> {
     one: Option<&'a Advertised>,
     several: ByPathId<'a>,
 }
 
 impl<'a> DestPaths<'a> {
-    /// What a member is told of a path.
+    /// What is advertised to a member of a path.
     fn get(&self, path_id: Option<PathId>, member: &Member) -> Option<&'a Arc<PathAttrs>> {
         let sent = match path_id {
             None => self.one,

@@ -1,4 +1,4 @@
-//! Outwards: what each peer is told (Adj-RIB-Out), and the export rules that decide it.
+//! Outwards: what is advertised to each peer (Adj-RIB-Out), and the export rules that decide it.
 //!
 //! Peers for which the rules come out the same form an update group ([`Group`]): the export of a
 //! route is computed once per group, stored once, and shared as one `Arc`. What differs inside a

@@ -26,7 +26,7 @@ impl Handle {
     }
 }
 
-/// What has been told of each destination.
+/// What is advertised of each destination.
 #[derive(Debug, Default)]
 pub(super) struct AdvertisedRoutes {
     /// By the destination's handle.
@@ -43,7 +43,7 @@ pub(super) struct AdvertisedRoutes {
 }
 
 impl AdvertisedRoutes {
-    /// What has been told of a destination.
+    /// What is advertised of a destination.
     pub(super) fn get(&self, dest: usize) -> Option<&Advertised> {
         let handle = self.routes.get(dest).copied().flatten()?;
         self.pairs[handle.index()].as_ref()
@@ -61,7 +61,7 @@ impl AdvertisedRoutes {
         count.finish()
     }
 
-    /// What has been told, of each destination.
+    /// What is advertised, of each destination.
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = Option<&Advertised>> {
         (0..self.routes.len()).map(|dest| self.get(dest))
@@ -90,7 +90,7 @@ impl AdvertisedRoutes {
             self.give_back(before);
         }
         if handle.is_none() && self.known.is_empty() {
-            // Nothing is told any more: nothing has to be remembered.
+            // Nothing is advertised any more: nothing has to be remembered.
             self.forget();
         }
         Some(before)

@@ -16,7 +16,7 @@ use super::change::{GroupRoute, GroupUpdate};
 use crate::attrs::PathAttrs;
 use crate::rib::peer_id::PeerId;
 
-/// What a member is told about the prefixes of a bucket.
+/// What is advertised to a member about the prefixes of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberUpdate<'a> {
     /// Nothing changes for it.
@@ -90,13 +90,13 @@ impl HiddenFrom {
 }
 
 impl Bucket {
-    /// What those members are told that are no exception.
+    /// What is advertised to the members that are no exception.
     #[must_use]
     pub fn common_update(&self) -> MemberUpdate<'_> {
         self.update_of(None)
     }
 
-    /// What a member is told.
+    /// What is advertised to a member.
     #[must_use]
     pub fn update_for(&self, member: &Member) -> MemberUpdate<'_> {
         self.update_of(Some(member))
@@ -234,7 +234,7 @@ impl Buckets {
                 .any(|at| self.buckets[*at].update_for(member) != MemberUpdate::Nothing)
     }
 
-    /// What one member is told: announcements (`Some`) and withdrawals (`None`).
+    /// The announcements (`Some`) and withdrawals (`None`) for one member.
     pub fn for_member<'a>(
         &'a self,
         member: &'a Member,

@@ -13,7 +13,7 @@ use crate::rib::peer_id::PeerId;
 /// A list of so many paths is searched from its beginning.
 const FEW: usize = 128;
 
-/// What is told of the paths to one destination, by identifier.
+/// What is advertised of the paths to one destination, by path identifier.
 pub(super) enum ByPathId<'a> {
     Few(&'a [(PathId, Advertised)]),
     Many(HashMap<PathId, &'a Advertised>),
@@ -51,12 +51,12 @@ pub(super) struct AdvertisedPaths {
 }
 
 impl AdvertisedPaths {
-    /// What is told of a destination, the best first.
+    /// What is advertised of a destination, the best path first.
     pub(super) fn get(&self, dest: usize) -> &[(PathId, Advertised)] {
         self.by_dest.get(&dest).map_or(&[], Vec::as_slice)
     }
 
-    /// Replaces what is told of a destination, and adds what differs to `changes`.
+    /// Replaces what is advertised of a destination, and adds the differences to `changes`.
     pub(super) fn put(
         &mut self,
         dest: usize,
@@ -98,7 +98,7 @@ impl AdvertisedPaths {
         }
     }
 
-    /// For each of these members, the number of paths that it is told.
+    /// Number of paths advertised to each of these members.
     pub(super) fn counts(&self, members: &[Member]) -> Vec<usize> {
         let mut count = VisibleCount::new(members);
         for ((source, next_hop), paths) in &self.classes {

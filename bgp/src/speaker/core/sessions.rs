@@ -151,7 +151,7 @@ impl Core {
             return;
         };
         if peer.control.take().is_some() {
-            // Nobody told it to end, so the table may still believe in its session.
+            // It ended by itself, so the table may still believe in its session.
             peer.enter(SessionState::Idle);
             self.set_feed(id, None);
             let changes = self.rib.peer_down(now(), &name, false);

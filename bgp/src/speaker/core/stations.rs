@@ -1,4 +1,4 @@
-//! What monitoring stations are told, and when (RFC 7854 §5).
+//! What monitoring stations are sent, and when (RFC 7854 §5).
 //!
 //! A station is sent, in this order: Initiation; Peer Up of every established session; all paths
 //! there are, piece by piece as it reads, and End-of-RIB; meanwhile and afterwards what changes.
@@ -236,7 +236,7 @@ impl Core {
         }
     }
 
-    /// A peer has told us all of a family.
+    /// A peer has sent all routes of a family.
     pub(super) fn monitor_end_of_rib(&mut self, id: PeerId, family: Family) {
         if !self.rib.is_monitored() {
             return;
