@@ -88,7 +88,7 @@ pub struct Rules {
     pub owners: BTreeMap<String, Identity>,
 }
 
-/// Who has a prefix.
+/// The owner of a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
     /// The owner of this name.
@@ -185,11 +185,11 @@ pub struct Origins {
     /// Names by index; an owner keeps its index for good.
     names: Vec<String>,
     ids: HashMap<String, OwnerId>,
-    /// Whose an address is.
+    /// Owners by address.
     addresses: HashMap<IpAddr, Vec<OwnerId>>,
     /// Next hops of owners that relay.
     relays: HashSet<IpAddr>,
-    /// Who has a BGP Identifier; several owners' is nobody's.
+    /// Owner by BGP Identifier; `None` when several owners have the same.
     router_ids: HashMap<RouterId, Option<OwnerId>>,
     owners: PrefixOwners,
     /// Cached answer for the last source: routes of one UPDATE share it.
@@ -315,7 +315,7 @@ impl Origins {
         self.addresses.contains_key(address)
     }
 
-    /// Whose routes may come from there.
+    /// Owners that a source speaks for.
     fn entitled(&self, (hop, originator): Source) -> Vec<OwnerId> {
         let Some(hop) = hop else {
             return Vec::new();
@@ -370,7 +370,7 @@ impl Origins {
         Look { passes, within }
     }
 
-    /// Who has the longest prefix that covers this one and lies in the range.
+    /// The longest prefix with an owner that covers this one and lies in the range, and its owners.
     fn holders(&self, prefix: &Prefix, range: &Prefix) -> Option<(Prefix, &[OwnerId])> {
         let longest = self.owners.longest(prefix);
         longest.filter(|(owned, _)| range.len() <= owned.len())

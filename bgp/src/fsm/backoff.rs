@@ -14,8 +14,8 @@ const ERROR_BASE: Duration = Duration::from_secs(2);
 /// Longest wait after protocol errors.
 const ERROR_CAP: Duration = Duration::from_secs(30);
 
-/// So many sessions may fall soon after they came up before the next one has to wait: a node that
-/// is restarted, and once more, is no fault.
+/// Sessions that may fall soon after they came up without a wait before the next one: a node that
+/// is restarted twice is no fault.
 const FREE_FLAPS: u32 = 3;
 /// Wait after the first session beyond that.
 const FLAP_BASE: Duration = Duration::from_secs(1);

@@ -55,11 +55,11 @@ pub(super) struct Candidate {
 pub enum BestPathReason {
     /// There was no other path.
     OnlyPath,
-    /// What leads over an interface with a carrier beats what does not.
+    /// Paths over an interface with a carrier beat others.
     Carrier,
     /// Whatever is kept as a last resort loses (RFC 9494 §4.4).
     LongLivedStale,
-    /// What we originate beats what we learn.
+    /// Routes that we originate beat learned ones.
     LocalOrigin,
     /// Highest LOCAL_PREF (RFC 4271 §9.1.1).
     LocalPref,

@@ -38,7 +38,7 @@ pub enum ImportRefusal {
     NeverRouted,
     /// It does not come from the owner of the prefix ([`crate::origin`]).
     NotOwner,
-    /// Who owns the prefix is not known yet, or may be out of date; the route waits.
+    /// The owner of the prefix is not known yet, or may be out of date; the route waits.
     OwnerUnknown,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for ImportRefusal {
     }
 }
 
-/// What import makes of a received route: its attributes when policy has changed them, or why it is
+/// The outcome of import: the attributes when policy has changed them, or why it is
 /// refused.
 pub(super) type Imported = Result<Option<Arc<PathAttrs>>, ImportRefusal>;
 
@@ -178,7 +178,7 @@ impl ImportRules<'_> {
         }
     }
 
-    /// What becomes of a received route.
+    /// The outcome of import for a received route.
     pub(super) fn import(
         &self,
         prefix: Prefix,

@@ -90,11 +90,11 @@ pub(super) enum Kind {
     KeepLong { peer: PeerId, kept: [bool; 2] },
     /// The peer sends everything of a family again (RFC 7313).
     MarkRefresh(PeerId, Family),
-    /// What it has not sent since goes.
+    /// Drops paths that it has not sent since.
     EndRefresh(PeerId, Family),
     /// Received paths of these peers go through import policy again.
     Import(BTreeSet<PeerId>),
-    /// What leads over next hops that have moved is decided again.
+    /// Decides again the routes over next hops that have moved.
     NextHops(Box<NextHopChange>),
     /// Everything is decided and exported again.
     TouchAll,
@@ -196,7 +196,7 @@ pub(super) struct Jobs {
 /// How far a piece of long work is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// What is done.
+    /// What the job does.
     pub what: String,
     /// For which peer, if for one.
     pub peer: Option<PeerName>,

@@ -237,7 +237,7 @@ pub struct Rib {
     pending_end_of_rib: Vec<(PeerId, Family)>,
     /// They are not due before so many destinations have been decided.
     end_of_rib_after: u64,
-    /// What is to be said about peers with too many prefixes.
+    /// Pending warnings about peers with too many prefixes.
     pending_warnings: Vec<Outbound>,
     /// Paths that have changed, while somebody monitors them.
     changed_paths: Option<Vec<PathName>>,

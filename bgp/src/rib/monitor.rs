@@ -1,4 +1,4 @@
-//! What a monitoring station is told of Adj-RIB-In (RFC 7854 §5): the paths that have changed, and
+//! What a monitoring station is sent of Adj-RIB-In (RFC 7854 §5): the paths that have changed, and
 //! all of them piece by piece.
 //!
 //! Only names of paths are noted, and only while somebody monitors: a path that changes twice
@@ -18,7 +18,7 @@ use crate::attrs::PathAttrs;
 /// The name of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathName {
-    /// Who announces it.
+    /// The peer that announces it.
     pub peer: PeerId,
     /// Where to.
     pub prefix: Prefix,

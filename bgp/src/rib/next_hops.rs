@@ -28,7 +28,7 @@ use super::families::slot;
 /// than one behind a router that BGP told of.
 const STEP_COST: u32 = 1024;
 
-/// So many next hops that nobody uses any more are kept without a reason to look for them.
+/// Unused next hops that are kept before they are swept.
 const UNUSED: usize = 1024;
 
 /// How a next hop is reached.
@@ -140,7 +140,7 @@ impl Resolution {
         self.resolved.as_ref().map(Cost::from)
     }
 
-    /// What is another for who uses it.
+    /// Differences that matter to users of the next hop.
     fn moved(&self, old: &Self) -> Moved {
         Moved {
             cost: self.cost() != old.cost(),

@@ -78,7 +78,7 @@ impl RouteQuery {
 pub struct RouteRecord {
     /// The destination.
     pub prefix: Prefix,
-    /// Who sent it; `None` for a route of ours.
+    /// The peer that sent it; `None` for a route of ours.
     pub peer: Option<PeerName>,
     /// The identifier with which it was sent, or is sent (RFC 7911).
     pub path_id: Option<u32>,

@@ -27,7 +27,7 @@ pub(super) struct Path {
     pub(super) received: Arc<PathAttrs>,
     /// After import policy, when that has changed something.
     changed: Option<Arc<PathAttrs>>,
-    /// Who sent it.
+    /// The peer that sent it.
     pub(super) peer: PeerId,
     /// Why it was refused.
     refusal: Option<ImportRefusal>,
@@ -35,7 +35,7 @@ pub(super) struct Path {
     is_accepted: bool,
     /// Not confirmed since something happened.
     pub(super) stale: Staleness,
-    /// What the last decision made of it.
+    /// Outcome of the last decision.
     pub(super) rank: Rank,
 }
 

@@ -8,10 +8,10 @@ use super::jobs::Kind;
 /// A table of fewer prefixes is small.
 const MUCH: usize = 4096;
 
-/// What the table has let go of is out of the hands of sessions after this time, as a rule.
+/// After this time sessions have usually dropped what the table has dropped.
 const TIDY_AGAIN: Duration = Duration::from_secs(2);
 
-/// What a table of no more prefixes holds is not worth a second look.
+/// Tables with fewer prefixes are not tidied.
 const LITTLE: usize = 256;
 
 impl Rib {

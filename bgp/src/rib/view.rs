@@ -163,7 +163,7 @@ impl PathStatus {
 pub struct RouteInfo {
     /// The destination.
     pub prefix: Prefix,
-    /// Who sent it; `None` for a route of ours.
+    /// The peer that sent it; `None` for a route of ours.
     pub peer: Option<PeerName>,
     /// The identifier with which it was sent (RFC 7911).
     #[serde(default, skip_serializing_if = "Option::is_none")]

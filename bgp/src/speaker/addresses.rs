@@ -176,7 +176,7 @@ fn source_towards(peer: &PeerConfig) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// What people are told where there is no next hop.
+/// The sentence for people where there is no next hop.
 pub(super) fn no_next_hop(family: Family, local: IpAddr, interface: Option<&str>) -> String {
     let session = Family::of(local);
     let place = match interface {

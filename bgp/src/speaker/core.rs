@@ -171,7 +171,7 @@ pub(super) struct Core {
     events: VecDeque<SessionEvent>,
     /// Of peers whose last messages the table is still working on.
     parked: VecDeque<SessionEvent>,
-    /// Who waits for long work, with its ticket.
+    /// Callers that wait for long work, with their tickets.
     waiting: Vec<(u64, oneshot::Sender<()>)>,
     /// Feeds for the forwarding side that do not have all routes yet.
     subscriptions: Vec<Subscription>,
@@ -182,7 +182,7 @@ pub(super) struct Core {
     turns: TurnTimes,
 }
 
-/// What the core task hears.
+/// The inputs of the core task.
 pub(super) struct Inbox {
     /// From the sessions.
     pub(super) sessions: mpsc::Receiver<ToCore>,
@@ -462,7 +462,7 @@ impl Core {
             match out {
                 Outbound::Group(update) => {
                     for update in SharedUpdate::new(update) {
-                        // Who sent all of it has nothing to read.
+                        // A member that sent all of it gets nothing.
                         for member in update.members().iter().filter(|m| update.concerns(m)) {
                             if let Some(feed) = self.feed(member.peer) {
                                 feed.share(update.clone(), *member);

@@ -59,7 +59,7 @@ pub(super) enum Slice {
 }
 
 impl Slice {
-    /// Who no longer waits for the answer does not get one.
+    /// The answer is dropped when nobody waits for it any more.
     pub(super) fn answer(self, rib: &Rib) {
         match self {
             Self::Scan(query, slots, answer) => {

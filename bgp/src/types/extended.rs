@@ -28,9 +28,9 @@ pub struct ExtCommunity(pub [u8; 8]);
 /// What a route target or origin is for, as the second octet says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ExtKind {
-    /// Who shall get the route (RFC 4360 §4).
+    /// Route target: where the route is to be imported (RFC 4360 §4).
     RouteTarget,
-    /// Who announced it (RFC 4360 §5).
+    /// Route origin: where it was announced (RFC 4360 §5).
     RouteOrigin,
 }
 
@@ -52,7 +52,7 @@ impl ExtKind {
     }
 }
 
-/// Who gives a route target or origin its number.
+/// The administrator of a route target or origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Administrator {
     /// An AS. Whether it takes two octets or four follows from its number.

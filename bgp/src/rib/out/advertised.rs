@@ -114,7 +114,7 @@ impl Advertised {
         }
     }
 
-    /// What matters of it when something else is told.
+    /// What is kept of it when another path is advertised.
     pub(super) fn before(&self, after: Option<&Self>) -> Before {
         Before {
             source: self.source,
@@ -128,9 +128,9 @@ impl Advertised {
     }
 }
 
-/// What a group was told about a prefix until a change: from whom it was hidden, and whether the
-/// attributes are still the same. To hold on to the attributes would cost two atomic operations for
-/// each route that is withdrawn.
+/// What was advertised to a group about a prefix before a change: from whom it was hidden, and
+/// whether the attributes are still the same. To hold on to the attributes would cost two atomic
+/// operations for each route that is withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::rib) struct Before {
     pub(in crate::rib) source: PeerId,

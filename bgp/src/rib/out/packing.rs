@@ -53,14 +53,14 @@ enum HiddenFrom {
     Absent,
     /// From these members.
     Hidden {
-        /// Who sent it, if a member.
+        /// The member that sent it, if one did.
         source: Option<PeerId>,
-        /// Whose address is its next hop, if a member's.
+        /// The member whose address is its next hop, if one's is.
         address: Option<IpAddr>,
     },
 }
 
-/// What tells a bucket from another.
+/// Key of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     before: HiddenFrom,

@@ -267,8 +267,7 @@ impl Core {
     }
 
     /// Ends the sessions that need other OPEN messages; each starts again when its task has ended.
-    /// Who stays the same to us, and we to it, keeps forwarding over that as over a restart (RFC
-    /// 4724).
+    /// Peers whose identity and ours stay the same keep forwarding, as over a restart (RFC 4724).
     fn stop_changed(&mut self, change: &ConfigChange) {
         for (name, differs) in change.peers.iter().filter(|(_, differs)| differs.reset) {
             let how = if differs.replaced {

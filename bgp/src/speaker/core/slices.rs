@@ -247,7 +247,7 @@ impl Core {
             if filled.at < self.rib.slots() {
                 self.subscriptions.push(filled);
             } else {
-                // Who no longer waits for it does not get it.
+                // Dropped when nobody waits any more.
                 drop(filled.answer.send(filled.feed));
             }
         }
@@ -262,7 +262,7 @@ impl Core {
     fn answer_waiting(&mut self) {
         for (ticket, answer) in std::mem::take(&mut self.waiting) {
             if self.rib.is_done(ticket) {
-                // Who no longer waits does not get an answer.
+                // Dropped when nobody waits any more.
                 let _ = answer.send(());
             } else {
                 self.waiting.push((ticket, answer));

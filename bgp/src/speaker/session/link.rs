@@ -53,7 +53,7 @@ pub(super) struct Link {
 /// What a read brought.
 #[derive(Debug)]
 pub(super) enum Read {
-    /// So many octets.
+    /// Some octets.
     Octets,
     /// Nothing for now.
     Nothing,
