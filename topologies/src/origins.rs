@@ -4,8 +4,9 @@
 //! addresses of its workloads in blocks of other nodes. Blocks of `virtual:…` affinities belong to
 //! no node, and pools of load balancers and the ranges of services are left to their own rules.
 //!
-//! [`change`] costs a walk side by side over two snapshots that compares revisions; the whole is a
-//! change from nothing, and so its own oracle.
+//! A change costs what differs between two snapshots, which share the rest; only another node, pool
+//! or range costs as much as there are nodes. The whole is a change from nothing, and so its own
+//! oracle.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,7 +16,7 @@ use caracal_bgp::origin::{Identity, Mode, Owner, Range, Rules, Update};
 use caracal_model::ipam::{self, AffinityState, BlockAffinity};
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{IpPool, Node};
-use caracal_model::{KnownBlock, NodeName, SharedMap, Snapshot, Versioned, merge_join};
+use caracal_model::{KnownBlock, NodeName, SharedMap, Snapshot, Versioned};
 
 use crate::common::FAMILIES;
 use crate::peers::concerns;
@@ -28,26 +29,22 @@ pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Upda
     let nothing = Snapshot::default();
     let before = old.unwrap_or(&nothing);
     let mut ownership = Vec::new();
-    let moved = |a: Option<i64>, b: Option<i64>| a != b;
-    for ((owner, cidr), was, is) in merge_join(&before.affinities, &new.affinities) {
-        if moved(was.map(|v| v.revision), is.map(|v| v.revision)) {
-            let counts =
-                |affinity: Option<&Versioned<BlockAffinity>>| affinity.is_some_and(|a| has(a));
-            if counts(was) != counts(is) {
-                ownership.push((*cidr, owner_of(owner), counts(is)));
-            }
+    for key in new.affinities.changed_since(&before.affinities) {
+        let counts = |affinity: Option<&Versioned<BlockAffinity>>| affinity.is_some_and(|a| has(a));
+        let is = counts(new.affinities.get(&key));
+        if counts(before.affinities.get(&key)) != is {
+            ownership.push((key.1, owner_of(&key.0), is));
         }
     }
-    for (_, was, is) in merge_join(&before.blocks, &new.blocks) {
-        if moved(was.map(|v| v.revision), is.map(|v| v.revision)) {
-            let (was, is) = (borrowed(was), borrowed(is));
-            let gone = was.difference(&is).map(|guest| (guest, false));
-            let come = is.difference(&was).map(|guest| (guest, true));
-            ownership.extend(gone.chain(come).map(|((address, node), has)| {
-                let owner = Owner::Named(node.to_string());
-                (Prefix::host(*address), owner, has)
-            }));
-        }
+    for cidr in new.blocks.changed_since(&before.blocks) {
+        let was = borrowed(before.blocks.get(&cidr));
+        let is = borrowed(new.blocks.get(&cidr));
+        let gone = was.difference(&is).map(|guest| (guest, false));
+        let come = is.difference(&was).map(|guest| (guest, true));
+        ownership.extend(gone.chain(come).map(|((address, node), has)| {
+            let owner = Owner::Named(node.to_string());
+            (Prefix::host(*address), owner, has)
+        }));
     }
     let differ = old.is_none()
         || moves(&before.nodes, &new.nodes)
@@ -64,11 +61,11 @@ pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Upda
     }
 }
 
-fn moves<K: Ord + Clone, V>(
+fn moves<K: Ord + Clone, V: PartialEq>(
     old: &SharedMap<K, Versioned<V>>,
     new: &SharedMap<K, Versioned<V>>,
 ) -> bool {
-    merge_join(old, new).any(|(_, a, b)| a.map(|v| v.revision) != b.map(|v| v.revision))
+    !new.changed_since(old).is_empty()
 }
 
 /// True when the owner of an affinity announces its block.
