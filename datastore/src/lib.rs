@@ -31,15 +31,23 @@
 
 #[cfg(feature = "etcd")]
 mod etcd;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod memory;
+mod ordered;
+mod patience;
 mod store;
 #[cfg(feature = "testing")]
 mod testing;
 mod watch;
 
 #[cfg(feature = "etcd")]
-pub use etcd::{Credentials, EtcdConfig, EtcdConfigError, EtcdStore, PATIENCE};
+pub use etcd::{Credentials, EtcdConfig, EtcdConfigError, EtcdStore};
+#[cfg(feature = "kubernetes")]
+pub use kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore};
 pub use memory::{CommitFault, MemoryStore};
+pub use ordered::{Order, OrderedCommit, Told};
+pub use patience::PATIENCE;
 pub use store::{
     Change, Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError, WatchEvent,
 };

@@ -11,6 +11,8 @@ mod limits;
 mod objects;
 #[path = "api_server/rights.rs"]
 mod rights;
+#[path = "api_server/store.rs"]
+mod store;
 #[path = "api_server/watches.rs"]
 mod watches;
 

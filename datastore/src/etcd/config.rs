@@ -4,16 +4,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::patience::PATIENCE;
+
 /// etcd's port for clients, when an endpoint names none.
 const CLIENT_PORT: u16 = 2379;
 /// etcd's default client address, used when no endpoint is given.
 const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:2379";
-
-/// How long a client waits for an etcd that does not answer, to connect and for each request: one
-/// time for every command, for the CNI plugin and for the daemon, whose tries follow one another.
-/// Long enough for a member that loses its leader (an election takes about 1 s), short enough for
-/// somebody who waits at a terminal.
-pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where common distributions keep the CA certificates they trust; used for `https` without a CA
 /// file.

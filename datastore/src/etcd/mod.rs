@@ -22,7 +22,7 @@ use std::sync::Arc;
 use caracal_model::txn::{Compare, Range, Txn, TxnOutcome, Write};
 use etcd_client::{Compare as EtcdCompare, CompareOp, Txn as EtcdTxn, TxnOp};
 
-pub use self::config::{Credentials, EtcdConfig, EtcdConfigError, PATIENCE};
+pub use self::config::{Credentials, EtcdConfig, EtcdConfigError};
 use self::connection::{Connection, Session};
 use self::error::Failure;
 pub(crate) use self::watch::EtcdWatch;

@@ -23,7 +23,9 @@ use caracal_model::ipam::Owner;
 use caracal_model::net::Prefix;
 use caracal_model::resource::{AllowedUse, EncapMode};
 
-use super::world::actor::{Actor, Any, End, faults, held_by, run, view};
+use super::world::actor::{
+    Actor, Any, End, counts_too_much, faults, held_by, is_excused, run, view,
+};
 use super::world::{World, after, config, node, pool_with};
 
 /// One thing that a host does. Each host has its own handles, numbered.
@@ -356,6 +358,17 @@ pub struct Search {
 
 impl Search {
     pub fn through(scenario: &Scenario) -> Self {
+        Self::of(scenario, start(scenario))
+    }
+
+    /// The same on a store of single objects, where a transaction is an order of writes.
+    pub fn object_by_object(scenario: &Scenario) -> Self {
+        let mut branch = start(scenario);
+        branch.world.ordered = true;
+        Self::of(scenario, branch)
+    }
+
+    fn of(scenario: &Scenario, branch: Branch) -> Self {
         let pool: Prefix = scenario.pool.parse().unwrap();
         let mut search = Self {
             size: usize::try_from(pool.size()).unwrap(),
@@ -363,7 +376,7 @@ impl Search {
             path: Vec::new(),
             histories: Vec::new(),
         };
-        search.explore(start(scenario));
+        search.explore(branch);
         search
     }
 
@@ -430,6 +443,7 @@ impl Search {
             let mut findings = check(&view(&branch.world), after(10_000));
             findings
                 .retain(|f| !matches!(f, Inconsistency::Unconfirmed(_, _, AffinityWord::Pending)));
+            findings.retain(|f| !is_excused(&branch.world, f));
             assert_eq!(findings, [], "{branch:?}");
         }
         let world = &mut branch.world;
@@ -441,7 +455,9 @@ impl Search {
         request.num_v4 = self.size;
         let all = run(world, Any::Assign(Assign::new(request, after(20_000))));
         assert!(matches!(all, End::Took(_)), "IPAM-10: {all:?} {world:?}");
-        assert_eq!(faults(world, after(20_000)), []);
+        let mut findings = check(&view(world), after(20_000));
+        findings.retain(|f| f.is_fault() && !(world.ordered && counts_too_much(f)));
+        assert_eq!(findings, []);
     }
 }
 

@@ -13,6 +13,7 @@ pub mod actor;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use caracal_datastore::{Order, Told};
 use caracal_ipam::{MAX_OPERATIONS, Reading, Timestamp};
 use caracal_model::Key;
 use caracal_model::ipam::IpamConfig;
@@ -32,6 +33,8 @@ pub fn after(seconds: u64) -> Timestamp {
 pub struct World {
     pub keys: BTreeMap<String, (i64, Vec<u8>)>,
     pub revision: i64,
+    /// True: a store of single objects, in which transactions are ordered writes.
+    pub ordered: bool,
 }
 
 impl fmt::Debug for World {
@@ -63,6 +66,26 @@ impl World {
         Reading {
             revision: self.revision,
             ranges: ranges.iter().map(list).collect(),
+        }
+    }
+
+    /// One call of an API of single objects, each with compare-and-swap.
+    pub fn obey(&mut self, order: &Order) -> Told {
+        let txn = match order {
+            Order::Look(keys) => {
+                let keys: Vec<Range> = keys.iter().cloned().map(Range::Key).collect();
+                return Told::Found(self.read(&keys).ranges.concat());
+            }
+            Order::Create(key, value) => Txn::new().create(key, value.clone()),
+            Order::Replace(key, revision, value) => {
+                Txn::new().update(key, *revision, value.clone())
+            }
+            Order::Delete(key, revision) => Txn::new().delete(key, *revision),
+            Order::Done(_) => panic!("the end is no order"),
+        };
+        match self.commit(&txn) {
+            TxnOutcome::Committed(revision) => Told::Written(revision),
+            TxnOutcome::Conflict => Told::Conflict,
         }
     }
 

@@ -1,0 +1,283 @@
+//! Requests to Kubernetes' API, one at a time: what went wrong is told by what can be done about
+//! it. Nothing is sent twice but what was throttled, which the server did not carry out.
+
+use std::time::Duration;
+
+use http::{Method, Request, Response};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::config::{KubernetesConfig, chain};
+use super::mapping::ApiGroup;
+use crate::store::StoreError;
+
+/// The longest time that a throttled request waits, all its tries together.
+const THROTTLED: Duration = Duration::from_secs(10);
+
+/// How long to wait when the server does not say.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Most octets of a body that says why something is refused.
+const MOST_SAID: usize = 300;
+
+/// Why a request has no answer that can be used.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// There is no such object.
+    NotFound,
+    /// It exists, or it was changed since.
+    Conflict,
+    /// The revision is too old.
+    Gone,
+    /// The server does not do it, and would not later.
+    Refused(String),
+    /// No connection, or no answer, or the server cannot now.
+    Unavailable(String),
+}
+
+impl Failure {
+    pub(super) fn into_error(self, server: &str, what: &str) -> StoreError {
+        match self {
+            Self::Unavailable(reason) => StoreError::Unavailable {
+                endpoints: server.to_owned(),
+                reason,
+            },
+            Self::Gone => StoreError::Compacted {
+                asked: 0,
+                oldest: 0,
+            },
+            Self::Refused(reason) => StoreError::Refused(reason),
+            Self::NotFound => StoreError::Refused(format!("{what} is not there")),
+            Self::Conflict => StoreError::Refused(format!("{what} was changed meanwhile")),
+        }
+    }
+}
+
+/// A connection to Kubernetes' API, made when it is first used.
+pub(super) struct Api {
+    pub(super) config: KubernetesConfig,
+    connected: OnceCell<Connected>,
+}
+
+struct Connected {
+    client: kube::Client,
+    server: String,
+    group: OnceCell<ApiGroup>,
+    cluster: OnceCell<u64>,
+}
+
+impl std::fmt::Debug for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.config.fmt(f)
+    }
+}
+
+impl Api {
+    pub(super) fn new(config: KubernetesConfig) -> Self {
+        Self {
+            config,
+            connected: OnceCell::new(),
+        }
+    }
+
+    async fn connected(&self) -> Result<&Connected, Failure> {
+        let connect = async || {
+            let config = self.config.resolve().await;
+            let config = config.map_err(|error| Failure::Refused(error.to_string()))?;
+            let server = config.cluster_url.to_string();
+            let client = kube::Client::try_from(config);
+            let client = client.map_err(|error| Failure::Refused(chain(&error)))?;
+            Ok(Connected {
+                client,
+                server,
+                group: OnceCell::new(),
+                cluster: OnceCell::new(),
+            })
+        };
+        self.connected.get_or_try_init(connect).await
+    }
+
+    /// The server's address, for messages.
+    pub(super) fn server(&self) -> &str {
+        let connected = self.connected.get().map(|c| c.server.as_str());
+        let given = self.config.endpoint.as_deref();
+        connected.or(given).unwrap_or("Kubernetes' API")
+    }
+
+    /// Which of Calico's API groups is used: the newer one only where it is served and the older is
+    /// not.
+    pub(super) async fn group(&self) -> Result<ApiGroup, Failure> {
+        if let Some(group) = self.config.group {
+            return Ok(group);
+        }
+        let connected = self.connected().await?;
+        let discover = async || {
+            let groups = self.get("/apis").await?;
+            let list = groups["groups"].as_array().cloned().unwrap_or_default();
+            let serves = |name: &str| list.iter().any(|group| group["name"] == name);
+            let newer = serves("projectcalico.org") && !serves("crd.projectcalico.org");
+            Ok(match newer {
+                true => ApiGroup::V3,
+                false => ApiGroup::V1,
+            })
+        };
+        connected.group.get_or_try_init(discover).await.copied()
+    }
+
+    /// Which cluster it is, by the identity of its namespace `kube-system`; zero when that may not
+    /// be read.
+    pub(super) async fn cluster(&self) -> Result<u64, Failure> {
+        let connected = self.connected().await?;
+        let ask = async || match self.get("/api/v1/namespaces/kube-system").await {
+            Ok(namespace) => {
+                let uid = namespace["metadata"]["uid"].as_str().unwrap_or_default();
+                let digits: String = uid
+                    .chars()
+                    .filter(char::is_ascii_hexdigit)
+                    .take(16)
+                    .collect();
+                Ok(u64::from_str_radix(&digits, 16).unwrap_or_default())
+            }
+            Err(Failure::Unavailable(reason)) => Err(Failure::Unavailable(reason)),
+            Err(_) => Ok(0),
+        };
+        connected.cluster.get_or_try_init(ask).await.copied()
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Result<Value, Failure> {
+        self.call(Method::GET, path, "application/json", None).await
+    }
+
+    /// A request with a body of that type, and its answer.
+    pub(super) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        content: &'static str,
+        body: Option<&Value>,
+    ) -> Result<Value, Failure> {
+        self.call_accepting(method, path, content, body, "application/json")
+            .await
+    }
+
+    /// The same with the form in which the answer is wanted.
+    pub(super) async fn call_accepting(
+        &self,
+        method: Method,
+        path: &str,
+        content: &'static str,
+        body: Option<&Value>,
+        accept: &'static str,
+    ) -> Result<Value, Failure> {
+        let limit = self.config.request_timeout;
+        let call = async {
+            let response = self.send(method, path, content, body, accept).await?;
+            let octets = response.into_body().collect().await;
+            let octets = octets.map_err(|error| Failure::Unavailable(chain(&error)))?;
+            serde_json::from_slice(&octets.to_bytes()).map_err(|error| {
+                Failure::Unavailable(format!("an answer that is no JSON: {error}"))
+            })
+        };
+        // A throttled request may wait longer than one that is not answered.
+        timeout(limit + THROTTLED, call).await.unwrap_or_else(|_| {
+            let reason = format!("no answer within {} s", limit.as_secs());
+            Err(Failure::Unavailable(reason))
+        })
+    }
+
+    /// The head of a successful answer; its body follows as it comes.
+    pub(super) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        content: &'static str,
+        body: Option<&Value>,
+        accept: &'static str,
+    ) -> Result<Response<Body>, Failure> {
+        let connected = self.connected().await?;
+        let patience = Instant::now() + THROTTLED;
+        loop {
+            let octets = body.map(|body| body.to_string().into_bytes());
+            let request = Request::builder()
+                .method(method.clone())
+                .uri(path)
+                .header("accept", accept)
+                .header("content-type", content)
+                .body(Body::from(octets.unwrap_or_default()))
+                .map_err(|error| Failure::Refused(error.to_string()))?;
+            let limit = Instant::now() + self.config.request_timeout;
+            let response = timeout_at(limit, connected.client.send(request)).await;
+            let response = response
+                .map_err(|_| {
+                    let seconds = self.config.request_timeout.as_secs();
+                    Failure::Unavailable(format!("no answer within {seconds} s"))
+                })?
+                .map_err(|error| Failure::Unavailable(chain(&error)))?;
+            if response.status().is_success() {
+                return Ok(response);
+            }
+            let pause = (response.status().as_u16() == 429).then(|| retry_after(&response));
+            if let Some(pause) = pause.filter(|pause| Instant::now() + *pause < patience) {
+                tokio::time::sleep(pause).await;
+                continue;
+            }
+            return Err(failure(response).await);
+        }
+    }
+
+    /// Removes an object, if it is this one.
+    pub(super) async fn delete(&self, path: &str, preconditions: Value) -> Result<(), Failure> {
+        let options = json!({
+            "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions,
+        });
+        let answer = self
+            .call(Method::DELETE, path, "application/json", Some(&options))
+            .await;
+        answer.map(drop)
+    }
+}
+
+fn retry_after(response: &Response<Body>) -> Duration {
+    let header = response.headers().get("retry-after");
+    let seconds = header.and_then(|value| value.to_str().ok()?.parse().ok());
+    seconds.map_or(RETRY_AFTER, Duration::from_secs)
+}
+
+/// What a refusal says.
+async fn failure(response: Response<Body>) -> Failure {
+    let code = response.status().as_u16();
+    let octets = response.into_body().collect().await;
+    let octets = octets.map(|body| body.to_bytes()).unwrap_or_default();
+    let status: Value = serde_json::from_slice(&octets).unwrap_or_default();
+    judge(code, &status, &String::from_utf8_lossy(&octets))
+}
+
+/// What a status means; `text` is the body where it is none.
+pub(super) fn judge(code: u16, status: &Value, text: &str) -> Failure {
+    let said = match status["message"].as_str() {
+        Some(message) => message.to_owned(),
+        None => text.trim().chars().take(MOST_SAID).collect(),
+    };
+    let replaced = || {
+        let causes = status["details"]["causes"].as_array();
+        causes.is_some_and(|causes| causes.iter().any(|cause| cause["field"] == "metadata.uid"))
+    };
+    match code {
+        404 => Failure::NotFound,
+        409 => Failure::Conflict,
+        410 => Failure::Gone,
+        // An object of that name that is another one.
+        422 if replaced() => Failure::NotFound,
+        401 => Failure::Refused(format!(
+            "the API server does not know these credentials (401): {said}"
+        )),
+        403 => Failure::Refused(format!("a right is missing (403): {said}")),
+        400 | 405 | 406 | 413 | 415 | 422 => Failure::Refused(format!("{said} ({code})")),
+        429 => Failure::Unavailable(format!("the API server has too much to do (429): {said}")),
+        500 if said.contains("request is too large") => Failure::Refused(said),
+        _ => Failure::Unavailable(format!("{said} ({code})")),
+    }
+}

@@ -1,0 +1,238 @@
+//! Calico's mapping between keys and values as they stand in etcd, and objects of Kubernetes' API.
+//! Pure. The layers above know the form of etcd only.
+
+mod custom;
+mod names;
+mod node;
+mod place;
+mod pod;
+#[cfg(test)]
+mod tests;
+
+use caracal_model::resource::{API_VERSION, Kind};
+use caracal_model::txn::KeyValue;
+use caracal_model::{DocumentKind, Key};
+use serde_json::{Map, Value, json};
+
+pub(super) use self::custom::{is_deleted, marked_deleted};
+use self::place::{AFFINITIES, BLOCKS, HANDLES, IPAM_CONFIG};
+pub(super) use self::place::{ApiGroup, Collection, List, Place, is_in};
+
+/// Why an object says nothing under a key, or a value cannot be an object.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum MappingError {
+    /// A field that names the object is not there.
+    #[error("spec.{0} is missing")]
+    Missing(&'static str),
+    /// A field that names the object cannot be read.
+    #[error("spec.{0} cannot be read: {1:?}")]
+    Field(&'static str, String),
+    /// The value is no JSON object.
+    #[error("the value is not a JSON object")]
+    NoObject,
+    /// There is no such thing in Kubernetes, or it is not ours to write.
+    #[error("{0}")]
+    NotWritten(&'static str),
+}
+
+/// The revision of an object or of a list. Opaque by rule; the API servers that there are count
+/// with whole numbers, and 1.35 and later promise it.
+pub(super) fn revision(object: &Value) -> i64 {
+    let text = object["metadata"]["resourceVersion"].as_str();
+    text.and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+/// The keys that an object stands for, with their values; none for a pod without an endpoint.
+pub(super) fn values(
+    collection: Collection,
+    object: &Value,
+    group: ApiGroup,
+) -> Result<Vec<(Key, Value)>, MappingError> {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+    let document = |kind| {
+        let key = Key::Document {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        (key, document(kind, object))
+    };
+    Ok(match collection {
+        BLOCKS => vec![custom::block_value(object)?],
+        AFFINITIES => vec![custom::affinity_value(object)?],
+        HANDLES => vec![custom::handle_value(object)?],
+        IPAM_CONFIG => vec![
+            (Key::IpamConfig, custom::config_value(object)),
+            (
+                Key::resource(Kind::IpamConfiguration, name),
+                custom::resource_value(Kind::IpamConfiguration, object, group),
+            ),
+        ],
+        Collection::Nodes => vec![(Key::resource(Kind::Node, name), node::value(object))],
+        Collection::Pods => {
+            let endpoint = pod::endpoint(object).into_iter();
+            endpoint
+                .map(|(namespace, name, value)| (Key::workload(&namespace, &name), value))
+                .collect()
+        }
+        Collection::Namespaces => vec![profile(&format!("kns.{name}"), "pcns.", name, object)],
+        Collection::ServiceAccounts => {
+            let profile_name = format!("ksa.{namespace}.{name}");
+            vec![profile(&profile_name, "pcsa.", name, object)]
+        }
+        Collection::Services => vec![document(DocumentKind::Service)],
+        Collection::Endpoints => vec![document(DocumentKind::Endpoints)],
+        Collection::EndpointSlices => vec![document(DocumentKind::EndpointSlice)],
+        Collection::Custom(plural) => {
+            let kind = Kind::ALL.into_iter().find(|kind| kind.plural() == plural);
+            let kind = kind.into_iter();
+            kind.map(|kind| {
+                let value = custom::resource_value(kind, object, group);
+                (Key::resource(kind, name), value)
+            })
+            .collect()
+        }
+    })
+}
+
+fn document(kind: DocumentKind, object: &Value) -> Value {
+    let (api_version, kind) = kind.names();
+    let mut value = object.clone();
+    value["apiVersion"] = api_version.into();
+    value["kind"] = kind.into();
+    if let Some(metadata) = value["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
+        metadata.remove("resourceVersion");
+    }
+    value
+}
+
+/// A namespace, or an account, as the profile that Calico makes of it.
+fn profile(profile: &str, prefix: &str, name: &str, object: &Value) -> (Key, Value) {
+    let labels = object["metadata"]["labels"]
+        .as_object()
+        .into_iter()
+        .flatten();
+    let mut applied: Map<String, Value> = labels
+        .map(|(label, value)| (format!("{prefix}{label}"), value.clone()))
+        .collect();
+    applied.insert(format!("{prefix}projectcalico.org/name"), name.into());
+    let value = json!({
+        "kind": "Profile", "apiVersion": API_VERSION,
+        "metadata": {"name": profile, "creationTimestamp": object["metadata"]["creationTimestamp"]},
+        "spec": {"labelsToApply": applied},
+    });
+    (Key::resource(Kind::Profile, profile), value)
+}
+
+/// [`values`] in the form of a store.
+pub(super) fn key_values(
+    collection: Collection,
+    object: &Value,
+    group: ApiGroup,
+) -> Result<Vec<KeyValue>, MappingError> {
+    if let Collection::Custom(plural) = collection
+        && place::POLICIES.contains(&plural)
+    {
+        return Ok(vec![policy(plural, object)]);
+    }
+    let values = values(collection, object, group)?.into_iter();
+    Ok(values
+        .map(|(key, value)| KeyValue {
+            key: key.to_path(),
+            value: value.to_string().into_bytes(),
+            mod_revision: revision(object),
+        })
+        .collect())
+}
+
+/// Of a policy only its name is read.
+fn policy(plural: &str, object: &Value) -> KeyValue {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let namespace = object["metadata"]["namespace"].as_str();
+    let space = namespace.map(|n| format!("{n}/")).unwrap_or_default();
+    KeyValue {
+        key: format!(
+            "{}{plural}/{space}{name}",
+            caracal_model::resources_prefix()
+        ),
+        value: b"{}".to_vec(),
+        mod_revision: revision(object),
+    }
+}
+
+/// How a value is written.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Written {
+    /// The whole object.
+    Object(Value),
+    /// A patch of its `status` subresource; `None` when nothing would change.
+    StatusPatch(Option<Value>),
+}
+
+/// What is to be written for a value, given the object that is there.
+pub(super) fn written(
+    key: &Key,
+    value: Option<&[u8]>,
+    before: Option<&Value>,
+    group: ApiGroup,
+) -> Result<Written, MappingError> {
+    let value: Option<Value> = match value {
+        None => None,
+        Some(text) if text.iter().all(u8::is_ascii_whitespace) => Some(json!({})),
+        Some(text) => Some(serde_json::from_slice(text).map_err(|_| MappingError::NoObject)?),
+    };
+    let map = || match &value {
+        Some(Value::Object(map)) => Ok(map.clone()),
+        _ => Err(MappingError::NoObject),
+    };
+    Ok(Written::Object(match key {
+        Key::Block(cidr) => custom::block_object(cidr, map()?, before, group),
+        Key::Affinity(owner, cidr) => custom::affinity_object(owner, cidr, map()?, before, group),
+        Key::Handle(id) => custom::handle_object(id, map()?, before, group),
+        Key::IpamConfig => custom::config_object(map()?, before, group),
+        Key::Resource { kind, .. } => match (kind, &value) {
+            (Kind::Node, Some(value)) => {
+                let before = before.ok_or(MappingError::NotWritten(NO_NODE))?;
+                return Ok(Written::StatusPatch(node::patch(value, before)));
+            }
+            (Kind::WorkloadEndpoint, value) => {
+                let before = before.ok_or(MappingError::NotWritten(NO_POD))?;
+                let patch = pod::patch(value.as_ref(), before);
+                return Ok(Written::StatusPatch(Some(patch)));
+            }
+            (Kind::Profile, _) => return Err(MappingError::NotWritten(NO_PROFILE)),
+            (Kind::IpamConfiguration, Some(value)) => {
+                let spec = value["spec"].as_object().cloned().unwrap_or_default();
+                custom::config_object(spec, before, group)
+            }
+            (kind, Some(value)) => custom::resource_object(*kind, value, before, group),
+            (_, None) => return Err(MappingError::NoObject),
+        },
+        Key::IpamHost(_) => return Err(MappingError::NotWritten(NO_MARKER)),
+        Key::Document { .. } => return Err(MappingError::NotWritten(NO_DOCUMENT)),
+    }))
+}
+
+const NO_NODE: &str = "Kubernetes has no Node of that name, and only Kubernetes makes one: a kubelet registers it, or \
+                       CALICO_K8S_NODE_REF names another";
+const NO_POD: &str = "Kubernetes has no such pod; it may have been replaced";
+const NO_PROFILE: &str = "profiles are made of Kubernetes' namespaces and accounts; label those";
+const NO_MARKER: &str = "Kubernetes has no marker of IPAM's hosts";
+const NO_DOCUMENT: &str =
+    "services and their endpoints are Kubernetes' own here; nothing has to be placed";
+
+/// The keys that an object stood for before it was marked as deleted, or lost its addresses.
+pub(super) fn keys_without_values(
+    collection: Collection,
+    object: &Value,
+    group: ApiGroup,
+) -> Vec<String> {
+    if collection == Collection::Pods {
+        let key = pod::key(object);
+        return key.map(|key| key.to_path()).into_iter().collect();
+    }
+    let values = key_values(collection, object, group).unwrap_or_default();
+    values.into_iter().map(|kv| kv.key).collect()
+}

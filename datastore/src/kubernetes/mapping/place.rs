@@ -1,0 +1,360 @@
+//! Which objects of the API hold what stands under a key.
+
+use caracal_model::ipam::Owner;
+use caracal_model::net::Family;
+use caracal_model::resource::Kind;
+use caracal_model::txn::Range;
+use caracal_model::{DocumentKind, Key};
+
+use super::names;
+
+/// A collection of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Collection {
+    Nodes,
+    Pods,
+    Namespaces,
+    ServiceAccounts,
+    Services,
+    Endpoints,
+    EndpointSlices,
+    /// One of Calico's custom resources, by its plural.
+    Custom(&'static str),
+}
+
+/// The one object with IPAM's settings, under both of Calico's names for it.
+pub(crate) const IPAM_CONFIG: Collection = Collection::Custom("ipamconfigs");
+pub(crate) const BLOCKS: Collection = Collection::Custom("ipamblocks");
+pub(crate) const AFFINITIES: Collection = Collection::Custom("blockaffinities");
+pub(crate) const HANDLES: Collection = Collection::Custom("ipamhandles");
+
+/// Which of Calico's two API groups a cluster has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ApiGroup {
+    /// `crd.projectcalico.org/v1`.
+    V1,
+    /// `projectcalico.org/v3` without Calico's API server.
+    V3,
+}
+
+impl ApiGroup {
+    /// `apiVersion` of its objects.
+    #[must_use]
+    pub(crate) const fn api_version(self) -> &'static str {
+        match self {
+            Self::V1 => "crd.projectcalico.org/v1",
+            Self::V3 => "projectcalico.org/v3",
+        }
+    }
+}
+
+impl Collection {
+    /// Its path, over all namespaces.
+    #[must_use]
+    pub(crate) fn path(self, group: ApiGroup) -> String {
+        self.path_in(group, None)
+    }
+
+    /// Its path in a namespace.
+    #[must_use]
+    pub(crate) fn path_in(self, group: ApiGroup, namespace: Option<&str>) -> String {
+        let (base, plural) = match self {
+            Self::Nodes => ("/api/v1".to_owned(), "nodes"),
+            Self::Pods => ("/api/v1".to_owned(), "pods"),
+            Self::Namespaces => ("/api/v1".to_owned(), "namespaces"),
+            Self::ServiceAccounts => ("/api/v1".to_owned(), "serviceaccounts"),
+            Self::Services => ("/api/v1".to_owned(), "services"),
+            Self::Endpoints => ("/api/v1".to_owned(), "endpoints"),
+            Self::EndpointSlices => ("/apis/discovery.k8s.io/v1".to_owned(), "endpointslices"),
+            Self::Custom(plural) => (format!("/apis/{}", group.api_version()), {
+                match (self == IPAM_CONFIG, group) {
+                    (true, ApiGroup::V3) => "ipamconfigurations",
+                    _ => plural,
+                }
+            }),
+        };
+        match namespace {
+            Some(namespace) => format!("{base}/namespaces/{namespace}/{plural}"),
+            None => format!("{base}/{plural}"),
+        }
+    }
+}
+
+/// One object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) collection: Collection,
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: String,
+}
+
+impl Place {
+    fn new(collection: Collection, name: impl Into<String>) -> Self {
+        Self {
+            collection,
+            namespace: None,
+            name: name.into(),
+        }
+    }
+
+    fn inside(collection: Collection, namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: Some(namespace.to_owned()),
+            ..Self::new(collection, name)
+        }
+    }
+
+    /// Its path.
+    #[must_use]
+    pub(crate) fn path(&self, group: ApiGroup) -> String {
+        let collection = self.collection.path_in(group, self.namespace.as_deref());
+        format!("{collection}/{}", self.name)
+    }
+
+    /// Where what stands under a key is; `None` when Kubernetes has no such thing.
+    #[must_use]
+    pub(crate) fn of(key: &Key) -> Option<Self> {
+        Some(match key {
+            Key::Block(cidr) => Self::new(BLOCKS, names::of_cidr(cidr)),
+            Key::Affinity(owner, cidr) => Self::new(AFFINITIES, names::of_affinity(owner, cidr)),
+            Key::Handle(id) => Self::new(HANDLES, names::of_handle(id)),
+            Key::IpamConfig => Self::new(IPAM_CONFIG, "default"),
+            Key::IpamHost(_) => return None,
+            Key::Document {
+                kind,
+                namespace,
+                name,
+            } => Self::inside(of_document(*kind), namespace, name),
+            Key::Resource {
+                kind,
+                namespace,
+                name,
+            } => match (kind, namespace) {
+                (Kind::Node, _) => Self::new(Collection::Nodes, name),
+                (Kind::WorkloadEndpoint, Some(namespace)) => {
+                    Self::inside(Collection::Pods, namespace, &pod_of_endpoint(name)?)
+                }
+                (Kind::WorkloadEndpoint, None) => return None,
+                (Kind::Profile, _) => of_profile(name)?,
+                (Kind::IpamConfiguration, _) => Self::new(IPAM_CONFIG, name),
+                (kind, _) => Self::new(Collection::Custom(kind.plural()), name),
+            },
+        })
+    }
+}
+
+const fn of_document(kind: DocumentKind) -> Collection {
+    match kind {
+        DocumentKind::Service => Collection::Services,
+        DocumentKind::Endpoints => Collection::Endpoints,
+        DocumentKind::EndpointSlice => Collection::EndpointSlices,
+    }
+}
+
+fn of_profile(name: &str) -> Option<Place> {
+    if let Some(namespace) = name.strip_prefix("kns.") {
+        return Some(Place::new(Collection::Namespaces, namespace));
+    }
+    let (namespace, account) = name.strip_prefix("ksa.")?.split_once('.')?;
+    let collection = Collection::ServiceAccounts;
+    Some(Place::inside(collection, namespace, account))
+}
+
+/// The pod of an endpoint's name, `NODE-k8s-POD-eth0` with dashes inside parts doubled.
+#[must_use]
+pub(crate) fn pod_of_endpoint(name: &str) -> Option<String> {
+    let mark = name.replace("--", "\u{0}");
+    let parts: Vec<&str> = mark.split('-').collect();
+    match parts[..] {
+        [_, "k8s", pod, _] => Some(pod.replace('\u{0}', "-")),
+        _ => None,
+    }
+}
+
+/// What a list asks for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct List {
+    pub(crate) collection: Collection,
+    pub(crate) labels: Option<String>,
+}
+
+impl List {
+    const fn all(collection: Collection) -> Self {
+        Self {
+            collection,
+            labels: None,
+        }
+    }
+
+    /// The lists that hold all keys of a range that is a prefix; none when Kubernetes has nothing
+    /// of the kind.
+    #[must_use]
+    pub(crate) fn of(prefix: &str) -> Vec<Self> {
+        let ipam = caracal_model::ipam_prefix();
+        if let Some(rest) = prefix.strip_prefix(&*ipam) {
+            return of_ipam(rest);
+        }
+        if let Some(rest) = prefix.strip_prefix(&*caracal_model::resources_prefix()) {
+            return of_resources(rest);
+        }
+        if prefix == caracal_model::documents_prefix() {
+            return vec![
+                Self::all(Collection::Services),
+                Self::all(Collection::EndpointSlices),
+            ];
+        }
+        let kinds = DocumentKind::ALL.into_iter().filter(|kind| {
+            let all = format!("{}{}/", caracal_model::documents_prefix(), kind.plural());
+            prefix.starts_with(&all)
+        });
+        kinds.map(of_document).map(Self::all).collect()
+    }
+}
+
+fn of_ipam(rest: &str) -> Vec<List> {
+    if rest.starts_with("assignment/") {
+        return vec![List::all(BLOCKS)];
+    }
+    if rest.starts_with("handle/") {
+        return vec![List::all(HANDLES)];
+    }
+    if rest.is_empty() {
+        return [BLOCKS, AFFINITIES, HANDLES, IPAM_CONFIG]
+            .map(List::all)
+            .into();
+    }
+    let parts: Vec<&str> = rest.split('/').collect();
+    let owner = |kind: &str, name: &str| match kind {
+        "host" => Owner::Host(name.into()),
+        _ => Owner::Virtual(name.to_owned()),
+    };
+    match parts[..] {
+        [
+            kind @ ("host" | "virtual"),
+            name,
+            family @ ("ipv4" | "ipv6"),
+            ..,
+        ] => {
+            let family = match family {
+                "ipv4" => Family::Ipv4,
+                _ => Family::Ipv6,
+            };
+            let labels = names::affinity_labels(&owner(kind, name), family);
+            let labels = labels.map(|(label, value)| format!("{label}={value}"));
+            vec![List {
+                collection: AFFINITIES,
+                labels: Some(labels.join(",")),
+            }]
+        }
+        ["host" | "virtual", ..] => vec![List::all(AFFINITIES)],
+        _ => Vec::new(),
+    }
+}
+
+/// Kinds of policy: they are only counted.
+pub(super) const POLICIES: [&str; 2] = ["globalnetworkpolicies", "networkpolicies"];
+
+fn of_resources(rest: &str) -> Vec<List> {
+    let plural = rest.split('/').next().unwrap_or_default();
+    if let Some(plural) = POLICIES.into_iter().find(|known| *known == plural) {
+        return vec![List::all(Collection::Custom(plural))];
+    }
+    let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.plural() == plural) else {
+        return Vec::new();
+    };
+    match kind {
+        Kind::Node => vec![List::all(Collection::Nodes)],
+        Kind::WorkloadEndpoint => vec![List::all(Collection::Pods)],
+        Kind::IpamConfiguration => vec![List::all(IPAM_CONFIG)],
+        Kind::Profile => vec![
+            List::all(Collection::Namespaces),
+            List::all(Collection::ServiceAccounts),
+        ],
+        kind => vec![List::all(Collection::Custom(kind.plural()))],
+    }
+}
+
+/// Whether a key lies in a range.
+#[must_use]
+pub(crate) fn is_in(range: &Range, key: &str) -> bool {
+    match range {
+        Range::Key(one) => one == key,
+        Range::Prefix(prefix) => key.starts_with(prefix.as_str()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn path(key: &str) -> String {
+        Place::of(&Key::parse(key).unwrap())
+            .unwrap()
+            .path(ApiGroup::V1)
+    }
+
+    #[test]
+    fn every_kind_of_key_has_its_object() {
+        for (key, expected) in [
+            (
+                "/calico/ipam/v2/assignment/ipv4/block/10.244.3.64-26",
+                "/apis/crd.projectcalico.org/v1/ipamblocks/10-244-3-64-26",
+            ),
+            (
+                "/calico/ipam/v2/host/node-1/ipv4/block/10.244.3.64-26",
+                "/apis/crd.projectcalico.org/v1/blockaffinities/node-1-10-244-3-64-26",
+            ),
+            (
+                "/calico/ipam/v2/handle/k8s-pod-network.8f2c",
+                "/apis/crd.projectcalico.org/v1/ipamhandles/k8s-pod-network.8f2c",
+            ),
+            (
+                "/calico/ipam/v2/config",
+                "/apis/crd.projectcalico.org/v1/ipamconfigs/default",
+            ),
+            (
+                "/calico/resources/v3/projectcalico.org/ippools/p",
+                "/apis/crd.projectcalico.org/v1/ippools/p",
+            ),
+            (
+                "/calico/resources/v3/projectcalico.org/nodes/node-1",
+                "/api/v1/nodes/node-1",
+            ),
+            (
+                "/calico/resources/v3/projectcalico.org/workloadendpoints/default/node--a-k8s-web--0-eth0",
+                "/api/v1/namespaces/default/pods/web-0",
+            ),
+            (
+                "/calico/resources/v3/projectcalico.org/profiles/ksa.red.builder",
+                "/api/v1/namespaces/red/serviceaccounts/builder",
+            ),
+            (
+                "/calico/caracal/v1/endpointslices/default/web-x",
+                "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web-x",
+            ),
+        ] {
+            assert_eq!(path(key), expected);
+        }
+        let config = Place::of(&Key::IpamConfig).unwrap();
+        assert_eq!(
+            config.path(ApiGroup::V3),
+            "/apis/projectcalico.org/v3/ipamconfigurations/default"
+        );
+    }
+
+    #[test]
+    fn a_hosts_affinities_are_selected_by_calicos_labels() {
+        let owner = Owner::Host("node-1".into());
+        let lists = List::of(&caracal_model::affinity_prefix(&owner, Family::Ipv4));
+        assert_eq!(lists.len(), 1);
+        let labels = lists[0].labels.as_deref().unwrap();
+        assert!(
+            labels.contains("projectcalico.org/affinity-type=host,"),
+            "{labels}"
+        );
+        assert!(labels.contains("hostname-hash=A3XPYDATRKB7Q4"), "{labels}");
+        assert_eq!(List::of("/calico/ipam/v2/host/")[0].labels, None);
+        assert_eq!(List::of("/registry/"), []);
+    }
+}

@@ -1,0 +1,150 @@
+//! Pod → WorkloadEndpoint, and the annotations that the CNI plugin leaves on a pod instead of an
+//! endpoint.
+
+use caracal_model::Key;
+use caracal_model::resource::API_VERSION;
+use caracal_model::resource::{endpoint_name, pod_interface};
+use serde_json::{Map, Value, json};
+
+const POD_IP: &str = "cni.projectcalico.org/podIP";
+const POD_IPS: &str = "cni.projectcalico.org/podIPs";
+const CONTAINER: &str = "cni.projectcalico.org/containerID";
+const AMAZON: &str = "vpc.amazonaws.com/pod-ips";
+
+/// Label values are at most this long.
+const LONGEST_LABEL: usize = 63;
+
+fn annotation<'a>(pod: &'a Value, name: &str) -> Option<&'a str> {
+    let text = pod["metadata"]["annotations"].get(name)?.as_str()?;
+    (!text.is_empty()).then_some(text)
+}
+
+/// The addresses with their lengths; none of a pod that is over.
+fn networks(pod: &Value) -> Vec<String> {
+    let phase = pod["status"]["phase"].as_str().unwrap_or_default();
+    let deleted = pod["metadata"].get("deletionTimestamp").is_some();
+    let emptied = pod["metadata"]["annotations"]
+        .get(POD_IP)
+        .and_then(Value::as_str)
+        == Some("");
+    if matches!(phase, "Failed" | "Succeeded") || (deleted && emptied) {
+        return Vec::new();
+    }
+    let listed = pod["status"]["podIPs"].as_array().into_iter().flatten();
+    let listed: Vec<String> = listed
+        .filter_map(|entry| Some(entry["ip"].as_str()?.to_owned()))
+        .collect();
+    let split = |text: &str| text.split(',').map(|a| a.trim().to_owned()).collect();
+    let sources = [
+        Some(listed),
+        pod["status"]["podIP"].as_str().map(split),
+        annotation(pod, POD_IPS).map(split),
+        annotation(pod, POD_IP).map(split),
+        annotation(pod, AMAZON).map(split),
+    ];
+    let usable = |source: Vec<String>| -> Vec<String> {
+        source.into_iter().filter(|a| !a.is_empty()).collect()
+    };
+    let mut sources = sources.into_iter().flatten().map(usable);
+    let addresses = sources.find(|source| !source.is_empty());
+    addresses
+        .unwrap_or_default()
+        .into_iter()
+        .map(with_length)
+        .collect()
+}
+
+fn with_length(address: String) -> String {
+    match (address.contains('/'), address.contains(':')) {
+        (true, _) => address,
+        (false, false) => format!("{address}/32"),
+        (false, true) => format!("{address}/128"),
+    }
+}
+
+/// Namespace, name and value of a pod's endpoint; `None` when it has none: not bound to a node, in
+/// the host's network, without addresses, or over.
+pub(super) fn endpoint(pod: &Value) -> Option<(String, String, Value)> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let name = text(&pod["metadata"]["name"])?;
+    let namespace = text(&pod["metadata"]["namespace"])?;
+    let node = text(&pod["spec"]["nodeName"]).filter(|node| !node.is_empty())?;
+    if pod["spec"]["hostNetwork"].as_bool() == Some(true) {
+        return None;
+    }
+    let networks = networks(pod);
+    if networks.is_empty() {
+        return None;
+    }
+    let account = pod["spec"]["serviceAccountName"]
+        .as_str()
+        .unwrap_or("default");
+    let mut labels = pod["metadata"]["labels"]
+        .as_object()
+        .cloned()
+        .unwrap_or_default();
+    labels.insert("projectcalico.org/namespace".to_owned(), json!(namespace));
+    labels.insert("projectcalico.org/orchestrator".to_owned(), json!("k8s"));
+    if account.len() < LONGEST_LABEL {
+        labels.insert(
+            "projectcalico.org/serviceaccount".to_owned(),
+            json!(account),
+        );
+    }
+    let endpoint = endpoint_name(&node, "k8s", &name, "eth0");
+    let mut spec = json!({
+        "orchestrator": "k8s", "node": node, "pod": name, "endpoint": "eth0",
+        "ipNetworks": networks,
+        "interfaceName": pod_interface("cali", &namespace, &name),
+        "profiles": [format!("kns.{namespace}"), format!("ksa.{namespace}.{account}")],
+        "serviceAccountName": account,
+    });
+    if let Some(container) = annotation(pod, CONTAINER) {
+        spec["containerID"] = container.into();
+    }
+    let value = json!({
+        "kind": "WorkloadEndpoint", "apiVersion": API_VERSION,
+        "metadata": {
+            "name": endpoint, "namespace": namespace, "uid": pod["metadata"]["uid"],
+            "creationTimestamp": pod["metadata"]["creationTimestamp"], "labels": labels,
+        },
+        "spec": spec,
+    });
+    Some((namespace, endpoint, value))
+}
+
+/// The key of the endpoint that a pod has or had.
+pub(super) fn key(pod: &Value) -> Option<Key> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let name = text(&pod["metadata"]["name"])?;
+    let namespace = text(&pod["metadata"]["namespace"])?;
+    let node = text(&pod["spec"]["nodeName"]).filter(|node| !node.is_empty())?;
+    let name = endpoint_name(&node, "k8s", &name, "eth0");
+    Some(Key::workload(&namespace, &name))
+}
+
+/// The patch of `pods/NAME/status` for an endpoint that is set, or removed.
+pub(super) fn patch(endpoint: Option<&Value>, pod: &Value) -> Value {
+    let mut annotations = Map::new();
+    match endpoint {
+        None => {
+            annotations.insert(POD_IP.to_owned(), "".into());
+            annotations.insert(POD_IPS.to_owned(), "".into());
+        }
+        Some(endpoint) => {
+            let list = endpoint["spec"]["ipNetworks"].as_array();
+            let all: Vec<&str> = list
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .collect();
+            let first = all.first().copied().unwrap_or_default();
+            annotations.insert(POD_IP.to_owned(), first.into());
+            annotations.insert(POD_IPS.to_owned(), all.join(",").into());
+            if let Some(container) = endpoint["spec"]["containerID"].as_str() {
+                annotations.insert(CONTAINER.to_owned(), container.into());
+            }
+        }
+    }
+    json!({"metadata": {"uid": pod["metadata"]["uid"], "annotations": annotations}})
+}

@@ -1,0 +1,360 @@
+#![allow(clippy::unwrap_used)]
+
+use caracal_model::ipam::Block;
+use proptest::prelude::*;
+
+use super::*;
+
+const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.244.3.64-26";
+const AFFINITY: &str = "/calico/ipam/v2/host/node-1/ipv4/block/10.244.3.64-26";
+const HANDLE: &str = "/calico/ipam/v2/handle/k8s-pod-network.8F2C";
+const GROUPS: [ApiGroup; 2] = [ApiGroup::V1, ApiGroup::V3];
+
+fn collection(key: &str) -> Collection {
+    Place::of(&Key::parse(key).unwrap()).unwrap().collection
+}
+
+fn object(key: &str, value: &Value, before: Option<&Value>, group: ApiGroup) -> Value {
+    let text = value.to_string();
+    match written(
+        &Key::parse(key).unwrap(),
+        Some(text.as_bytes()),
+        before,
+        group,
+    )
+    .unwrap()
+    {
+        Written::Object(object) => object,
+        Written::StatusPatch(patch) => panic!("{patch:?}"),
+    }
+}
+
+fn back(key: &str, object: &Value, group: ApiGroup) -> (String, Value) {
+    let mut values = values(collection(key), object, group).unwrap();
+    let (key, value) = values.remove(0);
+    (key.to_path(), value)
+}
+
+fn round(key: &str, value: &Value) {
+    for group in GROUPS {
+        let object = object(key, value, None, group);
+        let (path, found) = back(key, &object, group);
+        assert_eq!((path.as_str(), &found), (key, value), "{object}");
+    }
+}
+
+#[test]
+fn model_1_values_of_ipam_survive_with_unknown_fields() {
+    round(
+        BLOCK,
+        &json!({"cidr": "10.244.3.64/26", "affinity": "host:node-1",
+            "affinity_claim_time": "2026-01-05T10:11:12Z", "allocations": [0, null], "unallocated": [1],
+            "attributes": [{"handle_id": "h", "secondary": {"node": "node-1"}, "new": 1}],
+            "sequenceNumber": 1_767_607_872_000_000_001_u64, "sequenceNumberForAllocation": {"0": 7},
+            "deleted": false, "future": {"a": [null]}}),
+    );
+    round(
+        AFFINITY,
+        &json!({"state": "pending", "deleted": false, "future": true}),
+    );
+    round(
+        HANDLE,
+        &json!({"block": {"10.244.3.64/26": 2}, "deleted": false, "future": "x"}),
+    );
+    round(
+        "/calico/ipam/v2/config",
+        &json!({"strict_affinity": true, "auto_allocate_blocks": false, "maxBlocksPerHost": 3, "future": 1}),
+    );
+}
+
+#[test]
+fn objects_of_ipam_are_calicos() {
+    let value = json!({"cidr": "10.244.3.64/26", "affinity": null, "affinity_claim_time": null,
+        "allocations": [null], "attributes": null, "deleted": false});
+    let block = object(BLOCK, &value, None, ApiGroup::V1);
+    assert_eq!(block["kind"], "IPAMBlock");
+    assert_eq!(block["metadata"], json!({"name": "10-244-3-64-26"}));
+    assert_eq!(
+        block["spec"],
+        json!({"cidr": "10.244.3.64/26", "allocations": [null], "attributes": [], "deleted": false,
+            "unallocated": [], "strictAffinity": false})
+    );
+    let pending = json!({"state": "pending", "deleted": false});
+    let affinity = object(AFFINITY, &pending, None, ApiGroup::V1);
+    assert_eq!(affinity["metadata"]["name"], "node-1-10-244-3-64-26");
+    let labels = affinity["metadata"]["labels"].as_object().unwrap();
+    assert_eq!(labels["projectcalico.org/ip-version"], "4");
+    assert_eq!(
+        affinity["spec"],
+        json!({"state": "pending", "deleted": "false", "cidr": "10.244.3.64/26", "node": "node-1",
+            "type": "host"})
+    );
+    let newer = object(AFFINITY, &pending, None, ApiGroup::V3);
+    assert_eq!(newer["spec"]["deleted"], false);
+    let handle = object(
+        HANDLE,
+        &json!({"block": {}, "deleted": false}),
+        None,
+        ApiGroup::V1,
+    );
+    assert_eq!(handle["metadata"]["name"], "k8s-pod-network.8f2c");
+    assert_eq!(handle["spec"]["handleID"], "k8s-pod-network.8F2C");
+    let config = object("/calico/ipam/v2/config", &json!({}), None, ApiGroup::V1);
+    assert_eq!(
+        (config["kind"].as_str(), &config["spec"]),
+        (
+            Some("IPAMConfig"),
+            &json!({"strictAffinity": false, "autoAllocateBlocks": false, "maxBlocksPerHost": 0})
+        )
+    );
+}
+
+#[test]
+fn deletion_is_marked_in_the_form_of_the_object() {
+    for group in GROUPS {
+        let value = json!({"state": "confirmed", "deleted": false});
+        let there = object(AFFINITY, &value, None, group);
+        assert!(!is_deleted(&there));
+        assert!(is_deleted(&marked_deleted(there)));
+    }
+}
+
+#[test]
+fn an_update_keeps_what_is_the_servers() {
+    let before = json!({"metadata": {"name": "node-1-10-244-3-64-26", "uid": "u", "resourceVersion": "7",
+        "finalizers": ["f"], "labels": {"mine": "1"}, "managedFields": [1]}});
+    let value = json!({"state": "confirmed", "deleted": false});
+    let after = object(AFFINITY, &value, Some(&before), ApiGroup::V1);
+    let metadata = &after["metadata"];
+    assert_eq!(
+        (&metadata["uid"], &metadata["resourceVersion"]),
+        (&json!("u"), &json!("7"))
+    );
+    assert_eq!(metadata["finalizers"], json!(["f"]));
+    assert_eq!(metadata["labels"]["mine"], "1");
+    assert_eq!(metadata.get("managedFields"), None);
+}
+
+#[test]
+fn the_metadata_of_users_stands_in_v1s_annotation() {
+    let key = "/calico/resources/v3/projectcalico.org/ippools/p";
+    let value = json!({"kind": "IPPool", "apiVersion": "projectcalico.org/v3",
+        "metadata": {"name": "p", "creationTimestamp": "2026-01-05T10:11:12Z",
+            "labels": {"team": "red", "projectcalico.org/x": "y"}, "annotations": {"note": "n"}},
+        "spec": {"cidr": "10.0.0.0/16", "future": [1]}});
+    let v1 = object(key, &value, None, ApiGroup::V1);
+    assert_eq!(v1["apiVersion"], "crd.projectcalico.org/v1");
+    assert_eq!(
+        v1["metadata"]["labels"],
+        json!({"projectcalico.org/x": "y"})
+    );
+    let stored = v1["metadata"]["annotations"]["projectcalico.org/metadata"]
+        .as_str()
+        .unwrap();
+    let stored: Value = serde_json::from_str(stored).unwrap();
+    assert_eq!(stored["labels"]["team"], "red");
+    assert_eq!(
+        back(key, &v1, ApiGroup::V1),
+        (key.to_owned(), value.clone())
+    );
+    let mut value = value;
+    // That one is the server's in v3.
+    value["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .remove("creationTimestamp");
+    let v3 = object(key, &value, None, ApiGroup::V3);
+    assert_eq!(v3["metadata"], value["metadata"]);
+    assert_eq!(back(key, &v3, ApiGroup::V3).1, value);
+    // A pool that somebody applied with kubectl.
+    let mut plain = v1;
+    plain["metadata"] = json!({"name": "p", "uid": "6f1c2a34-5b6d-4e7f-8a9b-0c1d2e3f4a5b",
+        "resourceVersion": "9"});
+    let found = back(key, &plain, ApiGroup::V1).1;
+    assert_eq!(
+        found["metadata"],
+        json!({"name": "p", "uid": "f638542c-dab6-4efe-8ad9-30b874fc52da"})
+    );
+}
+
+fn kubernetes_node() -> Value {
+    json!({"metadata": {"name": "node-1", "uid": "u", "resourceVersion": "12",
+            "labels": {"kubernetes.io/hostname": "node-1", "rack": "r1"},
+            "annotations": {"node.alpha/ttl": "0", "projectcalico.org/IPv4Address": "10.0.0.1/24",
+                "projectcalico.org/ASNumber": "64512", "projectcalico.org/labels": "{\"rack\":\"old\",\"mine\":\"1\"}",
+                "projectcalico.org/RouteReflectorClusterID": ""}},
+        "spec": {"podCIDRs": ["10.244.1.0/24"]},
+        "status": {"addresses": [{"type": "Hostname", "address": "node-1"},
+            {"type": "InternalIP", "address": "10.0.0.1"}]}})
+}
+
+#[test]
+fn a_node_is_read_from_its_annotations() {
+    let value = node::value(&kubernetes_node());
+    assert_eq!(
+        value["spec"]["bgp"],
+        json!({"ipv4Address": "10.0.0.1/24", "asNumber": 64512})
+    );
+    assert_eq!(
+        value["metadata"]["labels"],
+        json!({"kubernetes.io/hostname": "node-1", "mine": "1", "rack": "r1"})
+    );
+    assert_eq!(
+        value["metadata"]["annotations"],
+        json!({"node.alpha/ttl": "0"})
+    );
+    assert_eq!(
+        value["spec"]["addresses"],
+        json!([{"address": "10.0.0.1/24", "type": "CalicoNodeIP"},
+            {"address": "10.0.0.1", "type": "InternalIP"}])
+    );
+    assert_eq!(value["status"]["podCIDRs"], json!(["10.244.1.0/24"]));
+    let parsed = caracal_model::resource::Node::from_json(value.to_string().as_bytes()).unwrap();
+    assert_eq!(parsed.metadata.name, "node-1");
+}
+
+#[test]
+fn only_what_changed_of_a_node_is_written() {
+    let before = kubernetes_node();
+    let mut value = node::value(&before);
+    // The empty annotation goes, and the label that is Kubernetes' own now.
+    let patch = node::patch(&value, &before).unwrap();
+    assert_eq!(
+        patch["metadata"]["annotations"],
+        json!({"projectcalico.org/RouteReflectorClusterID": null,
+            "projectcalico.org/labels": "{\"mine\":\"1\"}"})
+    );
+    assert_eq!(patch["metadata"]["resourceVersion"], "12");
+    let mut clean = before;
+    let annotations = clean["metadata"]["annotations"].as_object_mut().unwrap();
+    annotations.remove("projectcalico.org/RouteReflectorClusterID");
+    annotations.insert(
+        "projectcalico.org/labels".to_owned(),
+        "{\"mine\":\"1\"}".into(),
+    );
+    assert_eq!(node::patch(&value, &clean), None);
+    value["spec"]["ipv4VXLANTunnelAddr"] = "10.244.1.1".into();
+    value["metadata"]["labels"]["route-reflector"] = "true".into();
+    value["spec"]["bgp"]
+        .as_object_mut()
+        .unwrap()
+        .remove("asNumber");
+    let patch = node::patch(&value, &clean).unwrap();
+    assert_eq!(
+        patch["metadata"]["annotations"],
+        json!({"projectcalico.org/ASNumber": null, "projectcalico.org/IPv4VXLANTunnelAddr": "10.244.1.1",
+            "projectcalico.org/labels": "{\"mine\":\"1\",\"route-reflector\":\"true\"}"})
+    );
+}
+
+fn pod() -> Value {
+    json!({"metadata": {"name": "web-0", "namespace": "default", "uid": "u", "resourceVersion": "5",
+            "labels": {"app": "web"},
+            "annotations": {"cni.projectcalico.org/podIP": "10.244.3.65/32",
+                "cni.projectcalico.org/podIPs": "10.244.3.65/32,fd00::41/128",
+                "cni.projectcalico.org/containerID": "8f2c"}},
+        "spec": {"nodeName": "node-a", "serviceAccountName": "builder"}, "status": {"phase": "Pending"}})
+}
+
+#[test]
+fn a_pod_is_an_endpoint_while_it_has_addresses() {
+    let (namespace, name, value) = pod::endpoint(&pod()).unwrap();
+    assert_eq!(
+        (namespace.as_str(), name.as_str()),
+        ("default", "node--a-k8s-web--0-eth0")
+    );
+    let spec = &value["spec"];
+    assert_eq!(
+        spec["ipNetworks"],
+        json!(["10.244.3.65/32", "fd00::41/128"])
+    );
+    assert_eq!(spec["interfaceName"], "cali0d7763386da");
+    assert_eq!(
+        spec["profiles"],
+        json!(["kns.default", "ksa.default.builder"])
+    );
+    assert_eq!(
+        value["metadata"]["labels"]["projectcalico.org/orchestrator"],
+        "k8s"
+    );
+    let without = |change: fn(&mut Value)| {
+        let mut pod = pod();
+        change(&mut pod);
+        pod::endpoint(&pod).is_none()
+    };
+    assert!(without(|pod| pod["spec"]["hostNetwork"] = true.into()));
+    assert!(without(|pod| drop(
+        pod["spec"].as_object_mut().unwrap().remove("nodeName")
+    )));
+    assert!(without(|pod| pod["status"]["phase"] = "Succeeded".into()));
+    assert!(without(|pod| pod["metadata"]["annotations"] = json!({})));
+    let mut running = pod();
+    running["status"]["podIPs"] = json!([{"ip": "10.244.3.65"}]);
+    let (.., value) = pod::endpoint(&running).unwrap();
+    assert_eq!(value["spec"]["ipNetworks"], json!(["10.244.3.65/32"]));
+}
+
+#[test]
+fn an_endpoint_is_written_as_annotations_of_its_pod() {
+    let key =
+        "/calico/resources/v3/projectcalico.org/workloadendpoints/default/node--a-k8s-web--0-eth0";
+    let key = Key::parse(key).unwrap();
+    let (.., value) = pod::endpoint(&pod()).unwrap();
+    let text = value.to_string();
+    let set = written(&key, Some(text.as_bytes()), Some(&pod()), ApiGroup::V1).unwrap();
+    let Written::StatusPatch(Some(set)) = set else {
+        panic!("{set:?}")
+    };
+    assert_eq!(set["metadata"]["uid"], "u");
+    assert_eq!(
+        set["metadata"]["annotations"],
+        pod()["metadata"]["annotations"]
+    );
+    let gone = written(&key, None, Some(&pod()), ApiGroup::V1).unwrap();
+    let Written::StatusPatch(Some(gone)) = gone else {
+        panic!("{gone:?}")
+    };
+    assert_eq!(
+        gone["metadata"]["annotations"],
+        json!({"cni.projectcalico.org/podIP": "", "cni.projectcalico.org/podIPs": ""})
+    );
+    let missing = written(&key, Some(text.as_bytes()), None, ApiGroup::V1);
+    assert_eq!(missing, Err(MappingError::NotWritten(NO_POD)));
+}
+
+#[test]
+fn an_object_without_what_names_it_is_told() {
+    let nameless = json!({"metadata": {"name": "x"}, "spec": {"block": {}}});
+    assert_eq!(
+        values(HANDLES, &nameless, ApiGroup::V1),
+        Err(MappingError::Missing("handleID"))
+    );
+    let wrong = json!({"metadata": {"name": "x"}, "spec": {"cidr": "10.0.0.0/99"}});
+    let said = values(BLOCKS, &wrong, ApiGroup::V1)
+        .unwrap_err()
+        .to_string();
+    assert_eq!(said, "spec.cidr cannot be read: \"10.0.0.0/99\"");
+}
+
+proptest! {
+    #[test]
+    fn model_1_any_block_survives(
+        sequence: u64,
+        host in "[a-z]([-a-z0-9]{0,20}[a-z0-9])?",
+        length in 26u8..=32,
+        claimed in prop::option::of(Just("2026-01-05T10:11:12Z".to_owned())),
+    ) {
+        let cidr = caracal_model::net::Prefix::truncated("10.244.3.64".parse().unwrap(), length);
+        let owner = caracal_model::ipam::Owner::Host(host.as_str().into());
+        let mut block = Block::new(cidr, Some(&owner), sequence);
+        block.affinity_claim_time = claimed;
+        let key = Key::Block(cidr).to_path();
+        for group in GROUPS {
+            let value: Value = serde_json::from_slice(&block.to_json()).unwrap();
+            let object = object(&key, &value, None, group);
+            let found = key_values(BLOCKS, &object, group).unwrap();
+            prop_assert_eq!(&found[0].key, &key);
+            prop_assert_eq!(Block::from_json(&found[0].value).unwrap(), block.clone());
+        }
+    }
+}

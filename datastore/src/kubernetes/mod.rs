@@ -1,0 +1,90 @@
+//! [`KubernetesStore`]: the [`Store`] over Kubernetes' API, where Calico's data are objects.
+//!
+//! The layers above know keys and values in etcd's form; `mapping` makes objects of them. A
+//! transaction becomes Calico's ordered writes ([`OrderedCommit`](crate::OrderedCommit)), each with
+//! the resourceVersion or the absence compared by the server, and deletions of IPAM's objects in
+//! two steps.
+//!
+//! * **Revisions.** A resourceVersion is that of one object, or of the list of one kind. The API
+//!   servers that there are count them in one row for all kinds of one etcd, which is what a view's
+//!   revision is read from. Kinds are listed one after the other, so a snapshot is not of one
+//!   moment: the revision of a list is the oldest of them, and what changed since is told by the
+//!   watch.
+//! * **Watches.** One for each kind that is followed; of pods only this node's, of Nodes metadata
+//!   only, of handles none. A watch that the server ends goes on from the last revision that was
+//!   told; one that is too old (410), or cannot be had again, ends the stream: the caller lists.
+//! * **Liveness.** A watch is silent for minutes when nothing changes. So one object is asked for
+//!   every few seconds, from the server's memory.
+
+mod api;
+mod config;
+mod mapping;
+mod read;
+mod watch;
+mod write;
+
+use std::sync::Arc;
+
+use caracal_model::txn::{Range, Txn, TxnOutcome};
+
+// The version of Kubernetes that `kube` is built for is a feature of this crate; none of its types
+// is used.
+use k8s_openapi as _;
+
+use self::api::Api;
+pub use self::config::{KubernetesConfig, KubernetesConfigError};
+use self::watch::KubernetesWatch;
+use crate::store::{Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError};
+
+/// A datastore in Kubernetes' API. Clones share the connections.
+#[derive(Clone, Debug)]
+pub struct KubernetesStore {
+    api: Arc<Api>,
+}
+
+impl KubernetesStore {
+    /// A store that reads its files and connects when it is first used.
+    #[must_use]
+    pub fn new(config: KubernetesConfig) -> Self {
+        Self {
+            api: Arc::new(Api::new(config)),
+        }
+    }
+
+    /// The server's address, for messages.
+    #[must_use]
+    pub fn endpoints(&self) -> &str {
+        self.api.server()
+    }
+}
+
+impl Store for KubernetesStore {
+    type Watch = KubernetesWatch;
+
+    async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+        read::read(&self.api, ranges).await
+    }
+
+    async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
+        write::commit(&self.api, txn).await
+    }
+
+    async fn watch(&self, prefix: &str, revision: i64) -> Result<Self::Watch, StoreError> {
+        KubernetesWatch::open(&self.api, prefix, revision).await
+    }
+}
+
+impl PagedStore for KubernetesStore {
+    async fn first_pages(&self, ranges: &[Range]) -> Result<FirstPages, StoreError> {
+        read::first_pages(&self.api, ranges).await
+    }
+
+    async fn next_page(
+        &self,
+        range: &Range,
+        from: &Cursor,
+        _revision: i64,
+    ) -> Result<Page, StoreError> {
+        read::next_page(&self.api, range, from).await
+    }
+}

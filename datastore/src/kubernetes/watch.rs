@@ -1,0 +1,331 @@
+//! Watches: one for each kind that is followed, as one stream.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::stream::{self, SelectAll, Stream, StreamExt as _};
+use http::Method;
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use serde_json::Value;
+
+use super::api::{Api, Failure, judge};
+use super::mapping::{self, ApiGroup, Collection, List};
+use super::read::{METADATA, WHOLE, key_values, list_path};
+use crate::store::{Change, StoreError, WatchEvent};
+
+/// What is followed. Handles never: they are many and no route depends on them.
+const FOLLOWED: [Collection; 17] = [
+    Collection::Nodes,
+    Collection::Pods,
+    Collection::Services,
+    Collection::EndpointSlices,
+    Collection::Custom("clusterinformations"),
+    Collection::Custom("ippools"),
+    Collection::Custom("ipreservations"),
+    Collection::Custom("bgpconfigurations"),
+    Collection::Custom("bgppeers"),
+    Collection::Custom("bgpfilters"),
+    Collection::Custom("felixconfigurations"),
+    Collection::Custom("ipamblocks"),
+    Collection::Custom("blockaffinities"),
+    Collection::Custom("ipamconfigs"),
+    Collection::Custom("hostendpoints"),
+    Collection::Custom("globalnetworkpolicies"),
+    Collection::Custom("networkpolicies"),
+];
+
+/// After so long the server ends a watch, and it is opened anew from where it was: one whose
+/// connection died unnoticed is found by that.
+const SECONDS: u64 = 240;
+
+/// How often a kind that is not installed is looked for.
+const NOT_INSTALLED: Duration = Duration::from_secs(60);
+
+/// The longest event: an object is at most 1.5 MB in etcd, and JSON escapes some of it.
+const LONGEST_EVENT: usize = 8 << 20;
+
+type Events = Pin<Box<dyn Stream<Item = Result<WatchEvent, StoreError>> + Send>>;
+
+/// The watches of a [`KubernetesStore`](super::KubernetesStore).
+pub struct KubernetesWatch {
+    streams: SelectAll<Events>,
+    ended: bool,
+}
+
+impl std::fmt::Debug for KubernetesWatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KubernetesWatch").finish_non_exhaustive()
+    }
+}
+
+impl KubernetesWatch {
+    /// Opens the watches of all kinds below a prefix, from a revision on.
+    pub(super) async fn open(
+        api: &Arc<Api>,
+        prefix: &str,
+        revision: i64,
+    ) -> Result<Self, StoreError> {
+        let group = api.group().await;
+        let group = group.map_err(|failure| failure.into_error(api.server(), "the API"))?;
+        let below = List::of(prefix);
+        let chosen = FOLLOWED.into_iter().filter(|collection| {
+            let mut lists = below.iter();
+            below.is_empty() || lists.any(|list| list.collection == *collection)
+        });
+        let mut streams = SelectAll::new();
+        for collection in chosen {
+            let one = One {
+                api: Arc::clone(api),
+                group,
+                collection,
+                revision: revision - 1,
+                lines: None,
+                said: HashMap::new(),
+                absent: false,
+            };
+            streams.push(one.events());
+        }
+        streams.push(probes(Arc::clone(api), group));
+        Ok(Self {
+            streams,
+            ended: false,
+        })
+    }
+}
+
+impl Stream for KubernetesWatch {
+    type Item = Result<WatchEvent, StoreError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let polled = self.streams.poll_next_unpin(cx);
+        self.ended = matches!(polled, Poll::Ready(None | Some(Err(_))));
+        polled
+    }
+}
+
+/// Asks now and then whether the API server is there: its answer comes from its memory, and needs
+/// our account and the kind to be there.
+fn probes(api: Arc<Api>, group: ApiGroup) -> Events {
+    let ask = move |()| {
+        let api = Arc::clone(&api);
+        async move {
+            tokio::time::sleep(api.config.progress_interval).await;
+            let path = Collection::Custom("clusterinformations").path(group);
+            let path = format!("{path}/default?resourceVersion=0");
+            let item = match api.get(&path).await {
+                Ok(_) | Err(Failure::NotFound) => Ok(WatchEvent::Progress(i64::MAX)),
+                Err(failure) => Err(failure.into_error(api.server(), "the API")),
+            };
+            Some((item, ()))
+        }
+    };
+    stream::unfold((), ask).boxed()
+}
+
+/// The watch of one kind.
+struct One {
+    api: Arc<Api>,
+    group: ApiGroup,
+    collection: Collection,
+    /// The last revision that was told.
+    revision: i64,
+    lines: Option<Lines>,
+    /// Of objects that change without what is read of them changing, as a Node at each heartbeat: a
+    /// hash of what was told last, by key.
+    said: HashMap<String, u64>,
+    /// The kind was not installed when it was asked for.
+    absent: bool,
+}
+
+/// What one line of a watch tells.
+enum Said {
+    /// Changes; none for what is not read.
+    Changes(Vec<Change>),
+    /// The watch goes on from here.
+    Revision(i64),
+}
+
+impl One {
+    fn events(self) -> Events {
+        let next = |mut one: Self| async move {
+            let item = one.next().await;
+            Some((item, one))
+        };
+        stream::unfold(self, next).boxed()
+    }
+
+    async fn next(&mut self) -> Result<WatchEvent, StoreError> {
+        loop {
+            match self.step().await {
+                Ok(Some(event)) => return Ok(event),
+                Ok(None) => {}
+                Err(Failure::Gone) => {
+                    return Err(StoreError::Compacted {
+                        asked: self.revision,
+                        oldest: 0,
+                    });
+                }
+                Err(failure) => {
+                    let what = format!("{:?}", self.collection);
+                    return Err(failure.into_error(self.api.server(), &what));
+                }
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<Option<WatchEvent>, Failure> {
+        let Some(lines) = &mut self.lines else {
+            self.open().await?;
+            return Ok(None);
+        };
+        let Some(line) = lines.next().await else {
+            // Ended by the server, or the connection broke: on from where it was.
+            self.lines = None;
+            return Ok(None);
+        };
+        let event: Value = serde_json::from_slice(&line)
+            .map_err(|error| Failure::Unavailable(format!("an event that is no JSON: {error}")))?;
+        match self.hear(&event)? {
+            Said::Changes(changes) if changes.is_empty() => Ok(None),
+            Said::Changes(changes) => Ok(Some(WatchEvent::Changes(changes))),
+            Said::Revision(revision) => {
+                self.revision = self.revision.max(revision);
+                Ok(None)
+            }
+        }
+    }
+
+    async fn open(&mut self) -> Result<(), Failure> {
+        let list = List {
+            collection: self.collection,
+            labels: None,
+        };
+        let path = format!(
+            "{}watch=1&allowWatchBookmarks=true&timeoutSeconds={SECONDS}&resourceVersion={}",
+            list_path(&self.api, self.group, &list),
+            self.revision
+        );
+        let accept = match self.collection {
+            Collection::Nodes => METADATA,
+            _ => WHOLE,
+        };
+        match self.api.send(Method::GET, &path, WHOLE, None, accept).await {
+            Ok(response) => {
+                if std::mem::take(&mut self.absent) {
+                    tracing::info!(collection = ?self.collection, "a kind was installed; listing again");
+                    return Err(Failure::Gone);
+                }
+                self.lines = Some(Lines::of(response.into_body()));
+            }
+            Err(Failure::NotFound) => {
+                self.absent = true;
+                tokio::time::sleep(NOT_INSTALLED).await;
+            }
+            Err(failure) => return Err(failure),
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, event: &Value) -> Result<Said, Failure> {
+        let object = &event["object"];
+        let revision = mapping::revision(object);
+        match event["type"].as_str() {
+            Some("BOOKMARK") => Ok(Said::Revision(revision)),
+            Some("ERROR") => {
+                let code = object["code"]
+                    .as_u64()
+                    .and_then(|code| code.try_into().ok());
+                Err(judge(
+                    code.unwrap_or(500),
+                    object,
+                    "the watch ended with an error",
+                ))
+            }
+            Some(kind @ ("ADDED" | "MODIFIED" | "DELETED")) => {
+                self.revision = self.revision.max(revision);
+                Ok(Said::Changes(self.changes(
+                    object,
+                    revision,
+                    kind == "DELETED",
+                )))
+            }
+            other => Err(Failure::Unavailable(format!("an event of type {other:?}"))),
+        }
+    }
+
+    fn changes(&mut self, object: &Value, revision: i64, deleted: bool) -> Vec<Change> {
+        let mut values = key_values(self.collection, object, self.group);
+        // An object that stands for nothing any more: its key as it was.
+        if values.is_empty() {
+            values = mapping::keys_without_values(self.collection, object, self.group)
+                .into_iter()
+                .map(|key| caracal_model::txn::KeyValue {
+                    key,
+                    value: Vec::new(),
+                    mod_revision: revision,
+                })
+                .collect();
+        }
+        let noisy = matches!(self.collection, Collection::Nodes | Collection::Pods);
+        let mut changes = Vec::new();
+        for kv in values {
+            let value = (!deleted && !kv.value.is_empty()).then_some(kv.value);
+            if noisy {
+                let mut hash = DefaultHasher::new();
+                value.hash(&mut hash);
+                if self.said.insert(kv.key.clone(), hash.finish()) == Some(hash.finish()) {
+                    continue;
+                }
+            }
+            changes.push(Change {
+                key: kv.key,
+                value,
+                revision,
+            });
+        }
+        changes
+    }
+}
+
+/// The lines of a body.
+struct Lines {
+    body: Body,
+    rest: Vec<u8>,
+}
+
+impl Lines {
+    fn of(body: Body) -> Self {
+        Self {
+            body,
+            rest: Vec::new(),
+        }
+    }
+
+    /// The next line; `None` at the end, also where the connection broke. Dropping the future loses
+    /// nothing.
+    async fn next(&mut self) -> Option<Vec<u8>> {
+        loop {
+            if let Some(end) = self.rest.iter().position(|octet| *octet == b'\n') {
+                let mut line: Vec<u8> = self.rest.drain(..=end).collect();
+                line.pop();
+                return Some(line);
+            }
+            if self.rest.len() > LONGEST_EVENT {
+                tracing::warn!("an event of a watch is too long; the watch is opened again");
+                return None;
+            }
+            let frame = self.body.frame().await?.ok()?;
+            if let Ok(data) = frame.into_data() {
+                self.rest.extend_from_slice(&data);
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Writes: a transaction as the ordered writes of its objects.
+
+use std::collections::BTreeMap;
+
+use caracal_model::Key;
+use caracal_model::resource::Kind;
+use caracal_model::txn::{KeyValue, Txn, TxnOutcome};
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use http::Method;
+use serde_json::{Value, json};
+
+use super::api::{Api, Failure};
+use super::mapping::{self, Collection, Place, Written};
+use super::read;
+use crate::ordered::{Order, OrderedCommit, Told};
+use crate::store::StoreError;
+
+/// Requests of one look that are under way at a time.
+const AT_A_TIME: usize = 8;
+
+const JSON: &str = "application/json";
+const MERGE: &str = "application/merge-patch+json";
+
+/// The objects of a transaction as they are known to be.
+type Known = BTreeMap<String, Value>;
+
+/// Carries a transaction out. An error that leaves open what was written ends it where it is, as a
+/// crash would.
+pub(super) async fn commit(api: &Api, txn: &Txn) -> Result<TxnOutcome, StoreError> {
+    let mut commit = OrderedCommit::new(txn.clone());
+    let mut known = Known::new();
+    let mut refused = None;
+    let mut told = Told::Start;
+    loop {
+        let order = commit.step(told);
+        let done = match &order {
+            Order::Done(outcome) => {
+                return match refused {
+                    Some(reason) => Err(StoreError::Refused(reason)),
+                    None => Ok(*outcome),
+                };
+            }
+            Order::Look(keys) => look(api, keys, &mut known).await.map(Told::Found),
+            Order::Create(key, value) => create(api, key, value, &mut known).await,
+            Order::Replace(key, revision, value) => {
+                replace(api, key, *revision, value, &mut known).await
+            }
+            Order::Delete(key, revision) => delete(api, key, *revision, &mut known).await,
+        };
+        told = match done {
+            Ok(told) => told,
+            // Also what is gone is not as it was said to be.
+            Err(Failure::Conflict | Failure::NotFound) => Told::Conflict,
+            Err(Failure::Refused(reason)) => {
+                refused.get_or_insert(reason);
+                Told::Refused
+            }
+            Err(failure) => return Err(failure.into_error(api.server(), "an object")),
+        };
+    }
+}
+
+/// The key and its place; a refusal when Kubernetes has no such thing.
+fn place_of(path: &str) -> Result<(Key, Place), Failure> {
+    let wrong = || Failure::Refused(format!("Kubernetes has nothing that stands for {path}"));
+    let key = Key::parse(path).map_err(|_| wrong())?;
+    let place = Place::of(&key).ok_or_else(wrong)?;
+    Ok((key, place))
+}
+
+async fn look(api: &Api, keys: &[String], known: &mut Known) -> Result<Vec<KeyValue>, Failure> {
+    let group = api.group().await?;
+    let ask = |path: String| async move {
+        let Ok((_, place)) = place_of(&path) else {
+            return Ok((path, None));
+        };
+        let object = read::object(api, &place).await?;
+        Ok::<_, Failure>((path, object.map(|object| (place.collection, object))))
+    };
+    let asked = stream::iter(keys.iter().cloned().map(ask));
+    let answers: Vec<_> = asked.buffered(AT_A_TIME).try_collect().await?;
+    let mut found = Vec::new();
+    for (path, object) in answers {
+        let Some((collection, object)) = object else {
+            continue;
+        };
+        let values = read::key_values(collection, &object, group);
+        found.extend(values.into_iter().filter(|kv| kv.key == path));
+        known.insert(path, object);
+    }
+    Ok(found)
+}
+
+/// How a key's value is written.
+async fn written(
+    api: &Api,
+    path: &str,
+    value: Option<&[u8]>,
+    known: &mut Known,
+) -> Result<(Place, Written), Failure> {
+    let (key, place) = place_of(path)?;
+    // What Kubernetes makes is there before its endpoint is.
+    let patched = matches!(place.collection, Collection::Nodes | Collection::Pods);
+    if patched && !known.contains_key(path) {
+        let object = read::object(api, &place).await?;
+        known.extend(object.map(|object| (path.to_owned(), object)));
+    }
+    let group = api.group().await?;
+    let written = mapping::written(&key, value, known.get(path), group);
+    let written = written.map_err(|error| Failure::Refused(format!("{path}: {error}")))?;
+    Ok((place, written))
+}
+
+async fn create(api: &Api, key: &str, value: &[u8], known: &mut Known) -> Result<Told, Failure> {
+    let object = match written(api, key, Some(value), known).await? {
+        (place, Written::StatusPatch(patch)) => {
+            return patch_status(api, key, &place, patch, known).await;
+        }
+        (_, Written::Object(object)) => object,
+    };
+    let (_, place) = place_of(key)?;
+    let group = api.group().await?;
+    let collection = place.collection.path_in(group, place.namespace.as_deref());
+    let post = || api.call(Method::POST, &collection, JSON, Some(&object));
+    let answer = match post().await {
+        // What is there may be on its way out: reading it finishes that.
+        Err(Failure::Conflict) if read::object(api, &place).await?.is_none() => post().await?,
+        answer => answer?,
+    };
+    Ok(took(key, answer, known))
+}
+
+fn took(key: &str, answer: Value, known: &mut Known) -> Told {
+    let revision = mapping::revision(&answer);
+    known.insert(key.to_owned(), answer);
+    Told::Written(revision)
+}
+
+/// What is known of an object, if its last change was at this revision.
+fn unchanged<'a>(known: &'a Known, key: &str, revision: i64) -> Result<&'a Value, Failure> {
+    let object = known.get(key);
+    let object = object.filter(|object| mapping::revision(object) == revision);
+    object.ok_or(Failure::Conflict)
+}
+
+async fn replace(
+    api: &Api,
+    key: &str,
+    revision: i64,
+    value: &[u8],
+    known: &mut Known,
+) -> Result<Told, Failure> {
+    unchanged(known, key, revision)?;
+    match written(api, key, Some(value), known).await? {
+        (place, Written::StatusPatch(patch)) => patch_status(api, key, &place, patch, known).await,
+        (place, Written::Object(object)) => {
+            let path = place.path(api.group().await?);
+            let answer = api.call(Method::PUT, &path, JSON, Some(&object)).await?;
+            Ok(took(key, answer, known))
+        }
+    }
+}
+
+async fn patch_status(
+    api: &Api,
+    key: &str,
+    place: &Place,
+    patch: Option<Value>,
+    known: &mut Known,
+) -> Result<Told, Failure> {
+    let Some(patch) = patch else {
+        let revision = known.get(key).map(mapping::revision);
+        return Ok(Told::Written(revision.unwrap_or_default()));
+    };
+    let path = format!("{}/status", place.path(api.group().await?));
+    let answer = api.call(Method::PATCH, &path, MERGE, Some(&patch)).await?;
+    Ok(took(key, answer, known))
+}
+
+async fn delete(api: &Api, key: &str, revision: i64, known: &mut Known) -> Result<Told, Failure> {
+    let object = unchanged(known, key, revision)?.clone();
+    let (typed, place) = place_of(key)?;
+    let path = place.path(api.group().await?);
+    match typed {
+        Key::Block(_) | Key::Affinity(..) | Key::Handle(_) => {
+            let marked = mapping::marked_deleted(object);
+            let marked = api.call(Method::PUT, &path, JSON, Some(&marked)).await?;
+            read::finish_deletion(api, &path, &marked).await?;
+            known.remove(key);
+            Ok(Told::Written(mapping::revision(&marked)))
+        }
+        Key::Resource {
+            kind: Kind::WorkloadEndpoint,
+            ..
+        } => {
+            let (place, written) = written(api, key, None, known).await?;
+            match written {
+                Written::StatusPatch(patch) => patch_status(api, key, &place, patch, known).await,
+                Written::Object(_) => Ok(Told::Conflict),
+            }
+        }
+        Key::Resource {
+            kind: Kind::Node, ..
+        } => Err(Failure::Refused(
+            "Nodes are Kubernetes' own: delete it there (kubectl delete node)".to_owned(),
+        )),
+        _ => {
+            let metadata = &object["metadata"];
+            let this = json!({
+                "uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"],
+            });
+            api.delete(&path, this).await?;
+            known.remove(key);
+            Ok(Told::Written(revision))
+        }
+    }
+}
