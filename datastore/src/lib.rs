@@ -54,6 +54,6 @@ pub use store::{
 #[cfg(feature = "testing")]
 pub use testing::EtcdServer;
 pub use watch::{
-    Accept, Accepter, EndpointReader, Fault as DatastoreFault, Freshness, GuardOptions, Obeyed,
-    StoreId, View, WatchOptions, spawn_guarded_watcher, spawn_watcher,
+    Accept, Accepted, Accepter, DatastoreFault, EndpointReader, Freshness, GuardOptions, StoreId,
+    View, WatchOptions, spawn_guarded_watcher, spawn_watcher,
 };

@@ -63,11 +63,11 @@ pub struct MtuSearch {
     ceiling: u32,
     /// What another path turned out to carry: likely this one too.
     guess: Option<u32>,
-    stage: Stage,
+    stage: SearchStage,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum SearchStage {
     /// A small packet; large ones were silent so often, and small ones in a row.
     Small(u8, u8),
     /// The largest packet; large ones were silent so often.
@@ -92,7 +92,7 @@ impl MtuSearch {
             small,
             ceiling,
             guess,
-            stage: Stage::Small(0, 0),
+            stage: SearchStage::Small(0, 0),
         }
     }
 
@@ -100,43 +100,43 @@ impl MtuSearch {
     #[must_use]
     pub fn step(&self) -> SearchStep {
         SearchStep::Probe(match self.stage {
-            Stage::Small(..) => self.small,
-            Stage::Large(_) => self.ceiling,
-            Stage::Halve { good, bad } => self.between(good, bad),
-            Stage::Verify { good } => good + 1,
-            Stage::Done(verdict) => return SearchStep::Done(verdict),
+            SearchStage::Small(..) => self.small,
+            SearchStage::Large(_) => self.ceiling,
+            SearchStage::Halve { good, bad } => self.between(good, bad),
+            SearchStage::Verify { good } => good + 1,
+            SearchStage::Done(verdict) => return SearchStep::Done(verdict),
         })
     }
 
     /// Takes the answer to the last step.
     pub fn heard(&mut self, answered: bool) {
         self.stage = match (self.stage, answered) {
-            (Stage::Small(_, small), false) if small + 1 >= TRIES => {
-                Stage::Done(PathVerdict::Unknown)
+            (SearchStage::Small(_, small), false) if small + 1 >= TRIES => {
+                SearchStage::Done(PathVerdict::Unknown)
             }
-            (Stage::Small(large, small), false) => Stage::Small(large, small + 1),
-            (Stage::Small(large, _), true) if large >= CONFIRMATIONS => {
+            (SearchStage::Small(large, small), false) => SearchStage::Small(large, small + 1),
+            (SearchStage::Small(large, _), true) if large >= CONFIRMATIONS => {
                 self.halve(self.small, self.ceiling)
             }
-            (Stage::Small(large, _), true) => Stage::Large(large),
-            (Stage::Large(_), true) => Stage::Done(PathVerdict::Mtu(self.ceiling)),
-            (Stage::Large(silent), false) => Stage::Small(silent + 1, 0),
-            (Stage::Halve { good, bad }, true) => self.halve(self.between(good, bad), bad),
-            (Stage::Halve { good, bad }, false) => self.halve(good, self.between(good, bad)),
-            (Stage::Verify { good }, false) => Stage::Done(PathVerdict::Mtu(good)),
+            (SearchStage::Small(large, _), true) => SearchStage::Large(large),
+            (SearchStage::Large(_), true) => SearchStage::Done(PathVerdict::Mtu(self.ceiling)),
+            (SearchStage::Large(silent), false) => SearchStage::Small(silent + 1, 0),
+            (SearchStage::Halve { good, bad }, true) => self.halve(self.between(good, bad), bad),
+            (SearchStage::Halve { good, bad }, false) => self.halve(good, self.between(good, bad)),
+            (SearchStage::Verify { good }, false) => SearchStage::Done(PathVerdict::Mtu(good)),
             // A packet was lost on the way here.
-            (Stage::Verify { good }, true) => self.halve(good + 1, self.ceiling),
-            (Stage::Done(verdict), _) => Stage::Done(verdict),
+            (SearchStage::Verify { good }, true) => self.halve(good + 1, self.ceiling),
+            (SearchStage::Done(verdict), _) => SearchStage::Done(verdict),
         };
     }
 
-    const fn halve(&self, good: u32, bad: u32) -> Stage {
+    const fn halve(&self, good: u32, bad: u32) -> SearchStage {
         if bad > good + 1 {
-            Stage::Halve { good, bad }
+            SearchStage::Halve { good, bad }
         } else if good == self.ceiling {
-            Stage::Done(PathVerdict::Mtu(good))
+            SearchStage::Done(PathVerdict::Mtu(good))
         } else {
-            Stage::Verify { good }
+            SearchStage::Verify { good }
         }
     }
 

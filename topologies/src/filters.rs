@@ -22,7 +22,7 @@ use sha2::{Digest, Sha256};
 use crate::Problems;
 use crate::announce::EXPORT_FILTER;
 use crate::common::path;
-use crate::session::Session;
+use crate::session::PlannedSession;
 use crate::settings::PRIORITY_BASE;
 use crate::view::NodeView;
 
@@ -39,7 +39,7 @@ pub(crate) enum Direction {
 /// use.
 pub(crate) fn attach(
     view: &NodeView<'_>,
-    sessions: &mut BTreeMap<PeerName, Session>,
+    sessions: &mut BTreeMap<PeerName, PlannedSession>,
     problems: &mut Problems,
 ) -> BTreeMap<String, Filter> {
     let mut filters = BTreeMap::new();

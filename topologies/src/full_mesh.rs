@@ -15,7 +15,7 @@ use caracal_model::resource::Kind;
 use crate::Problems;
 use crate::auto::TopologyChoice;
 use crate::common::{BGP_PORT, FAMILIES, path};
-use crate::session::{Session, password, peer_name, waits_for};
+use crate::session::{PlannedSession, password, peer_name, waits_for};
 use crate::view::{NodeView, unusable};
 
 /// [`PeerConfig::kind`] of mesh sessions.
@@ -24,7 +24,7 @@ pub(crate) const KIND: &str = "mesh";
 pub(crate) fn sessions(
     view: &NodeView<'_>,
     problems: &mut Problems,
-) -> BTreeMap<PeerName, Session> {
+) -> BTreeMap<PeerName, PlannedSession> {
     let mut sessions = BTreeMap::new();
     let wanted = match view.auto {
         TopologyChoice::Off => view.settings.mesh,
@@ -85,7 +85,7 @@ pub(crate) fn sessions(
                 );
                 continue;
             }
-            let mut session = Session::new(peer, subject.clone());
+            let mut session = PlannedSession::new(peer, subject.clone());
             session.restart_time = view.settings.mesh_restart_time;
             sessions.insert(name, session);
         }

@@ -211,7 +211,7 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
 pub(crate) fn sessions(
     view: &NodeView<'_>,
     problems: &mut Problems,
-) -> BTreeMap<PeerName, session::Session> {
+) -> BTreeMap<PeerName, session::PlannedSession> {
     let mut sessions = full_mesh::sessions(view, problems);
     let explicit = peers::sessions(view, problems);
     // A BGPPeer says more than the mesh does; two sessions to one place would fight over one

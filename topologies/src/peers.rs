@@ -17,7 +17,7 @@ use caracal_model::{NodeName, Selector};
 
 use crate::common::{BGP_PORT, FAMILIES, path};
 use crate::route_reflector::client_of;
-use crate::session::{MAX_PREFIXES, MaxPrefixes, Session, password, peer_name, waits_for};
+use crate::session::{MAX_PREFIXES, MaxPrefixes, PlannedSession, password, peer_name, waits_for};
 use crate::settings::restart_time;
 use crate::view::{NodeView, unusable};
 use crate::{Problems, go_duration};
@@ -107,7 +107,7 @@ pub(crate) fn concerns(spec: &BgpPeerSpec, name: &NodeName, node: &Node) -> bool
 pub(crate) fn sessions(
     view: &NodeView<'_>,
     problems: &mut Problems,
-) -> BTreeMap<PeerName, Session> {
+) -> BTreeMap<PeerName, PlannedSession> {
     let Some(node) = view.node else {
         return BTreeMap::new();
     };
@@ -272,7 +272,7 @@ fn reverse(view: &NodeView<'_>, node: &Node, request: &Request<'_>) -> Vec<Remot
 /// ours.
 fn add(
     view: &NodeView<'_>,
-    places: &mut BTreeMap<(IpAddr, u16), (PeerName, Session)>,
+    places: &mut BTreeMap<(IpAddr, u16), (PeerName, PlannedSession)>,
     scope: Scope,
     request: &Request<'_>,
     remote: &Remote,
@@ -331,7 +331,7 @@ fn add(
     let Ok(password) = password(view, reference, &subject, problems) else {
         return;
     };
-    let mut session = Session::new(base(view, own, scope, spec, remote), subject);
+    let mut session = PlannedSession::new(base(view, own, scope, spec, remote), subject);
     session.peer.password = password;
     session.filters.clone_from(&spec.filters);
     session.max_prefixes = max_prefixes(view, request.name, &session.subject, problems);
@@ -435,7 +435,7 @@ fn max_prefixes(
     parsed
 }
 
-fn timers(session: &mut Session, spec: &BgpPeerSpec, problems: &mut Problems) {
+fn timers(session: &mut PlannedSession, spec: &BgpPeerSpec, problems: &mut Problems) {
     let text = spec.max_restart_time.as_deref();
     if let Some(time) = restart_time(text, "spec.maxRestartTime", &session.subject, problems) {
         session.peer.graceful_restart = Some(GracefulRestart { restart_time: time });
@@ -464,7 +464,7 @@ fn timers(session: &mut Session, spec: &BgpPeerSpec, problems: &mut Problems) {
     }
 }
 
-fn next_hop(view: &NodeView<'_>, session: &mut Session, spec: &BgpPeerSpec) {
+fn next_hop(view: &NodeView<'_>, session: &mut PlannedSession, spec: &BgpPeerSpec) {
     let external = session.own_as(view) != session.peer.remote_as;
     session.peer.next_hop = match spec.next_hop_mode.as_deref() {
         Some("Self") => NextHopMode::Own,

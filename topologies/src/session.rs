@@ -69,7 +69,7 @@ impl MaxPrefixes {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Session {
+pub(crate) struct PlannedSession {
     pub(crate) address: IpAddr,
     pub(crate) port: u16,
     pub(crate) peer: PeerConfig,
@@ -87,7 +87,7 @@ pub(crate) struct Session {
     pub(crate) subject: String,
 }
 
-impl Session {
+impl PlannedSession {
     pub(crate) fn new(peer: PeerConfig, subject: String) -> Self {
         Self {
             address: peer.address,

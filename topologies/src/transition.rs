@@ -23,7 +23,7 @@ use caracal_model::{Applied, Key, NodeName, SharedMap, Snapshot, Versioned};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::session::Session;
+use crate::session::PlannedSession;
 use crate::view::NodeView;
 use crate::{PlanOptions, Problems};
 
@@ -292,7 +292,7 @@ pub(crate) fn join(
     transition: &Transition,
     new: &NodeView<'_>,
     options: &PlanOptions,
-    sessions: &mut BTreeMap<PeerName, Session>,
+    sessions: &mut BTreeMap<PeerName, PlannedSession>,
 ) -> TransitionSessions {
     let old = transition.before(new.snapshot);
     // What is wrong with the old topology is not news.

@@ -29,10 +29,10 @@ pub(super) struct Absences {
 }
 
 impl Absences {
-    pub(super) fn new(grace: Duration, obeyed: Option<&Arc<Snapshot>>) -> Self {
+    pub(super) fn new(grace: Duration, accepted: Option<&Arc<Snapshot>>) -> Self {
         Self {
             grace,
-            last: obeyed.cloned().unwrap_or_default(),
+            last: accepted.cloned().unwrap_or_default(),
             since: BTreeMap::new(),
         }
     }

@@ -1,12 +1,12 @@
 //! Is what the datastore holds an order, or a fault? A datastore that was emptied, replaced by
 //! another cluster's or restored from an old backup would make every node take its routes away.
-//! Pure: compares what was obeyed last with what is there now.
+//! Pure: compares what was accepted last with what is there now.
 //!
-//! * `GUARD-1`: what is a fault is never published: the last snapshot that was obeyed stays, and
+//! * `GUARD-1`: what is a fault is never published: the last snapshot that was accepted stays, and
 //!   the view is stale with the reason.
 //! * `GUARD-2`: a fault ends by itself when the data are mended; otherwise somebody accepts what is
 //!   there.
-//! * `GUARD-3`: the first content that a node ever sees is obeyed: a new cluster is empty.
+//! * `GUARD-3`: the first content that a node ever sees is accepted: a new cluster is empty.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,16 +27,16 @@ impl fmt::Display for StoreId {
     }
 }
 
-/// What was obeyed last, also by an earlier process.
+/// What was accepted last, also by an earlier process.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Obeyed {
+pub struct Accepted {
     /// The content.
     pub snapshot: Arc<Snapshot>,
     /// The datastore's own identity; zero when unknown.
     pub store: StoreId,
 }
 
-/// What may be obeyed without asking.
+/// What may be accepted without asking.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Accept {
     /// Only what is no fault.
@@ -53,21 +53,21 @@ pub enum Accept {
 pub struct GuardOptions {
     /// This node.
     pub me: NodeName,
-    /// What an earlier process obeyed last.
-    pub obeyed: Option<Obeyed>,
-    /// What may be obeyed without asking.
+    /// What an earlier process accepted last.
+    pub accepted: Option<Accepted>,
+    /// What may be accepted without asking.
     pub accept: Accept,
 }
 
 /// Why the datastore's content is not followed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum DatastoreFault {
     /// It is another cluster's.
     #[error(
         "the datastore belongs to another cluster: clusterGUID {is}, and this node belongs to {was}"
     )]
     OtherCluster {
-        /// The cluster that was obeyed.
+        /// The cluster that was accepted.
         was: String,
         /// The cluster whose datastore answers.
         is: String,
@@ -83,7 +83,7 @@ pub enum Fault {
     OwnNode,
 }
 
-impl Fault {
+impl DatastoreFault {
     /// A stable code for metrics and scripts.
     #[must_use]
     pub const fn code(&self) -> ProblemCode {
@@ -108,7 +108,7 @@ impl Fault {
         match self {
             Self::OwnNode => "nothing is deleted meanwhile",
             _ => {
-                "what was obeyed last stays in force, nothing is deleted and no address is given out; put the data \
+                "what was accepted last stays in force, nothing is deleted and no address is given out; put the data \
                  back, or order this node to follow it with `caracal datastore accept`"
             }
         }
@@ -120,11 +120,11 @@ impl Fault {
 pub(super) struct Guard {
     me: NodeName,
     accept: Accept,
-    obeyed: Option<Obeyed>,
-    /// The history of the datastore is another one than that which was obeyed.
+    accepted: Option<Accepted>,
+    /// The history of the datastore is another one than that which was accepted.
     restored: bool,
-    /// Somebody accepted what is there.
-    accepted: bool,
+    /// Somebody ordered to accept what is there, whatever it is.
+    accept_next: bool,
 }
 
 impl Guard {
@@ -132,50 +132,50 @@ impl Guard {
         Self {
             me: options.me,
             accept: options.accept,
-            obeyed: options.obeyed,
+            accepted: options.accepted,
             restored: false,
-            accepted: false,
+            accept_next: false,
         }
     }
 
     /// Notes where a list came from.
     pub(super) fn listed(&mut self, store: StoreId, revision: i64) {
-        if let Some(obeyed) = &self.obeyed {
-            let known = obeyed.store != StoreId::default() && store != StoreId::default();
-            let other = known && obeyed.store != store;
-            self.restored = other || revision < obeyed.snapshot.revision;
+        if let Some(accepted) = &self.accepted {
+            let known = accepted.store != StoreId::default() && store != StoreId::default();
+            let other = known && accepted.store != store;
+            self.restored = other || revision < accepted.snapshot.revision;
         }
     }
 
-    /// What is there is to be obeyed, whatever it is.
+    /// What is there is to be accepted, whatever it is.
     pub(super) const fn accept(&mut self) {
-        self.accepted = true;
+        self.accept_next = true;
     }
 
-    /// What is obeyed is this from now on: it differs in nothing that is judged.
+    /// What is accepted is this from now on: it differs in nothing that is judged.
     pub(super) fn follow(&mut self, next: &Arc<Snapshot>) {
-        if let Some(obeyed) = &mut self.obeyed {
-            obeyed.snapshot = Arc::clone(next);
+        if let Some(accepted) = &mut self.accepted {
+            accepted.snapshot = Arc::clone(next);
         }
     }
 
-    /// Judges the content. `None`: it is obeyed from now on.
-    pub(super) fn judge(&mut self, next: &Arc<Snapshot>, store: StoreId) -> Option<Fault> {
+    /// Judges the content. `None`: it is accepted from now on.
+    pub(super) fn judge(&mut self, next: &Arc<Snapshot>, store: StoreId) -> Option<DatastoreFault> {
         let fault = self.fault(next);
         if fault.is_none() {
-            self.obeyed = Some(Obeyed {
+            self.accepted = Some(Accepted {
                 snapshot: Arc::clone(next),
                 store,
             });
             self.restored = false;
-            self.accepted = false;
+            self.accept_next = false;
         }
         fault
     }
 
-    fn fault(&self, next: &Snapshot) -> Option<Fault> {
-        let was = &*self.obeyed.as_ref()?.snapshot;
-        let accepted = self.accepted
+    fn fault(&self, next: &Snapshot) -> Option<DatastoreFault> {
+        let was = &*self.accepted.as_ref()?.snapshot;
+        let accepted = self.accept_next
             || match &self.accept {
                 Accept::Never => false,
                 Accept::Always => true,
@@ -183,10 +183,10 @@ impl Guard {
             };
         let foreign = || {
             other_cluster(was, next)
-                .or_else(|| emptied(was, next, &self.me).map(Fault::Emptied))
+                .or_else(|| emptied(was, next, &self.me).map(DatastoreFault::Emptied))
                 .or_else(|| {
                     let lost = self.restored.then(|| lacking(was, next, &self.me))?;
-                    lost.map(Fault::Restored)
+                    lost.map(DatastoreFault::Restored)
                 })
         };
         if !accepted && let Some(fault) = foreign() {
@@ -194,13 +194,13 @@ impl Guard {
         }
         // Without it nothing can be planned, so also what is accepted waits until it is there.
         let gone = was.nodes.contains_key(&self.me) && !next.nodes.contains_key(&self.me);
-        gone.then_some(Fault::OwnNode)
+        gone.then_some(DatastoreFault::OwnNode)
     }
 }
 
-fn other_cluster(was: &Snapshot, next: &Snapshot) -> Option<Fault> {
+fn other_cluster(was: &Snapshot, next: &Snapshot) -> Option<DatastoreFault> {
     let (was, is) = (was.cluster_guid.as_ref()?, next.cluster_guid.as_ref()?);
-    (**was != **is).then(|| Fault::OtherCluster {
+    (**was != **is).then(|| DatastoreFault::OtherCluster {
         was: String::clone(was),
         is: String::clone(is),
     })

@@ -15,8 +15,8 @@
 //!   again over another history. The stream is opened before the list begins, so that it dies with
 //!   the datastore the list is of.
 //! * `WATCH-5`: the task never ends silently: the view becomes stale with a reason.
-//! * `WATCH-7`: with a guard ([`spawn_guarded_watcher`]), what is a [`Fault`] and no order is not
-//!   published: the snapshot that was obeyed last stays and the view is stale, until the data are
+//! * `WATCH-7`: with a guard ([`spawn_guarded_watcher`]), what is a [`DatastoreFault`] and no order is not
+//!   published: the snapshot that was accepted last stays and the view is stale, until the data are
 //!   mended or somebody accepts them.
 //! * `WATCH-8`: a Node that vanishes while it has blocks or reflects routes stays in the snapshot
 //!   for [`WatchOptions::node_grace`]; [`View::absent`] names it.
@@ -48,7 +48,7 @@ use caracal_model::{Key, NodeName, Problem, Snapshot, kind_prefix};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-pub use self::guard::{Accept, Fault, GuardOptions, Obeyed, StoreId};
+pub use self::guard::{Accept, Accepted, DatastoreFault, GuardOptions, StoreId};
 use crate::store::PagedStore;
 
 /// How far a [`View`] can be trusted to be current. While it is not fresh, nothing is to be
@@ -121,11 +121,11 @@ pub struct View {
     pub wakes: u64,
     /// How far it can be trusted.
     pub freshness: Freshness,
-    /// True from the first complete list on that is obeyed. Before, the snapshot is empty because
-    /// nothing was read, or what an earlier process obeyed last.
+    /// True from the first complete list on that is accepted. Before, the snapshot is empty because
+    /// nothing was read, or what an earlier process accepted last.
     pub synced: bool,
-    /// Why what the datastore holds is not obeyed; the snapshot is what was obeyed last then.
-    pub fault: Option<Fault>,
+    /// Why what the datastore holds is not accepted; the snapshot is what was accepted last then.
+    pub fault: Option<DatastoreFault>,
     /// Which datastore the snapshot is of.
     pub store: StoreId,
     /// Nodes of the snapshot that the datastore does not hold any more, or without their address:
@@ -168,20 +168,22 @@ impl View {
     /// cluster's.
     #[must_use]
     pub fn forbids_writing(&self) -> bool {
-        self.fault.as_ref().is_some_and(Fault::forbids_writing)
+        self.fault
+            .as_ref()
+            .is_some_and(DatastoreFault::forbids_writing)
     }
 }
 
 /// Orders to follow what the datastore holds although it looks like a fault.
 #[derive(Clone, Debug)]
-pub struct Accepter(mpsc::Sender<oneshot::Sender<Option<Fault>>>);
+pub struct Accepter(mpsc::Sender<oneshot::Sender<Option<DatastoreFault>>>);
 
 impl Accepter {
     /// Gives the order; answers with the fault that was accepted, `None` when there was none.
     ///
     /// # Errors
     /// The watcher has ended.
-    pub async fn accept(&self) -> Result<Option<Fault>, WatcherEnded> {
+    pub async fn accept(&self) -> Result<Option<DatastoreFault>, WatcherEnded> {
         let (answer, wait) = oneshot::channel();
         self.0.send(answer).await.map_err(|_| WatcherEnded)?;
         wait.await.map_err(|_| WatcherEnded)
@@ -292,7 +294,7 @@ pub fn spawn_watcher<S: PagedStore>(store: S, options: WatchOptions) -> watch::R
 }
 
 /// The same with a guard: what is a fault and no order is held back. With what an earlier process
-/// obeyed last, the first view is that, not synced and stale.
+/// accepted last, the first view is that, not synced and stale.
 #[must_use]
 pub fn spawn_guarded_watcher<S: PagedStore>(
     store: S,
@@ -308,21 +310,21 @@ fn spawn_with<S: PagedStore>(
     store: S,
     options: WatchOptions,
     guard: Option<GuardOptions>,
-    orders: mpsc::Receiver<oneshot::Sender<Option<Fault>>>,
+    orders: mpsc::Receiver<oneshot::Sender<Option<DatastoreFault>>>,
 ) -> watch::Receiver<View> {
-    let obeyed = guard.as_ref().and_then(|guard| guard.obeyed.clone());
-    let (snapshot, store_id, reason) = match obeyed {
+    let accepted = guard.as_ref().and_then(|guard| guard.accepted.clone());
+    let (snapshot, store_id, reason) = match accepted {
         None => (
             Arc::default(),
             StoreId::default(),
             "nothing was read yet".to_owned(),
         ),
-        Some(obeyed) => {
+        Some(accepted) => {
             let reason = format!(
                 "nothing was read yet; in use is what this node remembers of revision {}",
-                obeyed.snapshot.revision
+                accepted.snapshot.revision
             );
-            (obeyed.snapshot, obeyed.store, reason)
+            (accepted.snapshot, accepted.store, reason)
         }
     };
     let (sender, receiver) = watch::channel(View {

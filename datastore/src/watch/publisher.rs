@@ -7,7 +7,7 @@ use caracal_model::{NodeName, Snapshot};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{Fault, Freshness, StoreId, View, WatchOptions};
+use super::{DatastoreFault, Freshness, StoreId, View, WatchOptions};
 
 pub(super) struct Publisher {
     sender: watch::Sender<View>,
@@ -72,8 +72,8 @@ impl Publisher {
         });
     }
 
-    /// Publishes that what is there is not obeyed.
-    pub(super) fn held(&mut self, fault: &Fault, freshness: Freshness) {
+    /// Publishes that what is there is not accepted.
+    pub(super) fn held(&mut self, fault: &DatastoreFault, freshness: Freshness) {
         self.sender.send_if_modified(|view| {
             if view.fault.as_ref() == Some(fault) && view.freshness == freshness {
                 return false;

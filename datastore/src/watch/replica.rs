@@ -88,9 +88,9 @@ impl Replica {
     pub(super) fn new(
         whole_blocks_of: Option<NodeName>,
         reader: EndpointReader,
-        obeyed: Option<&Arc<Snapshot>>,
+        accepted: Option<&Arc<Snapshot>>,
     ) -> Self {
-        let snapshot = obeyed.cloned().unwrap_or_else(|| {
+        let snapshot = accepted.cloned().unwrap_or_else(|| {
             Arc::new(Snapshot {
                 whole_blocks_of,
                 ..Snapshot::default()

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::absence::Absences;
-use super::guard::{Fault, Guard, GuardOptions, StoreId};
+use super::guard::{DatastoreFault, Guard, GuardOptions, StoreId};
 use super::liveness::Liveness;
 use super::outage::{Outage, jittered};
 use super::publisher::Publisher;
@@ -46,10 +46,10 @@ pub(super) struct Task<S> {
     listed: StoreId,
     guard: Option<Guard>,
     absences: Absences,
-    /// Why what is there is not obeyed, and since when.
-    held: Option<(Fault, Instant)>,
+    /// Why what is there is not accepted, and since when.
+    held: Option<(DatastoreFault, Instant)>,
     /// Orders to obey it all the same.
-    orders: mpsc::Receiver<oneshot::Sender<Option<Fault>>>,
+    orders: mpsc::Receiver<oneshot::Sender<Option<DatastoreFault>>>,
     liveness: Liveness,
     outage: Outage,
     /// Failures since a stream was last heard from.
@@ -61,21 +61,21 @@ impl<S: PagedStore> Task<S> {
         store: S,
         options: WatchOptions,
         guard: Option<GuardOptions>,
-        orders: mpsc::Receiver<oneshot::Sender<Option<Fault>>>,
+        orders: mpsc::Receiver<oneshot::Sender<Option<DatastoreFault>>>,
         sender: watch::Sender<View>,
     ) -> Self {
-        let obeyed = guard.as_ref().and_then(|guard| guard.obeyed.as_ref());
-        let obeyed = obeyed.map(|obeyed| &obeyed.snapshot);
+        let accepted = guard.as_ref().and_then(|guard| guard.accepted.as_ref());
+        let accepted = accepted.map(|accepted| &accepted.snapshot);
         Self {
             store,
             publisher: Publisher::new(sender, &options),
             replica: Replica::new(
                 options.whole_blocks_of.clone(),
                 options.endpoint_reader.clone(),
-                obeyed,
+                accepted,
             ),
             listed: StoreId::default(),
-            absences: Absences::new(options.node_grace, obeyed),
+            absences: Absences::new(options.node_grace, accepted),
             guard: guard.map(Guard::new),
             held: None,
             orders,
@@ -244,8 +244,8 @@ impl<S: PagedStore> Task<S> {
         }
     }
 
-    /// Somebody says that what is there is to be obeyed.
-    fn accept(&mut self, answer: oneshot::Sender<Option<Fault>>) {
+    /// Somebody says that what is there is to be accepted.
+    fn accept(&mut self, answer: oneshot::Sender<Option<DatastoreFault>>) {
         let fault = self.held.as_ref().map(|(fault, _)| fault.clone());
         if let (Some(fault), Some(guard)) = (&fault, &mut self.guard) {
             tracing::warn!(reason = %fault, "what the datastore holds was accepted and is followed");
@@ -315,7 +315,7 @@ impl<S: PagedStore> Task<S> {
         let Some(fault) = fault else {
             if let Some((fault, since)) = before {
                 let seconds = (now - since).as_secs();
-                tracing::info!(seconds, was = %fault, "the datastore is obeyed again");
+                tracing::info!(seconds, was = %fault, "the datastore is accepted again");
             }
             let freshness = self.freshness(now);
             let snapshot = self.absences.fill(now, snapshot);

@@ -9,7 +9,7 @@ use super::run_dir;
 use crate::admin::{Request, ask};
 use crate::args::{DrainArgs, Output};
 use crate::cli::exit::REFUSED;
-use crate::node::announce::drain::{DrainStatus, Stage};
+use crate::node::announce::drain::{DrainStage, DrainStatus};
 
 /// Time between looks.
 const LOOK: Duration = Duration::from_millis(200);
@@ -19,12 +19,12 @@ const LIMIT: Duration = Duration::from_secs(90);
 pub(crate) fn run(args: DrainArgs) -> anyhow::Result<ExitCode> {
     let output = args.output.output;
     let (request, goal) = if args.undo {
-        (Request::Undrain, Stage::InService)
+        (Request::Undrain, DrainStage::InService)
     } else {
         let DrainArgs {
             text, wait, force, ..
         } = args;
-        (Request::Drain { text, wait, force }, Stage::Drained)
+        (Request::Drain { text, wait, force }, DrainStage::Drained)
     };
     let accepted: DrainStatus = serde_json::from_value(ask(&run_dir(), &request)?)?;
     if let Some(reason) = &accepted.refused {
@@ -43,13 +43,13 @@ pub(crate) fn run(args: DrainArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Tells each stage once, until the last.
-fn follow(goal: Stage, limit: Duration, output: Output) -> anyhow::Result<DrainStatus> {
+fn follow(goal: DrainStage, limit: Duration, output: Output) -> anyhow::Result<DrainStatus> {
     let end = Instant::now() + limit;
     let mut told = None;
     loop {
         let value = ask(&run_dir(), &Request::DrainStatus)?;
         let status: DrainStatus = serde_json::from_value(value).context("the drain's status")?;
-        let begun = status.stage != Stage::InService || goal == Stage::InService;
+        let begun = status.stage != DrainStage::InService || goal == DrainStage::InService;
         if !output.is_data() && begun && told != Some(status.stage) {
             println!("{}", words(status.stage));
             told = Some(status.stage);
@@ -66,11 +66,13 @@ fn follow(goal: Stage, limit: Duration, output: Output) -> anyhow::Result<DrainS
     }
 }
 
-const fn words(stage: Stage) -> &'static str {
+const fn words(stage: DrainStage) -> &'static str {
     match stage {
-        Stage::InService => "in service: everything is announced",
-        Stage::Leaving => "leaving: announcements carry GRACEFUL_SHUTDOWN; peers take other paths",
-        Stage::Withdrawing => "withdrawing: nothing is announced any more",
-        Stage::Drained => "drained: all sessions are shut down",
+        DrainStage::InService => "in service: everything is announced",
+        DrainStage::Leaving => {
+            "leaving: announcements carry GRACEFUL_SHUTDOWN; peers take other paths"
+        }
+        DrainStage::Withdrawing => "withdrawing: nothing is announced any more",
+        DrainStage::Drained => "drained: all sessions are shut down",
     }
 }

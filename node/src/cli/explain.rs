@@ -10,7 +10,7 @@ use super::{bgp, run_dir};
 use crate::admin::{Request, ask};
 use crate::args::{ExplainArgs, Output};
 use crate::cli::exit::NOT_FOUND;
-use crate::node::answers::explain::{Explained, Stage};
+use crate::node::answers::explain::{DataStage, Explained};
 
 pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let prefix = args.destination;
@@ -88,10 +88,10 @@ fn print(explained: &Explained) {
     println!("Revisions:");
     for revision in &explained.revisions {
         let stage = match revision.stage {
-            Stage::Datastore => "in the datastore:",
-            Stage::Snapshot => "read:",
-            Stage::Plan => "planned:",
-            Stage::Kernel => "in the kernel:",
+            DataStage::Datastore => "in the datastore:",
+            DataStage::Snapshot => "read:",
+            DataStage::Plan => "planned:",
+            DataStage::Kernel => "in the kernel:",
         };
         println!("  {:>8}  {stage} {}", revision.revision, revision.what);
     }

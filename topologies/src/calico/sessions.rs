@@ -8,7 +8,7 @@ use super::{FilterCall, Peer, Reach, policy};
 use crate::Problems;
 use crate::common::BGP_PORT;
 use crate::filters::{Direction, Found, find};
-use crate::session::Session;
+use crate::session::PlannedSession;
 use crate::view::NodeView;
 
 pub(super) fn of(
@@ -54,7 +54,7 @@ pub(super) fn of(
     (peers, reach.into_iter().collect())
 }
 
-fn peer(view: &NodeView<'_>, name: &PeerName, session: &Session, family: Family) -> Peer {
+fn peer(view: &NodeView<'_>, name: &PeerName, session: &PlannedSession, family: Family) -> Peer {
     let config = &session.peer;
     let same_as = session.own_as(view) == config.remote_as;
     let calls = |direction| -> Vec<FilterCall> {

@@ -27,7 +27,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 
 use cluster::Shape;
-use simulate::Outcome;
+use network::Outcome;
 
 #[global_allocator]
 static ALLOCATOR: heap::Counting = heap::Counting;

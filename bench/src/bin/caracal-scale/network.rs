@@ -16,7 +16,6 @@ use caracal_bgp::fsm::Ends;
 use crate::cluster::{Cluster, Shape};
 use crate::heap;
 use crate::node::{Act, Effects, Node, What};
-use crate::simulate::Outcome;
 
 /// From one node to another, one way.
 const LATENCY: Duration = Duration::from_micros(250);
@@ -38,6 +37,30 @@ const FULL_MESH: usize = 200;
 const FULL: usize = 500;
 /// Nodes with tables in larger clusters, besides the reflectors.
 const SAMPLE: usize = 5;
+
+/// The result of a simulated cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Which topology.
+    pub shape: Shape,
+    pub nodes: usize,
+    /// Sessions of the cluster.
+    pub sessions: usize,
+    /// Sessions at the node with the most.
+    pub busiest: usize,
+    /// BGP messages in all.
+    pub messages: u64,
+    /// Octets of them.
+    pub octets: u64,
+    /// Heap of the node with the most, in octets: state machines, table, configuration.
+    pub heap_most: u64,
+    /// The same of an ordinary node.
+    pub heap_client: u64,
+    /// Until every node had every route, in virtual time.
+    pub converged: Duration,
+    /// Nodes whose tables were kept in full.
+    pub full: usize,
+}
 
 /// An arrival, or a node that goes on with what waits.
 struct Event {

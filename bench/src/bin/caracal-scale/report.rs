@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::cluster::Shape;
-use crate::simulate::Outcome;
+use crate::network::Outcome;
 use crate::svg::{Line, Plot};
 
 /// The page's part that is the program's.

@@ -1,35 +1,9 @@
-//! One simulation, and what it comes to.
-
-use std::time::Duration;
+//! One simulation.
 
 use anyhow::Result;
 
 use crate::cluster::{Cluster, Shape};
-use crate::network::Network;
-
-/// What a cluster came to.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
-    /// Which topology.
-    pub shape: Shape,
-    pub nodes: usize,
-    /// Sessions of the cluster.
-    pub sessions: usize,
-    /// Sessions at the node with the most.
-    pub busiest: usize,
-    /// BGP messages in all.
-    pub messages: u64,
-    /// Octets of them.
-    pub octets: u64,
-    /// Heap of the node with the most, in octets: state machines, table, configuration.
-    pub heap_most: u64,
-    /// The same of an ordinary node.
-    pub heap_client: u64,
-    /// Until every node had every route, in virtual time.
-    pub converged: Duration,
-    /// Nodes whose tables were kept in full.
-    pub full: usize,
-}
+use crate::network::{Network, Outcome};
 
 /// Simulates a cluster from nothing to the last route at the last node.
 ///
@@ -43,6 +17,8 @@ pub fn simulate(shape: Shape, nodes: usize) -> Result<Outcome> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

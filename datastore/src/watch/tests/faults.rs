@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::fixture::{fresh, key, pool, view};
 use crate::memory::MemoryStore;
 use crate::watch::{
-    Accept, Accepter, Fault, GuardOptions, Obeyed, StoreId, View, WatchOptions,
+    Accept, Accepted, Accepter, DatastoreFault, GuardOptions, StoreId, View, WatchOptions,
     spawn_guarded_watcher,
 };
 
@@ -53,7 +53,7 @@ fn cluster() -> MemoryStore {
 
 fn guarded(
     store: &MemoryStore,
-    obeyed: Option<Obeyed>,
+    accepted: Option<Accepted>,
     accept: Accept,
 ) -> (watch::Receiver<View>, Accepter) {
     let options = WatchOptions {
@@ -62,7 +62,7 @@ fn guarded(
     };
     let guard = GuardOptions {
         me: "me".into(),
-        obeyed,
+        accepted,
         accept,
     };
     spawn_guarded_watcher(store.clone(), options, guard)
@@ -173,7 +173,7 @@ async fn watch_7_what_is_accepted_waits_for_the_own_node() {
     accepter.accept().await.unwrap();
     let waiting = held(&mut views, "datastore.own_node").await;
     assert!(!waiting.forbids_writing());
-    assert_eq!(waiting.snapshot.pools.len(), 1, "what was obeyed last");
+    assert_eq!(waiting.snapshot.pools.len(), 1, "what was accepted last");
     store.put(node("me"), named("me"));
     let followed = view(&mut views, "followed", View::is_current).await;
     assert_eq!(followed.snapshot.pools.len(), 0);
@@ -194,7 +194,10 @@ async fn watch_7_a_backup_that_lacks_something_is_held_back() {
     view(&mut views, "a new block", |v| v.snapshot.blocks.len() == 3).await;
     store.restore(&complete);
     let fault = held(&mut views, "datastore.restored").await.fault;
-    assert_eq!(fault, Some(Fault::Restored("block 10.0.3.0/30".to_owned())));
+    assert_eq!(
+        fault,
+        Some(DatastoreFault::Restored("block 10.0.3.0/30".to_owned()))
+    );
     // The same by another member that counts on from there.
     store.put("/calico/noise", "2");
     store.put("/calico/noise", "3");
@@ -203,7 +206,7 @@ async fn watch_7_a_backup_that_lacks_something_is_held_back() {
     view(&mut views, "mended", View::is_current).await;
 }
 
-fn remembered(store: &MemoryStore, id: u64) -> Obeyed {
+fn remembered(store: &MemoryStore, id: u64) -> Accepted {
     let mut snapshot = Snapshot {
         whole_blocks_of: Some("me".into()),
         ..Snapshot::default()
@@ -211,7 +214,7 @@ fn remembered(store: &MemoryStore, id: u64) -> Obeyed {
     for kv in store.list("/calico/") {
         snapshot.apply(&kv.key, Some(&kv.value), kv.mod_revision);
     }
-    Obeyed {
+    Accepted {
         snapshot: Arc::new(snapshot),
         store: StoreId(id),
     }
@@ -220,14 +223,14 @@ fn remembered(store: &MemoryStore, id: u64) -> Obeyed {
 #[tokio::test(start_paused = true)]
 async fn watch_7_what_an_earlier_process_obeyed_is_in_use_until_something_is_read() {
     let store = cluster();
-    let obeyed = remembered(&store, 1);
+    let accepted = remembered(&store, 1);
     store.delete(key("p"));
     store.put(key("q"), pool(7));
     store.set_unavailable(true);
-    let (mut views, _accepter) = guarded(&store, Some(obeyed.clone()), Accept::Never);
+    let (mut views, _accepter) = guarded(&store, Some(accepted.clone()), Accept::Never);
     let stale = views.borrow().clone();
     assert!(!stale.synced && stale.freshness.reason().unwrap().contains("remembers"));
-    assert_eq!(stale.snapshot, obeyed.snapshot);
+    assert_eq!(stale.snapshot, accepted.snapshot);
     store.set_unavailable(false);
     let current = fresh(&mut views).await;
     let pools: Vec<_> = current.snapshot.pools.keys().map(|p| p.as_str()).collect();
@@ -236,7 +239,7 @@ async fn watch_7_what_an_earlier_process_obeyed_is_in_use_until_something_is_rea
 
 #[tokio::test(start_paused = true)]
 async fn watch_7_a_process_that_starts_beside_an_empty_datastore_keeps_what_was_obeyed() {
-    let obeyed = remembered(&cluster(), 1);
+    let accepted = remembered(&cluster(), 1);
     for (id, accept, followed) in [
         (1, Accept::Never, false),
         (2, Accept::Never, false),
@@ -245,31 +248,31 @@ async fn watch_7_a_process_that_starts_beside_an_empty_datastore_keeps_what_was_
     ] {
         let empty = MemoryStore::new();
         empty.set_cluster(id);
-        let (mut views, _accepter) = guarded(&empty, Some(obeyed.clone()), accept);
+        let (mut views, _accepter) = guarded(&empty, Some(accepted.clone()), accept);
         let code = match followed {
             false => "datastore.emptied",
             true => "datastore.own_node",
         };
         let seen = held(&mut views, code).await;
-        assert_eq!(seen.snapshot, obeyed.snapshot);
+        assert_eq!(seen.snapshot, accepted.snapshot);
     }
     // The cluster's own datastore, set up anew by its owner, who said so.
     let anew = cluster();
     anew.set_cluster(9);
     anew.delete(block_path(1));
     let guid = Accept::Cluster("aaaa".to_owned());
-    let (mut views, _accepter) = guarded(&anew, Some(obeyed.clone()), guid);
+    let (mut views, _accepter) = guarded(&anew, Some(accepted.clone()), guid);
     assert_eq!(fresh(&mut views).await.store, StoreId(9));
-    let (mut views, _accepter) = guarded(&anew, Some(obeyed), Accept::Never);
+    let (mut views, _accepter) = guarded(&anew, Some(accepted), Accept::Never);
     held(&mut views, "datastore.restored").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn watch_7_a_value_that_cannot_be_read_at_a_start_keeps_the_one_of_before() {
     let store = cluster();
-    let obeyed = remembered(&store, 1);
+    let accepted = remembered(&store, 1);
     store.put(key("p"), "nonsense");
-    let (mut views, _accepter) = guarded(&store, Some(obeyed), Accept::Never);
+    let (mut views, _accepter) = guarded(&store, Some(accepted), Accept::Never);
     let current = fresh(&mut views).await;
     assert_eq!(current.snapshot.pools.len(), 1);
     let invalid = &current.snapshot.invalid[&key("p")];

@@ -38,7 +38,7 @@ const NAMED: usize = 3;
 /// How far a drain is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Stage {
+pub(crate) enum DrainStage {
     #[default]
     InService,
     /// Announcements carry GRACEFUL_SHUTDOWN.
@@ -53,7 +53,7 @@ pub(crate) enum Stage {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DrainStatus {
     /// How far.
-    pub(crate) stage: Stage,
+    pub(crate) stage: DrainStage,
     /// The text for the operators of peers.
     pub(crate) text: String,
     /// Why nothing was begun.
@@ -65,10 +65,10 @@ impl DrainStatus {
     /// A few words for a node that is not in service.
     pub(crate) fn reason(&self) -> Option<String> {
         let stage = match self.stage {
-            Stage::InService => return None,
-            Stage::Leaving => "leaving",
-            Stage::Withdrawing => "withdrawing",
-            Stage::Drained => "drained",
+            DrainStage::InService => return None,
+            DrainStage::Leaving => "leaving",
+            DrainStage::Withdrawing => "withdrawing",
+            DrainStage::Drained => "drained",
         };
         Some(if self.text.is_empty() {
             stage.to_owned()
@@ -116,11 +116,11 @@ impl Drainer {
 }
 
 /// The configuration of the speaker at a stage.
-pub(crate) fn at_stage(config: SpeakerConfig, stage: Stage) -> SpeakerConfig {
+pub(crate) fn at_stage(config: SpeakerConfig, stage: DrainStage) -> SpeakerConfig {
     match stage {
-        Stage::InService => config,
-        Stage::Leaving => config.leaving(),
-        Stage::Withdrawing | Stage::Drained => config.silent(),
+        DrainStage::InService => config,
+        DrainStage::Leaving => config.leaving(),
+        DrainStage::Withdrawing | DrainStage::Drained => config.silent(),
     }
 }
 
@@ -143,7 +143,7 @@ pub(crate) fn recall_or_report(lib_dir: &Path, problems: &Reporter) -> DrainStat
 pub(crate) fn recall(lib_dir: &Path) -> io::Result<DrainStatus> {
     match std::fs::read_to_string(lib_dir.join(FILE)) {
         Ok(text) => Ok(DrainStatus {
-            stage: Stage::Drained,
+            stage: DrainStage::Drained,
             text: text.trim_end().to_owned(),
             refused: None,
         }),
@@ -163,7 +163,7 @@ pub(crate) struct Parts {
     /// The stage that is wanted; the publisher follows it.
     pub(crate) status: watch::Sender<DrainStatus>,
     /// The stage whose configuration is in force.
-    pub(crate) in_force: watch::Receiver<Stage>,
+    pub(crate) in_force: watch::Receiver<DrainStage>,
 }
 
 /// Starts the task.
@@ -198,7 +198,9 @@ impl Parts {
     fn accept(&self, order: &Order) -> DrainStatus {
         let now = self.status.borrow().clone();
         let refused = match order {
-            Order::Drain { force: false, .. } if now.stage == Stage::InService => self.left_here(),
+            Order::Drain { force: false, .. } if now.stage == DrainStage::InService => {
+                self.left_here()
+            }
             _ => None,
         };
         DrainStatus { refused, ..now }
@@ -240,17 +242,17 @@ impl Parts {
         if let Err(error) = crate::node::leave_file(&self.lib_dir, FILE, &format!("{text}\n")) {
             tracing::warn!(%error, "the drain will not outlast this process");
         }
-        if stage < Stage::Leaving {
-            self.go(Stage::Leaving, &text).await;
+        if stage < DrainStage::Leaving {
+            self.go(DrainStage::Leaving, &text).await;
             tokio::time::sleep(wait).await;
         }
-        if stage < Stage::Withdrawing {
-            self.go(Stage::Withdrawing, &text).await;
+        if stage < DrainStage::Withdrawing {
+            self.go(DrainStage::Withdrawing, &text).await;
         }
         if self.speaker.disable(text.clone()).await.is_err() {
             tracing::error!("the BGP speaker has ended");
         }
-        self.set(Stage::Drained, &text);
+        self.set(DrainStage::Drained, &text);
         tracing::info!("the node is drained: all sessions are shut down");
     }
 
@@ -261,14 +263,14 @@ impl Parts {
             tracing::warn!(%error, "the node will be drained again after a restart");
         }
         // First the announcements, so that sessions start with them.
-        self.go(Stage::InService, "").await;
+        self.go(DrainStage::InService, "").await;
         if self.speaker.enable().await.is_err() {
             tracing::error!("the BGP speaker has ended");
         }
         tracing::info!("the node is back in service");
     }
 
-    fn set(&self, stage: Stage, text: &str) {
+    fn set(&self, stage: DrainStage, text: &str) {
         self.status.send_replace(DrainStatus {
             stage,
             text: text.to_owned(),
@@ -277,7 +279,7 @@ impl Parts {
     }
 
     /// Goes to a stage; returns when its configuration is in force and all sessions have been told.
-    async fn go(&mut self, stage: Stage, text: &str) {
+    async fn go(&mut self, stage: DrainStage, text: &str) {
         self.set(stage, text);
         if self
             .in_force
@@ -318,7 +320,7 @@ mod tests {
         assert_eq!(recall(&dir).unwrap(), DrainStatus::default());
         crate::node::leave_file(&dir, FILE, "new rack\n").unwrap();
         let recalled = recall(&dir).unwrap();
-        assert_eq!(recalled.stage, Stage::Drained);
+        assert_eq!(recalled.stage, DrainStage::Drained);
         assert_eq!(recalled.reason().as_deref(), Some("drained: new rack"));
         std::fs::remove_dir_all(&dir).unwrap();
     }

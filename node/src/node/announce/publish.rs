@@ -115,7 +115,7 @@ pub(crate) struct Publisher {
     pub(crate) told: watch::Sender<AnnouncedPlan>,
     pub(crate) in_force: watch::Sender<Option<InForce>>,
     /// The stage of the drain that the speaker was told last.
-    pub(crate) stage_in_force: watch::Sender<drain::Stage>,
+    pub(crate) stage_in_force: watch::Sender<drain::DrainStage>,
     pub(crate) gateways: watch::Sender<PeerGateways>,
 }
 

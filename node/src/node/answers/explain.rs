@@ -72,7 +72,7 @@ impl Explained {
 /// A stage on the way to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Stage {
+pub(crate) enum DataStage {
     /// etcd's ModRevision of one key.
     Datastore,
     /// What the node has read.
@@ -86,7 +86,7 @@ pub(crate) enum Stage {
 /// How far something is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Revision {
-    pub(crate) stage: Stage,
+    pub(crate) stage: DataStage,
     pub(crate) what: String,
     pub(crate) revision: i64,
 }
@@ -511,7 +511,7 @@ impl Facts<'_> {
 
     fn revisions(&self) -> Vec<Revision> {
         let mut revisions = Vec::new();
-        let mut add = |stage: Stage, what: String, revision| {
+        let mut add = |stage: DataStage, what: String, revision| {
             revisions.push(Revision {
                 stage,
                 what,
@@ -519,42 +519,46 @@ impl Facts<'_> {
             });
         };
         if let Some((name, pool)) = self.snapshot.pool_of(&self.destination) {
-            add(Stage::Datastore, format!("pool {name}"), pool.revision);
+            add(DataStage::Datastore, format!("pool {name}"), pool.revision);
         }
         if let Some(block) = self.snapshot.block_of(&self.destination) {
             let what = format!("block {}", block.cidr);
-            add(Stage::Datastore, what, block.revision);
+            add(DataStage::Datastore, what, block.revision);
             if let Some(node) = block.host() {
                 let owner = ipam::Owner::Host(node.clone());
                 if let Some(affinity) = self.snapshot.affinities.get(&(owner, block.cidr)) {
                     let what = format!("affinity of {node}");
-                    add(Stage::Datastore, what, affinity.revision);
+                    add(DataStage::Datastore, what, affinity.revision);
                 }
                 if let Some(found) = self.snapshot.nodes.get(node) {
-                    add(Stage::Datastore, format!("node {node}"), found.revision);
+                    add(DataStage::Datastore, format!("node {node}"), found.revision);
                 }
             }
         }
         for workload in self.snapshot.workloads.values() {
             if workload.spec.ip_networks.contains(&self.destination) {
                 let what = format!("endpoint {}", workload.metadata.name);
-                add(Stage::Datastore, what, workload.revision);
+                add(DataStage::Datastore, what, workload.revision);
             }
         }
         if let Some((place, endpoint)) = self.snapshot.elsewhere_with(&self.destination) {
             let (_, name) = Elsewhere::names(place);
             let what = format!("endpoint {name}");
-            add(Stage::Datastore, what, endpoint.revision);
+            add(DataStage::Datastore, what, endpoint.revision);
         }
         let last = "of the whole cluster".to_owned();
-        add(Stage::Snapshot, last.clone(), self.snapshot.revision);
+        add(DataStage::Snapshot, last.clone(), self.snapshot.revision);
         // Nothing follows from what came after the last wake: who has followed that is up to date.
         let followed = |revision: i64| match revision >= self.woken {
             true => revision.max(self.snapshot.revision),
             false => revision,
         };
-        add(Stage::Plan, last.clone(), followed(self.desired.revision));
-        add(Stage::Kernel, last, followed(self.reconciled));
+        add(
+            DataStage::Plan,
+            last.clone(),
+            followed(self.desired.revision),
+        );
+        add(DataStage::Kernel, last, followed(self.reconciled));
         revisions
     }
 }

@@ -14,7 +14,7 @@ use crate::http::exposition::Family;
 use crate::http::health::HealthReport;
 use crate::http::{Observe, in_time};
 use crate::metrics;
-use crate::node::answers::{Answers, Owners, Stage};
+use crate::node::answers::{Answers, NodeStage, Owners};
 
 /// The kernel's phase in which everything wanted is there and everything unwanted is gone.
 const SYNCED: &str = "synced";
@@ -64,8 +64,8 @@ impl Observe for Answers {
 impl Answers {
     fn owners(&self) -> Result<Arc<Owners>, String> {
         match &*self.stage.borrow() {
-            Stage::Starting(reason) => Err(reason.clone()),
-            Stage::Running(owners) => Ok(Arc::clone(owners)),
+            NodeStage::Starting(reason) => Err(reason.clone()),
+            NodeStage::Running(owners) => Ok(Arc::clone(owners)),
         }
     }
 }

@@ -38,7 +38,7 @@ use crate::peer_problems;
 
 /// Where the node is on its way up.
 #[derive(Clone)]
-pub(crate) enum Stage {
+pub(crate) enum NodeStage {
     /// Not registered yet; what it waits for.
     Starting(String),
     /// All tasks run.
@@ -67,18 +67,20 @@ pub(crate) struct Owners {
 pub(crate) struct Answers {
     pub(crate) config: Arc<Config>,
     pub(crate) started: Instant,
-    pub(crate) stage: watch::Receiver<Stage>,
+    pub(crate) stage: watch::Receiver<NodeStage>,
 }
 
 impl Answer for Answers {
     async fn answer(&self, request: Request) -> Result<Answered, String> {
         let stage = self.stage.borrow().clone();
         let owners = match (stage, &request) {
-            (Stage::Running(owners), _) => owners,
-            (Stage::Starting(reason), Request::Status) => {
+            (NodeStage::Running(owners), _) => owners,
+            (NodeStage::Starting(reason), Request::Status) => {
                 return to_value(&self.starting(reason)).map(Answered::from);
             }
-            (Stage::Starting(reason), _) => return Err(format!("the node is starting: {reason}")),
+            (NodeStage::Starting(reason), _) => {
+                return Err(format!("the node is starting: {reason}"));
+            }
         };
         let speaker = &owners.speaker;
         let answer = match request {

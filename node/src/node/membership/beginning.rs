@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use caracal_datastore::{
-    Accepter, EndpointReader, GuardOptions, Obeyed, PagedStore, View, WatchOptions,
+    Accepted, Accepter, EndpointReader, GuardOptions, PagedStore, View, WatchOptions,
     spawn_guarded_watcher,
 };
 use caracal_ipam::LeaseHolder;
@@ -53,16 +53,16 @@ pub(crate) async fn begin<S: PagedStore>(
     tell: impl Fn(String),
     registry: &Registry,
 ) -> anyhow::Result<Begun> {
-    let obeyed = recall(config, &registry.reporter("recalled snapshot"));
+    let accepted = recall(config, &registry.reporter("recalled snapshot"));
     // Without its own Node a node has nothing to work with.
-    let of_ours = |obeyed: &Obeyed| obeyed.snapshot.nodes.contains_key(&config.node);
-    let goes_on = obeyed.as_ref().is_some_and(of_ours);
+    let of_ours = |accepted: &Accepted| accepted.snapshot.nodes.contains_key(&config.node);
+    let goes_on = accepted.as_ref().is_some_and(of_ours);
     machine::admit(store, &config.node, holder).await?;
     if !goes_on {
         startup::register(store, config, startup::interfaces, &tell).await?;
     }
     tell("reading the datastore".to_owned());
-    let (mut view, accepter) = watch_datastore(store, config, etcd, obeyed);
+    let (mut view, accepter) = watch_datastore(store, config, etcd, accepted);
     let (outcome, registered) = watch::channel(None);
     let registrar = Registrar {
         store: store.clone(),
@@ -100,9 +100,9 @@ pub(crate) async fn begin<S: PagedStore>(
 }
 
 /// What an earlier process has kept. A file that is not used is a problem.
-fn recall(config: &Config, problems: &Reporter) -> Option<Obeyed> {
+fn recall(config: &Config, problems: &Reporter) -> Option<Accepted> {
     match remember::recall(&config.lib_dir, &config.node) {
-        Ok(obeyed) => obeyed,
+        Ok(accepted) => accepted,
         Err(error) => {
             problems.warn(vec![remember::unused(&config.lib_dir, &error)]);
             None
@@ -115,7 +115,7 @@ fn watch_datastore<S: PagedStore>(
     store: &S,
     config: &Config,
     etcd: watch::Receiver<BTreeSet<IpAddr>>,
-    obeyed: Option<Obeyed>,
+    accepted: Option<Accepted>,
 ) -> (watch::Receiver<View>, Accepter) {
     let options = WatchOptions {
         whole_blocks_of: Some(config.node.clone()),
@@ -125,7 +125,7 @@ fn watch_datastore<S: PagedStore>(
     };
     let guard = GuardOptions {
         me: config.node.clone(),
-        obeyed,
+        accepted,
         accept: config.accept.clone(),
     };
     spawn_guarded_watcher(store.clone(), options, guard)

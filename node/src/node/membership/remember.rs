@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_datastore::{Obeyed, StoreId, View};
+use caracal_datastore::{Accepted, StoreId, View};
 use caracal_model::code::ProblemCode;
 use caracal_model::net::Prefix;
 use caracal_model::{NodeName, Problem, Snapshot, StoredEndpoints, StoredLineError};
@@ -75,8 +75,8 @@ pub(crate) fn path(lib_dir: &Path) -> PathBuf {
     lib_dir.join(FILE)
 }
 
-/// What was obeyed last, if a file says it.
-pub(crate) fn recall(lib_dir: &Path, me: &NodeName) -> Result<Option<Obeyed>, RecallError> {
+/// What was accepted last, if a file says it.
+pub(crate) fn recall(lib_dir: &Path, me: &NodeName) -> Result<Option<Accepted>, RecallError> {
     let text = match fs::read(path(lib_dir)) {
         Ok(text) => text,
         Err(error) if is_absent(&error) => return Ok(None),
@@ -105,7 +105,7 @@ pub(crate) fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-fn read(text: &[u8], me: &NodeName) -> Result<Obeyed, RecallError> {
+fn read(text: &[u8], me: &NodeName) -> Result<Accepted, RecallError> {
     let whole = text.strip_suffix(b"\n").ok_or(RecallError::CutOff)?;
     let at = whole.iter().rposition(|c| *c == b'\n');
     let (body, end) = text.split_at(at.ok_or(RecallError::CutOff)? + 1);
@@ -144,7 +144,7 @@ fn read(text: &[u8], me: &NodeName) -> Result<Obeyed, RecallError> {
         return Err(RecallError::CutOff);
     }
     snapshot.revision = header.revision;
-    Ok(Obeyed {
+    Ok(Accepted {
         snapshot: Arc::new(snapshot),
         store: StoreId(header.store),
     })

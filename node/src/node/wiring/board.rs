@@ -69,7 +69,7 @@ pub(super) struct Feeds {
     /// The change of topology that the speaker has in force.
     pub(super) in_force: Feed<Option<InForce>>,
     /// The stage of a drain that the speaker has in force.
-    pub(super) stage_in_force: Feed<drain::Stage>,
+    pub(super) stage_in_force: Feed<drain::DrainStage>,
     /// Learned routes.
     pub(super) learned: Feed<learned::Map>,
     /// Whether peers have told everything, behind their routes.

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 use crate::admin;
 use crate::config::Config;
 use crate::node::answers::listeners::Listeners;
-use crate::node::answers::{Answers, Stage};
+use crate::node::answers::{Answers, NodeStage};
 use crate::node::ipam::collector::Life;
 use crate::node::membership::machine::Taken;
 use crate::node::membership::remember::Rememberer;
@@ -38,7 +38,7 @@ const SHUTDOWN: Duration = Duration::from_secs(5);
 /// What is there before any task of the table: who asks gets an answer from the first moment on.
 struct Ground {
     config: Arc<Config>,
-    stage: watch::Sender<Stage>,
+    stage: watch::Sender<NodeStage>,
     listeners: Listeners,
     registry: Registry,
     /// Another machine has the name: this process has to end.
@@ -53,7 +53,9 @@ pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
         listener => listener,
     };
     let registry = Registry::default();
-    let (stage, stages) = watch::channel(Stage::Starting("connecting to the datastore".to_owned()));
+    let (stage, stages) = watch::channel(NodeStage::Starting(
+        "connecting to the datastore".to_owned(),
+    ));
     let answers = Answers {
         config: config.clone(),
         started: Instant::now(),
@@ -109,7 +111,7 @@ struct Node {
     life: Life<EtcdStore>,
     view: watch::Receiver<View>,
     /// Answers are given as long as it is there.
-    _stage: watch::Sender<Stage>,
+    _stage: watch::Sender<NodeStage>,
 }
 
 impl Node {

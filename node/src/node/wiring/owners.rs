@@ -23,7 +23,7 @@ use crate::node::announce::publish::AnnouncedPlan;
 use crate::node::announce::secrets::{self, Secrets};
 use crate::node::announce::transition_report::InForce;
 use crate::node::answers::auditor::{self, Auditor};
-use crate::node::answers::{Owners, Stage};
+use crate::node::answers::{NodeStage, Owners};
 use crate::node::kernel::learned::{self, Resolved};
 use crate::node::kernel::lifelines;
 use crate::node::kernel::mtu;
@@ -47,7 +47,7 @@ pub(super) async fn start(ground: Ground) -> anyhow::Result<Node> {
     let known = lifelines.reader().borrow().clone();
     lifelines::free(&config.node, &config.felix, &known).await;
     let holder = machine::this(&config.lib_dir);
-    let tell = |what: String| drop(stage.send_replace(Stage::Starting(what)));
+    let tell = |what: String| drop(stage.send_replace(NodeStage::Starting(what)));
     let etcd = lifelines.reader();
     let ground = (&store, etcd);
     let begun = beginning::begin(ground, &config, &holder, lost.clone(), tell, &registry).await?;
@@ -82,7 +82,7 @@ pub(super) async fn start(ground: Ground) -> anyhow::Result<Node> {
     };
     tasks::start(&board);
     let owners = answering(&board, accepter, &reconciler);
-    let _previous = stage.send_replace(Stage::Running(Arc::new(owners)));
+    let _previous = stage.send_replace(NodeStage::Running(Arc::new(owners)));
     Ok(Node {
         reconciler,
         speaker: speaking.speaker,
@@ -130,7 +130,7 @@ impl Speaking {
         let drain = drain::recall_or_report(&config.lib_dir, &registry.reporter("drain"));
         let running = drain::at_stage(planned.config.clone(), drain.stage);
         let speaker = Speaker::spawn(running.clone(), options);
-        if drain.stage == drain::Stage::Drained {
+        if drain.stage == drain::DrainStage::Drained {
             tracing::warn!(
                 text = drain.text,
                 "the node is drained; no session is started"

@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 
 use caracal_datastore::{
-    Accept, Accepter, CommitFault, GuardOptions, MemoryStore, Obeyed, StoreId, WatchOptions,
+    Accept, Accepted, Accepter, CommitFault, GuardOptions, MemoryStore, StoreId, WatchOptions,
     spawn_guarded_watcher,
 };
 use caracal_ipam::Lease;
@@ -26,7 +26,7 @@ fn config(ip: &str) -> Arc<Config> {
     Arc::new(Config::from_env(&vars, None, "node-a").unwrap())
 }
 
-struct Stage {
+struct Fixture {
     store: MemoryStore,
     view: watch::Receiver<View>,
     accepter: Accepter,
@@ -35,11 +35,11 @@ struct Stage {
     lost: mpsc::Receiver<machine::Taken>,
 }
 
-impl Stage {
-    fn new(store: MemoryStore, obeyed: Option<Obeyed>) -> Self {
+impl Fixture {
+    fn new(store: MemoryStore, accepted: Option<Accepted>) -> Self {
         let guard = GuardOptions {
             me: "node-a".into(),
-            obeyed,
+            accepted,
             accept: Accept::Never,
         };
         let options = WatchOptions {
@@ -91,22 +91,22 @@ impl Stage {
     }
 
     /// The present content, as a process before would have left it.
-    fn obeyed(&self) -> Obeyed {
+    fn accepted(&self) -> Accepted {
         let mut snapshot = Snapshot::default();
         for kv in self.store.list("/calico/") {
             snapshot.apply(&kv.key, Some(&kv.value), kv.mod_revision);
         }
-        Obeyed {
+        Accepted {
             snapshot: Arc::new(snapshot),
             store: StoreId(1),
         }
     }
 }
 
-async fn on_stage(work: impl AsyncFnOnce(Stage)) {
+async fn on_stage(work: impl AsyncFnOnce(Fixture)) {
     let local = tokio::task::LocalSet::new();
     let stage = async {
-        let mut stage = Stage::new(MemoryStore::new(), None);
+        let mut stage = Fixture::new(MemoryStore::new(), None);
         stage.registered().await;
         work(stage).await;
     };
@@ -189,7 +189,7 @@ fn what_an_operator_changes_in_a_node_stays() {
 #[tokio::test]
 async fn a_datastore_that_takes_no_writes_is_a_problem_and_no_end() {
     on_stage(async |stage| {
-        let obeyed = stage.obeyed();
+        let accepted = stage.accepted();
         let again = MemoryStore::new();
         let mut other = stage.stored();
         other.spec.bgp.as_mut().unwrap().ipv4_address = Some("10.0.0.9/24".parse().unwrap());
@@ -200,7 +200,7 @@ async fn a_datastore_that_takes_no_writes_is_a_problem_and_no_end() {
         again.put(NODE, other.to_json());
         let full = "etcdserver: mvcc: database space exceeded";
         again.fail_commit(1, CommitFault::Refused(full.to_owned()));
-        let mut next = Stage::new(again, Some(obeyed));
+        let mut next = Fixture::new(again, Some(accepted));
         next.told("node.registration", full).await;
         // Room was made.
         next.registered().await;
@@ -214,11 +214,11 @@ async fn a_datastore_that_takes_no_writes_is_a_problem_and_no_end() {
 #[tokio::test]
 async fn nothing_is_written_into_a_datastore_that_is_not_the_clusters() {
     on_stage(async |stage| {
-        let obeyed = stage.obeyed();
+        let accepted = stage.accepted();
         let guid = stage.store.get(INFO).unwrap();
         // Empty, as after a loss of its disk.
         let empty = MemoryStore::new();
-        let mut next = Stage::new(empty.clone(), Some(obeyed));
+        let mut next = Fixture::new(empty.clone(), Some(accepted));
         let fault = next.view.wait_for(|v| v.fault.is_some());
         drop(fault.await.unwrap());
         assert_eq!(empty.commits(), 0);
