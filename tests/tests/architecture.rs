@@ -320,6 +320,34 @@ fn every_word_of_the_glossary_has_its_home() {
     assert!(words.len() > 40, "{words:?}");
 }
 
+/// The walks of docs/architecture.md name files that exist, and stay short enough to be followed.
+#[test]
+fn walks_can_be_followed() {
+    let page = std::fs::read_to_string(root().join("docs/architecture.md")).expect("the page");
+    let (_, walks) = page.split_once("## Four walks").expect("the walks");
+    let files = |walk: &str| -> BTreeSet<String> {
+        let quoted = walk.split('`').skip(1).step_by(2);
+        let files = quoted.filter(|word| word.ends_with(".rs"));
+        files.map(str::to_owned).collect()
+    };
+    let is_whole = |file: &&String| PRODUCT.iter().any(|f| file.starts_with(&format!("{f}/")));
+    let all = files(walks);
+    for file in all.iter().filter(is_whole) {
+        assert!(root().join(file).is_file(), "there is no {file}");
+    }
+    for (title, most) in [("**A BGP UPDATE", 30), ("**CNI ADD", 35)] {
+        let (_, walk) = walks
+            .split_once(title)
+            .unwrap_or_else(|| panic!("no walk {title}"));
+        let walk = walk.split("\n\n").next().unwrap_or_default();
+        let count = files(walk).len();
+        assert!(
+            (8..=most).contains(&count),
+            "{title}: {count} files, at most {most}"
+        );
+    }
+}
+
 /// The one table of codes.
 const CODES: &str = "model/src/code/";
 

@@ -25,94 +25,58 @@ pub enum WriteRule {
 }
 
 /// Names of a kind: singular, plural, then what calicoctl's users type.
-const NAMES: &[(Target, &[&str])] = &[
+const NAMES: &[(Target, &str)] = &[
     (
         Target::Resource(Kind::BgpConfiguration),
-        &[
-            "bgpconfiguration",
-            "bgpconfigurations",
-            "bgpconfig",
-            "bgpconfigs",
-        ],
+        "bgpconfiguration bgpconfigurations bgpconfig bgpconfigs",
     ),
     (
         Target::Resource(Kind::BgpPeer),
-        &["bgppeer", "bgppeers", "bgpp", "bgpps", "bp", "bps"],
+        "bgppeer bgppeers bgpp bgpps bp bps",
     ),
-    (
-        Target::Resource(Kind::BgpFilter),
-        &["bgpfilter", "bgpfilters"],
-    ),
+    (Target::Resource(Kind::BgpFilter), "bgpfilter bgpfilters"),
     (
         Target::Resource(Kind::FelixConfiguration),
-        &[
-            "felixconfiguration",
-            "felixconfigurations",
-            "felixconfig",
-            "felixconfigs",
-        ],
+        "felixconfiguration felixconfigurations felixconfig felixconfigs",
     ),
     (
         Target::Resource(Kind::IpPool),
-        &["ippool", "ippools", "ipp", "ipps", "pool", "pools"],
+        "ippool ippools ipp ipps pool pools",
     ),
     (
         Target::Resource(Kind::IpReservation),
-        &[
-            "ipreservation",
-            "ipreservations",
-            "reservation",
-            "reservations",
-        ],
+        "ipreservation ipreservations reservation reservations",
     ),
-    (
-        Target::Resource(Kind::Node),
-        &["node", "nodes", "no", "nos"],
-    ),
+    (Target::Resource(Kind::Node), "node nodes no nos"),
     (
         Target::Resource(Kind::WorkloadEndpoint),
-        &["workloadendpoint", "workloadendpoints", "wep", "weps"],
+        "workloadendpoint workloadendpoints wep weps",
     ),
     (
         Target::Resource(Kind::ClusterInformation),
-        &[
-            "clusterinformation",
-            "clusterinformations",
-            "clusterinfo",
-            "clusterinfos",
-        ],
+        "clusterinformation clusterinformations clusterinfo clusterinfos",
     ),
     (
         Target::Resource(Kind::IpamConfiguration),
-        &[
-            "ipamconfiguration",
-            "ipamconfigurations",
-            "ipamconfig",
-            "ipamconfigs",
-        ],
+        "ipamconfiguration ipamconfigurations ipamconfig ipamconfigs",
     ),
     (
         Target::Resource(Kind::HostEndpoint),
-        &["hostendpoint", "hostendpoints", "hep", "heps"],
+        "hostendpoint hostendpoints hep heps",
     ),
-    (
-        Target::Resource(Kind::Profile),
-        &["profile", "profiles", "pro", "pros"],
-    ),
-    (Target::Resource(Kind::Tier), &["tier", "tiers"]),
+    (Target::Resource(Kind::Profile), "profile profiles pro pros"),
+    (Target::Resource(Kind::Tier), "tier tiers"),
     (
         Target::BlockAffinity,
-        &["blockaffinity", "blockaffinities", "affinity", "affinities"],
+        "blockaffinity blockaffinities affinity affinities",
     ),
-    (
-        Target::IpamBlock,
-        &["ipamblock", "ipamblocks", "block", "blocks"],
-    ),
-    (
-        Target::IpamHandle,
-        &["ipamhandle", "ipamhandles", "handle", "handles"],
-    ),
+    (Target::IpamBlock, "ipamblock ipamblocks block blocks"),
+    (Target::IpamHandle, "ipamhandle ipamhandles handle handles"),
 ];
+
+fn names(names: &'static str) -> std::str::SplitAsciiWhitespace<'static> {
+    names.split_ascii_whitespace()
+}
 
 impl Target {
     /// Finds a kind by any of its names, in any case of letters.
@@ -124,7 +88,7 @@ impl Target {
         let all = || {
             NAMES
                 .iter()
-                .flat_map(|(t, names)| names.iter().map(move |n| (*t, *n)))
+                .flat_map(|(target, all)| names(all).map(move |name| (*target, name)))
         };
         if let Some((target, _)) = all().find(|(_, known)| *known == wanted) {
             return Ok(target);
@@ -137,7 +101,7 @@ impl Target {
         Err(match nearest {
             Some((_, known)) => format!("there is no kind {name:?}; did you mean {known}?"),
             None => {
-                let kinds = NAMES.iter().map(|(_, names)| names[1]);
+                let kinds = NAMES.iter().filter_map(|(_, all)| names(all).nth(1));
                 format!(
                     "there is no kind {name:?}; the kinds are: {}",
                     kinds.collect::<Vec<_>>().join(", ")
@@ -161,7 +125,7 @@ impl Target {
     #[must_use]
     pub fn short(self) -> &'static str {
         let found = NAMES.iter().find(|(target, _)| *target == self);
-        found.map_or("", |(_, names)| names[0])
+        found.and_then(|(_, all)| names(all).next()).unwrap_or("")
     }
 
     /// Whether it may be written.

@@ -10,7 +10,7 @@ use caracal_model::{Key, NodeName, Snapshot};
 use proptest::prelude::*;
 use tokio::time::{sleep, timeout};
 
-use super::fixture::{Receiver, SYNC_READS, fresh, key, put, third, view};
+use super::fixture::{Receiver, SYNC_READS, fresh, key, on_paused_clock, put, third, view};
 use crate::memory::MemoryStore;
 use crate::watch::{EndpointReader, View, WatchOptions, spawn_watcher};
 
@@ -239,12 +239,7 @@ proptest! {
         events in proptest::collection::vec(event(), 0..60),
         page in 1..4_usize,
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        runtime.block_on(async move {
+        on_paused_clock(async move {
             let store = MemoryStore::new();
             store.set_page(page);
             let mut receiver = spawn_watcher(store.clone(), options(EndpointReader::default()));

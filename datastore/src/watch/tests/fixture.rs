@@ -36,6 +36,16 @@ pub(super) fn third(view: &View, name: &str) -> Option<u8> {
     cidr.split('.').nth(2)?.parse().ok()
 }
 
+/// Runs a history to its end on a clock that stands still while nothing sleeps.
+pub(super) fn on_paused_clock<T>(history: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(history)
+}
+
 /// A view that fulfils the condition, within an hour of virtual time.
 pub(super) async fn view(
     receiver: &mut Receiver,

@@ -6,7 +6,7 @@ use caracal_model::Snapshot;
 use proptest::prelude::*;
 use tokio::time::{sleep, timeout};
 
-use super::fixture::{key, put};
+use super::fixture::{key, on_paused_clock, put};
 use crate::memory::MemoryStore;
 use crate::watch::{View, WatchOptions, spawn_watcher};
 
@@ -71,12 +71,7 @@ proptest! {
         events in proptest::collection::vec(event(), 0..60),
         latency in 0..50_u64,
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        runtime.block_on(async move {
+        on_paused_clock(async move {
             let store = MemoryStore::new();
             store.set_latency(Duration::from_millis(latency));
             let mut receiver = spawn_watcher(store.clone(), WatchOptions::default());
