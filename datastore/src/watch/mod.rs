@@ -15,9 +15,9 @@
 //!   again over another history. The stream is opened before the list begins, so that it dies with
 //!   the datastore the list is of.
 //! * `WATCH-5`: the task never ends silently: the view becomes stale with a reason.
-//! * `WATCH-7`: with a guard ([`spawn_guarded_watcher`]), what is a [`DatastoreFault`] and no order is not
-//!   published: the snapshot that was accepted last stays and the view is stale, until the data are
-//!   mended or somebody accepts them.
+//! * `WATCH-7`: with a guard ([`spawn_guarded_watcher`]), what is a [`DatastoreFault`] and no order
+//!   is not published: the snapshot that was accepted last stays and the view is stale, until the
+//!   data are mended or somebody accepts them.
 //! * `WATCH-8`: a Node that vanishes while it has blocks or reflects routes stays in the snapshot
 //!   for [`WatchOptions::node_grace`]; [`View::absent`] names it.
 //! * `WATCH-9`: what is kept of a value is what somebody reads from it. A change after which

@@ -221,7 +221,7 @@ fn remembered(store: &MemoryStore, id: u64) -> Accepted {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watch_7_what_an_earlier_process_obeyed_is_in_use_until_something_is_read() {
+async fn watch_7_what_an_earlier_process_accepted_is_in_use_until_something_is_read() {
     let store = cluster();
     let accepted = remembered(&store, 1);
     store.delete(key("p"));
@@ -238,7 +238,7 @@ async fn watch_7_what_an_earlier_process_obeyed_is_in_use_until_something_is_rea
 }
 
 #[tokio::test(start_paused = true)]
-async fn watch_7_a_process_that_starts_beside_an_empty_datastore_keeps_what_was_obeyed() {
+async fn watch_7_a_process_that_starts_beside_an_empty_datastore_keeps_what_was_accepted() {
     let accepted = remembered(&cluster(), 1);
     for (id, accept, followed) in [
         (1, Accept::Never, false),
