@@ -7,13 +7,6 @@ use bytes::Bytes;
 use super::{Ends, Negotiated};
 use crate::opens::Opens;
 use crate::types::SessionState;
-use crate::wire::Message;
-use crate::wire::header::Kind;
-use crate::wire::notification::FsmSubcode;
-use crate::wire::notification::Notification;
-use crate::wire::open::Open;
-use crate::wire::refresh::RouteRefresh;
-use crate::wire::update::Decoded;
 
 /// How far a connection has come.
 #[derive(Debug)]
@@ -95,54 +88,5 @@ impl Connection {
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         [self.hold, self.keepalive].into_iter().flatten().min()
-    }
-}
-
-/// What a message means in a phase.
-#[derive(Debug)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "UPDATEs are the many; boxing them would cost an allocation each"
-)]
-pub(super) enum Reaction {
-    /// The peer's OPEN, to be checked.
-    Open(Open),
-    /// The KEEPALIVE that answers our OPEN.
-    Establish,
-    /// The peer is alive; nothing else.
-    Alive,
-    /// Routes.
-    Update(Decoded),
-    /// A request for routes.
-    Refresh(RouteRefresh),
-    /// The peer ends the session.
-    Notified(Notification),
-    /// Finite State Machine Error.
-    Unexpected(Kind, FsmSubcode),
-}
-
-/// RFC 4271 §8.2.2, events 19 to 27, for the states that have a connection.
-pub(super) fn react(state: SessionState, message: Message) -> Reaction {
-    use SessionState::{Active, Connect, Established, Idle, OpenConfirm, OpenSent};
-    let kind = message.kind();
-    match (state, message) {
-        (_, Message::Notification(notification)) => Reaction::Notified(notification),
-        (OpenSent, Message::Open(open)) => Reaction::Open(open),
-        (OpenConfirm, Message::Keepalive) => Reaction::Establish,
-        (Established, Message::Keepalive) => Reaction::Alive,
-        (Established, Message::Update(decoded)) => Reaction::Update(decoded),
-        (Established, Message::RouteRefresh(refresh)) => Reaction::Refresh(refresh),
-        (OpenSent, Message::Keepalive | Message::Update(_) | Message::RouteRefresh(_)) => {
-            Reaction::Unexpected(kind, FsmSubcode::InOpenSent)
-        }
-        (OpenConfirm, Message::Open(_) | Message::Update(_) | Message::RouteRefresh(_)) => {
-            Reaction::Unexpected(kind, FsmSubcode::InOpenConfirm)
-        }
-        (Established, Message::Open(_)) => Reaction::Unexpected(kind, FsmSubcode::InEstablished),
-        // Without a connection nothing can be received.
-        (
-            Idle | Connect | Active,
-            Message::Open(_) | Message::Keepalive | Message::Update(_) | Message::RouteRefresh(_),
-        ) => Reaction::Unexpected(kind, FsmSubcode::Unspecific),
     }
 }

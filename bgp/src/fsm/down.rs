@@ -8,9 +8,9 @@ use caracal_model::net::Family;
 
 use super::{Conn, RouterId};
 use crate::types::{Asn, SessionState};
+use crate::wire::Kind;
 use crate::wire::error::DecodeError;
 use crate::wire::format::FamilySet;
-use crate::wire::header::Kind;
 use crate::wire::notification::{Code, Notification, OpenSubcode};
 
 /// Why a connection did not come up.

@@ -4,17 +4,17 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 
-use super::connection::{Connection, Phase, Reaction, react};
+use super::connection::{Connection, Phase};
 use super::negotiate::negotiate;
 use super::peer::{COLLISION_WINDOW, Peer};
 use super::{Conn, Down, Output, Up, survivor};
 use crate::types::SessionState;
 use crate::wire::error::DecodeError;
-use crate::wire::notification::{CeaseSubcode, Code, Notification};
+use crate::wire::notification::{CeaseSubcode, Code, FsmSubcode, Notification};
 use crate::wire::open::Open;
 use crate::wire::refresh::{RefreshKind, RouteRefresh};
 use crate::wire::update::Decoded;
-use crate::wire::{Message, encode_open};
+use crate::wire::{Kind, Message, encode_open};
 
 impl Peer {
     pub(super) fn received(
@@ -242,5 +242,54 @@ impl Peer {
         }
         self.settings.had_session = true;
         self.outputs.push_back(Output::Up(conn, Box::new(up)));
+    }
+}
+
+/// What a message means in a phase.
+#[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "UPDATEs are the many; boxing them would cost an allocation each"
+)]
+enum Reaction {
+    /// The peer's OPEN, to be checked.
+    Open(Open),
+    /// The KEEPALIVE that answers our OPEN.
+    Establish,
+    /// The peer is alive; nothing else.
+    Alive,
+    /// Routes.
+    Update(Decoded),
+    /// A request for routes.
+    Refresh(RouteRefresh),
+    /// The peer ends the session.
+    Notified(Notification),
+    /// Finite State Machine Error.
+    Unexpected(Kind, FsmSubcode),
+}
+
+/// RFC 4271 §8.2.2, events 19 to 27, for the states that have a connection.
+fn react(state: SessionState, message: Message) -> Reaction {
+    use SessionState::{Active, Connect, Established, Idle, OpenConfirm, OpenSent};
+    let kind = message.kind();
+    match (state, message) {
+        (_, Message::Notification(notification)) => Reaction::Notified(notification),
+        (OpenSent, Message::Open(open)) => Reaction::Open(open),
+        (OpenConfirm, Message::Keepalive) => Reaction::Establish,
+        (Established, Message::Keepalive) => Reaction::Alive,
+        (Established, Message::Update(decoded)) => Reaction::Update(decoded),
+        (Established, Message::RouteRefresh(refresh)) => Reaction::Refresh(refresh),
+        (OpenSent, Message::Keepalive | Message::Update(_) | Message::RouteRefresh(_)) => {
+            Reaction::Unexpected(kind, FsmSubcode::InOpenSent)
+        }
+        (OpenConfirm, Message::Open(_) | Message::Update(_) | Message::RouteRefresh(_)) => {
+            Reaction::Unexpected(kind, FsmSubcode::InOpenConfirm)
+        }
+        (Established, Message::Open(_)) => Reaction::Unexpected(kind, FsmSubcode::InEstablished),
+        // Without a connection nothing can be received.
+        (
+            Idle | Connect | Active,
+            Message::Open(_) | Message::Keepalive | Message::Update(_) | Message::RouteRefresh(_),
+        ) => Reaction::Unexpected(kind, FsmSubcode::Unspecific),
     }
 }

@@ -17,7 +17,7 @@ use super::{Conn, ConnectFailure, Ends, Input, Output, Peer, Settings};
 use crate::config::{GracefulRestart, PeerConfig};
 use crate::types::{Asn, RouterId, SessionState};
 use crate::wire::capability::Capability;
-use crate::wire::header::frame_len;
+use crate::wire::frame_len;
 use crate::wire::notification::Notification;
 use crate::wire::open::Open;
 use crate::wire::{Message, decode};

@@ -1,10 +1,6 @@
 //! Questions about the table. They change nothing and copy only what is asked for.
 
-use std::net::IpAddr;
-use std::ops::Range;
-use std::sync::Arc;
-
-use caracal_model::net::{Family, Gateway, Prefix};
+use caracal_model::net::{Family, Prefix};
 use foldhash::HashMap;
 
 use super::dest_id::DestId;
@@ -12,82 +8,14 @@ use super::intern::Interner;
 use super::order::export_route;
 use super::out::{ExportCache, Group, Member, Withheld};
 use super::scan::{RouteQuery, RouteRecord, RouteTable};
-use super::table::{Dest, Rank};
+use super::table::Dest;
 use super::view::{
-    AdvertisedRoute, Advertisement, AttrsInfo, Explanation, LearnedRoute, PeerCounts, RibCounts,
-    RouteInfo, communities,
+    AdvertisedRoute, Advertisement, AttrsInfo, Explanation, PeerCounts, RibCounts, RouteInfo,
 };
-use super::{DEFAULT_LOCAL_PREF, PeerId, PeerState, Rib, SessionInfo};
-use crate::policy::PeerKind;
+use super::{PeerId, PeerState, Rib, SessionInfo};
 use crate::types::PeerName;
 
 impl Rib {
-    /// The route for the forwarding table. `None`: no path, or the best is our own.
-    #[must_use]
-    pub fn learned(&self, prefix: &Prefix) -> Option<LearnedRoute> {
-        self.learned_of(self.table.get(self.table.find(prefix)?))
-    }
-
-    /// The routes for the forwarding table at some slots of the table.
-    pub fn learned_at(&self, slots: Range<usize>) -> impl Iterator<Item = (Prefix, LearnedRoute)> {
-        self.table
-            .at(slots)
-            .filter_map(|(_, dest)| Some((dest.prefix, self.learned_of(dest)?)))
-    }
-
-    /// All routes for the forwarding table.
-    pub fn all_learned(&self) -> impl Iterator<Item = (Prefix, LearnedRoute)> {
-        self.learned_at(0..self.slots())
-    }
-
-    fn learned_of(&self, dest: &Dest) -> Option<LearnedRoute> {
-        let best = dest.best()?;
-        let attrs = best.accepted()?;
-        let peer = self.peers.get(best.peer)?;
-        let mut next_hops = vec![attrs.next_hop?];
-        for path in dest.paths().iter().filter(|path| path.rank == Rank::Equal) {
-            if let Some(next_hop) = path.accepted().and_then(|attrs| attrs.next_hop)
-                && !next_hops.contains(&next_hop)
-            {
-                next_hops.push(next_hop);
-            }
-        }
-        // The order in which equal paths arrived shall not show.
-        next_hops[1..].sort_unstable();
-        let gateways = self.gateways(&dest.prefix, &next_hops);
-        Some(LearnedRoute {
-            next_hops,
-            gateways,
-            peer: peer.name.clone(),
-            peer_address: peer.config.address,
-            internal: peer.kind() == PeerKind::Internal,
-            local_pref: attrs.local_pref.unwrap_or(DEFAULT_LOCAL_PREF),
-            med: attrs.med,
-            as_path_len: attrs.as_path.path_len(),
-            communities: communities(attrs),
-            stale: best.stale.is_kept(),
-        })
-    }
-
-    /// Where packets to these next hops of a destination go.
-    fn gateways(&self, prefix: &Prefix, next_hops: &[IpAddr]) -> Arc<[Gateway]> {
-        if let [one] = next_hops {
-            return self.next_hops.gateways(one, prefix);
-        }
-        let mut all: Vec<Gateway> = Vec::new();
-        for next_hop in next_hops {
-            let found = self.next_hops.gateways(next_hop, prefix);
-            all.extend(
-                found
-                    .iter()
-                    .filter(|known| !all.contains(known))
-                    .cloned()
-                    .collect::<Vec<_>>(),
-            );
-        }
-        all.into()
-    }
-
     /// All paths that are not refused, by prefix, the best first.
     #[must_use]
     pub fn routes(&self) -> Vec<RouteInfo> {

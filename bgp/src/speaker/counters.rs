@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::fsm::Down;
 use crate::wire::error::{DecodeError, Verdict};
-use crate::wire::header::{HEADER_LEN, Kind};
 use crate::wire::notification::{CeaseSubcode, Code, Notification};
+use crate::wire::{HEADER_LEN, Kind};
 
 macro_rules! error_kinds {
     ($($variant:ident $text:literal $doc:literal,)*) => {

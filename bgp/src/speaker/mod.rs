@@ -15,7 +15,6 @@ mod core;
 mod counters;
 mod detail;
 mod feed;
-mod framing;
 mod listener;
 mod log_limit;
 mod message;

@@ -6,7 +6,7 @@
 //!
 //! | file | RFC |
 //! |---|---|
-//! | `header` | 4271 §4.1, 8654 |
+//! | this one, `kind` | 4271 §4.1, 8654 |
 //! | `open`, `capability` | 4271 §4.2, 5492, 9072; 4760, 6793, 2918, 7313, 4724, 8538, 7911, 8654, 8950, 9494 |
 //! | `update`, `attr`, `as_path`, `mp`, `nlri` | 4271 §4.3, 4760, 2545, 6793, 7606, 7607, 1997, 4360, 8092, 4456 |
 //! | `notification` | 4271 §4.5, 4486, 9003, 8538, 9687 |
@@ -19,7 +19,6 @@ pub(crate) mod attr;
 pub(crate) mod capability;
 pub(crate) mod error;
 pub(crate) mod format;
-pub(crate) mod header;
 mod kind;
 pub(crate) mod mp;
 pub(crate) mod nlri;
@@ -31,6 +30,8 @@ pub(crate) mod update;
 
 use bytes::{BufMut, BytesMut};
 
+use self::kind::MARKER;
+
 pub use capability::{
     AddPathMode, AfiSafi, Capability, GracefulRestartCapability, LongLivedFamily,
 };
@@ -38,7 +39,7 @@ pub use error::{
     AttrFault, DecodeError, Fault, HeaderError, OpenError, RefreshError, UpdateError, Verdict,
 };
 pub use format::{FamilySet, Format, MAX_MESSAGE};
-pub use header::{HEADER_LEN, Kind, frame_len};
+pub use kind::{HEADER_LEN, Kind};
 pub use nlri::Nlri;
 pub use notification::{CeaseSubcode, Code, Notification};
 pub use open::Open;
@@ -81,13 +82,55 @@ impl Message {
     }
 }
 
+/// The length of the message that starts `buffer`; `None` until its header is there. The header is
+/// judged as a whole (RFC 4271 §6.1): a length that its type cannot have must not make us wait for
+/// what follows.
+///
+/// # Errors
+/// [`HeaderError`] when the marker is wrong, the type is unknown, or the length is none of its
+/// type, or above `max`.
+pub fn frame_len(buffer: &[u8], max: usize) -> Result<Option<usize>, HeaderError> {
+    let Some(header) = buffer.first_chunk::<HEADER_LEN>() else {
+        return Ok(None);
+    };
+    let [marker @ .., high, low, kind] = header;
+    if marker != &MARKER {
+        return Err(HeaderError::Marker);
+    }
+    let len = u16::from_be_bytes([*high, *low]);
+    let (least, most) = match Kind::from_octet(*kind) {
+        Some(kind) => kind.lengths(max),
+        // The length is judged first, for it says where the next message starts.
+        None if (HEADER_LEN..=max).contains(&len.into()) => return Err(HeaderError::Type(*kind)),
+        None => (HEADER_LEN, max),
+    };
+    if usize::from(len) < least || usize::from(len) > most {
+        return Err(HeaderError::Length { kind: *kind, len });
+    }
+    Ok(Some(usize::from(len)))
+}
+
+/// Splits one whole message into its type and its body, with the checks of RFC 4271 §6.1.
+fn split<'a>(message: &'a [u8], format: &Format) -> Result<(Kind, &'a [u8]), HeaderError> {
+    let len = frame_len(message, format.max_receive())?;
+    let (header, body) = message
+        .split_first_chunk::<HEADER_LEN>()
+        .ok_or(HeaderError::Cut { len: message.len() })?;
+    let [.., octet] = header;
+    if len != Some(message.len()) {
+        return Err(HeaderError::Cut { len: message.len() });
+    }
+    let kind = Kind::from_octet(*octet).ok_or(HeaderError::Type(*octet))?;
+    Ok((kind, body))
+}
+
 /// Decodes one whole message, header included.
 ///
 /// # Errors
 /// Whatever ends the session; errors that RFC 7606 lets a session survive are in
 /// [`Decoded::faults`].
 pub fn decode(message: &[u8], format: &Format) -> Result<Message, DecodeError> {
-    let (kind, body) = header::split(message, format)?;
+    let (kind, body) = split(message, format)?;
     Ok(match kind {
         Kind::Open => Message::Open(open::decode(body)?),
         Kind::Update => Message::Update(update::decode(body, format)?),
@@ -99,22 +142,22 @@ pub fn decode(message: &[u8], format: &Format) -> Result<Message, DecodeError> {
 
 /// Appends a KEEPALIVE.
 pub fn encode_keepalive(out: &mut BytesMut) {
-    header::write(out, Kind::Keepalive, |_| ());
+    kind::write(out, Kind::Keepalive, |_| ());
 }
 
 /// Appends an OPEN.
 pub fn encode_open(open: &Open, out: &mut BytesMut) {
-    header::write(out, Kind::Open, |out| open::encode(open, out));
+    kind::write(out, Kind::Open, |out| open::encode(open, out));
 }
 
 /// Appends a NOTIFICATION. Data beyond the maximum message size is cut off.
 pub fn encode_notification(notification: &Notification, out: &mut BytesMut) {
-    header::write(out, Kind::Notification, |out| notification.encode(out));
+    kind::write(out, Kind::Notification, |out| notification.encode(out));
 }
 
 /// Appends a ROUTE-REFRESH.
 pub fn encode_refresh(refresh: &RouteRefresh, out: &mut BytesMut) {
-    header::write(out, Kind::RouteRefresh, |out| refresh::encode(refresh, out));
+    kind::write(out, Kind::RouteRefresh, |out| refresh::encode(refresh, out));
 }
 
 /// Overwrites two octets at `at`, where `out` already has them. For length fields that are known

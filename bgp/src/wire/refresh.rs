@@ -2,9 +2,9 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use super::HEADER_LEN;
 use super::capability::AfiSafi;
 use super::error::RefreshError;
-use super::header::HEADER_LEN;
 
 /// A ROUTE-REFRESH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 
 use super::error::DecodeError;
 use super::format::{FamilySet, Format, MAX_MESSAGE};
-use super::header::frame_len;
+use super::frame_len;
 use super::{Message, decode};
 
 /// An internal four-octet session of both families.

@@ -12,7 +12,7 @@ use nom::number::complete::be_u16;
 use super::attr::{self, Parsed, Source};
 use super::error::{AttrFault, Fault, UpdateError, Verdict};
 use super::format::Format;
-use super::header::{self, HEADER_LEN, Kind};
+use super::kind::{self, HEADER_LEN, Kind};
 use super::nlri::{self, Nlri};
 use super::notification::UpdateSubcode;
 use super::{mp, reader};
@@ -399,7 +399,7 @@ pub fn encode_announce<N: Nlri>(
         });
     }
     for chunk in chunks(family, prefixes, max - taken) {
-        header::write(out, Kind::Update, |out| {
+        kind::write(out, Kind::Update, |out| {
             out.put_u16(0);
             if classic {
                 super::put_len_u16(out, list.len());
@@ -455,7 +455,7 @@ pub fn encode_withdraw<N: Nlri>(
     };
     for chunk in chunks(family, prefixes, format.max_send() - taken) {
         let len = chunk_len(chunk, family);
-        header::write(out, Kind::Update, |out| match family {
+        kind::write(out, Kind::Update, |out| match family {
             Family::Ipv4 => {
                 super::put_len_u16(out, len);
                 put_prefixes(chunk, family, out);
@@ -471,7 +471,7 @@ pub fn encode_withdraw<N: Nlri>(
 
 /// Appends the End-of-RIB marker of `family` (RFC 4724 §2).
 pub fn encode_end_of_rib(family: Family, out: &mut BytesMut) {
-    header::write(out, Kind::Update, |out| match family {
+    kind::write(out, Kind::Update, |out| match family {
         Family::Ipv4 => out.put_u32(0),
         Family::Ipv6 => put_unreach_head(family, 0, out),
     });

@@ -13,7 +13,7 @@ use super::super::{Conn, Ends, Input, Output, Peer};
 use super::{address, refused, settings};
 use crate::types::SessionState;
 use crate::wire::decode;
-use crate::wire::header::frame_len;
+use crate::wire::frame_len;
 
 /// One TCP connection: who dialled it, and what is on its way to each end.
 struct Link {

@@ -11,10 +11,10 @@ use super::{
     their_plain_open,
 };
 use crate::types::{Asn, RouterId, SessionState};
+use crate::wire::Kind;
 use crate::wire::capability::{AfiSafi, Capability, GracefulRestartCapability};
 use crate::wire::error::{DecodeError, HeaderError};
 use crate::wire::format::Format;
-use crate::wire::header::Kind;
 use crate::wire::notification::{CeaseSubcode, Code, Notification, OpenSubcode};
 use crate::wire::open::Open;
 use crate::wire::{Message, decode};

@@ -9,9 +9,9 @@ use crate::speaker::message::ToCore;
 use crate::speaker::shared::CannotAnnounce;
 use crate::wire::error::{AttrFault, DecodeError};
 use crate::wire::format::Format;
-use crate::wire::header::{HEADER_LEN, Kind};
 use crate::wire::notification::Notification;
 use crate::wire::{self, Message};
+use crate::wire::{HEADER_LEN, Kind};
 
 impl Session {
     /// What the machine sends, as whole messages: counts them, and tells the core of a

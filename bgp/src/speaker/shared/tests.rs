@@ -12,7 +12,7 @@ use crate::config::{PeerConfig, SpeakerConfig};
 use crate::rib::{Outbound, Rib, RibOptions, SessionInfo, SessionOptions};
 use crate::types::{Asn, ClusterId, PeerName, RouterId};
 use crate::wire::format::{FamilySet, MAX_MESSAGE};
-use crate::wire::header::frame_len;
+use crate::wire::frame_len;
 use crate::wire::update::Update;
 use crate::wire::{Message, decode};
 

@@ -11,7 +11,7 @@ use super::super::capability::{
     AddPathMode, AfiSafi, Capability, GracefulRestartCapability, LongLivedFamily,
 };
 use super::super::format::{FamilySet, Format, MAX_MESSAGE};
-use super::super::header::frame_len;
+use super::super::frame_len;
 use super::super::notification::{CeaseSubcode, Code, Notification};
 use super::super::open::Open;
 use super::super::refresh::{RefreshKind, RouteRefresh};
@@ -432,7 +432,7 @@ fn rfc7911_3_an_identifier_that_is_cut_off_is_no_prefix() {
     };
     let body = |withdrawn: &[u8]| {
         let mut out = BytesMut::new();
-        crate::wire::header::write(&mut out, crate::wire::header::Kind::Update, |out| {
+        crate::wire::kind::write(&mut out, crate::wire::Kind::Update, |out| {
             out.extend_from_slice(&[0, u8::try_from(withdrawn.len()).unwrap()]);
             out.extend_from_slice(withdrawn);
             out.extend_from_slice(&[0, 0]);
