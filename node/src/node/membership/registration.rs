@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use caracal_datastore::{DatastoreFault as Fault, Store, View};
+use caracal_datastore::{DatastoreFault, Store, View};
 use caracal_ipam::LeaseHolder;
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Cidr, Family};
@@ -140,7 +140,7 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
         let me = &self.config.node;
         let known = view.snapshot.nodes.get(me);
         match &view.fault {
-            Some(Fault::OwnNode) => return Some(Work::Deleted),
+            Some(DatastoreFault::OwnNode) => return Some(Work::Deleted),
             Some(_) => return None,
             None if !view.synced => return None,
             None => {}
