@@ -1,9 +1,9 @@
 //! Which machine this is, and whether the node's name is another machine's: two machines under one
 //! name would write one Node resource in turn and announce each other's pods.
 //!
-//! The liveness lease names its machine ([`caracal_ipam::LeaseHolder`]). Who finds the living lease of
-//! another machine at its start does not start; who finds one later ends, and leaves the kernel as
-//! it is.
+//! The liveness lease names its machine ([`caracal_ipam::LeaseHolder`]). Who finds the living lease
+//! of another machine at its start does not start; who finds one later ends, and leaves the kernel
+//! as it is.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
