@@ -18,17 +18,17 @@
 //! 3. [`diff()`] by [`Phase`]: the operations, in dependency order; `apply_ops` writes them.
 //!
 //! ```
-//! use std::collections::{BTreeMap, BTreeSet};
+//! use std::collections::BTreeSet;
 //!
 //! use caracal_agent::{
 //!     Actual, HostRoutes, KernelSupport, Links, Phase, PlanInputs, Settings, diff, plan,
 //! };
-//! use caracal_model::{NodeName, Snapshot};
+//! use caracal_model::{NodeName, SharedMap, Snapshot};
 //!
 //! let desired = plan(&PlanInputs {
 //!     snapshot: &Snapshot::default(),
 //!     me: &NodeName::from("a"),
-//!     learned: &BTreeMap::new(),
+//!     learned: &SharedMap::default(),
 //!     links: &Links::default(),
 //!     host_routes: &HostRoutes::default(),
 //!     settings: &Settings::default(),
