@@ -112,7 +112,7 @@ built: packages-test
 unit: built
 	target/debug/run-tests $(E2E:%=--without %) --without ipip $(BUILT)
 	$(CARGO) test --workspace --doc --quiet
-	$(CARGO) test --quiet $(CORES)
+	$(CARGO) test --quiet --lib $(CORES)
 	$(CARGO) test --manifest-path fuzz/differential/Cargo.toml --target-dir target/differential
 
 RUN_SCENARIOS = CARACAL_E2E_REQUIRED=1 target/debug/run-tests --isolated --jobs $(JOBS) $(BUILT)
