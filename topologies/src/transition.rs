@@ -298,7 +298,7 @@ pub(crate) fn join(
     // What is wrong with the old topology is not news.
     let mut ignored = Problems::default();
     let view = NodeView::new(&old, new.name, options, &mut ignored);
-    let mut parting = TransitionSessions {
+    let mut changed = TransitionSessions {
         id: transition.id.clone(),
         to_remove: BTreeSet::new(),
         to_add: sessions.keys().cloned().collect(),
@@ -313,15 +313,15 @@ pub(crate) fn join(
                 if let Some(session) = sessions.get_mut(known) {
                     session.peer.client_of = session.peer.client_of.or(was.peer.client_of);
                 }
-                parting.to_add.remove(known);
+                changed.to_add.remove(known);
             }
             // A name that is taken is another place: a port has changed, and the new one holds.
             None if sessions.contains_key(&name) => {}
             None => {
-                parting.to_remove.insert(name.clone());
+                changed.to_remove.insert(name.clone());
                 sessions.insert(name, was);
             }
         }
     }
-    parting
+    changed
 }

@@ -24,17 +24,17 @@ const EXAMPLES: usize = 5;
 /// A transition as this node's speaker has it in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InForce {
-    parting: TransitionSessions,
+    sessions: TransitionSessions,
     /// Addresses of the new peers.
-    coming: BTreeMap<PeerName, IpAddr>,
+    added: BTreeMap<PeerName, IpAddr>,
 }
 
 impl InForce {
-    pub(crate) fn of(parting: Option<TransitionSessions>, config: &SpeakerConfig) -> Option<Self> {
-        let parting = parting?;
+    pub(crate) fn of(sessions: Option<TransitionSessions>, config: &SpeakerConfig) -> Option<Self> {
+        let sessions = sessions?;
         let address = |name: &PeerName| Some((name.clone(), config.peers.get(name)?.address));
-        let coming = parting.to_add.iter().filter_map(address).collect();
-        Some(Self { parting, coming })
+        let added = sessions.to_add.iter().filter_map(address).collect();
+        Some(Self { sessions, added })
     }
 }
 
@@ -73,13 +73,13 @@ pub(crate) async fn report<S: Store>(
 /// `None`: the speaker has ended.
 async fn look(speaker: &SpeakerHandle, current: &InForce) -> Option<TransitionReport> {
     let told = speaker
-        .removal_impact(current.parting.to_remove.clone())
+        .removal_impact(current.sessions.to_remove.clone())
         .await
         .ok()?;
-    let address = |name: &PeerName| current.coming.get(name).copied();
+    let address = |name: &PeerName| current.added.get(name).copied();
     let incomplete: BTreeSet<IpAddr> = told.incomplete.iter().filter_map(address).collect();
     Some(TransitionReport {
-        transition: current.parting.id.clone(),
+        transition: current.sessions.id.clone(),
         incomplete,
         uncovered: told.uncovered.len(),
         examples: told.uncovered.into_iter().take(EXAMPLES).collect(),
