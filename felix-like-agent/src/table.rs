@@ -26,7 +26,6 @@ pub const TABLE_PROTOCOL: u8 = 81;
 /// BIRD's metric for routes that it exports to the kernel.
 pub(crate) const TABLE_METRIC: u32 = 32;
 
-/// The main table.
 pub(crate) const MAIN_TABLE: u32 = 254;
 
 /// How the routes of one family are written.

@@ -111,7 +111,6 @@ impl<'a> NodeView<'a> {
             .map(|(_, pool)| *pool)
     }
 
-    /// Our own address.
     pub(crate) fn address(&self, family: Family) -> Option<IpAddr> {
         self.node?.spec.address(family)
     }

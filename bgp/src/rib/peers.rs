@@ -65,7 +65,6 @@ fn asks_for_interface(filters: &[Arc<NamedFilter>]) -> bool {
         .any(|named| named.filter.asks_for_interface())
 }
 
-/// One peer.
 #[derive(Debug)]
 pub(super) struct PeerState {
     pub(super) name: PeerName,

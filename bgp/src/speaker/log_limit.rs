@@ -118,7 +118,6 @@ impl Bucket {
     }
 }
 
-/// The limit.
 #[derive(Debug)]
 pub(super) struct LogLimit<K> {
     buckets: BTreeMap<K, Bucket>,

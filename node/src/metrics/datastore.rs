@@ -8,7 +8,6 @@ use crate::http::exposition::{Family, Kind};
 /// States of [`caracal_datastore::Freshness`].
 const STATES: [&str; 3] = ["fresh", "lagging", "stale"];
 
-/// The families.
 pub(crate) fn families(view: &View) -> Vec<Family> {
     let snapshot = &view.snapshot;
     let revision = u64::try_from(view.revision).unwrap_or_default();

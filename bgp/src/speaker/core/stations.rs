@@ -40,7 +40,6 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// Octets of a BGP message's header, up to and with its length.
 const LENGTH_END: usize = 18;
 
-/// The stations.
 pub(super) struct Stations {
     stations: BTreeMap<String, StationState>,
     /// The established sessions.

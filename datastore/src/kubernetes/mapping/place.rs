@@ -104,7 +104,6 @@ impl Place {
         }
     }
 
-    /// Its path.
     #[must_use]
     pub(crate) fn path(&self, group: ApiGroup) -> String {
         let collection = self.collection.path_in(group, self.namespace.as_deref());

@@ -28,7 +28,6 @@ use crate::admin::routes::text;
 pub(crate) struct Explained {
     /// The node that answers.
     pub(crate) node: String,
-    /// The destination.
     pub(crate) destination: Prefix,
     /// Whose it is.
     pub(crate) owner: Option<String>,
@@ -91,7 +90,6 @@ pub(crate) struct Revision {
     pub(crate) revision: i64,
 }
 
-/// A pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Pool {
@@ -102,7 +100,6 @@ pub(crate) struct Pool {
     pub(crate) nat_outgoing: bool,
 }
 
-/// A block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Block {
     pub(crate) cidr: Prefix,

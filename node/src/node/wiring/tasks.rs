@@ -35,7 +35,6 @@ pub(super) enum Start {
 
 /// One task: a row of the picture.
 pub(super) struct Task {
-    /// Its name.
     pub(super) name: &'static str,
     /// Where it is.
     pub(super) file: &'static str,
