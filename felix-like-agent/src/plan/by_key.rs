@@ -18,7 +18,7 @@ use caracal_model::resource::Mac;
 use caracal_model::{KnownBlock, Problem};
 use caracal_model::{NodeName, SharedMap, Snapshot};
 
-use super::destination::{Complaint, Destination};
+use super::destination::{Destination, RouteWarning};
 use super::grouped_warnings::GroupedWarnings;
 use super::{
     HostRoutes, KernelSupport, OfNodes, PlanInputs, Planner, nat, plan_destination, tunnels,
@@ -71,7 +71,7 @@ pub struct Planning(Option<State>);
 /// The last plan with what it was made from.
 #[derive(Debug)]
 struct State {
-    from: From,
+    from: PlannedFrom,
     of_nodes: OfNodes,
     own_blocks: Arc<BTreeSet<Prefix>>,
     /// Addresses of this node's workloads.
@@ -80,7 +80,7 @@ struct State {
     problems: BTreeSet<Problem>,
     /// Some path is narrow: which routes that concerns depends on more than their keys.
     has_narrow: bool,
-    complaints: BTreeMap<Prefix, Vec<Complaint>>,
+    warnings: BTreeMap<Prefix, Vec<RouteWarning>>,
     neighbours: BTreeMap<Prefix, (NeighbourKey, Mac)>,
     vteps: Vteps,
     /// How many neighbours other nodes' VTEPs are.
@@ -91,7 +91,7 @@ struct State {
 
 /// The inputs of a plan. Copies cost nothing or are small.
 #[derive(Debug)]
-struct From {
+struct PlannedFrom {
     snapshot: Snapshot,
     me: NodeName,
     learned: SharedMap<Prefix, Learned>,
@@ -160,7 +160,7 @@ impl Planning {
     }
 }
 
-impl From {
+impl PlannedFrom {
     fn of(inputs: &PlanInputs<'_>) -> Self {
         Self {
             snapshot: inputs.snapshot.clone(),
@@ -218,13 +218,13 @@ impl State {
         planner.own_blocks = Arc::new(own_blocks(&planner));
         let vtep_count = tunnels::vteps(&mut planner);
         let mut state = Self {
-            from: From::of(inputs),
+            from: PlannedFrom::of(inputs),
             of_nodes,
             own_blocks: Arc::clone(&planner.own_blocks),
             workloads: planner.workloads.keys().copied().collect(),
             problems: std::mem::take(&mut planner.desired.problems),
             has_narrow: !planner.narrow.is_empty(),
-            complaints: BTreeMap::new(),
+            warnings: BTreeMap::new(),
             neighbours: BTreeMap::new(),
             vteps: Vteps::default(),
             vtep_count,
@@ -303,9 +303,9 @@ impl State {
         to: Destination,
         changed: &mut ChangedKeys,
     ) -> Vec<Prefix> {
-        match to.complaints.is_empty() {
-            true => drop(self.complaints.remove(&prefix)),
-            false => drop(self.complaints.insert(prefix, to.complaints)),
+        match to.warnings.is_empty() {
+            true => drop(self.warnings.remove(&prefix)),
+            false => drop(self.warnings.insert(prefix, to.warnings)),
         }
         let before = self.neighbours.get(&prefix);
         if before != to.neighbour.as_ref() {
@@ -326,10 +326,10 @@ impl State {
     fn sum_up(&mut self) {
         let mut problems = self.problems.clone();
         let mut warnings = GroupedWarnings::default();
-        for complaint in self.complaints.values().flatten() {
-            match complaint {
-                Complaint::Problem(problem) => drop(problems.insert(problem.clone())),
-                Complaint::OneOf {
+        for warning in self.warnings.values().flatten() {
+            match warning {
+                RouteWarning::Problem(problem) => drop(problems.insert(problem.clone())),
+                RouteWarning::OneOf {
                     code,
                     subject,
                     sentence,
@@ -391,7 +391,7 @@ impl State {
         self.put_some(&planner, prefixes, &mut changed);
         self.take(planner, nat);
         self.of_nodes = of_nodes;
-        self.from = From::of(inputs);
+        self.from = PlannedFrom::of(inputs);
         self.sum_up();
         (self, Changed::Keys(changed))
     }

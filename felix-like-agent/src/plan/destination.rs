@@ -20,14 +20,14 @@ pub(super) struct Destination {
     pub(super) skipped: Option<String>,
     /// The permanent neighbour of a workload.
     pub(super) neighbour: Option<(NeighbourKey, Mac)>,
-    pub(super) complaints: Vec<Complaint>,
+    pub(super) warnings: Vec<RouteWarning>,
     /// VTEPs that have to be on the tunnel's link before the route is.
     pub(super) vteps: Vec<IpAddr>,
 }
 
 /// What is wrong with a destination.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Complaint {
+pub(super) enum RouteWarning {
     Problem(Problem),
     /// One of many of its kind: the names of all go into one sentence.
     OneOf {
@@ -52,7 +52,7 @@ impl Destination {
 
     pub(super) fn problem(&mut self, code: ProblemCode, subject: &str, reason: String) {
         let found = problem(code, subject, reason);
-        self.complaints.push(Complaint::Problem(found));
+        self.warnings.push(RouteWarning::Problem(found));
     }
 
     pub(super) fn warn(
@@ -62,7 +62,7 @@ impl Destination {
         sentence: String,
         name: &str,
     ) {
-        self.complaints.push(Complaint::OneOf {
+        self.warnings.push(RouteWarning::OneOf {
             code,
             subject,
             sentence,

@@ -45,7 +45,7 @@ use crate::ownership::Ownership;
 use crate::problem::problem;
 use crate::settings::Settings;
 pub use by_key::{Changed, ChangedKeys, Planned, Planning};
-use destination::{Complaint, Destination};
+use destination::{Destination, RouteWarning};
 use encap::Sources;
 use guarded::Guarded;
 use local::Workload;
@@ -290,9 +290,9 @@ impl<'a> Planner<'a> {
     fn take(&mut self, prefix: Prefix, found: Destination) {
         let skipped = found.skipped.map(|reason| (prefix, reason));
         self.desired.skipped.extend(skipped);
-        let problems = found.complaints.into_iter().filter_map(|c| match c {
-            Complaint::Problem(problem) => Some(problem),
-            Complaint::OneOf { .. } => None,
+        let problems = found.warnings.into_iter().filter_map(|c| match c {
+            RouteWarning::Problem(problem) => Some(problem),
+            RouteWarning::OneOf { .. } => None,
         });
         self.desired.problems.extend(problems);
     }
