@@ -55,6 +55,22 @@ fn find<'a>(findings: &'a [Value], code: &str) -> (&'a str, &'a str) {
     (text("subject"), text("sentence"))
 }
 
+/// A write that changes no plan leaves nobody behind the datastore.
+fn nothing_follows_from_a_handle(lab: &Lab) {
+    let path = "/calico/ipam/v2/handle/audit.elsewhere";
+    let handle = br#"{"HandleID":"audit.elsewhere","Block":{},"Deleted":false}"#;
+    let before = audit(lab, "node1").1["revision"].as_i64();
+    lab.etcdctl(&["put", path], handle).unwrap();
+    let report = wait_until(60 * SECOND, "the handle's revision", || {
+        let (_, report, _) = audit(lab, "node1");
+        let newer = report["revision"].as_i64() > before;
+        newer.then_some(report).ok_or("not seen yet")
+    });
+    let report = report.unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    assert_eq!(report["findings"], serde_json::json!([]), "{report:#}");
+    lab.etcdctl(&["del", path], b"").unwrap();
+}
+
 /// The kernel's route of node1 to a pod's block.
 fn block_route(lab: &Lab, pod: &str) -> (String, Option<String>) {
     let address = pod_address(lab, pod);
@@ -100,6 +116,7 @@ fn found(mut lab: Lab) {
         await_clean(&lab, node);
     }
     explanations(&lab);
+    nothing_follows_from_a_handle(&lab);
 
     let watcher = Watcher::start(&lab, "node1");
     // A route of another program in the place of ours, a workload without its interface, a node

@@ -140,6 +140,16 @@ impl View {
         self.synced && self.freshness.is_fresh()
     }
 
+    /// The revision up to which a reader is in step who has followed the snapshot of `revision`:
+    /// from later ones that woke nobody, nothing follows (`WATCH-9`).
+    #[must_use]
+    pub fn followed(&self, revision: i64) -> i64 {
+        match revision >= self.revision {
+            true => revision.max(self.snapshot.revision),
+            false => revision,
+        }
+    }
+
     /// What is wrong with the data, and with what is followed of them.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {

@@ -21,10 +21,10 @@ pub(super) fn compare(inputs: &AuditInputs<'_>, found: &mut Vec<Observation>) {
         found.push(Observation::new(AuditCode::NotSynced, "agent", seen));
     }
     let (planned, done) = (inputs.desired.revision, inputs.agent.revision);
-    if done < inputs.snapshot.revision {
+    if done < inputs.revision {
         let seen = format!(
             "the datastore is at revision {}, the plan at {planned}, and the kernel at {done}",
-            inputs.snapshot.revision
+            inputs.revision
         );
         // Another revision is another finding: the agent moves.
         let subject = format!("revision {done}");

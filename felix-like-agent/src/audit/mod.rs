@@ -39,6 +39,9 @@ pub struct AuditInputs<'a> {
     pub me: &'a NodeName,
     /// The datastore.
     pub snapshot: &'a Snapshot,
+    /// The revision that the kernel has to follow: that of the snapshot, or an earlier one when
+    /// nothing follows from what came after it.
+    pub revision: i64,
     /// Why the snapshot may be old; `None` = it is not.
     pub stale: Option<&'a str>,
     /// The agent's last plan.

@@ -34,6 +34,8 @@ struct Case {
     actual: Actual,
     unreadable: Option<&'static str>,
     stale: Option<&'static str>,
+    /// The last revision that anything follows from; `None` = the snapshot's.
+    revision: Option<i64>,
     agent: KernelStatus,
     problems: Vec<Problem>,
     rib: AuditRib,
@@ -111,6 +113,7 @@ impl Case {
             desired,
             actual,
             unreadable: None,
+            revision: None,
             stale: None,
             agent,
             problems: Vec::new(),
@@ -123,6 +126,7 @@ impl Case {
         audit(&AuditInputs {
             me: &me,
             snapshot: &self.world.snapshot,
+            revision: self.revision.unwrap_or(self.world.snapshot.revision),
             stale: self.stale,
             desired: &self.desired,
             agent: &self.agent,
@@ -222,6 +226,15 @@ fn every_code_has_a_case_and_a_name_of_its_own() {
     assert_eq!(names.len(), AuditCode::ALL.len());
 }
 
+/// A write that nothing follows from is planned by nobody, and nobody is behind it.
+#[test]
+fn nobody_is_behind_a_change_that_woke_nobody() {
+    let mut case = Case::healthy();
+    case.revision = Some(case.agent.revision);
+    case.world.snapshot.revision += 2;
+    assert_eq!(case.audit(), []);
+}
+
 #[test]
 fn without_bgp_nothing_is_said_of_it() {
     let mut case = Case::healthy();
@@ -231,6 +244,7 @@ fn without_bgp_nothing_is_said_of_it() {
     let found = audit(&AuditInputs {
         me: &me,
         snapshot: &case.world.snapshot,
+        revision: case.world.snapshot.revision,
         stale: None,
         desired: &case.desired,
         agent: &case.agent,

@@ -69,6 +69,11 @@ async fn watch_9_a_pod_elsewhere_wakes_nobody_and_is_found_by_who_asks() {
     assert!(!rest(&receiver).await, "{:?}", receiver.borrow());
     let seen = receiver.borrow().snapshot.clone();
     assert_eq!(seen.revision, store.revision());
+    // Who has followed the last wake is in step with what came later; who has not is not.
+    let woken = receiver.borrow().revision;
+    assert!(woken < seen.revision);
+    assert_eq!(receiver.borrow().followed(woken), seen.revision);
+    assert_eq!(receiver.borrow().followed(woken - 1), woken - 1);
     assert_eq!(
         seen.block_of(&"10.1.0.1".parse().unwrap()).unwrap().in_use,
         2

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use caracal_bgp::{SessionState, SpeakerHandle};
+use caracal_datastore::View;
 use caracal_model::net::Prefix;
 use caracal_model::{Announcement, AwaitAnnouncement};
 use tokio::sync::watch;
@@ -26,17 +27,20 @@ const LOOK: Duration = Duration::from_millis(20);
 /// When the speaker has ended.
 pub(crate) async fn wait(
     mut told: watch::Receiver<AnnouncedPlan>,
+    view: &watch::Receiver<View>,
     speaker: &SpeakerHandle,
     question: &AwaitAnnouncement,
 ) -> Result<Announcement, String> {
     let end = Instant::now() + Duration::from_millis(question.milliseconds).min(LIMIT);
     loop {
         let plan = told.borrow_and_update().clone();
-        let answer = if plan.revision < question.revision {
+        // A pod that is written again as it was wakes nobody.
+        let followed = view.borrow().followed(plan.revision);
+        let answer = if followed < question.revision {
             Announcement {
                 missing: Some(format!(
-                    "the speaker is at revision {} of the datastore, the pod at {}",
-                    plan.revision, question.revision
+                    "the speaker is at revision {followed} of the datastore, the pod at {}",
+                    question.revision
                 )),
                 ..Announcement::default()
             }

@@ -159,6 +159,7 @@ impl Heard {
         let observations = audit(&AuditInputs {
             me: &self.me,
             snapshot: &view.snapshot,
+            revision: view.revision,
             stale: stale.as_deref(),
             desired: &agent.desired,
             agent: &agent.kernel,

@@ -181,13 +181,13 @@ pub(crate) async fn explain(
     };
     let facts = Facts {
         snapshot: &view.snapshot,
-        woken: view.revision,
         read: &read,
         me,
         destination,
         desired,
         actual: &actual,
-        reconciled: agent.kernel.revision,
+        planned_revision: view.followed(desired.revision),
+        kernel_revision: view.followed(agent.kernel.revision),
         paths: &agent.paths,
     };
     Ok(facts.explain(bgp, &problems))
@@ -240,15 +240,15 @@ async fn read_elsewhere(
 /// What the answer is made of.
 struct Facts<'a> {
     snapshot: &'a Snapshot,
-    /// The revision at which the readers of the snapshot were woken last.
-    woken: i64,
     /// What the snapshot does not have of other nodes.
     read: &'a Read,
     me: &'a NodeName,
     destination: Prefix,
     desired: &'a Desired,
     actual: &'a Actual,
-    reconciled: i64,
+    /// The revision that the plan follows, and the one that the kernel does.
+    planned_revision: i64,
+    kernel_revision: i64,
     paths: &'a PathMtus,
 }
 
@@ -545,17 +545,8 @@ impl Facts<'_> {
         }
         let last = "of the whole cluster".to_owned();
         add(DataStage::Snapshot, last.clone(), self.snapshot.revision);
-        // Nothing follows from what came after the last wake: who has followed that is up to date.
-        let followed = |revision: i64| match revision >= self.woken {
-            true => revision.max(self.snapshot.revision),
-            false => revision,
-        };
-        add(
-            DataStage::Plan,
-            last.clone(),
-            followed(self.desired.revision),
-        );
-        add(DataStage::Kernel, last, followed(self.reconciled));
+        add(DataStage::Plan, last.clone(), self.planned_revision);
+        add(DataStage::Kernel, last, self.kernel_revision);
         revisions
     }
 }

@@ -200,7 +200,7 @@ impl Owners {
     }
 
     async fn announced(&self, question: &AwaitAnnouncement) -> Result<Announcement, String> {
-        announced::wait(self.told.clone(), &self.speaker, question).await
+        announced::wait(self.told.clone(), &self.view, &self.speaker, question).await
     }
 
     /// Who has addresses of these blocks, by their endpoints.

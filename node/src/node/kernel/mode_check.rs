@@ -39,12 +39,15 @@ pub(crate) async fn keep<S: Store>(
     // `None` = unknown: a run before may have left a report.
     let mut written: Option<Option<ModeCheckReport>> = None;
     loop {
-        let snapshot = Arc::clone(&view.borrow_and_update().snapshot);
         let reconciled = kernel.borrow_and_update().kernel.revision;
+        let (snapshot, followed) = {
+            let view = view.borrow_and_update();
+            (Arc::clone(&view.snapshot), view.followed(reconciled))
+        };
         let check = wanted(&snapshot);
         // Also who has nothing to check any more says so once its kernel has the pool without it.
         let report = match check {
-            _ if reconciled < basis(&snapshot) => None,
+            _ if followed < basis(&snapshot) => None,
             None => Some(None),
             Some((pool, check)) => Some(Some(look(&snapshot, &me, pool, check).await)),
         };
