@@ -109,7 +109,7 @@ pub struct PeerConfig {
     pub families: Vec<Family>,
     /// Some: the peer is our reflector client, and this is the cluster it belongs to (RFC 4456).
     pub client_of: Option<ClusterId>,
-    /// What we do to NEXT_HOP on export.
+    /// Rule for NEXT_HOP on export (RFC 4271 §5.1.3).
     pub next_hop: NextHopMode,
     /// Our own NEXT_HOP where that is not our end of the session.
     #[serde(default)]
@@ -144,8 +144,8 @@ pub struct PeerConfig {
     /// Long-lived graceful restart (RFC 9494): how long the peer shall keep our routes after the
     /// restart time, as a last resort; at most 2²⁴−1 s on the wire. Only with `graceful_restart`.
     pub long_lived: Option<Duration>,
-    /// RFC 9494 §4.6: as an internal peer that does not know long-lived stale routes, it is told
-    /// them all the same, with LOCAL_PREF 0 and NO_EXPORT.
+    /// RFC 9494 §4.6: as an internal peer that does not know long-lived stale routes, it gets them
+    /// all the same, with LOCAL_PREF 0 and NO_EXPORT.
     #[serde(default)]
     pub long_lived_partial: bool,
     /// Bidirectional Forwarding Detection.

@@ -221,7 +221,7 @@ mod tests {
             ("169.254.169.254/32", Some(Martian::LinkLocal)),
             ("0.1.0.0/16", Some(Martian::ThisNetwork)),
             ("::/128", Some(Martian::ThisNetwork)),
-            // What contains such a range is a legal route.
+            // A shorter prefix that contains such a range is a legal route.
             ("0.0.0.0/0", None),
             ("0.0.0.0/1", None),
             ("128.0.0.0/1", None),

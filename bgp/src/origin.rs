@@ -22,7 +22,7 @@ use crate::ranges::Ranges;
 use crate::types::RouterId;
 use prefix_owners::PrefixOwners;
 
-/// What follows from a verdict.
+/// Action on the verdicts of the check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -31,7 +31,7 @@ pub enum Mode {
     Off,
     /// Invalid routes are counted and logged, and used.
     Log,
-    /// What is invalid is not used.
+    /// Invalid routes are not used.
     Enforce,
 }
 
@@ -53,15 +53,15 @@ impl std::str::FromStr for Mode {
     }
 }
 
-/// What is known of an owner.
+/// Addresses and router ids by which an owner's announcements are recognised.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Its addresses: next hops of its routes.
     pub addresses: BTreeSet<IpAddr>,
     /// BGP Identifiers that it may have.
     pub router_ids: BTreeSet<RouterId>,
-    /// It is a reflector that was told to put itself in as next hop: it passes on what others own,
-    /// and forwards for them.
+    /// It is a reflector with next-hop-self: it announces prefixes of other owners and forwards for
+    /// them.
     pub relays: bool,
 }
 
@@ -80,7 +80,7 @@ pub enum Range {
 /// The rules but for the owners of single prefixes: small, and replaced as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// What follows.
+    /// Action on the verdicts.
     pub mode: Mode,
     /// Ranges; the longest that covers a prefix counts, and without one there is no check.
     pub ranges: BTreeMap<Prefix, Range>,
@@ -116,7 +116,7 @@ impl Update {
     }
 }
 
-/// What the data says of a route.
+/// Result of the check of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// No rule is about it.
@@ -216,7 +216,7 @@ pub(crate) struct Look {
 }
 
 impl Origins {
-    /// What follows from verdicts.
+    /// Action on the verdicts, as configured.
     #[must_use]
     pub const fn mode(&self) -> Mode {
         self.rules.mode
@@ -326,9 +326,9 @@ impl Origins {
             return owners;
         };
         owners.retain(|id| *id == known);
-        // RFC 4456 §10: a reflector leaves the next hop alone, unless it is told to be one itself.
-        // What it then reflects is the owner's only where the ORIGINATOR_ID is known to be: an
-        // unknown one proves nothing.
+        // RFC 4456 §10: a reflector keeps the next hop, unless it is configured with next-hop-self.
+        // A route that it then reflects is the owner's only if the ORIGINATOR_ID is known to be the
+        // owner's: an unknown one proves nothing.
         if owners.is_empty() && self.relays.contains(&hop) {
             owners.push(known);
         }
@@ -376,7 +376,7 @@ impl Origins {
         longest.filter(|(owned, _)| range.len() <= owned.len())
     }
 
-    /// What the data says of a route.
+    /// Checks a route of the Adj-RIB-In against the owner of its prefix.
     #[must_use]
     pub fn check(&self, prefix: &Prefix, attrs: &PathAttrs) -> Verdict {
         if self.rules.mode == Mode::Off {

@@ -27,7 +27,7 @@ pub struct Term {
     pub conditions: Vec<Condition>,
     /// Actions, applied in order when the conditions hold.
     pub actions: Vec<Action>,
-    /// What ends the filter; `None` goes on to the next term.
+    /// Accept or reject ends the filter; `None` goes on to the next term.
     pub verdict: Option<Verdict>,
 }
 
@@ -204,7 +204,7 @@ pub struct RouteView<'a> {
     pub prefix: Prefix,
     /// The attributes; owned as soon as an action has changed them.
     pub attrs: Cow<'a, PathAttrs>,
-    /// What the peer on the other side of the session is.
+    /// Relation to the peer of the session: internal, external, reflector client.
     pub peer: PeerKind,
     /// Where the route came from.
     pub source: Source,
@@ -230,7 +230,7 @@ impl Filter {
     }
 
     /// Runs the filter over a route and changes its attributes. `None`: no term decided, the next
-    /// filter has the word; changes made so far stay.
+    /// filter decides; changes made so far stay.
     pub fn run(&self, route: &mut RouteView<'_>) -> Option<Decided> {
         for (index, term) in self.terms.iter().enumerate() {
             if !term

@@ -11,7 +11,8 @@ use crate::types::Asn;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct AsPath(Repr);
 
-/// Nearly all paths are one sequence: two words and one allocation. A path has one form only.
+/// Nearly all paths are one sequence: two machine words and one allocation. A path has one form
+/// only.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Repr {
     /// One sequence, or nothing.
@@ -33,7 +34,7 @@ pub enum Segment {
     Set(Vec<Asn>),
 }
 
-/// What kind of part.
+/// Segment type (RFC 4271 §4.3, RFC 5065 §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentKind {
     /// AS_SEQUENCE.

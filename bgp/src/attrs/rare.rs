@@ -1,4 +1,4 @@
-//! A list that nearly no route has: one word when it is empty.
+//! A list that nearly no route has: one machine word when it is empty.
 
 use std::fmt;
 use std::ops::Deref;

@@ -7,7 +7,7 @@ use super::packet::{Diagnostic, Packet, State};
 /// RFC 5880 §6.8.3: as long as a session is not up, no faster than this.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// What a session wants.
+/// Configured timers of a session (RFC 5880 §6.8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timers {
     /// How often we want to send and can receive.
@@ -16,7 +16,7 @@ pub struct Timers {
     pub multiplier: u8,
 }
 
-/// What happened to a session.
+/// State change of a session that its owner must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Both ends see each other.
@@ -33,7 +33,7 @@ pub enum Event {
     RemoteAdminDown,
 }
 
-/// What the last packet of the other end said.
+/// Fields of the last packet received (RFC 5880 §6.8.1, `bfd.Remote…`).
 #[derive(Clone, Copy, Debug)]
 struct Remote {
     discriminator: u32,
@@ -102,7 +102,7 @@ impl Session {
         self.discriminator
     }
 
-    /// Other timers; the other end is told and has to confirm (§6.8.3).
+    /// Changes the timers; a poll sequence makes the other end confirm them (RFC 5880 §6.8.3).
     pub fn set_timers(&mut self, timers: Timers) {
         if timers != self.timers {
             self.timers = timers;
@@ -212,7 +212,7 @@ impl Session {
     }
 
     fn enter(&mut self, now: Instant, state: State, diagnostic: Diagnostic) {
-        // §6.8.3: the rhythm changes with Up, so the other end has to be told.
+        // §6.8.3: the transmit interval changes with Up; a poll sequence announces it.
         self.polling = state == State::Up;
         self.confirmed_interval = self.timers.interval;
         self.state = state;

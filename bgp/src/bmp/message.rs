@@ -124,7 +124,7 @@ pub fn peer_up(session: &MonitoredSession, time: Timestamp, out: &mut BytesMut) 
     });
 }
 
-/// Appends a Peer Down (RFC 7854 §4.9). A station drops what it has heard of the peer.
+/// Appends a Peer Down (RFC 7854 §4.9). A station drops all routes of the peer.
 pub fn peer_down(
     session: &MonitoredSession,
     time: Timestamp,

@@ -1,7 +1,7 @@
-//! The BGP Monitoring Protocol (RFC 7854), the monitored side: what a station is told, as octets.
+//! The BGP Monitoring Protocol (RFC 7854), the monitored side: messages to a station, as octets.
 //!
-//! A pure encoder. It must never look at a clock, wait for a station or decide what is told: that
-//! is the table's (which routes) and the shell's (when, and to whom).
+//! A pure encoder. It must never look at a clock, wait for a station or decide what is sent: the
+//! table decides which routes, and the shell when and to which station.
 //!
 //! | message | RFC 7854 | here |
 //! |---|---|---|
@@ -32,7 +32,7 @@ use crate::types::{Asn, RouterId};
 use crate::wire::format::Format;
 use crate::wire::notification::Notification;
 
-/// An established session, as a station is told of it (RFC 7854 §4.10).
+/// Content of a Peer Up message about an established session (RFC 7854 §4.10).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MonitoredSession {
     /// Our end.
@@ -50,8 +50,8 @@ pub struct MonitoredSession {
 }
 
 impl MonitoredSession {
-    /// How the UPDATEs look that a station is told of what the peer announces: as the peer sends
-    /// them, but always with AS numbers of four octets (RFC 7854 §4.2, A flag clear).
+    /// Format of the UPDATEs in Route Monitoring messages: as the peer sends them, but always with
+    /// AS numbers of four octets (RFC 7854 §4.2, A flag clear).
     #[must_use]
     pub const fn update_format(&self, view: View) -> Format {
         Format {
@@ -87,12 +87,12 @@ impl Timestamp {
 pub enum PeerDown {
     /// 1: we ended it with this NOTIFICATION.
     LocalNotification(Notification),
-    /// 2: we ended it without a word, for this event of the state machine (RFC 4271 §8.1); 0: for
-    /// none of them.
+    /// 2: we ended it without a NOTIFICATION, for this event of the state machine (RFC 4271 §8.1);
+    /// 0: for none of them.
     Local(u16),
     /// 3: the peer ended it with this NOTIFICATION.
     RemoteNotification(Notification),
-    /// 4: the peer ended it without a word.
+    /// 4: the peer ended it without a NOTIFICATION.
     Remote,
     /// 5: the peer is no longer monitored.
     DeConfigured,
@@ -107,7 +107,7 @@ mod event {
 }
 
 impl PeerDown {
-    /// From the state machine's words.
+    /// Maps the reason of the state machine; `sent` is the NOTIFICATION that we sent, if any.
     #[must_use]
     pub fn new(down: &Down, sent: Option<&Notification>) -> Self {
         match (down, sent) {

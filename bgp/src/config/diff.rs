@@ -8,7 +8,7 @@ use caracal_model::net::Prefix;
 use super::{PeerConfig, SpeakerConfig};
 use crate::types::PeerName;
 
-/// What has to happen to go from one configuration to another. Empty when they are equal.
+/// Difference of two configurations, as steps of the speaker. Empty when they are equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigChange {
     /// The listening socket is another one.
@@ -65,7 +65,7 @@ impl ConfigChange {
     }
 }
 
-/// What has to happen to go from `old` to `new`.
+/// Compares two configurations of the speaker.
 #[must_use]
 pub fn compare_configs(old: &SpeakerConfig, new: &SpeakerConfig) -> ConfigChange {
     let filters: BTreeSet<String> = differing(&old.filters, &new.filters).cloned().collect();

@@ -14,7 +14,7 @@ pub struct PrefixLimit {
     pub max: u32,
     /// Percentage of `max` from which on there is a warning in the log.
     pub warning: u8,
-    /// What happens beyond `max`.
+    /// Action when the peer exceeds `max`.
     pub action: LimitAction,
 }
 
@@ -38,7 +38,7 @@ impl PrefixLimit {
     }
 }
 
-/// What happens when a peer announces more prefixes than it may.
+/// Action when a peer announces more prefixes than its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitAction {

@@ -18,7 +18,7 @@ pub struct Station {
     pub post_policy: bool,
     /// Interval of Statistics Reports about each peer; `None` = never.
     pub statistics: Option<Duration>,
-    /// What may wait for it to read, in octets. Beyond it the connection is dropped, and made anew.
+    /// Limit of the send queue, in octets. Beyond it the connection is dropped, and made anew.
     pub buffer: usize,
     /// sysName of the Initiation message; `None` = our BGP Identifier.
     pub system_name: Option<String>,
@@ -27,13 +27,12 @@ pub struct Station {
 }
 
 impl Station {
-    /// What may wait for a station, unless somebody says otherwise: the changes of some 100,000
-    /// routes.
+    /// Default limit of a station's send queue, in octets: the changes of some 100,000 routes.
     pub const BUFFER: usize = 64 << 20;
-    /// How often numbers are told, unless somebody says otherwise.
+    /// Default interval of Statistics Reports.
     pub const STATISTICS: Duration = Duration::from_secs(60);
 
-    /// A station that is told Adj-RIB-In as received, and numbers each minute.
+    /// A station with the defaults: Adj-RIB-In before policy, statistics each minute.
     #[must_use]
     pub const fn new(address: IpAddr, port: u16) -> Self {
         Self {

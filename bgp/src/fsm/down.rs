@@ -16,11 +16,11 @@ use crate::wire::notification::{Code, Notification, OpenSubcode};
 /// Why a connection did not come up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectFailure {
-    /// Whom we dialled.
+    /// Address and port that we connected to.
     pub remote: SocketAddr,
-    /// What happened.
+    /// Kind of the operating system's error.
     pub cause: std::io::ErrorKind,
-    /// The operating system's words.
+    /// Error text of the operating system.
     pub text: String,
 }
 
@@ -53,9 +53,9 @@ pub enum Down {
     ConnectTimeout(Duration),
     /// The peer is in another AS than configured.
     PeerAs {
-        /// What its OPEN says.
+        /// AS number in the peer's OPEN.
         seen: Asn,
-        /// What is configured.
+        /// Configured AS number.
         expected: Asn,
     },
     /// An internal peer has our own BGP Identifier (RFC 6286 §2.2).
@@ -99,7 +99,7 @@ pub enum Down {
     PrefixLimit {
         /// In this family.
         family: Family,
-        /// What it may.
+        /// Configured limit of prefixes.
         max: u32,
     },
     /// The session came up and fell again and again: no new one for a while (RFC 4271 §8.1.1,

@@ -86,7 +86,7 @@ pub struct Ends {
     pub remote: SocketAddr,
 }
 
-/// What a [`Peer`] needs to know of the configuration.
+/// Configuration of one [`Peer`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Our AS unless the peer's configuration overrides it.
@@ -141,7 +141,7 @@ pub enum Stop {
     Cease(CeaseSubcode, String),
 }
 
-/// What happens to a peer.
+/// Event of the state machine (RFC 4271 §8.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,
@@ -189,7 +189,7 @@ pub enum Input {
     },
 }
 
-/// What is to be done.
+/// Action that the caller must carry out, in the order of the outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,
@@ -239,7 +239,7 @@ pub enum Output {
 /// An established session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Up {
-    /// What the OPENs settled.
+    /// Result of the exchange of OPENs.
     pub negotiated: Negotiated,
     /// The connection's ends.
     pub ends: Ends,

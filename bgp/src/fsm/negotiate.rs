@@ -20,7 +20,7 @@ const MAX_RESTART_TIME: u16 = 0x0fff;
 /// The largest stale time that fits (RFC 9494 §3: 24 bits of seconds).
 const MAX_STALE_TIME: u32 = 0x00ff_ffff;
 
-/// What two OPENs settled.
+/// Session parameters that result from both OPENs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// How messages look.
@@ -70,7 +70,7 @@ impl Negotiated {
         self.hold_time / 3
     }
 
-    /// Capabilities in use, in the field's words.
+    /// Names of the capabilities in use.
     #[must_use]
     pub fn in_use(&self) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
@@ -253,7 +253,7 @@ fn families(open: &Open) -> FamilySet {
     announced.into_iter().filter_map(AfiSafi::family).collect()
 }
 
-/// What we want to do with several paths per prefix (RFC 7911 §4).
+/// ADD-PATH mode to announce for a peer (RFC 7911 §4).
 const fn add_path_mode(peer: &PeerConfig) -> Option<AddPathMode> {
     match (peer.add_path.receive, peer.add_path.send.is_some()) {
         (true, true) => Some(AddPathMode::Both),

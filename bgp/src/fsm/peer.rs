@@ -401,7 +401,7 @@ impl Peer {
         self.ended(now, conn, &connection, down, sent);
     }
 
-    /// A connection is gone: tells the session's end and plans the next attempt.
+    /// Handles the loss of a connection: reports the session's end and schedules the next attempt.
     fn ended(
         &mut self,
         now: Instant,

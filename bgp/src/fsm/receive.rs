@@ -1,4 +1,4 @@
-//! What the machine does with messages: RFC 4271 §8.2.2, and the collision of two connections.
+//! Handling of received messages: RFC 4271 §8.2.2, and the collision of two connections (§6.8).
 
 use std::time::Instant;
 
@@ -96,7 +96,7 @@ impl Peer {
 
     /// The peer's OPEN: is it the peer we expect, and is this the connection to keep?
     fn opened(&mut self, now: Instant, conn: Conn, open: &Open) {
-        // What we have not announced must not be used, whatever the peer announces.
+        // A capability that we did not announce must not be used, even if the peer announces it.
         let theirs = if self.plain {
             let capabilities = Vec::new();
             &Open {
@@ -245,7 +245,7 @@ impl Peer {
     }
 }
 
-/// What a message means in a phase.
+/// Classification of a message by phase.
 #[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,

@@ -55,7 +55,7 @@ fn settings(node: u8, other: u8) -> Settings {
     }
 }
 
-/// What the peer would send.
+/// OPEN of the simulated peer.
 fn their_open() -> Open {
     super::negotiate::our_open(&settings(THEM, US), Instant::now())
 }

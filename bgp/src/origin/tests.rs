@@ -61,7 +61,7 @@ fn route(hop: u8, originator: Option<u8>) -> PathAttrs {
     }
 }
 
-fn word(origins: &Origins, text: &str, attrs: &PathAttrs) -> &'static str {
+fn verdict(origins: &Origins, text: &str, attrs: &PathAttrs) -> &'static str {
     match origins.check(&prefix(text), attrs) {
         Verdict::Unchecked => "unchecked",
         Verdict::Valid => "valid",
@@ -91,7 +91,7 @@ fn the_owner_of_the_longest_match_may_announce() {
         ("10.244.3.0/26", 9, "unchecked"),
         ("10.244.255.7/32", 9, "unchecked"),
     ] {
-        let seen = word(&origins, text, &route(hop, None));
+        let seen = verdict(&origins, text, &route(hop, None));
         assert_eq!(seen, expected, "{text} via {hop}");
     }
 }
@@ -109,7 +109,7 @@ fn rfc4456_8_behind_a_reflector_the_originator_counts_where_it_is_known() {
         (2, 77, "invalid"),
     ] {
         let attrs = route(hop, Some(originator));
-        let seen = word(&origins, "10.244.1.0/26", &attrs);
+        let seen = verdict(&origins, "10.244.1.0/26", &attrs);
         assert_eq!(seen, expected, "{hop} {originator}");
     }
 }
@@ -136,10 +136,10 @@ fn rfc4456_10_a_reflector_that_is_the_next_hop_is_believed_what_is_the_owners() 
             rules: Some(rules),
             ..Update::default()
         });
-        let seen = word(&origins, "10.244.1.0/26", &route(9, originator));
+        let seen = verdict(&origins, "10.244.1.0/26", &route(9, originator));
         assert_eq!(seen, expected, "{relays} {originator:?}");
         // Another node is no relay.
-        let by_node = word(&origins, "10.244.1.0/26", &route(2, originator));
+        let by_node = verdict(&origins, "10.244.1.0/26", &route(2, originator));
         assert_eq!(by_node, "invalid");
     }
 }
@@ -153,10 +153,10 @@ fn stale_data_refuses_nothing_for_good_and_off_checks_nothing() {
     };
     origins.apply(update(true));
     let other = route(9, None);
-    assert_eq!(word(&origins, "10.244.1.0/26", &other), "unknown");
-    assert_eq!(word(&origins, "10.244.1.0/26", &route(1, None)), "valid");
+    assert_eq!(verdict(&origins, "10.244.1.0/26", &other), "unknown");
+    assert_eq!(verdict(&origins, "10.244.1.0/26", &route(1, None)), "valid");
     origins.apply(update(false));
-    assert_eq!(word(&origins, "10.244.1.0/26", &other), "invalid");
+    assert_eq!(verdict(&origins, "10.244.1.0/26", &other), "invalid");
     let off = Rules {
         mode: Mode::Off,
         ..origins.rules.clone()
@@ -165,7 +165,7 @@ fn stale_data_refuses_nothing_for_good_and_off_checks_nothing() {
         rules: Some(off),
         ..Update::default()
     });
-    assert_eq!(word(&origins, "10.244.1.0/26", &other), "unchecked");
+    assert_eq!(verdict(&origins, "10.244.1.0/26", &other), "unchecked");
 }
 
 #[test]
@@ -178,13 +178,19 @@ fn a_prefix_changes_hands() {
     };
     origins.apply(change(vec![(block, named("node2"), true)]));
     for hop in [1, 2] {
-        let seen = word(&origins, "10.244.1.0/26", &route(hop, None));
+        let seen = verdict(&origins, "10.244.1.0/26", &route(hop, None));
         assert_eq!(seen, "valid", "both are named");
     }
     origins.apply(change(vec![(block, named("node1"), false)]));
-    assert_eq!(word(&origins, "10.244.1.0/26", &route(1, None)), "invalid");
+    assert_eq!(
+        verdict(&origins, "10.244.1.0/26", &route(1, None)),
+        "invalid"
+    );
     origins.apply(change(vec![(block, named("node2"), false)]));
-    assert_eq!(word(&origins, "10.244.1.0/26", &route(1, None)), "unknown");
+    assert_eq!(
+        verdict(&origins, "10.244.1.0/26", &route(1, None)),
+        "unknown"
+    );
     assert_eq!(origins.len(), 3);
 }
 

@@ -142,9 +142,8 @@ pub(super) fn complete(session: &mut SessionInfo, peer: &PeerConfig, ends: Ends)
     }
 }
 
-/// What is known before there is a session: the peers towards which this host has no next hop in
-/// one of their families, each with a sentence. Of peers that this host has no route to, nothing is
-/// known.
+/// Peers towards which this host has no next hop in one of their families, each with a sentence;
+/// needs no session. Of peers that this host has no route to, nothing is known.
 #[must_use]
 pub fn missing_next_hops(config: &SpeakerConfig) -> Vec<(PeerName, String)> {
     let addresses = Addresses::read();

@@ -1,8 +1,8 @@
 //! BFD's shell: one thread of its own with all sessions, so that nothing the routing tasks do
 //! delays a packet.
 //!
-//! What it is to watch is set as a whole, and what it sees is published as a whole: latest wins
-//! both ways, and neither side waits for the other.
+//! The caller sets all targets at once, and the thread publishes the state of all targets at once:
+//! latest wins in both directions, and neither side waits for the other.
 
 mod socket;
 
@@ -30,7 +30,7 @@ const IDLE: Duration = Duration::from_secs(60);
 /// How soon a socket that could not be opened is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Whom to watch.
+/// Target of a BFD session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BfdTarget {
     /// Our address.
@@ -43,7 +43,7 @@ pub struct BfdTarget {
     pub options: BfdOptions,
 }
 
-/// What is seen of a target.
+/// State of the BFD session with a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BfdStatus {
     /// `Up`, `Down`, `Init`; or why there is no session.
@@ -59,7 +59,7 @@ pub struct BfdStatus {
 type Targets = BTreeMap<PeerName, BfdTarget>;
 type View = BTreeMap<PeerName, BfdStatus>;
 
-/// The way to the thread; it ends, without a word to anybody, when this is dropped.
+/// Handle of the BFD thread. When it is dropped the thread ends and sends no AdminDown.
 #[derive(Debug)]
 pub struct BfdHandle {
     wanted: Arc<Mutex<Targets>>,
@@ -71,7 +71,7 @@ impl BfdHandle {
     /// Starts the thread.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The system call failed.
     pub fn spawn() -> io::Result<Self> {
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
@@ -101,7 +101,7 @@ impl BfdHandle {
         let _ = (&self.wake).write(&[1]);
     }
 
-    /// What is seen.
+    /// Published state of all targets.
     #[must_use]
     pub fn seen(&self) -> watch::Receiver<View> {
         self.seen.clone()

@@ -63,7 +63,7 @@ fn now() -> Instant {
 
 /// One configured peer, or one whose session task has not ended yet.
 struct Peer {
-    /// What its sessions are known by.
+    /// Identifies the sessions of this peer in messages.
     key: PeerKey,
     /// Its handle in the table; `None` when it is no longer configured.
     id: Option<PeerId>,
@@ -114,7 +114,7 @@ impl Peer {
         }
     }
 
-    /// Tells the session task to end. The control channel is closed, so that it ends even if it
+    /// Orders the session task to end. The control channel is closed, so that it ends even if it
     /// cannot take it.
     fn stop(&mut self, how: Shutdown) {
         if let Some(control) = self.control.take()
@@ -125,8 +125,8 @@ impl Peer {
     }
 }
 
-/// What is said of a session on which routes of a family cannot be announced for lack of a next hop
-/// of ours.
+/// Warning of a session on which routes of a family cannot be announced for lack of a next hop of
+/// ours.
 fn missing(session: &SessionInfo, config: &PeerConfig) -> Option<String> {
     let family = session.without_next_hop(config.own_next_hops).next()?;
     Some(no_next_hop(family, session.local_address, None))
@@ -288,8 +288,8 @@ impl Core {
                 },
                 Some(ended) = self.sessions.join_next_with_id(), if !self.sessions.is_empty() => {
                     turn = Instant::now();
-                    // What the task said before it ended is still in the channel, and must not be
-                    // taken for words of its successor.
+                    // Messages that the task sent before it ended are still in the channel; they
+                    // must not be taken for messages of its successor.
                     for _ in 0..inbox.sessions.len() {
                         if let Ok(message) = inbox.sessions.try_recv() {
                             self.events.push_back(SessionEvent::Message(message));
@@ -298,7 +298,8 @@ impl Core {
                     self.events.push_back(SessionEvent::Ended(ended));
                     self.process_events(turn);
                 }
-                // What is left to do comes after whatever happens, and goes on when nothing does.
+                // Remaining work is the last branch: any event comes first, and without events it
+                // goes on.
                 () = task::yield_now(), if working => turn = Instant::now(),
                 () = self.liveness.changed() => {
                     turn = Instant::now();
@@ -534,7 +535,7 @@ impl Core {
         found.map(|(name, _)| name)
     }
 
-    /// Has a session ended for too many prefixes, as soon as it can hear.
+    /// Ends a session for too many prefixes, as soon as its task takes the message.
     fn limit(&mut self, id: PeerId, message: ToSession) {
         let mut peers = self.peers.values_mut();
         if let Some(peer) = peers.find(|peer| peer.id == Some(id)) {

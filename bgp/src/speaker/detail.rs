@@ -52,7 +52,7 @@ pub struct PeerDetail {
     pub ttl_security_hops: Option<u8>,
     /// Segments carry a TCP MD5 signature (RFC 2385).
     pub md5: bool,
-    /// What BFD sees of it, where it is configured.
+    /// BFD session with the peer, where one is configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bfd: Option<BfdStatus>,
     /// Capabilities of the session, or of the last one.
@@ -107,12 +107,12 @@ pub struct Endpoint {
 pub struct NegotiatedTime {
     /// Ours.
     pub configured: u64,
-    /// What holds in the session.
+    /// Negotiated value; absent without a session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agreed: Option<u64>,
 }
 
-/// Capabilities, in the field's words.
+/// Capabilities of both OPENs, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Capabilities {
@@ -157,7 +157,7 @@ pub struct Messages {
     pub received: MessageCounts,
 }
 
-/// A capability in words: `graceful restart 120 s (IPv4)`.
+/// A capability as text: `graceful restart 120 s (IPv4)`.
 #[must_use]
 pub(super) fn words(capability: &Capability) -> String {
     match capability {

@@ -75,7 +75,7 @@ impl<V> Feed<V> {
     }
 }
 
-/// What is to be told to one peer during one session: made by the session when it is established,
+/// Updates pending for one peer during one session: made by the session when it is established,
 /// handed to the core with [`ToCore::Up`](super::message::ToCore::Up), dropped when the session
 /// ends.
 ///
@@ -85,7 +85,7 @@ pub struct OutFeed {
     feed: Feed<Option<Arc<PathAttrs>>>,
 }
 
-/// What a session takes from its feed at once.
+/// One unit that a session takes from its feed.
 #[derive(Clone, Debug)]
 pub enum OutChunk {
     /// Changes for this peer alone.
@@ -104,7 +104,7 @@ pub struct OutBatch {
     pub announced: Vec<(Arc<PathAttrs>, Vec<Prefix>)>,
     /// Paths to announce (`Some`) or withdraw, by attribute set.
     pub paths: Vec<PathBatch>,
-    /// What is due after the above, in this order.
+    /// Markers to send after the routes above, in this order.
     pub markers: Vec<Marker>,
 }
 
@@ -185,8 +185,8 @@ impl OutFeed {
     }
 
     /// Everything of a family follows again, up to [`OutFeed::end_refresh`], between marks (RFC
-    /// 7313 §4): what the reader has not heard when the second one comes is gone for it. All there
-    /// is follows, so that whatever of the family is pending is dropped.
+    /// 7313 §4): routes that the reader has not received between them are withdrawn for it. All
+    /// routes follow, so pending ones of the family are dropped.
     ///
     /// As long as End-of-RIB of the family is pending there are no marks, since BoRR must not come
     /// before it; the routes go out again before End-of-RIB then.
@@ -305,7 +305,7 @@ impl OutFeed {
     }
 }
 
-/// What the forwarding side must know: the latest value for each prefix that changed. Cheap to
+/// Pending changes for the forwarding side: the latest value of each prefix that changed. Cheap to
 /// clone; clones share one queue. One writer, one reader.
 #[derive(Debug)]
 pub struct KeyedFeed<V> {
@@ -357,9 +357,9 @@ impl<V> KeyedFeed<V> {
         self.feed.ready().await.then(|| self.take())
     }
 
-    /// Takes what is pending now, without waiting. What the speaker says elsewhere
-    /// ([`Convergence`](super::status::Convergence), for one) it says after it has put the routes
-    /// in here, so whoever hears of it and then takes has these routes.
+    /// Takes what is pending now, without waiting. The speaker puts routes in here before it
+    /// publishes anything about them elsewhere ([`Convergence`](super::status::Convergence), for
+    /// one), so a reader that sees that and then takes has these routes.
     #[must_use]
     pub fn take(&self) -> Vec<(Prefix, V)> {
         let mut pending = self.feed.lock();

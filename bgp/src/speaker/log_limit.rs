@@ -2,7 +2,7 @@
 //!
 //! A key is a kind of line, together with the peer where one task logs for several. After [`BURST`]
 //! lines, lines are counted instead of written, and one summary line is written each [`PAUSE`] as
-//! long as there is something to count. Whoever owns a limit must call [`LogLimit::due`] at
+//! long as there is something to count. The owner of a limit must call [`LogLimit::due`] at
 //! [`LogLimit::next_timeout`], so that the last lines of a flood are accounted for when it ends.
 //! Nothing here reads a clock.
 
@@ -315,9 +315,9 @@ mod tests {
         assert_eq!(written, 10);
         let due = limit.next_timeout().unwrap_or(start);
         assert_eq!(due, start + PAUSE);
-        let told = limit.due(due);
-        assert_eq!(told.len(), 1);
-        assert_eq!((told[0].count, told[0].within), (3, PAUSE));
+        let lines = limit.due(due);
+        assert_eq!(lines.len(), 1);
+        assert_eq!((lines[0].count, lines[0].within), (3, PAUSE));
         assert!(!limit.allows(due, KEY), "the summary took the line's place");
         limit.due(due + PAUSE);
         let later = due + PAUSE + PAUSE * BURST;

@@ -1,4 +1,4 @@
-//! The words between the core task and the session tasks. Towards the core the channel is bounded
+//! Messages between the core task and the session tasks. Towards the core the channel is bounded
 //! and blocks; towards a session there is a small bounded control channel beside its [`OutFeed`].
 
 use std::collections::BTreeSet;
@@ -71,7 +71,7 @@ pub(super) const ACCEPT_DEPTH: usize = 64;
 pub(crate) struct ListenerStart {
     /// Where to listen.
     pub listen: Listen,
-    /// From whom connections may come: the listening socket needs their MD5 keys (RFC 2385).
+    /// Peers that may connect: the listening socket needs their MD5 keys (RFC 2385).
     pub peers: watch::Receiver<Vec<ListenPeer>>,
     /// The way to the core.
     pub core: mpsc::Sender<FromListener>,
@@ -86,7 +86,7 @@ pub(crate) struct ListenPeer {
     pub password: Option<Password>,
 }
 
-/// What the listener tells the core.
+/// Message of the listener to the core.
 #[derive(Debug)]
 pub(crate) enum FromListener {
     /// It listens there.
@@ -102,7 +102,7 @@ pub(crate) enum FromListener {
     },
 }
 
-/// What a session tells the core. Messages of one session arrive in order.
+/// Message of a session to the core. Messages of one session arrive in order.
 #[derive(Debug)]
 pub enum ToCore {
     /// The session is established. The core will push the whole table and End-of-RIB into `feed`; a
@@ -111,11 +111,11 @@ pub enum ToCore {
     Up {
         /// Which peer.
         peer: PeerKey,
-        /// What was negotiated, as far as the table needs it.
+        /// Negotiated parameters that the table needs.
         session: SessionInfo,
         /// Where the routes for this peer go.
         feed: Arc<OutFeed>,
-        /// What monitoring stations are sent about it.
+        /// Peer Up information for monitoring stations (RFC 7854 §4.10).
         monitored: Box<MonitoredSession>,
     },
     /// The established session has ended.
@@ -127,7 +127,7 @@ pub enum ToCore {
         /// True when the routes are to be kept for a restart: graceful restart was negotiated and
         /// the session ended without a NOTIFICATION, or as RFC 8538 §4 allows.
         graceful: bool,
-        /// What monitoring stations are sent about it.
+        /// Peer Down information for monitoring stations (RFC 7854 §4.9).
         end: PeerDown,
     },
     /// An UPDATE of the established session; `treat-as-withdraw` (RFC 7606) has already been
@@ -185,7 +185,7 @@ impl ToCore {
     }
 }
 
-/// What the core tells a session.
+/// Message of the core to a session.
 #[derive(Debug)]
 pub enum ToSession {
     /// Settings that take effect without a new session (password, TTL, passive, …). A change that

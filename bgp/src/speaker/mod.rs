@@ -1,6 +1,6 @@
 //! The shell: tokio tasks, sockets and timers around the pure core.
 //!
-//! | task | owns, alone | hears | tells |
+//! | task | owns, alone | receives from | sends to |
 //! |---|---|---|---|
 //! | core, one | the table, the peer list | sessions, configuration, queries | feeds |
 //! | session, one per peer | its state machine, its at most two connections | its peer, its feed, the core | the core |
@@ -70,13 +70,13 @@ pub struct SpeakerOptions {
     /// The speaker restarts and its forwarding state survived: our OPENs say so, and selection is
     /// deferred until the peers have sent End-of-RIB (RFC 4724 §4.1).
     pub restarting: bool,
-    /// How long the start waits for whom.
+    /// Time limits of the start.
     pub startup: StartupTimes,
     /// Ranges that are routed although they are refused by default.
     pub open: OpenRanges,
     /// The networks of this machine at the start; see [`SpeakerHandle::set_local_networks`].
     pub local: LocalNetworks,
-    /// Who may announce what at the start; see [`SpeakerHandle::set_origins`].
+    /// Initial data of the origin check; see [`SpeakerHandle::set_origins`].
     pub origins: origin::Update,
 }
 
@@ -87,7 +87,7 @@ pub struct Speaker;
 /// A task that the core starts.
 pub(crate) type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What the tasks do that the core starts.
+/// Bodies of the tasks that the core starts; tests replace them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tasks {
     /// One per peer.
@@ -247,7 +247,7 @@ impl SpeakerHandle {
     /// Shuts all sessions down: each peer is sent what is pending, then Cease / Administrative
     /// Shutdown with this text (RFC 9003), inside a Hard Reset where the peer would keep our routes
     /// otherwise (RFC 8538). Their routes go, and no session starts until
-    /// [`SpeakerHandle::enable`]: who dials meanwhile is told the same.
+    /// [`SpeakerHandle::enable`]: a peer that connects meanwhile gets the same Cease.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
@@ -338,7 +338,7 @@ impl SpeakerHandle {
             .map(Option::unwrap_or_default)
     }
 
-    /// What a peer has announced to us, refused routes included. `None`: there is no such peer.
+    /// Adj-RIB-In of a peer, refused routes included. `None`: there is no such peer.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
@@ -346,7 +346,7 @@ impl SpeakerHandle {
         self.read_all(RouteTable::Received(peer)).await
     }
 
-    /// What we have announced to a peer. `None`: there is no such peer.
+    /// Adj-RIB-Out of a peer. `None`: there is no such peer.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
@@ -445,8 +445,8 @@ impl SpeakerHandle {
         self.ask(|answer| Command::Fib(policy, answer)).await
     }
 
-    /// Whether every peer has told us everything since the start; only then may a forwarding table
-    /// be swept.
+    /// Whether every peer has sent End-of-RIB since the start; only then may a forwarding table be
+    /// swept.
     #[must_use]
     pub fn convergence(&self) -> watch::Receiver<Convergence> {
         self.convergence.clone()

@@ -23,7 +23,7 @@ const PREFIXES: usize = 512;
 /// Routes in one answer, beyond those of its last prefix.
 const ROUTES: usize = 2048;
 
-/// What a reader asks of the core.
+/// Request of a reader to the core, for one slice of the table.
 #[derive(Debug)]
 pub(super) enum Slice {
     /// The prefixes at these slots, and the number of slots there are. `None`: there is no such
@@ -39,8 +39,7 @@ pub(super) enum Slice {
         Vec<Prefix>,
         oneshot::Sender<(Vec<RouteRecord>, usize)>,
     ),
-    /// What would be missing at these slots without some peers, and the number of slots there
-    /// are.
+    /// Routes in these slots that depend on some peers, and the number of slots there are.
     RemovalImpact(
         Arc<BTreeSet<PeerName>>,
         Range<usize>,

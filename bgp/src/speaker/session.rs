@@ -65,7 +65,7 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// What the task waits for.
+/// Event that the task waits for.
 enum Event {
     Timeout,
     Control(Option<ToSession>),
@@ -94,7 +94,7 @@ struct Session {
     /// A connection that the machine has not yet adopted or refused.
     offered: Option<Link>,
     outgoing: Option<Outgoing>,
-    /// What the core has not yet taken.
+    /// Messages that the core has not taken yet.
     queue: VecDeque<ToCore>,
     /// Connections that get their last octets.
     closing: JoinSet<()>,
@@ -157,11 +157,12 @@ impl Session {
         while in_order && self.closing.join_next().await.is_some() {}
     }
 
-    /// Serves the peer until the session is told to end (true), or the core is gone.
+    /// Serves the peer until the core orders the session to end (true) or is gone (false).
     async fn serve(&mut self) -> bool {
         self.feed(Input::Start);
         loop {
-            // What is always ready must not keep a thread from the other sessions.
+            // Yield now and then: a stream that is always ready must not keep a thread from the
+            // other sessions.
             tokio::task::coop::consume_budget().await;
             self.pack();
             if self.stop_if_drained() {
@@ -169,7 +170,7 @@ impl Session {
             }
             match self.wait().await {
                 Event::Timeout => self.timeout(),
-                // Without a word the core is gone, as after a crash: the connections just end.
+                // The core is gone without an order, as after a crash: the connections just end.
                 Event::Control(None) | Event::Core(false) => return false,
                 Event::Control(Some(message)) => self.control(message),
                 Event::Dialled(result) => self.dialled(result),
@@ -268,7 +269,7 @@ impl Session {
         }
     }
 
-    /// Tells the machine and does what it says.
+    /// Feeds an event to the state machine and carries out its outputs.
     fn feed(&mut self, input: Input) {
         self.peer.handle(now(), input);
         self.drain();

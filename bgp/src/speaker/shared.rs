@@ -1,5 +1,5 @@
 //! A change for an update group as its members' sessions see it: encoded once for each message
-//! format and copied by all members but the few that are told something else.
+//! format and copied by all members but the export exceptions.
 //!
 //! It never changes after it was made; the cache of encodings is behind a lock that is held while
 //! one is made, so that nobody makes it twice.
@@ -100,7 +100,7 @@ impl SharedUpdate {
         self.buckets.for_member(member)
     }
 
-    /// Appends what one member must be told, and to `failed` what of it could not be announced.
+    /// Appends the UPDATEs for one member, and to `failed` the routes that could not be encoded.
     pub fn encode(
         &self,
         member: &Member,
@@ -147,12 +147,12 @@ impl Encoded {
 
 fn put(
     bucket: &Bucket,
-    told: MemberUpdate<'_>,
+    update: MemberUpdate<'_>,
     format: &Format,
     out: &mut BytesMut,
     failed: &mut Vec<CannotAnnounce>,
 ) {
-    match told {
+    match update {
         MemberUpdate::Nothing => {}
         MemberUpdate::Withdraw => withdraw(&bucket.prefixes, format, out),
         MemberUpdate::Announce(attrs) => announce(attrs, &bucket.prefixes, format, out, failed),
@@ -174,7 +174,7 @@ pub(super) fn announce<N: Nlri>(
             continue;
         }
         if let Err(error) = encode_announce(family, attrs, prefixes, format, out) {
-            // What the peer last heard of them is no longer true.
+            // The peer's last state of these prefixes is no longer valid.
             let count = prefixes.iter().filter(|nlri| of_family(nlri)).count();
             let error = error.to_string();
             failed.push(CannotAnnounce { error, count });

@@ -39,7 +39,7 @@ const IPV6_MINHOPCOUNT: i32 = 73;
 /// Dials a peer. Cancel-safe: dropping the future gives up.
 ///
 /// # Errors
-/// What the operating system says.
+/// The system call failed.
 pub(super) async fn connect(peer: &PeerConfig) -> io::Result<TcpStream> {
     let remote = SocketAddr::new(peer.address, peer.port);
     let socket = Socket::new(
@@ -66,7 +66,7 @@ pub(super) async fn connect(peer: &PeerConfig) -> io::Result<TcpStream> {
 /// key.
 ///
 /// # Errors
-/// What the operating system says.
+/// The system call failed.
 pub(super) fn apply(socket: &impl AsFd, peer: &PeerConfig) -> io::Result<()> {
     let socket_ref = SockRef::from(socket);
     // Messages are coalesced here; the kernel must not wait for more.
@@ -99,7 +99,7 @@ const fn least_ttl(hops: u8) -> u8 {
 /// handshake, when octets from afar may wait already; but the kernel remembers its SYN.
 ///
 /// # Errors
-/// What was seen and expected, or what the operating system says.
+/// The peer is further away than allowed (text: TTL seen and expected), or a system call failed.
 pub(super) fn check_distance(stream: &TcpStream, peer: &PeerConfig) -> io::Result<()> {
     let Some(hops) = peer.ttl_security else {
         return Ok(());
@@ -136,7 +136,7 @@ fn set_ttl(socket: &Socket, v6: bool, ttl: u8) -> io::Result<()> {
 /// A listening socket; without an address for both families, where the host has both.
 ///
 /// # Errors
-/// What the operating system says.
+/// The system call failed.
 pub(super) fn listen(address: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
     match address {
         Some(address) => listen_at(SocketAddr::new(address, port)),
@@ -183,7 +183,7 @@ struct TcpMd5Sig {
 /// established connection it takes effect with the next segment.
 ///
 /// # Errors
-/// A key of more than 80 octets, or what the operating system says: a kernel without
+/// A key of more than 80 octets, or the system call failed: a kernel without
 /// `CONFIG_TCP_MD5SIG` refuses.
 pub(super) fn set_md5(
     socket: &impl AsFd,

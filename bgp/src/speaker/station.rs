@@ -1,8 +1,8 @@
 //! The connection to a monitoring station (RFC 7854 §3.2): one task for each station, which
 //! connects, writes what is queued, and begins anew when the connection is lost.
 //!
-//! It never looks into what it writes. The queue towards it is bounded: a station that reads too
-//! slowly loses its connection, never the peers their time, and hears everything again on the next
+//! It never parses the octets that it writes. The queue towards it is bounded: a station that reads
+//! too slowly loses its connection, never delays the peers, and gets everything again on the next
 //! one.
 
 mod queue;
@@ -46,10 +46,10 @@ pub(super) struct StationStart {
     pub(super) stop: oneshot::Receiver<()>,
 }
 
-/// What the task tells the core.
+/// Message of the station's task to the core.
 #[derive(Debug)]
 pub(super) enum FromStation {
-    /// Connected: whatever the station is to hear goes into this queue, from Initiation on.
+    /// Connected: all messages to the station go into this queue, from Initiation on.
     Connected {
         id: u64,
         local: SocketAddr,
@@ -192,8 +192,8 @@ async fn write_all(
                 }
             }
             Next::Closed => {
-                // The station is told by the Termination; whether it has read it is its own
-                // business.
+                // The Termination message has announced the end; we do not wait until the station
+                // reads it.
                 let _ = write.shutdown().await;
                 return None;
             }

@@ -1,4 +1,4 @@
-//! What a speaker tells people about itself. Everything here can be serialised.
+//! Status of a speaker, as users see it. Everything here can be serialised.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub struct SpeakerStatus {
     pub origin: OriginStatus,
     /// Route selection waits for the peers after a restart (RFC 4724 §4.1).
     pub deferring: bool,
-    /// Who has sent all its routes since the start.
+    /// Peers that have sent all their routes since the start.
     pub convergence: Convergence,
     /// The monitoring stations, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -123,7 +123,7 @@ pub struct PeerStatus {
     /// Errors since the start, by kind.
     #[serde(default, skip_serializing_if = "ErrorCounts::is_empty")]
     pub errors: ErrorCounts,
-    /// What is wrong with the established session, as a sentence.
+    /// Warning about the established session, as a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
     /// How many sessions have been established since the start.
@@ -132,7 +132,7 @@ pub struct PeerStatus {
     pub routes: PeerCounts,
     /// The established session.
     pub session: Option<SessionInfo>,
-    /// What BFD sees of it, where it is configured.
+    /// BFD session with the peer, where one is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bfd: Option<BfdStatus>,
     /// Changes that are decided and not yet written to the session.
@@ -144,12 +144,12 @@ pub struct PeerStatus {
 pub struct PastError {
     /// When, in seconds of Unix time.
     pub at: u64,
-    /// What, as a sentence.
+    /// Description of the error, as a sentence.
     pub text: String,
 }
 
-/// Whether every peer has told us everything since the start, or had ample time to. What a
-/// forwarding table holds from before the start may be swept only then.
+/// Whether every peer has sent End-of-RIB since the start, or its time has run out. Only then may
+/// routes from before the start be swept from a forwarding table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Convergence {
     /// Nobody is awaited any more. Never goes back to false.

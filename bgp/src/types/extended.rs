@@ -25,7 +25,7 @@ const NON_TRANSITIVE: u8 = 0x40;
 #[serde(transparent)]
 pub struct ExtCommunity(pub [u8; 8]);
 
-/// What a route target or origin is for, as the second octet says it.
+/// Sub-type of an AS-specific or IPv4-specific extended community (second octet, RFC 4360 §4, §5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ExtKind {
     /// Route target: where the route is to be imported (RFC 4360 §4).
@@ -124,7 +124,7 @@ impl ExtCommunity {
                 ExtForm::Known(kind, Administrator::Address(address), long)
             }
             FOUR_OCTET_AS => match Asn(u32::from_be_bytes([a, b, c, d])) {
-                // The same in words is the community of two octets.
+                // The same text is the community with a two-octet AS.
                 asn if asn.is_two_octet() => self.halves(),
                 asn => ExtForm::Known(kind, Administrator::As(asn), long),
             },

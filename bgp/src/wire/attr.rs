@@ -1,5 +1,5 @@
 //! The attribute table: for each path attribute its code, flags, decoder, encoder, and what RFC
-//! 7606 does when it is malformed. Whoever adds an attribute adds a row.
+//! 7606 does when it is malformed. A new attribute is a new row.
 
 mod decode;
 mod encode;
@@ -37,7 +37,7 @@ pub(crate) const MP_REACH_NLRI: u8 = 14;
 /// MP_UNREACH_NLRI's type code.
 pub(crate) const MP_UNREACH_NLRI: u8 = 15;
 
-/// What a malformed attribute costs (RFC 7606 §7).
+/// Error handling of a malformed attribute (RFC 7606 §7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnFault {
     Discard,
@@ -154,7 +154,7 @@ impl Parsed<'_> {
         });
     }
 
-    /// What AS4_PATH and AS4_AGGREGATOR say goes into AS_PATH and AGGREGATOR (RFC 6793 §4.2.3).
+    /// Merges AS4_PATH and AS4_AGGREGATOR into AS_PATH and AGGREGATOR (RFC 6793 §4.2.3).
     fn merge_four_octet(&mut self) {
         let as4_path = self.as4_path.take();
         if let Some(aggregator) = &mut self.attrs.aggregator {
@@ -289,7 +289,7 @@ fn decode_one<'a>(
     }
 }
 
-/// What the encoders read.
+/// Input of the encoders.
 pub(super) struct Source<'a> {
     pub(super) attrs: &'a PathAttrs,
     pub(super) format: &'a Format,

@@ -14,7 +14,7 @@ use super::error::OpenError;
 use super::reader::{self, Misfit};
 use crate::types::Asn;
 
-/// What a speaker can do.
+/// Capability of an OPEN (RFC 5492).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Capability {
     /// 1: routes of this family (RFC 4760).

@@ -11,7 +11,7 @@ use super::notification::{
     Code, HeaderSubcode, Notification, OpenSubcode, RefreshSubcode, UpdateSubcode,
 };
 
-/// What an error does to the session (RFC 7606 §2), from harmless to fatal.
+/// Effect of an error on the session (RFC 7606 §2), from harmless to fatal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The attribute is dropped, the routes stand.
@@ -42,7 +42,7 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
-    /// What follows. Never one of the two harmless verdicts.
+    /// Effect on the session. Never one of the two harmless verdicts.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         match self {
@@ -198,7 +198,7 @@ impl RefreshError {
     }
 }
 
-/// What is wrong with an UPDATE or one of its attributes.
+/// Fault of an UPDATE or of one of its attributes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The withdrawn routes or the attributes are longer than the message.
@@ -215,7 +215,7 @@ pub enum Fault {
     Length {
         /// Octets seen.
         len: usize,
-        /// What is allowed.
+        /// Allowed lengths, as text.
         expected: &'static str,
     },
     /// ORIGIN is none of 0, 1, 2.
@@ -263,9 +263,9 @@ pub enum Fault {
 pub struct AttrFault {
     /// The attribute's type code; `None` for the message as a whole and its classic prefixes.
     pub code: Option<u8>,
-    /// What is wrong.
+    /// The fault.
     pub fault: Fault,
-    /// What was done about it.
+    /// Error handling that was applied.
     pub verdict: Verdict,
 }
 
@@ -302,7 +302,7 @@ impl UpdateError {
         }))
     }
 
-    /// What follows.
+    /// Effect on the session.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         self.0.verdict.clone()

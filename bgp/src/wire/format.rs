@@ -1,4 +1,4 @@
-//! What the two OPENs settled about the form of messages.
+//! Form of the messages on a session, as both OPENs have settled it.
 
 use std::fmt;
 
@@ -45,7 +45,7 @@ impl FamilySet {
         }
     }
 
-    /// What is in both sets.
+    /// Families in both sets.
     #[must_use]
     pub const fn intersection(self, other: Self) -> Self {
         Self {
@@ -108,8 +108,8 @@ impl fmt::Debug for FamilySet {
 pub struct Format {
     /// AS numbers in AS_PATH and AGGREGATOR have four octets (RFC 6793): both sides said so.
     pub four_octet_as: bool,
-    /// Messages of up to 65535 octets may be received (RFC 8654 §4: whoever announces it must
-    /// accept them).
+    /// Messages of up to 65535 octets may be received (RFC 8654 §4: a speaker that announces the
+    /// capability must accept them).
     pub extended_receive: bool,
     /// Messages of up to 65535 octets may be sent: the peer announced it.
     pub extended_send: bool,
@@ -126,7 +126,7 @@ pub struct Format {
 }
 
 impl Default for Format {
-    /// What holds before the OPENs: the plainest session of RFC 4271.
+    /// Form before the OPENs: the plainest session of RFC 4271.
     fn default() -> Self {
         Self {
             four_octet_as: false,

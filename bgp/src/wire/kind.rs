@@ -6,7 +6,7 @@ use super::format::MAX_MESSAGE;
 
 /// Octets of a header, and so of the shortest message.
 pub const HEADER_LEN: usize = 19;
-/// What each message begins with.
+/// Marker of the message header, all ones (RFC 4271 §4.1).
 pub(super) const MARKER: [u8; 16] = [0xff; 16];
 
 /// Message types.

@@ -63,8 +63,7 @@ fn one(len: u8, input: &[u8], family: Family) -> Result<(Prefix, &[u8]), Fault> 
     Ok((prefix, rest))
 }
 
-/// What stands in a list of destinations: a prefix, or a prefix with its path identifier (RFC 7911
-/// §3).
+/// Entry of a list of destinations: a prefix, or a prefix with its path identifier (RFC 7911 §3).
 pub trait Nlri {
     /// The prefix.
     fn prefix(&self) -> &Prefix;

@@ -1,4 +1,4 @@
-//! NOTIFICATION: the last word of a session (RFC 4271 §4.5 and §6).
+//! NOTIFICATION: the last message of a session (RFC 4271 §4.5 and §6).
 //!
 //! Codes and subcodes of RFC 4271, 4486 (Cease), 7313 (refresh), 8538 (hard reset) and 9687 (send
 //! hold timer); the shutdown communication of RFC 9003.
@@ -14,7 +14,7 @@ pub(crate) const MAX_SHUTDOWN_TEXT: usize = 255;
 /// Longest data we send: the standard message size minus header and codes.
 const MAX_DATA: usize = super::format::MAX_MESSAGE - super::kind::HEADER_LEN - 2;
 
-/// Subcode enums: number, variant, and the words of the IANA registry.
+/// Subcode enums: number, variant, and the name in the IANA registry.
 macro_rules! subcodes {
     ($(#[$doc:meta])* $name:ident { $($number:literal $variant:ident $text:literal,)* }) => {
         $(#[$doc])*

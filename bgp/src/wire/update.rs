@@ -57,14 +57,14 @@ impl Update {
     }
 }
 
-/// What one UPDATE message said.
+/// Content of one UPDATE message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decoded {
-    /// What it says; for a message that announces both families, the classic part.
+    /// The routes; for a message that announces both families, the classic part.
     pub update: Update,
     /// The MP_REACH_NLRI part of a message that announces both families.
     pub second: Option<Box<Update>>,
-    /// What was wrong but does not end the session; it is dealt with already.
+    /// Faults that do not end the session; they are handled already.
     pub faults: Vec<AttrFault>,
 }
 
@@ -318,8 +318,8 @@ fn assemble(
     }
 }
 
-/// Why a route cannot be put on the wire. The caller withdraws the prefixes instead: what the peer
-/// last heard of them is no longer true.
+/// Why a route cannot be put on the wire. The caller withdraws the prefixes instead: the peer's
+/// last state of them is no longer valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// The attributes alone fill a message (RFC 8654 §5).
@@ -333,7 +333,7 @@ pub enum EncodeError {
     /// There is no next hop of a form that the session allows for the family.
     #[error("next hop {next_hop:?} cannot be announced with {family} prefixes on this session")]
     NextHop {
-        /// What the route has.
+        /// Next hop of the route.
         next_hop: Option<IpAddr>,
         /// Family of the prefixes.
         family: Family,
@@ -489,7 +489,7 @@ fn put_unreach_head(family: Family, len: usize, out: &mut BytesMut) {
 fn chunks<N: Nlri>(family: Family, prefixes: &[N], room: usize) -> impl Iterator<Item = &[N]> {
     let mut left = prefixes;
     std::iter::from_fn(move || {
-        // What is skipped never starts a message.
+        // A message starts with a destination of the family; others before it are skipped.
         let start = left
             .iter()
             .position(|nlri| nlri.prefix().family() == family)?;

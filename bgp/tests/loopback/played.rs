@@ -118,7 +118,7 @@ impl Stage {
     }
 
     /// The next message to the core that is no State.
-    async fn hear(&mut self) -> ToCore {
+    async fn next_message(&mut self) -> ToCore {
         loop {
             let message = timeout(DEADLINE, self.core.recv())
                 .await
@@ -200,13 +200,13 @@ impl Played {
 async fn a_session_lives_and_ends_with_a_word() {
     let mut stage = Stage::new(40, 64, |_| ()).await;
     let mut peer = stage.establish(90).await;
-    let ToCore::Up { session, feed, .. } = stage.hear().await else {
+    let ToCore::Up { session, feed, .. } = stage.next_message().await else {
         panic!("not up")
     };
     assert_eq!(session.router_id, RouterId([10, 0, 0, 2].into()));
     assert!(session.graceful_restart.is_some());
     peer.announce(&[prefix(1)]).await;
-    let ToCore::Update { update, .. } = stage.hear().await else {
+    let ToCore::Update { update, .. } = stage.next_message().await else {
         panic!("no update")
     };
     assert_eq!(update.announced, [prefix(1)]);
@@ -216,7 +216,7 @@ async fn a_session_lives_and_ends_with_a_word() {
         wire::encode_refresh(&wire::RouteRefresh { family, kind }, out);
     })
     .await;
-    let refreshed = stage.hear().await;
+    let refreshed = stage.next_message().await;
     assert!(matches!(
         refreshed,
         ToCore::RouteRefresh {
@@ -225,7 +225,7 @@ async fn a_session_lives_and_ends_with_a_word() {
         }
     ));
 
-    // What is in the feed when the end is ordered still goes out, then the Cease.
+    // Routes in the feed when the end is ordered are still sent, then the Cease.
     let attrs = PathAttrs {
         next_hop: Some([10, 0, 0, 1].into()),
         ..PathAttrs::default()
@@ -256,7 +256,7 @@ async fn rfc7313_4_the_marks_go_over_the_wire_both_ways() {
     use wire::{RefreshKind, RouteRefresh};
     let mut stage = Stage::new(47, 64, |_| ()).await;
     let mut peer = stage.establish(90).await;
-    let ToCore::Up { session, feed, .. } = stage.hear().await else {
+    let ToCore::Up { session, feed, .. } = stage.next_message().await else {
         panic!("not up")
     };
     assert!(session.options.enhanced_refresh);
@@ -271,7 +271,7 @@ async fn rfc7313_4_the_marks_go_over_the_wire_both_ways() {
             .await;
     }
     for expected in [RefreshKind::Begin, RefreshKind::End, RefreshKind::Request] {
-        let ToCore::RouteRefresh { kind, .. } = stage.hear().await else {
+        let ToCore::RouteRefresh { kind, .. } = stage.next_message().await else {
             panic!("no refresh")
         };
         assert_eq!(kind, expected, "unknown ones are ignored");
@@ -336,7 +336,7 @@ async fn garbage_is_answered_and_the_next_attempt_follows() {
         }
     }
     stage.establish(90).await;
-    assert!(matches!(stage.hear().await, ToCore::Up { .. }));
+    assert!(matches!(stage.next_message().await, ToCore::Up { .. }));
 }
 
 /// The core takes nothing for longer than the hold time: the session stops reading, keeps sending
@@ -381,9 +381,9 @@ async fn a_busy_core_costs_no_session() {
         );
         buffer.advance(19);
     }
-    assert!(matches!(stage.hear().await, ToCore::Up { .. }));
+    assert!(matches!(stage.next_message().await, ToCore::Up { .. }));
     for n in 0..total {
-        match stage.hear().await {
+        match stage.next_message().await {
             ToCore::Update { update, .. } => assert_eq!(update.announced, [prefix(n)]),
             other => panic!("{other:?} after {n} routes"),
         }
@@ -410,7 +410,7 @@ async fn at_rest(feed: &OutFeed) {
 async fn a_peer_that_does_not_read_costs_bounded_memory() {
     let mut stage = Stage::new(44, 64, |_| ()).await;
     let mut peer = stage.establish(90).await;
-    let ToCore::Up { feed, .. } = stage.hear().await else {
+    let ToCore::Up { feed, .. } = stage.next_message().await else {
         panic!("not up")
     };
     let mut attrs = PathAttrs {
@@ -458,7 +458,7 @@ async fn a_peer_that_does_not_read_costs_bounded_memory() {
 async fn a_reset_while_octets_wait_ends_the_session() {
     let mut stage = Stage::new(51, 64, |config| config.hold_time = Duration::ZERO).await;
     let peer = stage.establish(0).await;
-    let ToCore::Up { feed, .. } = stage.hear().await else {
+    let ToCore::Up { feed, .. } = stage.next_message().await else {
         panic!("not up")
     };
     let attrs = Arc::new(PathAttrs {
@@ -481,7 +481,7 @@ async fn a_reset_while_octets_wait_ends_the_session() {
         .set_linger(Some(Duration::ZERO))
         .unwrap();
     drop(socket);
-    let end = stage.hear().await;
+    let end = stage.next_message().await;
     assert!(matches!(end, ToCore::Down { .. }), "{end:?}");
 }
 
@@ -500,7 +500,7 @@ async fn a_peer_of_the_old_school() {
     open.router_id = RouterId([10, 0, 0, 2].into());
     open.capabilities.clear();
     peer.answer(&open).await;
-    let ToCore::Up { session, .. } = stage.hear().await else {
+    let ToCore::Up { session, .. } = stage.next_message().await else {
         panic!("not up")
     };
     assert_eq!(session.families, [Family::Ipv4]);
@@ -517,14 +517,14 @@ async fn what_was_said_before_the_end_counts() {
         peer.announce(&[prefix(n)]).await;
     }
     drop(peer);
-    assert!(matches!(stage.hear().await, ToCore::Up { .. }));
+    assert!(matches!(stage.next_message().await, ToCore::Up { .. }));
     for n in 0..500 {
-        match stage.hear().await {
+        match stage.next_message().await {
             ToCore::Update { update, .. } => assert_eq!(update.announced, [prefix(n)]),
             other => panic!("{other:?} after {n} routes"),
         }
     }
-    let end = stage.hear().await;
+    let end = stage.next_message().await;
     assert!(
         matches!(end, ToCore::Down { graceful: true, .. }),
         "{end:?}"
@@ -537,7 +537,7 @@ async fn a_bare_connection_does_not_end_the_session() {
     let mut stage = Stage::new(55, 64, |config| config.passive = true).await;
     let (mut first, _) = stage.dial_in().await;
     first.open(90).await;
-    assert!(matches!(stage.hear().await, ToCore::Up { .. }));
+    assert!(matches!(stage.next_message().await, ToCore::Up { .. }));
     // Bare connections, one of which ends by itself and one with something that is no BGP.
     let (bare, _) = stage.dial_in().await;
     drop(bare);
@@ -551,12 +551,12 @@ async fn a_bare_connection_does_not_end_the_session() {
     assert_eq!(answer.code.octets(), (1, 1));
     let (waiting, waiting_local) = stage.dial_in().await;
     first.announce(&[prefix(1)]).await;
-    // What the core hears next is not the end of the session.
-    let mut heard = stage.hear().await;
-    while matches!(heard, ToCore::Notified { .. }) {
-        heard = stage.hear().await;
+    // The next message to the core is not the end of the session.
+    let mut message = stage.next_message().await;
+    while matches!(message, ToCore::Notified { .. }) {
+        message = stage.next_message().await;
     }
-    assert!(matches!(heard, ToCore::Update { .. }), "{heard:?}");
+    assert!(matches!(message, ToCore::Update { .. }), "{message:?}");
     // The peer itself, with everything in one write: the session goes over.
     let (mut second, second_local) = stage.dial_in().await;
     assert_ne!(waiting_local, second_local);
@@ -571,22 +571,22 @@ async fn a_bare_connection_does_not_end_the_session() {
         })
         .await;
     assert!(matches!(
-        stage.hear().await,
+        stage.next_message().await,
         ToCore::Down { graceful: true, .. }
     ));
-    let ToCore::Up { monitored, .. } = stage.hear().await else {
+    let ToCore::Up { monitored, .. } = stage.next_message().await else {
         panic!("not up")
     };
     assert_eq!(monitored.remote, second_local);
     assert_eq!(second.receive().await, Message::Keepalive);
     second.announce(&[prefix(2)]).await;
-    let heard = stage.hear().await;
-    assert!(matches!(heard, ToCore::Update { .. }), "{heard:?}");
+    let message = stage.next_message().await;
+    assert!(matches!(message, ToCore::Update { .. }), "{message:?}");
     assert_eq!(first.next().await, None);
     drop(waiting);
 }
 
-/// The speaker is gone, as after a crash: the connection ends without a word.
+/// The speaker is gone, as after a crash: the connection ends without a NOTIFICATION.
 #[tokio::test]
 async fn without_a_core_the_session_ends() {
     let stage = Stage::new(47, 64, |_| ()).await;

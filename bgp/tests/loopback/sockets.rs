@@ -65,8 +65,8 @@ async fn rfc2385_with_different_keys_there_is_no_session() {
     peer(&mut configs[1]).password = key("another");
     let [a, b] = configs.each_ref().map(start);
     // Segments with a wrong key are dropped in silence, so the attempt runs into its limit.
-    let told = |status: &PeerStatus| status.reason.is_some();
-    let seen = wait_for("a reason", async || status(&a).await, told).await;
+    let has_reason = |status: &PeerStatus| status.reason.is_some();
+    let seen = wait_for("a reason", async || status(&a).await, has_reason).await;
     if without_md5(&seen) {
         return;
     }
@@ -98,7 +98,7 @@ async fn rfc5082_packets_from_afar_are_dropped() {
     peer(&mut configs[1]).ttl = Some(64);
     peer(&mut configs[0]).passive = true;
     let [_a, b] = configs.each_ref().map(start);
-    let told = |status: &PeerStatus| status.reason.is_some();
-    let seen = wait_for("a reason", async || status(&b).await, told).await;
+    let has_reason = |status: &PeerStatus| status.reason.is_some();
+    let seen = wait_for("a reason", async || status(&b).await, has_reason).await;
     assert_eq!(seen.established_count, 0, "{:?}", seen.reason);
 }

@@ -165,11 +165,11 @@ async fn rfc9003_who_dials_a_disabled_speaker_is_told_why() {
     a.disable("moving to rack 7".to_owned()).await.unwrap();
     // It has never had a session with us.
     let b = start(&configs[1]);
-    let told = |status: &PeerStatus| {
+    let has_text = |status: &PeerStatus| {
         let reason = status.reason.as_deref().unwrap_or_default();
         reason.contains("Administrative Shutdown") && reason.contains("moving to rack 7")
     };
-    wait_for("the text", async || status(&b).await, told).await;
+    wait_for("the text", async || status(&b).await, has_text).await;
     a.enable().await.unwrap();
     established(&b).await;
     receives(&b, &[block(1)]).await;

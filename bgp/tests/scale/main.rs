@@ -234,7 +234,7 @@ fn one_stops_reading(speakers: &Runtime, players: &Runtime, bounds: &Bounds) {
         let (from, mut send) = establish(sender, listen, 3).await;
         let (mut awake, alive) = establish(reader, listen, 3).await;
         let (mut asleep, still) = establish_with(sleeper, listen, 3, Some(8192)).await;
-        // All of them say that they are there, and one hears nothing.
+        // All of them send keepalives, and one reads nothing.
         let second = Duration::from_secs(1);
         tokio::spawn(alive.keep_alive(second));
         tokio::spawn(still.keep_alive(second));
@@ -266,7 +266,7 @@ fn one_stops_reading(speakers: &Runtime, players: &Runtime, bounds: &Bounds) {
             "{:?}",
             awake.silence
         );
-        // It wakes up, and hears of the present at once.
+        // It wakes up, and gets the present state at once.
         tokio::spawn(send.keep_alive(second));
         let last = |n: u32| 4 * CHANGING + n / ALIKE;
         asleep.until_complete(CHANGING, None, last).await;
@@ -293,7 +293,7 @@ fn a_table_is_loaded(speakers: &Runtime, players: &Runtime) {
     let (config, listen) = reflector(net, clients, 3);
     let speaker = start(speakers, config);
     players.block_on(async {
-        // Ten hear all of it, one hears and says nothing else than that it is there.
+        // Ten read all of it; one reads nothing and sends only keepalives.
         let listen_to = |n: u32| async move {
             let (mut reader, writer) = establish(address(net, n), listen, 3).await;
             tokio::spawn(writer.keep_alive(Duration::from_secs(1)));
@@ -325,7 +325,7 @@ fn a_table_is_loaded(speakers: &Runtime, players: &Runtime) {
             );
         }
         let grown = memory("VmRSS");
-        println!("{routes} routes to {} peers: no peer heard nothing for more than {silence:?}; {grown} MiB", clients - 1);
+        println!("{routes} routes to {} peers: no peer got nothing for more than {silence:?}; {grown} MiB", clients - 1);
         assert_never_lost(&speaker, clients).await;
     });
 }
@@ -345,7 +345,7 @@ fn questions_and_changes(speakers: &Runtime, players: &Runtime) {
     let (mut config, listen) = reflector(net, 3, 90);
     let speaker = start(speakers, config.clone());
     players.block_on(async {
-        let (mut hears, alive) = establish(address(net, 1), listen, 90).await;
+        let (mut reader, alive) = establish(address(net, 1), listen, 90).await;
         tokio::spawn(alive.keep_alive(Duration::from_secs(10)));
         let from = address(net, 0);
         let (back, mut send) = establish(from, listen, 90).await;
@@ -354,8 +354,8 @@ fn questions_and_changes(speakers: &Runtime, players: &Runtime) {
             send.send(&announcement(part..part + 20, part, from)).await;
         }
         let sender = tokio::spawn(send.keep_alive(Duration::from_secs(10)));
-        hears.until_complete(routes, None, |n| n / 20 * 20).await;
-        tokio::spawn(drain(hears));
+        reader.until_complete(routes, None, |n| n / 20 * 20).await;
+        tokio::spawn(drain(reader));
         let before = memory("VmRSS");
         let probe = Probe(speaker.clone());
 

@@ -55,7 +55,7 @@ pub(crate) struct Reader {
     buffer: BytesMut,
     /// The longest time without a message.
     pub(crate) silence: Duration,
-    heard: Instant,
+    last_message: Instant,
 }
 
 /// The writing end.
@@ -101,7 +101,7 @@ async fn attempt(
         stream: read,
         buffer: BytesMut::new(),
         silence: Duration::ZERO,
-        heard: Instant::now(),
+        last_message: Instant::now(),
     };
     let mut writer = Writer(write);
     let closed = || std::io::Error::other("the speaker closed the connection");
@@ -125,7 +125,7 @@ async fn attempt(
 
 impl Writer {
     pub(crate) async fn send(&mut self, octets: &[u8]) {
-        // Who hears of the end is the reader.
+        // The reader notices the end.
         let _closed = self.0.write_all(octets).await;
     }
 
@@ -148,8 +148,8 @@ impl Reader {
                 && self.buffer.len() >= len
             {
                 let now = Instant::now();
-                self.silence = self.silence.max(now - self.heard);
-                self.heard = now;
+                self.silence = self.silence.max(now - self.last_message);
+                self.last_message = now;
                 return Some(self.buffer.split_to(len));
             }
             if self.stream.read_buf(&mut self.buffer).await.ok()? == 0 {

@@ -48,7 +48,7 @@ async fn rfc5881_rfc5883_two_ends_find_each_other_and_miss_each_other() {
         let (one, two) = (watch(net, 1, 2, multihop), watch(net, 2, 1, multihop));
         sees(&one, 2, "up", up).await;
         sees(&two, 1, "up", up).await;
-        // Without a word.
+        // Without AdminDown.
         drop(two);
         let seen = sees(&one, 2, "down", |seen| seen.downs == 1).await;
         assert_eq!(
@@ -76,14 +76,14 @@ async fn rfc5881_5_a_packet_of_a_smaller_ttl_is_not_heard() {
         interval: Duration::from_secs(1),
         multiplier: 3,
     };
-    // What sessions say who have not heard anybody; only the numbers differ.
+    // Packets of sessions that have received none; only the numbers differ.
     let first_packet = |discriminator| {
         let now = Instant::now();
         let mut session = Session::new(now, discriminator, timers, 1);
         let packet = session.poll(now + Duration::from_secs(2)).unwrap();
         packet.encode()
     };
-    let heard = async || {
+    let next_packet = async || {
         let mut octets = [0; 64];
         let wait = tokio::time::timeout(LIMIT, socket.recv(&mut octets)).await;
         let len = wait.expect("a packet every second").unwrap();
@@ -96,17 +96,17 @@ async fn rfc5881_5_a_packet_of_a_smaller_ttl_is_not_heard() {
             .await
             .unwrap();
     };
-    assert_eq!(heard().await.your_discriminator, 0);
+    assert_eq!(next_packet().await.your_discriminator, 0);
     for ttl in [1, 64, 254] {
         say(ttl, &first_packet(7)).await;
     }
     // The second packet from now on was made later.
     for _ in 0..3 {
-        assert_eq!(heard().await.your_discriminator, 0);
+        assert_eq!(next_packet().await.your_discriminator, 0);
     }
     say(255, &first_packet(9)).await;
     wait_for("an answer", async || {
-        let packet = heard().await;
+        let packet = next_packet().await;
         if packet.your_discriminator == 9 {
             Ok(())
         } else {
@@ -226,7 +226,7 @@ async fn bird_and_we_watch_each_other() {
     .await;
     assert!(seen.contains("0.900"), "three times 300 ms: {seen}");
     bird.kill();
-    wait_for("BFD's word", async || {
+    wait_for("BFD's reason", async || {
         let peer = one.peer(2).await;
         if peer.bfd.as_ref().is_some_and(|seen| seen.downs == 1) {
             Ok(())

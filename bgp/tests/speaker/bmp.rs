@@ -1,4 +1,4 @@
-//! Monitoring (RFC 7854): whole speakers, and a station that decodes what it hears.
+//! Monitoring (RFC 7854): whole speakers, and a station that decodes what it receives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::net::{AS, Net, Node, name, originate, prefix, wait_for};
 
-/// What a station knows of a peer.
+/// A station's state of a peer.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Peer {
     asn: u32,
@@ -29,9 +29,9 @@ struct Peer {
     statistics: BTreeMap<u16, u64>,
 }
 
-/// What a station has heard.
+/// Everything that a station has received.
 #[derive(Clone, Debug, Default)]
-struct Heard {
+struct Received {
     connections: usize,
     name: Option<String>,
     peers: BTreeMap<IpAddr, Peer>,
@@ -41,40 +41,44 @@ struct Heard {
 }
 
 struct Playing {
-    heard: Arc<Mutex<Heard>>,
+    received: Arc<Mutex<Received>>,
     task: JoinHandle<()>,
 }
 
 impl Playing {
     fn start(listener: TcpListener) -> Self {
-        let heard = Arc::<Mutex<Heard>>::default();
-        let shared = heard.clone();
+        let received = Arc::<Mutex<Received>>::default();
+        let shared = received.clone();
         let task = tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 // RFC 7854 §3.3: a new connection is a new beginning.
                 let connections = shared.lock().unwrap().connections + 1;
-                *shared.lock().unwrap() = Heard {
+                *shared.lock().unwrap() = Received {
                     connections,
-                    ..Heard::default()
+                    ..Received::default()
                 };
                 read_all(stream, &shared).await;
             }
         });
-        Self { heard, task }
+        Self { received, task }
     }
 
-    /// Waits until what was heard is as it should be.
-    async fn hears(&self, what: &str, good: impl Fn(&Heard) -> bool) -> Heard {
+    /// Waits until the received state is `good`.
+    async fn waits_for(&self, what: &str, good: impl Fn(&Received) -> bool) -> Received {
         wait_for(what, async || {
-            let heard = self.heard.lock().unwrap().clone();
-            if good(&heard) { Ok(heard) } else { Err(heard) }
+            let received = self.received.lock().unwrap().clone();
+            if good(&received) {
+                Ok(received)
+            } else {
+                Err(received)
+            }
         })
         .await
     }
 }
 
-async fn read_all(mut stream: TcpStream, heard: &Mutex<Heard>) {
+async fn read_all(mut stream: TcpStream, received: &Mutex<Received>) {
     let mut head = [0; COMMON_HEADER];
     while stream.read_exact(&mut head).await.is_ok() {
         assert_eq!(head[0], 3, "version");
@@ -83,7 +87,7 @@ async fn read_all(mut stream: TcpStream, heard: &Mutex<Heard>) {
         if stream.read_exact(&mut body).await.is_err() {
             return;
         }
-        heard.lock().unwrap().take(head[5], &body);
+        received.lock().unwrap().take(head[5], &body);
     }
 }
 
@@ -125,7 +129,7 @@ const FORMAT: Format = Format {
     path_ids_out: FamilySet::NONE,
 };
 
-impl Heard {
+impl Received {
     fn take(&mut self, kind: u8, body: &[u8]) {
         match kind {
             4 => {
@@ -183,8 +187,8 @@ impl Heard {
             }
             3 => {
                 let first = usize::from(u16_at(rest, 20 + 16));
-                let (sent, received) = rest[20..].split_at(first);
-                let opens = [sent, received].map(|open| match decode(open, &FORMAT).unwrap() {
+                let (sent, theirs) = rest[20..].split_at(first);
+                let opens = [sent, theirs].map(|open| match decode(open, &FORMAT).unwrap() {
                     Message::Open(open) => open.asn,
                     other => panic!("{other:?}"),
                 });
@@ -249,23 +253,23 @@ async fn rfc7854_a_station_hears_of_peers_routes_and_their_end() {
     // The station begins to listen late: it gets the table.
     let station = Playing::start(listener);
     let (second, third) = (net.address(2), net.address(3));
-    let routes = |heard: &Heard, peer: IpAddr, view: usize| -> Vec<Prefix> {
-        let peer = heard.peers.get(&peer);
+    let routes = |received: &Received, peer: IpAddr, view: usize| -> Vec<Prefix> {
+        let peer = received.peers.get(&peer);
         peer.map_or_else(Vec::new, |peer| peer.routes[view].keys().copied().collect())
     };
-    let heard = station
-        .hears("the table and its end", |heard| {
-            routes(heard, second, 0) == [prefix(2), prefix(5)]
-                && routes(heard, second, 1) == [prefix(2)]
-                && routes(heard, third, 1) == [prefix(3)]
-                && heard.peers[&second]
+    let received = station
+        .waits_for("the table and its end", |received| {
+            routes(received, second, 0) == [prefix(2), prefix(5)]
+                && routes(received, second, 1) == [prefix(2)]
+                && routes(received, third, 1) == [prefix(3)]
+                && received.peers[&second]
                     .end_of_rib
                     .iter()
                     .all(|families| families.contains(&Family::Ipv4))
         })
         .await;
-    assert_eq!(heard.name.as_deref(), Some("10.0.0.1"));
-    let peer = &heard.peers[&second];
+    assert_eq!(received.name.as_deref(), Some("10.0.0.1"));
+    let peer = &received.peers[&second];
     assert_eq!((peer.asn, &peer.opens[..]), (AS.0, &[AS, AS][..]));
     assert!(peer.ports.0 == net.port || peer.ports.1 == net.port);
     let shown = status(&one).await;
@@ -279,9 +283,9 @@ async fn rfc7854_a_station_hears_of_peers_routes_and_their_end() {
     .await;
     let now = [(prefix(2), Some(7)), (prefix(7), two_pref(&two))];
     station
-        .hears("changed routes", |heard| {
-            heard.peers[&second].routes[0] == now.into()
-                && heard.peers[&second].routes[1] == now.into()
+        .waits_for("changed routes", |received| {
+            received.peers[&second].routes[0] == now.into()
+                && received.peers[&second].routes[1] == now.into()
         })
         .await;
     // A change of policy changes one view.
@@ -291,34 +295,37 @@ async fn rfc7854_a_station_hears_of_peers_routes_and_their_end() {
     })
     .await;
     station
-        .hears("refused routes", |heard| {
-            routes(heard, second, 1).is_empty() && heard.peers[&second].routes[0] == now.into()
+        .waits_for("refused routes", |received| {
+            routes(received, second, 1).is_empty()
+                && received.peers[&second].routes[0] == now.into()
         })
         .await;
     station
-        .hears("numbers", |heard| {
-            let numbers = &heard.peers[&second].statistics;
+        .waits_for("numbers", |received| {
+            let numbers = &received.peers[&second].statistics;
             [7, 9, 15].map(|kind| numbers.get(&kind).copied()) == [Some(2), Some(2), Some(1)]
         })
         .await;
-    // The ends: told by the peer, and by a change here.
+    // The ends: a NOTIFICATION of the peer, and a change here.
     three.speaker.disable("moving".into()).await.unwrap();
-    let heard = station
-        .hears("a peer's end", |heard| heard.downs.len() == 1)
+    let received = station
+        .waits_for("a peer's end", |received| received.downs.len() == 1)
         .await;
     let shutdown = Some(Code::Cease(CeaseSubcode::AdministrativeShutdown));
-    assert_eq!(heard.downs[0], (3, shutdown, Some("moving".to_owned())));
+    assert_eq!(received.downs[0], (3, shutdown, Some("moving".to_owned())));
     one.reconfigure(|config| drop(config.peers.remove(&name(2))))
         .await;
-    let heard = station
-        .hears("the end of the other", |heard| heard.downs.len() == 2)
+    let received = station
+        .waits_for("the end of the other", |received| received.downs.len() == 2)
         .await;
     let removed = Some(Code::Cease(CeaseSubcode::PeerDeconfigured));
-    assert_eq!((heard.downs[1].0, heard.downs[1].1), (1, removed));
-    assert!(heard.peers.is_empty());
+    assert_eq!((received.downs[1].0, received.downs[1].1), (1, removed));
+    assert!(received.peers.is_empty());
     one.speaker.shutdown(false).await.unwrap();
-    let heard = station.hears("Termination", |heard| heard.terminated).await;
-    assert_eq!(heard.connections, 1);
+    let received = station
+        .waits_for("Termination", |received| received.terminated)
+        .await;
+    assert_eq!(received.connections, 1);
     station.task.abort();
 }
 
@@ -393,12 +400,12 @@ async fn a_station_that_does_not_read_delays_nobody_and_begins_anew() {
         (peer.state, peer.established_count),
         (SessionState::Established, 1)
     );
-    // Now it reads: on its newest connection it hears everything.
+    // Now it reads: on its newest connection it receives everything.
     let station = Playing::start(listener);
     let second = net.address(2);
     station
-        .hears("the whole table", |heard| {
-            let peer = heard.peers.get(&second);
+        .waits_for("the whole table", |received| {
+            let peer = received.peers.get(&second);
             peer.is_some_and(|peer| {
                 let last = |routes: &BTreeMap<Prefix, Option<u32>>| {
                     routes.len() == 3000 && routes.values().all(|pref| *pref == Some(100 + rounds))
@@ -429,26 +436,28 @@ async fn a_station_comes_and_goes_with_the_configuration() {
     })
     .await;
     let second = net.address(2);
-    let known = |heard: &Heard| {
-        heard
+    let known = |received: &Received| {
+        received
             .peers
             .get(&second)
             .is_some_and(|p| p.routes[0].len() == 1)
     };
-    let heard = playing.hears("the table", known).await;
-    assert_eq!(heard.name.as_deref(), Some("one"));
-    assert!(heard.peers[&second].routes[1].is_empty());
+    let received = playing.waits_for("the table", known).await;
+    assert_eq!(received.name.as_deref(), Some("one"));
+    assert!(received.peers[&second].routes[1].is_empty());
     // Other settings are another connection.
     one.reconfigure(|config| {
         let station = config.stations.get_mut("watch").unwrap();
         station.system_name = Some("uno".into());
     })
     .await;
-    let again = |heard: &Heard| heard.connections == 2 && known(heard);
-    let heard = playing.hears("the table again", again).await;
-    assert_eq!(heard.name.as_deref(), Some("uno"));
+    let again = |received: &Received| received.connections == 2 && known(received);
+    let received = playing.waits_for("the table again", again).await;
+    assert_eq!(received.name.as_deref(), Some("uno"));
     one.reconfigure(|config| config.stations.clear()).await;
-    playing.hears("Termination", |heard| heard.terminated).await;
+    playing
+        .waits_for("Termination", |received| received.terminated)
+        .await;
     assert_eq!(one.peer(2).await.established_count, 1);
     assert!(one.speaker.status().await.unwrap().stations.is_empty());
     playing.task.abort();

@@ -111,7 +111,7 @@ pub(crate) fn originate(config: &mut SpeakerConfig, n: u8) {
     config.originate.insert(prefix(n), route);
 }
 
-/// A speaker with everything it has told the forwarding side.
+/// A speaker with all routes that it has published to the forwarding side.
 pub(crate) struct Node {
     pub(crate) config: SpeakerConfig,
     pub(crate) speaker: SpeakerHandle,

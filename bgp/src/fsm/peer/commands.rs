@@ -1,4 +1,4 @@
-//! What others want of the session: that it ends, and how; that the peer sends its routes again.
+//! Commands to a session: stop it, with the kind of end; ask the peer for a route refresh.
 
 use std::time::{Duration, Instant};
 
@@ -61,9 +61,9 @@ impl Peer {
         }
     }
 
-    /// RFC 5882 §4.2, RFC 9384: without a word when it may be a restart, for a NOTIFICATION could
-    /// make the peer drop our routes; else Cease / BFD Down, which the peer may get to see when
-    /// only one direction is broken.
+    /// RFC 5882 §4.2, RFC 9384: no NOTIFICATION when it may be a restart, for it could make the
+    /// peer drop our routes; else Cease / BFD Down, which the peer may get to see when only one
+    /// direction is broken.
     pub(super) fn bfd_down(&mut self, now: Instant, graceful: bool) {
         let Some((conn, negotiated)) = self.established() else {
             return;
@@ -76,8 +76,8 @@ impl Peer {
         } else {
             cease
         };
-        let word = (!graceful).then_some(cease);
-        self.end(now, conn, Down::Bfd { graceful }, word);
+        let notification = (!graceful).then_some(cease);
+        self.end(now, conn, Down::Bfd { graceful }, notification);
     }
 
     /// RFC 4486 §4: Cease / Maximum Number of Prefixes Reached with the family and its limit.

@@ -149,8 +149,8 @@ impl Pair {
             if !link.connected && link.open[link.dialler] {
                 steps.push(Step::Connected(at));
             }
-            // The acceptor's kernel completes the handshake before or after the dialler hears of
-            // it.
+            // The acceptor's kernel completes the handshake before or after the dialler is
+            // notified.
             if !link.accepted && !link.open[acceptor] && link.wire[link.dialler].is_empty() {
                 steps.push(Step::Accept(at));
             }

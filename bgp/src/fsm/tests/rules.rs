@@ -259,7 +259,7 @@ fn rfc4271_8_1_1_a_session_that_comes_and_goes_waits_longer_each_time() {
     // A session that lives is forgiven what was before.
     assert_eq!(flap(&mut bench, 40 * SECOND).0, Duration::ZERO);
     assert_eq!(flap(&mut bench, SECOND).0, Duration::ZERO);
-    // The waiting is told, and why; a second connection is no way around it.
+    // The status gives the wait and its reason; a second connection does not shorten it.
     for _ in 0..2 {
         flap(&mut bench, SECOND);
     }
@@ -551,7 +551,7 @@ fn rfc4271_6_8_survivor_first() {
         bench.receive(Conn::In, Message::Open(their_open())),
         ["out 6/7", "close out", "in KEEPALIVE", "=OpenConfirm"]
     );
-    // What was on its way is ignored.
+    // Messages that were in flight are ignored.
     assert_eq!(
         bench.receive(Conn::Out, Message::Open(their_open())),
         [""; 0]

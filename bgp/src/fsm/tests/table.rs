@@ -167,7 +167,7 @@ fn input(event: Event) -> Option<Input> {
     }
 }
 
-/// What the machine does: its outputs, `; ` between them.
+/// Expected outputs of the machine, `; ` between them.
 fn expected(state: SessionState, event: Event) -> &'static str {
     use SessionState::{Active, Connect, Established, Idle, OpenConfirm, OpenSent};
     match (state, event) {

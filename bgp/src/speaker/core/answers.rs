@@ -149,7 +149,7 @@ impl Core {
         })
     }
 
-    /// What a peer has announced of what it may, when that is almost all.
+    /// Warning when a peer's routes come close to its prefix limit.
     fn near_limit(&self, peer: &Peer, config: &PeerConfig) -> Option<String> {
         let (id, limit) = (peer.id?, config.prefix_limit?);
         let mut families = [Family::Ipv4, Family::Ipv6].into_iter();

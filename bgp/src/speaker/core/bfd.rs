@@ -1,4 +1,4 @@
-//! What BFD means for sessions and routes (RFC 5882).
+//! Effect of BFD on sessions and routes (RFC 5882).
 //!
 //! A peer whose BFD goes down loses its session at once. What becomes of its routes depends on what
 //! has died: when its BFD shares the fate of its control plane (C bit clear), that may be a
@@ -45,7 +45,7 @@ impl Liveness {
         }
     }
 
-    /// What is seen of a peer.
+    /// State of the BFD session with a peer.
     pub(super) fn of(&self, name: &PeerName) -> Option<BfdStatus> {
         self.seen.as_ref()?.borrow().get(name).cloned()
     }

@@ -1,4 +1,4 @@
-//! What a peer has been through, for people: errors with their times, the session's ends and OPENs.
+//! History of a peer for users: errors with their times, the session's ends and OPENs.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Connections from peers: to whom they belong.
+//! Assigns incoming connections to peers.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,7 +16,7 @@ use crate::speaker::session::turn_away;
 use crate::types::{PeerName, SessionState};
 use crate::wire::notification::{CeaseSubcode, Notification};
 
-/// What the core knows of the listener.
+/// Core's record of the listener.
 pub(super) struct Listening {
     /// Where it listens.
     pub(super) address: Option<SocketAddr>,
@@ -165,8 +165,8 @@ impl Core {
         }
     }
 
-    /// The peer with this address. Of several, which the port tells apart when we dial, one that is
-    /// bound to our end of the connection and has no session yet.
+    /// The peer with this address. If several peers share the address (their ports differ when we
+    /// dial), one that is bound to our end of the connection and has no session yet.
     fn peer_of(&self, remote: IpAddr, local: Option<IpAddr>) -> Option<PeerName> {
         let of_address = self
             .config

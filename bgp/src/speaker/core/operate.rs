@@ -103,7 +103,7 @@ impl Core {
         self.stop_session(name, Shutdown::administrative(text));
         let changes = self.rib.peer_down(now(), name, false);
         self.dispatch(changes);
-        // Nobody is to wait for what it will not tell.
+        // Route selection must not wait for its End-of-RIB, which will not come.
         let changes = self.rib.not_awaited(now(), name);
         self.dispatch(changes);
     }

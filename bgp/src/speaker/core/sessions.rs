@@ -88,7 +88,8 @@ impl Core {
         }
     }
 
-    /// A session is established: the table tells its feed everything from now on.
+    /// A session is established: from now on the table writes all its exports to the session's
+    /// feed.
     pub(super) fn session_established(
         &mut self,
         name: &PeerName,
@@ -302,7 +303,7 @@ impl Core {
             .values_mut()
             .filter(|peer| peer.control.is_some())
         {
-            // What is there already ends the session.
+            // An urgent message that is already pending ends the session too.
             peer.urgent
                 .get_or_insert_with(|| ToSession::AddressesGone(gone.clone()));
             self.outdated = true;

@@ -1,5 +1,5 @@
-//! The core's turns: nothing that takes long is done in one go, so that whoever asks waits for one
-//! turn and not for the table.
+//! The core's turns: long work is done in slices, so that a caller waits for one turn and not for
+//! the whole table.
 //!
 //! A turn processes events, then a slice of the work that is left. Events of a peer whose last
 //! messages the table is still working on are parked, in order; when too many are parked, the

@@ -1,4 +1,4 @@
-//! What monitoring stations are sent, and when (RFC 7854 §5).
+//! Content and time of the messages to monitoring stations (RFC 7854 §5).
 //!
 //! A station is sent, in this order: Initiation; Peer Up of every established session; all paths
 //! there are, piece by piece as it reads, and End-of-RIB; meanwhile and afterwards what changes.
@@ -278,7 +278,7 @@ impl Core {
     pub(super) fn on_station_event(&mut self, event: FromStation) {
         match event {
             FromStation::Connected { id, local, queue } => {
-                // What is noted already is part of the table that it gets.
+                // Changes noted so far are part of the table that the station gets.
                 self.update_stations();
                 self.greet(id, local, queue);
             }
@@ -327,7 +327,7 @@ impl Core {
 
     /// The station has read all there was: it gets the next piece of the table.
     fn next_piece(&mut self, id: u64, queue: &Arc<Queue>) {
-        // What has changed meanwhile comes first; the piece is as of now.
+        // Changes since the last piece go first; the piece shows the table as of now.
         self.update_stations();
         let Some(state) = self.stations.of_task(id) else {
             return;
@@ -364,7 +364,7 @@ impl Core {
         }
     }
 
-    /// End-of-RIB of the peers that have told us all; those of the others come when theirs come.
+    /// Sends End-of-RIB for the peers that have sent theirs; the others follow when they do.
     fn put_ends(&self, config: &Station, out: &mut BytesMut) {
         for up in self.stations.sessions.values() {
             let Some(id) = up.id else { continue };
@@ -378,7 +378,7 @@ impl Core {
         }
     }
 
-    /// Tells numbers where they are due.
+    /// Sends the Statistics Reports that are due (RFC 7854 §4.8).
     pub(super) fn report_statistics(&mut self) {
         let now = now();
         let due = |state: &StationState| {
@@ -467,7 +467,7 @@ const fn wants(config: &Station, view: View) -> bool {
     }
 }
 
-/// What a path has in a view; `None`: it is not in it.
+/// Attributes of a path in a view; `None`: the path is not in the view.
 const fn attributes<'a>(path: &MonitoredPath<'a>, view: View) -> Option<&'a Arc<PathAttrs>> {
     match view {
         View::PrePolicy => path.received,

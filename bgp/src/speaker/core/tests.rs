@@ -238,8 +238,8 @@ impl Played {
         .await;
     }
 
-    /// Everything the core has to tell, up to the next End-of-RIB.
-    async fn told(&self) -> OutBatch {
+    /// Everything the core has queued, up to the next End-of-RIB.
+    async fn next_batch(&self) -> OutBatch {
         self.feed.ready().await;
         self.feed.take(1000)
     }
@@ -255,10 +255,10 @@ async fn routes_flow_from_a_session_to_the_forwarding_table_and_own_routes_to_se
     config.originate.insert(prefix(9), Origination::default());
     let (stage, sessions) = Stage::established(config).await;
     for session in &sessions {
-        let told = session.told().await;
-        assert_eq!(told.announced.len(), 1);
-        assert_eq!(told.announced[0].1, [prefix(9)]);
-        assert_eq!(told.markers, [Marker::EndOfRib(Family::Ipv4)]);
+        let batch = session.next_batch().await;
+        assert_eq!(batch.announced.len(), 1);
+        assert_eq!(batch.announced[0].1, [prefix(9)]);
+        assert_eq!(batch.markers, [Marker::EndOfRib(Family::Ipv4)]);
     }
     let fib = stage.speaker.fib().await.unwrap();
     sessions[0].announce(1).await;
@@ -306,19 +306,19 @@ async fn stale_routes_go_by_the_clock_without_any_message() {
 async fn a_change_of_one_peer_does_not_touch_the_other() {
     let mut config = config(&[2, 3]);
     let (mut stage, mut sessions) = Stage::established(config.clone()).await;
-    sessions[1].told().await;
+    sessions[1].next_batch().await;
     stage
         .reconfigure(&mut config, |config| {
             config.peers.get_mut(&name(2)).unwrap().hold_time = Duration::from_secs(9);
         })
         .await;
     let mut old = sessions.remove(0);
-    let told = old.start.control.recv().await.unwrap();
+    let batch = old.start.control.recv().await.unwrap();
     assert!(
-        matches!(told, ToSession::Shutdown(Shutdown::Restart)),
-        "{told:?}"
+        matches!(batch, ToSession::Shutdown(Shutdown::Restart)),
+        "{batch:?}"
     );
-    // What the old session still says is not taken for words of the new one.
+    // Late messages of the old session are not taken for messages of the new one.
     old.up().await;
     old.announce(7).await;
     drop(old);
@@ -345,9 +345,9 @@ async fn a_peer_that_becomes_another_one_is_told_to_drop_our_routes() {
             config.peers.get_mut(&name(2)).unwrap().remote_as = Asn(1);
         })
         .await;
-    let told = sessions[0].start.control.recv().await.unwrap();
-    let ToSession::Shutdown(Shutdown::Cease { subcode, .. }) = told else {
-        panic!("{told:?}")
+    let batch = sessions[0].start.control.recv().await.unwrap();
+    let ToSession::Shutdown(Shutdown::Cease { subcode, .. }) = batch else {
+        panic!("{batch:?}")
     };
     assert_eq!(subcode, 6, "Other Configuration Change");
 }
@@ -446,8 +446,8 @@ async fn shutdown_ends_sessions_and_withdraws_nothing_from_the_forwarding_table(
     let speaker = stage.speaker.clone();
     let shutdown = tokio::spawn(async move { speaker.shutdown(true).await });
     let mut session = sessions.into_iter().next().unwrap();
-    let told = session.start.control.recv().await.unwrap();
-    assert!(matches!(told, ToSession::Shutdown(Shutdown::Restart)));
+    let batch = session.start.control.recv().await.unwrap();
+    assert!(matches!(batch, ToSession::Shutdown(Shutdown::Restart)));
     // More than the channel holds: the core keeps reading, or this would never end.
     for _ in 0..1000 {
         session.down(true).await;
@@ -510,8 +510,8 @@ async fn rfc4724_4_1_a_restarting_speaker_announces_when_all_peers_have_spoken()
     assert!(stage.speaker.status().await.unwrap().deferring);
     assert!(two.feed.is_empty());
     three.update(Update::end_of_rib(Family::Ipv4)).await;
-    let told = two.told().await;
-    assert_eq!((told.announced.len(), told.markers.len()), (1, 1));
+    let batch = two.next_batch().await;
+    assert_eq!((batch.announced.len(), batch.markers.len()), (1, 1));
     assert!(!stage.speaker.status().await.unwrap().deferring);
 }
 
@@ -559,8 +559,8 @@ async fn a_peer_with_another_name_keeps_its_session() {
             .insert(name(to), PeerConfig::new(address(n), Asn(64512)));
         new
     };
-    // There, to a third name, and back: what the session says, under the name of its start, is
-    // heard.
+    // There, to a third name, and back: messages of the session, under the name of its start,
+    // are taken.
     for (round, now) in [(1, 7), (2, 8), (3, 2)] {
         stage.speaker.reconfigure(rename(2, now)).await.unwrap();
         sessions[0].announce(round).await;

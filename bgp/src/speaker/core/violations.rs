@@ -10,7 +10,7 @@ use super::{Core, now};
 /// Shortest time between two lines.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// What has been logged.
+/// Number of violations logged so far, and the time of the last line.
 #[derive(Debug, Default)]
 pub(super) struct Logged {
     violations: u64,

@@ -1,5 +1,4 @@
-//! A map and a queue that grow in parts: whoever adds to a long one never waits until all of it has
-//! been copied.
+//! A map and a queue that grow in parts: an insertion into a long one never copies all of it.
 //!
 //! The owner of the table fills feeds of which one may come to hold a million routes. A hash map or
 //! a ring buffer of that size copies itself when it grows, which takes longer than anybody may be

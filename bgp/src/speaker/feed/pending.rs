@@ -1,4 +1,4 @@
-//! What waits in a feed: values by prefix in the order in which they came, and behind them, as they
+//! Pending values of a feed: by prefix in the order in which they came, and behind them, as they
 //! were queued, changes of an update group. No call handles all of it.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -30,7 +30,7 @@ pub(super) struct Pending<V> {
     pub(super) values: PartedMap<Prefix, (Round, V)>,
     /// The same for paths with an identifier (RFC 7911).
     pub(super) paths: PartedMap<(Prefix, u32), (Round, V)>,
-    /// What belongs to an earlier round is passed over.
+    /// Keys in the order of their first push; entries of an earlier round are skipped.
     pub(super) order: PartedQueue<(Round, Item)>,
     /// A family's round begins when everything of it follows again: what was pending before is
     /// gone, and nobody has to look for it.
@@ -52,7 +52,7 @@ pub(super) struct Pending<V> {
 /// Counts how often everything of a family has been queued again.
 pub(super) type Round = u32;
 
-/// What has not been put among the values by prefix yet.
+/// Entry that is not merged into the values by prefix yet.
 #[derive(Debug)]
 pub(super) enum Queued {
     /// Changes of an update group.
@@ -63,7 +63,7 @@ pub(super) enum Queued {
     Mark(Mark),
 }
 
-/// What the writer says between routes.
+/// Marker of the writer between routes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Mark {
     EndOfRib(Family),
@@ -139,9 +139,9 @@ impl<V> Pending<V> {
         }
     }
 
-    /// Takes out what is of earlier rounds, when that is most of a queue that is not long: who asks
-    /// for everything again and again and reads nothing is not kept a queue of what was. A long
-    /// queue is not walked through: nobody is told the table who has so much to read.
+    /// Removes entries of earlier rounds when they are most of a queue that is not long: a peer
+    /// that requests refreshes again and again and reads nothing must not make the queue grow. A
+    /// long queue is not walked through: its reader is sent no further table until it has read.
     pub(super) fn tidy(&mut self) {
         let len = self.order.len();
         if len <= TIDIED && len > 2 * (self.values.len() + self.paths.len()) + 64 {
@@ -260,8 +260,7 @@ impl Pending<Option<Arc<PathAttrs>>> {
     pub(super) fn queue(&mut self, queued: Queued) {
         self.shared_len += queued.len();
         self.shared.push_back(queued);
-        // The oldest ones only: whoever fills the feed must not be held up by a reader that is
-        // slow.
+        // The oldest ones only: a slow reader must not delay the writer.
         while self.shared_len > SHARED_LIMIT || self.shared.len() > SHARED_LIMIT / 16 {
             self.fold_first();
         }

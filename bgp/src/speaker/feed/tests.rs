@@ -116,30 +116,30 @@ fn churn_does_not_grow_a_feed_that_nobody_reads() {
         feed.end_refresh(Family::Ipv4);
     }
     assert!(feed.len() < 4000, "{}", feed.len());
-    let told = read(&feed);
-    assert_eq!(told.len(), 1001 + 1, "{told:?}");
+    let sent = read(&feed);
+    assert_eq!(sent.len(), 1001 + 1, "{sent:?}");
 }
 
-/// What a peer is told until nothing is left: prefixes and markers as texts.
+/// Reads the feed to its end: prefixes and markers as texts.
 fn read(feed: &OutFeed) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut sent = Vec::new();
     while let Some(chunk) = feed.next(100) {
         let OutChunk::Batch(batch) = chunk else {
-            told.push("shared".to_owned());
+            sent.push("shared".to_owned());
             continue;
         };
         let announced = batch.announced.iter().flat_map(|(_, prefixes)| prefixes);
-        told.extend(announced.map(ToString::to_string));
-        told.extend(batch.withdrawn.iter().map(|prefix| format!("-{prefix}")));
+        sent.extend(announced.map(ToString::to_string));
+        sent.extend(batch.withdrawn.iter().map(|prefix| format!("-{prefix}")));
         let paths = batch.paths.iter().flat_map(|(_, paths)| paths);
-        told.extend(paths.map(|(prefix, id)| format!("{prefix} {id}")));
-        told.extend(batch.markers.iter().map(|marker| format!("{marker:?}")));
+        sent.extend(paths.map(|(prefix, id)| format!("{prefix} {id}")));
+        sent.extend(batch.markers.iter().map(|marker| format!("{marker:?}")));
     }
-    told
+    sent
 }
 
 /// Whoever fills a feed waits for the lock and for what it does itself, and never for the whole of
-/// what waits: not for changes of the group that nobody has read, and not for a table that is told
+/// what waits: not for changes of the group that nobody has read, and not for a table that is sent
 /// again.
 #[test]
 fn no_call_handles_all_that_waits() {
@@ -168,13 +168,13 @@ fn no_call_handles_all_that_waits() {
         }]);
     });
     watched("End-of-RIB", &|| feed.end_of_rib(Family::Ipv4));
-    let told = read(&feed);
+    let sent = read(&feed);
     let (ends, routes): (Vec<String>, Vec<String>) =
-        told.into_iter().partition(|what| what != "shared");
+        sent.into_iter().partition(|what| what != "shared");
     assert!(!routes.is_empty());
     assert_eq!(ends, ["-192.0.2.0/24", "192.0.2.0/24 7", "EndOfRib(Ipv4)"]);
 
-    // A table waits by prefix, and is told again: the old values are left where they are.
+    // A table waits by prefix, and is sent again: the old values are left where they are.
     for n in 0..MANY {
         feed.push(Prefix::v4((n << 8).into(), 24), Some(attrs(n)));
     }
@@ -195,7 +195,7 @@ fn no_call_handles_all_that_waits() {
     assert_eq!((pending.values.len(), pending.shared_len), (0, 0));
 }
 
-/// What comes behind shared changes is told behind them, markers and refreshes included.
+/// Values queued behind shared changes are sent behind them, markers and refreshes included.
 #[test]
 fn rfc7313_4_a_refresh_behind_shared_changes() {
     let feed = OutFeed::new();
@@ -209,9 +209,9 @@ fn rfc7313_4_a_refresh_behind_shared_changes() {
     for part in SharedUpdate::new(update) {
         feed.share(part, member);
     }
-    let told = read(&feed);
+    let sent = read(&feed);
     assert_eq!(
-        told,
+        sent,
         [
             "shared",
             "RefreshBegin(Ipv4)",

@@ -1,4 +1,4 @@
-//! What a session tells others of itself: the table, monitoring stations, people.
+//! Descriptions of a session: for the table, for monitoring stations, for users.
 
 use std::io;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn session_options(negotiated: &Negotiated) -> SessionOptions {
     }
 }
 
-/// What monitoring stations need to know of the session.
+/// Description of the session for monitoring stations.
 pub(super) fn monitored_session(up: &Up) -> MonitoredSession {
     MonitoredSession {
         local: up.ends.local,
@@ -52,7 +52,7 @@ pub(super) fn monitored_session(up: &Up) -> MonitoredSession {
     }
 }
 
-/// What the table needs to know of the session.
+/// Description of the session for the table.
 pub(super) fn session_info(peer: &PeerConfig, up: Up) -> SessionInfo {
     let Up {
         negotiated, ends, ..

@@ -49,14 +49,14 @@ pub(super) struct Link {
     pub(super) ticket: Option<Ticket>,
 }
 
-/// What a read brought.
+/// Result of one read.
 #[derive(Debug)]
 pub(super) enum Read {
     /// Some octets.
     Octets,
     /// Nothing for now.
     Nothing,
-    /// The connection has ended; with the operating system's words unless it was orderly.
+    /// The connection has ended, with the operating system's error unless the end was orderly.
     End(Option<String>),
 }
 
@@ -96,8 +96,8 @@ impl Link {
         let tried = stream.try_io(Interest::READABLE, || {
             let read = (&*SockRef::from(stream)).read(chunk)?;
             count = Some(read);
-            // Less than there was room for is all there is: to ask once more, only to hear that,
-            // can be spared.
+            // A short read has emptied the socket buffer; a second read would only return
+            // WouldBlock.
             if read > 0 && read < chunk.len() {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
@@ -275,7 +275,7 @@ mod tests {
         link.outbox().resize(64 << 20, 0);
         link.flush(Instant::now());
         assert!(link.wants_write() && link.stalled().is_some());
-        // What is unread makes the kernel reset the connection.
+        // The kernel resets a connection that is closed with unread octets.
         drop(other);
         let end = async {
             while link.wants_write() {

@@ -1,4 +1,4 @@
-//! What a session counts and logs of its peer.
+//! Counters and log lines of a session about its peer.
 
 use tracing::warn;
 
@@ -14,8 +14,8 @@ use crate::wire::{self, Message};
 use crate::wire::{HEADER_LEN, Kind};
 
 impl Session {
-    /// What the machine sends, as whole messages: counts them, and tells the core of a
-    /// NOTIFICATION.
+    /// Counts the messages that the machine sends (`octets` are whole messages), and reports a
+    /// NOTIFICATION to the core.
     pub(super) fn note_sent(&mut self, octets: &[u8]) {
         self.counters.sent(octets);
         let kind = octets.get(HEADER_LEN - 1).copied();

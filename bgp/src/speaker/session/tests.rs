@@ -74,7 +74,7 @@ async fn twenty_thousand_bad_updates_write_ten_lines_and_one_summary() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let mut config = PeerConfig::new([127, 0, 0, 1].into(), Asn(64512));
     config.port = listener.local_addr().unwrap().port();
-    let (core, mut heard) = mpsc::channel(64);
+    let (core, mut from_session) = mpsc::channel(64);
     let (control, commands) = mpsc::channel(4);
     let counters = Arc::<Counters>::default();
     let task = tokio::spawn(run_session(start(config, &counters, core, commands)));
@@ -90,10 +90,13 @@ async fn twenty_thousand_bad_updates_write_ten_lines_and_one_summary() {
         });
         let mut updates = 0;
         while updates < COUNT {
-            updates += usize::from(matches!(heard.recv().await.unwrap(), ToCore::Update { .. }));
+            updates += usize::from(matches!(
+                from_session.recv().await.unwrap(),
+                ToCore::Update { .. }
+            ));
         }
         // As after a crash of the core: the session just ends.
-        drop((control, heard));
+        drop((control, from_session));
         task.await.unwrap();
         drop(writer.await.unwrap());
     };
@@ -120,7 +123,7 @@ async fn flaps_are_counted_over_the_tasks_of_a_peer() {
     let counters = Arc::<Counters>::default();
     let work = async {
         for times in 1..=4 {
-            let (core, mut heard) = mpsc::channel(64);
+            let (core, mut from_session) = mpsc::channel(64);
             let (control, commands) = mpsc::channel(4);
             let task = tokio::spawn(run_session(start(
                 config.clone(),
@@ -130,14 +133,14 @@ async fn flaps_are_counted_over_the_tasks_of_a_peer() {
             )));
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.write_all(&open()).await.unwrap();
-            while !matches!(heard.recv().await.unwrap(), ToCore::Up { .. }) {}
+            while !matches!(from_session.recv().await.unwrap(), ToCore::Up { .. }) {}
             drop(stream);
-            while !matches!(heard.recv().await.unwrap(), ToCore::Down { .. }) {}
+            while !matches!(from_session.recv().await.unwrap(), ToCore::Down { .. }) {}
             let reason = loop {
                 if let ToCore::State {
                     reason: Some(reason),
                     ..
-                } = heard.recv().await.unwrap()
+                } = from_session.recv().await.unwrap()
                 {
                     break reason;
                 }
@@ -145,7 +148,7 @@ async fn flaps_are_counted_over_the_tasks_of_a_peer() {
             assert_eq!(counters.flaps(), times);
             let waits = reason.contains("4 sessions in a row");
             assert_eq!(waits, times == 4, "{times}: {reason}");
-            drop((control, heard));
+            drop((control, from_session));
             task.await.unwrap();
         }
     };
@@ -159,7 +162,7 @@ async fn connections_from_an_address_that_is_gone_end() {
     let mut config = PeerConfig::new([127, 0, 0, 1].into(), Asn(64512));
     config.port = listener.local_addr().unwrap().port();
     config.source = Some([127, 0, 0, 7].into());
-    let (core, mut heard) = mpsc::channel(64);
+    let (core, mut from_session) = mpsc::channel(64);
     let (control, commands) = mpsc::channel(4);
     let task = tokio::spawn(run_session(start(config, &Arc::default(), core, commands)));
     let gone = |address: [u8; 4]| {
@@ -169,14 +172,14 @@ async fn connections_from_an_address_that_is_gone_end() {
     let work = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         stream.write_all(&open()).await.unwrap();
-        while !matches!(heard.recv().await.unwrap(), ToCore::Up { .. }) {}
+        while !matches!(from_session.recv().await.unwrap(), ToCore::Up { .. }) {}
         control.send(gone([127, 0, 0, 1])).await.unwrap();
-        // Behind that the session still hears its peer.
+        // Behind that the session still reads from its peer.
         stream.write_all(&bad_update()).await.unwrap();
-        while !matches!(heard.recv().await.unwrap(), ToCore::Update { .. }) {}
+        while !matches!(from_session.recv().await.unwrap(), ToCore::Update { .. }) {}
         control.send(gone([127, 0, 0, 7])).await.unwrap();
         loop {
-            match heard.recv().await.unwrap() {
+            match from_session.recv().await.unwrap() {
                 ToCore::Down { reason, .. } => break reason,
                 ToCore::State { .. } => {}
                 other => panic!("{other:?}"),
@@ -185,6 +188,6 @@ async fn connections_from_an_address_that_is_gone_end() {
     };
     let reason = tokio::time::timeout(LIMIT, work).await.unwrap();
     assert!(reason.contains("its own address is gone"), "{reason}");
-    drop((control, heard));
+    drop((control, from_session));
     task.await.unwrap();
 }

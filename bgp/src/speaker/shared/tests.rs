@@ -1,4 +1,4 @@
-//! What a member reads from the shared encoding is what it would have been told alone.
+//! A member must read from the shared encoding exactly the updates that it would get alone.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -68,7 +68,7 @@ fn format() -> Format {
     }
 }
 
-/// What a receiver understands: for each prefix the next hop and MED, or that it is gone.
+/// State of a receiver after some updates: next hop and MED by prefix, `None` when withdrawn.
 type Told = BTreeMap<Prefix, Option<(Option<IpAddr>, Option<u32>)>>;
 
 fn read(mut octets: BytesMut) -> Told {
@@ -85,8 +85,8 @@ fn read(mut octets: BytesMut) -> Told {
             }
             for prefix in update.announced {
                 let attrs = update.attrs.as_ref().unwrap();
-                let told = Some((attrs.next_hop, attrs.med));
-                assert!(seen.insert(prefix, told).is_none(), "{prefix} twice");
+                let update = Some((attrs.next_hop, attrs.med));
+                assert!(seen.insert(prefix, update).is_none(), "{prefix} twice");
             }
         }
     }
@@ -124,7 +124,7 @@ fn update((_, prefix, route): Step) -> Update {
     }
 }
 
-/// A change of so many prefixes, and a member that is told of them.
+/// A change of `prefixes` prefixes, and a member that is sent them.
 pub(in crate::speaker) fn change_of(prefixes: u32) -> (GroupUpdate, Member) {
     let now = Instant::now();
     let mut rib = reflector(now);
@@ -192,13 +192,13 @@ fn who_sent_all_of_a_change_is_told_nothing() {
         panic!("one group");
     };
     let shared: Vec<_> = SharedUpdate::new(group.clone()).collect();
-    let told: Vec<bool> = group
+    let concerned: Vec<bool> = group
         .members
         .iter()
         .map(|m| shared[0].concerns(m))
         .collect();
     assert_eq!(
-        told.iter().filter(|told| **told).count(),
+        concerned.iter().filter(|concerned| **concerned).count(),
         usize::from(CLIENTS) - 1
     );
 }

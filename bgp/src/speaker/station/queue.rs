@@ -1,5 +1,5 @@
-//! Octets on their way to a station. Whoever fills it never waits; beyond the limit everything in
-//! it is thrown away, and the connection with it.
+//! Send queue towards a station. The writer never waits; beyond the limit the queue is dropped
+//! together with the connection.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ struct Inner {
     overrun: bool,
 }
 
-/// What is next to do.
+/// Next action of the task that writes to the station.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::speaker) enum Next {
     /// Write these.

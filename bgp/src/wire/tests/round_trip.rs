@@ -215,7 +215,7 @@ fn an_open() -> impl Strategy<Value = Open> {
         })
 }
 
-/// What a stream of UPDATEs says, as one.
+/// Merges a stream of UPDATEs into one.
 pub(super) fn merged(messages: Vec<Message>) -> Update {
     let mut all = Update::default();
     for message in messages {

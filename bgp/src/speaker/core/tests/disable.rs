@@ -3,9 +3,9 @@
 use super::*;
 
 async fn cease_text(session: &mut Played) -> String {
-    let told = session.start.control.recv().await.unwrap();
-    let ToSession::Shutdown(Shutdown::Cease { subcode, text }) = told else {
-        panic!("{told:?}")
+    let order = session.start.control.recv().await.unwrap();
+    let ToSession::Shutdown(Shutdown::Cease { subcode, text }) = order else {
+        panic!("{order:?}")
     };
     assert_eq!(subcode, 2, "Administrative Shutdown");
     text

@@ -11,9 +11,9 @@ impl Stage {
 }
 
 async fn cease(session: &mut Played) -> (u8, String) {
-    let told = session.start.control.recv().await.unwrap();
-    let ToSession::Shutdown(Shutdown::Cease { subcode, text }) = told else {
-        panic!("{told:?}")
+    let order = session.start.control.recv().await.unwrap();
+    let ToSession::Shutdown(Shutdown::Cease { subcode, text }) = order else {
+        panic!("{order:?}")
     };
     (subcode, text)
 }
@@ -131,9 +131,9 @@ async fn soft_out_announces_again_and_soft_in_asks_or_filters() {
     let mut config = config(&[2]);
     config.originate.insert(prefix(9), Origination::default());
     let (stage, mut sessions) = Stage::established(config.clone()).await;
-    assert_eq!(sessions[0].told().await.announced.len(), 1);
+    assert_eq!(sessions[0].next_batch().await.announced.len(), 1);
     stage.order(2, PeerCommand::SoftOut).await.unwrap();
-    assert_eq!(sessions[0].told().await.announced[0].1, [prefix(9)]);
+    assert_eq!(sessions[0].next_batch().await.announced[0].1, [prefix(9)]);
     // The played session has not agreed on route refresh.
     let done = stage.order(2, PeerCommand::SoftIn).await.unwrap();
     assert!(done.contains("import filters again"), "{done}");
@@ -237,8 +237,8 @@ async fn prefixes_advertised_are_counted_by_family() {
         let counts = both.map(|family| of(family).advertised);
         (counts, detail.advertised)
     };
-    // What is advertised is decided a slice at a time.
-    sessions[0].told().await;
+    // Exports are decided a slice at a time.
+    sessions[0].next_batch().await;
     assert_eq!(advertised(&stage).await, ([Some(1), None], 1), "one family");
     sessions[0].down(false).await;
     stage.peer(2, |peer| peer.state == SessionState::Idle).await;
@@ -247,8 +247,8 @@ async fn prefixes_advertised_are_counted_by_family() {
     stage.established_peer(2).await;
     let mut all = Vec::new();
     while all.len() < 3 {
-        let told = sessions[0].told().await.announced.into_iter();
-        all.extend(told.flat_map(|(_, prefixes)| prefixes));
+        let batch = sessions[0].next_batch().await.announced.into_iter();
+        all.extend(batch.flat_map(|(_, prefixes)| prefixes));
     }
     assert_eq!(advertised(&stage).await, ([Some(1), Some(2)], 3));
     sessions.clear();
