@@ -1,5 +1,5 @@
-//! What the CNI plugin asks the node's process: are the pod's addresses announced, are addresses in
-//! use? One question and one answer on the admin socket.
+//! Questions of the CNI plugin to the node's process: are the pod's addresses announced, are
+//! addresses in use?
 
 use std::net::IpAddr;
 
@@ -23,12 +23,12 @@ pub struct AwaitAnnouncement {
 /// The answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announcement {
-    /// What is announced for the addresses: their block, or a borrowed address by itself. An
-    /// address of a pool that is not exported has nothing here, and nothing is waited for.
+    /// Announced prefixes that cover the addresses: their block, or a borrowed address by itself.
+    /// An address of a pool that is not exported has nothing here, and nothing is waited for.
     pub prefixes: Vec<Prefix>,
     /// Established sessions on which it went out.
     pub sessions: usize,
-    /// What was still missing when the time was over; absent when all is announced.
+    /// Reason why the wait ended without success, as a sentence; absent when all is announced.
     pub missing: Option<String>,
 }
 

@@ -12,7 +12,7 @@ use crate::names::{HandleId, NodeName};
 use crate::net::Prefix;
 use crate::resource::{Invalid, null_default};
 
-/// Who holds a block: `host:NODE` or `virtual:NAME`.
+/// Holder of a block: `host:NODE` or `virtual:NAME`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// A node.
@@ -68,7 +68,7 @@ pub struct Block {
     /// Free ordinals, first in first out: taken from the head, freed to the tail.
     #[serde(default, deserialize_with = "null_default")]
     pub unallocated: Vec<usize>,
-    /// Who holds addresses, shared by allocations with equal content.
+    /// Holders of addresses, shared by allocations with equal content.
     #[serde(default, deserialize_with = "null_default")]
     pub attributes: Vec<AllocationAttribute>,
     /// Grows with each change; starts at the creation time in nanoseconds, hence above 2^53.
@@ -100,7 +100,7 @@ pub const ENDPOINT_ATTRIBUTE: &str = "caracal-endpoint";
 /// nothing is known here, and it has no WorkloadEndpoint.
 pub const DELEGATED_ATTRIBUTE: &str = "caracal-delegated";
 
-/// Who holds an address.
+/// Holder of an address.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AllocationAttribute {
     /// The handle through which the address was taken.

@@ -28,7 +28,7 @@ pub enum Key {
     },
     /// An IPAM block.
     Block(Prefix),
-    /// Who claims a block.
+    /// The claim of an owner on a block.
     Affinity(Owner, Prefix),
     /// An IPAM handle.
     Handle(HandleId),

@@ -7,11 +7,12 @@
 //!
 //! # Rooms
 //!
-//! What every crate needs is at the root. Six rooms hold what belongs together: [`net`] (prefixes
-//! and the underlay; all that the speaker knows of this crate, with [`merge_join`]), [`resource`]
-//! (Calico's resources and the table of their fields), [`ipam`] (blocks, affinities, handles),
-//! [`txn`] (reads and transactions, whatever the datastore), [`code`] (codes of everything that can
-//! be wrong) and [`status`] (what a node says about itself). An item has one path.
+//! Items that every crate needs are at the root. Six rooms hold what belongs together: [`net`]
+//! (prefixes and the underlay; all that the speaker knows of this crate, with [`merge_join`]),
+//! [`resource`] (Calico's resources and the table of their fields), [`ipam`] (blocks, affinities,
+//! handles), [`txn`] (reads and transactions, whatever the datastore), [`code`] (codes of
+//! everything that can be wrong) and [`status`] (what a node says about itself). An item has one
+//! path.
 //!
 //! # Order of calls
 //!
@@ -62,7 +63,7 @@ pub mod status;
 mod time;
 pub mod txn;
 
-// What identifies things, and where they are stored.
+// Identity of things, and their keys in the datastore.
 pub use keys::{
     CALICO_ROOT, DocumentKind, Key, KeyError, affinity_prefix, blocks_prefix, documents_prefix,
     handles_prefix, ipam_prefix, kind_prefix, resources_prefix,
@@ -76,11 +77,11 @@ pub use snapshot::{
     StoredEndpoints, StoredLineError, Versioned,
 };
 
-// What people write.
+// Validation of resources that users write.
 pub use schema::{Schema, Target, WriteRule};
 pub use selector::{Selector, SelectorError};
 
-// What plugins ask their node.
+// Questions of plugins to their node.
 pub use announcement::{Announcement, AskInUse, AwaitAnnouncement, InUse};
 
 // Maps that planning and diffing walk.

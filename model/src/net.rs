@@ -115,7 +115,7 @@ pub enum PrefixError {
     /// The length exceeds the family's bits.
     #[error("prefix length {len} is too long for {family}; at most {max}", max = family.bits())]
     Length {
-        /// What was seen.
+        /// The length in the text.
         len: u8,
         /// Family of the address.
         family: Family,

@@ -44,9 +44,9 @@ pub struct SelectorError {
     pub text: String,
     /// Column, counted in characters from 1.
     pub column: usize,
-    /// What could stand there.
+    /// Tokens that would be valid there.
     pub expected: &'static str,
-    /// What stands there.
+    /// Token found there.
     pub found: String,
 }
 
@@ -104,7 +104,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// What is left, without leading blanks.
+    /// Rest of the text without leading blanks.
     fn peek(&mut self) -> &'a str {
         self.rest = self.rest.trim_start();
         self.rest

@@ -84,7 +84,7 @@ pub struct InvalidValue {
     pub kept_last_good: bool,
 }
 
-/// What [`Snapshot::apply`] did.
+/// Result of [`Snapshot::apply`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Applied {
     /// The snapshot differs from before.
@@ -139,8 +139,8 @@ pub struct Snapshot {
     pub documents: SharedMap<(DocumentKind, String, String), Versioned<Value>>,
     /// Policies that nobody enforces ([`policy::POLICY_KINDS`]).
     pub policies: policy::Policies,
-    /// What there is to know about fields of the values in use, by path: unknown ones, and known
-    /// ones without effect.
+    /// Notes on fields of the values in use, by path: unknown fields, and known ones without
+    /// effect.
     pub notes: SharedMap<String, Vec<Note>>,
     /// Values that do not parse, by path.
     pub invalid: SharedMap<String, InvalidValue>,
@@ -181,7 +181,7 @@ fn set<K: Ord + Clone, T>(
     }
 }
 
-/// What storing a value did.
+/// Effect of storing a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Effect {
     Change,
@@ -350,7 +350,7 @@ impl Snapshot {
         })
     }
 
-    /// What is wrong with the data, one entry a key, a field, and a kind of policy.
+    /// Problems of the data: one entry a key, a field, and a kind of policy.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
         let invalid = self.invalid.iter().map(|(path, entry)| Problem {

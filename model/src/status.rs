@@ -1,5 +1,4 @@
-//! What a node says of itself: the answer of `caracal status -o json`. Stable, documented,
-//! additive.
+//! Status of a node: the answer of `caracal status -o json`. Stable, documented, additive.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -54,7 +53,7 @@ pub struct Status {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkStatus {
-    /// What is done: `run import filters again`.
+    /// Description of the work: `run import filters again`.
     pub what: String,
     /// For which peer, if for one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -138,7 +137,7 @@ pub struct PeerStatus {
     /// Errors since the start, by kind.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub errors: BTreeMap<String, u64>,
-    /// What is wrong with the session although it is up.
+    /// Warning about the session although it is up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
     /// Prefixes received.
@@ -149,7 +148,7 @@ pub struct PeerStatus {
     pub advertised: usize,
     /// True while the peer's routes are kept past the end of its session (RFC 4724).
     pub stale: bool,
-    /// What BFD sees of it, where it is configured.
+    /// BFD session with the peer, where one is configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bfd: Option<BfdStatus>,
 }
@@ -160,7 +159,7 @@ pub struct PeerStatus {
 pub struct PastError {
     /// How long ago, in seconds.
     pub age_seconds: u64,
-    /// What, as a sentence.
+    /// Description of the error, as a sentence.
     pub text: String,
 }
 

@@ -1,7 +1,7 @@
-//! What a datastore can be asked, as values: consistent reads and compare-and-swap transactions.
-//! Cores produce these; a shell carries them to etcd.
+//! Requests to a datastore as values: consistent reads and compare-and-swap transactions. Cores
+//! produce these; a shell carries them to etcd.
 
-/// What to read: one key or everything below a prefix.
+/// Keys to read: one key or everything below a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Range {
     /// One key.

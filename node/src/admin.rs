@@ -66,7 +66,7 @@ pub(crate) enum Request {
     Operate {
         /// Name or address.
         peer: String,
-        /// What.
+        /// Operation on the peer.
         order: PeerOrder,
     },
     /// Have a peer announce everything again (RFC 2918).
@@ -83,7 +83,7 @@ pub(crate) enum Request {
     Announced(AwaitAnnouncement),
     /// [`caracal_model::InUse`] of all endpoints in these blocks.
     InUse(AskInUse),
-    /// What the auditor finds now.
+    /// The auditor's findings now.
     Audit,
     /// A destination from the datastore to the kernel.
     ExplainPath {
@@ -109,7 +109,7 @@ pub(crate) enum Request {
     Reload,
 }
 
-/// What an operator does to a peer.
+/// Operation on a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum PeerOrder {
@@ -131,7 +131,7 @@ pub(crate) enum PeerOrder {
     SoftOut,
 }
 
-/// What became of an order; each with a sentence.
+/// Result of an operation; each with a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Outcome {
@@ -176,7 +176,7 @@ pub(crate) enum Reply {
     },
 }
 
-/// What an owner says.
+/// Answer of an owner of state.
 pub(crate) enum Answered {
     Value(Value),
     /// Many routes.
@@ -198,12 +198,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often somebody who waits is told how far the answer is.
 const PROGRESS: Duration = Duration::from_secs(1);
 
-/// Who answers.
+/// Source of the answers.
 pub(crate) trait Answer: Clone + Send + Sync + 'static {
     /// Answers one question.
     fn answer(&self, request: Request) -> impl Future<Output = Result<Answered, String>> + Send;
 
-    /// What keeps an answer waiting, as far as it moves by itself.
+    /// State of the work that an answer waits for, when it makes progress by itself.
     fn progress(&self) -> impl Future<Output = Option<String>> + Send {
         std::future::ready(None)
     }

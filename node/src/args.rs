@@ -145,7 +145,6 @@ pub(crate) struct UninstallArgs {
 #[derive(Debug, ClapArgs)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct SpeakerArgs {
-    /// What to do instead of running.
     #[command(subcommand)]
     pub(crate) command: Option<SpeakerCommand>,
     /// Run with this file; docs/speaker.md describes its statements.

@@ -32,7 +32,6 @@ pub(crate) struct Args {
     /// Form of log lines, on standard error. CARACAL_LOG=debug shows more.
     #[arg(long, global = true, value_enum, default_value_t)]
     pub(crate) log_format: LogFormat,
-    /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -60,7 +59,6 @@ pub(crate) enum Command {
     },
     /// Shows what the speaker knows.
     Bgp {
-        /// What to show.
         #[command(subcommand)]
         command: BgpCommand,
     },
@@ -85,19 +83,16 @@ pub(crate) enum Command {
     Render(RenderArgs),
     /// Places Kubernetes' Services in the datastore, for nodes to announce their addresses.
     Services {
-        /// What to do.
         #[command(subcommand)]
         command: ServicesCommand,
     },
     /// Plans and makes changes of the topology.
     Topology {
-        /// What to do.
         #[command(subcommand)]
         command: TopologyCommand,
     },
     /// Changes how a pool's traffic travels.
     Mode {
-        /// What to do.
         #[command(subcommand)]
         command: ModeCommand,
     },
@@ -105,7 +100,6 @@ pub(crate) enum Command {
     Uninstall(UninstallArgs),
     /// Asks and orders IPAM: pools, blocks and addresses.
     Ipam {
-        /// What to do.
         #[command(subcommand)]
         command: IpamCommand,
     },
@@ -119,7 +113,6 @@ pub(crate) enum Command {
     ExplainCode(ExplainCodeArgs),
     /// Orders about the datastore as a whole.
     Datastore {
-        /// What to do.
         #[command(subcommand)]
         command: DatastoreCommand,
     },
@@ -131,7 +124,6 @@ pub(crate) enum Command {
     Trace(TraceArgs),
     /// Takes a node over from Calico, and gives it back.
     Migrate {
-        /// What to do.
         #[command(subcommand)]
         command: MigrateCommand,
     },
@@ -161,7 +153,6 @@ pub(crate) enum Command {
     },
     /// Runs whole clusters in network namespaces on this machine.
     Lab {
-        /// What to do.
         #[command(subcommand)]
         command: LabCommand,
     },

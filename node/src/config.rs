@@ -32,7 +32,7 @@ pub(crate) struct Config {
     pub(crate) run_dir: PathBuf,
     /// Passwords of sessions: NAME/KEY, as Kubernetes mounts Secrets.
     pub(crate) secrets_dir: Option<PathBuf>,
-    /// What carries routes.
+    /// Source of the routes between nodes.
     pub(crate) backend: Backend,
     /// IPv4 address.
     pub(crate) ip: AddressChoice,
@@ -77,7 +77,7 @@ pub(crate) struct Config {
     pub(crate) ipam_grace: Option<Duration>,
     /// The paths to other nodes are measured.
     pub(crate) path_mtu: bool,
-    /// What the environment says about where health and metrics are served.
+    /// Settings of the environment for the health and metrics endpoints.
     pub(crate) ports: PortsEnv,
 }
 

@@ -1,6 +1,6 @@
-//! What nodes and `caracal mode apply` say to each other: while an IPPool has the annotation
-//! [`CHECK`], every node sends echoes to addresses of the pool on other nodes and reports which of
-//! them are answered. Shapes and keys only.
+//! Protocol between nodes and `caracal mode apply`: while an IPPool has the annotation [`CHECK`],
+//! every node sends echoes to addresses of the pool on other nodes and reports which of them are
+//! answered. Shapes and keys only.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ pub(crate) fn report_path(node: &NodeName) -> String {
     format!("{REPORTS}{node}")
 }
 
-/// What a node sees, its kernel being in step with the pool.
+/// Report of a node whose kernel is in step with the pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ModeCheckReport {
@@ -34,7 +34,7 @@ pub(crate) struct ModeCheckReport {
     pub(crate) nodes: BTreeMap<NodeName, Answer>,
 }
 
-/// What came back from one other node.
+/// Result of the echoes to one other node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Answer {

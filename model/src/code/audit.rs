@@ -110,7 +110,7 @@ impl AuditCode {
         self.entry().grace
     }
 
-    /// What to do about it.
+    /// Remedy: the command or change that repairs it.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         self.entry().remedy

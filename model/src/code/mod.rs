@@ -85,16 +85,16 @@ impl Reporter {
 pub struct Entry {
     /// The code as it is printed.
     pub code: &'static str,
-    /// Who prints it.
+    /// Component that prints it.
     pub reporter: Reporter,
     /// Its severity; of several, the worst.
     pub severity: Severity,
     /// Age from which the fault counts: the node repairs it by itself within this time, or it is a
     /// normal step of a change. Zero where the reporter does not age faults.
     pub grace: Duration,
-    /// What is wrong.
+    /// Description of the fault.
     pub meaning: &'static str,
-    /// What to do about it.
+    /// Remedy: the command or change that repairs it.
     pub remedy: &'static str,
 }
 

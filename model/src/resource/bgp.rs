@@ -179,7 +179,8 @@ pub struct BgpConfigurationSpec {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub service_load_balancer_ips: Vec<CidrEntry>,
-    /// Who programs routes to other nodes.
+    /// Component that programs routes to other nodes (Calico's values; overrides
+    /// FelixConfiguration).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program_cluster_routes: Option<String>,
     /// Kernel metric of a normal route; 1024 when absent.

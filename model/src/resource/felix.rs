@@ -27,7 +27,7 @@ pub struct FelixConfigurationSpec {
     /// MTU of `vxlan.calico`; zero = automatic.
     #[serde(default, rename = "vxlanMTU", skip_serializing_if = "Option::is_none")]
     pub vxlan_mtu: Option<u32>,
-    /// Who programs routes to other nodes.
+    /// Component that programs routes to other nodes (Calico's values).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program_cluster_routes: Option<String>,
     /// `IPPoolsOnly` or `IPPoolsAndHostIPs`.

@@ -57,7 +57,7 @@ impl<'de> Deserialize<'de> for EncapMode {
     }
 }
 
-/// What the addresses of a pool may be used for.
+/// Permitted use of a pool's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum AllowedUse {
     /// Pods.

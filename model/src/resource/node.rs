@@ -55,7 +55,7 @@ pub struct NodeSpec {
         skip_serializing_if = "Option::is_none"
     )]
     pub vxlan_tunnel_mac_addr_v6: Option<String>,
-    /// What an orchestrator calls this node.
+    /// References to this node in orchestrators.
     #[serde(
         default,
         deserialize_with = "null_default",

@@ -80,7 +80,7 @@ fn scalar(holds: Type, shown: &str, value: &Value, faults: &mut Vec<Invalid>) {
     }
 }
 
-/// What a value of this type has to be, when it is not.
+/// Checks the type of a value; the error is the expected form as text.
 fn fits(holds: Type, value: &Value) -> Result<(), String> {
     let expect = |good: bool, what: &str| if good { Ok(()) } else { Err(what.to_owned()) };
     match holds {

@@ -9,7 +9,7 @@ use crate::net::{Family, Prefix};
 use crate::resource::{Invalid, Kind};
 use crate::snapshot::Snapshot;
 
-/// What a change would do to fields that cannot be changed.
+/// Changes of immutable fields, one entry each.
 pub(super) fn immutable(kind: Kind, stored: &Value, new: &Value) -> Vec<Invalid> {
     let mut faults = Vec::new();
     for rule in of(kind).unwrap_or_default() {
@@ -39,7 +39,7 @@ fn value(kind: Kind, path: &str, resource: &Value) -> Value {
     found.cloned().unwrap_or_default()
 }
 
-/// What stands against a resource in the rest of the cluster. `snapshot` holds pools and blocks.
+/// Conflicts of a resource with other resources of the cluster. `snapshot` holds pools and blocks.
 pub(super) fn conflicts(kind: Kind, name: &str, new: &Value, snapshot: &Snapshot) -> Vec<Invalid> {
     let cidr = at(new, "spec.cidr").and_then(Value::as_str);
     let Some(cidr) = cidr.and_then(|text| Prefix::parse_strict(text).ok()) else {

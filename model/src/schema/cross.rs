@@ -86,7 +86,7 @@ fn ip_pool(pool: &Value, no: &mut impl FnMut(String)) {
     }
 }
 
-/// What only the cluster's BGPConfiguration may say.
+/// Fields that only the BGPConfiguration `default` may have.
 const CLUSTER_ONLY: [&str; 7] = [
     "asNumber",
     "nodeToNodeMeshEnabled",

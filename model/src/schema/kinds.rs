@@ -1,15 +1,15 @@
-//! What kinds are called on the command line, and who may write them.
+//! Names of kinds on the command line, and which kinds users may write.
 
 use crate::resource::Kind;
 
-/// What can be asked for: a kind of resource, or one of IPAM's, which nobody writes by hand.
+/// Object of a command: a kind of resource, or one of IPAM's read-only kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// A resource.
     Resource(Kind),
     /// IPAM's blocks.
     IpamBlock,
-    /// Who holds which block.
+    /// IPAM's block affinities.
     BlockAffinity,
     /// IPAM's handles: the addresses of one container.
     IpamHandle,

@@ -2,8 +2,8 @@
 //! required, what defaults they have, and which may not change. One table per kind; `caracal apply`
 //! and its sisters validate against it.
 //!
-//! What a field *does* here is another question, answered by [`crate::resource::fields`]; a test
-//! holds the field names of both tables against each other.
+//! The *effect* of a field in Caracal is in [`crate::resource::fields`]; a test compares the field
+//! names of both tables.
 
 mod check;
 mod cluster;
@@ -62,13 +62,13 @@ impl Schema {
         without_effect(self.0, resource)
     }
 
-    /// What a change would do to fields that cannot be changed.
+    /// Changes of immutable fields, one entry each.
     #[must_use]
     pub fn immutable(self, stored: &Value, new: &Value) -> Vec<Invalid> {
         immutable(self.0, stored, new)
     }
 
-    /// What stands against a resource in the rest of the cluster. `snapshot` holds pools and
+    /// Conflicts of a resource with other resources of the cluster. `snapshot` holds pools and
     /// blocks.
     #[must_use]
     pub fn conflicts(self, name: &str, new: &Value, snapshot: &Snapshot) -> Vec<Invalid> {
@@ -92,8 +92,8 @@ impl Schema {
         keep_identity(stored, document);
     }
 
-    /// What a document of a Node says against the node's own addresses: the node sets them, and its
-    /// sessions are between them. One sentence each.
+    /// Differences between the addresses in a document of a Node and the stored ones: the node sets
+    /// them, and its sessions use them. One sentence each.
     #[must_use]
     pub fn other_addresses(stored: &Value, document: &Value) -> Vec<String> {
         other_addresses(stored, document)

@@ -1,4 +1,4 @@
-//! What of a resource is not its writer's: identity, what a node says about itself, and defaults.
+//! Parts of a resource that its writer does not own: identity, status set by a node, and defaults.
 
 use serde_json::{Map, Value};
 
@@ -19,7 +19,7 @@ const SERVERS_OWN: [&str; 6] = [
     "managedFields",
 ];
 
-/// What `--export` leaves out of `metadata`.
+/// Fields of `metadata` that `--export` omits.
 const NOT_EXPORTED: [&str; 5] = [
     "uid",
     "resourceVersion",
@@ -74,8 +74,8 @@ pub(super) fn keep(kind: Kind, stored: &Value, document: &mut Value) {
     }
 }
 
-/// What a document of a Node says against the node's own addresses: the node sets them, and its
-/// sessions are between them. One sentence each.
+/// Differences between the addresses in a document of a Node and the stored ones: the node sets
+/// them, and its sessions use them. One sentence each.
 pub(super) fn other_addresses(stored: &Value, document: &Value) -> Vec<String> {
     let mut faults = Vec::new();
     for pointer in NODES_OWN {

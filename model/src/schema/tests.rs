@@ -405,7 +405,7 @@ proptest! {
         }
     }
 
-    /// What is written is a fixed point: exported, completed and written again it is the same.
+    /// A written resource is a fixed point: exported, completed and written again it is the same.
     #[test]
     fn defaults_and_export_are_a_fixed_point(
         block in 20_u8..=32, nat in any::<bool>(), mode in 0..3_usize, selector in any::<bool>()

@@ -1,4 +1,4 @@
-//! What a field may hold.
+//! Types of fields.
 
 use crate::net::Family;
 
@@ -52,11 +52,11 @@ pub(super) enum Type {
 pub(super) struct Rule {
     /// Its path below the resource without indices of lists, as `spec.exportV4.cidr`.
     pub(super) path: &'static str,
-    /// What it may hold.
+    /// Type of its value.
     pub(super) holds: Type,
     /// True when it has to be there, in each mapping that could hold it.
     pub(super) required: bool,
-    /// What it is when nobody says, as JSON; written into the resource as Calico's clients do.
+    /// Default as JSON; written into the resource as Calico's clients do.
     pub(super) default: Option<&'static str>,
     /// Why it cannot be changed.
     pub(super) immutable: Option<&'static str>,

@@ -1,6 +1,6 @@
-//! What a snapshot keeps of other nodes: of an endpoint where it is and with which addresses, of a
-//! block what [`KnownBlock`] says, of a node's name one copy. A cluster has as many of them as it
-//! has pods, and every node of it hears of each.
+//! Data of other nodes in a snapshot: of an endpoint its node and addresses, of a block a
+//! [`KnownBlock`], of a node's name one copy. A cluster has as many of them as it has pods, and
+//! every node of it hears of each.
 
 use std::net::IpAddr;
 use std::sync::Arc;

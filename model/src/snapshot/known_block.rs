@@ -1,7 +1,7 @@
-//! What a snapshot keeps of a block. The value in etcd names who holds each address; parsed, one
-//! block takes 30 kB, and every node of a cluster would hold all of them. Routes, announcements and
-//! counts need to know who owns the block, how much of it is in use, and who else uses addresses of
-//! it: some hundred octets.
+//! Compact form of a block in a snapshot. The value in etcd names who holds each address; parsed,
+//! one block takes 30 kB, and every node of a cluster would hold all of them. Routes, announcements
+//! and counts need to know who owns the block, how much of it is in use, and who else uses
+//! addresses of it: some hundred octets.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ use crate::net::Prefix;
 pub struct KnownBlock {
     /// The range.
     pub cidr: Prefix,
-    /// Who holds it.
+    /// Node or virtual owner that the block belongs to.
     #[serde(default, with = "owner_text", skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
     /// Allocated addresses, cooling ones included.

@@ -72,7 +72,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Secondary<'a> {
     }
 }
 
-/// What is kept of the block under a key, for a node; without one it is kept whole.
+/// Compact form of the block under a key, for a node; without a node the whole block.
 pub(super) fn block(
     key: Prefix,
     value: &[u8],
@@ -157,7 +157,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is read of a value is what is kept of the whole of it.
+        /// Reading a value in part must give the compact form of the whole value.
         #[test]
         fn what_is_read_is_what_is_kept_of_the_whole(
             owner in proptest::option::of(prop_oneof!["host:a", "host:b", "virtual:load-balancer"]),

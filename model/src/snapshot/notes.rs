@@ -1,5 +1,4 @@
-//! What there is to know about the fields of the values in a snapshot: mistakes, and fields without
-//! effect.
+//! Notes on the fields of the values in a snapshot: mistakes, and fields without effect.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +8,12 @@ use crate::keys::Key;
 use crate::resource::Kind;
 use crate::resource::fields::{self, Note};
 
-/// What the value of IPAM's own key is called.
+/// Name of the value under IPAM's own key, in messages.
 const IPAM_CONFIGURATION: &str = "IPAM configuration";
 
 impl Snapshot {
-    /// What there is to know about the fields of a value that was just stored. Endpoints, of which
-    /// there are many, are not parsed a second time: what has no place in their type is looked at.
+    /// Notes on the fields of a value that was just stored. Endpoints, of which there are many, are
+    /// not parsed a second time: what has no place in their type is looked at.
     pub(super) fn notes_of(&self, path: &str, value: Option<&[u8]>) -> Vec<Note> {
         let (Some(value), Ok(key)) = (value, Key::parse(path)) else {
             return Vec::new();
@@ -41,7 +40,7 @@ impl Snapshot {
         }
     }
 
-    /// What there is to know about the fields of one value.
+    /// Notes on the fields of one value, as problems.
     #[must_use]
     pub fn field_problems(&self, path: &str) -> Vec<Problem> {
         let kind = match Key::parse(path) {
@@ -54,8 +53,8 @@ impl Snapshot {
             .collect()
     }
 
-    /// What there is to know about fields: one entry a field, of endpoints one for all that have
-    /// it.
+    /// Notes on the fields of all values, as problems: one entry a field, of endpoints one for all
+    /// that have it.
     pub(super) fn all_field_problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut endpoints: BTreeMap<_, (&str, &Note, usize)> = BTreeMap::new();

@@ -10,7 +10,7 @@ use crate::code::ProblemCode;
 pub struct Problem {
     /// Its code.
     pub code: ProblemCode,
-    /// What it is about: an etcd key, a peer's name, a device.
+    /// Subject: an etcd key, a peer's name, a device.
     pub subject: String,
     /// One sentence: what was seen and what follows.
     pub reason: String,

@@ -39,8 +39,8 @@ pub enum StoredLineError {
     },
 }
 
-/// Whose endpoints are stored. Routes lead to blocks, so others' endpoints are needed only where
-/// they have routes of their own.
+/// Nodes whose endpoints are stored. Routes lead to blocks, so others' endpoints are needed only
+/// where they have routes of their own.
 #[derive(Clone, Copy, Debug)]
 pub enum StoredEndpoints<'a> {
     /// Those of one node.
@@ -144,8 +144,8 @@ impl<W: io::Write> Lines<'_, W> {
     }
 }
 
-/// What stands beside the reference to a secret is most likely the secret. No plan reads fields
-/// that are unknown.
+/// Unknown fields beside the reference to a secret are most likely the secret itself. No plan reads
+/// fields that are unknown.
 fn forget_others(password: &mut Option<PasswordRef>) {
     if let Some(password) = password {
         password.extra.clear();

@@ -1,4 +1,4 @@
-//! What a snapshot keeps, and how it answers.
+//! Content of a snapshot, and its queries.
 #![allow(clippy::unwrap_used)]
 
 use super::*;

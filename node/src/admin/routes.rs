@@ -149,7 +149,7 @@ pub(crate) async fn mrt(speaker: &SpeakerHandle, file: &Path) -> Result<Value, S
     };
     let written: Result<usize, String> = written.await;
     if written.is_err() {
-        // What is there of it is of no use; it may never have been made.
+        // A partial file is useless; it may never have been created.
         let _removed = tokio::fs::remove_file(&part).await;
     }
     to_value(&written?)

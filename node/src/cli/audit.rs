@@ -65,7 +65,7 @@ fn severity(finding: &Finding) -> String {
     }
 }
 
-/// What happened to a finding between two questions.
+/// Change of a finding between two reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Found,
@@ -85,7 +85,7 @@ impl Event {
 
 type Known = BTreeMap<(String, String), Finding>;
 
-/// What changed from one report to the next.
+/// Changes from one report to the next.
 fn changes(known: &Known, now: &Known) -> Vec<(Event, Finding)> {
     let mut events = Vec::new();
     for (key, finding) in now {

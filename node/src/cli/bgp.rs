@@ -348,7 +348,7 @@ mod tests {
 
     use super::*;
 
-    /// What is read from a line is what was written into it, for each status.
+    /// Parsing a printed row must give the status it was printed from.
     #[test]
     fn a_row_says_what_the_route_said() {
         let by = DecidedBy {

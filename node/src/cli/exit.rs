@@ -1,7 +1,7 @@
 //! Exit codes beside 0 (success), 1 (an error, with its reason on standard error) and 2 (a command
 //! line that cannot be read), for every command: docs/cli.md.
 
-/// What was asked for does not exist.
+/// The requested object does not exist.
 pub(crate) const NOT_FOUND: u8 = 3;
 /// The answer is there, and says that something is wrong.
 pub(crate) const DEGRADED: u8 = 4;

@@ -33,7 +33,7 @@ const SECRETS: [(&str, &str); 3] = [
 /// The plugin's two names.
 const PLUGINS: [&str; 2] = ["caracal-cni", "caracal-ipam"];
 
-/// What is installed where.
+/// Programs and files to install, and their directories.
 #[derive(Debug, PartialEq, Eq)]
 struct Plan {
     bin_dir: PathBuf,
@@ -54,7 +54,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
         .collect();
     let plan = Plan::from_env(&Env::new(&vars))?;
-    // What runs is what is installed, even when the file's name has another meaning by now.
+    // Install the running executable itself, even if its path now names another file.
     install(&plan, Path::new("/proc/self/exe"))?;
     Ok(ExitCode::SUCCESS)
 }

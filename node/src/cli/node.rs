@@ -93,7 +93,7 @@ fn take_over(name: Option<String>, output: Output) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// What was ordered.
+/// Arguments of a removal.
 pub(super) struct Order {
     pub(super) node: NodeName,
     pub(super) force: bool,
@@ -119,7 +119,7 @@ impl Order {
     }
 }
 
-/// What became of an order.
+/// Result of a removal.
 pub(super) enum Removed {
     /// All of the node is gone.
     Done(Remains),
@@ -129,7 +129,7 @@ pub(super) enum Removed {
     Changed(String),
 }
 
-/// What was left of a node.
+/// Remains of a removed node.
 pub(super) struct Remains {
     pub(super) left: ReleasedNode,
     /// Keys of resources, endpoints and leases.

@@ -1,4 +1,4 @@
-//! What `-o` and `--watch` mean, for every command (docs/cli.md).
+//! `-o` and `--watch` of every command (docs/cli.md).
 
 use std::io::{IsTerminal, Write, stdout};
 use std::process::ExitCode;

@@ -168,7 +168,8 @@ fn print(status: &Status, output: Output) {
     }
 }
 
-/// What is wrong with the session; why there is none, or what ended the last one, told as past.
+/// Warning of the session; else the reason why there is none, or why the last one ended (in the
+/// past tense).
 fn info(peer: &PeerStatus) -> String {
     if let Some(warning) = &peer.warning {
         return warning.clone();

@@ -1,4 +1,4 @@
-//! What the program says of itself: version, completions, manual pages.
+//! Commands about the program itself: version, completions, manual pages.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -23,7 +23,7 @@ pub(crate) struct Ports {
     pub(crate) metrics: Option<SocketAddr>,
 }
 
-/// What one source says about one of the two; `None` = nothing.
+/// Settings of one source for one of the two endpoints; `None` = not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Said {
     enabled: Option<bool>,
@@ -139,7 +139,7 @@ fn port(text: &str) -> Option<u16> {
     text.parse::<u16>().ok().filter(|port| *port > 0)
 }
 
-/// What a FelixConfiguration says.
+/// Settings of a FelixConfiguration.
 fn said(
     fields: &Map<String, Value>,
     [enabled, address, number]: [&str; 3],

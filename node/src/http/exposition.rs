@@ -13,7 +13,7 @@ pub(crate) struct Family {
     name: &'static str,
     kind: Kind,
     help: &'static str,
-    /// What Calico's and other programs call it, for `/metrics/upstream`.
+    /// Name in Calico and other programs, for `/metrics/upstream`.
     upstream: Option<&'static str>,
     samples: Vec<Sample>,
 }
@@ -101,7 +101,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// What an `Accept` header asks for: OpenMetrics when it is named and not refused.
+    /// Format requested by an `Accept` header: OpenMetrics when it is named and not refused.
     pub(crate) fn wanted(accept: &str) -> Self {
         let named = accept.split(',').any(|range| {
             let mut parts = range.split(';').map(str::trim);

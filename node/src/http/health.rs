@@ -1,4 +1,4 @@
-//! What a probe is told: each check with its reason, never a bare "no".
+//! Answer of a probe: each check with its reason, never a bare "no".
 
 /// The checks of a probe, in the order in which they were made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -8,9 +8,9 @@ pub(crate) struct HealthReport {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Check {
-    /// What is checked; the same word in the probe's answer and in `caracal_ready{check=…}`.
+    /// Name of the check, as in the probe's answer and in `caracal_ready{check=…}`.
     pub(crate) name: &'static str,
-    /// What is so, or why it fails.
+    /// The state, or why the check fails.
     pub(crate) verdict: Result<String, String>,
 }
 

@@ -49,7 +49,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Time between tries to take the port.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Who knows how the process is.
+/// Source of health and metrics.
 pub(crate) trait Observe: Clone + Send + Sync + 'static {
     /// Whether its tasks turn; when not, a restart may help.
     fn live(&self) -> impl Future<Output = HealthReport> + Send;
@@ -59,7 +59,7 @@ pub(crate) trait Observe: Clone + Send + Sync + 'static {
     fn metrics(&self) -> impl Future<Output = Vec<Family>> + Send;
 }
 
-/// What an owner of state answers, unless it is hung.
+/// Waits for the answer of an owner of state, with a time limit.
 pub(crate) async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, String> {
     let answer = tokio::time::timeout(ANSWER, answer).await;
     answer.map_err(|_| format!("its task has not answered in {} s", ANSWER.as_secs()))

@@ -19,10 +19,10 @@ struct Use {
     all: usize,
 }
 
-/// What the collector has before it and behind it.
+/// Counters of the collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Collected {
-    /// What looks dead, but not for long enough yet.
+    /// Addresses that look leaked, but not for long enough yet.
     pub(crate) candidates: usize,
     /// Collections carried out since the start.
     pub(crate) reclaimed: u64,

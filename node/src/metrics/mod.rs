@@ -1,5 +1,5 @@
-//! What is counted, by who counts it. Everything here is a pure reading of a state that its owner
-//! gave away.
+//! Metrics, one file per owner of the counted state. Everything here is a pure reading of a state
+//! that its owner gave away.
 //!
 //! Cardinality is bounded whatever the size of the cluster: no series a node, prefix or mesh peer.
 //! `docs/monitoring.md` lists the names; a test compares that page, the dashboard and the alert

@@ -34,7 +34,7 @@ pub(crate) fn families() -> Vec<Family> {
     families
 }
 
-/// What proc(5) says.
+/// Fields of `/proc/self/stat` and `/proc/self/status` (proc(5)).
 #[derive(Debug, PartialEq)]
 struct Usage {
     cpu_seconds: f64,

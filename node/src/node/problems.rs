@@ -74,7 +74,7 @@ impl Reporter {
         self.replace(found);
     }
 
-    /// What this reporter has reported last.
+    /// Last problems of this reporter.
     pub(crate) fn current(&self) -> Vec<Problem> {
         self.reported.borrow().of(self.name).to_vec()
     }

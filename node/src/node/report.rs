@@ -1,5 +1,5 @@
-//! What this node reports to whoever conducts a change of the whole cluster: a key of its own in
-//! the datastore, there while the change is under way.
+//! Report of this node during a change of the whole cluster: a key of its own in the datastore,
+//! there while the change is under way.
 
 use caracal_datastore::{Store, StoreError};
 use caracal_model::txn::{Range, Txn};

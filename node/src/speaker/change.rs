@@ -1,4 +1,4 @@
-//! What a reload changed, for people and for scripts.
+//! Changes made by a reload, for users and for scripts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,7 +31,7 @@ pub(crate) struct ReloadChange {
     pub(crate) withdrawn: Vec<Prefix>,
 }
 
-/// What happens to a peer.
+/// Effect of a reload on a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Effect {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::admin::routes;
 
-/// What stands for `%N`: a speaker has one table of both families.
+/// Value of `%N`: a speaker has one table of both families.
 const TABLE: &str = "master";
 
 /// The dumps of a file, each with its task.

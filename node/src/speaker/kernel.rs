@@ -31,7 +31,7 @@ const FIRST: Duration = Duration::from_secs(2);
 /// The tables of a file.
 pub(super) type Wanted = BTreeMap<Family, KernelTable>;
 
-/// What goes wrong when tables are taken into use.
+/// Errors of taking kernel tables into use.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KernelError {
     /// The kernel cannot be asked.
@@ -87,9 +87,9 @@ pub(super) async fn local_networks(wanted: &Wanted) -> Result<LocalNetworks, Ker
 pub(super) struct Kernel {
     wanted: Wanted,
     running: Option<Running>,
-    /// What the file announces.
+    /// Routes that the file announces.
     own: watch::Sender<Arc<Own>>,
-    /// What the tables say, whichever task keeps them.
+    /// Status of the tables; this channel outlives the task that keeps them.
     status: watch::Sender<Option<Arc<TableStatus>>>,
 }
 
@@ -140,7 +140,7 @@ impl Kernel {
         });
     }
 
-    /// What is to be announced of what others wrote into the tables.
+    /// Foreign routes of the tables that are to be announced.
     pub(super) fn redistributed(&self) -> Own {
         let status = self.status.borrow().clone();
         let foreign = status.and_then(|status| status.foreign.clone());

@@ -175,9 +175,9 @@ async fn stop(current: &Current, mark: &Mark, restart: bool) {
 struct Current {
     dumps: Dumps,
     file: PathBuf,
-    /// What the file says.
+    /// Configuration of the file.
     config: SpeakerConfig,
-    /// What is announced beyond that, since others have it in the kernel's tables.
+    /// Routes announced beyond that: foreign routes of the kernel's tables.
     redistributed: BTreeMap<Prefix, Origination>,
     kernel: Kernel,
     speaker: SpeakerHandle,

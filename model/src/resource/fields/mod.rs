@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use super::Kind;
 pub use felix::FELIX_FIELDS;
 
-/// What a field does here.
+/// Effect of a field in Caracal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Read, and followed.
@@ -58,11 +58,11 @@ pub(crate) const IPAM_CONFIG: &[Field] = other::IPAM_CONFIG;
 pub struct Note {
     /// Where it stands, as `spec.exportV4[0].cidr`.
     pub field: String,
-    /// What about it.
+    /// The note itself.
     pub what: What,
 }
 
-/// What there is to know about a field.
+/// Kind of a note on a field.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum What {
     /// No field of this kind has this name; the nearest that exists.
@@ -138,8 +138,8 @@ const COMMON: &[Field] = &[
     ("status", Effect::Honoured),
 ];
 
-/// What there is to know about the fields of a resource. FelixConfiguration's known ones are left
-/// to who resolves them: which of several resources counts is not in one value.
+/// Notes on the fields of a resource. FelixConfiguration's known ones are left to who resolves
+/// them: which of several resources counts is not in one value.
 #[must_use]
 pub(crate) fn notes(kind: Kind, resource: &Value) -> Vec<Note> {
     let mut notes = Vec::new();

@@ -81,8 +81,8 @@ fn every_kind_that_is_read_has_a_table() {
     }
 }
 
-/// What the types read is in the tables, as honoured: a field with a value of every type's own
-/// serialises under its name.
+/// Every field that the types read is in the tables as honoured: a field with a value of every
+/// type's own serialises under its name.
 #[test]
 fn every_field_of_the_types_is_in_its_table() {
     let specs = [

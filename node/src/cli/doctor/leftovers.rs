@@ -1,4 +1,4 @@
-//! What other network plugins left: devices, and configurations that a runtime would prefer to
+//! Leftovers of other network plugins: devices, and configurations that a runtime would prefer to
 //! ours.
 
 use std::path::Path;

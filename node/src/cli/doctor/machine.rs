@@ -225,8 +225,8 @@ fn port(findings: &mut Vec<Finding>) {
     });
 }
 
-/// Who listens on a TCP port of this network namespace; a process whose descriptors cannot be read
-/// is "a process".
+/// Name of the process that listens on a TCP port of this network namespace; "a process" if its
+/// descriptors cannot be read.
 pub(in crate::cli) fn listener_on(port: u16) -> Option<String> {
     let inodes: Vec<String> = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"]
         .iter()

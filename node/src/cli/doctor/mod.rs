@@ -52,13 +52,13 @@ pub(super) enum CheckVerdict {
 pub(super) struct Finding {
     /// Its code.
     pub(super) check: DoctorCode,
-    /// What was looked at: this machine, or another node.
+    /// Object of the check: this machine, or another node.
     pub(super) subject: String,
     /// How serious it is.
     pub(super) verdict: CheckVerdict,
-    /// What was seen.
+    /// Result as a sentence.
     pub(super) seen: String,
-    /// What to do; empty when all is well.
+    /// Remedy; empty when all is well.
     pub(super) fix: String,
 }
 

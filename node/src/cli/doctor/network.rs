@@ -53,13 +53,13 @@ pub(super) fn look(findings: &mut Vec<Finding>, snapshot: &Snapshot, me: &NodeNa
     }
 }
 
-/// What probes need to know of this node.
+/// Facts about this node that the probes need.
 struct Here {
     port: u16,
     families: BTreeMap<Family, Side>,
 }
 
-/// What they need to know of it in one family.
+/// The same facts of one address family.
 struct Side {
     own: Cidr,
     /// MTU of the interface with the node's address.

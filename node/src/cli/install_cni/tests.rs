@@ -88,7 +88,7 @@ fn one_program_under_two_names_and_a_configuration() {
 fn a_running_program_is_replaced_and_an_old_one_may_stay() {
     let folder = Folder::new("again");
     folder.install(&folder.plan(&[])).unwrap();
-    // What runs keeps its file; a new call gets the new one.
+    // A running program keeps its file; a new call gets the new one.
     let running = fs::File::open(folder.0.join("bin/caracal-cni")).unwrap();
     fs::write(folder.0.join("program"), b"two").unwrap();
     let keep = folder.plan(&[("UPDATE_CNI_BINARIES", "false")]);

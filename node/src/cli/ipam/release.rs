@@ -82,7 +82,7 @@ fn by_hand(survey: &Survey, args: &ReleaseArgs) -> Result<Vec<Order>, String> {
                 user.what
             ));
         }
-        // What was looked at is what is released, or nothing (IPAM-8).
+        // Release only if the holder is still the one that the survey showed (IPAM-8).
         let held = holder_of(&survey.view, *address);
         let target = held.map_or_else(|| Target::any(*address), |allocation| allocation.target());
         orders.push((target, Vec::new()));

@@ -89,7 +89,7 @@ async fn desired(snapshot: &Snapshot, config: &Config, actual: &Actual) -> anyho
     }))
 }
 
-/// What the other nodes will announce: their blocks.
+/// Routes that the other nodes will announce: their blocks.
 fn announced(snapshot: &Snapshot, me: &NodeName) -> SharedMap<Prefix, Learned> {
     let address = |node: &NodeName, family: Family| snapshot.nodes.get(node)?.spec.address(family);
     let blocks = snapshot.blocks.iter().filter_map(|(cidr, block)| {
@@ -100,7 +100,7 @@ fn announced(snapshot: &Snapshot, me: &NodeName) -> SharedMap<Prefix, Learned> {
     blocks.collect()
 }
 
-/// What is not in the kernel: the Node, pools, the CNI configuration, a BIRD that still runs.
+/// Items outside the kernel: the Node, pools, the CNI configuration, a BIRD that still runs.
 fn around(config: &Config, snapshot: &Snapshot) -> Vec<AdoptionItem> {
     let mut items = vec![match snapshot.nodes.get(&config.node) {
         Some(node) => {

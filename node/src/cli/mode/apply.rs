@@ -1,10 +1,10 @@
 //! Writes a planned change, watches it take effect, and takes it back when it does not.
 //!
-//! What is looked at: in the datastore, whether every node names the tunnel addresses that the mode
-//! needs, which it does only once its device is up; on admin sockets, whether a node's kernel is in
-//! step without a new problem; and in the nodes' reports, whether echoes through the pool's data
-//! path are answered ([`super::verify`]). The reports are asked for before the change as well: what
-//! does not answer then is not blamed on it.
+//! The conductor checks three things: in the datastore, whether every node names the tunnel
+//! addresses that the mode needs, which it does only once its device is up; on admin sockets,
+//! whether a node's kernel is in step without a new problem; and in the nodes' reports, whether
+//! echoes through the pool's data path are answered ([`super::verify`]). The reports are asked for
+//! before the change as well: what does not answer then is not blamed on it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// Longest wait for the nodes to be done with a check.
 const CLEANUP: Duration = Duration::from_secs(20);
 
-/// What an operator may choose.
+/// Options of the operator.
 pub(super) struct Options<'a> {
     /// Where progress is said.
     pub(super) output: Output,
@@ -171,7 +171,7 @@ seen_nodes(self.plan, &watched)
         self.gone().await
     }
 
-    /// What the nodes see before the change.
+    /// Reports of the nodes before the change.
     async fn baseline(&self, check: &str, revision: i64) -> Result<Reports, String> {
         let deadline = Instant::now() + self.options.timeout;
         loop {
@@ -293,7 +293,7 @@ fn problems(folder: &Path) -> Vec<String> {
     told.into_iter().map(|p| p.reason).collect()
 }
 
-/// What is not in effect yet; else the basis on which nodes have to report.
+/// Part of the change that is not in effect yet; else the basis on which nodes have to report.
 async fn missing<S: Store>(
     store: &S,
     before: &Snapshot,

@@ -1,4 +1,4 @@
-//! What a change of a pool's mode would do to each node, computed by the agent's own plan over a
+//! Effect of a change of a pool's mode on each node, computed by the agent's own plan over a
 //! snapshot that is not written yet.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub(super) enum ModeError {
     NoPool {
         /// As asked for.
         pool: String,
-        /// What there is.
+        /// Names of the existing pools.
         known: String,
     },
     /// The pool would not be valid.
@@ -243,7 +243,7 @@ impl Announced {
         announced
     }
 
-    /// What a node learns: everything that others announce, when it has a peer at all.
+    /// Routes that a node learns: all that others announce, if it has a peer at all.
     fn to(&mut self, me: &NodeName) -> &SharedMap<Prefix, Learned> {
         let heard = self.speaking.contains(me);
         let others = self.by.iter().filter(|(_, (by, _))| heard && by != me);

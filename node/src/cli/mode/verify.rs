@@ -69,7 +69,7 @@ pub(super) async fn reporters<S: Store>(
     Ok(names.cloned().collect())
 }
 
-/// Who has not reported yet, with a kernel that has what was written at `basis`.
+/// Nodes that have not reported yet with a kernel that follows `basis`.
 pub(super) fn awaited(
     reporters: &BTreeSet<NodeName>,
     reports: &Reports,

@@ -15,7 +15,7 @@ use tokio::sync::watch::Receiver;
 
 use crate::cli::{first_view, open_store};
 
-/// What there is to render from.
+/// Input of the rendering.
 #[derive(Default)]
 pub(in crate::cli) struct Data {
     pub(in crate::cli) snapshot: Snapshot,

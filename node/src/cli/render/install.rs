@@ -52,8 +52,7 @@ impl Installer {
         if !changed.is_empty() {
             let aside = self.folder.join(ASIDE);
             let outcome = self.replace(&aside, files, &changed);
-            // What is left is of no use to anybody; when it cannot be removed, the next round
-            // overwrites it.
+            // The old directory is useless; if it cannot be removed, the next round overwrites it.
             let _ = std::fs::remove_dir_all(&aside);
             outcome?;
             self.reload_is_due = true;

@@ -24,7 +24,7 @@ pub(super) struct Options {
     pub(super) dry_run: bool,
     /// Fields that no table knows are written.
     pub(super) allow_unknown: bool,
-    /// What exists already is left as it is, and is no error.
+    /// Existing resources are left unchanged, and are no error.
     pub(super) skip_exists: bool,
     pub(super) form: Form,
 }
@@ -32,7 +32,7 @@ pub(super) struct Options {
 /// An order that was checked.
 struct Checked {
     order: Order,
-    /// What it would become; `None`: it exists and is left alone.
+    /// The new value; `None`: the resource exists and is left unchanged.
     next: Option<(Outcome, Value)>,
     effects: Vec<String>,
     warnings: Vec<String>,
@@ -150,7 +150,7 @@ fn print(form: Form, shown: &[(Target, Value)]) {
     }
 }
 
-/// What stands against the orders, with their subjects.
+/// Errors of the orders, by subject.
 type Faults = Vec<(String, WriteError)>;
 
 /// Checks every order against the schema, what is stored, and the orders before it.
@@ -253,8 +253,8 @@ fn examine(
     Ok((checked, after))
 }
 
-/// What the orders have to be seen beside: pools, nodes, peers, filters; blocks only where a pool
-/// changes.
+/// Resources that the checks of the orders need: pools, nodes, peers, filters; blocks only if a
+/// pool changes.
 async fn cluster<S: Store>(store: &S, orders: &[Order]) -> Result<Snapshot, WriteError> {
     let about = |kinds: &[Kind]| orders.iter().any(|order| kinds.contains(&order.kind));
     let mut snapshot = Snapshot::default();

@@ -4,7 +4,7 @@ use caracal_model::Target;
 use caracal_model::resource::Kind;
 use serde_json::Value;
 
-/// What a column shows.
+/// Source of a column's text.
 #[derive(Clone, Copy)]
 enum Cell {
     /// The field at this JSON pointer; lists with commas.

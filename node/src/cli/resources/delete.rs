@@ -116,7 +116,7 @@ fn say(args: &DeleteArgs, kind: Kind, name: &str, effects: &[String]) {
     }
 }
 
-/// What is to go.
+/// Resources to delete.
 type Doomed = Vec<(Kind, Key)>;
 
 fn keys_of(args: &DeleteArgs) -> anyhow::Result<Result<Doomed, ExitCode>> {
@@ -209,7 +209,7 @@ async fn remove<S: Store>(
     })
 }
 
-/// What goes with a resource.
+/// Effects of deleting a resource.
 async fn effects<S: Store>(store: &S, kind: Kind, name: &str) -> anyhow::Result<Vec<String>> {
     let told = match kind {
         Kind::BgpFilter => {
@@ -254,7 +254,7 @@ async fn delete_node(store: &EtcdStore, name: &str, args: &DeleteArgs) -> anyhow
         node: NodeName::from(name),
         force: args.force,
         dry_run: args.dry_run,
-        // What it does is said beside the data of this command.
+        // Progress goes to standard error when this command prints data.
         told: match args.output {
             Form::Json | Form::Yaml | Form::Name => node::Told::Aside,
             Form::Table | Form::Wide => node::Told::Here,

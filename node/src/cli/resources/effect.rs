@@ -1,4 +1,4 @@
-//! What a change of a resource does to the cluster, in sentences. Pure: two snapshots, before and
+//! Effect of a changed resource on the cluster, in sentences. Pure: two snapshots, before and
 //! after.
 
 use std::collections::BTreeSet;

@@ -87,7 +87,7 @@ pub(super) async fn run<S: Store>(store: &S, args: &GetArgs) -> anyhow::Result<E
     })
 }
 
-/// What was read.
+/// Resources that were read.
 struct Found {
     revision: i64,
     resources: Vec<Value>,

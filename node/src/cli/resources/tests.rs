@@ -406,7 +406,8 @@ fn an_end_of_automatic_reflectors_is_told() {
     assert_eq!(same, [""; 0]);
 }
 
-/// What a node writes at its start, the schema takes: `get`, edit and `apply` of it work.
+/// The schema accepts the resources that a node writes at its start: `get`, edit and `apply` of
+/// them work.
 #[tokio::test]
 async fn what_a_node_writes_is_what_the_schema_takes() {
     use std::collections::BTreeMap;

@@ -17,7 +17,7 @@ use crate::register::uuid;
 /// How often a write is decided anew when others come first.
 const TRIES: usize = 10;
 
-/// What is to become of one resource.
+/// Requested state of one resource.
 #[derive(Clone, Debug)]
 pub(super) enum Wanted {
     /// This document, and nothing is there.
@@ -26,7 +26,7 @@ pub(super) enum Wanted {
     Apply(Value),
     /// This document, and something is there.
     Replace(Value),
-    /// What is there, changed.
+    /// The stored resource with this change.
     Change(Change),
 }
 
@@ -68,7 +68,7 @@ pub(super) enum WriteError {
     /// It would not be valid.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Invalid(Vec<Invalid>),
-    /// What is stored cannot be changed.
+    /// The stored value cannot be parsed, so it cannot be changed.
     #[error("the stored value is no resource: {0}; delete it, or correct it with another tool")]
     Unreadable(String),
 }
@@ -98,7 +98,7 @@ impl WriteError {
     }
 }
 
-/// What a write has done.
+/// Result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Created,
@@ -116,7 +116,7 @@ impl Outcome {
     }
 }
 
-/// What stands at a key.
+/// Value stored under a key.
 pub(super) async fn stored<S: Store>(store: &S, key: &Key) -> Result<Option<Stored>, WriteError> {
     let answer = store.read(&[Range::Key(key.to_path())]).await?;
     let Some(entry) = answer.ranges.into_iter().flatten().next() else {
@@ -141,7 +141,7 @@ impl Order {
         }
     }
 
-    /// What the resource becomes, given what is stored. Whether that is valid is another question.
+    /// New value of the resource, given the stored one. Whether that is valid is another question.
     ///
     /// # Errors
     /// [`WriteError`] when the order does not go with what is stored.

@@ -192,7 +192,7 @@ async fn reports(store: &EtcdStore) -> anyhow::Result<BTreeMap<NodeName, Transit
     Ok(answer.ranges.iter().flatten().filter_map(report).collect())
 }
 
-/// Who has to report.
+/// Nodes that have to report.
 struct Watched {
     nodes: BTreeSet<NodeName>,
     /// Addresses of nodes that are passed over: nobody waits for sessions with them.
@@ -239,7 +239,7 @@ impl Watched {
     }
 }
 
-/// What a node would miss.
+/// Routes and sessions that a node would miss, as a sentence.
 fn reason(report: &TransitionReport, passed_over: &BTreeSet<std::net::IpAddr>) -> Option<String> {
     let awaited: Vec<String> = report
         .incomplete

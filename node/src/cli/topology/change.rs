@@ -1,4 +1,4 @@
-//! What is asked to change: resource files, and the switches for what people change most.
+//! Input of a change: resource files, and the switches for the most frequent changes.
 
 use anyhow::Context;
 use caracal_model::code::ProblemCode;
@@ -19,7 +19,7 @@ impl TopologyChangeArgs {
     }
 }
 
-/// What becomes of a change.
+/// Purpose of the command: plan only, or apply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// It is looked at.

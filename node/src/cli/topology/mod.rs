@@ -22,7 +22,7 @@ use super::table;
 use crate::args::{Output, TopologyCommand};
 use crate::cli::exit::REFUSED;
 
-/// So many of a long list are shown.
+/// Number of entries shown of a long list.
 const SHOWN: usize = 10;
 
 /// Passwords from files.
@@ -79,7 +79,7 @@ fn compare(before: &Snapshot, after: &Snapshot, secrets: &Secrets, output: Outpu
         cluster_sessions(after, &options),
     );
     let missing = new.missing(after);
-    // What was cut off already is shown as well: the change does not mend it.
+    // Paths that are missing already are listed as well: the change does not mend them.
     let known: BTreeSet<MissingPath> = old.missing(before).into_iter().collect();
     match output {
         Output::Json | Output::Yaml => output.print(&as_json(after, &old, &new, &missing)),

@@ -78,7 +78,7 @@ impl DrainStatus {
     }
 }
 
-/// What is asked of the task.
+/// Order to the task.
 pub(crate) enum Order {
     /// Leave.
     Drain {
@@ -154,7 +154,7 @@ pub(crate) fn recall(lib_dir: &Path) -> io::Result<DrainStatus> {
     }
 }
 
-/// What the task needs.
+/// Dependencies of the task.
 pub(crate) struct Parts {
     pub(crate) me: NodeName,
     pub(crate) lib_dir: PathBuf,
@@ -179,7 +179,7 @@ impl Parts {
         let mut next = orders.recv().await;
         while let Some((order, answer)) = next {
             let accepted = self.accept(&order);
-            // Who asked may have gone.
+            // The caller may have gone.
             let _ = answer.send(accepted.clone());
             if accepted.refused.is_some() {
                 next = orders.recv().await;
@@ -194,7 +194,7 @@ impl Parts {
         }
     }
 
-    /// What is said to an order.
+    /// Answer to an order.
     fn accept(&self, order: &Order) -> DrainStatus {
         let now = self.status.borrow().clone();
         let refused = match order {

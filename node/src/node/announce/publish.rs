@@ -23,7 +23,7 @@ use crate::node::problems::Reporter;
 pub(crate) struct AnnouncedPlan {
     /// Revision of the snapshot that the plan is of.
     pub(crate) revision: i64,
-    /// What this node originates.
+    /// Prefixes that this node originates.
     pub(crate) originated: Vec<Prefix>,
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn log_changes(old: &[Problem], new: &[Problem], node: &NodeName) {
     }
 }
 
-/// What the publisher works with.
+/// Dependencies of the publisher.
 pub(crate) struct Publisher {
     pub(crate) config: Arc<Config>,
     pub(crate) view: watch::Receiver<View>,
@@ -109,7 +109,7 @@ pub(crate) struct Publisher {
     pub(crate) secrets: (watch::Sender<Secrets>, watch::Receiver<Secrets>),
     pub(crate) drain: watch::Receiver<drain::DrainStatus>,
     pub(crate) speaker: SpeakerHandle,
-    /// What the speaker was told last.
+    /// Configuration last given to the speaker.
     pub(crate) current: SpeakerConfig,
     pub(crate) problems: Reporter,
     pub(crate) told: watch::Sender<AnnouncedPlan>,

@@ -39,7 +39,7 @@ pub(crate) fn read(folder: &Path) -> io::Result<Secrets> {
     Ok(secrets)
 }
 
-/// What is in a folder; names that start with a dot are Kubernetes' own.
+/// Files of a folder; names that start with a dot are Kubernetes' own.
 fn entries(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {

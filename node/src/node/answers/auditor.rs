@@ -36,7 +36,7 @@ const NAT_PERIOD: Duration = Duration::from_secs(60);
 /// Questions that may wait.
 const QUESTIONS: usize = 8;
 
-/// What `caracal audit` is told.
+/// Answer to `caracal audit`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AuditReport {
     pub(crate) node: String,
@@ -48,7 +48,7 @@ pub(crate) struct AuditReport {
     pub(crate) findings: Vec<Finding>,
 }
 
-/// What the auditor listens to.
+/// Inputs of the auditor.
 pub(crate) struct Heard {
     pub(crate) me: NodeName,
     pub(crate) view: watch::Receiver<View>,
@@ -118,7 +118,7 @@ async fn run(mut heard: Heard, mut questions: mpsc::Receiver<oneshot::Sender<Aud
         let report = heard.audit(&mut ages, seen).await;
         log_changes(&mut known, &report.findings);
         if let Some(question) = question {
-            // Who asked may have gone.
+            // The caller may have gone.
             let _ = question.send(report);
         }
         last = Instant::now();

@@ -29,13 +29,13 @@ pub(crate) struct Explained {
     /// The node that answers.
     pub(crate) node: String,
     pub(crate) destination: Prefix,
-    /// Whose it is.
+    /// Owner of the destination: a pod, a node, a service.
     pub(crate) owner: Option<String>,
     /// The pool that holds it.
     pub(crate) pool: Option<Pool>,
     /// The block that holds it.
     pub(crate) block: Option<Block>,
-    /// Who has the address.
+    /// Holder of the address.
     pub(crate) allocation: Option<Allocation>,
     /// Why there is a route: `workload`, `own block`, `remote block`, `BGP`, `tunnel`, `this node`,
     /// `foreign`, `none`.
@@ -44,13 +44,13 @@ pub(crate) struct Explained {
     pub(crate) mode: Option<String>,
     /// The paths with the rule by which each won or lost.
     pub(crate) bgp: Explanation,
-    /// What the agent wants in the kernel.
+    /// Route that the agent's plan has.
     pub(crate) planned: Option<String>,
     /// Why the agent wants nothing.
     pub(crate) skipped: Option<String>,
-    /// What is in the kernel.
+    /// Route in the kernel.
     pub(crate) kernel: Option<KernelRoute>,
-    /// What the path to the node behind it carries.
+    /// Path MTU to the node behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) path: Option<Path>,
     /// The kernel has what the agent wants.
@@ -74,11 +74,11 @@ impl Explained {
 pub(crate) enum DataStage {
     /// etcd's ModRevision of one key.
     Datastore,
-    /// What the node has read.
+    /// Revision of the node's snapshot.
     Snapshot,
-    /// What the agent has planned from.
+    /// Revision that the agent's plan was made from.
     Plan,
-    /// What is in the kernel.
+    /// Revision that the kernel follows.
     Kernel,
 }
 
@@ -193,7 +193,7 @@ pub(crate) async fn explain(
     Ok(facts.explain(bgp, &problems))
 }
 
-/// What the snapshot does not keep of other nodes, read for one answer.
+/// Values about other nodes that the snapshot does not keep, read for one answer.
 #[derive(Default)]
 struct Read {
     /// The destination's block, with its addresses' holders.
@@ -237,7 +237,7 @@ async fn read_elsewhere(
     Ok(read)
 }
 
-/// What the answer is made of.
+/// Inputs of the answer.
 struct Facts<'a> {
     snapshot: &'a Snapshot,
     /// What the snapshot does not have of other nodes.

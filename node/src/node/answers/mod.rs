@@ -51,12 +51,12 @@ pub(crate) struct Owners {
     pub(crate) view: watch::Receiver<View>,
     pub(crate) accepter: Accepter,
     pub(crate) speaker: SpeakerHandle,
-    /// What the speaker has been told.
+    /// Announcements that the speaker was given.
     pub(crate) told: watch::Receiver<AnnouncedPlan>,
     pub(crate) kernel: watch::Receiver<Arc<AgentStatus>>,
     pub(crate) reconciler: ReconcilerHandle,
     pub(crate) collected: watch::Receiver<Collected>,
-    /// What tasks of the node have found wrong.
+    /// Problems found by the node's tasks.
     pub(crate) problems: Problems,
     pub(crate) auditor: Auditor,
     pub(crate) drainer: Drainer,
@@ -203,7 +203,7 @@ impl Owners {
         announced::wait(self.told.clone(), &self.view, &self.speaker, question).await
     }
 
-    /// Who has addresses of these blocks, by their endpoints.
+    /// Addresses of these blocks that endpoints use.
     fn in_use(&self, question: &AskInUse) -> Vec<InUse> {
         let snapshot = Arc::clone(&self.view.borrow().snapshot);
         let asked = |network: &&Prefix| question.blocks.iter().any(|block| block.covers(network));
@@ -249,7 +249,7 @@ impl Owners {
     }
 }
 
-/// What is known of the paths to other nodes.
+/// Known path MTUs to other nodes.
 fn paths(snapshot: &Snapshot, known: &PathMtus) -> Vec<PathStatus> {
     let nodes = snapshot.nodes.iter().flat_map(|(name, node)| {
         let addresses = [Family::Ipv4, Family::Ipv6].map(|family| node.spec.address(family));

@@ -1,4 +1,4 @@
-//! What a node does for IPAM beside the CNI plugin: it collects what is dead, replays pending
+//! IPAM duties of a node beside the CNI plugin: it collects leaked addresses, replays pending
 //! releases, stops assignments, and claims the addresses of its tunnels.
 
 pub(crate) mod assignment_stop;

@@ -1,5 +1,5 @@
-//! What CNI DEL could not release while etcd was down is released when it is back. The plugin
-//! leaves files; this task empties the folder whenever the datastore is fresh.
+//! Replays the releases that CNI DEL could not make while etcd was down. The plugin leaves files;
+//! this task empties the folder whenever the datastore is fresh.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -27,7 +27,7 @@ use crate::register::update_node;
 /// Pause after a failed try; doubled up to the second value.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// What the decision depends on: while this is unchanged, IPAM need not be asked.
+/// Inputs of the decision: while they are unchanged, IPAM need not be asked.
 #[derive(Clone, Debug, PartialEq)]
 struct Inputs {
     pools: Vec<IpPool>,
@@ -47,7 +47,7 @@ impl Inputs {
     }
 }
 
-/// What the addresses depend on.
+/// Feeds that the addresses depend on.
 pub(crate) struct Heard {
     /// Pools and our Node.
     pub(crate) view: watch::Receiver<View>,
@@ -77,7 +77,7 @@ pub(crate) async fn keep<S: Store>(
     let mut done: Option<Inputs> = None;
     let mut pause = RETRY.0;
     loop {
-        // What is only remembered, or held back, is nothing to write by.
+        // Never write on the basis of a last snapshot or of a faulty view.
         let known = heard
             .view
             .wait_for(|view| view.synced && view.fault.is_none());

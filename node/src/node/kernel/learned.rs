@@ -17,7 +17,7 @@ use tokio::sync::watch;
 /// Learned routes by prefix.
 pub(crate) type Map = SharedMap<Prefix, Learned>;
 
-/// What the speaker has resolved its routes over.
+/// Underlay over which the speaker has resolved its routes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Resolved {
     /// Number of the published underlay.

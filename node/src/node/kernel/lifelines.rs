@@ -57,7 +57,7 @@ pub(crate) async fn keep(hosts: Hosts, addresses: watch::Sender<BTreeSet<IpAddr>
 
 /// Takes away a blackhole of ours that an earlier process left between this node and its datastore.
 pub(crate) async fn free(me: &NodeName, felix: &Overrides, addresses: &BTreeSet<IpAddr>) {
-    // What the datastore says of the protocol is not known yet; usually it says nothing.
+    // The datastore's setting of the protocol is not known yet; usually there is none.
     let (settings, _) = Settings::resolve(&Settings::default(), &Snapshot::default(), me, felix);
     let protocol = settings.route_protocol;
     match caracal_agent::free_lifelines(protocol, addresses).await {

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::node::leave_file;
 
-/// What a run before knew of narrow paths. A file that cannot be read is no knowledge.
+/// Reads the path MTUs that an earlier run has stored. A file that cannot be read is no knowledge.
 pub(crate) fn recall(lib_dir: &Path) -> PathMtus {
     let text = std::fs::read(lib_dir.join("paths")).unwrap_or_default();
     serde_json::from_slice(&text).unwrap_or_default()

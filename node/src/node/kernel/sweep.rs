@@ -18,11 +18,11 @@ use tokio::time::Instant;
 
 /// A datastore that was away for a shorter time kept nobody from starting.
 const AWAY: Duration = Duration::from_secs(5);
-/// What peers get: the restart time that Caracal announces unless it is told otherwise.
+/// Time for peers to come back: Caracal's default restart time.
 const GRACE: Duration = Duration::from_secs(120);
 /// How often is looked whether they are up.
 const LOOK: Duration = Duration::from_secs(1);
-/// What an established peer gets for its routes.
+/// Time for an established peer to send its routes.
 const TELL: Duration = Duration::from_secs(5);
 
 /// Says of each peer whether it is established.
@@ -175,7 +175,7 @@ mod tests {
         let mut one = Starting::after(away, after(60), &peers(true, false)).unwrap();
         assert!(one.look(after(60), &peers(true, false)));
         assert!(one.reason().ends_with("may be starting: b"));
-        // Who goes down later is another matter.
+        // A peer that goes down later changes nothing.
         assert!(one.look(after(70), &peers(false, false)));
         assert!(one.reason().ends_with("may be starting: b"));
         assert!(one.look(after(80), &peers(true, true)));

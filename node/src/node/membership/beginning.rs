@@ -37,7 +37,7 @@ const NODE_GRACE: Duration = Duration::from_secs(20);
 /// Pause between two tries to leave the node's name.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// What a node begins with.
+/// State of a node at its start.
 pub(crate) struct Begun {
     pub(crate) view: watch::Receiver<View>,
     pub(crate) accepter: Accepter,
@@ -99,7 +99,7 @@ pub(crate) async fn begin<S: PagedStore>(
     })
 }
 
-/// What an earlier process has kept. A file that is not used is a problem.
+/// Reads the last snapshot of an earlier process. A file that is not used is a problem.
 fn recall(config: &Config, problems: &Reporter) -> Option<Accepted> {
     match remember::recall(&config.lib_dir, &config.node) {
         Ok(accepted) => accepted,

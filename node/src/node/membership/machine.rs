@@ -17,7 +17,7 @@ use crate::node::leave_file;
 
 /// Term of a lease where the collector is off, which otherwise says it.
 pub(crate) const TERM: Duration = Duration::from_secs(900);
-/// What systemd keeps.
+/// systemd's machine id.
 const MACHINE_ID: &str = "/etc/machine-id";
 /// Shared by all containers of a machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -125,7 +125,7 @@ pub(crate) async fn admit<S: Store>(
     }
 }
 
-/// What a takeover found.
+/// Result of a takeover of the node's name.
 pub(crate) enum Takeover {
     /// The name was free, or this machine's.
     Free,
@@ -184,7 +184,7 @@ mod tests {
         assert!(matches!(took, Takeover::Taken(_)));
         admit(&store, &node, &second).await.unwrap();
         admit(&store, &node, &first).await.unwrap_err();
-        // Who has ended in order does not stand in the way.
+        // A process that has ended in order does not block the name.
         let revision = store.get(&Lease::path(&node)).unwrap().mod_revision;
         store
             .apply(&Lease::stop(&node, &second, revision, term, now()))

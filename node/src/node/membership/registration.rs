@@ -26,7 +26,7 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// How long it is told that the Node was written again.
 const TOLD: Duration = Duration::from_secs(600);
 
-/// What the task works with.
+/// Dependencies of the task.
 pub(crate) struct Registrar<S, I> {
     pub(crate) store: S,
     pub(crate) config: Arc<Config>,
@@ -46,12 +46,12 @@ pub(crate) struct Registrar<S, I> {
     pub(crate) lost: mpsc::Sender<machine::Taken>,
 }
 
-/// What has to be written.
+/// Reason to write the Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     /// The Node is gone.
     Deleted,
-    /// What stands there is no Node.
+    /// The stored value is no Node.
     Unreadable,
     /// It lacks the addresses that it had.
     Overwritten,
@@ -60,7 +60,7 @@ enum Work {
 }
 
 impl Work {
-    /// What is told when the Node was written again.
+    /// Text of the problem after the Node was written again.
     const fn told(self) -> Option<&'static str> {
         match self {
             Self::Deleted => Some("was deleted"),
@@ -134,8 +134,7 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
         }
     }
 
-    /// What there is to do; nothing while the datastore was not read, or is not known to be the
-    /// cluster's.
+    /// Work to do; none while the datastore was not read, or is not known to be the cluster's.
     fn work(&self, view: &View, last: Option<&Node>) -> Option<Work> {
         let me = &self.config.node;
         let known = view.snapshot.nodes.get(me);

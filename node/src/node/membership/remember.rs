@@ -1,4 +1,4 @@
-//! What the datastore said last, in a file of the library directory: a node that starts while the
+//! Last snapshot of the datastore, in a file of the library directory: a node that starts while the
 //! datastore does not answer begins with it. Written when something that plans need has changed,
 //! seldom, and when the process ends.
 //!
@@ -75,7 +75,7 @@ pub(crate) fn path(lib_dir: &Path) -> PathBuf {
     lib_dir.join(FILE)
 }
 
-/// What was accepted last, if a file says it.
+/// Reads the last accepted snapshot, if there is a file.
 pub(crate) fn recall(lib_dir: &Path, me: &NodeName) -> Result<Option<Accepted>, RecallError> {
     let text = match fs::read(path(lib_dir)) {
         Ok(text) => text,
@@ -224,7 +224,7 @@ fn write(
     Ok(octets + end.len() as u64)
 }
 
-/// What the task works with.
+/// Dependencies of the task.
 pub(crate) struct Parts {
     pub(crate) lib_dir: PathBuf,
     pub(crate) me: NodeName,
@@ -257,7 +257,7 @@ pub(crate) fn spawn(parts: Parts) -> Rememberer {
     Rememberer { finish, task }
 }
 
-/// What of a snapshot is this node's own: a change of it is written sooner.
+/// Data of a snapshot about this node itself: a change of it is written sooner.
 #[derive(PartialEq)]
 struct Own {
     node: Option<i64>,

@@ -1,4 +1,4 @@
-//! What the tasks of the table are connected by: handles of the owners, and a feed for each value
+//! Connections between the tasks of the table: handles of the owners, and a feed for each value
 //! that goes from one task to others. The board is dropped once all tasks run, so that a feed ends
 //! with the task that writes it.
 
@@ -62,7 +62,7 @@ pub(super) struct Feeds {
     pub(super) told: Feed<AnnouncedPlan>,
     /// Gateways of peers (`reachableBy`).
     pub(super) gateways: Feed<PeerGateways>,
-    /// What the speaker has resolved next hops over.
+    /// Underlay over which the speaker has resolved next hops.
     pub(super) resolved: Feed<Resolved>,
     /// The number of the underlay that the learned routes are resolved over, behind them.
     pub(super) resolved_routes: Feed<u64>,
@@ -78,7 +78,7 @@ pub(super) struct Feeds {
     pub(super) precondition: Feed<SweepPrecondition>,
     /// Snapshots, in step with the precondition.
     pub(super) snapshots: Feed<Arc<Snapshot>>,
-    /// What the collector of IPAM has done.
+    /// Counters of the IPAM collector.
     pub(super) collected: Feed<Collected>,
 }
 
@@ -100,15 +100,15 @@ pub(super) struct Board {
     pub(super) speaker_config: SpeakerConfig,
     /// The speaker's best routes.
     pub(super) fib: FibFeed,
-    /// What the agent says of the kernel.
+    /// The agent's status of the kernel.
     pub(super) kernel: watch::Receiver<Arc<AgentStatus>>,
-    /// What next hops are reached over.
+    /// Links and routes over which next hops are resolved.
     pub(super) underlay: watch::Receiver<PublishedUnderlay>,
     pub(super) feeds: Feeds,
 }
 
 impl Board {
-    /// What renews this node's lease, and ends it.
+    /// Task that renews this node's lease, and ends it.
     pub(super) fn life(&self) -> Life<EtcdStore> {
         Life {
             store: self.store.clone(),

@@ -35,7 +35,8 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Longest time for closing sessions at the end.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
-/// What is there before any task of the table: who asks gets an answer from the first moment on.
+/// State that exists before any task of the table, so that questions are answered from the first
+/// moment on.
 struct Ground {
     config: Arc<Config>,
     stage: watch::Sender<NodeStage>,
@@ -103,7 +104,7 @@ pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What has to be ended in order.
+/// Parts that must be shut down in order.
 struct Node {
     reconciler: ReconcilerHandle,
     speaker: SpeakerHandle,

@@ -113,8 +113,8 @@ impl Speaking {
         let planned = publish::speaker_config(&first.snapshot, config, &secrets);
         publish::log_changes(&[], &planned.problems, &config.node);
         registry.reporter("plan").replace(planned.problems.clone());
-        // What a killed predecessor left in the kernel still forwards: say so to the peers (RFC
-        // 4724 §4.1).
+        // Routes that a killed predecessor left in the kernel still forward: set the F bit towards
+        // peers (RFC 4724 §4.1).
         let restarting = caracal_agent::holds_our_routes().await?;
         let links = caracal_agent::read_links()
             .await

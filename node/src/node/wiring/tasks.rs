@@ -40,11 +40,11 @@ pub(super) struct Task {
     pub(super) file: &'static str,
     /// How many there are.
     pub(super) count: &'static str,
-    /// What only it changes.
+    /// State that only this task changes.
     pub(super) owns: &'static str,
-    /// What wakes it.
+    /// Inputs that wake it.
     pub(super) hears: &'static str,
-    /// Whom it tells.
+    /// Receivers of its output.
     pub(super) tells: &'static str,
     /// How it is started.
     pub(super) start: Start,

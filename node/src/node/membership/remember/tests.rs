@@ -136,7 +136,7 @@ fn changes_are_written_seldom_and_own_ones_sooner() {
     let others = view(example(3));
     let due = |view: &View, took| parts.due(view, Some(&written(took)));
     assert_eq!(due(&others, quick), Some(ended + REST));
-    // What takes long is done more seldom.
+    // A slow write makes the next ones rarer.
     let slow = Duration::from_secs(1);
     assert_eq!(due(&others, slow), Some(ended + slow * PART));
     let mut own = example(2);
