@@ -12,10 +12,10 @@
 //! 5. everything that is not IPAM's, deletions last;
 //! 6. handles that hold less than before.
 //!
-//! What a transaction compares is looked at before the first write, so that most lost races write
-//! nothing. A race that is lost later, or a write that is refused, takes back what a transaction
-//! that takes addresses has written, each key only if nobody changed it since (`ORDER-2`); one that
-//! gives back stays where it is, for that is the safe side.
+//! The keys that a transaction compares are read before the first write, so that most lost races
+//! write nothing. A race that is lost later, or a write that is refused, takes back what a
+//! transaction that takes addresses has written, each key only if nobody changed it since
+//! (`ORDER-2`); one that gives back stays where it is, for that is the safe side.
 //!
 //! * `ORDER-1`: no key is written without its revision, or its absence, being compared by the
 //!   store.
@@ -38,7 +38,7 @@ use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Handle};
 use caracal_model::net::Prefix;
 use caracal_model::txn::{Compare, KeyValue, Txn, TxnOutcome, Write};
 
-/// What is to be done next.
+/// Next order of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Read these keys; the answer is [`Told::Found`].
@@ -53,12 +53,12 @@ pub enum Order {
     Done(TxnOutcome),
 }
 
-/// What came of the last order.
+/// Outcome of the last order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
     /// Nothing was ordered yet.
     Start,
-    /// What there is of the keys that were asked for.
+    /// The stored ones of the keys that were read.
     Found(Vec<KeyValue>),
     /// It was written at this revision.
     Written(i64),
@@ -88,9 +88,9 @@ enum Rank {
 struct Change {
     rank: Rank,
     key: String,
-    /// What was there: revision and value.
+    /// Value before the write: revision and value.
     before: Option<(i64, Vec<u8>)>,
-    /// What is to be there.
+    /// Value after the write.
     after: Option<Vec<u8>>,
 }
 

@@ -51,7 +51,7 @@ pub struct Change {
     pub revision: i64,
 }
 
-/// What a watch says.
+/// Event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEvent {
     /// Changes of one or more revisions, in order; all changes of a revision are in one event.
@@ -71,7 +71,7 @@ pub enum StoreError {
     Unavailable {
         /// Where we asked.
         endpoints: String,
-        /// What happened.
+        /// Description of the failure.
         reason: String,
     },
     /// The revision asked for was compacted away; list again.

@@ -1,5 +1,5 @@
-//! What the kernel holds, as read back. Devices are named as in [`crate::kernel_objects`]; an index
-//! without a name does not occur, since links are read in the same pass.
+//! Kernel state, as read back. Devices are named as in [`crate::kernel_objects`]; an index without
+//! a name does not occur, since links are read in the same pass.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -139,7 +139,7 @@ pub struct ActualNeighbour {
     pub permanent: bool,
 }
 
-/// What the kernel holds.
+/// Kernel state, as read back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Actual {
     /// Interfaces with their addresses.
@@ -214,7 +214,7 @@ impl Actual {
         })
     }
 
-    /// What is left when an object goes: its routes go with it.
+    /// Removes a next-hop object: the kernel removes its routes with it.
     pub fn remove_object(&mut self, id: u32) {
         self.objects.remove(&id);
         self.routes.retain(|_, routes| {
@@ -223,8 +223,8 @@ impl Actual {
         });
     }
 
-    /// What is left when a device goes: its next-hop objects, routes, neighbours, FDB entries and
-    /// addresses go with it.
+    /// Removes a device: the kernel removes its next-hop objects, routes, neighbours, FDB entries
+    /// and addresses with it.
     pub fn remove_link(&mut self, name: &IfName) {
         self.links.remove(name.as_str());
         self.routes.retain(|_, routes| {

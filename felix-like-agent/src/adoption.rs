@@ -1,6 +1,6 @@
-//! What becomes of the objects that are in the kernel already: the answer of `caracal migrate
-//! plan`. Pure: it reads the same two values as [`crate::diff()`], and says in words what the diff
-//! would do once everything is known.
+//! Fate of the objects that are in the kernel already: the answer of `caracal migrate plan`. Pure:
+//! it reads the same two values as [`crate::diff()`], and says in words what the diff would do once
+//! everything is known.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::op::Op;
 use crate::ownership::{Owner, PROTOCOL_BIRD, is_tunnel_device};
 use crate::settings::ROUTE_PROTOCOL;
 
-/// What happens to an object.
+/// Fate of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fate {
     /// It is as wanted and stays as it is.
@@ -54,7 +54,7 @@ pub struct AdoptionItem {
     pub kind: &'static str,
     /// The object as the kernel has it, or as it will be.
     pub object: String,
-    /// What happens to it.
+    /// Fate of the object.
     pub fate: Fate,
     /// Why.
     pub reason: String,

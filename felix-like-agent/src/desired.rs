@@ -1,5 +1,5 @@
-//! What the kernel should hold: sorted maps with kernel keys, and what cannot be done with the
-//! reason. A copy shares what it has in common with the next plan.
+//! Desired kernel state: sorted maps with kernel keys, and problems with the reason. A copy shares
+//! what it has in common with the next plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::kernel_objects::{FdbKey, NeighbourKey, PlannedRoute, Tunnel};
 use crate::nat::Nat;
 use crate::ownership::Ownership;
 
-/// What the kernel should hold.
+/// Desired kernel state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Desired {
     /// Revision of the snapshot that this was planned from.
@@ -38,11 +38,11 @@ pub struct Desired {
     pub sysctls: BTreeMap<String, String>,
     /// NAT and forwarding rules; `None` = not known, leave what is there.
     pub nat: Option<Arc<Nat>>,
-    /// What is wanted and cannot be done.
+    /// Problems: wanted things that cannot be done.
     pub problems: BTreeSet<Problem>,
     /// MTU for interfaces of workloads, in octets; zero before the first plan.
     pub workload_mtu: u32,
-    /// What tells our objects from those of others.
+    /// Signs by which our objects are recognised.
     pub ownership: Ownership,
     /// Prefixes that were looked at and got no route although nothing is wrong, with the reason.
     pub skipped: SharedMap<Prefix, String>,

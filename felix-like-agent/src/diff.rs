@@ -50,7 +50,7 @@ impl Phase {
     }
 }
 
-/// What has to happen. Empty when the kernel is as desired (AGENT-2).
+/// Operations that make the kernel as desired. Empty when the kernel is as desired (AGENT-2).
 #[must_use]
 pub fn diff(desired: &Desired, actual: &Actual, phase: Phase) -> Vec<Op> {
     if phase == Phase::Frozen {

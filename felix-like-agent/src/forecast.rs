@@ -1,5 +1,5 @@
-//! What a change in the datastore would do to a node, before it is made: the plan of a snapshot
-//! that nobody has written yet, for a node whose kernel nobody can read from here.
+//! Effect of a change in the datastore on a node, before it is made: the plan of a snapshot that is
+//! not written yet, for a node whose kernel cannot be read from here.
 //!
 //! The node is taken to have one interface with the addresses that the datastore says, and no route
 //! of anybody else's: a next hop outside its subnets counts as unreachable. That errs towards a
@@ -21,12 +21,12 @@ use crate::settings::{Overrides, Settings};
 /// Name of the interface that a forecast node has.
 pub(crate) const UPLINK: &str = "uplink";
 
-/// What is taken for granted of a node.
+/// Assumptions about a node.
 #[derive(Clone, Debug)]
 pub struct Assumed {
     /// MTU of its interface, in octets.
     pub mtu: u32,
-    /// What its kernel can do.
+    /// Assumed support of its kernel.
     pub kernel: KernelSupport,
 }
 
@@ -63,7 +63,7 @@ pub fn forecast(
     })
 }
 
-/// What changes on a node.
+/// Changes on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanChange {
     /// Tunnel devices that come, with their MTU.

@@ -1,5 +1,5 @@
-//! What a kernel holds for networks: routes, next hops, tunnels, neighbours and FDB entries, as the
-//! plan and what was read back both name them. Pure values.
+//! Kernel objects of networks: routes, next hops, tunnels, neighbours and FDB entries, as the plan
+//! and the kernel state both name them. Pure values.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -210,7 +210,7 @@ impl fmt::Display for Route {
     }
 }
 
-/// What a planned route is for. Ordered by precedence: of two routes to one prefix the smaller kind
+/// Purpose of a planned route. Ordered by precedence: of two routes to one prefix the smaller kind
 /// stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RouteKind {
@@ -245,7 +245,7 @@ impl RouteKind {
 pub struct PlannedRoute {
     /// The route.
     pub route: Route,
-    /// What it is for.
+    /// Its purpose.
     pub kind: RouteKind,
 }
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use caracal_model::net::{Cidr, IfName, Prefix};
 use caracal_model::resource::Mac;
 
-/// What a VXLAN device was made with.
+/// Immutable parameters of a VXLAN device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VxlanParameters {
     /// VXLAN network identifier.

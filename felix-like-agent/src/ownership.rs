@@ -1,5 +1,5 @@
-//! Whose is a kernel object? Ours are told by route protocol, device and table; everything else is
-//! foreign, and never changed and never deleted (AGENT-5).
+//! Ownership of kernel objects. Ours are recognised by route protocol, device and table; everything
+//! else is foreign, and never changed and never deleted (AGENT-5).
 //!
 //! Routes that Calico's BIRD left for this cluster are told by protocol *and* by what the datastore
 //! knows: a prefix inside a pool, and a shape that Calico writes ([`Cluster`]). Another BIRD of the
@@ -30,7 +30,7 @@ pub const FIRST_OBJECT: u32 = 0x4300_0000;
 /// The last of them.
 pub(crate) const LAST_OBJECT: u32 = 0x43ff_ffff;
 
-/// Whose an object is.
+/// Owner of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// Ours: replaced and deleted at will.
@@ -46,7 +46,7 @@ pub enum Owner {
     Foreign,
 }
 
-/// What the datastore knows, by which routes of Calico's BIRD are told from those of another BIRD.
+/// Facts of the datastore that tell routes of Calico's BIRD from those of another BIRD.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
     /// Ranges of the pools, with the length of their blocks.
@@ -79,7 +79,7 @@ impl Cluster {
     }
 }
 
-/// What tells our objects from others.
+/// Signs by which our objects are recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ownership {
     /// Protocol of our routes.
@@ -89,7 +89,7 @@ pub struct Ownership {
     pub protocol_only: bool,
     /// Prefixes of workload interfaces' names.
     pub interface_prefixes: Vec<String>,
-    /// What the datastore knows; empty = no route of a BIRD is a leftover but those on the IPIP
+    /// Facts of the datastore; empty = no route of a BIRD is a leftover but those on the IPIP
     /// device.
     pub cluster: Arc<Cluster>,
 }
@@ -137,7 +137,7 @@ impl Ownership {
         self.interface_prefixes.iter().any(|p| name.starts_with(p))
     }
 
-    /// Whose a route of the main table is.
+    /// Owner of a route of the main table.
     #[must_use]
     pub fn route(&self, route: &ActualRoute) -> Owner {
         if self.protocol_only {

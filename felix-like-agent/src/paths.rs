@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// What is known of the paths, by the other node's address.
+/// Known path MTUs, by the other node's address.
 pub type PathMtus = BTreeMap<IpAddr, PathMtu>;
 
-/// What is known of one path.
+/// Known MTU of one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathMtu {
     /// The largest packet that arrives, in octets.
@@ -41,7 +41,7 @@ pub enum PathVerdict {
     Mtu(u32),
 }
 
-/// What the search wants next.
+/// Next step of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStep {
     /// Send an echo of so many octets and say whether it was answered.
@@ -61,7 +61,7 @@ const TRIES: u8 = 3;
 pub struct MtuSearch {
     small: u32,
     ceiling: u32,
-    /// What another path turned out to carry: likely this one too.
+    /// MTU found on another path: likely this path's too.
     guess: Option<u32>,
     stage: SearchStage,
 }
@@ -96,7 +96,7 @@ impl MtuSearch {
         }
     }
 
-    /// What to do next.
+    /// Next step of the search.
     #[must_use]
     pub fn step(&self) -> SearchStep {
         SearchStep::Probe(match self.stage {
@@ -179,7 +179,7 @@ struct Due {
     silent: u32,
 }
 
-/// What is due.
+/// Next work that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Measure this path, from an interface of this MTU.
@@ -221,7 +221,7 @@ impl Schedule {
         }
     }
 
-    /// What is due at `now`.
+    /// Next work that is due at `now`.
     #[must_use]
     pub(crate) fn next(&self, now: Instant) -> Next {
         let first = self.paths.iter().min_by_key(|(_, due)| due.at);

@@ -1,5 +1,4 @@
-//! What a speaker without a datastore puts into a table of the kernel: its best routes and nothing
-//! else.
+//! Kernel table of a speaker without a datastore: its best routes and nothing else.
 //!
 //! The same writer and the same comparison as for a node ([`crate::diff()`]), with another rule of
 //! ownership: ours is what carries our protocol number, and nothing else is ever changed or
@@ -148,7 +147,7 @@ pub(crate) fn foreigners(tables: &Tables, actual: &Actual) -> Foreigners {
         if !wanted || route.protocol == settings.protocol || is_of_a_link(route.prefix) {
             continue;
         }
-        // What is unreachable, prohibited or encapsulated is not to be announced.
+        // Unreachable, prohibited and encapsulated routes are not announced.
         let ActualTarget::Known(target) = &route.target else {
             continue;
         };

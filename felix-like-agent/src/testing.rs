@@ -1,4 +1,4 @@
-//! What Linux does with an [`Op`], on maps instead of a kernel, refusals included. For tests: of
+//! Linux's reaction to an [`Op`], on maps instead of a kernel, refusals included. For tests: of
 //! this crate, and of those that put whole clusters of such kernels together.
 
 use std::net::IpAddr;

@@ -1,6 +1,5 @@
-//! What it brings that the plugins of one host take turns: many `caracal-ipam` at once on one node,
-//! ADD and then DEL, on a real etcd; interleaved with turns (a run directory with the lock) and
-//! without (there is none to be had).
+//! Gain of the per-host IPAM lock: many `caracal-ipam` at once on one node, ADD and then DEL, on a
+//! real etcd; runs with the lock (a run directory) alternate with runs without.
 //!
 //! `cargo run -p caracal-ipam --example turns -- target/debug/caracal [PLUGINS ROUNDS]`, 20 and 10
 //! when not given.

@@ -34,7 +34,7 @@ pub struct Allocation {
     pub released_at: Option<String>,
 }
 
-/// What an address is for, as far as IPAM's data say.
+/// Purpose of an address, as far as IPAM's data say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A pod or container.
@@ -97,7 +97,7 @@ impl Allocation {
         self.attribute("type")
     }
 
-    /// Who it was given to, for people: `default/web-0`, a type, or the handle.
+    /// Holder as text: `default/web-0`, a type, or the handle.
     #[must_use]
     pub fn holder(&self) -> String {
         match (self.attribute("namespace"), self.attribute("pod")) {
@@ -136,7 +136,7 @@ impl Allocation {
         Timestamp::parse_rfc3339(&format!("{text}Z"))
     }
 
-    /// What it is for.
+    /// Purpose of the address.
     #[must_use]
     pub fn purpose(&self) -> Purpose {
         let handle = self.handle.as_deref().unwrap_or_default();

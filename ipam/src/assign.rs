@@ -195,7 +195,7 @@ impl Assign {
         }
     }
 
-    /// What is wanted, by family, from which pools.
+    /// Requested number by family, with the pools to use.
     fn needs(&self) -> Result<Vec<Need>, AssignError> {
         self.view.readable(&[
             Key::IpamConfig,
@@ -425,7 +425,7 @@ impl Assign {
         Step::Commit(txn.into_txn())
     }
 
-    /// What becomes of the affinities.
+    /// Writes the state of the affinities.
     fn settle(&self, txn: &mut TxnBuilder, pick: &Pick) {
         let key = (self.owner.clone(), pick.cidr);
         let state = self.view.affinities.get(&key).map(|a| a.value.state);

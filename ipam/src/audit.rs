@@ -15,7 +15,7 @@ use crate::check::{self, Inconsistency};
 use crate::users::{User, Users};
 use crate::view::IpamData;
 
-/// What is known about one held address.
+/// Use of one held address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AddressUse {
     /// Somebody uses it.
@@ -68,9 +68,9 @@ pub struct Leak {
 }
 
 impl Leak {
-    /// What must still be so when it is released: the endpoint that would have it, or the node
-    /// whose tunnel would have it, is as it was when `users` was read. Empty when it is not known
-    /// which one that is.
+    /// Preconditions of a release: the endpoint that would have the address, or the node whose
+    /// tunnel would have it, is as it was when `users` was read. Empty when it is not known which
+    /// one that is.
     #[must_use]
     pub fn preconditions(&self, users: &Users) -> Vec<Compare> {
         let key = match (self.allocation.purpose(), self.allocation.node()) {
@@ -87,7 +87,7 @@ impl Leak {
 pub struct Unallocated {
     /// The address.
     pub address: IpAddr,
-    /// Who uses it.
+    /// Users of the address.
     pub users: Vec<User>,
     /// The pool that covers it. Without one it is merely outside of IPAM.
     pub pool: Option<PoolName>,

@@ -1,5 +1,5 @@
-//! What may be done to one block: take, release, collect. Changes a [`Block`] in memory and nothing
-//! else; whoever stores it compares the revision it was read at (IPAM-5).
+//! Operations on one block: take, release, collect. Changes a [`Block`] in memory and nothing else;
+//! whoever stores it compares the revision it was read at (IPAM-5).
 
 use std::net::IpAddr;
 use std::time::Duration;

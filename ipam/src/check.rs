@@ -1,6 +1,6 @@
-//! What is inconsistent in IPAM's data: a pure function from a [`IpamData`] of everything to
-//! findings. Reports and changes nothing. What only an outside witness knows (is the pod still
-//! there?) is not decided here.
+//! Inconsistencies of IPAM's data: a pure function from an [`IpamData`] of everything to findings.
+//! Reports and changes nothing. What only an outside witness knows (is the pod still there?) is not
+//! decided here.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,7 +33,7 @@ pub enum Inconsistency {
         block: Prefix,
         /// The address.
         address: IpAddr,
-        /// What is wrong.
+        /// Fault of the queue.
         fault: QueueFault,
     },
     /// An attribute that no allocation refers to.
@@ -46,18 +46,18 @@ pub enum Inconsistency {
         handle: HandleId,
         /// The block.
         block: Prefix,
-        /// What the handle says; `None` = the handle, or its entry, is missing.
+        /// Count of the handle; `None` = the handle, or its entry, is missing.
         counted: Option<u64>,
-        /// What the block holds.
+        /// Number of addresses in the block.
         held: u64,
     },
     /// IPAM-3: a confirmed affinity, and the block is another's or missing.
     Affinity {
-        /// Who has the affinity.
+        /// Owner by the affinity.
         owner: Owner,
         /// The block.
         block: Prefix,
-        /// Whom the block names; `None` = nobody, or there is no block.
+        /// Owner by the block; `None` = nobody, or there is no block.
         named: Option<Owner>,
     },
     /// IPAM-4: a block names an owner without affinity.
@@ -73,7 +73,7 @@ pub enum Inconsistency {
     NoPool(Prefix),
 }
 
-/// What is wrong with an ordinal.
+/// Fault of an ordinal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QueueFault {
     /// Allocated and free.

@@ -204,7 +204,7 @@ impl<S: Store> Client<S> {
         Ok(view)
     }
 
-    /// What is inconsistent in the data; empty when all is well.
+    /// Checks the data for inconsistencies; empty when all is well.
     ///
     /// # Errors
     /// [`StoreError`].

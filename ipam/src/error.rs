@@ -62,7 +62,7 @@ pub enum AssignError {
     NoAddress(Box<NoAddress>),
 }
 
-/// What is wrong with a request.
+/// Fault of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestFault {
     /// No address is asked for.
@@ -233,7 +233,7 @@ impl fmt::Display for NoAddress {
 }
 
 impl NoAddress {
-    /// What keeps the node from a further block.
+    /// Reason why the node gets no further block.
     fn obstacle(&self) -> String {
         let pools = self.pools.iter();
         let pools: Vec<_> = pools.map(|p| format!("{} ({})", p.name, p.cidr)).collect();
@@ -353,7 +353,7 @@ pub enum AssignIpError {
         block: Prefix,
         /// `host:NODE`, or what else stands there.
         owner: String,
-        /// Who asked.
+        /// Node of the request.
         node: NodeName,
     },
 }

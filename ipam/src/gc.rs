@@ -41,9 +41,9 @@ use crate::users::Users;
 pub enum Collection {
     /// All addresses of a workload that is dead.
     Addresses {
-        /// What to release.
+        /// Addresses to release.
         targets: Vec<Target>,
-        /// What must still be so.
+        /// Preconditions of the release.
         preconditions: Vec<Compare>,
         /// The interface that must still be gone.
         interfaces: BTreeSet<String>,
@@ -58,7 +58,7 @@ pub enum Collection {
     Node {
         /// The node.
         node: NodeName,
-        /// What must still be so.
+        /// Preconditions of the release.
         preconditions: Vec<Compare>,
     },
 }

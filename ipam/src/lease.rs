@@ -23,7 +23,7 @@ const RENEWALS: u32 = 5;
 /// Shortest lease. Anything shorter would take a busy machine for a dead one.
 const SHORTEST: Duration = Duration::from_secs(5);
 
-/// What stands in the key.
+/// Value of the key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lease {
@@ -44,10 +44,10 @@ pub struct Lease {
 /// The machine that a lease is of. Empty = not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseHolder {
-    /// What outlasts a reboot.
+    /// Machine id; it survives a reboot.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub machine: String,
-    /// What all containers of a machine share until it reboots.
+    /// Boot id; all containers of a machine share it until it reboots.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub boot: String,
 }

@@ -11,7 +11,7 @@ use caracal_model::resource::{Invalid, Kind};
 const PROFILE: &str = "kns.";
 /// In front of a namespace's label in its profile.
 const LABEL: &str = "pcns.";
-/// What every namespace's labels say, profile or not: its name, as Kubernetes and as Calico have
+/// Labels of every namespace, with or without a profile: its name, as Kubernetes and as Calico have
 /// it.
 const NAMES: [&str; 2] = ["kubernetes.io/metadata.name", "projectcalico.org/name"];
 

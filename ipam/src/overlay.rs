@@ -1,5 +1,5 @@
-//! What a dry run would have written: an overlay over the data of a real store. Machines that read
-//! through it run to their end as they would with the real store.
+//! Writes of a dry run: an overlay over the data of a real store. Machines that read through it run
+//! to their end as they would with the real store.
 
 use std::collections::BTreeMap;
 

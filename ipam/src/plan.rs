@@ -19,7 +19,7 @@ pub(crate) const RECLAIM_AGE: Duration = Duration::from_secs(60);
 /// Blocks of a host and family when nobody set a limit, as in Calico.
 pub(crate) const DEFAULT_MAX_BLOCKS: u32 = 20;
 
-/// What is wanted of one family.
+/// Request for addresses of one family.
 #[derive(Clone, Debug)]
 pub(crate) struct Need {
     pub(crate) family: Family,
@@ -42,7 +42,7 @@ pub(crate) enum Source {
     Borrow,
 }
 
-/// So many addresses from one block.
+/// Number of addresses to take from one block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pick {
     pub(crate) cidr: Prefix,

@@ -102,7 +102,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Whom the pools are wanted for.
+/// Node and namespace that the pools are wanted for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asker<'a> {
     /// Labels of the node.
@@ -159,7 +159,7 @@ pub(crate) fn turns_away(pool: &IpPool, labels: &BTreeMap<String, String>) -> bo
     Selector::parse(&pool.spec.node_selector).is_ok_and(|s| !s.matches(labels))
 }
 
-/// Who is not in a namespace is selected by pools for all namespaces only.
+/// A request without a namespace gets pools for all namespaces only.
 pub(crate) fn selects_namespace(pool: &IpPool, labels: Option<&BTreeMap<String, String>>) -> bool {
     match (Selector::parse(&pool.spec.namespace_selector), labels) {
         (Ok(Selector::All), _) => true,

@@ -69,7 +69,8 @@ where
             return Step::Failed(PreconditionError::TooLarge(self.preconditions.len()));
         }
         let seen = match seen {
-            // Whose fault was it? The machine must not try again on a broken precondition.
+            // Conflict of the key or of a precondition? The machine must not try again on a broken
+            // precondition.
             Input::Conflict if !self.preconditions.is_empty() => return Step::Read(self.look()),
             Input::Read(reading) if self.looking => {
                 self.looking = false;

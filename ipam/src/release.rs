@@ -20,7 +20,7 @@ use crate::txn_builder::TxnBuilder;
 use crate::view::{self, IpamData, Known};
 use crate::{handle, pools};
 
-/// What a transaction in flight will have done.
+/// Effect of a transaction in flight.
 #[derive(Clone, Debug, Default)]
 struct Progress {
     released: Released,
@@ -59,8 +59,8 @@ impl Changes {
         block::release(block, ordinal, view.cool_down(), now);
     }
 
-    /// What must be known of the owners of blocks that become empty: does the block's pool still
-    /// select the node? Only asked for pools that do not select all.
+    /// Ranges to read about the owners of blocks that become empty: does the block's pool still
+    /// select the node? Only for pools that do not select all.
     fn unknown_owners(&self, view: &IpamData) -> Vec<Range> {
         let owners = self.blocks.values().filter_map(|value| {
             let (owner, _) = emptied(view, value)?;

@@ -1,4 +1,4 @@
-//! What becomes of the data of a node that is gone for good: [`ReleaseNode`]. Every address whose
+//! Release of the data of a node that is gone for good: [`ReleaseNode`]. Every address whose
 //! attributes name the node is released wherever it lies, then its blocks are given back. Whoever
 //! calls this has made sure that the node is gone; nothing here looks for signs of life.
 
@@ -18,7 +18,7 @@ use crate::view::{self, IpamData};
 /// Addresses of one release; more would be cut into several transactions anyway.
 const BATCH: usize = 40;
 
-/// What a node left behind and does not hold any more.
+/// Data that was released.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReleasedNode {
     /// Addresses.

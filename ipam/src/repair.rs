@@ -1,4 +1,4 @@
-//! What can be put right without asking anybody, and how: [`plan_repairs`] turns an [`Audit`] into
+//! Repairs that need no decision of an operator: [`plan_repairs`] turns an [`Audit`] into
 //! [`Repair`]s, each of which is a machine. A repair looks afresh before it writes, and compares
 //! all that it rests on; what was repaired meanwhile is left alone.
 
@@ -53,7 +53,7 @@ pub enum RepairError {
     Affinity(AffinityError),
 }
 
-/// What will be done, and what is left to people, with the reason.
+/// Repairs to make, and findings left to the operator, with the reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairPlan {
     /// In the order in which to do it.

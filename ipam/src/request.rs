@@ -1,4 +1,4 @@
-//! What is asked of IPAM and what is answered.
+//! Requests to IPAM and their results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ pub struct AssignRequest {
     pub num_v6: usize,
     /// `pod`, `namespace`, `type`, …; `node` is added, and for workloads `timestamp`.
     pub attributes: BTreeMap<String, String>,
-    /// What the addresses are for.
+    /// Use of the addresses.
     pub usage: AllowedUse,
     /// IPv4 pools by name or CIDR; empty = all that select node and namespace.
     pub pools_v4: Vec<String>,
@@ -81,7 +81,8 @@ impl AssignRequest {
         }
     }
 
-    /// Who claims blocks for this request: the node, or Calico's one owner of load balancer blocks.
+    /// Owner of the blocks that this request claims: the node, or Calico's one owner of load
+    /// balancer blocks.
     #[must_use]
     pub fn owner(&self) -> Owner {
         owner(&self.node, self.usage)
@@ -141,12 +142,12 @@ pub struct AssignIpRequest {
     pub handle: HandleId,
     /// `pod`, `namespace`, …; `node` and `timestamp` are added.
     pub attributes: BTreeMap<String, String>,
-    /// What it is for.
+    /// Use of the addresses.
     pub usage: AllowedUse,
 }
 
 impl AssignIpRequest {
-    /// Who claims the block when nobody has it.
+    /// Owner that claims the block when nobody has it.
     #[must_use]
     pub fn owner(&self) -> Owner {
         owner(&self.node, self.usage)
@@ -209,7 +210,7 @@ impl Target {
     }
 }
 
-/// What a release did.
+/// Result of a release.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Released {
     /// These were held and are not any more.

@@ -29,7 +29,7 @@ impl Persistence {
     }
 }
 
-/// What is to be changed; `None` leaves a setting as it is.
+/// Settings to change; `None` leaves a setting as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SettingsChange {
     /// Never take addresses from other hosts' blocks.

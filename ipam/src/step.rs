@@ -11,7 +11,7 @@ pub struct Reading {
     pub ranges: Vec<Vec<KeyValue>>,
 }
 
-/// What the machine is told: the outcome of its last step.
+/// Input of a machine: the outcome of its last step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// Nothing yet: the first step.
@@ -24,7 +24,7 @@ pub enum Input {
     Conflict,
 }
 
-/// What the machine wants next.
+/// Next step of a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step<T, E> {
     /// All of these, at one revision.
@@ -52,7 +52,7 @@ impl<T, E> Step<T, E> {
 /// One request. Call [`Machine::step`] with [`Input::Start`], carry out what it returns, and call
 /// again with the outcome. Anything unexpected makes a machine start over, which is always safe.
 pub trait Machine {
-    /// What a finished machine returns.
+    /// Result of a finished machine.
     type Output;
     /// Why a machine gives up.
     type Error;

@@ -1,4 +1,4 @@
-//! Who uses which address according to the rest of the datastore: endpoints of workloads, and nodes
+//! Users of addresses according to the rest of the datastore: endpoints of workloads, and nodes
 //! with their tunnel devices. A value that does not parse may use any address, so it is remembered.
 
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ struct Endpoint {
     interface: String,
 }
 
-/// What [`Users::read`] wants to see.
+/// Ranges that [`Users::read`] needs.
 #[must_use]
 pub fn user_ranges() -> Vec<Range> {
     vec![
@@ -168,7 +168,7 @@ impl Users {
         }
     }
 
-    /// Who uses an address.
+    /// Users of an address.
     #[must_use]
     pub fn of_address(&self, address: IpAddr) -> &[User] {
         self.by_address.get(&address).map_or(&[], Vec::as_slice)

@@ -1,5 +1,5 @@
-//! What a machine has read so far, by typed key. Never holds less than was answered: a value that
-//! does not parse is remembered as unreadable, so that it never counts as absent (IPAM-12).
+//! Data that a machine has read so far, by typed key. Never holds less than was answered: a value
+//! that does not parse is remembered as unreadable, so that it never counts as absent (IPAM-12).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub struct Versioned<T> {
     pub revision: i64,
 }
 
-/// What is known of a node.
+/// Data of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KnownNode {
     /// Labels, for pools' selectors.
@@ -37,7 +37,7 @@ pub struct KnownNode {
     pub node: Option<Node>,
 }
 
-/// What was read.
+/// Data read so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IpamData {
     /// The latest revision of all readings.
@@ -63,7 +63,7 @@ pub struct IpamData {
     asked: BTreeSet<String>,
 }
 
-/// What is known about a block.
+/// State of a block in the data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Known<'a> {
     /// It exists.
@@ -211,7 +211,7 @@ impl IpamData {
         self.asked.contains(&blocks_prefix(family)) || self.asked.contains(&ipam_prefix())
     }
 
-    /// What is known of a block.
+    /// State of a block.
     #[must_use]
     pub fn block(&self, cidr: Prefix) -> Known<'_> {
         if let Some(versioned) = self.blocks.get(&cidr) {

@@ -34,7 +34,7 @@ const GRACE: Duration = Duration::from_secs(900);
 const INTERFACE: &str = "caliweb";
 const ENDPOINT: &str = "web";
 
-/// What the runtime wants: a container attached, or an attachment ended. All containers are of one
+/// Call of the runtime: a container attached, or an attachment ended. All containers are of one
 /// pod, one after the other, as those of a stateful set: they share interface name and endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
@@ -61,7 +61,7 @@ enum Plugin {
     Releasing(Box<Actor>),
 }
 
-/// What a runtime does after an ADD that was killed.
+/// Behaviour of a runtime after an ADD that was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AfterAKill {
     /// It gives the container up.
@@ -77,7 +77,7 @@ enum AfterAKill {
 #[derive(Clone, Debug)]
 struct Branch {
     world: World,
-    /// Who has the interface.
+    /// Container that has the interface.
     interface: Option<u8>,
     /// How the runtime goes on after an ADD that was killed.
     after_a_kill: AfterAKill,
@@ -209,7 +209,7 @@ impl Branch {
             let call = self.calls.remove(0);
             self.running = Some(match call {
                 Call::Add(c) => {
-                    // Who makes a pod anew has seen the end of the one before.
+                    // A runtime makes a pod anew only after the end of the one before.
                     self.alive.clear();
                     match self.after_a_kill {
                         AfterAKill::GivesUp => (c, Plugin::Taking(Box::new(Actor::start(add(c))))),

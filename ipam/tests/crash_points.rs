@@ -28,7 +28,7 @@ const POOL: &str = "10.0.0.0/28";
 const SIZE: usize = 16;
 const HOSTS: [&str; 2] = ["node-a", "node-b"];
 
-/// What a host does. Handles are named by text.
+/// Operation of a host. Handles are named by text.
 #[derive(Clone, Copy, Debug)]
 enum Deed {
     Assign(&'static str, usize),
@@ -157,7 +157,7 @@ impl Store for Fatal {
     }
 }
 
-/// What the dead process's host does next.
+/// Next operation of the dead process's host.
 #[derive(Clone, Copy, Debug)]
 enum Recovery {
     Release,

@@ -1,7 +1,7 @@
 //! IPAM on a store that changes one object at a time: every interleaving of every call of every
 //! scenario, with a crash at any of them, under `OrderedCommit`.
 //!
-//! What is weaker than in a store with transactions, and nothing else is:
+//! Differences from a store with transactions, complete:
 //! * IPAM-2: a handle may count too much, never too little, also at rest;
 //! * IPAM-3: a host may have a confirmed affinity to a block that names nobody, when one of its
 //!   processes claims what another gives back. Its next request drops the affinity;

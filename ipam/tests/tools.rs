@@ -1,4 +1,4 @@
-//! What `caracal ipam` does, on a datastore in memory: leaks are found and freed while their
+//! Commands of `caracal ipam` on a datastore in memory: leaks are found and freed while their
 //! preconditions hold, data is put in order, configuration and pools follow the rules, a dry run
 //! writes nothing.
 #![cfg(feature = "client")]

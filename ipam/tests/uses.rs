@@ -1,5 +1,5 @@
-//! What is held by others than plain pods: load balancers, Windows nodes, virtual machines,
-//! WireGuard devices; and what selects pools besides nodes: namespaces.
+//! Holders other than plain pods: load balancers, Windows nodes, virtual machines, WireGuard
+//! devices; and namespaces that select pools.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod world;
@@ -319,7 +319,7 @@ fn namespaces_select_pools_by_the_labels_in_their_profile() {
     let value = br#"{"spec":{"labelsToApply":{"pcns.team":"red"}}}"#;
     world.put((profile.clone(), value.to_vec()));
     assert_eq!(take(&mut world, in_namespace("h")).unwrap().len(), 1);
-    // What cannot be read selects nothing and is named; where no pool asks, it does not matter.
+    // An unreadable namespace selects nothing and is named; where no pool asks, it does not matter.
     let mut world = stage.clone().with((profile.clone(), b"{".to_vec()));
     let says = take(&mut world, in_namespace("h")).unwrap_err();
     assert!(says.contains(&profile), "{says}");

@@ -25,9 +25,9 @@ pub enum EtcdConfigError {
     /// A kind of datastore that is not read.
     #[error("DATASTORE_TYPE={value}: {reason}")]
     Type {
-        /// What was given.
+        /// The configured value.
         value: String,
-        /// What is wrong with it, and what to do.
+        /// The fault and the remedy.
         reason: &'static str,
     },
     /// An endpoint is not a URL of a known scheme.
@@ -35,9 +35,9 @@ pub enum EtcdConfigError {
         "etcd endpoint \"{endpoint}\": {reason}; expected http://HOST:PORT or https://HOST:PORT"
     )]
     Endpoint {
-        /// What was given.
+        /// The configured endpoint.
         endpoint: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// A certificate without a key, or the other way round.

@@ -1,4 +1,4 @@
-//! What an error of etcd or of the connection means for the caller.
+//! Classification of errors of etcd and of the connection.
 
 use std::error::Error;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tonic::{Code, ConnectError};
 
 use crate::store::StoreError;
 
-/// What a call failed with.
+/// Error of a call.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// etcd or the connection.
@@ -27,7 +27,7 @@ impl From<EtcdError> for Failure {
     }
 }
 
-/// What a failure means.
+/// Class of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
     /// No connection or no leader: another endpoint may serve better.

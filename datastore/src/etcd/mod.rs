@@ -115,8 +115,8 @@ impl EtcdStore {
             if unheard && matches!(failure, Failure::Timeout(_)) {
                 silent += 1;
             }
-            // Who takes connections and says nothing is not asked a second time: another wait tells
-            // nothing new.
+            // An endpoint that accepts connections and does not answer is not tried twice: another
+            // wait gives no new information.
             if tries == 0 || silent == endpoints || !again(&failure) {
                 return Err(self.connection.explain(failure, &session));
             }

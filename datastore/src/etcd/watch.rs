@@ -101,7 +101,7 @@ struct Live {
     progress: Interval,
     /// When the oldest question was asked that nothing was heard since.
     unanswered: Option<Instant>,
-    /// What is older was not asked for.
+    /// First revision of the watch; older events are dropped.
     revision: i64,
 }
 
@@ -109,7 +109,7 @@ impl Live {
     async fn next(&mut self) -> Result<WatchEvent, Failure> {
         loop {
             tokio::select! {
-                // What has arrived counts before any deadline: the caller may have been away.
+                // Events that have arrived come before any deadline: the caller may have been away.
                 biased;
                 response = self.responses.message() => {
                     self.unanswered = None;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::MemoryStore;
 use crate::store::StoreError;
 
-/// What happens to a commit.
+/// Fault injected into a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommitFault {
     /// Answers [`TxnOutcome::Conflict`](caracal_model::txn::TxnOutcome::Conflict) though all
@@ -27,7 +27,7 @@ pub enum CommitFault {
 
 type Hook = Box<dyn FnOnce(&MemoryStore) + Send>;
 
-/// What is scripted.
+/// Scripted faults.
 #[derive(Default)]
 pub(super) struct Faults {
     pub(super) latency: Duration,

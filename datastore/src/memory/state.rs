@@ -205,7 +205,7 @@ impl State {
     }
 }
 
-/// What etcd refuses, so that tests meet it too.
+/// Limits of etcd, so that tests meet them too.
 fn check_limits(txn: &Txn) -> Result<(), StoreError> {
     let refuse = |what: String| Err(StoreError::Refused(what));
     for (what, number) in [

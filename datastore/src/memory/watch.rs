@@ -44,7 +44,7 @@ impl MemoryWatch {
         }
     }
 
-    /// What there is to tell now; `None` = wait.
+    /// Next event, if there is one; `None` = wait.
     fn tell(&mut self, cx: &Context<'_>) -> Option<Result<WatchEvent, StoreError>> {
         let state = Arc::clone(&self.state);
         let mut state = lock(&state);

@@ -225,7 +225,7 @@ fn order_2_what_somebody_else_wrote_since_is_not_taken_back() {
     });
     assert_eq!(log.last().unwrap(), "delete block 10.0.0.0/30: lost");
     assert_eq!(store.get(BLOCK).unwrap().value, block("10.0.0.0/30", 99));
-    // What is in it has to be counted.
+    // The block still exists, so its handle must still count it.
     assert!(store.get(HANDLE).is_some());
 }
 

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(super) struct Absences {
     grace: Duration,
-    /// What was published last.
+    /// Last published snapshot.
     last: Arc<Snapshot>,
     /// Since when a Node that is kept is missing.
     since: BTreeMap<NodeName, Instant>,

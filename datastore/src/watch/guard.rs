@@ -27,7 +27,7 @@ impl fmt::Display for StoreId {
     }
 }
 
-/// What was accepted last, also by an earlier process.
+/// Last accepted snapshot, also of an earlier process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Accepted {
     /// The content.
@@ -36,7 +36,7 @@ pub struct Accepted {
     pub store: StoreId,
 }
 
-/// What may be accepted without asking.
+/// Operator's consent to a datastore that differs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Accept {
     /// Only what is no fault.
@@ -53,9 +53,9 @@ pub enum Accept {
 pub struct GuardOptions {
     /// This node.
     pub me: NodeName,
-    /// What an earlier process accepted last.
+    /// Last accepted snapshot of an earlier process.
     pub accepted: Option<Accepted>,
-    /// What may be accepted without asking.
+    /// Operator's consent.
     pub accept: Accept,
 }
 
@@ -102,7 +102,7 @@ impl DatastoreFault {
         !matches!(self, Self::OwnNode)
     }
 
-    /// What follows, and what to do.
+    /// Consequence and remedy.
     #[must_use]
     pub const fn remedy(&self) -> &'static str {
         match self {
@@ -147,12 +147,12 @@ impl Guard {
         }
     }
 
-    /// What is there is to be accepted, whatever it is.
+    /// Accepts the datastore as it is.
     pub(super) const fn accept(&mut self) {
         self.accept_next = true;
     }
 
-    /// What is accepted is this from now on: it differs in nothing that is judged.
+    /// Replaces the accepted snapshot by one that differs in nothing that is judged.
     pub(super) fn follow(&mut self, next: &Arc<Snapshot>) {
         if let Some(accepted) = &mut self.accepted {
             accepted.snapshot = Arc::clone(next);
@@ -206,7 +206,7 @@ fn other_cluster(was: &Snapshot, next: &Snapshot) -> Option<DatastoreFault> {
     })
 }
 
-/// What goes one by one in a cluster that is used, and was lost at once.
+/// Kinds that shrink one by one in a cluster in use, and were emptied at once.
 fn emptied(was: &Snapshot, next: &Snapshot, me: &NodeName) -> Option<String> {
     if next.nodes.is_empty() && was.nodes.keys().any(|node| node != me) {
         return Some(format!("all {} nodes", was.nodes.len()));
@@ -231,7 +231,7 @@ fn emptied(was: &Snapshot, next: &Snapshot, me: &NodeName) -> Option<String> {
     None
 }
 
-/// What a restored datastore does not know of: following it would take routes away.
+/// Data that a restored datastore lacks: following it would remove routes.
 fn lacking(was: &Snapshot, next: &Snapshot, me: &NodeName) -> Option<String> {
     let nodes = was.nodes.keys().filter(|n| !next.nodes.contains_key(*n));
     let pools = was.pools.keys().filter(|p| !next.pools.contains_key(*p));

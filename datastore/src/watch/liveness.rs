@@ -45,7 +45,7 @@ impl Liveness {
 
     /// The stream ended because we were too slow; the datastore is there.
     pub(super) fn behind(&mut self, reason: String) {
-        // What was never read cannot be merely behind.
+        // A datastore that was never read cannot be merely behind.
         self.phase = if self.ever_followed {
             Phase::Behind(reason)
         } else {

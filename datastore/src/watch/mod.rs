@@ -150,7 +150,7 @@ impl View {
         }
     }
 
-    /// What is wrong with the data, and with what is followed of them.
+    /// Problems of the data and of the connection.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = self.snapshot.problems();
@@ -209,7 +209,7 @@ pub struct WatcherEnded;
 /// that endpoint.
 type Reads = dyn Fn(&Snapshot, &[Prefix]) -> bool + Send + Sync;
 
-/// Who reads endpoints of other nodes: changes of those wake nobody else.
+/// Reader of endpoints of other nodes: changes of those wake nobody else.
 #[derive(Clone, Default)]
 pub struct EndpointReader(Option<Arc<Reads>>);
 
@@ -243,7 +243,7 @@ pub struct WatchOptions {
     /// The node whose blocks and endpoints are kept whole, see [`Snapshot::whole_blocks_of`];
     /// `None` = all are.
     pub whole_blocks_of: Option<NodeName>,
-    /// Who reads endpoints of other nodes.
+    /// Reader of endpoints of other nodes.
     pub endpoint_reader: EndpointReader,
     /// Silence after which the view is lagging. A live stream is never silent for longer than a few
     /// seconds.

@@ -1,4 +1,4 @@
-//! What is logged while the datastore does not answer, and how long to pause between tries.
+//! Log lines and pauses while the datastore does not answer.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;

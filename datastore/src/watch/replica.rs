@@ -27,7 +27,7 @@ const KINDS: [Kind; 10] = [
     Kind::IpamConfiguration,
 ];
 
-/// What is listed: everything a snapshot holds and nothing else.
+/// Ranges to list: everything that a snapshot holds and nothing else.
 pub(super) fn scope() -> Vec<Range> {
     let ipam = ipam_prefix();
     let mut ranges: Vec<Range> = KINDS
@@ -49,7 +49,7 @@ pub(super) fn scope() -> Vec<Range> {
     ranges
 }
 
-/// What a list changed.
+/// Changes made by a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) keys: usize,

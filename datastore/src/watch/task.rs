@@ -252,7 +252,7 @@ impl<S: PagedStore> Task<S> {
             guard.accept();
             self.publish();
         }
-        // Who asked may have gone.
+        // The caller may have gone.
         let _ = answer.send(fault);
     }
 
@@ -292,10 +292,10 @@ impl<S: PagedStore> Task<S> {
         self.publisher.freshness(self.freshness(now));
     }
 
-    /// Who looks finds what there is; who waits is left alone.
+    /// Publishes without waking receivers that wait for a change.
     fn publish_quietly(&mut self, now: Instant) {
         let snapshot = self.replica.take();
-        // What is held back is held back as a whole.
+        // A snapshot that the guard holds back is held back as a whole.
         if self.held.is_none() {
             if let Some(guard) = &mut self.guard {
                 guard.follow(&snapshot);

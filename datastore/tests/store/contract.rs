@@ -125,7 +125,7 @@ async fn conditions<S: Store>(store: &S) {
         assert_eq!(get(store, "/c/a").await.unwrap().mod_revision, revision);
         assert_eq!(get(store, "/c/a2").await, None);
     }
-    // What changes nothing takes no revision.
+    // A transaction that changes nothing takes no revision.
     assert_eq!(committed(store, &Txn::new()).await, revision);
     assert_eq!(remove(store, "/c/none").await, revision);
     // A key that was never written has revision zero.
@@ -333,7 +333,7 @@ async fn compaction<S: Store>(store: &S, compact: impl AsyncFn(i64)) {
     let old = put(store, "/compact/a", "1").await;
     let compacted = put(store, "/compact/a", "2").await;
     let kept = put(store, "/compact/a", "3").await;
-    // Who is up to date when the compaction comes is not disturbed by it.
+    // A watch that is up to date when the compaction comes is not disturbed by it.
     let mut current = store.watch("/compact/", kept).await.unwrap();
     changes(&mut current, 1).await;
     compact(compacted).await;

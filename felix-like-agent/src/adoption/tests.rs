@@ -62,7 +62,7 @@ fn kernel(routes: impl IntoIterator<Item = Route>) -> Actual {
     actual
 }
 
-/// What Calico's BIRD leaves on such a node.
+/// Routes that Calico's BIRD leaves on such a node.
 fn calicos() -> Vec<Route> {
     vec![
         route("10.244.1.0/26", 12, 0, Target::Blackhole),

@@ -15,7 +15,7 @@ pub struct Finding {
     pub code: String,
     /// How bad it is.
     pub severity: Severity,
-    /// What it is about.
+    /// Subject of the finding.
     pub subject: String,
     /// One sentence: what was seen, where, and what to do.
     pub sentence: String,

@@ -57,7 +57,7 @@ pub(super) fn compare(inputs: &AuditInputs<'_>, found: &mut Vec<Observation>) {
         .filter(|name| actual.links.by_name(name.as_str()).is_some())
         .collect();
     for op in &ops {
-        // What is left over is meant to stay while the agent is not sure.
+        // Unwanted objects stay on purpose while the agent is not in sync.
         if op.is_delete() && !synced {
             continue;
         }
@@ -68,7 +68,7 @@ pub(super) fn compare(inputs: &AuditInputs<'_>, found: &mut Vec<Observation>) {
     }
 }
 
-/// What other programs hold.
+/// Findings about objects of other programs.
 fn foreign(desired: &Desired, actual: &Actual, found: &mut Vec<Observation>) {
     for problem in conflicts(desired, actual) {
         let (code, what) = match problem.code {
@@ -80,7 +80,7 @@ fn foreign(desired: &Desired, actual: &Actual, found: &mut Vec<Observation>) {
     }
 }
 
-/// What an operation that would be needed says about the present.
+/// Finding that a needed operation proves.
 fn observation(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option<Observation> {
     let (code, subject, seen) = missing(op, actual, made_anew).or_else(|| left_over(op))?;
     Some(Observation {
@@ -94,7 +94,7 @@ fn observation(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option
 /// Code, subject and sentence of an observation.
 type Finding = (AuditCode, String, String);
 
-/// What is missing or wrong, by an operation that adds or replaces.
+/// Finding of a needed operation that adds or replaces: something is missing or wrong.
 fn missing(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option<Finding> {
     Some(match op {
         Op::AddTunnel(tunnel) if made_anew.contains(&tunnel.name) => (
@@ -176,7 +176,7 @@ fn missing(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option<Fin
     })
 }
 
-/// What is there and planned no more, by an operation that deletes.
+/// Finding of a needed operation that deletes: something is left over.
 fn left_over(op: &Op) -> Option<Finding> {
     Some(match op {
         Op::DeleteObject(id) => (

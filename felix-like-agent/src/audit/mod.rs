@@ -46,9 +46,9 @@ pub struct AuditInputs<'a> {
     pub stale: Option<&'a str>,
     /// The agent's last plan.
     pub desired: &'a Desired,
-    /// What the agent says of itself.
+    /// The agent's status.
     pub agent: &'a KernelStatus,
-    /// What agent, topology and IPAM say cannot be done.
+    /// Problems of agent, topology and IPAM.
     pub problems: &'a [Problem],
     /// The kernel, read for this comparison; `Err` is why it cannot be.
     pub actual: Result<&'a Actual, &'a str>,
@@ -56,7 +56,7 @@ pub struct AuditInputs<'a> {
     pub rib: Option<&'a AuditRib>,
 }
 
-/// What the speaker says, as far as it is compared.
+/// The speaker's routes, as far as they are compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditRib {
     /// The configured peers.
@@ -101,11 +101,11 @@ pub struct OwnBlock {
 /// Something that is not as it should be, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Observation {
-    /// What kind of thing.
+    /// Kind of the finding.
     pub code: AuditCode,
-    /// What it is about; together with the code it tells one finding from another.
+    /// Subject of the finding; together with the code it identifies the finding.
     pub subject: String,
-    /// What was seen, and where.
+    /// Observation and its place.
     pub seen: String,
     /// Whoever saw it says that it does not count yet, whatever its age.
     pub settling: bool,

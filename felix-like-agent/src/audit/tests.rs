@@ -313,7 +313,7 @@ fn a_finding_counts_when_it_is_older_than_its_grace_and_did_not_go_away() {
     let old = ages.update(at(20), observed(code));
     assert_eq!((old[0].counts, old[0].age_seconds), (true, 10));
     assert_eq!(old[0].sentence, format!("y; {}", code.remedy()));
-    // What counts comes first, whatever its code.
+    // Findings that count come first, whatever their code.
     let mut both = observed(AuditCode::BlockNotAnnounced);
     both.extend(observed(code));
     let found = ages.update(at(21), both);

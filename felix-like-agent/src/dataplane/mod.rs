@@ -68,8 +68,7 @@ pub async fn apply_ops(ops: Vec<Op>) -> Result<Vec<(Op, Result<(), String>)>, Ne
     Ok(ops.into_iter().zip(results).collect())
 }
 
-/// What this machine's kernel can do of what is wanted, found out by trying. Needs the right to
-/// make devices.
+/// Kernel features that the settings need, found out by trying. Needs the right to make devices.
 ///
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.

@@ -8,7 +8,7 @@ use crate::dataplane::netlink::{Netlink, NetlinkError};
 use crate::dataplane::write::nat::NatWriter;
 use crate::desired::Desired;
 
-/// What the kernel holds of what a plan is about, but for NAT rules.
+/// Reads the kernel state that a plan is about, except NAT rules.
 ///
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.

@@ -45,7 +45,7 @@ const REST: u32 = 4;
 /// Most unreachable prefixes that are spelled out.
 const NAMED: usize = 3;
 
-/// What the task hears.
+/// Input of the task.
 #[derive(Debug)]
 pub enum TableInput {
     /// The best route of each prefix that changed; `None`: there is none any more.
@@ -56,16 +56,16 @@ pub enum TableInput {
     Resolved(u64),
 }
 
-/// What the task says of itself.
+/// Status of the task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableStatus {
     /// `learning`, `synced`, `frozen`.
     pub phase: &'static str,
     /// Routes of ours in the kernel.
     pub routes: usize,
-    /// What is wrong.
+    /// Problems.
     pub problems: Vec<Problem>,
-    /// What next hops are reached over as of the last look; number 0 before the first.
+    /// Underlay for next-hop resolution as of the last look; number 0 before the first.
     pub underlay: PublishedUnderlay,
     /// Routes of others as of the last look, where they are of interest; `None` before the first.
     pub foreign: Option<Arc<Foreigners>>,
@@ -254,7 +254,7 @@ struct Keeper {
     foreign: Option<Arc<Foreigners>>,
     phase: Phase,
     unreachable: BTreeSet<Prefix>,
-    /// What the kernel refused at the last attempt, with its reason.
+    /// Refusals of the kernel at the last attempt, with the reason.
     refused: BTreeMap<String, String>,
     looks: u64,
     status: watch::Sender<Arc<TableStatus>>,
@@ -316,7 +316,7 @@ impl Keeper {
         };
         self.phase = Phase::Frozen;
         self.publish();
-        // Who asked may have gone.
+        // The caller may have gone.
         let _gone = done.send(());
     }
 

@@ -1,10 +1,9 @@
 //! The underlay as the dataplane publishes it, and the wait for the speaker that resolves next hops
 //! over it.
 //!
-//! What is written into the kernel follows the underlay by way of the speaker: a pass that finds
-//! another underlay publishes it and ends; the next one has routes that are resolved over it. So a
-//! link that goes or comes costs one pass that writes, and no route is written over what is no
-//! longer there.
+//! The kernel follows the underlay by way of the speaker: a pass that finds another underlay
+//! publishes it and ends; the next one has routes that are resolved over it. So a link that goes or
+//! comes costs one pass that writes, and no route is written over what is no longer there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// The same for the first underlay: until then no route says where it leads.
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What next hops are resolved over, and what is this machine's own.
+/// Underlay for next-hop resolution, and this machine's own addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PublishedUnderlay {
     /// Counts the changes; 0 = nothing is known yet.
@@ -63,7 +62,7 @@ impl Publisher {
         self.published.subscribe()
     }
 
-    /// What was published last.
+    /// Last published underlay.
     pub(super) fn published(&self) -> PublishedUnderlay {
         self.published.borrow().clone()
     }

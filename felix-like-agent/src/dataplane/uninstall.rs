@@ -1,6 +1,6 @@
-//! What an uninstallation takes away: all that [`crate::ownership`] calls ours in this network
-//! namespace, and nothing else. Sysctls are put back where
-//! [`crate::dataplane::write::saved_sysctls`] knows what they were.
+//! Uninstallation: removes all that [`crate::ownership`] calls ours in this network namespace, and
+//! nothing else. Sysctls are put back where [`crate::dataplane::write::saved_sysctls`] knows what
+//! they were.
 
 use std::path::Path;
 
@@ -73,7 +73,7 @@ impl Uninstall {
         })
     }
 
-    /// What is ours.
+    /// Objects to remove: all that are ours.
     #[must_use]
     pub fn removals(&self) -> &[Removal] {
         &self.removals

@@ -17,7 +17,7 @@ pub(crate) fn is_by_key(desired: &Desired, actual: &Actual) -> bool {
     !desired.objects && actual.objects.is_empty() && desired.held.is_empty()
 }
 
-/// What has to happen for these keys, devices, addresses and sysctls, and what stands in the way.
+/// Operations for these keys, devices, addresses and sysctls, and the problems that prevent others.
 #[must_use]
 pub fn diff_of(
     keys: &ChangedKeys,

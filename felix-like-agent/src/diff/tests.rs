@@ -306,7 +306,7 @@ fn foreign(actual: &Actual, desired: &Desired) -> BTreeSet<String> {
         .all_routes()
         .filter(|r| rule.route(r) == Owner::Foreign)
     {
-        // What stands on a device of ours goes with it.
+        // A route on a device of ours is removed with it.
         let on_ours = route.next_hops().iter().any(|hop| {
             actual
                 .links
@@ -457,7 +457,7 @@ proptest! {
         for route in actual.all_routes() {
             prop_assert!(after.routes.contains_key(&route.key()), "{:?} is gone", route);
         }
-        // What is possible without deletion is there.
+        // Everything that is possible without deletion is there.
         let swept = settle(&desired, &after);
         prop_assert_eq!(missing(&desired, &swept), Vec::<String>::new());
     }

@@ -26,7 +26,7 @@ const ANTISPOOF: &str = "caracal-antispoof";
 /// the other.
 pub(crate) const MOST_SENDERS: usize = 256;
 
-/// What one table should hold.
+/// Desired content of one table.
 struct Table {
     name: &'static str,
     /// Built-in chains and our chains that they jump to.
@@ -76,7 +76,7 @@ fn bgp_packets(chain: &str, nat: &Nat, guard: &BgpGuard) -> Vec<String> {
     lines
 }
 
-/// What happens to them.
+/// Action on packets to the BGP port.
 fn bgp_guard(guard: &BgpGuard) -> Vec<String> {
     let host = |address: &std::net::IpAddr| Prefix::host(*address);
     let local = "-m addrtype --dst-type LOCAL";
@@ -132,7 +132,7 @@ fn filter_table(nat: &Nat, rules: &FamilyRules) -> Table {
     }
 }
 
-/// What a workload may send from; neighbour discovery of IPv6 has sources of its own.
+/// Sources that a workload may use; neighbour discovery of IPv6 has sources of its own.
 fn antispoof_table(nat: &Nat, rules: &FamilyRules) -> Table {
     let mut lines = Vec::new();
     for prefix in &nat.interface_prefixes {
@@ -235,7 +235,7 @@ pub(crate) fn drops_forward(saved: &str) -> bool {
     saved_lines(saved, "filter").any(|line| line.starts_with(":FORWARD DROP"))
 }
 
-/// What `iptables-save` says of our forwarding rules.
+/// Compares our forwarding rules with the output of `iptables-save`.
 #[must_use]
 pub(crate) fn compare_forward(nat: &Nat, saved: &str) -> Comparison {
     compare_tables([forward_table(nat)], saved)
@@ -296,7 +296,7 @@ pub(crate) fn removal(saved: &str) -> String {
     text
 }
 
-/// What `iptables-legacy-save` says of our rules.
+/// Result of comparing our rules with the output of `iptables-legacy-save`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Comparison {
     /// None of ours.

@@ -1,7 +1,7 @@
 //! NAT and forwarding rules as data, and their text for nftables and for iptables. Pure; the shell
 //! finds out which of the two the kernel has by trying.
 //!
-//! What the rules say (`natOutgoing` of pools, as Calico's):
+//! Content of the rules (`natOutgoing` of pools, as Calico's):
 //!
 //! * from a pool with `natOutgoing` to an address outside all pools: masquerade;
 //! * out of a tunnel device with a local source that is not the tunnel's own address: masquerade,
@@ -47,7 +47,7 @@ pub struct FamilyRules {
     pub outgoing: Option<IpAddr>,
     /// Ports that TCP and UDP get, the last one included; `None` = any.
     pub ports: Option<(u16, u16)>,
-    /// Who may send tunnel packets to this node; `None` = anybody.
+    /// Sources that may send tunnel packets to this node; `None` = anybody.
     pub senders: Option<Senders>,
     /// Only what leaves by these interfaces; `None` = by any.
     pub leaving_by: Option<Interfaces>,
@@ -62,7 +62,7 @@ pub struct FamilyRules {
 pub struct BgpGuard {
     /// TCP ports on which nodes take BGP.
     pub ports: BTreeSet<u16>,
-    /// What comes from here comes from a workload, whichever interface it comes by.
+    /// Sources of workloads: a packet from here comes from a workload, on any interface.
     pub sources: BTreeSet<Prefix>,
     /// Addresses of workloads that are peers by their address (`peerIP`): they may.
     pub peers: BTreeSet<IpAddr>,

@@ -265,7 +265,7 @@ fn outgoing(family: &str, rules: &FamilyRules) -> Vec<String> {
     with_ports.into_iter().chain([plain]).collect()
 }
 
-/// What a workload may send from. Neighbour discovery has sources of its own.
+/// Sources that a workload may use. Neighbour discovery has sources of its own.
 fn sources(
     text: &mut String,
     antispoof: &mut String,
@@ -345,7 +345,7 @@ fn bgp_packets(chain: &mut String, nat: &Nat, guard: &BgpGuard, family: &str) {
     }
 }
 
-/// What happens to them.
+/// Action on packets to the BGP port.
 fn bgp_guard(text: &mut String, family: &str, address: &str, guard: &BgpGuard) {
     let mut set = |name: &str, field: &str, addresses: &BTreeSet<IpAddr>| {
         let hosts: Vec<Prefix> = addresses.iter().copied().map(Prefix::host).collect();
@@ -424,10 +424,10 @@ fn nothing_else(text: &mut String, chain: &str, allowed: impl IntoIterator<Item 
     put_at(text, "\t", format_args!("}}"));
 }
 
-/// What matches a field with one of these prefixes: the addresses stand together in a set of that
-/// name, each range stands for itself. Not in a set of intervals: while a transaction is committed,
-/// a lookup in one misses what is there before and after (Linux 6.18: a packet in four rewritings,
-/// at 14,000 packets a second).
+/// Expressions that match a field with one of these prefixes: the addresses stand together in a set
+/// of that name, each range stands for itself. Not in a set of intervals: while a transaction is
+/// committed, a lookup in one misses what is there before and after (Linux 6.18: a packet in four
+/// rewritings, at 14,000 packets a second).
 fn matches<'a>(
     text: &mut String,
     family: &str,

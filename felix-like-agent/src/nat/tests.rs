@@ -1,4 +1,4 @@
-//! What the rules are, and that nothing but rules can get into them.
+//! Content of the rules, and that nothing but rules can get into them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ fn fingerprints_tell_rules_apart() {
     assert_eq!(example().fingerprint().len(), 16);
 }
 
-/// What is wrong with a script for nft: it may replace our table and hold nothing else.
+/// Fault of a script for nft: it may replace our table and hold nothing else.
 fn strange_in_nft(script: &str) -> Option<String> {
     let words = "type|elements|iifname|oifname|meta|ip|ip6|udp|tcp|fib|counter|masquerade|snat";
     let rule = Regex::new(&format!(
@@ -58,8 +58,8 @@ fn strange_in_nft(script: &str) -> Option<String> {
     inside.then(|| "a chain does not end".to_owned())
 }
 
-/// What is wrong with a script for iptables-restore: our chains, one jump to each, and rules in
-/// them, of pairs of an option and one value, no option twice.
+/// Fault of a script for iptables-restore: our chains, one jump to each, and rules in them, of
+/// pairs of an option and one value, no option twice.
 fn strange_in_iptables(script: &str) -> Option<String> {
     let line_of = Regex::new(
         "^(\\*(nat|filter|raw)|COMMIT|:caracal-[a-z]+ - \\[0:0\\]|-I [A-Z]+ 1 -j caracal-[a-z]+)$",

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::nat::name::{Interfaces, PlainName};
 
-/// What the environment calls keys of FelixConfiguration beside their own names.
+/// Further names of keys of FelixConfiguration in the environment.
 const ALIASES: [(&str, &str); 4] = [
     ("ipInIpMtu", "ipipMTU"),
     ("ipInIpEnabled", "ipipEnabled"),

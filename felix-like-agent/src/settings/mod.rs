@@ -1,5 +1,5 @@
-//! What an operator may set for the agent: built-in defaults, then FelixConfiguration `default`,
-//! then `node.NAME`, then overrides (the `FELIX_*` environment), in Calico's order of precedence.
+//! Settings of the agent: built-in defaults, then FelixConfiguration `default`, then `node.NAME`,
+//! then overrides (the `FELIX_*` environment), in Calico's order of precedence.
 
 pub(crate) mod keys;
 
@@ -56,7 +56,7 @@ impl ProgramClusterRoutes {
     }
 }
 
-/// What NAT and forwarding rules are written with.
+/// Tool for NAT and forwarding rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NatBackend {
     /// nftables where the kernel has it, else iptables.
@@ -96,7 +96,7 @@ pub struct Settings {
     /// Routes of the datastore's classes follow WorkloadEndpoints and not blocks (`routeSource:
     /// WorkloadIPs`).
     pub workload_routes: bool,
-    /// Who beside the cluster's nodes may send tunnel packets (`externalNodesList`).
+    /// Further sources that may send tunnel packets (`externalNodesList`).
     pub external_nodes: BTreeSet<Prefix>,
     /// How long the kernel may take for an answer (`netlinkTimeout`).
     pub kernel_timeout: Duration,

@@ -1,6 +1,6 @@
-//! What hosts do, and the exhaustive search through every interleaving of it with a crash at any
-//! step. The search keeps one schedule for each end that it found, so that the same histories can
-//! be replayed on a real etcd.
+//! Operations of hosts, and the exhaustive search through every interleaving of them with a crash
+//! at any step. The search keeps one schedule for each end that it found, so that the same
+//! histories can be replayed on a real etcd.
 #![allow(
     dead_code,
     missing_docs,

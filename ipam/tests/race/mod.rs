@@ -24,7 +24,7 @@ pub fn stage() -> Vec<(String, Vec<u8>)> {
     entries
 }
 
-/// Who holds what, by the results alone.
+/// Holder of each address, by the results alone.
 type Table = Arc<Mutex<HashMap<IpAddr, HandleId>>>;
 
 /// Each of `tasks` tasks a node makes `rounds` rounds; then everything is released and checked.

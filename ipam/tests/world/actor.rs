@@ -37,7 +37,7 @@ pub enum End {
     Failed(String),
 }
 
-/// What it wants.
+/// Next action that it waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wish {
     Read(Vec<Range>),
@@ -111,7 +111,7 @@ impl Actor {
         }
     }
 
-    /// What it waits for.
+    /// Next action that it waits for.
     pub fn wish(&self) -> &Wish {
         &self.wish
     }
@@ -151,7 +151,7 @@ impl Actor {
                     Partly::Read(lists) => lists,
                     _ => Vec::new(),
                 };
-                // What nobody writes here is as if it were read with the next list.
+                // A range that no machine here writes is as if it were read with the next list.
                 while let Some(range) = ranges.get(lists.len()) {
                     lists.extend(world.read(std::slice::from_ref(range)).ranges);
                     if changes(range) {
@@ -232,10 +232,10 @@ pub fn faults(world: &World, now: Timestamp) -> Vec<Inconsistency> {
     findings
 }
 
-/// What an order of writes leaves where a transaction would not, also at rest: a handle may count
-/// too much, never too little (IPAM-2); and when one process of a host claims what another gives
-/// back, the claim of a block that names nobody any more may stay (IPAM-3), until the host's next
-/// request drops it.
+/// Findings that an order of writes leaves where a transaction would not, also at rest: a handle
+/// may count too much, never too little (IPAM-2); and when one process of a host claims a block
+/// that another gives back, the claim of a block that names nobody any more may stay (IPAM-3),
+/// until the host's next request drops it.
 pub fn is_excused(world: &World, finding: &Inconsistency) -> bool {
     let given_back = matches!(finding, Inconsistency::Affinity { named: None, .. });
     world.ordered && (given_back || counts_too_much(finding))

@@ -1,4 +1,4 @@
-//! What pods on other nodes make of a node's view, and lists that are read in parts.
+//! Effect of pods on other nodes on a node's view, and lists that are read in parts.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -69,7 +69,8 @@ async fn watch_9_a_pod_elsewhere_wakes_nobody_and_is_found_by_who_asks() {
     assert!(!rest(&receiver).await, "{:?}", receiver.borrow());
     let seen = receiver.borrow().snapshot.clone();
     assert_eq!(seen.revision, store.revision());
-    // Who has followed the last wake is in step with what came later; who has not is not.
+    // A reader that has followed the last wake is in step with later quiet changes; one that has
+    // not is behind.
     let woken = receiver.borrow().revision;
     assert!(woken < seen.revision);
     assert_eq!(receiver.borrow().followed(woken), seen.revision);
@@ -176,7 +177,7 @@ async fn a_list_whose_revision_is_compacted_begins_again() {
     assert!(store.reads() > 2 * SYNC_READS + 3, "{}", store.reads());
 }
 
-/// What routes and announcements follow from.
+/// Data that routes and announcements are made from.
 fn leads(snapshot: &Snapshot) -> BTreeMap<String, String> {
     let blocks = snapshot.blocks.values().map(|block| {
         let guests: Vec<_> = block.used_elsewhere().collect();

@@ -1,4 +1,4 @@
-//! What the watcher's tests share.
+//! Fixture of the watcher's tests.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};

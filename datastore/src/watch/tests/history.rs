@@ -10,7 +10,7 @@ use super::fixture::{key, on_paused_clock, put};
 use crate::memory::MemoryStore;
 use crate::watch::{View, WatchOptions, spawn_watcher};
 
-/// What may happen to a datastore.
+/// Event of a datastore's history.
 #[derive(Clone, Debug)]
 enum Event {
     Put(u8, u8),

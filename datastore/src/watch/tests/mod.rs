@@ -148,7 +148,7 @@ async fn watch_2_compaction_is_listed_and_compared() {
     assert_eq!(third(&after, "a"), Some(2));
     assert_eq!(third(&after, "new"), Some(1));
     assert_eq!(third(&after, "gone"), None);
-    // What did not change is the same object, not an equal one.
+    // An unchanged value is the same object, not an equal one.
     let b = |view: &View| std::ptr::from_ref(&**view.snapshot.pools.get("b").unwrap());
     assert_eq!(b(&before), b(&after));
     assert_eq!(store.reads(), 2 * SYNC_READS);

@@ -4,7 +4,7 @@ use super::*;
 
 pub(super) type Fault = fn(&mut Case);
 
-/// What is wrong, the code, the subject, and words of the sentence.
+/// Fault, code, subject, and words of the sentence.
 pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
     (
         |c| c.stale = Some("no answer for 31 s"),
@@ -364,7 +364,7 @@ pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
         |c| {
             c.agent.phase = "learning".to_owned();
             c.agent.reason = Some("waiting for b".to_owned());
-            // What may be unwanted stays, and is no finding.
+            // An object that may be unwanted stays, and is no finding.
             c.foreign("10.246.0.0/26", 0);
             let mut routes = c.actual.routes.values_mut().flatten();
             routes.find(|r| r.protocol == 4).unwrap().protocol = 80;
@@ -438,7 +438,7 @@ fn said(c: &mut Case, code: ProblemCode, subject: &str) {
         .push(problem(code, subject, "because".to_owned()));
 }
 
-/// What stands on a device is missing with it; here only the device is looked at.
+/// Objects on a device are missing with it; here only the device is compared.
 fn only_device(c: &mut Case) {
     c.desired.routes.retain(|_, planned| {
         !planned

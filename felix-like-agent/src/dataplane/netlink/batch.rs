@@ -21,8 +21,8 @@ const MESSAGES: usize = 256;
 /// Octets after which a datagram is sent: a quarter of the default send buffer, which refuses
 /// longer ones.
 const OCTETS: usize = 48 << 10;
-/// What an answer takes of the receive buffer: header, code, the request's header, a sentence, and
-/// the kernel's bookkeeping for a packet; 1,280 octets were seen.
+/// Space that one answer takes of the receive buffer: header, code, the request's header, a
+/// sentence, and the kernel's bookkeeping for a packet; 1,280 octets were seen.
 const ANSWER_OCTETS: usize = 2048;
 /// `NLMSG_ERROR`: a refusal, or, with code 0, an acknowledgement.
 const ERROR: u16 = 2;
@@ -223,7 +223,7 @@ impl Writer {
     }
 }
 
-/// What a datagram says of the requests with these sequence numbers.
+/// Answers in a datagram to the requests with these sequence numbers.
 fn answers(datagram: &[u8]) -> impl Iterator<Item = (u32, Result<(), Refusal>)> {
     framing::messages(datagram).filter_map(|message| {
         if framing::half(message, 4)? != ERROR {

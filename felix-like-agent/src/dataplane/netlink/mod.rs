@@ -30,7 +30,7 @@ const DUMP_ATTEMPTS: usize = 5;
 /// `struct sockaddr_nl` of the kernel.
 const KERNEL: (u32, u32) = (0, 0);
 
-/// What goes wrong with a netlink socket as a whole; refusals of single messages are [`Refusal`]s.
+/// Failure of a netlink socket as a whole; refusals of single messages are [`Refusal`]s.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
     /// The socket cannot be opened.
@@ -91,7 +91,7 @@ impl Refusal {
     }
 }
 
-/// What is said to the kernel.
+/// Request to the kernel.
 #[derive(Clone, Debug)]
 pub(in crate::dataplane) enum Message {
     /// A message of a kind that the crates know.

@@ -97,7 +97,7 @@ pub(in crate::dataplane) fn body(
     }
 }
 
-/// What is the same in all kinds of routes.
+/// Fields that all kinds of routes share.
 struct Header {
     prefix: Prefix,
     metric: u32,

@@ -115,7 +115,7 @@ impl Echo {
     pub async fn is_answered(self, patience: Duration) -> bool {
         let (tell, told) = tokio::sync::oneshot::channel();
         let ask = move || {
-            // Who asked may have gone.
+            // The caller may have gone.
             let _ = tell.send(self.send(patience).is_ok());
         };
         let name = "echo".to_owned();
@@ -140,7 +140,8 @@ impl Echo {
         socket.send_to(&request, &to)?;
         let deadline = Instant::now() + patience;
         loop {
-            // What has come is read even when this thread was not let run until after the deadline.
+            // Replies that have come are read even when this thread was not scheduled until after
+            // the deadline.
             let mut left = deadline.saturating_duration_since(Instant::now());
             // Less than a microsecond would be a timeout of zero, which is none.
             if left < Duration::from_millis(1) {

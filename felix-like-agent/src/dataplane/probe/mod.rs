@@ -1,4 +1,4 @@
-//! What this kernel can do, found out by trying: a device of the kind is made and removed at once.
+//! Features of this kernel, found out by trying: a device of the kind is made and removed at once.
 
 pub(super) mod echo;
 pub(in crate::dataplane) mod prober;

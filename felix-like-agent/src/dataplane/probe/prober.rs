@@ -97,7 +97,7 @@ impl Prober {
         });
     }
 
-    /// What is known.
+    /// Known path MTUs.
     pub(in crate::dataplane) fn results(&self) -> Arc<PathMtus> {
         Arc::clone(&self.results.borrow())
     }

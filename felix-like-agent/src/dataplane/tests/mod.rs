@@ -142,7 +142,7 @@ fn start_agent(
     .unwrap();
     let mut underlay = agent.underlay();
     let mut learned = learned.subscribe();
-    // What the speaker does, without its recursion.
+    // Acts as the speaker, without its recursion.
     tokio::spawn(async move {
         loop {
             let over = underlay.borrow_and_update().clone();
@@ -285,7 +285,7 @@ impl Node {
 
     /// A pass with everything read anew changes nothing.
     async fn assert_quiet(&self) {
-        // What was under way when the kernel looked right is counted by now.
+        // A pass that was running when the kernel looked right is counted by now.
         let before = self.pass_anew().await;
         let after = self.pass_anew().await;
         assert_eq!(after.applied, before.applied, "nothing is written twice");

@@ -41,7 +41,7 @@ pub(crate) enum CommandError {
     Refused {
         /// Its name.
         program: &'static str,
-        /// What it printed.
+        /// Its standard error.
         stderr: String,
     },
 }
@@ -69,7 +69,7 @@ pub(crate) enum NatError {
     Refused(#[source] CommandError),
 }
 
-/// What writes the rules.
+/// Tool that writes the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::dataplane) enum Backend {
     Nft,

@@ -1,5 +1,5 @@
-//! What sysctls were before the agent first wrote them: a small file, written before the sysctl is,
-//! so that an uninstallation can put them back whatever became of the process meanwhile.
+//! Values of sysctls before the agent first wrote them: a small file, written before the sysctl is,
+//! so that an uninstallation can restore them even if the process was killed.
 //!
 //! Values of a workload's interface and of a VXLAN device are left out: they go with the device.
 //! After a boot of the machine the file is nobody's: the kernel has begun anew.
@@ -30,7 +30,7 @@ struct Record {
 pub(in crate::dataplane) struct SavedSysctl {
     /// Its value before.
     pub(in crate::dataplane) was: String,
-    /// What the agent wrote last.
+    /// Value that the agent wrote last.
     set: String,
     /// Others that the kernel changes with it, and their values before.
     #[serde(default)]
@@ -80,8 +80,8 @@ impl SavedSysctls {
         self.write()
     }
 
-    /// What has to be written, in order, so that everything is as it was. A sysctl that somebody
-    /// else has changed since stays.
+    /// Writes that restore the saved values, in order. A sysctl that somebody else has changed
+    /// since stays.
     pub(in crate::dataplane) fn to_restore(&self) -> Vec<(String, String)> {
         let mut values = Vec::new();
         for (path, original) in &self.record.values {
@@ -131,8 +131,8 @@ fn outlives_us(path: &str) -> bool {
     interface(path).is_none_or(|name| ["all", "default", IPIP_DEVICE].contains(&name))
 }
 
-/// What the kernel changes together with a sysctl: turning forwarding on or off sets it on every
-/// interface, and what depends on being a host or a router (RFC 1122, RFC 1812).
+/// Sysctls that the kernel changes together with this one: turning forwarding on or off sets it on
+/// every interface, and settings that depend on being a host or a router (RFC 1122, RFC 1812).
 fn beside(path: &str) -> Vec<String> {
     let family = match path {
         "net/ipv4/ip_forward" => "ipv4",
@@ -152,7 +152,7 @@ fn beside(path: &str) -> Vec<String> {
     paths
 }
 
-/// What the kernel makes of one of those when forwarding becomes `value`.
+/// Value that the kernel gives to one of those when forwarding becomes `value`.
 fn implied(path: &str, value: &str) -> &'static str {
     match (path.ends_with("/accept_redirects"), value) {
         (true, "0") | (false, "1") => "1",
