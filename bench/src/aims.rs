@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::report::{Runs, median, seconds};
 use crate::speakers::Speaker;
 
-/// What a work may cost in proportion to others.
+/// Limit of the cost of one work in proportion to another.
 struct Aim {
     /// The row's name.
     work: &'static str,

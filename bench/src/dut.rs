@@ -46,7 +46,7 @@ impl Speaker {
         }
     }
 
-    /// What the program says of its version; `None` when it is not installed.
+    /// Version that the program prints; `None` when it is not installed.
     pub fn version(self) -> Option<String> {
         let program: PathBuf = match self {
             Self::Caracal => return Some(format!("caracal {}", env!("CARGO_PKG_VERSION"))),
@@ -186,7 +186,7 @@ impl Process {
     }
 }
 
-/// What a process holds.
+/// Memory of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     /// In memory now, in KiB.

@@ -34,7 +34,7 @@ pub struct Role {
     pub capabilities: &'static [u8],
 }
 
-/// What the receivers must hold, and with which attributes.
+/// Routes that the receivers must hold, with their attributes.
 pub trait Expectation {
     /// A mark for the origin of a route, not 0, as far as the attribute list tells.
     fn tag(&self, list: &[u8]) -> u8;
@@ -308,7 +308,7 @@ impl Generator {
         Ok(())
     }
 
-    /// What was wrong with the first UPDATE that was.
+    /// Fault of the first faulty UPDATE.
     pub fn first_bad(&self) -> Option<&str> {
         self.first_bad.as_deref()
     }

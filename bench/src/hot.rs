@@ -24,7 +24,7 @@ use crate::wire::HEADER;
 pub struct Path {
     /// Its name on the command line and in the record.
     pub name: &'static str,
-    /// What one unit of work is.
+    /// Unit of work.
     pub unit: &'static str,
     run: fn(usize) -> Result<()>,
 }
@@ -98,7 +98,7 @@ impl Path {
 /// Blocks with an owner; more routes than that are not announced by a path that is checked.
 const BLOCKS: usize = 20_000;
 
-/// Who announces all routes, and is their next hop.
+/// Speaker that announces all routes, and is their next hop.
 const SENDER: Ipv4Addr = Ipv4Addr::from_bits(NEIGHBOURS.to_bits() + 1);
 
 fn format(internal: bool) -> Format {
@@ -109,7 +109,7 @@ fn format(internal: bool) -> Format {
     }
 }
 
-/// What an external sender says, as octets.
+/// Messages of an external sender, as octets.
 fn said(routes: usize) -> Result<Vec<u8>> {
     let mut scenario = Scenario::new(&format!("A-{routes}"))?;
     let octets = scenario

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// And this long they are left alone before the clock runs.
 const REST: Duration = Duration::from_secs(15);
 
-/// What to measure.
+/// Arguments of the measurement.
 #[derive(Clone, Debug, clap::Args)]
 pub struct IdleArgs {
     /// Nodes.
@@ -99,7 +99,7 @@ pub fn run(args: &IdleArgs) -> Result<()> {
     }
 }
 
-/// So many nodes on one segment, some of them with a pod.
+/// Topology with `nodes` nodes on one segment, `pods` of them with a pod.
 fn topology(nodes: usize, pods: usize) -> String {
     let mut text =
         "name: idle\ndescription: many nodes\npool:\n  cidr: 10.244.0.0/16\n  blockSize: 26\n\

@@ -51,7 +51,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, u64>> {
         .collect()
 }
 
-/// What the counts say beside the record: lines for people, and the regressions.
+/// Compares counts with the record: lines to print, and the regressions.
 fn compare(record: &BTreeMap<String, u64>, seen: &BTreeMap<String, u64>) -> (String, Vec<String>) {
     let (mut text, mut worse) = (String::new(), Vec::new());
     for (name, now) in seen {

@@ -34,7 +34,7 @@ fn ip(args: &str) -> Result<()> {
     Ok(())
 }
 
-/// What every name begins with; the process id follows.
+/// Prefix of every name; the process id follows.
 const PREFIX: &str = "cbench";
 
 /// Deletes the namespaces of runs that were killed.

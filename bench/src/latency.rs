@@ -41,7 +41,7 @@ const DESTINATION: u16 = 1;
 const ANNOUNCES: &str = "node1";
 const LEARNS: &str = "node2";
 
-/// What to measure.
+/// Arguments of the measurement.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LatencyArgs {
     /// Blocks that are confirmed in each run; 1,000 at most.
@@ -61,7 +61,7 @@ pub struct LatencyArgs {
     write: Option<PathBuf>,
 }
 
-/// Who carries the block to the other node.
+/// Speaker that carries the block to the other node.
 #[derive(Clone, Copy, Debug)]
 enum Carrier {
     Caracal,

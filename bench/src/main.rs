@@ -90,11 +90,11 @@ enum Action {
     Plan(agent::plan::PlanArgs),
     /// Compares ways to install many routes.
     Install(agent::install::InstallArgs),
-    /// What the nodes of a cluster at rest cost.
+    /// Cost of the nodes of a cluster at rest.
     Idle(idle::IdleArgs),
     /// Times blocks from etcd to another node's kernel, beside BIRD 2.
     Latency(latency::LatencyArgs),
-    /// What pods on other nodes cost a node of a large cluster.
+    /// Cost of pods on other nodes for a node of a large cluster.
     Churn(churn::ChurnArgs),
     /// How long the owner of a large table hears nobody.
     Stalls(stalls::StallsArgs),

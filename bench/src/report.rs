@@ -12,9 +12,9 @@ use crate::speakers::Speaker;
 /// The runs of one speaker in one scenario.
 #[derive(Debug)]
 pub struct Runs {
-    /// Who.
+    /// Measured speaker.
     pub speaker: Speaker,
-    /// What came out.
+    /// Its outcomes.
     pub outcomes: Vec<Outcome>,
     /// Why a run failed.
     pub failures: Vec<String>,
@@ -126,7 +126,7 @@ fn read(file: &Path) -> Result<String> {
     }
 }
 
-/// What a file has between the marks of this name.
+/// Text between the marks of this name in a file.
 pub fn block(file: &Path, name: &str) -> Result<String> {
     let text = read(file)?;
     let (begin, end) = marks(name);
@@ -144,7 +144,7 @@ pub fn write(file: &Path, scenario: &str, table: &str) -> Result<()> {
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// What stands before and after a table.
+/// Lines before and after a table.
 fn marks(name: &str) -> (String, String) {
     (
         format!("<!-- begin {name} -->\n"),

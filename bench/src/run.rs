@@ -22,7 +22,7 @@ const IDLE: Duration = Duration::from_secs(60);
 /// How long memory has to be given back after the last route was withdrawn.
 const FORGET: Duration = Duration::from_secs(10);
 
-/// What a phase cost.
+/// Cost of a phase.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     /// Until the last receiver held what it must.
@@ -31,7 +31,7 @@ pub struct Cost {
     pub cpu: Duration,
 }
 
-/// What a run brought.
+/// Outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Phases in order; repeated ones are averaged.

@@ -16,12 +16,12 @@ pub const DUT_AS: u32 = 64512;
 const SENDER_AS: u32 = 65001;
 /// AS of the first external receiver.
 const RECEIVER_AS: u32 = 65101;
-/// What GoBGP is spared, in prefixes times sessions.
+/// Limit of prefixes times sessions for GoBGP; larger cases are left out.
 const GOBGP: usize = 100_000;
 /// Blocks that a client announces at first.
 const BLOCKS: usize = 4;
 
-/// What kind of work.
+/// Kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One sender, one receiver.
@@ -44,7 +44,7 @@ pub enum Kind {
 pub struct Scenario {
     /// `A-1M`.
     pub name: String,
-    /// What kind.
+    /// Kind of work.
     pub kind: Kind,
     /// The generator's sessions.
     pub roles: Vec<Role>,

@@ -83,7 +83,7 @@ fn check(octets: &[u8], format: &Format) {
     assert_eq!(second.as_ref(), Ok(&message), "decode(encode(m)) == m");
 }
 
-/// What was accepted can be sent on, and the next speaker finds nothing wrong with it.
+/// An accepted message can be sent on, and the next speaker finds no fault in it.
 fn resend(update: &wire::Update, format: &Format) {
     let mut stream = BytesMut::new();
     let sendable = Format {

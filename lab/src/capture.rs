@@ -1,5 +1,5 @@
-//! What the product did, seen from outside: packets that `tcpdump` captures on the underlay, the
-//! kernel's routes.
+//! Observation of the product from outside: packets that `tcpdump` captures on the underlay, and
+//! the kernel's routes.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
@@ -61,7 +61,7 @@ pub struct Capture {
     rest: Option<JoinHandle<String>>,
 }
 
-/// What a capture saw.
+/// Packets of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturedPackets {
     /// One line per packet, as `tcpdump -n -q` prints it.
@@ -123,7 +123,7 @@ impl Capture {
         });
         let rest = std::thread::spawn(move || {
             let mut text = String::new();
-            // What was read before an error is what there is.
+            // After a read error, the text read so far is all there is.
             let _ = err.read_to_string(&mut text);
             text
         });

@@ -45,7 +45,7 @@ pub enum CniError {
         verb: &'static str,
         /// `NODE/POD`.
         pod: String,
-        /// What happened.
+        /// Error of the program.
         #[source]
         source: ProgramError,
     },
@@ -66,7 +66,7 @@ pub enum CniError {
     Answer {
         /// `NODE/POD`.
         pod: String,
-        /// What it printed.
+        /// Its standard output.
         answer: String,
     },
     /// The pod's node is not in the topology.
@@ -80,13 +80,13 @@ pub enum CniError {
     HostSide {
         /// `NODE/POD`.
         pod: String,
-        /// What happened.
+        /// Error of the program.
         #[source]
         source: ProgramError,
     },
 }
 
-/// What a pod got.
+/// Interface and addresses that a pod got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
     /// Its first address.

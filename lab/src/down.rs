@@ -14,7 +14,7 @@ use crate::wait::wait_until;
 
 const GRACE: Duration = Duration::from_secs(20);
 
-/// What was removed.
+/// Report of a removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DownReport {
     /// Pods that went through CNI DEL.
@@ -23,7 +23,7 @@ pub struct DownReport {
     pub processes: usize,
     /// Namespaces that were deleted.
     pub namespaces: usize,
-    /// What did not go as it should, and did not stop us.
+    /// Failures that did not stop the removal.
     pub warnings: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ pub enum DownError {
     Busy {
         /// The lab.
         lab: String,
-        /// Who.
+        /// Process id.
         pid: i32,
     },
     /// Its folder.

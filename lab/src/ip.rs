@@ -73,7 +73,7 @@ pub struct Route {
     /// Device.
     #[serde(default)]
     pub dev: Option<String>,
-    /// Who made it: `kernel`, `boot`, `bird`, `80`.
+    /// Origin of the route: `kernel`, `boot`, `bird`, `80`.
     #[serde(default)]
     pub protocol: Option<String>,
     /// `link`, `global`, `host`.
@@ -107,7 +107,7 @@ pub struct NextHop {
     pub flags: Vec<String>,
 }
 
-/// What a route is for.
+/// Purpose of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RouteKind {
     /// An own block: nothing leaves the node for an address nobody has.
@@ -149,7 +149,7 @@ impl Route {
         self.dst.parse().ok()
     }
 
-    /// What the route is for; `underlay` are the segments' subnets.
+    /// Purpose of the route; `underlay` are the segments' subnets.
     #[must_use]
     pub fn classify(&self, underlay: &[Prefix]) -> RouteKind {
         let dev = self.dev.as_deref().unwrap_or_default();

@@ -34,7 +34,7 @@ pub struct UnknownTarget {
     pub lab: String,
     /// As asked for.
     pub target: String,
-    /// What there is.
+    /// Names of the lab's nodes, routers and pods.
     pub known: String,
 }
 
@@ -128,7 +128,7 @@ impl Lab {
         &self.folder
     }
 
-    /// What is known of it on disk; pods and their addresses are here.
+    /// State of the lab on disk; pods and their addresses are here.
     #[must_use]
     pub fn state(&self) -> &State {
         &self.state

@@ -32,14 +32,14 @@ pub enum Cell {
     },
     /// No answer.
     Lost {
-        /// What `ping` said last.
+        /// Last line of `ping`.
         reason: String,
         /// Echo requests sent.
         attempts: u32,
     },
 }
 
-/// Who reaches whom.
+/// Reachability between the pods of a lab.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Matrix {
     /// The pods, `NODE/POD`.

@@ -1,4 +1,4 @@
-//! What runs in the nodes: `caracal node`, BIRD 2 or GoBGP; and the faults a test gives them.
+//! Programs in the nodes: `caracal node`, BIRD 2 or GoBGP; and the faults that a test injects.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -43,7 +43,7 @@ pub enum NodeError {
     Late {
         /// The node.
         node: String,
-        /// What was waited for.
+        /// Timeout, with the awaited condition.
         #[source]
         timeout: Timeout,
         /// The last lines of its log.
@@ -70,9 +70,9 @@ pub enum NodeError {
     Answer {
         /// The node.
         node: String,
-        /// What it said.
+        /// Its output.
         answer: String,
-        /// What is wrong with it.
+        /// Error of the parser.
         #[source]
         source: serde_json::Error,
     },
@@ -169,8 +169,8 @@ impl Lab {
         )?)
     }
 
-    /// What a Caracal node says of itself. A node that calls itself degraded by its exit status has
-    /// answered all the same.
+    /// Status of a Caracal node. A node that calls itself degraded by its exit status has answered
+    /// all the same.
     ///
     /// # Errors
     /// [`NodeError`].

@@ -116,7 +116,7 @@ pub struct RouterLayout {
 pub struct NodeLayout {
     /// Name in the topology and in the cluster.
     pub name: String,
-    /// What runs in it.
+    /// Program that runs in it.
     pub kind: NodeKind,
     /// Namespace.
     pub netns: String,

@@ -47,7 +47,7 @@ pub enum ProbeError {
     },
 }
 
-/// What is sent.
+/// Packets to send.
 #[derive(Clone, Debug)]
 pub struct Stream {
     /// Namespace of the sender.

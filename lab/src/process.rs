@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::netns::{self, NetnsError};
 use crate::wait::{Timeout, wait_until};
 
-/// Who a process is.
+/// Identity of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Process ID.
@@ -96,7 +96,7 @@ impl Identity {
 /// reap it.
 #[derive(Debug)]
 pub struct Running {
-    /// Who it is.
+    /// Its identity.
     pub identity: Identity,
     child: Option<Child>,
 }

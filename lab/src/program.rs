@@ -86,7 +86,7 @@ pub enum ProgramError {
         program: String,
         /// How it ended.
         status: ExitStatus,
-        /// What it said.
+        /// Its standard error.
         stderr: String,
     },
     /// It did not end and was killed.
@@ -99,7 +99,7 @@ pub enum ProgramError {
     },
 }
 
-/// What a program printed.
+/// Output of a program.
 #[derive(Clone, Debug)]
 pub struct Output {
     /// How it ended.
@@ -268,7 +268,7 @@ pub fn output(
 fn read(stream: Option<&mut impl Read>) -> String {
     let mut bytes = Vec::new();
     if let Some(stream) = stream {
-        // What arrived before an error is still worth showing.
+        // Output that arrived before an error is still worth showing.
         let _ = stream.read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()

@@ -1,5 +1,4 @@
-//! What a lab looks like: every node's own words, the kernel's routes beside them, and the ping
-//! matrix.
+//! Report on a lab: every node's own status, the kernel's routes beside it, and the ping matrix.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +20,7 @@ pub struct LabReport {
     pub lab: String,
     /// Its nodes, in the topology's order.
     pub nodes: Vec<NodeReport>,
-    /// Who reaches whom; `None` when it was not asked for or there are no pods.
+    /// Ping matrix; `None` when it was not asked for or there are no pods.
     pub matrix: Option<Matrix>,
     /// The same over IPv6 in a dual-stack lab, where `matrix` is IPv4.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,7 +31,7 @@ pub struct LabReport {
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeReport {
     pub name: String,
-    /// What runs in it.
+    /// Program that runs in it.
     pub kind: &'static str,
     /// Its address with the segment's length.
     pub address: String,
@@ -42,7 +41,7 @@ pub struct NodeReport {
     pub segment: String,
     /// Is its process there?
     pub running: bool,
-    /// What it says of itself; of a foreign speaker only the peers are known.
+    /// Its status; of a foreign speaker only the peers are known.
     pub status: Option<Status>,
     /// Why there is no status.
     pub error: Option<String>,
@@ -80,7 +79,7 @@ impl LabReport {
         self.nodes.iter().all(node) && matrices.all(Matrix::is_full)
     }
 
-    /// Who reaches whom, of each family that was asked for.
+    /// Ping matrices, one of each family that was asked for.
     pub fn matrices(&self) -> impl Iterator<Item = &Matrix> {
         self.matrix.iter().chain(&self.matrix6)
     }

@@ -18,7 +18,7 @@ use crate::program::{self, Missing};
 
 /// Set for the command inside; its value is the directory to go back to.
 const INSIDE: &str = "CARACAL_LAB_INSIDE";
-/// What process 1 runs: it says that /run is ready, then reaps orphans for ever.
+/// Script of process 1: it reports that /run is ready, then reaps orphans for ever.
 const HOLDER: &str = "mount -t tmpfs -o mode=755 tmpfs /run && mkdir -p /run/netns /run/lock && \
                       echo ready && exec >/dev/null 2>&1 && while :; do sleep 3600 & wait $!; done";
 
@@ -33,7 +33,7 @@ pub enum RootlessError {
         "caracal lab needs root (try sudo), or a kernel that lets users make user namespaces; here: {said}{hint}"
     )]
     Refused {
-        /// What `unshare` said.
+        /// Output of `unshare`.
         said: String,
         /// The setting that probably forbids it.
         hint: String,
@@ -72,7 +72,7 @@ pub enum RootlessError {
     },
 }
 
-/// What a command does to the namespace of its lab.
+/// Use of the lab's namespace by a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NamespacePurpose {
     /// Makes it; it goes again when the command fails.
@@ -85,7 +85,7 @@ pub(crate) enum NamespacePurpose {
     Visit,
 }
 
-/// What is left to do for the caller.
+/// Rest of the work for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// Everything: this process may make namespaces.

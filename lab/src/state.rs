@@ -1,4 +1,4 @@
-//! What a lab leaves on disk, so that another process can look at it, use it and remove it.
+//! State of a lab on disk, so that another process can look at it, use it and remove it.
 //!
 //! One folder per lab under `$CARACAL_LAB_DIR` (`/run/caracal-lab`): `state.json`, `topology.yaml`,
 //! logs, etcd's data, and a run and lib folder per node. The state is written before the first
@@ -47,7 +47,7 @@ pub enum StateError {
     /// A file or folder cannot be read, made or written.
     #[error("cannot {action} {path}")]
     File {
-        /// What was tried.
+        /// File operation that failed.
         action: &'static str,
         /// The file or folder.
         path: String,
@@ -60,7 +60,7 @@ pub enum StateError {
     Json {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// Error of the parser.
         #[source]
         source: serde_json::Error,
     },
@@ -101,7 +101,7 @@ pub struct State {
     pub lab: String,
     /// How far it is.
     pub phase: LabPhase,
-    /// Who brings it up, or did.
+    /// Process that brings it up, or did.
     pub creator: Identity,
     /// The `caracal` binary it runs.
     pub binary: PathBuf,

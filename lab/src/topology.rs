@@ -64,7 +64,7 @@ pub enum Datastore {
     Kubernetes,
 }
 
-/// What moves packets between nodes (`CALICO_NETWORKING_BACKEND`).
+/// Method to move packets between nodes (`CALICO_NETWORKING_BACKEND`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -242,7 +242,7 @@ pub struct Node {
     /// Let the node find its addresses itself (`IP=autodetect`) instead of being told.
     #[serde(default)]
     pub autodetect: bool,
-    /// What runs in it.
+    /// Program that runs in it.
     #[serde(default)]
     pub kind: NodeKind,
     /// `AS`; without it the node takes the cluster's.
@@ -265,7 +265,7 @@ pub struct Node {
     pub config: Option<String>,
 }
 
-/// What runs in a node's namespace.
+/// Program in a node's namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeKind {
@@ -401,7 +401,7 @@ pub enum TopologyError {
         line: u64,
         /// Column, from 1.
         column: u64,
-        /// What is wrong.
+        /// The fault.
         reason: Box<Invalid>,
     },
 }

@@ -73,7 +73,7 @@ impl UpOptions {
     }
 }
 
-/// What has just been done.
+/// Step that has just been done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UpProgress {
     /// The namespaces are there.
@@ -118,7 +118,7 @@ pub enum UpProgress {
     NodeReady {
         /// The node.
         node: String,
-        /// What it is.
+        /// Program of the node.
         kind: NodeKind,
         /// How long after the start of the bring-up.
         after: Duration,
@@ -192,9 +192,9 @@ pub enum UpError {
     /// A step failed; what was there has been removed, unless it was to be kept.
     #[error("cannot {step}")]
     Step {
-        /// What was to be done.
+        /// Step that failed.
         step: String,
-        /// What went wrong.
+        /// Error of the step.
         #[source]
         source: Box<StepError>,
     },

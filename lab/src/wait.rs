@@ -14,7 +14,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("waited {after:.1?} for {what}; last seen: {last}")]
 pub struct Timeout {
-    /// What was waited for.
+    /// Awaited condition.
     pub what: String,
     /// How long.
     pub after: Duration,

@@ -315,7 +315,7 @@ fn another_process_can_take_over() {
     assert_nothing_left(&name);
 }
 
-/// What the stand-in does under each of its names.
+/// Behaviour of the stand-in under each of its names.
 mod stand_in {
     use super::*;
 

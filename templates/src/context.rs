@@ -1,4 +1,4 @@
-//! What a template sees. Every field is always there, so that strict mode finds misspelt names;
+//! Variables of a template. Every field is always there, so that strict mode finds misspelt names;
 //! what does not apply is `null`, `false` or an empty list. Fields are added, never changed.
 
 mod peer;
@@ -32,7 +32,7 @@ pub struct Context {
     pub symbols: OwnSymbols,
     /// Filters, sorted by name.
     pub filters: Vec<FilterView>,
-    /// What we originate, one entry a family that has routes.
+    /// Originated prefixes, one entry a family that has routes.
     pub announce: Vec<Announcement>,
     /// Patterns of `ignoredInterfaces`; empty unless `daemon`.
     pub ignored_interfaces: Vec<String>,

@@ -10,9 +10,9 @@ pub struct ParseError {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What could stand there.
+    /// Tokens that would be valid there.
     pub expected: String,
-    /// What stands there.
+    /// Token found there.
     pub found: String,
     /// The line.
     pub text: String,

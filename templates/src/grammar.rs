@@ -40,7 +40,7 @@ use policy::{Function, filter, function};
 use route::route;
 use station::{StationStatement, station_block, station_line};
 
-/// What the file of a standalone speaker says.
+/// Content of the file of a standalone speaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     /// The speaker.

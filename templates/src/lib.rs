@@ -53,18 +53,18 @@ pub use error::ParseError;
 pub use grammar::{Dump, File, KernelTable, Learn, parse, parse_file};
 pub use set::{Rendered, Set, TemplateError, Templates};
 
-/// What to render.
+/// Options of a rendering.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Whose language.
+    /// Language of the text.
     pub style: Style,
-    /// What the text is for.
+    /// Purpose of the text.
     pub role: Role,
     /// Print passwords. A text for a daemon has them always; it would be of no use without.
     pub show_passwords: bool,
 }
 
-/// Whose language the text is in.
+/// Language of the text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Style {
@@ -73,7 +73,7 @@ pub enum Style {
     Bird2,
 }
 
-/// What the text is for.
+/// Purpose of the text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// For people, and for `caracal speaker`.
@@ -83,7 +83,7 @@ pub enum Role {
     Daemon(Daemon),
 }
 
-/// What a daemon has to know about the kernel.
+/// Facts about the kernel that a daemon needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Daemon {
     /// Pools whose traffic between nodes is encapsulated. The daemon cannot program such routes and
@@ -118,7 +118,7 @@ pub enum RenderError {
         what: String,
         /// The value.
         value: String,
-        /// What can be written.
+        /// Supported alternative.
         reason: &'static str,
     },
     /// A template is at fault.

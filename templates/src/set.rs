@@ -289,7 +289,7 @@ pub struct TemplateError {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// The fault.
     pub reason: String,
     /// The line.
     pub text: String,

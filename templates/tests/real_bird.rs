@@ -310,7 +310,7 @@ fn text_2_real_birds_exchange_routes_and_program_the_kernel() {
     for absent in ["10.244.1.5/32", "10.245.0.0/26", "10.0.0.0/24"] {
         assert!(!table.contains(absent), "{table}");
     }
-    // What came from outside is not passed on inside: it lies in no pool.
+    // An external route is not passed on inside: it lies in no pool.
     let outside = lab.birdc("b", "show route all 10.99.0.0/24 protocol Mesh_10_0_0_1");
     assert!(!outside.contains("BGP.as_path"), "{outside}");
 }

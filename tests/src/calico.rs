@@ -39,7 +39,8 @@ pub fn dress(lab: &Lab, node: &str) {
 /// Commands that give a route to Calico, without a moment in which it is missing.
 fn calicos(kind: RouteKind, route: &Route) -> Vec<String> {
     let (dst, dev) = (&route.dst, route.dev.as_deref().unwrap_or_default());
-    // Whose metric is the one that both give a workload.
+    // Workload routes of IPv6: Calico's and ours have the same metric, so `replace` changes them in
+    // place.
     let is_ipv6 = route.destination().map(|p| p.family()) == Some(Family::Ipv6);
     let via = route.gateway.map(|g| g.to_string()).unwrap_or_default();
     let metric = route.metric.unwrap_or(0);
@@ -97,7 +98,7 @@ pub fn with_protocol(lab: &Lab, node: &str, protocol: &str) -> Vec<String> {
     found
 }
 
-/// What the datastore holds of ours and Calico would not have: liveness leases.
+/// Removes keys that Calico would not have from the datastore: liveness leases.
 ///
 /// # Panics
 /// When etcd does not take it.

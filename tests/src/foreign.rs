@@ -23,7 +23,7 @@ const MACS: [(&str, &str, &str); 2] = [
     ("node-b", "66:89:3a:22:7a:ac", "66:35:be:36:cf:19"),
 ];
 
-/// What a foreign node sends through.
+/// Tunnel device of a foreign node.
 #[derive(Clone, Copy, Debug)]
 pub enum Tunnel {
     /// A VXLAN device.
@@ -87,7 +87,7 @@ fn put(lab: &Lab, key: &str, value: &Value) {
         .unwrap_or_else(|e| panic!("{key}: {e}"));
 }
 
-/// Who programs the routes to other nodes, as both resources say.
+/// Sets the component that programs the routes to other nodes, in both resources.
 pub fn split(lab: &Lab, felix: &str, bgp: &str) {
     let spec = |mode: &str| json!({"programClusterRoutes": mode});
     for (kind, plural, mode) in [
@@ -137,7 +137,7 @@ impl Foreign {
         self.block.parse().expect("a block")
     }
 
-    /// What it would have written into etcd.
+    /// Keys that it would have written into etcd.
     pub fn register(&self, lab: &Lab) {
         put_resource(lab, "Node", "nodes", self.name, &self.spec());
         let ordinal = |address: &str| {

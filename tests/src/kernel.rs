@@ -15,7 +15,7 @@ pub fn run(lab: &Lab, target: &str, words: &str) -> String {
 /// As [`run`], with the reason when the command fails.
 ///
 /// # Errors
-/// What it said.
+/// Output of a command, or its error.
 ///
 /// # Panics
 /// When the lab has no such place.
@@ -136,8 +136,8 @@ fn without_counters(line: &str) -> String {
     }
 }
 
-/// What the agent keeps right in a node's kernel, one fact a line, sorted, without what differs
-/// from one device of the same name to the next.
+/// Kernel state that the agent maintains on a node, one fact a line, sorted, without parts that
+/// differ from one device of the same name to the next.
 ///
 /// # Panics
 /// When `ip` fails.

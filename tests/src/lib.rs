@@ -1,6 +1,6 @@
-//! What no single crate can say: dependency rules, and end-to-end scenarios in namespaces on a real
-//! kernel with real etcd and real peers. The targets are in `tests/tests/`; this library is what
-//! they share.
+//! Tests across crates: dependency rules, and end-to-end scenarios in namespaces on a real kernel
+//! with real etcd and real peers. The targets are in `tests/tests/`; this library is what they
+//! share.
 //!
 //! A scenario needs root, a few Debian packages and the built binary; without one of them it says
 //! so and passes. `CARACAL_E2E_REQUIRED=1` turns such a skip into a failure: `make test` sets it.
@@ -239,7 +239,7 @@ pub fn await_status(
 /// All sessions are up, the datastore is fresh, the kernel is in step.
 ///
 /// # Errors
-/// What is missing.
+/// Reason why a node is not settled.
 pub fn settled(status: &Status) -> Result<(), String> {
     if status.datastore.state != "fresh" {
         return Err(format!("datastore {:?}", status.datastore));

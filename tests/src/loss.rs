@@ -136,7 +136,7 @@ impl Probes {
     }
 }
 
-/// What `ip monitor route` says in the namespace of a node: the kernel's own account of changes.
+/// Output of `ip monitor route` in the namespace of a node: the kernel's own account of changes.
 pub struct RouteMonitor {
     node: String,
     child: Child,

@@ -26,7 +26,8 @@ pub fn two_blocks(topology: &str) -> String {
         .replace("pods: 2", "pods: 3")
 }
 
-/// What the lab starts as `caracal` from now on has this value of `CARACAL_NEXTHOP_OBJECTS`.
+/// Programs that the lab starts as `caracal` from now on have this value of
+/// `CARACAL_NEXTHOP_OBJECTS`.
 ///
 /// # Panics
 /// When the lab's folder cannot be written.

@@ -10,7 +10,7 @@ use caracal_lab::{
 use crate::kernel::{run, whole_state};
 use crate::{SECOND, await_settled, binary, caracals};
 
-/// What a scenario differs in.
+/// Parameters of a scenario.
 pub struct Life<'a> {
     /// Name of the lab.
     pub lab: &'a str,
@@ -18,7 +18,7 @@ pub struct Life<'a> {
     pub topology: &'a str,
     /// Commands that make what is somebody else's, beside ours and alike.
     pub foreign: &'a [&'a str],
-    /// What the kernel says while the nodes run.
+    /// Kernel state while the nodes run.
     pub during: &'a [&'a str],
 }
 

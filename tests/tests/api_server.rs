@@ -91,7 +91,7 @@ impl Server {
         command
     }
 
-    /// What `kubectl` prints; it fails when `kubectl` does.
+    /// Output of `kubectl`; fails when `kubectl` does.
     fn kubectl(&self, arguments: &[&str]) -> String {
         match self.try_kubectl(arguments) {
             Ok(text) => text,

@@ -40,7 +40,7 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
-/// What cargo says of the workspace's members.
+/// cargo's metadata of the workspace's members.
 fn packages() -> Vec<serde_json::Value> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let output = Command::new(cargo)

@@ -123,7 +123,8 @@ fn the_command_line_keeps_its_contract() {
     let folder = Folder::new();
     for row in rows() {
         let arguments: Vec<&str> = row.example.iter().map(String::as_str).collect();
-        // What other commands did to sessions is over: all forms are asked about the same state.
+        // Wait for the sessions to settle after the earlier commands: all forms are asked about the
+        // same state.
         await_settled(&lab);
         check(&lab, &folder.0, &row, &arguments);
     }

@@ -99,8 +99,8 @@ impl Image {
         call_program(None, &mut command, b"", 120 * SECOND).unwrap()
     }
 
-    /// What is in it, as a root file system with the directories that a runtime makes for its
-    /// mounts.
+    /// Content of the image, as a root file system with the directories that a runtime makes for
+    /// its mounts.
     fn unpack(&self, to: &Path) {
         let archive = self.dir.join("root.tar");
         let id = self.podman(&["create", "--network", "none", TAG]);
@@ -348,7 +348,8 @@ fn a_node_runs_with_the_rights_of_the_manifest() {
     ];
     let netns_path = caracal_lab::netns_path(&layout.netns);
     bundle(&dir, &manifest("containers"), &netns_path, &env, &binds);
-    // What the node has to write again: through the mount, as its own /proc/sys is read-only.
+    // A setting that the node has to write again: through the mount, as its own /proc/sys is
+    // read-only.
     let cali = format!("net/ipv4/conf/{}/proxy_arp", workload(&lab));
     netns_sysctl(&layout.netns, &cali, "0", false).unwrap();
     let log = lab.folder().log("node1-container");
@@ -425,7 +426,7 @@ fn install(lab: &Lab, dir: &Path, netns: &Path) {
     };
     assert_eq!(names(&bin), ["caracal-cni", "caracal-ipam"]);
     assert_eq!(names(&net), ["10-caracal.conflist"]);
-    // What was installed is a plugin.
+    // The installed program is a plugin.
     let mut plugin = Command::new(bin.join("caracal-cni"));
     plugin.env_clear().env("CNI_COMMAND", "VERSION");
     let version = call_program(

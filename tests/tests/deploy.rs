@@ -1,5 +1,5 @@
-//! What is in `deploy/`, held against Kubernetes' own types and against the program: nothing is
-//! misspelt, and every variable, path, port and command exists.
+//! Checks of `deploy/` against Kubernetes' own types and against the program: nothing is misspelt,
+//! and every variable, path, port and command exists.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 #[path = "deploy/crds.rs"]

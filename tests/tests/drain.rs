@@ -101,7 +101,7 @@ fn json(lab: &Lab, node: &str, arguments: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
-/// What node1 tells BIRD of the prefix: LOCAL_PREF and communities.
+/// LOCAL_PREF and communities of the prefix in node1's announcement to BIRD.
 fn announced(lab: &Lab) -> Option<(u64, String)> {
     let routes = json(lab, "node1", &["bgp", "advertised", &address(lab, "bird1")]);
     let (prefix, _) = prefix(focus(lab));

@@ -1,5 +1,5 @@
-//! What others do to a node's kernel, its cables and its datastore, and how it comes back: by
-//! event, not by the periodic comparison, which these scenarios put an hour away.
+//! Damage by others to a node's kernel, its cables and its datastore, and recovery: by event, not
+//! by the periodic comparison, which these scenarios put an hour away.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::time::Instant;
@@ -58,8 +58,8 @@ fn await_state(
     );
 }
 
-/// What an administrator puts back: `ip` commands for the uplink's addresses, where IPv6 loses them
-/// with the link, and for the routes of others.
+/// Commands with which an administrator restores the uplink's addresses, where IPv6 loses them with
+/// the link, and the routes of others.
 fn others_state(lab: &Lab, node: &str) -> Vec<String> {
     let mut commands = Vec::new();
     for (address, len) in lab.layout().node(node).unwrap().uplink.addresses() {
@@ -128,7 +128,7 @@ fn damage(lab: Lab) {
         await_repair(&lab, "node1", damage, &before);
     }
     assert_full_matrix(&lab);
-    // So much damage by one hand looks like another agent's, for a while.
+    // For a while, so much damage in a short time looks like another agent's.
     await_status(&lab, "node1", 60 * SECOND, "no problem left", |s| {
         if s.problems.is_empty() {
             Ok(())
@@ -469,8 +469,8 @@ fn change_of_address(lab: &Lab, vxlan: &str) {
     assert_full_matrix(lab);
 }
 
-/// What pods may send is judged by rules of ours, not by `rp_filter`; what others' rules and
-/// settings keep from getting through is opened, or told with what to do.
+/// Packets of pods are checked by rules of ours, not by `rp_filter`; forwarding that others' rules
+/// and settings prevent is opened, or reported with the remedy.
 #[test]
 fn spoofed_sources_and_foreign_filters() {
     let text =
@@ -637,7 +637,7 @@ fn half_open(lab: Lab) {
             status.datastore.reason
         );
     }
-    // What happens meanwhile is caught up with afterwards.
+    // Changes made meanwhile are followed afterwards.
     let (pool, tunnel) = late_pool(&lab);
     lab.etcdctl(
         &["put", "/calico/resources/v3/projectcalico.org/ippools/late"],

@@ -294,7 +294,7 @@ fn rfc4271_9_1_2_1_a_next_hop_behind_a_learned_route_is_resolved_through_it() {
         &["a", "b"],
     ));
     site.start_us();
-    // What leads to the next hop comes from one peer, the route behind it from the other.
+    // The route to the next hop comes from one peer, the route behind it from the other.
     let hop = "filter { bgp_next_hop = 192.0.2.9; accept; }";
     let text = bird(65002, "10.2.0.1", "route 203.0.113.0/24 blackhole;", hop)
         .replace("export filter", "next hop keep; export filter");
@@ -380,7 +380,7 @@ fn rfc8950_an_ipv4_route_with_an_ipv6_next_hop_is_in_the_kernel_and_forwards() {
         line.matches("nexthop via inet6 2001:db8:").count()
     });
     site.until_synced();
-    // What was read back is what was written: nothing is written again.
+    // The kernel has the routes as written: nothing is written again.
     let looks = |site: &Site| site.ask(&["status"]).unwrap()["problems"].clone();
     assert_eq!(looks(&site), serde_json::json!([]));
     site.end("us", "-INT");

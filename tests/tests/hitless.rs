@@ -1,6 +1,6 @@
-//! What must not lose a packet: changes of mode, restarts of every process in turn and at once, and
-//! a datastore that forgets. Datagrams are counted by number, a thousand a second between each pair
-//! of pods.
+//! Operations that must not lose a packet: changes of mode, restarts of every process in turn and
+//! at once, and a datastore that forgets. Datagrams are counted by number, a thousand a second
+//! between each pair of pods.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;

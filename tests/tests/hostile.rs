@@ -124,7 +124,7 @@ fn arrive(lab: &Lab, from: &str, node: &str, address: IpAddr, ports: &[u16]) -> 
         }
     })
     .unwrap_or_else(|e| panic!("{node}, {address}: {e}"));
-    // What was sent before the packet that arrived last is there by now, if it was let through.
+    // Packets sent before the last one to arrive are there by now, if they were let through.
     let there = ports.iter().zip(seen).zip(&sockets);
     let there = there.filter(|((_, seen), socket)| *seen || arrived(socket));
     there.map(|((port, _), _)| *port).collect()

@@ -36,7 +36,7 @@ const BLOW_EVERY: usize = 24;
 /// A plugin that is to die does so within so many hundredths of the time that calls took so far:
 /// most die half-way, on a fast machine and on a busy one.
 const LONGEST_LIFE: u64 = 120;
-/// What a call takes is not known before the first.
+/// Duration of a call, before one was measured.
 const FIRST_LIFE: Duration = Duration::from_millis(100);
 
 /// Blocks of eight addresses, so that blocks are claimed, borrowed from and given back all the
@@ -118,7 +118,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// What a call takes.
+    /// Usual duration of a call.
     fn usual(&self) -> Duration {
         match u64::try_from(self.ended.load(Ordering::Relaxed)).unwrap() {
             0 => FIRST_LIFE,
@@ -378,7 +378,7 @@ fn assert_datastore_clean(lab: &Lab) {
     let keys: Vec<_> = endpoints.iter().map(|e| &e.key).collect();
     assert!(keys.is_empty(), "{keys:?}");
     println!("{} blocks, none with an address in use", view.blocks.len());
-    // What an operator would see: any other exit status than success is an error here.
+    // An operator would see this: any other exit status than success is an error here.
     let node = &caracals(lab)[0];
     let checked = lab.caracal(node, &["ipam", "check"]);
     println!(

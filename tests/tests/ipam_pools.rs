@@ -177,7 +177,7 @@ fn exhaustion(lab: Lab) {
     println!("limit: {limit}");
     assert!(limit.contains("the limit of 1 block per node"), "{limit}");
     assert!(limit.contains("raise maxBlocksPerHost"), "{limit}");
-    // What was refused has left nothing, and one DEL makes room for one ADD.
+    // A refused ADD has left nothing, and one DEL makes room for one ADD.
     configure(
         &lab,
         r#"{"strict_affinity":false,"auto_allocate_blocks":true}"#,

@@ -205,7 +205,7 @@ fn questions(bench: &Bench) {
         shown["pools"][2]["blocks"][0]["owner"],
         "virtual:load-balancer"
     );
-    // Who borrows what.
+    // Borrowed addresses and their borrowers.
     let shown = bench.json(&["ipam", "show", "--show-borrowed"]);
     let list = shown["borrowed"].as_array().unwrap();
     assert_eq!(list.len(), 1, "{shown}");
@@ -268,7 +268,7 @@ fn every_order_in_json() {
 fn orders(bench: &Bench) {
     let family = bench.family;
     let leaked = bench.take("node-a", "net.a", 4, AllowedUse::Workload);
-    // What is wrong; a report; a dry run; the repair of what is asked for by hand and of the rest.
+    // Faults; a report; a dry run; the repair of those that need a request, and of the rest.
     let found = bench.json_with(DEGRADED, &["ipam", "check"]);
     assert_eq!(found["leaked"].as_array().unwrap().len(), 4, "{found}");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What is particular to IPv6, on this machine's kernel. What is the same in both families is in
+//! Behaviour particular to IPv6, on this machine's kernel. What is the same in both families is in
 //! the other scenarios, which run on IPv4, IPv6 and dual stack each ([`caracal_tests::stack`]).
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -23,7 +23,7 @@ use caracal_tests::{
 /// pod's gateway.
 const GATEWAY: &str = "fe80::ecee:eeff:feee:eeee";
 
-/// What a program prints in a namespace of the lab.
+/// Output of a program in a namespace of the lab.
 fn said(lab: &Lab, target: &str, words: &str) -> String {
     let netns = lab.netns(target).unwrap();
     let mut words = words.split(' ');
@@ -287,7 +287,7 @@ fn a_pod_gets_both_addresses_or_none() {
     let pod = lab.state().pods.iter().find(|p| p.node == "node1");
     let pod = pod.unwrap().clone();
     lab.cni("DEL", &pod).unwrap();
-    // What the tunnels hold is left.
+    // Only the addresses of the tunnels are left.
     let now = || in_use(&lab.node_status("node1").unwrap());
     wait_for(60 * SECOND, "both addresses free", now, |n| *n == [1, 1]).unwrap();
     disable(true);

@@ -28,7 +28,7 @@ const fn another_birds(family: Family) -> &'static str {
     either(family, "192.0.2.0/24", "2001:db8:77::/64")
 }
 
-/// What destinations of pods begin with.
+/// Prefix of all pods' addresses.
 const fn pods(family: Family) -> &'static str {
     either(family, "10.244.", "fd00:10:244:")
 }

@@ -101,7 +101,7 @@ fn there_and_back(mut lab: Lab) {
     assert_full_matrix(&lab);
 }
 
-/// What answers questions understands such routes.
+/// Commands that answer questions understand such routes.
 fn told(lab: &Lab) {
     let (code, audit) = wait_until(
         90 * SECOND,

@@ -260,7 +260,7 @@ impl<'a> Mount<'a> {
         Self(target)
     }
 
-    /// What stands in a directory, which cannot be written.
+    /// Content of a directory, which cannot be written.
     fn read_only(target: &'a Path) -> Self {
         let text = target.display().to_string();
         let mounted = Self::new(&["--bind", &text], target);

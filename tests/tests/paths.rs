@@ -17,7 +17,7 @@ use caracal_tests::{
     up_text,
 };
 
-/// What passes the router.
+/// MTU that the router passes.
 const WIDTH: u32 = 1400;
 /// Octets of a large datagram: with its headers more than the tunnel through the hole carries, and
 /// less than the running pods' MTU.
@@ -90,7 +90,7 @@ fn transfer(from: &PodState, to: &PodState, family: Family, limit: Duration) -> 
     })
 }
 
-/// What a node has to know of the paths: to the other rack, and to the neighbour.
+/// Path MTUs that a node has to know: to the other rack, and to the neighbour.
 fn widths(lab: &Lab, across: u32) -> impl Fn(&Status) -> Result<(), String> {
     let wanted: Vec<(IpAddr, u32)> = [("node2", 1500), ("node3", across), ("node4", across)]
         .into_iter()

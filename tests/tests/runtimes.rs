@@ -141,7 +141,7 @@ impl Place {
         spawn_in_netns(&self.netns, &mut command).unwrap()
     }
 
-    /// What the plugin and the runtime said.
+    /// Log of the plugin and the runtime.
     fn log(&self) -> String {
         ["cni.log", "containerd.log", "run.log"]
             .map(|name| fs::read_to_string(self.folder.join(name)).unwrap_or_default())
@@ -229,7 +229,7 @@ fn fill(lab: &Lab, folder: &Path, network: &Value) {
     );
 }
 
-/// What attachments leave on nodes and in the datastore, a line each.
+/// Traces of attachments on nodes and in the datastore, a line each.
 fn traces(lab: &Lab) -> BTreeSet<String> {
     let mut traces = BTreeSet::new();
     for node in caracals(lab) {
@@ -271,7 +271,7 @@ fn addresses_in(text: &str, families: &BTreeSet<Family>) -> Vec<String> {
     families.iter().map(address).collect()
 }
 
-/// What the web server wishes for.
+/// Addresses that the web server asks for.
 fn web(families: &BTreeSet<Family>) -> Vec<String> {
     let wish = |f: &Family| either(*f, "10.244.0.200", "fd00:10:244::c8").to_owned();
     families.iter().map(wish).collect()
@@ -367,7 +367,7 @@ fn ctr_command(place: &Place, arguments: &[&str]) -> Command {
     place.command(&all)
 }
 
-/// What the container's web server gives.
+/// Answer of the container's web server.
 fn fetch(server: SocketAddr) -> String {
     let mut stream = TcpStream::connect_timeout(&server, 60 * SECOND).unwrap();
     stream.set_read_timeout(Some(60 * SECOND)).unwrap();

@@ -14,7 +14,7 @@ use caracal_model::net::{Family, Prefix};
 use caracal_tests::stack::{Stack, either, focus, on_stacks};
 use caracal_tests::{SECOND, await_settled, await_status};
 
-/// What a family's scenario speaks of.
+/// Names and addresses of a family's scenario.
 #[derive(Clone, Copy)]
 struct Site {
     /// The router's address, which is on no link of the nodes'.

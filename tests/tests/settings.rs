@@ -38,7 +38,7 @@ fn felix(lab: &Lab, spec: &Value) {
     let _answer = lab.etcdctl(&["put", key], value.as_bytes()).unwrap();
 }
 
-/// What the scenarios speak of, in one family.
+/// Names and addresses of the scenarios, in one family.
 struct Side<'a> {
     lab: &'a Lab,
     family: Family,

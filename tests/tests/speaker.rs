@@ -30,7 +30,7 @@ fn address(family: Family, n: u8) -> IpAddr {
     }
 }
 
-/// What is announced: by `A`, by `B`, and 8 and 9 by us.
+/// Announced prefixes: 1 by `A`, 2 by `B`, and 8 and 9 by us.
 fn prefix(family: Family, n: u8) -> String {
     match family {
         Family::Ipv4 => format!("10.93.{n}.0/24"),

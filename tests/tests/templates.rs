@@ -17,10 +17,10 @@ use caracal_tests::stack::addresses;
 use caracal_tests::{SECOND, await_settled, binary, caracals, example, possible, up};
 use serde_json::Value;
 
-/// What a route says: prefix → attributes that other speakers act on.
+/// Routes: prefix → attributes that other speakers act on.
 type Routes = BTreeMap<String, String>;
 
-/// What `observer` has received from an address, and not kept from before.
+/// Routes that `observer` has received from an address, without stale ones.
 fn announced_to(lab: &Lab, observer: &str, address: &str) -> Result<Routes, String> {
     let text = lab.caracal(observer, &["bgp", "received", address, "-o", "json"]);
     let text = text.map_err(|e| e.to_string())?;
@@ -97,8 +97,8 @@ impl Drop for Daemon {
     }
 }
 
-/// What a node has told the observers, once it is all: each has received as much as the node has
-/// advertised to it.
+/// Routes that a node has announced to the observers, once all have arrived: each has received as
+/// many as the node has advertised to it.
 fn whole<T>(
     lab: &Lab,
     node: &str,

@@ -1,5 +1,5 @@
-//! What the Makefile says to a Rust that is too old, and that the oldest one that is named is
-//! enough for what is used.
+//! Message of the Makefile to a Rust that is too old, and that the oldest supported one is enough
+//! for the workspace.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;
@@ -21,8 +21,8 @@ fn wanted() -> String {
     line.unwrap().trim_matches('"').to_owned()
 }
 
-/// What `make TARGET` prints and whether it succeeds, when cargo says that it is so old. This cargo
-/// does nothing else.
+/// Output and success of `make TARGET` when cargo reports this version. This cargo does nothing
+/// else.
 fn make(target: &str, version: &str) -> (bool, String) {
     let folder = tempfile(version);
     let cargo = folder.join("cargo");

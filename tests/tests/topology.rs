@@ -48,7 +48,7 @@ fn topology(count: usize) -> String {
     text
 }
 
-/// What a phase came to.
+/// Outcome of a phase.
 struct Phase {
     what: &'static str,
     seconds: f64,

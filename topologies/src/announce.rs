@@ -1,5 +1,5 @@
-//! What a node announces: its own blocks, the addresses that it borrows from other nodes' blocks,
-//! addresses of services, and the export policy that says what else may pass.
+//! Announcements of a node: its own blocks, the addresses that it borrows from other nodes' blocks,
+//! addresses of services, and the export policy for all other routes.
 //!
 //! Never announced: a block while its affinity is pending (two nodes may be competing for it), and
 //! anything of a pool with `disableBGPExport`. A pool that is *disabled* hands out no new
@@ -111,10 +111,9 @@ fn communities(view: &NodeView<'_>, prefix: &Prefix) -> Vec<caracal_bgp::AnyComm
     all.into_iter().collect()
 }
 
-/// What may be announced, tried after the peer's own filters: nothing of a pool with
-/// `disableBGPExport`; our own originations; what was learned inside the pools (and, on a
-/// reflector, inside the service ranges); nothing else. Communities are added to what passes, also
-/// to what others originate.
+/// Export filter, tried after the peer's own filters: nothing of a pool with `disableBGPExport`;
+/// our own originations; routes learned inside the pools (and, on a reflector, inside the service
+/// ranges); nothing else. Communities are added to what passes, also to what others originate.
 pub(crate) fn export_filter(view: &NodeView<'_>, reflects: bool) -> Filter {
     let mut terms = Vec::new();
     let (hidden, open): (Vec<_>, Vec<_>) = view

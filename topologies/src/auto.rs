@@ -79,7 +79,7 @@ impl Default for ReflectorTuning {
     }
 }
 
-/// What is in force.
+/// Topology in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopologyChoice {
     /// Not switched on.

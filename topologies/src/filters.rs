@@ -78,7 +78,7 @@ pub(crate) fn attach(
 /// Both ways.
 pub(crate) const DIRECTIONS: [Direction; 2] = [Direction::Import, Direction::Export];
 
-/// What a filter says about one direction and family.
+/// Rules of a filter for one direction and family.
 pub(crate) enum Found<'a> {
     /// There is no such filter.
     Missing,

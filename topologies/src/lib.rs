@@ -1,4 +1,4 @@
-//! Who peers with whom and what is announced: from Calico's resources to the speaker's
+//! BGP sessions and announcements of a node: from Calico's resources to the speaker's
 //! configuration.
 //!
 //! Fill a [`Snapshot`] (from the datastore, or from files by [`resources_from_yaml`]), then
@@ -103,7 +103,7 @@ pub use transition::{
 pub use tunnels::tunnelled_pools;
 use view::NodeView;
 
-/// What a plan depends on besides the snapshot.
+/// Inputs of a plan besides the snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanOptions {
     /// Where the BGP Identifier comes from (`CALICO_ROUTER_ID`).
@@ -132,11 +132,11 @@ pub struct SecretName {
 pub struct Planned {
     /// The configuration; what could not be planned is missing from it.
     pub config: SpeakerConfig,
-    /// What could not be planned, sorted.
+    /// Problems: settings that could not be planned, sorted.
     pub problems: Vec<Problem>,
     /// While a transition is under way: which sessions go, and which are new.
     pub transition: Option<transition::TransitionSessions>,
-    /// What the kernel of the node is to have, or not to have, besides what the speaker learns.
+    /// Facts for the kernel of the node, besides the routes that the speaker learns.
     pub kernel: KernelFacts,
 }
 

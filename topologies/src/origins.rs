@@ -1,4 +1,4 @@
-//! Who may announce what, for the speaker's origin check: from the snapshot to typed data.
+//! Owners of prefixes for the speaker's origin check: from the snapshot to typed data.
 //!
 //! A node may announce what lies in a block of a confirmed affinity of its own, and the single
 //! addresses of its workloads in blocks of other nodes. Blocks of `virtual:…` affinities belong to
@@ -22,7 +22,7 @@ use crate::common::FAMILIES;
 use crate::peers::concerns;
 use crate::router_id;
 
-/// What differs between two snapshots; without an old one, all there is. `Update::stale` is the
+/// Difference between two snapshots; without an old one, everything. `Update::stale` is the
 /// caller's.
 #[must_use]
 pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Update {
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    /// What is asked of every table that is made of one snapshot.
+    /// Questions to every table that is made of one snapshot.
     const QUESTIONS: [(&str, &str); 9] = [
         ("10.244.1.0/26", "10.0.0.1"),
         ("10.244.1.0/26", "fd00::1"),

@@ -37,7 +37,7 @@ pub struct SessionEnd {
 /// A node that does not learn of another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MissingPath {
-    /// Who does not learn.
+    /// Node that does not learn the route.
     pub node: NodeName,
     /// Of whom.
     pub of: NodeName,
@@ -156,7 +156,7 @@ impl ClusterSessions {
         links
     }
 
-    /// What `from` has towards `to`.
+    /// Session end at `from` towards `to`.
     fn end(&self, from: &NodeName, to: &NodeName, family: Family) -> Option<&SessionEnd> {
         let peers = self.nodes.get(from)?;
         let address = self.address_of(to, family)?;

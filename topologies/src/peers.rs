@@ -416,7 +416,7 @@ fn base(
     peer
 }
 
-/// What the annotation says about the number of prefixes.
+/// Prefix limit of the annotation.
 fn max_prefixes(
     view: &NodeView<'_>,
     name: &str,

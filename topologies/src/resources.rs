@@ -51,7 +51,7 @@ pub enum ResourcesError {
     Shape {
         /// Line of the document, from 1.
         line: u64,
-        /// What was seen and what is expected.
+        /// Observed and expected value.
         reason: String,
     },
 }

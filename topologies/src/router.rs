@@ -16,7 +16,7 @@ use crate::common::{BGP_PORT, FAMILIES};
 use crate::session::is_quotable;
 use crate::{PlanOptions, plan};
 
-/// What the templates of the sets `frr` and `bird2-tor` see. Fields are added, never changed.
+/// Variables of the templates of the sets `frr` and `bird2-tor`. Fields are added, never changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Router {
     /// The router's address.
@@ -98,7 +98,7 @@ pub enum RouterError {
     Unknown {
         /// The address.
         address: IpAddr,
-        /// What there is instead.
+        /// Known peers outside the cluster.
         known: String,
     },
     /// The password has no form in the router's language.

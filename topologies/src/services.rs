@@ -45,7 +45,7 @@ struct Service {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Endpoints(BTreeMap<AddressType, BTreeSet<Option<String>>>);
 
-/// What the addresses of endpoints are.
+/// Address type of an endpoint slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum AddressType {
     Ip(Family),
@@ -53,12 +53,12 @@ enum AddressType {
     Unsaid,
 }
 
-/// What a node announces of services.
+/// Service routes that a node announces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceRoutes {
     /// Ranges and single addresses that are announced.
     pub announced: BTreeSet<Prefix>,
-    /// What never goes to the kernel, where kube-proxy serves it.
+    /// Routes that never go to the kernel, where kube-proxy serves the addresses.
     pub rejected: BTreeSet<Prefix>,
 }
 
@@ -134,7 +134,7 @@ impl Services {
         }
     }
 
-    /// What a node announces.
+    /// Service routes that a node announces.
     #[must_use]
     pub fn routes(&self, snapshot: &Snapshot, node: &NodeName) -> ServiceRoutes {
         let Some(configuration) = snapshot.bgp_default() else {
@@ -199,7 +199,7 @@ impl Services {
     }
 }
 
-/// What a node announces; what is wrong with the documents is noted.
+/// Service routes that a node announces; faults of the documents are noted.
 pub(crate) fn routes(view: &NodeView<'_>, problems: &mut Problems) -> ServiceRoutes {
     let announces = |spec: &BgpConfigurationSpec| {
         let lists = [

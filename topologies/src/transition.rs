@@ -34,7 +34,7 @@ pub(crate) const TRANSITION: &str = "caracal.io/topology-transition";
 /// data.
 pub const REPORT_PREFIX: &str = "/caracal/topology/";
 
-/// What the topology was: the undo log of a change.
+/// Undo log of a change of the topology: the resources as they were.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Transition {
@@ -48,9 +48,9 @@ pub struct Transition {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceChange {
     pub path: String,
-    /// What is there now, with its revision.
+    /// Value that is there now, with its revision.
     pub old: Option<(i64, Vec<u8>)>,
-    /// What shall be there.
+    /// Value to write.
     pub new: Option<Vec<u8>>,
 }
 
@@ -79,8 +79,7 @@ pub enum TransitionError {
     Malformed(String),
 }
 
-/// What keeps a node from giving up its old sessions, in its own words; empty lists when nothing
-/// does.
+/// Reasons why a node must keep its old sessions, as sentences; empty lists when there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TransitionReport {
@@ -257,7 +256,7 @@ impl Transition {
             match kind {
                 Kind::BgpConfiguration | Kind::BgpPeer => {
                     let text = (!value.is_null()).then(|| value.to_string().into_bytes());
-                    // What was in the datastore once parses again; if not, the new value stands for
+                    // A value that was stored once parses again; if not, the new value stands for
                     // it.
                     let _refused: Applied = old.apply(path, text.as_deref(), snapshot.revision);
                 }
@@ -295,7 +294,7 @@ pub(crate) fn join(
     sessions: &mut BTreeMap<PeerName, PlannedSession>,
 ) -> TransitionSessions {
     let old = transition.before(new.snapshot);
-    // What is wrong with the old topology is not news.
+    // Problems of the old topology are known already.
     let mut ignored = Problems::default();
     let view = NodeView::new(&old, new.name, options, &mut ignored);
     let mut changed = TransitionSessions {

@@ -3,7 +3,7 @@
 //! netlink messages, and by `ip -batch`; the first two and the minimal program with a next-hop
 //! object, too.
 //!
-//! What a method reads (ops, routes of BGP, BIRD's configuration, the batch file) is ready before
+//! The input of a method (ops, routes of BGP, BIRD's configuration, the batch file) is ready before
 //! the clock runs.
 
 use std::fmt::Write as _;
@@ -37,7 +37,7 @@ const PROTOCOL: u8 = 80;
 /// A method that takes longer has failed.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What to measure.
+/// Arguments of the measurement.
 #[derive(Clone, Debug, clap::Args)]
 pub struct InstallArgs {
     /// Sizes of the table.
@@ -49,8 +49,8 @@ pub struct InstallArgs {
     /// Methods.
     #[arg(long, value_delimiter = ',', default_values = ["minimal", "caracal", "agent", "bird2", "ip-batch", "minimal-objects", "caracal-objects", "agent-objects"])]
     methods: Vec<Method>,
-    /// So many routes have a gateway in common, and then an object; 0 = all. For the minimal
-    /// program and the agent's writer.
+    /// Number of routes that share a gateway, and then an object; 0 = all. For the minimal program
+    /// and the agent's writer.
     #[arg(long, default_value_t = 0)]
     share: u32,
     /// Writes the tables into this Markdown file, too.

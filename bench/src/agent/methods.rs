@@ -33,7 +33,7 @@ impl Method {
     }
 }
 
-/// What an installation takes.
+/// Cost of an installation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
     /// From the start to the last route.

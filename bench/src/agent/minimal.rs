@@ -18,7 +18,7 @@ const ACK: u16 = 4;
 /// The first of the objects.
 const OBJECT: u32 = 1;
 
-/// What is to be done.
+/// Work to do.
 pub struct Work {
     /// Destinations with their gateways; routes to one gateway stand together.
     pub routes: Vec<(Prefix, Ipv4Addr)>,

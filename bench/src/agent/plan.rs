@@ -7,7 +7,7 @@ use caracal_agent::{Actual, Changed, Phase, Planning, diff, diff_of};
 
 use super::cluster::{Node, snapshot};
 
-/// What to simulate.
+/// Arguments of the simulation.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PlanArgs {
     /// Nodes of the cluster.
@@ -100,7 +100,7 @@ fn median(times: &mut [Duration]) -> Duration {
     times[times.len() / 2]
 }
 
-/// What this thread has had of a processor: time that others took of a busy machine does not count.
+/// Processor time of this thread: time that others took of a busy machine does not count.
 fn on_cpu() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

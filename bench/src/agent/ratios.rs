@@ -1,4 +1,4 @@
-//! What methods of installing routes take in proportion to each other: ratios of the medians of one
+//! Cost of methods of installing routes in proportion to each other: ratios of the medians of one
 //! interleaved run.
 
 use std::fmt::Write as _;

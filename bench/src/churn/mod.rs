@@ -41,7 +41,7 @@ nodes:
   - {name: node1, segment: lan, address: 172.16.0.11, pods: 0}
 ";
 
-/// What to measure.
+/// Arguments of the measurement.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ChurnArgs {
     /// Other nodes.
@@ -174,7 +174,7 @@ fn started(lab: &Lab, wanted: usize) -> Result<Duration> {
     loop {
         std::thread::sleep(Duration::from_millis(500));
         let cpu = cpu_of(pid)?;
-        // What it does when nothing happens is a few milliseconds.
+        // An idle node uses a few milliseconds.
         if cpu - last < Duration::from_millis(10) {
             let routes = caracal_lab::kernel_routes(&netns, Family::Ipv4)?;
             let blocks = routes

@@ -1,4 +1,4 @@
-//! What concerns the whole table.
+//! Cases that concern the whole table.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -42,7 +42,7 @@ pub enum Case {
 }
 
 impl Case {
-    /// What happens.
+    /// Description of the case.
     pub const fn what(self) -> &'static str {
         match self {
             Self::Rest => "nothing, for a second",
@@ -122,7 +122,8 @@ fn happen(case: Case, site: &mut Site<'_>, dir: &Path) -> Result<(Duration, Opti
                 Case::ImportFilter => settings.import_filter = true,
                 _ => settings.export_filter = true,
             })?;
-            // What they hear is read meanwhile; it is not what was announced any more.
+            // Their UPDATEs are read meanwhile; the content differs from the first announcement by
+            // now.
             std::thread::scope(|scope| -> Result<()> {
                 let reload = scope.spawn(|| Admin::connect(dir)?.ask(r#"{"request":"reload"}"#));
                 while !reload.is_finished() {

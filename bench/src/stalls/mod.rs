@@ -20,7 +20,7 @@ use crate::lab::Lab;
 use crate::report;
 use cases::Case;
 
-/// What to measure.
+/// Arguments of the measurement.
 #[derive(Clone, Debug, clap::Args)]
 pub struct StallsArgs {
     /// Cases; all of them by default.
@@ -36,7 +36,7 @@ pub struct StallsArgs {
     write: Option<PathBuf>,
 }
 
-/// What a case came to.
+/// Outcome of a case.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     /// Until it was complete.

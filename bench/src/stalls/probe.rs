@@ -1,4 +1,4 @@
-//! Who asks meanwhile: short questions on the admin socket, one after the other, and the memory of
+//! Probe during a case: short questions on the admin socket, one after the other, and the memory of
 //! the process.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -65,7 +65,7 @@ impl Admin {
     }
 }
 
-/// What the speaker says of itself in its metrics.
+/// Values from the speaker's metrics.
 #[derive(Clone, Copy, Debug)]
 pub struct Metrics {
     /// The longest turn since the start.
@@ -108,7 +108,7 @@ pub fn metrics(address: Ipv4Addr) -> Result<Metrics> {
     })
 }
 
-/// What the questions came to.
+/// Outcome of the questions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     /// How many were answered.

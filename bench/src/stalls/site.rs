@@ -24,12 +24,12 @@ const KEPT: &[u8] = &[
 ];
 /// Where the monitoring station listens.
 pub const STATION_PORT: u16 = 1790;
-/// Who announces everything, who hears it, and who comes later.
+/// Peers: one announces everything, one receives it, one comes later.
 pub const SENDER: usize = 0;
 pub const RECEIVER: usize = 1;
 const LATER: usize = 2;
 
-/// What the configuration of a case says beyond the peers.
+/// Settings of a case beyond the peers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
     /// The peer's routes are kept over its restart.
@@ -80,7 +80,7 @@ pub struct Site<'a> {
     pub process: Process,
     /// The peers.
     pub generator: Generator,
-    /// What they announce.
+    /// Their announcement.
     pub scenario: Scenario,
     settings: Settings,
 }

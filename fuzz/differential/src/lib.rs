@@ -1,4 +1,4 @@
-//! What a message says, in one form for three decoders: ours, `bgpkit-parser` and `routecore`.
+//! Content of a message in one form for three decoders: ours, `bgpkit-parser` and `routecore`.
 //!
 //! Each module reads octets with one decoder and writes down [`Facts`]. Nothing is corrected on the
 //! way: where decoders differ for a reason, the reason is in the tests.
@@ -13,7 +13,7 @@ pub use bgpkit::read as bgpkit;
 pub use ours::{clean, read as ours};
 pub use routecore::read as routecore;
 
-/// What the OPENs have settled, as far as it changes how messages look.
+/// Result of the OPENs, as far as it changes the format of messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Form {
     /// AS numbers of four octets.
@@ -54,7 +54,7 @@ pub enum Facts {
 /// A prefix with its path identifier.
 pub type Nlri = (String, Option<u32>);
 
-/// What an UPDATE says.
+/// Content of an UPDATE.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
     /// No longer reachable.

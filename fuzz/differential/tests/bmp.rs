@@ -1,4 +1,4 @@
-//! What we tell a monitoring station (RFC 7854), read by bgpkit-parser.
+//! Our messages to a monitoring station (RFC 7854), read by bgpkit-parser.
 #![allow(clippy::unwrap_used)]
 
 use std::net::IpAddr;

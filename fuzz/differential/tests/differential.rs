@@ -221,7 +221,7 @@ fn messages(stream: &[u8]) -> Vec<Vec<u8>> {
     found
 }
 
-/// What real speakers have sent: file name, its form.
+/// Recorded messages of real speakers: file name, its form.
 const RECORDED: [(&str, Form); 5] = [
     ("bird-internal", MODERN),
     ("bird-external", MODERN),

@@ -1,5 +1,5 @@
-//! Who asks, and what they may: tokens from a file, tokens of service accounts, and the rights that
-//! roles and their bindings give.
+//! Authentication and authorisation: tokens from a file, tokens of service accounts, and the rights
+//! that roles and their bindings give.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::metadata::Birth;
 use super::request::Request;
 use super::status::{Cause, Failure, Named};
 
-/// Who may do everything.
+/// Group that may do everything.
 const MASTERS: &str = "system:masters";
 const RBAC: &str = "rbac.authorization.k8s.io";
 /// Tokens of service accounts are stored below.
@@ -22,7 +22,7 @@ const TOKENS: &str = "test.tokens/";
 const LEAST_SECONDS: i64 = 600;
 const USUAL_SECONDS: i64 = 3_600;
 
-/// Who asks.
+/// User of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct User {
     name: String,
@@ -107,7 +107,7 @@ impl User {
     }
 }
 
-/// What is to be done, in the words of a rule.
+/// Attributes of a request, in the words of a rule.
 #[derive(Debug)]
 struct Attributes<'a> {
     verb: &'a str,
@@ -142,7 +142,7 @@ impl Attributes<'_> {
 }
 
 impl Api {
-    /// Who asks. An unknown token is an error, none is nobody.
+    /// User of a request. An unknown token is an error, none is nobody.
     pub(super) async fn authenticate(&self, headers: &HeaderMap) -> Result<User, Failure> {
         let nobody = || User {
             name: "system:anonymous".to_owned(),

@@ -20,7 +20,7 @@ use super::status::Failure;
 /// A body. Its error cuts the connection.
 pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
-/// What is answered.
+/// Answer to a request.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) code: StatusCode,
@@ -86,7 +86,7 @@ pub(super) fn failure_response(failure: &Failure) -> Response<Body> {
     response
 }
 
-/// What comes out of the channel, as it comes. An error cuts the connection.
+/// Streams lines of the channel as they come. An error cuts the connection.
 pub(super) fn stream_response(lines: mpsc::Receiver<io::Result<Bytes>>) -> Response<Body> {
     let frames = stream::unfold(lines, |mut lines| async move {
         let line = lines.recv().await?;
@@ -133,7 +133,7 @@ fn served(kind: &Kind, value: &Value) -> Value {
     value
 }
 
-/// What `kubectl get` prints: the name, the columns of the definition, the age.
+/// Table for `kubectl get`: the name, the columns of the definition, the age.
 fn table(kind: &Kind, values: &[&Value], metadata: &Value) -> Value {
     let column = |name: &str, kind: &str, format: &str| json!({"name": name, "type": kind, "format": format, "description": "", "priority": 0});
     let mut columns = vec![column("Name", "string", "name")];

@@ -90,7 +90,7 @@ fn fill_in_service(service: &mut Value) {
     }
 }
 
-/// What is wrong with an object.
+/// Faults of an object.
 pub(super) fn check(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<Cause> {
     match (&*kind.group, &*kind.kind) {
         ("", "Pod") => check_pod(object, old),

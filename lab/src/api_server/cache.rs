@@ -1,4 +1,4 @@
-//! What is stored, kept in memory: one task owns it and follows etcd by one watch.
+//! Stored objects in memory: one task owns them and follows etcd by one watch.
 //!
 //! Every revision of etcd passes here, also those of keys that are not ours, so that who knows a
 //! revision can wait for it. Events are kept for a while: a watch starts from an old revision, and
@@ -124,7 +124,7 @@ impl Cache {
             .unwrap_or(Err(Outside::New { newest: 0 }))
     }
 
-    /// What changes below `prefix` from revision `from` on, exclusive; without: from now on.
+    /// Changes below `prefix` from revision `from` on, exclusive; without: from now on.
     pub(super) async fn watch(&self, prefix: &str, from: Option<i64>) -> Result<Start, Outside> {
         self.ask(0, |reply| Ask::Watch(prefix.to_owned(), from, reply))
             .await

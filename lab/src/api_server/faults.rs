@@ -19,7 +19,7 @@ use tokio::sync::{broadcast, watch};
 
 use super::status::Failure;
 
-/// What goes wrong.
+/// Fault of the server.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Fault {
     Answer(Failure),
@@ -77,7 +77,7 @@ impl Faults {
         let _ = self.cuts.send(failure);
     }
 
-    /// What happens to a request: the first fault that is no delay, and all delays before it.
+    /// Faults of a request: the first that is no delay, and all delays before it.
     pub(super) fn of(&self, method: &Method, path: &str) -> (Duration, Option<Fault>) {
         let mut delay = Duration::ZERO;
         for rule in self.rules.borrow().iter() {

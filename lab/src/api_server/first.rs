@@ -1,4 +1,4 @@
-//! What is there from the start: namespaces, Caracal's definitions, and objects from a file.
+//! Objects that exist from the start: namespaces, Caracal's definitions, and objects from a file.
 
 use caracal_model::txn::Txn;
 use serde_json::{Value, json};

@@ -21,7 +21,7 @@ const KNOWN: [&str; 14] = [
     "finalizers",
     "managedFields",
 ];
-/// What only the server writes.
+/// Fields that only the server writes.
 const OF_THE_SERVER: [&str; 5] = [
     "uid",
     "creationTimestamp",
@@ -39,7 +39,7 @@ const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alpha
                      'my-name',  or '123-abc', regex used for validation is \
                      '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 
-/// What makes a new object this one.
+/// Identity that the server gives to a new object.
 #[derive(Clone, Debug)]
 pub(super) struct Birth {
     pub(super) uid: String,
@@ -168,7 +168,7 @@ pub(super) fn keep(new: &mut Value, old: &Value) {
     }
 }
 
-/// What is wrong with the metadata.
+/// Faults of the metadata.
 pub(super) fn check(kind: &Kind, object: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let metadata = &object["metadata"];
@@ -300,7 +300,7 @@ pub(super) fn fits(
     }
     let version = text(new, "resourceVersion");
     if version.is_empty() || version == "0" {
-        // What may be overwritten without having been read.
+        // Kinds that may be overwritten without having been read.
         let is_loose =
             !kind.is_custom() && !["leases", "customresourcedefinitions"].contains(&plural);
         if is_loose || is_patch {

@@ -87,9 +87,9 @@ pub enum ApiServerError {
     /// The address is not free, or no runtime.
     #[error("{what}: {error}")]
     Io {
-        /// What was tried.
+        /// Operation that failed.
         what: String,
-        /// What happened.
+        /// Error of the operating system.
         error: std::io::Error,
     },
     /// A certificate that cannot be used.
@@ -97,7 +97,7 @@ pub enum ApiServerError {
     Tls {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// The token file, or the first objects.
@@ -146,7 +146,7 @@ impl Api {
         self.later(None)
     }
 
-    /// So many seconds later.
+    /// Time after so many seconds, as text.
     #[allow(clippy::unused_self, reason = "one clock for all of it")]
     fn later(&self, seconds: Option<i64>) -> String {
         let seconds = u64::try_from(seconds.unwrap_or(0)).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What becomes of an object that is created or updated, without any storage.
+//! Result of creating or updating an object, without any storage.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::metadata::{self, Birth};
 use super::schema;
 use super::status::{Failure, Named};
 
-/// What happens to fields that the schema does not know.
+/// Treatment of fields that the schema does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FieldValidation {
     Ignore,
@@ -113,7 +113,7 @@ fn has_generation(kind: &Kind) -> bool {
     kind.is_custom() || ["apps", EXTENSIONS].contains(&&*kind.group)
 }
 
-/// What the generation counts changes of.
+/// Part of an object whose changes the generation counts.
 fn content(object: &Value, kind: &Kind) -> Value {
     let mut object = object.clone();
     remove(&mut object, "metadata");

@@ -1,4 +1,4 @@
-//! What a request asks for: the verb, the kind, the name, the parameters.
+//! Parts of a request: the verb, the kind, the name, the parameters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -21,7 +21,7 @@ struct Field {
     is_equal: bool,
 }
 
-/// What is wanted.
+/// Requested objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Selector {
     labels: Vec<Requirement>,
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(selects("", ""), ["a", "b", "c"]);
         assert_eq!(selects("app=web", ""), ["a"]);
         assert_eq!(selects("app in (web, db),!tier", ""), ["b"]);
-        // Who has no such label is not in the list either.
+        // An object without the label is not in the list either.
         assert_eq!(selects("app notin (web)", ""), ["b", "c"]);
         assert_eq!(selects("app!=web,app", ""), ["b"]);
         assert_eq!(selects("", "spec.nodeName=n1"), ["a"]);

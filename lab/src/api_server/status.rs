@@ -3,7 +3,7 @@
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-/// What is wrong with one field.
+/// Fault of one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cause {
     /// Such as `FieldValueInvalid`.

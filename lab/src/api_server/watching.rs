@@ -25,7 +25,7 @@ const LASTS: Duration = Duration::from_secs(1_800);
 /// Lines that may wait for a slow reader.
 const LINES: usize = 64;
 
-/// What a watch is about.
+/// Scope of a watch.
 struct Watch {
     kind: Arc<Kind>,
     selector: Selector,

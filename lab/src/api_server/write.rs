@@ -19,7 +19,7 @@ use super::status::{Cause, Failure, Named};
 /// How often a write is tried again that lost a race and did not name a revision.
 const TRIES: usize = 10;
 
-/// What a client says about an update.
+/// Change by a client.
 pub(super) enum Change<'a> {
     Whole(&'a Value),
     Patch(PatchKind, &'a Value),
@@ -212,8 +212,8 @@ impl Api {
         )))
     }
 
-    /// What lives in a namespace or by a definition goes before it. On a real server controllers do
-    /// that, after a while.
+    /// Objects in a namespace or of a definition are deleted before it. On a real server
+    /// controllers do that, after a while.
     async fn empty(&self, request: &Request, old: &Entry) -> Result<(), Failure> {
         let name = old.object["metadata"]["name"].as_str().unwrap_or_default();
         let registry = self.cache.registry();

@@ -34,7 +34,7 @@ impl LabName {
         &self.0
     }
 
-    /// What all namespaces of the lab start with, and no other lab's do: dashes of the name become
+    /// Prefix of all namespaces of the lab, and of no other lab's: dashes of the name become
     /// underscores, so that lab `a` does not own the namespaces of lab `a-b`.
     #[must_use]
     pub fn prefix(&self) -> String {

@@ -16,7 +16,7 @@ pub(super) struct Found {
     pub(super) reason: Invalid,
 }
 
-/// What is wrong with a well-formed topology.
+/// Fault of a well-formed topology.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// A name that cannot be part of a namespace's or device's name.
@@ -24,7 +24,7 @@ pub enum Invalid {
         "{name:?} cannot name a {what}: use at most {max} of a-z, 0-9, '.' and '-', starting and ending with a letter or digit"
     )]
     Name {
-        /// What is named.
+        /// Kind of the named thing.
         what: &'static str,
         /// As written.
         name: String,
@@ -58,7 +58,7 @@ pub enum Invalid {
     DuplicateAddress {
         /// As written.
         address: IpAddr,
-        /// Who has it.
+        /// Its owner.
         owner: String,
     },
     /// Two subnets share addresses.
@@ -83,7 +83,7 @@ pub enum Invalid {
     Family {
         /// As written.
         cidr: Prefix,
-        /// What it does not fit.
+        /// Setting in which the prefix is written.
         what: &'static str,
         wanted: Family,
     },

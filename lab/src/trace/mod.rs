@@ -2,8 +2,8 @@
 //! would take it, and the first hop at which it would stop. The walk is pure over [`Look`]; the
 //! shell asks the real kernels. Nothing is changed, and no process of a node needs to run.
 //!
-//! What a walk cannot see are rules of other programs' firewalls. A ping at the end tells whether
-//! something is left that it has not seen.
+//! A walk cannot see rules of other programs' firewalls. A ping at the end tells whether something
+//! is left that it has not seen.
 
 mod parse;
 mod shell;
@@ -36,7 +36,7 @@ pub(crate) struct Interface {
     pub vxlan: Option<(u32, u16, Option<IpAddr>)>,
 }
 
-/// What a kernel says where a packet goes.
+/// Result of a route lookup in a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
     /// To this machine itself.
@@ -63,7 +63,7 @@ pub(crate) struct Neighbour {
     pub permanent: bool,
 }
 
-/// What can be asked of a place (a node, router or pod). Errors are sentences.
+/// Questions to a place (a node, router or pod). Errors are sentences.
 pub(crate) trait Look {
     /// Its interfaces.
     ///
@@ -98,7 +98,7 @@ pub(crate) trait Look {
     /// # Errors
     /// Why it cannot be read.
     fn masquerades(&self, place: &str, packet: &Packet) -> Result<bool, String>;
-    /// Who is at the other end of a device: places with their interfaces.
+    /// Other ends of a device: places with their interfaces.
     fn beside(&self, place: &str, dev: &str) -> Vec<(String, String)>;
     /// True for a pod.
     fn is_pod(&self, place: &str) -> bool;
@@ -118,7 +118,7 @@ pub(crate) struct Packet {
 pub struct Hop {
     /// The node, router or pod.
     pub place: String,
-    /// What was looked at, and what was seen.
+    /// Command and its result.
     pub seen: String,
     /// Packets stop here.
     pub broken: bool,
@@ -148,7 +148,7 @@ impl Direction {
 pub struct TraceReport {
     /// There, and back.
     pub directions: Vec<Direction>,
-    /// What a ping of full size said: an answer, or why there was none.
+    /// Result of a ping of full size: an answer, or why there was none.
     pub ping: Result<String, String>,
 }
 

@@ -1,4 +1,4 @@
-//! What `ip -j`, `bridge -j` and `nft` print, as data.
+//! Parsers for the output of `ip -j`, `bridge -j` and `nft`.
 
 use std::net::IpAddr;
 
@@ -172,7 +172,7 @@ pub(super) fn masquerades(
     leaves && !exempt
 }
 
-/// What stands in the first block that begins so.
+/// Content of the first block that begins so.
 fn body<'a>(listing: &'a str, begin: &str) -> &'a str {
     let rest = listing.split_once(begin).map_or("", |(_, rest)| rest);
     // Up to its end, which stands on a line of its own.

@@ -30,7 +30,7 @@ pub enum TraceError {
     NoPod {
         /// As asked for.
         target: String,
-        /// What there is.
+        /// The lab's pods.
         known: String,
     },
     /// The pods have no address of the same family.
@@ -126,7 +126,7 @@ impl Lab {
     }
 }
 
-/// Who is connected with whom, by place and device.
+/// Connections by place and device.
 type Cables = BTreeMap<(String, String), Vec<(String, String)>>;
 
 struct Shell<'a> {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::walk::walk;
 use super::*;
 
-/// What kernels would say, by what they are asked.
+/// Simulated answers of kernels, by question.
 #[derive(Default)]
 struct World {
     interfaces: BTreeMap<String, Vec<Interface>>,
@@ -167,7 +167,7 @@ fn the_tunnel_of_the_other_family_is_passed_over() {
 
 type Fault = fn(&mut World);
 
-/// What is done, where packets stop, and words of the reason.
+/// Fault, place where packets stop, and words of the reason.
 const TABLE: &[(Fault, &str, &str)] = &[
     (
         |w| w.interface("a/p", "eth0").up = false,

@@ -142,7 +142,7 @@ impl Walk<'_> {
         Err(self.broken(&at.place, seen))
     }
 
-    /// What a router has to allow.
+    /// Checks whether a router allows the packet.
     fn may_forward(&mut self, place: &str, arrives: &str, packet: &Packet) -> Result<(), Stopped> {
         let family = if packet.destination.is_ipv4() {
             "ipv4"

@@ -1,4 +1,4 @@
-//! What the namespace tests share: the check for root, names, and a network without `caracal`.
+//! Helpers of the namespace tests: the check for root, names, and a network without `caracal`.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 use std::path::{Path, PathBuf};

@@ -8,7 +8,7 @@ use super::quoted;
 use crate::RenderError;
 use crate::pieces::address;
 
-/// What follows `#: bmp`.
+/// Text behind `#: bmp`.
 pub(super) fn line(name: &str, station: &Station) -> Result<String, RenderError> {
     let inexpressible = |value: String, reason| RenderError::Inexpressible {
         what: format!("monitoring station {name:?}"),

@@ -76,7 +76,7 @@ enum KernelOption<'a> {
     Ignored,
 }
 
-/// What passes in one direction.
+/// Filter of one direction.
 #[derive(Clone, Debug, Default)]
 enum Passes<'a> {
     #[default]

@@ -94,7 +94,7 @@ fn error<'a, T>(at: &'a str, expected: impl Into<String>) -> Res<'a, T> {
     Err(Err::Error(ParseFault::new(at, expected)))
 }
 
-/// What follows blanks and comments. A `#:` line is no comment.
+/// Skips blanks and comments. A `#:` line is no comment.
 pub(super) fn skip(mut s: &str) -> &str {
     loop {
         s = s.trim_start();

@@ -36,7 +36,7 @@ pub(super) enum BfdOption {
     Multiplier(u8),
 }
 
-/// What a family says about several paths.
+/// `add paths` option of a family.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PathOption {
     /// `add paths …;`
@@ -45,7 +45,7 @@ pub(super) enum PathOption {
     Best(u8),
 }
 
-/// What a family says about the number of prefixes.
+/// Prefix limit of a family.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LimitOption {
     /// `receive limit MAX action …;`; `None` = off.

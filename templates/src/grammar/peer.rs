@@ -55,7 +55,7 @@ pub(super) enum PeerOption<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Channel<'a> {
     pub(super) family: Family,
-    /// What was written; `None` = nothing.
+    /// Filters as written; `None` = nothing.
     pub(super) import: Option<Vec<Call<'a>>>,
     /// The same for export.
     pub(super) export: Option<Vec<Call<'a>>>,
@@ -72,7 +72,7 @@ pub(super) struct Channel<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call<'a> {
     pub(super) symbol: Located<'a, &'a str>,
-    /// What the caller says of the peer; unknown for a filter.
+    /// Known from the caller for a peer; unknown for a filter.
     pub(super) internal: Option<Located<'a, bool>>,
 }
 

@@ -154,7 +154,7 @@ pub(super) fn name_line(s: &str) -> Res<'_, String> {
     }
 }
 
-/// What follows `if`.
+/// Parses the text behind `if`.
 fn term(s: &str) -> Res<'_, Term> {
     let always = token("true").map(|_| Vec::new());
     let conditions = alt((always, separated_list1(token("&&"), condition)));

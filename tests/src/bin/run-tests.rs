@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use serde_json::Value;
 
-/// What an isolated program runs in: a `/run` of its own, but the host's locks (which CPU a guest
+/// Script around an isolated program: a `/run` of its own, but the host's locks (which CPU a guest
 /// kernel has). The shell stays as process 1, which takes in orphans.
 const ROOM: &str = "set -e; mount --make-rprivate /; exec 9</run/lock; mount -t tmpfs -o mode=755 tmpfs /run; \
                     mkdir /run/netns /run/lock; mount --bind /proc/self/fd/9 /run/lock; exec 9<&-; \
@@ -45,7 +45,7 @@ struct Args {
     /// Leave out this target of caracal-tests (repeatable).
     #[arg(long)]
     without: Vec<String>,
-    /// What `cargo build --workspace --all-targets --message-format=json-render-diagnostics` wrote.
+    /// Output of `cargo build --workspace --all-targets --message-format=json-render-diagnostics`.
     built: PathBuf,
     /// Targets of caracal-tests, the longest first; without any, every test program of the
     /// workspace.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{PATIENCE, Server};
 
-/// What came back.
+/// Response of the server.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) code: u16,

@@ -1,4 +1,4 @@
-//! What a server refuses for a while, forgets, or cuts.
+//! Requests that a server refuses for a while, watches that it forgets or cuts.
 
 use caracal_lab::wait_until;
 use serde_json::{Value, json};

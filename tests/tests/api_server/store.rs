@@ -57,7 +57,7 @@ fn request(node: &str, handle: &str) -> AssignRequest {
     request
 }
 
-/// What a crash may leave is not looked for: nothing dies here. A handle may count too much.
+/// Leftovers of a crash are not looked for: nothing dies here. A handle may count too much.
 fn faults(found: Vec<Inconsistency>) -> Vec<Inconsistency> {
     let mut found = found;
     found.retain(|one| {

@@ -36,7 +36,7 @@ fn pages_are_of_one_revision() {
     let first = server.get(&format!("{MAPS}?limit=2")).expect(200);
     assert_eq!(names(&first), ["a", "b"]);
     assert_eq!(first["metadata"]["remainingItemCount"], 1);
-    // What happens meanwhile is not in the rest of the list.
+    // Changes made meanwhile are not in the rest of the list.
     server.request("POST", MAPS, &map("d")).expect(201);
     server
         .request("DELETE", &format!("{MAPS}/c"), &Value::Null)
@@ -132,7 +132,7 @@ fn a_watch_tells_what_came_since() {
             .collect()
     };
     assert_eq!(kinds(&watch("")), ["ADDED", "MODIFIED", "DELETED"]);
-    // Who selects by node sees a pod come when it is bound.
+    // A watch that selects by node sees a pod come when it is bound.
     let of_node = watch("&fieldSelector=spec.nodeName%3Dn1");
     assert_eq!(kinds(&of_node), ["ADDED", "DELETED"]);
     let last = &of_node[1]["object"]["metadata"];

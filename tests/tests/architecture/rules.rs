@@ -1,4 +1,4 @@
-//! What holds for the shape of the code: imports of cores, circles, façades, sizes. Each rule has a
+//! Rules about the shape of the code: imports of cores, circles, façades, sizes. Each rule has a
 //! list of exceptions that can only shrink: an exception that is larger than what is there fails as
 //! well.
 

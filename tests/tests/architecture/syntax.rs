@@ -26,8 +26,8 @@ pub(crate) struct Source {
     /// It is there only with a feature of the crate.
     pub(crate) behind_feature: bool,
     pub(crate) text: String,
-    /// What it names outside of its tests, with aliases of `use` resolved; `crate`, `self` and
-    /// `super` made absolute.
+    /// Paths used outside of its tests, with aliases of `use` resolved; `crate`, `self` and `super`
+    /// made absolute.
     pub(crate) named: BTreeSet<Segments>,
     /// Names that it re-exports or imports, with the path that they stand for.
     pub(crate) aliases: BTreeMap<String, Segments>,
@@ -37,7 +37,7 @@ pub(crate) struct Source {
     pub(crate) functions: Vec<(String, usize)>,
 }
 
-/// What a module offers by its own words.
+/// Visibility of an item by its own declaration.
 pub(crate) enum Offer {
     Module(String),
     Name(String),

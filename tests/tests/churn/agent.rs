@@ -44,7 +44,7 @@ pub struct Agent {
     /// Forwarding state of an earlier process was there at the start.
     restarting: bool,
     learned: SharedMap<Prefix, Learned>,
-    /// What follows the changes by key.
+    /// Plans again by the changed keys.
     planning: Planning,
     /// Every peer has told everything, or had the time to.
     pub converged: bool,
@@ -176,7 +176,7 @@ impl Agent {
         }
     }
 
-    /// What it wants of this kernel.
+    /// Desired state for this kernel.
     pub fn desired(&self, kernel: &Kernel) -> Desired {
         self.planned(kernel, &mut Planning::default())
     }

@@ -18,7 +18,7 @@ use crate::agent::{Agent, RESYNC};
 use crate::dice::Dice;
 use crate::kernel::{Kernel, UPLINK};
 
-/// What a session takes to come up.
+/// Time that a session takes to come up.
 const CONNECT: Duration = Duration::from_secs(2);
 /// Passes at one instant that are no coming to rest.
 const RESTLESS: usize = 60;

@@ -1,5 +1,5 @@
-//! What happens to a cluster in thirty days, drawn by a seed. An event that makes no sense at its
-//! time does nothing, so any part of a history is a history.
+//! Events of a cluster in thirty days, drawn by a seed. An event that makes no sense at its time
+//! does nothing, so any part of a history is a history.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ pub enum Event {
 pub struct Dated {
     /// Since the start.
     pub at: Duration,
-    /// What.
+    /// The event.
     pub event: Event,
 }
 
@@ -104,7 +104,7 @@ fn draw(dice: &mut Dice) -> Event {
     let mut n = || usize::try_from(dice.below(1000)).unwrap();
     let which = u8::try_from(n() % 250).unwrap();
     let (machine, heard) = (n() % MACHINES, n() % 4 > 0);
-    // What is repaired is repaired soon, or nothing would ever be whole.
+    // Damage is repaired soon, or the cluster would never be whole.
     match n() % 55 {
         0..4 => Event::Join(machine),
         4 => Event::Leave(machine),

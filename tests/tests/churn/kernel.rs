@@ -23,9 +23,9 @@ pub const UPLINK: &str = "eth0";
 /// One machine's kernel.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// What it holds.
+    /// Its state.
     pub actual: Actual,
-    /// So many of the next requests are refused, each with one chance in two.
+    /// Number of next requests that fail, each with one chance in two.
     pub moody: u32,
     /// Routes that were put there by others than the agent, in order.
     foreign: Vec<ActualRoute>,
@@ -87,7 +87,7 @@ impl Kernel {
         }
     }
 
-    /// What an interface's addresses bring along.
+    /// Connected routes of an interface's addresses.
     fn connect(&mut self, name: &str) {
         let Some(link) = self.actual.links.by_name(name).filter(|link| link.up) else {
             return;
@@ -216,7 +216,7 @@ impl Kernel {
             Err("ESRCH" | "ENOENT" | "ENODEV" | "EADDRNOTAVAIL") if gone => Ok(()),
             Ok(()) => {
                 if let Op::DeleteTunnel(name) = op {
-                    // What others had on it, too.
+                    // Objects of others on it are removed, too.
                     self.remove_link(name.as_str());
                 }
                 Ok(())

@@ -30,7 +30,7 @@ const MONTHS: u64 = 8;
 /// minutes each.
 const REST: Duration = Duration::from_secs(600);
 
-/// What a month came to.
+/// Outcome of a month.
 #[derive(Default)]
 struct Tally {
     rests: usize,

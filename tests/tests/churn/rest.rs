@@ -1,6 +1,5 @@
-//! What must be true when nothing moves any more, said without the diff that brought it about: the
-//! kernel holds what is planned, and of ours nothing else; and a packet gets from every pod to
-//! every other one.
+//! Invariants of a cluster at rest, stated without the diff that brought it about: the kernel holds
+//! what is planned, and of ours nothing else; and a packet gets from every pod to every other one.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -256,7 +255,7 @@ fn next(world: &World, machine: &Machine, hop: &NextHop, to: IpAddr) -> Option<u
     }
 }
 
-/// What counts as calm: the network and the datastore are whole, and every process runs.
+/// Definition of rest: the network and the datastore are whole, and every process runs.
 pub fn is_calm(world: &World) -> bool {
     let cluster = &world.cluster;
     cluster.etcd_up

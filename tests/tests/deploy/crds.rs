@@ -16,7 +16,7 @@ fn definitions() -> impl Iterator<Item = (Kind, Value)> {
 
 #[test]
 fn published_definitions_are_the_schema() {
-    // What nobody writes by hand has no schema of ours: `ipam.yaml` says what Calico's says.
+    // Kinds that users do not write have no schema of ours: `ipam.yaml` says what Calico's says.
     let unwritten = ["kustomization.yaml", "ipam.yaml"];
     let mut wanted = BTreeSet::from(unwritten.map(str::to_owned));
     for (kind, definition) in definitions() {
@@ -44,7 +44,7 @@ fn published_definitions_are_the_schema() {
     assert_eq!(listed, wanted.iter().map(String::as_str).collect());
 }
 
-/// What a structural schema says of a value, as the API server reads it: types, required fields,
+/// Whether a structural schema accepts a value, as the API server reads it: types, required fields,
 /// allowed texts, bounds.
 fn takes(schema: &Value, value: &Value) -> bool {
     if schema["x-kubernetes-int-or-string"] == true {

@@ -80,7 +80,7 @@ fn merge(target: &mut Value, patch: &Value) {
         (Value::Array(target), Value::Array(patch))
             if patch.iter().all(|v| v["name"].is_string()) =>
         {
-            // What the patch names goes first, as in kustomize.
+            // Items that the patch names go first, as in kustomize.
             let mut merged = Vec::new();
             for value in patch {
                 let there = target

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-/// What is wrong with an object.
+/// Fault of an object.
 pub(crate) fn check(object: &Value) -> Result<(), String> {
     let api = object["apiVersion"].as_str().unwrap_or_default();
     let kind = object["kind"].as_str().unwrap_or_default();

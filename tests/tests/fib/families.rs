@@ -22,7 +22,7 @@ fn ends(name: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// What `name` announces.
+/// Announcements of `name`.
 fn theirs(name: &str) -> [&'static str; 2] {
     match name {
         "a" => ["100.64.1.0/24", "2001:db8:a1::/48"],
@@ -30,7 +30,7 @@ fn theirs(name: &str) -> [&'static str; 2] {
     }
 }
 
-/// What we announce.
+/// Our announcements.
 const OURS: [&str; 2] = ["198.51.100.0/24", "2001:db8:99::/48"];
 
 /// Our next hops towards `name`.
@@ -178,7 +178,7 @@ fn ask_gobgp(site: &Site, name: &str, words: &[&str]) -> Result<String, String> 
         .map_err(|error| error.to_string())
 }
 
-/// What the other end says of one of our routes.
+/// Output of the other end about one of our routes.
 type Shown = fn(&Site, &str, &str) -> String;
 
 fn shown_by_bird(site: &Site, name: &str, prefix: &str) -> String {
@@ -281,7 +281,7 @@ fn without_an_address(site: &mut Site) {
         || shown_by_bird(site, "a", v4),
         |text| text.contains("BGP.next_hop: 10.1.0.1"),
     );
-    // What was announced before the restart goes with its End-of-RIB.
+    // Routes announced before the restart go with its End-of-RIB.
     site.until_shown(
         "IPv6 is not announced",
         || shown_by_bird(site, "a", v6),

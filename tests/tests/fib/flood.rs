@@ -1,4 +1,4 @@
-//! What a peer can do to the speaker's memory: connections that are no session, and a table that
+//! Effect of a peer on the speaker's memory: connections that are no session, and a table that
 //! comes and goes.
 
 use std::io::Read;
@@ -14,12 +14,12 @@ use super::{ALL, bird, many, speaker};
 
 /// How many connections there are in all.
 const CONNECTIONS: u32 = 100_000;
-/// So many before memory is measured: buffers and pools have their size then.
+/// Number of connections before memory is measured: buffers and pools have their size then.
 const FIRST: u32 = 10_000;
 /// How many at a time.
 const AT_A_TIME: usize = 16;
-/// What the rest may add. Before closed connections were joined as they end, each left about 2 KiB:
-/// 176 MiB.
+/// Limit of the growth by the rest. Before closed connections were joined as they end, each left
+/// about 2 KiB: 176 MiB.
 const MORE_MIB: u64 = 8;
 
 /// Connects to us from the peer's address and waits for the first octet or the end, `count` times.
@@ -118,7 +118,7 @@ fn rfc4724_5_a_hundred_thousand_connections_end_no_session_and_take_no_memory() 
 const ROUTES: u32 = 150_000;
 /// The least that they take while they are there, so that there is something to give back.
 const TAKEN_MIB: u64 = 8;
-/// What may be left of it.
+/// Limit of the memory left behind.
 const LEFT_MIB: u64 = 5;
 
 /// A whole table is withdrawn, and then nothing happens any more. Before free memory was given back

@@ -39,7 +39,7 @@ fn bird() -> String {
     )
 }
 
-/// What we say of the peer: the state of the session and of BFD, and how often BFD has lost it.
+/// Our status of the peer: the state of the session and of BFD, and how often BFD has lost it.
 fn peer(site: &Site) -> (String, String, u64) {
     let Ok(status) = site.ask(&["status"]) else {
         return (String::new(), String::new(), 0);

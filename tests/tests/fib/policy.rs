@@ -1,5 +1,5 @@
-//! What passes between the speaker and its table: filters, our own routes, routes of others, and
-//! lost notifications.
+//! Exchange between the speaker and its table: filters, our own routes, routes of others, and lost
+//! notifications.
 
 use caracal_lab::ip_batch;
 use caracal_tests::possible;
@@ -105,8 +105,8 @@ fn a_table_has_a_filter_our_own_routes_and_gives_those_of_others() {
     let second = strings(&["192.0.2.0/24", "192.0.3.0/24", "203.0.116.0/24"]);
     site.until("the other one", &second, || told(&site));
 
-    // What becomes ours is in the table as ours, and what is ours no more leaves it: so does a
-    // learned route in its place.
+    // A route that becomes ours is in the table as ours, and leaves it when it is ours no more: so
+    // does a learned route in its place.
     site.reconfigure_bird(
         "a",
         &bird(

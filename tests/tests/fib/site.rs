@@ -94,7 +94,7 @@ impl Site {
         self.folder.join(name)
     }
 
-    /// What a program has printed.
+    /// Output of a program.
     pub(crate) fn log_of(&self, name: &str) -> String {
         std::fs::read_to_string(self.file(&format!("{name}.log"))).unwrap_or_default()
     }
@@ -184,7 +184,7 @@ impl Site {
         );
     }
 
-    /// What BIRD answers.
+    /// BIRD's answer.
     pub(crate) fn birdc(&self, name: &str, words: &[&str]) -> String {
         let mut command = program_command("birdc").unwrap();
         command.current_dir(&self.folder);
@@ -228,7 +228,7 @@ impl Site {
         ended.unwrap();
     }
 
-    /// What the speaker answers.
+    /// The speaker's answer.
     pub(crate) fn ask(&self, arguments: &[&str]) -> Result<Value, String> {
         let mut command = Command::new(binary());
         command.env("CARACAL_RUN_DIR", &self.folder);

@@ -1,5 +1,5 @@
-//! What cannot be followed is told: fields of resources, a datastore that does not answer or is
-//! none that is read. And what is read live: where health and metrics are served.
+//! Reports of settings that cannot be followed: fields of resources, a datastore that does not
+//! answer or is none that is read. And what is read live: where health and metrics are served.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

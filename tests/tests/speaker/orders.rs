@@ -1,5 +1,5 @@
-//! What an operator does with one peer, as the BIRD at the other end sees it: `caracal bgp
-//! disable`, `enable`, `reset` and `peer`.
+//! Operations on one peer, as the BIRD at the other end sees them: `caracal bgp disable`, `enable`,
+//! `reset` and `peer`.
 
 use caracal_lab::wait_until;
 use caracal_tests::SECOND;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{A, Site, address, prefix, stderr};
 
 impl Site {
-    /// What the BIRD has logged.
+    /// Log of the BIRD.
     fn log_of(&self, bird: &str) -> String {
         std::fs::read_to_string(self.folder.join(format!("{bird}.log"))).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What the templates of the set `calico` see. Every field is always there, so that strict mode
+//! Variables of the templates of the set `calico`. Every field is always there, so that strict mode
 //! finds misspelt names; what does not apply is `null`, `false` or an empty list. Fields are added,
 //! never changed.
 //!
@@ -26,7 +26,7 @@ pub struct Daemon {
     pub family: &'static str,
     /// `4` or `6`.
     pub version: &'static str,
-    /// What the names of files carry after `bird`: nothing, or `6`.
+    /// Suffix of `bird` in file names: nothing, or `6`.
     pub suffix: &'static str,
     /// Length of a single address: 32 or 128.
     pub host_len: u8,
@@ -41,9 +41,9 @@ pub struct Daemon {
     pub listen_address: Option<String>,
     /// Listening port, when a BGPConfiguration sets one.
     pub listen_port: Option<u16>,
-    /// What `debug` says in protocols: `all`, `{ states }` or null.
+    /// Value of `debug` in protocols: `all`, `{ states }` or null.
     pub debug_protocols: Option<&'static str>,
-    /// What `debug` says in peers.
+    /// Value of `debug` in peers.
     pub debug_peers: Option<&'static str>,
     /// Patterns of interfaces that `direct` leaves out, besides the usual ones.
     pub ignored_interfaces: Vec<String>,
@@ -81,7 +81,7 @@ pub struct Daemon {
     pub wireguard_peers: Vec<String>,
     /// There is something to put into a static protocol.
     pub has_static_routes: bool,
-    /// What the kernel is told of each pool, in the order of their text.
+    /// Kernel entries of the pools, in the order of their text.
     pub kernel_pools: Vec<KernelPool>,
 }
 
@@ -197,7 +197,7 @@ pub struct Block {
     pub single: bool,
 }
 
-/// What the kernel is told of a pool.
+/// Kernel entry of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KernelPool {
     /// The pool.

@@ -1,6 +1,5 @@
-//! What Calico's own daemon would be told: the facts behind the six files `bird.cfg`,
-//! `bird_aggr.cfg`, `bird_ipam.cfg` and their IPv6 twins, for a node that runs Calico's fork of
-//! BIRD 1.6.
+//! Facts behind the six files of Calico's own daemon, `bird.cfg`, `bird_aggr.cfg`, `bird_ipam.cfg`
+//! and their IPv6 twins, for a node that runs Calico's fork of BIRD 1.6.
 //!
 //! The speaker's configuration is not enough for these files: they program the kernel, and Calico's
 //! functions name pools, affinities and filters one by one. So the files have a context of their
@@ -38,7 +37,7 @@ use crate::{PlanOptions, Problems, router_id};
 pub struct CalicoPlan {
     /// The context.
     pub context: Context,
-    /// What could not be planned, sorted.
+    /// Problems: settings that could not be planned, sorted.
     pub problems: Vec<Problem>,
 }
 

@@ -9,7 +9,7 @@ use super::sorted_as_text;
 use super::{Block, KernelPool};
 use crate::view::NodeView;
 
-/// Whose routes BIRD programs, from `programClusterRoutes` of the BGPConfiguration. VXLAN is never
+/// Routes that BIRD programs, from `programClusterRoutes` of the BGPConfiguration. VXLAN is never
 /// BIRD's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {

@@ -1,5 +1,5 @@
-//! What a document of a file takes over from the resource that exists already: identity, and what a
-//! node writes about itself. People write what they want; the rest is not theirs to lose.
+//! Fields that a document of a file takes over from the existing resource: identity, and status
+//! written by a node. People write what they want; the rest is not theirs to lose.
 
 use caracal_model::code::ProblemCode;
 use caracal_model::resource::Kind;
@@ -18,7 +18,7 @@ pub const WRITTEN_KINDS: [Kind; 4] = [
 ];
 
 impl Resources {
-    /// What a change of the topology would not write, each with line and name.
+    /// Documents that a change of the topology would not write, each with line and name.
     #[must_use]
     pub fn not_written(&self) -> Vec<String> {
         let other = |entry: &&super::Entry| match &entry.key {

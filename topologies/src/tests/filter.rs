@@ -137,8 +137,8 @@ fn filters_that_nobody_names_are_not_part_of_the_plan() {
     assert_eq!(a.filters.len(), 1);
 }
 
-/// What its writer wanted to keep in would get out: a filter that cannot be understood passes
-/// nothing, either way.
+/// A filter that cannot be understood must pass nothing in either direction: routes that its writer
+/// wanted to keep in would get out.
 #[test]
 fn a_filter_with_a_field_that_does_not_exist_refuses_every_route() {
     for spec in [

@@ -27,7 +27,7 @@ const MESSAGE: Duration = Duration::from_micros(5);
 const ROUTE: Duration = Duration::from_micros(1);
 /// A write to a socket.
 const WRITE: Duration = Duration::from_micros(5);
-/// So many things are taken in before the table decides, as the speaker does.
+/// Number of events taken in before the table decides, as the speaker does.
 const BATCH: usize = 64;
 /// Nothing happens for longer in a cluster that will converge.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -213,7 +213,7 @@ impl Network {
         let connects =
             |(_, what): &&(usize, What)| matches!(what, What::Incoming(_) | What::Connected(_));
         let connections = batch.iter().filter(connects).count();
-        // What the messages themselves hold goes with them, whoever made them.
+        // Memory of the messages themselves goes with them, whichever node made them.
         let held: usize = batch
             .iter()
             .map(|(_, what)| match what {
@@ -244,7 +244,7 @@ impl Network {
         effects.routes > 0
     }
 
-    /// What a node did goes to the other ends.
+    /// Delivers the effects of a node to the other ends.
     fn carry(&mut self, now: Duration, node: usize, effects: &Effects) {
         let mut octets = &effects.octets[..];
         for act in &effects.acts {
@@ -287,7 +287,7 @@ impl Network {
         let count = cluster.len();
         for (index, node) in self.nodes.iter().enumerate() {
             let others = node.learned();
-            // Who only counts sees its own block come back from a reflector at most.
+            // A node that only counts sees at most its own block come back from a reflector.
             ensure!(
                 others + 1 >= count,
                 "node {index} of {count} knows {others} routes under {}",

@@ -21,7 +21,7 @@ use caracal_model::net::{Family, Prefix};
 
 use crate::cluster;
 
-/// What comes to a session.
+/// Input of a session.
 #[derive(Debug)]
 pub enum What {
     /// It begins.
@@ -38,7 +38,7 @@ pub enum What {
     Timer,
 }
 
-/// What a node does to others.
+/// Effect of a node on others.
 #[derive(Debug)]
 pub enum Act {
     /// Dials the other end of a session.
@@ -53,12 +53,12 @@ pub enum Act {
     Timer(usize, Instant),
 }
 
-/// What a node did while it was busy.
+/// Effects of a node during one run.
 #[derive(Debug, Default)]
 pub struct Effects {
     /// In order.
     pub acts: Vec<Act>,
-    /// What is sent, in the order of the acts.
+    /// Octets to send, in the order of the acts.
     pub octets: Vec<u8>,
     /// Messages read.
     pub messages: u64,
@@ -90,7 +90,7 @@ enum Table {
         /// A bit a node.
         seen: Vec<u64>,
         count: usize,
-        /// What it announces to each peer.
+        /// Its announcement to each peer.
         own: Box<(PathAttrs, Vec<Prefix>)>,
     },
 }

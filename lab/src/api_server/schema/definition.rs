@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::super::status::Cause;
 use super::{PRESERVES, validate};
 
-/// What is wrong with a CustomResourceDefinition.
+/// Faults of a CustomResourceDefinition.
 pub(in super::super) fn check(definition: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let spec = &definition["spec"];

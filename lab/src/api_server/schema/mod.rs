@@ -11,7 +11,7 @@ pub(super) use validate::validate;
 
 /// Keeps what a schema does not know.
 const PRESERVES: &str = "x-kubernetes-preserve-unknown-fields";
-/// What stands in each object, whatever the schema says.
+/// Fields of each object, whatever the schema says.
 const ENVELOPE: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 /// Removes what the schema does not know; the paths of what was removed.

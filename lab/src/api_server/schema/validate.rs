@@ -9,7 +9,7 @@ use super::{ENVELOPE, formats, joined};
 /// The one rule that is understood: the value stays as it is.
 pub(super) const STAYS: &str = "self == oldSelf";
 
-/// What is wrong with an object, compared with what it was.
+/// Faults of an object, compared with its old state.
 pub(in super::super) fn validate(
     object: &Value,
     old: Option<&Value>,
