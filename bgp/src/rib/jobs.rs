@@ -14,13 +14,14 @@
 //!
 //! * RIB-5: when no work is left, the table is what it would be had every job been done at once.
 
+mod progress;
 mod run;
+mod within;
 
 use std::collections::BTreeSet;
 use std::time::Instant;
 
 use caracal_model::net::Family;
-use serde::{Deserialize, Serialize};
 
 use super::families::{FAMILIES, slot};
 use super::next_hops::NextHopChange;
@@ -30,6 +31,8 @@ use super::peers::PeerState;
 use super::table::Staleness;
 use super::{Changes, PeerId, Rib};
 use crate::types::PeerName;
+pub use progress::Progress;
+pub(super) use within::Within;
 
 /// Slots that a call processes itself: tables up to this size leave no work for later.
 pub(super) const INLINE: usize = 2048;
@@ -178,6 +181,15 @@ pub(super) struct Job {
     number: u64,
     kind: Kind,
     at: usize,
+    /// How far it is with the destination at this slot.
+    within: Within,
+}
+
+impl Job {
+    /// True when it has not done anything yet.
+    fn is_new(&self) -> bool {
+        self.at == 0 && self.within == Within::default()
+    }
 }
 
 /// The jobs that are not done, oldest first.
@@ -191,19 +203,6 @@ pub(super) struct Jobs {
     new: bool,
     /// Peers whose dumps are paused.
     paused: BTreeSet<PeerId>,
-}
-
-/// How far a piece of long work is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
-    /// What the job does.
-    pub what: String,
-    /// For which peer, if for one.
-    pub peer: Option<PeerName>,
-    /// Destinations that are done.
-    pub done: usize,
-    /// Destinations in all.
-    pub total: usize,
 }
 
 impl Jobs {
@@ -235,7 +234,7 @@ impl Rib {
     /// True while there is work for [`Rib::work`].
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.undecided_left || self.jobs.has(|kind| !self.is_paused(kind))
+        self.undecided_left || !self.own.is_empty() || self.jobs.has(|kind| !self.is_paused(kind))
     }
 
     /// The peers to which the table is being announced.
@@ -281,47 +280,8 @@ impl Rib {
             .list
             .iter()
             .filter(|job| !self.is_paused(&job.kind));
-        left.next().is_none_or(|job| job.number > ticket) && !self.undecided_left
-    }
-
-    /// How far long work is.
-    #[must_use]
-    pub fn progress(&self) -> Vec<Progress> {
-        let progress = |job: &Job| {
-            // Of the attribute sets it is the parts of their table that are counted.
-            let of = match job.kind {
-                Kind::Sets => STRIDE,
-                _ => 1,
-            };
-            Progress {
-                what: job.kind.what().to_owned(),
-                peer: self.job_peer(&job.kind),
-                done: job.at / of,
-                total: self.extent(&job.kind) / of,
-            }
-        };
-        let mut all: Vec<Progress> = self.jobs.list.iter().map(progress).collect();
-        if self.undecided_left {
-            all.push(Progress {
-                what: "decide and announce".to_owned(),
-                peer: None,
-                done: 0,
-                total: self.dirty.len(),
-            });
-        }
-        all
-    }
-
-    fn job_peer(&self, kind: &Kind) -> Option<PeerName> {
-        let id = match kind {
-            Kind::Move { peer, .. } | Kind::Dump { peer, .. } => *peer,
-            Kind::Import(peers) if peers.len() == 1 => *peers.first()?,
-            other => {
-                let judged = other.judged();
-                *judged.first().filter(|_| judged.len() == 1)?
-            }
-        };
-        Some(self.peers.get(id)?.name.clone())
+        let jobs_done = left.next().is_none_or(|job| job.number > ticket);
+        jobs_done && !self.undecided_left && self.own.is_empty()
     }
 
     /// Where the cursor of a job ends.
@@ -335,7 +295,8 @@ impl Rib {
     /// Does work on about so many destinations.
     pub fn work(&mut self, now: Instant, slots: usize) -> Changes {
         let mut changes = Changes::default();
-        self.run_jobs(slots, &mut changes);
+        let own = self.update_own(slots);
+        self.run_jobs(slots.saturating_sub(own), &mut changes);
         self.jobs.new = false;
         self.finish_with(now, changes, slots.max(1))
     }
@@ -355,7 +316,7 @@ impl Rib {
         self.jobs.last += 1;
         self.jobs.new = true;
         // One that has not begun does the same.
-        let joined = self.jobs.list.iter_mut().filter(|job| job.at == 0);
+        let joined = self.jobs.list.iter_mut().filter(|job| job.is_new());
         for job in joined {
             match (&mut job.kind, &mut kind) {
                 (Kind::Forget(known), Kind::Forget(peers))
@@ -375,6 +336,7 @@ impl Rib {
             number: self.jobs.last,
             kind,
             at: 0,
+            within: Within::default(),
         });
     }
 

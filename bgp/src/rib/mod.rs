@@ -32,6 +32,7 @@ mod mrt;
 mod next_hops;
 mod order;
 mod out;
+mod own_routes;
 mod parted;
 mod path_handles;
 mod paths;
@@ -90,11 +91,13 @@ use export::PREFETCH_BATCH;
 use intern::Interner;
 use jobs::{Drops, Jobs, Kind};
 use out::Group;
+use own_routes::OwnRoutes;
 use peers::{Filters, PeerState, Peers};
 use screen::Screen;
 use select::Selector;
 use startup::Startup;
 use table::Table;
+use tidy::Tidy;
 
 /// LOCAL_PREF of a route that carries none: the field's common default.
 pub(crate) const DEFAULT_LOCAL_PREF: u32 = 100;
@@ -226,12 +229,14 @@ pub struct Rib {
     jobs: Jobs,
     /// Places that a call looks at itself before it leaves the rest to [`Rib::work`].
     inline: usize,
+    /// What we originate, as far as the table does not have it yet.
+    own: OwnRoutes,
     /// Paths to what we originate.
     local_paths: usize,
     /// The most prefixes there have been since memory was last given back.
     peak: usize,
-    /// When memory is given back once more.
-    tidy_at: Option<Instant>,
+    /// The table has become smaller, and memory is to be given back.
+    tidy: Option<Tidy>,
     /// End-of-RIB markers that are due when selection is no longer deferred and the peer has been
     /// told what there is.
     pending_end_of_rib: Vec<(PeerId, Family)>,
@@ -269,9 +274,10 @@ impl Rib {
             undecided_left: false,
             jobs: Jobs::default(),
             inline: jobs::INLINE,
+            own: OwnRoutes::default(),
             local_paths: 0,
             peak: 0,
-            tidy_at: None,
+            tidy: None,
             pending_end_of_rib: Vec::new(),
             end_of_rib_after: 0,
             pending_warnings: Vec::new(),
@@ -390,7 +396,8 @@ impl Rib {
     /// Announces a route of our own, or changes it.
     pub fn originate(&mut self, now: Instant, prefix: Prefix, route: &Origination) -> Changes {
         self.config.originate.insert(prefix, route.clone());
-        self.put_local(prefix, route);
+        let attrs = self.interner.intern(forward::attributes(route));
+        self.put_local(prefix, attrs);
         self.finish(now, Changes::default())
     }
 
@@ -419,7 +426,7 @@ impl Rib {
         let stale = self.peers.iter().filter_map(timers);
         let waits = self.screen.next_timeout();
         let stale = stale.chain(self.startup.next_timeout()).chain(waits);
-        stale.chain(self.tidy_at).min()
+        stale.chain(self.tidy.map(|tidy| tidy.at)).min()
     }
 
     /// The peers that have neither sent End-of-RIB since the start nor had ample time to. None:
@@ -467,7 +474,8 @@ impl Rib {
 
     /// End-of-RIB for those who have got the whole table.
     fn send_end_of_rib(&mut self, changes: &mut Changes) {
-        if self.pending_end_of_rib.is_empty() || self.decided < self.end_of_rib_after {
+        let ready = self.own.is_empty() && self.decided >= self.end_of_rib_after;
+        if self.pending_end_of_rib.is_empty() || !ready {
             return;
         }
         for (peer, family) in std::mem::take(&mut self.pending_end_of_rib) {

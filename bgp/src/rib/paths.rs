@@ -6,10 +6,10 @@ use caracal_model::net::{Family, Prefix};
 
 use super::dest_id::DestId;
 use super::import::{self, ImportRefusal, Imported};
+use super::jobs::Within;
 use super::table::{Path, Rank, Staleness};
-use super::{PeerId, Rib, forward};
+use super::{PeerId, Rib};
 use crate::attrs::PathAttrs;
-use crate::config::Origination;
 
 impl Rib {
     /// Puts a destination on the list to decide.
@@ -180,22 +180,24 @@ impl Rib {
         self.mark_changed(id);
     }
 
-    /// Removes the paths of a destination that `which` selects.
-    pub(super) fn drop_paths(&mut self, id: DestId, which: impl Fn(&Self, Family, &Path) -> bool) {
+    /// Removes the paths of a destination that `which` selects, in a job's first walk over them.
+    /// True when it is over.
+    pub(super) fn drop_paths(
+        &mut self,
+        id: DestId,
+        within: &mut Within,
+        which: impl Fn(&Self, Family, &Path) -> bool,
+    ) -> bool {
         let family = self.table.get(id).prefix.family();
-        let mut at = 0;
-        while let Some(path) = self.table.get(id).paths().get(at) {
-            if which(self, family, path) {
-                // Another one takes its place.
-                self.remove_at(id, at);
-            } else {
-                at += 1;
+        self.walk_paths(id, within, 0, |rib, at| {
+            let path = rib.table.get(id).paths().get(at);
+            if path.is_some_and(|path| which(rib, family, path)) {
+                rib.remove_at(id, at);
             }
-        }
+        })
     }
 
-    pub(super) fn put_local(&mut self, prefix: Prefix, route: &Origination) {
-        let attrs = self.interner.intern(forward::attributes(route));
+    pub(super) fn put_local(&mut self, prefix: Prefix, attrs: Arc<PathAttrs>) {
         let id = self.table.find_or_insert(prefix);
         self.put_path(id, PeerId::LOCAL, attrs, Ok(None));
     }

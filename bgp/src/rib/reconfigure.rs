@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::dest_id::DestId;
 use super::import::Imported;
-use super::jobs::Kind;
+use super::jobs::{Kind, Within};
 use super::peers::{self, PeerState};
 use super::restart;
 use super::table::Staleness;
@@ -64,12 +64,7 @@ impl Rib {
         for id in self.peers.ids() {
             self.regroup(id);
         }
-        for prefix in &change.withdrawn {
-            self.remove_local(*prefix);
-        }
-        for prefix in &change.originated {
-            self.put_local(*prefix, &new.originate[prefix]);
-        }
+        self.change_own(&change);
         self.finish(now, Changes::default())
     }
 
@@ -118,19 +113,27 @@ impl Rib {
         }
     }
 
-    /// The same for one destination.
-    pub(super) fn import_dest_again(&mut self, id: DestId, peers: &BTreeSet<PeerId>) {
-        for at in 0..self.table.get(id).paths().len() {
-            let dest = self.table.get(id);
+    /// The same for one destination. True when it is done.
+    pub(super) fn import_dest_again(
+        &mut self,
+        id: DestId,
+        within: &mut Within,
+        peers: &BTreeSet<PeerId>,
+    ) -> bool {
+        let done = self.walk_paths(id, within, 0, |rib, at| {
+            let dest = rib.table.get(id);
             let path = &dest.paths()[at];
-            if !peers.contains(&self.peers.paths.owner(path.peer)) {
-                continue;
+            if !peers.contains(&rib.peers.paths.owner(path.peer)) {
+                return;
             }
             let (from, prefix, received) = (path.peer, dest.prefix, path.received.clone());
-            let outcome = self.import(from, prefix, &received);
-            self.replace_outcome(id, at, outcome);
+            let outcome = rib.import(from, prefix, &received);
+            rib.replace_outcome(id, at, outcome);
+        });
+        if done {
+            self.note_wait_over(id);
         }
-        self.note_wait_over(id);
+        done
     }
 
     /// Stores the outcome of a second import, keeping the path's staleness.

@@ -6,7 +6,7 @@ use caracal_model::net::Family;
 
 use super::dest_id::DestId;
 use super::families::slot;
-use super::jobs::Kind;
+use super::jobs::{Kind, Within};
 use super::restart::STALE_LIMIT;
 use super::table::Staleness;
 use super::{Changes, PeerId, Rib};
@@ -46,24 +46,27 @@ impl Rib {
         self.finish(now, Changes::default())
     }
 
-    /// The paths of a peer to a destination await to be announced again.
-    pub(super) fn mark_refresh(&mut self, id: DestId, peer: PeerId, family: Family) {
-        let dest = self.table.get_mut(id);
-        if dest.prefix.family() != family {
-            return;
+    /// The paths of a peer to a destination await to be announced again. True when all of them do.
+    pub(super) fn mark_refresh(
+        &mut self,
+        id: DestId,
+        within: &mut Within,
+        peer: PeerId,
+        family: Family,
+    ) -> bool {
+        if self.table.get(id).prefix.family() != family {
+            return true;
         }
-        let mut marked = 0;
-        for path in dest.paths_mut() {
-            if path.stale == Staleness::Fresh && self.peers.owns(peer, path.peer) {
-                path.stale = Staleness::Refresh;
-                marked += 1;
+        self.walk_paths(id, within, 0, |rib, at| {
+            let path = &mut rib.table.get_mut(id).paths_mut()[at];
+            if path.stale != Staleness::Fresh || !rib.peers.owns(peer, path.peer) {
+                return;
             }
-        }
-        if let Some(state) = self.peers.get_mut(peer) {
-            for _ in 0..marked {
+            path.stale = Staleness::Refresh;
+            if let Some(state) = rib.peers.get_mut(peer) {
                 state.note_staleness(family, Staleness::Fresh, Staleness::Refresh);
             }
-        }
+        })
     }
 
     /// That was everything: what the peer has not announced since goes (RFC 7313 §4, EoRR).

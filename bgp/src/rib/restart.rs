@@ -14,7 +14,7 @@ use caracal_model::net::Family;
 use super::dest_id::DestId;
 use super::families::{FAMILIES, slot};
 use super::intern::Interner;
-use super::jobs::{Drops, Kind};
+use super::jobs::{Drops, Kind, Within};
 use super::peers::PeerState;
 use super::session::LongLivedRestart;
 use super::table::Staleness;
@@ -149,31 +149,37 @@ impl Rib {
         self.expire_stale(now);
     }
 
-    /// The paths of a peer to a destination become stale, or go.
-    pub(super) fn retain_paths(&mut self, id: DestId, peer: PeerId, drops: Drops, kept: [bool; 2]) {
-        self.drop_paths(id, |rib, family, path| {
+    /// The paths of a peer to a destination become stale, or go. True when all of them have.
+    pub(super) fn retain_paths(
+        &mut self,
+        id: DestId,
+        within: &mut Within,
+        peer: PeerId,
+        (drops, kept): (Drops, [bool; 2]),
+    ) -> bool {
+        let dropped = self.drop_paths(id, within, |rib, family, path| {
             rib.peers.owns(peer, path.peer)
                 && (!kept[slot(family)] || drops.includes(family, path.stale))
         });
-        self.restale(id, peer, Staleness::Restart);
+        dropped && self.restale(id, within, peer, Staleness::Restart)
     }
 
     /// Gives the paths of a peer to a destination another staleness, but for those that are a last
-    /// resort already.
-    fn restale(&mut self, id: DestId, peer: PeerId, stale: Staleness) {
-        for at in 0..self.table.get(id).paths().len() {
-            let dest = self.table.get_mut(id);
+    /// resort already. True when all of them have it.
+    fn restale(&mut self, id: DestId, within: &mut Within, peer: PeerId, stale: Staleness) -> bool {
+        self.walk_paths(id, within, 1, |rib, at| {
+            let dest = rib.table.get_mut(id);
             let family = dest.prefix.family();
             let path = &mut dest.paths_mut()[at];
-            if path.stale == Staleness::LongLived || !self.peers.owns(peer, path.peer) {
-                continue;
+            if path.stale == Staleness::LongLived || !rib.peers.owns(peer, path.peer) {
+                return;
             }
             let was = std::mem::replace(&mut path.stale, stale);
-            if let Some(state) = self.peers.get_mut(peer) {
+            if let Some(state) = rib.peers.get_mut(peer) {
                 state.note_staleness(family, was, stale);
             }
-            self.touch_at(id, at);
-        }
+            rib.touch_at(id, at);
+        })
     }
 
     /// Drops all routes of a peer and its session.
@@ -265,29 +271,37 @@ impl Rib {
         });
     }
 
-    /// The paths of a peer to a destination become a last resort, or go.
-    pub(super) fn keep_paths_long(&mut self, id: DestId, peer: PeerId, kept: [bool; 2]) {
-        self.drop_paths(id, |rib, family, path| {
+    /// The paths of a peer to a destination become a last resort, or go. True when all of them
+    /// have.
+    pub(super) fn keep_paths_long(
+        &mut self,
+        id: DestId,
+        within: &mut Within,
+        peer: PeerId,
+        kept: [bool; 2],
+    ) -> bool {
+        let dropped = self.drop_paths(id, within, |rib, family, path| {
             rib.peers.owns(peer, path.peer)
                 && (!kept[slot(family)]
                     || (path.stale != Staleness::LongLived
                         && path.accepted().is_some_and(|attrs| is_never_kept(attrs))))
         });
-        for at in 0..self.table.get(id).paths().len() {
-            let dest = self.table.get_mut(id);
-            let family = dest.prefix.family();
-            let path = &mut dest.paths_mut()[at];
-            if path.stale == Staleness::LongLived || !self.peers.owns(peer, path.peer) {
-                continue;
-            }
-            let was = std::mem::replace(&mut path.stale, Staleness::LongLived);
-            if let Some(accepted) = path.accepted().cloned() {
-                path.replace_accepted(long_lived(&accepted, &mut self.interner));
-            }
-            if let Some(state) = self.peers.get_mut(peer) {
-                state.note_staleness(family, was, Staleness::LongLived);
-            }
-            self.touch_at(id, at);
-        }
+        dropped
+            && self.walk_paths(id, within, 1, |rib, at| {
+                let dest = rib.table.get_mut(id);
+                let family = dest.prefix.family();
+                let path = &mut dest.paths_mut()[at];
+                if path.stale == Staleness::LongLived || !rib.peers.owns(peer, path.peer) {
+                    return;
+                }
+                let was = std::mem::replace(&mut path.stale, Staleness::LongLived);
+                if let Some(accepted) = path.accepted().cloned() {
+                    path.replace_accepted(long_lived(&accepted, &mut rib.interner));
+                }
+                if let Some(state) = rib.peers.get_mut(peer) {
+                    state.note_staleness(family, was, Staleness::LongLived);
+                }
+                rib.touch_at(id, at);
+            })
     }
 }

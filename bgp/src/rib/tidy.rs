@@ -5,38 +5,60 @@ use std::time::{Duration, Instant};
 use super::Rib;
 use super::jobs::Kind;
 
-/// A table of fewer prefixes is small.
-const MUCH: usize = 4096;
-
-/// After this time sessions have usually dropped what the table has dropped.
-const TIDY_AGAIN: Duration = Duration::from_secs(2);
-
 /// Tables with fewer prefixes are not tidied.
 const LITTLE: usize = 256;
 
+/// So long after it has become smaller a table is tidied. Much of what is withdrawn is announced
+/// again soon, with the same attributes; and sessions have dropped by then what the table has.
+const REST: Duration = Duration::from_secs(2);
+
+/// A table that has become smaller, and waits to be tidied.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tidy {
+    /// When.
+    pub(super) at: Instant,
+    /// How many prefixes it had when that was decided.
+    size: usize,
+}
+
 impl Rib {
-    /// Gives memory back when the table has become much smaller, or holds many sets that nobody may
-    /// use.
+    /// Gives memory back when the table has become much smaller and has come to rest, or holds many
+    /// sets that nobody may use.
     ///
-    /// That is done again a little later: what was on its way to peers was still in use, and a few
-    /// sets here and there hold whole pages of the allocator.
+    /// A few sets here and there hold whole pages of the allocator: those that are still in the
+    /// hands of sessions when the table looks for sets without users would keep much, so that it
+    /// looks when the sessions are done.
     pub(super) fn tidy(&mut self, now: Instant) {
         let size = self.table.len();
         self.peak = self.peak.max(size);
-        let much_smaller = self.peak > MUCH && size < self.peak / 4;
-        let again = self.tidy_at.is_some_and(|at| at <= now);
-        if again {
-            self.tidy_at = None;
-        } else if self.tidy_at.is_none() && self.peak > LITTLE && size < self.peak / 2 {
-            self.tidy_at = Some(now + TIDY_AGAIN);
+        let smaller = self.peak > LITTLE && size < self.peak / 2;
+        let mut rests = false;
+        match self.tidy {
+            None if smaller => self.tidy = Some(Tidy::at_rest(now, size)),
+            Some(tidy) if tidy.at <= now => {
+                // On its way down: not yet.
+                let moves = size < tidy.size - tidy.size / 8;
+                rests = smaller && !moves;
+                self.tidy = moves.then(|| Tidy::at_rest(now, size));
+            }
+            _ => {}
         }
-        if much_smaller || again {
+        if rests {
             self.peak = size;
             self.peers.paths.shrink();
         }
-        if self.interner.take_due() || much_smaller || again {
+        if self.interner.take_due() || rests {
             self.queue(Kind::Sets);
         }
         self.tidy_next_hops();
+    }
+}
+
+impl Tidy {
+    fn at_rest(now: Instant, size: usize) -> Self {
+        Self {
+            at: now + REST,
+            size,
+        }
     }
 }

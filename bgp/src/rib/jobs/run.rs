@@ -2,7 +2,8 @@
 
 use caracal_model::net::Family;
 
-use super::{Kind, PATHS_PER_SLOT};
+use super::within::PATHS_AT_ONCE;
+use super::{Job, Kind, PATHS_PER_SLOT, Within};
 use crate::rib::dest_id::DestId;
 use crate::rib::families::FAMILIES;
 use crate::rib::order::{export_route, in_order};
@@ -42,7 +43,7 @@ impl Rib {
         self.jobs.turn = job.number;
         let mut spent = 0;
         let mut routes = Vec::new();
-        if job.at == 0 {
+        if job.is_new() {
             self.begin(&mut job.kind, changes);
         }
         while spent < slots && job.at < self.extent(&job.kind) {
@@ -58,11 +59,14 @@ impl Rib {
             }
             let found = self.table.dest_at(job.at);
             let found = found.map(|(id, dest)| (id, dest.paths().len()));
-            job.at += 1;
             spent += 1;
-            if let Some((id, count)) = found {
-                spent += count / PATHS_PER_SLOT;
-                self.visit(&mut job.kind, id, &mut routes);
+            let done = found.is_none_or(|(id, count)| {
+                spent += count.min(PATHS_AT_ONCE) / PATHS_PER_SLOT;
+                self.visit(&mut job, id, &mut routes)
+            });
+            if done {
+                job.at += 1;
+                job.within = Within::default();
             }
         }
         if let Kind::Move { peer, .. } | Kind::Dump { peer, .. } = &job.kind
@@ -135,25 +139,37 @@ impl Rib {
         }
     }
 
-    fn visit(&mut self, kind: &mut Kind, id: DestId, routes: &mut Vec<RouteChange>) {
-        match kind {
+    /// Does a job to a destination. False: not yet to all of its paths.
+    fn visit(&mut self, job: &mut Job, id: DestId, routes: &mut Vec<RouteChange>) -> bool {
+        let within = &mut job.within;
+        match &mut job.kind {
             Kind::Forget(peers) => {
-                self.drop_paths(id, |rib, _, path| {
+                return self.drop_paths(id, within, |rib, _, path| {
                     peers.contains(&rib.peers.paths.owner(path.peer))
                 });
             }
-            Kind::Retain { peer, drops, kept } => self.retain_paths(id, *peer, *drops, *kept),
-            Kind::Sweep { peer, drops } => self.drop_paths(id, |rib, family, path| {
-                rib.peers.owns(*peer, path.peer) && drops.includes(family, path.stale)
-            }),
-            Kind::KeepLong { peer, kept } => self.keep_paths_long(id, *peer, *kept),
-            Kind::MarkRefresh(peer, family) => self.mark_refresh(id, *peer, *family),
-            Kind::EndRefresh(peer, of) => self.drop_paths(id, |rib, family, path| {
-                rib.peers.owns(*peer, path.peer)
-                    && family == *of
-                    && path.stale == Staleness::Refresh
-            }),
-            Kind::Import(peers) => self.import_dest_again(id, peers),
+            Kind::Retain { peer, drops, kept } => {
+                return self.retain_paths(id, within, *peer, (*drops, *kept));
+            }
+            Kind::Sweep { peer, drops } => {
+                return self.drop_paths(id, within, |rib, family, path| {
+                    rib.peers.owns(*peer, path.peer) && drops.includes(family, path.stale)
+                });
+            }
+            Kind::KeepLong { peer, kept } => {
+                return self.keep_paths_long(id, within, *peer, *kept);
+            }
+            Kind::MarkRefresh(peer, family) => {
+                return self.mark_refresh(id, within, *peer, *family);
+            }
+            Kind::EndRefresh(peer, of) => {
+                return self.drop_paths(id, within, |rib, family, path| {
+                    rib.peers.owns(*peer, path.peer)
+                        && family == *of
+                        && path.stale == Staleness::Refresh
+                });
+            }
+            Kind::Import(peers) => return self.import_dest_again(id, within, peers),
             Kind::NextHops(change) => self.follow_next_hops(id, change),
             // By its own cursor.
             Kind::Sets => {}
@@ -169,6 +185,7 @@ impl Rib {
             }
             Kind::Dump { peer, family, .. } => self.dump(id, *peer, *family, routes),
         }
+        true
     }
 
     /// A group's Adj-RIB-Out gets a destination; its members get it later.

@@ -224,6 +224,139 @@ fn whatever_concerns_the_whole_table_comes_in_slices() {
     assert_eq!(net.rib.counts().prefixes, 0);
 }
 
+/// The own routes of one configuration, as many as the table has of a peer: they come and go in
+/// slices, and a peer that comes up meanwhile gets End-of-RIB behind all of them.
+#[test]
+fn own_routes_of_one_configuration_come_in_slices() {
+    let mut net = large();
+    let own = |n: u32| Prefix::v4((0x6400_0000 + (n << 8)).into(), 24);
+    let route = Origination {
+        med: Some(7),
+        ..Origination::default()
+    };
+    begin(&mut net, |net| {
+        net.config.originate = (0..MANY).map(|n| (own(n), route.clone())).collect();
+        net.rib.reconfigure(net.now, &net.config.clone())
+    });
+    assert_eq!(net.told(3).len(), 2 * MANY as usize);
+
+    // Others come, some stay, and the configuration changes again before all of it is in force.
+    net.config.originate = (MANY / 2..3 * MANY / 2)
+        .map(|n| (own(n), route.clone()))
+        .collect();
+    let changes = net.rib.reconfigure(net.now, &net.config.clone());
+    net.mirror(changes);
+    let ticket = net.rib.ticket();
+    assert!(net.rib.has_work() && !net.rib.is_done(ticket));
+    let left = net.rib.progress();
+    assert_eq!(left[0].what, "take over own routes");
+    let changes = net.rib.peer_up(net.now, &name(4), session(4));
+    net.mirror(changes);
+    let four = net.rib.peer_id(&name(4)).unwrap();
+    net.config.originate.remove(&own(MANY / 2));
+    begin(&mut net, |net| {
+        net.rib.reconfigure(net.now, &net.config.clone())
+    });
+    assert!(net.rib.is_done(ticket));
+    assert_eq!(net.markers.last(), Some(&(four, Family::Ipv4)));
+    for peer in [3, 4] {
+        let own_only = |prefix: &&Prefix| net.config.originate.contains_key(*prefix);
+        assert_eq!(net.told(peer).len(), 2 * MANY as usize - 1, "{peer}");
+        assert_eq!(
+            net.told(peer).keys().filter(own_only).count(),
+            MANY as usize - 1
+        );
+    }
+
+    begin(&mut net, |net| {
+        net.config.originate.clear();
+        net.rib.reconfigure(net.now, &net.config.clone())
+    });
+    assert_eq!(net.told(3).len(), MANY as usize);
+}
+
+/// Paths of one peer to one prefix, and of another one between them.
+const PATHS: u32 = 20_000;
+
+fn paths(withdrawn: &[u32], announced: &[u32], attrs: PathAttrs) -> Update {
+    Update {
+        withdrawn: vec![far(0); withdrawn.len()],
+        withdrawn_ids: withdrawn.to_vec(),
+        announced: vec![far(0); announced.len()],
+        announced_ids: announced.to_vec(),
+        attrs: Some(attrs),
+        ..Update::default()
+    }
+}
+
+/// Ends the work on one destination with very many paths, of which another peer takes some and
+/// brings some between two slices; a slice looks at a part of them.
+fn finish_among(net: &mut Net, withdrawn: &mut Vec<u32>, bound: usize) {
+    let (first, mut steps) = (u32::try_from(withdrawn.len()).unwrap(), 0u32);
+    while net.rib.has_work() {
+        let before = table::visits();
+        let changes = net.rib.work(net.now, STEP);
+        let seen = table::visits() - before;
+        assert!(seen <= bound, "{seen} looks in a step");
+        net.mirror(changes);
+        steps += 1;
+        assert!(steps < 100, "{:?}", net.rib.progress());
+        let n = first + 2 * steps;
+        net.apply(4, paths(&[n, n + 1], &[PATHS + n], attrs(4)));
+        withdrawn.extend([n, n + 1]);
+    }
+    assert!(steps > 2, "{steps} steps");
+}
+
+/// The paths to one prefix are no single piece of work: they become stale, a last resort, and go,
+/// some in each slice, whatever another peer does to the same prefix meanwhile.
+#[test]
+fn of_very_many_paths_to_one_prefix_each_slice_looks_at_some() {
+    let mut net = Net::new(with_peers([external_peer(2), internal_peer(4)]));
+    net.in_slices = true;
+    net.rib.inline = INLINE;
+    net.up_with(2, long_lived(2));
+    net.up(4);
+    for first in (0..PATHS).step_by(1000) {
+        let ids: Vec<u32> = (first..first + 1000).collect();
+        net.apply(4, paths(&[], &ids, attrs(4)));
+        net.apply(2, paths(&[], &ids, external(2, &[65002])));
+    }
+    net.end_of_rib(2);
+    let (mut gone, mut others) = (Vec::new(), PATHS as usize);
+    let mut brought = 0;
+    // A few looks at each path of a walk, and of the two that dropping and marking are.
+    let bound = 8 * 2 * 8192;
+    let of = |net: &Net, n| net.rib.peer_counts(&name(n)).unwrap();
+    let mut step = |net: &mut Net, left: usize, what: &dyn Fn(&mut Net) -> Changes| {
+        let changes = what(net);
+        net.mirror(changes);
+        let before = gone.len();
+        finish_among(net, &mut gone, bound);
+        let steps = (gone.len() - before) / 2;
+        brought += steps;
+        others -= 2 * steps;
+        assert_eq!(of(net, 2).received, left);
+        assert_eq!(of(net, 4).received, others + brought);
+        net.check();
+    };
+    let all = PATHS as usize;
+    let two = net.rib.peer_id(&name(2)).unwrap();
+    net.told.remove(&two);
+    step(&mut net, all, &|net| {
+        net.rib.peer_down(net.now, &name(2), true)
+    });
+    assert!(of(&net, 2).stale);
+    step(&mut net, all, &|net| {
+        net.now += Duration::from_secs(120);
+        net.rib.handle_timeout(net.now)
+    });
+    step(&mut net, 0, &|net| {
+        net.now += Duration::from_secs(3600);
+        net.rib.handle_timeout(net.now)
+    });
+}
+
 /// Who asks for the table, writes it to a file, or monitors it, looks at a piece of it at a time.
 #[test]
 fn a_question_a_dump_and_a_station_look_at_a_piece_at_a_time() {

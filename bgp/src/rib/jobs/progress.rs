@@ -1,0 +1,63 @@
+//! How far long work is, for people.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Job, Kind, STRIDE};
+use crate::rib::Rib;
+use crate::types::PeerName;
+
+/// How far a piece of long work is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// What the job does.
+    pub what: String,
+    /// For which peer, if for one.
+    pub peer: Option<PeerName>,
+    /// Destinations that are done.
+    pub done: usize,
+    /// Destinations in all.
+    pub total: usize,
+}
+
+impl Rib {
+    /// How far long work is.
+    #[must_use]
+    pub fn progress(&self) -> Vec<Progress> {
+        let progress = |job: &Job| {
+            // Of the attribute sets it is the parts of their table that are counted.
+            let of = match job.kind {
+                Kind::Sets => STRIDE,
+                _ => 1,
+            };
+            Progress {
+                what: job.kind.what().to_owned(),
+                peer: self.job_peer(&job.kind),
+                done: job.at / of,
+                total: self.extent(&job.kind) / of,
+            }
+        };
+        let mut all: Vec<Progress> = self.jobs.list.iter().map(progress).collect();
+        all.extend(self.own.progress());
+        if self.undecided_left {
+            all.push(Progress {
+                what: "decide and announce".to_owned(),
+                peer: None,
+                done: 0,
+                total: self.dirty.len(),
+            });
+        }
+        all
+    }
+
+    fn job_peer(&self, kind: &Kind) -> Option<PeerName> {
+        let id = match kind {
+            Kind::Move { peer, .. } | Kind::Dump { peer, .. } => *peer,
+            Kind::Import(peers) if peers.len() == 1 => *peers.first()?,
+            other => {
+                let judged = other.judged();
+                *judged.first().filter(|_| judged.len() == 1)?
+            }
+        };
+        Some(self.peers.get(id)?.name.clone())
+    }
+}
