@@ -45,15 +45,16 @@ impl Rib {
             let dest = self.table.get_mut(id);
             dest.dirty = false;
             let changed = self.selector.decide(dest, &self.peers, &self.next_hops);
+            let (prefix, gone) = (dest.prefix, dest.paths().is_empty());
             if changed {
-                changes.prefixes.push(dest.prefix);
+                changes.prefixes.push(prefix);
             }
-            let several = several[slot(dest.prefix.family())];
+            let several = several[slot(prefix.family())];
             if changed || several {
                 self.export(id, changed, several, &mut updates);
             }
-            if self.table.get(id).paths().is_empty() {
-                self.screen.forget(&self.table.get(id).prefix);
+            if gone {
+                self.screen.forget(&prefix);
                 self.table.release(id);
             }
         }

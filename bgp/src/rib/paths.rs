@@ -138,32 +138,42 @@ impl Rib {
 
     /// Removes the path of a peer.
     pub(super) fn remove_path(&mut self, id: DestId, peer: PeerId) {
-        if let Some(at) = self.table.get(id).position(peer) {
-            self.remove_at(id, at);
+        let dest = self.table.get_mut(id);
+        if let Some(old) = dest.remove(peer) {
+            dest.touched |= old.rank != Rank::None;
+            let prefix = dest.prefix;
+            self.path_removed(id, prefix, &old);
         }
     }
 
     fn remove_at(&mut self, id: DestId, at: usize) {
-        let peer = self.table.get(id).paths()[at].peer;
-        self.note_path(id, peer);
         let dest = self.table.get_mut(id);
-        let Some(old) = dest.remove_at(at) else {
-            return;
-        };
-        dest.touched |= old.rank != Rank::None;
+        if let Some(old) = dest.remove_at(at) {
+            dest.touched |= old.rank != Rank::None;
+            let prefix = dest.prefix;
+            self.path_removed(id, prefix, &old);
+        }
+    }
+
+    /// What follows when a path has been taken out.
+    fn path_removed(&mut self, id: DestId, prefix: Prefix, old: &Path) {
+        let peer = old.peer;
+        self.note_path(id, peer);
         if peer == PeerId::LOCAL {
             self.local_paths -= 1;
         }
         self.screen.count(old.refusal(), None);
         if let Some(state) = self.peers.get_mut(peer) {
-            state.note_staleness(dest.prefix.family(), old.stale, Staleness::Fresh);
+            let family = prefix.family();
+            state.note_staleness(family, old.stale, Staleness::Fresh);
             state.received -= 1;
-            state.received_ipv6 -= usize::from(dest.prefix.family() == Family::Ipv6);
-            state.count_accepted(dest.prefix.family(), old.accepted().is_some(), false);
+            state.received_ipv6 -= usize::from(family == Family::Ipv6);
+            state.count_accepted(family, old.accepted().is_some(), false);
         }
         self.peers.paths.drop(peer);
+        self.next_hops.note_change(&prefix);
         // Also when it was not in use: the destination may be empty now and must be released.
-        self.mark_changed(id);
+        self.mark(id);
     }
 
     /// A path changed in place.

@@ -115,6 +115,9 @@ impl Selector {
             let other = std::mem::replace(&mut path.rank, rank) != rank;
             return std::mem::take(&mut dest.touched) || other;
         }
+        if dest.paths().is_empty() {
+            return std::mem::take(&mut dest.touched);
+        }
         self.candidates.clear();
         self.index.clear();
         self.ranks.clear();

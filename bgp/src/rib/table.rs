@@ -115,6 +115,8 @@ pub(super) enum Rank {
 #[derive(Clone, Debug)]
 pub(super) struct Dest {
     pub(super) prefix: Prefix,
+    /// That of the prefix.
+    hash: u32,
     /// On the list of destinations to decide.
     pub(super) dirty: bool,
     /// Something that the last decision used has been replaced or removed since.
@@ -319,6 +321,7 @@ pub(super) struct Table {
 fn empty() -> Dest {
     Dest {
         prefix: Prefix::v4(std::net::Ipv4Addr::UNSPECIFIED, 0),
+        hash: 0,
         dirty: false,
         touched: false,
         paths: Paths::Empty,
@@ -378,6 +381,7 @@ impl Table {
         }
         let dest = Dest {
             prefix,
+            hash,
             dirty: false,
             touched: false,
             paths: Paths::Empty,
@@ -418,8 +422,7 @@ impl Table {
 
     /// Gives a destination without paths back.
     pub(super) fn release(&mut self, id: DestId) {
-        let prefix = self.get(id).prefix;
-        if !self.index.remove(self.hash(&prefix), id) {
+        if !self.index.remove(self.get(id).hash, id) {
             return;
         }
         self.free.put(id.index());
