@@ -55,7 +55,7 @@ pub struct PathAttrs {
 impl PathAttrs {
     /// True when the route carries `community`.
     #[must_use]
-    pub fn has_community(&self, community: AnyCommunity) -> bool {
+    pub(crate) fn has_community(&self, community: AnyCommunity) -> bool {
         match community {
             AnyCommunity::Standard(c) => self.communities.binary_search(&c).is_ok(),
             AnyCommunity::Large(c) => self.large_communities.binary_search(&c).is_ok(),
@@ -73,7 +73,7 @@ impl PathAttrs {
     }
 
     /// Removes `community` if it is there.
-    pub fn remove_community(&mut self, community: AnyCommunity) {
+    pub(crate) fn remove_community(&mut self, community: AnyCommunity) {
         match community {
             AnyCommunity::Standard(c) => self.communities.retain(|seen| *seen != c),
             AnyCommunity::Large(c) => self

@@ -311,7 +311,7 @@ impl Origins {
 
     /// True for an address of some owner.
     #[must_use]
-    pub fn is_owner_address(&self, address: &IpAddr) -> bool {
+    pub(crate) fn is_owner_address(&self, address: &IpAddr) -> bool {
         self.addresses.contains_key(address)
     }
 

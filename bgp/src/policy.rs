@@ -224,7 +224,7 @@ pub struct Decided {
 impl Filter {
     /// True when some term asks for the interface of a route.
     #[must_use]
-    pub fn asks_for_interface(&self) -> bool {
+    pub(crate) fn asks_for_interface(&self) -> bool {
         let mut conditions = self.terms.iter().flat_map(|term| &term.conditions);
         conditions.any(|condition| matches!(condition, Condition::Interface(_)))
     }

@@ -23,7 +23,7 @@ impl Asn {
 
     /// True when the number fits the two-octet encoding of an OPEN message.
     #[must_use]
-    pub const fn is_two_octet(self) -> bool {
+    pub(crate) const fn is_two_octet(self) -> bool {
         self.0 <= 0xffff
     }
 }
@@ -89,17 +89,17 @@ pub struct Community(pub u32);
 
 impl Community {
     /// Routes are not advertised outside the confederation or AS (RFC 1997).
-    pub const NO_EXPORT: Self = Self(0xffff_ff01);
+    pub(crate) const NO_EXPORT: Self = Self(0xffff_ff01);
     /// Routes are not advertised to any peer (RFC 1997).
-    pub const NO_ADVERTISE: Self = Self(0xffff_ff02);
+    pub(crate) const NO_ADVERTISE: Self = Self(0xffff_ff02);
     /// Routes are not advertised to external peers (RFC 1997).
-    pub const NO_EXPORT_SUBCONFED: Self = Self(0xffff_ff03);
+    pub(crate) const NO_EXPORT_SUBCONFED: Self = Self(0xffff_ff03);
     /// The sender is about to go away (RFC 8326).
     pub const GRACEFUL_SHUTDOWN: Self = Self(0xffff_0000);
     /// Kept past a restart as a last resort (RFC 9494).
-    pub const LLGR_STALE: Self = Self(0xffff_0006);
+    pub(crate) const LLGR_STALE: Self = Self(0xffff_0006);
     /// Never to be kept past a restart (RFC 9494).
-    pub const NO_LLGR: Self = Self(0xffff_0007);
+    pub(crate) const NO_LLGR: Self = Self(0xffff_0007);
 
     /// From its two halves.
     #[must_use]

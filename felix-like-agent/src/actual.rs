@@ -166,7 +166,7 @@ impl Actual {
 
     /// Puts a route in the place of the first of its key, as a replacement does, or there where
     /// there is none.
-    pub fn replace_route(&mut self, route: ActualRoute) {
+    pub(crate) fn replace_route(&mut self, route: ActualRoute) {
         let there = self.routes.entry(route.key()).or_default();
         match there.iter_mut().find(|r| r.tos == 0) {
             Some(first) => *first = route,
@@ -195,7 +195,7 @@ impl Actual {
     }
 
     /// The routes to exactly this prefix, whatever their metric.
-    pub fn routes_to(&self, prefix: &Prefix) -> impl Iterator<Item = &ActualRoute> {
+    pub(crate) fn routes_to(&self, prefix: &Prefix) -> impl Iterator<Item = &ActualRoute> {
         let key = |metric| RouteKey {
             prefix: *prefix,
             metric,
@@ -215,7 +215,7 @@ impl Actual {
     }
 
     /// Removes a next-hop object: the kernel removes its routes with it.
-    pub fn remove_object(&mut self, id: u32) {
+    pub(crate) fn remove_object(&mut self, id: u32) {
         self.objects.remove(&id);
         self.routes.retain(|_, routes| {
             routes.retain(|r| r.object() != Some(id));

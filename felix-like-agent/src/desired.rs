@@ -51,7 +51,7 @@ pub struct Desired {
 impl Desired {
     /// Number of routes by kind.
     #[must_use]
-    pub fn count_by_kind(&self) -> BTreeMap<&'static str, usize> {
+    pub(crate) fn count_by_kind(&self) -> BTreeMap<&'static str, usize> {
         let mut counts = BTreeMap::new();
         for planned in self.routes.values() {
             *counts.entry(planned.kind.as_str()).or_insert(0) += 1;

@@ -58,7 +58,7 @@ impl NextHop {
     /// True when both lead the same way. `onlink` is a permission for the insertion, not a
     /// direction.
     #[must_use]
-    pub fn same_way(&self, other: &Self) -> bool {
+    pub(crate) fn same_way(&self, other: &Self) -> bool {
         self.gateway == other.gateway && self.link == other.link
     }
 }
@@ -138,7 +138,7 @@ impl Target {
 
     /// True when both lead the same way, by an object or not.
     #[must_use]
-    pub fn same_way(&self, other: &Self) -> bool {
+    pub(crate) fn same_way(&self, other: &Self) -> bool {
         let (a, b) = (self.hops(), other.hops());
         a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same_way(b))
     }

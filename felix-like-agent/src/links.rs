@@ -125,7 +125,7 @@ impl Links {
     }
 
     /// The interface with an index, to change it.
-    pub fn by_index_mut(&mut self, index: u32) -> Option<&mut Link> {
+    pub(crate) fn by_index_mut(&mut self, index: u32) -> Option<&mut Link> {
         self.by_index.get_mut(&index)
     }
 
@@ -155,7 +155,7 @@ impl Links {
     /// The interface that is up and has `address` in one of its subnets; the longest subnet wins.
     /// An address of the machine itself is on no link.
     #[must_use]
-    pub fn on_link(&self, address: IpAddr) -> Option<&Link> {
+    pub(crate) fn on_link(&self, address: IpAddr) -> Option<&Link> {
         if self.holding(address).is_some() {
             return None;
         }

@@ -73,7 +73,7 @@ impl Op {
 impl Op {
     /// True for what is told the kernel by rtnetlink.
     #[must_use]
-    pub const fn is_netlink(&self) -> bool {
+    pub(crate) const fn is_netlink(&self) -> bool {
         !matches!(
             self,
             Self::WriteSysctl(..) | Self::PutNat(_) | Self::DeleteNat
@@ -92,7 +92,7 @@ impl Op {
 
     /// True for changes of routes and of what they lead through.
     #[must_use]
-    pub const fn is_route(&self) -> bool {
+    pub(crate) const fn is_route(&self) -> bool {
         matches!(
             self,
             Self::AddRoute(_)

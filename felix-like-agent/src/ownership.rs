@@ -196,7 +196,7 @@ impl Ownership {
     /// True when only Calico can have written a [`Owner::Leftover`]: a blackhole of exactly a
     /// block's size, or a way to nodes of the cluster.
     #[must_use]
-    pub fn is_certain(&self, route: &ActualRoute) -> bool {
+    pub(crate) fn is_certain(&self, route: &ActualRoute) -> bool {
         match &route.target {
             ActualTarget::Known(Target::Blackhole) => {
                 self.cluster.block_len(&route.prefix) == Some(route.prefix.len())

@@ -28,7 +28,7 @@ impl Reservations {
     /// How many addresses of a block or pool are reserved. Reservations may overlap, blocks are
     /// small.
     #[must_use]
-    pub fn count_in(&self, block: &Prefix) -> u128 {
+    pub(crate) fn count_in(&self, block: &Prefix) -> u128 {
         let inside = || self.0.iter().filter(|cidr| block.covers(cidr));
         if self.covering(block).is_some() {
             return block.size();

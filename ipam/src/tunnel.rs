@@ -100,7 +100,7 @@ impl TunnelKind {
     /// True when the node has what the device needs: WireGuard a public key, which its agent
     /// publishes.
     #[must_use]
-    pub fn is_wanted_by(self, node: &Node) -> bool {
+    pub(crate) fn is_wanted_by(self, node: &Node) -> bool {
         let field = match self {
             Self::Ipip | Self::Vxlan | Self::VxlanV6 => return true,
             Self::Wireguard => "wireguardPublicKey",

@@ -200,7 +200,7 @@ impl Users {
 
     /// True when some endpoint of the node says that this interface is its own.
     #[must_use]
-    pub fn claims_interface(&self, node: &str, interface: &str) -> bool {
+    pub(crate) fn claims_interface(&self, node: &str, interface: &str) -> bool {
         let mut endpoints = self.endpoints.values();
         endpoints.any(|e| e.node == node && e.interface == interface)
     }

@@ -207,7 +207,7 @@ impl IpamData {
 
     /// True when all blocks of a family were read.
     #[must_use]
-    pub fn knows_all_blocks(&self, family: Family) -> bool {
+    pub(crate) fn knows_all_blocks(&self, family: Family) -> bool {
         self.asked.contains(&blocks_prefix(family)) || self.asked.contains(&ipam_prefix())
     }
 
@@ -254,7 +254,7 @@ impl IpamData {
 
     /// True when some other block shares addresses with this range.
     #[must_use]
-    pub fn is_overlapped(&self, cidr: &Prefix) -> bool {
+    pub(crate) fn is_overlapped(&self, cidr: &Prefix) -> bool {
         let inside = self.blocks.range(*cidr..).next();
         let inside = inside.is_some_and(|(block, _)| cidr.covers(block));
         // The largest block that a pool can have is 12 bits shorter than an address.
@@ -268,7 +268,7 @@ impl IpamData {
 
     /// True when a key was asked for, alone or among others.
     #[must_use]
-    pub fn was_asked(&self, key: &Key) -> bool {
+    pub(crate) fn was_asked(&self, key: &Key) -> bool {
         let path = key.to_path();
         self.asked.contains(&path)
             || self

@@ -155,7 +155,7 @@ impl Running {
     ///
     /// # Errors
     /// [`Timeout`].
-    pub fn await_end(&mut self, deadline: Duration) -> Result<String, Timeout> {
+    pub(crate) fn await_end(&mut self, deadline: Duration) -> Result<String, Timeout> {
         let what = format!("process {} to end", self.identity.pid);
         wait_until(deadline, &what, || self.ended().ok_or("running"))
     }

@@ -80,7 +80,7 @@ impl LabReport {
     }
 
     /// Ping matrices, one of each family that was asked for.
-    pub fn matrices(&self) -> impl Iterator<Item = &Matrix> {
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = &Matrix> {
         self.matrix.iter().chain(&self.matrix6)
     }
 }

@@ -307,7 +307,7 @@ impl Prefix {
     ///
     /// # Errors
     /// [`PrefixError`] when the text is not `ADDRESS-LENGTH`.
-    pub fn from_key(text: &str) -> Result<Self, PrefixError> {
+    pub(crate) fn from_key(text: &str) -> Result<Self, PrefixError> {
         let (address, len) = text
             .rsplit_once('-')
             .ok_or_else(|| PrefixError::Syntax(text.to_owned()))?;

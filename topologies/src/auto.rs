@@ -266,7 +266,7 @@ fn cluster_id(of: &str) -> ClusterId {
 impl TopologyChoice {
     /// The cluster id that the election gives a node; `None` when it is no reflector.
     #[must_use]
-    pub fn cluster_of(&self, node: &NodeName) -> Option<ClusterId> {
+    pub(crate) fn cluster_of(&self, node: &NodeName) -> Option<ClusterId> {
         let Self::Reflectors(elected) = self else {
             return None;
         };
@@ -293,7 +293,7 @@ impl TopologyChoice {
     /// The nodes that a node has sessions with, in the order of their names; `None` without
     /// reflectors.
     #[must_use]
-    pub fn peers_of(&self, node: &NodeName) -> Option<BTreeSet<NodeName>> {
+    pub(crate) fn peers_of(&self, node: &NodeName) -> Option<BTreeSet<NodeName>> {
         let Self::Reflectors(elected) = self else {
             return None;
         };

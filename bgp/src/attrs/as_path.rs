@@ -120,7 +120,7 @@ impl AsPath {
 
     /// The length that the decision process compares: a set counts 1 (RFC 4271 §9.1.2.2 a).
     #[must_use]
-    pub fn path_len(&self) -> usize {
+    pub(crate) fn path_len(&self) -> usize {
         match &self.0 {
             Repr::Sequence(asns) => asns.len(),
             Repr::Mixed(segments) => segments
@@ -135,18 +135,9 @@ impl AsPath {
 
     /// The AS next to us. `None` for an empty path or one that starts with a set.
     #[must_use]
-    pub fn first_as(&self) -> Option<Asn> {
+    pub(crate) fn first_as(&self) -> Option<Asn> {
         match self.segments().next()? {
             (SegmentKind::Sequence, asns) => asns.first().copied(),
-            (SegmentKind::Set, _) => None,
-        }
-    }
-
-    /// The AS that originated the route. `None` for an empty path or one that ends with a set.
-    #[must_use]
-    pub fn origin_as(&self) -> Option<Asn> {
-        match self.segments().last()? {
-            (SegmentKind::Sequence, asns) => asns.last().copied(),
             (SegmentKind::Set, _) => None,
         }
     }
@@ -236,7 +227,6 @@ mod tests {
         assert_eq!(path.path_len(), 4);
         assert_eq!(path.to_string(), "1 2 3 {7 9}");
         assert_eq!(path.first_as(), Some(Asn(1)));
-        assert_eq!(path.origin_as(), None);
         assert_eq!(path.contains(Asn(9)), 1);
     }
 

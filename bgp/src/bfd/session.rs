@@ -103,7 +103,7 @@ impl Session {
     }
 
     /// Changes the timers; a poll sequence makes the other end confirm them (RFC 5880 §6.8.3).
-    pub fn set_timers(&mut self, timers: Timers) {
+    pub(crate) fn set_timers(&mut self, timers: Timers) {
         if timers != self.timers {
             self.timers = timers;
             self.polling = self.state == State::Up;
@@ -141,7 +141,7 @@ impl Session {
     /// How long the other end may be silent (§6.8.4). While a shorter interval is not confirmed,
     /// the longer one counts.
     #[must_use]
-    pub fn detection_time(&self) -> Option<Duration> {
+    pub(crate) fn detection_time(&self) -> Option<Duration> {
         let remote = self.remote.as_ref()?;
         let own = if self.polling {
             self.timers.interval.max(self.confirmed_interval)
@@ -262,7 +262,7 @@ impl Session {
     }
 
     /// The last packet: we are taken down, which is no failure.
-    pub fn farewell(&mut self) -> Packet {
+    pub(crate) fn farewell(&mut self) -> Packet {
         self.state = State::AdminDown;
         self.diagnostic = Diagnostic::AdministrativelyDown;
         self.packet(false)

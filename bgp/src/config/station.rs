@@ -28,9 +28,9 @@ pub struct Station {
 
 impl Station {
     /// Default limit of a station's send queue, in octets: the changes of some 100,000 routes.
-    pub const BUFFER: usize = 64 << 20;
+    pub(crate) const BUFFER: usize = 64 << 20;
     /// Default interval of Statistics Reports.
-    pub const STATISTICS: Duration = Duration::from_secs(60);
+    pub(crate) const STATISTICS: Duration = Duration::from_secs(60);
 
     /// A station with the defaults: Adj-RIB-In before policy, statistics each minute.
     #[must_use]

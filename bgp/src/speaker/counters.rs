@@ -287,13 +287,13 @@ impl Counters {
 
     /// Messages to the peer.
     #[must_use]
-    pub fn messages_sent(&self) -> MessageCounts {
+    pub(crate) fn messages_sent(&self) -> MessageCounts {
         MessageCounts::read(&self.sent)
     }
 
     /// Messages from the peer.
     #[must_use]
-    pub fn messages_received(&self) -> MessageCounts {
+    pub(crate) fn messages_received(&self) -> MessageCounts {
         MessageCounts::read(&self.received)
     }
 

@@ -347,7 +347,7 @@ impl<V> KeyedFeed<V> {
 
     /// True when nobody else holds the feed.
     #[must_use]
-    pub fn is_orphan(&self) -> bool {
+    pub(crate) fn is_orphan(&self) -> bool {
         Arc::strong_count(&self.feed) == 1
     }
 

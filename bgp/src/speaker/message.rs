@@ -251,7 +251,7 @@ impl Shutdown {
 
     /// Administrative Reset (RFC 4486 §4, subcode 4).
     #[must_use]
-    pub fn administrative_reset(text: impl Into<String>) -> Self {
+    pub(crate) fn administrative_reset(text: impl Into<String>) -> Self {
         Self::Cease {
             subcode: 4,
             text: text.into(),
@@ -260,7 +260,7 @@ impl Shutdown {
 
     /// Peer De-configured (RFC 4486 §4, subcode 3).
     #[must_use]
-    pub const fn de_configured() -> Self {
+    pub(crate) const fn de_configured() -> Self {
         Self::Cease {
             subcode: 3,
             text: String::new(),

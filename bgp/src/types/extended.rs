@@ -99,7 +99,7 @@ impl ExtCommunity {
 
     /// True when it may leave the AS (RFC 4360 §2).
     #[must_use]
-    pub const fn is_transitive(self) -> bool {
+    pub(crate) const fn is_transitive(self) -> bool {
         self.0[0] & NON_TRANSITIVE == 0
     }
 

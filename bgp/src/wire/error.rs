@@ -68,7 +68,7 @@ impl DecodeError {
     /// True when the broken message is itself a NOTIFICATION, which is never answered (RFC 4271
     /// §6.4).
     #[must_use]
-    pub fn is_in_notification(&self) -> bool {
+    pub(crate) fn is_in_notification(&self) -> bool {
         matches!(self, Self::Header(HeaderError::Length { kind, .. }) if *kind == Kind::Notification.octet())
     }
 }

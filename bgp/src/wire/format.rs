@@ -147,7 +147,7 @@ impl Default for Format {
 impl Format {
     /// Largest message we may send, in octets.
     #[must_use]
-    pub const fn max_send(&self) -> usize {
+    pub(crate) const fn max_send(&self) -> usize {
         if self.extended_send {
             MAX_EXTENDED_MESSAGE
         } else {

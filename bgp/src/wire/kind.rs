@@ -37,7 +37,7 @@ impl Kind {
 
     /// From the type octet.
     #[must_use]
-    pub const fn from_octet(octet: u8) -> Option<Self> {
+    pub(crate) const fn from_octet(octet: u8) -> Option<Self> {
         match octet {
             1 => Some(Self::Open),
             2 => Some(Self::Update),

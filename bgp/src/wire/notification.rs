@@ -31,7 +31,7 @@ macro_rules! subcodes {
 
             /// From the octet.
             #[must_use]
-            pub const fn from_octet(octet: u8) -> Self {
+            pub(crate) const fn from_octet(octet: u8) -> Self {
                 match octet {
                     $($number => Self::$variant,)*
                     other => Self::Other(other),
@@ -261,7 +261,7 @@ impl Notification {
     /// Cease / Maximum Number of Prefixes Reached, with the family and how many are allowed (RFC
     /// 4486 §4).
     #[must_use]
-    pub fn maximum_prefixes(family: AfiSafi, max: u32) -> Self {
+    pub(crate) fn maximum_prefixes(family: AfiSafi, max: u32) -> Self {
         let mut data = BytesMut::with_capacity(7);
         data.put_u16(family.afi);
         data.put_u8(family.safi);
@@ -272,7 +272,7 @@ impl Notification {
     /// This NOTIFICATION inside a Hard Reset (RFC 8538 §3.1): the peer drops our routes at once
     /// although graceful restart covers NOTIFICATIONs.
     #[must_use]
-    pub fn hard_reset(&self) -> Self {
+    pub(crate) fn hard_reset(&self) -> Self {
         let (code, subcode) = self.code.octets();
         let mut data = BytesMut::with_capacity(2 + self.data.len());
         data.put_slice(&[code, subcode]);

@@ -115,7 +115,8 @@ impl MemoryStore {
     }
 
     /// The `nth` read from now on is not answered.
-    pub fn fail_read(&self, nth: u64, reason: &str) {
+    #[cfg(test)]
+    pub(crate) fn fail_read(&self, nth: u64, reason: &str) {
         let faults = &mut self.lock().faults;
         faults
             .read_faults
@@ -138,7 +139,8 @@ impl MemoryStore {
     }
 
     /// All open watches end with an error.
-    pub fn cut_watches(&self, reason: &str) {
+    #[cfg(test)]
+    pub(crate) fn cut_watches(&self, reason: &str) {
         let mut state = self.lock();
         state.faults.cut(reason);
         state.wake_all();
@@ -146,7 +148,8 @@ impl MemoryStore {
 
     /// Watches say nothing at all, neither changes nor progress, as on a half-open connection,
     /// until switched off. Then those still open catch up. Applies to later watches too.
-    pub fn stall_watches(&self, stalled: bool) {
+    #[cfg(test)]
+    pub(crate) fn stall_watches(&self, stalled: bool) {
         let mut state = self.lock();
         state.faults.stalled = stalled;
         state.wake_all();

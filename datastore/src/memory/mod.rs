@@ -22,8 +22,7 @@ use self::state::State;
 pub(crate) use self::watch::MemoryWatch;
 use crate::store::{Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError};
 
-/// How often a quiet watch tells that it is alive, unless [`MemoryStore::set_progress_interval`]
-/// says else.
+/// Interval of the progress events of a quiet watch.
 pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A datastore in memory. Clones share the data.
@@ -126,7 +125,8 @@ impl MemoryStore {
     }
 
     /// Sets how many values a part of a list has; as many as there are unless this says else.
-    pub fn set_page(&self, values: usize) {
+    #[cfg(test)]
+    pub(crate) fn set_page(&self, values: usize) {
         self.lock().page = values;
     }
 
@@ -146,11 +146,6 @@ impl MemoryStore {
     #[must_use]
     pub fn watches(&self) -> usize {
         self.lock().watchers.len()
-    }
-
-    /// Sets how often a quiet watch, opened from now on, tells that it is alive.
-    pub fn set_progress_interval(&self, interval: Duration) {
-        self.lock().progress_interval = interval;
     }
 
     /// Waits for the scripted latency, then fails if the store is unavailable.

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::task::Waker;
-use std::time::Duration;
 
 use caracal_model::txn::{Compare, KeyValue, Range, Txn, TxnOutcome, Write};
 
@@ -47,7 +46,6 @@ pub(super) struct State {
     /// Open watches with whom to wake.
     pub(super) watchers: BTreeMap<u64, Option<Waker>>,
     pub(super) next_watcher: u64,
-    pub(super) progress_interval: Duration,
     pub(super) reads: u64,
     pub(super) commits: u64,
 }
@@ -65,7 +63,6 @@ impl State {
             faults: Faults::default(),
             watchers: BTreeMap::new(),
             next_watcher: 0,
-            progress_interval: super::PROGRESS_INTERVAL,
             reads: 0,
             commits: 0,
         }

@@ -31,7 +31,7 @@ impl MemoryWatch {
         locked.next_watcher += 1;
         locked.watchers.insert(id, None);
         let cuts = locked.faults.cuts;
-        let quiet = Box::pin(tokio::time::sleep(locked.progress_interval));
+        let quiet = Box::pin(tokio::time::sleep(super::PROGRESS_INTERVAL));
         drop(locked);
         Self {
             state,
@@ -45,7 +45,7 @@ impl MemoryWatch {
     }
 
     /// Next event, if there is one; `None` = wait.
-    fn tell(&mut self, cx: &Context<'_>) -> Option<Result<WatchEvent, StoreError>> {
+    fn next_event(&mut self, cx: &Context<'_>) -> Option<Result<WatchEvent, StoreError>> {
         let state = Arc::clone(&self.state);
         let mut state = lock(&state);
         state.watchers.insert(self.id, Some(cx.waker().clone()));
@@ -75,7 +75,7 @@ impl MemoryWatch {
     fn progress(&self) -> Option<(WatchEvent, Instant)> {
         let state = lock(&self.state);
         let event = WatchEvent::Progress(state.revision);
-        (!state.faults.stalled).then(|| (event, Instant::now() + state.progress_interval))
+        (!state.faults.stalled).then(|| (event, Instant::now() + super::PROGRESS_INTERVAL))
     }
 }
 
@@ -92,11 +92,11 @@ impl Stream for MemoryWatch {
         if self.ended {
             return Poll::Ready(None);
         }
-        if let Some(told) = self.tell(cx) {
-            self.ended = told.is_err();
-            let next = Instant::now() + lock(&self.state).progress_interval;
+        if let Some(event) = self.next_event(cx) {
+            self.ended = event.is_err();
+            let next = Instant::now() + super::PROGRESS_INTERVAL;
             self.quiet.as_mut().reset(next);
-            return Poll::Ready(Some(told));
+            return Poll::Ready(Some(event));
         }
         if self.quiet.as_mut().poll(cx).is_ready()
             && let Some((event, next)) = self.progress()

@@ -106,7 +106,7 @@ pub struct Nat {
 
 impl Nat {
     /// Takes tunnel packets from anybody: who is a node is not known well enough to refuse one.
-    pub fn open_tunnels(&mut self) {
+    pub(crate) fn open_tunnels(&mut self) {
         self.ipv4.senders = None;
         self.ipv6.senders = None;
     }

@@ -147,7 +147,7 @@ pub struct InterfacePattern(regex::Regex);
 
 impl InterfacePattern {
     /// Calico's default: interfaces named like hardware.
-    pub const HARDWARE: &'static str = "^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)";
+    pub(crate) const HARDWARE: &'static str = "^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)";
 
     /// `None` when it is no regular expression.
     #[must_use]
@@ -312,7 +312,7 @@ impl Settings {
 
     /// True when an interface of that name belongs to a workload.
     #[must_use]
-    pub fn is_workload_interface(&self, name: &str) -> bool {
+    pub(crate) fn is_workload_interface(&self, name: &str) -> bool {
         self.interface_prefixes.iter().any(|p| name.starts_with(p))
     }
 
@@ -327,7 +327,7 @@ impl Settings {
 
     /// Metric of routes to local workloads and of learned routes outside all pools.
     #[must_use]
-    pub const fn route_metric(&self, family: Family) -> u32 {
+    pub(crate) const fn route_metric(&self, family: Family) -> u32 {
         match family {
             Family::Ipv4 => self.ipv4_route_metric,
             Family::Ipv6 => self.ipv6_route_metric,

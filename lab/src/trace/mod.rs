@@ -161,7 +161,7 @@ impl TraceReport {
 
     /// Everything is as it should be, and a ping says so.
     #[must_use]
-    pub fn is_intact(&self) -> bool {
+    pub(crate) fn is_intact(&self) -> bool {
         self.broken().is_none() && self.ping.is_ok()
     }
 
