@@ -215,7 +215,7 @@ impl Actual {
     }
 
     /// Removes a next-hop object: the kernel removes its routes with it.
-    pub(crate) fn remove_object(&mut self, id: u32) {
+    pub fn remove_object(&mut self, id: u32) {
         self.objects.remove(&id);
         self.routes.retain(|_, routes| {
             routes.retain(|r| r.object() != Some(id));

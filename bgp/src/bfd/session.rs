@@ -103,7 +103,7 @@ impl Session {
     }
 
     /// Changes the timers; a poll sequence makes the other end confirm them (RFC 5880 §6.8.3).
-    pub(crate) fn set_timers(&mut self, timers: Timers) {
+    pub fn set_timers(&mut self, timers: Timers) {
         if timers != self.timers {
             self.timers = timers;
             self.polling = self.state == State::Up;
@@ -262,7 +262,7 @@ impl Session {
     }
 
     /// The last packet: we are taken down, which is no failure.
-    pub(crate) fn farewell(&mut self) -> Packet {
+    pub fn farewell(&mut self) -> Packet {
         self.state = State::AdminDown;
         self.diagnostic = Diagnostic::AdministrativelyDown;
         self.packet(false)

@@ -150,7 +150,7 @@ impl Down {
     /// True when one of the two ends does not want the session as it is, or nobody listens: not
     /// silence, not loss.
     #[must_use]
-    pub(crate) fn is_refusal(&self) -> bool {
+    pub fn is_refusal(&self) -> bool {
         match self {
             Self::ConnectFailed(failure) => failure.cause == std::io::ErrorKind::ConnectionRefused,
             Self::PeerAs { .. }

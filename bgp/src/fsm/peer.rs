@@ -79,7 +79,7 @@ impl Peer {
 
     /// Goes on counting flaps from what an earlier machine of the same peer had counted.
     #[must_use]
-    pub(crate) const fn resuming(mut self, flaps: u32) -> Self {
+    pub const fn resuming(mut self, flaps: u32) -> Self {
         self.backoff.resume(flaps);
         self
     }

@@ -42,7 +42,7 @@ impl HostRoutes {
 
     /// Routes of (prefix, metric, next hop).
     #[must_use]
-    pub fn from_routes(routes: impl IntoIterator<Item = (Prefix, u32, NextHop)>) -> Self {
+    pub(crate) fn from_routes(routes: impl IntoIterator<Item = (Prefix, u32, NextHop)>) -> Self {
         let mut routes: Vec<_> = routes.into_iter().collect();
         routes.sort_by_key(|(prefix, metric, _)| (std::cmp::Reverse(prefix.len()), *metric));
         Self {

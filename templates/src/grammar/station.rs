@@ -128,8 +128,8 @@ fn statistics(s: &str) -> Res<'_, StationOption> {
     Ok((rest, StationOption::Statistics(every)))
 }
 
-/// Text behind `#: bmp`:
-/// `"NAME" station ADDRESS port PORT [pre_policy] [post_policy] [statistics SECONDS] buffer OCTETS [name "TEXT"] [description "TEXT"]`.
+/// Text behind `#: bmp`: `"NAME" station ADDRESS port PORT [pre_policy] [post_policy]
+/// [statistics SECONDS] buffer OCTETS [name "TEXT"] [description "TEXT"]`.
 pub(super) fn station_line(s: &str) -> Res<'_, StationStatement<'_>> {
     let at = skip(s);
     let named = delimited(token("bmp"), json_string, token("station"));

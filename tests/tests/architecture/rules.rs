@@ -306,20 +306,25 @@ fn libraries_have_a_facade() {
     compare("public modules at the root of a crate", &found, &EXCEPTIONS);
 }
 
-/// The functions and constants of a façade, somebody outside of the crate names. Types stand in
-/// signatures too.
-#[test]
-fn what_is_offered_is_used() {
-    const EXCEPTIONS: [(&str, usize); 0] = [];
-    let everywhere: Vec<(&String, BTreeSet<&str>)> = PRODUCT
+/// Words of every source, by file.
+fn words() -> Vec<(&'static str, BTreeSet<&'static str>)> {
+    PRODUCT
         .iter()
         .chain(&["tests", "fuzz"])
         .flat_map(|folder| sources(folder))
         .map(|(name, text)| {
             let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
-            (name, words.collect())
+            (name.as_str(), words.collect())
         })
-        .collect();
+        .collect()
+}
+
+/// The functions and constants of a façade are named outside of the crate. Types stand in
+/// signatures too.
+#[test]
+fn what_is_offered_is_used() {
+    const EXCEPTIONS: [(&str, usize); 0] = [];
+    let everywhere = words();
     let mut found = BTreeMap::new();
     for (folder, all) in product() {
         let lib = &all[0];
@@ -342,4 +347,40 @@ fn what_is_offered_is_used() {
         }
     }
     compare("offered and used by nobody", &found, &EXCEPTIONS);
+}
+
+/// Each public method is named outside of its crate, or, in a core, by the shell of the crate. It
+/// goes by the name alone: a method that shares its name with another one passes.
+#[test]
+fn public_methods_are_used_outside() {
+    const EXCEPTIONS: [(&str, usize); 0] = [];
+    let everywhere = words();
+    let (mut found, mut methods) = (BTreeMap::new(), 0);
+    for (folder, all) in product() {
+        if !all[0].name.ends_with("lib.rs") {
+            continue;
+        }
+        let inside = format!("{folder}/src/");
+        let shell: BTreeSet<&str> = all
+            .iter()
+            .filter(|s| s.behind_feature && !s.is_test)
+            .map(|s| s.name.as_str())
+            .collect();
+        for source in all.iter().filter(|s| !s.is_test) {
+            let is_outside = |file: &str| {
+                !file.starts_with(&inside) || (!source.behind_feature && shell.contains(file))
+            };
+            methods += source.methods.len();
+            for (of, name) in &source.methods {
+                let used = everywhere
+                    .iter()
+                    .any(|(file, words)| is_outside(file) && words.contains(name.as_str()));
+                if !used {
+                    found.insert(format!("{}: {of}::{name}", source.name), 1);
+                }
+            }
+        }
+    }
+    assert!(methods > 500, "only {methods} public methods were found");
+    compare("public methods for nobody", &found, &EXCEPTIONS);
 }

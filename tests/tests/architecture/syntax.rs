@@ -35,6 +35,8 @@ pub(crate) struct Source {
     pub(crate) offered: Vec<Offer>,
     /// Functions outside of tests, with their length in lines.
     pub(crate) functions: Vec<(String, usize)>,
+    /// Public methods outside of tests: type and name.
+    pub(crate) methods: Vec<(String, String)>,
 }
 
 /// Visibility of an item by its own declaration.
@@ -127,6 +129,7 @@ fn read(root: &Path, file: &Path, children: &Path, place: Place, into: &mut Vec<
         aliases: reader.aliases,
         offered: offers(&syntax.items),
         functions: reader.functions,
+        methods: reader.methods,
     });
     for (file, children, place) in deeper {
         read(root, &file, &children, place, into);
@@ -218,6 +221,7 @@ struct Reader {
     aliases: BTreeMap<String, Segments>,
     named: BTreeSet<Segments>,
     functions: Vec<(String, usize)>,
+    methods: Vec<(String, String)>,
     /// The type whose methods are read.
     within: String,
 }
@@ -229,6 +233,7 @@ impl Reader {
             aliases: BTreeMap::new(),
             named: BTreeSet::new(),
             functions: Vec::new(),
+            methods: Vec::new(),
             within: String::new(),
         }
     }
@@ -371,6 +376,10 @@ impl<'a> Visit<'a> for Reader {
     fn visit_impl_item_fn(&mut self, function: &'a syn::ImplItemFn) {
         if !is_for_tests(&function.attrs) {
             self.function(&function.sig, &function.block);
+            if matches!(function.vis, syn::Visibility::Public(_)) {
+                let name = function.sig.ident.to_string();
+                self.methods.push((self.within.clone(), name));
+            }
             visit::visit_impl_item_fn(self, function);
         }
     }

@@ -10,6 +10,7 @@ use crate::dataplane::underlay::PublishedUnderlay;
 #[derive(Debug)]
 pub(in crate::dataplane) enum Command {
     Freeze(oneshot::Sender<()>),
+    #[cfg(test)]
     Resync,
     Answer(oneshot::Sender<()>),
 }
@@ -66,7 +67,8 @@ impl ReconcilerHandle {
     }
 
     /// Asks for a full comparison now, NAT rules and kernel modules included.
-    pub async fn resync(&self) {
+    #[cfg(test)]
+    pub(crate) async fn resync(&self) {
         // An ended reconciler has nothing to compare.
         let _ = self.commands.send(Command::Resync).await;
     }

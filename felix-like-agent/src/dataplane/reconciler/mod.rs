@@ -244,6 +244,7 @@ impl Reconciler {
                 // Who asked may have gone.
                 let _ = done.send(());
             }
+            #[cfg(test)]
             Some(Some(Command::Resync)) => self.look_at_everything(),
             Some(Some(Command::Answer(_))) | None => {}
         }
