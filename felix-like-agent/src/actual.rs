@@ -8,7 +8,9 @@ use std::net::IpAddr;
 use caracal_model::net::{IfName, Prefix};
 use caracal_model::resource::Mac;
 
-use crate::kernel_objects::{FdbKey, NeighbourKey, NextHop, Route, RouteKey, Target};
+use crate::kernel_objects::{
+    FdbKey, NeighbourKey, NextHop, NextHopObject, Route, RouteKey, Target,
+};
 use crate::links::Links;
 
 /// Where a kernel route leads.
@@ -212,6 +214,24 @@ impl Actual {
             let prefix = Prefix::truncated(destination.address(), len);
             self.routes_to(&prefix).find(|route| route.tos == 0)
         })
+    }
+
+    /// Makes or changes a next-hop object: each route through it leads where it leads.
+    pub fn put_object(&mut self, object: &NextHopObject) {
+        let made = ActualObject {
+            protocol: object.protocol,
+            hop: Some(object.hop.clone()),
+        };
+        if self.objects.insert(object.id, made).is_none() {
+            return;
+        }
+        for route in self.routes.values_mut().flatten() {
+            if let ActualTarget::Known(Target::Object(id, hop)) = &mut route.target
+                && *id == object.id
+            {
+                *hop = object.hop.clone();
+            }
+        }
     }
 
     /// Removes a next-hop object: the kernel removes its routes with it.

@@ -4,17 +4,19 @@
 mod by_key;
 mod held;
 mod objects;
+mod shares;
 #[cfg(test)]
 mod tests;
+mod ways;
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use caracal_model::code::ProblemCode;
 use caracal_model::net::IfName;
 use caracal_model::{Problem, merge_join};
 
-use crate::actual::{Actual, ActualRoute};
+use crate::actual::{Actual, ActualObject, ActualRoute};
 use crate::desired::Desired;
 use crate::kernel_objects::{PlannedRoute, RouteKey, RouteKind, Tunnel, TunnelKind};
 use crate::links::{Link, Links};
@@ -22,10 +24,9 @@ use crate::nat::Nat;
 use crate::op::Op;
 use crate::ownership::Owner;
 use crate::problem::problem;
-pub use by_key::diff_of;
-#[cfg(any(test, feature = "dataplane"))]
-pub(crate) use by_key::is_by_key;
+pub use by_key::Comparison;
 use objects::Objects;
+use shares::{Decided, Touched};
 
 /// How sure we are that what is not desired is unwanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,8 +54,18 @@ impl Phase {
 /// Operations that make the kernel as desired. Empty when the kernel is as desired (AGENT-2).
 #[must_use]
 pub fn diff(desired: &Desired, actual: &Actual, phase: Phase) -> Vec<Op> {
+    diff_with(desired, actual, phase, None).0
+}
+
+/// The same, of a part: `part` = what is known of the objects of the whole.
+fn diff_with(
+    desired: &Desired,
+    actual: &Actual,
+    phase: Phase,
+    part: Option<(&Touched, &BTreeMap<u32, ActualObject>)>,
+) -> (Vec<Op>, Option<Decided>) {
     if phase == Phase::Frozen {
-        return Vec::new();
+        return (Vec::new(), None);
     }
     let blocked: BTreeSet<&IfName> = desired
         .tunnels
@@ -79,7 +90,7 @@ pub fn diff(desired: &Desired, actual: &Actual, phase: Phase) -> Vec<Op> {
     ops.addresses(&actual);
     ops.neighbours(&actual);
     ops.fdb(&actual);
-    ops.routes(&actual);
+    let decided = ops.routes(&actual, part);
     ops.sysctls(&actual);
     ops.nat(&actual);
     let in_use = ops.in_use;
@@ -90,7 +101,7 @@ pub fn diff(desired: &Desired, actual: &Actual, phase: Phase) -> Vec<Op> {
         ops.deletes.sort_by_key(deletion_rank);
         puts.append(&mut ops.deletes);
     }
-    puts
+    (puts, decided)
 }
 
 /// All that is ours, as deletions: what an uninstallation does.
@@ -409,8 +420,15 @@ impl Ops<'_> {
         }
     }
 
-    fn routes(&mut self, actual: &Actual) {
-        let mut objects = Objects::of(self.desired, actual, &self.kept, &self.blocked);
+    fn routes(
+        &mut self,
+        actual: &Actual,
+        part: Option<(&Touched, &BTreeMap<u32, ActualObject>)>,
+    ) -> Option<Decided> {
+        let mut objects = match part {
+            Some((touched, there)) => Objects::touched(touched, there, self.desired, actual),
+            None => Objects::of(self.desired, actual, &self.kept, &self.blocked),
+        };
         // Nearly all routes are as they should be, nearly always: what follows looks at the rest.
         let mut wanted: Vec<&PlannedRoute> = Vec::new();
         let mut there: Vec<&[ActualRoute]> = Vec::new();
@@ -432,7 +450,9 @@ impl Ops<'_> {
             self.sweep(routes, &objects, actual);
         }
         let unused = objects.unused(actual, &self.deletes);
+        let decided = part.map(|_| objects.decided(&unused, actual));
         self.deletes.extend(unused);
+        decided
     }
 
     fn put_routes(&mut self, planned: Vec<&PlannedRoute>, objects: &Objects<'_>, actual: &Actual) {

@@ -97,7 +97,7 @@ pub use dataplane::{
     read_links,
 };
 pub use desired::Desired;
-pub use diff::{Phase, diff, diff_of, unused_objects, unused_objects_after};
+pub use diff::{Comparison, Phase, diff, unused_objects, unused_objects_after};
 pub use forecast::{Assumed, PlanChange, compare_plans, forecast};
 pub use kernel_objects::{
     FdbKey, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject, PlannedRoute, Route, RouteKey,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use caracal_model::net::{Family, IfName};
 
-use crate::actual::{Actual, ActualNeighbour, ActualObject, ActualRoute, ActualTarget};
+use crate::actual::{Actual, ActualNeighbour, ActualRoute};
 use crate::kernel_objects::{
     IPIP_DEVICE, NextHop, NextHopObject, Route, Target, Tunnel, TunnelKind,
 };
@@ -153,18 +153,7 @@ fn put_object(actual: &mut Actual, object: &NextHopObject, replace: bool) -> Res
         (false, true) => return Err("ENOENT"),
         _ => {}
     }
-    let made = ActualObject {
-        protocol: object.protocol,
-        hop: Some(object.hop.clone()),
-    };
-    actual.objects.insert(object.id, made);
-    for route in actual.routes.values_mut().flatten() {
-        if let ActualTarget::Known(Target::Object(id, hop)) = &mut route.target
-            && *id == object.id
-        {
-            *hop = object.hop.clone();
-        }
-    }
+    actual.put_object(object);
     Ok(())
 }
 

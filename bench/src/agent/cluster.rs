@@ -119,6 +119,12 @@ impl Node {
         })
     }
 
+    /// Whether routes with one gateway lead through next-hop objects.
+    pub fn use_objects(&mut self, objects: bool) {
+        self.settings.objects = objects;
+        self.kernel.objects = Ok(());
+    }
+
     /// Gives a block to another node.
     pub fn move_block(&mut self, block: u32, node: u32) {
         let owner = Owner::Host(format!("node{node}").into());

@@ -1,34 +1,184 @@
-//! The comparison of some keys, where all others are known to be as desired: the same one, over the
-//! part of both sides that they name.
+//! The comparison, pass by pass: of the keys that changed where all others are known to be as
+//! desired, else of everything. That of some keys is the same one, over the part of both sides that
+//! they name.
 
+use std::sync::Arc;
+
+use caracal_model::code::ProblemCode;
 use caracal_model::net::Prefix;
+use caracal_model::{Problem, SharedMap};
 
-use super::{Phase, conflicts, diff};
-use crate::actual::Actual;
+use super::shares::Shares;
+use super::{Phase, TunnelState, conflicts, diff, diff_with, tunnel_state};
+use crate::actual::{Actual, ActualRoute};
 use crate::desired::Desired;
+use crate::kernel_objects::PlannedRoute;
+use crate::nat::Nat;
 use crate::op::Op;
-use crate::plan::ChangedKeys;
-use caracal_model::Problem;
+use crate::ownership::Owner;
+use crate::plan::{Changed, ChangedKeys};
 
-/// True when each key can be compared for itself: routes that lead through objects, and those that
-/// stay until the far end can receive, depend on others.
-#[must_use]
-pub(crate) fn is_by_key(desired: &Desired, actual: &Actual) -> bool {
-    !desired.objects && actual.objects.is_empty() && desired.held.is_empty()
+/// Compares plans with the kernel, and remembers that the kernel was as planned.
+///
+/// The whole is compared when the kernel was read again, after a failure, when the phase is another
+/// one, and wherever a key cannot be judged alone: where routes stay until the far end can receive,
+/// and where somebody else's routes stand in the place of ours or lead through objects of ours.
+#[derive(Debug, Default)]
+pub struct Comparison {
+    in_step: Option<InStep>,
+    /// What the kernel's objects stand for once the operations of this pass are carried out.
+    shares: Option<Shares>,
+    conflicts: Vec<Problem>,
+    has_leftovers: bool,
+    by_key: usize,
 }
 
-/// Operations for these keys, devices, addresses and sysctls, and the problems that prevent others.
-#[must_use]
-pub fn diff_of(
-    keys: &ChangedKeys,
-    desired: &Desired,
-    actual: &Actual,
+/// A plan that the kernel is in step with.
+#[derive(Debug)]
+struct InStep {
     phase: Phase,
-) -> (Vec<Op>, Vec<Problem>) {
+    nat: Option<Arc<Nat>>,
+    routes: SharedMap<Prefix, PlannedRoute>,
+    has_held: bool,
+    shares: Option<Shares>,
+}
+
+impl Comparison {
+    /// The kernel was read again, or may be another one than the last pass left: nothing of what
+    /// was known of it counts.
+    pub fn kernel_was_read(&mut self) {
+        self.in_step = None;
+    }
+
+    /// True when routes of Calico's BIRD were there at the last whole comparison.
+    #[must_use]
+    pub const fn has_leftovers(&self) -> bool {
+        self.has_leftovers
+    }
+
+    /// How many comparisons were of some keys only.
+    #[must_use]
+    pub const fn by_key(&self) -> usize {
+        self.by_key
+    }
+
+    /// What has to happen, and what stands in the way. `nat_is_known`: the NAT rules were not read
+    /// again since they were compared last.
+    pub fn compare(
+        &mut self,
+        changed: &Changed,
+        desired: &Desired,
+        actual: &Actual,
+        phase: Phase,
+        nat_is_known: bool,
+    ) -> (Vec<Op>, Vec<Problem>) {
+        self.shares = None;
+        let before = self.in_step.take().filter(|before| before.phase == phase);
+        if phase == Phase::Synced
+            && let (Some(before), Changed::Keys(keys)) = (before, changed)
+        {
+            let keys = ChangedKeys {
+                nat: !nat_is_known || before.nat != desired.nat,
+                ..keys.clone()
+            };
+            if let Some(ops) = self.compare_keys(before, &keys, desired, actual) {
+                return (ops, self.conflicts.clone());
+            }
+        }
+        let is_leftover = |route: &ActualRoute| desired.ownership.route(route) == Owner::Leftover;
+        self.has_leftovers = actual.all_routes().any(is_leftover);
+        self.conflicts = conflicts(desired, actual);
+        (diff(desired, actual, phase), self.conflicts.clone())
+    }
+
+    /// All that [`Comparison::compare`] asked for is done, and the next `Actual` will say so.
+    pub fn is_done(&mut self, desired: &Desired, phase: Phase) {
+        self.in_step = Some(InStep {
+            phase,
+            nat: desired.nat.clone(),
+            routes: desired.routes.clone(),
+            has_held: !desired.held.is_empty(),
+            shares: self.shares.take(),
+        });
+    }
+
+    /// The comparison of some keys; `None` where each cannot be judged for itself.
+    fn compare_keys(
+        &mut self,
+        before: InStep,
+        keys: &ChangedKeys,
+        desired: &Desired,
+        actual: &Actual,
+    ) -> Option<Vec<Op>> {
+        // A route that is held keeps entries that others left, too.
+        if self.has_leftovers || before.has_held || !desired.held.is_empty() {
+            return None;
+        }
+        if !desired.objects {
+            if !actual.objects.is_empty() {
+                return None;
+            }
+            let (wanted, there) = part(keys, desired, actual);
+            self.put_conflicts(keys, conflicts(&wanted, &there));
+            self.by_key += 1;
+            return Some(diff(&wanted, &there, Phase::Synced));
+        }
+        let is_foreign = |problem: &Problem| problem.code == ProblemCode::AgentForeignRoute;
+        let links = &actual.links;
+        let mut tunnels = desired.tunnels.values();
+        if self.conflicts.iter().any(is_foreign)
+            || tunnels.any(|tunnel| tunnel_state(tunnel, links) == TunnelState::Foreign)
+        {
+            return None;
+        }
+        let (was, ownership) = (&before.routes, &desired.ownership);
+        let known = before.shares;
+        let mut shares = known.or_else(|| Shares::of(was, actual, ownership))?;
+        let touched = shares.follow(&keys.prefixes, was, &desired.routes);
+        let keys = ChangedKeys {
+            prefixes: touched.prefixes.clone(),
+            ..keys.clone()
+        };
+        let (wanted, mut there) = part(&keys, desired, actual);
+        let idle = touched.idle.iter();
+        there.objects = idle
+            .filter_map(|id| Some((*id, actual.objects.get(id)?.clone())))
+            .collect();
+        let found = conflicts(&wanted, &there);
+        if found.iter().any(is_foreign) {
+            return None;
+        }
+        let all = Some((&touched, &actual.objects));
+        let (ops, decided) = diff_with(&wanted, &there, Phase::Synced, all);
+        shares.settle(decided?);
+        self.shares = Some(shares);
+        self.put_conflicts(&keys, found);
+        self.by_key += 1;
+        Some(ops)
+    }
+
+    /// Takes over what stands in the way of these keys.
+    fn put_conflicts(&mut self, keys: &ChangedKeys, found: Vec<Problem>) {
+        let is_again = |problem: &Problem| {
+            let again = || {
+                keys.prefixes
+                    .iter()
+                    .any(|p| problem.subject == p.to_string())
+            };
+            problem.code != ProblemCode::AgentForeignRoute || again()
+        };
+        self.conflicts.retain(|problem| !is_again(problem));
+        self.conflicts.extend(found);
+    }
+}
+
+/// Both sides, of these keys, with devices, addresses and sysctls.
+fn part(keys: &ChangedKeys, desired: &Desired, actual: &Actual) -> (Desired, Actual) {
     let wanted = Desired {
-        routes: part(&keys.prefixes, |prefix| desired.routes.get(prefix)),
-        neighbours: part(&keys.neighbours, |key| desired.neighbours.get(key)),
-        fdb: part(&keys.fdb, |key| desired.fdb.get(key)),
+        routes: those(&keys.prefixes, |prefix| desired.routes.get(prefix)),
+        neighbours: those(&keys.neighbours, |key| desired.neighbours.get(key)),
+        fdb: those(&keys.fdb, |key| desired.fdb.get(key)),
+        objects: desired.objects,
         tunnels: desired.tunnels.clone(),
         sysctls: desired.sysctls.clone(),
         nat: desired.nat.clone().filter(|_| keys.nat),
@@ -37,8 +187,8 @@ pub fn diff_of(
     };
     let mut there = Actual {
         links: actual.links.clone(),
-        neighbours: part(&keys.neighbours, |key| actual.neighbours.get(key)),
-        fdb: part(&keys.fdb, |key| actual.fdb.get(key)),
+        neighbours: those(&keys.neighbours, |key| actual.neighbours.get(key)),
+        fdb: those(&keys.fdb, |key| actual.fdb.get(key)),
         sysctls: actual.sysctls.clone(),
         nat: actual.nat.clone(),
         ..Actual::default()
@@ -47,10 +197,10 @@ pub fn diff_of(
     for route in keys.prefixes.iter().flat_map(routes) {
         there.push_route(route);
     }
-    (diff(&wanted, &there, phase), conflicts(&wanted, &there))
+    (wanted, there)
 }
 
-fn part<'a, K: Clone + 'a, V: Clone + 'a, M: FromIterator<(K, V)>>(
+fn those<'a, K: Clone + 'a, V: Clone + 'a, M: FromIterator<(K, V)>>(
     keys: impl IntoIterator<Item = &'a K>,
     of: impl Fn(&K) -> Option<&'a V>,
 ) -> M {

@@ -10,25 +10,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
 
 use caracal_model::net::IfName;
 use foldhash::{HashMap, HashSet};
 
-use crate::actual::{Actual, ActualRoute};
+use super::shares::{Decided, Touched};
+use super::ways::{SHARED, Way, way, way_of};
+use crate::actual::{Actual, ActualObject, ActualRoute};
 use crate::desired::Desired;
-use crate::kernel_objects::{NextHop, NextHopObject, Route, RouteKey, Target};
+use crate::kernel_objects::{NextHopObject, Route, RouteKey, Target};
 use crate::op::Op;
 use crate::ownership::{FIRST_OBJECT, LAST_OBJECT, Owner};
-
-/// The direction of a next hop, and the MTU of the routes that go there; `onlink` is no part of it.
-/// The MTU is, although objects have none: Linux takes IPv4 routes through one object for the same
-/// in everything but the prefix, and gives the later ones the first one's MTU.
-type Way<'a> = (IpAddr, &'a IfName, Option<u32>);
-
-/// Routes that a way has at least when an object stands for it. It depends on the plan alone, so
-/// that after any damage the kernel is as it was.
-pub(super) const SHARED: usize = 2;
 
 /// A way that wants an object.
 struct Wanted<'a> {
@@ -45,20 +37,10 @@ pub(super) struct Objects<'a> {
     pub(super) puts: Vec<Op>,
     /// Objects of ours that stand for no way that is wanted.
     idle: BTreeSet<u32>,
-    /// Numbers in use, whoever uses them.
+    /// All objects: whoever made them, their numbers are in use.
+    there: &'a BTreeMap<u32, ActualObject>,
+    /// Numbers of objects to make.
     taken: HashSet<u32>,
-}
-
-/// The way of a route that can go through an object.
-fn way(route: &Route) -> Option<Way<'_>> {
-    match route.target.hops() {
-        [hop] => way_of(hop, route.mtu),
-        _ => None,
-    }
-}
-
-fn way_of(hop: &NextHop, mtu: Option<u32>) -> Option<Way<'_>> {
-    Some((hop.gateway?, &hop.link, mtu))
 }
 
 /// The MTU of the routes through each object; `Err` when they have several.
@@ -86,63 +68,85 @@ impl<'a> Objects<'a> {
         kept: &BTreeSet<RouteKey>,
         blocked: &BTreeSet<&IfName>,
     ) -> Self {
-        let ours = |id: u32| {
-            let object = actual.objects.get(&id);
-            object.filter(|object| desired.ownership.object(id, object))
+        let ours = |(id, object): (&u32, &ActualObject)| {
+            let ours = desired.ownership.object(*id, object);
+            ours.then_some(*id)
         };
         let mut objects = Self {
             ids: HashMap::default(),
             puts: Vec::new(),
-            idle: actual
-                .objects
-                .keys()
-                .copied()
-                .filter(|id| ours(*id).is_some())
-                .collect(),
-            taken: actual.objects.keys().copied().collect(),
+            idle: actual.objects.iter().filter_map(ours).collect(),
+            there: &actual.objects,
+            taken: HashSet::default(),
         };
         if !desired.objects {
             return objects;
         }
-        let mut wanted: HashMap<Way<'a>, Wanted<'a>> = HashMap::default();
-        for planned in desired.routes.values() {
-            let Some(way) = way(&planned.route) else {
-                continue;
-            };
-            if !blocked.contains(way.1) {
-                let route = &planned.route;
-                let wanted = wanted.entry(way).or_insert(Wanted { route, routes: 0 });
-                wanted.routes += 1;
-            }
-        }
-        wanted.retain(|_, wanted| wanted.routes >= SHARED);
-        let mtus = match objects.idle.is_empty() {
+        let mut wanted = ways_of(desired);
+        wanted.retain(|way, wanted| wanted.routes >= SHARED && !blocked.contains(way.1));
+        objects.decide(desired, actual, kept, wanted);
+        objects
+    }
+
+    /// Decides about what a change touches. `desired` and `actual` hold the destinations that it
+    /// concerns; `there`: all objects.
+    pub(super) fn touched(
+        touched: &'a Touched,
+        there: &'a BTreeMap<u32, ActualObject>,
+        desired: &'a Desired,
+        actual: &'a Actual,
+    ) -> Self {
+        let mut objects = Self {
+            ids: touched.ids().collect(),
+            puts: Vec::new(),
+            idle: touched.idle.clone(),
+            there,
+            taken: HashSet::default(),
+        };
+        let mut wanted = ways_of(desired);
+        wanted.retain(|way, _| touched.is_new(way));
+        objects.decide(desired, actual, &BTreeSet::new(), wanted);
+        objects
+    }
+
+    /// Finds an object for each way that wants one. `actual` holds all routes through objects that
+    /// are idle.
+    fn decide(
+        &mut self,
+        desired: &'a Desired,
+        actual: &'a Actual,
+        kept: &BTreeSet<RouteKey>,
+        mut wanted: HashMap<Way<'a>, Wanted<'a>>,
+    ) {
+        let mtus = match self.idle.is_empty() || wanted.is_empty() {
             true => HashMap::default(),
             false => mtus(actual),
         };
-        for id in objects.idle.clone() {
-            let hop = ours(id).and_then(|object| object.hop.as_ref());
-            // Nothing leads through it: an object is made in the moment before its routes.
+        // One through which routes lead before one through which none does: it is made in the
+        // moment before its routes.
+        let (used, unused): (Vec<u32>, Vec<u32>) =
+            self.idle.iter().partition(|id| mtus.contains_key(id));
+        for id in used.into_iter().chain(unused) {
+            let hop = self.there.get(&id).and_then(|object| object.hop.as_ref());
             let mtu = mtus.get(&id).copied().unwrap_or(Ok(None));
             if let (Some(hop), Ok(mtu)) = (hop, mtu)
                 && let Some(way) = way_of(hop, mtu)
                 && wanted.remove(&way).is_some()
             {
-                objects.ids.insert(way, id);
-                objects.idle.remove(&id);
+                self.ids.insert(way, id);
+                self.idle.remove(&id);
             }
         }
-        if !wanted.is_empty() && !objects.idle.is_empty() {
-            objects.change(desired, actual, kept, &mut wanted);
+        if !wanted.is_empty() && !self.idle.is_empty() {
+            self.change(desired, actual, kept, &mut wanted);
         }
         let new: BTreeMap<Way<'_>, Wanted<'_>> = wanted.into_iter().collect();
         for (way, wanted) in new {
-            let id = objects.free(way);
-            objects.ids.insert(way, id);
+            let id = self.free(way);
+            self.ids.insert(way, id);
             let object = object(id, wanted.route);
-            objects.puts.extend(object.map(Op::AddObject));
+            self.puts.extend(object.map(Op::AddObject));
         }
-        objects
     }
 
     /// Gives idle objects to ways that have none yet, where all routes through them want that.
@@ -171,7 +175,7 @@ impl<'a> Objects<'a> {
         }
         for (id, way) in next {
             let Some(way) = way else { continue };
-            let hop = actual.objects.get(&id).and_then(|o| o.hop.as_ref());
+            let hop = self.there.get(&id).and_then(|o| o.hop.as_ref());
             let same_family = hop
                 .and_then(|hop| hop.gateway)
                 .is_some_and(|gateway| gateway.is_ipv4() == way.0.is_ipv4());
@@ -193,7 +197,7 @@ impl<'a> Objects<'a> {
         let first = u32::try_from(hasher.finish() % u64::from(range)).unwrap_or(0);
         let id = (0..range)
             .map(|n| FIRST_OBJECT + (first + n) % range)
-            .find(|id| !self.taken.contains(id))
+            .find(|id| !self.there.contains_key(id) && !self.taken.contains(id))
             .unwrap_or(FIRST_OBJECT);
         self.taken.insert(id);
         id
@@ -254,6 +258,28 @@ impl<'a> Objects<'a> {
         let unused = self.idle.difference(&used);
         unused.map(|id| Op::DeleteObject(*id)).collect()
     }
+
+    /// What was decided, for the next comparison by key. `unused`: objects that go.
+    pub(super) fn decided(&self, unused: &[Op], actual: &Actual) -> Decided {
+        let goes = |id: &u32| unused.contains(&Op::DeleteObject(*id));
+        let idle = self.idle.iter().copied().filter(|id| !goes(id));
+        let ids = self.ids.iter().map(|(way, id)| (*way, *id));
+        Decided::new(ids, idle, actual)
+    }
+}
+
+/// The ways that planned routes go.
+fn ways_of(desired: &Desired) -> HashMap<Way<'_>, Wanted<'_>> {
+    let mut ways: HashMap<Way<'_>, Wanted<'_>> = HashMap::default();
+    for planned in desired.routes.values() {
+        let route = &planned.route;
+        if let Some(way) = way(route) {
+            ways.entry(way)
+                .or_insert(Wanted { route, routes: 0 })
+                .routes += 1;
+        }
+    }
+    ways
 }
 
 fn object(id: u32, route: &Route) -> Option<NextHopObject> {

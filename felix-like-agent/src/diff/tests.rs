@@ -370,7 +370,7 @@ fn missing(desired: &Desired, actual: &Actual) -> Vec<String> {
             |p: &&PlannedRoute| p.route.target.same_way(target) && p.route.mtu == planned.route.mtu;
         let by_object = desired.objects
             && matches!(target.hops(), [hop] if hop.gateway.is_some())
-            && desired.routes.values().filter(same_way).count() >= objects::SHARED;
+            && desired.routes.values().filter(same_way).count() >= super::ways::SHARED;
         let right =
             |r: &ActualRoute| r.satisfies(&planned.route) && r.object().is_some() == by_object;
         let there = actual.routes.get(&planned.route.key());

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use caracal_agent::{
-    Desired, HostRoutes, KernelSupport, Learned, Op, Overrides, Owner, Ownership, Phase,
-    PlanInputs, Planning, RouteKey, Settings, diff, is_tunnel_device,
+    Actual, Comparison, Desired, HostRoutes, KernelSupport, Learned, Op, Overrides, Owner,
+    Ownership, Phase, PlanInputs, Planned, Planning, RouteKey, Settings, diff, is_tunnel_device,
 };
 use caracal_bgp::{Changes, Rib, RibOptions, SpeakerConfig};
 use caracal_datastore::MemoryStore;
@@ -46,6 +46,9 @@ pub struct Agent {
     learned: SharedMap<Prefix, Learned>,
     /// Plans again by the changed keys.
     planning: Planning,
+    comparison: Comparison,
+    /// The kernel as the last pass left it: notifications tell of all that others do.
+    left: Actual,
     /// Every peer has told everything, or had the time to.
     pub converged: bool,
     unwanted: BTreeMap<IfName, Instant>,
@@ -73,6 +76,8 @@ impl Agent {
             restarting: kernel.actual.all_routes().any(ours),
             learned: SharedMap::default(),
             planning: Planning::default(),
+            comparison: Comparison::default(),
+            left: Actual::default(),
             converged: false,
             unwanted: BTreeMap::new(),
             due: None,
@@ -178,10 +183,10 @@ impl Agent {
 
     /// Desired state for this kernel.
     pub fn desired(&self, kernel: &Kernel) -> Desired {
-        self.planned(kernel, &mut Planning::default())
+        self.planned(kernel, &mut Planning::default()).desired
     }
 
-    fn planned(&self, kernel: &Kernel, planning: &mut Planning) -> Desired {
+    fn planned(&self, kernel: &Kernel, planning: &mut Planning) -> Planned {
         let (settings, _) = Settings::resolve(
             &Settings {
                 // Some nodes use next-hop objects, and some do not.
@@ -208,7 +213,12 @@ impl Agent {
             learned: &learned,
             ..inputs
         };
-        planning.plan(&inputs).desired
+        planning.plan(&inputs)
+    }
+
+    /// Comparisons that looked at what changed only.
+    pub fn compared_by_key(&self) -> usize {
+        self.comparison.by_key()
     }
 
     /// True when nothing is known that would be deleted only later.
@@ -232,13 +242,30 @@ impl Agent {
         }
         self.passes += 1;
         let mut planning = std::mem::take(&mut self.planning);
-        let desired = self.planned(kernel, &mut planning);
+        let Planned {
+            desired, changed, ..
+        } = self.planned(kernel, &mut planning);
         self.planning = planning;
         if desired != self.desired(kernel) {
             return Err(format!("{}: planned by key it is another plan", self.me));
         }
         let phase = self.phase();
-        let ops = self.hold_back(diff(&desired, &kernel.actual, phase), &desired, now);
+        if kernel.actual != self.left {
+            self.comparison.kernel_was_read();
+        }
+        let actual = &kernel.actual;
+        let (ops, _) = self
+            .comparison
+            .compare(&changed, &desired, actual, phase, true);
+        let whole = diff(&desired, actual, phase);
+        if ops != whole {
+            return Err(format!(
+                "{}: by key it is {ops:?}, and as a whole {whole:?}",
+                self.me
+            ));
+        }
+        let wanted = ops.len();
+        let ops = self.hold_back(ops, &desired, now);
         if phase == Phase::Learning
             && let Some(op) = ops.iter().find(|op| op.is_delete())
         {
@@ -266,6 +293,10 @@ impl Agent {
             }
         }
         self.applied += count - refused;
+        if count == wanted && refused == 0 {
+            self.comparison.is_done(&desired, phase);
+        }
+        self.left = kernel.actual.clone();
         if phase == Phase::Learning {
             let after = ours(kernel, &desired);
             if let Some(lost) = before.difference(&after).next() {

@@ -37,6 +37,7 @@ struct Tally {
     walks: usize,
     passes: usize,
     applied: usize,
+    by_key: usize,
 }
 
 /// Lives through a history.
@@ -88,6 +89,7 @@ fn count(world: &World, event: Event, tally: &mut Tally) {
     {
         tally.passes += agent.passes;
         tally.applied += agent.applied;
+        tally.by_key += agent.compared_by_key();
     }
 }
 
@@ -163,13 +165,15 @@ fn a_month_of_churn_ends_with_the_kernel_as_desired() {
         let started = std::time::Instant::now();
         let tally = play(seed);
         println!(
-            "seed {seed}: {} rests, {} packets walked, {} passes, {} changes of kernels, {:?}",
+            "seed {seed}: {} rests, {} packets walked, {} passes, {} of them by key, {} changes of kernels, {:?}",
             tally.rests,
             tally.walks,
             tally.passes,
+            tally.by_key,
             tally.applied,
             started.elapsed()
         );
         assert!(tally.rests > EVENTS / 4 && tally.walks > 100 && tally.applied > EVENTS);
+        assert!(tally.by_key > 50);
     }
 }

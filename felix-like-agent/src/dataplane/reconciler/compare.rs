@@ -1,28 +1,21 @@
 //! What a pass remembers of the ones before, so that it looks at what changed and not at the whole
-//! cluster: what follows from nodes and routes of others, and that the kernel was as planned.
-//!
-//! The whole comparison is made when the kernel was read again, after a failure, when the phase is
-//! another one, and wherever a key cannot be judged alone ([`is_by_key`]).
+//! cluster: what follows from nodes and routes of others, and that the kernel was as planned
+//! ([`Comparison`]).
 
 use std::sync::Arc;
 
 use caracal_model::NodeName;
-use caracal_model::code::ProblemCode;
 use caracal_model::resource::Node;
-use caracal_model::{Problem, Versioned};
-use caracal_model::{SharedMap, Snapshot};
+use caracal_model::{SharedMap, Snapshot, Versioned};
 
 use super::Reconciler;
 use crate::actual::Actual;
 use crate::dataplane::probe::prober::Targets;
-use crate::desired::Desired;
-use crate::diff::{Phase, conflicts, diff, diff_of, is_by_key};
+use crate::diff::Comparison;
 use crate::links::Links;
-use crate::nat::Nat;
-use crate::op::Op;
-use crate::ownership::{Owner, Ownership};
+use crate::ownership::Ownership;
 use crate::paths::PathMtus;
-use crate::plan::{Changed, ChangedKeys, HostRoutes};
+use crate::plan::HostRoutes;
 use crate::settings::Settings;
 
 /// What passes share.
@@ -30,11 +23,7 @@ use crate::settings::Settings;
 pub(super) struct Remembered {
     owned: Option<Owned>,
     measured: Option<Measured>,
-    /// The kernel was as planned when the last pass ended.
-    pub(super) in_step: Option<InStep>,
-    conflicts: Vec<Problem>,
-    /// Routes of Calico's BIRD are there.
-    pub(super) has_leftovers: bool,
+    pub(super) comparison: Comparison,
 }
 
 /// Whose what is, and the routes of others, with what they follow from.
@@ -54,17 +43,10 @@ struct Measured {
     host_routes: HostRoutes,
 }
 
-/// In which phase the kernel was as planned, and with which rules.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct InStep {
-    pub(super) phase: Phase,
-    pub(super) nat: Option<Arc<Nat>>,
-}
-
 impl Remembered {
     /// The kernel was read again: nothing of what was known of it counts.
     pub(super) fn kernel_was_read(&mut self) {
-        self.in_step = None;
+        self.comparison.kernel_was_read();
         if let Some(owned) = &mut self.owned {
             owned.host_routes = None;
         }
@@ -98,53 +80,6 @@ impl Remembered {
                 .clone(),
             None => HostRoutes::of(actual, ownership),
         }
-    }
-
-    /// What has to happen, and what stands in the way: of the keys that changed where the rest is
-    /// as planned, else of everything.
-    pub(super) fn compare(
-        &mut self,
-        changed: &Changed,
-        desired: &Desired,
-        actual: &Actual,
-        phase: Phase,
-        nat_is_known: bool,
-    ) -> (Vec<Op>, Vec<Problem>) {
-        let in_step = self.in_step.take().filter(|before| before.phase == phase);
-        let (Some(before), Changed::Keys(keys)) = (in_step, changed) else {
-            return self.compare_all(desired, actual, phase);
-        };
-        if self.has_leftovers || phase != Phase::Synced || !is_by_key(desired, actual) {
-            return self.compare_all(desired, actual, phase);
-        }
-        let keys = ChangedKeys {
-            nat: !nat_is_known || before.nat != desired.nat,
-            ..keys.clone()
-        };
-        let (ops, found) = diff_of(&keys, desired, actual, phase);
-        let is_again = |problem: &Problem| {
-            let again = || {
-                keys.prefixes
-                    .iter()
-                    .any(|p| problem.subject == p.to_string())
-            };
-            problem.code != ProblemCode::AgentForeignRoute || again()
-        };
-        self.conflicts.retain(|problem| !is_again(problem));
-        self.conflicts.extend(found);
-        (ops, self.conflicts.clone())
-    }
-
-    fn compare_all(
-        &mut self,
-        desired: &Desired,
-        actual: &Actual,
-        phase: Phase,
-    ) -> (Vec<Op>, Vec<Problem>) {
-        let is_leftover = |route| desired.ownership.route(route) == Owner::Leftover;
-        self.has_leftovers = actual.all_routes().any(is_leftover);
-        self.conflicts = conflicts(desired, actual);
-        (diff(desired, actual, phase), self.conflicts.clone())
     }
 }
 

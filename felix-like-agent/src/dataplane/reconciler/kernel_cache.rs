@@ -1,6 +1,6 @@
-//! The kernel as it was last read, with the routes and entries that we have written since: a pass
-//! that follows news of the datastore or of BGP alone needs no other reading (decision 0029). It
-//! never outlives a notification, a failure, or a write of anything else.
+//! The kernel as it was last read, with the routes, objects and entries that we have written since:
+//! a pass that follows news of the datastore or of BGP alone needs no other reading (decision
+//! 0029). It never outlives a notification, a failure, or a write of anything else.
 
 use std::time::Duration;
 
@@ -76,6 +76,9 @@ impl KernelCache {
                     | Op::DeleteNeighbour(_)
                     | Op::PutFdb(..)
                     | Op::DeleteFdb(..)
+                    | Op::AddObject(_)
+                    | Op::ReplaceObject(_)
+                    | Op::DeleteObject(_)
             )
         };
         (ops.len() <= MOST && ops.iter().all(is_entry)).then(|| ops.to_vec())
@@ -124,6 +127,9 @@ fn write(actual: &mut Actual, op: &Op) {
         Op::DeleteNeighbour(key) => drop(actual.neighbours.remove(key)),
         Op::PutFdb(key, remote) => drop(actual.fdb.insert(key.clone(), *remote)),
         Op::DeleteFdb(key, _) => drop(actual.fdb.remove(key)),
+        Op::AddObject(object) | Op::ReplaceObject(object) => actual.put_object(object),
+        // No route that is known leads through it, or it would not go.
+        Op::DeleteObject(id) => drop(actual.objects.remove(id)),
         _ => {}
     }
 }
@@ -204,18 +210,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_routes_is_known_without_reading() {
+    fn nothing_but_routes_and_entries_is_known_without_reading() {
         let mut cache = KernelCache::default();
         let now = Instant::now();
         let address = Op::AddAddress("lo".into(), "10.244.1.1/32".parse().unwrap());
         let noted = KernelCache::note(&[Op::AddRoute(route("10.244.1.0/26")), address]);
         cache.keep(Actual::default(), noted, now);
         assert!(cache.take(now).is_none());
-        let object = Op::DeleteObject(1);
-        assert!(
-            KernelCache::note(&[object]).is_none(),
-            "routes may go with it"
-        );
         let many = vec![Op::AddRoute(route("10.244.1.0/26")); MOST + 1];
         assert!(KernelCache::note(&many).is_none());
     }

@@ -49,7 +49,7 @@ use crate::ownership::is_tunnel_device;
 use crate::plan::{KernelSupport, PlanInputs, Planning, wanted_tunnels};
 use crate::problem::problem;
 use crate::settings::Settings;
-use compare::{InStep, Remembered};
+use compare::Remembered;
 use handle::Command;
 #[cfg(test)]
 pub(crate) use handle::Freezing;
@@ -325,9 +325,9 @@ impl Reconciler {
         let nat_is_known = self.nat_seen.is_some();
         actual.nat = self.read_nat(&desired).await;
         let (phase, reason) = self.phase(&precondition, &snapshot);
+        let comparison = &mut self.remembered.comparison;
         let (mut ops, conflicts) =
-            self.remembered
-                .compare(&planned.changed, &desired, &actual, phase, nat_is_known);
+            comparison.compare(&planned.changed, &desired, &actual, phase, nat_is_known);
         if phase == Phase::Learning {
             let cuts = lifelines::cut_by(&actual, desired.ownership.route_protocol, &lifelines);
             let unplanned = |route: &ActualRoute| !desired.routes.contains_key(&route.prefix);
@@ -348,7 +348,7 @@ impl Reconciler {
         let noted = KernelCache::note(&ops);
         let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
         self.spent += now.elapsed();
-        if changed && self.remembered.has_leftovers {
+        if changed && self.remembered.comparison.has_leftovers() {
             // What replaces a leftover has to be seen before the leftover goes.
             self.bell.notify_one();
         }
@@ -359,10 +359,9 @@ impl Reconciler {
             failures,
         };
         let noted = noted.filter(|_| failures == 0);
-        self.remembered.in_step = (all && noted.is_some()).then(|| InStep {
-            phase,
-            nat: desired.nat.clone(),
-        });
+        if all && noted.is_some() {
+            self.remembered.comparison.is_done(&desired, phase);
+        }
         self.publish(desired, &planned.kinds, conflicts, &links, paths, report);
         self.cache.keep(actual, noted, now);
         Ok(again.or_else(|| self.next_due()))

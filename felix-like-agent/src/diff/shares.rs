@@ -1,0 +1,207 @@
+//! Which routes share a way, and which object stands for it, where the kernel is as planned: what a
+//! comparison by key has to know of the routes that it does not look at.
+//!
+//! A change of some destinations touches the ways that they went and go. A way that several routes
+//! went before and go now keeps its object, whoever left or joined. Only where a way gets or loses
+//! its object the other route that goes it is compared, too: there is one of them at most.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use caracal_model::SharedMap;
+use caracal_model::net::{IfName, Prefix};
+use foldhash::{HashMap, HashSet};
+
+use super::ways::{SHARED, Way, way};
+use crate::actual::Actual;
+use crate::kernel_objects::{PlannedRoute, Route};
+use crate::ownership::Ownership;
+
+/// A [`Way`] of its own.
+type OwnWay = (IpAddr, IfName, Option<u32>);
+
+type Routes = SharedMap<Prefix, PlannedRoute>;
+
+/// Ways, the destinations that are reached by them, and their objects.
+#[derive(Debug, Default)]
+pub(super) struct Shares {
+    members: HashMap<OwnWay, BTreeSet<Prefix>>,
+    ids: HashMap<OwnWay, u32>,
+    /// Objects of ours that stand for no way, with the destinations whose routes led through them.
+    idle: BTreeMap<u32, BTreeSet<Prefix>>,
+}
+
+/// What a change of some destinations concerns.
+#[derive(Debug)]
+pub(super) struct Touched {
+    /// Those destinations, and those whose routes get or lose an object with theirs.
+    pub(super) prefixes: BTreeSet<Prefix>,
+    /// Ways of theirs that keep their object.
+    ids: HashMap<OwnWay, u32>,
+    /// Ways that have had no object and want one.
+    new: HashSet<OwnWay>,
+    /// Objects that stand for no way any more.
+    pub(super) idle: BTreeSet<u32>,
+}
+
+impl Touched {
+    /// The ways that keep their object.
+    pub(super) fn ids(&self) -> impl Iterator<Item = (Way<'_>, u32)> {
+        let ids = self.ids.iter();
+        ids.map(|((gateway, link, mtu), id)| ((*gateway, link, *mtu), *id))
+    }
+
+    /// True for a way that wants an object.
+    pub(super) fn is_new(&self, way: &Way<'_>) -> bool {
+        !self.new.is_empty() && self.new.contains(&own(*way))
+    }
+}
+
+/// What was decided about the objects that a change touched.
+#[derive(Debug)]
+pub(super) struct Decided {
+    ids: Vec<(OwnWay, u32)>,
+    idle: BTreeMap<u32, BTreeSet<Prefix>>,
+}
+
+impl Decided {
+    /// `there`: what was compared.
+    pub(super) fn new<'a>(
+        ids: impl Iterator<Item = (Way<'a>, u32)>,
+        idle: impl Iterator<Item = u32>,
+        there: &Actual,
+    ) -> Self {
+        let mut idle: BTreeMap<u32, BTreeSet<Prefix>> =
+            idle.map(|id| (id, BTreeSet::new())).collect();
+        for route in there.all_routes() {
+            if let Some(routes) = route.object().and_then(|id| idle.get_mut(&id)) {
+                routes.insert(route.prefix);
+            }
+        }
+        Self {
+            ids: ids.map(|(way, id)| (own(way), id)).collect(),
+            idle,
+        }
+    }
+}
+
+fn own((gateway, link, mtu): Way<'_>) -> OwnWay {
+    (gateway, link.clone(), mtu)
+}
+
+fn way_to(routes: &Routes, prefix: &Prefix) -> Option<OwnWay> {
+    way(&routes.get(prefix)?.route).map(own)
+}
+
+impl Shares {
+    /// Of a kernel that is as planned. `None` where more than the plan's own routes decides about
+    /// objects: a route of somebody else's leads through one of ours, or one is not as it should
+    /// be.
+    pub(super) fn of(routes: &Routes, actual: &Actual, ownership: &Ownership) -> Option<Self> {
+        let mut shares = Self::default();
+        for (prefix, planned) in routes {
+            if let Some(way) = way(&planned.route) {
+                let members = shares.members.entry(own(way)).or_default();
+                members.insert(*prefix);
+            }
+        }
+        let ours = |(id, object): (&u32, _)| ownership.object(*id, object).then_some(*id);
+        let ours: HashSet<u32> = actual.objects.iter().filter_map(ours).collect();
+        let mut stands_for: HashMap<u32, Way<'_>> = HashMap::default();
+        for there in actual.all_routes() {
+            let Some(id) = there.object().filter(|id| ours.contains(id)) else {
+                continue;
+            };
+            let is_that = |planned: &&Route| {
+                planned.key() == there.key()
+                    && planned.mtu == there.mtu
+                    && planned.protocol == there.protocol
+                    && there.tos == 0
+            };
+            let planned = routes.get(&there.prefix).map(|p| &p.route).filter(is_that);
+            let way = planned.and_then(way)?;
+            if *stands_for.entry(id).or_insert(way) != way {
+                return None;
+            }
+        }
+        for (id, way) in stands_for {
+            let hop = actual.objects.get(&id)?.hop.as_ref()?;
+            let leads_there = hop.gateway == Some(way.0) && hop.link == *way.1;
+            if !leads_there || shares.ids.insert(own(way), id).is_some() {
+                return None;
+            }
+        }
+        let has_object = |(way, members): (&OwnWay, &BTreeSet<Prefix>)| {
+            (members.len() >= SHARED) == shares.ids.contains_key(way)
+        };
+        if !shares.members.iter().all(has_object) {
+            return None;
+        }
+        let used: HashSet<u32> = shares.ids.values().copied().collect();
+        let idle = ours.difference(&used);
+        shares.idle = idle.map(|id| (*id, BTreeSet::new())).collect();
+        Some(shares)
+    }
+
+    /// Takes over what is planned for these destinations.
+    pub(super) fn follow(&mut self, keys: &BTreeSet<Prefix>, was: &Routes, is: &Routes) -> Touched {
+        let mut before: BTreeMap<OwnWay, usize> = BTreeMap::new();
+        let count = |shares: &Self, way: &OwnWay| shares.members.get(way).map_or(0, BTreeSet::len);
+        for prefix in keys {
+            let (old, new) = (way_to(was, prefix), way_to(is, prefix));
+            for way in old.iter().chain(&new) {
+                if !before.contains_key(way) {
+                    before.insert(way.clone(), count(self, way));
+                }
+            }
+            if old == new {
+                continue;
+            }
+            if let Some(members) = old.and_then(|way| self.members.get_mut(&way)) {
+                members.remove(prefix);
+            }
+            if let Some(way) = new {
+                self.members.entry(way).or_default().insert(*prefix);
+            }
+        }
+        let mut touched = Touched {
+            prefixes: keys.clone(),
+            ids: HashMap::default(),
+            new: HashSet::default(),
+            idle: self.idle.keys().copied().collect(),
+        };
+        for (way, before) in before {
+            let now = count(self, &way);
+            let turns = (before >= SHARED) != (now >= SHARED);
+            if turns {
+                touched
+                    .prefixes
+                    .extend(self.members.get(&way).into_iter().flatten());
+            }
+            if now == 0 {
+                self.members.remove(&way);
+            }
+            if now < SHARED {
+                touched.idle.extend(self.ids.remove(&way));
+            } else if turns {
+                touched.new.insert(way);
+            } else if let Some(id) = self.ids.get(&way) {
+                touched.ids.insert(way, *id);
+            }
+        }
+        for prefix in self.idle.values().flatten() {
+            touched.prefixes.insert(*prefix);
+            let way = way_to(is, prefix).filter(|way| !touched.new.contains(way));
+            if let Some((way, id)) = way.and_then(|way| self.ids.get_key_value(&way)) {
+                touched.ids.insert(way.clone(), *id);
+            }
+        }
+        touched
+    }
+
+    /// Takes over what was decided about objects.
+    pub(super) fn settle(&mut self, decided: Decided) {
+        self.ids.extend(decided.ids);
+        self.idle = decided.idle;
+    }
+}
