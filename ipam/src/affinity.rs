@@ -14,7 +14,7 @@ use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
 use crate::view::{self, IpamData, Known};
 
-/// Result of the request for a block.
+/// Result of giving a block back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AffinityOutcome {
     /// It was empty and is deleted.

@@ -8,7 +8,7 @@ use caracal_model::{HandleId, Key};
 
 use crate::error::{MAX_BLOCKS, Unreadable};
 use crate::step::{Input, Machine, Step};
-use crate::view::{self, IpamData, Known};
+use crate::view::{self, IpamData};
 
 /// An address that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,11 +48,7 @@ impl HandleAddresses {
             return Ok(Step::Done(Vec::new()));
         };
         let cidrs: Vec<Prefix> = known.value.block.keys().copied().take(MAX_BLOCKS).collect();
-        let unknown: Vec<Range> = cidrs
-            .iter()
-            .filter(|cidr| self.view.block(**cidr) == Known::Unknown)
-            .map(|cidr| view::key(&Key::Block(*cidr)))
-            .collect();
+        let unknown = self.view.unread_blocks(&cidrs);
         if !unknown.is_empty() {
             self.asked.clone_from(&unknown);
             return Ok(Step::Read(unknown));

@@ -293,11 +293,7 @@ impl ReleaseIps {
             .filter_map(|t| self.block_of(t.address))
             .collect();
         let cidrs: BTreeSet<Prefix> = cidrs.into_iter().take(MAX_BLOCKS).collect();
-        let unknown: Vec<Range> = cidrs
-            .iter()
-            .filter(|cidr| self.view.block(**cidr) == Known::Unknown)
-            .map(|cidr| view::key(&Key::Block(*cidr)))
-            .collect();
+        let unknown = self.view.unread_blocks(&cidrs);
         if !unknown.is_empty() {
             return Ok(self.read(unknown));
         }

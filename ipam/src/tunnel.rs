@@ -20,7 +20,7 @@ use crate::release::{ReleaseHandle, ReleaseIps};
 use crate::request::{AssignRequest, Target};
 use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
-use crate::view::{self, IpamData, Known};
+use crate::view::{self, IpamData};
 use crate::{handle, pools};
 
 /// A kind of tunnel device.
@@ -210,11 +210,7 @@ impl EnsureTunnel {
             current.filter(|a| qualifying.iter().any(|(_, p)| p.spec.prefix().contains(*a)));
         let handle = self.view.handles.get(&id).map(|h| &h.value);
         let wanted = self.blocks(current, handle);
-        let unknown: Vec<Range> = wanted
-            .iter()
-            .filter(|cidr| self.view.block(**cidr) == Known::Unknown)
-            .map(|cidr| view::key(&Key::Block(*cidr)))
-            .collect();
+        let unknown = self.view.unread_blocks(&wanted);
         if !unknown.is_empty() {
             return Ok(self.read(unknown));
         }

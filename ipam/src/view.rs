@@ -227,6 +227,18 @@ impl IpamData {
         }
     }
 
+    /// Ranges to read for those of `blocks` that were not read yet.
+    pub(crate) fn unread_blocks<'a>(
+        &self,
+        blocks: impl IntoIterator<Item = &'a Prefix>,
+    ) -> Vec<Range> {
+        blocks
+            .into_iter()
+            .filter(|cidr| self.block(**cidr) == Known::Unknown)
+            .map(|cidr| key(&Key::Block(*cidr)))
+            .collect()
+    }
+
     /// An owner's affinities of a family, in key order.
     #[must_use]
     pub fn affinities_of(

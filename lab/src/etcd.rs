@@ -11,10 +11,9 @@ use serde_json::json;
 use crate::lab::Lab;
 use crate::netns;
 use crate::plan::{Document, ETCD_PORT};
-use crate::process::{Running, SpawnError};
 use crate::program::{self, ProgramError};
-use crate::state::StateError;
-use crate::wait::{Timeout, scaled, wait_until};
+use crate::service::{Service, ServiceError};
+use crate::wait::{Timeout, scaled};
 
 /// The name of etcd among the lab's processes.
 pub(crate) const PROCESS: &str = "etcd";
@@ -26,26 +25,12 @@ const START: Duration = Duration::from_secs(120);
 /// Why etcd cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
-    /// It does not start.
+    /// It does not start or does not serve.
     #[error(transparent)]
-    Spawn(#[from] SpawnError),
+    Start(#[from] ServiceError),
     /// `etcd` or `etcdctl`.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// The lab's folder.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// It ended during its start.
-    #[error("etcd ended ({end}); the end of its log:\n{log}")]
-    Died {
-        /// How it ended.
-        end: String,
-        /// The last lines of its log.
-        log: String,
-    },
-    /// It does not serve, or does not end.
-    #[error(transparent)]
-    Timeout(#[from] Timeout),
 }
 
 impl Lab {
@@ -67,7 +52,7 @@ impl Lab {
         let advertised: Vec<_> = legs
             .map(|leg| format!("http://{}", SocketAddr::new(leg.address, ETCD_PORT)))
             .collect();
-        // The IPv6 wildcard hears both families.
+        // The IPv6 wildcard accepts both families.
         let has_ipv6 = self.topology.families().contains(&Family::Ipv6);
         let any = if has_ipv6 { "[::]" } else { "0.0.0.0" };
         program::require(&["etcd"]).map_err(ProgramError::from)?;
@@ -89,28 +74,20 @@ impl Lab {
                 "--logger=zap",
             ])
             .args(more);
-        let netns = self.layout.etcd_netns();
-        let running = Running::start(&netns, &mut command, &self.folder.log(PROCESS))?;
-        self.register(PROCESS, running)?;
-        let died = |end| EtcdError::Died {
-            end,
-            log: self.folder.log_tail(PROCESS, 15),
+        let service = Service {
+            process: PROCESS,
+            name: "etcd",
+            awaited: "etcd to be healthy",
+            deadline: START,
         };
-        let running = self
-            .running
-            .get_mut(PROCESS)
-            .expect("invariant: just registered");
-        let ready = wait_until(START, "etcd to be healthy", || {
-            if let Some(end) = running.ended() {
-                return Ok(Err(end));
-            }
-            match healthy(&netns, Duration::from_secs(5)) {
-                Ok(true) => Ok(Ok(())),
+        self.start_service(&service, &mut command, |netns| {
+            match healthy(netns, Duration::from_secs(5)) {
+                Ok(true) => Ok(()),
                 Ok(false) => Err("not healthy".to_owned()),
                 Err(e) => Err(e.to_string()),
             }
-        });
-        ready?.map_err(died)
+        })?;
+        Ok(())
     }
 
     /// Ends etcd with SIGTERM.

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use crate::lab::Lab;
 use crate::netns;
 use crate::plan::{API_PORT, ETCD_PORT, NODE_ACCOUNT};
-use crate::process::{Running, SpawnError};
 use crate::program::{self, ProgramError};
+use crate::service::{Service, ServiceError};
 use crate::state::StateError;
-use crate::wait::{Timeout, scaled, wait_until};
+use crate::wait::{Timeout, scaled};
 
 /// The name of the server among the lab's processes.
 const PROCESS: &str = "api-server";
@@ -36,26 +36,15 @@ pub enum KubernetesError {
         /// Where it was looked for.
         path: PathBuf,
     },
-    /// It does not start.
+    /// It does not start or does not serve.
     #[error(transparent)]
-    Spawn(#[from] SpawnError),
+    Start(#[from] ServiceError),
     /// `openssl` or `kubectl`.
     #[error(transparent)]
     Program(#[from] ProgramError),
     /// The lab's folder.
     #[error(transparent)]
     State(#[from] StateError),
-    /// It ended during its start.
-    #[error("the API server ended ({end}); the end of its log:\n{log}")]
-    Died {
-        /// How it ended.
-        end: String,
-        /// The last lines of its log.
-        log: String,
-    },
-    /// It does not serve, or does not end.
-    #[error(transparent)]
-    Timeout(#[from] Timeout),
 }
 
 /// Tokens of the lab, made anew for each.
@@ -169,32 +158,24 @@ impl Lab {
             .arg(folder.join("tokens.csv"))
             .arg("--objects")
             .arg(folder.join("objects.json"));
-        let netns = self.layout.etcd_netns();
-        let running = Running::start(&netns, &mut command, &self.folder.log(PROCESS))?;
-        self.register(PROCESS, running)?;
-        let died = |end| KubernetesError::Died {
-            end,
-            log: self.folder.log_tail(PROCESS, 15),
-        };
-        let running = self
-            .running
-            .get_mut(PROCESS)
-            .expect("invariant: just registered");
         // It listens once its first objects are made.
-        let ready = wait_until(START, "the API server to listen", || {
-            if let Some(end) = running.ended() {
-                return Ok(Err(end));
-            }
+        let service = Service {
+            process: PROCESS,
+            name: "the API server",
+            awaited: "the API server to listen",
+            deadline: START,
+        };
+        self.start_service(&service, &mut command, |netns| {
             let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), API_PORT);
             let patience = scaled(Duration::from_secs(5));
             let connect = || TcpStream::connect_timeout(&address, patience).map(drop);
-            match netns::run(&netns, connect) {
-                Ok(Ok(())) => Ok(Ok(())),
+            match netns::run(netns, connect) {
+                Ok(Ok(())) => Ok(()),
                 Ok(Err(e)) => Err(e.to_string()),
                 Err(e) => Err(e.to_string()),
             }
-        });
-        ready?.map_err(died)
+        })?;
+        Ok(())
     }
 
     /// Ends the API server with SIGKILL; what it has stored stays in etcd.

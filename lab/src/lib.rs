@@ -50,6 +50,7 @@ mod process;
 mod program;
 mod report;
 mod rootless;
+mod service;
 mod state;
 mod table;
 mod topology;
@@ -85,6 +86,7 @@ pub use program::{
     command as program_command, find as find_program, output as program_output,
     require as require_programs,
 };
+pub use service::ServiceError;
 pub use state::{Folder as LabFolder, PodState, StateError};
 pub use table::render as render_table;
 pub use topology::{NodeKind, Topology, TopologyError};
