@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::attrs::Origin;
 use crate::types::Asn;
 
-/// What the decision process looks at in one path. Only eligible paths get here: accepted by
-/// policy, free of loops, next hop resolvable.
+/// Attributes of one path that the decision process compares (RFC 4271 §9.1.2.2). Only eligible
+/// paths get here: accepted by policy, free of loops, next hop resolvable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     /// The interface to the next hop has no carrier: a last resort.
@@ -105,8 +105,8 @@ impl fmt::Display for BestPathReason {
 }
 
 impl Candidate {
-    /// What makes a path better than another one where MED counts between all paths: lower is
-    /// better. It is no order of the decision process, in which MED counts within an AS.
+    /// Sort key of a path where MED counts between all paths: lower is better. It is no order of
+    /// the decision process, in which MED counts within an AS.
     pub(super) fn rank(&self) -> impl Ord + use<> {
         (
             (self.no_carrier, self.long_lived_stale, !self.local),

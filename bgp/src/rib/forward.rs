@@ -68,9 +68,9 @@ pub(super) fn attributes(route: &Origination) -> PathAttrs {
     attrs
 }
 
-/// What is announced for a route that somebody else wrote into the forwarding table; `None`: the
-/// filter rejects it. Actions set its attributes, but for the AS path, which is empty on a route of
-/// ours.
+/// Attributes of the announcement for a route that another program wrote into the forwarding table;
+/// `None`: the filter rejects it. Actions set its attributes, but for the AS path, which is empty
+/// on a route of ours.
 #[must_use]
 pub fn redistribute(
     filter: Option<&Filter>,

@@ -169,8 +169,8 @@ impl ImportRules<'_> {
         }
     }
 
-    /// What becomes of every route with these attributes, whatever its prefix; `None`: policy has
-    /// to look at each.
+    /// Import result that holds for every prefix with these attributes; `None`: policy has to look
+    /// at each prefix.
     pub(super) fn import_any(&self, received: &PathAttrs) -> Option<Imported> {
         match self.forbids(received) {
             Some(refusal) => Some(Err(refusal)),
@@ -189,7 +189,7 @@ impl ImportRules<'_> {
             .unwrap_or_else(|| self.filter(prefix, received, interner))
     }
 
-    /// What policy makes of a route that the protocol does not forbid.
+    /// Runs the import policy over a route that the protocol does not forbid.
     pub(super) fn filter(
         &self,
         prefix: Prefix,

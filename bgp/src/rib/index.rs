@@ -87,7 +87,7 @@ impl Part {
         let Some(mut hole) = self.seek(hash, |seen| seen == id) else {
             return false;
         };
-        // What follows without a gap moves up, unless that would put it before its home.
+        // Entries that follow without a gap move up, unless that would put one before its home.
         let mut at = hole;
         loop {
             at = self.next(at);
@@ -223,7 +223,7 @@ mod tests {
         n.wrapping_mul(0x9e37_79b1)
     }
 
-    /// What one insertion may have to copy is bounded, whatever the number of handles.
+    /// One insertion copies a bounded number of entries, whatever the number of handles.
     #[test]
     fn no_part_becomes_long() {
         let mut index = Index::default();

@@ -74,7 +74,7 @@ impl Drops {
     }
 }
 
-/// What a job does to each destination.
+/// Work of a job on each destination.
 #[derive(Debug)]
 pub(super) enum Kind {
     /// The session of these peers is over, and nothing of theirs is kept.
@@ -474,8 +474,7 @@ impl Rib {
         self.jobs.has(|kind| kind.judges(id))
     }
 
-    /// What the jobs that are queued will yet drop of a peer's stale paths; and whether more may
-    /// become stale.
+    /// Stale paths of a peer that queued jobs will drop; and whether more may become stale.
     fn drops_ahead(&self, id: PeerId) -> (Drops, bool) {
         let (mut ahead, mut more) = (Drops::default(), false);
         for job in &self.jobs.list {

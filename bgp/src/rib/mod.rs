@@ -114,16 +114,16 @@ pub struct RibOptions {
     pub open: OpenRanges,
     /// The networks of this machine at the start.
     pub local: LocalNetworks,
-    /// Who may announce what at the start.
+    /// Initial data of the origin check.
     pub origins: origin::Update,
 }
 
-/// What a call changed.
+/// Result of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Prefixes whose best path or ECMP set is another one; ask [`Rib::learned`].
     pub prefixes: Vec<Prefix>,
-    /// What goes to peers, in this order.
+    /// Updates for peers, in this order.
     pub out: Vec<Outbound>,
 }
 
@@ -229,7 +229,7 @@ pub struct Rib {
     jobs: Jobs,
     /// Places that a call looks at itself before it leaves the rest to [`Rib::work`].
     inline: usize,
-    /// What we originate, as far as the table does not have it yet.
+    /// Own routes that the table does not have yet.
     own: OwnRoutes,
     /// Paths to what we originate.
     local_paths: usize,

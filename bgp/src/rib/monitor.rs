@@ -1,5 +1,5 @@
-//! What a monitoring station is sent of Adj-RIB-In (RFC 7854 §5): the paths that have changed, and
-//! all of them piece by piece.
+//! Adj-RIB-In for a monitoring station (RFC 7854 §5): the paths that have changed, and all of them
+//! piece by piece.
 //!
 //! Only names of paths are noted, and only while somebody monitors: a path that changes twice
 //! before anybody asks is told once, as it is then. A station forgets a peer that goes down, so
@@ -95,7 +95,7 @@ impl Rib {
             let shown = dest.paths().iter().filter(|path| self.is_shown(path));
             paths.extend(shown.map(|path| self.monitored(dest, path)));
         }
-        // What has the same attributes stands together, for few messages.
+        // Paths with the same attributes stand together, for few messages.
         paths.sort_by_key(|path| {
             let set = path.received.map_or(0, |set| Arc::as_ptr(set) as usize);
             (path.name.peer, path.name.prefix.family(), set)

@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 pub(super) use self::graph::Node;
 use super::families::slot;
 
-/// What a step through a route of our own adds to the interior cost: a next hop on a link is nearer
-/// than one behind a router that BGP told of.
+/// Interior cost of each recursion through a BGP route: a next hop on a link is nearer than one
+/// behind a router learned from BGP.
 const STEP_COST: u32 = 1024;
 
 /// Unused next hops that are kept before they are swept.
@@ -105,7 +105,7 @@ impl fmt::Display for ResolvedNextHop {
     }
 }
 
-/// What the decision process wants to know of a next hop.
+/// Cost of a next hop for the decision process (RFC 4271 §9.1.2.2 e).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cost {
     pub(super) metric: u32,
@@ -121,7 +121,7 @@ impl From<&ResolvedNextHop> for Cost {
     }
 }
 
-/// What is known of a next hop; nothing when it cannot be reached.
+/// Resolution of a next hop; empty when it cannot be reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Resolution {
     resolved: Option<ResolvedNextHop>,
@@ -163,7 +163,7 @@ struct Entry {
     born: u64,
 }
 
-/// What is another for a next hop.
+/// Change of a next hop's resolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Moved {
     pub(super) cost: bool,

@@ -58,7 +58,7 @@ pub(super) fn in_order<'a>(
     let mut decision = Decision::default();
     let mut ordered = Vec::with_capacity(left.len());
     if left.len() > DECIDED {
-        // So many are put in order by one look at each, after the best: MED then counts between
+        // These paths are ordered by one comparison each, after the best: MED then counts between
         // all of them.
         let candidates: Vec<_> = left
             .iter()

@@ -1,7 +1,7 @@
 //! Routes of our own: a configuration may bring any number of them, so that they come into the
 //! table, and go, a slice at a time.
 //!
-//! What is queued is the prefix: when its turn comes, the configuration of that moment counts.
+//! The queue holds prefixes: when the turn of one comes, the configuration of that moment counts.
 
 use std::collections::VecDeque;
 

@@ -210,7 +210,7 @@ mod tests {
         u64::from(*n).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// What one insertion may have to copy is bounded, whatever the number of entries.
+    /// One insertion copies a bounded number of entries, whatever their total.
     #[test]
     fn no_part_becomes_long_and_every_entry_is_found() {
         let mut table = Parted::default();

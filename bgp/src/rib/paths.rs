@@ -155,7 +155,7 @@ impl Rib {
         }
     }
 
-    /// What follows when a path has been taken out.
+    /// Follows up the removal of a path.
     fn path_removed(&mut self, id: DestId, prefix: Prefix, old: &Path) {
         let peer = old.peer;
         self.note_path(id, peer);

@@ -17,7 +17,7 @@ impl Rib {
     pub fn route_refresh(&mut self, now: Instant, name: &PeerName, family: Family) -> Changes {
         if let Some(peer) = self.peers.id(name)
             && self.membership(peer).is_some()
-            // What is not advertised yet will be anyway, before End-of-RIB.
+            // Routes that are not advertised yet will be anyway, before End-of-RIB.
             && !self.restart_dump(peer, family)
         {
             let session = self.session(name);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{PeerId, Rib};
 use crate::types::PeerName;
 
-/// What speaks against the removal of sessions. Empty: no route would be lost.
+/// Routes that would be lost if sessions were removed. Empty: no route would be lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovalImpact {
     /// Peers that stay and have not sent End-of-RIB yet (RFC 4724 §2), by name.

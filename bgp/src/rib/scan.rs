@@ -6,7 +6,7 @@
 //! prefix belong together; the answer as a whole is no snapshot: a prefix that comes after its
 //! slot was passed is not in it, one that goes is left out.
 //!
-//! What is expensive, to print attributes, is done by whoever asks: a record shares them with the
+//! The expensive part, printing attributes, is done by the caller: a record shares them with the
 //! table.
 
 use std::ops::Range;
@@ -88,9 +88,9 @@ pub struct RouteRecord {
     pub stale: bool,
     /// How the next hop is reached, where that is tracked.
     pub way: Option<ResolvedNextHop>,
-    /// What the origin check says of it, where it says anything.
+    /// Result of the origin check, where there is one.
     pub origin_check: Option<String>,
-    /// What became of it; `None` in an Adj-RIB-Out.
+    /// Result of import and decision; `None` in an Adj-RIB-Out.
     pub status: Option<PathStatus>,
 }
 
@@ -324,7 +324,7 @@ impl Rib {
     }
 }
 
-/// What is advertised to a member about a destination.
+/// Records of the advertisements to a member about a destination.
 fn sent_records(
     prefix: Prefix,
     id: DestId,

@@ -48,7 +48,7 @@ pub struct Screened {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OriginStatus {
-    /// What follows from a verdict.
+    /// Action on the verdicts.
     pub mode: Mode,
     /// The data may be out of date.
     pub stale: bool,
@@ -131,7 +131,7 @@ impl Screen {
         }
     }
 
-    /// What the origin check says of a route; `None`: it is not checked.
+    /// Result of the origin check of a route as text; `None`: it is not checked.
     pub(super) fn origin(&self, prefix: &Prefix, received: &PathAttrs) -> Option<String> {
         match self.origins.check(prefix, received) {
             Verdict::Unchecked => None,
@@ -356,8 +356,7 @@ impl Rib {
         }
     }
 
-    /// What becomes of a received route: what the protocol forbids, what its prefix forbids, and
-    /// policy.
+    /// Imports a received route: checks of the protocol, of its prefix, and policy.
     pub(super) fn import(
         &mut self,
         from: PeerId,

@@ -1,4 +1,4 @@
-//! What the table needs to know about an established session.
+//! Facts about an established session that the table needs.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub struct SessionInfo {
     pub remote_address: IpAddr,
     /// The peer's graceful restart capability; `None` when either side did not send one.
     pub graceful_restart: Option<RemoteRestart>,
-    /// What else was negotiated.
+    /// Negotiated options.
     #[serde(default)]
     pub options: SessionOptions,
     /// Capabilities in use, in the field's words, for people: `4-octet AS`, `route refresh`, …
@@ -30,9 +30,9 @@ pub struct SessionInfo {
 }
 
 impl SessionInfo {
-    /// What we say for ourselves as the NEXT_HOP of a family: as configured; our end of the session
-    /// in its own family, and in IPv4 also over IPv6 where the peer knows RFC 8950; else an address
-    /// of the same interface. `None`: there is none, and routes that need it are not announced.
+    /// Our own NEXT_HOP for a family: as configured; our end of the session in its own family, and
+    /// in IPv4 also over IPv6 where the peer knows RFC 8950; else an address of the same interface.
+    /// `None`: there is none, and routes that need it are not announced.
     #[must_use]
     pub fn own_next_hop(&self, configured: OwnNextHops, family: Family) -> Option<IpAddr> {
         let over_ipv6 = self.options.extended_next_hop && family == Family::Ipv4;
@@ -52,7 +52,7 @@ impl SessionInfo {
     }
 }
 
-/// What a session can do beyond the plainest one.
+/// Options of a session beyond plain RFC 4271.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SessionOptions {

@@ -100,7 +100,7 @@ impl Staleness {
     }
 }
 
-/// What a decision made of a path.
+/// Rank of a path after a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rank {
     /// Not in use.
@@ -317,7 +317,7 @@ pub(super) struct Table {
     lens: [[u64; 3]; 2],
 }
 
-/// What is in a free slot of a chunk that has memory.
+/// Content of a free slot of a chunk that has memory.
 fn empty() -> Dest {
     Dest {
         prefix: Prefix::v4(std::net::Ipv4Addr::UNSPECIFIED, 0),

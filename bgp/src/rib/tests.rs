@@ -112,7 +112,7 @@ struct Net {
     rib: Rib,
     now: Instant,
     config: SpeakerConfig,
-    /// What each peer knows from us.
+    /// Routes advertised to each peer.
     told: BTreeMap<PeerId, AdjRibOut>,
     /// The same for peers that take several paths.
     told_paths: BTreeMap<PeerId, BTreeMap<(Prefix, u32), Arc<PathAttrs>>>,
@@ -122,11 +122,11 @@ struct Net {
     refreshes: Vec<(PeerId, Family)>,
     /// Words about too many prefixes.
     notices: Vec<Outbound>,
-    /// What the forwarding side knows.
+    /// Routes published to the forwarding side.
     fib: BTreeMap<Prefix, LearnedRoute>,
     /// Work is done in slices: a withdrawal may come before what it withdraws has been told.
     in_slices: bool,
-    /// What a monitoring station knows.
+    /// Routes sent to a monitoring station.
     station: BTreeMap<PathName, monitor::Views>,
 }
 
@@ -325,7 +325,7 @@ impl Net {
         self.mirror(changes);
     }
 
-    /// What a peer knows from us.
+    /// Routes advertised to a peer.
     fn told(&self, n: u8) -> AdjRibOut {
         let id = self.rib.peer_id(&name(n)).unwrap();
         self.told.get(&id).cloned().unwrap_or_default()

@@ -93,7 +93,7 @@ impl From<&PathAttrs> for AttrsInfo {
     }
 }
 
-/// What became of a path.
+/// Result of import and decision for a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "kebab-case")]
 pub enum PathStatus {
@@ -176,14 +176,14 @@ pub struct RouteInfo {
     /// How the next hop is reached, where that is tracked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub way: Option<ResolvedNextHop>,
-    /// What the origin check says of it, where it says anything.
+    /// Result of the origin check, where there is one.
     #[serde(
         default,
         rename = "originCheck",
         skip_serializing_if = "Option::is_none"
     )]
     pub origin_check: Option<String>,
-    /// What became of it.
+    /// Result of import and decision.
     #[serde(flatten)]
     pub status: PathStatus,
 }
@@ -220,9 +220,9 @@ pub struct Explanation {
     pub prefix: Option<Prefix>,
     /// All paths, the best first.
     pub paths: Vec<RouteInfo>,
-    /// What goes to each established peer, by name.
+    /// Advertisement to each established peer, by name.
     pub advertised: Vec<(PeerName, Advertisement)>,
-    /// What goes to the forwarding table.
+    /// Route in the forwarding table.
     pub learned: Option<LearnedRoute>,
 }
 

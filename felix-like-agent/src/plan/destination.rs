@@ -1,4 +1,4 @@
-//! What is planned for one destination.
+//! Plan of one destination.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use caracal_model::resource::Mac;
 use crate::kernel_objects::{NeighbourKey, PlannedRoute, Route, RouteKind};
 use crate::problem::problem;
 
-/// What is planned for one destination.
+/// Plan of one destination.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Destination {
     /// The route: of several the one of the smallest kind, of those the first (AGENT-1).
@@ -25,7 +25,7 @@ pub(super) struct Destination {
     pub(super) vteps: Vec<IpAddr>,
 }
 
-/// What is wrong with a destination.
+/// Fault of a destination.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum RouteWarning {
     Problem(Problem),

@@ -1,8 +1,8 @@
-//! What no route and no device address of the datastore may cover: etcd's endpoints in use,
-//! addresses of nodes, subnets of this node's interfaces. One wrong key would cut the node off from
-//! where the right one is read.
+//! Addresses that no route and no device address of the datastore may cover: etcd's endpoints in
+//! use, addresses of nodes, subnets of this node's interfaces. One wrong key would cut the node off
+//! from where the right one is read.
 //!
-//! What lies *inside* a subnet of ours is allowed within a pool: pools that are part of the
+//! Prefixes *inside* a subnet of ours are allowed within a pool: pools that are part of the
 //! machines' subnet are in use.
 
 use std::net::IpAddr;
@@ -15,14 +15,14 @@ use super::destination::Destination;
 use super::{PlanInputs, Planner, nat};
 use crate::ownership::is_tunnel_device;
 
-/// Whose an address is.
+/// Owner of an address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Holder {
     Etcd,
     Node(NodeName),
 }
 
-/// What is guarded, in the order of the addresses.
+/// Guarded addresses, in their order.
 #[derive(Debug)]
 pub(super) struct Guarded {
     addresses: Vec<(IpAddr, Holder)>,
@@ -71,7 +71,7 @@ impl Guarded {
         first.is_some_and(|(address, _)| prefix.contains(*address))
     }
 
-    /// What of it a prefix covers, in words. `pooled`: a pool covers the prefix.
+    /// First guarded address that a prefix covers, as text. `pooled`: a pool covers the prefix.
     pub(super) fn covered_by(&self, prefix: &Prefix, pooled: bool) -> Option<String> {
         let from = self
             .addresses

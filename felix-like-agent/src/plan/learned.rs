@@ -63,7 +63,7 @@ fn refused(on: &Planner<'_>, to: &mut Destination, prefix: Prefix, learned: &Lea
         to.skip("an address of this node");
         return true;
     }
-    // What the datastore of another node says comes by BGP, too.
+    // A wrong block of the datastore also arrives by BGP, announced by another node.
     let pooled = on.pools.covering(&prefix).is_some();
     if pooled && on.would_cut(to, prefix, "the learned route to", || prefix.to_string()) {
         return true;

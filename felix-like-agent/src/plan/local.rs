@@ -1,4 +1,4 @@
-//! What belongs to this node alone: blackholes for own blocks, routes, neighbours and sysctls of
+//! Plan of this node's own objects: blackholes for own blocks, routes, neighbours and sysctls of
 //! local workloads, forwarding.
 
 use caracal_model::Key;

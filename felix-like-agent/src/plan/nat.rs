@@ -79,9 +79,9 @@ fn family(planner: &Planner<'_>, family: Family) -> FamilyRules {
     rules
 }
 
-/// Who may send tunnel packets: all nodes by all of their addresses, and whom FelixConfiguration
-/// names. Only for the kinds of tunnel that this node has; those of others on this machine are not
-/// ours to judge.
+/// Sources that may send tunnel packets: all nodes by all of their addresses, and those that
+/// FelixConfiguration names. Only for the kinds of tunnel that this node has; those of others on
+/// this machine are not ours to judge.
 fn senders(planner: &Planner<'_>, family: Family) -> Option<Senders> {
     let inputs = planner.inputs;
     let mut senders = Senders::default();

@@ -1,4 +1,4 @@
-//! What narrow paths change in a plan: the routes that lead over them get an MTU, and new workloads
+//! Effect of narrow paths on a plan: the routes that lead over them get an MTU, and new workloads
 //! one that fits all paths. Nothing at all where every path carries what the interface sends.
 //!
 //! A route's MTU is what makes running workloads find out: the kernel answers what is too large

@@ -7,8 +7,8 @@ use caracal_model::resource::EncapMode;
 
 use crate::settings::Settings;
 
-/// What a plan needs of a pool. LoadBalancer-only pools make no routes and are left out; disabled
-/// ones are not, their blocks live on.
+/// Facts of a pool that a plan needs. LoadBalancer-only pools make no routes and are left out;
+/// disabled ones are not, their blocks live on.
 #[derive(Clone, Debug)]
 pub(super) struct Pool {
     pub(super) name: PoolName,

@@ -44,7 +44,7 @@ pub(super) fn addresses<'a>(inputs: &PlanInputs<'a>) -> Addresses<'a> {
             add(*address, node, "no pool covers this workload");
         }
     }
-    // What a node sends to pods itself comes from its tunnel's address, and the answer has to find
+    // Packets of a node itself to pods come from its tunnel's address, and the answer has to find
     // it.
     for (name, node) in inputs
         .snapshot

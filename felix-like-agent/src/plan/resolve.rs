@@ -23,7 +23,7 @@ use crate::underlay::{self, Underlay};
 pub struct HostRoutes {
     /// Longest prefix first, then lowest metric.
     routes: Arc<Vec<(Prefix, u32, NextHop)>>,
-    /// What the paths to other nodes carry.
+    /// Path MTUs to other nodes.
     paths: Arc<PathMtus>,
 }
 

@@ -153,7 +153,7 @@ const OWN: &str = "blackhole: 10.244.0.0/26 blackhole metric 1000000";
 #[test]
 fn vxlan_comes_from_the_datastore() {
     let mut world = World::new(r#","vxlanMode":"Always""#);
-    // What BGP says of it does not count.
+    // A BGP route to it does not count.
     world.learn("10.244.1.0/26", "10.0.0.2");
     assert_eq!(
         world.routes(),

@@ -9,7 +9,7 @@ use crate::types::PeerName;
 /// How far a piece of long work is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// What the job does.
+    /// Description of the job.
     pub what: String,
     /// For which peer, if for one.
     pub peer: Option<PeerName>,

@@ -1,4 +1,4 @@
-//! What jobs do to destinations, a slice at a time.
+//! Runs jobs over destinations, a slice at a time.
 
 use caracal_model::net::Family;
 
@@ -194,8 +194,8 @@ impl Rib {
             return;
         };
         let dest = self.table.get(id);
-        // What it has been told already it has been told by a decision, and is told what becomes of
-        // it by the next.
+        // Destinations advertised already were advertised by a decision; the next decision updates
+        // them.
         if !filled.has_advertised(id) {
             let (all, best);
             let paths = if filled.key.paths_of(dest.prefix.family()).is_some() {

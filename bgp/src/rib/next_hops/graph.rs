@@ -22,7 +22,7 @@ use super::{Cost, ResolvedNextHop};
 use crate::attrs::Origin;
 use crate::rib::decision::{Candidate, Decision};
 
-/// What a path is compared by before its next hop has a say: lower is better.
+/// Criteria that come before the next hop's cost in the comparison: lower is better.
 type Rank = (bool, u32, usize, Origin);
 
 /// A path to a destination.

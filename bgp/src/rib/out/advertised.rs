@@ -1,4 +1,4 @@
-//! What is advertised: attributes and their source, and which members of a group see it.
+//! Advertisements: attributes and their source, and which members of a group see them.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -71,7 +71,7 @@ impl Member {
     }
 }
 
-/// What is advertised to a group about a prefix.
+/// Advertisement of a prefix to a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::rib) struct Advertised {
     attrs: Arc<PathAttrs>,
@@ -92,7 +92,7 @@ impl Advertised {
         self.source
     }
 
-    /// What decides to which members it is advertised.
+    /// Source and next hop, which decide which members get it.
     pub(in crate::rib) fn class(&self) -> (PeerId, Option<IpAddr>) {
         (self.source, self.attrs.next_hop)
     }
@@ -114,7 +114,7 @@ impl Advertised {
         }
     }
 
-    /// What is kept of it when another path is advertised.
+    /// Summary that is kept when another path is advertised.
     pub(super) fn before(&self, after: Option<&Self>) -> Before {
         Before {
             source: self.source,
@@ -128,9 +128,9 @@ impl Advertised {
     }
 }
 
-/// What was advertised to a group about a prefix before a change: from whom it was hidden, and
-/// whether the attributes are still the same. To hold on to the attributes would cost two atomic
-/// operations for each route that is withdrawn.
+/// Advertisement of a prefix to a group before a change: members that did not get it, and whether
+/// the attributes are still the same. To hold on to the attributes would cost two atomic operations
+/// for each route that is withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::rib) struct Before {
     pub(in crate::rib) source: PeerId,

@@ -101,7 +101,7 @@ impl Group {
         self.one.get(id.index()).is_some() || !self.several.get(id.index()).is_empty()
     }
 
-    /// What is advertised to a member about a destination, the best path first.
+    /// Advertisements of a destination to a member, the best path first.
     pub(in crate::rib) fn advertised<'a>(
         &'a self,
         id: DestId,
@@ -119,8 +119,7 @@ impl Group {
         self.one.get(id.index())?.visible_to(member).err()
     }
 
-    /// What a peer is to be told about a destination that was a member of `self` and is now one of
-    /// `other`.
+    /// Changes for a peer that moves from group `self` to group `other`, for one destination.
     pub(in crate::rib) fn difference(
         &self,
         id: DestId,
@@ -161,14 +160,14 @@ impl Group {
     }
 }
 
-/// What is advertised to a group of one destination, by path identifier.
+/// Advertisements of one destination to a group, by path identifier.
 struct DestPaths<'a> {
     one: Option<&'a Advertised>,
     several: ByPathId<'a>,
 }
 
 impl<'a> DestPaths<'a> {
-    /// What is advertised to a member of a path.
+    /// Attributes of a path as advertised to a member.
     fn get(&self, path_id: Option<PathId>, member: &Member) -> Option<&'a Arc<PathAttrs>> {
         let sent = match path_id {
             None => self.one,

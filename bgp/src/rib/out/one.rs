@@ -26,7 +26,7 @@ impl Handle {
     }
 }
 
-/// What is advertised of each destination.
+/// Advertisement of each destination.
 #[derive(Debug, Default)]
 pub(super) struct AdvertisedRoutes {
     /// By the destination's handle.
@@ -43,7 +43,7 @@ pub(super) struct AdvertisedRoutes {
 }
 
 impl AdvertisedRoutes {
-    /// What is advertised of a destination.
+    /// Advertisement of a destination.
     pub(super) fn get(&self, dest: usize) -> Option<&Advertised> {
         let handle = self.routes.get(dest).copied().flatten()?;
         self.pairs[handle.index()].as_ref()
@@ -61,7 +61,7 @@ impl AdvertisedRoutes {
         count.finish()
     }
 
-    /// What is advertised, of each destination.
+    /// Advertisements of all destinations.
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = Option<&Advertised>> {
         (0..self.routes.len()).map(|dest| self.get(dest))

@@ -16,7 +16,7 @@ use super::change::{GroupRoute, GroupUpdate};
 use crate::attrs::PathAttrs;
 use crate::rib::peer_id::PeerId;
 
-/// What is advertised to a member about the prefixes of a bucket.
+/// Update of a bucket's prefixes for a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberUpdate<'a> {
     /// Nothing changes for it.
@@ -30,7 +30,7 @@ pub enum MemberUpdate<'a> {
 /// Changes that mean the same to each member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// What changed.
+    /// Prefixes that changed.
     pub prefixes: Vec<Prefix>,
     /// The attributes afterwards; `None`: there is no route any more.
     attrs: Option<Arc<PathAttrs>>,
@@ -90,13 +90,13 @@ impl HiddenFrom {
 }
 
 impl Bucket {
-    /// What is advertised to the members that are no exception.
+    /// Update for the members that are no exception.
     #[must_use]
     pub fn common_update(&self) -> MemberUpdate<'_> {
         self.update_of(None)
     }
 
-    /// What is advertised to a member.
+    /// Update for a member.
     #[must_use]
     pub fn update_for(&self, member: &Member) -> MemberUpdate<'_> {
         self.update_of(Some(member))

@@ -119,8 +119,8 @@ impl GroupKey {
             ..
         } = route;
         let family = prefix.family();
-        // What was allowed once is allowed again; only filters look at the prefix. NEXT_HOP depends
-        // on the family, so the cache holds for one.
+        // A cached result holds for further prefixes; only filters look at the prefix. NEXT_HOP
+        // depends on the family, so the cache holds for one.
         let same_family = cache.family == Some(family);
         if self.filters.is_empty()
             && same_family
@@ -232,7 +232,7 @@ impl GroupKey {
         base
     }
 
-    /// What the protocol demands after policy.
+    /// Sets the attributes that the protocol demands after policy.
     fn finish(&self, mut attrs: PathAttrs, route: ExportRoute<'_>) -> Result<PathAttrs, Withheld> {
         let ExportRoute { prefix, source, .. } = route;
         let next_hop = self.next_hop(&attrs, prefix.family(), source)?;

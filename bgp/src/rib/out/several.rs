@@ -13,7 +13,7 @@ use crate::rib::peer_id::PeerId;
 /// A list of so many paths is searched from its beginning.
 const FEW: usize = 128;
 
-/// What is advertised of the paths to one destination, by path identifier.
+/// Advertisements of the paths to one destination, by path identifier.
 pub(super) enum ByPathId<'a> {
     Few(&'a [(PathId, Advertised)]),
     Many(HashMap<PathId, &'a Advertised>),
@@ -51,7 +51,7 @@ pub(super) struct AdvertisedPaths {
 }
 
 impl AdvertisedPaths {
-    /// What is advertised of a destination, the best path first.
+    /// Advertisements of a destination, the best path first.
     pub(super) fn get(&self, dest: usize) -> &[(PathId, Advertised)] {
         self.by_dest.get(&dest).map_or(&[], Vec::as_slice)
     }

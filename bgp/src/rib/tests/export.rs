@@ -395,7 +395,7 @@ fn rfc4760_3_routes_of_the_other_family_go_with_an_own_next_hop() {
             };
             assert_eq!(told(&config, None), None, "{n} {prefix}");
             assert_eq!(told(&config, Some(beside)), Some(beside), "{n} {prefix}");
-            // What somebody has written down counts before what was found.
+            // A configured next hop comes before one that was found.
             if prefix == v6 {
                 let peers = config.peers.values_mut();
                 peers.for_each(|peer| peer.own_next_hops.set(configured));

@@ -203,7 +203,7 @@ fn rfc9494_4_6_in_a_partial_deployment_internal_peers_hear_of_a_last_resort() {
     assert!(net.told(5).is_empty(), "never another AS");
     net.check();
 
-    // What filters set does not count for a stale route, and does for a fresh one.
+    // LOCAL_PREF of filters does not count for a stale route, and does for a fresh one.
     net.reconfigure(|config| {
         let term = crate::policy::Term {
             conditions: vec![],

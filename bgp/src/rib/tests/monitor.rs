@@ -1,4 +1,4 @@
-//! What a monitoring station is told of Adj-RIB-In (RFC 7854 §5). Every other test here has a
+//! Messages to a monitoring station about Adj-RIB-In (RFC 7854 §5). Every other test here has a
 //! station, too: what it has been told must be what is there.
 
 use super::*;

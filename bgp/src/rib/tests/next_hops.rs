@@ -163,7 +163,7 @@ fn rfc4271_9_1_2_1_mutually_recursive_routes_are_not_resolved() {
     );
 }
 
-/// What cannot win harms nobody: the other side of the circle is used.
+/// A path that cannot win has no effect: the other side of the circle is used.
 #[test]
 fn a_worse_path_that_would_close_a_circle_takes_nothing_away() {
     let mut net = with_underlay(subnet());
@@ -279,7 +279,7 @@ fn a_long_chain_is_resolved() {
     assert_eq!(leads(&net, "172.16.0.1/32"), "172.16.0.2 → 10.0.0.2 eth0");
 }
 
-/// What can happen: prefixes that contain each other's next hops, and an underlay with holes.
+/// Events: prefixes that contain each other's next hops, and an underlay with holes.
 #[derive(Clone, Debug)]
 enum Event {
     Announce(u8, usize, usize, u32),
@@ -388,7 +388,7 @@ fn happen(net: &mut Net, event: &Event, sliced: bool) {
     }
 }
 
-/// What is left of a history.
+/// State at the end of a history.
 #[derive(Default)]
 struct Left {
     paths: BTreeMap<(u8, usize), Event>,

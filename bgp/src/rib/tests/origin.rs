@@ -1,4 +1,4 @@
-//! Who may announce what, in a table that follows the data.
+//! The origin check in a table that follows the data.
 
 use super::*;
 use crate::origin::{Identity, Mode, Owner, Range, Rules, Update as Origins};

@@ -6,7 +6,7 @@ use super::*;
 use crate::policy::{Action, Condition, Filter, PrefixPattern, Term, Verdict};
 use crate::types::{ClusterId, Community};
 
-/// What can happen. Peers are 2 to 6, prefixes 0 to 3.
+/// Events of a sequence. Peers are 2 to 6, prefixes 0 to 3.
 #[derive(Clone, Debug)]
 enum Event {
     Up(u8),

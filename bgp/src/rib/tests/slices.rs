@@ -113,7 +113,7 @@ fn begin(net: &mut Net, what: impl FnOnce(&mut Net) -> Changes) {
     assert!(said(&changes) <= bound, "{} at once", said(&changes));
     net.mirror(changes);
     assert!(net.rib.has_work(), "all of it was done at once");
-    // So much is left in each case: the table without the first slice.
+    // Steps left in each case: the table without the first slice.
     finish(net, (MANY as usize - inline) / STEP);
     net.check();
 }
@@ -357,7 +357,7 @@ fn of_very_many_paths_to_one_prefix_each_slice_looks_at_some() {
     });
 }
 
-/// Who asks for the table, writes it to a file, or monitors it, looks at a piece of it at a time.
+/// Queries, dumps and monitoring stations read a piece of the table at a time.
 #[test]
 fn a_question_a_dump_and_a_station_look_at_a_piece_at_a_time() {
     let net = large();
@@ -395,7 +395,7 @@ fn a_question_a_dump_and_a_station_look_at_a_piece_at_a_time() {
         (monitored, at) = (monitored + paths.len(), next);
     }
     assert_eq!(monitored, MANY as usize);
-    // What is asked in passing depends on the peers, not on the routes.
+    // The cost of these queries depends on the peers, not on the routes.
     watched("counts", 1, || (rib.counts(), rib.all_peer_counts()));
 }
 
@@ -425,7 +425,7 @@ fn a_peer_that_is_gone_has_no_say_while_its_routes_are_on_their_way_out() {
         },
     );
     assert_eq!(net.fib[&last].peer, name(3));
-    // Who does not wait has the rest done first.
+    // A call that does not wait finishes the rest first.
     net.up_with(2, long_lived(2));
     assert!(!net.rib.is_busy(&name(2)));
     let again = Update {

@@ -82,7 +82,7 @@ impl Reconciler {
                 sysctl::write(path, value).map_err(|error| error.to_string())
             }
             Op::PutNat(nat) => {
-                // What failed has to be read again.
+                // State after a failed write is unknown and has to be read again.
                 self.nat_seen = None;
                 self.nat.write(nat).await.map_err(|error| chain(&error))?;
                 self.nat_seen = Some(Some(nat.fingerprint()));

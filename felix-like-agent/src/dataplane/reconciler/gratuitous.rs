@@ -76,7 +76,7 @@ pub(in crate::dataplane) fn places(node: &Node, links: &Links, forwards: bool) -
     places
 }
 
-/// What is to be said, and when. Pure.
+/// Schedule of announcements. Pure.
 #[derive(Debug, Default)]
 struct Schedule {
     places: Places,
@@ -111,7 +111,7 @@ impl Schedule {
         self.due.values().map(|due| due.at).min()
     }
 
-    /// What is to be said now.
+    /// Announcements that are due.
     fn ready(&self, now: Instant) -> Vec<(IpAddr, Place)> {
         let ready = self.due.iter().filter(|(_, due)| due.at <= now);
         ready

@@ -1,4 +1,4 @@
-//! What others hold of a running reconciler.
+//! Handle of a running reconciler.
 
 use std::sync::Arc;
 
@@ -40,8 +40,7 @@ impl ReconcilerHandle {
         self.status.clone()
     }
 
-    /// What next hops are reached over, as of the last pass; changes only when something is
-    /// another.
+    /// Underlay for next-hop resolution, as of the last pass; changes only when a value differs.
     #[must_use]
     pub fn underlay(&self) -> watch::Receiver<PublishedUnderlay> {
         self.underlay.clone()

@@ -22,7 +22,7 @@ pub struct ReconcilerOptions {
     pub me: NodeName,
     /// Built-in settings; FelixConfiguration is laid over them.
     pub settings: Settings,
-    /// What wins over FelixConfiguration.
+    /// Settings that override FelixConfiguration.
     pub overrides: Overrides,
     /// How long a VXLAN device that no pool uses any more stays, so that nodes that have not
     /// switched yet are heard.

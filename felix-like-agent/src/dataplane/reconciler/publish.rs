@@ -1,4 +1,4 @@
-//! What is told of a pass.
+//! Publishes the result of a pass.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

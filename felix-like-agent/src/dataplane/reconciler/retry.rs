@@ -101,7 +101,7 @@ impl Retries {
         failed.chain(undone).min()
     }
 
-    /// What to tell. Failures with the same reason are told together.
+    /// Problems to report. Failures with the same reason are told together.
     pub(in crate::dataplane) fn problems(&self) -> Vec<Problem> {
         let mut by_reason: HashMap<&str, Vec<String>> = HashMap::new();
         for (op, failed) in &self.failed {

@@ -1,4 +1,4 @@
-//! What the agent says of itself, and the problems that come of a pass and not of the plan.
+//! Status of the agent, and the problems that come of a pass and not of the plan.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use crate::nat::nft::Blocker;
 use crate::paths::PathMtus;
 use crate::problem::problem;
 
-/// What the agent says of itself after each pass.
+/// Status of the agent after each pass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentStatus {
     /// The kernel's part of `caracal status`.
     pub kernel: KernelStatus,
-    /// What is wrong.
+    /// Problems.
     pub problems: Vec<Problem>,
     /// Passes since the start.
     pub passes: u64,
@@ -33,7 +33,7 @@ pub struct AgentStatus {
     pub desired: Arc<Desired>,
     /// The interfaces as they were read for it.
     pub links: Arc<Links>,
-    /// What is known of the paths to other nodes.
+    /// Known path MTUs to other nodes.
     pub paths: Arc<PathMtus>,
 }
 

@@ -1,4 +1,4 @@
-//! What has to be sure before anything is deleted.
+//! Preconditions of every deletion.
 
 use caracal_model::Snapshot;
 
