@@ -38,7 +38,7 @@ use crate::spec::{Command, Interface, IpConfig, Outcome, Wishes};
 struct Obtained {
     addresses: Vec<Prefix>,
     destinations: Vec<Prefix>,
-    /// What must still be so when the endpoint is written.
+    /// Precondition of writing the endpoint.
     precondition: Option<Compare>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) async fn add<S: Store>(
     outcome
 }
 
-/// What stays the same during an ADD.
+/// Inputs that stay the same during an ADD.
 struct Site<'a> {
     call: &'a Call,
     netns: &'a Netns,

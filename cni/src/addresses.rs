@@ -26,7 +26,7 @@ use crate::spec::Wishes;
 /// their blocks that are.
 const ROUNDS: usize = 8;
 
-/// What an attachment holds.
+/// Addresses that an attachment holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holding {
     /// IPv4 first.
@@ -68,7 +68,7 @@ pub enum AddressError {
     )]
     InUse {
         address: IpAddr,
-        /// Who uses it.
+        /// User of the address.
         by: String,
     },
     /// Whether it is in use could not be asked.

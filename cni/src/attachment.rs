@@ -34,7 +34,7 @@ pub(crate) struct AssignedAddress {
     pub(crate) block: Prefix,
 }
 
-/// Who runs the container.
+/// Orchestrator that runs the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Workload {
     /// A pod; orchestrator `k8s`.
@@ -50,7 +50,7 @@ pub(crate) struct Attachment {
     pub container_id: String,
     /// The interface inside the container.
     pub ifname: String,
-    /// Who runs the container.
+    /// Orchestrator that runs the container.
     pub workload: Workload,
     pub node: NodeName,
     /// Our main plugin makes the interface, and writes the endpoint. False for addresses of another
@@ -130,7 +130,7 @@ impl Attachment {
         })
     }
 
-    /// What the host side interface's alias says: whose it is. A DEL deletes by it, also without
+    /// Alias of the host side interface: it names the owner. A DEL deletes by it, also without
     /// namespace and without datastore, and never another container's interface of the same name.
     #[must_use]
     pub(crate) fn alias(&self) -> String {

@@ -17,7 +17,7 @@ pub(crate) enum DelegateError {
     /// Its name is none.
     #[error("network configuration: ipam.type {name:?} is no name of a program")]
     Name {
-        /// What was seen.
+        /// The configured name.
         name: String,
     },
     /// It is nowhere in `CNI_PATH`.
@@ -33,7 +33,7 @@ pub(crate) enum DelegateError {
     #[error("cannot run {program:?}")]
     Run {
         program: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -49,7 +49,7 @@ pub(crate) enum DelegateError {
     #[error("{name} printed no CNI result")]
     Answer {
         name: String,
-        /// What is wrong.
+        /// Error of the parser.
         #[source]
         source: serde_json::Error,
     },

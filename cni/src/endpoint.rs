@@ -70,7 +70,7 @@ impl EndpointError {
     }
 }
 
-/// What an ADD must know, read at one revision.
+/// Data that an ADD needs, read at one revision.
 #[derive(Debug)]
 pub(crate) struct Known {
     endpoint: Option<KeyValue>,
@@ -141,15 +141,14 @@ fn is_locked(cluster: &[u8]) -> bool {
     value["spec"]["datastoreReady"] == Value::Bool(false)
 }
 
-/// What is new of an endpoint.
+/// New values of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fresh<'a> {
     /// The pod's addresses.
     pub addresses: &'a [Prefix],
     /// The MAC of the pod's interface.
     pub mac: &'a Mac,
-    /// What must be so in the moment of writing: that the addresses of an earlier try are held
-    /// still.
+    /// Precondition of the write: the addresses of an earlier try are still held.
     pub precondition: Option<&'a Compare>,
 }
 

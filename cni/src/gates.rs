@@ -20,12 +20,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct GateError {
     /// As configured.
     pub url: String,
-    /// What was seen last.
+    /// Last failure.
     #[source]
     pub cause: Closed,
 }
 
-/// What a closed gate looked like.
+/// Failure of a closed gate.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Closed {
     /// Nobody answers there.

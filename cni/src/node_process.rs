@@ -29,7 +29,7 @@ pub(crate) enum NodeProcessError {
     Unreachable {
         /// The admin socket.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -38,7 +38,7 @@ pub(crate) enum NodeProcessError {
     Broken {
         /// The admin socket.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -73,7 +73,7 @@ enum Reply<T> {
     Error(String),
 }
 
-/// What the node says of itself.
+/// Status of the node.
 ///
 /// # Errors
 /// [`NodeProcessError`].

@@ -1,4 +1,4 @@
-//! What a call finds on the node: directories, the node's name, the MTU. Calico's places are read
+//! Settings of a call on the node: directories, the node's name, the MTU. Calico's places are read
 //! too.
 
 use std::io;
@@ -33,7 +33,7 @@ pub(crate) enum SettingsError {
         key: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -42,7 +42,7 @@ pub(crate) enum SettingsError {
     Mtu {
         /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// The file's text.
         text: String,
     },
     /// No MTU though the configuration demands one.
@@ -54,7 +54,7 @@ pub(crate) enum SettingsError {
     /// A node's name that cannot be one.
     #[error("{name:?} is no name for a node; set nodename in the network configuration")]
     NodeName {
-        /// What was found.
+        /// The name found.
         name: String,
     },
 }

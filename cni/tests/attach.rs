@@ -50,7 +50,7 @@ fn a_pod_is_attached_reached_and_detached() {
         assert_eq!(endpoint["spec"]["profiles"], json!(["pods"]));
         assert_eq!(world.handles(), ["pods.8f2c41d09c"]);
 
-        // What the agent does.
+        // Acts as the agent.
         sh(&format!("ip route add {ip}/32 dev {host} scope link"));
         sh(&format!("ping -c 1 -W 2 {ip}"));
         pod.sh("ping -c 1 -W 2 192.0.2.1");

@@ -1,4 +1,4 @@
-//! What a kill, a stopped etcd or a careless runtime leaves, and who cleans it up.
+//! Leftovers of a kill, a stopped etcd or a careless runtime, and who cleans them up.
 
 #![allow(clippy::unwrap_used)]
 

@@ -248,7 +248,7 @@ fn an_address_that_is_in_use_is_not_given_although_its_block_was_lost() {
             "{answer:#?}"
         );
         assert_eq!(world.in_use(), 1, "what was not given is free");
-        // Who asks for one of them is told why not.
+        // A pod that asks for one of them gets an error with the reason.
         let asking = Pod::new("asking");
         for (wanted, by) in [
             (

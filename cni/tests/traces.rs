@@ -1,5 +1,5 @@
-//! What the plugins touch, and what they find of others: the host's state stays as it is, Calico's
-//! attachments are taken down as Calico made them.
+//! Traces of the plugins on the host: the host's state stays as it is, Calico's attachments are
+//! taken down as Calico made them.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! What an ADD waits for before it begins and before it ends, and how often it opens etcd.
+//! Waits of an ADD before it begins and before it ends, and how often it opens etcd.
 
 #![allow(clippy::unwrap_used)]
 
@@ -113,7 +113,7 @@ fn readiness_gates_hold_an_add_back() {
             answer.json["details"].as_str().unwrap().contains("503"),
             "{answer:#?}"
         );
-        // Who goes needs nobody's readiness.
+        // A DEL needs no readiness gate.
         world.del(&pod);
         world.assert_clean();
     });

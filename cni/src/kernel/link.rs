@@ -25,9 +25,9 @@ pub enum KernelError {
     /// A request was refused.
     #[error("the kernel refused to {action}")]
     Refused {
-        /// What was asked.
+        /// Request to the kernel.
         action: String,
-        /// What it says.
+        /// Error of the kernel.
         #[source]
         source: rtnetlink::Error,
     },
@@ -41,7 +41,7 @@ pub enum KernelError {
     )]
     Collision {
         name: String,
-        /// Whose it is: a handle.
+        /// Owner of the interface: a handle.
         owner: String,
     },
     /// The pod has an interface of this name, and it is not ours.
@@ -60,7 +60,7 @@ impl KernelError {
     }
 }
 
-/// What a link says of itself.
+/// Link as the kernel describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Link {
     /// Interface index.

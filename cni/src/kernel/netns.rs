@@ -29,7 +29,7 @@ pub enum NetnsError {
     #[error("cannot enter the network namespace at {path:?} (CNI_NETNS)")]
     Enter {
         path: PathBuf,
-        /// What the kernel says.
+        /// Error of the kernel.
         #[source]
         source: io::Error,
     },

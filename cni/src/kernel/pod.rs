@@ -21,7 +21,7 @@ const LOOPBACK: u32 = 1;
 /// The main routing table.
 const MAIN: u32 = 254;
 
-/// What the pod's side shall be.
+/// Plan of the pod's side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodPlan {
     /// Addresses, each a /32 or /128.

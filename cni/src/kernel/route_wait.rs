@@ -39,7 +39,7 @@ pub(crate) enum RouteWaitError {
         missing = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     )]
     Missing {
-        /// What is not routed.
+        /// Prefixes without a route.
         missing: Vec<Prefix>,
         /// The host side interface.
         interface: String,

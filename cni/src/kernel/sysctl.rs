@@ -12,7 +12,7 @@ pub struct SysctlError {
     pub path: PathBuf,
     /// The value wished.
     pub value: &'static str,
-    /// What the kernel says.
+    /// Error of the kernel.
     #[source]
     pub source: io::Error,
 }

@@ -27,7 +27,7 @@ pub(crate) struct VethPair<'a> {
     pub mtu: u32,
     /// Transmit and receive queues of both ends; zero = the kernel's default.
     pub queues: u32,
-    /// What the host side's alias says.
+    /// Alias of the host side.
     pub alias: String,
 }
 

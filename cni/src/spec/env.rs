@@ -49,7 +49,7 @@ impl Command {
     }
 }
 
-/// What is wrong with the environment.
+/// Fault of the environment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EnvError {
     /// A required variable is unset or empty.
@@ -69,9 +69,9 @@ pub(crate) enum EnvError {
     #[error("{variable}={value:?} is refused: {rule}")]
     Malformed {
         variable: &'static str,
-        /// What was seen.
+        /// The value found.
         value: String,
-        /// What would be right.
+        /// Rule for valid values.
         rule: &'static str,
     },
 }

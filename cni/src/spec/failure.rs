@@ -67,7 +67,7 @@ impl Code {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub code: Code,
-    /// What happened, for people, with what to do.
+    /// Message for users: the failure and the remedy.
     pub message: String,
     /// The causes, outermost first; empty when there are none.
     pub details: String,

@@ -25,7 +25,7 @@ pub(crate) enum CniVersion {
     supported = CniVersion::ALL.map(CniVersion::as_str).join(", ")
 )]
 pub(crate) struct VersionError {
-    /// What the configuration says; empty when it says nothing.
+    /// Version in the configuration; empty when there is none.
     pub seen: String,
 }
 

@@ -45,7 +45,7 @@ impl FakeAgent {
         agent
     }
 
-    /// What its status says from now on.
+    /// Sets the status that it answers from now on.
     pub(crate) fn says(&self, datastore: &str, phase: &str) {
         self.state.0.lock().unwrap().status =
             json!({"datastore": {"state": datastore}, "kernel": {"phase": phase}});
@@ -74,7 +74,7 @@ impl FakeAgent {
         reader.read_line(&mut line).unwrap();
         let question: Value = serde_json::from_str(&line).unwrap();
         let answer = self.answer(&question);
-        // Who asked may have been killed.
+        // The caller may have been killed.
         let _ = writeln!(stream, "{}", json!({ "ok": answer }));
     }
 

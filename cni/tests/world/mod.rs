@@ -37,7 +37,7 @@ pub(crate) struct Pod {
     pub(crate) id: String,
 }
 
-/// What a plugin answered.
+/// Answer of a plugin.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) ok: bool,

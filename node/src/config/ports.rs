@@ -25,13 +25,13 @@ pub(crate) struct Ports {
 
 /// Settings of one source for one of the two endpoints; `None` = not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Said {
+struct EndpointSettings {
     enabled: Option<bool>,
     host: Option<IpAddr>,
     port: Option<u16>,
 }
 
-impl Said {
+impl EndpointSettings {
     /// This over `below`.
     const fn over(self, below: Self) -> Self {
         const fn first<T: Copy>(a: Option<T>, b: Option<T>) -> Option<T> {
@@ -48,17 +48,17 @@ impl Said {
 /// The `FELIX_*` variables of both: they win over the datastore.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PortsEnv {
-    health: Said,
-    metrics: Said,
+    health: EndpointSettings,
+    metrics: EndpointSettings,
 }
 
 impl PortsEnv {
     /// Reads `FELIX_HEALTHENABLED`, `…HOST`, `…PORT` and `FELIX_PROMETHEUSMETRICSENABLED`, `…HOST`,
     /// `…PORT`.
     pub(crate) fn from_env(env: &Env<'_>) -> Result<Self, ConfigError> {
-        let said = |variable: &str| {
+        let from_env = |variable: &str| {
             let enabled = format!("{variable}ENABLED");
-            Ok(Said {
+            Ok(EndpointSettings {
                 enabled: match env.text(&enabled) {
                     Some(_) => Some(env.flag(&enabled, false)?),
                     None => None,
@@ -72,8 +72,8 @@ impl PortsEnv {
             })
         };
         Ok(Self {
-            health: said("FELIX_HEALTH")?,
-            metrics: said("FELIX_PROMETHEUSMETRICS")?,
+            health: from_env("FELIX_HEALTH")?,
+            metrics: from_env("FELIX_PROMETHEUSMETRICS")?,
         })
     }
 
@@ -82,14 +82,14 @@ impl PortsEnv {
     pub(crate) fn with(&self, snapshot: &Snapshot, me: &NodeName) -> (Ports, Vec<Problem>) {
         let mut problems = Vec::new();
         let own = format!("node.{me}");
-        let (mut health, mut metrics) = (Said::default(), Said::default());
+        let (mut health, mut metrics) = (EndpointSettings::default(), EndpointSettings::default());
         for name in ["default", own.as_str()] {
             let Some(configuration) = snapshot.felix_configurations.get(name) else {
                 continue;
             };
-            let mut read = |keys: [&str; 3], below: Said| {
+            let mut read = |keys: [&str; 3], below: EndpointSettings| {
                 let fields = &configuration.spec.extra;
-                said(fields, keys, name, &mut problems).over(below)
+                endpoint_settings(fields, keys, name, &mut problems).over(below)
             };
             health = read(["healthEnabled", "healthHost", "healthPort"], health);
             let keys = [
@@ -106,7 +106,7 @@ impl PortsEnv {
                 Ipv4Addr::LOCALHOST.into(),
                 HEALTH,
             ),
-            // Dual stack: an IPv6 socket that is not told otherwise takes IPv4 connections too.
+            // Dual stack: by default an IPv6 socket takes IPv4 connections too.
             metrics: address(
                 self.metrics.over(metrics),
                 false,
@@ -140,12 +140,12 @@ fn port(text: &str) -> Option<u16> {
 }
 
 /// Settings of a FelixConfiguration.
-fn said(
+fn endpoint_settings(
     fields: &Map<String, Value>,
     [enabled, address, number]: [&str; 3],
     name: &str,
     problems: &mut Vec<Problem>,
-) -> Said {
+) -> EndpointSettings {
     fn read<T>(
         fields: &Map<String, Value>,
         key: &str,
@@ -161,7 +161,7 @@ fn said(
         let value = read(&text).map(Some);
         value.ok_or_else(|| format!("{key} {text:?} is not usable; {expected}; it is ignored"))
     }
-    let mut told = |result: Result<(), String>| {
+    let mut note = |result: Result<(), String>| {
         if let Err(reason) = result {
             problems.push(Problem {
                 code: ProblemCode::AgentInvalidSetting,
@@ -170,18 +170,23 @@ fn said(
             });
         }
     };
-    let mut said = Said::default();
+    let mut settings = EndpointSettings::default();
     let boolean = |text: &str| text.parse().ok();
-    told(read(fields, enabled, "expected true or false", boolean).map(|v| said.enabled = v));
-    told(read(fields, address, HOST, host).map(|v| said.host = v));
-    told(read(fields, number, PORT, port).map(|v| said.port = v));
-    said
+    note(read(fields, enabled, "expected true or false", boolean).map(|v| settings.enabled = v));
+    note(read(fields, address, HOST, host).map(|v| settings.host = v));
+    note(read(fields, number, PORT, port).map(|v| settings.port = v));
+    settings
 }
 
-fn address(said: Said, enabled: bool, default: IpAddr, number: u16) -> Option<SocketAddr> {
-    let host = said.host.unwrap_or_else(|| possible(default));
-    let address = SocketAddr::new(host, said.port.unwrap_or(number));
-    said.enabled.unwrap_or(enabled).then_some(address)
+fn address(
+    settings: EndpointSettings,
+    enabled: bool,
+    default: IpAddr,
+    number: u16,
+) -> Option<SocketAddr> {
+    let host = settings.host.unwrap_or_else(|| possible(default));
+    let address = SocketAddr::new(host, settings.port.unwrap_or(number));
+    settings.enabled.unwrap_or(enabled).then_some(address)
 }
 
 /// Without IPv6 in the kernel there is no IPv6 socket to be had.
