@@ -31,6 +31,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         .worker_threads(2)
         .build()
         .context("starting the runtime")?;
+    runtime.spawn(crate::allocator::give_back());
     runtime.block_on(wiring::run(config))
 }
 

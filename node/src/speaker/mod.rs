@@ -58,6 +58,7 @@ pub(crate) fn run(
         .enable_all()
         .build()
         .context("starting the runtime")?;
+    runtime.spawn(crate::allocator::give_back());
     runtime.block_on(serve(run_dir, file.to_owned(), http, open, config))
 }
 
