@@ -40,7 +40,7 @@ pub enum Owner {
     Adoptable,
     /// Left by Calico's BIRD: replaced when its key is the wanted one, deleted once our own route
     /// to the prefix is there, and without one when nobody but Calico can have written it
-    /// ([`Ownership::is_certain`]).
+    /// (`Ownership::is_certain`).
     Leftover,
     /// Somebody else's.
     Foreign,
