@@ -217,7 +217,7 @@ impl Actual {
     }
 
     /// Makes or changes a next-hop object: each route through it leads where it leads.
-    pub fn put_object(&mut self, object: &NextHopObject) {
+    pub(crate) fn put_object(&mut self, object: &NextHopObject) {
         let made = ActualObject {
             protocol: object.protocol,
             hop: Some(object.hop.clone()),
@@ -235,7 +235,8 @@ impl Actual {
     }
 
     /// Removes a next-hop object: the kernel removes its routes with it.
-    pub fn remove_object(&mut self, id: u32) {
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn remove_object(&mut self, id: u32) {
         self.objects.remove(&id);
         self.routes.retain(|_, routes| {
             routes.retain(|r| r.object() != Some(id));

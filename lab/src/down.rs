@@ -139,7 +139,7 @@ impl Lab {
         let mut all: Vec<(String, Running)> =
             std::mem::take(&mut self.running).into_iter().collect();
         all.retain_mut(|(_, running)| running.ended().is_none());
-        let etcd = |(name, _): &(String, Running)| name == crate::etcd::PROCESS;
+        let etcd = |(name, _): &(String, Running)| crate::etcd::is_of_etcd(name);
         let (etcd, nodes): (Vec<_>, Vec<_>) = all.into_iter().partition(etcd);
         for group in [nodes, etcd] {
             for (_, running) in &group {

@@ -1,7 +1,8 @@
-//! The lab's etcd: one member in a namespace with a leg in every segment.
+//! The lab's etcd: one member in a namespace with a leg in every segment, and its proxies there.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use caracal_model::Timestamp;
@@ -10,13 +11,24 @@ use serde_json::json;
 
 use crate::lab::Lab;
 use crate::netns;
-use crate::plan::{Document, ETCD_PORT};
+use crate::plan::{Document, ETCD_PORT, proxy_port};
 use crate::program::{self, ProgramError};
 use crate::service::{Service, ServiceError};
 use crate::wait::{Timeout, scaled};
 
 /// The name of etcd among the lab's processes.
 pub(crate) const PROCESS: &str = "etcd";
+
+/// The name of one of its proxies among the lab's processes.
+fn proxy(number: u8) -> String {
+    format!("etcd-proxy{number}")
+}
+
+/// True for the name of etcd, or of one of its proxies.
+pub(crate) fn is_of_etcd(process: &str) -> bool {
+    process == PROCESS || (1..=u8::MAX).any(|number| process == proxy(number))
+}
+
 /// etcd allows 128 operations in one transaction.
 const MAX_OPERATIONS: usize = 100;
 const CALL: Duration = Duration::from_secs(30);
@@ -74,14 +86,55 @@ impl Lab {
                 "--logger=zap",
             ])
             .args(more);
+        self.await_health(PROCESS, &mut command, ETCD_PORT)
+    }
+
+    /// Starts one of etcd's proxies, by its number from 1 on, and waits until it serves.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub fn start_etcd_proxy(&mut self, number: u8) -> Result<(), EtcdError> {
+        let has_ipv6 = self.topology.families().contains(&Family::Ipv6);
+        let any = if has_ipv6 { "[::]" } else { "0.0.0.0" };
+        let port = proxy_port(number);
+        program::require(&["etcd"]).map_err(ProgramError::from)?;
+        let etcd = program::find("etcd").unwrap_or_else(|| "etcd".into());
+        let mut command = self.clean_command(&etcd);
+        command
+            .args(["grpc-proxy", "start"])
+            .arg(format!("--endpoints=127.0.0.1:{ETCD_PORT}"))
+            .arg(format!("--listen-addr={any}:{port}"))
+            .arg(format!("--advertise-client-url=127.0.0.1:{port}"))
+            .arg("--data-dir")
+            .arg(self.folder.etcd().join(proxy(number)));
+        self.await_health(&proxy(number), &mut command, port)
+    }
+
+    /// Ends one of etcd's proxies with SIGKILL.
+    ///
+    /// # Errors
+    /// [`Timeout`] when it does not end.
+    pub fn kill9_etcd_proxy(&mut self, number: u8) -> Result<(), Timeout> {
+        self.running
+            .get_mut(&proxy(number))
+            .map_or(Ok(()), |r| r.kill9().map(drop))
+    }
+
+    /// Starts a process in etcd's namespace and waits until it says that it is healthy.
+    fn await_health(
+        &mut self,
+        process: &str,
+        command: &mut Command,
+        port: u16,
+    ) -> Result<(), EtcdError> {
         let service = Service {
-            process: PROCESS,
-            name: "etcd",
-            awaited: "etcd to be healthy",
+            process,
+            name: process,
+            awaited: &format!("{process} to be healthy"),
             deadline: START,
         };
-        self.start_service(&service, &mut command, |netns| {
-            match healthy(netns, Duration::from_secs(5)) {
+        self.start_service(&service, command, |netns| {
+            match healthy(netns, port, Duration::from_secs(5)) {
                 Ok(true) => Ok(()),
                 Ok(false) => Err("not healthy".to_owned()),
                 Err(e) => Err(e.to_string()),
@@ -113,7 +166,7 @@ impl Lab {
     /// Does etcd serve?
     #[must_use]
     pub fn etcd_healthy(&self) -> bool {
-        healthy(&self.layout.etcd_netns(), Duration::from_secs(5)).unwrap_or(false)
+        healthy(&self.layout.etcd_netns(), ETCD_PORT, Duration::from_secs(5)).unwrap_or(false)
     }
 
     /// Calls `etcdctl` against the lab's etcd; gives what it printed.
@@ -159,10 +212,10 @@ pub(crate) fn random_uuid() -> String {
 }
 
 /// One `GET /health` over loopback.
-fn healthy(netns: &str, patience: Duration) -> io::Result<bool> {
+fn healthy(netns: &str, port: u16, patience: Duration) -> io::Result<bool> {
     let patience = scaled(patience);
     let ask = || {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ETCD_PORT));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut stream = TcpStream::connect_timeout(&address, patience)?;
         stream.set_read_timeout(Some(patience))?;
         stream.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;

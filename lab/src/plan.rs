@@ -36,6 +36,9 @@ pub(crate) const API_PORT: u16 = 6443;
 /// The port etcd serves clients on.
 pub const ETCD_PORT: u16 = 2379;
 
+/// The port the first of etcd's proxies serves clients on; the others follow.
+pub(crate) const PROXY_PORT: u16 = 23_790;
+
 /// Every name and address of one lab.
 #[derive(Clone, Debug)]
 pub struct Layout {
@@ -124,7 +127,7 @@ pub struct NodeLayout {
     pub uplink: Interface,
     /// Default route (dead where the segment has no router) and more specific ones.
     pub routes: Vec<Via>,
-    /// Where this node reaches etcd.
+    /// Where this node reaches etcd; several with commas between them.
     pub etcd_endpoint: String,
     /// Environment of `caracal node`, without directories.
     pub env: BTreeMap<String, String>,
@@ -165,6 +168,8 @@ pub(crate) enum Step {
     },
     /// Start etcd and wait until it serves.
     StartEtcd,
+    /// Start a proxy of etcd, by its number from 1 on, and wait until it serves.
+    StartEtcdProxy(u8),
     /// Start the API server with its first objects and wait until it serves.
     StartApiServer(Vec<Value>),
     /// Put documents into etcd.
@@ -238,11 +243,10 @@ impl Layout {
             }
         });
         let routers = routers.collect();
-        let nodes = topology.nodes.iter().map(|n| {
+        let nodes = topology.nodes.iter().enumerate().map(|(number, n)| {
             let segment = &n.segment.value;
             let uplink = cable(segment, 0, &|a| a.nodes[&n.name.value]);
-            let etcd = SocketAddr::new(families[0].etcd[segment], ETCD_PORT);
-            let endpoint = format!("http://{etcd}");
+            let endpoint = endpoints(topology, families[0].etcd[segment], number);
             NodeLayout {
                 name: n.name.value.clone(),
                 kind: n.kind,
@@ -297,6 +301,27 @@ impl Layout {
     }
 }
 
+/// The port of a proxy of etcd, by its number from 1 on.
+pub(crate) const fn proxy_port(number: u8) -> u16 {
+    PROXY_PORT + number as u16 - 1
+}
+
+/// Where a node reaches etcd: at one address by its proxies, if there are any. Each node begins
+/// with the next one.
+fn endpoints(topology: &Topology, address: IpAddr, node: usize) -> String {
+    let proxies: Vec<u16> = (1..=topology.etcd.proxies).map(proxy_port).collect();
+    let mut ports = match proxies.is_empty() {
+        true => vec![ETCD_PORT],
+        false => proxies,
+    };
+    let first = node % ports.len();
+    ports.rotate_left(first);
+    let urls = ports
+        .iter()
+        .map(|port| format!("http://{}", SocketAddr::new(address, *port)));
+    urls.collect::<Vec<_>>().join(",")
+}
+
 fn pods(lab: &LabName, node: &crate::topology::Node) -> Vec<PodLayout> {
     let names = node.pods.value.0.iter();
     let pods = names.map(|pod| PodLayout {
@@ -311,6 +336,7 @@ fn pods(lab: &LabName, node: &crate::topology::Node) -> Vec<PodLayout> {
 pub(crate) fn network_and_etcd(topology: &Topology, layout: &Layout) -> Vec<Step> {
     let mut steps = network(layout);
     steps.push(Step::StartEtcd);
+    steps.extend((1..=topology.etcd.proxies).map(Step::StartEtcdProxy));
     if topology.datastore == Datastore::Kubernetes {
         let objects = kubernetes::objects(topology, layout);
         steps.push(Step::StartApiServer(objects));

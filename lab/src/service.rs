@@ -24,7 +24,7 @@ pub enum ServiceError {
     #[error("{name} ended ({end}); the end of its log:\n{log}")]
     Died {
         /// Its name.
-        name: &'static str,
+        name: String,
         /// How it ended.
         end: String,
         /// The last lines of its log.
@@ -36,13 +36,13 @@ pub enum ServiceError {
 }
 
 /// A program beside the nodes.
-pub(crate) struct Service {
+pub(crate) struct Service<'a> {
     /// Name among the lab's processes and of its log.
-    pub(crate) process: &'static str,
+    pub(crate) process: &'a str,
     /// Name in messages.
-    pub(crate) name: &'static str,
+    pub(crate) name: &'a str,
     /// Condition of `ready`, in messages.
-    pub(crate) awaited: &'static str,
+    pub(crate) awaited: &'a str,
     /// Longest time until it is ready.
     pub(crate) deadline: Duration,
 }
@@ -52,7 +52,7 @@ impl Lab {
     /// means "not yet".
     pub(crate) fn start_service(
         &mut self,
-        service: &Service,
+        service: &Service<'_>,
         command: &mut Command,
         mut ready: impl FnMut(&str) -> Result<(), String>,
     ) -> Result<(), ServiceError> {
@@ -70,7 +70,7 @@ impl Lab {
                 .map_or_else(|| ready(&netns).map(Ok), |end| Ok(Err(end)))
         });
         served?.map_err(|end| ServiceError::Died {
-            name: service.name,
+            name: service.name.to_owned(),
             end,
             log: self.folder.log_tail(service.process, LOG_LINES),
         })

@@ -32,6 +32,9 @@ pub struct Topology {
     /// Where Calico's data is.
     #[serde(default)]
     pub datastore: Datastore,
+    /// What stands between the nodes and etcd.
+    #[serde(default)]
+    pub etcd: Etcd,
     /// `CALICO_NETWORKING_BACKEND` of all Caracal nodes.
     #[serde(default)]
     pub backend: Backend,
@@ -62,6 +65,15 @@ pub enum Datastore {
     Etcd,
     /// In the Kubernetes API, which the lab's test API server plays over its etcd.
     Kubernetes,
+}
+
+/// How the nodes reach the lab's etcd.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Etcd {
+    /// Number of gRPC proxies (`etcd grpc-proxy`) before it. The nodes know these alone, and each
+    /// begins with the next one; 0 = the nodes know etcd.
+    pub proxies: u8,
 }
 
 /// Method to move packets between nodes (`CALICO_NETWORKING_BACKEND`).

@@ -556,3 +556,103 @@ fn two_machines_with_one_name() {
     .unwrap_or_else(|e| panic!("{e}"));
     await_settled(&lab);
 }
+
+/// What every node has to follow: a pool that gives out no addresses. Its revision.
+fn put_pool(lab: &Lab, number: u8) -> i64 {
+    let key = format!("/calico/resources/v3/projectcalico.org/ippools/unused{number}");
+    let value = format!(
+        r#"{{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{{"name":"unused{number}"}},"spec":{{"cidr":"10.99.{number}.0/24","disabled":true}}}}"#
+    );
+    lab.etcdctl(&["put", &key], value.as_bytes()).unwrap();
+    let answer = etcdctl(lab, &["get", &key, "-w", "json"]);
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    answer["kvs"][0]["mod_revision"].as_i64().unwrap()
+}
+
+fn await_followed(lab: &Lab, revision: i64) {
+    for node in caracals(lab) {
+        await_status(
+            lab,
+            &node,
+            60 * SECOND,
+            "the new pool is known",
+            |s| match s.datastore.revision >= revision && s.datastore.state == "fresh" {
+                true => Ok(()),
+                false => Err(format!("{:?}, not {revision}", s.datastore)),
+            },
+        );
+    }
+}
+
+/// Watches at etcd itself, by its own metric.
+fn watchers(lab: &Lab) -> String {
+    let file = lab.folder().path().join("metrics");
+    let ask =
+        r"exec 3<>/dev/tcp/127.0.0.1/2379; printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; cat <&3";
+    let line = format!("{ask} > {}", file.display());
+    let words = ["bash", "-c", &line].map(Into::into);
+    lab.exec("etcd", &words).unwrap();
+    let text = fs::read_to_string(&file).unwrap_or_default();
+    let mut lines = text.lines();
+    let line = lines.find(|line| line.starts_with("etcd_debugging_mvcc_watcher_total"));
+    line.unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_proxy_of_etcd_that_is_killed_and_comes_back_costs_nothing() {
+    let scenario = "a_proxy_of_etcd_that_is_killed_and_comes_back_costs_nothing";
+    if !possible(scenario, &[]) {
+        return;
+    }
+    let text = fs::read_to_string(example("full-mesh")).unwrap() + "\netcd: {proxies: 2}\n";
+    let mut lab = up_text(&text, scenario, "out-proxy");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    // A proxy answers no question about a watch, and the watch stays nevertheless.
+    for node in caracals(&lab) {
+        wait_until(60 * SECOND, "reads instead of questions", || {
+            let log = lab.folder().log(&node);
+            let text = fs::read_to_string(log).map_err(|e| e.to_string())?;
+            match text.contains("gRPC proxy of etcd") {
+                true => Ok(()),
+                false => Err(lab.folder().log_tail(&node, 5)),
+            }
+        })
+        .unwrap_or_else(|e| panic!("{e}"));
+    }
+    println!(
+        "with two proxies and {} nodes: {}",
+        caracals(&lab).len(),
+        watchers(&lab)
+    );
+    for node in caracals(&lab) {
+        let status = await_status(&lab, &node, SECOND, "fresh", |_| Ok(()));
+        assert_eq!(
+            status.datastore.state, "fresh",
+            "{node}: {:?}",
+            status.datastore
+        );
+    }
+    let monitors = RouteMonitor::on_all(&lab);
+    let probes = Probes::start(&lab, &PAIRS);
+    probes.after(500);
+    let pods = more_pods(&lab, ["node1", "node2"]);
+    for (number, pod) in [1, 2].into_iter().zip(&pods) {
+        lab.kill9_etcd_proxy(number).unwrap();
+        let revision = put_pool(&lab, number);
+        lab.cni("ADD", pod)
+            .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+        await_followed(&lab, revision);
+        lab.start_etcd_proxy(number).unwrap();
+        let revision = put_pool(&lab, number + 10);
+        await_followed(&lab, revision);
+        await_settled(&lab);
+    }
+    probes.after(500);
+    probes.assert_none_lost("proxies of etcd killed and started again");
+    for monitor in &monitors {
+        monitor.assert_nothing_deleted("proxies of etcd killed and started again");
+    }
+    println!("afterwards: {}", watchers(&lab));
+    assert_full_matrix(&lab);
+}

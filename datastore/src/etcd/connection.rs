@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use etcd_client::{
-    Certificate, Channel, Client, ConnectOptions, Identity, KvClient, TlsOptions, WatchClient,
+    Certificate, Channel, Client, ClusterClient, ConnectOptions, Identity, KvClient, TlsOptions,
+    WatchClient,
 };
 use tokio::net::UdpSocket;
 use tokio::sync::{Mutex, watch};
@@ -37,6 +38,7 @@ const MIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct Session {
     pub(super) kv: KvClient,
     pub(super) watch: WatchClient,
+    cluster: ClusterClient,
     number: u64,
     /// Some call succeeded.
     proven: Arc<AtomicBool>,
@@ -50,6 +52,13 @@ impl Session {
     /// Notes that a call succeeded.
     pub(super) fn proven(&self) {
         self.proven.store(true, Ordering::Relaxed);
+    }
+
+    /// True when the other end says itself that it is a gRPC proxy of etcd: it names itself as the
+    /// member, and no cluster. An error and any other answer mean no.
+    pub(super) async fn is_proxy(&self) -> bool {
+        let members = self.cluster.clone().member_list().await;
+        members.is_ok_and(|members| members.header().is_none_or(|h| h.cluster_id() == 0))
     }
 
     /// Returns once the connection is known to be dead, which may be never.
@@ -222,6 +231,7 @@ impl Connection {
             watch: client
                 .watch_client()
                 .max_decoding_message_size(MAX_ANSWER_BYTES),
+            cluster: client.cluster_client(),
             number,
             proven: Arc::default(),
             source: source(url).await,

@@ -1,6 +1,10 @@
 //! A watch on etcd that cannot die silently: it asks for progress every few seconds and ends with
 //! an error when the answer does not come. It never resumes by itself.
 //!
+//! A gRPC proxy of etcd (`etcd grpc-proxy`) does not answer such questions. Where the other end
+//! says that it is one, linearizable reads ask instead: they go the way of the watch, from here to
+//! the proxy and over its one connection to etcd.
+//!
 //! Fragments (`WatchCreateRequest.fragment`) are not asked for: without them etcd keeps all changes
 //! of a revision in one answer, which is what [`WatchEvent::Changes`] promises.
 
@@ -9,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use etcd_client::{
-    EventType, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream,
+    EventType, GetOptions, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream,
 };
 use futures_util::Stream;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
@@ -78,6 +82,8 @@ impl EtcdWatch {
             progress,
             unanswered: None,
             revision,
+            key: key.to_vec(),
+            by_reads: false,
         };
         let events = futures_util::stream::unfold(Some(live), |live| async move {
             let mut live = live?;
@@ -103,6 +109,9 @@ struct Live {
     unanswered: Option<Instant>,
     /// First revision of the watch; older events are dropped.
     revision: i64,
+    key: Vec<u8>,
+    /// The other end is a proxy: reads prove that etcd is reached.
+    by_reads: bool,
 }
 
 impl Live {
@@ -119,19 +128,51 @@ impl Live {
                     }
                 }
                 () = self.session.died() => return Err(Failure::Ended),
-                _ = self.progress.tick() => self.ask().await?,
+                _ = self.progress.tick() => {
+                    if let Some(event) = self.ask().await? {
+                        return Ok(event);
+                    }
+                }
             }
         }
     }
 
-    async fn ask(&mut self) -> Result<(), Failure> {
+    async fn ask(&mut self) -> Result<Option<WatchEvent>, Failure> {
+        if self.by_reads {
+            return self.read().await.map(Some);
+        }
         let limit = self.connection.config.progress_timeout;
         let since = *self.unanswered.get_or_insert_with(Instant::now);
-        if since.elapsed() >= limit {
+        if since.elapsed() < limit {
+            // The request channel has room for far more questions than fit into the limit.
+            self.requests.request_progress().await?;
+            return Ok(None);
+        }
+        let asked = async { Ok(self.session.is_proxy().await) };
+        if !self.connection.timed(1, asked).await? {
             return Err(Failure::Timeout(limit));
         }
-        // The request channel has room for far more questions than fit into the limit.
-        Ok(self.requests.request_progress().await?)
+        self.by_reads = true;
+        if self.connection.config.credentials.is_some() {
+            tracing::warn!(
+                "a gRPC proxy of etcd serves all watches with the token of one client, and events end silently when it expires: use client certificates instead of user name and password"
+            );
+        }
+        tracing::info!(
+            endpoints = self.connection.endpoints(),
+            "this is a gRPC proxy of etcd, which does not say how far a watch is: reads show that etcd is reached"
+        );
+        self.read().await.map(Some)
+    }
+
+    /// Asks etcd for its revision: of one key, which need not be there.
+    async fn read(&mut self) -> Result<WatchEvent, Failure> {
+        let mut kv = self.session.kv.clone();
+        let options = GetOptions::new().with_keys_only().with_limit(1);
+        let read = async { Ok(kv.get(self.key.clone(), Some(options)).await?) };
+        let answer = self.connection.timed(1, read).await?;
+        let revision = answer.header().map_or(0, |header| header.revision());
+        Ok(WatchEvent::Progress(revision))
     }
 
     fn event(&self, response: WatchResponse) -> Result<Option<WatchEvent>, Failure> {

@@ -91,6 +91,7 @@ fn the_bring_up_of_cross_subnet_is_in_order() {
                 Some(format!("pods {}", names.join(" ")))
             }
             Step::StartSpeaker(n) => Some(format!("speaker {n}")),
+            Step::StartEtcdProxy(number) => Some(format!("proxy {number}")),
             Step::StartApiServer(_) => Some("api server".to_owned()),
             Step::Namespaces(_) | Step::Sysctl { .. } | Step::Ip { .. } => None,
         })
@@ -418,4 +419,31 @@ resources:
     let kept: serde_json::Value = serde_json::from_str(kept.expect("text")).expect("JSON");
     assert_eq!(kept["labels"]["a"], "b");
     assert!(!steps.iter().any(|s| matches!(s, Step::Put(_))));
+}
+
+#[test]
+fn nodes_know_the_proxies_of_etcd_and_begin_with_different_ones() {
+    let text = "\
+name: p
+etcd: {proxies: 2}
+segments: [{name: lan, cidr: 10.0.0.0/24}]
+nodes:
+  - {name: n1, segment: lan}
+  - {name: n2, segment: lan}";
+    let topology = Topology::parse(text, "p.yaml").expect("a topology");
+    let layout = Layout::of(&topology, &LabName::new("p").expect("a name"));
+    let ports = |node: &str| -> Vec<String> {
+        let node = layout.node(node).expect("a node");
+        assert_eq!(node.env["ETCD_ENDPOINTS"], node.etcd_endpoint);
+        let urls = node.etcd_endpoint.split(',');
+        urls.filter_map(|url| Some(url.rsplit_once(':')?.1.to_owned()))
+            .collect()
+    };
+    assert_eq!(ports("n1"), ["23790", "23791"]);
+    assert_eq!(ports("n2"), ["23791", "23790"]);
+    let steps = super::steps(&topology, &layout);
+    let at = |wanted: &Step| steps.iter().position(|step| step == wanted);
+    assert!(at(&Step::StartEtcd) < at(&Step::StartEtcdProxy(1)));
+    assert!(at(&Step::StartEtcdProxy(1)) < at(&Step::StartEtcdProxy(2)));
+    assert_eq!(at(&Step::StartEtcdProxy(3)), None);
 }

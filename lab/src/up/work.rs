@@ -114,6 +114,7 @@ impl Work<'_> {
                     took: start.elapsed(),
                 });
             }
+            Step::StartEtcdProxy(number) => self.lab.start_etcd_proxy(*number)?,
             Step::StartApiServer(objects) => {
                 let start = Instant::now();
                 self.lab.prepare_api_server(objects)?;
@@ -255,6 +256,7 @@ fn describe(step: &Step) -> String {
         Step::Namespaces(names) => format!("make {} namespaces", names.len()),
         Step::Sysctl { netns, .. } | Step::Ip { netns, .. } => format!("set up namespace {netns}"),
         Step::StartEtcd => "start etcd".to_owned(),
+        Step::StartEtcdProxy(number) => format!("start proxy {number} of etcd"),
         Step::StartApiServer(_) => "start the API server".to_owned(),
         Step::Put(_) => "put the topology's resources into etcd".to_owned(),
         Step::StartNode(node) => format!("start node {node}"),
