@@ -59,6 +59,7 @@ E2E := \
   settings \
   next_hops \
   hostile \
+  kubernetes \
 
 .PHONY: demo test lint deny built unit e2e ipip scenarios static instructions instructions-record bench clean rust packages-build packages-demo packages-test
 

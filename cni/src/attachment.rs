@@ -43,6 +43,17 @@ pub(crate) enum Workload {
     Container,
 }
 
+/// What the UID of an endpoint is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum EndpointUid {
+    /// Its own: in etcd it is an object of its own.
+    #[default]
+    Fresh,
+    /// That of the pod, which the endpoint is a part of in Kubernetes' API; `None` when the runtime
+    /// does not tell it. What is written is refused when the pod is another one by then.
+    OfPod(Option<String>),
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attachment {
     pub network: String,
@@ -53,6 +64,8 @@ pub(crate) struct Attachment {
     /// Orchestrator that runs the container.
     pub workload: Workload,
     pub node: NodeName,
+    /// What the endpoint's UID is.
+    pub uid: EndpointUid,
     /// Our main plugin makes the interface, and writes the endpoint. False for addresses of another
     /// main plugin: of their interface nothing is known.
     pub wired: bool,
@@ -75,6 +88,7 @@ impl Attachment {
             ifname: env.ifname.clone(),
             workload,
             node,
+            uid: EndpointUid::Fresh,
             wired: false,
         }
     }
@@ -210,6 +224,9 @@ impl Attachment {
                 endpoint
             }
         };
+        if let EndpointUid::OfPod(uid) = &self.uid {
+            endpoint.metadata.uid.clone_from(uid);
+        }
         endpoint.metadata.namespace = Some(self.namespace().to_owned());
         let labels = &mut endpoint.metadata.labels;
         for (label, value) in [

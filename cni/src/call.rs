@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::attachment::Attachment;
+use crate::attachment::{Attachment, EndpointUid};
 use crate::delegate::{Delegate, DelegateError};
 use crate::error::CniError;
 use crate::settings::{self, Dirs};
@@ -87,10 +87,15 @@ impl Call {
         get: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, CniError> {
         let conf = NetConf::parse(&stdin)?;
+        let kubernetes = conf.uses_kubernetes(&get);
         let dirs = Dirs::of(&conf, get);
         let node = settings::node_name(&conf, &dirs)?;
         let mut attachment = Attachment::of(&env, &conf, node);
         attachment.wired = role == Role::Main;
+        if kubernetes {
+            let uid = env.arg("K8S_POD_UID").filter(|uid| !uid.is_empty());
+            attachment.uid = EndpointUid::OfPod(uid.map(str::to_owned));
+        }
         Ok(Self {
             role,
             env,

@@ -1,6 +1,6 @@
 //! Every reason for which a call fails, and the error code each has on stdout.
 
-use caracal_datastore::EtcdConfigError;
+use caracal_datastore::DatastoreConfigError;
 
 use crate::addresses::AddressError;
 use crate::assignment_stop::AssignmentsStopped;
@@ -77,7 +77,7 @@ pub(crate) enum CniError {
     Settings(#[from] SettingsError),
     /// The configuration of the datastore.
     #[error("the settings of the datastore are wrong")]
-    Datastore(#[source] EtcdConfigError),
+    Datastore(#[source] DatastoreConfigError),
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     #[error(transparent)]

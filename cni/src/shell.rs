@@ -1,5 +1,5 @@
 //! The process: stdin and environment in, JSON out, one verb in between. A runtime that needs
-//! milliseconds: one thread, and etcd is opened at most once, when it is first asked.
+//! milliseconds: one thread, and the datastore is opened at most once, when it is first asked.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use caracal_datastore::{EtcdConfig, EtcdStore};
+use caracal_datastore::{Datastore, DatastoreConfig, DatastoreConfigError};
 use serde_json::Value;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -66,7 +66,8 @@ fn serve(role: Role, stdin: &[u8], progress: Progress<'_>) -> Result<Option<Valu
     let call = Call::new(role, env, stdin.to_vec(), get)?;
     log_to(&call.conf);
     warn_of_keys(&call.conf);
-    let store = EtcdStore::new(etcd_config(&call.conf, get)?).map_err(CniError::Datastore)?;
+    let config = datastore_config(&call.conf, get).map_err(CniError::Datastore)?;
+    let store = config.open().map_err(CniError::Datastore)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -88,7 +89,7 @@ fn serve(role: Role, stdin: &[u8], progress: Progress<'_>) -> Result<Option<Valu
 
 async fn dispatch(
     call: &Call,
-    store: &EtcdStore,
+    store: &Datastore,
     progress: Progress<'_>,
 ) -> Result<Option<Value>, CniError> {
     let version = call
@@ -117,10 +118,21 @@ async fn dispatch(
 
 /// The configuration's datastore, when it names one; else the environment's. The two are not mixed:
 /// a certificate of one does not belong to the endpoints of the other.
-fn etcd_config(
+fn datastore_config(
     conf: &NetConf,
     get: impl Fn(&str) -> Option<String>,
-) -> Result<EtcdConfig, CniError> {
+) -> Result<DatastoreConfig, DatastoreConfigError> {
+    let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    if conf.uses_kubernetes(&get) {
+        let kubernetes = &conf.kubernetes;
+        return DatastoreConfig::from_lookup(|name| match name {
+            "DATASTORE_TYPE" => Some("kubernetes".to_owned()),
+            "KUBECONFIG" => given(&kubernetes.kubeconfig).or_else(|| get(name)),
+            "K8S_API_ENDPOINT" => given(&kubernetes.k8s_api_root).or_else(|| get(name)),
+            "CALICO_API_GROUP" => given(&conf.calico_api_group).or_else(|| get(name)),
+            _ => get(name),
+        });
+    }
     let legacy = (!conf.etcd_authority.is_empty()).then(|| {
         let scheme = match conf.etcd_scheme.as_str() {
             "" => "http",
@@ -144,7 +156,7 @@ fn etcd_config(
         ("ETCD_KEY_FILE", Some(_)) => Some(conf.etcd_key_file.clone()),
         _ => get(name),
     };
-    EtcdConfig::from_lookup(lookup).map_err(CniError::Datastore)
+    DatastoreConfig::from_lookup(lookup)
 }
 
 /// Logs go to stderr, since stdout is the result, and to the file that the configuration names.

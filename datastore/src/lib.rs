@@ -1,8 +1,9 @@
-//! All etcd I/O of Caracal. Nothing else in the workspace names etcd.
+//! All I/O with the datastore: etcd, or Kubernetes' API. Nothing else in the workspace talks to
+//! either.
 //!
 //! # Order of calls
 //!
-//! 1. [`EtcdConfig`] from the environment, then [`EtcdStore::new`]: no connection is made yet.
+//! 1. `DatastoreConfig` from the environment, then `open`: a `Datastore`, and no connection yet.
 //!    Tests take a [`MemoryStore`], which has the same contract and faults on demand.
 //! 2. [`Store::read`] and [`Store::commit`] for single questions: reads at one revision,
 //!    transactions that compare what they read.
@@ -34,6 +35,8 @@ mod etcd;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod memory;
+#[cfg(all(feature = "etcd", feature = "kubernetes"))]
+mod open;
 mod ordered;
 mod patience;
 mod store;
@@ -46,6 +49,8 @@ pub use etcd::{Credentials, EtcdConfig, EtcdConfigError, EtcdStore};
 #[cfg(feature = "kubernetes")]
 pub use kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore};
 pub use memory::{CommitFault, MemoryStore};
+#[cfg(all(feature = "etcd", feature = "kubernetes"))]
+pub use open::{Datastore, DatastoreConfig, DatastoreConfigError, DatastoreWatch};
 pub use ordered::{Order, OrderedCommit, Told};
 pub use patience::PATIENCE;
 pub use store::{

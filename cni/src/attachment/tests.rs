@@ -16,6 +16,7 @@ fn attachment(container_id: &str, ifname: &str, pod: Option<&str>) -> Attachment
             name: name.to_owned(),
         }),
         node: "node-a".into(),
+        uid: EndpointUid::Fresh,
         wired: true,
     }
 }
@@ -139,6 +140,14 @@ fn model_1_an_endpoint_is_as_calico_writes_it_and_keeps_what_it_had() {
         one.endpoint_key().to_path(),
         "/calico/resources/v3/projectcalico.org/workloadendpoints/default/node--a-k8s-web--0-eth0"
     );
+
+    let mut pods = one.clone();
+    pods.uid = EndpointUid::OfPod(Some("pod-1".to_owned()));
+    let again = pods.endpoint(&[address], &mac, Birth::Update(Box::new(created.clone())));
+    assert_eq!(again.metadata.uid.as_deref(), Some("pod-1"));
+    pods.uid = EndpointUid::OfPod(None);
+    let untold = pods.endpoint(&[address], &mac, Birth::Update(Box::new(created.clone())));
+    assert_eq!(untold.metadata.uid, None);
 
     let mut older = created;
     older.spec.container_id = "older".to_owned();

@@ -6,7 +6,7 @@ use caracal_model::net::Family;
 
 use super::*;
 use crate::addresses;
-use crate::attachment::Workload;
+use crate::attachment::{EndpointUid, Workload};
 use crate::settings::Dirs;
 use crate::spec::Wishes;
 
@@ -19,6 +19,7 @@ fn attachment() -> Attachment {
         ifname: "eth0".to_owned(),
         workload: Workload::Container,
         node: "node-a".into(),
+        uid: EndpointUid::Fresh,
         wired: true,
     }
 }

@@ -7,7 +7,7 @@ use caracal_datastore::MemoryStore;
 use serde_json::json;
 
 use super::*;
-use crate::attachment::Workload;
+use crate::attachment::{EndpointUid, Workload};
 
 struct Folder(PathBuf);
 
@@ -33,6 +33,7 @@ fn attachment(container_id: &str) -> Attachment {
         ifname: "eth0".to_owned(),
         workload: Workload::Container,
         node: "node-a".into(),
+        uid: EndpointUid::Fresh,
         wired: true,
     }
 }

@@ -77,9 +77,15 @@ pub(crate) struct NetConf {
     /// Go on without that file.
     #[serde(deserialize_with = "null_default")]
     pub nodename_file_optional: bool,
-    /// `etcdv3`.
+    /// `etcdv3` or `kubernetes`.
     #[serde(deserialize_with = "null_default")]
     pub datastore_type: String,
+    /// Kubernetes' API: how to reach it.
+    #[serde(deserialize_with = "null_default")]
+    pub kubernetes: KubernetesConf,
+    /// Kubernetes' API: which of Calico's API groups; the one that is served when absent.
+    #[serde(deserialize_with = "null_default")]
+    pub calico_api_group: String,
     /// etcd: URLs separated by commas.
     #[serde(deserialize_with = "null_default")]
     pub etcd_endpoints: String,
@@ -185,6 +191,21 @@ pub(crate) struct IpamConf {
     pub extra: BTreeMap<String, Value>,
 }
 
+/// `kubernetes` of the configuration.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct KubernetesConf {
+    /// File that says where the API server is, and the plugin's account.
+    #[serde(deserialize_with = "null_default")]
+    pub kubeconfig: String,
+    /// The API server's URL, instead of the file's.
+    #[serde(deserialize_with = "null_default")]
+    pub k8s_api_root: String,
+    /// All other keys.
+    #[serde(flatten)]
+    pub extra: BTreeMap<String, Value>,
+}
+
 /// `container_settings` of the configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -228,10 +249,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "log_file_max_count",
     "ipam_lock_file",
     "endpoint_status_dir",
-    "calico_api_group",
     "qps",
     "burst",
-    "kubernetes",
     "dataplane_options",
     "capabilities",
     "ipMasq",
@@ -303,11 +322,11 @@ impl NetConf {
     }
 
     fn check_supported(&self) -> Result<(), ConfigError> {
-        if !matches!(self.datastore_type.as_str(), "" | "etcdv3") {
+        if !matches!(self.datastore_type.as_str(), "" | "etcdv3" | "kubernetes") {
             return Err(ConfigError::Unsupported {
                 key: "datastore_type",
                 value: self.datastore_type.clone(),
-                hint: "Caracal has no client of Kubernetes' API yet: run an etcd for Calico's data, use \"etcdv3\" and name it in etcd_endpoints",
+                hint: "use \"etcdv3\" with etcd_endpoints, or \"kubernetes\" with kubernetes.kubeconfig",
             });
         }
         if !matches!(self.device_type.as_str(), "" | "veth") {
@@ -341,6 +360,18 @@ impl NetConf {
         Ok(())
     }
 
+    /// Whether the datastore is Kubernetes' API: by the configuration, which may leave it to the
+    /// environment.
+    #[must_use]
+    pub(crate) fn uses_kubernetes(&self, get: &impl Fn(&str) -> Option<String>) -> bool {
+        let named = !self.etcd_endpoints.is_empty() || !self.etcd_authority.is_empty();
+        match self.datastore_type.as_str() {
+            "" if named => false,
+            "" => get("DATASTORE_TYPE").is_some_and(|kind| kind.trim() == "kubernetes"),
+            kind => kind == "kubernetes",
+        }
+    }
+
     /// Keys that nothing here knows, sorted; `ipam.subnet` for a nested one.
     #[must_use]
     pub(crate) fn unknown_keys(&self) -> Vec<String> {
@@ -353,7 +384,9 @@ impl NetConf {
         let ipam = self.ipam.extra.keys().filter(|_| ours);
         let container = self.container_settings.extra.keys();
         let features = self.feature_control.extra.keys();
+        let kubernetes = self.kubernetes.extra.keys();
         top.chain(ipam.map(|key| format!("ipam.{key}")))
+            .chain(kubernetes.map(|key| format!("kubernetes.{key}")))
             .chain(container.map(|key| format!("container_settings.{key}")))
             .chain(features.map(|key| format!("feature_control.{key}")))
             .collect()

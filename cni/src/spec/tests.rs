@@ -152,8 +152,8 @@ fn every_wrong_configuration_is_named() {
         (json!({"name": ""}), "no network name"),
         (json!({"mtu": 10}), "mtu: 10 is out of range"),
         (
-            json!({"datastore_type": "kubernetes"}),
-            "datastore_type \"kubernetes\" is not supported",
+            json!({"datastore_type": "consul"}),
+            "datastore_type \"consul\" is not supported; use \"etcdv3\" with etcd_endpoints, or \"kubernetes\"",
         ),
         (
             json!({"device_type": "netkit"}),

@@ -22,14 +22,6 @@ const SYSTEM_CA_FILES: [&str; 3] = [
 /// Why a configuration cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EtcdConfigError {
-    /// A kind of datastore that is not read.
-    #[error("DATASTORE_TYPE={value}: {reason}")]
-    Type {
-        /// The configured value.
-        value: String,
-        /// The fault and the remedy.
-        reason: &'static str,
-    },
     /// An endpoint is not a URL of a known scheme.
     #[error(
         "etcd endpoint \"{endpoint}\": {reason}; expected http://HOST:PORT or https://HOST:PORT"
@@ -137,37 +129,19 @@ impl EtcdConfig {
         }
     }
 
-    /// Reads Calico's variables from the environment: `DATASTORE_TYPE`, `ETCD_ENDPOINTS`,
-    /// `ETCD_CA_CERT_FILE`, `ETCD_CERT_FILE`, `ETCD_KEY_FILE`, `ETCD_USERNAME`, `ETCD_PASSWORD`.
-    /// Empty counts as not set.
+    /// Reads Calico's variables from any source: `ETCD_ENDPOINTS`, `ETCD_CA_CERT_FILE`,
+    /// `ETCD_CERT_FILE`, `ETCD_KEY_FILE`, `ETCD_USERNAME`, `ETCD_PASSWORD`. Empty counts as not
+    /// set.
     ///
     /// # Errors
-    /// The datastore is none that is read here, or only half of a pair is set. The rest is checked
-    /// by [`EtcdStore::new`](super::EtcdStore::new).
-    pub fn from_env() -> Result<Self, EtcdConfigError> {
-        Self::from_lookup(|name| std::env::var(name).ok())
-    }
-
-    /// Like [`EtcdConfig::from_env`] from any source of variables.
-    ///
-    /// # Errors
-    /// As for [`EtcdConfig::from_env`].
+    /// Only half of a pair is set. The rest is checked by
+    /// [`EtcdStore::new`](super::EtcdStore::new).
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, EtcdConfigError> {
         let get = |name: &str| {
             lookup(name)
                 .map(|value| value.trim().to_owned())
                 .filter(|value| !value.is_empty())
         };
-        if let Some(value) = get("DATASTORE_TYPE").filter(|value| value != "etcdv3") {
-            let reason = match value.as_str() {
-                "kubernetes" => {
-                    "Caracal has no client of Kubernetes' API yet: run an etcd for Calico's data, set \
-                     DATASTORE_TYPE=etcdv3 and name it in ETCD_ENDPOINTS"
-                }
-                _ => "not a kind of datastore; expected etcdv3, with ETCD_ENDPOINTS",
-            };
-            return Err(EtcdConfigError::Type { value, reason });
-        }
         let mut config = Self::default();
         if let Some(list) = get("ETCD_ENDPOINTS") {
             config.endpoints = list
@@ -331,20 +305,6 @@ mod tests {
         assert!(!format!("{config:?}").contains("hunter2"));
         let unset = read(&[("ETCD_ENDPOINTS", " "), ("ETCD_CERT_FILE", "")]).unwrap();
         assert_eq!(unset, EtcdConfig::default());
-    }
-
-    #[test]
-    fn a_datastore_that_is_not_read_is_refused_with_what_to_do() {
-        assert!(read(&[("DATASTORE_TYPE", "etcdv3")]).is_ok());
-        assert!(read(&[("DATASTORE_TYPE", " ")]).is_ok());
-        let refused = |value| read(&[("DATASTORE_TYPE", value)]).unwrap_err().to_string();
-        let said = refused("kubernetes");
-        assert!(said.starts_with("DATASTORE_TYPE=kubernetes: "), "{said}");
-        assert!(said.contains("set DATASTORE_TYPE=etcdv3"), "{said}");
-        assert_eq!(
-            refused("consul"),
-            "DATASTORE_TYPE=consul: not a kind of datastore; expected etcdv3, with ETCD_ENDPOINTS"
-        );
     }
 
     #[test]

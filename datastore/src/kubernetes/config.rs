@@ -85,7 +85,7 @@ impl Default for KubernetesConfig {
             group: None,
             pods_of: None,
             request_timeout: PATIENCE,
-            progress_interval: Duration::from_secs(3),
+            progress_interval: Duration::from_secs(10),
         }
     }
 }
@@ -124,6 +124,19 @@ impl KubernetesConfig {
             group,
             ..Self::default()
         })
+    }
+
+    /// Host and port of the API server.
+    ///
+    /// # Errors
+    /// A kubeconfig cannot be read, or no way to the API is known.
+    pub async fn hosts(&self) -> Result<Vec<(String, u16)>, KubernetesConfigError> {
+        let url = self.resolve().await?.cluster_url;
+        let host = url.host().unwrap_or_default();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let plain = url.scheme_str() == Some("http");
+        let port = url.port_u16().unwrap_or(if plain { 80 } else { 443 });
+        Ok(vec![(host.to_owned(), port)])
     }
 
     /// Reads the files that are named.

@@ -26,6 +26,7 @@ mod write;
 use std::sync::Arc;
 
 use caracal_model::txn::{Range, Txn, TxnOutcome};
+use caracal_model::{NodeName, Timestamp};
 
 // The version of Kubernetes that `kube` is built for is a feature of this crate; none of its types
 // is used.
@@ -55,6 +56,22 @@ impl KubernetesStore {
     #[must_use]
     pub fn endpoints(&self) -> &str {
         self.api.server()
+    }
+}
+
+impl KubernetesStore {
+    /// Sets the condition `NetworkUnavailable` of a Node to False, as Calico's node does. `false`:
+    /// it was.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn tell_network_is_up(
+        &self,
+        node: &NodeName,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let told = write::network_is_up(&self.api, node, now).await;
+        told.map_err(|failure| failure.into_error(self.api.server(), "the Node"))
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use caracal_model::Key;
 use caracal_model::txn::{KeyValue, Range};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use http::Method;
@@ -132,7 +131,7 @@ pub(super) async fn finish_deletion(api: &Api, path: &str, object: &Value) -> Re
 async fn range(api: &Api, range: &Range) -> Result<(Vec<KeyValue>, i64), Failure> {
     let (mut values, revision) = match range {
         Range::Key(path) => {
-            let place = Key::parse(path).ok().and_then(|key| Place::of(&key));
+            let place = Place::of_path(path);
             let object = match &place {
                 Some(place) => object(api, place).await?.map(|o| (place.collection, o)),
                 None => None,
@@ -227,7 +226,7 @@ fn lists_of(range: &Range) -> Vec<List> {
     match range {
         Range::Prefix(prefix) => List::of(prefix),
         Range::Key(path) => {
-            let place = Key::parse(path).ok().and_then(|key| Place::of(&key));
+            let place = Place::of_path(path);
             let list = place.map(|place| List {
                 collection: place.collection,
                 labels: None,

@@ -12,6 +12,7 @@ use http::Method;
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
 
 use super::api::{Api, Failure, judge};
 use super::mapping::{self, ApiGroup, Collection, List};
@@ -39,9 +40,12 @@ const FOLLOWED: [Collection; 17] = [
     Collection::Custom("networkpolicies"),
 ];
 
-/// After so long the server ends a watch, and it is opened anew from where it was: one whose
-/// connection died unnoticed is found by that.
+/// After so long the server ends a watch, and it is opened anew from where it was. One whose
+/// connection died unnoticed does not end, and is found by that.
 const SECONDS: u64 = 240;
+
+/// How much later than promised the end of a watch may come.
+const OVERDUE: Duration = Duration::from_secs(10);
 
 /// How often a kind that is not installed is looked for.
 const NOT_INSTALLED: Duration = Duration::from_secs(60);
@@ -85,6 +89,7 @@ impl KubernetesWatch {
                 collection,
                 revision: revision - 1,
                 lines: None,
+                opened: Instant::now(),
                 said: HashMap::new(),
                 absent: false,
             };
@@ -138,6 +143,8 @@ struct One {
     /// The last revision that was told.
     revision: i64,
     lines: Option<Lines>,
+    /// Since when.
+    opened: Instant,
     /// Of objects that change without what is read of them changing, as a Node at each heartbeat: a
     /// hash of what was told last, by key.
     said: HashMap<String, u64>,
@@ -186,8 +193,10 @@ impl One {
             self.open().await?;
             return Ok(None);
         };
-        let Some(line) = lines.next().await else {
-            // Ended by the server, or the connection broke: on from where it was.
+        let due = self.opened + Duration::from_secs(SECONDS) + OVERDUE;
+        let Ok(Some(line)) = timeout_at(due, lines.next()).await else {
+            // Ended by the server, or the connection broke, or it died without a sign and the end
+            // that the server promised never came: on from where it was.
             self.lines = None;
             return Ok(None);
         };
@@ -224,6 +233,7 @@ impl One {
                     return Err(Failure::Gone);
                 }
                 self.lines = Some(Lines::of(response.into_body()));
+                self.opened = Instant::now();
             }
             Err(Failure::NotFound) => {
                 self.absent = true;

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::Key;
 use caracal_model::resource::Kind;
 use caracal_model::txn::{KeyValue, Txn, TxnOutcome};
+use caracal_model::{Key, NodeName, Timestamp};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use http::Method;
 use serde_json::{Value, json};
 
 use super::api::{Api, Failure};
-use super::mapping::{self, Collection, Place, Written};
+use super::mapping::{self, Collection, MappingError, Place, Written};
 use super::read;
 use crate::ordered::{Order, OrderedCommit, Told};
 use crate::store::StoreError;
@@ -20,6 +20,7 @@ const AT_A_TIME: usize = 8;
 
 const JSON: &str = "application/json";
 const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// The objects of a transaction as they are known to be.
 type Known = BTreeMap<String, Value>;
@@ -60,18 +61,16 @@ pub(super) async fn commit(api: &Api, txn: &Txn) -> Result<TxnOutcome, StoreErro
     }
 }
 
-/// The key and its place; a refusal when Kubernetes has no such thing.
-fn place_of(path: &str) -> Result<(Key, Place), Failure> {
+/// The place of a key; a refusal when Kubernetes has no such thing.
+fn place_of(path: &str) -> Result<Place, Failure> {
     let wrong = || Failure::Refused(format!("Kubernetes has nothing that stands for {path}"));
-    let key = Key::parse(path).map_err(|_| wrong())?;
-    let place = Place::of(&key).ok_or_else(wrong)?;
-    Ok((key, place))
+    Place::of_path(path).ok_or_else(wrong)
 }
 
 async fn look(api: &Api, keys: &[String], known: &mut Known) -> Result<Vec<KeyValue>, Failure> {
     let group = api.group().await?;
     let ask = |path: String| async move {
-        let Ok((_, place)) = place_of(&path) else {
+        let Ok(place) = place_of(&path) else {
             return Ok((path, None));
         };
         let object = read::object(api, &place).await?;
@@ -98,7 +97,7 @@ async fn written(
     value: Option<&[u8]>,
     known: &mut Known,
 ) -> Result<(Place, Written), Failure> {
-    let (key, place) = place_of(path)?;
+    let place = place_of(path)?;
     // What Kubernetes makes is there before its endpoint is.
     let patched = matches!(place.collection, Collection::Nodes | Collection::Pods);
     if patched && !known.contains_key(path) {
@@ -106,7 +105,15 @@ async fn written(
         known.extend(object.map(|object| (path.to_owned(), object)));
     }
     let group = api.group().await?;
-    let written = mapping::written(&key, value, known.get(path), group);
+    let before = known.get(path);
+    let written = match (place.collection, Key::parse(path)) {
+        (Collection::Leases, _) => {
+            let object = mapping::lease::object(path, value.unwrap_or_default(), before);
+            object.map(Written::Object)
+        }
+        (_, Ok(key)) => mapping::written(&key, value, before, group),
+        (_, Err(_)) => Err(MappingError::NoObject),
+    };
     let written = written.map_err(|error| Failure::Refused(format!("{path}: {error}")))?;
     Ok((place, written))
 }
@@ -118,7 +125,7 @@ async fn create(api: &Api, key: &str, value: &[u8], known: &mut Known) -> Result
         }
         (_, Written::Object(object)) => object,
     };
-    let (_, place) = place_of(key)?;
+    let place = place_of(key)?;
     let group = api.group().await?;
     let collection = place.collection.path_in(group, place.namespace.as_deref());
     let post = || api.call(Method::POST, &collection, JSON, Some(&object));
@@ -179,29 +186,29 @@ async fn patch_status(
 
 async fn delete(api: &Api, key: &str, revision: i64, known: &mut Known) -> Result<Told, Failure> {
     let object = unchanged(known, key, revision)?.clone();
-    let (typed, place) = place_of(key)?;
+    let place = place_of(key)?;
     let path = place.path(api.group().await?);
-    match typed {
-        Key::Block(_) | Key::Affinity(..) | Key::Handle(_) => {
+    match Key::parse(key) {
+        Ok(Key::Block(_) | Key::Affinity(..) | Key::Handle(_)) => {
             let marked = mapping::marked_deleted(object);
             let marked = api.call(Method::PUT, &path, JSON, Some(&marked)).await?;
             read::finish_deletion(api, &path, &marked).await?;
             known.remove(key);
             Ok(Told::Written(mapping::revision(&marked)))
         }
-        Key::Resource {
+        Ok(Key::Resource {
             kind: Kind::WorkloadEndpoint,
             ..
-        } => {
+        }) => {
             let (place, written) = written(api, key, None, known).await?;
             match written {
                 Written::StatusPatch(patch) => patch_status(api, key, &place, patch, known).await,
                 Written::Object(_) => Ok(Told::Conflict),
             }
         }
-        Key::Resource {
+        Ok(Key::Resource {
             kind: Kind::Node, ..
-        } => Err(Failure::Refused(
+        }) => Err(Failure::Refused(
             "Nodes are Kubernetes' own: delete it there (kubectl delete node)".to_owned(),
         )),
         _ => {
@@ -214,4 +221,31 @@ async fn delete(api: &Api, key: &str, revision: i64, known: &mut Known) -> Resul
             Ok(Told::Written(revision))
         }
     }
+}
+
+/// Sets a Node's condition `NetworkUnavailable` to False, unless it is.
+pub(super) async fn network_is_up(
+    api: &Api,
+    node: &NodeName,
+    now: Timestamp,
+) -> Result<bool, Failure> {
+    const KIND: &str = "NetworkUnavailable";
+    let place = place_of(&Key::node(node).to_path())?;
+    let path = place.path(api.group().await?);
+    let object = api.get(&path).await?;
+    let conditions = object["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    if conditions.any(|one| one["type"] == KIND && one["status"] == "False") {
+        return Ok(false);
+    }
+    let condition = json!({
+        "type": KIND, "status": "False", "reason": "CalicoIsUp",
+        "message": "Caracal is running on this node",
+        "lastHeartbeatTime": now.rfc3339(), "lastTransitionTime": now.rfc3339(),
+    });
+    let patch = json!({"status": {"conditions": [condition]}});
+    let path = format!("{path}/status");
+    api.call(Method::PATCH, &path, STRATEGIC, Some(&patch))
+        .await?;
+    Ok(true)
 }

@@ -130,7 +130,7 @@ fn rights() -> Vec<Value> {
         rule(
             "coordination.k8s.io",
             &["leases"],
-            &["get", "create", "update"],
+            &["get", "list", "create", "update", "delete"],
         ),
     ];
     let named = |kind: &str| json!({"apiVersion": format!("{RBAC}/v1"), "kind": kind, "metadata": {"name": ACCOUNT}});

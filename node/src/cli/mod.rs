@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use caracal_datastore::{EtcdConfig, EtcdStore, Store, View, WatchOptions};
+use caracal_datastore::{Datastore, Store, View};
 use caracal_model::Snapshot;
 use tokio::sync::watch;
 
@@ -63,16 +63,16 @@ fn in_this_namespace(
 const FIRST_LIST: Duration = Duration::from_secs(60);
 
 /// The datastore of the environment.
-fn open_store() -> anyhow::Result<EtcdStore> {
-    Ok(EtcdStore::new(EtcdConfig::from_env()?)?)
+fn open_store() -> anyhow::Result<Datastore> {
+    Ok(Datastore::from_env()?)
 }
 
 /// A view that holds everything. When the datastore does not answer, the error says why, after the
 /// same time ([`caracal_datastore::PATIENCE`]) as in every other command.
-async fn first_view(store: &EtcdStore) -> anyhow::Result<watch::Receiver<View>> {
+async fn first_view(store: &Datastore) -> anyhow::Result<watch::Receiver<View>> {
     // The watcher tries for ever and tells nobody why.
-    store.read(&[]).await.context("check ETCD_ENDPOINTS")?;
-    let mut view = caracal_datastore::spawn_watcher(store.clone(), WatchOptions::default());
+    store.read(&[]).await.context(store.advice())?;
+    let mut view = caracal_datastore::spawn_watcher(store.clone(), store.watch_options());
     let synced = async { view.wait_for(|view| view.synced).await.map(|_| ()) };
     let synced = tokio::time::timeout(FIRST_LIST, synced).await;
     let Ok(synced) = synced else {
@@ -88,7 +88,7 @@ async fn first_view(store: &EtcdStore) -> anyhow::Result<watch::Receiver<View>> 
 }
 
 /// The datastore of the environment, and everything in it.
-async fn read_everything() -> anyhow::Result<(EtcdStore, Arc<Snapshot>)> {
+async fn read_everything() -> anyhow::Result<(Datastore, Arc<Snapshot>)> {
     let store = open_store()?;
     let snapshot = first_view(&store).await?.borrow().snapshot.clone();
     Ok((store, snapshot))

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use caracal_datastore::{EtcdStore, Store};
+use caracal_datastore::{Datastore, Store};
 use caracal_ipam::{Lease, ReleasedNode};
 use caracal_model::resource::Kind;
 use caracal_model::txn::{KeyValue, Range, Txn, TxnOutcome, Write};
@@ -137,7 +137,7 @@ pub(super) struct Remains {
     existed: bool,
 }
 
-async fn delete(store: &EtcdStore, order: &Order, output: Output) -> anyhow::Result<ExitCode> {
+async fn delete(store: &Datastore, order: &Order, output: Output) -> anyhow::Result<ExitCode> {
     let node = &order.node;
     let remains = match remove(store, order).await? {
         Removed::Done(remains) => remains,
@@ -166,7 +166,7 @@ async fn delete(store: &EtcdStore, order: &Order, output: Output) -> anyhow::Res
 }
 
 /// Removes everything of a node, and says each write.
-pub(super) async fn remove(store: &EtcdStore, order: &Order) -> anyhow::Result<Removed> {
+pub(super) async fn remove(store: &Datastore, order: &Order) -> anyhow::Result<Removed> {
     let node = &order.node;
     let ranges = [
         Range::Key(Key::node(node).to_path()),
@@ -226,7 +226,7 @@ fn alive(stored: &KeyValue, now: Timestamp) -> Option<String> {
 }
 
 /// Endpoints on the node and resources for it alone.
-async fn belongings(store: &EtcdStore, node: &NodeName) -> anyhow::Result<Vec<KeyValue>> {
+async fn belongings(store: &Datastore, node: &NodeName) -> anyhow::Result<Vec<KeyValue>> {
     let own = format!("node.{node}");
     let ranges = [
         Range::Prefix(kind_prefix(Kind::WorkloadEndpoint)),

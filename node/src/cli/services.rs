@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use caracal_datastore::{EtcdStore, Store};
+use caracal_datastore::{Datastore, Store};
 use caracal_model::txn::{Range, Txn, TxnOutcome};
 use caracal_model::{Key, NodeName, Snapshot, documents_prefix};
 use caracal_topologies::{Services, resources_from_yaml};
@@ -54,7 +54,7 @@ pub(crate) fn run(command: ServicesCommand) -> anyhow::Result<ExitCode> {
     })
 }
 
-async fn apply(store: &EtcdStore, files: &[PathBuf], prune: bool) -> anyhow::Result<ExitCode> {
+async fn apply(store: &Datastore, files: &[PathBuf], prune: bool) -> anyhow::Result<ExitCode> {
     let mut wanted = BTreeMap::new();
     for file in files {
         wanted.extend(read(file)?);
@@ -91,7 +91,7 @@ async fn apply(store: &EtcdStore, files: &[PathBuf], prune: bool) -> anyhow::Res
     Ok(ExitCode::SUCCESS)
 }
 
-async fn commit(store: &EtcdStore, txn: Txn) -> anyhow::Result<()> {
+async fn commit(store: &Datastore, txn: Txn) -> anyhow::Result<()> {
     if txn.writes.is_empty() {
         return Ok(());
     }
@@ -156,7 +156,7 @@ fn documents(text: &str) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     Ok(paths.collect())
 }
 
-async fn show(store: &EtcdStore, output: Output) -> anyhow::Result<ExitCode> {
+async fn show(store: &Datastore, output: Output) -> anyhow::Result<ExitCode> {
     let mut snapshot = mode::read(store).await?;
     let answer = store.read(&[Range::Prefix(documents_prefix())]).await?;
     for entry in answer.ranges.iter().flatten() {

@@ -2,6 +2,7 @@
 //! Pure. The layers above know the form of etcd only.
 
 mod custom;
+pub(super) mod lease;
 mod names;
 mod node;
 mod place;
@@ -84,6 +85,8 @@ pub(super) fn values(
         Collection::Services => vec![document(DocumentKind::Service)],
         Collection::Endpoints => vec![document(DocumentKind::Endpoints)],
         Collection::EndpointSlices => vec![document(DocumentKind::EndpointSlice)],
+        // They have no key of Calico's.
+        Collection::Leases => Vec::new(),
         Collection::Custom(plural) => {
             let kind = Kind::ALL.into_iter().find(|kind| kind.plural() == plural);
             let kind = kind.into_iter();
@@ -136,6 +139,9 @@ pub(super) fn key_values(
         && place::POLICIES.contains(&plural)
     {
         return Ok(vec![policy(plural, object)]);
+    }
+    if collection == Collection::Leases {
+        return Ok(lease::key_values(object));
     }
     let values = values(collection, object, group)?.into_iter();
     Ok(values
@@ -199,6 +205,10 @@ pub(super) fn written(
             }
             (Kind::WorkloadEndpoint, value) => {
                 let before = before.ok_or(MappingError::NotWritten(NO_POD))?;
+                let meant = value.as_ref().and_then(|v| v["metadata"]["uid"].as_str());
+                if meant.is_some_and(|uid| before["metadata"]["uid"] != uid) {
+                    return Err(MappingError::NotWritten(REPLACED));
+                }
                 let patch = pod::patch(value.as_ref(), before);
                 return Ok(Written::StatusPatch(Some(patch)));
             }
@@ -218,6 +228,7 @@ pub(super) fn written(
 const NO_NODE: &str = "Kubernetes has no Node of that name, and only Kubernetes makes one: a kubelet registers it, or \
                        CALICO_K8S_NODE_REF names another";
 const NO_POD: &str = "Kubernetes has no such pod; it may have been replaced";
+const REPLACED: &str = "the pod of that name is another one by now";
 const NO_PROFILE: &str = "profiles are made of Kubernetes' namespaces and accounts; label those";
 const NO_MARKER: &str = "Kubernetes has no marker of IPAM's hosts";
 const NO_DOCUMENT: &str =

@@ -6,7 +6,7 @@ use caracal_model::resource::Kind;
 use caracal_model::txn::Range;
 use caracal_model::{DocumentKind, Key};
 
-use super::names;
+use super::{lease, names};
 
 /// A collection of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,6 +18,8 @@ pub(crate) enum Collection {
     Services,
     Endpoints,
     EndpointSlices,
+    /// What nodes keep beside Calico's data.
+    Leases,
     /// One of Calico's custom resources, by its plural.
     Custom(&'static str),
 }
@@ -66,6 +68,13 @@ impl Collection {
             Self::Services => ("/api/v1".to_owned(), "services"),
             Self::Endpoints => ("/api/v1".to_owned(), "endpoints"),
             Self::EndpointSlices => ("/apis/discovery.k8s.io/v1".to_owned(), "endpointslices"),
+            Self::Leases => {
+                let base = format!(
+                    "/apis/coordination.k8s.io/v1/namespaces/{}",
+                    lease::NAMESPACE
+                );
+                return format!("{base}/leases");
+            }
             Self::Custom(plural) => (format!("/apis/{}", group.api_version()), {
                 match (self == IPAM_CONFIG, group) {
                     (true, ApiGroup::V3) => "ipamconfigurations",
@@ -108,6 +117,15 @@ impl Place {
     pub(crate) fn path(&self, group: ApiGroup) -> String {
         let collection = self.collection.path_in(group, self.namespace.as_deref());
         format!("{collection}/{}", self.name)
+    }
+
+    /// Where what stands under a path is; `None` when Kubernetes has no such thing.
+    #[must_use]
+    pub(crate) fn of_path(path: &str) -> Option<Self> {
+        match lease::name(path) {
+            Some(name) => Some(Self::inside(Collection::Leases, lease::NAMESPACE, &name)),
+            None => Self::of(&Key::parse(path).ok()?),
+        }
     }
 
     /// Where what stands under a key is; `None` when Kubernetes has no such thing.
@@ -189,6 +207,12 @@ impl List {
     /// of the kind.
     #[must_use]
     pub(crate) fn of(prefix: &str) -> Vec<Self> {
+        if let Some(labels) = lease::selector(prefix) {
+            return vec![Self {
+                collection: Collection::Leases,
+                labels: Some(labels),
+            }];
+        }
         let ipam = caracal_model::ipam_prefix();
         if let Some(rest) = prefix.strip_prefix(&*ipam) {
             return of_ipam(rest);
@@ -254,6 +278,10 @@ fn of_ipam(rest: &str) -> Vec<List> {
 pub(super) const POLICIES: [&str; 2] = ["globalnetworkpolicies", "networkpolicies"];
 
 fn of_resources(rest: &str) -> Vec<List> {
+    if rest.is_empty() {
+        let plurals = Kind::ALL.into_iter().map(Kind::plural).chain(POLICIES);
+        return plurals.flat_map(of_resources).collect();
+    }
     let plural = rest.split('/').next().unwrap_or_default();
     if let Some(plural) = POLICIES.into_iter().find(|known| *known == plural) {
         return vec![List::all(Collection::Custom(plural))];
@@ -355,5 +383,11 @@ mod tests {
         assert!(labels.contains("hostname-hash=A3XPYDATRKB7Q4"), "{labels}");
         assert_eq!(List::of("/calico/ipam/v2/host/")[0].labels, None);
         assert_eq!(List::of("/registry/"), []);
+        let all = List::of(&caracal_model::resources_prefix());
+        let pools = Collection::Custom("ippools");
+        assert!(all.iter().any(|list| list.collection == Collection::Nodes));
+        assert!(all.iter().any(|list| list.collection == pools));
+        let twice = all.iter().collect::<std::collections::BTreeSet<_>>();
+        assert_eq!(twice.len(), all.len());
     }
 }

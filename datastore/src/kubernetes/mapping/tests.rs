@@ -320,6 +320,11 @@ fn an_endpoint_is_written_as_annotations_of_its_pod() {
     );
     let missing = written(&key, Some(text.as_bytes()), None, ApiGroup::V1);
     assert_eq!(missing, Err(MappingError::NotWritten(NO_POD)));
+    let mut older = value;
+    older["metadata"]["uid"] = "another".into();
+    let text = older.to_string();
+    let replaced = written(&key, Some(text.as_bytes()), Some(&pod()), ApiGroup::V1);
+    assert_eq!(replaced, Err(MappingError::NotWritten(REPLACED)));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use caracal_datastore::{EtcdStore, Store};
+use caracal_datastore::{Datastore, Store};
 use caracal_ipam::{LEASE_PREFIX, Lease};
 use caracal_model::code::{DoctorCode, ProblemCode};
 use caracal_model::txn::{KeyValue, Range};
@@ -86,7 +86,7 @@ fn speed(findings: &mut Vec<Finding>, took: Duration, revision: i64) {
 }
 
 /// Calico's own word that the datastore may be used.
-async fn ready(findings: &mut Vec<Finding>, store: &EtcdStore) {
+async fn ready(findings: &mut Vec<Finding>, store: &Datastore) {
     use caracal_model::Key;
     use caracal_model::resource::Kind;
     let key = Key::resource(Kind::ClusterInformation, "default").to_path();

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use caracal_datastore::EtcdStore;
+use caracal_datastore::Datastore;
 use caracal_ipam::LeakReport;
 use caracal_ipam::{Audit, audit};
 use caracal_ipam::{Mender, plan_repairs};
@@ -18,7 +18,7 @@ use crate::args::Output;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub(super) async fn run(store: &EtcdStore, args: &CheckArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(store: &Datastore, args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let output = Output::from_str(&args.output, true).ok();
     let data = output.is_some_and(Output::is_data);
     let survey = survey(store).await?;
@@ -57,7 +57,7 @@ pub(super) async fn run(store: &EtcdStore, args: &CheckArgs) -> anyhow::Result<E
 }
 
 async fn fix(
-    store: &EtcdStore,
+    store: &Datastore,
     survey: &Survey,
     found: &Audit,
     args: &CheckArgs,

@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use caracal_datastore::EtcdStore;
+use caracal_datastore::Datastore;
 use caracal_ipam::ClientError;
 use caracal_ipam::{Configure, Persistence, SettingsChange};
 
 use super::args::{ConfigureArgs, PersistenceArg};
 use super::{announced, refuse, show};
 
-pub(super) async fn run(store: &EtcdStore, args: &ConfigureArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(store: &Datastore, args: &ConfigureArgs) -> anyhow::Result<ExitCode> {
     let output = args.output.output;
     let data = output.is_data();
     let change = SettingsChange {

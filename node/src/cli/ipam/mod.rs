@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use anyhow::Context;
-use caracal_datastore::{EtcdStore, Store};
+use caracal_datastore::{Datastore, Store};
 use caracal_ipam::Cluster;
 use caracal_ipam::LoggedStore;
 use caracal_ipam::Reading;
@@ -42,7 +42,7 @@ pub(crate) fn run(command: IpamCommand) -> anyhow::Result<ExitCode> {
 
 /// Runs something with the datastore of the environment.
 pub(super) fn on_store(
-    work: impl AsyncFnOnce(EtcdStore) -> anyhow::Result<ExitCode>,
+    work: impl AsyncFnOnce(Datastore) -> anyhow::Result<ExitCode>,
 ) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -60,7 +60,7 @@ struct Survey {
     cluster: Cluster,
 }
 
-async fn survey(store: &EtcdStore) -> anyhow::Result<Survey> {
+async fn survey(store: &Datastore) -> anyhow::Result<Survey> {
     let (everything, uses) = (all_ranges(), user_ranges());
     let cluster = Range::Key(Key::resource(Kind::ClusterInformation, "default").to_path());
     let mut ranges = [everything.clone(), uses.clone()].concat();
@@ -94,10 +94,10 @@ async fn survey(store: &EtcdStore) -> anyhow::Result<Survey> {
 /// A client that says what it writes: on standard output for people, on standard error beside JSON
 /// and YAML.
 pub(super) fn announced(
-    store: &EtcdStore,
+    store: &Datastore,
     dry_run: bool,
     data: bool,
-) -> Client<LoggedStore<EtcdStore>> {
+) -> Client<LoggedStore<Datastore>> {
     let tell = move |write: &Write| {
         let verb = match write {
             Write::Put(..) => "put",

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use caracal_datastore::EtcdStore;
+use caracal_datastore::Datastore;
 use caracal_ipam::Conditional;
 use caracal_ipam::LeakReport;
 use caracal_ipam::ReleaseIps;
@@ -17,7 +17,7 @@ use super::{NOT_FOUND, Survey, announced, now, refuse, survey};
 /// A release, what it rests on, and what of it must be so.
 type Order = (Target, Vec<caracal_model::txn::Compare>);
 
-pub(super) async fn run(store: &EtcdStore, args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(store: &Datastore, args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
     let survey = survey(store).await?;
     let output = args.output.output;
     let data = output.is_data();

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use caracal_datastore::EtcdStore;
+use caracal_datastore::Datastore;
 use caracal_ipam::{Fill, PoolFill, borrowed_addresses, holder_of, pool_fill};
 use caracal_model::ipam::IpamConfig;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use super::{NOT_FOUND, Survey, survey};
 use crate::args::Output;
 use crate::cli::table;
 
-pub(super) async fn run(store: &EtcdStore, args: &ShowArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(store: &Datastore, args: &ShowArgs) -> anyhow::Result<ExitCode> {
     let survey = survey(store).await?;
     let output = args.output.output;
     let data = output.is_data();

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use caracal_datastore::EtcdStore;
+use caracal_datastore::Datastore;
 use caracal_ipam::ClientError;
 use caracal_ipam::{MAX_PARTS, PoolChoice, Split, SplitError};
 
@@ -12,7 +12,7 @@ use super::{NOT_FOUND, announced, now, refuse, survey};
 use crate::cli::table;
 use crate::register::uuid;
 
-pub(super) async fn run(store: &EtcdStore, args: &SplitArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(store: &Datastore, args: &SplitArgs) -> anyhow::Result<ExitCode> {
     let output = args.output.output;
     let data = output.is_data();
     let which = match (&args.cidr, &args.name) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use caracal_datastore::{EtcdStore, Store};
+use caracal_datastore::{Datastore, Store};
 use caracal_ipam::{
     AssignRequest, Client, ClientError, LoggedStore, Why, namespace_key, namespace_labels,
     namespace_named, why,
@@ -18,7 +18,7 @@ use super::args::WhyArgs;
 use super::{NOT_FOUND, survey};
 use crate::cli::table;
 
-pub(super) async fn run(store: &EtcdStore, args: &WhyArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(store: &Datastore, args: &WhyArgs) -> anyhow::Result<ExitCode> {
     let node = NodeName::from(args.node.as_str());
     let family = if args.ipv6 {
         Family::Ipv6
@@ -82,7 +82,7 @@ pub(super) async fn run(store: &EtcdStore, args: &WhyArgs) -> anyhow::Result<Exi
 }
 
 /// The labels of a namespace, as an assignment for a pod in it would see them.
-async fn labels(store: &EtcdStore, namespace: &str) -> anyhow::Result<BTreeMap<String, String>> {
+async fn labels(store: &Datastore, namespace: &str) -> anyhow::Result<BTreeMap<String, String>> {
     let profile = Range::Key(namespace_key(namespace).to_path());
     let answer = store.read(&[profile]).await?;
     let Some(stored) = answer.ranges.iter().flatten().next() else {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use caracal_datastore::{EtcdStore, Store};
+use caracal_datastore::{Datastore, Store};
 use caracal_ipam::{Client, ClientError, ReleaseAffinity};
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{IpPool, Kind};
@@ -35,7 +35,7 @@ enum Ended {
     Conflict(String),
 }
 
-pub(super) async fn run(store: &EtcdStore, args: &DeleteArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(store: &Datastore, args: &DeleteArgs) -> anyhow::Result<ExitCode> {
     let keys = match keys_of(args)? {
         Ok(keys) => keys,
         Err(code) => return Ok(code),
@@ -158,7 +158,7 @@ fn keys_of(args: &DeleteArgs) -> anyhow::Result<Result<Doomed, ExitCode>> {
 }
 
 async fn delete(
-    store: &EtcdStore,
+    store: &Datastore,
     kind: Kind,
     key: &Key,
     args: &DeleteArgs,
@@ -245,7 +245,7 @@ async fn snapshot<S: Store>(store: &S, ranges: Vec<Range>) -> anyhow::Result<Sna
 }
 
 /// The same as `caracal node delete`.
-async fn delete_node(store: &EtcdStore, name: &str, args: &DeleteArgs) -> anyhow::Result<Ended> {
+async fn delete_node(store: &Datastore, name: &str, args: &DeleteArgs) -> anyhow::Result<Ended> {
     let key = Key::node(&NodeName::from(name));
     if revision_of(store, &key).await?.is_none() {
         return Ok(Ended::Missing);
@@ -279,7 +279,7 @@ async fn blocks_in<S: Store>(store: &S, range: Prefix) -> anyhow::Result<Vec<Kno
 }
 
 async fn delete_pool(
-    store: &EtcdStore,
+    store: &Datastore,
     key: &Key,
     found: Stored,
     args: &DeleteArgs,
@@ -355,7 +355,7 @@ fn in_use(blocks: &[KnownBlock]) -> Option<String> {
 }
 
 /// Gives empty blocks back. One that is in use stays with its owner.
-async fn release(store: &EtcdStore, blocks: &[KnownBlock]) -> anyhow::Result<()> {
+async fn release(store: &Datastore, blocks: &[KnownBlock]) -> anyhow::Result<()> {
     let client = Client::new(store.clone());
     for block in blocks.iter().filter(|block| block.in_use == 0) {
         let Some(owner) = block.owner.clone() else {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
-use caracal_datastore::{EtcdStore, Store};
+use caracal_datastore::{Datastore, Store};
 use caracal_model::net::Family;
 use caracal_model::txn::{Range, Txn, TxnOutcome};
 use caracal_model::{NodeName, Snapshot};
@@ -32,7 +32,7 @@ pub(super) fn run(args: &TopologyApplyArgs) -> anyhow::Result<ExitCode> {
     on_store(async |store| apply(&store, args).await)
 }
 
-async fn apply(store: &EtcdStore, args: &TopologyApplyArgs) -> anyhow::Result<ExitCode> {
+async fn apply(store: &Datastore, args: &TopologyApplyArgs) -> anyhow::Result<ExitCode> {
     let before = mode::read(store).await?;
     let under_way = transition_under_way(&before)?;
     if let Some(under_way) = &under_way {
@@ -80,7 +80,7 @@ async fn apply(store: &EtcdStore, args: &TopologyApplyArgs) -> anyhow::Result<Ex
 }
 
 /// Writes what differs, if nobody has changed it since it was read.
-async fn commit(store: &EtcdStore, before: &Snapshot, after: &Snapshot) -> anyhow::Result<i64> {
+async fn commit(store: &Datastore, before: &Snapshot, after: &Snapshot) -> anyhow::Result<i64> {
     let mut txn = Txn::new();
     for change in changed_resources(before, after) {
         txn = match (change.old, change.new) {
@@ -100,7 +100,7 @@ async fn commit(store: &EtcdStore, before: &Snapshot, after: &Snapshot) -> anyho
 
 /// Waits until nobody needs the old sessions, and lets them go.
 async fn conduct(
-    store: &EtcdStore,
+    store: &Datastore,
     snapshot: &Snapshot,
     id: &str,
     args: &TopologyApplyArgs,
@@ -122,7 +122,7 @@ async fn conduct(
 
 /// Waits until every node would miss nothing; false when that does not come in time.
 async fn nobody_needs(
-    store: &EtcdStore,
+    store: &Datastore,
     snapshot: &Snapshot,
     id: &str,
     args: &TopologyApplyArgs,
@@ -157,7 +157,7 @@ async fn nobody_needs(
 }
 
 /// Waits until every report of a living node is gone: it has the new topology alone.
-async fn gone(store: &EtcdStore, args: &TopologyApplyArgs) -> anyhow::Result<ExitCode> {
+async fn gone(store: &Datastore, args: &TopologyApplyArgs) -> anyhow::Result<ExitCode> {
     let start = Instant::now();
     loop {
         let left = reports(store).await?;
@@ -177,7 +177,7 @@ async fn gone(store: &EtcdStore, args: &TopologyApplyArgs) -> anyhow::Result<Exi
     }
 }
 
-async fn reports(store: &EtcdStore) -> anyhow::Result<BTreeMap<NodeName, TransitionReport>> {
+async fn reports(store: &Datastore) -> anyhow::Result<BTreeMap<NodeName, TransitionReport>> {
     let answer = store
         .read(&[Range::Prefix(REPORT_PREFIX.to_owned())])
         .await

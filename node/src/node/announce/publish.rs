@@ -23,6 +23,8 @@ use crate::node::problems::Reporter;
 pub(crate) struct AnnouncedPlan {
     /// Revision of the snapshot that the plan is of.
     pub(crate) revision: i64,
+    /// That snapshot.
+    pub(crate) snapshot: Arc<Snapshot>,
     /// Prefixes that this node originates.
     pub(crate) originated: Vec<Prefix>,
 }
@@ -171,6 +173,7 @@ impl Publisher {
             }
             told.send_replace(AnnouncedPlan {
                 revision: snapshot.revision,
+                snapshot,
                 originated: current.originate.keys().copied().collect(),
             });
             // Behind the configuration: a report is about sessions that the speaker has.

@@ -1,6 +1,9 @@
 //! Whether a pod's addresses are announced: the plan of the pod's revision is the speaker's, and
 //! every established session has taken what it is to send. BGP knows no receipt, so this is as far
 //! as a sender can see.
+//!
+//! In Kubernetes' API a later revision of another kind may be told first. There the plan has to
+//! know the pod's endpoint and the blocks of its addresses.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,12 +24,21 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Pause between two looks at the sessions; a new plan is looked at immediately.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// What a revision of the datastore is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counting {
+    /// Everything: who is at a revision knows all that came before.
+    Whole,
+    /// One kind.
+    ByKind,
+}
+
 /// Answers when all is announced or the time is over.
 ///
 /// # Errors
 /// When the speaker has ended.
 pub(crate) async fn wait(
-    mut told: watch::Receiver<AnnouncedPlan>,
+    (mut told, counting): (watch::Receiver<AnnouncedPlan>, Counting),
     view: &watch::Receiver<View>,
     speaker: &SpeakerHandle,
     question: &AwaitAnnouncement,
@@ -36,16 +48,12 @@ pub(crate) async fn wait(
         let plan = told.borrow_and_update().clone();
         // A pod that is written again as it was wakes nobody.
         let followed = view.borrow().followed(plan.revision);
-        let answer = if followed < question.revision {
-            Announcement {
-                missing: Some(format!(
-                    "the speaker is at revision {followed} of the datastore, the pod at {}",
-                    question.revision
-                )),
+        let answer = match behind(&plan, followed, counting, question) {
+            Some(missing) => Announcement {
+                missing: Some(missing),
                 ..Announcement::default()
-            }
-        } else {
-            look(speaker, &plan.originated, &question.addresses).await?
+            },
+            None => look(speaker, &plan.originated, &question.addresses).await?,
         };
         if answer.missing.is_none() || Instant::now() >= end {
             return Ok(answer);
@@ -56,6 +64,41 @@ pub(crate) async fn wait(
             () = sleep_until(next) => {}
         }
     }
+}
+
+/// What the plan does not know of the pod yet.
+fn behind(
+    plan: &AnnouncedPlan,
+    followed: i64,
+    counting: Counting,
+    question: &AwaitAnnouncement,
+) -> Option<String> {
+    if counting == Counting::Whole {
+        return (followed < question.revision).then(|| {
+            format!(
+                "the speaker is at revision {followed} of the datastore, the pod at {}",
+                question.revision
+            )
+        });
+    }
+    let snapshot = &plan.snapshot;
+    let has = |address: &IpAddr| {
+        let mut own = snapshot
+            .workloads
+            .values()
+            .flat_map(|w| &w.spec.ip_networks);
+        own.any(|network| network.address() == *address)
+    };
+    question.addresses.iter().find_map(|address| {
+        let block = snapshot.block_of(&Prefix::host(*address));
+        match (has(address), block.is_some()) {
+            (true, true) => None,
+            (false, _) => Some(format!(
+                "the speaker does not know of the pod with {address}"
+            )),
+            (true, false) => Some(format!("the speaker does not know the block of {address}")),
+        }
+    })
 }
 
 async fn look(
@@ -93,4 +136,53 @@ fn covering(originated: &[Prefix], addresses: &[IpAddr]) -> Vec<Prefix> {
     };
     let prefixes: BTreeSet<_> = addresses.iter().filter_map(longest).collect();
     prefixes.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use caracal_model::Snapshot;
+
+    use super::*;
+
+    #[test]
+    fn by_kind_the_plan_has_to_know_the_pod_and_its_block() {
+        let address: IpAddr = "10.244.3.65".parse().unwrap();
+        let question = AwaitAnnouncement {
+            addresses: vec![address],
+            revision: 7,
+            milliseconds: 0,
+        };
+        let mut snapshot = Snapshot::default();
+        let said = |snapshot: &Snapshot, counting| {
+            let plan = AnnouncedPlan {
+                revision: 9,
+                snapshot: Arc::new(snapshot.clone()),
+                originated: Vec::new(),
+            };
+            behind(&plan, plan.revision, counting, &question)
+        };
+        // Another kind is at revision 9; the pod's was not told yet.
+        assert_eq!(said(&snapshot, Counting::Whole), None);
+        let missing = said(&snapshot, Counting::ByKind).unwrap();
+        assert_eq!(
+            missing,
+            "the speaker does not know of the pod with 10.244.3.65"
+        );
+        let endpoint = br#"{"metadata":{"name":"n-k8s-w-eth0","namespace":"d"},"spec":{"orchestrator":"k8s",
+            "node":"n","endpoint":"eth0","pod":"w","ipNetworks":["10.244.3.65/32"],"interfaceName":"cali1"}}"#;
+        let key = "/calico/resources/v3/projectcalico.org/workloadendpoints/d/n-k8s-w-eth0";
+        snapshot.apply(key, Some(endpoint), 7);
+        let missing = said(&snapshot, Counting::ByKind).unwrap();
+        assert_eq!(
+            missing,
+            "the speaker does not know the block of 10.244.3.65"
+        );
+        let block = br#"{"cidr":"10.244.3.64/26","affinity":"host:n","allocations":[],"unallocated":[],"attributes":[]}"#;
+        let key = "/calico/ipam/v2/assignment/ipv4/block/10.244.3.64-26";
+        snapshot.apply(key, Some(block), 8);
+        assert_eq!(said(&snapshot, Counting::ByKind), None);
+    }
 }

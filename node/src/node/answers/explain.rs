@@ -11,7 +11,7 @@ use caracal_agent::{
     RouteKind, is_tunnel_device, observe_kernel,
 };
 use caracal_bgp::{Explanation, SpeakerHandle};
-use caracal_datastore::{EtcdStore, Store, View};
+use caracal_datastore::{Datastore, Store, View};
 use caracal_model::code::ProblemCode;
 use caracal_model::net::Prefix;
 use caracal_model::resource::{Node, WorkloadEndpoint, format_mac};
@@ -147,7 +147,7 @@ pub(crate) struct Device {
 
 /// Where the answer comes from.
 pub(crate) struct Sources<'a> {
-    pub(crate) store: &'a EtcdStore,
+    pub(crate) store: &'a Datastore,
     pub(crate) view: &'a watch::Receiver<View>,
     pub(crate) speaker: &'a SpeakerHandle,
     pub(crate) kernel: &'a watch::Receiver<Arc<AgentStatus>>,
@@ -204,7 +204,7 @@ struct Read {
 
 /// Reads what is asked of another node's address.
 async fn read_elsewhere(
-    store: &EtcdStore,
+    store: &Datastore,
     snapshot: &Snapshot,
     destination: Prefix,
 ) -> Result<Read, String> {

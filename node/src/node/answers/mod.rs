@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use caracal_agent::{AgentStatus, PathMtus, ReconcilerHandle};
 use caracal_bgp::{SpeakerHandle, SpeakerStatus};
-use caracal_datastore::{Accepter, EtcdStore, View};
+use caracal_datastore::{Accepter, Datastore, View};
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam::AffinityState;
 use caracal_model::net::{Family, Prefix};
@@ -25,6 +25,7 @@ use caracal_model::{
 use serde_json::json;
 use tokio::sync::watch;
 
+use self::announced::Counting;
 use self::auditor::Auditor;
 use crate::admin::routes::{self, text, to_value};
 use crate::admin::{Answer, Answered, Request};
@@ -47,7 +48,7 @@ pub(crate) enum NodeStage {
 
 /// The ways to the owners of all state.
 pub(crate) struct Owners {
-    pub(crate) store: EtcdStore,
+    pub(crate) store: Datastore,
     pub(crate) view: watch::Receiver<View>,
     pub(crate) accepter: Accepter,
     pub(crate) speaker: SpeakerHandle,
@@ -200,7 +201,17 @@ impl Owners {
     }
 
     async fn announced(&self, question: &AwaitAnnouncement) -> Result<Announcement, String> {
-        announced::wait(self.told.clone(), &self.view, &self.speaker, question).await
+        let counting = match self.store.counts_by_kind() {
+            true => Counting::ByKind,
+            false => Counting::Whole,
+        };
+        announced::wait(
+            (self.told.clone(), counting),
+            &self.view,
+            &self.speaker,
+            question,
+        )
+        .await
     }
 
     /// Addresses of these blocks that endpoints use.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use caracal_agent::{AgentStatus, Links};
 use caracal_bgp::SpeakerHandle;
-use caracal_datastore::EtcdStore;
+use caracal_datastore::Datastore;
 use tokio::sync::watch;
 
 /// An address that comes back within this time was not gone: a change of address is a deletion and
@@ -20,7 +20,7 @@ const SETTLE: Duration = Duration::from_millis(500);
 pub(crate) async fn keep(
     mut kernel: watch::Receiver<Arc<AgentStatus>>,
     speaker: SpeakerHandle,
-    store: EtcdStore,
+    store: Datastore,
 ) {
     let mut before = BTreeSet::new();
     loop {

@@ -44,9 +44,10 @@ pub(crate) struct Begun {
     pub(crate) rememberer: Rememberer,
 }
 
-/// Brings the node to a first view, from the datastore and the addresses at which it is.
+/// Brings the node to a first view, from the datastore, the watcher's times for it, and the
+/// addresses at which it is.
 pub(crate) async fn begin<S: PagedStore>(
-    (store, etcd): (&S, watch::Receiver<BTreeSet<IpAddr>>),
+    (store, times, etcd): (&S, WatchOptions, watch::Receiver<BTreeSet<IpAddr>>),
     config: &Arc<Config>,
     holder: &LeaseHolder,
     lost: mpsc::Sender<machine::Taken>,
@@ -62,7 +63,7 @@ pub(crate) async fn begin<S: PagedStore>(
         startup::register(store, config, startup::interfaces, &tell).await?;
     }
     tell("reading the datastore".to_owned());
-    let (mut view, accepter) = watch_datastore(store, config, etcd, accepted);
+    let (mut view, accepter) = watch_datastore((store, times), config, etcd, accepted);
     let (outcome, registered) = watch::channel(None);
     let registrar = Registrar {
         store: store.clone(),
@@ -112,7 +113,7 @@ fn recall(config: &Config, problems: &Reporter) -> Option<Accepted> {
 
 /// Starts the watcher.
 fn watch_datastore<S: PagedStore>(
-    store: &S,
+    (store, times): (&S, WatchOptions),
     config: &Config,
     etcd: watch::Receiver<BTreeSet<IpAddr>>,
     accepted: Option<Accepted>,
@@ -121,7 +122,7 @@ fn watch_datastore<S: PagedStore>(
         whole_blocks_of: Some(config.node.clone()),
         endpoint_reader: endpoint_reader(config, etcd),
         node_grace: NODE_GRACE,
-        ..WatchOptions::default()
+        ..times
     };
     let guard = GuardOptions {
         me: config.node.clone(),
@@ -145,7 +146,7 @@ async fn await_answer(
             let node = registered.wait_for(Option::is_some).await.ok()?.clone()?;
             let same = |view: &View| {
                 let known = view.snapshot.nodes.get(&config.node);
-                known.is_some_and(|known| **known == node)
+                known.is_some_and(|known| says_the_same(known, &node))
             };
             view.wait_for(same).await.ok().map(drop)
         };
@@ -161,6 +162,17 @@ async fn await_answer(
             "starting with what this node remembers; nothing is deleted"
         );
     }
+}
+
+/// Whether what routes and announcements follow from is the same. A watch of Kubernetes' Nodes has
+/// no status, so without the addresses that the kubelet tells.
+fn says_the_same(one: &Node, other: &Node) -> bool {
+    let told = |node: &Node| {
+        let mut spec = node.spec.clone();
+        spec.addresses.clear();
+        spec
+    };
+    told(one) == told(other)
 }
 
 /// Which endpoints of other nodes something follows from: all where they have routes of their own,

@@ -4,6 +4,7 @@
 pub(crate) mod address;
 pub(crate) mod beginning;
 pub(crate) mod machine;
+pub(crate) mod network_condition;
 pub(crate) mod node_address;
 pub(crate) mod registration;
 pub(crate) mod remember;

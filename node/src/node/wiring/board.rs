@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use caracal_agent::{AgentStatus, PublishedUnderlay, SweepPrecondition};
 use caracal_bgp::{Convergence, FibFeed, SpeakerConfig, SpeakerHandle};
-use caracal_datastore::{EtcdStore, View};
+use caracal_datastore::{Datastore, View};
 use caracal_ipam::LeaseHolder;
 use caracal_model::Snapshot;
 use tokio::sync::{mpsc, watch};
@@ -85,7 +85,7 @@ pub(super) struct Feeds {
 /// Everything that a task of the table may be given.
 pub(super) struct Board {
     pub(super) config: Arc<Config>,
-    pub(super) store: EtcdStore,
+    pub(super) store: Datastore,
     /// Hosts and ports of etcd.
     pub(super) hosts: Vec<(String, u16)>,
     /// This machine.
@@ -109,7 +109,7 @@ pub(super) struct Board {
 
 impl Board {
     /// Task that renews this node's lease, and ends it.
-    pub(super) fn life(&self) -> Life<EtcdStore> {
+    pub(super) fn life(&self) -> Life<Datastore> {
         Life {
             store: self.store.clone(),
             me: self.config.node.clone(),

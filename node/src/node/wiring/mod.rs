@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use caracal_agent::ReconcilerHandle;
 use caracal_bgp::SpeakerHandle;
-use caracal_datastore::{EtcdStore, View};
+use caracal_datastore::{Datastore, View};
 use caracal_model::Problem;
 use caracal_model::code::ProblemCode;
 use tokio::net::UnixListener;
@@ -109,7 +109,7 @@ struct Node {
     reconciler: ReconcilerHandle,
     speaker: SpeakerHandle,
     rememberer: Rememberer,
-    life: Life<EtcdStore>,
+    life: Life<Datastore>,
     view: watch::Receiver<View>,
     /// Answers are given as long as it is there.
     _stage: watch::Sender<NodeStage>,

@@ -8,7 +8,7 @@ use caracal_agent::{
     Ownership, Reconciler, ReconcilerHandle, ReconcilerOptions, Settings, SweepPrecondition,
 };
 use caracal_bgp::{Convergence, Speaker, SpeakerConfig, SpeakerHandle, SpeakerOptions};
-use caracal_datastore::{Accepter, EtcdConfig, EtcdStore, View};
+use caracal_datastore::{Accepter, DatastoreConfig, View};
 use caracal_topologies::Planned;
 
 use super::board::{Board, Feed, Feeds};
@@ -40,16 +40,16 @@ pub(super) async fn start(ground: Ground) -> anyhow::Result<Node> {
         registry,
         lost,
     } = ground;
-    let endpoints = EtcdConfig::from_env()?;
-    let hosts: Vec<_> = endpoints.hosts().collect();
-    let store = EtcdStore::new(endpoints)?;
+    let datastore = DatastoreConfig::from_env()?.for_node(&config.node);
+    let hosts = datastore.hosts().await?;
+    let store = datastore.open()?;
     let lifelines = Feed::new(lifelines::look_up(&hosts).await);
     let known = lifelines.reader().borrow().clone();
     lifelines::free(&config.node, &config.felix, &known).await;
     let holder = machine::this(&config.lib_dir);
     let tell = |what: String| drop(stage.send_replace(NodeStage::Starting(what)));
     let etcd = lifelines.reader();
-    let ground = (&store, etcd);
+    let ground = (&store, store.watch_options(), etcd);
     let begun = beginning::begin(ground, &config, &holder, lost.clone(), tell, &registry).await?;
     let Begun {
         view,

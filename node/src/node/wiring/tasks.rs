@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use caracal_datastore::{EtcdConfig, EtcdStore};
+use caracal_datastore::Datastore;
 use caracal_ipam::Client;
 
 use super::board::Board;
@@ -22,7 +22,7 @@ use crate::node::kernel::mode_check;
 use crate::node::kernel::mtu;
 use crate::node::kernel::sweep;
 use crate::node::kernel::underlay;
-use crate::node::membership::node_address;
+use crate::node::membership::{network_condition, node_address};
 
 /// How a task comes to run.
 #[derive(Clone, Copy)]
@@ -78,7 +78,7 @@ fn spawn(task: impl Future<Output = ()> + Send + 'static) {
 pub(super) const TASKS: &[Task] = &[
     Task {
         name: "watcher", file: "datastore/src/watch/", count: "1",
-        owns: "resource maps, revision", hears: "etcd", tells: "`watch<View>`",
+        owns: "resource maps, revision", hears: "the datastore", tells: "`watch<View>`",
         start: Start::Owner,
     },
     Task {
@@ -92,7 +92,7 @@ pub(super) const TASKS: &[Task] = &[
         start: Start::Owner,
     },
     Task {
-        name: "etcd's addresses", file: "node/src/node/kernel/lifelines.rs", count: "1",
+        name: "datastore's addresses", file: "node/src/node/kernel/lifelines.rs", count: "1",
         owns: "–", hears: "name servers", tells: "reconciler",
         start: Start::From(|b| spawn(lifelines::keep(b.hosts.clone(), b.feeds.lifelines.writer()))),
     },
@@ -143,7 +143,7 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "lost addresses", file: "node/src/node/kernel/lost_addresses.rs", count: "1",
-        owns: "addresses of this machine", hears: "the agent's status", tells: "the speaker's sessions, the connection to etcd",
+        owns: "addresses of this machine", hears: "the agent's status", tells: "the speaker's sessions, the connection to the datastore",
         start: Start::From(lost_addresses),
     },
     Task {
@@ -155,6 +155,11 @@ pub(super) const TASKS: &[Task] = &[
         name: "node-address watcher", file: "node/src/node/membership/node_address.rs", count: "1",
         owns: "–", hears: "the agent's status", tells: "the Node resource",
         start: Start::From(node_address),
+    },
+    Task {
+        name: "network condition", file: "node/src/node/membership/network_condition.rs", count: "1",
+        owns: "–", hears: "`View`, the agent's status", tells: "the condition of Kubernetes' Node",
+        start: Start::From(network_condition),
     },
     Task {
         name: "tunnel addresses", file: "node/src/node/ipam/tunnels.rs", count: "1",
@@ -290,11 +295,21 @@ fn lost_addresses(board: &Board) {
 
 fn node_address(board: &Board) {
     spawn(node_address::keep(
-        || Ok(EtcdStore::new(EtcdConfig::from_env()?)?),
+        || Ok(Datastore::from_env()?),
         board.config.clone(),
         board.view.clone(),
         board.kernel.clone(),
         board.registry.reporter("node address"),
+    ));
+}
+
+fn network_condition(board: &Board) {
+    spawn(network_condition::tell(
+        board.store.clone(),
+        board.config.node.clone(),
+        board.view.clone(),
+        board.kernel.clone(),
+        board.registry.reporter("network condition"),
     ));
 }
 

@@ -1,0 +1,330 @@
+//! The datastore that the environment names: etcd, or Kubernetes' API, behind one type.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use caracal_model::txn::{Range, Txn, TxnOutcome};
+use caracal_model::{NodeName, Timestamp};
+use futures_util::{Stream, StreamExt as _, stream::BoxStream};
+
+use crate::etcd::{EtcdConfig, EtcdConfigError, EtcdStore};
+use crate::kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore};
+use crate::store::{
+    Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError, WatchEvent,
+};
+use crate::watch::WatchOptions;
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DatastoreConfigError {
+    /// A kind of datastore that is not read.
+    #[error(
+        "DATASTORE_TYPE={0}: not a kind of datastore; expected etcdv3, with ETCD_ENDPOINTS, or kubernetes"
+    )]
+    Type(String),
+    /// etcd's settings.
+    #[error(transparent)]
+    Etcd(#[from] EtcdConfigError),
+    /// Those of Kubernetes' API.
+    #[error(transparent)]
+    Kubernetes(#[from] KubernetesConfigError),
+}
+
+/// How to reach the datastore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DatastoreConfig {
+    /// In etcd.
+    Etcd(Box<EtcdConfig>),
+    /// In Kubernetes' API.
+    Kubernetes(Box<KubernetesConfig>),
+}
+
+impl DatastoreConfig {
+    /// Reads Calico's variables from the environment: `DATASTORE_TYPE`, which is `etcdv3` when it
+    /// is not set, and those of [`EtcdConfig`] or [`KubernetesConfig`].
+    ///
+    /// # Errors
+    /// The datastore is of no kind that is read here, or its settings contradict one another.
+    pub fn from_env() -> Result<Self, DatastoreConfigError> {
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// Like [`DatastoreConfig::from_env`] from any source of variables.
+    ///
+    /// # Errors
+    /// As for [`DatastoreConfig::from_env`].
+    pub fn from_lookup(
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, DatastoreConfigError> {
+        let kind = lookup("DATASTORE_TYPE").unwrap_or_default();
+        match kind.trim() {
+            "" | "etcdv3" => Ok(Self::Etcd(Box::new(EtcdConfig::from_lookup(lookup)?))),
+            "kubernetes" => {
+                let config = KubernetesConfig::from_lookup(lookup)?;
+                Ok(Self::Kubernetes(Box::new(config)))
+            }
+            other => Err(DatastoreConfigError::Type(other.to_owned())),
+        }
+    }
+
+    /// Of pods only this node's are read, where that is a choice: in etcd all endpoints are.
+    #[must_use]
+    pub fn for_node(mut self, node: &NodeName) -> Self {
+        if let Self::Kubernetes(config) = &mut self {
+            config.pods_of = Some(node.clone());
+        }
+        self
+    }
+
+    /// Host and port of each endpoint.
+    ///
+    /// # Errors
+    /// A kubeconfig cannot be read, or no way to Kubernetes' API is known.
+    pub async fn hosts(&self) -> Result<Vec<(String, u16)>, DatastoreConfigError> {
+        Ok(match self {
+            Self::Etcd(config) => config.hosts().collect(),
+            Self::Kubernetes(config) => config.hosts().await?,
+        })
+    }
+
+    /// Opens it. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// A setting is missing, malformed, or contradicts another one.
+    pub fn open(self) -> Result<Datastore, DatastoreConfigError> {
+        Ok(match self {
+            Self::Etcd(config) => Datastore::Etcd(EtcdStore::new(*config)?),
+            Self::Kubernetes(config) => Datastore::Kubernetes(KubernetesStore::new(*config)),
+        })
+    }
+}
+
+/// The datastore of a process. Clones share the connections.
+#[derive(Clone, Debug)]
+pub enum Datastore {
+    /// In etcd.
+    Etcd(EtcdStore),
+    /// In Kubernetes' API.
+    Kubernetes(KubernetesStore),
+}
+
+impl Datastore {
+    /// Opens what the environment names.
+    ///
+    /// # Errors
+    /// As for [`DatastoreConfig::from_env`] and [`DatastoreConfig::open`].
+    pub fn from_env() -> Result<Self, DatastoreConfigError> {
+        DatastoreConfig::from_env()?.open()
+    }
+
+    /// The endpoints, for messages.
+    #[must_use]
+    pub fn endpoints(&self) -> &str {
+        match self {
+            Self::Etcd(store) => store.endpoints(),
+            Self::Kubernetes(store) => store.endpoints(),
+        }
+    }
+
+    /// What people call it.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Etcd(_) => "etcd",
+            Self::Kubernetes(_) => "Kubernetes' API",
+        }
+    }
+
+    /// Where an answer that does not come is to be looked for.
+    #[must_use]
+    pub const fn advice(&self) -> &'static str {
+        match self {
+            Self::Etcd(_) => "check ETCD_ENDPOINTS",
+            Self::Kubernetes(_) => "check KUBECONFIG or K8S_API_ENDPOINT, and the account's rights",
+        }
+    }
+
+    /// Revisions are of one object or one kind: having heard of a later one does not prove that
+    /// everything before it was heard.
+    #[must_use]
+    pub const fn counts_by_kind(&self) -> bool {
+        matches!(self, Self::Kubernetes(_))
+    }
+
+    /// The watcher's times for it: how long a live stream may be silent.
+    #[must_use]
+    pub fn watch_options(&self) -> WatchOptions {
+        match self {
+            Self::Etcd(_) => WatchOptions::default(),
+            // One probe every 10 s, whose answer may take 5 s.
+            Self::Kubernetes(_) => WatchOptions {
+                lagging_after: Duration::from_secs(20),
+                reconnect_after: Duration::from_secs(30),
+                stale_after: Duration::from_secs(40),
+                ..WatchOptions::default()
+            },
+        }
+    }
+
+    /// Tells that a node's network is up, where somebody waits for that: the condition
+    /// `NetworkUnavailable` of Kubernetes' Node. `false`: nothing was to be written.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn tell_network_is_up(
+        &self,
+        node: &NodeName,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        match self {
+            Self::Etcd(_) => Ok(false),
+            Self::Kubernetes(store) => store.tell_network_is_up(node, now).await,
+        }
+    }
+
+    /// Says that this machine has these addresses no more: a connection from one of them is given
+    /// up.
+    pub async fn addresses_gone(&self, gone: &BTreeSet<IpAddr>) {
+        match self {
+            Self::Etcd(store) => store.addresses_gone(gone).await,
+            // Each request has a limit, and a probe finds that nothing is answered.
+            Self::Kubernetes(_) => {}
+        }
+    }
+}
+
+/// The watch of a [`Datastore`].
+pub struct DatastoreWatch(BoxStream<'static, Result<WatchEvent, StoreError>>);
+
+impl fmt::Debug for DatastoreWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DatastoreWatch").finish_non_exhaustive()
+    }
+}
+
+impl Stream for DatastoreWatch {
+    type Item = Result<WatchEvent, StoreError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_next_unpin(cx)
+    }
+}
+
+impl Store for Datastore {
+    type Watch = DatastoreWatch;
+
+    async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+        match self {
+            Self::Etcd(store) => store.read(ranges).await,
+            Self::Kubernetes(store) => store.read(ranges).await,
+        }
+    }
+
+    async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
+        match self {
+            Self::Etcd(store) => store.commit(txn).await,
+            Self::Kubernetes(store) => store.commit(txn).await,
+        }
+    }
+
+    async fn watch(&self, prefix: &str, revision: i64) -> Result<Self::Watch, StoreError> {
+        let watch = match self {
+            Self::Etcd(store) => store.watch(prefix, revision).await?.boxed(),
+            Self::Kubernetes(store) => store.watch(prefix, revision).await?.boxed(),
+        };
+        Ok(DatastoreWatch(watch))
+    }
+}
+
+impl PagedStore for Datastore {
+    async fn first_pages(&self, ranges: &[Range]) -> Result<FirstPages, StoreError> {
+        match self {
+            Self::Etcd(store) => store.first_pages(ranges).await,
+            Self::Kubernetes(store) => store.first_pages(ranges).await,
+        }
+    }
+
+    async fn next_page(
+        &self,
+        range: &Range,
+        from: &Cursor,
+        revision: i64,
+    ) -> Result<Page, StoreError> {
+        match self {
+            Self::Etcd(store) => store.next_page(range, from, revision).await,
+            Self::Kubernetes(store) => store.next_page(range, from, revision).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<DatastoreConfig, DatastoreConfigError> {
+        DatastoreConfig::from_lookup(|name| {
+            let found = pairs.iter().find(|(key, _)| *key == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn the_kind_decides_which_variables_are_read() {
+        for kind in ["", " ", "etcdv3"] {
+            let config = read(&[("DATASTORE_TYPE", kind)]).unwrap();
+            assert_eq!(config, DatastoreConfig::Etcd(Box::default()));
+        }
+        let endpoint = ("K8S_API_ENDPOINT", "https://10.0.0.1:6443");
+        let config = read(&[("DATASTORE_TYPE", "kubernetes"), endpoint]).unwrap();
+        let DatastoreConfig::Kubernetes(config) = config else {
+            panic!("{config:?}");
+        };
+        assert_eq!(config.endpoint.as_deref(), Some(endpoint.1));
+        let said = |pairs: &[_]| read(pairs).unwrap_err().to_string();
+        assert_eq!(
+            said(&[("DATASTORE_TYPE", "consul")]),
+            "DATASTORE_TYPE=consul: not a kind of datastore; expected etcdv3, with ETCD_ENDPOINTS, or kubernetes"
+        );
+        let half = [
+            ("DATASTORE_TYPE", "kubernetes"),
+            ("K8S_CERT_FILE", "/c.pem"),
+        ];
+        assert!(said(&half).starts_with("K8S_CERT_FILE is set but K8S_KEY_FILE is not"));
+    }
+
+    #[tokio::test]
+    async fn the_hosts_of_both_are_known_before_anything_is_connected() {
+        let config = read(&[("ETCD_ENDPOINTS", "http://10.0.0.1:2380")]).unwrap();
+        let expected = ("10.0.0.1".to_owned(), 2380);
+        assert_eq!(config.hosts().await.unwrap(), [expected]);
+        let kubernetes = |endpoint| {
+            read(&[
+                ("DATASTORE_TYPE", "kubernetes"),
+                ("K8S_API_ENDPOINT", endpoint),
+            ])
+            .unwrap()
+        };
+        for (endpoint, host, port) in [
+            ("https://10.0.0.1:6443", "10.0.0.1", 6443),
+            ("https://[fd00::1]:6443", "fd00::1", 6443),
+            ("https://api.example", "api.example", 443),
+        ] {
+            let hosts = kubernetes(endpoint).hosts().await.unwrap();
+            assert_eq!(hosts, [(host.to_owned(), port)]);
+        }
+        let lost = [
+            ("DATASTORE_TYPE", "kubernetes"),
+            ("KUBECONFIG", "/nonexistent/kubeconfig"),
+        ];
+        let said = read(&lost).unwrap().hosts().await.unwrap_err().to_string();
+        assert!(
+            said.starts_with("kubeconfig /nonexistent/kubeconfig: "),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,242 @@
+//! A cluster whose datastore is Kubernetes' API, on the test API server: nodes register and route,
+//! pods get addresses by CNI, the objects have Calico's shape, and neither a server that is away
+//! nor a node that restarts meanwhile loses a packet or a route.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use caracal_lab::{Lab, PodState, error_chain, wait_until};
+use caracal_model::status::Status;
+use caracal_tests::loss::{Probes, RouteMonitor, kinds};
+use caracal_tests::{
+    SECOND, assert_full_matrix, await_settled, await_status, caracals, exit_code, more_pods,
+    possible, settled, up,
+};
+use serde_json::{Value, json};
+
+const PAIRS: [(&str, &str); 2] = [("node1/p1", "node2/p1"), ("node3/p1", "node1/p1")];
+
+fn kubectl(lab: &Lab, arguments: &[&str], stdin: &[u8]) -> String {
+    let done = lab.kubectl(arguments, stdin);
+    done.unwrap_or_else(|e| panic!("kubectl {arguments:?}: {}", error_chain(&e)))
+}
+
+/// The objects of a kind.
+fn objects(lab: &Lab, kind: &str) -> Vec<Value> {
+    let text = kubectl(lab, &["get", kind, "-A", "-o", "json"], b"");
+    let list: Value = serde_json::from_str(&text).unwrap();
+    list["items"].as_array().unwrap().clone()
+}
+
+fn object(lab: &Lab, kind: &str, name: &str) -> Value {
+    let found = objects(lab, kind).into_iter();
+    let mut found = found.filter(|object| object["metadata"]["name"] == name);
+    found.next().unwrap_or_else(|| panic!("no {kind} {name}"))
+}
+
+/// Sessions are up, what the node knows is old, and the kernel is not swept.
+fn forwards_stale(status: &Status) -> Result<(), String> {
+    let down = status.peers.iter().find(|p| p.state != "Established");
+    if down.is_some() || status.peers.is_empty() || status.datastore.state != "stale" {
+        return Err(format!("{:?} {:?}", status.datastore, status.peers));
+    }
+    Ok(())
+}
+
+fn stale(status: &Status) -> Result<(), String> {
+    match status.datastore.state.as_str() {
+        "stale" => Ok(()),
+        _ => Err(format!("{:?}", status.datastore)),
+    }
+}
+
+#[test]
+fn a_cluster_lives_in_kubernetes_api() {
+    let scenario = "a_cluster_lives_in_kubernetes_api";
+    if !possible(scenario, &["kubectl", "openssl"]) {
+        return;
+    }
+    let mut lab = up("kubernetes", "kube");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    has_calicos_shape(&lab);
+    answers_on_the_command_line(&lab);
+    gives_a_pod_its_address_and_takes_it_back(&lab);
+    loses_nothing_without_its_server(&mut lab);
+    deletes_what_kubernetes_deleted(&lab);
+}
+
+/// What Calico's nodes and kubectl find.
+fn has_calicos_shape(lab: &Lab) {
+    let node = object(lab, "nodes", "node1");
+    let annotations = &node["metadata"]["annotations"];
+    assert_eq!(annotations["projectcalico.org/IPv4Address"], "10.0.0.1/24");
+    let pod = &lab.state().pods.iter().find(|p| p.label() == "node1/p1");
+    let pod = pod.expect("a pod of the topology");
+    let address = format!("{}/32", pod.address.unwrap());
+    let stored = object(lab, "pods", "node1-p1");
+    let annotations = &stored["metadata"]["annotations"];
+    assert_eq!(annotations["cni.projectcalico.org/podIP"], address);
+    assert_eq!(
+        annotations["cni.projectcalico.org/containerID"],
+        pod.container
+    );
+    let blocks = objects(lab, "ipamblocks");
+    assert_eq!(blocks.len(), 3, "one for each node");
+    for affinity in objects(lab, "blockaffinities") {
+        assert_eq!(affinity["spec"]["state"], "confirmed");
+        let labels = &affinity["metadata"]["labels"];
+        assert_eq!(labels["projectcalico.org/affinity-type"], "host");
+    }
+    let lease = object(lab, "leases", "caracal-lease.node1");
+    assert_eq!(lease["metadata"]["namespace"], "kube-system");
+    assert!(lease["spec"]["holderIdentity"].is_string(), "{lease}");
+    // Whoever looks with kubectl sees what the node sees.
+    let condition = |node: &Value| {
+        let all = node["status"]["conditions"].as_array();
+        let mut all = all.into_iter().flatten();
+        all.find(|c| c["type"] == "NetworkUnavailable").cloned()
+    };
+    wait_until(
+        60 * SECOND,
+        "the condition NetworkUnavailable",
+        || match condition(&object(lab, "nodes", "node1")) {
+            Some(c) if c["status"] == "False" && c["reason"] == "CalicoIsUp" => Ok(()),
+            other => Err(format!("{other:?}")),
+        },
+    )
+    .unwrap_or_else(|e| panic!("{e}"));
+}
+
+fn answers_on_the_command_line(lab: &Lab) {
+    let says = |arguments: &[&str], what: &str| {
+        let (code, said) = exit_code(lab, "node1", arguments);
+        assert!(
+            code == 0 && said.contains(what),
+            "{arguments:?}: {code}: {said}"
+        );
+    };
+    says(&["status"], "fresh at revision");
+    says(&["get", "nodes"], "10.0.0.3/24");
+    says(&["get", "ippools", "-o", "yaml"], "cidr: 10.244.0.0/16");
+    says(&["ipam", "check"], "found 0 problems");
+    says(&["audit"], "");
+    says(&["explain", "10.244.179.64"], "in the datastore: block");
+    says(
+        &[
+            "mode",
+            "plan",
+            "default-ipv4-ippool",
+            "--vxlan",
+            "CrossSubnet",
+        ],
+        "",
+    );
+}
+
+/// A pod that is bound to a node after the lab came up.
+fn bind(lab: &Lab, pod: &PodState) -> Value {
+    let name = format!("{}-{}", pod.node, pod.name);
+    let spec = json!({"nodeName": pod.node, "containers": [{"name": "c", "image": "none"}]});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": spec,
+        "metadata": {"name": name, "namespace": "default"}});
+    kubectl(lab, &["create", "-f", "-"], pod.to_string().as_bytes());
+    object(lab, "pods", &name)
+}
+
+fn gives_a_pod_its_address_and_takes_it_back(lab: &Lab) {
+    let pod = &more_pods(lab, ["node2"])[0];
+    // Kubernetes makes pods; the plugin does not.
+    let error = error_chain(&lab.cni("ADD", pod).expect_err("there is no such pod"));
+    assert!(error.contains("Kubernetes has no such pod"), "{error}");
+    lab.cni("DEL", pod).unwrap();
+    let bound = bind(lab, pod);
+    let name = bound["metadata"]["name"].as_str().unwrap();
+    let (_, before) = exit_code(lab, "node2", &["ipam", "show"]);
+    lab.cni("ADD", pod)
+        .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    lab.cni("CHECK", pod)
+        .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    let annotation = |name: &str| {
+        let pod = object(lab, "pods", name);
+        let text = &pod["metadata"]["annotations"]["cni.projectcalico.org/podIP"];
+        text.as_str().unwrap_or_default().to_owned()
+    };
+    assert!(
+        annotation(name).starts_with("10.244."),
+        "{}",
+        annotation(name)
+    );
+    lab.cni("DEL", pod)
+        .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    assert_eq!(annotation(name), "");
+    lab.cni("DEL", pod)
+        .unwrap_or_else(|e| panic!("again: {}", error_chain(&e)));
+    let (_, after) = exit_code(lab, "node2", &["ipam", "show"]);
+    assert_eq!(before, after, "its address is free again");
+    caracal_lab::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
+}
+
+fn loses_nothing_without_its_server(lab: &mut Lab) {
+    await_settled(lab);
+    let before: Vec<_> = caracals(lab).iter().map(|n| kinds(lab, n)).collect();
+    let monitors = RouteMonitor::on_all(lab);
+    let probes = Probes::start(lab, &PAIRS);
+    probes.after(500);
+
+    // A node restarts, in order and killed.
+    lab.stop_node("node2").unwrap();
+    lab.restart_node("node2").unwrap();
+    lab.kill9_node("node3").unwrap();
+    lab.restart_node("node3").unwrap();
+    await_settled(lab);
+
+    // The server is away, and so long nodes restart from what they remember.
+    lab.kill9_api_server().unwrap();
+    for node in caracals(lab) {
+        await_status(lab, &node, 60 * SECOND, "stale", stale);
+    }
+    lab.kill9_node("node1").unwrap();
+    lab.restart_node("node1").unwrap();
+    await_status(lab, "node1", 60 * SECOND, "forwarding", forwards_stale);
+    let pod = &more_pods(lab, ["node1"])[0];
+    let error = error_chain(&lab.cni("ADD", pod).expect_err("nobody gives an address"));
+    assert!(error.contains("does not answer"), "{error}");
+    caracal_lab::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
+    assert_full_matrix(lab);
+    lab.start_api_server().unwrap();
+    await_settled(lab);
+
+    // Its etcd is away, and it is not.
+    lab.stop_etcd().unwrap();
+    for node in caracals(lab) {
+        await_status(lab, &node, 120 * SECOND, "stale", stale);
+    }
+    lab.start_etcd().unwrap();
+    await_settled(lab);
+
+    probes.after(500);
+    let afterwards: Vec<_> = caracals(lab).iter().map(|n| kinds(lab, n)).collect();
+    assert_eq!(afterwards, before);
+    for monitor in &monitors {
+        monitor.assert_nothing_deleted("without the API server");
+    }
+    assert_full_matrix(lab);
+    probes.assert_none_lost("without the API server");
+}
+
+/// A Node that Kubernetes deleted is nobody's to write again; it comes back with its kubelet.
+fn deletes_what_kubernetes_deleted(lab: &Lab) {
+    let pool = "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: second}\nspec: {cidr: 10.99.0.0/24}\n";
+    let file = lab.folder().kubernetes().join("pool.yaml");
+    std::fs::write(&file, pool).unwrap();
+    let path = file.display().to_string();
+    let (code, said) = exit_code(lab, "node1", &["apply", "-f", &path]);
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(
+        object(lab, "ippools", "second")["spec"]["cidr"],
+        "10.99.0.0/24"
+    );
+    await_status(lab, "node1", 60 * SECOND, "settled", settled);
+    kubectl(lab, &["delete", "ippool", "second"], b"");
+    let (code, said) = exit_code(lab, "node1", &["get", "ippool", "second"]);
+    assert_eq!(code, 3, "{said}");
+}
