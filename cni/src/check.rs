@@ -27,6 +27,8 @@ pub(crate) async fn check<S: Store>(call: &Call, store: &S) -> Result<(), CniErr
     let from_ipam = Wishes::of(&call.env, &call.conf)?.without_ipam.is_empty();
     let mut differences = Vec::new();
     let mac = known.own_endpoint(&call.attachment).map(|e| e.spec.mac);
+    // A pod of Kubernetes' API has no place for it.
+    let mac = mac.filter(|mac| !mac.is_empty());
     let addresses = stored(call, store, &known, from_ipam, &mut differences).await?;
     previous(call, &addresses, &mut differences)?;
     let made = Made {

@@ -13,7 +13,8 @@ use caracal_model::{Snapshot, Timestamp};
 use super::{CheckVerdict, Finding};
 use crate::cli::read_everything;
 
-const SUBJECT: &str = "etcd";
+const UNREACHABLE_ETCD: &str = "check ETCD_ENDPOINTS, the certificates in ETCD_CA_CERT_FILE, ETCD_CERT_FILE and ETCD_KEY_FILE, and TCP 2379 from here; routes stay as they are meanwhile";
+const UNREACHABLE_API: &str = "check KUBECONFIG or K8S_API_ENDPOINT, the certificate and the token in it, the account's rights, and TCP to the API server from here; routes stay as they are meanwhile";
 /// Slower than this for one read, and watches and IPAM suffer.
 const SLOW: Duration = Duration::from_millis(500);
 /// Further apart than this, and what logs of two nodes say cannot be put in order.
@@ -24,19 +25,25 @@ pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
     let (store, snapshot) = match read_everything().await {
         Ok(read) => read,
         Err(error) => {
+            let named = Datastore::from_env().ok();
+            let subject = named.as_ref().map_or("datastore", Datastore::kind);
+            let advice = match named {
+                Some(Datastore::Kubernetes(_)) => UNREACHABLE_API,
+                _ => UNREACHABLE_ETCD,
+            };
             findings.push(Finding::new(
                 DoctorCode::EtcdReachable,
-                SUBJECT,
+                subject,
                 CheckVerdict::Fail,
                 format!("{error:#}"),
-                "check ETCD_ENDPOINTS, the certificates in ETCD_CA_CERT_FILE, ETCD_CERT_FILE and ETCD_KEY_FILE, and TCP 2379 from here; routes stay as they are meanwhile",
+                advice,
             ));
             return None;
         }
     };
     let began = Instant::now();
     let leases = store.read(&[Range::Prefix(LEASE_PREFIX.to_owned())]).await;
-    speed(findings, began.elapsed(), snapshot.revision);
+    speed(findings, &store, began.elapsed(), snapshot.revision);
     for problem in snapshot.problems() {
         let (check, verdict, remedy) = match problem.code {
             ProblemCode::PolicyNotEnforced => (
@@ -71,16 +78,24 @@ pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
     Some(snapshot)
 }
 
-fn speed(findings: &mut Vec<Finding>, took: Duration, revision: i64) {
+fn speed(findings: &mut Vec<Finding>, store: &Datastore, took: Duration, revision: i64) {
+    let slow = match store {
+        Datastore::Etcd(_) => {
+            "look at etcd's disk: etcd_disk_wal_fsync_duration_seconds should stay below 10 ms"
+        }
+        Datastore::Kubernetes(_) => {
+            "look at the API server's load and at its etcd's disk: apiserver_request_duration_seconds"
+        }
+    };
     let seen = format!("answers in {} ms at revision {revision}", took.as_millis());
     findings.push(match took < SLOW {
-        true => Finding::ok(DoctorCode::EtcdReachable, SUBJECT, seen),
+        true => Finding::ok(DoctorCode::EtcdReachable, store.kind(), seen),
         false => Finding::new(
             DoctorCode::EtcdReachable,
-            SUBJECT,
+            store.kind(),
             CheckVerdict::Warn,
             seen,
-            "look at etcd's disk: etcd_disk_wal_fsync_duration_seconds should stay below 10 ms",
+            slow,
         ),
     });
 }
