@@ -35,7 +35,7 @@ mod etcd;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod memory;
-#[cfg(all(feature = "etcd", feature = "kubernetes"))]
+#[cfg(feature = "etcd")]
 mod open;
 mod ordered;
 mod patience;
@@ -49,7 +49,7 @@ pub use etcd::{Credentials, EtcdConfig, EtcdConfigError, EtcdStore};
 #[cfg(feature = "kubernetes")]
 pub use kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore};
 pub use memory::{CommitFault, MemoryStore};
-#[cfg(all(feature = "etcd", feature = "kubernetes"))]
+#[cfg(feature = "etcd")]
 pub use open::{Datastore, DatastoreConfig, DatastoreConfigError, DatastoreWatch};
 pub use ordered::{Order, OrderedCommit, Told};
 pub use patience::PATIENCE;

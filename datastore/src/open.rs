@@ -1,10 +1,12 @@
-//! The datastore that the environment names: etcd, or Kubernetes' API, behind one type.
+//! The datastore that the environment names: etcd, or Kubernetes' API, behind one type. Without the
+//! feature `kubernetes` the latter is refused.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+#[cfg(feature = "kubernetes")]
 use std::time::Duration;
 
 use caracal_model::txn::{Range, Txn, TxnOutcome};
@@ -12,6 +14,7 @@ use caracal_model::{NodeName, Timestamp};
 use futures_util::{Stream, StreamExt as _, stream::BoxStream};
 
 use crate::etcd::{EtcdConfig, EtcdConfigError, EtcdStore};
+#[cfg(feature = "kubernetes")]
 use crate::kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore};
 use crate::store::{
     Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError, WatchEvent,
@@ -29,7 +32,15 @@ pub enum DatastoreConfigError {
     /// etcd's settings.
     #[error(transparent)]
     Etcd(#[from] EtcdConfigError),
+    /// The program has no client of Kubernetes' API.
+    #[error(
+        "DATASTORE_TYPE=kubernetes: this program was built without the client of Kubernetes' API; build it with \
+         `cargo build -p caracal --features kubernetes`, or run an etcd for Calico's data, set DATASTORE_TYPE=etcdv3 and \
+         name it in ETCD_ENDPOINTS"
+    )]
+    NotBuilt,
     /// Those of Kubernetes' API.
+    #[cfg(feature = "kubernetes")]
     #[error(transparent)]
     Kubernetes(#[from] KubernetesConfigError),
 }
@@ -40,12 +51,13 @@ pub enum DatastoreConfig {
     /// In etcd.
     Etcd(Box<EtcdConfig>),
     /// In Kubernetes' API.
+    #[cfg(feature = "kubernetes")]
     Kubernetes(Box<KubernetesConfig>),
 }
 
 impl DatastoreConfig {
     /// Reads Calico's variables from the environment: `DATASTORE_TYPE`, which is `etcdv3` when it
-    /// is not set, and those of [`EtcdConfig`] or [`KubernetesConfig`].
+    /// is not set, and those of [`EtcdConfig`] or `KubernetesConfig`.
     ///
     /// # Errors
     /// The datastore is of no kind that is read here, or its settings contradict one another.
@@ -63,6 +75,9 @@ impl DatastoreConfig {
         let kind = lookup("DATASTORE_TYPE").unwrap_or_default();
         match kind.trim() {
             "" | "etcdv3" => Ok(Self::Etcd(Box::new(EtcdConfig::from_lookup(lookup)?))),
+            #[cfg(not(feature = "kubernetes"))]
+            "kubernetes" => Err(DatastoreConfigError::NotBuilt),
+            #[cfg(feature = "kubernetes")]
             "kubernetes" => {
                 let config = KubernetesConfig::from_lookup(lookup)?;
                 Ok(Self::Kubernetes(Box::new(config)))
@@ -73,11 +88,18 @@ impl DatastoreConfig {
 
     /// Of pods only this node's are read, where that is a choice: in etcd all endpoints are.
     #[must_use]
-    pub fn for_node(mut self, node: &NodeName) -> Self {
-        if let Self::Kubernetes(config) = &mut self {
-            config.pods_of = Some(node.clone());
+    pub fn for_node(self, node: &NodeName) -> Self {
+        match self {
+            Self::Etcd(config) => {
+                let _all = node;
+                Self::Etcd(config)
+            }
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(mut config) => {
+                config.pods_of = Some(node.clone());
+                Self::Kubernetes(config)
+            }
         }
-        self
     }
 
     /// Host and port of each endpoint.
@@ -87,6 +109,7 @@ impl DatastoreConfig {
     pub async fn hosts(&self) -> Result<Vec<(String, u16)>, DatastoreConfigError> {
         Ok(match self {
             Self::Etcd(config) => config.hosts().collect(),
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(config) => config.hosts().await?,
         })
     }
@@ -98,6 +121,7 @@ impl DatastoreConfig {
     pub fn open(self) -> Result<Datastore, DatastoreConfigError> {
         Ok(match self {
             Self::Etcd(config) => Datastore::Etcd(EtcdStore::new(*config)?),
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(config) => Datastore::Kubernetes(KubernetesStore::new(*config)),
         })
     }
@@ -109,6 +133,7 @@ pub enum Datastore {
     /// In etcd.
     Etcd(EtcdStore),
     /// In Kubernetes' API.
+    #[cfg(feature = "kubernetes")]
     Kubernetes(KubernetesStore),
 }
 
@@ -121,20 +146,12 @@ impl Datastore {
         DatastoreConfig::from_env()?.open()
     }
 
-    /// The endpoints, for messages.
-    #[must_use]
-    pub fn endpoints(&self) -> &str {
-        match self {
-            Self::Etcd(store) => store.endpoints(),
-            Self::Kubernetes(store) => store.endpoints(),
-        }
-    }
-
     /// What people call it.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Etcd(_) => "etcd",
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(_) => "Kubernetes' API",
         }
     }
@@ -144,6 +161,7 @@ impl Datastore {
     pub const fn advice(&self) -> &'static str {
         match self {
             Self::Etcd(_) => "check ETCD_ENDPOINTS",
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(_) => "check KUBECONFIG or K8S_API_ENDPOINT, and the account's rights",
         }
     }
@@ -152,7 +170,11 @@ impl Datastore {
     /// everything before it was heard.
     #[must_use]
     pub const fn counts_by_kind(&self) -> bool {
-        matches!(self, Self::Kubernetes(_))
+        match self {
+            Self::Etcd(_) => false,
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(_) => true,
+        }
     }
 
     /// The watcher's times for it: how long a live stream may be silent.
@@ -160,6 +182,7 @@ impl Datastore {
     pub fn watch_options(&self) -> WatchOptions {
         match self {
             Self::Etcd(_) => WatchOptions::default(),
+            #[cfg(feature = "kubernetes")]
             // One probe every 10 s, whose answer may take 5 s.
             Self::Kubernetes(_) => WatchOptions {
                 lagging_after: Duration::from_secs(20),
@@ -181,7 +204,11 @@ impl Datastore {
         now: Timestamp,
     ) -> Result<bool, StoreError> {
         match self {
-            Self::Etcd(_) => Ok(false),
+            Self::Etcd(_) => {
+                let _nobody_waits = (node, now);
+                Ok(false)
+            }
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.tell_network_is_up(node, now).await,
         }
     }
@@ -191,6 +218,7 @@ impl Datastore {
     pub async fn addresses_gone(&self, gone: &BTreeSet<IpAddr>) {
         match self {
             Self::Etcd(store) => store.addresses_gone(gone).await,
+            #[cfg(feature = "kubernetes")]
             // Each request has a limit, and a probe finds that nothing is answered.
             Self::Kubernetes(_) => {}
         }
@@ -220,6 +248,7 @@ impl Store for Datastore {
     async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
         match self {
             Self::Etcd(store) => store.read(ranges).await,
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.read(ranges).await,
         }
     }
@@ -227,6 +256,7 @@ impl Store for Datastore {
     async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
         match self {
             Self::Etcd(store) => store.commit(txn).await,
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.commit(txn).await,
         }
     }
@@ -234,6 +264,7 @@ impl Store for Datastore {
     async fn watch(&self, prefix: &str, revision: i64) -> Result<Self::Watch, StoreError> {
         let watch = match self {
             Self::Etcd(store) => store.watch(prefix, revision).await?.boxed(),
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.watch(prefix, revision).await?.boxed(),
         };
         Ok(DatastoreWatch(watch))
@@ -244,6 +275,7 @@ impl PagedStore for Datastore {
     async fn first_pages(&self, ranges: &[Range]) -> Result<FirstPages, StoreError> {
         match self {
             Self::Etcd(store) => store.first_pages(ranges).await,
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.first_pages(ranges).await,
         }
     }
@@ -256,6 +288,7 @@ impl PagedStore for Datastore {
     ) -> Result<Page, StoreError> {
         match self {
             Self::Etcd(store) => store.next_page(range, from, revision).await,
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.next_page(range, from, revision).await,
         }
     }
@@ -279,6 +312,26 @@ mod tests {
             let config = read(&[("DATASTORE_TYPE", kind)]).unwrap();
             assert_eq!(config, DatastoreConfig::Etcd(Box::default()));
         }
+        let said = |pairs: &[_]| read(pairs).unwrap_err().to_string();
+        assert_eq!(
+            said(&[("DATASTORE_TYPE", "consul")]),
+            "DATASTORE_TYPE=consul: not a kind of datastore; expected etcdv3, with ETCD_ENDPOINTS, or kubernetes"
+        );
+    }
+
+    #[cfg(not(feature = "kubernetes"))]
+    #[test]
+    fn what_was_not_built_is_refused_with_what_to_do() {
+        let said = read(&[("DATASTORE_TYPE", "kubernetes")])
+            .unwrap_err()
+            .to_string();
+        assert!(said.contains("--features kubernetes"), "{said}");
+        assert!(said.contains("set DATASTORE_TYPE=etcdv3"), "{said}");
+    }
+
+    #[cfg(feature = "kubernetes")]
+    #[test]
+    fn kubernetes_has_variables_of_its_own() {
         let endpoint = ("K8S_API_ENDPOINT", "https://10.0.0.1:6443");
         let config = read(&[("DATASTORE_TYPE", "kubernetes"), endpoint]).unwrap();
         let DatastoreConfig::Kubernetes(config) = config else {
@@ -286,10 +339,6 @@ mod tests {
         };
         assert_eq!(config.endpoint.as_deref(), Some(endpoint.1));
         let said = |pairs: &[_]| read(pairs).unwrap_err().to_string();
-        assert_eq!(
-            said(&[("DATASTORE_TYPE", "consul")]),
-            "DATASTORE_TYPE=consul: not a kind of datastore; expected etcdv3, with ETCD_ENDPOINTS, or kubernetes"
-        );
         let half = [
             ("DATASTORE_TYPE", "kubernetes"),
             ("K8S_CERT_FILE", "/c.pem"),
@@ -298,10 +347,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_hosts_of_both_are_known_before_anything_is_connected() {
+    async fn the_hosts_are_known_before_anything_is_connected() {
         let config = read(&[("ETCD_ENDPOINTS", "http://10.0.0.1:2380")]).unwrap();
         let expected = ("10.0.0.1".to_owned(), 2380);
         assert_eq!(config.hosts().await.unwrap(), [expected]);
+    }
+
+    #[cfg(feature = "kubernetes")]
+    #[tokio::test]
+    async fn the_host_of_an_api_server_is_known_before_anything_is_connected() {
         let kubernetes = |endpoint| {
             read(&[
                 ("DATASTORE_TYPE", "kubernetes"),

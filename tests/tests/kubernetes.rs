@@ -7,8 +7,8 @@ use caracal_lab::{Lab, PodState, error_chain, wait_until};
 use caracal_model::status::Status;
 use caracal_tests::loss::{Probes, RouteMonitor, kinds};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, caracals, exit_code, more_pods,
-    possible, settled, up,
+    SECOND, assert_full_matrix, await_settled, await_status, binary, caracals, exit_code,
+    more_pods, possible, settled, up,
 };
 use serde_json::{Value, json};
 
@@ -54,6 +54,7 @@ fn a_cluster_lives_in_kubernetes_api() {
     if !possible(scenario, &["kubectl", "openssl"]) {
         return;
     }
+    assert_built_with_the_client();
     let mut lab = up("kubernetes", "kube");
     await_settled(&lab);
     assert_full_matrix(&lab);
@@ -62,6 +63,22 @@ fn a_cluster_lives_in_kubernetes_api() {
     gives_a_pod_its_address_and_takes_it_back(&lab);
     loses_nothing_without_its_server(&mut lab);
     deletes_what_kubernetes_deleted(&lab);
+}
+
+/// The program has the client where it is built with the whole workspace (`make built`), or with
+/// the feature `kubernetes`.
+fn assert_built_with_the_client() {
+    let mut command = std::process::Command::new(binary());
+    command
+        .args(["get", "nodes"])
+        .env("DATASTORE_TYPE", "kubernetes")
+        .env("KUBECONFIG", "/nonexistent/kubeconfig");
+    let said = command.output().unwrap().stderr;
+    let said = String::from_utf8_lossy(&said);
+    assert!(
+        said.contains("kubeconfig /nonexistent/kubeconfig"),
+        "{said}"
+    );
 }
 
 /// What Calico's nodes and kubectl find.

@@ -165,7 +165,7 @@ impl EtcdConfig {
     }
 
     /// Host and port of each endpoint.
-    pub fn hosts(&self) -> impl Iterator<Item = (String, u16)> {
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = (String, u16)> {
         self.endpoints.iter().map(|endpoint| {
             let rest = endpoint
                 .split_once("://")

@@ -57,7 +57,7 @@ impl EtcdStore {
 
     /// Says that this machine has these addresses no more. A connection from one of them is given
     /// up at once, for nothing can arrive on it; without this only its keepalives would notice.
-    pub async fn addresses_gone(&self, gone: &BTreeSet<IpAddr>) {
+    pub(crate) async fn addresses_gone(&self, gone: &BTreeSet<IpAddr>) {
         self.connection.addresses_gone(gone).await;
     }
 

@@ -130,7 +130,7 @@ impl KubernetesConfig {
     ///
     /// # Errors
     /// A kubeconfig cannot be read, or no way to the API is known.
-    pub async fn hosts(&self) -> Result<Vec<(String, u16)>, KubernetesConfigError> {
+    pub(crate) async fn hosts(&self) -> Result<Vec<(String, u16)>, KubernetesConfigError> {
         let url = self.resolve().await?.cluster_url;
         let host = url.host().unwrap_or_default();
         let host = host.trim_start_matches('[').trim_end_matches(']');

@@ -65,7 +65,7 @@ impl KubernetesStore {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn tell_network_is_up(
+    pub(crate) async fn tell_network_is_up(
         &self,
         node: &NodeName,
         now: Timestamp,

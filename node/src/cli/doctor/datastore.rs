@@ -27,9 +27,9 @@ pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
         Err(error) => {
             let named = Datastore::from_env().ok();
             let subject = named.as_ref().map_or("datastore", Datastore::kind);
-            let advice = match named {
-                Some(Datastore::Kubernetes(_)) => UNREACHABLE_API,
-                _ => UNREACHABLE_ETCD,
+            let advice = match named.as_ref().is_some_and(Datastore::counts_by_kind) {
+                true => UNREACHABLE_API,
+                false => UNREACHABLE_ETCD,
             };
             findings.push(Finding::new(
                 DoctorCode::EtcdReachable,
@@ -79,11 +79,11 @@ pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
 }
 
 fn speed(findings: &mut Vec<Finding>, store: &Datastore, took: Duration, revision: i64) {
-    let slow = match store {
-        Datastore::Etcd(_) => {
+    let slow = match store.counts_by_kind() {
+        false => {
             "look at etcd's disk: etcd_disk_wal_fsync_duration_seconds should stay below 10 ms"
         }
-        Datastore::Kubernetes(_) => {
+        true => {
             "look at the API server's load and at its etcd's disk: apiserver_request_duration_seconds"
         }
     };
