@@ -251,9 +251,9 @@ fn a_dead_datastore_is_told_alike_by_every_command() {
         );
         println!("{command:?}: {took:?} until the silence was told");
 
-        let (text, fine, _) = said(&["DATASTORE_TYPE=kubernetes", &healthy]);
+        let (text, fine, _) = said(&["DATASTORE_TYPE=consul", &healthy]);
         assert!(
-            text.contains("set DATASTORE_TYPE=etcdv3"),
+            text.contains("expected etcdv3, with ETCD_ENDPOINTS"),
             "{command:?}: {text}"
         );
         assert!(!fine, "{command:?}: {text}");
@@ -278,10 +278,12 @@ fn a_dead_datastore_is_told_alike_by_every_command() {
         "CARACAL_RUN_DIR={}",
         lab.folder().path().join("told").display()
     );
-    let settings = ["DATASTORE_TYPE=kubernetes", &healthy, &run_dir];
+    let settings = ["DATASTORE_TYPE=consul", &healthy, &run_dir];
     let (output, _) = timed(&lab, &settings, &["node"]);
     assert!(
-        output.stderr.contains("set DATASTORE_TYPE=etcdv3"),
+        output
+            .stderr
+            .contains("expected etcdv3, with ETCD_ENDPOINTS"),
         "{}",
         output.stderr
     );
