@@ -108,7 +108,7 @@ async fn written(
     let before = known.get(path);
     let written = match (place.collection, Key::parse(path)) {
         (Collection::Leases, _) => {
-            let object = mapping::lease::object(path, value.unwrap_or_default(), before);
+            let object = mapping::lease_object(path, value.unwrap_or_default(), before);
             object.map(Written::Object)
         }
         (_, Ok(key)) => mapping::written(&key, value, before, group),

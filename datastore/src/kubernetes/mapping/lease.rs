@@ -4,7 +4,7 @@
 
 use caracal_model::HandleId;
 use caracal_model::txn::KeyValue;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{MappingError, names, revision};
 
@@ -53,16 +53,15 @@ pub(super) fn key_values(object: &Value) -> Vec<KeyValue> {
     }]
 }
 
-/// The object of a value.
-pub(in super::super) fn object(
+/// The object of a value, with the metadata of the one that it replaces.
+pub(super) fn object(
     path: &str,
     value: &[u8],
-    before: Option<&Value>,
+    mut metadata: Map<String, Value>,
 ) -> Result<Value, MappingError> {
     let (kind, name) = parts(path).ok_or(MappingError::NoObject)?;
     let text = std::str::from_utf8(value).map_err(|_| MappingError::NoObject)?;
     let told: Value = serde_json::from_str(text).map_err(|_| MappingError::NoObject)?;
-    let mut metadata = super::custom::servers_metadata(before);
     metadata.insert("name".to_owned(), self::name(path).into());
     metadata.insert("namespace".to_owned(), NAMESPACE.into());
     metadata.insert("labels".to_owned(), json!({(KIND): kind}));
@@ -103,7 +102,7 @@ mod tests {
     fn a_liveness_lease_is_a_lease_and_comes_back_as_it_was() {
         let value =
             br#"{"node":"n1","renewed":"2026-01-05T10:11:12Z","seconds":900,"machine":"m"}"#;
-        let mut lease = object("/caracal/lease/n1", value, None).unwrap();
+        let mut lease = object("/caracal/lease/n1", value, Map::new()).unwrap();
         assert_eq!(lease["metadata"]["name"], "caracal-lease.n1");
         assert_eq!(
             lease["spec"],
@@ -117,13 +116,18 @@ mod tests {
             ("/caracal/lease/n1", 7)
         );
         assert_eq!(stored[0].value, value);
-        let next = object("/caracal/lease/n1", value, Some(&lease)).unwrap();
+        let next = object(
+            "/caracal/lease/n1",
+            value,
+            lease["metadata"].as_object().unwrap().clone(),
+        )
+        .unwrap();
         assert_eq!(next["metadata"]["resourceVersion"], "7");
     }
 
     #[test]
     fn reports_are_selected_by_their_kind_and_other_leases_are_none() {
-        let report = object("/caracal/topology/n1", br#"{"a":1}"#, None).unwrap();
+        let report = object("/caracal/topology/n1", br#"{"a":1}"#, Map::new()).unwrap();
         assert_eq!(report["spec"], json!({}));
         assert_eq!(report["metadata"]["labels"][KIND], "topology");
         assert_eq!(
@@ -134,7 +138,7 @@ mod tests {
         assert_eq!(selector("/calico/"), None);
         let foreign = json!({"metadata": {"name": "kube-scheduler"}, "spec": {}});
         assert_eq!(key_values(&foreign), []);
-        assert!(object("/caracal/lease/n1", b"no JSON", None).is_err());
+        assert!(object("/caracal/lease/n1", b"no JSON", Map::new()).is_err());
         assert_eq!(
             micro_time("2026-01-05T10:11:12.5Z").unwrap(),
             "2026-01-05T10:11:12.500000Z"

@@ -2,7 +2,7 @@
 //! Pure. The layers above know the form of etcd only.
 
 mod custom;
-pub(super) mod lease;
+mod lease;
 mod names;
 mod node;
 mod place;
@@ -166,6 +166,15 @@ fn policy(plural: &str, object: &Value) -> KeyValue {
         value: b"{}".to_vec(),
         mod_revision: revision(object),
     }
+}
+
+/// The Lease of a value that is not Calico's.
+pub(super) fn lease_object(
+    path: &str,
+    value: &[u8],
+    before: Option<&Value>,
+) -> Result<Value, MappingError> {
+    lease::object(path, value, custom::servers_metadata(before))
 }
 
 /// How a value is written.

@@ -180,9 +180,12 @@ mod tests {
             missing,
             "the speaker does not know the block of 10.244.3.65"
         );
-        let block = br#"{"cidr":"10.244.3.64/26","affinity":"host:n","allocations":[],"unallocated":[],"attributes":[]}"#;
+        let free = vec!["null"; 64].join(",");
+        let block = format!(
+            r#"{{"cidr":"10.244.3.64/26","affinity":"host:n","allocations":[{free}],"unallocated":[],"attributes":[]}}"#
+        );
         let key = "/calico/ipam/v2/assignment/ipv4/block/10.244.3.64-26";
-        snapshot.apply(key, Some(block), 8);
+        snapshot.apply(key, Some(block.as_bytes()), 8);
         assert_eq!(said(&snapshot, Counting::ByKind), None);
     }
 }
