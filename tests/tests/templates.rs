@@ -224,6 +224,8 @@ fn a_bird_2_with_the_rendered_file_says_and_hears_what_the_native_speaker_does()
         .unwrap()
         .map(|e| e.unwrap().path())
         .collect();
+    // Where the data are makes no difference to a speaker.
+    examples.retain(|file| !file.ends_with("kubernetes.yaml"));
     examples.sort();
     assert!(examples.len() >= 6);
     for file in examples {
