@@ -10,6 +10,7 @@ mod history;
 mod listening;
 mod operate;
 mod ranges;
+mod roster;
 mod sessions;
 mod slices;
 mod stations;
@@ -42,6 +43,7 @@ use history::History;
 use listening::Listening;
 use operate::Disabled;
 use ranges::Dynamic;
+use roster::Roster;
 use slices::{SessionEvent, Subscription};
 use stations::Stations;
 use violations::Logged;
@@ -65,6 +67,8 @@ fn now() -> Instant {
 struct Peer {
     /// Identifies the sessions of this peer in messages.
     key: PeerKey,
+    /// Its label, in the configuration, the table and the log.
+    name: PeerName,
     /// Its handle in the table; `None` when it is no longer configured.
     id: Option<PeerId>,
     /// The way to its session task; `None` while the task is ending.
@@ -87,10 +91,11 @@ struct Peer {
 }
 
 impl Peer {
-    fn new(key: PeerKey, id: PeerId) -> Self {
+    fn new(key: PeerKey, name: PeerName) -> Self {
         Self {
             key,
-            id: Some(id),
+            name,
+            id: None,
             control: None,
             outdated: false,
             urgent: None,
@@ -137,7 +142,7 @@ pub(super) struct Core {
     config: SpeakerConfig,
     restarting_until: Option<Instant>,
     rib: Rib,
-    peers: BTreeMap<PeerName, Peer>,
+    peers: Roster,
     /// Ranges of addresses from which peers may come.
     ranges: Vec<(PeerName, PeerConfig)>,
     /// The peers that came from them; they are part of `config`.
@@ -150,10 +155,6 @@ pub(super) struct Core {
     sessions: JoinSet<()>,
     /// Which peer a session task serves.
     tasks: HashMap<task::Id, PeerKey>,
-    /// The name that each peer has now.
-    names: BTreeMap<PeerKey, PeerName>,
-    /// The next peer's key.
-    next_key: u64,
     /// Some session has not yet got the latest configuration.
     outdated: bool,
     /// The table has taken UPDATEs, or ends of sessions, that are not yet decided.
@@ -212,7 +213,7 @@ impl Core {
             config,
             restarting_until: options.restarting.then(|| now + options.startup.selection),
             rib,
-            peers: BTreeMap::new(),
+            peers: Roster::default(),
             ranges,
             dynamic: BTreeMap::new(),
             feeds: Vec::new(),
@@ -221,8 +222,6 @@ impl Core {
             to_core,
             sessions: JoinSet::new(),
             tasks: HashMap::default(),
-            names: BTreeMap::new(),
-            next_key: 0,
             outdated: false,
             undecided: false,
             disabled: None,
@@ -347,26 +346,20 @@ impl Core {
             // Stations get it also of a session that we have ended.
             self.monitor_down(key, end);
         }
-        let Some(name) = self.names.get(&key).cloned() else {
+        let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
         if let ToCore::Notified { way, text, .. } = message {
             // Also of a session that we have ended: that is how it ends.
-            if let Some(peer) = self.peers.get_mut(&name) {
-                peer.history.notified(way, text);
-            }
+            peer.history.notified(way, text);
             return;
         }
         // Messages of a peer that is no longer configured, or of a session that we have ended, are
         // dropped.
-        let Some(peer) = self
-            .peers
-            .get_mut(&name)
-            .filter(|peer| peer.control.is_some())
-        else {
+        let (Some(id), true) = (peer.id, peer.control.is_some()) else {
             return;
         };
-        let Some(id) = peer.id else { return };
+        let name = peer.name.clone();
         let changes = match message {
             ToCore::Up {
                 session,
@@ -531,14 +524,12 @@ impl Core {
 
     /// The name of a peer by its handle.
     fn name_of(&self, id: PeerId) -> Option<&PeerName> {
-        let found = self.peers.iter().find(|(_, peer)| peer.id == Some(id));
-        found.map(|(name, _)| name)
+        self.peers.with_id(id).map(|peer| &peer.name)
     }
 
     /// Ends a session for too many prefixes, as soon as its task takes the message.
     fn limit(&mut self, id: PeerId, message: ToSession) {
-        let mut peers = self.peers.values_mut();
-        if let Some(peer) = peers.find(|peer| peer.id == Some(id)) {
+        if let Some(peer) = self.peers.with_id_mut(id) {
             peer.urgent = Some(message);
             self.outdated = true;
         }

@@ -69,7 +69,10 @@ impl Core {
 
     /// Has a peer asked for everything again, in each family.
     fn ask_refresh(&self, name: &PeerName) -> bool {
-        let control = self.peers.get(name).and_then(|peer| peer.control.as_ref());
+        let control = self
+            .peers
+            .named(name)
+            .and_then(|peer| peer.control.as_ref());
         let (Some(control), Some(session)) = (control, self.rib.session(name)) else {
             return false;
         };
@@ -92,9 +95,9 @@ impl Core {
 
     fn status(&self) -> SpeakerStatus {
         let counts = self.rib.all_peer_counts();
-        let peers = self.peers.iter().filter_map(|(name, peer)| {
+        let peers = self.peers.by_name().filter_map(|peer| {
             let counts = peer.id.and_then(|id| counts.get(&id).copied());
-            self.peer_status(name, peer, counts.unwrap_or_default())
+            self.peer_status(&peer.name, peer, counts.unwrap_or_default())
         });
         SpeakerStatus {
             local_as: self.config.local_as,
@@ -180,7 +183,7 @@ impl Core {
     /// Everything that is known about a peer.
     pub(super) fn peer_detail(&self, name: &PeerName) -> Option<PeerDetail> {
         let config = self.config.peers.get(name)?;
-        let peer = self.peers.get(name)?;
+        let peer = self.peers.named(name)?;
         let routes = self.rib.peer_counts(name).unwrap_or_default();
         let PeerStatus {
             name,

@@ -141,7 +141,7 @@ impl Core {
     fn bfd_down(&mut self, name: &PeerName, seen: &BfdStatus) {
         let independent = seen.control_plane_independent;
         let options = self.config.peers.get(name).and_then(|peer| peer.bfd);
-        let (Some(peer), Some(options)) = (self.peers.get_mut(name), options) else {
+        let (Some(peer), Some(options)) = (self.peers.named_mut(name), options) else {
             return;
         };
         if peer.state == SessionState::Established {

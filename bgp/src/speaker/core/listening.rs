@@ -128,7 +128,7 @@ impl Core {
             debug!(%remote, "connection from an address that is no peer's: closed");
             return;
         };
-        let Some(peer) = self.peers.get(&name) else {
+        let Some(peer) = self.peers.named(&name) else {
             return;
         };
         let ticket = match self.admission.admit(&peer.admission) {
@@ -175,7 +175,7 @@ impl Core {
             .filter(|(_, peer)| peer.address == remote);
         let best = of_address.min_by_key(|(name, peer)| {
             let bound = peer.source.is_some() && peer.source == local;
-            let state = self.peers.get(*name).map(|peer| peer.state);
+            let state = self.peers.named(name).map(|peer| peer.state);
             (!bound, state == Some(SessionState::Established))
         });
         best.map(|(name, _)| name.clone())

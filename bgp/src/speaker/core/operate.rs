@@ -40,7 +40,7 @@ impl Core {
         command: PeerCommand,
     ) -> Result<String, PeerCommandError> {
         let configured = self.config.peers.contains_key(name);
-        let Some(peer) = self.peers.get(name).filter(|_| configured) else {
+        let Some(peer) = self.peers.named(name).filter(|_| configured) else {
             return Err(PeerCommandError::NoPeer);
         };
         let disabled = peer.disabled.is_some();
@@ -91,7 +91,7 @@ impl Core {
 
     /// Ends the session with Cease / Administrative Shutdown (RFC 9003), and starts none.
     pub(super) fn disable_peer(&mut self, name: &PeerName, text: String, configured: bool) {
-        let Some(peer) = self.peers.get_mut(name) else {
+        let Some(peer) = self.peers.named_mut(name) else {
             return;
         };
         warn!(peer = %name, text, configured, "peer is disabled");
@@ -111,7 +111,7 @@ impl Core {
     /// Lets sessions with the peer run again. Where a task is still ending, its end starts the
     /// next.
     pub(super) fn enable_peer(&mut self, name: &PeerName) {
-        let Some(peer) = self.peers.get_mut(name) else {
+        let Some(peer) = self.peers.named_mut(name) else {
             return;
         };
         let key = peer.key;
@@ -130,7 +130,7 @@ impl Core {
     fn reset_peer(&mut self, name: &PeerName, text: String) {
         info!(peer = %name, text, "session is reset");
         self.stop_session(name, Shutdown::administrative_reset(text));
-        if let Some(peer) = self.peers.get_mut(name) {
+        if let Some(peer) = self.peers.named_mut(name) {
             peer.reason = Some("reset here".to_owned());
         }
         let changes = self.rib.peer_down(now(), name, false);
@@ -142,7 +142,10 @@ impl Core {
     fn soft_in(&mut self, name: &PeerName) -> Result<String, PeerCommandError> {
         let session = self.rib.session(name).ok_or(PeerCommandError::NoSession)?;
         if session.options.route_refresh {
-            let control = self.peers.get(name).and_then(|peer| peer.control.as_ref());
+            let control = self
+                .peers
+                .named(name)
+                .and_then(|peer| peer.control.as_ref());
             let control = control.ok_or(PeerCommandError::NoSession)?;
             for family in &session.families {
                 if control.try_send(ToSession::AskRefresh(*family)).is_err() {

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::{Id, JoinError};
 use tracing::{debug, error, info, warn};
 
-use super::{Core, Inbox, Peer, missing, now};
+use super::{Core, Inbox, missing, now};
 use crate::bmp::{MonitoredSession, PeerDown};
 use crate::config::{self, ConfigChange, SpeakerConfig};
 use crate::rib::{Changes, SessionInfo};
@@ -29,7 +29,7 @@ impl Core {
         let Some(id) = self.rib.peer_id(name) else {
             return;
         };
-        if let Some(ending) = self.peers.get_mut(name) {
+        if let Some(ending) = self.peers.named_mut(name) {
             ending.id = Some(id);
             // It was removed and is here again: what was ordered before went with it.
             ending.disabled = None;
@@ -38,10 +38,7 @@ impl Core {
             }
             return;
         }
-        let key = PeerKey(self.next_key);
-        self.next_key += 1;
-        self.names.insert(key, name.clone());
-        self.peers.insert(name.clone(), Peer::new(key, id));
+        self.peers.add(name).id = Some(id);
         if self.is_disabled_in_config(name) {
             self.disable_peer(name, String::new(), true);
         }
@@ -59,7 +56,7 @@ impl Core {
         let Some(config) = self.config.peers.get(name) else {
             return;
         };
-        let Some(peer) = self.peers.get(name) else {
+        let Some(peer) = self.peers.named(name) else {
             return;
         };
         if self.disabled.is_some() || peer.disabled.is_some() {
@@ -82,7 +79,7 @@ impl Core {
         let session = (self.starts.session)(start);
         let task = self.sessions.spawn(session);
         self.tasks.insert(task.id(), key);
-        if let Some(peer) = self.peers.get_mut(name) {
+        if let Some(peer) = self.peers.named_mut(name) {
             peer.control = Some(to_session);
             peer.outdated = false;
         }
@@ -98,7 +95,7 @@ impl Core {
         monitored: MonitoredSession,
     ) -> Changes {
         let now = now();
-        let Some(peer) = self.peers.get_mut(name) else {
+        let Some(peer) = self.peers.named_mut(name) else {
             return Changes::default();
         };
         let Some(id) = peer.id else {
@@ -137,18 +134,15 @@ impl Core {
         };
         // Usually its last message was `Down` already.
         self.monitor_down(key, &PeerDown::Local(0));
-        let Some(name) = self.names.get(&key).cloned() else {
+        let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
+        let name = peer.name.clone();
         if let Some(failure) = failure {
             error!(peer = %name, %failure, "session task failed, this is a bug; it is restarted");
         }
-        let Some(peer) = self.peers.get_mut(&name) else {
-            return;
-        };
         let Some(id) = peer.id else {
-            self.peers.remove(&name);
-            self.names.remove(&key);
+            self.peers.remove(key);
             return;
         };
         if peer.control.take().is_some() {
@@ -165,7 +159,8 @@ impl Core {
     /// [`Core::enable`]. The peers' routes go.
     pub(super) fn disable(&mut self, text: String) {
         info!(text, "all sessions are shut down");
-        for name in self.peers.keys().cloned().collect::<Vec<_>>() {
+        let names: Vec<PeerName> = self.peers.by_name().map(|peer| peer.name.clone()).collect();
+        for name in names {
             self.stop_session(&name, Shutdown::administrative(text.clone()));
             self.rib.session_lost(now(), &name, false);
         }
@@ -182,9 +177,9 @@ impl Core {
         }
         info!("sessions may run again");
         let ending: HashSet<PeerKey> = self.tasks.values().copied().collect();
-        let idle = self.peers.iter();
-        let idle = idle.filter(|(_, peer)| !ending.contains(&peer.key));
-        let idle: Vec<PeerName> = idle.map(|(name, _)| name.clone()).collect();
+        let idle = self.peers.by_name();
+        let idle = idle.filter(|peer| !ending.contains(&peer.key));
+        let idle: Vec<PeerName> = idle.map(|peer| peer.name.clone()).collect();
         for name in idle {
             self.start_session(&name);
         }
@@ -195,15 +190,10 @@ impl Core {
     fn rename(&mut self, new: &SpeakerConfig) {
         for (old, now) in config::renamed(&self.config, new) {
             // A peer that is no longer configured has the name until its session has ended.
-            if self.peers.contains_key(&now) {
+            if !self.peers.rename(&old, &now) {
                 continue;
             }
-            let Some(peer) = self.peers.remove(&old) else {
-                continue;
-            };
             info!(%old, %now, "peer has another name");
-            self.names.insert(peer.key, now.clone());
-            self.peers.insert(now.clone(), peer);
             self.rib.rename_peer(&old, &now);
             if let Some(config) = self.config.peers.remove(&old) {
                 self.config.peers.insert(now, config);
@@ -235,7 +225,7 @@ impl Core {
         // Handles of removed peers are reused by the table, so their feeds have to go first.
         for name in &change.removed {
             self.stop_session(name, Shutdown::de_configured());
-            if let Some(id) = self.peers.get_mut(name).and_then(|peer| peer.id.take()) {
+            if let Some(id) = self.peers.named_mut(name).and_then(|peer| peer.id.take()) {
                 self.monitor_forget(id);
             }
         }
@@ -260,7 +250,7 @@ impl Core {
         self.watch_configured();
         self.follow_stations(&change.stations);
         for (name, _) in change.peers.iter().filter(|(_, change)| change.session) {
-            if let Some(peer) = self.peers.get_mut(name) {
+            if let Some(peer) = self.peers.named_mut(name) {
                 peer.outdated = true;
                 self.outdated = true;
             }
@@ -281,7 +271,7 @@ impl Core {
     }
 
     pub(super) fn stop_session(&mut self, name: &PeerName, how: Shutdown) {
-        let Some(peer) = self.peers.get_mut(name) else {
+        let Some(peer) = self.peers.named_mut(name) else {
             return;
         };
         debug!(peer = %name, ?how, "session is told to end");
@@ -298,11 +288,7 @@ impl Core {
     pub(super) fn addresses_gone(&mut self, gone: BTreeSet<IpAddr>) {
         self.reconnect_stations(&gone);
         let gone = Arc::new(gone);
-        for peer in self
-            .peers
-            .values_mut()
-            .filter(|peer| peer.control.is_some())
-        {
+        for peer in self.peers.iter_mut().filter(|peer| peer.control.is_some()) {
             // An urgent message that is already pending ends the session too.
             peer.urgent
                 .get_or_insert_with(|| ToSession::AddressesGone(gone.clone()));
@@ -315,7 +301,7 @@ impl Core {
         if !std::mem::take(&mut self.outdated) {
             return;
         }
-        for peer in self.peers.values_mut() {
+        for peer in self.peers.iter_mut() {
             let (Some(control), Some(message)) = (&peer.control, peer.urgent.take()) else {
                 continue;
             };
@@ -324,8 +310,9 @@ impl Core {
                 self.outdated = true;
             }
         }
-        for (name, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.outdated) {
-            let (Some(control), Some(config)) = (&peer.control, self.config.peers.get(name)) else {
+        for peer in self.peers.iter_mut().filter(|peer| peer.outdated) {
+            let config = self.config.peers.get(&peer.name);
+            let (Some(control), Some(config)) = (&peer.control, config) else {
                 peer.outdated = false;
                 continue;
             };
@@ -347,7 +334,7 @@ impl Core {
         for (feed, _) in self.fib.drain(..) {
             feed.close();
         }
-        for peer in self.peers.values_mut() {
+        for peer in self.peers.iter_mut() {
             peer.stop(if restart {
                 Shutdown::Restart
             } else {

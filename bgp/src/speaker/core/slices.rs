@@ -113,7 +113,7 @@ impl Core {
             SessionEvent::Ended(Ok((id, ()))) => *self.tasks.get(id)?,
             SessionEvent::Ended(Err(failure)) => *self.tasks.get(&failure.id())?,
         };
-        self.names.get(&key).cloned()
+        self.peers.get(key).map(|peer| peer.name.clone())
     }
 
     /// Processes events of the sessions, for a slice.
