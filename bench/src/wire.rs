@@ -3,6 +3,7 @@
 //! Written apart from the speaker's codec, so that an error there cannot hide itself here.
 
 use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
 
 use anyhow::{Context, Result, bail};
 
@@ -91,6 +92,24 @@ pub fn update(withdrawn: &[Net], attrs: Option<&Attrs>, announced: &[Net], out: 
         "the generator made an oversized UPDATE"
     );
     message(UPDATE, &body, out);
+}
+
+/// Appends UPDATEs with a path to the prefix for each identifier (RFC 7911 §3).
+pub fn paths(attrs: &Attrs, net: Net, ids: RangeInclusive<u32>, out: &mut Vec<u8>) {
+    let mut list = Vec::new();
+    attrs.encode(&mut list);
+    let ids: Vec<u32> = ids.collect();
+    // An identifier, the length, and up to four octets of the prefix.
+    for some in ids.chunks((4096 - HEADER - 4 - list.len()) / 9) {
+        let mut body = vec![0, 0];
+        body.extend_from_slice(&(list.len() as u16).to_be_bytes());
+        body.extend_from_slice(&list);
+        for id in some {
+            body.extend_from_slice(&id.to_be_bytes());
+            nlri(&[net], &mut body);
+        }
+        message(UPDATE, &body, out);
+    }
 }
 
 fn nlri(nets: &[Net], out: &mut Vec<u8>) {

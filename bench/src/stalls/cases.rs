@@ -11,10 +11,16 @@ use anyhow::{Result, bail, ensure};
 
 use super::Outcome;
 use super::probe::{self, Admin, Seen};
-use super::site::{LIMIT, RECEIVER, SENDER, STATION_PORT, Settings, Site};
+use super::site::{LATER, LIMIT, RECEIVER, SENDER, STATION_PORT, Settings, Site};
 use crate::dut::memory_of;
+use crate::generator::Generator;
 use crate::lab::{DUT, LINK};
-use crate::wire;
+use crate::wire::{self, Attrs};
+
+/// Static routes that a reload brings.
+const OWN_ROUTES: usize = 100_000;
+/// Paths to one prefix.
+const PATHS: u32 = 60_000;
 
 /// A case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -39,6 +45,10 @@ pub enum Case {
     Mrt,
     /// A monitoring station connects.
     Bmp,
+    /// The configuration gets 100,000 static routes.
+    OwnRoutes,
+    /// A peer with 60,000 paths to one prefix is lost.
+    ManyPaths,
 }
 
 impl Case {
@@ -55,6 +65,8 @@ impl Case {
             Self::LongLived => "it restarts, and does not come back (LLGR)",
             Self::Mrt => "MRT dump",
             Self::Bmp => "a monitoring station (BMP) connects",
+            Self::OwnRoutes => "100,000 own routes by a reload",
+            Self::ManyPaths => "60,000 paths to one prefix come, and their peer is lost",
         }
     }
 }
@@ -69,6 +81,7 @@ pub fn measure(
 ) -> Result<Outcome> {
     let settings = Settings {
         graceful: case == Case::LongLived,
+        add_paths: case == Case::ManyPaths,
         ..Settings::default()
     };
     let mut site = Site::loaded(routes, settings, namespace, dir, program)?;
@@ -117,9 +130,10 @@ fn happen(case: Case, site: &mut Site<'_>, dir: &Path) -> Result<(Duration, Opti
             Admin::connect(dir)?.ask(&question.to_string())?;
             std::fs::remove_file(file)?;
         }
-        Case::ImportFilter | Case::ExportFilter => {
+        Case::ImportFilter | Case::ExportFilter | Case::OwnRoutes => {
             site.configure(|settings| match case {
                 Case::ImportFilter => settings.import_filter = true,
+                Case::OwnRoutes => settings.own_routes = OWN_ROUTES,
                 _ => settings.export_filter = true,
             })?;
             // Their UPDATEs are read meanwhile; the content differs from the first announcement by
@@ -156,6 +170,7 @@ fn happen(case: Case, site: &mut Site<'_>, dir: &Path) -> Result<(Duration, Opti
             })?;
         }
         Case::Bmp => monitored(site, dir)?,
+        Case::ManyPaths => many_paths(site)?,
     }
     Ok((begin.elapsed(), first))
 }
@@ -181,6 +196,42 @@ fn query(dir: &Path, expected: usize) -> Result<Duration> {
         Some(first) if lines == expected => Ok(first),
         _ => bail!("{lines} routes of {expected} were told"),
     }
+}
+
+/// A peer announces many paths to a prefix that is known, and is lost when all are there.
+fn many_paths(site: &mut Site<'_>) -> Result<()> {
+    let before = probe::metrics(DUT)?.paths;
+    let mut later = site.another_receiver()?;
+    let attrs = Attrs {
+        as_path: vec![site.scenario.roles[LATER].asn],
+        next_hop: Some(site.scenario.roles[LATER].address),
+        ..Attrs::default()
+    };
+    let net = site.scenario.universe.nets[0];
+    let mut octets = Vec::new();
+    wire::paths(&attrs, net, 1..=PATHS, &mut octets);
+    later.send(0, octets);
+    let all = before + PATHS as usize;
+    let mut serve = |what: &str, wanted: usize, later: &mut Option<Generator>| -> Result<()> {
+        let begin = Instant::now();
+        loop {
+            for peers in later.iter_mut().chain([&mut site.generator]) {
+                peers.idle(Duration::from_millis(5), &site.scenario)?;
+            }
+            let seen = probe::metrics(DUT)?;
+            if (seen.paths, seen.work) == (wanted, 0) {
+                return Ok(());
+            }
+            ensure!(
+                begin.elapsed() < LIMIT,
+                "{what}: {seen:?}, not {wanted} paths"
+            );
+        }
+    };
+    let mut later = Some(later);
+    serve("all paths are there", all, &mut later)?;
+    later = None;
+    serve("none of them is", before, &mut later)
 }
 
 /// A monitoring station that reads all it is sent.

@@ -74,6 +74,8 @@ pub struct Metrics {
     pub slow_turns: u64,
     /// Prefixes in the table.
     pub prefixes: usize,
+    /// Paths in the table.
+    pub paths: usize,
     /// Pieces of long work under way.
     pub work: usize,
 }
@@ -104,6 +106,7 @@ pub fn metrics(address: Ipv4Addr) -> Result<Metrics> {
         longest_turn: Duration::from_secs_f64(number("caracal_bgp_core_longest_turn_seconds")?),
         slow_turns: slow as u64,
         prefixes: number("caracal_bgp_prefixes")? as usize,
+        paths: number("caracal_bgp_paths")? as usize,
         work: number("caracal_bgp_table_work")? as usize,
     })
 }

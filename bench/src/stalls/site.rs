@@ -1,5 +1,6 @@
 //! A speaker with a full table, one peer that announced it and one that heard it.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,9 @@ pub const STATION_PORT: u16 = 1790;
 /// Peers: one announces everything, one receives it, one comes later.
 pub const SENDER: usize = 0;
 pub const RECEIVER: usize = 1;
-const LATER: usize = 2;
+pub const LATER: usize = 2;
+/// We send several paths for a prefix (RFC 7911 §4).
+const SEVERAL: &[u8] = &[69, 4, 0, 1, 1, 2];
 
 /// Settings of a case beyond the peers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,6 +43,10 @@ pub struct Settings {
     pub export_filter: bool,
     /// There is a monitoring station.
     pub station: bool,
+    /// The peer that comes later sends several paths for a prefix.
+    pub add_paths: bool,
+    /// So many of the scenario's prefixes are static routes, too.
+    pub own_routes: usize,
 }
 
 /// The configuration as a file.
@@ -61,9 +68,22 @@ fn text(scenario: &Scenario, settings: Settings) -> String {
     );
     for (index, role) in scenario.roles.iter().enumerate() {
         let (address, asn) = (role.address, role.asn);
+        let several = if settings.add_paths && index == LATER {
+            "ipv4 { add paths rx; };"
+        } else {
+            ""
+        };
         text.push_str(&format!(
-            "protocol bgp p{index} from neighbour {{ neighbor {address} as {asn}; }}\n"
+            "protocol bgp p{index} from neighbour {{ neighbor {address} as {asn}; {several} }}\n"
         ));
+    }
+    if settings.own_routes > 0 {
+        text.push_str("protocol static {\n  ipv4;\n");
+        for net in &scenario.universe.nets[..settings.own_routes] {
+            let address = Ipv4Addr::from(net.bits);
+            text.push_str(&format!("  route {address}/{} blackhole;\n", net.len));
+        }
+        text.push_str("}\n");
     }
     if settings.station {
         text.push_str(&format!(
@@ -100,6 +120,9 @@ impl<'a> Site<'a> {
         let mut later = scenario.roles[RECEIVER];
         later.address = later.address.to_bits().saturating_add(1).into();
         later.asn += 1;
+        if settings.add_paths {
+            later.capabilities = SEVERAL;
+        }
         scenario.roles.push(later);
         if settings.graceful {
             scenario.roles[SENDER].capabilities = KEPT;
