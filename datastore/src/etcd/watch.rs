@@ -16,7 +16,7 @@ use etcd_client::{
     EventType, GetOptions, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream,
 };
 use futures_util::Stream;
-use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio::time::{Instant, Interval, MissedTickBehavior, timeout};
 
 use super::connection::{Connection, Session};
 use super::error::Failure;
@@ -81,6 +81,7 @@ impl EtcdWatch {
             responses,
             progress,
             unanswered: None,
+            asked_who: false,
             revision,
             key: key.to_vec(),
             by_reads: false,
@@ -107,6 +108,8 @@ struct Live {
     progress: Interval,
     /// When the oldest question was asked that nothing was heard since.
     unanswered: Option<Instant>,
+    /// The other end has been asked meanwhile whether it is a proxy.
+    asked_who: bool,
     /// First revision of the watch; older events are dropped.
     revision: i64,
     key: Vec<u8>,
@@ -142,15 +145,25 @@ impl Live {
             return self.read().await.map(Some);
         }
         let limit = self.connection.config.progress_timeout;
-        let since = *self.unanswered.get_or_insert_with(Instant::now);
-        if since.elapsed() < limit {
+        if self.unanswered.is_none() {
+            self.asked_who = false;
+        }
+        let silent = self.unanswered.get_or_insert_with(Instant::now).elapsed();
+        let left = limit.saturating_sub(silent);
+        if left.is_zero() {
+            return Err(Failure::Timeout(limit));
+        }
+        // Half of the time is left for this question: an end that answers nothing is given up no
+        // later because of it.
+        let ask_who = silent >= limit / 2 && !std::mem::replace(&mut self.asked_who, true);
+        let is_proxy = ask_who
+            && timeout(left, self.session.is_proxy())
+                .await
+                .unwrap_or(false);
+        if !is_proxy {
             // The request channel has room for far more questions than fit into the limit.
             self.requests.request_progress().await?;
             return Ok(None);
-        }
-        let asked = async { Ok(self.session.is_proxy().await) };
-        if !self.connection.timed(1, asked).await? {
-            return Err(Failure::Timeout(limit));
         }
         self.by_reads = true;
         if self.connection.config.credentials.is_some() {
