@@ -43,7 +43,7 @@ pub(crate) enum Workload {
     Container,
 }
 
-/// What the UID of an endpoint is.
+/// Origin of an endpoint's UID.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum EndpointUid {
     /// Its own: in etcd it is an object of its own.
@@ -64,7 +64,7 @@ pub(crate) struct Attachment {
     /// Orchestrator that runs the container.
     pub workload: Workload,
     pub node: NodeName,
-    /// What the endpoint's UID is.
+    /// Origin of the endpoint's UID.
     pub uid: EndpointUid,
     /// Our main plugin makes the interface, and writes the endpoint. False for addresses of another
     /// main plugin: of their interface nothing is known.

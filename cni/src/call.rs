@@ -47,7 +47,7 @@ impl Milestone {
     ];
 }
 
-/// Who hears of milestones.
+/// Called at each milestone.
 pub(crate) type Progress<'a> = &'a (dyn Fn(Milestone) + Sync);
 
 /// Which plugin was called.

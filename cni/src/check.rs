@@ -99,7 +99,7 @@ async fn stored<S: Store>(
     Ok(addresses)
 }
 
-/// What the runtime remembers of the ADD.
+/// The ADD's result as the runtime passes it.
 fn previous(
     call: &Call,
     addresses: &[Prefix],
@@ -134,7 +134,7 @@ fn previous(
     Ok(())
 }
 
-/// What else is known of the ADD.
+/// Traces of the ADD beside its result.
 #[derive(Default)]
 struct Made {
     /// MAC of the pod's interface.

@@ -26,7 +26,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What CHECK found: the attachment differs from what ADD made.
+/// CHECK found that the attachment differs from what ADD made.
 #[derive(Debug, thiserror::Error)]
 #[error("the attachment of {ifname} differs from what was made: {}", .differences.join("; "))]
 pub(crate) struct CheckError {
@@ -36,7 +36,7 @@ pub(crate) struct CheckError {
     pub(crate) differences: Vec<String>,
 }
 
-/// What STATUS found: why an ADD could not be served.
+/// STATUS found why an ADD could not be served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StatusError {
     /// The node's process does not answer.
@@ -46,7 +46,7 @@ pub(crate) enum StatusError {
     #[error("node {node} is not ready: {reason}")]
     NotReady {
         node: String,
-        /// What it waits for.
+        /// The condition that it waits for.
         reason: String,
     },
     /// The datastore does not serve.
@@ -102,10 +102,10 @@ pub(crate) enum CniError {
     /// The notes of earlier DELs.
     #[error(transparent)]
     PendingRelease(#[from] PendingReleaseError),
-    /// What CHECK found.
+    /// The attachment is not as ADD made it.
     #[error(transparent)]
     Check(#[from] CheckError),
-    /// What STATUS found.
+    /// An ADD could not be served.
     #[error(transparent)]
     Status(#[from] StatusError),
     /// `prevResult` is no result.

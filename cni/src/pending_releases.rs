@@ -1,5 +1,5 @@
-//! What a DEL leaves on the node when the datastore does not answer: a note of what is still to be
-//! released. The node replays it later; so does the next ADD or DEL of the same attachment.
+//! A DEL leaves a note on the node when the datastore does not answer: the addresses that are still
+//! to be released. The node replays it later; so does the next ADD or DEL of the same attachment.
 //!
 //! A file per attachment in `LIB_DIR/cni-tombstones/`, written atomically. The directory's lock is
 //! held from reading a note until it is deleted, so that no replay releases what a later ADD of the
@@ -21,7 +21,7 @@ const DIRECTORY: &str = "cni-tombstones";
 const LOCK: &str = ".lock";
 const SUFFIX: &str = ".json";
 
-/// What is still to be released.
+/// Addresses of an attachment that are still to be released.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingRelease {
     /// The IPAM handle; absent when another IPAM plugin has the addresses.
@@ -42,11 +42,11 @@ pub enum PendingReleaseError {
     /// Reading or writing failed.
     #[error("cannot {action} {path:?}")]
     File {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -55,7 +55,7 @@ pub enum PendingReleaseError {
     Decode {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         #[source]
         source: serde_json::Error,
     },
@@ -70,12 +70,12 @@ pub enum PendingReleaseError {
     Addresses(#[from] AddressError),
 }
 
-/// What a replay did.
+/// Outcome of a replay.
 #[derive(Debug, Default)]
 pub struct Replayed {
     /// Containers whose remains are gone.
     pub done: Vec<String>,
-    /// What failed; the files stay.
+    /// Failures; their files stay.
     pub failed: Vec<PendingReleaseError>,
     /// True when another process is replaying; nothing was done.
     pub busy: bool,
@@ -200,7 +200,7 @@ pub async fn replay_pending_releases<S: Store>(
     Ok(replayed)
 }
 
-/// What to do while another process replays.
+/// How long to wait while another process replays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// Wait for its end: only then is the attachment's name free.

@@ -146,7 +146,7 @@ impl Datastore {
         DatastoreConfig::from_env()?.open()
     }
 
-    /// What people call it.
+    /// Its name in messages.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {

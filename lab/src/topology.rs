@@ -32,7 +32,7 @@ pub struct Topology {
     /// Where Calico's data is.
     #[serde(default)]
     pub datastore: Datastore,
-    /// What stands between the nodes and etcd.
+    /// Proxies between the nodes and etcd.
     #[serde(default)]
     pub etcd: Etcd,
     /// `CALICO_NETWORKING_BACKEND` of all Caracal nodes.

@@ -1,4 +1,4 @@
-//! What a call wishes of addresses: how many families, which pools, which addresses, which MAC.
+//! Addresses that a call asks for: how many families, which pools, which addresses, which MAC.
 //! Read from `CNI_ARGS`, `args.cni`, the `ips` and `mac` capabilities, and the pod's annotations
 //! where the runtime passes them on (capability `io.kubernetes.cri.pod-annotations`). An annotation
 //! beats the configuration.
@@ -16,7 +16,7 @@ const NO_IPAM: &str = "ipAddrsNoIpam";
 const FLOATING: &str = "floatingIPs";
 const ANNOTATIONS_CAPABILITY: &str = "io.kubernetes.cri.pod-annotations";
 
-/// What a call wishes of addresses.
+/// Addresses that a call asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wishes {
     /// Families to assign an address of, when none is named.

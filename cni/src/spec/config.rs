@@ -12,7 +12,7 @@ use super::env::is_identifier;
 use super::version::{CniVersion, VersionError};
 use crate::gates::Gate;
 
-/// What is wrong with the configuration.
+/// Fault of the configuration.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     /// Not JSON.
@@ -22,7 +22,7 @@ pub(crate) enum ConfigError {
     #[error("network configuration: {key} has a value of the wrong type")]
     Type {
         key: String,
-        /// What was seen and what was expected.
+        /// The value and the type that was expected.
         #[source]
         source: serde_json::Error,
     },
@@ -33,16 +33,16 @@ pub(crate) enum ConfigError {
     #[error("network configuration: {key}: {reason}")]
     Invalid {
         key: &'static str,
-        /// What was seen and what would be right.
+        /// The value, and a right one.
         reason: String,
     },
     /// A value that Calico knows and Caracal does not have.
     #[error("network configuration: {key} {value:?} is not supported; {hint}")]
     Unsupported {
         key: &'static str,
-        /// What was seen.
+        /// The value.
         value: String,
-        /// What to use.
+        /// Value to use instead.
         hint: &'static str,
     },
 }
@@ -148,12 +148,12 @@ pub(crate) struct NetConf {
     /// `args` of the configuration; `args.cni` is the specification's part.
     #[serde(deserialize_with = "null_default")]
     pub args: Map<String, Value>,
-    /// What the runtime passes for the `capabilities`.
+    /// Values of the runtime for the `capabilities`.
     #[serde(rename = "runtimeConfig", deserialize_with = "null_default")]
     pub runtime_config: Map<String, Value>,
     /// Name servers for the result.
     pub dns: Option<Value>,
-    /// What the plugins before us in the chain made.
+    /// Result of the plugins before us in the chain.
     #[serde(rename = "prevResult")]
     pub prev_result: Option<Value>,
     /// `GC`: the attachments that are alive.

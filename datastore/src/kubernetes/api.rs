@@ -246,7 +246,7 @@ fn retry_after(response: &Response<Body>) -> Duration {
     seconds.map_or(RETRY_AFTER, Duration::from_secs)
 }
 
-/// What a refusal says.
+/// The failure that a refusal stands for.
 async fn failure(response: Response<Body>) -> Failure {
     let code = response.status().as_u16();
     let octets = response.into_body().collect().await;
@@ -255,7 +255,7 @@ async fn failure(response: Response<Body>) -> Failure {
     judge(code, &status, &String::from_utf8_lossy(&octets))
 }
 
-/// What a status means; `text` is the body where it is none.
+/// The failure that a status stands for; `text` is the body where it holds no status.
 pub(super) fn judge(code: u16, status: &Value, text: &str) -> Failure {
     let said = match status["message"].as_str() {
         Some(message) => message.to_owned(),

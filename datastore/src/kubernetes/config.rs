@@ -25,7 +25,7 @@ pub enum KubernetesConfigError {
     Kubeconfig {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// One of Calico's variables has a value that is not known.

@@ -25,7 +25,7 @@ const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=met
 pub(super) const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 pub(super) const WHOLE: &str = "application/json";
 
-/// What a value is that cannot be mapped: the reason is found when it is read.
+/// Keys and values of an object. One that cannot be mapped is left out, with a warning.
 pub(super) fn key_values(collection: Collection, object: &Value, group: ApiGroup) -> Vec<KeyValue> {
     if mapping::is_deleted(object) {
         return Vec::new();
@@ -113,7 +113,7 @@ pub(super) async fn object(api: &Api, place: &Place) -> Result<Option<Value>, Fa
     if !mapping::is_deleted(&object) {
         return Ok(Some(object));
     }
-    // Who marked it died before the second step.
+    // The writer that marked it died before the second step.
     finish_deletion(api, &path, &object).await?;
     Ok(None)
 }

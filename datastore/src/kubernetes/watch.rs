@@ -19,7 +19,7 @@ use super::mapping::{self, ApiGroup, Collection, List};
 use super::read::{METADATA, WHOLE, key_values, list_path};
 use crate::store::{Change, StoreError, WatchEvent};
 
-/// What is followed. Handles never: they are many and no route depends on them.
+/// Collections that are watched. Handles never: they are many and no route depends on them.
 const FOLLOWED: [Collection; 17] = [
     Collection::Nodes,
     Collection::Pods,
@@ -152,7 +152,7 @@ struct One {
     absent: bool,
 }
 
-/// What one line of a watch tells.
+/// Content of one line of a watch.
 enum Said {
     /// Changes; none for what is not read.
     Changes(Vec<Change>),

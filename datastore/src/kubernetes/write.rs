@@ -98,7 +98,7 @@ async fn written(
     known: &mut Known,
 ) -> Result<(Place, Written), Failure> {
     let place = place_of(path)?;
-    // What Kubernetes makes is there before its endpoint is.
+    // Nodes and pods are made by Kubernetes, before we write to them.
     let patched = matches!(place.collection, Collection::Nodes | Collection::Pods);
     if patched && !known.contains_key(path) {
         let object = read::object(api, &place).await?;
@@ -130,7 +130,7 @@ async fn create(api: &Api, key: &str, value: &[u8], known: &mut Known) -> Result
     let collection = place.collection.path_in(group, place.namespace.as_deref());
     let post = || api.call(Method::POST, &collection, JSON, Some(&object));
     let answer = match post().await {
-        // What is there may be on its way out: reading it finishes that.
+        // The object in the way may be marked for deletion: reading it finishes that.
         Err(Failure::Conflict) if read::object(api, &place).await?.is_none() => post().await?,
         answer => answer?,
     };
@@ -143,7 +143,7 @@ fn took(key: &str, answer: Value, known: &mut Known) -> Told {
     Told::Written(revision)
 }
 
-/// What is known of an object, if its last change was at this revision.
+/// The known object, if its last change was at this revision.
 fn unchanged<'a>(known: &'a Known, key: &str, revision: i64) -> Result<&'a Value, Failure> {
     let object = known.get(key);
     let object = object.filter(|object| mapping::revision(object) == revision);

@@ -26,7 +26,7 @@ use crate::plan::{Changed, ChangedKeys};
 #[derive(Debug, Default)]
 pub struct Comparison {
     in_step: Option<InStep>,
-    /// What the kernel's objects stand for once the operations of this pass are carried out.
+    /// Ways of the kernel's objects once the operations of this pass are carried out.
     shares: Option<Shares>,
     conflicts: Vec<Problem>,
     has_leftovers: bool,
@@ -62,7 +62,7 @@ impl Comparison {
         self.by_key
     }
 
-    /// What has to happen, and what stands in the way. `nat_is_known`: the NAT rules were not read
+    /// Operations and conflicts of a change. `nat_is_known`: the NAT rules were not read
     /// again since they were compared last.
     pub fn compare(
         &mut self,

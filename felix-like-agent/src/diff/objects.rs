@@ -1,6 +1,6 @@
 //! Next-hop objects: one for each way to another machine, shared by all routes that go that way.
-//! What leads where is the plan's; here it is only decided which object stands for which way, from
-//! what the kernel holds now.
+//! The plan says where routes lead; here it is only decided which object stands for which way, from
+//! the kernel's present state.
 //!
 //! Objects of ours that are there keep their numbers, whatever process made them. They stand for
 //! ways that several routes go: for a single route an object would be one message more and save
@@ -259,7 +259,7 @@ impl<'a> Objects<'a> {
         unused.map(|id| Op::DeleteObject(*id)).collect()
     }
 
-    /// What was decided, for the next comparison by key. `unused`: objects that go.
+    /// The decision, for the next comparison by key. `unused`: objects that go.
     pub(super) fn decided(&self, unused: &[Op], actual: &Actual) -> Decided {
         let goes = |id: &u32| unused.contains(&Op::DeleteObject(*id));
         let idle = self.idle.iter().copied().filter(|id| !goes(id));

@@ -31,7 +31,7 @@ pub(super) struct Shares {
     idle: BTreeMap<u32, BTreeSet<Prefix>>,
 }
 
-/// What a change of some destinations concerns.
+/// Scope of a change of some destinations.
 #[derive(Debug)]
 pub(super) struct Touched {
     /// Those destinations, and those whose routes get or lose an object with theirs.
@@ -57,7 +57,7 @@ impl Touched {
     }
 }
 
-/// What was decided about the objects that a change touched.
+/// Decision about the objects that a change touched.
 #[derive(Debug)]
 pub(super) struct Decided {
     ids: Vec<(OwnWay, u32)>,

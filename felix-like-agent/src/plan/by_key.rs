@@ -34,15 +34,15 @@ use crate::settings::Settings;
 /// A plan, and how it differs from the one before.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// What the kernel should hold.
+    /// The state that the kernel should have.
     pub desired: Desired,
-    /// What of it may differ from the plan before.
+    /// Parts of it that may differ from the plan before.
     pub changed: Changed,
     /// Number of its routes by kind.
     pub kinds: BTreeMap<&'static str, usize>,
 }
 
-/// What may differ between two plans.
+/// Parts that may differ between two plans.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Changed {
     /// Anything.
@@ -296,7 +296,7 @@ impl State {
         }
     }
 
-    /// What is planned for a destination, but for what is wanted of its route.
+    /// Takes over the plan of a destination, but for the desired route.
     fn put_rest(
         &mut self,
         prefix: Prefix,
@@ -526,7 +526,7 @@ fn add_guests(block: &KnownBlock, of: impl Fn(&NodeName) -> bool, prefixes: &mut
     prefixes.extend(guests.map(|(address, _)| Prefix::host(address)));
 }
 
-/// What BGP learned inside a prefix.
+/// Adds the prefixes inside another one that BGP learned.
 fn add_learned(inputs: &PlanInputs<'_>, within: &Prefix, prefixes: &mut BTreeSet<Prefix>) {
     let from = inputs.learned.range(within..).map(|(prefix, _)| *prefix);
     prefixes.extend(from.take_while(|prefix| within.contains(prefix.address())));
@@ -542,7 +542,7 @@ fn add_of_nodes(
     if nodes.is_empty() {
         return;
     }
-    // Whose a block is stands in the block: all are asked, and few are planned.
+    // The owner stands in the block: all blocks are looked at, and few are planned.
     for block in is.blocks.values() {
         if block.host().is_some_and(|host| nodes.contains(host)) {
             prefixes.insert(block.cidr);

@@ -54,7 +54,7 @@ use pools::Pools;
 use remote::{Addresses, Remote};
 pub use resolve::HostRoutes;
 
-/// What this kernel can do; `Err` is the reason why not.
+/// Features of this kernel; `Err` is the reason why one is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelSupport {
     /// IPIP devices.
@@ -100,7 +100,7 @@ pub struct PlanInputs<'a> {
     pub host_routes: &'a HostRoutes,
     /// Settings, FelixConfiguration applied ([`Settings::resolve`]).
     pub settings: &'a Settings,
-    /// What the kernel can do.
+    /// Features of the kernel.
     pub kernel: &'a KernelSupport,
     /// Addresses of the datastore's endpoints: without them nothing is heard any more.
     pub lifelines: &'a BTreeSet<IpAddr>,
@@ -135,7 +135,7 @@ pub struct WantedTunnels {
     pub objects: bool,
 }
 
-/// What all destinations have in common, and what is planned beside them: tunnels, sysctls, NAT.
+/// State that all destinations share, and the parts of the plan beside them: tunnels, sysctls, NAT.
 struct Planner<'a> {
     inputs: &'a PlanInputs<'a>,
     desired: Desired,
@@ -147,7 +147,7 @@ struct Planner<'a> {
     workloads: BTreeMap<Prefix, Vec<Workload<'a>>>,
     /// Other nodes' addresses, where there are no blocks.
     addresses: Addresses<'a>,
-    /// What routes of the datastore may not cover.
+    /// Addresses that routes of the datastore may not cover.
     guarded: Arc<Guarded>,
     /// Sources that routes name.
     hints: BTreeMap<Family, IpAddr>,
@@ -163,7 +163,7 @@ struct Planner<'a> {
     remotes: RefCell<HashMap<(&'a str, Family), Option<Remote<'a>>>>,
 }
 
-/// What follows from the nodes alone and is kept while they stay the same.
+/// Results that depend on the nodes alone; kept while these stay the same.
 #[derive(Clone, Debug)]
 struct OfNodes {
     guarded: Arc<Guarded>,

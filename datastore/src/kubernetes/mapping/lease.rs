@@ -1,4 +1,4 @@
-//! What nodes keep beside Calico's data, below `/caracal/`: a Lease for each key, in the namespace
+//! Data that nodes keep beside Calico's, below `/caracal/`: a Lease for each key, in the namespace
 //! of the system. The liveness lease is one in Kubernetes' sense too; of the reports only the value
 //! counts, and a Lease is the object for which a node needs the fewest rights.
 

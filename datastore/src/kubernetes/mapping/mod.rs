@@ -186,7 +186,7 @@ pub(super) enum Written {
     StatusPatch(Option<Value>),
 }
 
-/// What is to be written for a value, given the object that is there.
+/// The object to write for a value, given the one that is there.
 pub(super) fn written(
     key: &Key,
     value: Option<&[u8]>,

@@ -158,7 +158,7 @@ pub(super) fn patch(value: &Value, before: &Value) -> Option<Value> {
     }
     let interfaces = value.pointer("/spec/interfaces");
     set(INTERFACES, interfaces.map(Value::to_string));
-    // What is Kubernetes' own is not repeated, so that it goes when it goes there.
+    // Kubernetes' own labels and annotations are left out, so that they go when they go there.
     let mine = |field: &str, own: &BTreeMap<String, String>| {
         let mut map = texts(value["metadata"].get(field));
         map.retain(|key, text| own.get(key) != Some(text));

@@ -18,7 +18,7 @@ pub(crate) enum Collection {
     Services,
     Endpoints,
     EndpointSlices,
-    /// What nodes keep beside Calico's data.
+    /// Data that nodes keep beside Calico's.
     Leases,
     /// One of Calico's custom resources, by its plural.
     Custom(&'static str),
@@ -188,7 +188,7 @@ pub(crate) fn pod_of_endpoint(name: &str) -> Option<String> {
     }
 }
 
-/// What a list asks for.
+/// Scope of a list request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct List {
     pub(crate) collection: Collection,

@@ -1,5 +1,5 @@
-//! What a pass remembers of the ones before, so that it looks at what changed and not at the whole
-//! cluster: what follows from nodes and routes of others, and that the kernel was as planned
+//! State that passes share, so that each looks at what changed and not at the whole
+//! cluster: results that depend on nodes and routes of others, and that the kernel was as planned
 //! ([`Comparison`]).
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::paths::PathMtus;
 use crate::plan::HostRoutes;
 use crate::settings::Settings;
 
-/// What passes share.
+/// State that passes share.
 #[derive(Debug, Default)]
 pub(super) struct Remembered {
     owned: Option<Owned>,
@@ -26,7 +26,7 @@ pub(super) struct Remembered {
     pub(super) comparison: Comparison,
 }
 
-/// Whose what is, and the routes of others, with what they follow from.
+/// Ownership and the routes of others, with their inputs.
 #[derive(Debug)]
 struct Owned {
     settings: Settings,

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::actual::{Actual, ActualNeighbour};
 use crate::op::Op;
 
-/// What is remembered is compared with the kernel so long after it was first relied on,
+/// The cache is compared with the kernel so long after it was first relied on,
 const TRUST: Duration = Duration::from_secs(1);
 /// or, where that is longer, after so many times as long as the reading took,
 const TIMES: u32 = 20;
@@ -49,7 +49,7 @@ impl KernelCache {
         self.trust = (took * TIMES).clamp(TRUST, LONGEST);
     }
 
-    /// What is known, while it is to be relied on. Whoever takes it brings it back with
+    /// The kernel's state, while the cache may be relied on. The caller brings it back with
     /// [`KernelCache::keep`], or it is gone.
     pub(in crate::dataplane) fn take(&mut self, now: Instant) -> Option<Actual> {
         if self.until.is_some_and(|until| now >= until) {
@@ -64,7 +64,7 @@ impl KernelCache {
         known
     }
 
-    /// What has to be known of the ops of a pass, before they are carried out.
+    /// The operations of a pass that the cache has to follow, noted before they are carried out.
     pub(in crate::dataplane) fn note(ops: &[Op]) -> Option<Vec<Op>> {
         let is_entry = |op: &Op| {
             matches!(
@@ -109,7 +109,7 @@ impl KernelCache {
     }
 }
 
-/// What the kernel has made of a request that it did not refuse.
+/// Applies an operation that the kernel did not refuse.
 fn write(actual: &mut Actual, op: &Op) {
     match op {
         Op::AddRoute(route) => actual.push_route(route.clone().into()),

@@ -241,7 +241,7 @@ impl Reconciler {
             Some(Some(Command::Freeze(done))) => {
                 self.frozen = true;
                 tracing::info!("the agent is frozen: kernel state stays as it is");
-                // Who asked may have gone.
+                // The caller may have gone.
                 let _ = done.send(());
             }
             #[cfg(test)]
@@ -349,7 +349,7 @@ impl Reconciler {
         let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
         self.spent += now.elapsed();
         if changed && self.remembered.comparison.has_leftovers() {
-            // What replaces a leftover has to be seen before the leftover goes.
+            // The replacement of a leftover has to be seen before the leftover goes.
             self.bell.notify_one();
         }
         let again = leaves_objects.then_some(now);
@@ -379,7 +379,7 @@ impl Reconciler {
         precondition.phase(snapshot)
     }
 
-    /// What is in the kernel, but for NAT, and for sysctls that nobody has asked for yet.
+    /// State of the kernel, but for NAT, and for sysctls that nobody has asked for yet.
     async fn kernel_now(&mut self, now: Instant) -> Result<Actual, NetlinkError> {
         // Somebody may have rung while another reason for a pass was taken up.
         if self.bell.notified().now_or_never().is_some() {

@@ -113,7 +113,7 @@ pub(super) struct WriteArgs {
 /// `caracal apply`, `caracal replace`.
 #[derive(Debug, Args)]
 pub(crate) struct ApplyArgs {
-    /// What to read.
+    /// Files to read.
     #[command(flatten)]
     pub(super) files: FileArgs,
     /// Where, for documents that name no namespace.
@@ -149,7 +149,7 @@ pub(crate) struct DeleteArgs {
     /// Where.
     #[command(flatten)]
     pub(super) space: NamespaceArgs,
-    /// What does not exist is no error.
+    /// Do not fail for objects that do not exist.
     #[arg(long, visible_alias = "skip-not-exists")]
     pub(super) ignore_not_found: bool,
     /// Delete a pool although addresses of it are in use, or a Node although it seems to be alive.

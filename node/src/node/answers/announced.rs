@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Pause between two looks at the sessions; a new plan is looked at immediately.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a revision of the datastore is of.
+/// Scope of a revision of the datastore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counting {
     /// Everything: who is at a revision knows all that came before.
@@ -66,7 +66,7 @@ pub(crate) async fn wait(
     }
 }
 
-/// What the plan does not know of the pod yet.
+/// Reason why the plan does not cover the pod yet; `None`: it does.
 fn behind(
     plan: &AnnouncedPlan,
     followed: i64,

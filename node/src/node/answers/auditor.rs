@@ -176,7 +176,7 @@ impl Heard {
         }
     }
 
-    /// What the speaker says, and its problem with the owners of prefixes; `None` without one.
+    /// State of the speaker, and its problem with the owners of prefixes; `None` without a speaker.
     async fn rib(
         &mut self,
         view: &View,

@@ -240,7 +240,7 @@ async fn read_elsewhere(
 /// Inputs of the answer.
 struct Facts<'a> {
     snapshot: &'a Snapshot,
-    /// What the snapshot does not have of other nodes.
+    /// Data of other nodes that the snapshot leaves out.
     read: &'a Read,
     me: &'a NodeName,
     destination: Prefix,
