@@ -236,6 +236,24 @@ pub fn await_status(
     result.unwrap_or_else(|e| panic!("{node}: {e}\n{}", lab.folder().log_tail(node, 60)))
 }
 
+/// Waits until a node's last snapshot has all of its pods, and the blocks that came before them.
+///
+/// # Panics
+/// It is not written in time.
+pub fn await_remembered(lab: &Lab, node: &str) {
+    let file = lab.folder().lib(node).join("last-snapshot");
+    let own = "/workloadendpoints/";
+    wait_until(120 * SECOND, "the last snapshot", || {
+        let text = std::fs::read_to_string(&file).map_err(|e| e.to_string())?;
+        let pods = lab.state().pods.iter().filter(|p| p.node == node).count();
+        match text.matches(own).count() >= pods {
+            true => Ok(()),
+            false => Err(text.lines().next().unwrap_or_default().to_owned()),
+        }
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+}
+
 /// All sessions are up, the datastore is fresh, the kernel is in step.
 ///
 /// # Errors

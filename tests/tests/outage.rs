@@ -11,8 +11,8 @@ use caracal_model::status::Status;
 use caracal_tests::loss::{Probes, RouteMonitor, kinds};
 use caracal_tests::stack::{families, on_each_stack_of};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, caracals, example, exit_code,
-    more_pods, possible, settled, up_text,
+    SECOND, assert_full_matrix, await_remembered, await_settled, await_status, caracals, example,
+    exit_code, more_pods, possible, settled, up_text,
 };
 
 const NODES: &str = "/calico/resources/v3/projectcalico.org/nodes";
@@ -71,21 +71,6 @@ fn forwards_stale(status: &Status) -> Result<(), String> {
         return Err(format!("{:?} {:?}", status.datastore, status.kernel));
     }
     Ok(())
-}
-
-/// The node remembers what the datastore holds now.
-fn await_remembered(lab: &Lab, node: &str) {
-    let file = lab.folder().lib(node).join("last-snapshot");
-    let own = "/workloadendpoints/";
-    wait_until(120 * SECOND, "the last snapshot", || {
-        let text = fs::read_to_string(&file).map_err(|e| e.to_string())?;
-        let pods = lab.state().pods.iter().filter(|p| p.node == node).count();
-        match text.matches(own).count() >= pods {
-            true => Ok(()),
-            false => Err(text.lines().next().unwrap_or_default().to_owned()),
-        }
-    })
-    .unwrap_or_else(|e| panic!("{e}"));
 }
 
 /// ADD of another pod on node1 fails, and says why.

@@ -111,6 +111,16 @@ async fn follow(
     let mut bookmark = Instant::now() + pause;
     loop {
         let done = tokio::select! {
+            // The reason of an end before the end: history that is forgotten ends watches, too.
+            biased;
+            failure = cut.next() => {
+                let last = match failure {
+                    Some(failure) => Ok(line("ERROR", &failure.status())),
+                    None => Err(io::Error::other("cut on demand")),
+                };
+                let _ = watch.lines.send(last).await;
+                Err(Gone)
+            }
             event = live.recv() => match event {
                 Some(event) => watch.tell(&event).await,
                 // Too slow, or the history was forgotten.
@@ -122,14 +132,6 @@ async fn follow(
             }
             () = sleep_until(times.until) => Err(Gone),
             () = watch.lines.closed() => Err(Gone),
-            failure = cut.next() => {
-                let last = match failure {
-                    Some(failure) => Ok(line("ERROR", &failure.status())),
-                    None => Err(io::Error::other("cut on demand")),
-                };
-                let _ = watch.lines.send(last).await;
-                Err(Gone)
-            }
         };
         if done.is_err() {
             return;
