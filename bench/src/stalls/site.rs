@@ -57,24 +57,24 @@ fn text(scenario: &Scenario, settings: Settings) -> String {
     } else {
         ""
     };
+    let several = if settings.add_paths {
+        "add paths rx;"
+    } else {
+        ""
+    };
     let mut text = format!(
         "router id {DUT};\n\
          filter marked {{ if true then {{ bgp_community.add((64512, 77)); accept; }} }}\n\
          template bgp neighbour {{\n  local {DUT} as {DUT_AS};\n  passive;\n  hold time {};\n  {graceful}\n  \
-         ipv4 {{ import {}; export {}; }};\n}}\n",
+         ipv4 {{ import {}; export {}; {several} }};\n}}\n",
         scenario.hold,
         filter(settings.import_filter),
         filter(settings.export_filter),
     );
     for (index, role) in scenario.roles.iter().enumerate() {
         let (address, asn) = (role.address, role.asn);
-        let several = if settings.add_paths && index == LATER {
-            "ipv4 { add paths rx; };"
-        } else {
-            ""
-        };
         text.push_str(&format!(
-            "protocol bgp p{index} from neighbour {{ neighbor {address} as {asn}; {several} }}\n"
+            "protocol bgp p{index} from neighbour {{ neighbor {address} as {asn}; }}\n"
         ));
     }
     if settings.own_routes > 0 {
