@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::fsm::Down;
-use crate::wire::error::{DecodeError, Verdict};
+use crate::wire::error::{DecodeError, ErrorHandling};
 use crate::wire::notification::{CeaseSubcode, Code, Notification};
 use crate::wire::{HEADER_LEN, Kind};
 
@@ -265,13 +265,13 @@ impl Counters {
     }
 
     /// Counts an UPDATE with an error that the session survives.
-    pub(super) fn fault(&self, verdict: &Verdict) {
-        match verdict {
-            Verdict::AttributeDiscard => self.error(ErrorKind::AttributeDiscard),
-            Verdict::TreatAsWithdraw | Verdict::AfiSafiDisable(_) => {
+    pub(super) fn fault(&self, handling: &ErrorHandling) {
+        match handling {
+            ErrorHandling::AttributeDiscard => self.error(ErrorKind::AttributeDiscard),
+            ErrorHandling::TreatAsWithdraw | ErrorHandling::AfiSafiDisable(_) => {
                 self.error(ErrorKind::TreatAsWithdraw);
             }
-            Verdict::SessionReset(_) => {}
+            ErrorHandling::SessionReset(_) => {}
         }
     }
 

@@ -9,7 +9,7 @@ use std::fmt;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::as_path;
-use super::error::{AttrFault, Fault, UpdateError, Verdict};
+use super::error::{AttrFault, ErrorHandling, Fault, UpdateError};
 use super::format::Format;
 use super::mp::{Reach, Unreach};
 use super::notification::UpdateSubcode;
@@ -146,11 +146,11 @@ impl Parsed<'_> {
         self.seen.only(code)
     }
 
-    pub(super) fn fault(&mut self, code: u8, fault: Fault, verdict: Verdict) {
+    pub(super) fn fault(&mut self, code: u8, fault: Fault, handling: ErrorHandling) {
         self.faults.push(AttrFault {
             code: Some(code),
             fault,
-            verdict,
+            handling,
         });
     }
 
@@ -180,11 +180,11 @@ pub(super) fn decode<'a>(mut input: &'a [u8], format: &Format) -> Result<Parsed<
             // RFC 7606 §4: the lengths contradict each other; the prefixes are still where they
             // are.
             let code = input.get(1).copied();
-            let verdict = Verdict::TreatAsWithdraw;
+            let handling = ErrorHandling::TreatAsWithdraw;
             parsed.faults.push(AttrFault {
                 code,
                 fault: Fault::Overrun,
-                verdict,
+                handling,
             });
             break;
         };
@@ -243,7 +243,7 @@ fn decode_one<'a>(
                 UpdateSubcode::MalformedList,
             ));
         }
-        parsed.fault(code, Fault::Duplicate, Verdict::AttributeDiscard);
+        parsed.fault(code, Fault::Duplicate, ErrorHandling::AttributeDiscard);
         return Ok(());
     }
     let Some(row) = row(code) else {
@@ -262,11 +262,11 @@ fn decode_one<'a>(
     if (flags ^ row.flags) & (OPTIONAL | TRANSITIVE) != 0 {
         // RFC 7606 §3 c. The prefixes of an MP attribute are read all the same: they are to be
         // withdrawn.
-        let verdict = match row.code {
-            17 | 18 => Verdict::AttributeDiscard,
-            _ => Verdict::TreatAsWithdraw,
+        let handling = match row.code {
+            17 | 18 => ErrorHandling::AttributeDiscard,
+            _ => ErrorHandling::TreatAsWithdraw,
         };
-        parsed.fault(code, Fault::Flags(flags), verdict);
+        parsed.fault(code, Fault::Flags(flags), handling);
         if row.on_fault != OnFault::Reset {
             return Ok(());
         }
@@ -275,13 +275,13 @@ fn decode_one<'a>(
         Ok(()) => Ok(()),
         // RFC 7606 §7.5, §7.9, §7.10; RFC 6793 §4.1.
         Err(fault @ (Fault::External | Fault::FourOctet)) => {
-            parsed.fault(code, fault, Verdict::AttributeDiscard);
+            parsed.fault(code, fault, ErrorHandling::AttributeDiscard);
             Ok(())
         }
         Err(fault) => {
             match row.on_fault {
-                OnFault::Discard => parsed.fault(code, fault, Verdict::AttributeDiscard),
-                OnFault::Withdraw => parsed.fault(code, fault, Verdict::TreatAsWithdraw),
+                OnFault::Discard => parsed.fault(code, fault, ErrorHandling::AttributeDiscard),
+                OnFault::Withdraw => parsed.fault(code, fault, ErrorHandling::TreatAsWithdraw),
                 OnFault::Reset => return reset(fault, UpdateSubcode::OptionalAttribute),
             }
             Ok(())

@@ -1,6 +1,6 @@
 //! Why a message is refused, and what follows from it.
 //!
-//! Every error knows its verdict. The mapping to NOTIFICATION codes is total: a new error does not
+//! Every error knows its handling. The mapping to NOTIFICATION codes is total: a new error does not
 //! compile until it has one.
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -13,7 +13,7 @@ use super::notification::{
 
 /// Effect of an error on the session (RFC 7606 §2), from harmless to fatal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ErrorHandling {
     /// The attribute is dropped, the routes stand.
     AttributeDiscard,
     /// The routes of the message are treated as withdrawn.
@@ -44,16 +44,16 @@ pub enum DecodeError {
 impl DecodeError {
     /// Effect on the session. Never one of the two harmless verdicts.
     #[must_use]
-    pub fn verdict(&self) -> Verdict {
+    pub fn handling(&self) -> ErrorHandling {
         match self {
-            Self::Header(error) => Verdict::SessionReset(error.notification()),
-            Self::Open(error) => Verdict::SessionReset(error.notification()),
-            Self::Update(error) => error.verdict(),
-            Self::Refresh(error) => Verdict::SessionReset(error.notification()),
+            Self::Header(error) => ErrorHandling::SessionReset(error.notification()),
+            Self::Open(error) => ErrorHandling::SessionReset(error.notification()),
+            Self::Update(error) => error.handling(),
+            Self::Refresh(error) => ErrorHandling::SessionReset(error.notification()),
         }
     }
 
-    /// The NOTIFICATION that a session reset sends; [`Verdict::AfiSafiDisable`] may always be
+    /// The NOTIFICATION that a session reset sends; [`ErrorHandling::AfiSafiDisable`] may always be
     /// raised to a reset (RFC 7606 §2).
     #[must_use]
     pub fn notification(&self) -> Notification {
@@ -266,7 +266,7 @@ pub struct AttrFault {
     /// The fault.
     pub fault: Fault,
     /// Error handling that was applied.
-    pub verdict: Verdict,
+    pub handling: ErrorHandling,
 }
 
 /// An UPDATE that ends the session, or at least one family of it.
@@ -289,35 +289,35 @@ impl UpdateError {
         Self(Box::new(AttrFault {
             code,
             fault,
-            verdict: Verdict::SessionReset(notification),
+            handling: ErrorHandling::SessionReset(notification),
         }))
     }
 
     pub(super) fn disable(code: u8, fault: Fault, family: Family) -> Self {
-        let verdict = Verdict::AfiSafiDisable(family);
+        let handling = ErrorHandling::AfiSafiDisable(family);
         Self(Box::new(AttrFault {
             code: Some(code),
             fault,
-            verdict,
+            handling,
         }))
     }
 
     /// Effect on the session.
     #[must_use]
-    pub fn verdict(&self) -> Verdict {
-        self.0.verdict.clone()
+    pub fn handling(&self) -> ErrorHandling {
+        self.0.handling.clone()
     }
 
     /// The NOTIFICATION of a reset.
     #[must_use]
     pub fn notification(&self) -> Notification {
-        match &self.0.verdict {
-            Verdict::SessionReset(notification) => notification.clone(),
+        match &self.0.handling {
+            ErrorHandling::SessionReset(notification) => notification.clone(),
             // RFC 4760 §7: an incorrect MP attribute is an Optional Attribute Error.
-            Verdict::AfiSafiDisable(_) => {
+            ErrorHandling::AfiSafiDisable(_) => {
                 Notification::new(Code::Update(UpdateSubcode::OptionalAttribute))
             }
-            Verdict::AttributeDiscard | Verdict::TreatAsWithdraw => {
+            ErrorHandling::AttributeDiscard | ErrorHandling::TreatAsWithdraw => {
                 Notification::new(Code::Update(UpdateSubcode::MalformedList))
             }
         }

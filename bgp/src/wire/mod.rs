@@ -2,7 +2,7 @@
 //!
 //! It must never panic, read past its input or keep state between messages. Decoding borrows from
 //! the receive buffer and takes one whole message, as [`frame_len`] cuts it. An error carries its
-//! verdict (RFC 7606), so the caller has nothing left to decide.
+//! handling (RFC 7606), so the caller has nothing left to decide.
 //!
 //! | file | RFC |
 //! |---|---|
@@ -36,7 +36,7 @@ pub use capability::{
     AddPathMode, AfiSafi, Capability, GracefulRestartCapability, LongLivedFamily,
 };
 pub use error::{
-    AttrFault, DecodeError, Fault, HeaderError, OpenError, RefreshError, UpdateError, Verdict,
+    AttrFault, DecodeError, ErrorHandling, Fault, HeaderError, OpenError, RefreshError, UpdateError,
 };
 pub use format::{FamilySet, Format, MAX_MESSAGE};
 pub use kind::{HEADER_LEN, Kind};

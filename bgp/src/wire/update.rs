@@ -10,7 +10,7 @@ use nom::multi::length_data;
 use nom::number::complete::be_u16;
 
 use super::attr::{self, Parsed, Source};
-use super::error::{AttrFault, Fault, UpdateError, Verdict};
+use super::error::{AttrFault, ErrorHandling, Fault, UpdateError};
 use super::format::Format;
 use super::kind::{self, HEADER_LEN, Kind};
 use super::nlri::{self, Nlri};
@@ -199,7 +199,7 @@ fn multiprotocol(
     let reached = &mut prefixes.reach;
     reached.read(reach.nlri, family, format).map_err(disable)?;
     if let Err(fault) = attr::host(global) {
-        parsed.fault(attr::MP_REACH_NLRI, fault, Verdict::TreatAsWithdraw);
+        parsed.fault(attr::MP_REACH_NLRI, fault, ErrorHandling::TreatAsWithdraw);
     }
     Ok(Some((global, link_local)))
 }
@@ -212,24 +212,28 @@ fn check(parsed: &mut Parsed<'_>, prefixes: &Prefixes) -> Result<(), UpdateError
     if announces {
         for code in [attr::ORIGIN, attr::AS_PATH] {
             if !parsed.has(code) {
-                parsed.fault(code, Fault::Missing, Verdict::TreatAsWithdraw);
+                parsed.fault(code, Fault::Missing, ErrorHandling::TreatAsWithdraw);
             }
         }
     }
     if !prefixes.classic.is_empty() && !parsed.has(attr::NEXT_HOP) {
-        parsed.fault(attr::NEXT_HOP, Fault::Missing, Verdict::TreatAsWithdraw);
+        parsed.fault(
+            attr::NEXT_HOP,
+            Fault::Missing,
+            ErrorHandling::TreatAsWithdraw,
+        );
     }
     // RFC 4760 §3: where all prefixes are in MP_REACH_NLRI, NEXT_HOP is ignored, right or wrong.
     if prefixes.classic.is_empty() && parsed.reach.is_some() {
         let next_hop = parsed.faults.iter_mut();
         for fault in next_hop.filter(|fault| fault.code == Some(attr::NEXT_HOP)) {
-            fault.verdict = Verdict::AttributeDiscard;
+            fault.handling = ErrorHandling::AttributeDiscard;
         }
     }
     let severe = parsed
         .faults
         .iter()
-        .find(|fault| fault.verdict != Verdict::AttributeDiscard);
+        .find(|fault| fault.handling != ErrorHandling::AttributeDiscard);
     // RFC 7606 §5.2: without prefixes to withdraw, the broken attribute may have hidden them.
     let visible = announces || !prefixes.withdrawn.is_empty() || parsed.reach.is_some();
     match severe {
@@ -257,7 +261,7 @@ fn assemble(
     } = prefixes;
     if faults
         .iter()
-        .any(|fault| fault.verdict == Verdict::TreatAsWithdraw)
+        .any(|fault| fault.handling == ErrorHandling::TreatAsWithdraw)
     {
         withdrawn.append(classic);
         withdrawn.append(reach);

@@ -44,9 +44,9 @@ impl Session {
     }
 
     pub(super) fn note_fault(&mut self, fault: &AttrFault) {
-        self.counters.fault(&fault.verdict);
+        self.counters.fault(&fault.handling);
         if self.log.allows(now(), LogKind::UpdateFault) {
-            warn!(%fault, verdict = ?fault.verdict, "UPDATE with an error");
+            warn!(%fault, verdict = ?fault.handling, "UPDATE with an error");
         }
     }
 }

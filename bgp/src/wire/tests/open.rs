@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 
 use super::super::capability::{AfiSafi, Capability};
-use super::super::error::{OpenError, Verdict};
+use super::super::error::{ErrorHandling, OpenError};
 use super::super::open::Open;
 use super::super::{Message, decode, encode_open};
 use super::{DecodeError, ibgp, message};
@@ -18,7 +18,7 @@ fn open(parameters: &[u8]) -> Vec<u8> {
 
 fn refused(octets: &[u8]) -> (OpenError, (u8, u8), Vec<u8>) {
     let error = decode(octets, &ibgp()).unwrap_err();
-    let Verdict::SessionReset(notification) = error.verdict() else {
+    let ErrorHandling::SessionReset(notification) = error.handling() else {
         panic!("{error:?}")
     };
     let DecodeError::Open(error) = error else {

@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::super::error::{HeaderError, Verdict};
+use super::super::error::{ErrorHandling, HeaderError};
 use super::super::format::Format;
 use super::super::notification::{CeaseSubcode, Code, HeaderSubcode, Notification};
 use super::super::update::{Update, encode_update};
@@ -13,7 +13,7 @@ use super::{DecodeError, ibgp, message};
 
 fn refused(octets: &[u8]) -> (u8, u8, Vec<u8>) {
     let error = decode(octets, &ibgp()).unwrap_err();
-    let Verdict::SessionReset(notification) = error.verdict() else {
+    let ErrorHandling::SessionReset(notification) = error.handling() else {
         panic!("{error:?} does not reset");
     };
     let (code, subcode) = notification.code.octets();

@@ -1,6 +1,6 @@
 //! Revised error handling for UPDATE (RFC 7606), attribute by attribute.
 
-use super::super::error::{DecodeError, Fault, Verdict};
+use super::super::error::{DecodeError, ErrorHandling, Fault};
 use super::super::format::{FamilySet, Format};
 use super::super::update::{Decoded, Update};
 use super::super::{Message, decode};
@@ -38,7 +38,7 @@ fn decoded(octets: &[u8], format: &Format) -> Decoded {
 fn discarded(octets: &[u8], format: &Format) -> PathAttrs {
     let decoded = decoded(octets, format);
     assert_eq!(decoded.faults.len(), 1, "{:?}", decoded.faults);
-    assert_eq!(decoded.faults[0].verdict, Verdict::AttributeDiscard);
+    assert_eq!(decoded.faults[0].handling, ErrorHandling::AttributeDiscard);
     assert_eq!(decoded.update.announced, prefix());
     decoded.update.attrs.unwrap()
 }
@@ -53,7 +53,7 @@ fn withdrawn(octets: &[u8]) -> Fault {
         }
     );
     assert_eq!(decoded.faults.len(), 1, "{:?}", decoded.faults);
-    assert_eq!(decoded.faults[0].verdict, Verdict::TreatAsWithdraw);
+    assert_eq!(decoded.faults[0].handling, ErrorHandling::TreatAsWithdraw);
     decoded.faults[0].fault.clone()
 }
 
@@ -83,11 +83,11 @@ fn rfc4760_3_next_hop_beside_mp_reach_is_ignored() {
         assert_eq!(seen.update.announced, [expected], "{next_hop:?}");
         let attrs = seen.update.attrs.unwrap();
         assert_eq!(attrs.next_hop, Some("fd00::1".parse().unwrap()));
-        let verdicts: Vec<Verdict> = seen.faults.into_iter().map(|f| f.verdict).collect();
+        let verdicts: Vec<ErrorHandling> = seen.faults.into_iter().map(|f| f.handling).collect();
         if well_formed {
             assert_eq!(verdicts, []);
         } else {
-            assert_eq!(verdicts, [Verdict::AttributeDiscard]);
+            assert_eq!(verdicts, [ErrorHandling::AttributeDiscard]);
         }
         // Beside classic prefixes it means them.
         let both = decoded(&update(&[], &attributes, NLRI), &ibgp());
@@ -97,8 +97,8 @@ fn rfc4760_3_next_hop_beside_mp_reach_is_ignored() {
 
 fn reset(octets: &[u8]) -> (u8, u8) {
     let error = decode(octets, &ibgp()).unwrap_err();
-    match error.verdict() {
-        Verdict::SessionReset(notification) => notification.code.octets(),
+    match error.handling() {
+        ErrorHandling::SessionReset(notification) => notification.code.octets(),
         other => panic!("{other:?}"),
     }
 }
@@ -353,7 +353,10 @@ fn rfc7606_7_11_mp_reach() {
         reach(&GLOBAL, &[16, 0]),
     ] {
         let error = disable(&update(&[], &join(&[&attr, ORIGIN, AS_PATH]), &[]));
-        assert_eq!(error.verdict(), Verdict::AfiSafiDisable(Family::Ipv6));
+        assert_eq!(
+            error.handling(),
+            ErrorHandling::AfiSafiDisable(Family::Ipv6)
+        );
         assert_eq!(error.notification().code.octets(), (3, 9));
     }
     // Not even the next hop's length can be read.
