@@ -118,7 +118,7 @@ impl Update {
 
 /// Result of the check of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum OriginVerdict {
     /// No rule is about it.
     Unchecked,
     /// It comes from its owner.
@@ -378,31 +378,31 @@ impl Origins {
 
     /// Checks a route of the Adj-RIB-In against the owner of its prefix.
     #[must_use]
-    pub fn check(&self, prefix: &Prefix, attrs: &PathAttrs) -> Verdict {
+    pub fn check(&self, prefix: &Prefix, attrs: &PathAttrs) -> OriginVerdict {
         if self.rules.mode == Mode::Off {
-            return Verdict::Unchecked;
+            return OriginVerdict::Unchecked;
         }
         let Some((range, Range::Owned { shortest })) = self.range_of(prefix) else {
-            return Verdict::Unchecked;
+            return OriginVerdict::Unchecked;
         };
         let Some((owned, owners)) = self.holders(prefix, &range) else {
             return match prefix.len() < shortest {
-                true => Verdict::Invalid(Reason::TooShort(range)),
-                false => Verdict::Unknown(Reason::NoOwner(range)),
+                true => OriginVerdict::Invalid(Reason::TooShort(range)),
+                false => OriginVerdict::Unknown(Reason::NoOwner(range)),
             };
         };
         if owners.contains(&FREE) {
-            return Verdict::Unchecked;
+            return OriginVerdict::Unchecked;
         }
         let source = (attrs.next_hop, attrs.originator_id);
         let owners_of_source = self.entitled(source);
         if owners.iter().any(|id| owners_of_source.contains(id)) {
-            return Verdict::Valid;
+            return OriginVerdict::Valid;
         }
         let reason = self.reason(owned, owners, source);
         match self.stale {
-            true => Verdict::Unknown(reason),
-            false => Verdict::Invalid(reason),
+            true => OriginVerdict::Unknown(reason),
+            false => OriginVerdict::Invalid(reason),
         }
     }
 

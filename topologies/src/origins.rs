@@ -174,7 +174,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use caracal_bgp::PathAttrs;
-    use caracal_bgp::origin::{Origins, Verdict};
+    use caracal_bgp::origin::{OriginVerdict, Origins};
 
     use super::*;
 
@@ -251,10 +251,10 @@ mod tests {
             ..PathAttrs::default()
         };
         match origins.check(&prefix.parse().unwrap(), &attrs) {
-            Verdict::Unchecked => "unchecked",
-            Verdict::Valid => "valid",
-            Verdict::Invalid(_) => "invalid",
-            Verdict::Unknown(_) => "unknown",
+            OriginVerdict::Unchecked => "unchecked",
+            OriginVerdict::Valid => "valid",
+            OriginVerdict::Invalid(_) => "invalid",
+            OriginVerdict::Unknown(_) => "unknown",
         }
     }
 

@@ -63,10 +63,10 @@ fn route(hop: u8, originator: Option<u8>) -> PathAttrs {
 
 fn verdict(origins: &Origins, text: &str, attrs: &PathAttrs) -> &'static str {
     match origins.check(&prefix(text), attrs) {
-        Verdict::Unchecked => "unchecked",
-        Verdict::Valid => "valid",
-        Verdict::Invalid(_) => "invalid",
-        Verdict::Unknown(_) => "unknown",
+        OriginVerdict::Unchecked => "unchecked",
+        OriginVerdict::Valid => "valid",
+        OriginVerdict::Invalid(_) => "invalid",
+        OriginVerdict::Unknown(_) => "unknown",
     }
 }
 
@@ -197,7 +197,8 @@ fn a_prefix_changes_hands() {
 #[test]
 fn reasons_name_owner_and_next_hop() {
     let origins = origins();
-    let Verdict::Invalid(reason) = origins.check(&prefix("10.244.1.0/26"), &route(9, None)) else {
+    let OriginVerdict::Invalid(reason) = origins.check(&prefix("10.244.1.0/26"), &route(9, None))
+    else {
         panic!("it is invalid");
     };
     assert_eq!(
@@ -228,7 +229,7 @@ proptest! {
             let attrs = route(hop, (originator > 0).then_some(originator));
             let look = origins.look(&asked, &attrs);
             let verdict = origins.check(&asked, &attrs);
-            let passes = matches!(verdict, Verdict::Valid | Verdict::Unchecked);
+            let passes = matches!(verdict, OriginVerdict::Valid | OriginVerdict::Unchecked);
             prop_assert_eq!(look.passes, passes, "{} {:?}: {:?}", asked, attrs, verdict);
             let exact = origins.owners.longest(&asked).is_some_and(|(owned, _)| owned == asked);
             prop_assert_eq!(look.within, !exact);

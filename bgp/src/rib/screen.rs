@@ -18,8 +18,8 @@ use super::import::{ImportRefusal, Imported, run_filters};
 use super::{Changes, PeerId, PeerState, Rib};
 use crate::attrs::PathAttrs;
 use crate::martian::{LocalNetworks, Martian, Martians, OpenRanges};
-use crate::origin::{Mode, Origins, Reason, Update, Verdict};
-use crate::policy::{Condition, PeerKind, Verdict as Policy};
+use crate::origin::{Mode, OriginVerdict, Origins, Reason, Update};
+use crate::policy::{Condition, FilterVerdict, PeerKind};
 use crate::types::PeerName;
 
 /// A route may wait so long for its owner before that is a problem. An owner writes to the
@@ -134,13 +134,13 @@ impl Screen {
     /// Result of the origin check of a route as text; `None`: it is not checked.
     pub(super) fn origin(&self, prefix: &Prefix, received: &PathAttrs) -> Option<String> {
         match self.origins.check(prefix, received) {
-            Verdict::Unchecked => None,
-            Verdict::Valid => Some("it comes from the owner of the prefix".to_owned()),
-            Verdict::Invalid(reason) => Some(reason.to_string()),
-            Verdict::Unknown(reason) if self.origins.is_stale() => {
+            OriginVerdict::Unchecked => None,
+            OriginVerdict::Valid => Some("it comes from the owner of the prefix".to_owned()),
+            OriginVerdict::Invalid(reason) => Some(reason.to_string()),
+            OriginVerdict::Unknown(reason) if self.origins.is_stale() => {
                 Some(format!("{reason}; the datastore is not fresh"))
             }
-            Verdict::Unknown(reason) => Some(reason.to_string()),
+            OriginVerdict::Unknown(reason) => Some(reason.to_string()),
         }
     }
 
@@ -364,7 +364,7 @@ impl Rib {
         received: &Arc<PathAttrs>,
     ) -> Imported {
         let Some(peer) = self.peers.get(from) else {
-            return Err(ImportRefusal::Policy);
+            return Err(ImportRefusal::FilterVerdict);
         };
         let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
         if let Some(Err(refusal)) = rules.import_any(received) {
@@ -376,7 +376,7 @@ impl Rib {
             return Err(refusal);
         }
         let Some(peer) = self.peers.get(from) else {
-            return Err(ImportRefusal::Policy);
+            return Err(ImportRefusal::FilterVerdict);
         };
         let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
         rules.import(prefix, received, &mut self.interner)
@@ -411,9 +411,9 @@ impl Rib {
             return None;
         }
         let (reason, unknown) = match self.screen.origins.check(&prefix, received) {
-            Verdict::Unchecked | Verdict::Valid => return None,
-            Verdict::Invalid(reason) => (reason, false),
-            Verdict::Unknown(reason) => (reason, true),
+            OriginVerdict::Unchecked | OriginVerdict::Valid => return None,
+            OriginVerdict::Invalid(reason) => (reason, false),
+            OriginVerdict::Unknown(reason) => (reason, true),
         };
         let peer = self.peers.get(from)?;
         let owned = matches!(reason, Reason::NextHop(..));
@@ -448,7 +448,7 @@ impl Rib {
         let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
         let mut view = rules.view(prefix, received);
         let (verdict, by) = run_filters(&peer.import, &mut view);
-        let Some((name, term)) = by.filter(|_| verdict == Policy::Accept) else {
+        let Some((name, term)) = by.filter(|_| verdict == FilterVerdict::Accept) else {
             return false;
         };
         let filter = peer.import.iter().find(|named| named.name == name);
