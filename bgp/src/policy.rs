@@ -28,12 +28,12 @@ pub struct Term {
     /// Actions, applied in order when the conditions hold.
     pub actions: Vec<Action>,
     /// Accept or reject ends the filter; `None` goes on to the next term.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<FilterVerdict>,
 }
 
 /// The end of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Verdict {
+pub enum FilterVerdict {
     /// The route passes, with the actions applied.
     Accept,
     /// The route is refused.
@@ -216,7 +216,7 @@ pub struct RouteView<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decided {
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: FilterVerdict,
     /// Index of the term within its filter, from 0.
     pub term: usize,
 }

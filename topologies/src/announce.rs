@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_bgp::Origination;
-use caracal_bgp::policy::{Action, Condition, Filter, PrefixPattern, Source, Term, Verdict};
+use caracal_bgp::policy::{Action, Condition, Filter, FilterVerdict, PrefixPattern, Source, Term};
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam::{AffinityState, BlockAffinity};
 use caracal_model::net::Prefix;
@@ -126,7 +126,7 @@ pub(crate) fn export_filter(view: &NodeView<'_>, reflects: bool) -> Filter {
         terms.push(Term {
             conditions: vec![condition],
             actions: Vec::new(),
-            verdict: Some(Verdict::Reject),
+            verdict: Some(FilterVerdict::Reject),
         });
     }
     for (range, values) in &view.settings.advertisements {
@@ -148,7 +148,7 @@ pub(crate) fn export_filter(view: &NodeView<'_>, reflects: bool) -> Filter {
     terms.push(Term {
         conditions: Vec::new(),
         actions: Vec::new(),
-        verdict: Some(Verdict::Reject),
+        verdict: Some(FilterVerdict::Reject),
     });
     Filter { terms }
 }
@@ -157,7 +157,7 @@ fn accept(conditions: Vec<Condition>) -> Term {
     Term {
         conditions,
         actions: Vec::new(),
-        verdict: Some(Verdict::Accept),
+        verdict: Some(FilterVerdict::Accept),
     }
 }
 

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use caracal_bgp::policy::{
-    Action, Condition, Filter, PeerKind, PrefixPattern, Source, Term, Verdict,
+    Action, Condition, Filter, FilterVerdict, PeerKind, PrefixPattern, Source, Term,
 };
 use caracal_bgp::{AnyCommunity, Asn, PeerName};
 use caracal_model::Key;
@@ -194,7 +194,7 @@ pub(crate) fn refuse_all() -> Filter {
         terms: vec![Term {
             conditions: Vec::new(),
             actions: Vec::new(),
-            verdict: Some(Verdict::Reject),
+            verdict: Some(FilterVerdict::Reject),
         }],
     }
 }
@@ -227,8 +227,8 @@ fn term(rule: &BgpFilterRule, family: Family) -> Result<Term, String> {
         conditions.push(Condition::LocalPref(local_pref(priority)?));
     }
     let verdict = match rule.action.as_str() {
-        "Accept" => Verdict::Accept,
-        "Reject" if rule.operations.is_empty() => Verdict::Reject,
+        "Accept" => FilterVerdict::Accept,
+        "Reject" if rule.operations.is_empty() => FilterVerdict::Reject,
         "Reject" => return Err("operations go with the action Accept only".to_owned()),
         other => return Err(format!("action {other:?} is not Accept or Reject")),
     };

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::SpeakerConfig;
-use crate::policy::{Action, Filter, Term, Verdict};
+use crate::policy::{Action, Filter, FilterVerdict, Term};
 use crate::types::{AnyCommunity, Community};
 
 /// Name of the filter that marks what no other filter decides; the suffix of the marked copies of
@@ -36,7 +36,7 @@ impl SpeakerConfig {
         let rest = Term {
             conditions: Vec::new(),
             actions: mark().to_vec(),
-            verdict: Some(Verdict::Accept),
+            verdict: Some(FilterVerdict::Accept),
         };
         marked.insert(LEAVING_FILTER.to_owned(), Filter { terms: vec![rest] });
         self.filters.extend(marked);
@@ -52,7 +52,7 @@ impl SpeakerConfig {
         let nothing = Term {
             conditions: Vec::new(),
             actions: Vec::new(),
-            verdict: Some(Verdict::Reject),
+            verdict: Some(FilterVerdict::Reject),
         };
         let filter = Filter {
             terms: vec![nothing],
@@ -73,7 +73,7 @@ fn mark() -> [Action; 2] {
 fn mark_accepted(filter: &Filter) -> Filter {
     let mut marked = filter.clone();
     for term in &mut marked.terms {
-        if term.verdict == Some(Verdict::Accept) {
+        if term.verdict == Some(FilterVerdict::Accept) {
             term.actions.extend(mark());
         }
     }
@@ -108,8 +108,8 @@ mod tests {
             verdict: Some(verdict),
         };
         let terms = vec![
-            term(1, vec![Action::SetLocalPref(7)], Verdict::Accept),
-            term(2, vec![], Verdict::Reject),
+            term(1, vec![Action::SetLocalPref(7)], FilterVerdict::Accept),
+            term(2, vec![], FilterVerdict::Reject),
         ];
         let mut peer = PeerConfig::new([10, 0, 0, 2].into(), Asn(64512));
         peer.export = vec!["out".to_owned()];
@@ -142,7 +142,7 @@ mod tests {
             .export
             .iter()
             .find_map(|name| config.filters[name].run(&mut view));
-        let rejected = decided.is_some_and(|decided| decided.verdict == Verdict::Reject);
+        let rejected = decided.is_some_and(|decided| decided.verdict == FilterVerdict::Reject);
         (!rejected).then(|| (view.attrs.local_pref, view.attrs.communities.clone()))
     }
 

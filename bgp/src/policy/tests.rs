@@ -37,7 +37,7 @@ fn view(attrs: &PathAttrs) -> RouteView<'_> {
     }
 }
 
-fn term(conditions: Vec<Condition>, actions: Vec<Action>, verdict: Option<Verdict>) -> Term {
+fn term(conditions: Vec<Condition>, actions: Vec<Action>, verdict: Option<FilterVerdict>) -> Term {
     Term {
         conditions,
         actions,
@@ -168,7 +168,7 @@ fn every_action() {
         Action::PrependAsPath(vec![Asn(1), Asn(2)]),
     ];
     let filter = Filter {
-        terms: vec![term(vec![], actions, Some(Verdict::Accept))],
+        terms: vec![term(vec![], actions, Some(FilterVerdict::Accept))],
     };
     let before = attrs();
     let mut route = view(&before);
@@ -176,7 +176,7 @@ fn every_action() {
     assert_eq!(
         decided,
         Some(Decided {
-            verdict: Verdict::Accept,
+            verdict: FilterVerdict::Accept,
             term: 0
         })
     );
@@ -197,10 +197,14 @@ fn the_first_verdict_ends_the_filter_and_later_terms_see_changes() {
             term(
                 vec![Condition::LocalPref(200)],
                 vec![],
-                Some(Verdict::Accept),
+                Some(FilterVerdict::Accept),
             ),
-            term(vec![Condition::LocalPref(5)], vec![], Some(Verdict::Reject)),
-            term(vec![], vec![Action::SetMed(1)], Some(Verdict::Accept)),
+            term(
+                vec![Condition::LocalPref(5)],
+                vec![],
+                Some(FilterVerdict::Reject),
+            ),
+            term(vec![], vec![Action::SetMed(1)], Some(FilterVerdict::Accept)),
         ],
     };
     let attrs = attrs();
@@ -208,7 +212,7 @@ fn the_first_verdict_ends_the_filter_and_later_terms_see_changes() {
     assert_eq!(
         filter.run(&mut route),
         Some(Decided {
-            verdict: Verdict::Reject,
+            verdict: FilterVerdict::Reject,
             term: 2
         })
     );
@@ -221,7 +225,7 @@ fn no_verdict_and_no_action_leaves_the_attributes_borrowed() {
         terms: vec![term(
             vec![Condition::LocalPref(1)],
             vec![Action::SetMed(1)],
-            Some(Verdict::Reject),
+            Some(FilterVerdict::Reject),
         )],
     };
     let attrs = attrs();

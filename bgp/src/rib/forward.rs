@@ -13,7 +13,7 @@ use super::view::communities;
 use super::{DEFAULT_LOCAL_PREF, Rib};
 use crate::attrs::PathAttrs;
 use crate::config::Origination;
-use crate::policy::{Filter, PeerKind, RouteView, Source, Verdict};
+use crate::policy::{Filter, FilterVerdict, PeerKind, RouteView, Source};
 
 /// The filters between best routes and a forwarding table, by family. Of a family without one,
 /// everything passes.
@@ -41,7 +41,7 @@ impl FromIterator<(Family, Filter)> for FibExportFilter {
 
 fn passes(filter: &Filter, view: &mut RouteView<'_>) -> bool {
     let decided = filter.run(view);
-    decided.is_none_or(|decided| decided.verdict == Verdict::Accept)
+    decided.is_none_or(|decided| decided.verdict == FilterVerdict::Accept)
 }
 
 fn own<'a>(prefix: Prefix, attrs: Cow<'a, PathAttrs>, interface: Option<&'a str>) -> RouteView<'a> {
@@ -129,7 +129,7 @@ mod tests {
     use crate::policy::{Action, Condition, Term};
     use crate::types::AnyCommunity;
 
-    fn term(conditions: Vec<Condition>, actions: Vec<Action>, verdict: Verdict) -> Term {
+    fn term(conditions: Vec<Condition>, actions: Vec<Action>, verdict: FilterVerdict) -> Term {
         Term {
             conditions,
             actions,
@@ -145,9 +145,9 @@ mod tests {
                 term(
                     vec![Condition::Community(community)],
                     vec![],
-                    Verdict::Accept,
+                    FilterVerdict::Accept,
                 ),
-                term(vec![], vec![], Verdict::Reject),
+                term(vec![], vec![], FilterVerdict::Reject),
             ],
         };
         let policy = FibExportFilter::from_iter([(Family::Ipv4, filter)]);
@@ -174,8 +174,8 @@ mod tests {
         let uplink = Condition::Interface("eth*".to_owned());
         let filter = Filter {
             terms: vec![
-                term(vec![uplink], actions, Verdict::Accept),
-                term(vec![], vec![], Verdict::Reject),
+                term(vec![uplink], actions, FilterVerdict::Accept),
+                term(vec![], vec![], FilterVerdict::Reject),
             ],
         };
         let prefix: Prefix = "10.0.0.0/8".parse().unwrap();

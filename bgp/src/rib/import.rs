@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::intern::Interner;
 use super::next_hops::NextHopTable;
 use crate::attrs::PathAttrs;
-use crate::policy::{Filter, PeerKind, RouteView, Source, Verdict};
+use crate::policy::{Filter, FilterVerdict, PeerKind, RouteView, Source};
 use crate::types::{Asn, ClusterId, Community, RouterId};
 
 /// Why a received route is not used.
@@ -88,13 +88,13 @@ impl fmt::Display for DecidedBy {
 pub(super) fn run_filters<'f>(
     filters: &'f [Arc<NamedFilter>],
     route: &mut RouteView<'_>,
-) -> (Verdict, Option<(&'f str, usize)>) {
+) -> (FilterVerdict, Option<(&'f str, usize)>) {
     for named in filters {
         if let Some(decided) = named.filter.run(route) {
             return (decided.verdict, Some((&named.name, decided.term)));
         }
     }
-    (Verdict::Accept, None)
+    (FilterVerdict::Accept, None)
 }
 
 /// The rules for routes from one peer.
@@ -198,9 +198,9 @@ impl ImportRules<'_> {
     ) -> Imported {
         let mut route = self.view(prefix, received);
         match (run_filters(self.filters, &mut route).0, route.attrs) {
-            (Verdict::Reject, _) => Err(ImportRefusal::Policy),
-            (Verdict::Accept, Cow::Borrowed(_)) => Ok(None),
-            (Verdict::Accept, Cow::Owned(attrs)) => Ok(Some(interner.intern(attrs))),
+            (FilterVerdict::Reject, _) => Err(ImportRefusal::Policy),
+            (FilterVerdict::Accept, Cow::Borrowed(_)) => Ok(None),
+            (FilterVerdict::Accept, Cow::Owned(attrs)) => Ok(Some(interner.intern(attrs))),
         }
     }
 
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn the_first_filter_with_a_verdict_wins_and_is_named() {
-        let filter = |name: &str, verdict: Option<Verdict>| {
+        let filter = |name: &str, verdict: Option<FilterVerdict>| {
             let term = Term {
                 conditions: vec![],
                 actions: vec![Action::SetMed(1)],
@@ -332,7 +332,7 @@ mod tests {
                 filter: Filter { terms: vec![term] },
             })
         };
-        let reject = Some(Verdict::Reject);
+        let reject = Some(FilterVerdict::Reject);
         let filters = [filter("a", None), filter("b", reject), filter("c", reject)];
         let attrs = attrs();
         let mut route = RouteView {
@@ -344,11 +344,11 @@ mod tests {
         };
         assert_eq!(
             run_filters(&filters, &mut route),
-            (Verdict::Reject, Some(("b", 0)))
+            (FilterVerdict::Reject, Some(("b", 0)))
         );
         assert_eq!(
             run_filters(&filters[..1], &mut route),
-            (Verdict::Accept, None)
+            (FilterVerdict::Accept, None)
         );
     }
 }

@@ -16,7 +16,7 @@ use super::peer_id::PeerId;
 use super::session::SessionInfo;
 use super::table::Staleness;
 use crate::config::{PeerConfig, SpeakerConfig};
-use crate::policy::{Filter, PeerKind, Term, Verdict};
+use crate::policy::{Filter, FilterVerdict, PeerKind, Term};
 use crate::types::{Asn, ClusterId, PeerName, RouterId};
 
 /// The filters of a configuration, shared by the peers that use them.
@@ -39,7 +39,7 @@ fn reject_all(name: String) -> Arc<NamedFilter> {
     let reject = Term {
         conditions: vec![],
         actions: vec![],
-        verdict: Some(Verdict::Reject),
+        verdict: Some(FilterVerdict::Reject),
     };
     Arc::new(NamedFilter {
         name,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use caracal_bgp::bmp::COMMON_HEADER;
-use caracal_bgp::policy::{Condition, Filter, PrefixPattern, Term, Verdict};
+use caracal_bgp::policy::{Condition, Filter, FilterVerdict, PrefixPattern, Term};
 use caracal_bgp::wire::{CeaseSubcode, Code, FamilySet, Format, Message, decode};
 use caracal_bgp::{Asn, Origination, SessionState, Station, StationStatus};
 use caracal_model::net::{Family, Prefix};
@@ -237,7 +237,7 @@ async fn rfc7854_a_station_hears_of_peers_routes_and_their_end() {
             negated: false,
         }],
         actions: vec![],
-        verdict: Some(Verdict::Reject),
+        verdict: Some(FilterVerdict::Reject),
     };
     let terms = vec![refuse];
     config.filters.insert("no5".into(), Filter { terms });

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use caracal_bgp::policy::{Action, Condition, Filter, PrefixPattern, Term, Verdict};
+use caracal_bgp::policy::{Action, Condition, Filter, FilterVerdict, PrefixPattern, Term};
 use caracal_bgp::{
     Asn, CALICO_LOCAL_PREF, ClusterId, GracefulRestart, Origination, PeerConfig, RouterId,
     SessionState, SpeakerOptions,
@@ -279,7 +279,7 @@ async fn external_peers_and_policy_without_a_reset() {
     let reject = Term {
         conditions,
         actions: vec![],
-        verdict: Some(Verdict::Reject),
+        verdict: Some(FilterVerdict::Reject),
     };
     one.reconfigure(|config| {
         config.filters.insert(

@@ -1,7 +1,9 @@
 //! Filters as templates see them.
 
 use caracal_bgp::AnyCommunity;
-use caracal_bgp::policy::{Action, Condition, Filter, PathPlace, PeerKind, Source, Term, Verdict};
+use caracal_bgp::policy::{
+    Action, Condition, Filter, FilterVerdict, PathPlace, PeerKind, Source, Term,
+};
 
 use super::{ActionView, ConditionView, FilterView, TermView, quoted};
 use crate::RenderError;
@@ -44,8 +46,8 @@ fn term_view(term: &Term, what: &str) -> Result<TermView, RenderError> {
         actions,
         bare: term.conditions.is_empty() && term.actions.is_empty() && term.verdict.is_some(),
         verdict: term.verdict.map(|verdict| match verdict {
-            Verdict::Accept => "accept",
-            Verdict::Reject => "reject",
+            FilterVerdict::Accept => "accept",
+            FilterVerdict::Reject => "reject",
         }),
     })
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_bgp::policy::{Filter, Term, Verdict};
+use caracal_bgp::policy::{Filter, FilterVerdict, Term};
 use caracal_model::net::Family;
 use nom::Parser;
 use nom::branch::alt;
@@ -140,7 +140,7 @@ fn nothing() -> Filter {
         terms: vec![Term {
             conditions: vec![],
             actions: vec![],
-            verdict: Some(Verdict::Reject),
+            verdict: Some(FilterVerdict::Reject),
         }],
     }
 }
@@ -318,7 +318,7 @@ mod tests {
         let learned = Term {
             conditions: vec![Condition::Source(Source::Bgp)],
             actions: vec![],
-            verdict: Some(Verdict::Accept),
+            verdict: Some(FilterVerdict::Accept),
         };
         let mut terms = nothing().terms;
         terms.insert(0, learned);

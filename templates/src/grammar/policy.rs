@@ -2,7 +2,7 @@
 
 use caracal_bgp::Asn;
 use caracal_bgp::policy::{
-    Action, Condition, Filter, PathPlace, PeerKind, PrefixPattern, Source, Term, Verdict,
+    Action, Condition, Filter, FilterVerdict, PathPlace, PeerKind, PrefixPattern, Source, Term,
 };
 use caracal_model::net::Prefix;
 use nom::branch::alt;
@@ -67,7 +67,7 @@ pub(super) fn filter(s: &str) -> Res<'_, Function<'_>> {
 fn closed(mut terms: Vec<Term>) -> Filter {
     let is_end = |term: &Term| term.conditions.is_empty() && term.verdict.is_some();
     if !terms.last().is_some_and(is_end) {
-        terms.push(verdict_only(Verdict::Reject));
+        terms.push(verdict_only(FilterVerdict::Reject));
     }
     Filter { terms }
 }
@@ -92,9 +92,9 @@ pub(super) fn only(s: &str) -> Res<'_, Filter> {
     let accept = Term {
         conditions,
         actions: Vec::new(),
-        verdict: Some(Verdict::Accept),
+        verdict: Some(FilterVerdict::Accept),
     };
-    let terms = vec![accept, verdict_only(Verdict::Reject)];
+    let terms = vec![accept, verdict_only(FilterVerdict::Reject)];
     Ok((rest, Filter { terms }))
 }
 
@@ -118,7 +118,7 @@ pub(super) fn inline(s: &str) -> Res<'_, Filter> {
     Ok((rest, closed(terms)))
 }
 
-const fn verdict_only(verdict: Verdict) -> Term {
+const fn verdict_only(verdict: FilterVerdict) -> Term {
     Term {
         conditions: Vec::new(),
         actions: Vec::new(),
@@ -131,10 +131,10 @@ fn item(s: &str) -> Res<'_, Item> {
     match word {
         "if" => term.map(Item::Term).parse(rest),
         "accept" => token(";")
-            .map(|_| Item::Term(verdict_only(Verdict::Accept)))
+            .map(|_| Item::Term(verdict_only(FilterVerdict::Accept)))
             .parse(rest),
         "reject" => token(";")
-            .map(|_| Item::Term(verdict_only(Verdict::Reject)))
+            .map(|_| Item::Term(verdict_only(FilterVerdict::Reject)))
             .parse(rest),
         _ => name_line.map(Item::Name).parse(s),
     }
@@ -184,12 +184,12 @@ enum Step {
     Prepend(Asn),
     /// Ends a path, so that the next one is an action of its own.
     Next,
-    Verdict(Verdict),
+    Verdict(FilterVerdict),
 }
 
 fn fold(
     steps: Vec<Located<'_, Step>>,
-) -> Result<(Vec<Action>, Option<Verdict>), Err<ParseFault<'_>>> {
+) -> Result<(Vec<Action>, Option<FilterVerdict>), Err<ParseFault<'_>>> {
     let mut actions = Vec::new();
     let mut path_open = false;
     let mut verdict = None;
@@ -232,10 +232,10 @@ fn step(s: &str) -> Res<'_, Step> {
     let (rest, word) = one_of_words(&WORDS, s)?;
     match word {
         "accept" => token(";")
-            .map(|_| Step::Verdict(Verdict::Accept))
+            .map(|_| Step::Verdict(FilterVerdict::Accept))
             .parse(rest),
         "reject" => token(";")
-            .map(|_| Step::Verdict(Verdict::Reject))
+            .map(|_| Step::Verdict(FilterVerdict::Reject))
             .parse(rest),
         list if community::LISTS.contains(&list) => change(rest, list),
         "bgp_local_pref" => {

@@ -138,7 +138,7 @@ fn action() -> impl Strategy<Value = Action> {
 }
 
 fn filter() -> impl Strategy<Value = Filter> {
-    let verdict = of(select(vec![Verdict::Accept, Verdict::Reject]));
+    let verdict = of(select(vec![FilterVerdict::Accept, FilterVerdict::Reject]));
     let term = (vec(condition(), 0..4), vec(action(), 0..5), verdict).prop_map(
         |(conditions, actions, verdict)| Term {
             conditions,

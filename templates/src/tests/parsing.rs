@@ -1,6 +1,6 @@
 //! Files written by people, and where they go wrong.
 
-use caracal_bgp::policy::{Condition, Verdict};
+use caracal_bgp::policy::{Condition, FilterVerdict};
 use caracal_bgp::{GracefulRestart, Listen, Station};
 
 use super::*;
@@ -72,7 +72,7 @@ fn a_file_written_by_hand() {
         terms[0].conditions[..],
         [Condition::Prefix { .. }]
     ));
-    assert_eq!(terms[1].verdict, Some(Verdict::Reject));
+    assert_eq!(terms[1].verdict, Some(FilterVerdict::Reject));
     assert_eq!(config.originate.len(), 1);
 }
 

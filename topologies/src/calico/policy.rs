@@ -2,7 +2,7 @@
 
 use caracal_bgp::AnyCommunity;
 use caracal_bgp::policy::{
-    Action, Condition, PathPlace, PeerKind, PrefixPattern, Source, Term, Verdict,
+    Action, Condition, FilterVerdict, PathPlace, PeerKind, PrefixPattern, Source, Term,
 };
 use caracal_model::net::Family;
 
@@ -76,8 +76,8 @@ fn rule(term: &Term) -> Rule {
     let mut statements: Vec<String> = term.actions.iter().flat_map(statements).collect();
     statements.extend(term.verdict.map(|verdict| {
         match verdict {
-            Verdict::Accept => "accept;",
-            Verdict::Reject => "reject;",
+            FilterVerdict::Accept => "accept;",
+            FilterVerdict::Reject => "reject;",
         }
         .to_owned()
     }));

@@ -222,9 +222,12 @@ spec: {cidr: 10.246.0.0/16, disableBGPExport: true}
     assert_eq!(announced, ["10.244.0.0/26", "10.245.0.0/26"]);
     let filter = &planned.config.filters[announce::EXPORT_FILTER];
     let first = &filter.terms[0];
-    assert_eq!(first.verdict, Some(Verdict::Reject));
+    assert_eq!(first.verdict, Some(FilterVerdict::Reject));
     assert!(format!("{:?}", first.conditions).contains("10.246.0.0/16"));
-    assert_eq!(filter.terms.last().unwrap().verdict, Some(Verdict::Reject));
+    assert_eq!(
+        filter.terms.last().unwrap().verdict,
+        Some(FilterVerdict::Reject)
+    );
 }
 
 #[test]

@@ -44,7 +44,7 @@ spec:
         "Term { conditions: [Prefix { patterns: [PrefixPattern { prefix: 10.244.0.0/16, min: 16, max: 26 }], negated: false }], \
          actions: [AddCommunity(Standard(65000:1)), PrependAsPath([AS65001, AS65002]), SetLocalPref(2147483135)], verdict: Some(Accept) }"
     );
-    assert_eq!(terms[1].verdict, Some(Verdict::Reject));
+    assert_eq!(terms[1].verdict, Some(FilterVerdict::Reject));
     assert_eq!(
         terms[1].conditions[0],
         Condition::PeerKind(PeerKind::External)
@@ -113,7 +113,7 @@ fn a_rule_that_cannot_be_understood_refuses_all() {
         );
         let terms = &a.config.filters["bgp_f_importFilterV4"].terms;
         assert_eq!(terms.len(), 1);
-        assert_eq!(terms[0].verdict, Some(Verdict::Reject));
+        assert_eq!(terms[0].verdict, Some(FilterVerdict::Reject));
     }
 }
 
@@ -157,7 +157,7 @@ fn a_filter_with_a_field_that_does_not_exist_refuses_every_route() {
         for function in [&peer.import[0], &peer.export[0]] {
             let terms = &a.config.filters[function].terms;
             assert_eq!(terms.len(), 1, "{spec}");
-            assert_eq!(terms[0].verdict, Some(Verdict::Reject), "{spec}");
+            assert_eq!(terms[0].verdict, Some(FilterVerdict::Reject), "{spec}");
             assert_eq!(terms[0].conditions, [], "{spec}");
         }
         assert_eq!(codes(&a), ["bgp.filter_missing"], "{spec}");

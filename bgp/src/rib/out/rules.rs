@@ -9,7 +9,7 @@ use caracal_model::net::{Family, Prefix};
 use super::advertised::Withheld;
 use crate::attrs::PathAttrs;
 use crate::config::{NextHopMode, PathCount};
-use crate::policy::{PeerKind, RouteView, Source, Verdict};
+use crate::policy::{FilterVerdict, PeerKind, RouteView, Source};
 use crate::rib::DEFAULT_LOCAL_PREF;
 use crate::rib::import::{DecidedBy, NamedFilter, run_filters};
 use crate::rib::intern::Interner;
@@ -159,7 +159,7 @@ impl GroupKey {
             },
         };
         let (verdict, by) = run_filters(&self.filters, &mut view);
-        if let (Verdict::Reject, Some((filter, term))) = (verdict, by) {
+        if let (FilterVerdict::Reject, Some((filter, term))) = (verdict, by) {
             return Err(Withheld::Policy(DecidedBy {
                 filter: filter.to_owned(),
                 term,

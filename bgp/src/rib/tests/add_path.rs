@@ -156,7 +156,7 @@ fn refresh_policy_and_restart_hold_for_several_paths() {
         let only = crate::policy::Term {
             conditions: vec![crate::policy::Condition::NextHop(Prefix::host(address(22)))],
             actions: vec![],
-            verdict: Some(crate::policy::Verdict::Reject),
+            verdict: Some(crate::policy::FilterVerdict::Reject),
         };
         config
             .filters

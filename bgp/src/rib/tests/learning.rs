@@ -1,7 +1,7 @@
 //! From UPDATE to the forwarding table.
 
 use super::*;
-use crate::policy::{Action, Condition, Filter, PrefixPattern, Term, Verdict};
+use crate::policy::{Action, Condition, Filter, FilterVerdict, PrefixPattern, Term};
 
 #[test]
 fn announce_replace_withdraw() {
@@ -245,12 +245,12 @@ fn import_policy_knows_the_interface_and_follows_it() {
     let uplink = Term {
         conditions: vec![Condition::Interface("eth*".to_owned())],
         actions: vec![Action::SetLocalPref(500)],
-        verdict: Some(Verdict::Accept),
+        verdict: Some(FilterVerdict::Accept),
     };
     let rest = Term {
         conditions: vec![],
         actions: vec![],
-        verdict: Some(Verdict::Reject),
+        verdict: Some(FilterVerdict::Reject),
     };
     let filter = Filter {
         terms: vec![uplink, rest],
@@ -283,7 +283,7 @@ fn loops_and_policy_refuse_with_their_reason() {
             negated: false,
         }],
         actions: vec![],
-        verdict: Some(Verdict::Reject),
+        verdict: Some(FilterVerdict::Reject),
     };
     let prefer = Term {
         conditions: vec![],
@@ -404,8 +404,8 @@ fn export_policy_knows_the_interface_of_the_next_hop_and_follows_it() {
     let uplink = Condition::Interface("eth*".to_owned());
     let filter = Filter {
         terms: vec![
-            term(vec![uplink], Verdict::Accept),
-            term(vec![], Verdict::Reject),
+            term(vec![uplink], FilterVerdict::Accept),
+            term(vec![], FilterVerdict::Reject),
         ],
     };
     config.filters.insert("out".to_owned(), filter);

@@ -2,7 +2,7 @@
 //! station, too: what it has been told must be what is there.
 
 use super::*;
-use crate::policy::{Filter, Term, Verdict};
+use crate::policy::{Filter, FilterVerdict, Term};
 
 /// A path as received and as accepted.
 pub(super) type Views = (Option<Arc<PathAttrs>>, Option<Arc<PathAttrs>>);
@@ -63,7 +63,7 @@ fn rfc7854_5_both_views_and_their_changes() {
         let reject = Term {
             conditions: vec![],
             actions: vec![],
-            verdict: Some(Verdict::Reject),
+            verdict: Some(FilterVerdict::Reject),
         };
         let filter = Filter {
             terms: vec![reject],

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::origin::{Identity, Mode, Owner, Range, Rules, Update as Origins};
-use crate::policy::{Condition, Filter, PrefixPattern, Term, Verdict};
+use crate::policy::{Condition, Filter, FilterVerdict, PrefixPattern, Term};
 
 /// 10.244.0.0/16 in blocks of /24; the nodes have 10.0.0.2, .3 and .4.
 fn rules(mode: Mode) -> Rules {
@@ -230,7 +230,7 @@ fn a_filter_that_names_the_range_admits_a_peer_and_one_that_accepts_all_does_not
         let term = Term {
             conditions,
             actions: vec![],
-            verdict: Some(Verdict::Accept),
+            verdict: Some(FilterVerdict::Accept),
         };
         let mut config = with_peers([external_peer(2)]);
         let filter = Filter { terms: vec![term] };

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::NextHopMode;
-use crate::policy::{Action, Condition, Filter, PrefixPattern, Term, Verdict};
+use crate::policy::{Action, Condition, Filter, FilterVerdict, PrefixPattern, Term};
 use crate::types::ClusterId;
 
 fn reject(n: u8) -> Filter {
@@ -15,7 +15,7 @@ fn reject(n: u8) -> Filter {
         terms: vec![Term {
             conditions,
             actions: vec![],
-            verdict: Some(Verdict::Reject),
+            verdict: Some(FilterVerdict::Reject),
         }],
     }
 }

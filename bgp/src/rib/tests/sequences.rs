@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::{Action, Condition, Filter, PrefixPattern, Term, Verdict};
+use crate::policy::{Action, Condition, Filter, FilterVerdict, PrefixPattern, Term};
 use crate::types::{ClusterId, Community};
 
 /// Events of a sequence. Peers are 2 to 6, prefixes 0 to 3.
@@ -105,7 +105,7 @@ fn filter(preference: u8) -> Filter {
             Term {
                 conditions,
                 actions: vec![],
-                verdict: Some(Verdict::Reject),
+                verdict: Some(FilterVerdict::Reject),
             },
             Term {
                 conditions: vec![],

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use caracal_bgp::policy::{Filter, Term, Verdict};
+use caracal_bgp::policy::{Filter, FilterVerdict, Term};
 use caracal_bgp::{SpeakerConfig, SpeakerHandle};
 use caracal_datastore::View;
 use caracal_model::net::Prefix;
@@ -74,7 +74,7 @@ fn require_policy(config: &mut SpeakerConfig) {
         let reject = Term {
             conditions: Vec::new(),
             actions: Vec::new(),
-            verdict: Some(Verdict::Reject),
+            verdict: Some(FilterVerdict::Reject),
         };
         let terms = vec![reject];
         config
@@ -238,6 +238,6 @@ mod tests {
         let leaving = config.leaving();
         let first = &leaving.peers[&"open".into()].export[0];
         let term = &leaving.filters[first].terms[0];
-        assert_eq!(term.verdict, Some(Verdict::Reject));
+        assert_eq!(term.verdict, Some(FilterVerdict::Reject));
     }
 }

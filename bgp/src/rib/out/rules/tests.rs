@@ -32,7 +32,7 @@ fn filter() -> Arc<NamedFilter> {
         Term {
             conditions: vec![only(1)],
             actions: vec![],
-            verdict: Some(Verdict::Reject),
+            verdict: Some(FilterVerdict::Reject),
         },
         Term {
             conditions: vec![only(2)],
@@ -42,7 +42,7 @@ fn filter() -> Arc<NamedFilter> {
         Term {
             conditions: vec![Condition::Source(Source::Static), Condition::LocalPref(100)],
             actions: vec![Action::PrependAsPath(vec![Asn(7)])],
-            verdict: Some(Verdict::Accept),
+            verdict: Some(FilterVerdict::Accept),
         },
     ];
     Arc::new(NamedFilter {
