@@ -155,7 +155,7 @@ fn name(peer: usize) -> PeerName {
 
 /// A table with so many established peers.
 fn table(peers: usize, internal: bool) -> (Rib, Instant) {
-    table_with(peers, internal, origin::Update::default())
+    table_with(peers, internal, origin::OriginUpdate::default())
 }
 
 /// The same with the origin check: each prefix is a block of the one who announces everything.
@@ -180,7 +180,7 @@ fn checked_table(peers: usize, internal: bool) -> (Rib, Instant) {
     let blocks = Universe::internet(BLOCKS).nets.into_iter();
     let blocks = blocks.map(|net| Prefix::v4(net.bits.into(), net.len));
     let owned = blocks.map(|block| (block, origin::Owner::Named(owner.clone()), true));
-    let origins = origin::Update {
+    let origins = origin::OriginUpdate {
         rules: Some(rules),
         ownership: owned.collect(),
         stale: Some(false),
@@ -188,7 +188,7 @@ fn checked_table(peers: usize, internal: bool) -> (Rib, Instant) {
     table_with(peers, internal, origins)
 }
 
-fn table_with(peers: usize, internal: bool, origins: origin::Update) -> (Rib, Instant) {
+fn table_with(peers: usize, internal: bool, origins: origin::OriginUpdate) -> (Rib, Instant) {
     let mut config = SpeakerConfig {
         local_as: Asn(DUT_AS),
         router_id: RouterId(DUT),

@@ -99,7 +99,7 @@ pub enum Owner {
 
 /// A change of the data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Update {
+pub struct OriginUpdate {
     /// The rules, when they differ.
     pub rules: Option<Rules>,
     /// Owners that a prefix has now (true), or has no more.
@@ -108,7 +108,7 @@ pub struct Update {
     pub stale: Option<bool>,
 }
 
-impl Update {
+impl OriginUpdate {
     /// True when nothing changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -264,7 +264,7 @@ impl Origins {
     }
 
     /// Takes a change over.
-    pub fn apply(&mut self, update: Update) {
+    pub fn apply(&mut self, update: OriginUpdate) {
         if let Some(stale) = update.stale {
             self.stale = stale;
         }

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use caracal_bgp::RouterId;
-use caracal_bgp::origin::{Identity, Mode, Owner, Range, Rules, Update};
+use caracal_bgp::origin::{Identity, Mode, OriginUpdate, Owner, Range, Rules};
 use caracal_model::ipam::{self, AffinityState, BlockAffinity};
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{IpPool, Node};
@@ -22,10 +22,10 @@ use crate::common::FAMILIES;
 use crate::peers::concerns;
 use crate::router_id;
 
-/// Difference between two snapshots; without an old one, everything. `Update::stale` is the
+/// Difference between two snapshots; without an old one, everything. `OriginUpdate::stale` is the
 /// caller's.
 #[must_use]
-pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Update {
+pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> OriginUpdate {
     let nothing = Snapshot::default();
     let before = old.unwrap_or(&nothing);
     let mut ownership = Vec::new();
@@ -54,7 +54,7 @@ pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Upda
         || !ownership.is_empty() && new.pools.values().any(|pool| pool.spec.disabled);
     let rules = differ.then(|| rules(new, mode));
     let same = old.is_some_and(|old| rules == Some(self::rules(old, mode)));
-    Update {
+    OriginUpdate {
         rules: rules.filter(|_| !same),
         ownership,
         stale: None,
@@ -237,7 +237,7 @@ mod tests {
         snapshot
     }
 
-    fn origins(updates: impl IntoIterator<Item = Update>) -> Origins {
+    fn origins(updates: impl IntoIterator<Item = OriginUpdate>) -> Origins {
         let mut origins = Origins::default();
         for update in updates {
             origins.apply(update);

@@ -45,7 +45,7 @@ fn origins() -> Origins {
         (prefix("10.244.1.5/32"), named("node2"), true),
         (prefix("10.244.3.0/26"), Owner::Free, true),
     ];
-    origins.apply(Update {
+    origins.apply(OriginUpdate {
         rules: Some(rules),
         ownership,
         stale: None,
@@ -132,9 +132,9 @@ fn rfc4456_10_a_reflector_that_is_the_next_hop_is_believed_what_is_the_owners() 
             ..identity(9)
         };
         rules.owners.insert("node9".to_owned(), reflector);
-        origins.apply(Update {
+        origins.apply(OriginUpdate {
             rules: Some(rules),
-            ..Update::default()
+            ..OriginUpdate::default()
         });
         let seen = verdict(&origins, "10.244.1.0/26", &route(9, originator));
         assert_eq!(seen, expected, "{relays} {originator:?}");
@@ -147,9 +147,9 @@ fn rfc4456_10_a_reflector_that_is_the_next_hop_is_believed_what_is_the_owners() 
 #[test]
 fn stale_data_refuses_nothing_for_good_and_off_checks_nothing() {
     let mut origins = origins();
-    let update = |stale| Update {
+    let update = |stale| OriginUpdate {
         stale: Some(stale),
-        ..Update::default()
+        ..OriginUpdate::default()
     };
     origins.apply(update(true));
     let other = route(9, None);
@@ -161,9 +161,9 @@ fn stale_data_refuses_nothing_for_good_and_off_checks_nothing() {
         mode: Mode::Off,
         ..origins.rules.clone()
     };
-    origins.apply(Update {
+    origins.apply(OriginUpdate {
         rules: Some(off),
-        ..Update::default()
+        ..OriginUpdate::default()
     });
     assert_eq!(verdict(&origins, "10.244.1.0/26", &other), "unchecked");
 }
@@ -172,9 +172,9 @@ fn stale_data_refuses_nothing_for_good_and_off_checks_nothing() {
 fn a_prefix_changes_hands() {
     let mut origins = origins();
     let block = prefix("10.244.1.0/26");
-    let change = |ownership| Update {
+    let change = |ownership| OriginUpdate {
         ownership,
-        ..Update::default()
+        ..OriginUpdate::default()
     };
     origins.apply(change(vec![(block, named("node2"), true)]));
     for hop in [1, 2] {
@@ -223,7 +223,7 @@ proptest! {
             owner.addresses.insert([10, 0, 0, 3].into());
         }
         let ownership = vec![(prefix("10.244.2.0/26"), named("node1"), true)];
-        origins.apply(Update { rules: Some(rules), ownership, stale: None });
+        origins.apply(OriginUpdate { rules: Some(rules), ownership, stale: None });
         for (third, fourth, len, hop, originator) in routes {
             let asked = Prefix::v4([10, 244, third, fourth].into(), len);
             let attrs = route(hop, (originator > 0).then_some(originator));

@@ -115,7 +115,7 @@ pub struct RibOptions {
     /// The networks of this machine at the start.
     pub local: LocalNetworks,
     /// Initial data of the origin check.
-    pub origins: origin::Update,
+    pub origins: origin::OriginUpdate,
 }
 
 /// Result of a call.

@@ -18,7 +18,7 @@ use super::import::{ImportRefusal, Imported, run_filters};
 use super::{Changes, PeerId, PeerState, Rib};
 use crate::attrs::PathAttrs;
 use crate::martian::{LocalNetworks, Martian, Martians, OpenRanges};
-use crate::origin::{Mode, OriginVerdict, Origins, Reason, Update};
+use crate::origin::{Mode, OriginUpdate, OriginVerdict, Origins, Reason};
 use crate::policy::{Condition, FilterVerdict, PeerKind};
 use crate::types::PeerName;
 
@@ -81,7 +81,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    pub(super) fn new(open: OpenRanges, local: LocalNetworks, origins: Update) -> Self {
+    pub(super) fn new(open: OpenRanges, local: LocalNetworks, origins: OriginUpdate) -> Self {
         let mut screen = Self {
             martians: Martians::new(open, local),
             origins: Origins::default(),
@@ -242,7 +242,7 @@ impl Rib {
 
     /// Takes over a change of who may announce what. Routes that it concerns are judged again at
     /// once.
-    pub fn set_origins(&mut self, now: Instant, update: Update) -> Changes {
+    pub fn set_origins(&mut self, now: Instant, update: OriginUpdate) -> Changes {
         let rules = update.rules.is_some();
         let was_stale = self.screen.origins.is_stale();
         let prefixes: Vec<Prefix> = update

@@ -77,7 +77,7 @@ pub struct SpeakerOptions {
     /// The networks of this machine at the start; see [`SpeakerHandle::set_local_networks`].
     pub local: LocalNetworks,
     /// Initial data of the origin check; see [`SpeakerHandle::set_origins`].
-    pub origins: origin::Update,
+    pub origins: origin::OriginUpdate,
 }
 
 /// A running speaker.
@@ -194,7 +194,7 @@ enum Command {
     Underlay(Underlay, oneshot::Sender<()>),
     LocalNetworks(LocalNetworks, oneshot::Sender<()>),
     AddressesGone(BTreeSet<IpAddr>, oneshot::Sender<()>),
-    Origins(origin::Update, oneshot::Sender<()>),
+    Origins(origin::OriginUpdate, oneshot::Sender<()>),
     Status(oneshot::Sender<SpeakerStatus>),
     Slice(Slice),
     Explain(Prefix, oneshot::Sender<Box<Explanation>>),
@@ -295,7 +295,7 @@ impl SpeakerHandle {
     ///
     /// # Errors
     /// [`SpeakerEnded`].
-    pub async fn set_origins(&self, update: origin::Update) -> Result<(), SpeakerEnded> {
+    pub async fn set_origins(&self, update: origin::OriginUpdate) -> Result<(), SpeakerEnded> {
         self.ask(|done| Command::Origins(update, done)).await
     }
 

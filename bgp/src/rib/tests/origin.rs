@@ -1,7 +1,7 @@
 //! The origin check in a table that follows the data.
 
 use super::*;
-use crate::origin::{Identity, Mode, Owner, Range, Rules, Update as Origins};
+use crate::origin::{Identity, Mode, OriginUpdate, Owner, Range, Rules};
 use crate::policy::{Condition, Filter, FilterVerdict, PrefixPattern, Term};
 
 /// 10.244.0.0/16 in blocks of /24; the nodes have 10.0.0.2, .3 and .4.
@@ -114,10 +114,10 @@ fn what_is_not_known_yet_waits_and_is_used_as_soon_as_it_is() {
     assert_eq!(net.rib.screened().waiting, 0);
     // An address of the block, known with the block.
     let host: Prefix = "10.244.9.7/32".parse().unwrap();
-    let update = Update {
+    let update = OriginUpdate {
         announced: vec![host],
         attrs: Some(attrs(2)),
-        ..Update::default()
+        ..OriginUpdate::default()
     };
     net.apply(2, update);
     assert_eq!(net.fib.get(&host), None);
@@ -207,10 +207,10 @@ fn a_router_of_another_as_announces_nothing_of_the_pool() {
         "10.244.77.0/24",
         "10.0.0.0/8",
     ];
-    let update = Update {
+    let update = OriginUpdate {
         announced: all.iter().map(|p| p.parse().unwrap()).collect(),
         attrs: Some(external(200, &[65002])),
-        ..Update::default()
+        ..OriginUpdate::default()
     };
     net.apply(2, update);
     let used: Vec<Prefix> = net.fib.keys().copied().collect();

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use caracal_bgp::origin::{Mode, Update};
+use caracal_bgp::origin::{Mode, OriginUpdate};
 use caracal_bgp::{SpeakerHandle, SpeakerStatus};
 use caracal_datastore::View;
 use caracal_model::code::ProblemCode;
@@ -13,8 +13,8 @@ use caracal_topologies::origin_update;
 use tokio::sync::watch;
 
 /// Everything that a view says.
-pub(crate) fn whole(view: &View, mode: Mode) -> Update {
-    Update {
+pub(crate) fn whole(view: &View, mode: Mode) -> OriginUpdate {
+    OriginUpdate {
         stale: Some(is_stale(view)),
         ..origin_update(None, &view.snapshot, mode)
     }
@@ -37,7 +37,7 @@ pub(crate) async fn keep(
     while views.changed().await.is_ok() {
         let view = views.borrow_and_update().clone();
         let mut update = match Arc::ptr_eq(&snapshot, &view.snapshot) {
-            true => Update::default(),
+            true => OriginUpdate::default(),
             false => origin_update(Some(&snapshot), &view.snapshot, mode),
         };
         if stale != is_stale(&view) {
