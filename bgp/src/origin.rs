@@ -197,12 +197,12 @@ pub struct Origins {
 }
 
 /// The source of a route: NEXT_HOP and ORIGINATOR_ID.
-type Source = (Option<IpAddr>, Option<RouterId>);
+type RouteSource = (Option<IpAddr>, Option<RouterId>);
 
 /// Owners that a source speaks for.
 #[derive(Debug, Default)]
 struct Entitled {
-    source: Source,
+    source: RouteSource,
     owners: Vec<OwnerId>,
 }
 
@@ -316,7 +316,7 @@ impl Origins {
     }
 
     /// Owners that a source speaks for.
-    fn entitled(&self, (hop, originator): Source) -> Vec<OwnerId> {
+    fn entitled(&self, (hop, originator): RouteSource) -> Vec<OwnerId> {
         let Some(hop) = hop else {
             return Vec::new();
         };
@@ -407,7 +407,7 @@ impl Origins {
     }
 
     /// Why routes from there are not the owners'.
-    fn reason(&self, owned: Prefix, owners: &[OwnerId], (hop, originator): Source) -> Reason {
+    fn reason(&self, owned: Prefix, owners: &[OwnerId], (hop, originator): RouteSource) -> Reason {
         let of_hop = hop.and_then(|hop| self.addresses.get(&hop));
         let owner = of_hop.and_then(|ids| owners.iter().find(|id| ids.contains(id)));
         let known = originator.and_then(|id| Some((id, (*self.router_ids.get(&id)?)?)));
