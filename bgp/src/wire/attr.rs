@@ -47,7 +47,7 @@ enum OnFault {
 
 type Decode = for<'a> fn(&mut Parsed<'a>, &'a [u8], &Format) -> Result<(), Fault>;
 /// Appends the value; false = the route does not have the attribute.
-type Encode = fn(&Source<'_>, &mut BytesMut) -> bool;
+type Encode = fn(&EncodeInput<'_>, &mut BytesMut) -> bool;
 
 struct Row {
     code: u8,
@@ -290,7 +290,7 @@ fn decode_one<'a>(
 }
 
 /// Input of the encoders.
-pub(super) struct Source<'a> {
+pub(super) struct EncodeInput<'a> {
     pub(super) attrs: &'a PathAttrs,
     pub(super) format: &'a Format,
     /// The next hop goes into NEXT_HOP and not into MP_REACH_NLRI.
@@ -298,7 +298,7 @@ pub(super) struct Source<'a> {
 }
 
 /// Appends all attributes but the MP ones, in ascending order of type.
-pub(super) fn encode(source: &Source<'_>, out: &mut BytesMut) {
+pub(super) fn encode(source: &EncodeInput<'_>, out: &mut BytesMut) {
     let mut value = BytesMut::new();
     for row in &TABLE {
         value.clear();

@@ -9,7 +9,7 @@ use nom::combinator::rest;
 use nom::multi::length_data;
 use nom::number::complete::be_u16;
 
-use super::attr::{self, Parsed, Source};
+use super::attr::{self, EncodeInput, Parsed};
 use super::error::{AttrFault, ErrorHandling, Fault, UpdateError};
 use super::format::Format;
 use super::kind::{self, HEADER_LEN, Kind};
@@ -377,7 +377,7 @@ pub fn encode_announce<N: Nlri>(
     let classic = next_hop.is_ipv4();
     let mut list = BytesMut::with_capacity(128);
     attr::encode(
-        &Source {
+        &EncodeInput {
             attrs,
             format,
             classic,
@@ -431,7 +431,7 @@ pub(crate) fn encode_table_attributes(attrs: &PathAttrs, out: &mut BytesMut) {
         internal: true,
         ..Format::default()
     };
-    let source = Source {
+    let source = EncodeInput {
         attrs,
         format: &format,
         classic: true,

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 
 use bytes::{BufMut, BytesMut};
 
-use super::Source;
+use super::EncodeInput;
 use crate::attrs::Origin;
 use crate::types::RouterId;
 use crate::wire::as_path;
 
-pub(super) fn put_origin(source: &Source<'_>, out: &mut BytesMut) -> bool {
+pub(super) fn put_origin(source: &EncodeInput<'_>, out: &mut BytesMut) -> bool {
     out.put_u8(match source.attrs.origin {
         Origin::Igp => 0,
         Origin::Egp => 1,
@@ -19,12 +19,12 @@ pub(super) fn put_origin(source: &Source<'_>, out: &mut BytesMut) -> bool {
     true
 }
 
-pub(super) fn put_path(source: &Source<'_>, out: &mut BytesMut) -> bool {
+pub(super) fn put_path(source: &EncodeInput<'_>, out: &mut BytesMut) -> bool {
     as_path::encode(&source.attrs.as_path, source.format.four_octet_as, out);
     true
 }
 
-pub(super) fn put_next_hop(source: &Source<'_>, out: &mut BytesMut) -> bool {
+pub(super) fn put_next_hop(source: &EncodeInput<'_>, out: &mut BytesMut) -> bool {
     match source.attrs.next_hop {
         Some(IpAddr::V4(address)) if source.classic => {
             out.put_slice(&address.octets());
@@ -41,11 +41,11 @@ fn put_u32(value: Option<u32>, out: &mut BytesMut) -> bool {
     value.is_some()
 }
 
-pub(super) fn put_med(source: &Source<'_>, out: &mut BytesMut) -> bool {
+pub(super) fn put_med(source: &EncodeInput<'_>, out: &mut BytesMut) -> bool {
     put_u32(source.attrs.med, out)
 }
 
-pub(super) fn put_local_pref(source: &Source<'_>, out: &mut BytesMut) -> bool {
+pub(super) fn put_local_pref(source: &EncodeInput<'_>, out: &mut BytesMut) -> bool {
     // RFC 4271 §5.1.5: never on external sessions.
     put_u32(
         source.attrs.local_pref.filter(|_| source.format.internal),
@@ -53,11 +53,11 @@ pub(super) fn put_local_pref(source: &Source<'_>, out: &mut BytesMut) -> bool {
     )
 }
 
-pub(super) fn put_atomic(source: &Source<'_>, _: &mut BytesMut) -> bool {
+pub(super) fn put_atomic(source: &EncodeInput<'_>, _: &mut BytesMut) -> bool {
     source.attrs.atomic_aggregate
 }
 
-pub(super) fn put_aggregator(source: &Source<'_>, out: &mut BytesMut) -> bool {
+pub(super) fn put_aggregator(source: &EncodeInput<'_>, out: &mut BytesMut) -> bool {
     if let Some(aggregator) = source.attrs.aggregator {
         as_path::put_asn(aggregator.asn, source.format.four_octet_as, out);
         out.put_slice(&aggregator.router.octets());
@@ -65,14 +65,14 @@ pub(super) fn put_aggregator(source: &Source<'_>, out: &mut BytesMut) -> bool {
     source.attrs.aggregator.is_some()
 }
 
-pub(super) fn put_communities(source: &Source<'_>, out: &mut BytesMut) -> bool {
+pub(super) fn put_communities(source: &EncodeInput<'_>, out: &mut BytesMut) -> bool {
     for community in &source.attrs.communities {
         out.put_u32(community.0);
     }
     !out.is_empty()
 }
 
-pub(super) fn put_originator(source: &Source<'_>, out: &mut BytesMut) -> bool {
+pub(super) fn put_originator(source: &EncodeInput<'_>, out: &mut BytesMut) -> bool {
     // RFC 4456 §8: non-transitive, so it ends at the AS's border; the same holds for CLUSTER_LIST.
     put_u32(
         source
@@ -84,7 +84,7 @@ pub(super) fn put_originator(source: &Source<'_>, out: &mut BytesMut) -> bool {
     )
 }
 
-pub(super) fn put_cluster_list(source: &Source<'_>, out: &mut BytesMut) -> bool {
+pub(super) fn put_cluster_list(source: &EncodeInput<'_>, out: &mut BytesMut) -> bool {
     if source.format.internal {
         for cluster in &source.attrs.cluster_list {
             out.put_slice(&cluster.0.octets());
@@ -94,18 +94,18 @@ pub(super) fn put_cluster_list(source: &Source<'_>, out: &mut BytesMut) -> bool 
 }
 
 /// The MP attributes carry prefixes; `update` writes them.
-pub(super) fn elsewhere(_: &Source<'_>, _: &mut BytesMut) -> bool {
+pub(super) fn elsewhere(_: &EncodeInput<'_>, _: &mut BytesMut) -> bool {
     false
 }
 
-pub(super) fn put_ext_communities(source: &Source<'_>, out: &mut BytesMut) -> bool {
+pub(super) fn put_ext_communities(source: &EncodeInput<'_>, out: &mut BytesMut) -> bool {
     for community in &source.attrs.ext_communities {
         out.put_slice(community);
     }
     !out.is_empty()
 }
 
-pub(super) fn put_as4_path(source: &Source<'_>, out: &mut BytesMut) -> bool {
+pub(super) fn put_as4_path(source: &EncodeInput<'_>, out: &mut BytesMut) -> bool {
     let path = &source.attrs.as_path;
     if source.format.four_octet_as || !as_path::needs_four_octets(path) {
         return false;
@@ -114,7 +114,7 @@ pub(super) fn put_as4_path(source: &Source<'_>, out: &mut BytesMut) -> bool {
     true
 }
 
-pub(super) fn put_as4_aggregator(source: &Source<'_>, out: &mut BytesMut) -> bool {
+pub(super) fn put_as4_aggregator(source: &EncodeInput<'_>, out: &mut BytesMut) -> bool {
     match source.attrs.aggregator {
         Some(aggregator) if !source.format.four_octet_as && !aggregator.asn.is_two_octet() => {
             out.put_u32(aggregator.asn.0);
@@ -125,7 +125,7 @@ pub(super) fn put_as4_aggregator(source: &Source<'_>, out: &mut BytesMut) -> boo
     }
 }
 
-pub(super) fn put_large_communities(source: &Source<'_>, out: &mut BytesMut) -> bool {
+pub(super) fn put_large_communities(source: &EncodeInput<'_>, out: &mut BytesMut) -> bool {
     for community in &source.attrs.large_communities {
         out.put_u32(community.0);
         out.put_u32(community.1);
