@@ -8,7 +8,7 @@ use caracal_model::net::Family;
 
 use super::{Conn, RouterId};
 use crate::types::{Asn, SessionState};
-use crate::wire::Kind;
+use crate::wire::MessageType;
 use crate::wire::error::DecodeError;
 use crate::wire::format::FamilySet;
 use crate::wire::notification::{Code, Notification, OpenSubcode};
@@ -18,7 +18,7 @@ use crate::wire::notification::{Code, Notification, OpenSubcode};
 pub struct ConnectFailure {
     /// Address and port that we connected to.
     pub remote: SocketAddr,
-    /// Kind of the operating system's error.
+    /// MessageType of the operating system's error.
     pub cause: std::io::ErrorKind,
     /// Error text of the operating system.
     pub text: String,
@@ -86,7 +86,7 @@ pub enum Down {
     /// The peer sent a message that has no place in the state.
     Unexpected {
         /// The message.
-        kind: Kind,
+        kind: MessageType,
         /// The state.
         state: SessionState,
     },

@@ -14,7 +14,7 @@ use crate::wire::notification::{CeaseSubcode, Code, FsmSubcode, Notification};
 use crate::wire::open::Open;
 use crate::wire::refresh::{RefreshKind, RouteRefresh};
 use crate::wire::update::Decoded;
-use crate::wire::{Kind, Message, encode_open};
+use crate::wire::{Message, MessageType, encode_open};
 
 impl Peer {
     pub(super) fn received(
@@ -265,7 +265,7 @@ enum Reaction {
     /// The peer ends the session.
     Notified(Notification),
     /// Finite State Machine Error.
-    Unexpected(Kind, FsmSubcode),
+    Unexpected(MessageType, FsmSubcode),
 }
 
 /// RFC 4271 §8.2.2, events 19 to 27, for the states that have a connection.

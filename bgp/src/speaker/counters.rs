@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use crate::fsm::Down;
 use crate::wire::error::{DecodeError, ErrorHandling};
 use crate::wire::notification::{CeaseSubcode, Code, Notification};
-use crate::wire::{HEADER_LEN, Kind};
+use crate::wire::{HEADER_LEN, MessageType};
 
 macro_rules! error_kinds {
     ($($variant:ident $text:literal $doc:literal,)*) => {
-        /// Kind of a peer's errors. Closed: a counter of errors has one of these as its key.
+        /// MessageType of a peer's errors. Closed: a counter of errors has one of these as its key.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "camelCase")]
         pub enum ErrorKind {
@@ -170,8 +170,8 @@ pub type ErrorCounts = BTreeMap<ErrorKind, u64>;
 /// The counters of one peer.
 #[derive(Debug, Default)]
 pub struct Counters {
-    sent: [AtomicU64; Kind::ALL.len()],
-    received: [AtomicU64; Kind::ALL.len()],
+    sent: [AtomicU64; MessageType::ALL.len()],
+    received: [AtomicU64; MessageType::ALL.len()],
     errors: [AtomicU64; ErrorKind::COUNT],
     /// Sessions in a row that fell soon after they came up: the next session task goes on counting.
     flaps: AtomicU32,
@@ -199,7 +199,7 @@ pub struct MessageCounts {
 }
 
 impl MessageCounts {
-    fn read(counters: &[AtomicU64; Kind::ALL.len()]) -> Self {
+    fn read(counters: &[AtomicU64; MessageType::ALL.len()]) -> Self {
         let [open, update, notification, keepalive, route_refresh] =
             counters.each_ref().map(|c| c.load(Ordering::Relaxed));
         Self {
@@ -232,7 +232,7 @@ impl Counters {
     }
 
     /// Counts a message of the peer.
-    pub(super) fn received(&self, kind: Kind) {
+    pub(super) fn received(&self, kind: MessageType) {
         if let Some(counter) = self.received.get(usize::from(kind.octet() - 1)) {
             add(counter);
         }

@@ -6,7 +6,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use caracal_model::net::Family;
 
-use super::kind::{self, Kind};
+use super::kind::{self, MessageType};
 use super::notification::{
     Code, HeaderSubcode, Notification, OpenSubcode, RefreshSubcode, UpdateSubcode,
 };
@@ -69,7 +69,7 @@ impl DecodeError {
     /// §6.4).
     #[must_use]
     pub(crate) fn is_in_notification(&self) -> bool {
-        matches!(self, Self::Header(HeaderError::Length { kind, .. }) if *kind == Kind::Notification.octet())
+        matches!(self, Self::Header(HeaderError::Length { kind, .. }) if *kind == MessageType::Notification.octet())
     }
 }
 
@@ -99,7 +99,7 @@ pub enum HeaderError {
 }
 
 fn kind_name(octet: u8) -> &'static str {
-    Kind::from_octet(octet).map_or("message", Kind::name)
+    MessageType::from_octet(octet).map_or("message", MessageType::name)
 }
 
 impl HeaderError {
@@ -188,7 +188,7 @@ impl RefreshError {
     #[must_use]
     pub fn notification(&self) -> Notification {
         let mut data = BytesMut::new();
-        kind::write(&mut data, Kind::RouteRefresh, |out| {
+        kind::write(&mut data, MessageType::RouteRefresh, |out| {
             out.put_slice(&self.body)
         });
         Notification::with_data(

@@ -12,7 +12,7 @@ pub(super) const MARKER: [u8; 16] = [0xff; 16];
 /// Message types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum MessageType {
     /// 1.
     Open = 1,
     /// 2.
@@ -25,7 +25,7 @@ pub enum Kind {
     RouteRefresh = 5,
 }
 
-impl Kind {
+impl MessageType {
     /// Every type.
     pub const ALL: [Self; 5] = [
         Self::Open,
@@ -80,7 +80,7 @@ impl Kind {
 }
 
 /// Appends a message whose body `body` writes.
-pub(super) fn write(out: &mut BytesMut, kind: Kind, body: impl FnOnce(&mut BytesMut)) {
+pub(super) fn write(out: &mut BytesMut, kind: MessageType, body: impl FnOnce(&mut BytesMut)) {
     let start = out.len();
     out.put_slice(&MARKER);
     out.put_u16(0);

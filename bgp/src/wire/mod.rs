@@ -39,7 +39,7 @@ pub use error::{
     AttrFault, DecodeError, ErrorHandling, Fault, HeaderError, OpenError, RefreshError, UpdateError,
 };
 pub use format::{FamilySet, Format, MAX_MESSAGE};
-pub use kind::{HEADER_LEN, Kind};
+pub use kind::{HEADER_LEN, MessageType};
 pub use nlri::Nlri;
 pub use notification::{CeaseSubcode, Code, Notification};
 pub use open::Open;
@@ -71,13 +71,13 @@ pub enum Message {
 impl Message {
     /// The message's type.
     #[must_use]
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> MessageType {
         match self {
-            Self::Open(_) => Kind::Open,
-            Self::Update(_) => Kind::Update,
-            Self::Notification(_) => Kind::Notification,
-            Self::Keepalive => Kind::Keepalive,
-            Self::RouteRefresh(_) => Kind::RouteRefresh,
+            Self::Open(_) => MessageType::Open,
+            Self::Update(_) => MessageType::Update,
+            Self::Notification(_) => MessageType::Notification,
+            Self::Keepalive => MessageType::Keepalive,
+            Self::RouteRefresh(_) => MessageType::RouteRefresh,
         }
     }
 }
@@ -98,7 +98,7 @@ pub fn frame_len(buffer: &[u8], max: usize) -> Result<Option<usize>, HeaderError
         return Err(HeaderError::Marker);
     }
     let len = u16::from_be_bytes([*high, *low]);
-    let (least, most) = match Kind::from_octet(*kind) {
+    let (least, most) = match MessageType::from_octet(*kind) {
         Some(kind) => kind.lengths(max),
         // The length is judged first, for it says where the next message starts.
         None if (HEADER_LEN..=max).contains(&len.into()) => return Err(HeaderError::Type(*kind)),
@@ -111,7 +111,7 @@ pub fn frame_len(buffer: &[u8], max: usize) -> Result<Option<usize>, HeaderError
 }
 
 /// Splits one whole message into its type and its body, with the checks of RFC 4271 §6.1.
-fn split<'a>(message: &'a [u8], format: &Format) -> Result<(Kind, &'a [u8]), HeaderError> {
+fn split<'a>(message: &'a [u8], format: &Format) -> Result<(MessageType, &'a [u8]), HeaderError> {
     let len = frame_len(message, format.max_receive())?;
     let (header, body) = message
         .split_first_chunk::<HEADER_LEN>()
@@ -120,7 +120,7 @@ fn split<'a>(message: &'a [u8], format: &Format) -> Result<(Kind, &'a [u8]), Hea
     if len != Some(message.len()) {
         return Err(HeaderError::Cut { len: message.len() });
     }
-    let kind = Kind::from_octet(*octet).ok_or(HeaderError::Type(*octet))?;
+    let kind = MessageType::from_octet(*octet).ok_or(HeaderError::Type(*octet))?;
     Ok((kind, body))
 }
 
@@ -132,32 +132,36 @@ fn split<'a>(message: &'a [u8], format: &Format) -> Result<(Kind, &'a [u8]), Hea
 pub fn decode(message: &[u8], format: &Format) -> Result<Message, DecodeError> {
     let (kind, body) = split(message, format)?;
     Ok(match kind {
-        Kind::Open => Message::Open(open::decode(body)?),
-        Kind::Update => Message::Update(update::decode(body, format)?),
-        Kind::Notification => Message::Notification(Notification::decode(body)),
-        Kind::Keepalive => Message::Keepalive,
-        Kind::RouteRefresh => Message::RouteRefresh(refresh::decode(body)?),
+        MessageType::Open => Message::Open(open::decode(body)?),
+        MessageType::Update => Message::Update(update::decode(body, format)?),
+        MessageType::Notification => Message::Notification(Notification::decode(body)),
+        MessageType::Keepalive => Message::Keepalive,
+        MessageType::RouteRefresh => Message::RouteRefresh(refresh::decode(body)?),
     })
 }
 
 /// Appends a KEEPALIVE.
 pub fn encode_keepalive(out: &mut BytesMut) {
-    kind::write(out, Kind::Keepalive, |_| ());
+    kind::write(out, MessageType::Keepalive, |_| ());
 }
 
 /// Appends an OPEN.
 pub fn encode_open(open: &Open, out: &mut BytesMut) {
-    kind::write(out, Kind::Open, |out| open::encode(open, out));
+    kind::write(out, MessageType::Open, |out| open::encode(open, out));
 }
 
 /// Appends a NOTIFICATION. Data beyond the maximum message size is cut off.
 pub fn encode_notification(notification: &Notification, out: &mut BytesMut) {
-    kind::write(out, Kind::Notification, |out| notification.encode(out));
+    kind::write(out, MessageType::Notification, |out| {
+        notification.encode(out)
+    });
 }
 
 /// Appends a ROUTE-REFRESH.
 pub fn encode_refresh(refresh: &RouteRefresh, out: &mut BytesMut) {
-    kind::write(out, Kind::RouteRefresh, |out| refresh::encode(refresh, out));
+    kind::write(out, MessageType::RouteRefresh, |out| {
+        refresh::encode(refresh, out)
+    });
 }
 
 /// Overwrites two octets at `at`, where `out` already has them. For length fields that are known

@@ -12,7 +12,7 @@ use nom::number::complete::be_u16;
 use super::attr::{self, EncodeInput, Parsed};
 use super::error::{AttrFault, ErrorHandling, Fault, UpdateError};
 use super::format::Format;
-use super::kind::{self, HEADER_LEN, Kind};
+use super::kind::{self, HEADER_LEN, MessageType};
 use super::nlri::{self, Nlri};
 use super::notification::UpdateSubcode;
 use super::{mp, reader};
@@ -403,7 +403,7 @@ pub fn encode_announce<N: Nlri>(
         });
     }
     for chunk in chunks(family, prefixes, max - taken) {
-        kind::write(out, Kind::Update, |out| {
+        kind::write(out, MessageType::Update, |out| {
             out.put_u16(0);
             if classic {
                 super::put_len_u16(out, list.len());
@@ -459,7 +459,7 @@ pub fn encode_withdraw<N: Nlri>(
     };
     for chunk in chunks(family, prefixes, format.max_send() - taken) {
         let len = chunk_len(chunk, family);
-        kind::write(out, Kind::Update, |out| match family {
+        kind::write(out, MessageType::Update, |out| match family {
             Family::Ipv4 => {
                 super::put_len_u16(out, len);
                 put_prefixes(chunk, family, out);
@@ -475,7 +475,7 @@ pub fn encode_withdraw<N: Nlri>(
 
 /// Appends the End-of-RIB marker of `family` (RFC 4724 §2).
 pub fn encode_end_of_rib(family: Family, out: &mut BytesMut) {
-    kind::write(out, Kind::Update, |out| match family {
+    kind::write(out, MessageType::Update, |out| match family {
         Family::Ipv4 => out.put_u32(0),
         Family::Ipv6 => put_unreach_head(family, 0, out),
     });

@@ -11,7 +11,7 @@ use super::{
     their_plain_open,
 };
 use crate::types::{Asn, RouterId, SessionState};
-use crate::wire::Kind;
+use crate::wire::MessageType;
 use crate::wire::capability::{AfiSafi, Capability, GracefulRestartCapability};
 use crate::wire::error::{DecodeError, HeaderError};
 use crate::wire::format::Format;
@@ -493,7 +493,7 @@ fn rfc6793_3_four_octet_numbers_end_to_end() {
 #[test]
 fn rfc4271_6_6_the_state_is_in_the_subcode_and_in_the_sentence() {
     let down = Down::Unexpected {
-        kind: Kind::Update,
+        kind: MessageType::Update,
         state: SessionState::OpenSent,
     };
     assert_eq!(down.to_string(), "peer sent UPDATE in state OpenSent");

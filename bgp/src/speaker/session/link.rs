@@ -343,7 +343,7 @@ mod framing_tests {
     use bytes::BufMut;
 
     use super::*;
-    use crate::wire::Kind;
+    use crate::wire::MessageType;
     use crate::wire::encode_keepalive;
     use crate::wire::format::{MAX_EXTENDED_MESSAGE, MAX_MESSAGE};
 
@@ -388,8 +388,8 @@ mod framing_tests {
     /// there.
     #[test]
     fn rfc4271_6_1_lengths_are_judged_as_soon_as_the_header_is_there() {
-        let keepalive = Kind::Keepalive.octet();
-        let (open, update) = (Kind::Open.octet(), Kind::Update.octet());
+        let keepalive = MessageType::Keepalive.octet();
+        let (open, update) = (MessageType::Open.octet(), MessageType::Update.octet());
         let cases = [
             (keepalive, 0xffff),
             (keepalive, 20),

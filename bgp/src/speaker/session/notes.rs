@@ -11,7 +11,7 @@ use crate::wire::error::{AttrFault, DecodeError};
 use crate::wire::format::Format;
 use crate::wire::notification::Notification;
 use crate::wire::{self, Message};
-use crate::wire::{HEADER_LEN, Kind};
+use crate::wire::{HEADER_LEN, MessageType};
 
 impl Session {
     /// Counts the messages that the machine sends (`octets` are whole messages), and reports a
@@ -19,7 +19,7 @@ impl Session {
     pub(super) fn note_sent(&mut self, octets: &[u8]) {
         self.counters.sent(octets);
         let kind = octets.get(HEADER_LEN - 1).copied();
-        if kind == Some(Kind::Notification.octet())
+        if kind == Some(MessageType::Notification.octet())
             && let Ok(Message::Notification(sent)) = wire::decode(octets, &Format::default())
         {
             self.note_notification(Way::Sent, &sent);

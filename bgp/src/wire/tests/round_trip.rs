@@ -432,7 +432,7 @@ fn rfc7911_3_an_identifier_that_is_cut_off_is_no_prefix() {
     };
     let body = |withdrawn: &[u8]| {
         let mut out = BytesMut::new();
-        crate::wire::kind::write(&mut out, crate::wire::Kind::Update, |out| {
+        crate::wire::kind::write(&mut out, crate::wire::MessageType::Update, |out| {
             out.extend_from_slice(&[0, u8::try_from(withdrawn.len()).unwrap()]);
             out.extend_from_slice(withdrawn);
             out.extend_from_slice(&[0, 0]);
