@@ -8,7 +8,7 @@ use caracal_model::net::{Family, Gateway, Prefix};
 
 use super::dest_id::DestId;
 use super::families::{FAMILIES, slot};
-use super::jobs::Kind;
+use super::jobs::JobKind;
 use super::order::{export_route, in_order};
 use super::out::{ExportCache, Group, GroupRoute, GroupUpdate, Member};
 use super::peer_id::PeerId;
@@ -137,7 +137,7 @@ impl Rib {
         }
         self.groups[index] = Some(group);
         let cache = Box::default();
-        self.queue(Kind::Fill {
+        self.queue(JobKind::Fill {
             group: index,
             cache,
         });

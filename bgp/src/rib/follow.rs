@@ -6,7 +6,7 @@ use std::time::Instant;
 use caracal_model::net::{Prefix, Underlay};
 
 use super::dest_id::DestId;
-use super::jobs::Kind;
+use super::jobs::JobKind;
 use super::next_hops::{Moved, NextHopChange, NextHopTable, Node};
 use super::peers::Peers;
 use super::select::unresolved_candidate;
@@ -22,7 +22,7 @@ impl Rib {
         if underlay != *self.next_hops.underlay()
             && let Some(all) = self.next_hops.set_underlay(underlay)
         {
-            self.queue(Kind::NextHops(Box::new(all)));
+            self.queue(JobKind::NextHops(Box::new(all)));
             self.interfaces_moved();
         }
         self.finish(now, Changes::default())
@@ -64,7 +64,7 @@ impl Rib {
             return;
         }
         let gateways = change.has_gateways();
-        self.queue(Kind::NextHops(Box::new(change)));
+        self.queue(JobKind::NextHops(Box::new(change)));
         if gateways {
             self.interfaces_moved();
         }
@@ -107,7 +107,7 @@ impl Rib {
     pub(super) fn tidy_next_hops(&mut self) {
         if self.next_hops.is_overgrown() {
             self.next_hops.expect_sweep();
-            self.queue(Kind::NextHops(Box::default()));
+            self.queue(JobKind::NextHops(Box::default()));
         }
     }
 }

@@ -76,7 +76,7 @@ impl Drops {
 
 /// Work of a job on each destination.
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum JobKind {
     /// The session of these peers is over, and nothing of theirs is kept.
     Forget(BTreeSet<PeerId>),
     /// The session is over: paths become stale, but for those that go at once and families that are
@@ -123,7 +123,7 @@ pub(super) enum Kind {
     },
 }
 
-impl Kind {
+impl JobKind {
     /// The peers whose received paths it judges by when they came.
     fn judges(&self, id: PeerId) -> bool {
         match self {
@@ -179,7 +179,7 @@ impl Kind {
 #[derive(Debug)]
 pub(super) struct Job {
     number: u64,
-    kind: Kind,
+    kind: JobKind,
     at: usize,
     /// How far it is with the destination at this slot.
     within: Within,
@@ -210,12 +210,12 @@ impl Jobs {
         self.list.partition_point(|job| job.number < number)
     }
 
-    fn has(&self, which: impl Fn(&Kind) -> bool) -> bool {
+    fn has(&self, which: impl Fn(&JobKind) -> bool) -> bool {
         self.list.iter().any(|job| which(&job.kind))
     }
 
     /// The next job that may run, in turn.
-    fn next(&self, groups_ready: impl Fn(&Kind) -> bool) -> Option<usize> {
+    fn next(&self, groups_ready: impl Fn(&JobKind) -> bool) -> Option<usize> {
         let ready = |at: usize| {
             let kind = &self.list[at].kind;
             let judged = kind.judged();
@@ -240,7 +240,7 @@ impl Rib {
     /// The peers to which the table is being announced.
     pub fn dumps(&self) -> impl Iterator<Item = PeerId> {
         self.jobs.list.iter().filter_map(|job| match job.kind {
-            Kind::Dump { peer, .. } => Some(peer),
+            JobKind::Dump { peer, .. } => Some(peer),
             _ => None,
         })
     }
@@ -251,8 +251,8 @@ impl Rib {
         self.jobs.paused = peers;
     }
 
-    fn is_paused(&self, kind: &Kind) -> bool {
-        matches!(kind, Kind::Dump { peer, .. } if self.jobs.paused.contains(peer))
+    fn is_paused(&self, kind: &JobKind) -> bool {
+        matches!(kind, JobKind::Dump { peer, .. } if self.jobs.paused.contains(peer))
     }
 
     /// True while new paths of a peer could be taken for old ones: its messages should wait.
@@ -285,9 +285,9 @@ impl Rib {
     }
 
     /// Where the cursor of a job ends.
-    fn extent(&self, kind: &Kind) -> usize {
+    fn extent(&self, kind: &JobKind) -> usize {
         match kind {
-            Kind::Sets => self.interner.end(),
+            JobKind::Sets => self.interner.end(),
             _ => self.table.slots(),
         }
     }
@@ -312,20 +312,20 @@ impl Rib {
         new
     }
 
-    pub(super) fn queue(&mut self, mut kind: Kind) {
+    pub(super) fn queue(&mut self, mut kind: JobKind) {
         self.jobs.last += 1;
         self.jobs.new = true;
         // One that has not begun does the same.
         let joined = self.jobs.list.iter_mut().filter(|job| job.is_new());
         for job in joined {
             match (&mut job.kind, &mut kind) {
-                (Kind::Forget(known), Kind::Forget(peers))
-                | (Kind::Import(known), Kind::Import(peers)) => {
+                (JobKind::Forget(known), JobKind::Forget(peers))
+                | (JobKind::Import(known), JobKind::Import(peers)) => {
                     known.append(peers);
                     return;
                 }
-                (Kind::TouchAll, Kind::TouchAll) | (Kind::Sets, Kind::Sets) => return,
-                (Kind::NextHops(known), Kind::NextHops(change)) => {
+                (JobKind::TouchAll, JobKind::TouchAll) | (JobKind::Sets, JobKind::Sets) => return,
+                (JobKind::NextHops(known), JobKind::NextHops(change)) => {
                     known.join(change);
                     return;
                 }
@@ -343,7 +343,7 @@ impl Rib {
     /// Takes out the jobs that judge received paths of a peer: something else is to become of them.
     pub(super) fn supersede(&mut self, id: PeerId) {
         self.jobs.list.retain_mut(|job| match &mut job.kind {
-            Kind::Forget(_) => true,
+            JobKind::Forget(_) => true,
             other => !other.judges(id),
         });
     }
@@ -351,8 +351,8 @@ impl Rib {
     /// The session ends in which everything was to come again. A refresh that has ended already is
     /// carried through: what was not sent again goes.
     pub(super) fn cancel_refresh(&mut self, id: PeerId) {
-        let ends = |kind: &Kind| match kind {
-            Kind::EndRefresh(peer, family) if *peer == id => Some(*family),
+        let ends = |kind: &JobKind| match kind {
+            JobKind::EndRefresh(peer, family) if *peer == id => Some(*family),
             _ => None,
         };
         let ended: Vec<Family> = self
@@ -362,7 +362,7 @@ impl Rib {
             .filter_map(|job| ends(&job.kind))
             .collect();
         self.jobs.list.retain(|job| match &job.kind {
-            Kind::MarkRefresh(peer, family) if *peer == id => ended.contains(family),
+            JobKind::MarkRefresh(peer, family) if *peer == id => ended.contains(family),
             _ => true,
         });
     }
@@ -371,8 +371,8 @@ impl Rib {
     pub(super) fn cancel_exports(&mut self, id: PeerId) {
         let mut unpinned = Vec::new();
         self.jobs.list.retain(|job| match &job.kind {
-            Kind::Dump { peer, .. } => *peer != id,
-            Kind::Move { peer, from, to } if *peer == id => {
+            JobKind::Dump { peer, .. } => *peer != id,
+            JobKind::Move { peer, from, to } if *peer == id => {
                 unpinned.extend(from.iter().chain([to]).copied());
                 false
             }
@@ -400,7 +400,8 @@ impl Rib {
             .is_some_and(|group| group.members.is_empty() && group.pins == 0)
         {
             *slot = None;
-            let fills = |kind: &Kind| matches!(kind, Kind::Fill { group, .. } if *group == index);
+            let fills =
+                |kind: &JobKind| matches!(kind, JobKind::Fill { group, .. } if *group == index);
             self.jobs.list.retain(|job| !fills(&job.kind));
         }
     }
@@ -410,7 +411,7 @@ impl Rib {
     pub(super) fn restart_dump(&mut self, id: PeerId, of: Family) -> bool {
         let mut first = false;
         self.jobs.list.retain_mut(|job| match &job.kind {
-            Kind::Dump { peer, family, .. } if *peer == id => {
+            JobKind::Dump { peer, family, .. } if *peer == id => {
                 if family.is_none() {
                     first = true;
                     job.at = 0;
@@ -424,15 +425,13 @@ impl Rib {
 
     /// Whether a peer has got the dump that was queued when its session began.
     pub(super) fn is_dumped(&self, id: PeerId) -> bool {
-        let first =
-            |kind: &Kind| matches!(kind, Kind::Dump { peer, family: None, .. } if *peer == id);
+        let first = |kind: &JobKind| matches!(kind, JobKind::Dump { peer, family: None, .. } if *peer == id);
         self.jobs.list.is_empty() || !self.jobs.has(first)
     }
 
     /// Whether a peer is on its way to another group.
     pub(super) fn is_moving(&self, id: PeerId) -> bool {
-        let moves =
-            |kind: &Kind| matches!(kind, Kind::Move { peer, from: Some(_), .. } if *peer == id);
+        let moves = |kind: &JobKind| matches!(kind, JobKind::Move { peer, from: Some(_), .. } if *peer == id);
         self.jobs.has(moves)
     }
 
@@ -440,7 +439,7 @@ impl Rib {
     pub(super) fn cancel_move(&mut self, id: PeerId) {
         let mut group = None;
         self.jobs.list.retain(|job| match &job.kind {
-            Kind::Move {
+            JobKind::Move {
                 peer,
                 from: None,
                 to,
@@ -459,7 +458,7 @@ impl Rib {
     /// done.
     pub(super) fn moves(&self) -> Vec<(PeerId, usize, usize)> {
         let moves = |job: &Job| match &job.kind {
-            Kind::Move {
+            JobKind::Move {
                 peer,
                 from: Some(from),
                 ..
@@ -479,7 +478,7 @@ impl Rib {
         let (mut ahead, mut more) = (Drops::default(), false);
         for job in &self.jobs.list {
             match &job.kind {
-                Kind::Sweep { peer, drops } if *peer == id => {
+                JobKind::Sweep { peer, drops } if *peer == id => {
                     for at in 0..2 {
                         ahead.restart[at] |= drops.restart[at];
                         ahead.long_lived[at] |= drops.long_lived[at];
@@ -501,7 +500,7 @@ impl Rib {
         if self.jobs.list.is_empty() {
             return all;
         }
-        let refreshed = |kind: &Kind| matches!(kind, Kind::EndRefresh(peer, of) if *peer == id && *of == family);
+        let refreshed = |kind: &JobKind| matches!(kind, JobKind::EndRefresh(peer, of) if *peer == id && *of == family);
         let refreshed = if self.jobs.has(refreshed) {
             peer.refreshed(family)
         } else {

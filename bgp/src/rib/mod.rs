@@ -89,7 +89,7 @@ use crate::wire::update::Update;
 use dest_id::DestId;
 use export::PREFETCH_BATCH;
 use intern::Interner;
-use jobs::{Drops, Jobs, Kind};
+use jobs::{Drops, JobKind, Jobs};
 use out::Group;
 use own_routes::OwnRoutes;
 use peers::{Filters, PeerState, Peers};
@@ -305,7 +305,7 @@ impl Rib {
         let families = session.families.clone();
         self.start_session(now, id, session);
         self.enter_group(id);
-        self.queue(Kind::Dump {
+        self.queue(JobKind::Dump {
             peer: id,
             family: None,
             marked: false,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::dest_id::DestId;
 use super::import::Imported;
-use super::jobs::{Kind, Within};
+use super::jobs::{JobKind, Within};
 use super::peers::{self, PeerState};
 use super::restart;
 use super::table::Staleness;
@@ -50,7 +50,7 @@ impl Rib {
         if reflection || roles {
             // The peer may be the source of routes whose export to others depends on whether it is
             // a client.
-            self.queue(Kind::TouchAll);
+            self.queue(JobKind::TouchAll);
         }
         for (name, config) in new
             .peers
@@ -109,7 +109,7 @@ impl Rib {
     /// Runs import policy again over the stored routes of these peers.
     pub(super) fn import_again(&mut self, peers: BTreeSet<PeerId>) {
         if !peers.is_empty() {
-            self.queue(Kind::Import(peers));
+            self.queue(JobKind::Import(peers));
         }
     }
 
@@ -183,7 +183,7 @@ impl Rib {
         if let Some(group) = self.groups[to].as_mut() {
             group.pins += 1;
         }
-        self.queue(Kind::Move {
+        self.queue(JobKind::Move {
             peer: id,
             from: None,
             to,

@@ -6,7 +6,7 @@ use caracal_model::net::Family;
 
 use super::dest_id::DestId;
 use super::families::slot;
-use super::jobs::{Kind, Within};
+use super::jobs::{JobKind, Within};
 use super::restart::STALE_LIMIT;
 use super::table::Staleness;
 use super::{Changes, PeerId, Rib};
@@ -22,7 +22,7 @@ impl Rib {
         {
             let session = self.session(name);
             let marked = session.is_some_and(|session| session.options.enhanced_refresh);
-            self.queue(Kind::Dump {
+            self.queue(JobKind::Dump {
                 peer,
                 family: Some(family),
                 // While selection is deferred nothing is known: a marked refresh would say that
@@ -40,7 +40,7 @@ impl Rib {
             self.end_judging(id);
             if let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.up) {
                 peer.refreshing[slot(family)] = Some(now + STALE_LIMIT);
-                self.queue(Kind::MarkRefresh(id, family));
+                self.queue(JobKind::MarkRefresh(id, family));
             }
         }
         self.finish(now, Changes::default())
@@ -84,7 +84,7 @@ impl Rib {
             .and_then(|peer| peer.refreshing[slot(family)].take());
         // RFC 7313 §4: an EoRR without BoRR means nothing.
         if refreshing.is_some() {
-            self.queue(Kind::EndRefresh(id, family));
+            self.queue(JobKind::EndRefresh(id, family));
         }
     }
 

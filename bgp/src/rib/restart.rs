@@ -14,7 +14,7 @@ use caracal_model::net::Family;
 use super::dest_id::DestId;
 use super::families::{FAMILIES, slot};
 use super::intern::Interner;
-use super::jobs::{Drops, Kind, Within};
+use super::jobs::{Drops, JobKind, Within};
 use super::peers::PeerState;
 use super::session::LongLivedRestart;
 use super::table::Staleness;
@@ -141,7 +141,7 @@ impl Rib {
         };
         peer.stale_until = Some(until);
         peer.restart_ends = Some(until);
-        self.queue(Kind::Retain {
+        self.queue(JobKind::Retain {
             peer: id,
             drops,
             kept: FAMILIES.map(kept),
@@ -192,7 +192,7 @@ impl Rib {
             if peer.received > 0 && !peer.forgetting {
                 peer.forgetting = true;
                 self.supersede(id);
-                self.queue(Kind::Forget(BTreeSet::from([id])));
+                self.queue(JobKind::Forget(BTreeSet::from([id])));
             }
         }
     }
@@ -200,7 +200,7 @@ impl Rib {
     /// Drops stale routes of a peer.
     pub(super) fn sweep_stale(&mut self, id: PeerId, drops: Drops) {
         if self.peers.get(id).is_some_and(PeerState::has_stale) {
-            self.queue(Kind::Sweep { peer: id, drops });
+            self.queue(JobKind::Sweep { peer: id, drops });
         }
     }
 
@@ -239,7 +239,7 @@ impl Rib {
                 self.keep_long(now, id);
             }
             if drops != Drops::default() {
-                self.queue(Kind::Sweep { peer: id, drops });
+                self.queue(JobKind::Sweep { peer: id, drops });
             }
         }
     }
@@ -265,7 +265,7 @@ impl Rib {
             peer.long_lived_until[slot(entry.family)].get_or_insert(now + entry.time);
         }
         let kept = |family: Family| entries.iter().any(|entry| entry.family == family);
-        self.queue(Kind::KeepLong {
+        self.queue(JobKind::KeepLong {
             peer: id,
             kept: FAMILIES.map(kept),
         });

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Rib;
-use super::jobs::Kind;
+use super::jobs::JobKind;
 
 /// Tables with fewer prefixes are not tidied.
 const LITTLE: usize = 256;
@@ -48,7 +48,7 @@ impl Rib {
             self.peers.paths.shrink();
         }
         if self.interner.take_due() || rests {
-            self.queue(Kind::Sets);
+            self.queue(JobKind::Sets);
         }
         self.tidy_next_hops();
     }

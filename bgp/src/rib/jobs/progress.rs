@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Job, Kind, STRIDE};
+use super::{Job, JobKind, STRIDE};
 use crate::rib::Rib;
 use crate::types::PeerName;
 
@@ -26,7 +26,7 @@ impl Rib {
         let progress = |job: &Job| {
             // Of the attribute sets it is the parts of their table that are counted.
             let of = match job.kind {
-                Kind::Sets => STRIDE,
+                JobKind::Sets => STRIDE,
                 _ => 1,
             };
             Progress {
@@ -49,10 +49,10 @@ impl Rib {
         all
     }
 
-    fn job_peer(&self, kind: &Kind) -> Option<PeerName> {
+    fn job_peer(&self, kind: &JobKind) -> Option<PeerName> {
         let id = match kind {
-            Kind::Move { peer, .. } | Kind::Dump { peer, .. } => *peer,
-            Kind::Import(peers) if peers.len() == 1 => *peers.first()?,
+            JobKind::Move { peer, .. } | JobKind::Dump { peer, .. } => *peer,
+            JobKind::Import(peers) if peers.len() == 1 => *peers.first()?,
             other => {
                 let judged = other.judged();
                 *judged.first().filter(|_| judged.len() == 1)?

@@ -3,7 +3,7 @@
 use caracal_model::net::Family;
 
 use super::within::PATHS_AT_ONCE;
-use super::{Job, Kind, PATHS_PER_SLOT, Within};
+use super::{Job, JobKind, PATHS_PER_SLOT, Within};
 use crate::rib::dest_id::DestId;
 use crate::rib::families::FAMILIES;
 use crate::rib::order::{export_route, in_order};
@@ -22,9 +22,9 @@ impl Rib {
                 let group = self.groups.get(index).and_then(Option::as_ref);
                 group.is_none_or(|group| group.filled)
             };
-            let ready = |kind: &Kind| match kind {
-                Kind::Move { from: None, to, .. } => filled(*to),
-                Kind::Dump { peer, .. } => {
+            let ready = |kind: &JobKind| match kind {
+                JobKind::Move { from: None, to, .. } => filled(*to),
+                JobKind::Dump { peer, .. } => {
                     let group = self.peers.get(*peer).and_then(|peer| peer.group);
                     group.is_none_or(filled) && !self.is_paused(kind)
                 }
@@ -51,7 +51,7 @@ impl Rib {
                 job.at = usize::MAX;
                 break;
             }
-            if matches!(job.kind, Kind::Sets) {
+            if matches!(job.kind, JobKind::Sets) {
                 let (next, more) = self.interner.sweep_at(job.at);
                 job.at = next;
                 spent += usize::from(next.is_multiple_of(4)) + more / SETS_PER_PLACE;
@@ -69,7 +69,7 @@ impl Rib {
                 job.within = Within::default();
             }
         }
-        if let Kind::Move { peer, .. } | Kind::Dump { peer, .. } = &job.kind
+        if let JobKind::Move { peer, .. } | JobKind::Dump { peer, .. } = &job.kind
             && !routes.is_empty()
         {
             changes.out.push(Outbound::Peer {
@@ -87,24 +87,24 @@ impl Rib {
     }
 
     /// True when nothing is left for a job to find.
-    fn is_over(&self, kind: &Kind) -> bool {
+    fn is_over(&self, kind: &JobKind) -> bool {
         let of = |id: &PeerId| self.peers.get(*id);
         match kind {
-            Kind::Forget(peers) => {
+            JobKind::Forget(peers) => {
                 let mut peers = peers.iter();
                 peers.all(|id| of(id).is_none_or(|peer| peer.received == 0))
             }
-            Kind::Sweep { peer, drops } => of(peer).is_none_or(|peer| {
+            JobKind::Sweep { peer, drops } => of(peer).is_none_or(|peer| {
                 let mut families = FAMILIES.into_iter();
                 families.all(|family| drops.doomed(peer, family) == 0)
             }),
-            Kind::EndRefresh(peer, family) => {
+            JobKind::EndRefresh(peer, family) => {
                 of(peer).is_none_or(|peer| peer.refreshed(*family) == 0)
             }
-            Kind::Retain { peer, .. }
-            | Kind::KeepLong { peer, .. }
-            | Kind::MarkRefresh(peer, _) => of(peer).is_none_or(|peer| peer.received == 0),
-            Kind::Import(peers) => {
+            JobKind::Retain { peer, .. }
+            | JobKind::KeepLong { peer, .. }
+            | JobKind::MarkRefresh(peer, _) => of(peer).is_none_or(|peer| peer.received == 0),
+            JobKind::Import(peers) => {
                 let mut peers = peers.iter();
                 peers.all(|id| of(id).is_none_or(|peer| peer.received == 0))
             }
@@ -112,10 +112,10 @@ impl Rib {
         }
     }
 
-    fn begin(&mut self, kind: &mut Kind, changes: &mut Changes) {
+    fn begin(&mut self, kind: &mut JobKind, changes: &mut Changes) {
         match kind {
-            Kind::NextHops(change) => self.next_hops.begin_walk(change),
-            Kind::Dump {
+            JobKind::NextHops(change) => self.next_hops.begin_walk(change),
+            JobKind::Dump {
                 peer,
                 family: Some(family),
                 marked: true,
@@ -123,7 +123,7 @@ impl Rib {
                 peer: *peer,
                 family: *family,
             }),
-            Kind::Move { peer, from, to } if from.is_none() => {
+            JobKind::Move { peer, from, to } if from.is_none() => {
                 let Some(old) = self.peers.get(*peer).and_then(|peer| peer.group) else {
                     return;
                 };
@@ -143,47 +143,47 @@ impl Rib {
     fn visit(&mut self, job: &mut Job, id: DestId, routes: &mut Vec<RouteChange>) -> bool {
         let within = &mut job.within;
         match &mut job.kind {
-            Kind::Forget(peers) => {
+            JobKind::Forget(peers) => {
                 return self.drop_paths(id, within, |rib, _, path| {
                     peers.contains(&rib.peers.paths.owner(path.peer))
                 });
             }
-            Kind::Retain { peer, drops, kept } => {
+            JobKind::Retain { peer, drops, kept } => {
                 return self.retain_paths(id, within, *peer, (*drops, *kept));
             }
-            Kind::Sweep { peer, drops } => {
+            JobKind::Sweep { peer, drops } => {
                 return self.drop_paths(id, within, |rib, family, path| {
                     rib.peers.owns(*peer, path.peer) && drops.includes(family, path.stale)
                 });
             }
-            Kind::KeepLong { peer, kept } => {
+            JobKind::KeepLong { peer, kept } => {
                 return self.keep_paths_long(id, within, *peer, *kept);
             }
-            Kind::MarkRefresh(peer, family) => {
+            JobKind::MarkRefresh(peer, family) => {
                 return self.mark_refresh(id, within, *peer, *family);
             }
-            Kind::EndRefresh(peer, of) => {
+            JobKind::EndRefresh(peer, of) => {
                 return self.drop_paths(id, within, |rib, family, path| {
                     rib.peers.owns(*peer, path.peer)
                         && family == *of
                         && path.stale == Staleness::Refresh
                 });
             }
-            Kind::Import(peers) => return self.import_dest_again(id, within, peers),
-            Kind::NextHops(change) => self.follow_next_hops(id, change),
+            JobKind::Import(peers) => return self.import_dest_again(id, within, peers),
+            JobKind::NextHops(change) => self.follow_next_hops(id, change),
             // By its own cursor.
-            Kind::Sets => {}
-            Kind::TouchAll => {
+            JobKind::Sets => {}
+            JobKind::TouchAll => {
                 self.table.get_mut(id).touched = true;
                 self.mark(id);
             }
-            Kind::Fill { group, cache } => self.fill(id, *group, cache),
-            Kind::Move { peer, from, .. } => {
+            JobKind::Fill { group, cache } => self.fill(id, *group, cache),
+            JobKind::Move { peer, from, .. } => {
                 if let Some(from) = *from {
                     self.move_dest(id, *peer, from, routes);
                 }
             }
-            Kind::Dump { peer, family, .. } => self.dump(id, *peer, *family, routes),
+            JobKind::Dump { peer, family, .. } => self.dump(id, *peer, *family, routes),
         }
         true
     }
@@ -251,25 +251,27 @@ impl Rib {
         }));
     }
 
-    fn end(&mut self, kind: Kind, changes: &mut Changes) {
+    fn end(&mut self, kind: JobKind, changes: &mut Changes) {
         match kind {
-            Kind::Forget(peers) => {
+            JobKind::Forget(peers) => {
                 for id in peers {
                     if !self.is_judged(id) {
                         self.peers.forgotten(id);
                     }
                 }
             }
-            Kind::Retain { peer, .. } | Kind::Sweep { peer, .. } | Kind::KeepLong { peer, .. } => {
+            JobKind::Retain { peer, .. }
+            | JobKind::Sweep { peer, .. }
+            | JobKind::KeepLong { peer, .. } => {
                 self.prune_timers(peer);
                 self.forget_if_nothing_is_kept(peer);
             }
-            Kind::Fill { group, .. } => {
+            JobKind::Fill { group, .. } => {
                 if let Some(Some(group)) = self.groups.get_mut(group) {
                     group.filled = true;
                 }
             }
-            Kind::Move { peer, from, to } => {
+            JobKind::Move { peer, from, to } => {
                 self.unpin(to);
                 if let Some(from) = from {
                     self.unpin(from);
@@ -277,18 +279,18 @@ impl Rib {
                 // Its rules may have changed again meanwhile.
                 self.regroup(peer);
             }
-            Kind::Dump {
+            JobKind::Dump {
                 peer,
                 family: Some(family),
                 marked: true,
             } => changes.out.push(Outbound::RefreshEnd { peer, family }),
-            Kind::Sets => self.interner.swept(),
-            Kind::NextHops(change) => self.next_hops.sweep(&change),
-            Kind::MarkRefresh(..)
-            | Kind::EndRefresh(..)
-            | Kind::Import(_)
-            | Kind::TouchAll
-            | Kind::Dump { .. } => {}
+            JobKind::Sets => self.interner.swept(),
+            JobKind::NextHops(change) => self.next_hops.sweep(&change),
+            JobKind::MarkRefresh(..)
+            | JobKind::EndRefresh(..)
+            | JobKind::Import(_)
+            | JobKind::TouchAll
+            | JobKind::Dump { .. } => {}
         }
     }
 }
