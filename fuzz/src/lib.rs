@@ -194,7 +194,7 @@ pub fn bfd(data: &[u8]) {
         interval: std::time::Duration::from_millis(300),
         multiplier: 3,
     };
-    let mut session = bfd::Session::new(now, 1, timers, 1);
+    let mut session = bfd::BfdSession::new(now, 1, timers, 1);
     for _ in 0..3 {
         session.receive(now, &packet);
         while let Some(answer) = session.poll(now) {

@@ -10,7 +10,7 @@ mod packet;
 mod session;
 
 pub use packet::{Diagnostic, Packet, PacketError, State};
-pub use session::{Event, Session, Timers};
+pub use session::{BfdEvent, BfdSession, Timers};
 
 #[cfg(test)]
 mod tests;

@@ -18,7 +18,7 @@ pub struct Timers {
 
 /// State change of a session that its owner must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum BfdEvent {
     /// Both ends see each other.
     Up,
     /// The other end, or the way to it, is gone.
@@ -47,7 +47,7 @@ struct Remote {
 
 /// A session with one other end.
 #[derive(Clone, Debug)]
-pub struct Session {
+pub struct BfdSession {
     timers: Timers,
     discriminator: u32,
     state: State,
@@ -70,7 +70,7 @@ fn microseconds(time: Duration) -> u32 {
     u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
 }
 
-impl Session {
+impl BfdSession {
     /// A session that is down and starts to call. `discriminator` is unique among those of this
     /// system and not 0; `seed` makes its jitter differ from that of others.
     #[must_use]
@@ -152,7 +152,7 @@ impl Session {
     }
 
     /// Takes in a packet that belongs to this session (§6.8.6).
-    pub fn receive(&mut self, now: Instant, packet: &Packet) -> Option<Event> {
+    pub fn receive(&mut self, now: Instant, packet: &Packet) -> Option<BfdEvent> {
         if self.state == State::AdminDown {
             return None;
         }
@@ -179,12 +179,12 @@ impl Session {
         event
     }
 
-    fn react(&mut self, now: Instant, remote: State) -> Option<Event> {
+    fn react(&mut self, now: Instant, remote: State) -> Option<BfdEvent> {
         match (self.state, remote) {
             (State::Down, State::AdminDown) => None,
             (was, State::AdminDown) => {
                 self.enter(now, State::Down, Diagnostic::NeighborDown);
-                (was == State::Up).then_some(Event::RemoteAdminDown)
+                (was == State::Up).then_some(BfdEvent::RemoteAdminDown)
             }
             (State::Down, State::Down) => {
                 self.enter(now, State::Init, self.diagnostic);
@@ -192,7 +192,7 @@ impl Session {
             }
             (State::Down, State::Init) | (State::Init, State::Init | State::Up) => {
                 self.enter(now, State::Up, Diagnostic::None);
-                Some(Event::Up)
+                Some(BfdEvent::Up)
             }
             (State::Up, State::Down) => {
                 self.enter(now, State::Down, Diagnostic::NeighborDown);
@@ -202,8 +202,8 @@ impl Session {
         }
     }
 
-    fn down(&self) -> Event {
-        Event::Down {
+    fn down(&self) -> BfdEvent {
+        BfdEvent::Down {
             diagnostic: self.diagnostic,
             control_plane_independent: self
                 .remote
@@ -222,7 +222,7 @@ impl Session {
     }
 
     /// Does what is due.
-    pub fn handle_timeout(&mut self, now: Instant) -> Option<Event> {
+    pub fn handle_timeout(&mut self, now: Instant) -> Option<BfdEvent> {
         if self.detection.is_none_or(|due| due > now) {
             return None;
         }
@@ -236,10 +236,10 @@ impl Session {
         }
         self.enter(now, State::Down, Diagnostic::TimeExpired);
         match event {
-            Event::Down {
+            BfdEvent::Down {
                 control_plane_independent,
                 ..
-            } if was == State::Up => Some(Event::Down {
+            } if was == State::Up => Some(BfdEvent::Down {
                 diagnostic: Diagnostic::TimeExpired,
                 control_plane_independent,
             }),
@@ -285,7 +285,7 @@ impl Session {
         }
     }
 
-    /// When to call [`Session::handle_timeout`] and [`Session::poll`] at the latest.
+    /// When to call [`BfdSession::handle_timeout`] and [`BfdSession::poll`] at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         let send = self.send_interval().map(|_| self.next_send);

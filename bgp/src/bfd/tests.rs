@@ -15,17 +15,18 @@ const FAST: Timers = Timers {
 /// Two ends with a wire between them that can be cut in each direction.
 struct Pair {
     now: Instant,
-    ends: [Session; 2],
+    ends: [BfdSession; 2],
     /// Packets from this end arrive.
     open: [bool; 2],
-    events: Vec<(usize, Event)>,
+    events: Vec<(usize, BfdEvent)>,
     sent: [usize; 2],
 }
 
 impl Pair {
     fn new(timers: [Timers; 2]) -> Self {
         let now = Instant::now();
-        let end = |n: u32| Session::new(now, n + 1, timers[usize::try_from(n).unwrap()], n.into());
+        let end =
+            |n: u32| BfdSession::new(now, n + 1, timers[usize::try_from(n).unwrap()], n.into());
         Self {
             now,
             ends: [end(0), end(1)],
@@ -38,7 +39,7 @@ impl Pair {
     fn up(timers: [Timers; 2]) -> Self {
         let mut pair = Self::new(timers);
         pair.pass(Duration::from_secs(5));
-        assert_eq!(pair.events, [(0, Event::Up), (1, Event::Up)]);
+        assert_eq!(pair.events, [(0, BfdEvent::Up), (1, BfdEvent::Up)]);
         pair.events.clear();
         pair
     }
@@ -59,7 +60,7 @@ impl Pair {
                     }
                 }
             }
-            let due = self.ends.iter().filter_map(Session::next_timeout).min();
+            let due = self.ends.iter().filter_map(BfdSession::next_timeout).min();
             match due {
                 Some(due) if due <= until => self.now = self.now.max(due),
                 _ => break,
@@ -69,8 +70,8 @@ impl Pair {
     }
 }
 
-fn down(diagnostic: Diagnostic) -> Event {
-    Event::Down {
+fn down(diagnostic: Diagnostic) -> BfdEvent {
+    BfdEvent::Down {
         diagnostic,
         control_plane_independent: false,
     }
@@ -168,7 +169,7 @@ fn rfc5880_6_8_6_an_administrative_end_is_no_failure() {
     let farewell = pair.ends[1].farewell();
     assert_eq!(
         pair.ends[0].receive(pair.now, &farewell),
-        Some(Event::RemoteAdminDown)
+        Some(BfdEvent::RemoteAdminDown)
     );
     assert_eq!(pair.ends[0].state(), State::Down);
 }
@@ -205,7 +206,7 @@ fn rfc5882_4_3_the_c_bit_of_the_other_end_is_in_the_event() {
     let event = pair.ends[0].handle_timeout(pair.now + Duration::from_secs(9));
     assert_eq!(
         event,
-        Some(Event::Down {
+        Some(BfdEvent::Down {
             diagnostic: Diagnostic::TimeExpired,
             control_plane_independent: true
         })
@@ -214,7 +215,7 @@ fn rfc5882_4_3_the_c_bit_of_the_other_end_is_in_the_event() {
 
 #[test]
 fn rfc5880_6_8_6_what_is_discarded() {
-    let good = Session::new(Instant::now(), 7, FAST, 1).packet_for_tests();
+    let good = BfdSession::new(Instant::now(), 7, FAST, 1).packet_for_tests();
     assert!(Packet::decode(&good).is_ok());
     let changed = |at: usize, value: u8| {
         let mut octets = good;
@@ -232,7 +233,7 @@ fn rfc5880_6_8_6_what_is_discarded() {
     assert_eq!(Packet::decode(&good[..23]), Err(PacketError::Length(23)));
 }
 
-impl Session {
+impl BfdSession {
     fn packet_for_tests(mut self) -> [u8; 24] {
         let now = Instant::now();
         self.poll(now).unwrap().encode()

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::log_limit::{LogKind, LogLimit, summarise_peers};
-use crate::bfd::{Event, Packet, Session, State, Timers};
+use crate::bfd::{BfdEvent, BfdSession, Packet, State, Timers};
 use crate::config::BfdOptions;
 use crate::types::PeerName;
 use socket::{Receiver, Sender, poll};
@@ -111,7 +111,7 @@ impl BfdHandle {
 /// One target with its session.
 struct Watched {
     target: BfdTarget,
-    session: Session,
+    session: BfdSession,
     sender: Option<Sender>,
     /// When opening the sockets is tried again.
     retry: Option<Instant>,
@@ -183,7 +183,7 @@ impl Thread {
             }
             let now = Instant::now();
             let seed = self.draw();
-            let session = Session::new(now, self.discriminator(), timers, seed);
+            let session = BfdSession::new(now, self.discriminator(), timers, seed);
             let watched = Watched {
                 target,
                 session,
@@ -321,18 +321,18 @@ impl Watched {
     fn note(
         &mut self,
         name: &PeerName,
-        event: Event,
+        event: BfdEvent,
         now: Instant,
         log: &mut LogLimit<(PeerName, LogKind)>,
     ) {
         let mut allows = |kind| log.allows(now, (name.clone(), kind));
         match event {
-            Event::Up if allows(LogKind::BfdUp) => info!(peer = %name, "BFD is up"),
-            Event::RemoteAdminDown if allows(LogKind::BfdEnded) => {
+            BfdEvent::Up if allows(LogKind::BfdUp) => info!(peer = %name, "BFD is up"),
+            BfdEvent::RemoteAdminDown if allows(LogKind::BfdEnded) => {
                 info!(peer = %name, "the peer has ended BFD");
             }
-            Event::Up | Event::RemoteAdminDown => {}
-            Event::Down {
+            BfdEvent::Up | BfdEvent::RemoteAdminDown => {}
+            BfdEvent::Down {
                 diagnostic,
                 control_plane_independent,
             } => {

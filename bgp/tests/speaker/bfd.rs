@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use caracal_bgp::bfd::{Packet, Session, Timers};
+use caracal_bgp::bfd::{BfdSession, Packet, Timers};
 use caracal_bgp::{BfdHandle, BfdOptions, BfdStatus, BfdTarget, SessionState};
 
 use crate::interop::{Foreign, installed};
@@ -79,7 +79,7 @@ async fn rfc5881_5_a_packet_of_a_smaller_ttl_is_not_heard() {
     // Packets of sessions that have received none; only the numbers differ.
     let first_packet = |discriminator| {
         let now = Instant::now();
-        let mut session = Session::new(now, discriminator, timers, 1);
+        let mut session = BfdSession::new(now, discriminator, timers, 1);
         let packet = session.poll(now + Duration::from_secs(2)).unwrap();
         packet.encode()
     };
