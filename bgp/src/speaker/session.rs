@@ -57,7 +57,7 @@ type Dial = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
 /// Serves one peer until [`ToSession::Shutdown`]. See [`SessionStart`].
 pub async fn run_session(start: SessionStart) {
     let span = info_span!("peer", name = %start.peer, address = %start.config.address);
-    Session::new(start).run().instrument(span).await;
+    SessionTask::new(start).run().instrument(span).await;
 }
 
 /// The time, as tokio has it: a test can stop it.
@@ -65,8 +65,8 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Event that the task waits for.
-enum Event {
+/// SessionEvent that the task waits for.
+enum SessionEvent {
     Timeout,
     Control(Option<ToSession>),
     Dialled(io::Result<TcpStream>),
@@ -80,7 +80,7 @@ enum Event {
     Closed,
 }
 
-struct Session {
+struct SessionTask {
     key: PeerKey,
     settings: Settings,
     peer: Peer,
@@ -105,7 +105,7 @@ struct Session {
     log: LogLimit<LogKind>,
 }
 
-impl Session {
+impl SessionTask {
     fn new(start: SessionStart) -> Self {
         let SessionStart {
             key,
@@ -169,26 +169,26 @@ impl Session {
                 return true;
             }
             match self.wait().await {
-                Event::Timeout => self.timeout(),
+                SessionEvent::Timeout => self.timeout(),
                 // The core is gone without an order, as after a crash: the connections just end.
-                Event::Control(None) | Event::Core(false) => return false,
-                Event::Control(Some(message)) => self.control(message),
-                Event::Dialled(result) => self.dialled(result),
-                Event::Readable(conn) => self.readable(conn),
-                Event::Writable(conn) => {
+                SessionEvent::Control(None) | SessionEvent::Core(false) => return false,
+                SessionEvent::Control(Some(message)) => self.control(message),
+                SessionEvent::Dialled(result) => self.dialled(result),
+                SessionEvent::Readable(conn) => self.readable(conn),
+                SessionEvent::Writable(conn) => {
                     if let Some(link) = self.link_mut(conn) {
                         link.flush(now());
                     }
                 }
-                Event::Core(true) => self.unblocked(),
-                Event::Feed | Event::Closed => {}
+                SessionEvent::Core(true) => self.unblocked(),
+                SessionEvent::Feed | SessionEvent::Closed => {}
             }
         }
     }
 
     /// Waits for what comes first. Deadlines go before octets, so that a busy peer does not delay
     /// keepalives.
-    async fn wait(&mut self) -> Event {
+    async fn wait(&mut self) -> SessionEvent {
         self.timer.set(self.next_timeout());
         let reading = self.queue.len() < QUEUE;
         let Self {
@@ -211,30 +211,30 @@ impl Session {
         let (out, inc, pending) = (out.as_ref(), inc.as_ref(), pending.as_ref());
         tokio::select! {
             biased;
-            () = timer.expired() => Event::Timeout,
-            message = control.recv(), if stopping.is_none() => Event::Control(message),
+            () = timer.expired() => SessionEvent::Timeout,
+            message = control.recv(), if stopping.is_none() => SessionEvent::Control(message),
             result = async { dial.as_mut().expect("checked").await }, if dial.is_some() => {
-                Event::Dialled(result)
+                SessionEvent::Dialled(result)
             }
             permit = core.reserve(), if !queue.is_empty() => match permit {
                 Ok(permit) => {
                     if let Some(message) = queue.pop_front() {
                         permit.send(message);
                     }
-                    Event::Core(true)
+                    SessionEvent::Core(true)
                 }
-                Err(_) => Event::Core(false),
+                Err(_) => SessionEvent::Core(false),
             },
             // Until then the end of the control channel says the same.
-            () = core.closed(), if stopping.is_some() && queue.is_empty() => Event::Core(false),
-            () = writable(out) => Event::Writable(Conn::Out),
-            () = writable(inc) => Event::Writable(Conn::In),
-            () = writable(pending) => Event::Writable(Conn::Pending),
-            () = readable(out), if reading => Event::Readable(Conn::Out),
-            () = readable(inc), if reading => Event::Readable(Conn::In),
-            () = readable(pending), if reading => Event::Readable(Conn::Pending),
-            Some(_) = closing.join_next() => Event::Closed,
-            () = ready(outgoing) => Event::Feed,
+            () = core.closed(), if stopping.is_some() && queue.is_empty() => SessionEvent::Core(false),
+            () = writable(out) => SessionEvent::Writable(Conn::Out),
+            () = writable(inc) => SessionEvent::Writable(Conn::In),
+            () = writable(pending) => SessionEvent::Writable(Conn::Pending),
+            () = readable(out), if reading => SessionEvent::Readable(Conn::Out),
+            () = readable(inc), if reading => SessionEvent::Readable(Conn::In),
+            () = readable(pending), if reading => SessionEvent::Readable(Conn::Pending),
+            Some(_) = closing.join_next() => SessionEvent::Closed,
+            () = ready(outgoing) => SessionEvent::Feed,
         }
     }
 

@@ -8,12 +8,12 @@ use tracing::{info, warn};
 
 use super::link::Link;
 use super::{
-    Conn, DRAIN_LIMIT, Ends, Input, PeerConfig, Session, Stop, ToSession, link, now, socket,
+    Conn, DRAIN_LIMIT, Ends, Input, PeerConfig, SessionTask, Stop, ToSession, link, now, socket,
 };
 use crate::speaker::message::Shutdown;
 use crate::wire::notification::CeaseSubcode;
 
-impl Session {
+impl SessionTask {
     pub(super) fn control(&mut self, message: ToSession) {
         match message {
             ToSession::Config(config) => self.configure(*config),

@@ -2,7 +2,7 @@
 
 use tracing::warn;
 
-use super::{Session, now};
+use super::{SessionTask, now};
 use crate::speaker::counters::Way;
 use crate::speaker::log_limit::{LogKind, LogLimit};
 use crate::speaker::message::ToCore;
@@ -13,7 +13,7 @@ use crate::wire::notification::Notification;
 use crate::wire::{self, Message};
 use crate::wire::{HEADER_LEN, MessageType};
 
-impl Session {
+impl SessionTask {
     /// Counts the messages that the machine sends (`octets` are whole messages), and reports a
     /// NOTIFICATION to the core.
     pub(super) fn note_sent(&mut self, octets: &[u8]) {
