@@ -57,14 +57,14 @@ pub struct BfdStatus {
 }
 
 type Targets = BTreeMap<PeerName, BfdTarget>;
-type View = BTreeMap<PeerName, BfdStatus>;
+type BfdStatuses = BTreeMap<PeerName, BfdStatus>;
 
 /// Handle of the BFD thread. When it is dropped the thread ends and sends no AdminDown.
 #[derive(Debug)]
 pub struct BfdHandle {
     wanted: Arc<Mutex<Targets>>,
     wake: UnixStream,
-    seen: watch::Receiver<View>,
+    seen: watch::Receiver<BfdStatuses>,
 }
 
 impl BfdHandle {
@@ -77,7 +77,7 @@ impl BfdHandle {
         wake.set_nonblocking(true)?;
         woken.set_nonblocking(true)?;
         let wanted = Arc::<Mutex<Targets>>::default();
-        let (publish, seen) = watch::channel(View::new());
+        let (publish, seen) = watch::channel(BfdStatuses::new());
         let thread = Thread {
             wanted: wanted.clone(),
             woken,
@@ -103,7 +103,7 @@ impl BfdHandle {
 
     /// Published state of all targets.
     #[must_use]
-    pub fn seen(&self) -> watch::Receiver<View> {
+    pub fn seen(&self) -> watch::Receiver<BfdStatuses> {
         self.seen.clone()
     }
 }
@@ -121,7 +121,7 @@ struct Watched {
 struct Thread {
     wanted: Arc<Mutex<Targets>>,
     woken: UnixStream,
-    publish: watch::Sender<View>,
+    publish: watch::Sender<BfdStatuses>,
     sessions: BTreeMap<PeerName, Watched>,
     /// By our address and multihop.
     receivers: HashMap<(IpAddr, bool), Receiver>,
@@ -278,7 +278,7 @@ impl Thread {
             .sessions
             .iter()
             .map(|(name, w)| (name.clone(), w.seen.clone()));
-        let view: View = view.collect();
+        let view: BfdStatuses = view.collect();
         self.publish.send_if_modified(|known| {
             let changed = *known != view;
             *known = view;
