@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use bytes::{BufMut, BytesMut};
 use caracal_model::net::Family;
 
-use super::{MonitoredSession, PeerDown, Statistic, Termination, Timestamp, View};
+use super::{MonitoredSession, PeerDown, PolicyView, Statistic, Termination, Timestamp};
 use crate::wire::capability::AfiSafi;
 use crate::wire::encode_notification;
 use crate::wire::notification::truncate;
@@ -70,12 +70,12 @@ fn put_address(address: IpAddr, out: &mut BytesMut) {
 
 /// The per-peer header (RFC 7854 §4.2). The peer is of the global instance (type 0), so its
 /// distinguisher is zero.
-fn put_peer(session: &MonitoredSession, view: View, time: Timestamp, out: &mut BytesMut) {
+fn put_peer(session: &MonitoredSession, view: PolicyView, time: Timestamp, out: &mut BytesMut) {
     let address = session.remote.ip().to_canonical();
     let family = if address.is_ipv6() { flag::V } else { 0 };
     let policy = match view {
-        View::PrePolicy => 0,
-        View::PostPolicy => flag::L,
+        PolicyView::PrePolicy => 0,
+        PolicyView::PostPolicy => flag::L,
     };
     out.put_u8(0);
     out.put_u8(family | policy);
@@ -115,7 +115,7 @@ pub fn termination(reason: Termination, out: &mut BytesMut) {
 /// Appends a Peer Up (RFC 7854 §4.10). `time`: since when the session is established.
 pub fn peer_up(session: &MonitoredSession, time: Timestamp, out: &mut BytesMut) {
     message(kind::PEER_UP, out, |out| {
-        put_peer(session, View::PrePolicy, time, out);
+        put_peer(session, PolicyView::PrePolicy, time, out);
         put_address(session.local.ip().to_canonical(), out);
         out.put_u16(session.local.port());
         out.put_u16(session.remote.port());
@@ -132,7 +132,7 @@ pub fn peer_down(
     out: &mut BytesMut,
 ) {
     message(kind::PEER_DOWN, out, |out| {
-        put_peer(session, View::PrePolicy, time, out);
+        put_peer(session, PolicyView::PrePolicy, time, out);
         match reason {
             PeerDown::LocalNotification(notification) => {
                 out.put_u8(1);
@@ -155,7 +155,7 @@ pub fn peer_down(
 /// Appends a Route Monitoring around one UPDATE, a whole message (RFC 7854 §4.6).
 pub fn route_monitoring(
     session: &MonitoredSession,
-    view: View,
+    view: PolicyView,
     time: Timestamp,
     update: &[u8],
     out: &mut BytesMut,
@@ -174,7 +174,7 @@ pub fn statistics(
     out: &mut BytesMut,
 ) {
     message(kind::STATISTICS, out, |out| {
-        put_peer(session, View::PrePolicy, time, out);
+        put_peer(session, PolicyView::PrePolicy, time, out);
         out.put_u32(u32::try_from(numbers.len()).unwrap_or(u32::MAX));
         for number in numbers {
             put_statistic(*number, out);

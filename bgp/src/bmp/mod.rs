@@ -53,11 +53,11 @@ impl MonitoredSession {
     /// Format of the UPDATEs in Route Monitoring messages: as the peer sends them, but always with
     /// AS numbers of four octets (RFC 7854 §4.2, A flag clear).
     #[must_use]
-    pub const fn update_format(&self, view: View) -> Format {
+    pub const fn update_format(&self, view: PolicyView) -> Format {
         Format {
             four_octet_as: true,
             // Policy may give a route of an external peer a LOCAL_PREF; the peer itself does not.
-            internal: self.format.internal || matches!(view, View::PostPolicy),
+            internal: self.format.internal || matches!(view, PolicyView::PostPolicy),
             path_ids_out: self.format.path_ids_in,
             ..self.format
         }
@@ -66,7 +66,7 @@ impl MonitoredSession {
 
 /// Which routes of a peer (RFC 7854 §4.2, L flag).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum View {
+pub enum PolicyView {
     /// Adj-RIB-In as received.
     PrePolicy,
     /// Adj-RIB-In after import policy.

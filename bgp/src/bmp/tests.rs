@@ -67,7 +67,7 @@ fn rfc7854_4_2_the_peer_in_each_message() {
     let said = |session: &MonitoredSession, view| {
         octets(|out| route_monitoring(session, view, TIME, &keepalive, out))
     };
-    let four = said(&session("10.0.0.2:40000"), View::PrePolicy);
+    let four = said(&session("10.0.0.2:40000"), PolicyView::PrePolicy);
     let expected = [
         &[0, 0][..],
         &[0; 8],
@@ -81,7 +81,7 @@ fn rfc7854_4_2_the_peer_in_each_message() {
     .concat();
     assert_eq!(body(&four, 0), expected);
     assert_eq!(expected.len(), PEER_HEADER + 19);
-    let six = said(&session("[fd00::2]:40000"), View::PostPolicy);
+    let six = said(&session("[fd00::2]:40000"), PolicyView::PostPolicy);
     let six = body(&six, 0);
     assert_eq!(six[1], 0xc0, "V and L");
     assert_eq!(
@@ -89,7 +89,7 @@ fn rfc7854_4_2_the_peer_in_each_message() {
         [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]
     );
     // A socket for both families names IPv4 peers in its own way.
-    let mapped = said(&session("[::ffff:10.0.0.2]:40000"), View::PrePolicy);
+    let mapped = said(&session("[::ffff:10.0.0.2]:40000"), PolicyView::PrePolicy);
     assert_eq!(mapped, four);
 }
 
@@ -191,8 +191,8 @@ fn rfc7854_4_5_termination() {
 fn rfc7854_4_2_updates_have_four_octet_as_numbers_and_the_peers_path_identifiers() {
     let mut session = session("10.0.0.2:1");
     session.format.path_ids_in.insert(Family::Ipv4);
-    let pre = session.update_format(View::PrePolicy);
+    let pre = session.update_format(PolicyView::PrePolicy);
     assert!(pre.four_octet_as && pre.path_ids_out.contains(Family::Ipv4));
     assert!(!pre.internal, "an external peer sends no LOCAL_PREF");
-    assert!(session.update_format(View::PostPolicy).internal);
+    assert!(session.update_format(PolicyView::PostPolicy).internal);
 }

@@ -18,7 +18,7 @@ use tracing::debug;
 
 use super::{Core, now};
 use crate::attrs::PathAttrs;
-use crate::bmp::{self, MonitoredSession, PeerDown, Statistic, Termination, Timestamp, View};
+use crate::bmp::{self, MonitoredSession, PeerDown, PolicyView, Statistic, Termination, Timestamp};
 use crate::config::Station;
 use crate::rib::{MonitoredPath, PeerId};
 use crate::speaker::message::PeerKey;
@@ -241,7 +241,7 @@ impl Core {
             return;
         }
         self.update_stations();
-        for view in [View::PrePolicy, View::PostPolicy] {
+        for view in [PolicyView::PrePolicy, PolicyView::PostPolicy] {
             let mut out = BytesMut::new();
             if let Some(up) = self.stations.up(id) {
                 end_of_rib(&up.session, view, family, wall(), &mut out);
@@ -264,7 +264,7 @@ impl Core {
             .into_iter()
             .map(|name| self.rib.monitored_path(name))
             .collect();
-        for view in [View::PrePolicy, View::PostPolicy] {
+        for view in [PolicyView::PrePolicy, PolicyView::PostPolicy] {
             let mut states = self.stations.stations.values();
             if states.any(|state| state.live.is_some() && wants(&state.config, view)) {
                 let octets = self.stations.encode(&paths, view, wall());
@@ -342,7 +342,7 @@ impl Core {
         };
         let (mut paths, next) = self.rib.monitored_piece(from, PIECE);
         let mut out = BytesMut::new();
-        for view in [View::PrePolicy, View::PostPolicy] {
+        for view in [PolicyView::PrePolicy, PolicyView::PostPolicy] {
             if wants(&config, view) {
                 // Of what is refused nothing has been said that could be withdrawn.
                 paths.retain(|path| attributes(path, view).is_some());
@@ -369,7 +369,7 @@ impl Core {
         for up in self.stations.sessions.values() {
             let Some(id) = up.id else { continue };
             for family in up.session.format.families.iter() {
-                for view in [View::PrePolicy, View::PostPolicy] {
+                for view in [PolicyView::PrePolicy, PolicyView::PostPolicy] {
                     if wants(config, view) && self.rib.has_finished(id, family) {
                         end_of_rib(&up.session, view, family, Timestamp::UNKNOWN, out);
                     }
@@ -460,18 +460,18 @@ fn dismiss(state: &mut StationState) {
     }
 }
 
-const fn wants(config: &Station, view: View) -> bool {
+const fn wants(config: &Station, view: PolicyView) -> bool {
     match view {
-        View::PrePolicy => config.pre_policy,
-        View::PostPolicy => config.post_policy,
+        PolicyView::PrePolicy => config.pre_policy,
+        PolicyView::PostPolicy => config.post_policy,
     }
 }
 
 /// Attributes of a path in a view; `None`: the path is not in the view.
-const fn attributes<'a>(path: &MonitoredPath<'a>, view: View) -> Option<&'a Arc<PathAttrs>> {
+const fn attributes<'a>(path: &MonitoredPath<'a>, view: PolicyView) -> Option<&'a Arc<PathAttrs>> {
     match view {
-        View::PrePolicy => path.received,
-        View::PostPolicy => path.accepted,
+        PolicyView::PrePolicy => path.received,
+        PolicyView::PostPolicy => path.accepted,
     }
 }
 
@@ -482,7 +482,7 @@ impl Stations {
 
     /// Route Monitoring of these paths. Those of sessions that a station does not know are left
     /// out.
-    fn encode(&self, paths: &[MonitoredPath<'_>], view: View, time: Timestamp) -> Bytes {
+    fn encode(&self, paths: &[MonitoredPath<'_>], view: PolicyView, time: Timestamp) -> Bytes {
         let mut out = BytesMut::new();
         let known: BTreeMap<PeerId, &Up> = self
             .sessions
@@ -547,7 +547,7 @@ fn put_updates<N: Nlri>(
 /// Appends a Route Monitoring for each UPDATE.
 fn wrap(
     session: &MonitoredSession,
-    view: View,
+    view: PolicyView,
     time: Timestamp,
     mut updates: &[u8],
     out: &mut BytesMut,
@@ -562,7 +562,7 @@ fn wrap(
 
 fn end_of_rib(
     session: &MonitoredSession,
-    view: View,
+    view: PolicyView,
     family: Family,
     time: Timestamp,
     out: &mut BytesMut,
