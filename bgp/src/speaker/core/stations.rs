@@ -1,6 +1,6 @@
 //! Content and time of the messages to monitoring stations (RFC 7854 §5).
 //!
-//! A station is sent, in this order: Initiation; Peer Up of every established session; all paths
+//! A station is sent, in this order: Initiation; Peer MonitoredPeer of every established session; all paths
 //! there are, piece by piece as it reads, and End-of-RIB; meanwhile and afterwards what changes.
 //! All of it goes through one queue, so that what is later overrides what is earlier. A change is
 //! encoded once for all stations.
@@ -43,7 +43,7 @@ const LENGTH_END: usize = 18;
 pub(super) struct Stations {
     stations: BTreeMap<String, StationState>,
     /// The established sessions.
-    sessions: BTreeMap<PeerKey, Up>,
+    sessions: BTreeMap<PeerKey, MonitoredPeer>,
     pub(super) events: mpsc::Receiver<FromStation>,
     to_core: mpsc::Sender<FromStation>,
     tasks: JoinSet<()>,
@@ -52,7 +52,7 @@ pub(super) struct Stations {
 }
 
 /// An established session.
-struct Up {
+struct MonitoredPeer {
     /// `None` while it is ending because its peer is no longer configured.
     id: Option<PeerId>,
     session: MonitoredSession,
@@ -209,7 +209,7 @@ impl Core {
         let mut out = BytesMut::new();
         bmp::peer_up(&session, since, &mut out);
         self.stations.push(&out.freeze(), |_| true);
-        let up = Up {
+        let up = MonitoredPeer {
             id: Some(id),
             session,
             since,
@@ -293,7 +293,7 @@ impl Core {
         self.rib.monitor(self.stations.is_live());
     }
 
-    /// Initiation and Peer Up; the table follows when they are written.
+    /// Initiation and Peer MonitoredPeer; the table follows when they are written.
     fn greet(&mut self, id: u64, local: SocketAddr, queue: Arc<Queue>) {
         let router_id = self.config.router_id;
         let mut states = self.stations.stations.values_mut();
@@ -476,7 +476,7 @@ const fn attributes<'a>(path: &MonitoredPath<'a>, view: PolicyView) -> Option<&'
 }
 
 impl Stations {
-    fn up(&self, id: PeerId) -> Option<&Up> {
+    fn up(&self, id: PeerId) -> Option<&MonitoredPeer> {
         self.sessions.values().find(|up| up.id == Some(id))
     }
 
@@ -484,7 +484,7 @@ impl Stations {
     /// out.
     fn encode(&self, paths: &[MonitoredPath<'_>], view: PolicyView, time: Timestamp) -> Bytes {
         let mut out = BytesMut::new();
-        let known: BTreeMap<PeerId, &Up> = self
+        let known: BTreeMap<PeerId, &MonitoredPeer> = self
             .sessions
             .values()
             .filter_map(|up| Some((up.id?, up)))
