@@ -64,7 +64,7 @@ fn now() -> Instant {
 }
 
 /// One configured peer, or one whose session task has not ended yet.
-struct Peer {
+struct CorePeer {
     /// Identifies the sessions of this peer in messages.
     key: PeerKey,
     /// Its label, in the configuration, the table and the log.
@@ -90,7 +90,7 @@ struct Peer {
     history: History,
 }
 
-impl Peer {
+impl CorePeer {
     fn new(key: PeerKey, name: PeerName) -> Self {
         Self {
             key,

@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 
 use super::history::unix;
 use super::slices::Subscription;
-use super::{Core, Peer, missing, now};
+use super::{Core, CorePeer, missing, now};
 use crate::config::PeerConfig;
 use crate::rib::{FibExportFilter, PeerCounts};
 use crate::speaker::detail::{
@@ -116,7 +116,12 @@ impl Core {
         }
     }
 
-    fn peer_status(&self, name: &PeerName, peer: &Peer, routes: PeerCounts) -> Option<PeerStatus> {
+    fn peer_status(
+        &self,
+        name: &PeerName,
+        peer: &CorePeer,
+        routes: PeerCounts,
+    ) -> Option<PeerStatus> {
         let config = self.config.peers.get(name)?;
         let session = self
             .rib
@@ -153,7 +158,7 @@ impl Core {
     }
 
     /// Warning when a peer's routes come close to its prefix limit.
-    fn near_limit(&self, peer: &Peer, config: &PeerConfig) -> Option<String> {
+    fn near_limit(&self, peer: &CorePeer, config: &PeerConfig) -> Option<String> {
         let (id, limit) = (peer.id?, config.prefix_limit?);
         let mut families = [Family::Ipv4, Family::Ipv6].into_iter();
         families.find_map(|family| {
@@ -170,7 +175,7 @@ impl Core {
 
     /// Why a peer has no session now. What ended an earlier one says nothing about a session that
     /// is up.
-    fn reason(&self, peer: &Peer) -> Option<String> {
+    fn reason(&self, peer: &CorePeer) -> Option<String> {
         match (&self.disabled, &peer.disabled) {
             (Some(text), _) if text.is_empty() => Some("shut down here".to_owned()),
             (Some(text), _) => Some(format!("shut down here: {text}")),
@@ -300,7 +305,7 @@ impl Core {
     }
 }
 
-fn down_seconds(peer: &Peer) -> Option<u64> {
+fn down_seconds(peer: &CorePeer) -> Option<u64> {
     let down = peer.history.down_for(now())?;
     Some(down.as_secs())
 }

@@ -13,7 +13,7 @@ use crate::types::PeerName;
 /// Peers by key, and the names that they have now.
 #[derive(Default)]
 pub(super) struct Roster {
-    peers: BTreeMap<PeerKey, Peer>,
+    peers: BTreeMap<PeerKey, CorePeer>,
     names: BTreeMap<PeerName, PeerKey>,
     /// The next peer's key.
     next_key: u64,
@@ -21,39 +21,39 @@ pub(super) struct Roster {
 
 impl Roster {
     /// Adds a peer under a name that nobody here has. It has no handle in the table yet.
-    pub(super) fn add(&mut self, name: &PeerName) -> &mut Peer {
+    pub(super) fn add(&mut self, name: &PeerName) -> &mut CorePeer {
         let key = PeerKey(self.next_key);
         self.next_key += 1;
         self.names.insert(name.clone(), key);
-        let peer = Peer::new(key, name.clone());
+        let peer = CorePeer::new(key, name.clone());
         self.peers.entry(key).or_insert(peer)
     }
 
-    pub(super) fn get(&self, key: PeerKey) -> Option<&Peer> {
+    pub(super) fn get(&self, key: PeerKey) -> Option<&CorePeer> {
         self.peers.get(&key)
     }
 
-    pub(super) fn get_mut(&mut self, key: PeerKey) -> Option<&mut Peer> {
+    pub(super) fn get_mut(&mut self, key: PeerKey) -> Option<&mut CorePeer> {
         self.peers.get_mut(&key)
     }
 
     /// The peer that has this name now.
-    pub(super) fn named(&self, name: &PeerName) -> Option<&Peer> {
+    pub(super) fn named(&self, name: &PeerName) -> Option<&CorePeer> {
         self.peers.get(self.names.get(name)?)
     }
 
     /// The peer that has this name now.
-    pub(super) fn named_mut(&mut self, name: &PeerName) -> Option<&mut Peer> {
+    pub(super) fn named_mut(&mut self, name: &PeerName) -> Option<&mut CorePeer> {
         self.peers.get_mut(self.names.get(name)?)
     }
 
     /// The peer with this handle in the table.
-    pub(super) fn with_id(&self, id: PeerId) -> Option<&Peer> {
+    pub(super) fn with_id(&self, id: PeerId) -> Option<&CorePeer> {
         self.peers.values().find(|peer| peer.id == Some(id))
     }
 
     /// The peer with this handle in the table.
-    pub(super) fn with_id_mut(&mut self, id: PeerId) -> Option<&mut Peer> {
+    pub(super) fn with_id_mut(&mut self, id: PeerId) -> Option<&mut CorePeer> {
         self.peers.values_mut().find(|peer| peer.id == Some(id))
     }
 
@@ -80,13 +80,13 @@ impl Roster {
     }
 
     /// All peers, ordered by name.
-    pub(super) fn by_name(&self) -> impl Iterator<Item = &Peer> {
+    pub(super) fn by_name(&self) -> impl Iterator<Item = &CorePeer> {
         let keys = self.names.values();
         keys.filter_map(|key| self.peers.get(key))
     }
 
     /// All peers, in the order in which they came.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Peer> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut CorePeer> {
         self.peers.values_mut()
     }
 }
