@@ -4,7 +4,7 @@
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use super::parted::Parted;
+use super::parted::SegmentedTable;
 use crate::attrs::PathAttrs;
 
 /// Sets below this number are not worth a sweep.
@@ -23,7 +23,7 @@ struct Entry {
 /// collide.
 #[derive(Debug, Default)]
 pub(super) struct Interner {
-    sets: Parted<Entry>,
+    sets: SegmentedTable<Entry>,
     hasher: foldhash::quality::RandomState,
     /// Sweep when the table has grown to this size.
     sweep_at: usize,

@@ -26,13 +26,13 @@ pub(super) const STRIDE: usize = 1 << 24;
 
 /// Entries by hash.
 #[derive(Debug)]
-pub(super) struct Parted<T> {
+pub(super) struct SegmentedTable<T> {
     /// None, one, or [`PARTS`].
     parts: Vec<HashTable<T>>,
     len: usize,
 }
 
-impl<T> Default for Parted<T> {
+impl<T> Default for SegmentedTable<T> {
     fn default() -> Self {
         Self {
             parts: Vec::new(),
@@ -41,7 +41,7 @@ impl<T> Default for Parted<T> {
     }
 }
 
-impl<T> Parted<T> {
+impl<T> SegmentedTable<T> {
     /// Number of entries.
     pub(super) const fn len(&self) -> usize {
         self.len
@@ -96,7 +96,7 @@ impl<T> Parted<T> {
         Some(found.remove().0)
     }
 
-    /// Where a walk in pieces ends, which [`Parted::walk`] does step by step from 0 on.
+    /// Where a walk in pieces ends, which [`SegmentedTable::walk`] does step by step from 0 on.
     pub(super) const fn end(&self) -> usize {
         self.parts.len() * STRIDE
     }
@@ -150,15 +150,15 @@ const VALUES: usize = 4096;
 
 /// A list that grows in parts.
 #[derive(Debug)]
-pub(super) struct List<T>(Vec<Vec<T>>);
+pub(super) struct SegmentedList<T>(Vec<Vec<T>>);
 
-impl<T> Default for List<T> {
+impl<T> Default for SegmentedList<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<T> List<T> {
+impl<T> SegmentedList<T> {
     /// Number of values.
     pub(super) fn len(&self) -> usize {
         let before = self.0.len().saturating_sub(1) * VALUES;
@@ -188,7 +188,7 @@ impl<T> List<T> {
     }
 }
 
-impl<T> Index<usize> for List<T> {
+impl<T> Index<usize> for SegmentedList<T> {
     type Output = T;
 
     fn index(&self, at: usize) -> &T {
@@ -196,7 +196,7 @@ impl<T> Index<usize> for List<T> {
     }
 }
 
-impl<T> IndexMut<usize> for List<T> {
+impl<T> IndexMut<usize> for SegmentedList<T> {
     fn index_mut(&mut self, at: usize) -> &mut T {
         &mut self.0[at / VALUES][at % VALUES]
     }
@@ -213,7 +213,7 @@ mod tests {
     /// One insertion copies a bounded number of entries, whatever their total.
     #[test]
     fn no_part_becomes_long_and_every_entry_is_found() {
-        let mut table = Parted::default();
+        let mut table = SegmentedTable::default();
         for n in 0..300_000u32 {
             table.insert(hash(&n), n, hash);
             let part = &table.parts[table.part(hash(&n))];
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_list_in_parts_is_a_list() {
-        let mut list = List::default();
+        let mut list = SegmentedList::default();
         for n in 0..10_000 {
             assert_eq!(list.len(), n);
             list.push(n);

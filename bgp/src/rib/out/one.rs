@@ -8,7 +8,7 @@
 use std::num::NonZeroU32;
 
 use super::advertised::{Advertised, Before, Member, VisibleCount};
-use crate::rib::parted::{List, Parted};
+use crate::rib::parted::{SegmentedList, SegmentedTable};
 
 /// A pair in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,11 +32,11 @@ pub(super) struct AdvertisedRoutes {
     /// By the destination's handle.
     routes: Vec<Option<Handle>>,
     /// By the pair's handle; `None`: the slot is free.
-    pairs: List<Option<Advertised>>,
+    pairs: SegmentedList<Option<Advertised>>,
     /// How many routes have the pair; beside them, so that a pair takes 20 octets.
     uses: Vec<u32>,
     free: Vec<Handle>,
-    known: Parted<Handle>,
+    known: SegmentedTable<Handle>,
     hasher: foldhash::fast::RandomState,
     /// The pair that was put last: routes with the same one come in runs.
     last: Option<Handle>,
@@ -99,10 +99,10 @@ impl AdvertisedRoutes {
     /// Gives all memory back.
     fn forget(&mut self) {
         self.routes = Vec::new();
-        self.pairs = List::default();
+        self.pairs = SegmentedList::default();
         self.uses = Vec::new();
         self.free = Vec::new();
-        self.known = Parted::default();
+        self.known = SegmentedTable::default();
         self.last = None;
     }
 
@@ -117,7 +117,7 @@ impl AdvertisedRoutes {
 
     /// The handle of a pair for one more route.
     fn take(&mut self, sent: &Advertised) -> Handle {
-        let is = |pairs: &List<Option<Advertised>>, handle: Handle| {
+        let is = |pairs: &SegmentedList<Option<Advertised>>, handle: Handle| {
             let known = pairs[handle.index()].as_ref();
             known.is_some_and(|known| known.is(sent))
         };
