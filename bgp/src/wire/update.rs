@@ -26,9 +26,9 @@ use crate::attrs::PathAttrs;
 /// §4.3), so a receiver applies `withdrawn` first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Update {
-    /// Prefixes that are no longer reachable through the sender.
+    /// UpdatePrefixes that are no longer reachable through the sender.
     pub withdrawn: Vec<Prefix>,
-    /// Prefixes that are reachable with `attrs`.
+    /// UpdatePrefixes that are reachable with `attrs`.
     pub announced: Vec<Prefix>,
     /// The path identifiers of `withdrawn`, in its order (RFC 7911); empty when none has one.
     pub withdrawn_ids: Vec<u32>,
@@ -75,22 +75,22 @@ impl Decoded {
     }
 }
 
-/// Prefixes by the place they came from.
+/// UpdatePrefixes by the place they came from.
 #[derive(Default)]
-struct Prefixes {
-    withdrawn: List,
-    classic: List,
-    reach: List,
+struct UpdatePrefixes {
+    withdrawn: NlriList,
+    classic: NlriList,
+    reach: NlriList,
 }
 
-/// Prefixes and, unless none has one, their path identifiers.
+/// UpdatePrefixes and, unless none has one, their path identifiers.
 #[derive(Default)]
-struct List {
+struct NlriList {
     prefixes: Vec<Prefix>,
     ids: Vec<u32>,
 }
 
-impl List {
+impl NlriList {
     fn is_empty(&self) -> bool {
         self.prefixes.is_empty()
     }
@@ -136,7 +136,7 @@ pub(super) fn decode(body: &[u8], format: &Format) -> Result<Decoded, UpdateErro
         });
     }
     let mut parsed = attr::decode(list, format)?;
-    let mut prefixes = Prefixes::default();
+    let mut prefixes = UpdatePrefixes::default();
     classic(withdrawn, format, &mut prefixes.withdrawn)?;
     classic(announced, format, &mut prefixes.classic)?;
     if let Some(family) = end_of_rib(&parsed, withdrawn, announced) {
@@ -152,11 +152,11 @@ pub(super) fn decode(body: &[u8], format: &Format) -> Result<Decoded, UpdateErro
 }
 
 /// Classic prefixes. RFC 7606 §5.3: if they cannot be read, nothing but a reset is safe.
-fn classic(input: &[u8], format: &Format, out: &mut List) -> Result<(), UpdateError> {
+fn classic(input: &[u8], format: &Format, out: &mut NlriList) -> Result<(), UpdateError> {
     out.read(input, Family::Ipv4, format)
         .map_err(|fault| UpdateError::reset(None, fault, UpdateSubcode::InvalidNetwork))?;
     if !format.families.contains(Family::Ipv4) {
-        *out = List::default();
+        *out = NlriList::default();
     }
     Ok(())
 }
@@ -176,7 +176,7 @@ fn end_of_rib(parsed: &Parsed<'_>, withdrawn: &[u8], announced: &[u8]) -> Option
 fn multiprotocol(
     parsed: &mut Parsed<'_>,
     format: &Format,
-    prefixes: &mut Prefixes,
+    prefixes: &mut UpdatePrefixes,
 ) -> Result<Option<PathAttrsNextHop>, UpdateError> {
     let negotiated = |family: &Family| format.families.contains(*family);
     if let Some(unreach) = parsed.unreach
@@ -207,7 +207,7 @@ fn multiprotocol(
 type PathAttrsNextHop = (IpAddr, Option<std::net::Ipv6Addr>);
 
 /// The checks that need the whole message (RFC 7606 §3 d, §5.2).
-fn check(parsed: &mut Parsed<'_>, prefixes: &Prefixes) -> Result<(), UpdateError> {
+fn check(parsed: &mut Parsed<'_>, prefixes: &UpdatePrefixes) -> Result<(), UpdateError> {
     let announces = !prefixes.classic.is_empty() || !prefixes.reach.is_empty();
     if announces {
         for code in [attr::ORIGIN, attr::AS_PATH] {
@@ -248,13 +248,13 @@ fn check(parsed: &mut Parsed<'_>, prefixes: &Prefixes) -> Result<(), UpdateError
 
 fn assemble(
     parsed: Parsed<'_>,
-    prefixes: Prefixes,
+    prefixes: UpdatePrefixes,
     mp_next_hop: Option<PathAttrsNextHop>,
 ) -> Decoded {
     let Parsed {
         mut attrs, faults, ..
     } = parsed;
-    let Prefixes {
+    let UpdatePrefixes {
         mut withdrawn,
         classic,
         reach,
@@ -352,7 +352,7 @@ const LONGEST_PREFIX: usize = 21;
 const AFI_SAFI: usize = 3;
 
 /// Appends UPDATEs that announce `prefixes` of `family` with `attrs`, as few as the maximum message
-/// size allows. Prefixes of the other family are skipped.
+/// size allows. UpdatePrefixes of the other family are skipped.
 ///
 /// # Errors
 /// [`EncodeError`]; `out` is then unchanged.
@@ -445,7 +445,7 @@ pub(crate) fn encode_table_attributes(attrs: &PathAttrs, out: &mut BytesMut) {
     }
 }
 
-/// Appends UPDATEs that withdraw `prefixes` of `family`, as few as possible. Prefixes of the other
+/// Appends UPDATEs that withdraw `prefixes` of `family`, as few as possible. UpdatePrefixes of the other
 /// family are skipped.
 pub fn encode_withdraw<N: Nlri>(
     family: Family,
@@ -527,7 +527,7 @@ fn put_prefixes<N: Nlri>(chunk: &[N], family: Family, out: &mut BytesMut) {
     }
 }
 
-/// Prefixes with their path identifiers, 0 for those that have none.
+/// UpdatePrefixes with their path identifiers, 0 for those that have none.
 fn with_ids(prefixes: &[Prefix], ids: &[u32]) -> Vec<(Prefix, u32)> {
     let ids = ids.iter().copied().chain(std::iter::repeat(0));
     prefixes.iter().copied().zip(ids).collect()
