@@ -18,7 +18,7 @@ use crate::types::PeerName;
 
 /// Places of the table that one question looks at: less than a millisecond of work.
 const SLOTS: usize = 8192;
-/// Prefixes whose routes one question asks for.
+/// CompactPrefixes whose routes one question asks for.
 const PREFIXES: usize = 512;
 /// Routes in one answer, beyond those of its last prefix.
 const ROUTES: usize = 2048;
@@ -87,14 +87,14 @@ impl Slice {
     }
 }
 
-/// Prefixes in order, IPv4 ones in eight octets each.
+/// CompactPrefixes in order, IPv4 ones in eight octets each.
 #[derive(Debug, Default)]
-struct Prefixes {
+struct CompactPrefixes {
     v4: Vec<u64>,
     v6: Vec<Prefix>,
 }
 
-impl Prefixes {
+impl CompactPrefixes {
     fn extend(&mut self, prefixes: Vec<Prefix>) {
         for prefix in prefixes {
             match prefix.address() {
@@ -136,7 +136,7 @@ impl Prefixes {
 pub struct RouteReader {
     speaker: SpeakerHandle,
     query: Arc<RouteQuery>,
-    prefixes: Prefixes,
+    prefixes: CompactPrefixes,
     at: usize,
 }
 
@@ -242,8 +242,8 @@ pub(super) async fn count_advertised(
 async fn collect(
     speaker: &SpeakerHandle,
     query: &Arc<RouteQuery>,
-) -> Result<Option<Prefixes>, SpeakerEnded> {
-    let mut prefixes = Prefixes::default();
+) -> Result<Option<CompactPrefixes>, SpeakerEnded> {
+    let mut prefixes = CompactPrefixes::default();
     if let (Some(prefix), false) = (query.prefix, query.longer) {
         // One lookup, once it is known that the peer is there.
         let none = |answer| Command::Slice(Slice::Scan(query.clone(), 0..0, answer));
@@ -292,7 +292,7 @@ pub struct MrtReader {
     time: u32,
     index: Option<Bytes>,
     peers: Arc<MrtPeers>,
-    prefixes: Prefixes,
+    prefixes: CompactPrefixes,
     at: usize,
     sequence: u32,
 }
@@ -361,7 +361,7 @@ mod tests {
             "9.0.0.0/32",
         ];
         let mut expected: Vec<Prefix> = texts.iter().map(|text| text.parse().unwrap()).collect();
-        let mut prefixes = Prefixes::default();
+        let mut prefixes = CompactPrefixes::default();
         prefixes.extend(expected.clone());
         prefixes.sort();
         expected.sort_unstable();
