@@ -23,7 +23,7 @@ use crate::attrs::Origin;
 use crate::rib::decision::{Candidate, Decision};
 
 /// Criteria that come before the next hop's cost in the comparison: lower is better.
-type Rank = (bool, u32, usize, Origin);
+type CriteriaBeforeCost = (bool, u32, usize, Origin);
 
 /// A path to a destination.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Branch {
         self.beaten
     }
 
-    const fn rank(&self) -> Rank {
+    const fn rank(&self) -> CriteriaBeforeCost {
         let Candidate {
             long_lived_stale,
             local_pref,
