@@ -105,11 +105,11 @@ pub use rib::{
 #[cfg(feature = "speaker")]
 pub use speaker::{
     BfdHandle, BfdStatus, BfdTarget, CannotAnnounce, Capabilities, Convergence, Counters, Endpoint,
-    ErrorCounts, ErrorKind, FamilyDetail, FibFeed, KeyedFeed, MessageCounts, Messages, MrtReader,
-    NegotiatedTime, OutBatch, OutChunk, OutFeed, PastError, PeerCommand, PeerCommandError,
-    PeerDetail, PeerKey, PeerStatus, RouteReader, SessionStart, SharedUpdate, Shutdown, Speaker,
-    SpeakerEnded, SpeakerHandle, SpeakerOptions, SpeakerStatus, StationStatus, ToCore, ToSession,
-    TurnTimes, Way, missing_next_hops, run_session,
+    ErrorCounts, ErrorKind, FamilyDetail, FibFeed, KeyedFeed, MessageCounts, MessageDirection,
+    Messages, MrtReader, NegotiatedTime, OutBatch, OutChunk, OutFeed, PastError, PeerCommand,
+    PeerCommandError, PeerDetail, PeerKey, PeerStatus, RouteReader, SessionStart, SharedUpdate,
+    Shutdown, Speaker, SpeakerEnded, SpeakerHandle, SpeakerOptions, SpeakerStatus, StationStatus,
+    ToCore, ToSession, TurnTimes, missing_next_hops, run_session,
 };
 pub use types::{
     Administrator, AnyCommunity, Asn, ClusterId, Community, CommunityError, ExtCommunity,

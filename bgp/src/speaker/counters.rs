@@ -157,7 +157,7 @@ impl ErrorKind {
 /// Which way something went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Way {
+pub enum MessageDirection {
     /// From us to the peer.
     Sent,
     /// From the peer to us.
@@ -245,10 +245,10 @@ impl Counters {
 
     /// Counts a NOTIFICATION. True when it says something about the peer; that one of two
     /// connections lost is normal.
-    pub(super) fn notification(&self, way: Way, notification: &Notification) -> bool {
+    pub(super) fn notification(&self, way: MessageDirection, notification: &Notification) -> bool {
         self.error(match way {
-            Way::Sent => ErrorKind::sent(notification.code),
-            Way::Received => ErrorKind::received(notification.code),
+            MessageDirection::Sent => ErrorKind::sent(notification.code),
+            MessageDirection::Received => ErrorKind::received(notification.code),
         });
         let collision = notification.code == Code::Cease(CeaseSubcode::CollisionResolution);
         if collision {
@@ -339,9 +339,9 @@ mod tests {
         counters.sent(&[]);
         let sent = counters.messages_sent();
         assert_eq!((sent.keepalive, sent.notification, sent.total()), (2, 1, 3));
-        assert!(counters.notification(Way::Sent, &cease));
+        assert!(counters.notification(MessageDirection::Sent, &cease));
         let collision = Notification::cease(CeaseSubcode::CollisionResolution);
-        assert!(!counters.notification(Way::Received, &collision));
+        assert!(!counters.notification(MessageDirection::Received, &collision));
         let errors = counters.errors();
         assert_eq!(errors[&ErrorKind::NotificationSentCease], 1);
         assert_eq!(errors[&ErrorKind::Collision], 1);

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
 use super::admission::Ticket;
-use super::counters::{Counters, Way};
+use super::counters::{Counters, MessageDirection};
 use super::feed::OutFeed;
 use crate::bmp::{MonitoredSession, PeerDown};
 use crate::config::{Listen, Password, PeerConfig};
@@ -153,7 +153,7 @@ pub enum ToCore {
         /// Which peer.
         peer: PeerKey,
         /// Which way.
-        way: Way,
+        way: MessageDirection,
         /// Its code, subcode and text, for people.
         text: String,
     },

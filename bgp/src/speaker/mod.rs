@@ -27,7 +27,7 @@ mod status;
 
 pub use addresses::missing_next_hops;
 pub use bfd::{BfdHandle, BfdStatus, BfdTarget};
-pub use counters::{Counters, ErrorCounts, ErrorKind, MessageCounts, Way};
+pub use counters::{Counters, ErrorCounts, ErrorKind, MessageCounts, MessageDirection};
 pub use detail::{Capabilities, Endpoint, FamilyDetail, Messages, NegotiatedTime, PeerDetail};
 pub use feed::{KeyedFeed, OutBatch, OutChunk, OutFeed};
 pub use message::{PeerKey, SessionStart, Shutdown, ToCore, ToSession};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::bmp::{MonitoredSession, Opens};
-use crate::speaker::counters::{Counters, Way};
+use crate::speaker::counters::{Counters, MessageDirection};
 use crate::speaker::status::PastError;
 
 /// Seconds of Unix time.
@@ -79,10 +79,10 @@ impl History {
     }
 
     /// A NOTIFICATION has passed.
-    pub(super) fn notified(&mut self, way: Way, text: String) {
+    pub(super) fn notified(&mut self, way: MessageDirection, text: String) {
         match way {
-            Way::Sent => self.sent = Some(error(text)),
-            Way::Received => self.received = Some(error(text)),
+            MessageDirection::Sent => self.sent = Some(error(text)),
+            MessageDirection::Received => self.received = Some(error(text)),
         }
     }
 

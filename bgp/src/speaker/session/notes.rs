@@ -22,11 +22,11 @@ impl SessionTask {
         if kind == Some(MessageType::Notification.octet())
             && let Ok(Message::Notification(sent)) = wire::decode(octets, &Format::default())
         {
-            self.note_notification(Way::Sent, &sent);
+            self.note_notification(MessageDirection::Sent, &sent);
         }
     }
 
-    fn note_notification(&mut self, way: Way, notification: &Notification) {
+    fn note_notification(&mut self, way: MessageDirection, notification: &Notification) {
         if self.counters.notification(way, notification) {
             let peer = self.key;
             let text = notification.to_string();
@@ -39,7 +39,7 @@ impl SessionTask {
         let Ok(message) = message else { return };
         self.counters.received(message.kind());
         if let Message::Notification(notification) = message {
-            self.note_notification(Way::Received, notification);
+            self.note_notification(MessageDirection::Received, notification);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Orders about one peer, and what is remembered of it.
 
 use super::*;
-use crate::speaker::counters::{ErrorKind, Way};
+use crate::speaker::counters::{ErrorKind, MessageDirection};
 use crate::speaker::{PeerCommand, PeerCommandError};
 
 impl Stage {
@@ -162,7 +162,7 @@ async fn an_error_that_is_over_is_shown_as_past() {
     let (stage, sessions) = Stage::established(config(&[2])).await;
     let session = &sessions[0];
     let (peer, text) = (session.start.key, "Cease / Administrative Reset".to_owned());
-    let way = Way::Received;
+    let way = MessageDirection::Received;
     session.say(ToCore::Notified { peer, way, text }).await;
     session.down(false).await;
     let down = stage.peer(2, |peer| peer.reason.is_some()).await;
