@@ -14,7 +14,7 @@ const MAX_SWEEP: usize = 16 * 1024;
 
 /// A set with its hash beside it: growing the table, and passing over other sets, touch no set.
 #[derive(Debug)]
-struct Entry {
+struct InternedSet {
     hash: u64,
     set: Arc<PathAttrs>,
 }
@@ -23,7 +23,7 @@ struct Entry {
 /// collide.
 #[derive(Debug, Default)]
 pub(super) struct Interner {
-    sets: SegmentedTable<Entry>,
+    sets: SegmentedTable<InternedSet>,
     hasher: foldhash::quality::RandomState,
     /// Sweep when the table has grown to this size.
     sweep_at: usize,
@@ -35,7 +35,7 @@ impl Interner {
     /// The shared copy of `attrs`.
     pub(super) fn intern(&mut self, attrs: PathAttrs) -> Arc<PathAttrs> {
         let hash = self.hasher.hash_one(&attrs);
-        let same = |known: &Entry| known.hash == hash && *known.set == attrs;
+        let same = |known: &InternedSet| known.hash == hash && *known.set == attrs;
         if let Some(known) = self.sets.find(hash, same) {
             return known.set.clone();
         }
@@ -48,7 +48,7 @@ impl Interner {
             }
         }
         let set = Arc::new(attrs);
-        let entry = Entry {
+        let entry = InternedSet {
             hash,
             set: set.clone(),
         };
@@ -80,7 +80,7 @@ impl Interner {
     /// how much more work it was than a look. A table that grows meanwhile may hide some from this
     /// sweep.
     pub(super) fn sweep_at(&mut self, at: usize) -> (usize, usize) {
-        let gone = |entry: &Entry| Arc::strong_count(&entry.set) == 1;
+        let gone = |entry: &InternedSet| Arc::strong_count(&entry.set) == 1;
         self.sets.walk(at, MIN_SWEEP * 4, gone, |entry| entry.hash)
     }
 

@@ -151,7 +151,7 @@ impl Resolution {
 
 /// A next hop of some path.
 #[derive(Debug)]
-struct Entry {
+struct NextHopEntry {
     /// By the underlay alone, and the length of its range.
     own: Option<ResolvedNextHop>,
     own_len: Option<u8>,
@@ -231,7 +231,7 @@ pub(super) struct NextHopTable {
     underlay: Underlay,
     /// The lengths of the underlay's ranges by family, the longest first.
     lens: [Vec<u8>; 2],
-    entries: HashMap<IpAddr, Entry>,
+    entries: HashMap<IpAddr, NextHopEntry>,
     /// The same in order: which of them lie in a prefix?
     order: BTreeSet<IpAddr>,
     /// First octets of next hops, a bit for each, by family.
@@ -364,7 +364,7 @@ impl NextHopTable {
         }
         let (own, own_len) = self.look_up(next_hop);
         let now = Resolution::of(next_hop, own.clone());
-        let entry = Entry {
+        let entry = NextHopEntry {
             own,
             own_len,
             covering: Vec::new(),
@@ -403,7 +403,7 @@ impl NextHopTable {
 
     /// Drops the entries that a walk through all routes has not met and that were there before it.
     pub(super) fn sweep(&mut self, change: &NextHopChange) {
-        let unused = |next_hop: &IpAddr, entry: &Entry| {
+        let unused = |next_hop: &IpAddr, entry: &NextHopEntry| {
             entry.born <= change.began && !change.seen.contains(next_hop)
         };
         let order = &mut self.order;
