@@ -24,14 +24,14 @@ const UNUSABLE: u8 = 0x08 | 0x20 | 0x40;
 
 /// One address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
+struct InterfaceAddress {
     address: IpAddr,
     len: u8,
     flags: u8,
     interface: String,
 }
 
-impl Entry {
+impl InterfaceAddress {
     /// `fd000000000000000000000000000001 02 40 00 80 eth0`: address, index, length, scope, flags,
     /// all in hexadecimal, and a name.
     fn of_line(line: &str) -> Option<Self> {
@@ -59,19 +59,19 @@ impl Entry {
 
 /// The addresses of this host.
 #[derive(Debug, Default)]
-pub(super) struct Addresses(Vec<Entry>);
+pub(super) struct Addresses(Vec<InterfaceAddress>);
 
 impl Addresses {
     /// Asks the kernel.
     pub(super) fn read() -> Self {
         let v6 = std::fs::read_to_string(LIST).unwrap_or_default();
-        let v6 = v6.lines().filter_map(Entry::of_line);
+        let v6 = v6.lines().filter_map(InterfaceAddress::of_line);
         let v4 = getifaddrs().into_iter().flatten().filter_map(|found| {
             let address = found.address?.as_sockaddr_in()?.ip();
             let mask = found.netmask?.as_sockaddr_in()?.ip();
             // An address with a label calls itself `eth0:1`.
             let name = found.interface_name.split(':').next().unwrap_or_default();
-            Some(Entry {
+            Some(InterfaceAddress {
                 address: address.into(),
                 len: u8::try_from(mask.to_bits().leading_ones()).unwrap_or(32),
                 flags: 0,
@@ -81,7 +81,7 @@ impl Addresses {
         Self(v4.chain(v6).collect())
     }
 
-    fn on<'a>(&'a self, interface: &'a str) -> impl Iterator<Item = &'a Entry> {
+    fn on<'a>(&'a self, interface: &'a str) -> impl Iterator<Item = &'a InterfaceAddress> {
         self.0.iter().filter(move |e| e.interface == interface)
     }
 
@@ -92,7 +92,7 @@ impl Addresses {
         let interface = &self.0.iter().find(|e| e.address == local)?.interface;
         let other = self.on(interface);
         let other = other.filter(|e| Family::of(e.address) != Family::of(local) && e.is_next_hop());
-        let rank = |e: &&Entry| match e.address {
+        let rank = |e: &&InterfaceAddress| match e.address {
             IpAddr::V4(_) => (0, 0),
             IpAddr::V6(v6) => (e.flags & TEMPORARY, v6.to_bits()),
         };
@@ -101,8 +101,9 @@ impl Addresses {
 
     /// The link-local address of the interface that has `local` in a subnet with `remote`.
     fn link_local(&self, local: IpAddr, remote: IpAddr) -> Option<Ipv6Addr> {
-        let shared =
-            |e: &&Entry| e.address == local && Prefix::truncated(local, e.len).contains(remote);
+        let shared = |e: &&InterfaceAddress| {
+            e.address == local && Prefix::truncated(local, e.len).contains(remote)
+        };
         let interface = &self.0.iter().find(shared)?.interface;
         self.on(interface).find_map(|e| match e.address {
             IpAddr::V6(v6) if v6.is_unicast_link_local() => Some(v6),
@@ -223,13 +224,15 @@ fe80000000000000beef0000fe000005 05 40 20 80     eth2
             ("169.254.1.1", 16, "dummy.long-name"),
             ("127.0.0.1", 8, "lo"),
         ];
-        let v4 = v4.map(|(address, len, interface)| Entry {
+        let v4 = v4.map(|(address, len, interface)| InterfaceAddress {
             address: address.parse().unwrap(),
             len,
             flags: 0,
             interface: interface.to_owned(),
         });
-        let v6 = LIST.lines().map(|line| Entry::of_line(line).unwrap());
+        let v6 = LIST
+            .lines()
+            .map(|line| InterfaceAddress::of_line(line).unwrap());
         Addresses(v4.into_iter().chain(v6).collect())
     }
 
