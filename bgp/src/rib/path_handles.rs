@@ -15,7 +15,7 @@ const PATH: u32 = 1 << 31;
 
 /// One handle of a path.
 #[derive(Clone, Copy, Debug)]
-struct Handle {
+struct PathHandle {
     owner: PeerId,
     path_id: u32,
     /// Paths in the table with this handle.
@@ -25,7 +25,7 @@ struct Handle {
 /// The handles of paths that came with an identifier.
 #[derive(Debug, Default)]
 pub(super) struct PathHandles {
-    handles: Vec<Handle>,
+    handles: Vec<PathHandle>,
     known: HashMap<(PeerId, u32), PeerId>,
     free: Vec<PeerId>,
 }
@@ -60,7 +60,7 @@ impl PathHandles {
         if let Some(known) = self.find(owner, path_id) {
             return known;
         }
-        let new = Handle {
+        let new = PathHandle {
             owner,
             path_id,
             uses: 0,

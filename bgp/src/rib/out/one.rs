@@ -12,9 +12,9 @@ use crate::rib::parted::{SegmentedList, SegmentedTable};
 
 /// A pair in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Handle(NonZeroU32);
+struct AdvertisementHandle(NonZeroU32);
 
-impl Handle {
+impl AdvertisementHandle {
     fn new(index: usize) -> Self {
         let index = u32::try_from(index).expect("fewer than 2^32 attribute sets fit into memory");
         // One more, so that a destination without has a value in four octets.
@@ -30,16 +30,16 @@ impl Handle {
 #[derive(Debug, Default)]
 pub(super) struct AdvertisedRoutes {
     /// By the destination's handle.
-    routes: Vec<Option<Handle>>,
+    routes: Vec<Option<AdvertisementHandle>>,
     /// By the pair's handle; `None`: the slot is free.
     pairs: SegmentedList<Option<Advertised>>,
     /// How many routes have the pair; beside them, so that a pair takes 20 octets.
     uses: Vec<u32>,
-    free: Vec<Handle>,
-    known: SegmentedTable<Handle>,
+    free: Vec<AdvertisementHandle>,
+    known: SegmentedTable<AdvertisementHandle>,
     hasher: foldhash::fast::RandomState,
     /// The pair that was put last: routes with the same one come in runs.
-    last: Option<Handle>,
+    last: Option<AdvertisementHandle>,
 }
 
 impl AdvertisedRoutes {
@@ -109,15 +109,15 @@ impl AdvertisedRoutes {
     /// Octets that it has room for.
     #[cfg(test)]
     fn room(&self) -> usize {
-        self.routes.capacity() * size_of::<Option<Handle>>()
+        self.routes.capacity() * size_of::<Option<AdvertisementHandle>>()
             + self.pairs.room()
             + (self.uses.capacity() + self.free.capacity()) * size_of::<u32>()
             + self.known.room()
     }
 
     /// The handle of a pair for one more route.
-    fn take(&mut self, sent: &Advertised) -> Handle {
-        let is = |pairs: &SegmentedList<Option<Advertised>>, handle: Handle| {
+    fn take(&mut self, sent: &Advertised) -> AdvertisementHandle {
+        let is = |pairs: &SegmentedList<Option<Advertised>>, handle: AdvertisementHandle| {
             let known = pairs[handle.index()].as_ref();
             known.is_some_and(|known| known.is(sent))
         };
@@ -136,11 +136,11 @@ impl AdvertisedRoutes {
         handle
     }
 
-    fn insert(&mut self, hash: u64, sent: Advertised) -> Handle {
+    fn insert(&mut self, hash: u64, sent: Advertised) -> AdvertisementHandle {
         let handle = self.free.pop().unwrap_or_else(|| {
             self.pairs.push(None);
             self.uses.push(0);
-            Handle::new(self.pairs.len() - 1)
+            AdvertisementHandle::new(self.pairs.len() - 1)
         });
         self.pairs[handle.index()] = Some(sent);
         let (pairs, hasher) = (&self.pairs, &self.hasher);
@@ -152,7 +152,7 @@ impl AdvertisedRoutes {
     }
 
     /// A route has the pair no longer.
-    fn give_back(&mut self, handle: Handle) {
+    fn give_back(&mut self, handle: AdvertisementHandle) {
         let index = handle.index();
         self.uses[index] -= 1;
         if self.uses[index] > 0 {
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_destination_takes_four_octets() {
-        assert_eq!(size_of::<Option<Handle>>(), 4);
+        assert_eq!(size_of::<Option<AdvertisementHandle>>(), 4);
         assert_eq!(size_of::<Option<Advertised>>(), 16);
     }
 
