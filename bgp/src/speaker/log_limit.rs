@@ -85,7 +85,7 @@ pub(super) struct Suppressed<K> {
 }
 
 #[derive(Debug)]
-struct Bucket {
+struct TokenBucket {
     tokens: u32,
     /// Up to when tokens have been added.
     filled: Instant,
@@ -94,7 +94,7 @@ struct Bucket {
     since: Instant,
 }
 
-impl Bucket {
+impl TokenBucket {
     const fn new(now: Instant) -> Self {
         Self {
             tokens: BURST,
@@ -120,7 +120,7 @@ impl Bucket {
 
 #[derive(Debug)]
 pub(super) struct LogLimit<K> {
-    buckets: BTreeMap<K, Bucket>,
+    buckets: BTreeMap<K, TokenBucket>,
     prune_at: usize,
 }
 
@@ -140,7 +140,10 @@ impl<K: Ord + Clone> LogLimit<K> {
             self.buckets.retain(|_, bucket| !bucket.is_idle(now));
             self.prune_at = PRUNE_FROM.max(self.buckets.len() * 2);
         }
-        let bucket = self.buckets.entry(key).or_insert_with(|| Bucket::new(now));
+        let bucket = self
+            .buckets
+            .entry(key)
+            .or_insert_with(|| TokenBucket::new(now));
         if bucket.suppressed > 0 {
             // Its summary is still to come.
             bucket.suppressed += 1;
@@ -170,7 +173,7 @@ impl<K: Ord + Clone> LogLimit<K> {
         self.take(now, |_| true)
     }
 
-    fn take(&mut self, now: Instant, is_due: impl Fn(&Bucket) -> bool) -> Vec<Suppressed<K>> {
+    fn take(&mut self, now: Instant, is_due: impl Fn(&TokenBucket) -> bool) -> Vec<Suppressed<K>> {
         let mut summaries = Vec::new();
         for (key, bucket) in &mut self.buckets {
             if bucket.suppressed == 0 || !is_due(bucket) {
