@@ -94,13 +94,13 @@ pub use config::{
 };
 pub use martian::{LocalNetworks, OpenRanges, OpenRangesError};
 pub use rib::{
-    AdvertisedRoute, Advertisement, AttrsInfo, BestPathReason, Bucket, Buckets, Changes, DecidedBy,
+    AdvertisedRoute, Advertisement, AttrsInfo, BestPathReason, Buckets, Changes, DecidedBy,
     Explanation, FibExportFilter, Gateway, GroupRoute, GroupUpdate, ImportRefusal, LearnedRoute,
     LongLivedRestart, Member, MemberUpdate, MonitoredPath, MrtPeers, OriginStatus, Outbound,
-    PathId, PathName, PathStatus, PeerCounts, PeerId, Progress, RemoteRestart, RemovalImpact,
-    ResolvedNextHop, Rib, RibCounts, RibOptions, RouteChange, RouteInfo, RouteQuery, RouteRecord,
-    RouteTable, Screened, SessionInfo, SessionOptions, StartupTimes, Underlay, UnderlayRoute,
-    Withheld, redistribute,
+    PackingBucket, PathId, PathName, PathStatus, PeerCounts, PeerId, Progress, RemoteRestart,
+    RemovalImpact, ResolvedNextHop, Rib, RibCounts, RibOptions, RouteChange, RouteInfo, RouteQuery,
+    RouteRecord, RouteTable, Screened, SessionInfo, SessionOptions, StartupTimes, Underlay,
+    UnderlayRoute, Withheld, redistribute,
 };
 #[cfg(feature = "speaker")]
 pub use speaker::{

@@ -68,7 +68,8 @@ pub use next_hops::ResolvedNextHop;
 #[cfg(feature = "speaker")]
 pub(crate) use out::Packer;
 pub use out::{
-    Bucket, Buckets, GroupRoute, GroupUpdate, Member, MemberUpdate, PathId, RouteChange, Withheld,
+    Buckets, GroupRoute, GroupUpdate, Member, MemberUpdate, PackingBucket, PathId, RouteChange,
+    Withheld,
 };
 pub use peer_id::PeerId;
 pub use removal_impact::RemovalImpact;

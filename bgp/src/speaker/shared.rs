@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use caracal_model::net::{Family, Prefix};
 
 use crate::attrs::PathAttrs;
-use crate::rib::{Bucket, Buckets, GroupUpdate, Member, MemberUpdate, Packer};
+use crate::rib::{Buckets, GroupUpdate, Member, MemberUpdate, Packer, PackingBucket};
 use crate::wire::format::Format;
 use crate::wire::nlri::Nlri;
 use crate::wire::update::{encode_announce, encode_withdraw};
@@ -146,7 +146,7 @@ impl Encoded {
 }
 
 fn put(
-    bucket: &Bucket,
+    bucket: &PackingBucket,
     update: MemberUpdate<'_>,
     format: &Format,
     out: &mut BytesMut,

@@ -24,5 +24,5 @@ pub use self::change::{GroupRoute, GroupUpdate, PathId, RouteChange};
 pub(in crate::rib) use self::group::Group;
 #[cfg(feature = "speaker")]
 pub(crate) use self::packing::Packer;
-pub use self::packing::{Bucket, Buckets, MemberUpdate};
+pub use self::packing::{Buckets, MemberUpdate, PackingBucket};
 pub(in crate::rib) use self::rules::{ExportCache, ExportRoute, GroupKey, PathSource};

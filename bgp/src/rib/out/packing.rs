@@ -29,7 +29,7 @@ pub enum MemberUpdate<'a> {
 
 /// Changes that mean the same to each member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bucket {
+pub struct PackingBucket {
     /// Prefixes that changed.
     pub prefixes: Vec<Prefix>,
     /// The attributes afterwards; `None`: there is no route any more.
@@ -41,7 +41,7 @@ pub struct Bucket {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Buckets {
     /// The buckets; no prefix is in two of them.
-    pub buckets: Vec<Bucket>,
+    pub buckets: Vec<PackingBucket>,
     by_source: HashMap<PeerId, Vec<usize>>,
     by_address: HashMap<IpAddr, Vec<usize>>,
 }
@@ -89,7 +89,7 @@ impl HiddenFrom {
     }
 }
 
-impl Bucket {
+impl PackingBucket {
     /// Update for the members that are no exception.
     #[must_use]
     pub fn common_update(&self) -> MemberUpdate<'_> {
@@ -196,7 +196,7 @@ impl Packer {
 impl Buckets {
     fn open(&mut self, key: Key, route: &GroupRoute) -> usize {
         let at = self.buckets.len();
-        self.buckets.push(Bucket {
+        self.buckets.push(PackingBucket {
             prefixes: Vec::new(),
             attrs: route.after().map(|sent| sent.attrs().clone()),
             key,
