@@ -10,7 +10,7 @@ use crate::types::SessionState;
 
 /// How far a connection has come.
 #[derive(Debug)]
-pub(super) enum Phase {
+pub(super) enum ConnectionPhase {
     /// TCP is not up yet.
     Connecting,
     /// Our OPEN is sent.
@@ -24,7 +24,7 @@ pub(super) enum Phase {
 /// A connection. At most two per peer.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) phase: Phase,
+    pub(super) phase: ConnectionPhase,
     /// When patience with the peer ends: HoldTimer, and in `Connecting` the limit of an attempt.
     pub(super) hold: Option<Instant>,
     /// KeepaliveTimer.
@@ -34,7 +34,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) const fn new(phase: Phase, hold: Option<Instant>) -> Self {
+    pub(super) const fn new(phase: ConnectionPhase, hold: Option<Instant>) -> Self {
         Self {
             phase,
             hold,
@@ -48,19 +48,18 @@ impl Connection {
 
     pub(super) const fn state(&self) -> SessionState {
         match self.phase {
-            Phase::Connecting => SessionState::Connect,
-            Phase::OpenSent(_) => SessionState::OpenSent,
-            Phase::OpenConfirm(..) => SessionState::OpenConfirm,
-            Phase::Established(..) => SessionState::Established,
+            ConnectionPhase::Connecting => SessionState::Connect,
+            ConnectionPhase::OpenSent(_) => SessionState::OpenSent,
+            ConnectionPhase::OpenConfirm(..) => SessionState::OpenConfirm,
+            ConnectionPhase::Established(..) => SessionState::Established,
         }
     }
 
     pub(super) const fn negotiated(&self) -> Option<&Negotiated> {
         match &self.phase {
-            Phase::Connecting | Phase::OpenSent(_) => None,
-            Phase::OpenConfirm(_, negotiated) | Phase::Established(negotiated, _) => {
-                Some(negotiated)
-            }
+            ConnectionPhase::Connecting | ConnectionPhase::OpenSent(_) => None,
+            ConnectionPhase::OpenConfirm(_, negotiated)
+            | ConnectionPhase::Established(negotiated, _) => Some(negotiated),
         }
     }
 
@@ -73,8 +72,10 @@ impl Connection {
     /// Since when the session is established.
     pub(super) const fn established_at(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Established(_, since) => Some(since),
-            Phase::Connecting | Phase::OpenSent(_) | Phase::OpenConfirm(..) => None,
+            ConnectionPhase::Established(_, since) => Some(since),
+            ConnectionPhase::Connecting
+            | ConnectionPhase::OpenSent(_)
+            | ConnectionPhase::OpenConfirm(..) => None,
         }
     }
 

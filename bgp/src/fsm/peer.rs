@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use caracal_model::net::Family;
 
 use super::backoff::Backoff;
-use super::connection::{Connection, Phase};
+use super::connection::{Connection, ConnectionPhase};
 use super::{Conn, ConnectFailure, Down, Ends, Input, Negotiated, Output, Settings};
 use crate::types::SessionState;
 use crate::wire::format::Format;
@@ -267,7 +267,7 @@ impl Peer {
             return;
         }
         self.out = Some(Connection::new(
-            Phase::Connecting,
+            ConnectionPhase::Connecting,
             Some(now + CONNECT_LIMIT),
         ));
         self.outputs.push_back(Output::Connect);
@@ -350,7 +350,7 @@ impl Peer {
             Some(_) => COLLISION_WINDOW,
             None => OPEN_HOLD,
         };
-        let mut connection = Connection::new(Phase::OpenSent(ends), Some(now + patience));
+        let mut connection = Connection::new(ConnectionPhase::OpenSent(ends), Some(now + patience));
         connection.opens.sent = octets;
         *self.slot(conn) = Some(connection);
     }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 
-use super::connection::{Connection, Phase};
+use super::connection::{Connection, ConnectionPhase};
 use super::negotiate::negotiate;
 use super::peer::{COLLISION_WINDOW, Peer};
 use super::{Conn, Down, Output, Up, survivor};
@@ -125,10 +125,10 @@ impl Peer {
         let Some(connection) = self.slot(conn) else {
             return;
         };
-        let Phase::OpenSent(ends) = connection.phase else {
+        let ConnectionPhase::OpenSent(ends) = connection.phase else {
             return;
         };
-        connection.phase = Phase::OpenConfirm(ends, Box::new(negotiated));
+        connection.phase = ConnectionPhase::OpenConfirm(ends, Box::new(negotiated));
         let mut octets = BytesMut::new();
         encode_open(open, &mut octets);
         connection.opens.received = octets.freeze();
@@ -215,14 +215,15 @@ impl Peer {
 
     fn establish(&mut self, now: Instant, conn: Conn) {
         let Some(Connection {
-            phase: phase @ Phase::OpenConfirm(..),
+            phase: phase @ ConnectionPhase::OpenConfirm(..),
             opens,
             ..
         }) = self.slot(conn)
         else {
             return;
         };
-        let Phase::OpenConfirm(ends, negotiated) = std::mem::replace(phase, Phase::Connecting)
+        let ConnectionPhase::OpenConfirm(ends, negotiated) =
+            std::mem::replace(phase, ConnectionPhase::Connecting)
         else {
             return;
         };
@@ -231,7 +232,7 @@ impl Peer {
             ends,
             opens: std::mem::take(opens),
         };
-        *phase = Phase::Established(negotiated, now);
+        *phase = ConnectionPhase::Established(negotiated, now);
         if let Some(connection) = self.slot(conn) {
             connection.alive(now);
         }
