@@ -364,7 +364,7 @@ impl Rib {
         received: &Arc<PathAttrs>,
     ) -> Imported {
         let Some(peer) = self.peers.get(from) else {
-            return Err(ImportRefusal::FilterVerdict);
+            return Err(ImportRefusal::Policy);
         };
         let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
         if let Some(Err(refusal)) = rules.import_any(received) {
@@ -376,7 +376,7 @@ impl Rib {
             return Err(refusal);
         }
         let Some(peer) = self.peers.get(from) else {
-            return Err(ImportRefusal::FilterVerdict);
+            return Err(ImportRefusal::Policy);
         };
         let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
         rules.import(prefix, received, &mut self.interner)

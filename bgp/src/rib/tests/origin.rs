@@ -26,26 +26,26 @@ fn rules(mode: Mode) -> Rules {
 }
 
 /// Block `n` is node `owner`'s, or not any more.
-fn held(n: u8, owner: u8, has: bool) -> Origins {
-    Origins {
+fn held(n: u8, owner: u8, has: bool) -> OriginUpdate {
+    OriginUpdate {
         ownership: vec![(prefix(n), Owner::Named(format!("node{owner}")), has)],
-        ..Origins::default()
+        ..OriginUpdate::default()
     }
 }
 
-fn stale(stale: bool) -> Origins {
-    Origins {
+fn stale(stale: bool) -> OriginUpdate {
+    OriginUpdate {
         stale: Some(stale),
-        ..Origins::default()
+        ..OriginUpdate::default()
     }
 }
 
 impl Net {
     fn checked(peers: impl IntoIterator<Item = (u8, PeerConfig)>, mode: Mode) -> Self {
         let options = RibOptions {
-            origins: Origins {
+            origins: OriginUpdate {
                 rules: Some(rules(mode)),
-                ..Origins::default()
+                ..OriginUpdate::default()
             },
             ..RibOptions::default()
         };
@@ -58,7 +58,7 @@ impl Net {
         net
     }
 
-    fn origins(&mut self, update: Origins) -> usize {
+    fn origins(&mut self, update: OriginUpdate) -> usize {
         let changes = self.rib.set_origins(self.now, update);
         let changed = changes.prefixes.len();
         self.mirror(changes);
@@ -114,10 +114,10 @@ fn what_is_not_known_yet_waits_and_is_used_as_soon_as_it_is() {
     assert_eq!(net.rib.screened().waiting, 0);
     // An address of the block, known with the block.
     let host: Prefix = "10.244.9.7/32".parse().unwrap();
-    let update = OriginUpdate {
+    let update = Update {
         announced: vec![host],
         attrs: Some(attrs(2)),
-        ..OriginUpdate::default()
+        ..Update::default()
     };
     net.apply(2, update);
     assert_eq!(net.fib.get(&host), None);
@@ -207,10 +207,10 @@ fn a_router_of_another_as_announces_nothing_of_the_pool() {
         "10.244.77.0/24",
         "10.0.0.0/8",
     ];
-    let update = OriginUpdate {
+    let update = Update {
         announced: all.iter().map(|p| p.parse().unwrap()).collect(),
         attrs: Some(external(200, &[65002])),
-        ..OriginUpdate::default()
+        ..Update::default()
     };
     net.apply(2, update);
     let used: Vec<Prefix> = net.fib.keys().copied().collect();
@@ -238,9 +238,9 @@ fn a_filter_that_names_the_range_admits_a_peer_and_one_that_accepts_all_does_not
         let peer = config.peers.get_mut(&name(2)).unwrap();
         peer.import.push("in".to_owned());
         let options = RibOptions {
-            origins: Origins {
+            origins: OriginUpdate {
                 rules: Some(rules(Mode::Enforce)),
-                ..Origins::default()
+                ..OriginUpdate::default()
             },
             ..RibOptions::default()
         };
@@ -278,9 +278,9 @@ fn rules_that_change_are_run_over_all_routes() {
     net.origins(held(1, 2, true));
     net.announce(2, &[1], attrs(2));
     net.announce(3, &[1], attrs(3));
-    net.origins(Origins {
+    net.origins(OriginUpdate {
         rules: Some(rules(Mode::Enforce)),
-        ..Origins::default()
+        ..OriginUpdate::default()
     });
     assert_eq!(net.rib.screened().not_owner, 1);
     assert_eq!(net.hops(1), [address(2)]);
@@ -288,9 +288,9 @@ fn rules_that_change_are_run_over_all_routes() {
     // one is not.
     let mut moved = rules(Mode::Enforce);
     moved.owners.get_mut("node2").unwrap().addresses = [address(9)].into();
-    net.origins(Origins {
+    net.origins(OriginUpdate {
         rules: Some(moved),
-        ..Origins::default()
+        ..OriginUpdate::default()
     });
     net.announce(2, &[1], attrs(9));
     assert_eq!(net.hops(1), [address(9)]);

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Peer;
+use super::CorePeer;
 use crate::rib::PeerId;
 use crate::speaker::message::PeerKey;
 use crate::types::PeerName;

@@ -3,7 +3,7 @@
 use tracing::warn;
 
 use super::{SessionTask, now};
-use crate::speaker::counters::Way;
+use crate::speaker::counters::MessageDirection;
 use crate::speaker::log_limit::{LogKind, LogLimit};
 use crate::speaker::message::ToCore;
 use crate::speaker::shared::CannotAnnounce;
