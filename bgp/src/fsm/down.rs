@@ -18,7 +18,7 @@ use crate::wire::notification::{Code, Notification, OpenSubcode};
 pub struct ConnectFailure {
     /// Address and port that we connected to.
     pub remote: SocketAddr,
-    /// MessageType of the operating system's error.
+    /// Kind of the operating system's error.
     pub cause: std::io::ErrorKind,
     /// Error text of the operating system.
     pub text: String,

@@ -16,7 +16,7 @@ use crate::wire::{HEADER_LEN, MessageType};
 
 macro_rules! error_kinds {
     ($($variant:ident $text:literal $doc:literal,)*) => {
-        /// MessageType of a peer's errors. Closed: a counter of errors has one of these as its key.
+        /// Kind of a peer's errors. Closed: a counter of errors has one of these as its key.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "camelCase")]
         pub enum ErrorKind {

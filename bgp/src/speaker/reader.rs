@@ -18,7 +18,7 @@ use crate::types::PeerName;
 
 /// Places of the table that one question looks at: less than a millisecond of work.
 const SLOTS: usize = 8192;
-/// CompactPrefixes whose routes one question asks for.
+/// Prefixes whose routes one question asks for.
 const PREFIXES: usize = 512;
 /// Routes in one answer, beyond those of its last prefix.
 const ROUTES: usize = 2048;
@@ -87,7 +87,7 @@ impl Slice {
     }
 }
 
-/// CompactPrefixes in order, IPv4 ones in eight octets each.
+/// Prefixes in order, IPv4 ones in eight octets each.
 #[derive(Debug, Default)]
 struct CompactPrefixes {
     v4: Vec<u64>,

@@ -65,7 +65,7 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// SessionEvent that the task waits for.
+/// Event that the task waits for.
 enum SessionEvent {
     Timeout,
     Control(Option<ToSession>),

@@ -26,9 +26,9 @@ use crate::attrs::PathAttrs;
 /// §4.3), so a receiver applies `withdrawn` first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Update {
-    /// UpdatePrefixes that are no longer reachable through the sender.
+    /// Prefixes that are no longer reachable through the sender.
     pub withdrawn: Vec<Prefix>,
-    /// UpdatePrefixes that are reachable with `attrs`.
+    /// Prefixes that are reachable with `attrs`.
     pub announced: Vec<Prefix>,
     /// The path identifiers of `withdrawn`, in its order (RFC 7911); empty when none has one.
     pub withdrawn_ids: Vec<u32>,
@@ -75,7 +75,7 @@ impl Decoded {
     }
 }
 
-/// UpdatePrefixes by the place they came from.
+/// Prefixes by the place they came from.
 #[derive(Default)]
 struct UpdatePrefixes {
     withdrawn: NlriList,
@@ -83,7 +83,7 @@ struct UpdatePrefixes {
     reach: NlriList,
 }
 
-/// UpdatePrefixes and, unless none has one, their path identifiers.
+/// Prefixes and, unless none has one, their path identifiers.
 #[derive(Default)]
 struct NlriList {
     prefixes: Vec<Prefix>,
@@ -352,7 +352,7 @@ const LONGEST_PREFIX: usize = 21;
 const AFI_SAFI: usize = 3;
 
 /// Appends UPDATEs that announce `prefixes` of `family` with `attrs`, as few as the maximum message
-/// size allows. UpdatePrefixes of the other family are skipped.
+/// size allows. Prefixes of the other family are skipped.
 ///
 /// # Errors
 /// [`EncodeError`]; `out` is then unchanged.
@@ -445,7 +445,7 @@ pub(crate) fn encode_table_attributes(attrs: &PathAttrs, out: &mut BytesMut) {
     }
 }
 
-/// Appends UPDATEs that withdraw `prefixes` of `family`, as few as possible. UpdatePrefixes of the other
+/// Appends UPDATEs that withdraw `prefixes` of `family`, as few as possible. Prefixes of the other
 /// family are skipped.
 pub fn encode_withdraw<N: Nlri>(
     family: Family,
@@ -527,7 +527,7 @@ fn put_prefixes<N: Nlri>(chunk: &[N], family: Family, out: &mut BytesMut) {
     }
 }
 
-/// UpdatePrefixes with their path identifiers, 0 for those that have none.
+/// Prefixes with their path identifiers, 0 for those that have none.
 fn with_ids(prefixes: &[Prefix], ids: &[u32]) -> Vec<(Prefix, u32)> {
     let ids = ids.iter().copied().chain(std::iter::repeat(0));
     prefixes.iter().copied().zip(ids).collect()

@@ -1,6 +1,6 @@
 //! Content and time of the messages to monitoring stations (RFC 7854 §5).
 //!
-//! A station is sent, in this order: Initiation; Peer MonitoredPeer of every established session; all paths
+//! A station is sent, in this order: Initiation; Peer Up of every established session; all paths
 //! there are, piece by piece as it reads, and End-of-RIB; meanwhile and afterwards what changes.
 //! All of it goes through one queue, so that what is later overrides what is earlier. A change is
 //! encoded once for all stations.
@@ -293,7 +293,7 @@ impl Core {
         self.rib.monitor(self.stations.is_live());
     }
 
-    /// Initiation and Peer MonitoredPeer; the table follows when they are written.
+    /// Initiation and Peer Up; the table follows when they are written.
     fn greet(&mut self, id: u64, local: SocketAddr, queue: Arc<Queue>) {
         let router_id = self.config.router_id;
         let mut states = self.stations.stations.values_mut();
