@@ -11,6 +11,7 @@ mod ways;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use caracal_model::code::ProblemCode;
 use caracal_model::net::IfName;
@@ -20,7 +21,6 @@ use crate::actual::{Actual, ActualObject, ActualRoute};
 use crate::desired::Desired;
 use crate::kernel_objects::{PlannedRoute, RouteKey, RouteKind, Tunnel, TunnelKind};
 use crate::links::{Link, Links};
-use crate::nat::Nat;
 use crate::op::Op;
 use crate::ownership::Owner;
 use crate::problem::problem;
@@ -531,7 +531,7 @@ impl Ops<'_> {
         if let Some(nat) = &self.desired.nat
             && actual.nat.as_ref() != Some(&nat.fingerprint())
         {
-            self.puts.push(Op::PutNat(Box::new(Nat::clone(nat))));
+            self.puts.push(Op::PutNat(Arc::clone(nat)));
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use caracal_model::net::{Cidr, IfName, Prefix};
 use caracal_model::resource::{Mac, format_mac};
@@ -35,8 +36,8 @@ pub enum Op {
     ReplaceRoute(Route),
     /// Write a value below `/proc/sys`.
     WriteSysctl(String, String),
-    /// Replace all our NAT rules in one transaction.
-    PutNat(Box<Nat>),
+    /// Put our NAT rules in the place of those before, in one transaction.
+    PutNat(Arc<Nat>),
     /// Delete a route.
     DeleteRoute(ActualRoute),
     /// Delete a next-hop object that no route leads through.

@@ -20,5 +20,5 @@ pub async fn observe_kernel(desired: &Desired) -> Result<Actual, NetlinkError> {
 
 /// The fingerprint of our NAT rules in the kernel; `None` = none are there. Starts a program.
 pub async fn observe_nat(desired: &Desired) -> Option<String> {
-    NatWriter::default().read(desired.nat.as_deref()).await
+    NatWriter::default().read(desired.nat.as_ref()).await
 }

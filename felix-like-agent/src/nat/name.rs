@@ -29,6 +29,10 @@ impl PlainName {
     pub fn beginning(text: &str) -> Option<Self> {
         Self::new(text).filter(|name| name.0.len() < LONGEST)
     }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 impl fmt::Display for PlainName {

@@ -1,4 +1,8 @@
-//! The rules as an nftables script: one transaction that replaces one table of our own.
+//! The rules as nftables scripts, each one transaction: one replaces the table of our own, another
+//! one changes elements of its sets ([`change`]).
+
+mod elements;
+mod listing;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -8,18 +12,31 @@ use caracal_model::net::Prefix;
 
 use super::name::Interfaces;
 use super::{BFD_PORTS, BgpGuard, FamilyRules, Nat, digest};
+pub(crate) use elements::Written;
+use elements::{Element, Sets};
+use listing::Checksum;
+#[cfg(test)]
+pub(crate) use listing::former_marks;
+pub(crate) use listing::{Blocker, Listing, blockers};
 
 /// Our table, of family `inet`.
 pub(crate) const TABLE: &str = "caracal";
+/// Name, without the fingerprint, of the empty chain that holds it.
+const FINGERPRINT: &str = "fingerprint_";
+/// Name, without the checksum, of the empty chain that holds it. The checksum is that of our table
+/// as nftables listed it after it was written: rules that somebody changed are listed differently.
+const CHECKSUM: &str = "printed_";
+/// Stands in the text for the elements of the set that follows.
+const ELEMENTS: &str = "\t\telements of ";
 
 /// The script that puts the rules in the place of those before, in one transaction.
 #[must_use]
 pub(crate) fn script(nat: &Nat) -> String {
     // `delete` fails on a missing table, hence the first line.
+    let fingerprint = nat.fingerprint();
     format!(
-        "table inet {TABLE}\ndelete table inet {TABLE}\ntable inet {TABLE} {{\n\tchain {} {{\n\t}}\n{}}}\n",
-        marker(&nat.fingerprint()),
-        rules(nat),
+        "table inet {TABLE}\ndelete table inet {TABLE}\ntable inet {TABLE} {{\n\tchain {FINGERPRINT}{fingerprint} {{\n\t}}\n{}}}\n",
+        Table::of(nat),
     )
 }
 
@@ -35,109 +52,56 @@ pub(crate) fn listing() -> String {
     format!("list table inet {TABLE}\n")
 }
 
-/// A chain of somebody else's that drops by policy what is forwarded. Accepting in our own chain
-/// does not help against it: a packet has to pass both.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Blocker {
-    /// `ip`, `ip6` or `inet`.
-    pub family: String,
-    /// Its table.
-    pub table: String,
-    /// Its name.
-    pub chain: String,
+/// The table's content without fingerprint and checksum.
+#[derive(Debug, Default)]
+pub(super) struct Table<'a> {
+    /// All but the elements of sets.
+    text: String,
+    sets: Sets<'a>,
 }
 
-impl Blocker {
-    /// True when it is iptables' own, and so takes rules from iptables.
-    #[must_use]
-    pub(crate) fn is_iptables(&self, family: &str) -> bool {
-        self.family == family && self.table == "filter" && self.chain == "FORWARD"
+impl std::fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for line in self.text.lines() {
+            match line.strip_prefix(ELEMENTS) {
+                None => writeln!(f, "{line}")?,
+                Some(set) => self.sets.write(f, set)?,
+            }
+        }
+        Ok(())
     }
 }
 
-/// The blockers in what `nft -j list chains` prints.
-#[must_use]
-pub(crate) fn blockers(listing: &str) -> Vec<Blocker> {
-    let listing: serde_json::Value = serde_json::from_str(listing).unwrap_or_default();
-    let chains = listing["nftables"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|o| &o["chain"]);
-    let text =
-        |chain: &serde_json::Value, key: &str| chain[key].as_str().unwrap_or_default().to_owned();
-    chains
-        .filter(|c| c["hook"] == "forward" && c["policy"] == "drop")
-        .map(|c| Blocker {
-            family: text(c, "family"),
-            table: text(c, "table"),
-            chain: text(c, "name"),
-        })
-        .filter(|b| b.table != TABLE)
-        .collect()
+impl<'a> Table<'a> {
+    /// Tells tables apart, and is kept by element: when only elements change, it follows from them.
+    pub(super) fn fingerprint(&self) -> String {
+        let structure = digest([self.text.as_str()]);
+        format!("{structure}{:016x}", self.sets.sum())
+    }
+
+    /// The fingerprint that tables had until it was kept by element.
+    pub(super) fn former_fingerprint(&self) -> String {
+        digest([self.to_string().as_str()])
+    }
+
+    /// Declares a set.
+    fn set(&mut self, name: &str, of: &str, elements: Vec<Element<'a>>) {
+        let text = &mut self.text;
+        put_at(text, "\t", format_args!("set {name} {{"));
+        put(text, format_args!("type {of}"));
+        put_at(text, ELEMENTS, format_args!("{name}"));
+        put_at(text, "\t", format_args!("}}"));
+        self.sets.put(name, elements);
+    }
+
+    pub(super) fn of(nat: &'a Nat) -> Self {
+        let mut table = Self::default();
+        fill(&mut table, nat);
+        table
+    }
 }
 
-/// Name, without the digest, of the empty chain that holds the checksum of our table as nftables
-/// listed it after it was written. Rules that somebody changed are listed differently.
-const CHECKSUM: &str = "printed_";
-
-/// The script that adds the checksum chain, given nftables' listing.
-#[must_use]
-pub(crate) fn checksum_chain(listing: &str) -> String {
-    format!("add chain inet {TABLE} {CHECKSUM}{}\n", checksum(listing))
-}
-
-/// True when the table is as it was when it was written.
-#[must_use]
-pub(crate) fn is_untouched(listing: &str) -> bool {
-    let mut checksums = checksums(listing);
-    checksums.next() == Some(checksum(listing).as_str()) && checksums.next().is_none()
-}
-
-fn checksums(listing: &str) -> impl Iterator<Item = &str> {
-    listing.lines().filter_map(|line| {
-        let name = line.trim().strip_prefix("chain ")?.strip_prefix(CHECKSUM)?;
-        name.split_whitespace().next()
-    })
-}
-
-/// Checksum of a listing without checksum chains, braces and empty lines.
-fn checksum(listing: &str) -> String {
-    let start = format!("chain {CHECKSUM}");
-    let lines = listing.lines().map(str::trim);
-    let lines = lines.filter(|line| !line.is_empty() && *line != "}" && !line.starts_with(&start));
-    digest(lines.flat_map(uncounted))
-}
-
-/// The line without what a counter has counted.
-fn uncounted(line: &str) -> impl Iterator<Item = &str> {
-    let mut words = line.split(' ');
-    std::iter::from_fn(move || {
-        let word = words.next()?;
-        match word {
-            "packets" | "bytes" => words.next().map(|_| word),
-            word => Some(word),
-        }
-    })
-}
-
-/// Name of the empty chain that holds the fingerprint.
-fn marker(fingerprint: &str) -> String {
-    format!("fingerprint_{fingerprint}")
-}
-
-/// The fingerprint in a listing of our table.
-#[must_use]
-pub(crate) fn fingerprint(listing: &str) -> Option<&str> {
-    listing.lines().find_map(|line| {
-        let name = line.trim().strip_prefix("chain fingerprint_")?;
-        name.split_whitespace().next()
-    })
-}
-
-/// The table's content without the marker.
-pub(super) fn rules(nat: &Nat) -> String {
-    let mut text = String::new();
+fn fill<'a>(table: &mut Table<'a>, nat: &'a Nat) {
     let mut postrouting = String::new();
     let mut antispoof = String::new();
     let mut input = String::new();
@@ -160,17 +124,18 @@ pub(super) fn rules(nat: &Nat) -> String {
         ("ip", "ipv4_addr", &nat.ipv4),
         ("ip6", "ipv6_addr", &nat.ipv6),
     ] {
-        masquerading(&mut text, &mut postrouting, family, address, rules);
+        masquerading(table, &mut postrouting, family, address, rules);
         tunnels(&mut postrouting, family, rules);
-        sources(&mut text, &mut antispoof, family, address, rules);
+        sources(table, &mut antispoof, family, address, rules);
         if let Some(guard) = &rules.bgp {
             for chain in [&mut input, &mut forward] {
                 bgp_packets(chain, nat, guard, family);
             }
-            bgp_guard(&mut text, family, address, guard);
+            bgp_guard(table, family, address, guard);
         }
-        senders(&mut text, &mut input, family, address, rules);
+        senders(table, &mut input, family, address, rules);
     }
+    let text = &mut table.text;
     text.push_str(
         "\tchain antispoof {\n\t\ttype filter hook prerouting priority -300; policy accept;\n",
     );
@@ -191,11 +156,10 @@ pub(super) fn rules(nat: &Nat) -> String {
     );
     text.push_str(&forward);
     for prefix in &nat.interface_prefixes {
-        put(&mut text, format_args!("iifname \"{prefix}*\" accept"));
-        put(&mut text, format_args!("oifname \"{prefix}*\" accept"));
+        put(text, format_args!("iifname \"{prefix}*\" accept"));
+        put(text, format_args!("oifname \"{prefix}*\" accept"));
     }
     text.push_str("\t}\n");
-    text
 }
 
 fn tunnels(text: &mut String, family: &str, rules: &FamilyRules) {
@@ -210,20 +174,21 @@ fn tunnels(text: &mut String, family: &str, rules: &FamilyRules) {
 }
 
 /// From masqueraded pools to where nothing is exempt.
-fn masquerading(
-    text: &mut String,
+fn masquerading<'a>(
+    table: &mut Table<'a>,
     postrouting: &mut String,
     family: &str,
     address: &str,
-    rules: &FamilyRules,
+    rules: &'a FamilyRules,
 ) {
     if rules.masquerade.is_empty() {
         return;
     }
     let set = format!("{family}_masquerade");
-    let from = matches(text, family, address, "saddr", &set, &rules.masquerade);
+    let from = matches(table, family, address, "saddr", &set, &rules.masquerade);
     let set = format!("{family}_exempt");
-    let exempt = matches(text, family, address, "daddr", &set, &rules.exempt);
+    let exempt = matches(table, family, address, "daddr", &set, &rules.exempt);
+    let text = &mut table.text;
     let chain = format!("{family}_outgoing");
     put_at(text, "\t", format_args!("chain {chain} {{"));
     for packets in exempt {
@@ -266,42 +231,26 @@ fn outgoing(family: &str, rules: &FamilyRules) -> Vec<String> {
 }
 
 /// Sources that a workload may use. Neighbour discovery has sources of its own.
-fn sources(
-    text: &mut String,
+fn sources<'a>(
+    table: &mut Table<'a>,
     antispoof: &mut String,
     family: &str,
     address: &str,
-    rules: &FamilyRules,
+    rules: &'a FamilyRules,
 ) {
     if rules.sources.is_empty() {
         return;
     }
-    let names: Vec<String> = rules
-        .sources
-        .keys()
-        .map(|name| format!("\"{name}\""))
-        .collect();
-    put_at(text, "\t", format_args!("set {family}_workloads {{"));
-    put(text, format_args!("type ifname"));
-    put(text, format_args!("elements = {{ {} }}", names.join(", ")));
-    put_at(text, "\t", format_args!("}}"));
-    let pairs = || {
-        rules
-            .sources
-            .iter()
-            .flat_map(|(name, of)| of.iter().map(move |p| (name, p)))
-    };
-    let (hosts, ranges): (Vec<_>, Vec<_>) = pairs().partition(|(_, prefix)| prefix.is_host());
-    let hosts: Vec<String> = hosts
-        .iter()
-        .map(|(name, prefix)| format!("\"{name}\" . {}", prefix.address()))
-        .collect();
-    put_at(text, "\t", format_args!("set {family}_sources {{"));
-    put(text, format_args!("type ifname . {address}"));
-    if !hosts.is_empty() {
-        put(text, format_args!("elements = {{ {} }}", hosts.join(", ")));
-    }
-    put_at(text, "\t", format_args!("}}"));
+    let names = rules.sources.keys();
+    let names = names.map(|name| Element::Interface(name.as_str()));
+    table.set(&format!("{family}_workloads"), "ifname", names.collect());
+    let pairs = rules.sources.iter();
+    let pairs = pairs.flat_map(|(name, of)| of.iter().map(move |prefix| (name.as_str(), prefix)));
+    let (hosts, ranges): (Vec<_>, Vec<_>) = pairs.partition(|(_, prefix)| prefix.is_host());
+    let hosts = hosts.into_iter();
+    let hosts = hosts.map(|(name, prefix)| Element::Source(name, prefix.address()));
+    let pair = format!("ifname . {address}");
+    table.set(&format!("{family}_sources"), &pair, hosts.collect());
     let neighbours: &[&str] = match family {
         "ip6" => &["::", "fe80::/10"],
         _ => &[],
@@ -313,7 +262,7 @@ fn sources(
     let hosts = format!("iifname . {family} saddr @{family}_sources");
     let chain = format!("{family}_from_workloads");
     let allowed = neighbours.chain([hosts]).chain(ranges);
-    nothing_else(text, &chain, allowed);
+    nothing_else(&mut table.text, &chain, allowed);
     put(
         antispoof,
         format_args!(
@@ -346,15 +295,22 @@ fn bgp_packets(chain: &mut String, nat: &Nat, guard: &BgpGuard, family: &str) {
 }
 
 /// Action on packets to the BGP port.
-fn bgp_guard(text: &mut String, family: &str, address: &str, guard: &BgpGuard) {
+fn bgp_guard<'a>(table: &mut Table<'a>, family: &str, address: &str, guard: &'a BgpGuard) {
     let mut set = |name: &str, field: &str, addresses: &BTreeSet<IpAddr>| {
-        let hosts: Vec<Prefix> = addresses.iter().copied().map(Prefix::host).collect();
-        let name = format!("{family}_{name}");
-        matches(text, family, address, field, &name, &hosts)
+        let hosts = addresses.iter().copied().map(Element::Address).collect();
+        hosts_in(
+            table,
+            family,
+            address,
+            field,
+            &format!("{family}_{name}"),
+            hosts,
+        )
     };
     let peers = set("bgp_peers", "saddr", &guard.peers);
     let nodes = set("bgp_nodes", "daddr", &guard.nodes);
     let routers = set("bgp_routers", "daddr", &guard.routers);
+    let text = &mut table.text;
     put_at(text, "\t", format_args!("chain {family}_bgp_guard {{"));
     for packets in peers {
         put(text, format_args!("{packets} return"));
@@ -381,20 +337,20 @@ fn bgp_guard(text: &mut String, family: &str, address: &str, guard: &BgpGuard) {
 }
 
 /// Tunnel packets to this node come from nodes.
-fn senders(
-    text: &mut String,
+fn senders<'a>(
+    table: &mut Table<'a>,
     input: &mut String,
     family: &str,
     address: &str,
-    rules: &FamilyRules,
+    rules: &'a FamilyRules,
 ) {
     let Some(senders) = rules.senders.as_ref().filter(|s| !s.from.is_empty()) else {
         return;
     };
     let set = format!("{family}_senders");
-    let allowed = matches(text, family, address, "saddr", &set, &senders.from);
+    let allowed = matches(table, family, address, "saddr", &set, &senders.from);
     let chain = format!("{family}_tunnel_senders");
-    nothing_else(text, &chain, allowed);
+    nothing_else(&mut table.text, &chain, allowed);
     let judged = [
         senders.ipip.then(|| "meta l4proto 4".to_owned()),
         senders.vxlan.map(|port| format!("udp dport {port}")),
@@ -429,25 +385,34 @@ fn nothing_else(text: &mut String, chain: &str, allowed: impl IntoIterator<Item 
 /// committed, a lookup in one misses what is there before and after (Linux 6.18: a packet in four
 /// rewritings, at 14,000 packets a second).
 fn matches<'a>(
-    text: &mut String,
+    table: &mut Table<'a>,
     family: &str,
     address: &str,
     field: &str,
     set: &str,
-    prefixes: impl IntoIterator<Item = &'a Prefix>,
+    prefixes: &'a BTreeSet<Prefix>,
 ) -> Vec<String> {
-    let (hosts, ranges): (Vec<&Prefix>, Vec<_>) = prefixes.into_iter().partition(|p| p.is_host());
-    let mut found = Vec::new();
-    if !hosts.is_empty() {
-        let hosts: Vec<String> = hosts.iter().map(|p| p.address().to_string()).collect();
-        put_at(text, "\t", format_args!("set {set} {{"));
-        put(text, format_args!("type {address}"));
-        put(text, format_args!("elements = {{ {} }}", hosts.join(", ")));
-        put_at(text, "\t", format_args!("}}"));
-        found.push(format!("{family} {field} @{set}"));
-    }
+    let (hosts, ranges): (Vec<&Prefix>, Vec<_>) = prefixes.iter().partition(|p| p.is_host());
+    let hosts = hosts.into_iter().map(|p| Element::Address(p.address()));
+    let mut found = hosts_in(table, family, address, field, set, hosts.collect());
     found.extend(ranges.iter().map(|p| format!("{family} {field} {p}")));
     found
+}
+
+/// An expression that matches a field with these addresses; none without any.
+fn hosts_in<'a>(
+    table: &mut Table<'a>,
+    family: &str,
+    address: &str,
+    field: &str,
+    set: &str,
+    hosts: Vec<Element<'a>>,
+) -> Vec<String> {
+    if hosts.is_empty() {
+        return Vec::new();
+    }
+    table.set(set, address, hosts);
+    vec![format!("{family} {field} @{set}")]
 }
 
 fn put(text: &mut String, line: std::fmt::Arguments<'_>) {

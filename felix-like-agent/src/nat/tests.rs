@@ -18,7 +18,7 @@ fn fingerprints_tell_rules_apart() {
     other.ipv4.masquerade.clear();
     assert_eq!(example().fingerprint(), example().fingerprint());
     assert_ne!(example().fingerprint(), other.fingerprint());
-    assert_eq!(example().fingerprint().len(), 16);
+    assert_eq!(example().fingerprint().len(), 32);
 }
 
 /// Fault of a script for nft: it may replace our table and hold nothing else.

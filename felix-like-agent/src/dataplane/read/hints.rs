@@ -5,6 +5,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket};
 use socket2::{SockFilter, SockRef};
@@ -30,6 +31,43 @@ const NEW_CHAIN: u16 = 10 << 8 | 3;
 const TABLE_NAME: u16 = 1;
 /// `NFTA_CHAIN_HOOK`, in chains that the kernel itself calls.
 const CHAIN_HOOK: u16 = 4;
+
+/// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWGEN`: the end of a transaction.
+const NEW_GENERATION: u16 = 10 << 8 | 15;
+
+/// Whose transaction on our nftables table is our own doing: that of the program which writes it.
+/// The kernel names the port of a netlink socket with each change, and a program's first socket has
+/// the number of its process. It counts for one transaction; where it does not hold, the table is
+/// read once more.
+#[derive(Clone, Debug, Default)]
+pub(in crate::dataplane) struct OwnChanges(Arc<AtomicU32>);
+
+impl OwnChanges {
+    /// The next transaction of this process is ours.
+    pub(in crate::dataplane) fn expect_from(&self, process: u32) {
+        self.0.store(process, Ordering::Relaxed);
+    }
+
+    /// True for a message about a change of ours.
+    fn are_told_by(&self, message: &[u8]) -> bool {
+        let port = message
+            .get(12..16)
+            .and_then(|octets| octets.try_into().ok());
+        let port = port.map_or(0, u32::from_ne_bytes);
+        let ours = port != 0 && port == self.0.load(Ordering::Relaxed);
+        if ours && kind(message) == Some(NEW_GENERATION) {
+            // Unless another one is expected by now.
+            let _ = self
+                .0
+                .compare_exchange(port, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        ours
+    }
+}
+
+fn kind(message: &[u8]) -> Option<u16> {
+    message.get(4..6).map(|b| u16::from_ne_bytes([b[0], b[1]]))
+}
 
 /// A task that listens. Ends when dropped.
 #[derive(Debug)]
@@ -59,11 +97,16 @@ pub(in crate::dataplane) fn sysctls(bell: Arc<Notify>) -> Result<Listener, Netli
     listen(route, NETCONF, bell, None, |_| true)
 }
 
-/// Rings for each change of our own nftables table, and of foreign chains that the kernel calls.
+/// Rings for each change of our own nftables table that is not `own`, and of foreign chains that the
+/// kernel calls.
 /// `Err` where the kernel has no nftables.
-pub(in crate::dataplane) fn nftables(bell: Arc<Notify>) -> Result<Listener, NetlinkError> {
+pub(in crate::dataplane) fn nftables(
+    bell: Arc<Notify>,
+    own: OwnChanges,
+) -> Result<Listener, NetlinkError> {
     let netfilter = netlink_sys::protocols::NETLINK_NETFILTER;
-    listen(netfilter, NFTABLES, bell, None, concerns_us)
+    let is_hint = move |message: &[u8]| !own.are_told_by(message) && concerns_us(message);
+    listen(netfilter, NFTABLES, bell, None, is_hint)
 }
 
 /// Listens in the calling thread's namespace and rings for each message of these groups that is a
@@ -127,7 +170,7 @@ fn all_but(port: u32) -> [SockFilter; 4] {
 
 fn concerns_us(message: &[u8]) -> bool {
     let body = message.get(NFT_HEADERS..).unwrap_or_default();
-    let kind = message.get(4..6).map(|b| u16::from_ne_bytes([b[0], b[1]]));
+    let kind = kind(message);
     let ours = |(number, value): (u16, &[u8])| {
         number == TABLE_NAME && value.strip_suffix(&[0]) == Some(TABLE.as_bytes())
     };
@@ -175,6 +218,26 @@ mod tests {
         }
         let both = [other, ours].concat();
         assert_eq!(messages(&both).filter(|m| concerns_us(m)).count(), 1);
+    }
+
+    #[test]
+    fn one_transaction_of_the_own_program_is_no_news() {
+        let from = |port: u32, kind: u16| {
+            let mut message = message(kind, &[(1, b"caracal\0")]);
+            message[12..16].copy_from_slice(&port.to_ne_bytes());
+            message
+        };
+        let (element, end) = (10 << 8 | 12, NEW_GENERATION);
+        let own = OwnChanges::default();
+        assert!(!own.are_told_by(&from(0, element)), "the kernel's own");
+        own.expect_from(77);
+        assert!(!own.are_told_by(&from(78, element)));
+        assert!(!own.are_told_by(&from(78, end)));
+        assert!(own.are_told_by(&from(77, element)));
+        assert!(own.are_told_by(&from(77, end)));
+        assert!(!own.are_told_by(&from(77, element)), "another one");
+        own.expect_from(79);
+        assert!(!own.are_told_by(&from(79, element)[..14]));
     }
 
     #[test]

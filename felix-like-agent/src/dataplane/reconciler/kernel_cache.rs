@@ -79,6 +79,9 @@ impl KernelCache {
                     | Op::AddObject(_)
                     | Op::ReplaceObject(_)
                     | Op::DeleteObject(_)
+                    // No state of this kind: what is known of the rules is the writer's.
+                    | Op::PutNat(_)
+                    | Op::DeleteNat
             )
         };
         (ops.len() <= MOST && ops.iter().all(is_entry)).then(|| ops.to_vec())

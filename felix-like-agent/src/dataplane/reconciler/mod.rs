@@ -32,7 +32,7 @@ use self::sweep_precondition::SweepPrecondition;
 use crate::actual::{Actual, ActualRoute};
 use crate::dataplane::netlink::{Netlink, NetlinkError};
 use crate::dataplane::probe::prober::Prober;
-use crate::dataplane::read::hints::Listener;
+use crate::dataplane::read::hints::{Listener, OwnChanges};
 use crate::dataplane::underlay::{Publisher, local_networks};
 use crate::dataplane::write::nat::{CHANGED, NatWriter};
 use crate::dataplane::write::saved_sysctls::SavedSysctls;
@@ -126,7 +126,8 @@ impl Reconciler {
         let netlink = Netlink::open()?;
         let bell = Arc::new(Notify::new());
         let nat_bell = Arc::new(Notify::new());
-        let ears = options.ears(&bell, &nat_bell, netlink.port())?;
+        let nat_changes = OwnChanges::default();
+        let ears = options.ears(&bell, &nat_bell, &nat_changes, netlink.port())?;
         let underlay = Publisher::new();
         let published = underlay.subscribe();
         let (commands, receiver) = mpsc::channel(8);
@@ -150,7 +151,7 @@ impl Reconciler {
             refresh: Duration::ZERO,
             kernel: KernelSupport::default(),
             probed: false,
-            nat: NatWriter::default(),
+            nat: NatWriter::telling(nat_changes),
             nat_seen: None,
             nat_planned: None,
             retries: Retries::default(),
@@ -446,7 +447,7 @@ impl Reconciler {
 
     async fn read_nat(&mut self, desired: &Desired) -> Option<String> {
         if self.nat_seen.is_none() {
-            let seen = self.nat.read(desired.nat.as_deref()).await;
+            let seen = self.nat.read(desired.nat.as_ref()).await;
             if seen.as_deref() == Some(CHANGED) && !self.frozen {
                 tracing::warn!("somebody changed our nftables table; it is written anew");
             }

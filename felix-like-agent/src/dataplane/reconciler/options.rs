@@ -10,7 +10,7 @@ use caracal_model::NodeName;
 use tokio::sync::{Notify, watch};
 
 use crate::dataplane::netlink::NetlinkError;
-use crate::dataplane::read::hints::{self, Listener};
+use crate::dataplane::read::hints::{self, Listener, OwnChanges};
 use crate::dataplane::read::monitor;
 use crate::paths::PathMtus;
 use crate::settings::{Overrides, Settings};
@@ -65,6 +65,7 @@ impl ReconcilerOptions {
         &self,
         bell: &Arc<Notify>,
         nat_bell: &Arc<Notify>,
+        nat_changes: &OwnChanges,
         own_port: u32,
     ) -> Result<Vec<Listener>, NetlinkError> {
         #[cfg(test)]
@@ -75,7 +76,7 @@ impl ReconcilerOptions {
         let listeners = [
             hints::objects(Arc::clone(bell), own_port),
             hints::sysctls(Arc::clone(bell)),
-            hints::nftables(Arc::clone(nat_bell)),
+            hints::nftables(Arc::clone(nat_bell), nat_changes.clone()),
         ];
         // Without nftables there is nothing to hear, and what cannot be heard is found by the
         // resync.

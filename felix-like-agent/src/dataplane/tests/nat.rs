@@ -102,6 +102,90 @@ fn rules_are_written_once_and_restored() {
     });
 }
 
+/// Our table without its marks. A table that is written anew gets another handle.
+fn table() -> (String, String) {
+    let listing = sh("nft -a list table inet caracal");
+    let (first, rest) = listing.split_once('\n').unwrap();
+    let marks = ["chain fingerprint_", "chain printed_"];
+    let is_mark = |line: &&str| marks.iter().any(|mark| line.contains(mark));
+    let says_something = |line: &&str| !matches!(line.trim(), "" | "}");
+    let rest = rest.lines().filter(|line| !is_mark(line));
+    let rest: Vec<_> = rest.filter(says_something).collect();
+    (first.to_owned(), rest.join("\n"))
+}
+
+/// Nodes come and go while the program does, and somebody changes what it wrote.
+#[test]
+fn a_node_that_joins_is_written_by_element() {
+    in_namespace("nat::a_node_that_joins_is_written_by_element", || async {
+        lab();
+        let mut agent = Node::start(&entries());
+        if agent.settled().await.kernel.nat != "nft" {
+            println!("skipped: no nftables here");
+            return;
+        }
+        let (handle, alone) = table();
+        let joins = |agent: &mut Node, name, address: &str, tunnel| {
+            let (kind, name, value) = node(name, &format!("{address}/24"), tunnel);
+            agent.put(kind, name, value);
+        };
+        joins(&mut agent, "b", "10.0.0.2", "10.244.1.1");
+        wait_for("b", LIMIT, rules, |seen| {
+            seen.matches("10.0.0.2").count() == 2
+        })
+        .await;
+        assert_eq!(table().0, handle, "nothing was written anew");
+        agent.assert_quiet().await;
+        agent.delete("nodes", "b");
+        wait_for("b has gone", LIMIT, || table().1, |seen| seen == alone).await;
+        assert_eq!(table().0, handle);
+        // A new process knows it again, and goes on.
+        agent = agent.restarted(false).await;
+        assert_eq!(agent.settled().await.applied, 0);
+        joins(&mut agent, "c", "10.0.0.3", "10.244.2.1");
+        wait_for("c", LIMIT, rules, |seen| seen.contains("10.0.0.3")).await;
+        assert_eq!(table().0, handle);
+        // As the version before left it.
+        let nat = agent.settled().await.desired.nat.clone().unwrap();
+        agent.agent.freeze().await;
+        let listing = sh("nft list table inet caracal");
+        let mut script = String::new();
+        let [fingerprint, checksum] = crate::nat::nft::former_marks(&nat, &listing);
+        for (mark, value) in [("fingerprint_", fingerprint), ("printed_", checksum)] {
+            let line = listing.lines().find(|line| line.contains(mark)).unwrap();
+            let chain = line.trim().trim_end_matches(" {").replacen("chain ", "", 1);
+            script += &format!("nft delete chain inet caracal {chain};");
+            script += &format!("nft add chain inet caracal {mark}{value};");
+        }
+        sh(&script);
+        agent = agent.restarted(false).await;
+        assert_eq!(agent.settled().await.applied, 0);
+        joins(&mut agent, "d", "10.0.0.4", "10.244.3.1");
+        wait_for("d", LIMIT, rules, |seen| seen.contains("10.0.0.4")).await;
+        assert_eq!(table().0, handle);
+        agent.assert_quiet().await;
+        // What somebody changed is repaired as a whole, and then it goes on by element.
+        let (_, whole) = table();
+        sh("nft add element inet caracal ip_senders '{ 10.9.9.9 }'");
+        let bare = |text: &str| {
+            let lines = text
+                .lines()
+                .map(|line| line.split(" # handle").next().unwrap());
+            lines.collect::<Vec<_>>().join("\n")
+        };
+        wait_for("the repair", LIMIT, || table().0, |seen| seen != handle).await;
+        assert_eq!(bare(&table().1), bare(&whole));
+        let (handle, _) = table();
+        agent.delete("nodes", "d");
+        wait_for("d has gone", LIMIT, rules, |seen| {
+            !seen.contains("10.0.0.4")
+        })
+        .await;
+        assert_eq!(table().0, handle);
+        agent.assert_quiet().await;
+    });
+}
+
 #[test]
 fn sources_outside_all_pools_see_the_node() {
     in_namespace("nat::sources_outside_all_pools_see_the_node", || async {
@@ -191,10 +275,16 @@ fn no_packet_falls_between_the_old_rules_and_the_new_ones() {
             let intervals = script.replace(set, &format!("{set}\t\tflags interval\n"));
             let (sent, lost) = sent_and_lost_while_written(&intervals, TIMES);
             println!("with intervals: {TIMES} times written, {sent} sent, {lost} lost");
-            let (sent, lost) = sent_and_lost_while_written(&script, TIMES);
-            println!("as it is: {TIMES} times written, {sent} sent, {lost} lost");
-            assert!(sent > TIMES);
-            assert_eq!(lost, 0);
+            let elements = (0..200).map(|n| format!("10.0.9.{n}"));
+            let elements = elements.collect::<Vec<_>>().join(", ");
+            let of_set = format!("element inet caracal ip_senders {{ {elements} }}\n");
+            let by_element = format!("add {of_set}delete {of_set}add {of_set}delete {of_set}");
+            for (how, script) in [("as it is", script), ("by element", by_element)] {
+                let (sent, lost) = sent_and_lost_while_written(&script, TIMES);
+                println!("{how}: {TIMES} times written, {sent} sent, {lost} lost");
+                assert!(sent > TIMES);
+                assert_eq!(lost, 0);
+            }
         },
     );
 }

@@ -4,11 +4,13 @@
 
 use std::io;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
+use crate::dataplane::read::hints::OwnChanges;
 use crate::nat::{FamilyRules, Nat, iptables, nft};
 use crate::settings::NatBackend;
 
@@ -116,11 +118,22 @@ pub(in crate::dataplane) struct NatWriter {
     pub(in crate::dataplane) backend: Option<Backend>,
     /// Chains of others that drop forwarded packets by policy and that take no rules from us.
     pub(in crate::dataplane) blockers: Vec<nft::Blocker>,
+    /// Our table as it is in the kernel. `None` = not known, or written by iptables.
+    written: Option<nft::Written>,
+    changes: OwnChanges,
 }
 
 impl NatWriter {
+    /// A writer whose changes of our table are known as ours to whoever listens.
+    pub(in crate::dataplane) fn telling(changes: OwnChanges) -> Self {
+        Self {
+            changes,
+            ..Self::default()
+        }
+    }
+
     /// The fingerprint of the rules in the kernel: that of `wanted` when they are just these.
-    pub(in crate::dataplane) async fn read(&mut self, wanted: Option<&Nat>) -> Option<String> {
+    pub(in crate::dataplane) async fn read(&mut self, wanted: Option<&Arc<Nat>>) -> Option<String> {
         let found = self.read_rules(wanted).await?;
         match wanted {
             Some(nat)
@@ -156,28 +169,38 @@ impl NatWriter {
         true
     }
 
-    async fn read_rules(&mut self, wanted: Option<&Nat>) -> Option<String> {
+    async fn read_rules(&mut self, wanted: Option<&Arc<Nat>>) -> Option<String> {
         match self.backend {
-            Some(Backend::Nft) => self.read_nft().await,
-            Some(Backend::IptablesLegacy) => read_iptables(wanted).await,
-            None => match self.read_nft().await {
+            Some(Backend::Nft) => self.read_nft(wanted).await,
+            Some(Backend::IptablesLegacy) => read_iptables(wanted.map(Arc::as_ref)).await,
+            None => match self.read_nft(wanted).await {
                 Some(found) => {
                     self.backend = Some(Backend::Nft);
                     Some(found)
                 }
-                None => read_iptables(wanted).await.inspect(|_| {
+                None => read_iptables(wanted.map(Arc::as_ref)).await.inspect(|_| {
                     self.backend = Some(Backend::IptablesLegacy);
                 }),
             },
         }
     }
 
-    async fn read_nft(&mut self) -> Option<String> {
+    async fn read_nft(&mut self, wanted: Option<&Arc<Nat>>) -> Option<String> {
+        let before = self.written.take();
         let listing = run("nft", &["-f", "-"], &nft::listing()).await.ok()?;
-        if !nft::is_untouched(&listing) {
+        let listing = nft::Listing::of(&listing);
+        if !listing.is_untouched() {
             return Some(CHANGED.to_owned());
         }
-        Some(nft::fingerprint(&listing).unwrap_or_default().to_owned())
+        let known = wanted
+            .into_iter()
+            .chain(before.as_ref().map(nft::Written::nat));
+        let mut found = known.filter_map(|nat| nft::Written::found(&listing, nat));
+        self.written = found.next();
+        Some(match &self.written {
+            Some(written) => written.nat().fingerprint(),
+            None => listing.fingerprint().unwrap_or_default().to_owned(),
+        })
     }
 
     /// The instances of iptables that drop by policy what is forwarded, with what they hold. Chains
@@ -243,7 +266,7 @@ impl NatWriter {
     }
 
     /// Puts rules in the place of those before.
-    pub(in crate::dataplane) async fn write(&mut self, nat: &Nat) -> Result<(), NatError> {
+    pub(in crate::dataplane) async fn write(&mut self, nat: &Arc<Nat>) -> Result<(), NatError> {
         match self.backend {
             Some(Backend::Nft) => self.write_nft(nat).await.map_err(NatError::Refused),
             Some(Backend::IptablesLegacy) => write_iptables(nat).await.map_err(NatError::Refused),
@@ -251,7 +274,7 @@ impl NatWriter {
         }
     }
 
-    async fn find_backend(&mut self, nat: &Nat) -> Result<(), NatError> {
+    async fn find_backend(&mut self, nat: &Arc<Nat>) -> Result<(), NatError> {
         let Err(nft) = self.write_nft(nat).await else {
             self.backend = Some(Backend::Nft);
             return Ok(());
@@ -266,15 +289,38 @@ impl NatWriter {
         })
     }
 
-    async fn write_nft(&mut self, nat: &Nat) -> Result<(), CommandError> {
-        run("nft", &["-f", "-"], &nft::script(nat)).await?;
+    async fn write_nft(&mut self, nat: &Arc<Nat>) -> Result<(), CommandError> {
+        let change = self.written.take().and_then(|written| written.change(nat));
+        if let Some((script, written)) = change {
+            match self.change_table(&script).await {
+                Ok(()) => {
+                    self.written = Some(written);
+                    return Ok(());
+                }
+                Err(error) => tracing::info!(
+                    reason = crate::dataplane::chain(&error),
+                    "our nftables table is not changed by element; it is written anew"
+                ),
+            }
+        }
+        self.change_table(&nft::script(nat)).await?;
         let listing = run("nft", &["-f", "-"], &nft::listing()).await?;
-        run("nft", &["-f", "-"], &nft::checksum_chain(&listing)).await?;
-        self.open_forwards(nat).await
+        let (written, mark) = nft::Written::just_now(&nft::Listing::of(&listing), nat);
+        self.change_table(&mark).await?;
+        self.open_forwards(nat).await?;
+        self.written = Some(written);
+        Ok(())
+    }
+
+    /// Runs a script that changes our table. What the kernel tells of that is no news.
+    async fn change_table(&self, script: &str) -> Result<(), CommandError> {
+        let changes = Some(&self.changes);
+        run_as("nft", &["-f", "-"], script, changes).await.map(drop)
     }
 
     /// Removes the rules of both backends.
     pub(in crate::dataplane) async fn remove(&mut self) -> Result<(), NatError> {
+        self.written = None;
         let nft = run("nft", &["-f", "-"], &nft::removal()).await;
         let mut iptables = Ok(());
         for tool in [IPTABLES, IP6TABLES, IPTABLES_NFT, IP6TABLES_NFT] {
@@ -328,6 +374,16 @@ async fn read_iptables(wanted: Option<&Nat>) -> Option<String> {
 
 /// Runs a program with `input` and answers with what it prints.
 async fn run(program: &'static str, args: &[&str], input: &str) -> Result<String, CommandError> {
+    run_as(program, args, input, None).await
+}
+
+/// As [`run`]; what the program changes is noted as our own doing before it can begin.
+async fn run_as(
+    program: &'static str,
+    args: &[&str],
+    input: &str,
+    changes: Option<&OwnChanges>,
+) -> Result<String, CommandError> {
     let failed = |source| CommandError::Run { program, source };
     let mut child = Command::new(program)
         .args(args)
@@ -337,6 +393,10 @@ async fn run(program: &'static str, args: &[&str], input: &str) -> Result<String
         .kill_on_drop(true)
         .spawn()
         .map_err(failed)?;
+    if let (Some(changes), Some(process)) = (changes, child.id()) {
+        // It reads all of its input before it begins.
+        changes.expect_from(process);
+    }
     let mut stdin = child.stdin.take();
     let work = async {
         if let Some(stdin) = &mut stdin {

@@ -1,5 +1,10 @@
 //! The rules as nft has them.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
 use super::super::example;
 use super::*;
 
@@ -89,81 +94,139 @@ table inet caracal {
 "#;
     let script = script(&example());
     assert_eq!(script, expected.replace("FP", &fingerprint));
-    assert_eq!(super::fingerprint(&script), Some(fingerprint.as_str()));
+    assert_eq!(
+        Listing::of(&script).fingerprint(),
+        Some(fingerprint.as_str())
+    );
     // Decision 0040: a lookup in a set of intervals can fail while rules are replaced.
     assert!(!script.contains("flags interval"));
-    assert_eq!(super::fingerprint("table inet caracal {\n}\n"), None);
+    assert_eq!(Listing::of("table inet caracal {\n}\n").fingerprint(), None);
+}
+
+/// The table that a script writes, as nftables lists it, with this mark.
+fn listed(script: &str, mark: &str) -> String {
+    let (_, table) = script.rsplit_once("table inet caracal {").unwrap();
+    let chain = format!("chain {CHECKSUM}{mark} {{\n\t}}\n\n\tchain antispoof");
+    // Two elements stand on a line.
+    let table = table.replace(", 10.", ",\n\t\t\t     10.");
+    format!("table inet caracal {{{table}").replacen("chain antispoof", &chain, 1)
+}
+
+fn mark_of(listing: &str) -> String {
+    Listing::of(listing).checksum().to_string()
 }
 
 #[test]
 fn a_checksum_tells_what_somebody_changed() {
     let written = script(&example());
-    let written_with = |text: &str, checksum: &str| {
-        let chain = format!("chain {CHECKSUM}{checksum} {{\n\t}}\n\n\tchain antispoof");
-        text.replacen("chain antispoof", &chain, 1)
-    };
-    let whole = written_with(&written, &checksum(&written));
-    assert!(checksum_chain(&written).ends_with(&format!("{}\n", checksum(&written))));
-    assert!(is_untouched(&whole));
-    assert!(!is_untouched(&written), "nobody says how it was");
+    let plain = written.replace(" { 179, 1179 }", " { 179 }");
+    let mark = mark_of(&listed(&plain, "x"));
+    let whole = listed(&plain, &mark);
+    let is_untouched = |listing: &str| Listing::of(listing).is_untouched();
+    assert!(is_untouched(&whole), "{whole}");
+    assert!(!is_untouched(&plain), "nobody says how it was");
     for gone in [
         "\t\tmeta nfproto ipv4 iifname @ip_workloads jump ip_from_workloads\n",
         "\t\tmeta nfproto ipv4 udp dport 4789 jump ip_tunnel_senders\n",
         "192.0.2.0/24",
         "counter",
+        "10.0.0.2",
+        "\"cali123\"",
+        "chain fingerprint_",
     ] {
         assert!(whole.contains(gone));
         assert!(!is_untouched(&whole.replacen(gone, "", 1)), "{gone}");
     }
-    let counted = |n: u32| {
-        let counter = format!("counter packets {n} bytes {n}0");
-        written.replace("counter", &counter)
-    };
-    let checksum = checksum(&counted(0));
+    for (was, is) in [
+        ("10.0.0.1", "10.0.0.3"),
+        ("10.0.0.1", "10.0.0.1, 10.0.0.3"),
+        ("10.0.0.1", "10.0.0.1 timeout 9s"),
+        ("set ip_senders", "set ip_others"),
+    ] {
+        assert!(!is_untouched(&whole.replacen(was, is, 1)), "{is}");
+    }
+    let counted = |n: u32| whole.replace("counter", &format!("counter packets {n} bytes {n}0"));
+    let checksum = mark_of(&counted(0));
     for n in [0, 7] {
-        let seen = written_with(&counted(n), &checksum);
+        let seen = counted(n).replace(&mark, &checksum);
         assert!(is_untouched(&seen), "what it counts is no change: {seen}");
     }
     let twice = whole.replace("\tchain input", "\tchain printed_0 {\n\t}\n\tchain input");
     assert!(!is_untouched(&twice));
+    let twice = whole.replace(
+        "\tchain input",
+        "\tchain fingerprint_0 {\n\t}\n\tchain input",
+    );
+    assert!(!is_untouched(&twice));
+}
+
+/// Written down from a table of the version before.
+#[test]
+fn a_table_of_the_version_before_is_known_again_and_changed_by_element() {
+    let nat = Arc::new(example());
+    let former = Table::of(&nat).former_fingerprint();
+    assert_eq!(former, "15ec4bf4d2b49f6a");
+    let script = script(&nat).replace(&nat.fingerprint(), &former);
+    let unmarked = script.replace("table inet caracal\ndelete table inet caracal\n", "");
+    let mark = super::listing::former(&unmarked);
+    let listing = listed(&script, &mark).replace(",\n\t\t\t     10.", ", 10.");
+    let listing = Listing::of(&listing);
+    assert!(listing.is_untouched() && listing.is_of(&nat), "{listing:?}");
+    let written = Written::found(&listing, &nat).unwrap();
+    let mut next = example();
+    let guard = next.ipv4.bgp.as_mut().unwrap();
+    guard.nodes.insert("10.0.0.3".parse().unwrap());
+    let (script, _) = written.change(&Arc::new(next)).unwrap();
+    for line in [
+        "add element inet caracal ip_bgp_nodes { 10.0.0.3 }\n".to_owned(),
+        format!("delete chain inet caracal fingerprint_{former}\n"),
+        format!("delete chain inet caracal printed_{mark}\n"),
+    ] {
+        assert!(script.contains(&line), "{line} in {script}");
+    }
+    assert_eq!(script.lines().count(), 5, "{script}");
 }
 
 #[test]
 fn tunnels_that_are_open_have_no_rules() {
     let mut nat = example();
     nat.open_tunnels();
-    let text = rules(&nat);
+    let text = Table::of(&nat).to_string();
     assert!(!text.contains("senders"), "{text}");
     assert!(
         text.contains("hook input"),
         "the guard of BGP stays: {text}"
     );
     nat.ipv4.bgp = None;
-    assert!(!rules(&nat).contains("hook input"));
+    assert!(!Table::of(&nat).to_string().contains("hook input"));
 }
 
 #[test]
 fn without_masqueraded_pools_nothing_is_masqueraded() {
     let mut nat = example();
     nat.ipv4.masquerade.clear();
-    assert!(!rules(&nat).contains("ip_outgoing"));
+    assert!(!Table::of(&nat).to_string().contains("ip_outgoing"));
     nat.ipv4.outgoing = Some("192.0.2.7".parse().unwrap());
     nat.ipv4.masquerade = example().ipv4.masquerade;
     let exempt = "\t\tip daddr 10.245.0.0/16 return\n";
-    assert!(rules(&nat).contains(&format!("{exempt}\t\tsnat ip to 192.0.2.7\n")));
+    assert!(
+        Table::of(&nat)
+            .to_string()
+            .contains(&format!("{exempt}\t\tsnat ip to 192.0.2.7\n"))
+    );
     nat.ipv4.ports = Some((40_000, 40_999));
     nat.ipv4.leaving_by = Interfaces::from_text("eth+");
-    let text = rules(&nat);
+    let text = Table::of(&nat).to_string();
     let rules_of =
         "meta l4proto { tcp, udp } snat ip to 192.0.2.7:40000-40999\n\t\tsnat ip to 192.0.2.7\n";
     assert!(text.contains(&format!("{exempt}\t\t{rules_of}")), "{text}");
     let rule = "oifname \"eth*\" ip saddr 10.244.0.0/16 jump ip_outgoing\n";
     assert!(text.contains(rule), "{text}");
     nat.ipv4.outgoing = None;
-    let text = rules(&nat);
+    let text = Table::of(&nat).to_string();
     let masquerade = "meta l4proto { tcp, udp } masquerade to :40000-40999\n";
     assert!(text.contains(masquerade), "{text}");
-    assert!(rules(&nat).contains("oifname \"tunl0\""));
+    assert!(Table::of(&nat).to_string().contains("oifname \"tunl0\""));
 }
 
 #[test]
@@ -181,4 +244,216 @@ fn chains_that_drop_by_policy_are_found() {
         .collect();
     assert_eq!(names, [("filter", true), ("fw", false)]);
     assert_eq!(blockers("nonsense"), []);
+}
+
+/// The table in the kernel, as our scripts change it.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Kernel {
+    /// Chains and rules; of each set the first line.
+    lines: Vec<String>,
+    sets: BTreeMap<String, BTreeSet<String>>,
+    marks: BTreeSet<String>,
+}
+
+fn split(elements: &str) -> impl Iterator<Item = String> {
+    let elements = elements
+        .trim()
+        .trim_start_matches('{')
+        .trim_end_matches('}');
+    elements.split(',').map(|element| element.trim().to_owned())
+}
+
+impl Kernel {
+    /// Runs a script, as the kernel does: all of it or nothing.
+    fn run(&mut self, script: &str) -> Result<(), String> {
+        let mut next = self.clone();
+        if let Some((_, whole)) = script.split_once("table inet caracal {\n") {
+            next = Self::default();
+            next.replace(whole.strip_suffix("}\n").unwrap());
+        } else {
+            script.lines().try_for_each(|line| next.change(line))?;
+        }
+        *self = next;
+        Ok(())
+    }
+
+    fn replace(&mut self, whole: &str) {
+        let mut set = String::new();
+        for line in whole.lines().map(str::trim) {
+            let chain = line.strip_prefix("chain ");
+            let mark = chain.filter(|c| c.starts_with(FINGERPRINT) || c.starts_with(CHECKSUM));
+            if let Some(name) = line.strip_prefix("set ") {
+                name.trim_end_matches(" {").clone_into(&mut set);
+                self.sets.insert(set.clone(), BTreeSet::new());
+            }
+            match (mark, line.strip_prefix("elements = ")) {
+                (Some(mark), _) => drop(self.marks.insert(mark.trim_end_matches(" {").to_owned())),
+                (_, Some(elements)) => self.sets.get_mut(&set).unwrap().extend(split(elements)),
+                _ => self.lines.push(line.to_owned()),
+            }
+        }
+    }
+
+    /// One command; what is there cannot be added, and what is not there cannot be deleted.
+    fn change(&mut self, line: &str) -> Result<(), String> {
+        let refused = || Err(format!("{line}: the kernel refuses"));
+        let words: Vec<&str> = line.splitn(6, ' ').collect();
+        let (marks, sets) = (&mut self.marks, &mut self.sets);
+        match words[..] {
+            ["add", "chain", "inet", TABLE, mark] if marks.insert(mark.to_owned()) => Ok(()),
+            ["delete", "chain", "inet", TABLE, mark] if marks.remove(mark) => Ok(()),
+            [verb, "element", "inet", TABLE, set, elements] => {
+                let Some(there) = sets.get_mut(set) else {
+                    return refused();
+                };
+                let is_done = split(elements).all(|element| match verb {
+                    "add" => there.insert(element),
+                    _ => there.remove(&element),
+                });
+                if is_done { Ok(()) } else { refused() }
+            }
+            _ => refused(),
+        }
+    }
+
+    /// As nftables lists it, the order of chains apart.
+    fn listing(&self) -> String {
+        let mut text = "table inet caracal {\n".to_owned();
+        for mark in &self.marks {
+            text.push_str(&format!("\tchain {mark} {{\n\t}}\n\n"));
+        }
+        let mut set = "";
+        for line in &self.lines {
+            let name = line.strip_prefix("set ").and_then(|l| l.strip_suffix(" {"));
+            set = name.unwrap_or(set);
+            text.push_str(&format!("\t{line}\n"));
+            let elements: Vec<&str> = self
+                .sets
+                .get(set)
+                .into_iter()
+                .flatten()
+                .map(String::as_str)
+                .collect();
+            if line.starts_with("type ") && !elements.is_empty() {
+                let elements = elements.chunks(2).map(|two| two.join(", "));
+                let elements = elements.collect::<Vec<_>>().join(",\n\t\t\t     ");
+                text.push_str(&format!("\t\telements = {{ {elements} }}\n"));
+                set = "";
+            }
+        }
+        text + "}\n"
+    }
+
+    /// Writes rules as the shell does; true when it was by element.
+    fn write(&mut self, written: &mut Option<Written>, nat: &Arc<Nat>) -> bool {
+        if let Some((script, next)) = written.take().and_then(|written| written.change(nat)) {
+            self.run(&script).unwrap();
+            *written = Some(next);
+            return true;
+        }
+        self.run(&script(nat)).unwrap();
+        let (next, mark) = Written::just_now(&Listing::of(&self.listing()), nat);
+        self.run(&mark).unwrap();
+        *written = Some(next);
+        false
+    }
+}
+
+/// Rules with some nodes, workloads and peers.
+fn any_nat() -> impl Strategy<Value = Nat> {
+    let some = |of: u8| proptest::collection::btree_set(0..of, 0..6);
+    let address = |v6: bool, n: u8| -> IpAddr {
+        let text = if v6 {
+            format!("fd00::{n:x}")
+        } else {
+            format!("10.0.0.{n}")
+        };
+        text.parse().unwrap()
+    };
+    (
+        some(20),
+        some(20),
+        some(8),
+        some(3),
+        any::<bool>(),
+        0..20_u8,
+    )
+        .prop_map(move |(nodes, senders, workloads, peers, v6, odd)| {
+            let mut nat = example();
+            if v6 {
+                nat.ipv6 = nat.ipv4.clone();
+            }
+            if odd == 0 {
+                nat.ipv4.exempt.clear();
+            }
+            for (v6, rules) in [(false, &mut nat.ipv4), (v6, &mut nat.ipv6)] {
+                let hosts = |of: &BTreeSet<u8>| of.iter().map(|n| address(v6, *n)).collect();
+                if let Some(guard) = &mut rules.bgp {
+                    guard.nodes = hosts(&nodes);
+                    guard.peers = hosts(&peers);
+                }
+                if let Some(of) = &mut rules.senders {
+                    of.from
+                        .extend(senders.iter().map(|n| Prefix::host(address(v6, *n))));
+                }
+                for n in &workloads {
+                    let name = crate::nat::name::PlainName::new(&format!("cali{n}")).unwrap();
+                    let own = Prefix::host(address(v6, 100 + *n));
+                    rules.sources.insert(name, [own].into());
+                }
+            }
+            nat
+        })
+}
+
+proptest! {
+    /// After any history of changes the table is what writing the last rules anew makes of it, a
+    /// new process knows it again, and changes it further by element.
+    #[test]
+    fn changed_by_element_the_table_is_as_written_anew(
+        history in proptest::collection::vec((any_nat(), any::<bool>()), 1..12),
+    ) {
+        let (mut kernel, mut written) = (Kernel::default(), None);
+        for (nat, restarts) in history {
+            let nat = Arc::new(nat);
+            kernel.write(&mut written, &nat);
+            let mut anew = Kernel::default();
+            anew.write(&mut None, &nat);
+            prop_assert_eq!(&kernel, &anew);
+            let listing = kernel.listing();
+            let listing = Listing::of(&listing);
+            prop_assert!(listing.is_untouched() && listing.is_of(&nat));
+            if restarts {
+                written = Written::found(&listing, &nat);
+                prop_assert!(written.is_some());
+            }
+        }
+    }
+}
+
+#[test]
+fn one_node_more_is_two_elements() {
+    let (mut kernel, mut written) = (Kernel::default(), None);
+    let nat = example();
+    assert!(!kernel.write(&mut written, &Arc::new(nat.clone())));
+    let mut next = nat.clone();
+    let address: IpAddr = "10.0.0.3".parse().unwrap();
+    next.ipv4.bgp.as_mut().unwrap().nodes.insert(address);
+    let senders = next.ipv4.senders.as_mut().unwrap();
+    senders.from.insert(Prefix::host(address));
+    let change = written.as_ref().unwrap().change(&Arc::new(next.clone()));
+    let (script, _) = change.unwrap();
+    assert_eq!(script.lines().count(), 6, "{script}");
+    assert!(kernel.write(&mut written, &Arc::new(next)), "by element");
+    assert!(
+        kernel.write(&mut written, &Arc::new(nat.clone())),
+        "and back"
+    );
+    // The first range that is exempt is a rule.
+    let mut other = nat;
+    other.ipv4.exempt.clear();
+    assert!(
+        !kernel.write(&mut written, &Arc::new(other)),
+        "another structure"
+    );
 }
