@@ -74,7 +74,7 @@ pub struct TableStatus {
 }
 
 #[derive(Debug)]
-enum Command {
+enum TableCommand {
     Freeze(oneshot::Sender<()>),
     Remove(oneshot::Sender<()>),
 }
@@ -84,7 +84,7 @@ enum Command {
 #[derive(Debug)]
 pub struct TableHandle {
     inputs: mpsc::Sender<TableInput>,
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<TableCommand>,
     status: watch::Receiver<Arc<TableStatus>>,
 }
 
@@ -101,7 +101,7 @@ impl TableHandle {
         self.status.clone()
     }
 
-    async fn ask(&self, command: impl FnOnce(oneshot::Sender<()>) -> Command) {
+    async fn ask(&self, command: impl FnOnce(oneshot::Sender<()>) -> TableCommand) {
         let (done, wait) = oneshot::channel();
         if self.commands.send(command(done)).await.is_ok() {
             // A task that has ended writes nothing either.
@@ -111,12 +111,12 @@ impl TableHandle {
 
     /// Stops all writing for good; the routes stay.
     pub async fn freeze(&self) {
-        self.ask(Command::Freeze).await;
+        self.ask(TableCommand::Freeze).await;
     }
 
     /// Takes our routes out of the tables that do not persist, and stops all writing.
     pub async fn remove(&self) {
-        self.ask(Command::Remove).await;
+        self.ask(TableCommand::Remove).await;
     }
 }
 
@@ -264,7 +264,7 @@ impl Keeper {
     async fn run(
         mut self,
         mut inputs: mpsc::Receiver<TableInput>,
-        mut commands: mpsc::Receiver<Command>,
+        mut commands: mpsc::Receiver<TableCommand>,
     ) {
         let mut failures = 0;
         let mut look_at = Instant::now();
@@ -273,12 +273,12 @@ impl Keeper {
             tokio::select! {
                 command = commands.recv() => {
                     let Some(command) = command else { return };
-                    self.obey(command).await;
+                    self.on_command(command).await;
                     continue;
                 }
                 input = inputs.recv() => {
                     let Some(input) = input else { return };
-                    if self.hear(input).await {
+                    if self.on_input(input).await {
                         continue;
                     }
                     look_at = earliest;
@@ -306,10 +306,10 @@ impl Keeper {
         }
     }
 
-    async fn obey(&mut self, command: Command) {
+    async fn on_command(&mut self, command: TableCommand) {
         let done = match command {
-            Command::Freeze(done) => done,
-            Command::Remove(done) => {
+            TableCommand::Freeze(done) => done,
+            TableCommand::Remove(done) => {
                 self.remove().await;
                 done
             }
@@ -321,7 +321,7 @@ impl Keeper {
     }
 
     /// False: everything has to be looked at.
-    async fn hear(&mut self, input: TableInput) -> bool {
+    async fn on_input(&mut self, input: TableInput) -> bool {
         let routes = match input {
             TableInput::Complete => {
                 if self.phase == Phase::Learning {

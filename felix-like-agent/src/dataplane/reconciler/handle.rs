@@ -8,7 +8,7 @@ use crate::dataplane::reconciler::status::AgentStatus;
 use crate::dataplane::underlay::PublishedUnderlay;
 
 #[derive(Debug)]
-pub(in crate::dataplane) enum Command {
+pub(in crate::dataplane) enum ReconcilerCommand {
     Freeze(oneshot::Sender<()>),
     #[cfg(test)]
     Resync,
@@ -19,7 +19,7 @@ pub(in crate::dataplane) enum Command {
 /// kernel as it is.
 #[derive(Clone, Debug)]
 pub struct ReconcilerHandle {
-    pub(in crate::dataplane) commands: mpsc::Sender<Command>,
+    pub(in crate::dataplane) commands: mpsc::Sender<ReconcilerCommand>,
     pub(in crate::dataplane) status: watch::Receiver<Arc<AgentStatus>>,
     pub(in crate::dataplane) underlay: watch::Receiver<PublishedUnderlay>,
 }
@@ -50,7 +50,12 @@ impl ReconcilerHandle {
     /// closed, so that routes survive them.
     pub async fn freeze(&self) -> Freezing {
         let (sender, receiver) = oneshot::channel();
-        if self.commands.send(Command::Freeze(sender)).await.is_err() {
+        if self
+            .commands
+            .send(ReconcilerCommand::Freeze(sender))
+            .await
+            .is_err()
+        {
             return Freezing::Ended;
         }
         receiver
@@ -62,13 +67,17 @@ impl ReconcilerHandle {
     /// ended.
     pub async fn answers(&self) -> bool {
         let (sender, receiver) = oneshot::channel();
-        self.commands.send(Command::Answer(sender)).await.is_ok() && receiver.await.is_ok()
+        self.commands
+            .send(ReconcilerCommand::Answer(sender))
+            .await
+            .is_ok()
+            && receiver.await.is_ok()
     }
 
     /// Asks for a full comparison now, NAT rules and kernel modules included.
     #[cfg(test)]
     pub(crate) async fn resync(&self) {
         // An ended reconciler has nothing to compare.
-        let _ = self.commands.send(Command::Resync).await;
+        let _ = self.commands.send(ReconcilerCommand::Resync).await;
     }
 }

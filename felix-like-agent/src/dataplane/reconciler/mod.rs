@@ -50,9 +50,9 @@ use crate::plan::{KernelSupport, PlanInputs, Planning, wanted_tunnels};
 use crate::problem::problem;
 use crate::settings::Settings;
 use compare::Remembered;
-use handle::Command;
 #[cfg(test)]
 pub(crate) use handle::Freezing;
+use handle::ReconcilerCommand;
 pub use handle::ReconcilerHandle;
 pub use options::ReconcilerOptions;
 
@@ -73,7 +73,7 @@ pub struct Reconciler {
     snapshot: watch::Receiver<Arc<Snapshot>>,
     precondition: watch::Receiver<SweepPrecondition>,
     learned: watch::Receiver<SharedMap<Prefix, Learned>>,
-    commands: mpsc::Receiver<Command>,
+    commands: mpsc::Receiver<ReconcilerCommand>,
     status: watch::Sender<Arc<AgentStatus>>,
     netlink: Netlink,
     /// Rings when others may have changed the kernel.
@@ -231,7 +231,7 @@ impl Reconciler {
                 () = &mut awake => None,
             };
             // No reason to read the kernel. Who asked may have gone.
-            if let Some(Some(Command::Answer(asked))) = command {
+            if let Some(Some(ReconcilerCommand::Answer(asked))) = command {
                 let _ = asked.send(());
                 continue;
             }
@@ -239,15 +239,15 @@ impl Reconciler {
         };
         match command {
             Some(None) => return false,
-            Some(Some(Command::Freeze(done))) => {
+            Some(Some(ReconcilerCommand::Freeze(done))) => {
                 self.frozen = true;
                 tracing::info!("the agent is frozen: kernel state stays as it is");
                 // The caller may have gone.
                 let _ = done.send(());
             }
             #[cfg(test)]
-            Some(Some(Command::Resync)) => self.look_at_everything(),
-            Some(Some(Command::Answer(_))) | None => {}
+            Some(Some(ReconcilerCommand::Resync)) => self.look_at_everything(),
+            Some(Some(ReconcilerCommand::Answer(_))) | None => {}
         }
         tokio::time::sleep_until(earliest).await;
         true
