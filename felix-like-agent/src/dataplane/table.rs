@@ -141,12 +141,12 @@ pub fn spawn_table(tables: Tables) -> Result<TableHandle, NetlinkError> {
     let (inputs, inputs_rx) = mpsc::channel(INPUTS);
     let (commands, commands_rx) = mpsc::channel(1);
     let (status, status_rx) = watch::channel(Arc::new(TableStatus::default()));
-    let bell = Arc::new(Notify::new());
-    let sockets = Sockets::open(&tables, &bell)?;
+    let wake_up = Arc::new(Notify::new());
+    let sockets = Sockets::open(&tables, &wake_up)?;
     let keeper = Keeper {
         tables,
         sockets,
-        bell,
+        wake_up,
         wanted: BTreeMap::new(),
         links: Links::default(),
         actual: Actual::default(),
@@ -176,11 +176,11 @@ struct Sockets {
 }
 
 impl Sockets {
-    fn open(tables: &Tables, bell: &Arc<Notify>) -> Result<Self, NetlinkError> {
+    fn open(tables: &Tables, wake_up: &Arc<Notify>) -> Result<Self, NetlinkError> {
         let netlink = Netlink::open()?;
         let mut numbers: Vec<u32> = tables.values().map(|t| t.table).collect();
         numbers.push(MAIN_TABLE);
-        let monitor = monitor::start_for(Arc::clone(bell), netlink.port(), numbers)?;
+        let monitor = monitor::start_for(Arc::clone(wake_up), netlink.port(), numbers)?;
         Ok(Self {
             netlink,
             _monitor: monitor,
@@ -241,7 +241,7 @@ fn ours(tables: &Tables, actual: &Actual) -> usize {
 struct Keeper {
     tables: Tables,
     sockets: Sockets,
-    bell: Arc<Notify>,
+    wake_up: Arc<Notify>,
     wanted: BTreeMap<Prefix, Learned>,
     links: Links,
     /// The tables as read, with what we did since.
@@ -283,7 +283,7 @@ impl Keeper {
                     }
                     look_at = earliest;
                 }
-                () = self.bell.notified() => look_at = look_at.min(earliest.max(Instant::now())),
+                () = self.wake_up.notified() => look_at = look_at.min(earliest.max(Instant::now())),
                 () = tokio::time::sleep_until(look_at) => {}
             }
             if Instant::now() < look_at {
@@ -400,7 +400,7 @@ impl Keeper {
         tracing::error!(%reason, "the kernel's tables cannot be read or written");
         self.refused.insert("netlink".to_owned(), reason);
         // A socket with lost answers is not to be trusted any more.
-        match Sockets::open(&self.tables, &self.bell) {
+        match Sockets::open(&self.tables, &self.wake_up) {
             Ok(sockets) => self.sockets = sockets,
             Err(error) => tracing::error!(reason = chain(&error), "no new netlink socket"),
         }

@@ -76,11 +76,11 @@ impl Drop for Prober {
 impl Prober {
     /// Starts it; `seed` makes its times differ from those of other nodes. What is `known` holds
     /// until it is measured.
-    pub(in crate::dataplane) fn start(seed: &str, known: PathMtus, bell: Arc<Notify>) -> Self {
+    pub(in crate::dataplane) fn start(seed: &str, known: PathMtus, wake_up: Arc<Notify>) -> Self {
         let (targets, targets_rx) = watch::channel(Targets::default());
         let (results_tx, results) = watch::channel(Arc::new(known));
         let schedule = Schedule::new(seed);
-        let task = tokio::spawn(measure_all(schedule, targets_rx, results_tx, bell));
+        let task = tokio::spawn(measure_all(schedule, targets_rx, results_tx, wake_up));
         Self {
             targets,
             results,
@@ -107,7 +107,7 @@ async fn measure_all(
     mut schedule: Schedule,
     mut targets: watch::Receiver<Targets>,
     results: watch::Sender<Arc<PathMtus>>,
-    bell: Arc<Notify>,
+    wake_up: Arc<Notify>,
 ) {
     let mut host_routes = HostRoutes::default();
     // Until then there is no path, and nothing to be forgotten.
@@ -135,7 +135,7 @@ async fn measure_all(
                 if let PathVerdict::Mtu(mtu) = verdict {
                     let found = PathMtu { mtu, interface };
                     if tell(&results, address, found) {
-                        bell.notify_one();
+                        wake_up.notify_one();
                     }
                 }
             }

@@ -82,31 +82,31 @@ impl Drop for Listener {
 /// Rings for each change of a next-hop object that did not come from the netlink socket `own_port`.
 /// The kernel does not tell of the routes that go with an object.
 pub(in crate::dataplane) fn objects(
-    bell: Arc<Notify>,
+    wake_up: Arc<Notify>,
     own_port: u32,
 ) -> Result<Listener, NetlinkError> {
     let is_hint =
         move |message: &[u8]| crate::dataplane::netlink::objects::is_hint(message, own_port);
     let route = netlink_sys::protocols::NETLINK_ROUTE;
-    listen(route, NEXTHOP, bell, Some(own_port), is_hint)
+    listen(route, NEXTHOP, wake_up, Some(own_port), is_hint)
 }
 
 /// Rings for each change of such a sysctl.
-pub(in crate::dataplane) fn sysctls(bell: Arc<Notify>) -> Result<Listener, NetlinkError> {
+pub(in crate::dataplane) fn sysctls(wake_up: Arc<Notify>) -> Result<Listener, NetlinkError> {
     let route = netlink_sys::protocols::NETLINK_ROUTE;
-    listen(route, NETCONF, bell, None, |_| true)
+    listen(route, NETCONF, wake_up, None, |_| true)
 }
 
 /// Rings for each change of our own nftables table that is not `own`, and of foreign chains that the
 /// kernel calls.
 /// `Err` where the kernel has no nftables.
 pub(in crate::dataplane) fn nftables(
-    bell: Arc<Notify>,
+    wake_up: Arc<Notify>,
     own: OwnChanges,
 ) -> Result<Listener, NetlinkError> {
     let netfilter = netlink_sys::protocols::NETLINK_NETFILTER;
     let is_hint = move |message: &[u8]| !own.are_told_by(message) && concerns_us(message);
-    listen(netfilter, NFTABLES, bell, None, is_hint)
+    listen(netfilter, NFTABLES, wake_up, None, is_hint)
 }
 
 /// Listens in the calling thread's namespace and rings for each message of these groups that is a
@@ -114,7 +114,7 @@ pub(in crate::dataplane) fn nftables(
 pub(in crate::dataplane) fn listen(
     protocol: isize,
     groups: u32,
-    bell: Arc<Notify>,
+    wake_up: Arc<Notify>,
     own: Option<u32>,
     is_hint: impl Fn(&[u8]) -> bool + Send + 'static,
 ) -> Result<Listener, NetlinkError> {
@@ -135,12 +135,12 @@ pub(in crate::dataplane) fn listen(
         loop {
             match poll_fn(|cx| socket.poll_recv_from_full(cx)).await {
                 Ok((datagram, _)) if !messages(&datagram).any(&is_hint) => {}
-                Ok(_) => bell.notify_one(),
+                Ok(_) => wake_up.notify_one(),
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                     tracing::warn!(
                         "the kernel's notifications came faster than they were read, and some are lost; everything is read again"
                     );
-                    bell.notify_one();
+                    wake_up.notify_one();
                 }
                 Err(error) => {
                     tracing::error!(%error, "a netlink listener ended; such changes are seen at the next resync only");

@@ -31,24 +31,24 @@ const TABLE: u16 = 15;
 /// Octets of `struct rtmsg`.
 const RTMSG: usize = 12;
 
-/// Listens in the calling thread's namespace and rings `bell` for each change that did not come
+/// Listens in the calling thread's namespace and rings `wake_up` for each change that did not come
 /// from the netlink socket `own_port`. One ring may stand for many changes.
 pub(in crate::dataplane) fn start(
-    bell: Arc<Notify>,
+    wake_up: Arc<Notify>,
     own_port: u32,
 ) -> Result<Listener, NetlinkError> {
-    start_for(bell, own_port, vec![MAIN_TABLE])
+    start_for(wake_up, own_port, vec![MAIN_TABLE])
 }
 
 /// The same with routes of these tables.
 pub(in crate::dataplane) fn start_for(
-    bell: Arc<Notify>,
+    wake_up: Arc<Notify>,
     own_port: u32,
     tables: Vec<u32>,
 ) -> Result<Listener, NetlinkError> {
     let route = netlink_sys::protocols::NETLINK_ROUTE;
     let is_hint = move |message: &[u8]| is_hint(message, own_port, &tables).unwrap_or(false);
-    listen(route, GROUPS, bell, Some(own_port), is_hint)
+    listen(route, GROUPS, wake_up, Some(own_port), is_hint)
 }
 
 /// `None` for what is too short to be a message.

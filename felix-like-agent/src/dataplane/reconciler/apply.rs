@@ -32,7 +32,7 @@ impl Reconciler {
         if ops.iter().any(|op| matches!(op, Op::DeleteTunnel(_))) {
             // The kernel takes what stood on the device with it, and the monitor hears nothing of
             // our own doing.
-            self.bell.notify_one();
+            self.wake_up.notify_one();
         }
         let (devices, rest): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(|op| {
             matches!(op, Op::AddTunnel(_) | Op::SetTunnel(_))

@@ -77,13 +77,13 @@ pub struct Reconciler {
     status: watch::Sender<Arc<AgentStatus>>,
     netlink: Netlink,
     /// Rings when others may have changed the kernel.
-    bell: Arc<Notify>,
+    wake_up: Arc<Notify>,
     /// Rings when our NAT rules, or chains that may stand in their way, have changed.
-    nat_bell: Arc<Notify>,
+    nat_wake_up: Arc<Notify>,
     /// Rings when more is known of a path.
-    path_bell: Arc<Notify>,
+    path_wake_up: Arc<Notify>,
     /// Held for their tasks.
-    _ears: Vec<Listener>,
+    _listeners: Vec<Listener>,
     /// `routeRefreshInterval` as of the last pass; zero = never.
     refresh: Duration,
     kernel: KernelSupport,
@@ -124,16 +124,16 @@ impl Reconciler {
         learned: watch::Receiver<SharedMap<Prefix, Learned>>,
     ) -> Result<ReconcilerHandle, NetlinkError> {
         let netlink = Netlink::open()?;
-        let bell = Arc::new(Notify::new());
-        let nat_bell = Arc::new(Notify::new());
+        let wake_up = Arc::new(Notify::new());
+        let nat_wake_up = Arc::new(Notify::new());
         let nat_changes = OwnChanges::default();
-        let ears = options.ears(&bell, &nat_bell, &nat_changes, netlink.port())?;
+        let listeners = options.listeners(&wake_up, &nat_wake_up, &nat_changes, netlink.port())?;
         let underlay = Publisher::new();
         let published = underlay.subscribe();
         let (commands, receiver) = mpsc::channel(8);
         let (status, status_receiver) = watch::channel(Arc::new(AgentStatus::default()));
-        let path_bell = Arc::new(Notify::new());
-        let start = |known| Prober::start(options.me.as_str(), known, Arc::clone(&path_bell));
+        let path_wake_up = Arc::new(Notify::new());
+        let start = |known| Prober::start(options.me.as_str(), known, Arc::clone(&path_wake_up));
         let prober = options.measure_paths.clone().map(start);
         let saved_sysctls = options.lib_dir.as_deref().map(SavedSysctls::open);
         let reconciler = Self {
@@ -144,10 +144,10 @@ impl Reconciler {
             commands: receiver,
             status,
             netlink,
-            bell,
-            nat_bell,
-            path_bell,
-            _ears: ears,
+            wake_up,
+            nat_wake_up,
+            path_wake_up,
+            _listeners: listeners,
             refresh: Duration::ZERO,
             kernel: KernelSupport::default(),
             probed: false,
@@ -225,9 +225,9 @@ impl Reconciler {
                 changed = self.precondition.changed() => { if changed.is_err() { return false } None }
                 changed = self.learned.changed() => { if changed.is_err() { return false } None }
                 changed = resolved(&mut self.options.resolved) => { if changed.is_err() { return false } None }
-                () = self.bell.notified() => { self.cache.forget(); None }
-                () = self.nat_bell.notified() => { self.nat_seen = None; None }
-                () = self.path_bell.notified() => None,
+                () = self.wake_up.notified() => { self.cache.forget(); None }
+                () = self.nat_wake_up.notified() => { self.nat_seen = None; None }
+                () = self.path_wake_up.notified() => None,
                 () = &mut awake => None,
             };
             // No reason to read the kernel. Who asked may have gone.
@@ -351,7 +351,7 @@ impl Reconciler {
         self.spent += now.elapsed();
         if changed && self.remembered.comparison.has_leftovers() {
             // The replacement of a leftover has to be seen before the leftover goes.
-            self.bell.notify_one();
+            self.wake_up.notify_one();
         }
         let again = leaves_objects.then_some(now);
         let report = Report {
@@ -383,7 +383,7 @@ impl Reconciler {
     /// State of the kernel, but for NAT, and for sysctls that nobody has asked for yet.
     async fn kernel_now(&mut self, now: Instant) -> Result<Actual, NetlinkError> {
         // Somebody may have rung while another reason for a pass was taken up.
-        if self.bell.notified().now_or_never().is_some() {
+        if self.wake_up.notified().now_or_never().is_some() {
             self.cache.forget();
         }
         match self.cache.take(now) {

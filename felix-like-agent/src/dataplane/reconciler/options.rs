@@ -61,10 +61,10 @@ impl ReconcilerOptions {
     }
 
     /// Those who hear of changes that others make.
-    pub(in crate::dataplane) fn ears(
+    pub(in crate::dataplane) fn listeners(
         &self,
-        bell: &Arc<Notify>,
-        nat_bell: &Arc<Notify>,
+        wake_up: &Arc<Notify>,
+        nat_wake_up: &Arc<Notify>,
         nat_changes: &OwnChanges,
         own_port: u32,
     ) -> Result<Vec<Listener>, NetlinkError> {
@@ -72,11 +72,11 @@ impl ReconcilerOptions {
         if self.deaf {
             return Ok(Vec::new());
         }
-        let monitor = monitor::start(Arc::clone(bell), own_port)?;
+        let monitor = monitor::start(Arc::clone(wake_up), own_port)?;
         let listeners = [
-            hints::objects(Arc::clone(bell), own_port),
-            hints::sysctls(Arc::clone(bell)),
-            hints::nftables(Arc::clone(nat_bell), nat_changes.clone()),
+            hints::objects(Arc::clone(wake_up), own_port),
+            hints::sysctls(Arc::clone(wake_up)),
+            hints::nftables(Arc::clone(nat_wake_up), nat_changes.clone()),
         ];
         // Without nftables there is nothing to hear, and what cannot be heard is found by the
         // resync.
