@@ -237,7 +237,7 @@ pub(crate) fn drops_forward(saved: &str) -> bool {
 
 /// Compares our forwarding rules with the output of `iptables-save`.
 #[must_use]
-pub(crate) fn compare_forward(nat: &Nat, saved: &str) -> Comparison {
+pub(crate) fn compare_forward(nat: &Nat, saved: &str) -> RulesComparison {
     compare_tables([forward_table(nat)], saved)
 }
 
@@ -298,7 +298,7 @@ pub(crate) fn removal(saved: &str) -> String {
 
 /// Result of comparing our rules with the output of `iptables-legacy-save`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Comparison {
+pub(crate) enum RulesComparison {
     /// None of ours.
     Nothing,
     /// Exactly the wanted ones.
@@ -309,11 +309,11 @@ pub(crate) enum Comparison {
 
 /// Compares what was printed with what is wanted.
 #[must_use]
-pub(crate) fn compare(nat: &Nat, rules: &FamilyRules, saved: &str) -> Comparison {
+pub(crate) fn compare(nat: &Nat, rules: &FamilyRules, saved: &str) -> RulesComparison {
     compare_tables(tables(nat, rules), saved)
 }
 
-fn compare_tables(tables: impl IntoIterator<Item = Table>, saved: &str) -> Comparison {
+fn compare_tables(tables: impl IntoIterator<Item = Table>, saved: &str) -> RulesComparison {
     let mut any = false;
     let mut wanted = true;
     for table in tables {
@@ -352,9 +352,9 @@ fn compare_tables(tables: impl IntoIterator<Item = Table>, saved: &str) -> Compa
                 .all(|chain| per_chain(&in_chains, chain) == per_chain(&expected, chain));
     }
     match (any, wanted) {
-        (false, _) => Comparison::Nothing,
-        (true, true) => Comparison::Wanted,
-        (true, false) => Comparison::Different,
+        (false, _) => RulesComparison::Nothing,
+        (true, true) => RulesComparison::Wanted,
+        (true, false) => RulesComparison::Different,
     }
 }
 
@@ -514,7 +514,10 @@ COMMIT
                     .any(|of| line.contains(of))
             })
             .fold(String::new(), |text, line| text + line + "\n");
-        assert_eq!(compare_forward(&nat, &beside_nftables), Comparison::Wanted);
+        assert_eq!(
+            compare_forward(&nat, &beside_nftables),
+            RulesComparison::Wanted
+        );
         let script = restore_forward(&nat, "");
         assert!(
             script.starts_with("*filter\n") && !script.contains("*nat"),
@@ -534,11 +537,11 @@ COMMIT
     fn what_is_there_is_compared_line_by_line() {
         let nat = example();
         let compare = |saved: &str| super::compare(&nat, &nat.ipv4, saved);
-        assert_eq!(compare(SAVED), Comparison::Wanted);
-        assert_eq!(compare(""), Comparison::Nothing);
+        assert_eq!(compare(SAVED), RulesComparison::Wanted);
+        assert_eq!(compare(""), RulesComparison::Nothing);
         assert_eq!(
             compare("*nat\n:POSTROUTING ACCEPT [0:0]\nCOMMIT\n"),
-            Comparison::Nothing
+            RulesComparison::Nothing
         );
         for gone in [
             "-A POSTROUTING -j caracal-postrouting\n",
@@ -552,7 +555,7 @@ COMMIT
         ] {
             assert_eq!(
                 compare(&SAVED.replace(gone, "")),
-                Comparison::Different,
+                RulesComparison::Different,
                 "{gone}"
             );
         }
@@ -560,7 +563,7 @@ COMMIT
             "-A caracal-outgoing -d 10.245.0.0/16 -j RETURN\n-A caracal-outgoing -j MASQUERADE\n",
             "-A caracal-outgoing -j MASQUERADE\n-A caracal-outgoing -d 10.245.0.0/16 -j RETURN\n",
         );
-        assert_eq!(compare(&swapped), Comparison::Different);
+        assert_eq!(compare(&swapped), RulesComparison::Different);
     }
 
     #[test]

@@ -249,7 +249,7 @@ impl NatWriter {
     /// Beside nftables: accepts in iptables where it drops by policy, as Docker makes it.
     async fn open_forwards(&mut self, nat: &Nat) -> Result<(), CommandError> {
         for (tool, saved) in self.closed_forwards().await {
-            if iptables::compare_forward(nat, &saved) != iptables::Comparison::Wanted {
+            if iptables::compare_forward(nat, &saved) != iptables::RulesComparison::Wanted {
                 let script = iptables::restore_forward(nat, &saved);
                 run(tool.restore, &["--noflush"], &script).await?;
             }
@@ -260,7 +260,7 @@ impl NatWriter {
     async fn forwards_are_open(&mut self, nat: &Nat) -> bool {
         let closed = self.closed_forwards().await;
         let opened = |(_, saved): &(Iptables, String)| {
-            iptables::compare_forward(nat, saved) == iptables::Comparison::Wanted
+            iptables::compare_forward(nat, saved) == iptables::RulesComparison::Wanted
         };
         closed.iter().all(opened)
     }
@@ -363,9 +363,12 @@ async fn read_iptables(wanted: Option<&Nat>) -> Option<String> {
         let saved = run(tool.save, &[], "").await.ok()?;
         seen.push(iptables::compare(nat, rules, &saved));
     }
-    if seen.iter().all(|s| *s == iptables::Comparison::Nothing) {
+    if seen
+        .iter()
+        .all(|s| *s == iptables::RulesComparison::Nothing)
+    {
         None
-    } else if seen.iter().all(|s| *s == iptables::Comparison::Wanted) {
+    } else if seen.iter().all(|s| *s == iptables::RulesComparison::Wanted) {
         Some(nat.fingerprint())
     } else {
         Some("other rules".to_owned())
