@@ -161,15 +161,15 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 /// Which path is measured when.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Schedule {
+pub(crate) struct ProbeSchedule {
     seed: u64,
-    paths: BTreeMap<IpAddr, Due>,
+    paths: BTreeMap<IpAddr, DueProbe>,
     /// Not before.
     rest: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Due {
+struct DueProbe {
     interface: u32,
     at: Instant,
     /// End of the last measurement.
@@ -190,7 +190,7 @@ pub(crate) enum Next {
     Nothing,
 }
 
-impl Schedule {
+impl ProbeSchedule {
     /// A schedule whose jitter differs from that of other seeds.
     #[must_use]
     pub(crate) fn new(seed: impl Hash) -> Self {
@@ -205,7 +205,7 @@ impl Schedule {
         self.paths.retain(|address, _| paths.contains_key(address));
         for (&address, &interface) in paths {
             let soon = now + SPREAD.mul_f64(self.fraction(address, 0));
-            let due = self.paths.entry(address).or_insert(Due {
+            let due = self.paths.entry(address).or_insert(DueProbe {
                 interface,
                 at: soon,
                 last: None,

@@ -80,7 +80,7 @@ fn address(n: u8) -> IpAddr {
 }
 
 /// Measures everything that is due until `end`; how often each.
-fn run(schedule: &mut Schedule, mut now: Instant, end: Instant) -> BTreeMap<IpAddr, u32> {
+fn run(schedule: &mut ProbeSchedule, mut now: Instant, end: Instant) -> BTreeMap<IpAddr, u32> {
     let mut counts = BTreeMap::new();
     while now < end {
         match schedule.next(now) {
@@ -102,7 +102,7 @@ fn run(schedule: &mut Schedule, mut now: Instant, end: Instant) -> BTreeMap<IpAd
 fn few_in_a_second_and_rarely_again() {
     let start = Instant::now();
     let paths: BTreeMap<IpAddr, u32> = (1..=40).map(|n| (address(n), 1500)).collect();
-    let mut schedule = Schedule::new("a");
+    let mut schedule = ProbeSchedule::new("a");
     assert_eq!(schedule.next(start), Next::Nothing);
     schedule.follow(&paths, false, start);
     let first = run(&mut schedule, start, start + Duration::from_secs(4));
@@ -120,7 +120,7 @@ fn a_change_brings_it_forward() {
     let start = Instant::now();
     let second = Duration::from_secs(1);
     let mut paths = BTreeMap::from([(address(1), 1500), (address(2), 1500)]);
-    let mut schedule = Schedule::new("a");
+    let mut schedule = ProbeSchedule::new("a");
     schedule.follow(&paths, false, start);
     run(&mut schedule, start, start + 5 * second);
     // Nothing has changed: nothing is due.

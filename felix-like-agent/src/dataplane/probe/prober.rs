@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::dataplane::probe::echo::Echo;
 use crate::links::Links;
-use crate::paths::{MtuSearch, Next, PathMtu, PathMtus, PathVerdict, Schedule, SearchStep};
+use crate::paths::{MtuSearch, Next, PathMtu, PathMtus, PathVerdict, ProbeSchedule, SearchStep};
 use crate::plan::HostRoutes;
 
 /// How long an answer is waited for, the second try included.
@@ -79,7 +79,7 @@ impl Prober {
     pub(in crate::dataplane) fn start(seed: &str, known: PathMtus, wake_up: Arc<Notify>) -> Self {
         let (targets, targets_rx) = watch::channel(Targets::default());
         let (results_tx, results) = watch::channel(Arc::new(known));
-        let schedule = Schedule::new(seed);
+        let schedule = ProbeSchedule::new(seed);
         let task = tokio::spawn(measure_all(schedule, targets_rx, results_tx, wake_up));
         Self {
             targets,
@@ -104,7 +104,7 @@ impl Prober {
 }
 
 async fn measure_all(
-    mut schedule: Schedule,
+    mut schedule: ProbeSchedule,
     mut targets: watch::Receiver<Targets>,
     results: watch::Sender<Arc<PathMtus>>,
     wake_up: Arc<Notify>,

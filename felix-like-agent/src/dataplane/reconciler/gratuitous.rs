@@ -78,26 +78,26 @@ pub(in crate::dataplane) fn places(node: &Node, links: &Links, forwards: bool) -
 
 /// Schedule of announcements. Pure.
 #[derive(Debug, Default)]
-struct Schedule {
+struct AnnouncementSchedule {
     places: Places,
-    due: BTreeMap<IpAddr, Due>,
+    due: BTreeMap<IpAddr, DueAnnouncement>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Due {
+struct DueAnnouncement {
     at: Instant,
     left: u32,
     attempts: u32,
 }
 
-impl Schedule {
+impl AnnouncementSchedule {
     /// Takes over where the addresses are; what is new or has changed is said from now on.
     fn follow(&mut self, places: &Places, now: Instant) {
         let before = std::mem::replace(&mut self.places, places.clone());
         self.due.retain(|address, _| places.contains_key(address));
         for (address, place) in places {
             if before.get(address) != Some(place) {
-                let due = Due {
+                let due = DueAnnouncement {
                     at: now,
                     left: REPEATS,
                     attempts: ATTEMPTS,
@@ -168,7 +168,7 @@ impl GratuitousSender {
 }
 
 async fn run(mut places: watch::Receiver<Places>) {
-    let mut schedule = Schedule::default();
+    let mut schedule = AnnouncementSchedule::default();
     loop {
         let next = schedule.next();
         let timer = async {
@@ -339,7 +339,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_change_is_said_three_times_and_what_is_gone_is_not() {
-        let mut schedule = Schedule::default();
+        let mut schedule = AnnouncementSchedule::default();
         let links: Links = [link()].into_iter().collect();
         let here = places(&node(), &links, false);
         let start = Instant::now();
@@ -371,7 +371,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_cannot_be_said_yet_is_tried_again_and_given_up() {
-        let mut schedule = Schedule::default();
+        let mut schedule = AnnouncementSchedule::default();
         let links: Links = [link()].into_iter().collect();
         let own: IpAddr = "10.0.0.1".parse().unwrap();
         let now = Instant::now();
