@@ -92,10 +92,10 @@ fn observation(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option
 }
 
 /// Code, subject and sentence of an observation.
-type Finding = (AuditCode, String, String);
+type KernelFinding = (AuditCode, String, String);
 
 /// Finding of a needed operation that adds or replaces: something is missing or wrong.
-fn missing(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option<Finding> {
+fn missing(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option<KernelFinding> {
     Some(match op {
         Op::AddTunnel(tunnel) if made_anew.contains(&tunnel.name) => (
             AuditCode::DeviceWrong,
@@ -177,7 +177,7 @@ fn missing(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option<Fin
 }
 
 /// Finding of a needed operation that deletes: something is left over.
-fn left_over(op: &Op) -> Option<Finding> {
+fn left_over(op: &Op) -> Option<KernelFinding> {
     Some(match op {
         Op::DeleteObject(id) => (
             AuditCode::NextHopLeftover,
@@ -218,7 +218,7 @@ fn left_over(op: &Op) -> Option<Finding> {
     })
 }
 
-fn nat(actual: &Actual) -> Finding {
+fn nat(actual: &Actual) -> KernelFinding {
     let there = match &actual.nat {
         None => "there are none",
         Some(_) => "others are there",
