@@ -265,7 +265,7 @@ impl Agent {
             ));
         }
         let wanted = ops.len();
-        let ops = self.hold_back(ops, &desired, now);
+        let ops = self.delay_tunnel_removal(ops, &desired, now);
         if phase == Phase::Learning
             && let Some(op) = ops.iter().find(|op| op.is_delete())
         {
@@ -322,7 +322,12 @@ impl Agent {
     }
 
     /// Tunnel devices that were in use a moment ago stay for a while, and what stands on them.
-    fn hold_back(&mut self, mut ops: Vec<Op>, desired: &Desired, now: Instant) -> Vec<Op> {
+    fn delay_tunnel_removal(
+        &mut self,
+        mut ops: Vec<Op>,
+        desired: &Desired,
+        now: Instant,
+    ) -> Vec<Op> {
         let mut unwanted = BTreeMap::new();
         ops.retain(|op| {
             let name = match op {

@@ -335,7 +335,7 @@ impl Reconciler {
             ops.extend(cuts.into_iter().filter(unplanned).map(Op::DeleteRoute));
         }
         let wanted = ops.len();
-        let ops = self.hold_back(ops, &desired, now);
+        let ops = self.delay_tunnel_removal(ops, &desired, now);
         let mut ops = self.retries.due(ops, now);
         if !settings.route_sync {
             leave_routes(&mut ops, &mut desired);
@@ -458,9 +458,14 @@ impl Reconciler {
 
     /// Takes out deletions of tunnel devices, and of what stands on them, that were in use a moment
     /// ago.
-    fn hold_back(&mut self, mut ops: Vec<Op>, desired: &Desired, now: Instant) -> Vec<Op> {
+    fn delay_tunnel_removal(
+        &mut self,
+        mut ops: Vec<Op>,
+        desired: &Desired,
+        now: Instant,
+    ) -> Vec<Op> {
         let mut unwanted = HashMap::new();
-        let linger = self.options.tunnel_linger;
+        let delay = self.options.tunnel_removal_delay;
         ops.retain(|op| {
             !is_on_device(op, |name| {
                 if !is_tunnel_device(name.as_str()) || desired.tunnels.contains_key(name) {
@@ -468,7 +473,7 @@ impl Reconciler {
                 }
                 let since = self.unwanted.get(name).copied().unwrap_or(now);
                 unwanted.insert(name.clone(), since);
-                now < since + linger
+                now < since + delay
             })
         });
         self.unwanted = unwanted;
@@ -476,9 +481,9 @@ impl Reconciler {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        let linger = self.options.tunnel_linger;
-        let lingering = self.unwanted.values().map(|since| *since + linger);
-        lingering
+        let delay = self.options.tunnel_removal_delay;
+        let delayed = self.unwanted.values().map(|since| *since + delay);
+        delayed
             .chain(self.retries.next_due())
             .chain(self.cache.due())
             .min()

@@ -26,7 +26,7 @@ pub struct ReconcilerOptions {
     pub overrides: Overrides,
     /// How long a VXLAN device that no pool uses any more stays, so that nodes that have not
     /// switched yet are heard.
-    pub tunnel_linger: Duration,
+    pub tunnel_removal_delay: Duration,
     /// The paths to other nodes are measured with echoes; what was known of them before, which
     /// holds until then. `None` = they are not measured.
     pub measure_paths: Option<PathMtus>,
@@ -50,7 +50,7 @@ impl ReconcilerOptions {
             me,
             settings: Settings::default(),
             overrides: Overrides::new(),
-            tunnel_linger: Duration::from_secs(30),
+            tunnel_removal_delay: Duration::from_secs(30),
             measure_paths: None,
             #[cfg(test)]
             deaf: false,

@@ -112,7 +112,7 @@ fn lab() {
 
 fn options(objects: bool) -> ReconcilerOptions {
     ReconcilerOptions {
-        tunnel_linger: Duration::from_millis(300),
+        tunnel_removal_delay: Duration::from_millis(300),
         settings: Settings {
             objects,
             ..Settings::default()
