@@ -15,7 +15,7 @@ use caracal_model::net::IfName;
 use foldhash::{HashMap, HashSet};
 
 use super::shares::{Decided, Touched};
-use super::ways::{SHARED, Way, way, way_of};
+use super::ways::{GatewayKey, SHARED, way, way_of};
 use crate::actual::{Actual, ActualObject, ActualRoute};
 use crate::desired::Desired;
 use crate::kernel_objects::{NextHopObject, Route, RouteKey, Target};
@@ -32,7 +32,7 @@ struct Wanted<'a> {
 
 /// Which object stands for which way.
 pub(super) struct Objects<'a> {
-    ids: HashMap<Way<'a>, u32>,
+    ids: HashMap<GatewayKey<'a>, u32>,
     /// Objects to make and to change, in this order, before the routes.
     pub(super) puts: Vec<Op>,
     /// Objects of ours that stand for no way that is wanted.
@@ -116,7 +116,7 @@ impl<'a> Objects<'a> {
         desired: &'a Desired,
         actual: &'a Actual,
         kept: &BTreeSet<RouteKey>,
-        mut wanted: HashMap<Way<'a>, Wanted<'a>>,
+        mut wanted: HashMap<GatewayKey<'a>, Wanted<'a>>,
     ) {
         let mtus = match self.idle.is_empty() || wanted.is_empty() {
             true => HashMap::default(),
@@ -140,7 +140,7 @@ impl<'a> Objects<'a> {
         if !wanted.is_empty() && !self.idle.is_empty() {
             self.change(desired, actual, kept, &mut wanted);
         }
-        let new: BTreeMap<Way<'_>, Wanted<'_>> = wanted.into_iter().collect();
+        let new: BTreeMap<GatewayKey<'_>, Wanted<'_>> = wanted.into_iter().collect();
         for (way, wanted) in new {
             let id = self.free(way);
             self.ids.insert(way, id);
@@ -155,9 +155,9 @@ impl<'a> Objects<'a> {
         desired: &'a Desired,
         actual: &'a Actual,
         kept: &BTreeSet<RouteKey>,
-        wanted: &mut HashMap<Way<'a>, Wanted<'a>>,
+        wanted: &mut HashMap<GatewayKey<'a>, Wanted<'a>>,
     ) {
-        let mut next: BTreeMap<u32, Option<Way<'a>>> = BTreeMap::new();
+        let mut next: BTreeMap<u32, Option<GatewayKey<'a>>> = BTreeMap::new();
         for route in actual.all_routes() {
             let Some(id) = route.object().filter(|id| self.idle.contains(id)) else {
                 continue;
@@ -190,7 +190,7 @@ impl<'a> Objects<'a> {
 
     /// A number that nobody uses, in our range. The first choice follows from the way, so that it
     /// tends to stay the same.
-    fn free(&mut self, way: Way<'_>) -> u32 {
+    fn free(&mut self, way: GatewayKey<'_>) -> u32 {
         let mut hasher = DefaultHasher::new();
         way.hash(&mut hasher);
         let range = LAST_OBJECT - FIRST_OBJECT + 1;
@@ -269,8 +269,8 @@ impl<'a> Objects<'a> {
 }
 
 /// The ways that planned routes go.
-fn ways_of(desired: &Desired) -> HashMap<Way<'_>, Wanted<'_>> {
-    let mut ways: HashMap<Way<'_>, Wanted<'_>> = HashMap::default();
+fn ways_of(desired: &Desired) -> HashMap<GatewayKey<'_>, Wanted<'_>> {
+    let mut ways: HashMap<GatewayKey<'_>, Wanted<'_>> = HashMap::default();
     for planned in desired.routes.values() {
         let route = &planned.route;
         if let Some(way) = way(route) {

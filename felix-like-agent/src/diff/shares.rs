@@ -12,21 +12,21 @@ use caracal_model::SharedMap;
 use caracal_model::net::{IfName, Prefix};
 use foldhash::{HashMap, HashSet};
 
-use super::ways::{SHARED, Way, way};
+use super::ways::{GatewayKey, SHARED, way};
 use crate::actual::Actual;
 use crate::kernel_objects::{PlannedRoute, Route};
 use crate::ownership::Ownership;
 
-/// A [`Way`] of its own.
-type OwnWay = (IpAddr, IfName, Option<u32>);
+/// A [`GatewayKey`] of its own.
+type OwnGatewayKey = (IpAddr, IfName, Option<u32>);
 
 type Routes = SharedMap<Prefix, PlannedRoute>;
 
 /// Ways, the destinations that are reached by them, and their objects.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
-    members: HashMap<OwnWay, BTreeSet<Prefix>>,
-    ids: HashMap<OwnWay, u32>,
+    members: HashMap<OwnGatewayKey, BTreeSet<Prefix>>,
+    ids: HashMap<OwnGatewayKey, u32>,
     /// Objects of ours that stand for no way, with the destinations whose routes led through them.
     idle: BTreeMap<u32, BTreeSet<Prefix>>,
 }
@@ -37,22 +37,22 @@ pub(super) struct Touched {
     /// Those destinations, and those whose routes get or lose an object with theirs.
     pub(super) prefixes: BTreeSet<Prefix>,
     /// Ways of theirs that keep their object.
-    ids: HashMap<OwnWay, u32>,
+    ids: HashMap<OwnGatewayKey, u32>,
     /// Ways that have had no object and want one.
-    new: HashSet<OwnWay>,
+    new: HashSet<OwnGatewayKey>,
     /// Objects that stand for no way any more.
     pub(super) idle: BTreeSet<u32>,
 }
 
 impl Touched {
     /// The ways that keep their object.
-    pub(super) fn ids(&self) -> impl Iterator<Item = (Way<'_>, u32)> {
+    pub(super) fn ids(&self) -> impl Iterator<Item = (GatewayKey<'_>, u32)> {
         let ids = self.ids.iter();
         ids.map(|((gateway, link, mtu), id)| ((*gateway, link, *mtu), *id))
     }
 
     /// True for a way that wants an object.
-    pub(super) fn is_new(&self, way: &Way<'_>) -> bool {
+    pub(super) fn is_new(&self, way: &GatewayKey<'_>) -> bool {
         !self.new.is_empty() && self.new.contains(&own(*way))
     }
 }
@@ -60,14 +60,14 @@ impl Touched {
 /// Decision about the objects that a change touched.
 #[derive(Debug)]
 pub(super) struct Decided {
-    ids: Vec<(OwnWay, u32)>,
+    ids: Vec<(OwnGatewayKey, u32)>,
     idle: BTreeMap<u32, BTreeSet<Prefix>>,
 }
 
 impl Decided {
     /// `there`: what was compared.
     pub(super) fn new<'a>(
-        ids: impl Iterator<Item = (Way<'a>, u32)>,
+        ids: impl Iterator<Item = (GatewayKey<'a>, u32)>,
         idle: impl Iterator<Item = u32>,
         there: &Actual,
     ) -> Self {
@@ -85,11 +85,11 @@ impl Decided {
     }
 }
 
-fn own((gateway, link, mtu): Way<'_>) -> OwnWay {
+fn own((gateway, link, mtu): GatewayKey<'_>) -> OwnGatewayKey {
     (gateway, link.clone(), mtu)
 }
 
-fn way_to(routes: &Routes, prefix: &Prefix) -> Option<OwnWay> {
+fn way_to(routes: &Routes, prefix: &Prefix) -> Option<OwnGatewayKey> {
     way(&routes.get(prefix)?.route).map(own)
 }
 
@@ -107,7 +107,7 @@ impl Shares {
         }
         let ours = |(id, object): (&u32, _)| ownership.object(*id, object).then_some(*id);
         let ours: HashSet<u32> = actual.objects.iter().filter_map(ours).collect();
-        let mut stands_for: HashMap<u32, Way<'_>> = HashMap::default();
+        let mut stands_for: HashMap<u32, GatewayKey<'_>> = HashMap::default();
         for there in actual.all_routes() {
             let Some(id) = there.object().filter(|id| ours.contains(id)) else {
                 continue;
@@ -131,7 +131,7 @@ impl Shares {
                 return None;
             }
         }
-        let has_object = |(way, members): (&OwnWay, &BTreeSet<Prefix>)| {
+        let has_object = |(way, members): (&OwnGatewayKey, &BTreeSet<Prefix>)| {
             (members.len() >= SHARED) == shares.ids.contains_key(way)
         };
         if !shares.members.iter().all(has_object) {
@@ -145,8 +145,9 @@ impl Shares {
 
     /// Takes over what is planned for these destinations.
     pub(super) fn follow(&mut self, keys: &BTreeSet<Prefix>, was: &Routes, is: &Routes) -> Touched {
-        let mut before: BTreeMap<OwnWay, usize> = BTreeMap::new();
-        let count = |shares: &Self, way: &OwnWay| shares.members.get(way).map_or(0, BTreeSet::len);
+        let mut before: BTreeMap<OwnGatewayKey, usize> = BTreeMap::new();
+        let count =
+            |shares: &Self, way: &OwnGatewayKey| shares.members.get(way).map_or(0, BTreeSet::len);
         for prefix in keys {
             let (old, new) = (way_to(was, prefix), way_to(is, prefix));
             for way in old.iter().chain(&new) {
