@@ -51,7 +51,7 @@ pub use kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore};
 pub use memory::{CommitFault, MemoryStore};
 #[cfg(feature = "etcd")]
 pub use open::{Datastore, DatastoreConfig, DatastoreConfigError, DatastoreWatch};
-pub use ordered::{Order, OrderedCommit, Told};
+pub use ordered::{Order, OrderedCommit, StepResult};
 pub use patience::PATIENCE;
 pub use store::{
     Change, Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError, WatchEvent,

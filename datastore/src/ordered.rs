@@ -41,7 +41,7 @@ use caracal_model::txn::{Compare, KeyValue, Txn, TxnOutcome, Write};
 /// Next order of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Read these keys; the answer is [`Told::Found`].
+    /// Read these keys; the answer is [`StepResult::Found`].
     Look(Vec<String>),
     /// Set a key that does not exist.
     Create(String, Vec<u8>),
@@ -55,7 +55,7 @@ pub enum Order {
 
 /// Outcome of the last order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum StepResult {
     /// Nothing was ordered yet.
     Start,
     /// The stored ones of the keys that were read.
@@ -85,7 +85,7 @@ enum Rank {
 
 /// One write, with what it replaces.
 #[derive(Clone, Debug)]
-struct Change {
+struct PlannedWrite {
     rank: Rank,
     key: String,
     /// Value before the write: revision and value.
@@ -96,7 +96,7 @@ struct Change {
 
 /// A key that was written, and what it takes to take it back.
 #[derive(Clone, Debug)]
-struct Written {
+struct WrittenKey {
     key: String,
     /// The revision of our write; `None` = we deleted it.
     revision: Option<i64>,
@@ -105,7 +105,7 @@ struct Written {
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum CommitState {
     Begun,
     Looking,
     /// The first of `queue` is under way.
@@ -121,9 +121,9 @@ enum State {
 #[derive(Clone, Debug)]
 pub struct OrderedCommit {
     txn: Txn,
-    state: State,
-    queue: VecDeque<Change>,
-    written: Vec<Written>,
+    state: CommitState,
+    queue: VecDeque<PlannedWrite>,
+    written: Vec<WrittenKey>,
     /// Whether what was written is taken back when the rest cannot be.
     takes: bool,
     revision: i64,
@@ -135,7 +135,7 @@ impl OrderedCommit {
     pub fn new(txn: Txn) -> Self {
         Self {
             txn,
-            state: State::Begun,
+            state: CommitState::Begun,
             queue: VecDeque::new(),
             written: Vec::new(),
             takes: false,
@@ -144,29 +144,29 @@ impl OrderedCommit {
     }
 
     /// The next order, given what came of the last.
-    pub fn step(&mut self, told: Told) -> Order {
-        match (&self.state, told) {
-            (State::Begun, _) => self.look(),
-            (State::Looking, Told::Found(found)) => {
+    pub fn step(&mut self, result: StepResult) -> Order {
+        match (&self.state, result) {
+            (CommitState::Begun, _) => self.look(),
+            (CommitState::Looking, StepResult::Found(found)) => {
                 let found = found.into_iter().map(|kv| (kv.key.clone(), kv)).collect();
                 if !self.plan(&found) {
                     return self.end(TxnOutcome::Conflict);
                 }
-                self.state = State::Writing;
+                self.state = CommitState::Writing;
                 self.next_write()
             }
-            (State::Writing, Told::Written(revision)) => {
+            (CommitState::Writing, StepResult::Written(revision)) => {
                 self.wrote(revision);
                 self.next_write()
             }
-            (State::Writing, Told::Conflict) => self.lost(),
-            (State::Writing, _) => self.give_up(),
-            (State::Following, Told::Found(found)) => self.follow(&found),
-            (State::Undoing, told) => {
+            (CommitState::Writing, StepResult::Conflict) => self.lost(),
+            (CommitState::Writing, _) => self.give_up(),
+            (CommitState::Following, StepResult::Found(found)) => self.follow(&found),
+            (CommitState::Undoing, result) => {
                 let last = self.written.pop();
                 // Somebody changed it since, and it is not ours to take back. What a block may hold
                 // has to be counted.
-                if !matches!(told, Told::Written(_))
+                if !matches!(result, StepResult::Written(_))
                     && last.is_some_and(|last| matches!(Key::parse(&last.key), Ok(Key::Block(_))))
                 {
                     self.written.retain(|w| !is_handle(&w.key));
@@ -185,7 +185,7 @@ impl OrderedCommit {
         match (change.rank, Key::parse(&change.key)) {
             // Another process of the same owner may have claimed the block meanwhile, too.
             (Rank::AffinityConfirmed, Ok(Key::Affinity(_, cidr))) => {
-                self.state = State::Following;
+                self.state = CommitState::Following;
                 Order::Look(vec![change.key.clone(), Key::Block(cidr).to_path()])
             }
             // The block is ours already: what is left of its former owner's claim is that owner's.
@@ -200,7 +200,7 @@ impl OrderedCommit {
     /// The affinity follows its block, which holds our addresses by now whoever wrote it since: the
     /// claim is confirmed where the block names its owner and nobody is giving it back.
     fn follow(&mut self, found: &[KeyValue]) -> Order {
-        self.state = State::Writing;
+        self.state = CommitState::Writing;
         let Some(change) = self.queue.front_mut() else {
             return self.give_up();
         };
@@ -227,14 +227,14 @@ impl OrderedCommit {
 
     fn give_up(&mut self) -> Order {
         if self.takes {
-            self.state = State::Undoing;
+            self.state = CommitState::Undoing;
             return self.take_back();
         }
         self.end(TxnOutcome::Conflict)
     }
 
     fn end(&mut self, outcome: TxnOutcome) -> Order {
-        self.state = State::Over;
+        self.state = CommitState::Over;
         Order::Done(outcome)
     }
 
@@ -254,9 +254,9 @@ impl OrderedCommit {
             .collect();
         keys.sort();
         keys.dedup();
-        self.state = State::Looking;
+        self.state = CommitState::Looking;
         match keys.is_empty() {
-            true => self.step(Told::Found(Vec::new())),
+            true => self.step(StepResult::Found(Vec::new())),
             false => Order::Look(keys),
         }
     }
@@ -315,7 +315,7 @@ impl OrderedCommit {
             return;
         };
         self.revision = self.revision.max(revision);
-        self.written.push(Written {
+        self.written.push(WrittenKey {
             revision: change.after.is_some().then_some(revision),
             key: change.key,
             before: change.before.map(|(_, value)| value),
@@ -359,7 +359,7 @@ fn as_before(key: &str, before: &[u8], after: Option<&[u8]>) -> Vec<u8> {
     before.to_vec()
 }
 
-fn changes_of(write: &Write, known: Option<&KeyValue>) -> Vec<Change> {
+fn changes_of(write: &Write, known: Option<&KeyValue>) -> Vec<PlannedWrite> {
     let before = known.map(|kv| (kv.mod_revision, kv.value.clone()));
     let (key, after) = match write {
         Write::Put(key, value) => (key.clone(), Some(value.clone())),
@@ -384,7 +384,7 @@ fn changes_of(write: &Write, known: Option<&KeyValue>) -> Vec<Change> {
         (_, Some(_)) => Rank::OtherPut,
         (_, None) => Rank::OtherDelete,
     };
-    vec![Change {
+    vec![PlannedWrite {
         rank,
         key,
         before,
@@ -394,8 +394,8 @@ fn changes_of(write: &Write, known: Option<&KeyValue>) -> Vec<Change> {
 
 /// A handle that holds more is written before the blocks, one that holds less behind them, and one
 /// that does both twice.
-fn handle_changes(key: String, before: Option<(i64, Vec<u8>)>, new: &[u8]) -> Vec<Change> {
-    let change = |rank, after: Vec<u8>| Change {
+fn handle_changes(key: String, before: Option<(i64, Vec<u8>)>, new: &[u8]) -> Vec<PlannedWrite> {
+    let change = |rank, after: Vec<u8>| PlannedWrite {
         rank,
         key: key.clone(),
         before: before.clone(),

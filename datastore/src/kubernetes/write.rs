@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::api::{Api, Failure};
 use super::mapping::{self, Collection, MappingError, Place, Written};
 use super::read;
-use crate::ordered::{Order, OrderedCommit, Told};
+use crate::ordered::{Order, OrderedCommit, StepResult};
 use crate::store::StoreError;
 
 /// Requests of one look that are under way at a time.
@@ -31,9 +31,9 @@ pub(super) async fn commit(api: &Api, txn: &Txn) -> Result<TxnOutcome, StoreErro
     let mut commit = OrderedCommit::new(txn.clone());
     let mut known = Known::new();
     let mut refused = None;
-    let mut told = Told::Start;
+    let mut result = StepResult::Start;
     loop {
-        let order = commit.step(told);
+        let order = commit.step(result);
         let done = match &order {
             Order::Done(outcome) => {
                 return match refused {
@@ -41,20 +41,20 @@ pub(super) async fn commit(api: &Api, txn: &Txn) -> Result<TxnOutcome, StoreErro
                     None => Ok(*outcome),
                 };
             }
-            Order::Look(keys) => look(api, keys, &mut known).await.map(Told::Found),
+            Order::Look(keys) => look(api, keys, &mut known).await.map(StepResult::Found),
             Order::Create(key, value) => create(api, key, value, &mut known).await,
             Order::Replace(key, revision, value) => {
                 replace(api, key, *revision, value, &mut known).await
             }
             Order::Delete(key, revision) => delete(api, key, *revision, &mut known).await,
         };
-        told = match done {
-            Ok(told) => told,
+        result = match done {
+            Ok(result) => result,
             // Also what is gone is not as it was said to be.
-            Err(Failure::Conflict | Failure::NotFound) => Told::Conflict,
+            Err(Failure::Conflict | Failure::NotFound) => StepResult::Conflict,
             Err(Failure::Refused(reason)) => {
                 refused.get_or_insert(reason);
-                Told::Refused
+                StepResult::Refused
             }
             Err(failure) => return Err(failure.into_error(api.server(), "an object")),
         };
@@ -118,7 +118,12 @@ async fn written(
     Ok((place, written))
 }
 
-async fn create(api: &Api, key: &str, value: &[u8], known: &mut Known) -> Result<Told, Failure> {
+async fn create(
+    api: &Api,
+    key: &str,
+    value: &[u8],
+    known: &mut Known,
+) -> Result<StepResult, Failure> {
     let object = match written(api, key, Some(value), known).await? {
         (place, Written::StatusPatch(patch)) => {
             return patch_status(api, key, &place, patch, known).await;
@@ -137,10 +142,10 @@ async fn create(api: &Api, key: &str, value: &[u8], known: &mut Known) -> Result
     Ok(took(key, answer, known))
 }
 
-fn took(key: &str, answer: Value, known: &mut Known) -> Told {
+fn took(key: &str, answer: Value, known: &mut Known) -> StepResult {
     let revision = mapping::revision(&answer);
     known.insert(key.to_owned(), answer);
-    Told::Written(revision)
+    StepResult::Written(revision)
 }
 
 /// The known object, if its last change was at this revision.
@@ -156,7 +161,7 @@ async fn replace(
     revision: i64,
     value: &[u8],
     known: &mut Known,
-) -> Result<Told, Failure> {
+) -> Result<StepResult, Failure> {
     unchanged(known, key, revision)?;
     match written(api, key, Some(value), known).await? {
         (place, Written::StatusPatch(patch)) => patch_status(api, key, &place, patch, known).await,
@@ -174,17 +179,22 @@ async fn patch_status(
     place: &Place,
     patch: Option<Value>,
     known: &mut Known,
-) -> Result<Told, Failure> {
+) -> Result<StepResult, Failure> {
     let Some(patch) = patch else {
         let revision = known.get(key).map(mapping::revision);
-        return Ok(Told::Written(revision.unwrap_or_default()));
+        return Ok(StepResult::Written(revision.unwrap_or_default()));
     };
     let path = format!("{}/status", place.path(api.group().await?));
     let answer = api.call(Method::PATCH, &path, MERGE, Some(&patch)).await?;
     Ok(took(key, answer, known))
 }
 
-async fn delete(api: &Api, key: &str, revision: i64, known: &mut Known) -> Result<Told, Failure> {
+async fn delete(
+    api: &Api,
+    key: &str,
+    revision: i64,
+    known: &mut Known,
+) -> Result<StepResult, Failure> {
     let object = unchanged(known, key, revision)?.clone();
     let place = place_of(key)?;
     let path = place.path(api.group().await?);
@@ -194,7 +204,7 @@ async fn delete(api: &Api, key: &str, revision: i64, known: &mut Known) -> Resul
             let marked = api.call(Method::PUT, &path, JSON, Some(&marked)).await?;
             read::finish_deletion(api, &path, &marked).await?;
             known.remove(key);
-            Ok(Told::Written(mapping::revision(&marked)))
+            Ok(StepResult::Written(mapping::revision(&marked)))
         }
         Ok(Key::Resource {
             kind: Kind::WorkloadEndpoint,
@@ -203,7 +213,7 @@ async fn delete(api: &Api, key: &str, revision: i64, known: &mut Known) -> Resul
             let (place, written) = written(api, key, None, known).await?;
             match written {
                 Written::StatusPatch(patch) => patch_status(api, key, &place, patch, known).await,
-                Written::Object(_) => Ok(Told::Conflict),
+                Written::Object(_) => Ok(StepResult::Conflict),
             }
         }
         Ok(Key::Resource {
@@ -218,7 +228,7 @@ async fn delete(api: &Api, key: &str, revision: i64, known: &mut Known) -> Resul
             });
             api.delete(&path, this).await?;
             known.remove(key);
-            Ok(Told::Written(revision))
+            Ok(StepResult::Written(revision))
         }
     }
 }

@@ -28,10 +28,10 @@ fn handle(counts: &[(&str, u64)]) -> Vec<u8> {
 }
 
 /// One order on a store, as a store of single keys carries it out.
-fn obey(store: &MemoryStore, order: &Order) -> Told {
+fn carry_out(store: &MemoryStore, order: &Order) -> StepResult {
     let txn = match order {
         Order::Look(keys) => {
-            return Told::Found(keys.iter().filter_map(|key| store.get(key)).collect());
+            return StepResult::Found(keys.iter().filter_map(|key| store.get(key)).collect());
         }
         Order::Create(key, value) => Txn::new().create(key, value.clone()),
         Order::Replace(key, revision, value) => Txn::new().update(key, *revision, value.clone()),
@@ -39,8 +39,8 @@ fn obey(store: &MemoryStore, order: &Order) -> Told {
         Order::Done(_) => unreachable!("the end is no order"),
     };
     match store.apply(&txn).unwrap() {
-        TxnOutcome::Committed(revision) => Told::Written(revision),
-        TxnOutcome::Conflict => Told::Conflict,
+        TxnOutcome::Committed(revision) => StepResult::Written(revision),
+        TxnOutcome::Conflict => StepResult::Conflict,
     }
 }
 
@@ -52,14 +52,14 @@ fn carry_out(
     mut meddle: impl FnMut(&Order, &MemoryStore),
 ) -> (Vec<String>, TxnOutcome) {
     let mut commit = OrderedCommit::new(txn);
-    let (mut told, mut log) = (Told::Start, Vec::new());
+    let (mut result, mut log) = (StepResult::Start, Vec::new());
     loop {
-        let order = commit.step(told);
+        let order = commit.step(result);
         meddle(&order, store);
         let (verb, key) = match &order {
             Order::Done(outcome) => return (log, *outcome),
             Order::Look(_) => {
-                told = obey(store, &order);
+                result = carry_out(store, &order);
                 continue;
             }
             Order::Create(key, _) => ("create", key),
@@ -72,9 +72,9 @@ fn carry_out(
             Ok(Key::Handle(_)) => "handle".to_owned(),
             _ => "other".to_owned(),
         };
-        told = obey(store, &order);
-        log.push(match told {
-            Told::Written(_) => format!("{verb} {area}"),
+        result = carry_out(store, &order);
+        log.push(match result {
+            StepResult::Written(_) => format!("{verb} {area}"),
             _ => format!("{verb} {area}: lost"),
         });
     }
