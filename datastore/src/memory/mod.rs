@@ -18,7 +18,7 @@ use caracal_model::txn::{KeyValue, Range, Txn, TxnOutcome, Write};
 
 pub use self::fault::CommitFault;
 pub(crate) use self::state::Backup;
-use self::state::State;
+use self::state::MemoryState;
 pub(crate) use self::watch::MemoryWatch;
 use crate::store::{Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError};
 
@@ -28,7 +28,7 @@ pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// A datastore in memory. Clones share the data.
 #[derive(Clone, Debug)]
 pub struct MemoryStore {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemoryState>>,
 }
 
 impl Default for MemoryStore {
@@ -42,11 +42,11 @@ impl MemoryStore {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            state: Arc::new(Mutex::new(State::new())),
+            state: Arc::new(Mutex::new(MemoryState::new())),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MemoryState> {
         self.state
             .lock()
             .expect("invariant: no code panics while it holds the lock")

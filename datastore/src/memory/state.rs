@@ -28,7 +28,7 @@ pub struct Backup {
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct MemoryState {
     pub(super) revision: i64,
     /// Which datastore it is.
     pub(super) cluster: u64,
@@ -50,7 +50,7 @@ pub(super) struct State {
     pub(super) commits: u64,
 }
 
-impl State {
+impl MemoryState {
     pub(super) fn new() -> Self {
         Self {
             revision: 1,

@@ -8,13 +8,13 @@ use futures_util::Stream;
 use tokio::time::{Instant, Sleep};
 
 use super::fault;
-use super::state::State;
+use super::state::MemoryState;
 use crate::store::{StoreError, WatchEvent};
 
 /// A watch on a [`MemoryStore`](super::MemoryStore).
 #[derive(Debug)]
 pub struct MemoryWatch {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemoryState>>,
     id: u64,
     prefix: String,
     /// The first revision not told yet.
@@ -25,7 +25,7 @@ pub struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    pub(super) fn open(state: Arc<Mutex<State>>, prefix: String, revision: i64) -> Self {
+    pub(super) fn open(state: Arc<Mutex<MemoryState>>, prefix: String, revision: i64) -> Self {
         let mut locked = lock(&state);
         let id = locked.next_watcher;
         locked.next_watcher += 1;
@@ -79,7 +79,7 @@ impl MemoryWatch {
     }
 }
 
-fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
+fn lock(state: &Mutex<MemoryState>) -> std::sync::MutexGuard<'_, MemoryState> {
     state
         .lock()
         .expect("invariant: no code panics while it holds the lock")
