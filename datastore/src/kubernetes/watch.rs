@@ -202,7 +202,7 @@ impl One {
         };
         let event: Value = serde_json::from_slice(&line)
             .map_err(|error| Failure::Unavailable(format!("an event that is no JSON: {error}")))?;
-        match self.hear(&event)? {
+        match self.on_event(&event)? {
             Said::Changes(changes) if changes.is_empty() => Ok(None),
             Said::Changes(changes) => Ok(Some(WatchEvent::Changes(changes))),
             Said::Revision(revision) => {
@@ -244,7 +244,7 @@ impl One {
         Ok(())
     }
 
-    fn hear(&mut self, event: &Value) -> Result<Said, Failure> {
+    fn on_event(&mut self, event: &Value) -> Result<Said, Failure> {
         let object = &event["object"];
         let revision = mapping::revision(object);
         match event["type"].as_str() {

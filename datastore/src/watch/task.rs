@@ -113,7 +113,7 @@ impl<S: PagedStore> Task<S> {
         self.publish();
         loop {
             match self.attend(stream.next()).await? {
-                Some(event) => self.hear(event?),
+                Some(event) => self.on_event(event?),
                 None => return Err(Broken::Ended),
             }
         }
@@ -182,7 +182,7 @@ impl<S: PagedStore> Task<S> {
         tracing::debug!(revision, keys = listed.keys, "listed the datastore");
     }
 
-    fn hear(&mut self, event: WatchEvent) {
+    fn on_event(&mut self, event: WatchEvent) {
         let now = Instant::now();
         match event {
             WatchEvent::Changes(changes) => self.replica.changes(changes),
