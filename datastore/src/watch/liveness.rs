@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::{Freshness, WatchOptions};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Phase {
+enum WatchState {
     /// A list is complete and a stream open.
     Following,
     /// There is no stream, but the datastore answers: a list is on its way.
@@ -17,7 +17,7 @@ enum Phase {
 
 #[derive(Debug)]
 pub(super) struct Liveness {
-    phase: Phase,
+    state: WatchState,
     heard: Instant,
     ever_followed: bool,
 }
@@ -25,7 +25,7 @@ pub(super) struct Liveness {
 impl Liveness {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            phase: Phase::Lost("nothing was read yet".to_owned()),
+            state: WatchState::Lost("nothing was read yet".to_owned()),
             heard: now,
             ever_followed: false,
         }
@@ -33,7 +33,7 @@ impl Liveness {
 
     /// A list is complete and the watch from its revision stands.
     pub(super) fn following(&mut self, now: Instant) {
-        self.phase = Phase::Following;
+        self.state = WatchState::Following;
         self.heard = now;
         self.ever_followed = true;
     }
@@ -46,37 +46,37 @@ impl Liveness {
     /// The stream ended because we were too slow; the datastore is there.
     pub(super) fn behind(&mut self, reason: String) {
         // A datastore that was never read cannot be merely behind.
-        self.phase = if self.ever_followed {
-            Phase::Behind(reason)
+        self.state = if self.ever_followed {
+            WatchState::Behind(reason)
         } else {
-            Phase::Lost(reason)
+            WatchState::Lost(reason)
         };
     }
 
     /// The datastore does not answer.
     pub(super) fn lost(&mut self, reason: String) {
-        self.phase = Phase::Lost(reason);
+        self.state = WatchState::Lost(reason);
     }
 
     pub(super) fn freshness(&self, now: Instant, options: &WatchOptions) -> Freshness {
         let since = self.heard;
         let silent = now.saturating_duration_since(since);
         let silence = || "the watch says nothing, not even that it is alive".to_owned();
-        match &self.phase {
-            Phase::Following if silent < options.lagging_after => Freshness::Fresh,
-            Phase::Following if silent < options.stale_after => Freshness::Lagging {
+        match &self.state {
+            WatchState::Following if silent < options.lagging_after => Freshness::Fresh,
+            WatchState::Following if silent < options.stale_after => Freshness::Lagging {
                 since,
                 reason: silence(),
             },
-            Phase::Following => Freshness::Stale {
+            WatchState::Following => Freshness::Stale {
                 since,
                 reason: silence(),
             },
-            Phase::Behind(reason) if silent < options.stale_after => Freshness::Lagging {
+            WatchState::Behind(reason) if silent < options.stale_after => Freshness::Lagging {
                 since,
                 reason: reason.clone(),
             },
-            Phase::Behind(reason) | Phase::Lost(reason) => Freshness::Stale {
+            WatchState::Behind(reason) | WatchState::Lost(reason) => Freshness::Stale {
                 since,
                 reason: reason.clone(),
             },
@@ -85,20 +85,20 @@ impl Liveness {
 
     /// True when the stream is to be given up.
     pub(super) fn is_dead(&self, now: Instant, options: &WatchOptions) -> bool {
-        self.phase == Phase::Following
+        self.state == WatchState::Following
             && now.saturating_duration_since(self.heard) >= options.reconnect_after
     }
 
     /// The next moment at which an answer above changes by itself.
     pub(super) fn next_deadline(&self, now: Instant, options: &WatchOptions) -> Option<Instant> {
-        let limits: &[_] = match self.phase {
-            Phase::Following => &[
+        let limits: &[_] = match self.state {
+            WatchState::Following => &[
                 options.lagging_after,
                 options.reconnect_after,
                 options.stale_after,
             ],
-            Phase::Behind(_) => &[options.stale_after],
-            Phase::Lost(_) => &[],
+            WatchState::Behind(_) => &[options.stale_after],
+            WatchState::Lost(_) => &[],
         };
         limits
             .iter()
