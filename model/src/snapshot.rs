@@ -171,11 +171,11 @@ fn set<K: Ord + Clone, T>(
     match value {
         None => {
             map.remove(&key);
-            Ok(Effect::Change)
+            Ok(StoreEffect::Change)
         }
         Some(Ok(value)) => {
             map.insert(key, Versioned::new(revision, value));
-            Ok(Effect::Change)
+            Ok(StoreEffect::Change)
         }
         Some(Err(Invalid(reason))) => Err((reason, map.contains_key(&key))),
     }
@@ -183,13 +183,13 @@ fn set<K: Ord + Clone, T>(
 
 /// Effect of storing a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Effect {
+enum StoreEffect {
     Change,
     Quiet,
 }
 
 /// Or why it was not stored, and whether an earlier value is still in use.
-type Stored = Result<Effect, (String, bool)>;
+type Stored = Result<StoreEffect, (String, bool)>;
 
 /// Puts, removes or keeps a single value; `Some(Ok(None))` is a value that says nothing.
 fn set_one<T>(
@@ -200,7 +200,7 @@ fn set_one<T>(
     match value.transpose() {
         Ok(value) => {
             *place = value.flatten().map(|value| Versioned::new(revision, value));
-            Ok(Effect::Change)
+            Ok(StoreEffect::Change)
         }
         Err(Invalid(reason)) => Err((reason, place.is_some())),
     }
@@ -237,7 +237,7 @@ impl Snapshot {
                     notes => drop(self.notes.insert(path.to_owned(), notes)),
                 }
                 match effect {
-                    Effect::Quiet if !corrected => Applied::Quiet,
+                    StoreEffect::Quiet if !corrected => Applied::Quiet,
                     _ => Applied::Changed,
                 }
             }
@@ -340,7 +340,7 @@ impl Snapshot {
                 }
                 // Only its fields are looked at: IPAM's settings on etcd are in a key of their own.
                 Kind::IpamConfiguration => match v.map(document) {
-                    None | Some(Ok(_)) => Ok(Effect::Change),
+                    None | Some(Ok(_)) => Ok(StoreEffect::Change),
                     Some(Err(Invalid(reason))) => Err((reason, false)),
                 },
                 Kind::ClusterInformation | Kind::Profile | Kind::Tier | Kind::HostEndpoint => {

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Effect, InvalidValue, KnownBlock, Snapshot, Stored, Versioned, known_value};
+use super::{InvalidValue, KnownBlock, Snapshot, StoreEffect, Stored, Versioned, known_value};
 use crate::ipam::Owner;
 use crate::keys::Key;
 use crate::merge_join;
@@ -100,14 +100,14 @@ impl Snapshot {
         let before = self.blocks.get(&cidr);
         let Some(value) = v else {
             self.blocks.remove(&cidr);
-            return Ok(Effect::Change);
+            return Ok(StoreEffect::Change);
         };
         let node = self.whole_blocks_of.as_ref();
         match known_value::block(cidr, value, node, &|name| self.interned(name)) {
             Ok(block) => {
                 let effect = match before {
-                    Some(before) if before.leads_where(&block) => Effect::Quiet,
-                    _ => Effect::Change,
+                    Some(before) if before.leads_where(&block) => StoreEffect::Quiet,
+                    _ => StoreEffect::Change,
                 };
                 self.blocks.insert(cidr, Versioned::new(rev, block));
                 Ok(effect)
@@ -140,13 +140,13 @@ impl Snapshot {
             Some(endpoint) => (None, Some(endpoint)),
             None => (None, None),
         };
-        let mut effect = Effect::Quiet;
+        let mut effect = StoreEffect::Quiet;
         match own {
             Some(endpoint) => {
                 self.workloads.insert(key, Versioned::new(rev, endpoint));
-                effect = Effect::Change;
+                effect = StoreEffect::Change;
             }
-            None if self.workloads.remove(&key).is_some() => effect = Effect::Change,
+            None if self.workloads.remove(&key).is_some() => effect = StoreEffect::Change,
             None => {}
         }
         match other {
