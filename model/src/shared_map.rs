@@ -150,17 +150,17 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
     }
 }
 
-type Node<'a, K, V> = NodeRef<'a, K, V, CHUNK>;
+type TreeNode<'a, K, V> = NodeRef<'a, K, V, CHUNK>;
 type Entries<'a, K, V> = Vec<(&'a K, &'a V)>;
 
-fn identity<K: Ord + Clone, V: Clone>(root: Option<Node<'_, K, V>>) -> Option<usize> {
+fn identity<K: Ord + Clone, V: Clone>(root: Option<TreeNode<'_, K, V>>) -> Option<usize> {
     root.map(|node| node.identity())
 }
 
 /// The entries of either tree that stand in nodes which are not in the other, by key.
 fn unshared<'a, K: Ord + Clone, V: Clone>(
-    new: Option<Node<'a, K, V>>,
-    old: Option<Node<'a, K, V>>,
+    new: Option<TreeNode<'a, K, V>>,
+    old: Option<TreeNode<'a, K, V>>,
     only_new: &mut Entries<'a, K, V>,
     only_old: &mut Entries<'a, K, V>,
 ) {
@@ -182,15 +182,15 @@ fn unshared<'a, K: Ord + Clone, V: Clone>(
 
 /// A node alone, or with all below it.
 enum Part<'a, K: Ord + Clone, V: Clone> {
-    Node(Node<'a, K, V>),
-    Tree(Node<'a, K, V>),
+    TreeNode(TreeNode<'a, K, V>),
+    Tree(TreeNode<'a, K, V>),
 }
 
 impl<'a, K: Ord + Clone, V: Clone> Part<'a, K, V> {
     /// The entries of nodes that are not among `shared`.
     fn collect(self, shared: &BTreeSet<usize>, entries: &mut Entries<'a, K, V>) {
         let (node, below) = match self {
-            Self::Node(node) => (node, false),
+            Self::TreeNode(node) => (node, false),
             Self::Tree(node) => (node, true),
         };
         if shared.contains(&node.identity()) {
@@ -207,7 +207,7 @@ impl<'a, K: Ord + Clone, V: Clone> Part<'a, K, V> {
 
 fn identities<K: Ord + Clone, V: Clone>(parts: &[Part<'_, K, V>]) -> BTreeSet<usize> {
     fn add<K: Ord + Clone, V: Clone>(
-        node: &Node<'_, K, V>,
+        node: &TreeNode<'_, K, V>,
         below: bool,
         all: &mut BTreeSet<usize>,
     ) {
@@ -219,7 +219,7 @@ fn identities<K: Ord + Clone, V: Clone>(parts: &[Part<'_, K, V>]) -> BTreeSet<us
     let mut all = BTreeSet::new();
     for part in parts {
         match part {
-            Part::Node(node) => add(node, false, &mut all),
+            Part::TreeNode(node) => add(node, false, &mut all),
             Part::Tree(node) => add(node, true, &mut all),
         }
     }
@@ -228,8 +228,8 @@ fn identities<K: Ord + Clone, V: Clone>(parts: &[Part<'_, K, V>]) -> BTreeSet<us
 
 /// Goes down both trees as long as their nodes have the same least key.
 fn side_by_side<'a, K: Ord + Clone, V: Clone>(
-    new: Option<Node<'a, K, V>>,
-    old: Option<Node<'a, K, V>>,
+    new: Option<TreeNode<'a, K, V>>,
+    old: Option<TreeNode<'a, K, V>>,
     alone_new: &mut Vec<Part<'a, K, V>>,
     alone_old: &mut Vec<Part<'a, K, V>>,
 ) {
@@ -238,8 +238,8 @@ fn side_by_side<'a, K: Ord + Clone, V: Clone>(
         (Some(new), Some(old)) if first(&new) == first(&old) => {
             side_by_side(new.left(), old.left(), alone_new, alone_old);
             side_by_side(new.right(), old.right(), alone_new, alone_old);
-            alone_new.push(Part::Node(new));
-            alone_old.push(Part::Node(old));
+            alone_new.push(Part::TreeNode(new));
+            alone_old.push(Part::TreeNode(old));
         }
         (new, old) => {
             alone_new.extend(new.map(Part::Tree));
@@ -248,7 +248,7 @@ fn side_by_side<'a, K: Ord + Clone, V: Clone>(
     }
 }
 
-fn first<'a, K: Ord + Clone, V: Clone>(node: &Node<'a, K, V>) -> Option<&'a K> {
+fn first<'a, K: Ord + Clone, V: Clone>(node: &TreeNode<'a, K, V>) -> Option<&'a K> {
     node.pairs().next().map(|(key, _)| key)
 }
 
