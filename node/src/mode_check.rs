@@ -31,13 +31,13 @@ pub(crate) struct ModeCheckReport {
     /// The [`basis`] with which the kernel was in step before the first echo.
     pub(crate) basis: i64,
     /// The nodes that were tried.
-    pub(crate) nodes: BTreeMap<NodeName, Answer>,
+    pub(crate) nodes: BTreeMap<NodeName, PeerAnswer>,
 }
 
 /// Result of the echoes to one other node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Answer {
+pub(crate) enum PeerAnswer {
     /// An address of the pool answers.
     Answers,
     /// None of these does, while the node itself answers.

@@ -9,7 +9,7 @@ use caracal_model::net::Family;
 use caracal_model::txn::Range;
 use caracal_model::{NodeName, Snapshot};
 
-use crate::mode_check::{Answer, ModeCheckReport, REPORTS};
+use crate::mode_check::{ModeCheckReport, PeerAnswer, REPORTS};
 
 /// Pairs that are named in a sentence.
 const SHOWN: usize = 3;
@@ -104,17 +104,17 @@ pub(super) fn broken(before: &Reports, after: &Reports) -> (usize, Vec<String>) 
         for (to, answer) in &report.nodes {
             let was = before.get(from).and_then(|report| report.nodes.get(to));
             match (answer, was) {
-                (Answer::Answers, _) => answering += 1,
+                (PeerAnswer::Answers, _) => answering += 1,
                 // It was like that, of the same addresses.
-                (silent @ Answer::Silent(_), Some(was)) if was == silent => {}
-                (Answer::Silent(tried), _) => {
+                (silent @ PeerAnswer::Silent(_), Some(was)) if was == silent => {}
+                (PeerAnswer::Silent(tried), _) => {
                     let tried: Vec<String> = tried.iter().map(ToString::to_string).collect();
                     broken.push(format!(
                         "{from} → {to}: no answer from {}",
                         tried.join(", ")
                     ));
                 }
-                (Answer::Unknown(_), _) => {}
+                (PeerAnswer::Unknown(_), _) => {}
             }
         }
     }
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    fn reports(entries: &[(&str, &str, Answer)]) -> Reports {
+    fn reports(entries: &[(&str, &str, PeerAnswer)]) -> Reports {
         let mut reports = Reports::new();
         for (from, to, answer) in entries {
             let report = reports.entry((*from).into()).or_default();
@@ -147,21 +147,21 @@ mod tests {
         reports
     }
 
-    fn silent(address: &str) -> Answer {
-        Answer::Silent(vec![address.parse().unwrap()])
+    fn silent(address: &str) -> PeerAnswer {
+        PeerAnswer::Silent(vec![address.parse().unwrap()])
     }
 
     #[test]
     fn what_was_silent_before_is_not_blamed_on_the_change() {
-        let unknown = || Answer::Unknown("no address".to_owned());
+        let unknown = || PeerAnswer::Unknown("no address".to_owned());
         let before = reports(&[
-            ("a", "b", Answer::Answers),
+            ("a", "b", PeerAnswer::Answers),
             ("a", "c", silent("10.244.2.7")),
             ("a", "d", silent("10.244.3.7")),
             ("b", "a", unknown()),
         ]);
         let after = reports(&[
-            ("a", "b", Answer::Answers),
+            ("a", "b", PeerAnswer::Answers),
             ("a", "c", silent("10.244.2.7")),
             ("a", "d", silent("10.244.3.1")),
             ("b", "a", silent("10.244.0.1")),
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn who_is_missing_is_named() {
         let reporters: BTreeSet<NodeName> = ["a", "b", "c", "d", "e"].map(Into::into).into();
-        let told = reports(&[("c", "a", Answer::Answers)]);
+        let told = reports(&[("c", "a", PeerAnswer::Answers)]);
         let reason = awaited(&reporters, &told, 0).unwrap_err();
         assert!(
             reason.starts_with("no report from a, b, d and 1 more:"),

@@ -15,7 +15,7 @@ use caracal_model::resource::{EncapMode, IpPool, Node};
 use caracal_model::{NodeName, Snapshot};
 use tokio::sync::watch;
 
-use crate::mode_check::{Answer, ModeCheckReport, basis, report_path, wanted};
+use crate::mode_check::{ModeCheckReport, PeerAnswer, basis, report_path, wanted};
 use crate::node::report;
 
 /// Pause between two rounds.
@@ -104,24 +104,24 @@ fn sample(snapshot: &Snapshot, me: &NodeName, check: &str) -> BTreeSet<NodeName>
     chosen.cloned().collect()
 }
 
-async fn ask(snapshot: &Snapshot, pool: &IpPool, name: &NodeName, node: &Node) -> Answer {
+async fn ask(snapshot: &Snapshot, pool: &IpPool, name: &NodeName, node: &Node) -> PeerAnswer {
     let family = pool.spec.prefix().family();
     let targets = targets(snapshot, pool, name, node);
     let Some(address) = node.spec.address(family) else {
-        return Answer::Unknown(format!("it has no {family} address"));
+        return PeerAnswer::Unknown(format!("it has no {family} address"));
     };
     if targets.is_empty() {
-        return Answer::Unknown("it uses no address of the pool".to_owned());
+        return PeerAnswer::Unknown("it uses no address of the pool".to_owned());
     }
     for target in &targets {
         if Echo::to(*target).is_answered(PATIENCE).await {
-            return Answer::Answers;
+            return PeerAnswer::Answers;
         }
     }
     if Echo::to(address).is_answered(PATIENCE).await {
-        Answer::Silent(targets)
+        PeerAnswer::Silent(targets)
     } else {
-        Answer::Unknown(format!("the node itself ({address}) answers no echo"))
+        PeerAnswer::Unknown(format!("the node itself ({address}) answers no echo"))
     }
 }
 
