@@ -199,7 +199,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PROGRESS: Duration = Duration::from_secs(1);
 
 /// Source of the answers.
-pub(crate) trait Answer: Clone + Send + Sync + 'static {
+pub(crate) trait AnswerRequests: Clone + Send + Sync + 'static {
     /// Answers one question.
     fn answer(&self, request: Request) -> impl Future<Output = Result<Answered, String>> + Send;
 
@@ -243,7 +243,7 @@ pub(crate) fn listen(run_dir: &Path) -> anyhow::Result<UnixListener> {
 }
 
 /// Serves for ever.
-pub(crate) async fn serve(listener: UnixListener, answer: impl Answer) {
+pub(crate) async fn serve(listener: UnixListener, answer: impl AnswerRequests) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -262,7 +262,7 @@ pub(crate) async fn serve(listener: UnixListener, answer: impl Answer) {
     }
 }
 
-async fn converse(stream: UnixStream, answer: impl Answer) -> std::io::Result<()> {
+async fn converse(stream: UnixStream, answer: impl AnswerRequests) -> std::io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut lines = tokio::io::BufReader::new(read.take(MAX_REQUEST)).lines();
     while let Some(line) = lines.next_line().await? {
@@ -288,7 +288,7 @@ fn line_of(reply: &Reply) -> Vec<u8> {
 
 /// Answers, and says how far it is as long as that moves.
 async fn in_time(
-    answer: &impl Answer,
+    answer: &impl AnswerRequests,
     request: Request,
     write: &mut OwnedWriteHalf,
 ) -> std::io::Result<Result<Answered, String>> {
@@ -409,7 +409,7 @@ mod tests {
     #[derive(Clone)]
     struct Echo;
 
-    impl Answer for Echo {
+    impl AnswerRequests for Echo {
         async fn answer(&self, request: Request) -> Result<Answered, String> {
             match request {
                 Request::Status => Ok(Value::from("fine").into()),

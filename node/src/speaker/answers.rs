@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Reload;
 use crate::admin::routes::{self, text, to_value};
-use crate::admin::{Answer, Answered, Request};
+use crate::admin::{AnswerRequests, Answered, Request};
 use crate::peer_problems;
 
 /// State of parts that a standalone speaker does not have.
@@ -30,7 +30,7 @@ pub(super) struct Answers {
     pub(super) reload: mpsc::Sender<Reload>,
 }
 
-impl Answer for Answers {
+impl AnswerRequests for Answers {
     async fn answer(&self, request: Request) -> Result<Answered, String> {
         let speaker = &self.speaker;
         let answer = match request {

@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use self::announced::Counting;
 use self::auditor::Auditor;
 use crate::admin::routes::{self, text, to_value};
-use crate::admin::{Answer, Answered, Request};
+use crate::admin::{AnswerRequests, Answered, Request};
 use crate::config::Config;
 use crate::metrics::ipam::Collected;
 use crate::node::announce::drain::{Drainer, Order};
@@ -71,7 +71,7 @@ pub(crate) struct Answers {
     pub(crate) stage: watch::Receiver<NodeStage>,
 }
 
-impl Answer for Answers {
+impl AnswerRequests for Answers {
     async fn answer(&self, request: Request) -> Result<Answered, String> {
         let stage = self.stage.borrow().clone();
         let owners = match (stage, &request) {
