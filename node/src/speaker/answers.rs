@@ -22,7 +22,7 @@ const NONE: &str = "none";
 
 /// Answers for a standalone speaker.
 #[derive(Clone)]
-pub(super) struct Answers {
+pub(super) struct SpeakerAnswers {
     pub(super) started: Instant,
     pub(super) file: PathBuf,
     pub(super) speaker: SpeakerHandle,
@@ -30,7 +30,7 @@ pub(super) struct Answers {
     pub(super) reload: mpsc::Sender<Reload>,
 }
 
-impl AnswerRequests for Answers {
+impl AnswerRequests for SpeakerAnswers {
     async fn answer(&self, request: Request) -> Result<Answered, String> {
         let speaker = &self.speaker;
         let answer = match request {
@@ -68,7 +68,7 @@ impl AnswerRequests for Answers {
     }
 }
 
-impl Answers {
+impl SpeakerAnswers {
     async fn reload(&self) -> Result<Value, String> {
         let (answer, wait) = oneshot::channel();
         self.reload.send(answer).await.map_err(text)?;

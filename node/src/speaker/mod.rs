@@ -28,7 +28,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::admin;
-use answers::Answers;
+use answers::SpeakerAnswers;
 use caracal_templates::File;
 use change::ReloadChange;
 use dump::Dumps;
@@ -102,7 +102,7 @@ async fn serve(
     let kernel = Kernel::start(tables, config.originate.clone(), &speaker).await?;
     let mut tables_say = kernel.status();
     let (reload, mut reloads) = mpsc::channel::<Reload>(RELOADS);
-    let answers = Answers {
+    let answers = SpeakerAnswers {
         started: Instant::now(),
         file: file.clone(),
         speaker: speaker.clone(),
