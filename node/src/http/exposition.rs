@@ -11,7 +11,7 @@ use std::fmt::Write;
 pub(crate) struct Family {
     /// Name without `_total`, `_info`, `_sum`, `_count`.
     name: &'static str,
-    kind: Kind,
+    kind: MetricKind,
     help: &'static str,
     /// Name in Calico and other programs, for `/metrics/upstream`.
     upstream: Option<&'static str>,
@@ -20,7 +20,7 @@ pub(crate) struct Family {
 
 /// Types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MetricKind {
     /// Goes up and down.
     Gauge,
     /// Only grows, but for restarts.
@@ -32,11 +32,11 @@ pub(crate) enum Kind {
 }
 
 /// Labels in order of their writing.
-pub(crate) type Labels = Vec<(&'static str, String)>;
+pub(crate) type MetricLabels = Vec<(&'static str, String)>;
 
 #[derive(Clone, Debug, PartialEq)]
 struct Sample {
-    labels: Labels,
+    labels: MetricLabels,
     value: Value,
 }
 
@@ -48,7 +48,7 @@ enum Value {
 
 impl Family {
     /// A family without samples; one that stays so is not written.
-    pub(crate) const fn new(name: &'static str, kind: Kind, help: &'static str) -> Self {
+    pub(crate) const fn new(name: &'static str, kind: MetricKind, help: &'static str) -> Self {
         Self {
             name,
             kind,
@@ -66,17 +66,17 @@ impl Family {
 
     /// With a sample without labels.
     pub(crate) fn value(self, value: f64) -> Self {
-        self.sample(Labels::new(), value)
+        self.sample(MetricLabels::new(), value)
     }
 
     /// With one more sample.
-    pub(crate) fn sample(mut self, labels: Labels, value: f64) -> Self {
+    pub(crate) fn sample(mut self, labels: MetricLabels, value: f64) -> Self {
         let value = Value::One(value);
         self.samples.push(Sample { labels, value });
         self
     }
 
-    pub(crate) fn samples(self, samples: impl IntoIterator<Item = (Labels, f64)>) -> Self {
+    pub(crate) fn samples(self, samples: impl IntoIterator<Item = (MetricLabels, f64)>) -> Self {
         samples
             .into_iter()
             .fold(self, |family, (labels, value)| family.sample(labels, value))
@@ -85,7 +85,7 @@ impl Family {
     /// With a summary.
     pub(crate) fn observed(mut self, count: f64, sum: f64) -> Self {
         let value = Value::Observed { count, sum };
-        let labels = Labels::new();
+        let labels = MetricLabels::new();
         self.samples.push(Sample { labels, value });
         self
     }
@@ -93,14 +93,14 @@ impl Family {
 
 /// The two forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum SampleFormat {
     /// OpenMetrics 1.0.
     OpenMetrics,
     /// Prometheus text format 0.0.4.
     Text,
 }
 
-impl Form {
+impl SampleFormat {
     /// Format requested by an `Accept` header: OpenMetrics when it is named and not refused.
     pub(crate) fn wanted(accept: &str) -> Self {
         let named = accept.split(',').any(|range| {
@@ -134,7 +134,7 @@ pub(crate) fn upstream(families: &[Family]) -> Vec<Family> {
 }
 
 /// The text of families in a form.
-pub(crate) fn render(families: &[Family], form: Form) -> String {
+pub(crate) fn render(families: &[Family], form: SampleFormat) -> String {
     let mut text = String::new();
     for family in families.iter().filter(|f| !f.samples.is_empty()) {
         header(&mut text, family, form);
@@ -142,20 +142,20 @@ pub(crate) fn render(families: &[Family], form: Form) -> String {
             write_sample(&mut text, family, sample);
         }
     }
-    if form == Form::OpenMetrics {
+    if form == SampleFormat::OpenMetrics {
         text.push_str("# EOF\n");
     }
     text
 }
 
-fn header(text: &mut String, family: &Family, form: Form) {
+fn header(text: &mut String, family: &Family, form: SampleFormat) {
     let (suffix, kind) = match (form, family.kind) {
-        (_, Kind::Gauge) => ("", "gauge"),
-        (_, Kind::Summary) => ("", "summary"),
-        (Form::OpenMetrics, Kind::Counter) => ("", "counter"),
-        (Form::OpenMetrics, Kind::Info) => ("", "info"),
-        (Form::Text, Kind::Counter) => ("_total", "counter"),
-        (Form::Text, Kind::Info) => ("_info", "gauge"),
+        (_, MetricKind::Gauge) => ("", "gauge"),
+        (_, MetricKind::Summary) => ("", "summary"),
+        (SampleFormat::OpenMetrics, MetricKind::Counter) => ("", "counter"),
+        (SampleFormat::OpenMetrics, MetricKind::Info) => ("", "info"),
+        (SampleFormat::Text, MetricKind::Counter) => ("_total", "counter"),
+        (SampleFormat::Text, MetricKind::Info) => ("_info", "gauge"),
     };
     let Family { name, help, .. } = family;
     // Writing to a String cannot fail.
@@ -175,13 +175,13 @@ fn write_sample(text: &mut String, family: &Family, sample: &Sample) {
             line("_count", count);
             line("_sum", sum);
         }
-        (Kind::Counter, Value::One(value)) => line("_total", value),
-        (Kind::Info, Value::One(value)) => line("_info", value),
-        (Kind::Gauge | Kind::Summary, Value::One(value)) => line("", value),
+        (MetricKind::Counter, Value::One(value)) => line("_total", value),
+        (MetricKind::Info, Value::One(value)) => line("_info", value),
+        (MetricKind::Gauge | MetricKind::Summary, Value::One(value)) => line("", value),
     }
 }
 
-fn write_labels(text: &mut String, labels: &Labels) {
+fn write_labels(text: &mut String, labels: &MetricLabels) {
     if labels.is_empty() {
         return;
     }
@@ -210,14 +210,14 @@ mod tests {
 
     fn families() -> Vec<Family> {
         vec![
-            Family::new("a_build", Kind::Info, "Build.")
+            Family::new("a_build", MetricKind::Info, "Build.")
                 .sample(vec![("version", "1\"2\\3\n4".to_owned())], 1.0),
-            Family::new("a_passes", Kind::Counter, "Passes.")
+            Family::new("a_passes", MetricKind::Counter, "Passes.")
                 .upstream("felix_passes")
                 .value(12.0),
-            Family::new("a_time_seconds", Kind::Summary, "Time.").observed(2.0, 0.25),
-            Family::new("a_nothing", Kind::Gauge, "Never written."),
-            Family::new("a_level", Kind::Gauge, "Level.").samples([
+            Family::new("a_time_seconds", MetricKind::Summary, "Time.").observed(2.0, 0.25),
+            Family::new("a_nothing", MetricKind::Gauge, "Never written."),
+            Family::new("a_level", MetricKind::Gauge, "Level.").samples([
                 (vec![("x", "1".to_owned()), ("y", String::new())], -1.5),
                 (vec![("x", "2".to_owned())], 1e6),
             ]),
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn openmetrics_puts_suffixes_on_samples_only() {
         assert_eq!(
-            render(&families(), Form::OpenMetrics),
+            render(&families(), SampleFormat::OpenMetrics),
             "# HELP a_build Build.\n# TYPE a_build info\na_build_info{version=\"1\\\"2\\\\3\\n4\"} 1\n\
              # HELP a_passes Passes.\n# TYPE a_passes counter\na_passes_total 12\n\
              # HELP a_time_seconds Time.\n# TYPE a_time_seconds summary\n\
@@ -239,12 +239,12 @@ mod tests {
 
     #[test]
     fn the_older_form_names_types_by_their_samples() {
-        let text = render(&families(), Form::Text);
+        let text = render(&families(), SampleFormat::Text);
         assert!(text.contains("# TYPE a_passes_total counter\na_passes_total 12\n"));
         assert!(text.contains("# TYPE a_build_info gauge\na_build_info{"));
         assert!(!text.contains("EOF"));
         let names = upstream(&families());
-        let text = render(&names, Form::Text);
+        let text = render(&names, SampleFormat::Text);
         assert_eq!(
             text,
             "# HELP felix_passes_total Passes.\n# TYPE felix_passes_total counter\nfelix_passes_total 12\n"
@@ -254,9 +254,9 @@ mod tests {
     #[test]
     fn the_form_is_the_one_that_is_accepted() {
         let prometheus = "application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
-        assert_eq!(Form::wanted(prometheus), Form::OpenMetrics);
+        assert_eq!(SampleFormat::wanted(prometheus), SampleFormat::OpenMetrics);
         for accept in ["", "*/*", "text/plain", "application/openmetrics-text;q=0"] {
-            assert_eq!(Form::wanted(accept), Form::Text, "{accept}");
+            assert_eq!(SampleFormat::wanted(accept), SampleFormat::Text, "{accept}");
         }
     }
 }

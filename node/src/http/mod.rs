@@ -24,7 +24,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 
-use exposition::{Family, Form};
+use exposition::{Family, SampleFormat};
 use health::HealthReport;
 use slots::Slots;
 
@@ -144,7 +144,8 @@ async fn answer<B>(request: &Request<B>, observe: &impl Observe) -> Response<Ful
         "/readyz" | "/readiness" => verdict(&observe.ready().await, "ready"),
         "/metrics" | "/metrics/upstream" => {
             let accept = request.headers().get(ACCEPT);
-            let form = Form::wanted(accept.and_then(|v| v.to_str().ok()).unwrap_or_default());
+            let form =
+                SampleFormat::wanted(accept.and_then(|v| v.to_str().ok()).unwrap_or_default());
             let families = observe.metrics().await;
             let text = match path {
                 "/metrics" => exposition::render(&families, form),

@@ -2,7 +2,7 @@
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::exposition::Kind;
+use super::exposition::MetricKind;
 use super::*;
 
 /// Ready unless told otherwise.
@@ -26,7 +26,7 @@ impl Observe for Subject {
 
     async fn metrics(&self) -> Vec<Family> {
         vec![
-            Family::new("caracal_cluster_hosts", Kind::Gauge, "Nodes.")
+            Family::new("caracal_cluster_hosts", MetricKind::Gauge, "Nodes.")
                 .upstream("felix_cluster_num_hosts")
                 .value(3.0),
         ]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use caracal_bgp::{ErrorKind, PeerStatus, SessionState, SpeakerStatus};
 
 use super::{count, total};
-use crate::http::exposition::{Family, Kind, Labels};
+use crate::http::exposition::{Family, MetricKind, MetricLabels};
 use crate::peer_problems;
 
 /// Configured peers with series of their own.
@@ -59,7 +59,7 @@ pub(crate) fn families(status: &SpeakerStatus) -> Vec<Family> {
         by_state(peers),
         Family::new(
             "caracal_bgp_converged",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "1 when every peer has sent End-of-RIB since the start, or had time to.",
         )
         .value(if status.convergence.converged {
@@ -69,43 +69,48 @@ pub(crate) fn families(status: &SpeakerStatus) -> Vec<Family> {
         }),
         Family::new(
             "caracal_bgp_routes_received",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Routes received, over all peers.",
         )
         .upstream("bgp_routes_received")
         .value(sum(|p| p.routes.received)),
         Family::new(
             "caracal_bgp_routes_accepted",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Routes received that policy accepts, over all peers.",
         )
         .upstream("bgp_routes_accepted")
         .value(sum(|p| p.routes.accepted)),
         Family::new(
             "caracal_bgp_routes_advertised",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Routes advertised, over all peers.",
         )
         .upstream("bgp_routes_advertised")
         .value(sum(|p| p.routes.advertised)),
-        Family::new("caracal_bgp_prefixes", Kind::Gauge, "Prefixes with a path.")
-            .value(count(status.rib.prefixes)),
-        Family::new("caracal_bgp_paths", Kind::Gauge, "Paths.").value(count(status.rib.paths)),
+        Family::new(
+            "caracal_bgp_prefixes",
+            MetricKind::Gauge,
+            "Prefixes with a path.",
+        )
+        .value(count(status.rib.prefixes)),
+        Family::new("caracal_bgp_paths", MetricKind::Gauge, "Paths.")
+            .value(count(status.rib.paths)),
         Family::new(
             "caracal_bgp_table_work",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Pieces of long work on the table that are under way.",
         )
         .value(count(status.work.len())),
         Family::new(
             "caracal_bgp_core_longest_turn_seconds",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "The longest time since the start for which the owner of the table heard nobody.",
         )
         .value(status.turns.longest.as_secs_f64()),
         Family::new(
             "caracal_bgp_core_slow_turns",
-            Kind::Counter,
+            MetricKind::Counter,
             "Times since the start that this took more than 20 ms.",
         )
         .value(total(status.turns.slow)),
@@ -125,7 +130,7 @@ fn errors(peers: &[PeerStatus]) -> Family {
     });
     Family::new(
         "caracal_bgp_errors",
-        Kind::Counter,
+        MetricKind::Counter,
         "Errors by kind, over all peers that are configured now.",
     )
     .samples(samples)
@@ -147,19 +152,19 @@ fn screened(status: &SpeakerStatus) -> [Family; 3] {
     [
         Family::new(
             "caracal_bgp_routes_screened",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Routes that are refused for their prefix, by reason.",
         )
         .samples(now.map(|(text, number)| (reason(text), count(number)))),
         Family::new(
             "caracal_bgp_screened",
-            Kind::Counter,
+            MetricKind::Counter,
             "Times that a route was refused for its prefix, or would have been, by reason.",
         )
         .samples(seen.map(|(text, number)| (reason(text), total(number)))),
         Family::new(
             "caracal_bgp_routes_overdue",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Routes that have waited too long for their owner to become known.",
         )
         .value(count(screened.overdue)),
@@ -184,7 +189,7 @@ fn by_state(peers: &[PeerStatus]) -> Family {
         .map(|((kind, state), number)| (vec![("type", kind), ("state", state)], count(number)));
     Family::new(
         "caracal_bgp_peers",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Peers by type and session state.",
     )
     .samples(samples)
@@ -207,7 +212,7 @@ fn listed(peers: &[PeerStatus]) -> Vec<&PeerStatus> {
 }
 
 fn of_peers(peers: &[&PeerStatus]) -> Vec<Family> {
-    let labels = |peer: &PeerStatus| -> Labels {
+    let labels = |peer: &PeerStatus| -> MetricLabels {
         vec![("peer", peer.name.to_string()), ("type", peer.kind.clone())]
     };
     let info = peers.iter().map(|peer| {
@@ -225,26 +230,26 @@ fn of_peers(peers: &[&PeerStatus]) -> Vec<Family> {
     vec![
         Family::new(
             "caracal_bgp_peer",
-            Kind::Info,
+            MetricKind::Info,
             "Configured peers, and mesh peers whose sessions come and go.",
         )
         .upstream("bgp_peer")
         .samples(info),
         Family::new(
             "caracal_bgp_peer_up",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "1 when the session is established.",
         )
         .samples(of(|p| if is_up(p) { 1.0 } else { 0.0 })),
         Family::new(
             "caracal_bgp_peer_sessions",
-            Kind::Counter,
+            MetricKind::Counter,
             "Sessions established since the start.",
         )
         .samples(of(|p| total(p.established_count))),
         Family::new(
             "caracal_bgp_peer_errors",
-            Kind::Counter,
+            MetricKind::Counter,
             "Errors of a peer by kind; those that have happened.",
         )
         .samples(peers.iter().flat_map(|peer| {
@@ -256,13 +261,13 @@ fn of_peers(peers: &[&PeerStatus]) -> Vec<Family> {
         })),
         Family::new(
             "caracal_bgp_peer_routes_received",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Routes received from a peer.",
         )
         .samples(of(|p| count(p.routes.received))),
         Family::new(
             "caracal_bgp_peer_routes_advertised",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Routes advertised to a peer.",
         )
         .samples(of(|p| count(p.routes.advertised))),

@@ -3,7 +3,7 @@
 use caracal_agent::AgentStatus;
 
 use super::{count, one_of, total};
-use crate::http::exposition::{Family, Kind};
+use crate::http::exposition::{Family, MetricKind};
 
 /// Phases of [`caracal_agent::Phase`].
 const PHASES: [&str; 3] = ["learning", "synced", "frozen"];
@@ -18,38 +18,38 @@ pub(crate) fn families(status: &AgentStatus) -> Vec<Family> {
     vec![
         Family::new(
             "caracal_dataplane_phase",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "1 for the phase that the agent is in; nothing is deleted unless it is synced.",
         )
         .samples(one_of("phase", &PHASES, &kernel.phase)),
         Family::new(
             "caracal_dataplane_apply_time_seconds",
-            Kind::Summary,
+            MetricKind::Summary,
             "Passes over the kernel's state, and the time spent in them.",
         )
         .upstream("felix_int_dataplane_apply_time_seconds")
         .observed(total(status.passes), status.spent.as_secs_f64()),
         Family::new(
             "caracal_dataplane_changes",
-            Kind::Counter,
+            MetricKind::Counter,
             "Changes made in the kernel.",
         )
         .value(total(status.applied)),
         Family::new(
             "caracal_dataplane_revision",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Revision of the last snapshot that was applied without errors.",
         )
         .value(total(revision)),
         Family::new(
             "caracal_route_table_routes",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Routes that are wanted in the kernel, by kind.",
         )
         .samples(routes),
         Family::new(
             "caracal_tunnels_up",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Tunnel devices that are up.",
         )
         .value(count(kernel.tunnels.len())),

@@ -3,7 +3,7 @@
 use caracal_datastore::View;
 
 use super::{count, one_of, total};
-use crate::http::exposition::{Family, Kind};
+use crate::http::exposition::{Family, MetricKind};
 
 /// States of [`caracal_datastore::Freshness`].
 const STATES: [&str; 3] = ["fresh", "lagging", "stale"];
@@ -14,32 +14,32 @@ pub(crate) fn families(view: &View) -> Vec<Family> {
     vec![
         Family::new(
             "caracal_datastore_state",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "1 for the state that the datastore is in as this node sees it.",
         )
         .samples(one_of("state", &STATES, view.freshness.as_str())),
         Family::new(
             "caracal_datastore_revision",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Revision of the last change from which something follows for this node.",
         )
         .value(total(revision)),
         Family::new(
             "caracal_datastore_wakes",
-            Kind::Counter,
+            MetricKind::Counter,
             "Changes of the datastore that woke this node; those of other nodes' pods do not.",
         )
         .value(total(view.wakes)),
         Family::new(
             "caracal_cluster_hosts",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Nodes of the cluster.",
         )
         .upstream("felix_cluster_num_hosts")
         .value(count(snapshot.nodes.len())),
         Family::new(
             "caracal_cluster_workload_endpoints",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Workload endpoints of the cluster.",
         )
         .upstream("felix_cluster_num_workload_endpoints")

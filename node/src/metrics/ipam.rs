@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use caracal_model::{NodeName, PoolName, Snapshot};
 
 use super::{POOLS, count, total};
-use crate::http::exposition::{Family, Kind};
+use crate::http::exposition::{Family, MetricKind};
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Use {
@@ -37,7 +37,7 @@ pub(crate) fn families(snapshot: &Snapshot, me: &NodeName, collected: Collected)
             let number = used.get(*pool).map_or(0, value);
             (vec![("ippool", pool.to_string())], count(number))
         });
-        Family::new(name, Kind::Gauge, help).samples(samples)
+        Family::new(name, MetricKind::Gauge, help).samples(samples)
     };
     let sizes = pools.iter().map(|(name, pool)| {
         let size = u64::try_from(pool.spec.prefix().size()).unwrap_or(u64::MAX);
@@ -63,19 +63,19 @@ pub(crate) fn families(snapshot: &Snapshot, me: &NodeName, collected: Collected)
             "Addresses that all nodes together use, by pool.",
             &|u| u.all,
         ),
-        Family::new("caracal_ipam_ippool_size", Kind::Gauge, "Addresses of a pool.")
+        Family::new("caracal_ipam_ippool_size", MetricKind::Gauge, "Addresses of a pool.")
             .upstream("ipam_ippool_size")
             .samples(sizes),
         Family::new(
             "caracal_ipam_allocations_gc_candidates",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Addresses and blocks of this node that look dead, but not for long enough to be collected.",
         )
         .upstream("ipam_allocations_gc_candidates")
         .value(count(collected.candidates)),
         Family::new(
             "caracal_ipam_allocations_gc_reclamations",
-            Kind::Counter,
+            MetricKind::Counter,
             "Collections that this node carried out.",
         )
         .upstream("ipam_allocations_gc_reclamations")

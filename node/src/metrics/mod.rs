@@ -39,7 +39,7 @@ fn one_of<'a>(
     label: &'static str,
     words: &'a [&'a str],
     now: &'a str,
-) -> impl Iterator<Item = (crate::http::exposition::Labels, f64)> + 'a {
+) -> impl Iterator<Item = (crate::http::exposition::MetricLabels, f64)> + 'a {
     words.iter().map(move |word| {
         let holds = if *word == now { 1.0 } else { 0.0 };
         (vec![(label, (*word).to_owned())], holds)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use caracal_model::Problem;
 
 use super::count;
-use crate::http::exposition::{Family, Kind};
+use crate::http::exposition::{Family, MetricKind};
 use crate::http::health::HealthReport;
 
 /// The families. Codes of problems are a closed list, so their series are bounded.
@@ -24,13 +24,13 @@ pub(crate) fn families(ready: &HealthReport, problems: &[Problem]) -> Vec<Family
     vec![
         Family::new(
             "caracal_ready",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "1 when a check of the readiness probe is passed, by check.",
         )
         .samples(checks),
         Family::new(
             "caracal_problems",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Things that are wrong, by code; caracal status has each with its reason.",
         )
         .samples(codes),

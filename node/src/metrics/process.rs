@@ -1,7 +1,7 @@
 //! The process: version, memory, processor time. Names as every Prometheus client has them.
 
 use super::{count, total};
-use crate::http::exposition::{Family, Kind};
+use crate::http::exposition::{Family, MetricKind};
 
 /// The families. What the kernel does not tell is left out.
 pub(crate) fn families() -> Vec<Family> {
@@ -9,23 +9,32 @@ pub(crate) fn families() -> Vec<Family> {
     let system = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let fds = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     let mut families = vec![
-        Family::new("caracal_build", Kind::Info, "Version of the program.")
+        Family::new("caracal_build", MetricKind::Info, "Version of the program.")
             .sample(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0),
-        Family::new("process_open_fds", Kind::Gauge, "Open file descriptors.").value(count(fds)),
+        Family::new(
+            "process_open_fds",
+            MetricKind::Gauge,
+            "Open file descriptors.",
+        )
+        .value(count(fds)),
     ];
     if let Some(usage) = Usage::read(&stat, &system) {
         families.extend([
-            Family::new("process_cpu_seconds", Kind::Counter, "Processor time.")
-                .value(usage.cpu_seconds),
+            Family::new(
+                "process_cpu_seconds",
+                MetricKind::Counter,
+                "Processor time.",
+            )
+            .value(usage.cpu_seconds),
             Family::new(
                 "process_resident_memory_bytes",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "Resident memory.",
             )
             .value(usage.resident_bytes),
             Family::new(
                 "process_start_time_seconds",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "Start of the process, in seconds of Unix time.",
             )
             .value(usage.start_seconds),

@@ -8,7 +8,7 @@ use caracal_bgp::{
 };
 
 use super::bgp;
-use crate::http::exposition::{Form, render};
+use crate::http::exposition::{SampleFormat, render};
 
 pub(crate) fn peer(number: usize, kind: &str, up: bool, sessions: u64) -> PeerStatus {
     PeerStatus {
@@ -71,7 +71,7 @@ pub(crate) fn status(peers: Vec<PeerStatus>, awaited: &[&str]) -> SpeakerStatus 
 fn five_thousand_mesh_peers_make_no_more_series_than_one() {
     let lines = |peers| {
         let families = bgp::families(&status(peers, &[]));
-        render(&families, Form::OpenMetrics).lines().count()
+        render(&families, SampleFormat::OpenMetrics).lines().count()
     };
     let one = lines(vec![peer(0, "mesh", true, 1)]);
     let many = lines((0..5000).map(|n| peer(n, "mesh", true, 1)).collect());
@@ -88,7 +88,7 @@ fn five_thousand_mesh_peers_make_no_more_series_than_one() {
 fn the_most_restless_mesh_peers_are_named_and_configured_ones_always() {
     let mut peers: Vec<PeerStatus> = (0..20).map(|n| peer(n, "mesh", true, n as u64)).collect();
     peers.push(peer(99, "global", false, 0));
-    let text = render(&bgp::families(&status(peers, &[])), Form::Text);
+    let text = render(&bgp::families(&status(peers, &[])), SampleFormat::Text);
     assert!(text.contains("caracal_bgp_peer_sessions_total{peer=\"P00019\",type=\"mesh\"} 19\n"));
     assert!(text.contains("peer=\"P00010\""));
     assert!(!text.contains("peer=\"P00009\""), "{text}");
@@ -127,7 +127,10 @@ fn errors_are_counted_by_kind_over_all_peers_and_for_the_configured_ones() {
         with(peer(1, "mesh", true, 1)),
         with(peer(2, "global", true, 1)),
     ];
-    let text = render(&bgp::families(&status(peers, &[])), Form::OpenMetrics);
+    let text = render(
+        &bgp::families(&status(peers, &[])),
+        SampleFormat::OpenMetrics,
+    );
     let line = "caracal_bgp_errors_total{kind=\"treat_as_withdraw\"} 40000";
     assert!(text.contains(line), "{text}");
     assert!(text.contains("caracal_bgp_errors_total{kind=\"bad_open\"} 0"));
