@@ -27,12 +27,12 @@ pub(in crate::cli) struct Data {
 pub(in crate::cli) struct Source {
     node: Option<NodeName>,
     affinities: Vec<Prefix>,
-    kind: Kind,
+    kind: InputKind,
     /// Problems that were reported last; the same ones are not reported again.
     shown: Vec<String>,
 }
 
-enum Kind {
+enum InputKind {
     Files(Vec<PathBuf>),
     Datastore {
         /// Goes before the runtime: a watcher that nobody listens to ends without a warning.
@@ -57,9 +57,9 @@ impl Source {
                 let store = open_store()?;
                 first_view(&store).await
             })?;
-            Kind::Datastore { runtime, view }
+            InputKind::Datastore { runtime, view }
         } else {
-            Kind::Files(input.to_vec())
+            InputKind::Files(input.to_vec())
         };
         Ok(Self {
             node: node.map(NodeName::from),
@@ -73,8 +73,8 @@ impl Source {
     pub(in crate::cli) fn read(&mut self) -> anyhow::Result<Data> {
         let mut problems = Vec::new();
         let mut data = match &mut self.kind {
-            Kind::Files(files) => from_files(files, &mut problems)?,
-            Kind::Datastore { view, .. } => {
+            InputKind::Files(files) => from_files(files, &mut problems)?,
+            InputKind::Datastore { view, .. } => {
                 let snapshot = view.borrow_and_update().snapshot.clone();
                 let problem = |p: caracal_model::Problem| format!("{}: {}", p.subject, p.reason);
                 problems.extend(snapshot.problems().into_iter().map(problem));
@@ -101,8 +101,8 @@ impl Source {
     /// Waits for a change of the datastore, at most for `interval`: files are read again then.
     pub(super) fn wait(&mut self, interval: Duration) {
         match &mut self.kind {
-            Kind::Files(_) => std::thread::sleep(interval),
-            Kind::Datastore { runtime, view } => {
+            InputKind::Files(_) => std::thread::sleep(interval),
+            InputKind::Datastore { runtime, view } => {
                 // An ended watcher shows in the next read as data that does not change any more;
                 // the daemon keeps running with it, so there is nothing to do but to go on.
                 let changed = async { tokio::time::timeout(interval, view.changed()).await };
