@@ -37,7 +37,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 const CLEANUP: Duration = Duration::from_secs(20);
 
 /// Options of the operator.
-pub(super) struct Options<'a> {
+pub(super) struct ModeOptions<'a> {
     /// Where progress is said.
     pub(super) output: Output,
     /// Longest wait for the reports before the change, and for the change.
@@ -53,7 +53,7 @@ struct Apply<'a, S> {
     store: &'a S,
     before: &'a Snapshot,
     plan: &'a ModePlan,
-    options: &'a Options<'a>,
+    options: &'a ModeOptions<'a>,
     /// The pool's value as it was found.
     old: Vec<u8>,
     id: String,
@@ -64,7 +64,7 @@ pub(super) async fn run<S: Store>(
     store: &S,
     before: &Snapshot,
     plan: &ModePlan,
-    options: &Options<'_>,
+    options: &ModeOptions<'_>,
 ) -> anyhow::Result<ExitCode> {
     let old = store.read(&[Range::Key(plan.key.clone())]).await?;
     let old = old.ranges.into_iter().flatten().next();

@@ -33,7 +33,7 @@ pub(crate) fn run(command: &ModeCommand) -> anyhow::Result<ExitCode> {
                 run_dirs,
                 skip,
             } => {
-                let options = apply::Options {
+                let options = apply::ModeOptions {
                     output: args.output.output,
                     timeout: Duration::from_secs(*timeout),
                     run_dirs,
