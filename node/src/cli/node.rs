@@ -57,14 +57,14 @@ pub(crate) fn run(command: NodeCommand) -> anyhow::Result<ExitCode> {
         } => (name, force, dry_run, output),
     };
     let output = output.output;
-    let order = Order {
+    let order = NodeDeletion {
         node: NodeName::from(name),
         force,
         dry_run,
-        told: if output.is_data() {
-            Told::Aside
+        printed_to: if output.is_data() {
+            PrintedTo::Aside
         } else {
-            Told::Here
+            PrintedTo::Here
         },
     };
     on_store(async |store| delete(&store, &order, output).await)
@@ -94,27 +94,27 @@ fn take_over(name: Option<String>, output: Output) -> anyhow::Result<ExitCode> {
 }
 
 /// Arguments of a removal.
-pub(super) struct Order {
+pub(super) struct NodeDeletion {
     pub(super) node: NodeName,
     pub(super) force: bool,
     pub(super) dry_run: bool,
-    pub(super) told: Told,
+    pub(super) printed_to: PrintedTo,
 }
 
 /// Where each write is said.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum PrintedTo {
     /// On standard output.
     Here,
     /// On standard error, beside data.
     Aside,
 }
 
-impl Order {
+impl NodeDeletion {
     fn say(&self, line: &str) {
-        match self.told {
-            Told::Here => println!("{line}"),
-            Told::Aside => eprintln!("{line}"),
+        match self.printed_to {
+            PrintedTo::Here => println!("{line}"),
+            PrintedTo::Aside => eprintln!("{line}"),
         }
     }
 }
@@ -137,7 +137,11 @@ pub(super) struct Remains {
     existed: bool,
 }
 
-async fn delete(store: &Datastore, order: &Order, output: Output) -> anyhow::Result<ExitCode> {
+async fn delete(
+    store: &Datastore,
+    order: &NodeDeletion,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
     let node = &order.node;
     let remains = match remove(store, order).await? {
         Removed::Done(remains) => remains,
@@ -166,7 +170,7 @@ async fn delete(store: &Datastore, order: &Order, output: Output) -> anyhow::Res
 }
 
 /// Removes everything of a node, and says each write.
-pub(super) async fn remove(store: &Datastore, order: &Order) -> anyhow::Result<Removed> {
+pub(super) async fn remove(store: &Datastore, order: &NodeDeletion) -> anyhow::Result<Removed> {
     let node = &order.node;
     let ranges = [
         Range::Key(Key::node(node).to_path()),
@@ -183,7 +187,7 @@ pub(super) async fn remove(store: &Datastore, order: &Order) -> anyhow::Result<R
             "{node} seems to be alive: {reason}; stop it first, or add --force"
         )));
     }
-    let client = announced(store, order.dry_run, order.told == Told::Aside);
+    let client = announced(store, order.dry_run, order.printed_to == PrintedTo::Aside);
     let left = client.release_node(node).await?;
     order.say(&format!(
         "Released {} addresses and {} blocks of {node}",

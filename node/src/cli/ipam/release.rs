@@ -15,7 +15,7 @@ use super::args::ReleaseArgs;
 use super::{NOT_FOUND, Survey, announced, now, refuse, survey};
 
 /// A release, what it rests on, and what of it must be so.
-type Order = (Target, Vec<caracal_model::txn::Compare>);
+type AddressRelease = (Target, Vec<caracal_model::txn::Compare>);
 
 pub(super) async fn run(store: &Datastore, args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
     let survey = survey(store).await?;
@@ -71,7 +71,7 @@ pub(super) async fn run(store: &Datastore, args: &ReleaseArgs) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-fn by_hand(survey: &Survey, args: &ReleaseArgs) -> Result<Vec<Order>, String> {
+fn by_hand(survey: &Survey, args: &ReleaseArgs) -> Result<Vec<AddressRelease>, String> {
     let mut orders = Vec::new();
     for address in &args.ip {
         if let Some(user) = survey.users.of_address(*address).first()
@@ -90,7 +90,7 @@ fn by_hand(survey: &Survey, args: &ReleaseArgs) -> Result<Vec<Order>, String> {
     Ok(orders)
 }
 
-fn of_report(survey: &Survey, report: &LeakReport) -> (Vec<Order>, Vec<String>) {
+fn of_report(survey: &Survey, report: &LeakReport) -> (Vec<AddressRelease>, Vec<String>) {
     let (mut orders, mut skipped) = (Vec::new(), Vec::new());
     for leak in report.allocations.values().flatten() {
         let address = leak.allocation.address;

@@ -250,14 +250,14 @@ async fn delete_node(store: &Datastore, name: &str, args: &DeleteArgs) -> anyhow
     if revision_of(store, &key).await?.is_none() {
         return Ok(Ended::Missing);
     }
-    let order = node::Order {
+    let order = node::NodeDeletion {
         node: NodeName::from(name),
         force: args.force,
         dry_run: args.dry_run,
         // Progress goes to standard error when this command prints data.
-        told: match args.output {
-            Form::Json | Form::Yaml | Form::Name => node::Told::Aside,
-            Form::Table | Form::Wide => node::Told::Here,
+        printed_to: match args.output {
+            Form::Json | Form::Yaml | Form::Name => node::PrintedTo::Aside,
+            Form::Table | Form::Wide => node::PrintedTo::Here,
         },
     };
     Ok(match node::remove(store, &order).await? {

@@ -79,7 +79,7 @@ impl DrainStatus {
 }
 
 /// Order to the task.
-pub(crate) enum Order {
+pub(crate) enum DrainOrder {
     /// Leave.
     Drain {
         /// For the operators of peers.
@@ -96,7 +96,7 @@ pub(crate) enum Order {
 /// The way to the task.
 #[derive(Clone)]
 pub(crate) struct Drainer {
-    orders: mpsc::Sender<(Order, oneshot::Sender<DrainStatus>)>,
+    orders: mpsc::Sender<(DrainOrder, oneshot::Sender<DrainStatus>)>,
     status: watch::Receiver<DrainStatus>,
 }
 
@@ -107,7 +107,7 @@ impl Drainer {
     }
 
     /// Gives an order; answers once it is accepted or refused, not once it is carried out.
-    pub(crate) async fn order(&self, order: Order) -> Result<DrainStatus, String> {
+    pub(crate) async fn order(&self, order: DrainOrder) -> Result<DrainStatus, String> {
         let ended = "the task that drains has ended";
         let (answer, wait) = oneshot::channel();
         self.orders.send((order, answer)).await.map_err(|_| ended)?;
@@ -175,7 +175,7 @@ pub(crate) fn spawn(parts: Parts) -> Drainer {
 }
 
 impl Parts {
-    async fn run(mut self, mut orders: mpsc::Receiver<(Order, oneshot::Sender<DrainStatus>)>) {
+    async fn run(mut self, mut orders: mpsc::Receiver<(DrainOrder, oneshot::Sender<DrainStatus>)>) {
         let mut next = orders.recv().await;
         while let Some((order, answer)) = next {
             let accepted = self.accept(&order);
@@ -195,10 +195,10 @@ impl Parts {
     }
 
     /// Answer to an order.
-    fn accept(&self, order: &Order) -> DrainStatus {
+    fn accept(&self, order: &DrainOrder) -> DrainStatus {
         let now = self.status.borrow().clone();
         let refused = match order {
-            Order::Drain { force: false, .. } if now.stage == DrainStage::InService => {
+            DrainOrder::Drain { force: false, .. } if now.stage == DrainStage::InService => {
                 self.left_here()
             }
             _ => None,
@@ -229,10 +229,10 @@ impl Parts {
         ))
     }
 
-    async fn carry_out(&mut self, order: Order) {
+    async fn carry_out(&mut self, order: DrainOrder) {
         match order {
-            Order::Drain { text, wait, .. } => self.drain(text, wait).await,
-            Order::Undo => self.undo().await,
+            DrainOrder::Drain { text, wait, .. } => self.drain(text, wait).await,
+            DrainOrder::Undo => self.undo().await,
         }
     }
 
