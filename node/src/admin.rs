@@ -62,7 +62,7 @@ pub(crate) enum Request {
         /// Name or address.
         peer: String,
     },
-    /// Do something to a peer; the answer is an [`Outcome`].
+    /// Do something to a peer; the answer is an [`OrderOutcome`].
     Operate {
         /// Name or address.
         peer: String,
@@ -134,7 +134,7 @@ pub(crate) enum PeerOrder {
 /// Result of an operation; each with a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Outcome {
+pub(crate) enum OrderOutcome {
     /// It is carried out.
     Done(String),
     /// It is not, for a reason.

@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio::fs::File;
 use tokio::io::{AsyncWriteExt, BufWriter};
 
-use crate::admin::{Answered, Outcome, PeerOrder, RouteFilter};
+use crate::admin::{Answered, OrderOutcome, PeerOrder, RouteFilter};
 
 /// Many routes, a line of JSON each.
 pub(crate) struct Rows {
@@ -170,7 +170,7 @@ pub(crate) async fn operate(
     order: PeerOrder,
 ) -> Result<Value, String> {
     let Some(name) = find(speaker, peer).await? else {
-        return to_value(&Outcome::NoPeer(no_peer(peer)));
+        return to_value(&OrderOutcome::NoPeer(no_peer(peer)));
     };
     let order = match order {
         PeerOrder::Disable { text } => PeerCommand::Disable(text),
@@ -180,9 +180,9 @@ pub(crate) async fn operate(
         PeerOrder::SoftOut => PeerCommand::SoftOut,
     };
     let outcome = match speaker.operate(name, order).await.map_err(text)? {
-        Ok(done) => Outcome::Done(done),
-        Err(PeerCommandError::NoPeer) => Outcome::NoPeer(no_peer(peer)),
-        Err(refused) => Outcome::Refused(format!("peer {peer}: {refused}")),
+        Ok(done) => OrderOutcome::Done(done),
+        Err(PeerCommandError::NoPeer) => OrderOutcome::NoPeer(no_peer(peer)),
+        Err(refused) => OrderOutcome::Refused(format!("peer {peer}: {refused}")),
     };
     to_value(&outcome)
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::exit::{NOT_FOUND, REFUSED};
 use super::{duration, run_dir};
-use crate::admin::{Outcome, PeerOrder, Request, ask};
+use crate::admin::{OrderOutcome, PeerOrder, Request, ask};
 use crate::args::Output;
 
 pub(super) fn show(peer: &str, output: Output) -> anyhow::Result<ExitCode> {
@@ -38,15 +38,15 @@ pub(super) fn show(peer: &str, output: Output) -> anyhow::Result<ExitCode> {
 pub(super) fn order(peer: String, order: PeerOrder) -> anyhow::Result<ExitCode> {
     let value = ask(&run_dir(), &Request::Operate { peer, order })?;
     Ok(match serde_json::from_value(value)? {
-        Outcome::Done(sentence) => {
+        OrderOutcome::Done(sentence) => {
             println!("{sentence}");
             ExitCode::SUCCESS
         }
-        Outcome::Refused(reason) => {
+        OrderOutcome::Refused(reason) => {
             eprintln!("{reason}");
             ExitCode::from(REFUSED)
         }
-        Outcome::NoPeer(reason) => {
+        OrderOutcome::NoPeer(reason) => {
             eprintln!("{reason}");
             ExitCode::from(NOT_FOUND)
         }

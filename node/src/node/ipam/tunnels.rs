@@ -48,7 +48,7 @@ impl Inputs {
 }
 
 /// Feeds that the addresses depend on.
-pub(crate) struct Heard {
+pub(crate) struct TunnelInputs {
     /// Pools and our Node.
     pub(crate) view: watch::Receiver<View>,
     /// The devices that are up.
@@ -57,7 +57,7 @@ pub(crate) struct Heard {
 
 /// How a look at one kind of tunnel ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+enum TunnelOutcome {
     /// The Node names what it has to.
     Right,
     /// The Node was changed.
@@ -71,21 +71,21 @@ pub(crate) async fn keep<S: Store>(
     store: S,
     client: Client<S>,
     me: NodeName,
-    mut heard: Heard,
+    mut inputs: TunnelInputs,
     problems: Reporter,
 ) {
     let mut done: Option<Inputs> = None;
     let mut pause = RETRY.0;
     loop {
         // Never write on the basis of a last snapshot or of a faulty view.
-        let known = heard
+        let known = inputs
             .view
             .wait_for(|view| view.synced && view.fault.is_none());
         if known.await.is_err() {
             return;
         }
-        let inputs = Inputs::of(&heard.view.borrow_and_update().snapshot, &me);
-        let up = heard.kernel.borrow_and_update().kernel.tunnels.clone();
+        let inputs = Inputs::of(&inputs.view.borrow_and_update().snapshot, &me);
+        let up = inputs.kernel.borrow_and_update().kernel.tunnels.clone();
         if done.as_ref() != Some(&inputs) {
             let (found, waiting) = ensure(&store, &client, &me, &up).await;
             let failed = !found.is_empty();
@@ -99,8 +99,8 @@ pub(crate) async fn keep<S: Store>(
             done = (!waiting).then_some(inputs);
         }
         let changed = tokio::select! {
-            changed = heard.view.changed() => changed,
-            changed = heard.kernel.changed(), if done.is_none() => changed,
+            changed = inputs.view.changed() => changed,
+            changed = inputs.kernel.changed(), if done.is_none() => changed,
         };
         if changed.is_err() {
             return;
@@ -121,9 +121,9 @@ async fn ensure<S: Store>(
         // The second call releases what the Node named before the first one.
         for _ in 0..2 {
             match ensure_one(store, client, me, kind, up).await {
-                Ok(Outcome::Written) => {}
-                Ok(Outcome::Right) => break,
-                Ok(Outcome::NoDevice) => {
+                Ok(TunnelOutcome::Written) => {}
+                Ok(TunnelOutcome::Right) => break,
+                Ok(TunnelOutcome::NoDevice) => {
                     waiting = true;
                     break;
                 }
@@ -159,28 +159,28 @@ async fn ensure_one<S: Store>(
     me: &NodeName,
     kind: TunnelKind,
     up: &[String],
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<TunnelOutcome> {
     if kind.is_wireguard() {
         // Nobody makes the device here: what Calico left is kept or given up, and nothing new is
         // taken.
         let stored = crate::register::read_node(store, me).await?;
         if stored.is_none_or(|(node, _)| kind.current(&node).is_none()) {
-            return Ok(Outcome::Right);
+            return Ok(TunnelOutcome::Right);
         }
     }
     let wanted = client.ensure_tunnel_address(kind, me).await?;
     let stored = crate::register::read_node(store, me).await?;
     let has = stored.as_ref().and_then(|(node, _)| kind.current(node));
     if has == wanted {
-        return Ok(Outcome::Right);
+        return Ok(TunnelOutcome::Right);
     }
     if has.is_none() && !up.iter().any(|name| name == device(kind)) {
-        return Ok(Outcome::NoDevice);
+        return Ok(TunnelOutcome::NoDevice);
     }
     let now = Timestamp::from(SystemTime::now());
     update_node(store, me, now, |node| set(node, kind, wanted)).await?;
     tracing::info!(?kind, address = ?wanted, before = ?has, "tunnel address");
-    Ok(Outcome::Written)
+    Ok(TunnelOutcome::Written)
 }
 
 /// Writes the address into the field of its kind.

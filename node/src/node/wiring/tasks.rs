@@ -318,7 +318,7 @@ fn tunnel_addresses(board: &Board) {
         board.store.clone(),
         Client::new(board.store.clone()),
         board.config.node.clone(),
-        tunnels::Heard {
+        tunnels::TunnelInputs {
             view: board.view.clone(),
             kernel: board.kernel.clone(),
         },
