@@ -49,7 +49,7 @@ pub(crate) struct AuditReport {
 }
 
 /// Inputs of the auditor.
-pub(crate) struct Heard {
+pub(crate) struct AuditorInputs {
     pub(crate) me: NodeName,
     pub(crate) view: watch::Receiver<View>,
     /// `None` = the node runs without BGP.
@@ -68,9 +68,9 @@ pub(crate) struct Auditor {
 
 impl Auditor {
     /// Starts the task.
-    pub(crate) fn spawn(heard: Heard) -> Self {
+    pub(crate) fn spawn(inputs: AuditorInputs) -> Self {
         let (questions, receiver) = mpsc::channel(QUESTIONS);
-        tokio::spawn(run(heard, receiver));
+        tokio::spawn(run(inputs, receiver));
         Self { questions }
     }
 
@@ -83,7 +83,10 @@ impl Auditor {
     }
 }
 
-async fn run(mut heard: Heard, mut questions: mpsc::Receiver<oneshot::Sender<AuditReport>>) {
+async fn run(
+    mut inputs: AuditorInputs,
+    mut questions: mpsc::Receiver<oneshot::Sender<AuditReport>>,
+) {
     let mut ages = FindingAges::default();
     let mut nat = None;
     let mut known = BTreeSet::new();
@@ -96,7 +99,7 @@ async fn run(mut heard: Heard, mut questions: mpsc::Receiver<oneshot::Sender<Aud
                 Some(question) => Some(question),
                 None => return,
             },
-            alive = heard.changed() => {
+            alive = inputs.changed() => {
                 if !alive {
                     return;
                 }
@@ -110,12 +113,12 @@ async fn run(mut heard: Heard, mut questions: mpsc::Receiver<oneshot::Sender<Aud
             .as_ref()
             .is_none_or(|(read, _)| Instant::now() >= *read + NAT_PERIOD);
         if question.is_some() || nat_is_old {
-            let desired = heard.kernel.borrow().desired.clone();
+            let desired = inputs.kernel.borrow().desired.clone();
             let seen = observe_nat(&desired).await;
             nat = Some((Instant::now(), seen));
         }
         let seen = nat.as_ref().and_then(|(_, seen)| seen.clone());
-        let report = heard.audit(&mut ages, seen).await;
+        let report = inputs.audit(&mut ages, seen).await;
         log_changes(&mut known, &report.findings);
         if let Some(question) = question {
             // The caller may have gone.
@@ -127,7 +130,7 @@ async fn run(mut heard: Heard, mut questions: mpsc::Receiver<oneshot::Sender<Aud
     }
 }
 
-impl Heard {
+impl AuditorInputs {
     /// Waits for a change of anything that is compared. False when there is nothing left to audit.
     async fn changed(&mut self) -> bool {
         let changed = tokio::select! {

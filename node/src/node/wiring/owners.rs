@@ -210,7 +210,7 @@ fn answering(board: &Board, accepter: Accepter, reconciler: &ReconcilerHandle) -
         status: board.feeds.drain.writer(),
         in_force: board.feeds.stage_in_force.reader(),
     });
-    let auditor = Auditor::spawn(auditor::Heard {
+    let auditor = Auditor::spawn(auditor::AuditorInputs {
         me: board.config.node.clone(),
         view: board.view.clone(),
         speaker: (board.config.backend == Backend::Bird).then(|| board.speaker.clone()),
