@@ -155,7 +155,7 @@ pub(crate) fn recall(lib_dir: &Path) -> io::Result<DrainStatus> {
 }
 
 /// Dependencies of the task.
-pub(crate) struct Parts {
+pub(crate) struct DrainerParts {
     pub(crate) me: NodeName,
     pub(crate) lib_dir: PathBuf,
     pub(crate) view: watch::Receiver<View>,
@@ -167,14 +167,14 @@ pub(crate) struct Parts {
 }
 
 /// Starts the task.
-pub(crate) fn spawn(parts: Parts) -> Drainer {
+pub(crate) fn spawn(parts: DrainerParts) -> Drainer {
     let (orders, receiver) = mpsc::channel(ORDERS);
     let status = parts.status.subscribe();
     tokio::spawn(parts.run(receiver));
     Drainer { orders, status }
 }
 
-impl Parts {
+impl DrainerParts {
     async fn run(mut self, mut orders: mpsc::Receiver<(DrainOrder, oneshot::Sender<DrainStatus>)>) {
         let mut next = orders.recv().await;
         while let Some((order, answer)) = next {

@@ -202,7 +202,7 @@ fn start_reconciler(config: &Config, feeds: &Feeds) -> anyhow::Result<Reconciler
 
 /// Starts the owners that only answer, and gives the ways to all owners.
 fn answering(board: &Board, accepter: Accepter, reconciler: &ReconcilerHandle) -> Owners {
-    let drainer = drain::spawn(drain::Parts {
+    let drainer = drain::spawn(drain::DrainerParts {
         me: board.config.node.clone(),
         lib_dir: board.config.lib_dir.clone(),
         view: board.view.clone(),
