@@ -17,12 +17,12 @@ const TABLE: &str = "master";
 
 /// The dumps of a file, each with its task.
 #[derive(Debug, Default)]
-pub(super) struct Dumps(BTreeMap<String, (Dump, Task)>);
+pub(super) struct Dumps(BTreeMap<String, (Dump, DumpTask)>);
 
 #[derive(Debug)]
-struct Task(JoinHandle<()>);
+struct DumpTask(JoinHandle<()>);
 
-impl Drop for Task {
+impl Drop for DumpTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -43,7 +43,7 @@ impl Dumps {
             self.0.entry(name).or_insert_with(|| {
                 changed = true;
                 let task = tokio::spawn(run(dump.clone(), speaker.clone()));
-                (dump, Task(task))
+                (dump, DumpTask(task))
             });
         }
         changed
