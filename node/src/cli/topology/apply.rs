@@ -19,7 +19,7 @@ use caracal_topologies::{
 
 use super::super::ipam::on_store;
 use super::super::mode;
-use super::{Secrets, change, compare};
+use super::{KnownPasswords, change, compare};
 use crate::args::TopologyApplyArgs;
 
 /// Pause between two looks at the reports.
@@ -54,7 +54,7 @@ async fn apply(store: &Datastore, args: &TopologyApplyArgs) -> anyhow::Result<Ex
         "what is to change? give --auto, --mesh, --change FILE or --delete-peer NAME"
     );
     let mut after = before.clone();
-    let mut secrets = Secrets::new();
+    let mut secrets = KnownPasswords::new();
     change::make(
         change::Purpose::Apply,
         &args.change,

@@ -9,7 +9,7 @@ use caracal_topologies::{
     WRITTEN_KINDS, reflector_tuning,
 };
 
-use super::Secrets;
+use super::KnownPasswords;
 use crate::args::TopologyChangeArgs;
 
 impl TopologyChangeArgs {
@@ -33,7 +33,7 @@ pub(super) fn make(
     purpose: Purpose,
     args: &TopologyChangeArgs,
     after: &mut Snapshot,
-    secrets: &mut Secrets,
+    secrets: &mut KnownPasswords,
 ) -> anyhow::Result<()> {
     for path in &args.change {
         let mut faults = Vec::new();

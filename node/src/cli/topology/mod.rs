@@ -26,7 +26,7 @@ use crate::cli::exit::REFUSED;
 const SHOWN: usize = 10;
 
 /// Passwords from files.
-type Secrets = BTreeMap<SecretName, Password>;
+type KnownPasswords = BTreeMap<SecretName, Password>;
 
 pub(crate) fn run(command: TopologyCommand) -> anyhow::Result<ExitCode> {
     let args = match command {
@@ -54,7 +54,7 @@ pub(crate) fn run(command: TopologyCommand) -> anyhow::Result<ExitCode> {
 /// With a password for each secret that is referred to and not among the files: passwords are on
 /// the nodes, and whoever changes the topology need not have them. It is said, since a node without
 /// one would not have the session.
-fn with_assumed(known: &Secrets, snapshots: [&Snapshot; 2]) -> Secrets {
+fn with_assumed(known: &KnownPasswords, snapshots: [&Snapshot; 2]) -> KnownPasswords {
     let names: BTreeSet<SecretName> = snapshots.into_iter().flat_map(secret_names).collect();
     let mut secrets = known.clone();
     for name in names {
@@ -69,7 +69,12 @@ fn with_assumed(known: &Secrets, snapshots: [&Snapshot; 2]) -> Secrets {
     secrets
 }
 
-fn compare(before: &Snapshot, after: &Snapshot, secrets: &Secrets, output: Output) -> ExitCode {
+fn compare(
+    before: &Snapshot,
+    after: &Snapshot,
+    secrets: &KnownPasswords,
+    output: Output,
+) -> ExitCode {
     let options = PlanOptions {
         secrets: with_assumed(secrets, [before, after]),
         ..PlanOptions::default()
