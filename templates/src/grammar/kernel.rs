@@ -65,7 +65,7 @@ impl Default for KernelTable {
 
 #[derive(Clone, Debug)]
 enum KernelOption<'a> {
-    Channel(Family, Channel<'a>),
+    KernelChannel(Family, KernelChannel<'a>),
     Table(u32),
     Metric(u32),
     Paths(u32),
@@ -89,7 +89,7 @@ enum Passes<'a> {
 
 /// The lines of a family.
 #[derive(Clone, Debug)]
-struct Channel<'a> {
+struct KernelChannel<'a> {
     import: Passes<'a>,
     export: Passes<'a>,
 }
@@ -171,7 +171,7 @@ pub(super) fn kernel(s: &str) -> Res<'_, KernelStatement<'_>> {
             KernelOption::Ignored => {}
         }
     }
-    let Some((family, Channel { import, export })) = channel else {
+    let Some((family, KernelChannel { import, export })) = channel else {
         return Ok((rest, None));
     };
     if matches!(import, Passes::Nothing) {
@@ -198,7 +198,7 @@ fn option(s: &str) -> Res<'_, KernelOption<'_>> {
             let (_, family) = family(s)?;
             let (rest, items) = terminated(opt(block(line)), end()).parse(rest)?;
             // BIRD's defaults.
-            let mut channel = Channel {
+            let mut channel = KernelChannel {
                 import: Passes::All,
                 export: Passes::Nothing,
             };
