@@ -31,7 +31,7 @@ use crate::admin::routes::{self, text, to_value};
 use crate::admin::{AnswerRequests, Answered, Request};
 use crate::config::Config;
 use crate::metrics::ipam::Collected;
-use crate::node::announce::drain::{Drainer, Order};
+use crate::node::announce::drain::{DrainOrder, Drainer};
 use crate::node::announce::origins;
 use crate::node::announce::publish::AnnouncedPlan;
 use crate::node::problems::Problems;
@@ -105,7 +105,7 @@ impl AnswerRequests for Answers {
                 to_value(&explain::explain(owners.sources(), &self.config.node, prefix).await?)
             }
             Request::Drain { text, wait, force } => {
-                let order = Order::Drain {
+                let order = DrainOrder::Drain {
                     text,
                     wait: Duration::from_secs(wait),
                     force,

@@ -71,21 +71,21 @@ pub(crate) async fn keep<S: Store>(
     store: S,
     client: Client<S>,
     me: NodeName,
-    mut inputs: TunnelInputs,
+    mut feeds: TunnelInputs,
     problems: Reporter,
 ) {
     let mut done: Option<Inputs> = None;
     let mut pause = RETRY.0;
     loop {
         // Never write on the basis of a last snapshot or of a faulty view.
-        let known = inputs
+        let known = feeds
             .view
             .wait_for(|view| view.synced && view.fault.is_none());
         if known.await.is_err() {
             return;
         }
-        let inputs = Inputs::of(&inputs.view.borrow_and_update().snapshot, &me);
-        let up = inputs.kernel.borrow_and_update().kernel.tunnels.clone();
+        let inputs = Inputs::of(&feeds.view.borrow_and_update().snapshot, &me);
+        let up = feeds.kernel.borrow_and_update().kernel.tunnels.clone();
         if done.as_ref() != Some(&inputs) {
             let (found, waiting) = ensure(&store, &client, &me, &up).await;
             let failed = !found.is_empty();
@@ -99,8 +99,8 @@ pub(crate) async fn keep<S: Store>(
             done = (!waiting).then_some(inputs);
         }
         let changed = tokio::select! {
-            changed = inputs.view.changed() => changed,
-            changed = inputs.kernel.changed(), if done.is_none() => changed,
+            changed = feeds.view.changed() => changed,
+            changed = feeds.kernel.changed(), if done.is_none() => changed,
         };
         if changed.is_err() {
             return;
