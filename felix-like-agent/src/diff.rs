@@ -7,7 +7,7 @@ mod objects;
 mod shares;
 #[cfg(test)]
 mod tests;
-mod ways;
+mod gateway_key;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

@@ -14,8 +14,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use caracal_model::net::IfName;
 use foldhash::{HashMap, HashSet};
 
+use super::gateway_keys::{GatewayKey, SHARED, gateway_key, gateway_key_of};
 use super::shares::{Decided, Touched};
-use super::ways::{GatewayKey, SHARED, way, way_of};
 use crate::actual::{Actual, ActualObject, ActualRoute};
 use crate::desired::Desired;
 use crate::kernel_objects::{NextHopObject, Route, RouteKey, Target};
@@ -82,8 +82,10 @@ impl<'a> Objects<'a> {
         if !desired.objects {
             return objects;
         }
-        let mut wanted = ways_of(desired);
-        wanted.retain(|way, wanted| wanted.routes >= SHARED && !blocked.contains(way.1));
+        let mut wanted = gateway_keys_of(desired);
+        wanted.retain(|gateway_key, wanted| {
+            wanted.routes >= SHARED && !blocked.contains(gateway_key.1)
+        });
         objects.decide(desired, actual, kept, wanted);
         objects
     }
@@ -103,8 +105,8 @@ impl<'a> Objects<'a> {
             there,
             taken: HashSet::default(),
         };
-        let mut wanted = ways_of(desired);
-        wanted.retain(|way, _| touched.is_new(way));
+        let mut wanted = gateway_keys_of(desired);
+        wanted.retain(|gateway_key, _| touched.is_new(gateway_key));
         objects.decide(desired, actual, &BTreeSet::new(), wanted);
         objects
     }
@@ -130,10 +132,10 @@ impl<'a> Objects<'a> {
             let hop = self.there.get(&id).and_then(|object| object.hop.as_ref());
             let mtu = mtus.get(&id).copied().unwrap_or(Ok(None));
             if let (Some(hop), Ok(mtu)) = (hop, mtu)
-                && let Some(way) = way_of(hop, mtu)
-                && wanted.remove(&way).is_some()
+                && let Some(gateway_key) = gateway_key_of(hop, mtu)
+                && wanted.remove(&gateway_key).is_some()
             {
-                self.ids.insert(way, id);
+                self.ids.insert(gateway_key, id);
                 self.idle.remove(&id);
             }
         }
@@ -141,9 +143,9 @@ impl<'a> Objects<'a> {
             self.change(desired, actual, kept, &mut wanted);
         }
         let new: BTreeMap<GatewayKey<'_>, Wanted<'_>> = wanted.into_iter().collect();
-        for (way, wanted) in new {
-            let id = self.free(way);
-            self.ids.insert(way, id);
+        for (gateway_key, wanted) in new {
+            let id = self.free(gateway_key);
+            self.ids.insert(gateway_key, id);
             let object = object(id, wanted.route);
             self.puts.extend(object.map(Op::AddObject));
         }
@@ -168,19 +170,21 @@ impl<'a> Objects<'a> {
                 .filter(|_| !kept.contains(&route.key()))
                 .filter(|_| desired.ownership.route(route) == Owner::Ours)
                 .filter(|p| p.mtu == route.mtu)
-                .and_then(way);
+                .and_then(gateway_key);
             next.entry(id)
-                .and_modify(|all| *all = all.filter(|way| Some(*way) == wants))
+                .and_modify(|all| *all = all.filter(|gateway_key| Some(*gateway_key) == wants))
                 .or_insert(wants);
         }
-        for (id, way) in next {
-            let Some(way) = way else { continue };
+        for (id, gateway_key) in next {
+            let Some(gateway_key) = gateway_key else {
+                continue;
+            };
             let hop = self.there.get(&id).and_then(|o| o.hop.as_ref());
             let same_family = hop
                 .and_then(|hop| hop.gateway)
-                .is_some_and(|gateway| gateway.is_ipv4() == way.0.is_ipv4());
-            if same_family && let Some(wanted) = wanted.remove(&way) {
-                self.ids.insert(way, id);
+                .is_some_and(|gateway| gateway.is_ipv4() == gateway_key.0.is_ipv4());
+            if same_family && let Some(wanted) = wanted.remove(&gateway_key) {
+                self.ids.insert(gateway_key, id);
                 self.idle.remove(&id);
                 let object = object(id, wanted.route);
                 self.puts.extend(object.map(Op::ReplaceObject));
@@ -190,9 +194,9 @@ impl<'a> Objects<'a> {
 
     /// A number that nobody uses, in our range. The first choice follows from the way, so that it
     /// tends to stay the same.
-    fn free(&mut self, way: GatewayKey<'_>) -> u32 {
+    fn free(&mut self, gateway_key: GatewayKey<'_>) -> u32 {
         let mut hasher = DefaultHasher::new();
-        way.hash(&mut hasher);
+        gateway_key.hash(&mut hasher);
         let range = LAST_OBJECT - FIRST_OBJECT + 1;
         let first = u32::try_from(hasher.finish() % u64::from(range)).unwrap_or(0);
         let id = (0..range)
@@ -223,7 +227,7 @@ impl<'a> Objects<'a> {
 
     /// The number that a route to be written shall name.
     pub(super) fn id(&self, route: &Route) -> Option<u32> {
-        way(route).and_then(|way| self.ids.get(&way).copied())
+        gateway_key(route).and_then(|gateway_key| self.ids.get(&gateway_key).copied())
     }
 
     /// The route as it is written.
@@ -263,23 +267,24 @@ impl<'a> Objects<'a> {
     pub(super) fn decided(&self, unused: &[Op], actual: &Actual) -> Decided {
         let goes = |id: &u32| unused.contains(&Op::DeleteObject(*id));
         let idle = self.idle.iter().copied().filter(|id| !goes(id));
-        let ids = self.ids.iter().map(|(way, id)| (*way, *id));
+        let ids = self.ids.iter().map(|(gateway_key, id)| (*gateway_key, *id));
         Decided::new(ids, idle, actual)
     }
 }
 
 /// The ways that planned routes go.
-fn ways_of(desired: &Desired) -> HashMap<GatewayKey<'_>, Wanted<'_>> {
-    let mut ways: HashMap<GatewayKey<'_>, Wanted<'_>> = HashMap::default();
+fn gateway_keys_of(desired: &Desired) -> HashMap<GatewayKey<'_>, Wanted<'_>> {
+    let mut gateway_keys: HashMap<GatewayKey<'_>, Wanted<'_>> = HashMap::default();
     for planned in desired.routes.values() {
         let route = &planned.route;
-        if let Some(way) = way(route) {
-            ways.entry(way)
+        if let Some(gateway_key) = gateway_key(route) {
+            gateway_keys
+                .entry(gateway_key)
                 .or_insert(Wanted { route, routes: 0 })
                 .routes += 1;
         }
     }
-    ways
+    gateway_keys
 }
 
 fn object(id: u32, route: &Route) -> Option<NextHopObject> {

@@ -12,7 +12,7 @@ use caracal_model::SharedMap;
 use caracal_model::net::{IfName, Prefix};
 use foldhash::{HashMap, HashSet};
 
-use super::ways::{GatewayKey, SHARED, way};
+use super::gateway_keys::{GatewayKey, SHARED, gateway_key};
 use crate::actual::Actual;
 use crate::kernel_objects::{PlannedRoute, Route};
 use crate::ownership::Ownership;
@@ -52,8 +52,8 @@ impl Touched {
     }
 
     /// True for a way that wants an object.
-    pub(super) fn is_new(&self, way: &GatewayKey<'_>) -> bool {
-        !self.new.is_empty() && self.new.contains(&own(*way))
+    pub(super) fn is_new(&self, gateway_key: &GatewayKey<'_>) -> bool {
+        !self.new.is_empty() && self.new.contains(&own(*gateway_key))
     }
 }
 
@@ -79,7 +79,9 @@ impl Decided {
             }
         }
         Self {
-            ids: ids.map(|(way, id)| (own(way), id)).collect(),
+            ids: ids
+                .map(|(gateway_key, id)| (own(gateway_key), id))
+                .collect(),
             idle,
         }
     }
@@ -90,7 +92,7 @@ fn own((gateway, link, mtu): GatewayKey<'_>) -> OwnGatewayKey {
 }
 
 fn way_to(routes: &Routes, prefix: &Prefix) -> Option<OwnGatewayKey> {
-    way(&routes.get(prefix)?.route).map(own)
+    gateway_key(&routes.get(prefix)?.route).map(own)
 }
 
 impl Shares {
@@ -100,8 +102,8 @@ impl Shares {
     pub(super) fn of(routes: &Routes, actual: &Actual, ownership: &Ownership) -> Option<Self> {
         let mut shares = Self::default();
         for (prefix, planned) in routes {
-            if let Some(way) = way(&planned.route) {
-                let members = shares.members.entry(own(way)).or_default();
+            if let Some(gateway_key) = gateway_key(&planned.route) {
+                let members = shares.members.entry(own(gateway_key)).or_default();
                 members.insert(*prefix);
             }
         }
@@ -119,20 +121,20 @@ impl Shares {
                     && there.tos == 0
             };
             let planned = routes.get(&there.prefix).map(|p| &p.route).filter(is_that);
-            let way = planned.and_then(way)?;
-            if *stands_for.entry(id).or_insert(way) != way {
+            let gateway_key = planned.and_then(gateway_key)?;
+            if *stands_for.entry(id).or_insert(gateway_key) != gateway_key {
                 return None;
             }
         }
-        for (id, way) in stands_for {
+        for (id, gateway_key) in stands_for {
             let hop = actual.objects.get(&id)?.hop.as_ref()?;
-            let leads_there = hop.gateway == Some(way.0) && hop.link == *way.1;
-            if !leads_there || shares.ids.insert(own(way), id).is_some() {
+            let leads_there = hop.gateway == Some(gateway_key.0) && hop.link == *gateway_key.1;
+            if !leads_there || shares.ids.insert(own(gateway_key), id).is_some() {
                 return None;
             }
         }
-        let has_object = |(way, members): (&OwnGatewayKey, &BTreeSet<Prefix>)| {
-            (members.len() >= SHARED) == shares.ids.contains_key(way)
+        let has_object = |(gateway_key, members): (&OwnGatewayKey, &BTreeSet<Prefix>)| {
+            (members.len() >= SHARED) == shares.ids.contains_key(gateway_key)
         };
         if !shares.members.iter().all(has_object) {
             return None;
@@ -146,23 +148,24 @@ impl Shares {
     /// Takes over what is planned for these destinations.
     pub(super) fn follow(&mut self, keys: &BTreeSet<Prefix>, was: &Routes, is: &Routes) -> Touched {
         let mut before: BTreeMap<OwnGatewayKey, usize> = BTreeMap::new();
-        let count =
-            |shares: &Self, way: &OwnGatewayKey| shares.members.get(way).map_or(0, BTreeSet::len);
+        let count = |shares: &Self, gateway_key: &OwnGatewayKey| {
+            shares.members.get(gateway_key).map_or(0, BTreeSet::len)
+        };
         for prefix in keys {
             let (old, new) = (way_to(was, prefix), way_to(is, prefix));
-            for way in old.iter().chain(&new) {
-                if !before.contains_key(way) {
-                    before.insert(way.clone(), count(self, way));
+            for gateway_key in old.iter().chain(&new) {
+                if !before.contains_key(gateway_key) {
+                    before.insert(gateway_key.clone(), count(self, gateway_key));
                 }
             }
             if old == new {
                 continue;
             }
-            if let Some(members) = old.and_then(|way| self.members.get_mut(&way)) {
+            if let Some(members) = old.and_then(|gateway_key| self.members.get_mut(&gateway_key)) {
                 members.remove(prefix);
             }
-            if let Some(way) = new {
-                self.members.entry(way).or_default().insert(*prefix);
+            if let Some(gateway_key) = new {
+                self.members.entry(gateway_key).or_default().insert(*prefix);
             }
         }
         let mut touched = Touched {
@@ -171,30 +174,33 @@ impl Shares {
             new: HashSet::default(),
             idle: self.idle.keys().copied().collect(),
         };
-        for (way, before) in before {
-            let now = count(self, &way);
+        for (gateway_key, before) in before {
+            let now = count(self, &gateway_key);
             let turns = (before >= SHARED) != (now >= SHARED);
             if turns {
                 touched
                     .prefixes
-                    .extend(self.members.get(&way).into_iter().flatten());
+                    .extend(self.members.get(&gateway_key).into_iter().flatten());
             }
             if now == 0 {
-                self.members.remove(&way);
+                self.members.remove(&gateway_key);
             }
             if now < SHARED {
-                touched.idle.extend(self.ids.remove(&way));
+                touched.idle.extend(self.ids.remove(&gateway_key));
             } else if turns {
-                touched.new.insert(way);
-            } else if let Some(id) = self.ids.get(&way) {
-                touched.ids.insert(way, *id);
+                touched.new.insert(gateway_key);
+            } else if let Some(id) = self.ids.get(&gateway_key) {
+                touched.ids.insert(gateway_key, *id);
             }
         }
         for prefix in self.idle.values().flatten() {
             touched.prefixes.insert(*prefix);
-            let way = way_to(is, prefix).filter(|way| !touched.new.contains(way));
-            if let Some((way, id)) = way.and_then(|way| self.ids.get_key_value(&way)) {
-                touched.ids.insert(way.clone(), *id);
+            let gateway_key =
+                way_to(is, prefix).filter(|gateway_key| !touched.new.contains(gateway_key));
+            if let Some((gateway_key, id)) =
+                gateway_key.and_then(|gateway_key| self.ids.get_key_value(&gateway_key))
+            {
+                touched.ids.insert(gateway_key.clone(), *id);
             }
         }
         touched

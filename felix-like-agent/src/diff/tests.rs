@@ -366,11 +366,12 @@ fn missing(desired: &Desired, actual: &Actual) -> Vec<String> {
         }
         // By an object where that is wanted, and not by one where it is not.
         let target = &planned.route.target;
-        let same_way =
-            |p: &&PlannedRoute| p.route.target.same_way(target) && p.route.mtu == planned.route.mtu;
+        let same_gateway = |p: &&PlannedRoute| {
+            p.route.target.same_gateway(target) && p.route.mtu == planned.route.mtu
+        };
         let by_object = desired.objects
             && matches!(target.hops(), [hop] if hop.gateway.is_some())
-            && desired.routes.values().filter(same_way).count() >= super::ways::SHARED;
+            && desired.routes.values().filter(same_gateway).count() >= super::gateway_key::SHARED;
         let right =
             |r: &ActualRoute| r.satisfies(&planned.route) && r.object().is_some() == by_object;
         let there = actual.routes.get(&planned.route.key());

@@ -16,13 +16,13 @@ pub(super) type GatewayKey<'a> = (IpAddr, &'a IfName, Option<u32>);
 pub(super) const SHARED: usize = 2;
 
 /// The way of a route that can go through an object.
-pub(super) fn way(route: &Route) -> Option<GatewayKey<'_>> {
+pub(super) fn gateway_key(route: &Route) -> Option<GatewayKey<'_>> {
     match route.target.hops() {
-        [hop] => way_of(hop, route.mtu),
+        [hop] => gateway_key_of(hop, route.mtu),
         _ => None,
     }
 }
 
-pub(super) fn way_of(hop: &NextHop, mtu: Option<u32>) -> Option<GatewayKey<'_>> {
+pub(super) fn gateway_key_of(hop: &NextHop, mtu: Option<u32>) -> Option<GatewayKey<'_>> {
     Some((hop.gateway?, &hop.link, mtu))
 }
