@@ -71,9 +71,8 @@ impl ActualRoute {
     /// True when it needs no change to be a wanted route.
     #[must_use]
     pub fn satisfies(&self, wanted: &Route) -> bool {
-        let same_way =
-            matches!(&self.target, ActualTarget::Known(target) if target.same_way(&wanted.target));
-        same_way
+        let same_gateway = matches!(&self.target, ActualTarget::Known(target) if target.same_gateway(&wanted.target));
+        same_gateway
             && self.tos == 0
             && self.key() == wanted.key()
             && self.protocol == wanted.protocol

@@ -2,12 +2,12 @@
 //! addresses, neighbours and FDB, routes, sysctls, NAT, and deletions last, in the opposite order.
 
 mod by_key;
+mod gateway_key;
 mod held;
 mod objects;
 mod shares;
 #[cfg(test)]
 mod tests;
-mod gateway_key;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -441,7 +441,7 @@ impl Ops<'_> {
             wanted.extend(planned);
             there.extend(routes);
         }
-        // IPv6 takes a way through a VTEP only once the VTEP itself is on the tunnel's link.
+        // IPv6 takes a gateway behind a VTEP only once the VTEP itself is on the tunnel's link.
         let (vteps, others): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|p| p.is_vtep());
         self.put_routes(vteps, &objects, actual);
         self.puts.append(&mut objects.puts);

@@ -43,7 +43,7 @@ pub struct RouteKey {
     pub metric: u32,
 }
 
-/// One way out.
+/// A next hop: gateway and interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NextHop {
     /// The gateway; `None` = the destination itself is on the link.
@@ -55,10 +55,10 @@ pub struct NextHop {
 }
 
 impl NextHop {
-    /// True when both lead the same way. `onlink` is a permission for the insertion, not a
-    /// direction.
+    /// True for the same gateway and interface. `onlink` is a permission for the insertion, no
+    /// part of the direction.
     #[must_use]
-    pub(crate) fn same_way(&self, other: &Self) -> bool {
+    pub(crate) fn same_gateway(&self, other: &Self) -> bool {
         self.gateway == other.gateway && self.link == other.link
     }
 }
@@ -86,14 +86,14 @@ impl fmt::Display for NextHop {
     }
 }
 
-/// A next-hop object: a way that many routes share.
+/// A next-hop object: gateway and interface that many routes share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHopObject {
     /// The kernel's key.
     pub id: u32,
     /// Kernel protocol: who made it.
     pub protocol: u8,
-    /// The way.
+    /// Gateway and interface.
     pub hop: NextHop,
 }
 
@@ -136,11 +136,11 @@ impl Target {
         }
     }
 
-    /// True when both lead the same way, by an object or not.
+    /// True for the same gateways and interfaces, by an object or not.
     #[must_use]
-    pub(crate) fn same_way(&self, other: &Self) -> bool {
+    pub(crate) fn same_gateway(&self, other: &Self) -> bool {
         let (a, b) = (self.hops(), other.hops());
-        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same_way(b))
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same_gateway(b))
     }
 
     /// The devices, in order.

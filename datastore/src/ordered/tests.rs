@@ -28,7 +28,7 @@ fn handle(counts: &[(&str, u64)]) -> Vec<u8> {
 }
 
 /// One order on a store, as a store of single keys carries it out.
-fn carry_out(store: &MemoryStore, order: &Order) -> StepResult {
+fn apply(store: &MemoryStore, order: &Order) -> StepResult {
     let txn = match order {
         Order::Look(keys) => {
             return StepResult::Found(keys.iter().filter_map(|key| store.get(key)).collect());
@@ -59,7 +59,7 @@ fn carry_out(
         let (verb, key) = match &order {
             Order::Done(outcome) => return (log, *outcome),
             Order::Look(_) => {
-                result = carry_out(store, &order);
+                result = apply(store, &order);
                 continue;
             }
             Order::Create(key, _) => ("create", key),
@@ -72,7 +72,7 @@ fn carry_out(
             Ok(Key::Handle(_)) => "handle".to_owned(),
             _ => "other".to_owned(),
         };
-        result = carry_out(store, &order);
+        result = apply(store, &order);
         log.push(match result {
             StepResult::Written(_) => format!("{verb} {area}"),
             _ => format!("{verb} {area}: lost"),

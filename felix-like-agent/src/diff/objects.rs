@@ -1,11 +1,11 @@
-//! Next-hop objects: one for each way to another machine, shared by all routes that go that way.
-//! The plan says where routes lead; here it is only decided which object stands for which way, from
-//! the kernel's present state.
+//! Next-hop objects: one for each gateway, shared by all routes through it. The plan says where
+//! routes lead; here it is only decided which object has which gateway, from the kernel's present
+//! state.
 //!
-//! Objects of ours that are there keep their numbers, whatever process made them. They stand for
-//! ways that several routes go: for a single route an object would be one message more and save
-//! none. When everything that goes through an object is to go another way, the object is changed,
-//! in one message, instead of the routes. An object goes once no route leads through it, because
+//! Objects of ours that are there keep their numbers, whatever process made them. They have
+//! gateways of several routes: for a single route an object would be one message more and save
+//! none. When all routes through an object are to get another gateway, the object is changed, in
+//! one message, instead of the routes. An object goes once no route leads through it, because
 //! the kernel deletes an object's routes with it; and never while a route of somebody else's does.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use caracal_model::net::IfName;
 use foldhash::{HashMap, HashSet};
 
-use super::gateway_keys::{GatewayKey, SHARED, gateway_key, gateway_key_of};
+use super::gateway_key::{GatewayKey, SHARED, gateway_key, gateway_key_of};
 use super::shares::{Decided, Touched};
 use crate::actual::{Actual, ActualObject, ActualRoute};
 use crate::desired::Desired;
@@ -22,20 +22,20 @@ use crate::kernel_objects::{NextHopObject, Route, RouteKey, Target};
 use crate::op::Op;
 use crate::ownership::{FIRST_OBJECT, LAST_OBJECT, Owner};
 
-/// A way that wants an object.
+/// A gateway that wants an object.
 struct Wanted<'a> {
-    /// One of the routes that go it.
+    /// One of the routes through it.
     route: &'a Route,
     /// How many they are.
     routes: usize,
 }
 
-/// Which object stands for which way.
+/// Objects by the key of their gateway.
 pub(super) struct Objects<'a> {
     ids: HashMap<GatewayKey<'a>, u32>,
     /// Objects to make and to change, in this order, before the routes.
     pub(super) puts: Vec<Op>,
-    /// Objects of ours that stand for no way that is wanted.
+    /// Objects of ours whose gateway no route wants.
     idle: BTreeSet<u32>,
     /// All objects: whoever made them, their numbers are in use.
     there: &'a BTreeMap<u32, ActualObject>,
@@ -61,7 +61,7 @@ fn mtus(actual: &Actual) -> HashMap<u32, Result<Option<u32>, ()>> {
 }
 
 impl<'a> Objects<'a> {
-    /// Decides. `kept` = routes that stay as they are although another way is planned.
+    /// Decides. `kept` = routes that stay as they are although another gateway is planned.
     pub(super) fn of(
         desired: &'a Desired,
         actual: &'a Actual,
@@ -111,8 +111,8 @@ impl<'a> Objects<'a> {
         objects
     }
 
-    /// Finds an object for each way that wants one. `actual` holds all routes through objects that
-    /// are idle.
+    /// Finds an object for each gateway that wants one. `actual` holds all routes through objects
+    /// that are idle.
     fn decide(
         &mut self,
         desired: &'a Desired,
@@ -151,7 +151,7 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// Gives idle objects to ways that have none yet, where all routes through them want that.
+    /// Gives idle objects to gateways that have none yet, where all routes through them want that.
     fn change(
         &mut self,
         desired: &'a Desired,
@@ -192,7 +192,7 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// A number that nobody uses, in our range. The first choice follows from the way, so that it
+    /// A number that nobody uses, in our range. The first choice follows from the key, so that it
     /// tends to stay the same.
     fn free(&mut self, gateway_key: GatewayKey<'_>) -> u32 {
         let mut hasher = DefaultHasher::new();
@@ -272,7 +272,7 @@ impl<'a> Objects<'a> {
     }
 }
 
-/// The ways that planned routes go.
+/// The gateways of planned routes.
 fn gateway_keys_of(desired: &Desired) -> HashMap<GatewayKey<'_>, Wanted<'_>> {
     let mut gateway_keys: HashMap<GatewayKey<'_>, Wanted<'_>> = HashMap::default();
     for planned in desired.routes.values() {

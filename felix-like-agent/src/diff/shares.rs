@@ -1,9 +1,9 @@
-//! Which routes share a way, and which object stands for it, where the kernel is as planned: what a
+//! Routes by their gateway, and the object of each gateway, where the kernel is as planned: what a
 //! comparison by key has to know of the routes that it does not look at.
 //!
-//! A change of some destinations touches the ways that they went and go. A way that several routes
-//! went before and go now keeps its object, whoever left or joined. Only where a way gets or loses
-//! its object the other route that goes it is compared, too: there is one of them at most.
+//! A change of some destinations touches their gateways before and after it. A gateway of several
+//! routes before and after keeps its object, whichever routes left or joined. Only where a gateway
+//! gets or loses its object the other route through it is compared, too: there is at most one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use caracal_model::SharedMap;
 use caracal_model::net::{IfName, Prefix};
 use foldhash::{HashMap, HashSet};
 
-use super::gateway_keys::{GatewayKey, SHARED, gateway_key};
+use super::gateway_key::{GatewayKey, SHARED, gateway_key};
 use crate::actual::Actual;
 use crate::kernel_objects::{PlannedRoute, Route};
 use crate::ownership::Ownership;
@@ -22,12 +22,13 @@ type OwnGatewayKey = (IpAddr, IfName, Option<u32>);
 
 type Routes = SharedMap<Prefix, PlannedRoute>;
 
-/// Ways, the destinations that are reached by them, and their objects.
+/// Gateways, the destinations behind each, and their objects.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     members: HashMap<OwnGatewayKey, BTreeSet<Prefix>>,
     ids: HashMap<OwnGatewayKey, u32>,
-    /// Objects of ours that stand for no way, with the destinations whose routes led through them.
+    /// Objects of ours without a wanted gateway, with the destinations whose routes led through
+    /// them.
     idle: BTreeMap<u32, BTreeSet<Prefix>>,
 }
 
@@ -36,22 +37,22 @@ pub(super) struct Shares {
 pub(super) struct Touched {
     /// Those destinations, and those whose routes get or lose an object with theirs.
     pub(super) prefixes: BTreeSet<Prefix>,
-    /// Ways of theirs that keep their object.
+    /// Gateways of theirs that keep their object.
     ids: HashMap<OwnGatewayKey, u32>,
-    /// Ways that have had no object and want one.
+    /// Gateways that have had no object and want one.
     new: HashSet<OwnGatewayKey>,
-    /// Objects that stand for no way any more.
+    /// Objects whose gateway no route wants any more.
     pub(super) idle: BTreeSet<u32>,
 }
 
 impl Touched {
-    /// The ways that keep their object.
+    /// The gateways that keep their object.
     pub(super) fn ids(&self) -> impl Iterator<Item = (GatewayKey<'_>, u32)> {
         let ids = self.ids.iter();
         ids.map(|((gateway, link, mtu), id)| ((*gateway, link, *mtu), *id))
     }
 
-    /// True for a way that wants an object.
+    /// True for a gateway that wants an object.
     pub(super) fn is_new(&self, gateway_key: &GatewayKey<'_>) -> bool {
         !self.new.is_empty() && self.new.contains(&own(*gateway_key))
     }

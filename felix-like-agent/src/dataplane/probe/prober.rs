@@ -1,6 +1,6 @@
 //! The task that measures paths, one at a time: [`crate::paths`] says which and with what,
-//! [`crate::dataplane::probe::echo`] sends. It writes nothing anywhere; who listens is rung when a
-//! result has changed.
+//! [`crate::dataplane::probe::echo`] sends. It writes nothing anywhere, and wakes up the
+//! reconciler when a result has changed.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -79,8 +79,8 @@ impl Drop for Listener {
     }
 }
 
-/// Rings for each change of a next-hop object that did not come from the netlink socket `own_port`.
-/// The kernel does not tell of the routes that go with an object.
+/// Wakes up for each change of a next-hop object that did not come from the netlink socket
+/// `own_port`. The kernel does not tell of the routes that go with an object.
 pub(in crate::dataplane) fn objects(
     wake_up: Arc<Notify>,
     own_port: u32,
@@ -91,15 +91,14 @@ pub(in crate::dataplane) fn objects(
     listen(route, NEXTHOP, wake_up, Some(own_port), is_hint)
 }
 
-/// Rings for each change of such a sysctl.
+/// Wakes up for each change of such a sysctl.
 pub(in crate::dataplane) fn sysctls(wake_up: Arc<Notify>) -> Result<Listener, NetlinkError> {
     let route = netlink_sys::protocols::NETLINK_ROUTE;
     listen(route, NETCONF, wake_up, None, |_| true)
 }
 
-/// Rings for each change of our own nftables table that is not `own`, and of foreign chains that the
-/// kernel calls.
-/// `Err` where the kernel has no nftables.
+/// Wakes up for each change of our own nftables table that is not `own`, and of foreign chains that
+/// the kernel calls. `Err` where the kernel has no nftables.
 pub(in crate::dataplane) fn nftables(
     wake_up: Arc<Notify>,
     own: OwnChanges,
@@ -109,8 +108,8 @@ pub(in crate::dataplane) fn nftables(
     listen(netfilter, NFTABLES, wake_up, None, is_hint)
 }
 
-/// Listens in the calling thread's namespace and rings for each message of these groups that is a
-/// hint. What came from the socket with the port `own` is not even handed over by the kernel.
+/// Listens in the calling thread's namespace and wakes up for each message of these groups that is
+/// a hint. What came from the socket with the port `own` is not even handed over by the kernel.
 pub(in crate::dataplane) fn listen(
     protocol: isize,
     groups: u32,

@@ -31,8 +31,8 @@ const TABLE: u16 = 15;
 /// Octets of `struct rtmsg`.
 const RTMSG: usize = 12;
 
-/// Listens in the calling thread's namespace and rings `wake_up` for each change that did not come
-/// from the netlink socket `own_port`. One ring may stand for many changes.
+/// Listens in the calling thread's namespace and notifies `wake_up` of each change that did not
+/// come from the netlink socket `own_port`. One wake-up may stand for many changes.
 pub(in crate::dataplane) fn start(
     wake_up: Arc<Notify>,
     own_port: u32,

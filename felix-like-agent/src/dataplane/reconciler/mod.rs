@@ -76,11 +76,11 @@ pub struct Reconciler {
     commands: mpsc::Receiver<ReconcilerCommand>,
     status: watch::Sender<Arc<AgentStatus>>,
     netlink: Netlink,
-    /// Rings when others may have changed the kernel.
+    /// Notified when others may have changed the kernel.
     wake_up: Arc<Notify>,
-    /// Rings when our NAT rules, or chains that may stand in their way, have changed.
+    /// Notified when our NAT rules, or chains that may stand in their way, have changed.
     nat_wake_up: Arc<Notify>,
-    /// Rings when more is known of a path.
+    /// Notified when more is known of a path.
     path_wake_up: Arc<Notify>,
     /// Held for their tasks.
     _listeners: Vec<Listener>,
@@ -382,7 +382,7 @@ impl Reconciler {
 
     /// State of the kernel, but for NAT, and for sysctls that nobody has asked for yet.
     async fn kernel_now(&mut self, now: Instant) -> Result<Actual, NetlinkError> {
-        // Somebody may have rung while another reason for a pass was taken up.
+        // Somebody may have notified while another reason for a pass was taken up.
         if self.wake_up.notified().now_or_never().is_some() {
             self.cache.forget();
         }

@@ -60,7 +60,7 @@ impl ReconcilerOptions {
         }
     }
 
-    /// Those who hear of changes that others make.
+    /// Listeners for changes that others make.
     pub(in crate::dataplane) fn listeners(
         &self,
         wake_up: &Arc<Notify>,
@@ -78,7 +78,7 @@ impl ReconcilerOptions {
             hints::sysctls(Arc::clone(wake_up)),
             hints::nftables(Arc::clone(nat_wake_up), nat_changes.clone()),
         ];
-        // Without nftables there is nothing to hear, and what cannot be heard is found by the
+        // Without nftables there is nothing to listen to, and what is not notified is found by the
         // resync.
         let listeners = listeners.into_iter().flatten();
         Ok(listeners.chain([monitor]).collect())

@@ -112,7 +112,7 @@ impl AnswerRequests for Answers {
                 };
                 to_value(&owners.drainer.order(order).await?)
             }
-            Request::Undrain => to_value(&owners.drainer.order(Order::Undo).await?),
+            Request::Undrain => to_value(&owners.drainer.order(DrainOrder::Undo).await?),
             Request::DrainStatus => to_value(&owners.drainer.status()),
             Request::DatastoreAccept => {
                 let accepted = owners.accepter.accept().await.map_err(text)?;
