@@ -65,7 +65,7 @@ impl Default for KernelTable {
 
 #[derive(Clone, Debug)]
 enum KernelOption<'a> {
-    KernelChannel(Family, KernelChannel<'a>),
+    Channel(Family, KernelChannel<'a>),
     Table(u32),
     Metric(u32),
     Paths(u32),
