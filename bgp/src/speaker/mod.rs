@@ -290,8 +290,8 @@ impl SpeakerHandle {
         self.ask(|done| Command::AddressesGone(gone, done)).await
     }
 
-    /// Takes over a change of who may announce what; routes that it concerns are judged again at
-    /// once.
+    /// Takes over a change of who may announce what; routes that it concerns are judged again.
+    /// Returns when they are, and subscribers have what changed.
     ///
     /// # Errors
     /// [`SpeakerEnded`].

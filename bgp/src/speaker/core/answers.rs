@@ -52,7 +52,7 @@ impl Core {
             Command::Origins(update, done) => {
                 let changes = self.rib.set_origins(now(), update);
                 self.dispatch(changes);
-                let _ = done.send(());
+                self.when_done(done);
             }
             Command::Status(answer) => drop(answer.send(self.status())),
             Command::Slice(slice) => slice.answer(&self.rib),

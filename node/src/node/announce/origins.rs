@@ -24,15 +24,18 @@ const fn is_stale(view: &View) -> bool {
     !view.is_current()
 }
 
-/// Tells the speaker what changes from the view that it was started with.
+/// Tells the speaker what changes from the view that it was started with. `current` is true once
+/// the speaker has judged its routes by the owners of a current view.
 pub(crate) async fn keep(
     mut views: watch::Receiver<View>,
-    told: View,
+    first: View,
     mode: Mode,
     speaker: SpeakerHandle,
+    current: watch::Sender<bool>,
 ) {
-    let mut stale = is_stale(&told);
-    let mut snapshot: Arc<Snapshot> = told.snapshot;
+    let mut stale = is_stale(&first);
+    let mut snapshot: Arc<Snapshot> = first.snapshot;
+    current.send_replace(!stale);
     views.mark_changed();
     while views.changed().await.is_ok() {
         let view = views.borrow_and_update().clone();
@@ -45,9 +48,13 @@ pub(crate) async fn keep(
             update.stale = Some(stale);
         }
         snapshot = view.snapshot;
+        if stale {
+            current.send_if_modified(|current| std::mem::replace(current, false));
+        }
         if !update.is_empty() && speaker.set_origins(update).await.is_err() {
             return;
         }
+        current.send_if_modified(|current| std::mem::replace(current, !stale) == stale);
     }
 }
 

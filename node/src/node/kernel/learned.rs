@@ -1,9 +1,10 @@
 //! From the speaker's feed of best routes to the map that the agent plans with, and the routes to
 //! peers through gateways beside them.
 //!
-//! The word that every peer has told us everything passes through here too, behind the routes: an
-//! agent that heard it by a shorter way would sweep routes that it is about to be told of, and lose
-//! the packets in between. So does the word over which underlay the routes are resolved.
+//! How complete the routes are passes through here too, behind the routes: an agent that heard by a
+//! shorter way that every peer has sent everything, or that waiting routes have been judged, would
+//! sweep routes that it is about to hear of, and lose the packets in between. So does the number of
+//! the underlay over which the routes are resolved.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,25 +27,44 @@ pub(crate) struct Resolved {
     pub(crate) peers: Arc<Map>,
 }
 
+/// How complete the learned routes are.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Completeness {
+    /// Whether the peers have sent everything.
+    pub(crate) convergence: Convergence,
+    /// Whether the origin check has judged them by the owners of a current view.
+    pub(crate) judged: bool,
+}
+
+/// What is known of the routes beside the feed.
+pub(crate) struct Beside {
+    pub(crate) convergence: watch::Receiver<Convergence>,
+    /// The origin check has judged the routes by the owners of a current view.
+    pub(crate) judged: watch::Receiver<bool>,
+    pub(crate) resolved: watch::Receiver<Resolved>,
+}
+
 /// Applies changes until the feed ends. When it ends, the last map stays: a speaker that is gone
-/// has withdrawn nothing. `told` gets what `convergence` says, once the map has the routes that it
-/// is about, and `number` what `resolved` says.
+/// has withdrawn nothing. `completeness` and `number` get what `beside` says, once the map has the
+/// routes that it is about.
 pub(crate) async fn follow(
     feed: FibFeed,
-    mut convergence: watch::Receiver<Convergence>,
-    mut resolved: watch::Receiver<Resolved>,
+    mut beside: Beside,
     routes: watch::Sender<Map>,
-    told: watch::Sender<Convergence>,
+    completeness: watch::Sender<Completeness>,
     number: watch::Sender<u64>,
 ) {
     let mut fixed = Fixed::default();
     loop {
-        let next = convergence.borrow_and_update().clone();
-        let over = resolved.borrow_and_update().clone();
+        let next = Completeness {
+            convergence: beside.convergence.borrow_and_update().clone(),
+            judged: *beside.judged.borrow_and_update(),
+        };
+        let over = beside.resolved.borrow_and_update().clone();
         fixed.apply(&routes, feed.take());
         fixed.change(&routes, &over.peers);
         number.send_if_modified(|known| std::mem::replace(known, over.number) != over.number);
-        told.send_if_modified(|old| {
+        completeness.send_if_modified(|old| {
             let changed = *old != next;
             *old = next;
             changed
@@ -54,8 +74,9 @@ pub(crate) async fn follow(
                 Some(changes) => fixed.apply(&routes, changes),
                 None => return,
             },
-            changed = convergence.changed() => if changed.is_err() { return },
-            changed = resolved.changed() => if changed.is_err() { return },
+            changed = beside.convergence.changed() => if changed.is_err() { return },
+            changed = beside.judged.changed() => if changed.is_err() { return },
+            changed = beside.resolved.changed() => if changed.is_err() { return },
         }
     }
 }

@@ -1,5 +1,5 @@
-//! When the kernel may be swept: with a datastore that is fresh, and peers that have told
-//! everything or had ample time to.
+//! When the kernel may be swept: with a datastore that is fresh, peers that have sent everything or
+//! had ample time to, and routes that the origin check has judged by a fresh datastore.
 //!
 //! A datastore that comes back after a while brings back nodes that waited for it. Their routes are
 //! in the kernel still, because nothing was deleted meanwhile; those peers get the time of a
@@ -10,11 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_agent::SweepPrecondition;
-use caracal_bgp::{Convergence, PeerName, SessionState, SpeakerHandle, SpeakerStatus};
+use caracal_bgp::{PeerName, SessionState, SpeakerHandle, SpeakerStatus};
 use caracal_datastore::View;
 use caracal_model::Snapshot;
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+use super::learned::Completeness;
 
 /// A datastore that was away for a shorter time kept nobody from starting.
 const AWAY: Duration = Duration::from_secs(5);
@@ -91,7 +93,7 @@ impl Starting {
 /// precondition that is met is never about a snapshot still to come.
 pub(crate) async fn keep(
     mut view: watch::Receiver<View>,
-    mut convergence: watch::Receiver<Convergence>,
+    mut completeness: watch::Receiver<Completeness>,
     peers: impl Peers,
     snapshots: watch::Sender<Arc<Snapshot>>,
     precondition: watch::Sender<SweepPrecondition>,
@@ -125,7 +127,7 @@ pub(crate) async fn keep(
             },
             bgp: match &starting {
                 Some(starting) => Err(starting.reason()),
-                None => awaited(&convergence.borrow_and_update()),
+                None => complete(&completeness.borrow_and_update()),
             },
         };
         precondition.send_if_modified(|precondition| {
@@ -135,27 +137,34 @@ pub(crate) async fn keep(
         });
         tokio::select! {
             changed = view.changed() => if changed.is_err() { return },
-            changed = convergence.changed() => if changed.is_err() { return },
+            changed = completeness.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(LOOK), if starting.is_some() => {}
         }
     }
 }
 
-fn awaited(convergence: &Convergence) -> Result<(), String> {
-    if convergence.converged {
-        return Ok(());
+fn complete(routes: &Completeness) -> Result<(), String> {
+    if !routes.convergence.converged {
+        let awaited = routes.convergence.awaited.iter();
+        let names: Vec<&str> = awaited.map(|name| name.as_str()).collect();
+        return Err(format!("waiting for End-of-RIB from {}", names.join(", ")));
     }
-    let names: Vec<&str> = convergence
-        .awaited
-        .iter()
-        .map(|name| name.as_str())
-        .collect();
-    Err(format!("waiting for End-of-RIB from {}", names.join(", ")))
+    // A route to a block that was made while the datastore was away waited until now.
+    match routes.judged {
+        true => Ok(()),
+        false => Err(
+            "the datastore is back, and the origin check has not yet judged the routes by it"
+                .to_owned(),
+        ),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use caracal_bgp::Convergence;
+    use caracal_datastore::Freshness;
+
     use super::*;
 
     fn peers(a: bool, b: bool) -> Vec<(PeerName, bool)> {
@@ -189,5 +198,66 @@ mod tests {
         let mut gone = Starting::after(away, after(60), &peers(true, false)).unwrap();
         let left = vec![("a".into(), true)];
         assert!(gone.look(after(61), &left) && !gone.look(after(70), &left));
+    }
+
+    /// All peers are up.
+    struct Up;
+
+    impl Peers for Up {
+        async fn established(&self) -> Option<Vec<(PeerName, bool)>> {
+            Some(peers(true, true))
+        }
+    }
+
+    fn view(freshness: Freshness) -> View {
+        View {
+            snapshot: Arc::default(),
+            revision: 1,
+            wakes: 1,
+            freshness,
+            synced: true,
+            fault: None,
+            store: caracal_datastore::StoreId::default(),
+            absent: Vec::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_datastore_that_is_back_sweeps_nothing_before_the_origin_check_has_judged() {
+        let stale = Freshness::Stale {
+            since: Instant::now(),
+            reason: "away".to_owned(),
+        };
+        let (views, heard) = watch::channel(view(stale));
+        let converged = Convergence {
+            converged: true,
+            ..Convergence::default()
+        };
+        let not_judged = Completeness {
+            convergence: converged,
+            judged: false,
+        };
+        let (routes, completeness) = watch::channel(not_judged.clone());
+        let (precondition, mut met) = watch::channel(SweepPrecondition::default());
+        let task = tokio::spawn(keep(
+            heard,
+            completeness,
+            Up,
+            watch::channel(Arc::default()).0,
+            precondition,
+        ));
+        met.wait_for(|met| met.datastore.is_err()).await.unwrap();
+        views.send_replace(view(Freshness::Fresh));
+        let first = met.wait_for(|met| met.datastore.is_ok()).await.unwrap();
+        let reason = first.bgp.clone().unwrap_err();
+        assert!(reason.contains("origin check"), "{reason}");
+        drop(first);
+        routes.send_replace(Completeness {
+            judged: true,
+            ..not_judged
+        });
+        met.wait_for(|met| met.bgp.is_ok()).await.unwrap();
+        drop(routes);
+        task.await.unwrap();
     }
 }

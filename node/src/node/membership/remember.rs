@@ -29,11 +29,13 @@ const FILE: &str = "last-snapshot";
 const VERSION: u32 = 1;
 /// Shortest time between two writes.
 const REST: Duration = Duration::from_secs(60);
-/// The same when something of this node's own has changed: a new block has to be announced after a
-/// restart.
+/// The same when something of this node's own has changed.
 const OWN_REST: Duration = Duration::from_secs(15);
-/// And never more than this part of the time is spent on it.
+/// For these at most this part of the time is spent.
 const PART: u32 = 500;
+/// The same when this node has another block: a node that starts without knowing one of its blocks
+/// does not announce it, and its peers drop their routes to it.
+const BLOCKS_REST: Duration = Duration::from_secs(1);
 
 /// Why the file is not used.
 #[derive(Debug, thiserror::Error)]
@@ -275,6 +277,14 @@ impl Own {
             blocks: snapshot.affinities_of(me).map(block).collect(),
         }
     }
+
+    /// The same blocks with the same affinities, whatever was assigned in them.
+    fn has_the_blocks_of(&self, other: &Self) -> bool {
+        let affinities = |own: &[(Prefix, i64, Option<i64>)]| -> Vec<(Prefix, i64)> {
+            own.iter().map(|(cidr, rev, _)| (*cidr, *rev)).collect()
+        };
+        affinities(&self.blocks) == affinities(&other.blocks)
+    }
 }
 
 /// A write.
@@ -326,9 +336,11 @@ impl Parts {
         if last.wakes == Some(view.wakes) {
             return None;
         }
-        let rest = match Own::of(&view.snapshot, &self.me) == last.own {
+        let own = Own::of(&view.snapshot, &self.me);
+        let rest = match own == last.own {
             true => REST,
-            false => OWN_REST,
+            false if own.has_the_blocks_of(&last.own) => OWN_REST,
+            false => return Some(last.ended + BLOCKS_REST.max(last.took)),
         };
         Some(last.ended + rest.max(last.took * PART))
     }

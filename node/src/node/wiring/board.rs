@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use caracal_agent::{AgentStatus, PublishedUnderlay, SweepPrecondition};
-use caracal_bgp::{Convergence, FibFeed, SpeakerConfig, SpeakerHandle};
+use caracal_bgp::{FibFeed, SpeakerConfig, SpeakerHandle};
 use caracal_datastore::{Datastore, View};
 use caracal_ipam::LeaseHolder;
 use caracal_model::Snapshot;
@@ -20,7 +20,7 @@ use crate::node::announce::publish::AnnouncedPlan;
 use crate::node::announce::secrets::Secrets;
 use crate::node::announce::transition_report::InForce;
 use crate::node::ipam::collector::Life;
-use crate::node::kernel::learned::{self, Resolved};
+use crate::node::kernel::learned::{self, Completeness, Resolved};
 use crate::node::kernel::underlay::PeerGateways;
 use crate::node::membership::machine::{self, Taken};
 use crate::node::problems::Registry;
@@ -72,8 +72,10 @@ pub(super) struct Feeds {
     pub(super) stage_in_force: Feed<drain::DrainStage>,
     /// Learned routes.
     pub(super) learned: Feed<learned::Map>,
-    /// Whether peers have told everything, behind their routes.
-    pub(super) converged: Feed<Convergence>,
+    /// Whether the origin check has judged the routes by the owners of a current view.
+    pub(super) judged: Feed<bool>,
+    /// How complete the learned routes are, behind them.
+    pub(super) completeness: Feed<Completeness>,
     /// Whether the kernel may be swept.
     pub(super) precondition: Feed<SweepPrecondition>,
     /// Snapshots, in step with the precondition.

@@ -7,7 +7,7 @@ use anyhow::Context;
 use caracal_agent::{
     Ownership, Reconciler, ReconcilerHandle, ReconcilerOptions, Settings, SweepPrecondition,
 };
-use caracal_bgp::{Convergence, Speaker, SpeakerConfig, SpeakerHandle, SpeakerOptions};
+use caracal_bgp::{Speaker, SpeakerConfig, SpeakerHandle, SpeakerOptions};
 use caracal_datastore::{Accepter, DatastoreConfig, View};
 use caracal_topologies::Planned;
 
@@ -24,7 +24,7 @@ use crate::node::announce::secrets::{self, Secrets};
 use crate::node::announce::transition_report::InForce;
 use crate::node::answers::auditor::{self, Auditor};
 use crate::node::answers::{NodeStage, Owners};
-use crate::node::kernel::learned::{self, Resolved};
+use crate::node::kernel::learned::{self, Completeness, Resolved};
 use crate::node::kernel::lifelines;
 use crate::node::kernel::mtu;
 use crate::node::membership::beginning::{self, Begun};
@@ -171,7 +171,8 @@ fn feeds(
         in_force: Feed::new(InForce::of(planned.transition.clone(), config)),
         stage_in_force: Feed::new(drain.stage),
         learned: Feed::new(learned::Map::default()),
-        converged: Feed::new(Convergence::default()),
+        judged: Feed::new(false),
+        completeness: Feed::new(Completeness::default()),
         precondition: Feed::new(SweepPrecondition::default()),
         snapshots: Feed::new(first.snapshot.clone()),
         collected: Feed::new(Collected::default()),

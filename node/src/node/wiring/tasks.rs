@@ -108,7 +108,7 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "origins", file: "node/src/node/announce/origins.rs", count: "1",
-        owns: "what the speaker was told last", hears: "`View`", tells: "speaker: who may announce what",
+        owns: "what the speaker was told last", hears: "`View`", tells: "speaker: who may announce what; then the learned-routes adapter",
         start: Start::From(origin_check),
     },
     Task {
@@ -123,12 +123,12 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "learned-routes adapter", file: "node/src/node/kernel/learned.rs", count: "1",
-        owns: "the map of learned routes", hears: "the speaker's feed, what it has resolved next hops over", tells: "reconciler",
+        owns: "the map of learned routes", hears: "the speaker's feed, its convergence, what it has resolved next hops over, whether the origin check has judged", tells: "reconciler, sweep precondition",
         start: Start::From(learned_routes),
     },
     Task {
         name: "sweep precondition", file: "node/src/node/kernel/sweep.rs", count: "1",
-        owns: "peers that get their grace again", hears: "`View`, convergence, the speaker's status", tells: "reconciler",
+        owns: "peers that get their grace again", hears: "`View`, how complete the learned routes are, the speaker's status", tells: "reconciler",
         start: Start::From(sweep_precondition),
     },
     Task {
@@ -252,16 +252,21 @@ fn origin_check(board: &Board) {
         board.first.clone(),
         board.config.origin_check,
         board.speaker.clone(),
+        board.feeds.judged.writer(),
     ));
 }
 
 fn learned_routes(board: &Board) {
+    let beside = learned::Beside {
+        convergence: board.speaker.convergence(),
+        judged: board.feeds.judged.reader(),
+        resolved: board.feeds.resolved.reader(),
+    };
     spawn(learned::follow(
         board.fib.clone(),
-        board.speaker.convergence(),
-        board.feeds.resolved.reader(),
+        beside,
         board.feeds.learned.writer(),
-        board.feeds.converged.writer(),
+        board.feeds.completeness.writer(),
         board.feeds.resolved_routes.writer(),
     ));
 }
@@ -278,7 +283,7 @@ fn next_hops(board: &Board) {
 fn sweep_precondition(board: &Board) {
     spawn(sweep::keep(
         board.view.clone(),
-        board.feeds.converged.reader(),
+        board.feeds.completeness.reader(),
         board.speaker.clone(),
         board.feeds.snapshots.writer(),
         board.feeds.precondition.writer(),

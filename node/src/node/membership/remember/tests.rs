@@ -143,7 +143,17 @@ fn changes_are_written_seldom_and_own_ones_sooner() {
     let key = format!("{NODES}/me");
     let node = br#"{"metadata":{"name":"me","labels":{"a":"b"}},"spec":{}}"#;
     own.apply(&key, Some(node), 100);
-    assert_eq!(due(&view(own), quick), Some(ended + OWN_REST));
+    assert_eq!(due(&view(own.clone()), quick), Some(ended + OWN_REST));
+    // A block is announced after a restart only when it is remembered.
+    let key = "/calico/ipam/v2/host/me/ipv4/block/10.9.0.0-26";
+    own.apply(key, Some(br#"{"state":"confirmed"}"#), 101);
+    let own = view(own);
+    assert_eq!(due(&own, quick), Some(ended + BLOCKS_REST));
+    assert_eq!(
+        due(&own, slow * 2),
+        Some(ended + slow * 2),
+        "never all the time"
+    );
 }
 
 #[tokio::test]
