@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use caracal_lab::{Lab, error_chain, wait_until};
+use caracal_model::net::Family;
 use caracal_model::status::Status;
 use caracal_tests::loss::{Probes, RouteMonitor, kinds};
 use caracal_tests::stack::{families, on_each_stack_of};
@@ -14,6 +15,7 @@ use caracal_tests::{
     SECOND, assert_full_matrix, await_remembered, await_settled, await_status, caracals, example,
     exit_code, more_pods, possible, settled, up_text,
 };
+use serde_json::{Value, json};
 
 const NODES: &str = "/calico/resources/v3/projectcalico.org/nodes";
 const INFO: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
@@ -347,6 +349,67 @@ fn damaged_memory(lab: &mut Lab) {
     assert!(said.contains("checksum"), "{said}");
     await_status(lab, "node1", 60 * SECOND, "settled", settled);
     await_remembered(lab, "node1");
+}
+
+#[test]
+fn a_restart_before_a_block_is_remembered_deletes_no_route() {
+    let scenario = "a_restart_before_a_block_is_remembered_deletes_no_route";
+    let text = text("FELIX_ROUTEREFRESHINTERVAL: \"3600\"");
+    on_each_stack_of(scenario, &[], &text, "out-late", restarts_too_early);
+}
+
+/// Routes to blocks that are not remembered stay until their owner is known again.
+fn restarts_too_early(mut lab: Lab) {
+    await_settled(&lab);
+    await_remembered(&lab, "node1");
+    let late = blocks_that_nobody_remembers(&lab);
+    let before = kinds(&lab, "node1");
+    let monitors = RouteMonitor::on_all(&lab);
+    lab.kill9_etcd().unwrap();
+    lab.kill9_node("node1").unwrap();
+    lab.restart_node("node1").unwrap();
+    await_status(&lab, "node1", 60 * SECOND, "forwarding", forwards_stale);
+    for block in &late {
+        let (_, says) = exit_code(&lab, "node1", &["bgp", "explain", block]);
+        assert!(says.contains("not fresh"), "{block} is remembered: {says}");
+    }
+    lab.start_etcd().unwrap();
+    await_settled(&lab);
+    assert_eq!(kinds(&lab, "node1"), before);
+    for monitor in &monitors {
+        monitor.assert_nothing_deleted("blocks that nobody remembers");
+    }
+    assert_full_matrix(&lab);
+}
+
+/// Another block of node3 in each family, made when the nodes have just written what they remember,
+/// and in node1's kernel.
+fn blocks_that_nobody_remembers(lab: &Lab) -> Vec<String> {
+    let mut blocks = Vec::new();
+    for family in lab.topology().families() {
+        let (version, block, length) = match family {
+            Family::Ipv4 => ("ipv4", "10.244.200.0", 26),
+            Family::Ipv6 => ("ipv6", "fd00:10:244::f000:0", 122),
+        };
+        let cidr = format!("{block}/{length}");
+        let free: Vec<_> = (0..64).collect();
+        let body = json!({
+            "cidr": cidr, "affinity": "host:node3", "strictAffinity": false, "deleted": false,
+            "allocations": vec![Value::Null; 64], "unallocated": free, "attributes": [],
+        });
+        let key = format!("/calico/ipam/v2/assignment/{version}/block/{block}-{length}");
+        etcdctl(lab, &["put", &key, &body.to_string()]);
+        let key = format!("/calico/ipam/v2/host/node3/{version}/block/{block}-{length}");
+        etcdctl(lab, &["put", &key, r#"{"state":"confirmed"}"#]);
+        wait_until(60 * SECOND, "the route to the block", || {
+            let routes = lab.routes("node1").map_err(|e| error_chain(&e))?;
+            let there = routes.iter().any(|r| r.dst == cidr);
+            there.then_some(()).ok_or_else(|| format!("{routes:?}"))
+        })
+        .unwrap_or_else(|e| panic!("{e}"));
+        blocks.push(cidr);
+    }
+    blocks
 }
 
 #[test]
