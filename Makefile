@@ -111,7 +111,7 @@ built: packages-test
 
 # Every crate with everything, then cores without their shells.
 unit: built
-	target/debug/run-tests $(E2E:%=--without %) --without ipip $(BUILT)
+	target/debug/run-tests --jobs $(JOBS) $(E2E:%=--without %) --without ipip $(BUILT)
 	$(CARGO) test --workspace --doc --quiet
 	$(CARGO) test --quiet --lib $(CORES)
 	$(CARGO) test --manifest-path fuzz/differential/Cargo.toml --target-dir target/differential
