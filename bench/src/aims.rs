@@ -274,6 +274,7 @@ mod tests {
             let cost = Cost {
                 wall: time,
                 cpu: time / 2,
+                faults: 0,
             };
             Outcome {
                 phases: vec![("withdraw", cost), ("announce", cost)],

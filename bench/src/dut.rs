@@ -223,6 +223,16 @@ pub fn node_binary(named: Option<&PathBuf>) -> Result<PathBuf> {
     Ok(binary)
 }
 
+/// Pages that the kernel has given to a process so far, or given back to it: minor page faults.
+/// Other work on the machine does not change them, as it changes times.
+pub fn faults_of(id: u32) -> Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
+    // The name before the parenthesis may hold anything.
+    let behind_name = text.rsplit_once(')').map(|(_, fields)| fields);
+    let number = behind_name.and_then(|fields| fields.split_whitespace().nth(7)?.parse().ok());
+    number.with_context(|| format!("/proc/{id}/stat has no minflt: {text}"))
+}
+
 /// CPU time of all threads of a process so far, user and system.
 pub fn cpu_of(id: u32) -> Result<Duration> {
     let tasks = format!("/proc/{id}/task");

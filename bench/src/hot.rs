@@ -9,8 +9,8 @@ use bytes::BytesMut;
 use caracal_bgp::origin;
 use caracal_bgp::wire::{self, Format, Message, Update, encode_announce, encode_withdraw};
 use caracal_bgp::{
-    Asn, ClusterId, MemberUpdate, Outbound, PeerConfig, PeerName, Rib, RibOptions, RouterId,
-    SessionInfo, SpeakerConfig,
+    Asn, ClusterId, MemberUpdate, Originations, Outbound, PeerConfig, PeerName, Rib, RibOptions,
+    RouterId, SessionInfo, SpeakerConfig,
 };
 use caracal_model::net::{Family, Prefix};
 
@@ -60,12 +60,20 @@ pub const PATHS: [Path; 5] = [
 
 /// The same with the origin check, every prefix having an owner: what it costs is the difference to
 /// the path beside it.
-pub const CHECKED: [(Path, &str); 2] = [
+pub const CHECKED: [(Path, &str); 3] = [
     (
         Path {
             name: "load-checked",
             unit: "route loaded, and found to come from its owner",
-            run: |routes| load_into(checked_table(2, false), routes).map(|_| ()),
+            run: |routes| load_into(checked_table(2, false, ALL), routes).map(|_| ()),
+        },
+        "load",
+    ),
+    (
+        Path {
+            name: "load-elsewhere",
+            unit: "route loaded, and found not to lie in a pool",
+            run: |routes| load_into(checked_table(2, false, POOL), routes).map(|_| ()),
         },
         "load",
     ),
@@ -73,7 +81,7 @@ pub const CHECKED: [(Path, &str); 2] = [
         Path {
             name: "reflect-100-checked",
             unit: "route reflected to 100 clients, and found to come from its owner",
-            run: |routes| reflect_by(checked_table(100, true), 100, routes),
+            run: |routes| reflect_by(checked_table(100, true, ALL), 100, routes),
         },
         "reflect-100",
     ),
@@ -158,8 +166,14 @@ fn table(peers: usize, internal: bool) -> (Rib, Instant) {
     table_with(peers, internal, origin::OriginUpdate::default())
 }
 
-/// The same with the origin check: each prefix is a block of the one who announces everything.
-fn checked_table(peers: usize, internal: bool) -> (Rib, Instant) {
+/// A range with everything in it.
+const ALL: (Ipv4Addr, u8) = (Ipv4Addr::UNSPECIFIED, 0);
+/// A pool of a usual cluster.
+const POOL: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 244, 0, 0), 16);
+
+/// The same with the origin check in a range: each prefix is a block of the one who announces
+/// everything.
+fn checked_table(peers: usize, internal: bool, range: (Ipv4Addr, u8)) -> (Rib, Instant) {
     let owner = "the one".to_owned();
     let sender = origin::Identity {
         addresses: [IpAddr::V4(SENDER)].into(),
@@ -169,7 +183,7 @@ fn checked_table(peers: usize, internal: bool) -> (Rib, Instant) {
     let rules = origin::Rules {
         mode: origin::Mode::Enforce,
         ranges: [(
-            Prefix::v4(Ipv4Addr::UNSPECIFIED, 0),
+            Prefix::v4(range.0, range.1),
             origin::Range::Owned { shortest: 8 },
         )]
         .into(),
@@ -194,7 +208,7 @@ fn table_with(peers: usize, internal: bool, origins: origin::OriginUpdate) -> (R
         router_id: RouterId(DUT),
         listen: None,
         peers: BTreeMap::new(),
-        originate: BTreeMap::new(),
+        originate: Originations::default(),
         filters: BTreeMap::new(),
         stations: BTreeMap::new(),
     };

@@ -71,10 +71,10 @@ pub fn table(all: &[Runs]) -> String {
     let mut text = "| speaker | runs |".to_owned();
     for phase in &phases {
         // Writing to a String cannot fail.
-        let _ = write!(text, " {phase} wall s | {phase} CPU s |");
+        let _ = write!(text, " {phase} wall s | {phase} CPU s | {phase} faults |");
     }
     text.push_str(" peak MiB | left MiB | UPDATEs | MB | checked |\n|---|---|");
-    text.push_str(&"---|".repeat(phases.len() * 2 + 5));
+    text.push_str(&"---|".repeat(phases.len() * 3 + 5));
     text.push('\n');
     for runs in all {
         row(runs, phases.len(), &mut text);
@@ -102,7 +102,9 @@ fn row(runs: &Runs, phases: usize, text: &mut String) {
             .map(|(_, cost)| (cost.wall, cost.cpu))
             .collect();
         let (wall, cpu) = cells(&times);
-        let _ = write!(text, " {wall} | {cpu} |");
+        let costs = runs.outcomes.iter().filter_map(|o| o.phases.get(phase));
+        let faults = median(costs.map(|(_, cost)| cost.faults).collect()).unwrap_or(0);
+        let _ = write!(text, " {wall} | {cpu} | {faults} |");
     }
     let of = |value: &dyn Fn(&Outcome) -> u64| {
         median(runs.outcomes.iter().map(value).collect()).unwrap_or(0)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::dut::{Process, memory_of};
+use crate::dut::{Process, faults_of, memory_of};
 use crate::generator::{Counters, Generator};
 use crate::lab::DUT;
 use crate::scenario::{Kind, Scenario};
@@ -29,6 +29,8 @@ pub struct Cost {
     pub wall: Duration,
     /// CPU time of the speaker, until it had come to rest.
     pub cpu: Duration,
+    /// Minor page faults in the same time.
+    pub faults: u64,
 }
 
 /// Outcome of a run.
@@ -106,6 +108,7 @@ impl Run<'_> {
                 let zero = Cost {
                     wall: Duration::ZERO,
                     cpu: Duration::ZERO,
+                    faults: 0,
                 };
                 let (mut down, mut up) = (zero, zero);
                 for _ in 0..5 {
@@ -113,9 +116,11 @@ impl Run<'_> {
                     let cost = self.send(withdrawn)?;
                     down.wall += cost.wall / 5;
                     down.cpu += cost.cpu / 5;
+                    down.faults += cost.faults / 5;
                     let cost = self.load()?;
                     up.wall += cost.wall / 5;
                     up.cpu += cost.cpu / 5;
+                    up.faults += cost.faults / 5;
                 }
                 Ok(vec![("load", load), ("withdraw", down), ("announce", up)])
             }
@@ -145,10 +150,12 @@ impl Run<'_> {
             }
             Kind::Idle => {
                 let (start, cpu) = (Instant::now(), self.process.cpu()?);
+                let faults = faults_of(self.process.id())?;
                 self.generator.idle(IDLE, self.scenario)?;
                 let cost = Cost {
                     wall: start.elapsed(),
                     cpu: self.process.cpu()?.saturating_sub(cpu),
+                    faults: faults_of(self.process.id())? - faults,
                 };
                 Ok(vec![("idle", cost)])
             }
@@ -157,7 +164,7 @@ impl Run<'_> {
 
     /// One change after the other: median, and the one that 99 of 100 do not exceed.
     fn single_changes(&mut self) -> Result<Vec<(&'static str, Cost)>> {
-        let cpu = self.process.cpu()?;
+        let (cpu, faults) = (self.process.cpu()?, faults_of(self.process.id())?);
         let mut walls = Vec::with_capacity(CHANGES);
         for number in 0..CHANGES {
             let (client, octets) = self
@@ -172,10 +179,12 @@ impl Run<'_> {
         }
         self.rest()?;
         let cpu = self.process.cpu()?.saturating_sub(cpu) / CHANGES as u32;
+        let faults = (faults_of(self.process.id())? - faults) / CHANGES as u64;
         walls.sort_unstable();
         let at = |part: usize| Cost {
             wall: walls[(CHANGES - 1) * part / 100],
             cpu,
+            faults,
         };
         Ok(vec![("change p50", at(50)), ("change p99", at(99))])
     }
@@ -209,7 +218,7 @@ impl Run<'_> {
     }
 
     fn measure_after(&mut self, act: impl FnOnce(&mut Self)) -> Result<Cost> {
-        let cpu = self.process.cpu()?;
+        let (cpu, faults) = (self.process.cpu()?, faults_of(self.process.id())?);
         let start = Instant::now();
         act(self);
         self.generator.converge(self.scenario, LIMIT)?;
@@ -218,6 +227,7 @@ impl Run<'_> {
         Ok(Cost {
             wall,
             cpu: self.process.cpu()?.saturating_sub(cpu),
+            faults: faults_of(self.process.id())? - faults,
         })
     }
 

@@ -4,6 +4,7 @@
 mod diff;
 mod leave;
 mod options;
+mod originations;
 mod station;
 
 use std::collections::BTreeMap;
@@ -13,10 +14,12 @@ use std::time::Duration;
 use caracal_model::net::{Family, Prefix};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use diff::compare_all_but_routes;
 #[cfg(feature = "speaker")]
 pub(crate) use diff::renamed;
 pub use diff::{ConfigChange, PeerChange, compare_configs};
 pub use options::{AddPath, BfdOptions, LimitAction, OwnNextHops, PathCount, PrefixLimit};
+pub use originations::Originations;
 pub use station::Station;
 
 use crate::policy::Filter;
@@ -39,7 +42,7 @@ pub struct SpeakerConfig {
     /// Peers by name.
     pub peers: BTreeMap<PeerName, PeerConfig>,
     /// Routes we originate.
-    pub originate: BTreeMap<Prefix, Origination>,
+    pub originate: Originations,
     /// Filters by name; peers refer to them.
     pub filters: BTreeMap<String, Filter>,
     /// Monitoring stations by name (RFC 7854).

@@ -31,7 +31,7 @@
 //! use std::collections::BTreeMap;
 //! use std::time::Instant;
 //!
-//! use caracal_bgp::{Asn, Origination, Rib, RibOptions, RouterId, SpeakerConfig};
+//! use caracal_bgp::{Asn, Origination, Originations, Rib, RibOptions, RouterId, SpeakerConfig};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let config = SpeakerConfig {
@@ -39,7 +39,7 @@
 //!     router_id: RouterId([192, 0, 2, 1].into()),
 //!     listen: None,
 //!     peers: BTreeMap::new(),
-//!     originate: BTreeMap::new(),
+//!     originate: Originations::default(),
 //!     filters: BTreeMap::new(),
 //!     stations: BTreeMap::new(),
 //! };
@@ -89,8 +89,8 @@ pub use attrs::{
 };
 pub use config::{
     AddPath, BfdOptions, CALICO_LOCAL_PREF, ConfigChange, GracefulRestart, LimitAction, Listen,
-    NextHopMode, Origination, OwnNextHops, Password, PathCount, PeerChange, PeerConfig,
-    PrefixLimit, SpeakerConfig, Station, compare_configs,
+    NextHopMode, Origination, Originations, OwnNextHops, Password, PathCount, PeerChange,
+    PeerConfig, PrefixLimit, SpeakerConfig, Station, compare_configs,
 };
 pub use martian::{LocalNetworks, OpenRanges, OpenRangesError};
 pub use rib::{

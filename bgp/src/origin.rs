@@ -270,7 +270,8 @@ impl Origins {
         }
         for (prefix, owner, has) in update.ownership {
             let id = self.id(&owner);
-            self.owners.set(prefix, id, has);
+            let checked = is_checked(&self.ranges, &prefix);
+            self.owners.set(prefix, id, has, checked);
         }
         if let Some(rules) = update.rules {
             self.set_rules(rules);
@@ -299,6 +300,8 @@ impl Origins {
         let mut ranges: Vec<_> = rules.ranges.iter().map(|(p, rule)| (*p, *rule)).collect();
         ranges.sort_by_key(|(range, _)| std::cmp::Reverse(range.len()));
         self.ranges = ranges.into_iter().collect();
+        let ranges = &self.ranges;
+        self.owners.check_again(|prefix| is_checked(ranges, prefix));
         self.rules = rules;
         self.last = Entitled::default();
     }
@@ -344,16 +347,22 @@ impl Origins {
         if self.rules.mode == Mode::Off {
             return unchecked;
         }
-        let Some((range, Range::Owned { .. })) = self.range_of(prefix) else {
-            return unchecked;
+        let (owners, within) = match self.owners.exact(prefix) {
+            Some((false, _)) => return unchecked,
+            Some((true, owners)) => (owners, false),
+            None => {
+                let Some((range, Range::Owned { .. })) = self.range_of(prefix) else {
+                    return unchecked;
+                };
+                let Some((_, owners)) = self.holders(prefix, &range) else {
+                    return Look {
+                        passes: false,
+                        within: true,
+                    };
+                };
+                (owners, true)
+            }
         };
-        let Some((owned, owners)) = self.holders(prefix, &range) else {
-            return Look {
-                passes: false,
-                within: true,
-            };
-        };
-        let within = owned.len() != prefix.len();
         let source = (attrs.next_hop, attrs.originator_id);
         if self.last.source == source {
             return Look {
@@ -419,6 +428,12 @@ impl Origins {
             _ => Reason::NextHop(self.name(owners[0]), owned, hop),
         }
     }
+}
+
+/// True in a range in which only owners announce.
+fn is_checked(ranges: &Ranges<Range>, prefix: &Prefix) -> bool {
+    let range = ranges.first(prefix);
+    matches!(range, Some((_, Range::Owned { .. })))
 }
 
 impl Entitled {

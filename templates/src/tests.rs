@@ -16,7 +16,7 @@ fn empty() -> SpeakerConfig {
         router_id: RouterId([10, 0, 0, 1].into()),
         listen: None,
         peers: std::collections::BTreeMap::new(),
-        originate: std::collections::BTreeMap::new(),
+        originate: caracal_bgp::Originations::default(),
         filters: std::collections::BTreeMap::new(),
         stations: std::collections::BTreeMap::new(),
     }

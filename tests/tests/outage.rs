@@ -546,10 +546,10 @@ fn two_machines_with_one_name() {
     // Renewed every two seconds.
     let environment = "CARACAL_IPAM_GC_GRACE_SECONDS: \"10\"";
     let scenario = "two_machines_with_one_name";
-    if !possible(scenario, &[]) {
-        return;
-    }
-    let mut lab = up_text(&text(environment), scenario, "out-twins");
+    on_each_stack_of(scenario, &[], &text(environment), "out-twins", twins);
+}
+
+fn twins(mut lab: Lab) {
     await_settled(&lab);
     let lease = "/caracal/lease/node1";
     wait_until(60 * SECOND, "a lease that names its machine", || {

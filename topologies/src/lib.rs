@@ -189,7 +189,7 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
             .into_iter()
             .map(|(name, session)| (name, session.into_config(most)))
             .collect(),
-        originate: announce::originate(&view, &services, &mut problems),
+        originate: announce::originate(&view, &services, &mut problems).into(),
         filters,
         stations: BTreeMap::new(),
     };

@@ -68,6 +68,17 @@ impl ConfigChange {
 /// Compares two configurations of the speaker.
 #[must_use]
 pub fn compare_configs(old: &SpeakerConfig, new: &SpeakerConfig) -> ConfigChange {
+    let (originated, withdrawn) = differing(&old.originate, &new.originate)
+        .partition(|prefix| new.originate.contains_key(prefix));
+    ConfigChange {
+        originated,
+        withdrawn,
+        ..compare_all_but_routes(old, new)
+    }
+}
+
+/// The same without the routes to originate, which may be many.
+pub(crate) fn compare_all_but_routes(old: &SpeakerConfig, new: &SpeakerConfig) -> ConfigChange {
     let filters: BTreeSet<String> = differing(&old.filters, &new.filters).cloned().collect();
     let speaker = old.local_as != new.local_as || old.router_id != new.router_id;
     let common = new
@@ -80,8 +91,6 @@ pub fn compare_configs(old: &SpeakerConfig, new: &SpeakerConfig) -> ConfigChange
         .map(|(name, change)| (name.clone(), change))
         .collect();
     let missing = |name: &&PeerName, from: &SpeakerConfig| !from.peers.contains_key(*name);
-    let (originated, withdrawn) = differing(&old.originate, &new.originate)
-        .partition(|prefix| new.originate.contains_key(prefix));
     ConfigChange {
         listen: old.listen != new.listen,
         speaker,
@@ -98,8 +107,8 @@ pub fn compare_configs(old: &SpeakerConfig, new: &SpeakerConfig) -> ConfigChange
             .cloned()
             .collect(),
         peers,
-        originated,
-        withdrawn,
+        originated: BTreeSet::new(),
+        withdrawn: BTreeSet::new(),
         filters,
         stations: differing(&old.stations, &new.stations).cloned().collect(),
     }
@@ -252,7 +261,7 @@ mod tests {
             router_id: RouterId([10, 0, 0, 1].into()),
             listen: None,
             peers: BTreeMap::from([peer(2), peer(3)]),
-            originate: BTreeMap::from([(prefix(1), Origination::default())]),
+            originate: [(prefix(1), Origination::default())].into(),
             filters: BTreeMap::from([filter("in-2"), filter("in-3"), filter("out")]),
             stations: BTreeMap::new(),
         }
@@ -435,7 +444,7 @@ mod tests {
         new.peers.remove(&PeerName::from("p2"));
         new.peers
             .insert("p4".into(), PeerConfig::new([10, 0, 0, 4].into(), Asn(1)));
-        new.originate = BTreeMap::from([(prefix(2), Origination::default())]);
+        new.originate = [(prefix(2), Origination::default())].into();
         new.listen = Some(Listen {
             address: None,
             second: None,

@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
     use crate::attrs::PathAttrs;
-    use crate::config::{PeerConfig, compare_configs};
+    use crate::config::{Originations, PeerConfig, compare_configs};
     use crate::policy::{Condition, PeerKind, PrefixPattern, RouteView, Source};
     use crate::types::{Asn, PeerName, RouterId};
 
@@ -119,7 +119,7 @@ mod tests {
             router_id: RouterId([10, 0, 0, 1].into()),
             listen: None,
             peers: BTreeMap::from([(PeerName::from("p"), peer)]),
-            originate: BTreeMap::new(),
+            originate: Originations::default(),
             filters: BTreeMap::from([("out".to_owned(), Filter { terms })]),
             stations: BTreeMap::new(),
         }

@@ -82,7 +82,7 @@ pub use view::{
     RibCounts, RouteInfo,
 };
 
-use crate::config::{Origination, SpeakerConfig};
+use crate::config::{Origination, Originations, SpeakerConfig};
 use crate::martian::{LocalNetworks, OpenRanges};
 use crate::origin;
 use crate::types::{ClusterId, PeerName};
@@ -255,7 +255,7 @@ impl Rib {
     pub fn new(now: Instant, config: &SpeakerConfig, options: RibOptions) -> (Self, Changes) {
         let mut empty = config.clone();
         empty.peers.clear();
-        empty.originate.clear();
+        empty.originate = Originations::default();
         empty.filters.clear();
         let mut rib = Self {
             config: empty,

@@ -25,7 +25,7 @@ impl Rib {
     /// Goes over to a new configuration. For peers whose change needs a new session
     /// ([`config::PeerChange::reset`]) the session counts as ended.
     pub fn reconfigure(&mut self, now: Instant, new: &SpeakerConfig) -> Changes {
-        let change = config::compare_configs(&self.config, new);
+        let change = config::compare_all_but_routes(&self.config, new);
         for name in &change.removed {
             if let Some(id) = self.peers.id(name) {
                 self.end_session(now, id, false);
@@ -36,7 +36,7 @@ impl Rib {
         let client_of = |config: &SpeakerConfig, name| config.peers.get(name)?.client_of;
         let mut changed = change.peers.keys();
         let roles = changed.any(|name| client_of(&self.config, name) != client_of(new, name));
-        self.config = new.clone();
+        let before = std::mem::replace(&mut self.config, new.clone());
         self.filters = peers::filters(new);
         let clusters = new
             .peers
@@ -64,7 +64,7 @@ impl Rib {
         for id in self.peers.ids() {
             self.regroup(id);
         }
-        self.change_own(&change);
+        self.change_own(before.originate);
         self.finish(now, Changes::default())
     }
 

@@ -296,7 +296,7 @@ pub(super) fn visits() -> usize {
 /// Tests count what a call costs; nobody else does.
 #[inline]
 #[allow(clippy::missing_const_for_fn, reason = "it counts in tests")]
-fn note_visit() {
+pub(super) fn note_visit() {
     #[cfg(test)]
     VISITS.set(VISITS.get() + 1);
 }

@@ -86,7 +86,7 @@ fn config() -> SpeakerConfig {
         router_id: RouterId([1, 0, 0, 1].into()),
         listen: None,
         peers: BTreeMap::new(),
-        originate: BTreeMap::new(),
+        originate: Originations::default(),
         filters: BTreeMap::new(),
         stations: BTreeMap::new(),
     }

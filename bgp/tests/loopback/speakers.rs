@@ -31,7 +31,7 @@ pub(super) fn configs(test: u8) -> [SpeakerConfig; 2] {
                 port,
             }),
             peers: BTreeMap::from([(other(), peer)]),
-            originate: BTreeMap::from([(block(end), Origination::default())]),
+            originate: [(block(end), Origination::default())].into(),
             filters: BTreeMap::new(),
             stations: BTreeMap::new(),
         }

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use caracal_bgp::policy::{Action, Filter, Term};
 use caracal_bgp::{
-    Asn, ClusterId, Listen, PeerConfig, PeerName, RouteQuery, RouteTable, RouterId, Speaker,
-    SpeakerConfig, SpeakerHandle, SpeakerOptions, SpeakerStatus, Underlay, UnderlayRoute,
+    Asn, ClusterId, Listen, Originations, PeerConfig, PeerName, RouteQuery, RouteTable, RouterId,
+    Speaker, SpeakerConfig, SpeakerHandle, SpeakerOptions, SpeakerStatus, Underlay, UnderlayRoute,
 };
 use tokio::runtime::Runtime;
 
@@ -85,7 +85,7 @@ fn reflector(net: u8, clients: u32, hold: u64) -> (SpeakerConfig, SocketAddr) {
             port: listen.port(),
         }),
         peers: (0..clients).map(client).collect(),
-        originate: BTreeMap::new(),
+        originate: Originations::default(),
         filters: BTreeMap::new(),
         stations: BTreeMap::new(),
     };

@@ -376,7 +376,7 @@ async fn a_station_that_does_not_read_delays_nobody_and_begins_anew() {
     let mut rounds = 0;
     let lost = wait_for("the station's connection to be given up", async || {
         rounds += 1;
-        two.reconfigure(|config| config.originate = many(rounds))
+        two.reconfigure(|config| config.originate = many(rounds).into())
             .await;
         // Every round arrives at once, whatever the station does.
         let arrived = async || {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use caracal_bgp::{
-    Asn, CALICO_LOCAL_PREF, FibFeed, LearnedRoute, Listen, Origination, PeerConfig, PeerName,
-    PeerStatus, RouteInfo, RouterId, SessionState, Speaker, SpeakerConfig, SpeakerHandle,
+    Asn, CALICO_LOCAL_PREF, FibFeed, LearnedRoute, Listen, Origination, Originations, PeerConfig,
+    PeerName, PeerStatus, RouteInfo, RouterId, SessionState, Speaker, SpeakerConfig, SpeakerHandle,
     SpeakerOptions,
 };
 use caracal_model::net::Prefix;
@@ -67,7 +67,7 @@ impl Net {
                 port: self.port,
             }),
             peers: BTreeMap::new(),
-            originate: BTreeMap::new(),
+            originate: Originations::default(),
             filters: BTreeMap::new(),
             stations: BTreeMap::new(),
         }

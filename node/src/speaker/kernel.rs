@@ -14,8 +14,8 @@ use caracal_agent::{
     TableStatus, Tables, spawn_table, table_holds_routes,
 };
 use caracal_bgp::{
-    Convergence, FibExportFilter, FibFeed, LocalNetworks, Origination, SpeakerEnded, SpeakerHandle,
-    Underlay, redistribute,
+    Convergence, FibExportFilter, FibFeed, LocalNetworks, Origination, Originations, SpeakerEnded,
+    SpeakerHandle, Underlay, redistribute,
 };
 use caracal_model::net::{Family, Prefix};
 use caracal_templates::KernelTable;
@@ -65,7 +65,7 @@ fn policy(wanted: &Wanted) -> FibExportFilter {
 }
 
 /// The routes that we announce and nobody told us.
-type Own = BTreeMap<Prefix, Origination>;
+type Own = Originations;
 
 /// True when the kernel forwards by routes of an earlier run.
 pub(super) async fn holds_routes(wanted: &Wanted) -> Result<bool, KernelError> {

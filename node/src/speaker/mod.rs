@@ -12,7 +12,6 @@ mod health;
 mod kernel;
 mod mark;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,10 +19,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use caracal_bgp::{
-    OpenRanges, Origination, Speaker, SpeakerConfig, SpeakerEnded, SpeakerHandle, SpeakerOptions,
+    OpenRanges, Originations, Speaker, SpeakerConfig, SpeakerEnded, SpeakerHandle, SpeakerOptions,
     compare_configs,
 };
-use caracal_model::net::Prefix;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
@@ -54,11 +52,10 @@ pub(crate) fn run(
     config: File,
 ) -> anyhow::Result<ExitCode> {
     crate::files::allow_many();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("starting the runtime")?;
-    runtime.spawn(crate::allocator::give_back());
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let give_back = crate::allocator::give_back(runtime.enable_all());
+    let runtime = runtime.build().context("starting the runtime")?;
+    runtime.spawn(give_back);
     runtime.block_on(serve(run_dir, file.to_owned(), http, open, config))
 }
 
@@ -119,7 +116,7 @@ async fn serve(
     let mut current = Current {
         dumps,
         file,
-        redistributed: BTreeMap::new(),
+        redistributed: Originations::default(),
         config,
         kernel,
         speaker: speaker.clone(),
@@ -179,7 +176,7 @@ struct Current {
     /// Configuration of the file.
     config: SpeakerConfig,
     /// Routes announced beyond that: foreign routes of the kernel's tables.
-    redistributed: BTreeMap<Prefix, Origination>,
+    redistributed: Originations,
     kernel: Kernel,
     speaker: SpeakerHandle,
 }

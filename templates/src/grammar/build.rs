@@ -159,7 +159,7 @@ impl<'a> Builder<'a> {
                 port: BGP_PORT,
             })),
             peers: configs,
-            originate: self.originate,
+            originate: self.originate.into(),
             filters: self.filters,
             stations: self.stations,
         })

@@ -321,7 +321,7 @@ prop_compose! {
                 port,
             }),
             peers,
-            originate,
+            originate: originate.into(),
             filters: filters.clone(),
             stations,
         }

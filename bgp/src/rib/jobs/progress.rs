@@ -37,7 +37,7 @@ impl Rib {
             }
         };
         let mut all: Vec<Progress> = self.jobs.list.iter().map(progress).collect();
-        all.extend(self.own.progress());
+        all.extend(self.own_progress());
         if self.undecided_left {
             all.push(Progress {
                 what: "decide and announce".to_owned(),

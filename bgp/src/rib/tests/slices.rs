@@ -275,6 +275,96 @@ fn own_routes_of_one_configuration_come_in_slices() {
     assert_eq!(net.told(3).len(), MANY as usize);
 }
 
+/// A configuration that is another one, and says nearly or wholly the same, is compared in slices
+/// too, and changes nothing else.
+#[test]
+fn own_routes_that_stay_are_compared_in_slices() {
+    let mut net = large();
+    let own = |n: u32| Prefix::v4((0x6400_0000 + (n << 6)).into(), 26);
+    // Many enough that one call does not compare them all.
+    let all = || (0..3 * MANY).map(|n| (own(n), Origination::default()));
+    net.config.originate = all().collect();
+    let changes = net.rib.reconfigure(net.now, &net.config.clone());
+    net.mirror(changes);
+    finish(&mut net, (MANY as usize * 3 - INLINE) / STEP);
+
+    for gone in [None, Some(own(MANY)), Some(own(0)), Some(own(3 * MANY - 1))] {
+        net.config.originate = all().filter(|(prefix, _)| Some(*prefix) != gone).collect();
+        let changes = watched("a beginning", INLINE, || {
+            net.rib.reconfigure(net.now, &net.config.clone())
+        });
+        net.mirror(changes);
+        let ticket = net.rib.ticket();
+        assert!(net.rib.has_work() && !net.rib.is_done(ticket));
+        let Progress { done, total, .. } = net.rib.progress().remove(0);
+        assert!(0 < done && done < total, "{done} of {total}");
+        let out = finish_telling(&mut net);
+        // Withdrawn now, and what was gone the time before is announced again.
+        assert!(out <= 2, "{gone:?}: {out} were told");
+        assert_eq!(
+            net.told(3).len(),
+            MANY as usize + net.config.originate.len()
+        );
+    }
+    // The same routes in the same memory are not even compared.
+    let seen = table::visits();
+    let changes = net.rib.reconfigure(net.now, &net.config.clone());
+    assert!(changes.is_empty() && !net.rib.has_work());
+    assert!(table::visits() - seen < 100);
+    net.check();
+}
+
+/// Ends the work in steps, none of which looks at much; how many changes it told.
+fn finish_telling(net: &mut Net) -> usize {
+    let mut told = 0;
+    while net.rib.has_work() {
+        let changes = watched("a step", STEP, || net.rib.work(net.now, STEP));
+        told += said(&changes);
+        net.mirror(changes);
+    }
+    told
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 64, ..Default::default() })]
+
+    /// Whatever configurations follow each other, and however far the table was with each: the own
+    /// routes are those of the last.
+    #[test]
+    fn own_routes_are_those_of_the_last_configuration(
+        steps in proptest::collection::vec(
+            (proptest::collection::btree_map(0u8..40, 0u32..3, 0..40), 0usize..12),
+            1..8,
+        ),
+    ) {
+        let mut net = Net::new(with_peers([internal_peer(2)]));
+        net.in_slices = true;
+        net.rib.inline = 1;
+        net.up(2);
+        for (routes, work) in steps {
+            let route = |med| Origination { med: Some(med), ..Origination::default() };
+            let routes = routes.into_iter().map(|(n, med)| (prefix(n), route(med)));
+            net.config.originate = routes.collect();
+            let changes = net.rib.reconfigure(net.now, &net.config.clone());
+            net.mirror(changes);
+            for _ in 0..work {
+                let changes = net.rib.work(net.now, 1);
+                net.mirror(changes);
+            }
+        }
+        while net.rib.has_work() {
+            let changes = net.rib.work(net.now, 3);
+            net.mirror(changes);
+        }
+        let told = net.told(2).into_iter();
+        let told: BTreeMap<_, _> = told.map(|(prefix, route)| (prefix, route.med)).collect();
+        let wanted = net.config.originate.iter();
+        let wanted: BTreeMap<_, _> = wanted.map(|(prefix, route)| (*prefix, route.med)).collect();
+        proptest::prop_assert_eq!(told, wanted);
+        net.check();
+    }
+}
+
 /// Paths of one peer to one prefix, and of another one between them.
 const PATHS: u32 = 20_000;
 

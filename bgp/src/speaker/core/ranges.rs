@@ -172,6 +172,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
+    use crate::config::Originations;
     use crate::speaker::status::Convergence;
     use crate::speaker::{SpeakerOptions, Tasks};
     use crate::types::{Asn, RouterId};
@@ -186,7 +187,7 @@ mod tests {
             router_id: RouterId([1, 0, 0, 1].into()),
             listen: None,
             peers: BTreeMap::from([("wide".into(), range(8)), ("narrow".into(), range(24))]),
-            originate: BTreeMap::new(),
+            originate: Originations::default(),
             filters: BTreeMap::new(),
             stations: BTreeMap::new(),
         };

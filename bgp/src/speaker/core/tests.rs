@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::attrs::PathAttrs;
 use crate::bmp::{MonitoredSession, Opens, PeerDown};
-use crate::config::{GracefulRestart, Origination, PeerConfig};
+use crate::config::{GracefulRestart, Origination, Originations, PeerConfig};
 use crate::rib::{LearnedRoute, RemoteRestart, SessionInfo, SessionOptions};
 use crate::speaker::feed::{Marker, OutBatch};
 use crate::speaker::message::{ListenerStart, SessionStart};
@@ -77,7 +77,7 @@ fn config(peers: &[u8]) -> SpeakerConfig {
         router_id: RouterId([1, 0, 0, 1].into()),
         listen: None,
         peers: peers.iter().map(peer).collect(),
-        originate: BTreeMap::new(),
+        originate: Originations::default(),
         filters: BTreeMap::new(),
         stations: BTreeMap::new(),
     }

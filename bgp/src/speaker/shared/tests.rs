@@ -8,7 +8,7 @@ use std::time::Instant;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{PeerConfig, SpeakerConfig};
+use crate::config::{Originations, PeerConfig, SpeakerConfig};
 use crate::rib::{Outbound, Rib, RibOptions, SessionInfo, SessionOptions};
 use crate::types::{Asn, ClusterId, PeerName, RouterId};
 use crate::wire::format::{FamilySet, MAX_MESSAGE};
@@ -39,7 +39,7 @@ fn reflector(now: Instant) -> Rib {
         router_id: own,
         listen: None,
         peers: (1..=CLIENTS).map(peer).collect(),
-        originate: BTreeMap::new(),
+        originate: Originations::default(),
         filters: BTreeMap::new(),
         stations: BTreeMap::new(),
     };

@@ -233,10 +233,10 @@ impl Announced {
                 continue;
             }
             announced.speaking.insert(name.clone());
-            for (prefix, origination) in config.originate {
+            for (prefix, origination) in &config.originate {
                 if let Some(hop) = origination.next_hop {
                     let learned = (name.clone(), Learned::internal(hop));
-                    announced.by.insert(prefix, learned);
+                    announced.by.insert(*prefix, learned);
                 }
             }
         }

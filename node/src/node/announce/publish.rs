@@ -198,7 +198,7 @@ mod tests {
 
     use std::collections::BTreeMap;
 
-    use caracal_bgp::{Asn, PeerConfig, RouterId};
+    use caracal_bgp::{Asn, Originations, PeerConfig, RouterId};
 
     use super::*;
 
@@ -222,7 +222,7 @@ mod tests {
                 ("open".into(), peer(65001, false)),
                 ("filtered".into(), peer(65001, true)),
             ]),
-            originate: BTreeMap::new(),
+            originate: Originations::default(),
             filters: BTreeMap::new(),
             stations: BTreeMap::new(),
         };
