@@ -36,7 +36,7 @@ impl Rib {
         changes.prefixes.reserve(dirty.len());
         let mut updates: Vec<(ExportCache, Vec<GroupRoute>)> = Vec::new();
         updates.resize_with(self.groups.len(), Default::default);
-        let several = FAMILIES.map(|family| self.exports_several(family));
+        let add_path = FAMILIES.map(|family| self.exports_add_path(family));
         for (n, id) in dirty.iter().enumerate() {
             if n.is_multiple_of(PREFETCH_BATCH) {
                 self.prefetch_exports(&dirty[n..dirty.len().min(n + PREFETCH_BATCH)]);
@@ -49,9 +49,9 @@ impl Rib {
             if changed {
                 changes.prefixes.push(prefix);
             }
-            let several = several[slot(prefix.family())];
-            if changed || several {
-                self.export(id, changed, several, &mut updates);
+            let add_path = add_path[slot(prefix.family())];
+            if changed || add_path {
+                self.export(id, changed, add_path, &mut updates);
             }
             if gone {
                 self.screen.forget(&prefix);
@@ -66,23 +66,23 @@ impl Rib {
     }
 
     /// True when some group takes several paths of a family.
-    fn exports_several(&self, family: Family) -> bool {
+    fn exports_add_path(&self, family: Family) -> bool {
         let mut groups = self.groups.iter().flatten();
         groups.any(|group| group.key.paths_of(family).is_some())
     }
 
     /// Exports a destination to the groups: to those that take one path when another one is the
-    /// best, to those that take `several` when anything is another.
+    /// best, to those that take `add_path` when anything is another.
     fn export(
         &mut self,
         id: DestId,
         changed: bool,
-        several: bool,
+        add_path: bool,
         updates: &mut [(ExportCache, Vec<GroupRoute>)],
     ) {
         let dest = self.table.get(id);
         let (all, best);
-        let paths = if several {
+        let paths = if add_path {
             all = in_order(dest, &self.peers, &self.next_hops);
             &all[..]
         } else {
@@ -258,13 +258,13 @@ fn group_updates(group: &Group, routes: Vec<GroupRoute>) -> impl Iterator<Item =
         members: group.members.clone(),
         routes,
     };
-    let (several, one): (Vec<_>, Vec<_>) = match group.key.add_path {
+    let (add_path, one): (Vec<_>, Vec<_>) = match group.key.add_path {
         None => (Vec::new(), routes),
         Some(_) => routes
             .into_iter()
             .partition(|route| route.path_id.is_some()),
     };
     let one = (!one.is_empty()).then(|| Outbound::Group(update(one)));
-    let several = (!several.is_empty()).then(|| Outbound::Paths(update(several)));
-    one.into_iter().chain(several)
+    let add_path = (!add_path.is_empty()).then(|| Outbound::Paths(update(add_path)));
+    one.into_iter().chain(add_path)
 }

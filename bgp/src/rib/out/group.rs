@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use caracal_model::net::Prefix;
 
+use super::add_path::{AdvertisedPaths, ByPathId};
 use super::advertised::{Advertised, Member, Withheld, visible};
 use super::change::{GroupRoute, PathId, RouteChange};
-use super::one::AdvertisedRoutes;
 use super::rules::{ExportCache, ExportRoute, GroupKey};
-use super::several::{AdvertisedPaths, ByPathId};
+use super::single_path::AdvertisedRoutes;
 use crate::attrs::PathAttrs;
 use crate::rib::dest_id::DestId;
 use crate::rib::intern::Interner;
@@ -22,9 +22,9 @@ pub(in crate::rib) struct Group {
     pub(in crate::rib) key: GroupKey,
     pub(in crate::rib) members: Vec<Member>,
     /// The Adj-RIB-Out of families of which the members take one path.
-    one: AdvertisedRoutes,
+    single_path: AdvertisedRoutes,
     /// The same for families of which they take several.
-    several: AdvertisedPaths,
+    add_path: AdvertisedPaths,
     /// It has all that is in the table.
     pub(in crate::rib) filled: bool,
     /// Peers on their way to it or from it: it stays although it may have no members.
@@ -36,8 +36,8 @@ impl Group {
         Self {
             key,
             members: Vec::new(),
-            one: AdvertisedRoutes::default(),
-            several: AdvertisedPaths::default(),
+            single_path: AdvertisedRoutes::default(),
+            add_path: AdvertisedPaths::default(),
             filled: false,
             pins: 0,
         }
@@ -74,7 +74,7 @@ impl Group {
         };
         let Some(count) = self.key.paths_of(prefix.family()) else {
             let after = paths.first().and_then(export);
-            if let Some(before) = self.one.put(id.index(), after.as_ref()) {
+            if let Some(before) = self.single_path.put(id.index(), after.as_ref()) {
                 changes.push(GroupRoute {
                     prefix,
                     path_id: None,
@@ -86,19 +86,19 @@ impl Group {
         };
         let named = |route: &ExportRoute<'_>| Some((advertised_id(route.handle), export(route)?));
         let after = paths.iter().filter_map(named).take(count.limit());
-        self.several
+        self.add_path
             .put(id.index(), prefix, after.collect(), changes);
     }
 
     /// Has the processor load what [`Group::update`] will read of a destination. The result means
     /// nothing.
     pub(in crate::rib) fn prefetch(&self, id: DestId) -> usize {
-        self.one.prefetch(id.index())
+        self.single_path.prefetch(id.index())
     }
 
     /// True when something is advertised about a destination.
     pub(in crate::rib) fn has_advertised(&self, id: DestId) -> bool {
-        self.one.get(id.index()).is_some() || !self.several.get(id.index()).is_empty()
+        self.single_path.get(id.index()).is_some() || !self.add_path.get(id.index()).is_empty()
     }
 
     /// Advertisements of a destination to a member, the best path first.
@@ -107,16 +107,16 @@ impl Group {
         id: DestId,
         member: &'a Member,
     ) -> impl Iterator<Item = (Option<PathId>, &'a Arc<PathAttrs>)> {
-        let one = self.one.get(id.index()).map(|one| (None, one));
-        let several = self.several.get(id.index()).iter();
+        let one = self.single_path.get(id.index()).map(|one| (None, one));
+        let add_path = self.add_path.get(id.index()).iter();
         one.into_iter()
-            .chain(several.map(|(path_id, sent)| (Some(*path_id), sent)))
+            .chain(add_path.map(|(path_id, sent)| (Some(*path_id), sent)))
             .filter_map(|(path_id, sent)| Some((path_id, sent.visible_to(member).ok()?)))
     }
 
     /// Why a destination is withheld from a member although the group gets it.
     pub(in crate::rib) fn withheld(&self, id: DestId, member: &Member) -> Option<Withheld> {
-        self.one.get(id.index())?.visible_to(member).err()
+        self.single_path.get(id.index())?.visible_to(member).err()
     }
 
     /// Changes for a peer that moves from group `self` to group `other`, for one destination.
@@ -147,31 +147,31 @@ impl Group {
 
     fn by_path_id(&self, id: DestId) -> DestPaths<'_> {
         DestPaths {
-            one: self.one.get(id.index()),
-            several: ByPathId::new(self.several.get(id.index())),
+            one: self.single_path.get(id.index()),
+            add_path: ByPathId::new(self.add_path.get(id.index())),
         }
     }
 
     /// Number of routes advertised to each of these members.
     pub(in crate::rib) fn counts(&self, members: &[Member]) -> Vec<usize> {
-        let one = self.one.counts(members).into_iter();
-        let several = self.several.counts(members);
-        one.zip(several).map(|(one, more)| one + more).collect()
+        let one = self.single_path.counts(members).into_iter();
+        let add_path = self.add_path.counts(members);
+        one.zip(add_path).map(|(one, more)| one + more).collect()
     }
 }
 
 /// Advertisements of one destination to a group, by path identifier.
 struct DestPaths<'a> {
     one: Option<&'a Advertised>,
-    several: ByPathId<'a>,
+    add_path: ByPathId<'a>,
 }
 
 impl<'a> DestPaths<'a> {
     /// Attributes of a path as advertised to a member.
     fn get(&self, path_id: Option<PathId>, member: &Member) -> Option<&'a Arc<PathAttrs>> {
         let sent = match path_id {
-            None => self.one,
-            Some(path_id) => self.several.get(path_id),
+            None => self.single_path,
+            Some(path_id) => self.add_path.get(path_id),
         };
         visible(sent, member)
     }

@@ -6,18 +6,18 @@
 //! advertised and of the member, and nothing is stored per member (RIB-3).
 //!
 //! The files build on each other in this order: `advertised` (what is told of a path, and who sees
-//! it) → `change` (before and after) → `one` and `several` (what is advertised of each destination,
+//! it) → `change` (before and after) → `one` and `add_path` (what is advertised of each destination,
 //! to members that take one path or several, RFC 7911) → `rules` (export) → `group`; `packing` puts
 //! the changes of a group into buckets that are encoded once. A peer that takes one path is told
 //! what one that takes several would be told with a limit of one, without the identifier.
 
+mod add_path;
 mod advertised;
 mod change;
 mod group;
-mod one;
 mod packing;
 mod rules;
-mod several;
+mod single_path;
 
 pub use self::advertised::{Member, Withheld};
 pub use self::change::{GroupRoute, GroupUpdate, PathId, RouteChange};
