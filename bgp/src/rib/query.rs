@@ -59,8 +59,8 @@ impl Rib {
     #[must_use]
     pub fn peer_counts(&self, peer: &PeerName) -> Option<PeerCounts> {
         let id = self.peers.id(peer)?;
-        let told = |(group, member): (&Group, &Member)| group.counts(&[*member])[0];
-        let advertised = self.membership(id).map_or(0, told);
+        let count = |(group, member): (&Group, &Member)| group.counts(&[*member])[0];
+        let advertised = self.membership(id).map_or(0, count);
         Some(counts_of(self.peers.get(id)?, advertised))
     }
 
@@ -112,13 +112,13 @@ impl Rib {
             };
         };
         let dest = self.table.get(id);
-        let told = |(peer, state): (PeerId, &PeerState)| {
+        let advertisement = |(peer, state): (PeerId, &PeerState)| {
             Some((state.name.clone(), self.advertisement(id, dest, peer)?))
         };
         Explanation {
             prefix: Some(dest.prefix),
             paths: self.describe(dest),
-            advertised: self.peers.iter().filter_map(told).collect(),
+            advertised: self.peers.iter().filter_map(advertisement).collect(),
             learned: self.learned_of(dest),
         }
     }

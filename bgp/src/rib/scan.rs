@@ -160,8 +160,8 @@ impl Rib {
         let Some((group, member)) = self.membership(id) else {
             return Some(Vec::new());
         };
-        let told = |id: DestId| group.advertised(id, member).next().is_some();
-        let wanted = |(id, dest): &(DestId, &Dest)| query.wants(&dest.prefix) && told(*id);
+        let is_advertised = |id: DestId| group.advertised(id, member).next().is_some();
+        let wanted = |(id, dest): &(DestId, &Dest)| query.wants(&dest.prefix) && is_advertised(*id);
         let dests = self.table.at(slots).filter(wanted);
         Some(dests.map(|(_, dest)| dest.prefix).collect())
     }

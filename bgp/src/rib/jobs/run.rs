@@ -243,8 +243,8 @@ impl Rib {
         if family.is_some_and(|family| family != prefix.family()) {
             return;
         }
-        let told = group.advertised(id, member);
-        routes.extend(told.map(|(path_id, attrs)| RouteChange {
+        let advertised = group.advertised(id, member);
+        routes.extend(advertised.map(|(path_id, attrs)| RouteChange {
             prefix,
             path_id,
             attrs: Some(attrs.clone()),

@@ -147,7 +147,7 @@ impl Group {
 
     fn by_path_id(&self, id: DestId) -> DestPaths<'_> {
         DestPaths {
-            one: self.single_path.get(id.index()),
+            single_path: self.single_path.get(id.index()),
             add_path: ByPathId::new(self.add_path.get(id.index())),
         }
     }
@@ -162,7 +162,7 @@ impl Group {
 
 /// Advertisements of one destination to a group, by path identifier.
 struct DestPaths<'a> {
-    one: Option<&'a Advertised>,
+    single_path: Option<&'a Advertised>,
     add_path: ByPathId<'a>,
 }
 

@@ -2,14 +2,14 @@
 //!
 //! Peers for which the rules come out the same form an update group ([`Group`]): the export of a
 //! route is computed once per group, stored once, and shared as one `Arc`. What differs inside a
-//! group is only that nobody gets back what it sent itself: who is told is a function of what is
-//! advertised and of the member, and nothing is stored per member (RIB-3).
+//! group is only that nobody gets back what it sent itself: which members get a route is a function
+//! of the advertisement and of the member, and nothing is stored per member (RIB-3).
 //!
-//! The files build on each other in this order: `advertised` (what is told of a path, and who sees
-//! it) → `change` (before and after) → `one` and `add_path` (what is advertised of each destination,
-//! to members that take one path or several, RFC 7911) → `rules` (export) → `group`; `packing` puts
-//! the changes of a group into buckets that are encoded once. A peer that takes one path is told
-//! what one that takes several would be told with a limit of one, without the identifier.
+//! The files build on each other in this order: `advertised` (advertisement of a path, and which
+//! members see it) → `change` (before and after) → `single_path` and `add_path` (advertisements of
+//! each destination, to members that take one path or several, RFC 7911) → `rules` (export) →
+//! `group`; `packing` puts the changes of a group into buckets that are encoded once. A peer that
+//! takes one path gets what one with ADD-PATH would get with a limit of one, without the identifier.
 
 mod add_path;
 mod advertised;

@@ -240,12 +240,12 @@ impl Buckets {
         member: &'a Member,
     ) -> impl Iterator<Item = (Prefix, Option<Arc<PathAttrs>>)> + 'a {
         self.buckets.iter().flat_map(|bucket| {
-            let (told, attrs) = match bucket.update_for(member) {
+            let (prefixes, attrs) = match bucket.update_for(member) {
                 MemberUpdate::Nothing => (&[][..], None),
                 MemberUpdate::Withdraw => (&bucket.prefixes[..], None),
                 MemberUpdate::Announce(attrs) => (&bucket.prefixes[..], Some(attrs)),
             };
-            told.iter().map(move |prefix| (*prefix, attrs.cloned()))
+            prefixes.iter().map(move |prefix| (*prefix, attrs.cloned()))
         })
     }
 }

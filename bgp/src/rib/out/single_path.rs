@@ -1,9 +1,9 @@
 //! The Adj-RIB-Out of families of which the members take one path: four octets for each
-//! destination, and each thing that is told once.
+//! destination, and each advertisement once.
 //!
-//! Routes by the dozen carry the same attributes from the same peer. What a destination has been
-//! told is a handle of that pair; pairs are counted, and go with the last destination that had
-//! them.
+//! Routes by the dozen carry the same attributes from the same peer. The advertisement of a
+//! destination is a handle of that pair; pairs are counted, and go with the last destination that
+//! had them.
 
 use std::num::NonZeroU32;
 
@@ -49,7 +49,7 @@ impl AdvertisedRoutes {
         self.pairs[handle.index()].as_ref()
     }
 
-    /// For each of these members, the number of destinations that it is told about; in one walk,
+    /// For each of these members, the number of destinations that are advertised to it; in one walk,
     /// however many they are.
     pub(super) fn counts(&self, members: &[Member]) -> Vec<usize> {
         let mut count = VisibleCount::new(members);
@@ -74,8 +74,8 @@ impl AdvertisedRoutes {
             .map_or(0, |sent| usize::from(sent.attrs().next_hop.is_some()))
     }
 
-    /// Notes what is told of a destination from now on. `None`: nothing changes. The result: what
-    /// has been told until now.
+    /// Notes what is advertised of a destination from now on. `None`: nothing changes. The result:
+    /// what has been advertised until now.
     pub(super) fn put(&mut self, dest: usize, sent: Option<&Advertised>) -> Option<Option<Before>> {
         let before = match (self.get(dest), sent) {
             (None, None) => return None,
@@ -184,15 +184,15 @@ mod tests {
     }
 
     proptest! {
-        /// The same as a list of pairs; and nothing is kept of what is no longer told.
+        /// The same as a list of pairs; and nothing is kept of what is no longer advertised.
         #[test]
         fn it_does_what_a_list_does(
             steps in proptest::collection::vec((0usize..20, proptest::option::of((0usize..4, 0u32..3))), 1..300),
         ) {
             let sets: Vec<Arc<PathAttrs>> = (0..4).map(|_| Arc::default()).collect();
             let (mut routes, mut list) = (AdvertisedRoutes::default(), vec![None; 20]);
-            for (dest, told) in steps {
-                let sent = told.map(|(set, peer)| Advertised::new(sets[set].clone(), PeerId(peer)));
+            for (dest, advertised) in steps {
+                let sent = advertised.map(|(set, peer)| Advertised::new(sets[set].clone(), PeerId(peer)));
                 let was: Option<Advertised> = std::mem::replace(&mut list[dest], sent.clone());
                 let same = match (&was, &sent) {
                     (None, None) => true,
@@ -211,17 +211,17 @@ mod tests {
                         prop_assert_eq!(before, expected);
                     }
                 }
-                for (dest, told) in list.iter().enumerate() {
-                    prop_assert_eq!(routes.get(dest).is_some(), told.is_some());
-                    let both = routes.get(dest).zip(told.as_ref());
-                    prop_assert!(both.is_none_or(|(seen, told)| seen.is(told)));
+                for (dest, advertised) in list.iter().enumerate() {
+                    prop_assert_eq!(routes.get(dest).is_some(), advertised.is_some());
+                    let both = routes.get(dest).zip(advertised.as_ref());
+                    prop_assert!(both.is_none_or(|(seen, advertised)| seen.is(advertised)));
                 }
             }
-            let told = list.iter().flatten().count();
-            prop_assert_eq!(routes.iter().flatten().count(), told);
-            for (dest, told) in list.iter_mut().enumerate() {
+            let advertised = list.iter().flatten().count();
+            prop_assert_eq!(routes.iter().flatten().count(), advertised);
+            for (dest, advertised) in list.iter_mut().enumerate() {
                 routes.put(dest, None);
-                *told = None;
+                *advertised = None;
             }
             prop_assert!(routes.known.is_empty());
             prop_assert_eq!(routes.room(), 0);
