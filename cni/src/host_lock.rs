@@ -1,8 +1,8 @@
 //! The per-host IPAM lock: a lock on a file that all CNI plugins of the host share. The file also
-//! remembers the blocks of the last assignments. Twenty pods that start at once change one block;
-//! without the lock all but one of them lose the race each time. The lock is a courtesy: who does
-//! not get it in time goes on without it, for it is the datastore's transactions that keep the data
-//! right. What is remembered saves a read and may be wrong.
+//! has the block hints: the blocks of the last assignments. Twenty pods that start at once change
+//! one block; without the lock all but one of them lose the race each time. The lock is a courtesy:
+//! who does not get it in time goes on without it, for it is the datastore's transactions that keep
+//! the data right. What is remembered saves a read and may be wrong.
 //!
 //! A process that dies gives its lock back; its memory is overwritten by the next.
 

@@ -1,4 +1,4 @@
-//! Release of the data of a node that is gone for good: [`ReleaseNode`]. Every address whose
+//! Release of a node that is gone for good, and of its data: [`ReleaseNode`]. Every address whose
 //! attributes name the node is released wherever it lies, then its blocks are given back. Whoever
 //! calls this has made sure that the node is gone; nothing here looks for signs of life.
 

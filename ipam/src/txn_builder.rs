@@ -1,4 +1,4 @@
-//! A transaction in the making: every key that is written is compared (IPAM-5), each key once.
+//! The transaction builder: every key that is written is compared (IPAM-5), each key once.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Observation of the product from outside: packets that `tcpdump` captures on the underlay, and
-//! the kernel's routes.
+//! Packet captures (`tcpdump` on the underlay) and the kernel's routes: the product seen from
+//! outside.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Automatic route reflection: a full mesh while the cluster is small, and reflectors that the
+//! Automatic reflectors: a full mesh while the cluster is small, and route reflectors that the
 //! cluster elects from its nodes when it is not.
 //!
 //! Off unless the BGPConfiguration `default` carries the annotation [`TOPOLOGY_ANNOTATION`] with

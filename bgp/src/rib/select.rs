@@ -1,4 +1,4 @@
-//! From the paths of a destination to their ranks.
+//! The best-path run of a destination: from its paths to their ranks.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! The outgoing side: the only writer of the [`View`].
+//! The only writer of the [`View`]: publishes it, and wakes its readers but for a quiet change.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -102,7 +102,7 @@ impl Advertised {
         self.source == other.source && Arc::ptr_eq(&self.attrs, &other.attrs)
     }
 
-    /// The attributes, when they are advertised to this member.
+    /// The attributes, when they are advertised to this member; else the export exception.
     pub(in crate::rib) fn visible_to(&self, member: &Member) -> Result<&Arc<PathAttrs>, Withheld> {
         if self.source == member.peer {
             Err(Withheld::SplitHorizon)

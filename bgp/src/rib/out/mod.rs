@@ -9,7 +9,8 @@
 //! members see it) → `change` (before and after) → `single_path` and `add_path` (advertisements of
 //! each destination, to members that take one path or several, RFC 7911) → `rules` (export) →
 //! `group`; `packing` puts the changes of a group into buckets that are encoded once. A peer that
-//! takes one path gets what one with ADD-PATH would get with a limit of one, without the identifier.
+//! takes one path gets what one with ADD-PATH would get with a limit of one, without the
+//! identifier.
 
 mod add_path;
 mod advertised;

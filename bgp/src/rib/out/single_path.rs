@@ -49,7 +49,7 @@ impl AdvertisedRoutes {
         self.pairs[handle.index()].as_ref()
     }
 
-    /// For each of these members, the number of destinations that are advertised to it; in one walk,
+    /// Number of destinations that are advertised to each of these members; in one walk,
     /// however many they are.
     pub(super) fn counts(&self, members: &[Member]) -> Vec<usize> {
         let mut count = VisibleCount::new(members);

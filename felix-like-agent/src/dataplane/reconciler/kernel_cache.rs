@@ -1,6 +1,7 @@
-//! The kernel as it was last read, with the routes, objects and entries that we have written since:
-//! a pass that follows news of the datastore or of BGP alone needs no other reading (decision
-//! 0029). It never outlives a notification, a failure, or a write of anything else.
+//! The kernel-state cache: the kernel as it was last read, with the routes, objects and entries
+//! that we have written since. A pass that follows news of the datastore or of BGP alone needs no
+//! other reading (decision 0029). The cache never outlives a notification, a failure, or a write of
+//! anything else.
 
 use std::time::Duration;
 

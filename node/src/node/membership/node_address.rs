@@ -1,8 +1,8 @@
-//! Follows a change of the node's own address while it runs, where the address is detected
-//! (`IP=autodetect`). An address that is still on an interface stays the node's: only one that went
-//! away is looked for again, by the method of the start, so that a new interface never moves a
-//! node. An address that was given (`IP=10.0.0.1/24`) is never changed; the agent's plan says when
-//! no interface carries it.
+//! The node-address watcher: follows a change of the node's own address while the node runs, where
+//! the address is detected (`IP=autodetect`). An address that is still on an interface stays the
+//! node's: only one that went away is looked for again, by the method of the start, so that a new
+//! interface never moves a node. An address that was given (`IP=10.0.0.1/24`) is never changed; the
+//! agent's plan says when no interface carries it.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
