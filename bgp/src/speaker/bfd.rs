@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::log_limit::{LogKind, LogLimit, summarise_peers};
+use super::message::PeerKey;
 use crate::bfd::{BfdEvent, BfdSession, Packet, State, Timers};
 use crate::config::BfdOptions;
 use crate::types::PeerName;
@@ -31,8 +32,10 @@ const IDLE: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Target of a BFD session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BfdTarget {
+    /// The peer's label, for the log.
+    pub name: PeerName,
     /// Our address.
     pub local: IpAddr,
     /// The other end's.
@@ -56,8 +59,8 @@ pub struct BfdStatus {
     pub control_plane_independent: bool,
 }
 
-type Targets = BTreeMap<PeerName, BfdTarget>;
-type BfdStatuses = BTreeMap<PeerName, BfdStatus>;
+type Targets = BTreeMap<PeerKey, BfdTarget>;
+type BfdStatuses = BTreeMap<PeerKey, BfdStatus>;
 
 /// Handle of the BFD thread. When it is dropped the thread ends and sends no AdminDown.
 #[derive(Debug)]
@@ -122,7 +125,7 @@ struct Thread {
     wanted: Arc<Mutex<Targets>>,
     woken: UnixStream,
     publish: watch::Sender<BfdStatuses>,
-    sessions: BTreeMap<PeerName, Watched>,
+    sessions: BTreeMap<PeerKey, Watched>,
     /// By our address and multihop.
     receivers: HashMap<(IpAddr, bool), Receiver>,
     /// Keys differ from process to process: discriminators and ports cannot be guessed from afar.
@@ -153,7 +156,7 @@ impl Thread {
         }
     }
 
-    /// Boctets the sessions in line with what is wanted.
+    /// Brings the sessions in line with what is wanted. A target with another name is the same.
     fn follow(&mut self) {
         let wanted = self
             .wanted
@@ -161,22 +164,22 @@ impl Thread {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         let same = |watched: &Watched, target: &BfdTarget| {
-            let key = |target: &BfdTarget| (target.local, target.remote, target.multihop);
-            key(&watched.target) == key(target)
+            let ends = |target: &BfdTarget| (target.local, target.remote, target.multihop);
+            ends(&watched.target) == ends(target)
         };
-        self.sessions.retain(|name, watched| {
-            let stays = wanted.get(name).is_some_and(|target| same(watched, target));
+        self.sessions.retain(|key, watched| {
+            let stays = wanted.get(key).is_some_and(|target| same(watched, target));
             if !stays && let Some(sender) = &watched.sender {
                 sender.send(&watched.session.farewell());
             }
             stays
         });
-        for (name, target) in wanted {
+        for (key, target) in wanted {
             let timers = Timers {
                 interval: target.options.interval,
                 multiplier: target.options.multiplier,
             };
-            if let Some(watched) = self.sessions.get_mut(&name) {
+            if let Some(watched) = self.sessions.get_mut(&key) {
                 watched.session.set_timers(timers);
                 watched.target = target;
                 continue;
@@ -191,7 +194,7 @@ impl Thread {
                 retry: Some(now),
                 seen: BfdStatus::default(),
             };
-            self.sessions.insert(name, watched);
+            self.sessions.insert(key, watched);
         }
         let sessions = &self.sessions;
         self.receivers.retain(|(local, multihop), _| {
@@ -222,13 +225,13 @@ impl Thread {
     fn work(&mut self, now: Instant) -> Option<Instant> {
         summarise_peers(self.log.due(now));
         let mut next: Option<Instant> = None;
-        for (name, watched) in &mut self.sessions {
+        for watched in self.sessions.values_mut() {
             if watched.retry.is_some_and(|due| due <= now) {
                 let seed = u64::from(watched.session.discriminator());
                 watched.open(now, &mut self.receivers, seed);
             }
             if let Some(event) = watched.session.handle_timeout(now) {
-                watched.note(name, event, now, &mut self.log);
+                watched.note(event, now, &mut self.log);
             }
             if let Some(sender) = &watched.sender {
                 while let Some(packet) = watched.session.poll(now) {
@@ -253,7 +256,7 @@ impl Thread {
                 let Ok(packet) = Packet::decode(octets) else {
                     continue;
                 };
-                let ours = self.sessions.iter_mut().find(|(_, watched)| {
+                let ours = self.sessions.values_mut().find(|watched| {
                     let target = &watched.target;
                     let known = packet.your_discriminator;
                     // RFC 5880 §6.8.6, RFC 5881 §4: by our number, which must come from where it
@@ -263,10 +266,10 @@ impl Thread {
                         && target.remote == from
                         && (known == 0 || known == watched.session.discriminator())
                 });
-                if let Some((name, watched)) = ours {
+                if let Some(watched) = ours {
                     watched.seen.control_plane_independent = packet.control_plane_independent;
                     if let Some(event) = watched.session.receive(now, &packet) {
-                        watched.note(name, event, now, &mut self.log);
+                        watched.note(event, now, &mut self.log);
                     }
                 }
             }
@@ -274,10 +277,7 @@ impl Thread {
     }
 
     fn publish(&self) {
-        let view = self
-            .sessions
-            .iter()
-            .map(|(name, w)| (name.clone(), w.seen.clone()));
+        let view = self.sessions.iter().map(|(key, w)| (*key, w.seen.clone()));
         let view: BfdStatuses = view.collect();
         self.publish.send_if_modified(|known| {
             let changed = *known != view;
@@ -318,13 +318,8 @@ impl Watched {
         }
     }
 
-    fn note(
-        &mut self,
-        name: &PeerName,
-        event: BfdEvent,
-        now: Instant,
-        log: &mut LogLimit<(PeerName, LogKind)>,
-    ) {
+    fn note(&mut self, event: BfdEvent, now: Instant, log: &mut LogLimit<(PeerName, LogKind)>) {
+        let name = &self.target.name;
         let mut allows = |kind| log.allows(now, (name.clone(), kind));
         match event {
             BfdEvent::Up if allows(LogKind::BfdUp) => info!(peer = %name, "BFD is up"),

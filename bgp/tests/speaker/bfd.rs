@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use caracal_bgp::bfd::{BfdSession, Packet, Timers};
-use caracal_bgp::{BfdHandle, BfdOptions, BfdStatus, BfdTarget, SessionState};
+use caracal_bgp::{BfdHandle, BfdOptions, BfdStatus, BfdTarget, PeerKey, SessionState};
 
 use crate::interop::{Foreign, installed};
 use crate::net::{AS, LIMIT, Net, Node, name, wait_for};
@@ -12,12 +12,13 @@ use crate::net::{AS, LIMIT, Net, Node, name, wait_for};
 fn watch(net: Net, from: u8, to: u8, multihop: bool) -> BfdHandle {
     let handle = BfdHandle::spawn().unwrap();
     let target = BfdTarget {
+        name: name(to),
         local: net.address(from),
         remote: net.address(to),
         multihop,
         options: BfdOptions::default(),
     };
-    handle.set(BTreeMap::from([(name(to), target)]));
+    handle.set(BTreeMap::from([(PeerKey(to.into()), target)]));
     handle
 }
 
@@ -28,7 +29,7 @@ async fn sees(
     good: impl Fn(&BfdStatus) -> bool,
 ) -> BfdStatus {
     wait_for(what, async || {
-        let seen = handle.seen().borrow().get(&name(n)).cloned();
+        let seen = handle.seen().borrow().get(&PeerKey(n.into())).cloned();
         match seen {
             Some(seen) if good(&seen) => Ok(seen),
             seen => Err(seen),
@@ -162,6 +163,30 @@ async fn rfc5882_4_2_a_dead_peer_loses_its_session_and_its_routes() {
             Ok(())
         } else {
             Err(withdrawn)
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_with_another_name_is_watched_as_before() {
+    let (mut one, _two, theirs) = pair(Net::new(136), false).await;
+    one.reconfigure(|config| {
+        let peer = config.peers.remove(&name(2)).unwrap();
+        config.peers.insert(name(7), peer);
+    })
+    .await;
+    let renamed = one.peer(7).await;
+    assert!(renamed.bfd.as_ref().is_some_and(up), "{renamed:?}");
+    assert_eq!(renamed.established_count, 1);
+    drop(theirs);
+    wait_for("the end of the session", async || {
+        let peer = one.peer(7).await;
+        let said = peer.reason.clone().unwrap_or_default();
+        if said.contains("BFD") {
+            Ok(())
+        } else {
+            Err(peer)
         }
     })
     .await;

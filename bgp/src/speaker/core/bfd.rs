@@ -19,7 +19,7 @@ use super::{Core, now};
 use crate::config::PeerConfig;
 use crate::rib::SessionInfo;
 use crate::speaker::bfd::{BfdHandle, BfdStatus, BfdTarget};
-use crate::speaker::message::ToSession;
+use crate::speaker::message::{PeerKey, ToSession};
 use crate::types::{PeerName, SessionState};
 
 /// BFD as the core knows it.
@@ -27,10 +27,10 @@ use crate::types::{PeerName, SessionState};
 pub(super) struct Liveness {
     /// The thread; it starts with the first target.
     handle: Option<BfdHandle>,
-    seen: Option<watch::Receiver<BTreeMap<PeerName, BfdStatus>>>,
-    targets: BTreeMap<PeerName, BfdTarget>,
+    seen: Option<watch::Receiver<BTreeMap<PeerKey, BfdStatus>>>,
+    targets: BTreeMap<PeerKey, BfdTarget>,
     /// How often each peer's BFD had gone down when it was last looked at.
-    downs: BTreeMap<PeerName, u64>,
+    downs: BTreeMap<PeerKey, u64>,
 }
 
 impl Liveness {
@@ -46,8 +46,8 @@ impl Liveness {
     }
 
     /// State of the BFD session with a peer.
-    pub(super) fn of(&self, name: &PeerName) -> Option<BfdStatus> {
-        self.seen.as_ref()?.borrow().get(name).cloned()
+    pub(super) fn of(&self, key: PeerKey) -> Option<BfdStatus> {
+        self.seen.as_ref()?.borrow().get(&key).cloned()
     }
 
     /// Hands the targets to the BFD thread; starts it with the first one.
@@ -72,10 +72,12 @@ fn is_direct(peer: &PeerConfig) -> bool {
     peer.ttl == Some(1) || peer.ttl_security == Some(1)
 }
 
-fn target(peer: &PeerConfig, local: IpAddr, remote: IpAddr) -> Option<BfdTarget> {
+/// `ends`: our address and the peer's.
+fn target(name: &PeerName, peer: &PeerConfig, ends: (IpAddr, IpAddr)) -> Option<BfdTarget> {
     Some(BfdTarget {
-        local,
-        remote,
+        name: name.clone(),
+        local: ends.0,
+        remote: ends.1,
         multihop: !is_direct(peer),
         options: peer.bfd?,
     })
@@ -84,40 +86,41 @@ fn target(peer: &PeerConfig, local: IpAddr, remote: IpAddr) -> Option<BfdTarget>
 impl Core {
     /// A session is established: from now on its peer is watched, also when the session has ended.
     pub(super) fn watch_peer(&mut self, name: &PeerName, session: &SessionInfo) {
-        let Some(config) = self.config.peers.get(name) else {
+        let (Some(peer), Some(config)) = (self.peers.named(name), self.config.peers.get(name))
+        else {
             return;
         };
         let ends = (session.local_address, session.remote_address);
-        let Some(target) = target(config, ends.0, ends.1) else {
+        let Some(target) = target(name, config, ends) else {
             return;
         };
-        if self.liveness.targets.insert(name.clone(), target) != Some(target) {
+        let targets = &mut self.liveness.targets;
+        if targets.insert(peer.key, target.clone()) != Some(target) {
             self.liveness.send_targets();
         }
     }
 
-    /// The configuration is another one.
+    /// The configuration is another one, or names are.
     pub(super) fn watch_configured(&mut self) {
-        let peers = &self.config.peers;
-        let before = self.liveness.targets.clone();
-        for (name, watched) in &before {
-            let options = peers
-                .get(name)
-                .filter(|peer| peer.address == watched.remote);
-            match options.and_then(|peer| target(peer, watched.local, watched.remote)) {
-                Some(target) => drop(self.liveness.targets.insert(name.clone(), target)),
-                None => drop(self.liveness.targets.remove(name)),
-            }
-        }
-        // A session that was there before BFD was configured.
-        for (name, peer) in peers.iter().filter(|(_, peer)| peer.bfd.is_some()) {
-            if let Some(session) = self.rib.session(name)
-                && let Some(target) = target(peer, session.local_address, session.remote_address)
-            {
-                self.liveness.targets.insert(name.clone(), target);
-            }
-        }
-        if self.liveness.targets != before {
+        let known = &self.liveness.targets;
+        let wanted = self.peers.by_name().filter_map(|peer| {
+            let config = self.config.peers.get(&peer.name)?;
+            // Also a session that was there before BFD was configured.
+            let ends = match self.rib.session(&peer.name) {
+                Some(session) => (session.local_address, session.remote_address),
+                None => {
+                    let watched = known.get(&peer.key)?;
+                    if watched.remote != config.address {
+                        return None;
+                    }
+                    (watched.local, watched.remote)
+                }
+            };
+            Some((peer.key, target(&peer.name, config, ends)?))
+        });
+        let wanted: BTreeMap<_, _> = wanted.collect();
+        if wanted != *known {
+            self.liveness.targets = wanted;
             self.liveness.send_targets();
         }
     }
@@ -129,19 +132,22 @@ impl Core {
         };
         let seen = seen.borrow_and_update().clone();
         let known = std::mem::take(&mut self.liveness.downs);
-        for (name, seen) in &seen {
-            if seen.downs > known.get(name).copied().unwrap_or_default() {
-                self.bfd_down(name, seen);
+        for (key, seen) in &seen {
+            if seen.downs > known.get(key).copied().unwrap_or_default() {
+                self.bfd_down(*key, seen);
             }
         }
-        let downs = seen.into_iter().map(|(name, seen)| (name, seen.downs));
+        let downs = seen.into_iter().map(|(key, seen)| (key, seen.downs));
         self.liveness.downs = downs.collect();
     }
 
-    fn bfd_down(&mut self, name: &PeerName, seen: &BfdStatus) {
+    fn bfd_down(&mut self, key: PeerKey, seen: &BfdStatus) {
         let independent = seen.control_plane_independent;
-        let options = self.config.peers.get(name).and_then(|peer| peer.bfd);
-        let (Some(peer), Some(options)) = (self.peers.named_mut(name), options) else {
+        let Some(peer) = self.peers.get_mut(key) else {
+            return;
+        };
+        let config = self.config.peers.get(&peer.name);
+        let Some(options) = config.and_then(|peer| peer.bfd) else {
             return;
         };
         if peer.state == SessionState::Established {
@@ -149,7 +155,7 @@ impl Core {
             peer.urgent = Some(ToSession::BfdDown { graceful });
             self.outdated = true;
         } else if independent {
-            let changes = self.rib.peer_down(now(), name, false);
+            let changes = self.rib.peer_down(now(), &peer.name, false);
             self.dispatch(changes);
         }
     }

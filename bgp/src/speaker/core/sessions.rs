@@ -188,7 +188,11 @@ impl Core {
     /// Takes over names that peers have got without being others. Their sessions keep running: they
     /// are known by keys.
     fn rename(&mut self, new: &SpeakerConfig) {
-        for (old, now) in config::renamed(&self.config, new) {
+        let renamed = config::renamed(&self.config, new);
+        if renamed.is_empty() {
+            return;
+        }
+        for (old, now) in renamed {
             // A peer that is no longer configured has the name until its session has ended.
             if !self.peers.rename(&old, &now) {
                 continue;
@@ -199,6 +203,7 @@ impl Core {
                 self.config.peers.insert(now, config);
             }
         }
+        self.watch_configured();
     }
 
     /// Goes over to a new configuration. Peers that do not differ are not touched.
