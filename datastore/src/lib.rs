@@ -35,7 +35,7 @@ mod etcd;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod memory;
-#[cfg(feature = "etcd")]
+#[cfg(all(feature = "etcd", feature = "kubernetes"))]
 mod open;
 mod ordered;
 mod patience;
@@ -47,9 +47,9 @@ mod watch;
 #[cfg(feature = "etcd")]
 pub use etcd::{Credentials, EtcdConfig, EtcdConfigError, EtcdStore};
 #[cfg(feature = "kubernetes")]
-pub use kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore};
+pub use kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore, PluginAccess};
 pub use memory::{CommitFault, MemoryStore};
-#[cfg(feature = "etcd")]
+#[cfg(all(feature = "etcd", feature = "kubernetes"))]
 pub use open::{Datastore, DatastoreConfig, DatastoreConfigError, DatastoreWatch};
 pub use ordered::{Order, OrderedCommit, StepResult};
 pub use patience::PATIENCE;

@@ -1,12 +1,11 @@
-//! The datastore that the environment names: etcd, or Kubernetes' API, behind one type. Without the
-//! feature `kubernetes` the latter is refused.
+//! The datastore that the environment names: etcd, or Kubernetes' API, behind one
+//! type.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-#[cfg(feature = "kubernetes")]
 use std::time::Duration;
 
 use caracal_model::txn::{Range, Txn, TxnOutcome};
@@ -14,8 +13,7 @@ use caracal_model::{NodeName, Timestamp};
 use futures_util::{Stream, StreamExt as _, stream::BoxStream};
 
 use crate::etcd::{EtcdConfig, EtcdConfigError, EtcdStore};
-#[cfg(feature = "kubernetes")]
-use crate::kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore};
+use crate::kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore, PluginAccess};
 use crate::store::{
     Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError, WatchEvent,
 };
@@ -32,15 +30,7 @@ pub enum DatastoreConfigError {
     /// etcd's settings.
     #[error(transparent)]
     Etcd(#[from] EtcdConfigError),
-    /// The program has no client of Kubernetes' API.
-    #[error(
-        "DATASTORE_TYPE=kubernetes: this program was built without the client of Kubernetes' API; build it with \
-         `cargo build -p caracal --features kubernetes`, or run an etcd for Calico's data, set DATASTORE_TYPE=etcdv3 and \
-         name it in ETCD_ENDPOINTS"
-    )]
-    NotBuilt,
     /// Those of Kubernetes' API.
-    #[cfg(feature = "kubernetes")]
     #[error(transparent)]
     Kubernetes(#[from] KubernetesConfigError),
 }
@@ -51,7 +41,6 @@ pub enum DatastoreConfig {
     /// In etcd.
     Etcd(Box<EtcdConfig>),
     /// In Kubernetes' API.
-    #[cfg(feature = "kubernetes")]
     Kubernetes(Box<KubernetesConfig>),
 }
 
@@ -75,9 +64,6 @@ impl DatastoreConfig {
         let kind = lookup("DATASTORE_TYPE").unwrap_or_default();
         match kind.trim() {
             "" | "etcdv3" => Ok(Self::Etcd(Box::new(EtcdConfig::from_lookup(lookup)?))),
-            #[cfg(not(feature = "kubernetes"))]
-            "kubernetes" => Err(DatastoreConfigError::NotBuilt),
-            #[cfg(feature = "kubernetes")]
             "kubernetes" => {
                 let config = KubernetesConfig::from_lookup(lookup)?;
                 Ok(Self::Kubernetes(Box::new(config)))
@@ -94,7 +80,6 @@ impl DatastoreConfig {
                 let _all = node;
                 Self::Etcd(config)
             }
-            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(mut config) => {
                 config.pods_of = Some(node.clone());
                 Self::Kubernetes(config)
@@ -106,11 +91,10 @@ impl DatastoreConfig {
     ///
     /// # Errors
     /// A kubeconfig cannot be read, or no way to Kubernetes' API is known.
-    pub async fn hosts(&self) -> Result<Vec<(String, u16)>, DatastoreConfigError> {
+    pub fn hosts(&self) -> Result<Vec<(String, u16)>, DatastoreConfigError> {
         Ok(match self {
             Self::Etcd(config) => config.hosts().collect(),
-            #[cfg(feature = "kubernetes")]
-            Self::Kubernetes(config) => config.hosts().await?,
+            Self::Kubernetes(config) => config.hosts()?,
         })
     }
 
@@ -121,7 +105,6 @@ impl DatastoreConfig {
     pub fn open(self) -> Result<Datastore, DatastoreConfigError> {
         Ok(match self {
             Self::Etcd(config) => Datastore::Etcd(EtcdStore::new(*config)?),
-            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(config) => Datastore::Kubernetes(KubernetesStore::new(*config)),
         })
     }
@@ -133,7 +116,6 @@ pub enum Datastore {
     /// In etcd.
     Etcd(EtcdStore),
     /// In Kubernetes' API.
-    #[cfg(feature = "kubernetes")]
     Kubernetes(KubernetesStore),
 }
 
@@ -151,7 +133,6 @@ impl Datastore {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Etcd(_) => "etcd",
-            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(_) => "Kubernetes' API",
         }
     }
@@ -161,7 +142,6 @@ impl Datastore {
     pub const fn advice(&self) -> &'static str {
         match self {
             Self::Etcd(_) => "check ETCD_ENDPOINTS",
-            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(_) => "check KUBECONFIG or K8S_API_ENDPOINT, and the account's rights",
         }
     }
@@ -172,7 +152,6 @@ impl Datastore {
     pub const fn counts_by_kind(&self) -> bool {
         match self {
             Self::Etcd(_) => false,
-            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(_) => true,
         }
     }
@@ -182,7 +161,6 @@ impl Datastore {
     pub fn watch_options(&self) -> WatchOptions {
         match self {
             Self::Etcd(_) => WatchOptions::default(),
-            #[cfg(feature = "kubernetes")]
             // One probe every 10 s, whose answer may take 5 s.
             Self::Kubernetes(_) => WatchOptions {
                 lagging_after: Duration::from_secs(20),
@@ -208,8 +186,22 @@ impl Datastore {
                 let _nobody_waits = (node, now);
                 Ok(false)
             }
-            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.tell_network_is_up(node, now).await,
+        }
+    }
+
+    /// A way to the datastore in the name of a service account, for the CNI plugin; `None` where
+    /// there are no such accounts.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn plugin_access(&self, account: &str) -> Result<Option<PluginAccess>, StoreError> {
+        match self {
+            Self::Etcd(_) => {
+                let _none = account;
+                Ok(None)
+            }
+            Self::Kubernetes(store) => store.plugin_access(account).await.map(Some),
         }
     }
 
@@ -218,7 +210,6 @@ impl Datastore {
     pub async fn addresses_gone(&self, gone: &BTreeSet<IpAddr>) {
         match self {
             Self::Etcd(store) => store.addresses_gone(gone).await,
-            #[cfg(feature = "kubernetes")]
             // Each request has a limit, and a probe finds that nothing is answered.
             Self::Kubernetes(_) => {}
         }
@@ -248,7 +239,6 @@ impl Store for Datastore {
     async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
         match self {
             Self::Etcd(store) => store.read(ranges).await,
-            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.read(ranges).await,
         }
     }
@@ -256,7 +246,6 @@ impl Store for Datastore {
     async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
         match self {
             Self::Etcd(store) => store.commit(txn).await,
-            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.commit(txn).await,
         }
     }
@@ -264,7 +253,6 @@ impl Store for Datastore {
     async fn watch(&self, prefix: &str, revision: i64) -> Result<Self::Watch, StoreError> {
         let watch = match self {
             Self::Etcd(store) => store.watch(prefix, revision).await?.boxed(),
-            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.watch(prefix, revision).await?.boxed(),
         };
         Ok(DatastoreWatch(watch))
@@ -275,7 +263,6 @@ impl PagedStore for Datastore {
     async fn first_pages(&self, ranges: &[Range]) -> Result<FirstPages, StoreError> {
         match self {
             Self::Etcd(store) => store.first_pages(ranges).await,
-            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.first_pages(ranges).await,
         }
     }
@@ -288,7 +275,6 @@ impl PagedStore for Datastore {
     ) -> Result<Page, StoreError> {
         match self {
             Self::Etcd(store) => store.next_page(range, from, revision).await,
-            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.next_page(range, from, revision).await,
         }
     }
@@ -319,17 +305,6 @@ mod tests {
         );
     }
 
-    #[cfg(not(feature = "kubernetes"))]
-    #[test]
-    fn what_was_not_built_is_refused_with_what_to_do() {
-        let said = read(&[("DATASTORE_TYPE", "kubernetes")])
-            .unwrap_err()
-            .to_string();
-        assert!(said.contains("--features kubernetes"), "{said}");
-        assert!(said.contains("set DATASTORE_TYPE=etcdv3"), "{said}");
-    }
-
-    #[cfg(feature = "kubernetes")]
     #[test]
     fn kubernetes_has_variables_of_its_own() {
         let endpoint = ("K8S_API_ENDPOINT", "https://10.0.0.1:6443");
@@ -346,16 +321,15 @@ mod tests {
         assert!(said(&half).starts_with("K8S_CERT_FILE is set but K8S_KEY_FILE is not"));
     }
 
-    #[tokio::test]
-    async fn the_hosts_are_known_before_anything_is_connected() {
+    #[test]
+    fn the_hosts_are_known_before_anything_is_connected() {
         let config = read(&[("ETCD_ENDPOINTS", "http://10.0.0.1:2380")]).unwrap();
         let expected = ("10.0.0.1".to_owned(), 2380);
-        assert_eq!(config.hosts().await.unwrap(), [expected]);
+        assert_eq!(config.hosts().unwrap(), [expected]);
     }
 
-    #[cfg(feature = "kubernetes")]
-    #[tokio::test]
-    async fn the_host_of_an_api_server_is_known_before_anything_is_connected() {
+    #[test]
+    fn the_host_of_an_api_server_is_known_before_anything_is_connected() {
         let kubernetes = |endpoint| {
             read(&[
                 ("DATASTORE_TYPE", "kubernetes"),
@@ -368,14 +342,14 @@ mod tests {
             ("https://[fd00::1]:6443", "fd00::1", 6443),
             ("https://api.example", "api.example", 443),
         ] {
-            let hosts = kubernetes(endpoint).hosts().await.unwrap();
+            let hosts = kubernetes(endpoint).hosts().unwrap();
             assert_eq!(hosts, [(host.to_owned(), port)]);
         }
         let lost = [
             ("DATASTORE_TYPE", "kubernetes"),
             ("KUBECONFIG", "/nonexistent/kubeconfig"),
         ];
-        let said = read(&lost).unwrap().hosts().await.unwrap_err().to_string();
+        let said = read(&lost).unwrap().hosts().unwrap_err().to_string();
         assert!(
             said.starts_with("kubeconfig /nonexistent/kubeconfig: "),
             "{said}"

@@ -11,6 +11,7 @@ use caracal_model::net::{Family, Prefix};
 use serde_json::{Value, json};
 
 use crate::etcd::random_uuid;
+use crate::kubernetes::plugin_kubeconfig;
 use crate::lab::Lab;
 use crate::netns;
 use crate::plan::NodeLayout;
@@ -134,12 +135,13 @@ impl Lab {
     /// The network configuration of a node, with where the lab has its datastore.
     fn network_config(&self, node: &NodeLayout) -> Value {
         let mut config = network_config(node);
-        if self.topology.datastore == Datastore::Kubernetes {
+        if node.datastore() == Datastore::Kubernetes {
             if let Some(map) = config.as_object_mut() {
                 map.shift_remove("etcd_endpoints");
             }
             config["datastore_type"] = json!("kubernetes");
-            config["kubernetes"] = json!({ "kubeconfig": self.folder.kubeconfig(&node.name) });
+            let path = self.folder.kubeconfig(&plugin_kubeconfig(&node.name));
+            config["kubernetes"] = json!({ "kubeconfig": path });
         }
         config
     }
@@ -169,7 +171,7 @@ impl Lab {
             .ok_or_else(|| CniError::Unknown { pod: label.clone() })?;
         let mut command = self.plugin(node, verb);
         // In the Kubernetes API names are unique in a namespace, not only on a node.
-        let name = match self.topology.datastore {
+        let name = match node.datastore() {
             Datastore::Kubernetes => pod_name(&pod.node, &pod.name),
             Datastore::Etcd => pod.name.clone(),
         };

@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 
 use crate::lab::Lab;
 use crate::netns;
-use crate::plan::{API_PORT, ETCD_PORT, NODE_ACCOUNT};
+use crate::plan::{API_PORT, ETCD_PORT, NODE_ACCOUNT, PLUGIN_ACCOUNT};
 use crate::program::{self, ProgramError};
 use crate::service::{Service, ServiceError};
 use crate::state::StateError;
+use crate::topology::NodeKind;
 use crate::wait::{Timeout, scaled};
 
 /// The name of the server among the lab's processes.
@@ -51,23 +52,35 @@ pub enum KubernetesError {
 struct Tokens {
     admin: String,
     node: String,
+    /// For plugins on nodes where no daemon asks for a token.
+    plugin: String,
+}
+
+/// Whose kubeconfig a node's CNI plugin has.
+pub(crate) fn plugin_kubeconfig(node: &str) -> String {
+    format!("{node}-cni")
 }
 
 impl Lab {
     /// Makes what the server needs: a CA and a certificate, tokens, a kubeconfig for the
-    /// administrator and for each node, and the first objects.
+    /// administrator, for each node and for who gives orders there, and the first objects.
     pub(crate) fn prepare_api_server(&self, objects: &[Value]) -> Result<(), KubernetesError> {
         let folder = self.folder.kubernetes();
         let tokens = Tokens {
             admin: crate::cni::container_id(),
             node: crate::cni::container_id(),
+            plugin: crate::cni::container_id(),
         };
         self.certificates(&folder)?;
-        let account = format!("system:serviceaccount:kube-system:{NODE_ACCOUNT}");
-        let groups = "system:serviceaccounts,system:serviceaccounts:kube-system";
+        let account = |token: &str, name: &str| {
+            let groups = "system:serviceaccounts,system:serviceaccounts:kube-system";
+            format!("{token},system:serviceaccount:kube-system:{name},{name},\"{groups}\"\n")
+        };
         let lines = format!(
-            "{},admin,1,\"system:masters\"\n{},{account},2,\"{groups}\"\n",
-            tokens.admin, tokens.node
+            "{},admin,1,\"system:masters\"\n{}{}",
+            tokens.admin,
+            account(&tokens.node, NODE_ACCOUNT),
+            account(&tokens.plugin, PLUGIN_ACCOUNT),
         );
         self.folder.write(&folder.join("tokens.csv"), &lines)?;
         let text = json!(objects).to_string();
@@ -83,9 +96,19 @@ impl Lab {
                 .iter()
                 .find(|leg| leg.segment == node.uplink.segment);
             let address = leg.map_or_else(|| local.ip(), |leg| leg.address);
-            let config = kubeconfig(&folder, SocketAddr::new(address, API_PORT), &tokens.node);
-            let path = self.folder.kubeconfig(&node.name);
-            self.folder.write(&path, &config)?;
+            let server = SocketAddr::new(address, API_PORT);
+            let name = &node.name;
+            let mut whose = vec![
+                (name.clone(), &tokens.node),
+                (format!("{name}-admin"), &tokens.admin),
+            ];
+            if node.kind != NodeKind::Caracal {
+                whose.push((plugin_kubeconfig(name), &tokens.plugin));
+            }
+            for (who, token) in whose {
+                let config = kubeconfig(&folder, server, token);
+                self.folder.write(&self.folder.kubeconfig(&who), &config)?;
+            }
         }
         Ok(())
     }

@@ -5,8 +5,9 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
+use crate::kubernetes::plugin_kubeconfig;
 use crate::netns::{self, NetnsError};
-use crate::plan::{LabName, LabNameError, Layout, NodeLayout};
+use crate::plan::{LabName, LabNameError, Layout, NodeLayout, PLUGIN_ACCOUNT};
 use crate::process::Running;
 use crate::program;
 use crate::state::{Folder, State, StateError};
@@ -192,8 +193,41 @@ impl Lab {
             .env("ETCDCTL_ENDPOINTS", &node.etcd_endpoint)
             .env("CARACAL_RUN_DIR", self.folder.run(&node.name))
             .env("CARACAL_LIB_DIR", self.folder.lib(&node.name));
-        if self.topology.datastore == Datastore::Kubernetes {
-            command.env("KUBECONFIG", self.folder.kubeconfig(&node.name));
+        if node.datastore() == Datastore::Kubernetes {
+            // Who gives orders on a node is the administrator; the daemon has an account of its
+            // own.
+            let administrator = self.folder.kubeconfig(&format!("{}-admin", node.name));
+            command.env("KUBECONFIG", administrator);
+        }
+    }
+
+    /// Has all nodes use another datastore: commands at once, daemons from their next start on. For
+    /// a lab with the test API server, which has its etcd beside it.
+    pub fn use_datastore(&mut self, datastore: Datastore) {
+        for node in &mut self.layout.nodes {
+            let kind = match datastore {
+                Datastore::Etcd => "etcdv3",
+                Datastore::Kubernetes => "kubernetes",
+            };
+            let endpoint = node.etcd_endpoint.clone();
+            node.env
+                .insert("DATASTORE_TYPE".to_owned(), kind.to_owned());
+            node.env.insert("ETCD_ENDPOINTS".to_owned(), endpoint);
+            // What it remembers is another datastore's.
+            let accept = "CARACAL_DATASTORE_ACCEPT".to_owned();
+            node.env.insert(accept, "always".to_owned());
+        }
+    }
+
+    /// The daemon's account, and where it keeps the kubeconfig of the CNI plugin.
+    pub(crate) fn daemon_environment(&self, node: &NodeLayout, command: &mut Command) {
+        if node.datastore() == Datastore::Kubernetes {
+            let plugin = plugin_kubeconfig(&node.name);
+            command
+                .env("KUBECONFIG", self.folder.kubeconfig(&node.name))
+                .env("CALICO_CNI_SERVICE_ACCOUNT", PLUGIN_ACCOUNT)
+                .env("CNI_CONF_DIR", self.folder.kubernetes())
+                .env("KUBECONFIG_FILE_NAME", format!("{plugin}.kubeconfig"));
         }
     }
 

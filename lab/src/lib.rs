@@ -89,7 +89,7 @@ pub use program::{
 pub use service::ServiceError;
 pub use state::{Folder as LabFolder, PodState, StateError};
 pub use table::render as render_table;
-pub use topology::{NodeKind, Topology, TopologyError};
+pub use topology::{Datastore, NodeKind, Topology, TopologyError};
 pub use trace::TraceError;
 pub use up::{Extent, UpError, UpOptions, UpProgress};
 pub use wait::{Timeout, in_uml, scale as time_scale, scaled as scaled_time, wait_for, wait_until};

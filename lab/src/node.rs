@@ -206,6 +206,7 @@ impl Lab {
         let mut command = match layout.kind {
             NodeKind::Caracal => {
                 let mut command = self.client(&layout, &["node"]);
+                self.daemon_environment(&layout, &mut command);
                 command.envs(&layout.env);
                 command
             }

@@ -29,7 +29,7 @@ pub use names::{LabName, LabNameError};
 pub(crate) use network::{known_neighbours, network};
 pub(crate) use resources::Document;
 
-pub(crate) use kubernetes::ACCOUNT as NODE_ACCOUNT;
+pub(crate) use kubernetes::{ACCOUNT as NODE_ACCOUNT, PLUGIN_ACCOUNT};
 
 /// The port the API server listens on.
 pub(crate) const API_PORT: u16 = 6443;
@@ -133,6 +133,16 @@ pub struct NodeLayout {
     pub env: BTreeMap<String, String>,
     /// Pods.
     pub pods: Vec<PodLayout>,
+}
+
+impl NodeLayout {
+    /// Where its process keeps Calico's data.
+    pub(crate) fn datastore(&self) -> Datastore {
+        match self.env.get("DATASTORE_TYPE").map(String::as_str) {
+            Some("kubernetes") => Datastore::Kubernetes,
+            _ => Datastore::Etcd,
+        }
+    }
 }
 
 /// A pod's namespace; its interface is the CNI plugin's work.

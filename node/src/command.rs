@@ -228,6 +228,9 @@ pub(crate) fn changes_something(command: &Command) -> bool {
             | Command::Version { .. }
             | Command::Completion { .. }
             | Command::Doctor(_)
+            | Command::Datastore {
+                command: DatastoreCommand::Export { file: None }
+            }
             | Command::Topology {
                 command: TopologyCommand::Plan(_)
             }

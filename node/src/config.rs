@@ -22,6 +22,30 @@ use caracal_topologies::{MaxPrefixes, RouterIdChoice};
 use self::ports::PortsEnv;
 use crate::detect::Method;
 
+/// The CNI plugin's account in Kubernetes, and where its kubeconfig is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PluginAccount {
+    pub(crate) name: String,
+    pub(crate) file: PathBuf,
+}
+
+impl PluginAccount {
+    /// Calico's variables; `None` when no account is named.
+    pub(crate) fn from_env(env: &Env<'_>) -> Option<Self> {
+        let folder = env.text("CNI_CONF_DIR").unwrap_or("/host/etc/cni/net.d");
+        Some(Self {
+            name: env.text("CALICO_CNI_SERVICE_ACCOUNT")?.to_owned(),
+            file: PathBuf::from(folder).join(Self::file_name(env)),
+        })
+    }
+
+    /// The name of the kubeconfig beside the CNI configuration.
+    pub(crate) fn file_name<'a>(env: &Env<'a>) -> &'a str {
+        env.text("KUBECONFIG_FILE_NAME")
+            .unwrap_or("caracal-kubeconfig")
+    }
+}
+
 /// Everything `caracal node` was told.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Config {
@@ -32,6 +56,8 @@ pub(crate) struct Config {
     pub(crate) run_dir: PathBuf,
     /// Passwords of sessions: NAME/KEY, as Kubernetes mounts Secrets.
     pub(crate) secrets_dir: Option<PathBuf>,
+    /// The CNI plugin's account in Kubernetes.
+    pub(crate) plugin_account: Option<PluginAccount>,
     /// Source of the routes between nodes.
     pub(crate) backend: Backend,
     /// IPv4 address.
@@ -277,6 +303,7 @@ impl Config {
             lib_dir,
             run_dir,
             secrets_dir,
+            plugin_account: PluginAccount::from_env(&env),
             backend: backend.unwrap_or(Backend::Bird),
             ip: address_choice(&env, Family::Ipv4)?,
             asn,

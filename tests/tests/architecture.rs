@@ -191,7 +191,7 @@ fn one_crate_names_etcd_and_two_open_netlink() {
             .collect()
     };
     assert_eq!(importers("etcd-client"), ["caracal-datastore"]);
-    assert_eq!(importers("kube"), ["caracal-datastore"]);
+    assert_eq!(importers("hyper-rustls"), ["caracal-datastore"]);
     assert_eq!(importers("rtnetlink"), ["caracal-cni"]);
     assert_eq!(importers("netlink-proto"), ["caracal-agent"]);
     assert_eq!(importers("handlebars"), ["caracal-templates"]);

@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use http::{Method, Request, Response};
-use http_body_util::BodyExt as _;
-use kube::client::Body;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::config::{KubernetesConfig, chain};
+use super::config::{KubernetesConfig, KubernetesConfigError, chain};
+use super::connection::Connection;
 use super::mapping::ApiGroup;
 use crate::store::StoreError;
 
@@ -63,7 +64,7 @@ pub(super) struct Api {
 }
 
 struct Connected {
-    client: kube::Client,
+    connection: Connection,
     server: String,
     group: OnceCell<ApiGroup>,
     cluster: OnceCell<u64>,
@@ -85,19 +86,28 @@ impl Api {
 
     async fn connected(&self) -> Result<&Connected, Failure> {
         let connect = async || {
-            let config = self.config.resolve().await;
-            let config = config.map_err(|error| Failure::Refused(error.to_string()))?;
-            let server = config.cluster_url.to_string();
-            let client = kube::Client::try_from(config);
-            let client = client.map_err(|error| Failure::Refused(chain(&error)))?;
+            let access = self.config.access();
+            let access = access.map_err(|error| match error {
+                KubernetesConfigError::Absent(_) => Failure::Unavailable(error.to_string()),
+                error => Failure::Refused(error.to_string()),
+            })?;
+            let connection = Connection::new(access, self.config.request_timeout);
+            let connection = connection.map_err(Failure::Refused)?;
             Ok(Connected {
-                client,
-                server,
+                server: connection.server(),
+                connection,
                 group: OnceCell::new(),
                 cluster: OnceCell::new(),
             })
         };
         self.connected.get_or_try_init(connect).await
+    }
+
+    /// A kubeconfig with this way to the server and that token.
+    pub(super) async fn kubeconfig(&self, token: &str) -> Result<String, Failure> {
+        let connected = self.connected().await?;
+        let text = connected.connection.kubeconfig(token);
+        text.map_err(Failure::Refused)
     }
 
     /// The server's address, for messages.
@@ -196,26 +206,26 @@ impl Api {
         content: &'static str,
         body: Option<&Value>,
         accept: &'static str,
-    ) -> Result<Response<Body>, Failure> {
+    ) -> Result<Response<Incoming>, Failure> {
         let connected = self.connected().await?;
         let patience = Instant::now() + THROTTLED;
         loop {
             let octets = body.map(|body| body.to_string().into_bytes());
             let request = Request::builder()
                 .method(method.clone())
-                .uri(path)
+                .uri(connected.connection.url(path))
                 .header("accept", accept)
                 .header("content-type", content)
-                .body(Body::from(octets.unwrap_or_default()))
+                .body(Full::new(Bytes::from(octets.unwrap_or_default())))
                 .map_err(|error| Failure::Refused(error.to_string()))?;
             let limit = Instant::now() + self.config.request_timeout;
-            let response = timeout_at(limit, connected.client.send(request)).await;
+            let response = timeout_at(limit, connected.connection.send(request)).await;
             let response = response
                 .map_err(|_| {
                     let seconds = self.config.request_timeout.as_secs();
                     Failure::Unavailable(format!("no answer within {seconds} s"))
                 })?
-                .map_err(|error| Failure::Unavailable(chain(&error)))?;
+                .map_err(Failure::Unavailable)?;
             if response.status().is_success() {
                 return Ok(response);
             }
@@ -240,14 +250,14 @@ impl Api {
     }
 }
 
-fn retry_after(response: &Response<Body>) -> Duration {
+fn retry_after(response: &Response<Incoming>) -> Duration {
     let header = response.headers().get("retry-after");
     let seconds = header.and_then(|value| value.to_str().ok()?.parse().ok());
     seconds.map_or(RETRY_AFTER, Duration::from_secs)
 }
 
 /// The failure that a refusal stands for.
-async fn failure(response: Response<Body>) -> Failure {
+async fn failure(response: Response<Incoming>) -> Failure {
     let code = response.status().as_u16();
     let octets = response.into_body().collect().await;
     let octets = octets.map(|body| body.to_bytes()).unwrap_or_default();

@@ -1,15 +1,18 @@
 //! How to reach Kubernetes' API: Calico's variables, else a kubeconfig, else what a pod has.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use caracal_model::NodeName;
-use kube::config::{AuthInfo, Cluster, KubeConfigOptions, Kubeconfig, NamedAuthInfo, NamedCluster};
-use kube::config::{Context, NamedContext};
 
+use super::access::{Access, Credentials, Identity, Pem};
+use super::kubeconfig;
 use super::mapping::ApiGroup;
 use crate::patience::PATIENCE;
+
+/// Where a pod finds its account.
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +23,9 @@ pub enum KubernetesConfigError {
          K8S_API_TOKEN, or run in a pod with a service account ({0})"
     )]
     Nowhere(String),
+    /// The kubeconfig is not there: it may be written yet, as the CNI plugin's is by the node.
+    #[error("kubeconfig {}: it is not there", .0.display())]
+    Absent(PathBuf),
     /// The kubeconfig cannot be used.
     #[error("kubeconfig {path}: {reason}")]
     Kubeconfig {
@@ -28,6 +34,9 @@ pub enum KubernetesConfigError {
         /// The fault.
         reason: String,
     },
+    /// The address is not a URL.
+    #[error("K8S_API_ENDPOINT: {0}")]
+    Endpoint(String),
     /// One of Calico's variables has a value that is not known.
     #[error("CALICO_API_GROUP={0}: expected crd.projectcalico.org/v1 or projectcalico.org/v3")]
     ApiGroup(String),
@@ -130,104 +139,41 @@ impl KubernetesConfig {
     ///
     /// # Errors
     /// A kubeconfig cannot be read, or no way to the API is known.
-    pub(crate) async fn hosts(&self) -> Result<Vec<(String, u16)>, KubernetesConfigError> {
-        let url = self.resolve().await?.cluster_url;
-        let host = url.host().unwrap_or_default();
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let plain = url.scheme_str() == Some("http");
-        let port = url.port_u16().unwrap_or(if plain { 80 } else { 443 });
-        Ok(vec![(host.to_owned(), port)])
+    pub(crate) fn hosts(&self) -> Result<Vec<(String, u16)>, KubernetesConfigError> {
+        Ok(vec![self.access()?.host()])
     }
 
-    /// Reads the files that are named.
-    pub(super) async fn resolve(&self) -> Result<kube::Config, KubernetesConfigError> {
-        let mut config = match (&self.kubeconfig, &self.endpoint) {
-            (Some(path), _) => self.of_kubeconfig(path).await?,
-            (None, Some(_)) => self.of_variables().await?,
-            (None, None) => kube::Config::incluster()
-                .map_err(|error| KubernetesConfigError::Nowhere(error.to_string()))?,
-        };
-        config.connect_timeout = Some(self.request_timeout);
-        // Tries are ours: a write whose answer is lost must not be sent again.
-        config.default_retry = false;
-        Ok(config)
-    }
-
-    async fn of_kubeconfig(
-        &self,
-        path: &std::path::Path,
-    ) -> Result<kube::Config, KubernetesConfigError> {
-        let wrong = |reason: String| KubernetesConfigError::Kubeconfig {
-            path: path.display().to_string(),
-            reason,
-        };
-        let mut file = Kubeconfig::read_from(path).map_err(|error| wrong(chain(&error)))?;
-        if let Some(user) = file.auth_infos.iter().find(|user| {
-            user.auth_info
-                .as_ref()
-                .is_some_and(|info| info.exec.is_some() || info.auth_provider.is_some())
-        }) {
-            return Err(wrong(format!(
-                "user {:?} gets its credentials from another program, and Caracal starts none; give it a token or a \
-                 client certificate",
-                user.name
-            )));
-        }
-        if let Some(endpoint) = &self.endpoint {
-            for cluster in file.clusters.iter_mut().filter_map(|c| c.cluster.as_mut()) {
-                cluster.server = Some(endpoint.clone());
+    /// Where the server is and who we are. Reads a kubeconfig, and none of the files that it names.
+    pub(super) fn access(&self) -> Result<Access, KubernetesConfigError> {
+        match (&self.kubeconfig, &self.endpoint) {
+            (Some(path), _) if !path.exists() => Err(KubernetesConfigError::Absent(path.clone())),
+            (Some(path), endpoint) => {
+                kubeconfig::read(path, endpoint.as_deref()).map_err(|reason| {
+                    KubernetesConfigError::Kubeconfig {
+                        path: path.display().to_string(),
+                        reason,
+                    }
+                })
+            }
+            (None, Some(endpoint)) => self.of_variables(endpoint),
+            (None, None) => {
+                let lookup = |name: &str| std::env::var(name).ok();
+                Access::of_pod(lookup, Path::new(ACCOUNT)).map_err(KubernetesConfigError::Nowhere)
             }
         }
-        kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-            .await
-            .map_err(|error| wrong(chain(&error)))
     }
 
-    /// Calico's variables, as the kubeconfig that says the same.
-    async fn of_variables(&self) -> Result<kube::Config, KubernetesConfigError> {
-        let path = |path: &PathBuf| path.display().to_string();
-        let cluster = Cluster {
-            server: self.endpoint.clone(),
-            certificate_authority: self.ca_file.as_ref().map(path),
-            ..Cluster::default()
-        };
-        let mut user = AuthInfo {
-            client_certificate: self.identity.as_ref().map(|(cert, _)| path(cert)),
-            client_key: self.identity.as_ref().map(|(_, key)| path(key)),
-            ..AuthInfo::default()
-        };
-        user.token = self.token.clone().map(Into::into);
-        let name = || "variables".to_owned();
-        let file = Kubeconfig {
-            clusters: vec![NamedCluster {
-                name: name(),
-                cluster: Some(cluster),
-                ..NamedCluster::default()
-            }],
-            auth_infos: vec![NamedAuthInfo {
-                name: name(),
-                auth_info: Some(user),
-                ..NamedAuthInfo::default()
-            }],
-            contexts: vec![NamedContext {
-                name: name(),
-                context: Some(Context {
-                    cluster: name(),
-                    user: Some(name()),
-                    ..Context::default()
-                }),
-                ..NamedContext::default()
-            }],
-            current_context: Some(name()),
-            ..Kubeconfig::default()
-        };
-        let wrong = |reason| KubernetesConfigError::Kubeconfig {
-            path: "of K8S_API_ENDPOINT, K8S_CA_FILE, K8S_CERT_FILE, K8S_KEY_FILE".to_owned(),
-            reason,
-        };
-        kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-            .await
-            .map_err(|error| wrong(chain(&error)))
+    fn of_variables(&self, endpoint: &str) -> Result<Access, KubernetesConfigError> {
+        let mut access = Access::to(endpoint).map_err(KubernetesConfigError::Endpoint)?;
+        access.authorities = self.ca_file.clone().map(Pem::File);
+        access.identity = self.identity.clone().map(|(certificate, key)| Identity {
+            certificate: Pem::File(certificate),
+            key: Pem::File(key),
+        });
+        if let Some(token) = &self.token {
+            access.credentials = Credentials::Token(token.clone());
+        }
+        Ok(access)
     }
 }
 

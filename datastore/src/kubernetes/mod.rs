@@ -16,9 +16,13 @@
 //! * **Liveness.** A watch is silent for minutes when nothing changes. So one object is asked for
 //!   every few seconds, from the server's memory.
 
+mod access;
 mod api;
 mod config;
+mod connection;
+mod kubeconfig;
 mod mapping;
+mod plugin_access;
 mod read;
 mod watch;
 mod write;
@@ -28,12 +32,9 @@ use std::sync::Arc;
 use caracal_model::txn::{Range, Txn, TxnOutcome};
 use caracal_model::{NodeName, Timestamp};
 
-// The version of Kubernetes that `kube` is built for is a feature of this crate; none of its types
-// is used.
-use k8s_openapi as _;
-
 use self::api::Api;
 pub use self::config::{KubernetesConfig, KubernetesConfigError};
+pub use self::plugin_access::PluginAccess;
 use self::watch::KubernetesWatch;
 use crate::store::{Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError};
 
@@ -72,6 +73,18 @@ impl KubernetesStore {
     ) -> Result<bool, StoreError> {
         let told = write::network_is_up(&self.api, node, now).await;
         told.map_err(|failure| failure.into_error(self.api.server(), "the Node"))
+    }
+}
+
+impl KubernetesStore {
+    /// A kubeconfig for a service account in Caracal's namespace.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(crate) async fn plugin_access(&self, account: &str) -> Result<PluginAccess, StoreError> {
+        let issued = plugin_access::issue(&self.api, account).await;
+        let what = format!("the service account {account}");
+        issued.map_err(|failure| failure.into_error(self.api.server(), &what))
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::stream::{self, SelectAll, Stream, StreamExt as _};
 use http::Method;
 use http_body_util::BodyExt as _;
-use kube::client::Body;
+use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
@@ -307,12 +307,12 @@ impl One {
 
 /// The lines of a body.
 struct Lines {
-    body: Body,
+    body: Incoming,
     rest: Vec<u8>,
 }
 
 impl Lines {
-    fn of(body: Body) -> Self {
+    fn of(body: Incoming) -> Self {
         Self {
             body,
             rest: Vec::new(),

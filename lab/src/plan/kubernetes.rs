@@ -7,12 +7,18 @@ use super::resources::{Document, documents};
 use super::{Layout, NodeLayout};
 use crate::topology::{Node, Topology};
 
-/// The namespace of Caracal's own accounts.
-const SYSTEM: &str = "kube-system";
+/// What `kubectl apply -k deploy/kubernetes` makes of accounts and rights: the base, and what it
+/// patches and adds.
+const RIGHTS: [&str; 3] = [
+    include_str!("../../../deploy/base/rbac.yaml"),
+    include_str!("../../../deploy/kubernetes/node-rights.yaml"),
+    include_str!("../../../deploy/kubernetes/rbac.yaml"),
+];
 /// The account of the nodes.
 pub(crate) const ACCOUNT: &str = "caracal-node";
+/// The account of the CNI plugin.
+pub(crate) const PLUGIN_ACCOUNT: &str = "caracal-cni-plugin";
 const GROUP: &str = "crd.projectcalico.org";
-const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// Everything that the API server makes at its start.
 pub(super) fn objects(topology: &Topology, layout: &Layout) -> Vec<Value> {
@@ -102,45 +108,22 @@ fn resource(document: &Document) -> Option<Value> {
     }))
 }
 
-/// The account of the nodes, with the rights that Calico's manifests give to its node.
+/// The accounts of the nodes and of the CNI plugin, with the rights of the manifests.
 fn rights() -> Vec<Value> {
-    let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
-    let read = ["get", "list", "watch"];
-    let core = ["nodes", "pods", "namespaces", "serviceaccounts", "services"];
-    let configuration = [
-        "ippools",
-        "felixconfigurations",
-        "bgpconfigurations",
-        "clusterinformations",
-    ];
-    let rules = [
-        rule("", &core, &read),
-        rule("discovery.k8s.io", &["endpointslices"], &read),
-        rule(GROUP, &["*"], &read),
-        rule(GROUP, &configuration, &["create", "update"]),
-        rule(
-            GROUP,
-            &["ipamblocks", "blockaffinities", "ipamhandles"],
-            &["create", "update", "delete"],
-        ),
-        rule(GROUP, &["ipamconfigs"], &["create"]),
-        rule("", &["nodes/status"], &["patch", "update"]),
-        rule("", &["pods/status"], &["patch"]),
-        rule("", &["serviceaccounts/token"], &["create"]),
-        rule(
-            "coordination.k8s.io",
-            &["leases"],
-            &["get", "list", "create", "update", "delete"],
-        ),
-    ];
-    let named = |kind: &str| json!({"apiVersion": format!("{RBAC}/v1"), "kind": kind, "metadata": {"name": ACCOUNT}});
-    let mut role = named("ClusterRole");
-    role["rules"] = json!(rules);
-    let mut binding = named("ClusterRoleBinding");
-    binding["roleRef"] = json!({"apiGroup": RBAC, "kind": "ClusterRole", "name": ACCOUNT});
-    let subject = json!({"kind": "ServiceAccount", "name": ACCOUNT, "namespace": SYSTEM});
-    binding["subjects"] = json!([subject]);
-    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
-        "metadata": {"name": ACCOUNT, "namespace": SYSTEM}});
-    vec![account, role, binding]
+    let mut objects: Vec<Value> = Vec::new();
+    for text in RIGHTS {
+        let documents: Vec<Value> =
+            serde_saphyr::from_multiple(text).expect("the manifests are tested to be YAML");
+        for document in documents {
+            let same = |object: &&mut Value| {
+                object["kind"] == document["kind"]
+                    && object["metadata"]["name"] == document["metadata"]["name"]
+            };
+            match objects.iter_mut().find(same) {
+                Some(patched) => *patched = document,
+                None => objects.push(document),
+            }
+        }
+    }
+    objects
 }

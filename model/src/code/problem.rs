@@ -104,6 +104,8 @@ super::codes! {
         "correct them",
     BgpTransition "bgp.transition" Warning 0 "the note of a topology change cannot be read"
         "`caracal topology apply --finish` or `--abort`",
+    CniToken "cni.token" Warning 0 "the token in the CNI plugin's kubeconfig cannot be renewed"
+        "give the node's account `create` on `serviceaccounts/token` of the plugin's account, and the folder to write to",
     CniTombstone "cni.tombstone" Warning 0 "the datastore could not be told that a pod is gone"
         "nothing; it is tried again",
     DatastoreEmptied "datastore.emptied" Error 0 "all nodes, all pools or all blocks went away at once; nothing is followed"

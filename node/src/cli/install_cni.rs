@@ -4,15 +4,18 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use caracal_datastore::Datastore;
 use serde_json::{Value, json};
 
-use crate::config::Env;
+use crate::config::{Env, PluginAccount};
+use crate::files::{draft_of, put};
+use crate::node::membership::plugin_access;
 
 /// Where Calico's installer finds the host's directory of programs.
 const BIN_DIR: &str = "/host/opt/cni/bin";
@@ -44,6 +47,12 @@ struct Plan {
     conf_name: String,
     template: Option<String>,
     endpoints: String,
+    /// Calico's data are in Kubernetes' API.
+    kubernetes: bool,
+    /// The plugin's kubeconfig as the host knows it.
+    kubeconfig: PathBuf,
+    /// The plugin's account, whose kubeconfig is written here.
+    account: Option<PluginAccount>,
     mtu: u32,
     /// Programs that are there stay.
     keep_programs: bool,
@@ -54,6 +63,12 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
         .collect();
     let plan = Plan::from_env(&Env::new(&vars))?;
+    // Without it the configuration would be of no use.
+    if let Some(account) = plan.account.as_ref().filter(|_| plan.kubernetes) {
+        fs::create_dir_all(&plan.net_dir)
+            .with_context(|| format!("creating {}", plan.net_dir.display()))?;
+        write_kubeconfig(account)?;
+    }
     // Install the running executable itself, even if its path now names another file.
     install(&plan, Path::new("/proc/self/exe"))?;
     Ok(ExitCode::SUCCESS)
@@ -81,6 +96,9 @@ impl Plan {
             conf_name: conf_name.unwrap_or_else(|| "10-caracal.conflist".to_owned()),
             template: env.text("CNI_NETWORK_CONFIG").map(str::to_owned),
             endpoints: env.text("ETCD_ENDPOINTS").unwrap_or_default().to_owned(),
+            kubernetes: env.text("DATASTORE_TYPE") == Some("kubernetes"),
+            kubeconfig: dir("CNI_NET_DIR", HOST_NET_DIR).join(PluginAccount::file_name(env)),
+            account: PluginAccount::from_env(env),
             mtu: mtu.unwrap_or_default(),
             keep_programs: !env.flag("UPDATE_CNI_BINARIES", true)?,
         })
@@ -88,10 +106,15 @@ impl Plan {
 
     /// The text of the configuration, its place-holders filled in.
     fn configuration(&self, tls: &BTreeMap<&str, String>) -> anyhow::Result<String> {
-        let template = self.template.clone().unwrap_or_else(default_template);
+        let template = self.template.clone();
+        let template = template.unwrap_or_else(|| default_template(self.kubernetes));
         let mut text = template
             .replace("__CNI_MTU__", &self.mtu.to_string())
             .replace("__ETCD_ENDPOINTS__", &self.endpoints)
+            .replace(
+                "__KUBECONFIG_FILEPATH__",
+                &self.kubeconfig.display().to_string(),
+            )
             .replace("__LOG_LEVEL__", "info");
         for (_, holder) in SECRETS {
             text = text.replace(holder, tls.get(holder).map_or("", String::as_str));
@@ -109,7 +132,7 @@ impl Plan {
         if let Some(unknown) = place_holder(&text) {
             anyhow::bail!(
                 "CNI_NETWORK_CONFIG: {unknown} is no place-holder that is known here; there are __CNI_MTU__, \
-                 __ETCD_ENDPOINTS__, __ETCD_CA_CERT_FILE__, __ETCD_CERT_FILE__, __ETCD_KEY_FILE__ and __LOG_LEVEL__"
+                 __KUBECONFIG_FILEPATH__, __ETCD_ENDPOINTS__, __ETCD_CA_CERT_FILE__, __ETCD_CERT_FILE__, __ETCD_KEY_FILE__ and __LOG_LEVEL__"
             );
         }
         Ok(format!("{value:#}\n"))
@@ -123,18 +146,27 @@ fn place_holder(text: &str) -> Option<&str> {
     Some(&text[start..end])
 }
 
-fn default_template() -> String {
-    let value = json!({
-        "cniVersion": "1.0.0",
-        "name": "k8s-pod-network",
-        "plugins": [{
+fn default_template(kubernetes: bool) -> String {
+    let plugin = match kubernetes {
+        true => json!({
+            "type": PLUGINS[0],
+            "datastore_type": "kubernetes",
+            "kubernetes": { "kubeconfig": "__KUBECONFIG_FILEPATH__" },
+            "ipam": { "type": PLUGINS[1] },
+        }),
+        false => json!({
             "type": PLUGINS[0],
             "etcd_endpoints": "__ETCD_ENDPOINTS__",
             "etcd_ca_cert_file": "__ETCD_CA_CERT_FILE__",
             "etcd_cert_file": "__ETCD_CERT_FILE__",
             "etcd_key_file": "__ETCD_KEY_FILE__",
             "ipam": { "type": PLUGINS[1] },
-        }, {
+        }),
+    };
+    let value = json!({
+        "cniVersion": "1.0.0",
+        "name": "k8s-pod-network",
+        "plugins": [plugin, {
             "type": "portmap",
             "snat": true,
             "capabilities": { "portMappings": true },
@@ -154,6 +186,19 @@ fn install(plan: &Plan, program: &Path) -> anyhow::Result<()> {
     let path = plan.net_dir.join(&plan.conf_name);
     put(&path, text.as_bytes(), 0o600).with_context(|| format!("writing {}", path.display()))?;
     println!("{}", path.display());
+    Ok(())
+}
+
+/// The plugin's kubeconfig, which the node renews afterwards.
+fn write_kubeconfig(account: &PluginAccount) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let store = Datastore::from_env()?;
+        plugin_access::write(&store, account).await
+    })?;
+    println!("{}", account.file.display());
     Ok(())
 }
 
@@ -201,28 +246,6 @@ fn copy_secrets(plan: &Plan) -> anyhow::Result<BTreeMap<&'static str, String>> {
         paths.insert(holder, on_host.display().to_string());
     }
     Ok(paths)
-}
-
-/// Hidden, and without an ending that a runtime reads.
-fn draft_of(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.caracal-new"))
-}
-
-/// Writes a file in one step, durably: after a crash there is the old one or the new one.
-fn put(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let draft = draft_of(path);
-    let _absent = fs::remove_file(&draft);
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&draft)?;
-    file.write_all(bytes)?;
-    // The mask of the process may have taken bits away.
-    file.set_permissions(fs::Permissions::from_mode(mode))?;
-    file.sync_all()?;
-    fs::rename(&draft, path)
 }
 
 #[cfg(test)]

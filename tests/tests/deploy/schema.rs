@@ -3,7 +3,7 @@
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,6 +22,8 @@ pub(crate) fn check(object: &Value) -> Result<(), String> {
         ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding") => {
             typed::<ClusterRoleBinding>(object)
         }
+        ("rbac.authorization.k8s.io/v1", "Role") => typed::<Role>(object),
+        ("rbac.authorization.k8s.io/v1", "RoleBinding") => typed::<RoleBinding>(object),
         ("apiextensions.k8s.io/v1", "CustomResourceDefinition") => {
             typed::<CustomResourceDefinition>(object)
         }

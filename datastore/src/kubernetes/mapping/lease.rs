@@ -11,7 +11,7 @@ use super::{MappingError, names, revision};
 /// Where the keys begin.
 pub(super) const ROOT: &str = "/caracal/";
 /// Where the Leases are.
-pub(super) const NAMESPACE: &str = "kube-system";
+pub(in crate::kubernetes) const NAMESPACE: &str = "kube-system";
 const KEY: &str = "caracal.io/key";
 const VALUE: &str = "caracal.io/value";
 /// The part of the key behind the root: `lease`, `topology`, `mode`.

@@ -16,6 +16,7 @@ use caracal_model::{DocumentKind, Key};
 use serde_json::{Map, Value, json};
 
 pub(super) use self::custom::{is_deleted, marked_deleted};
+pub(super) use self::lease::NAMESPACE;
 use self::place::{AFFINITIES, BLOCKS, HANDLES, IPAM_CONFIG};
 pub(super) use self::place::{ApiGroup, Collection, List, Place, is_in};
 

@@ -6,6 +6,7 @@ pub(crate) mod beginning;
 pub(crate) mod machine;
 pub(crate) mod network_condition;
 pub(crate) mod node_address;
+pub(crate) mod plugin_access;
 pub(crate) mod registration;
 pub(crate) mod remember;
 pub(crate) mod startup;

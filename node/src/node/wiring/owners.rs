@@ -41,7 +41,7 @@ pub(super) async fn start(ground: Ground) -> anyhow::Result<Node> {
         lost,
     } = ground;
     let datastore = DatastoreConfig::from_env()?.for_node(&config.node);
-    let hosts = datastore.hosts().await?;
+    let hosts = datastore.hosts()?;
     let store = datastore.open()?;
     let lifelines = Feed::new(lifelines::look_up(&hosts).await);
     let known = lifelines.reader().borrow().clone();

@@ -22,7 +22,7 @@ use crate::node::kernel::mode_check;
 use crate::node::kernel::mtu;
 use crate::node::kernel::sweep;
 use crate::node::kernel::underlay;
-use crate::node::membership::{network_condition, node_address};
+use crate::node::membership::{network_condition, node_address, plugin_access};
 
 /// How a task comes to run.
 #[derive(Clone, Copy)]
@@ -160,6 +160,11 @@ pub(super) const TASKS: &[Task] = &[
         name: "network condition", file: "node/src/node/membership/network_condition.rs", count: "1",
         owns: "–", hears: "`View`, the agent's status", tells: "the condition of Kubernetes' Node",
         start: Start::From(network_condition),
+    },
+    Task {
+        name: "plugin's access", file: "node/src/node/membership/plugin_access.rs", count: "1",
+        owns: "–", hears: "time", tells: "the CNI plugin's kubeconfig",
+        start: Start::From(plugin_access),
     },
     Task {
         name: "tunnel addresses", file: "node/src/node/ipam/tunnels.rs", count: "1",
@@ -316,6 +321,13 @@ fn network_condition(board: &Board) {
         board.kernel.clone(),
         board.registry.reporter("network condition"),
     ));
+}
+
+fn plugin_access(board: &Board) {
+    if let Some(account) = board.config.plugin_account.clone() {
+        let problems = board.registry.reporter("plugin's access");
+        spawn(plugin_access::keep(board.store.clone(), account, problems));
+    }
 }
 
 fn tunnel_addresses(board: &Board) {

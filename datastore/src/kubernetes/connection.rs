@@ -1,0 +1,233 @@
+//! Connections to an API server: HTTP with rustls, one pool for all requests.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::AUTHORIZATION;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ClientConfig, ResolvesClientCert};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
+use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+use super::access::{Access, Identity, Pem};
+use super::config::chain;
+use super::kubeconfig;
+
+/// A connection that says nothing for so long is asked whether the other end is there.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// Time between two such questions; after three without an answer the connection is dead.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 3;
+
+/// An API server, with what is needed to talk to it. A connection is made when there is a request.
+pub(super) struct Connection {
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    access: Access,
+}
+
+impl Connection {
+    /// Reads what the first connection needs, so that its faults are told at once.
+    pub(super) fn new(access: Access, connect: Duration) -> Result<Self, String> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(connect));
+        // A watch is silent for minutes: without these, one whose other end is gone is not noticed.
+        tcp.set_keepalive(Some(KEEPALIVE));
+        tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+        tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+        let builder = HttpsConnectorBuilder::new()
+            .with_tls_config(tls(&access)?)
+            .https_or_http();
+        let connector = match &access.server_name {
+            Some(name) => {
+                let wrong =
+                    |_| format!("tls-server-name {name:?} is neither a name nor an address");
+                let name = ServerName::try_from(name.clone()).map_err(wrong)?;
+                builder
+                    .with_server_name_resolver(hyper_rustls::FixedServerNameResolver::new(name))
+                    .enable_http1()
+                    .wrap_connector(tcp)
+            }
+            None => builder.enable_http1().wrap_connector(tcp),
+        };
+        Ok(Self {
+            client: Client::builder(TokioExecutor::new()).build(connector),
+            access,
+        })
+    }
+
+    /// The server's URL, for messages.
+    pub(super) fn server(&self) -> String {
+        self.access.server()
+    }
+
+    /// A kubeconfig with this way to the server and that token.
+    pub(super) fn kubeconfig(&self, token: &str) -> Result<String, String> {
+        kubeconfig::written(&self.access, token)
+    }
+
+    /// The URL of a path, with its query.
+    pub(super) fn url(&self, path: &str) -> String {
+        self.access.url(path)
+    }
+
+    /// Sends a request with the account's credentials; its answer's head. Nothing is sent twice.
+    pub(super) async fn send(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, String> {
+        if let Some(header) = self.access.credentials.header()? {
+            request.headers_mut().insert(AUTHORIZATION, header);
+        }
+        let answer = self.client.request(request).await;
+        answer.map_err(|error| chain(&error))
+    }
+}
+
+fn tls(access: &Access) -> Result<ClientConfig, String> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?;
+    let builder = match access.any_server {
+        true => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyServer(Arc::clone(&provider)))),
+        false => builder.with_root_certificates(roots(access.authorities.as_ref())?),
+    };
+    Ok(match &access.identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => {
+            builder.with_client_cert_resolver(Arc::new(Renewed::of(identity, provider)?))
+        }
+    })
+}
+
+/// The CA certificates of a file, or those of the system.
+fn roots(authorities: Option<&Pem>) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    let Some(pem) = authorities else {
+        let found = rustls_native_certs::load_native_certs();
+        roots.add_parsable_certificates(found.certs);
+        return match roots.is_empty() {
+            true => Err("no CA certificate is given, and the system trusts none".to_owned()),
+            false => Ok(roots),
+        };
+    };
+    for certificate in certificates(pem)? {
+        let added = roots.add(certificate);
+        added.map_err(|error| format!("the CA certificate in {}: {error}", pem.name()))?;
+    }
+    Ok(roots)
+}
+
+fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, String> {
+    let text = pem.read()?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let found = found.map_err(|error| format!("{}: {error}", pem.name()))?;
+    match found.is_empty() {
+        true => Err(format!("{} has no certificate in PEM", pem.name())),
+        false => Ok(found),
+    }
+}
+
+/// A client certificate that is read again for each connection, as it is renewed in place; where
+/// that fails, the first one is shown.
+struct Renewed {
+    identity: Identity,
+    provider: Arc<CryptoProvider>,
+    first: Arc<CertifiedKey>,
+}
+
+impl Renewed {
+    fn of(identity: &Identity, provider: Arc<CryptoProvider>) -> Result<Self, String> {
+        Ok(Self {
+            first: Arc::new(certified(identity, &provider)?),
+            identity: identity.clone(),
+            provider,
+        })
+    }
+}
+
+fn certified(identity: &Identity, provider: &CryptoProvider) -> Result<CertifiedKey, String> {
+    let certificates = certificates(&identity.certificate)?;
+    let wrong = |error: String| format!("the client's key in {}: {error}", identity.key.name());
+    let key = PrivateKeyDer::from_pem_slice(&identity.key.read()?);
+    let key = key.map_err(|error| wrong(error.to_string()))?;
+    CertifiedKey::from_der(certificates, key, provider).map_err(|error| wrong(error.to_string()))
+}
+
+impl fmt::Debug for Renewed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Renewed").finish_non_exhaustive()
+    }
+}
+
+impl ResolvesClientCert for Renewed {
+    fn resolve(&self, _issuers: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let now = certified(&self.identity, &self.provider).map(Arc::new);
+        Some(now.unwrap_or_else(|reason| {
+            tracing::warn!(%reason, "the client certificate cannot be read again; the first one is used");
+            Arc::clone(&self.first)
+        }))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+/// Trusts every server (`insecure-skip-tls-verify`); that the other end has its key is verified.
+#[derive(Debug)]
+struct AnyServer(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

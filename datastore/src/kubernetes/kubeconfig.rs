@@ -1,0 +1,243 @@
+//! What a kubeconfig says about its current context.
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use super::access::{Access, Credentials, Identity, Pem};
+
+/// Reads a kubeconfig; `endpoint` takes the place of its server. A fault is told in a sentence.
+pub(super) fn read(path: &Path, endpoint: Option<&str>) -> Result<Access, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let file: Value =
+        serde_saphyr::from_str(&text).map_err(|error| format!("is not YAML: {error}"))?;
+    // Paths in it are relative to its folder.
+    let folder = path.parent().unwrap_or_else(|| Path::new(""));
+    parse(&file, folder, endpoint)
+}
+
+fn parse(file: &Value, folder: &Path, endpoint: Option<&str>) -> Result<Access, String> {
+    let current = text(file, "current-context").ok_or("it has no current-context")?;
+    let context = named(file, "contexts", "context", current)?;
+    let wanted = |field: &str| {
+        text(context, field).ok_or_else(|| format!("its context {current:?} names no {field}"))
+    };
+    let cluster_name = wanted("cluster")?;
+    let cluster = named(file, "clusters", "cluster", cluster_name)?;
+    let nobody = Value::Null;
+    let (user_name, user) = match text(context, "user") {
+        Some(name) => (name, named(file, "users", "user", name)?),
+        None => ("", &nobody),
+    };
+    if text(cluster, "proxy-url").is_some() {
+        return Err(format!(
+            "cluster {cluster_name:?} is reached through a proxy (proxy-url), which is not supported"
+        ));
+    }
+    let server = endpoint.or_else(|| text(cluster, "server"));
+    let server = server.ok_or_else(|| format!("its cluster {cluster_name:?} names no server"))?;
+    let mut access = Access::to(server)?;
+    access.authorities = pem(cluster, "certificate-authority", folder)?;
+    access.server_name = text(cluster, "tls-server-name").map(str::to_owned);
+    access.any_server = cluster["insecure-skip-tls-verify"] == true;
+    (access.identity, access.credentials) =
+        account(user, folder).map_err(|reason| format!("user {user_name:?} {reason}"))?;
+    Ok(access)
+}
+
+/// A kubeconfig with the way to a server and a token. JSON is YAML, too. The certificates of the
+/// CA are within, as who reads it sees none of our files.
+pub(super) fn written(access: &Access, token: &str) -> Result<String, String> {
+    let mut cluster = json!({"server": access.server()});
+    if let Some(authorities) = &access.authorities {
+        cluster["certificate-authority-data"] = STANDARD.encode(authorities.read()?).into();
+    }
+    if let Some(name) = &access.server_name {
+        cluster["tls-server-name"] = name.as_str().into();
+    }
+    if access.any_server {
+        cluster["insecure-skip-tls-verify"] = true.into();
+    }
+    let name = "caracal";
+    let file = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": name,
+        "clusters": [{"name": name, "cluster": cluster}],
+        "users": [{"name": name, "user": {"token": token}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+    });
+    Ok(format!("{file:#}\n"))
+}
+
+/// Who a user of the file is: a client certificate, and what each request carries.
+fn account(user: &Value, folder: &Path) -> Result<(Option<Identity>, Credentials), String> {
+    if !user["exec"].is_null() || !user["auth-provider"].is_null() {
+        return Err(
+            "gets its credentials from another program, and Caracal starts none; give it a token or a client \
+             certificate"
+                .to_owned(),
+        );
+    }
+    if let Some(key) = ["as", "as-uid", "as-groups", "as-user-extra"]
+        .into_iter()
+        .find(|key| !user[*key].is_null())
+    {
+        return Err(format!(
+            "acts for another one ({key}), which is not supported"
+        ));
+    }
+    let certificate = pem(user, "client-certificate", folder)?;
+    let key = pem(user, "client-key", folder)?;
+    let identity = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some(Identity { certificate, key }),
+        (None, None) => None,
+        (Some(_), None) => return Err("has a client certificate and no key".to_owned()),
+        (None, Some(_)) => return Err("has a client's key and no certificate".to_owned()),
+    };
+    let credentials = match (text(user, "token"), text(user, "tokenFile")) {
+        (Some(token), _) => Credentials::Token(token.to_owned()),
+        (None, Some(file)) => Credentials::TokenFile(folder.join(file)),
+        (None, None) => match (text(user, "username"), text(user, "password")) {
+            (Some(name), Some(password)) => {
+                Credentials::Basic(STANDARD.encode(format!("{name}:{password}")))
+            }
+            _ => Credentials::None,
+        },
+    };
+    Ok((identity, credentials))
+}
+
+/// The entry of that name in one of the file's lists.
+fn named<'a>(file: &'a Value, list: &str, field: &str, name: &str) -> Result<&'a Value, String> {
+    let entries = file[list].as_array().map_or(&[][..], Vec::as_slice);
+    let found = entries.iter().find(|entry| entry["name"] == name);
+    let found = found.ok_or_else(|| format!("its {list} have none of the name {name:?}"))?;
+    Ok(&found[field])
+}
+
+/// What is given as `FIELD-data` in base64, or as the path `FIELD`.
+fn pem(object: &Value, field: &str, folder: &Path) -> Result<Option<Pem>, String> {
+    let data = format!("{field}-data");
+    if let Some(encoded) = text(object, &data) {
+        let octets = STANDARD.decode(encoded.trim());
+        let octets = octets.map_err(|error| format!("{data} is not base64: {error}"))?;
+        return Ok(Some(Pem::Text(octets)));
+    }
+    Ok(text(object, field).map(|path| Pem::File(folder.join(PathBuf::from(path)))))
+}
+
+fn text<'a>(object: &'a Value, field: &str) -> Option<&'a str> {
+    object[field].as_str().filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn file(cluster: &Value, user: &Value) -> Value {
+        json!({
+            "current-context": "here",
+            "contexts": [
+                {"name": "elsewhere", "context": {"cluster": "x", "user": "x"}},
+                {"name": "here", "context": {"cluster": "lab", "user": "node"}},
+            ],
+            "clusters": [{"name": "lab", "cluster": cluster}],
+            "users": [{"name": "node", "user": user}],
+        })
+    }
+
+    fn parsed(cluster: &Value, user: &Value) -> Result<Access, String> {
+        parse(&file(cluster, user), Path::new("/etc/k"), None)
+    }
+
+    #[test]
+    fn the_current_context_is_read_and_paths_are_relative_to_the_file() {
+        let cluster = json!({"server": "https://10.0.0.1:6443/", "certificate-authority": "ca.crt",
+            "tls-server-name": "kubernetes"});
+        let user =
+            json!({"tokenFile": "token", "client-certificate-data": "Yw==", "client-key": "/k"});
+        let access = parsed(&cluster, &user).unwrap();
+        assert_eq!(access.url("/apis"), "https://10.0.0.1:6443/apis");
+        assert_eq!(access.authorities, Some(Pem::File("/etc/k/ca.crt".into())));
+        assert_eq!(access.server_name.as_deref(), Some("kubernetes"));
+        let token = Credentials::TokenFile("/etc/k/token".into());
+        assert_eq!(access.credentials, token);
+        let identity = access.identity.unwrap();
+        assert_eq!(identity.certificate, Pem::Text(b"c".to_vec()));
+        assert_eq!(identity.key, Pem::File("/k".into()));
+        assert!(!access.any_server);
+    }
+
+    #[test]
+    fn a_token_goes_before_its_file_and_an_endpoint_before_the_server() {
+        let cluster = json!({"server": "https://10.0.0.1:6443"});
+        let user = json!({"tokenFile": "token", "token": "secret"});
+        let access = parse(
+            &file(&cluster, &user),
+            Path::new(""),
+            Some("http://[::1]:1/api"),
+        );
+        let access = access.unwrap();
+        assert_eq!(access.credentials, Credentials::Token("secret".to_owned()));
+        assert_eq!(access.url("/x?y"), "http://[::1]:1/api/x?y");
+        assert_eq!(access.host(), ("::1".to_owned(), 1));
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let cluster = json!({"server": "https://10.0.0.1:6443/", "insecure-skip-tls-verify": true,
+            "certificate-authority-data": "Y2E=", "tls-server-name": "kubernetes"});
+        let access = parsed(&cluster, &json!({"token": "ours"})).unwrap();
+        let text = written(&access, "theirs").unwrap();
+        let again = parse(&serde_json::from_str(&text).unwrap(), Path::new(""), None).unwrap();
+        assert_eq!(again.credentials, Credentials::Token("theirs".to_owned()));
+        let same = Access {
+            credentials: Credentials::Token("theirs".to_owned()),
+            ..access
+        };
+        assert_eq!(again, same);
+        let mut lost = same;
+        lost.authorities = Some(Pem::File("/nonexistent/ca".into()));
+        assert!(
+            written(&lost, "x")
+                .unwrap_err()
+                .starts_with("/nonexistent/ca cannot")
+        );
+    }
+
+    #[test]
+    fn every_refusal_says_what_is_wrong() {
+        let good = json!({"server": "https://10.0.0.1:6443"});
+        let said = |cluster: &Value, user: &Value| parsed(cluster, user).unwrap_err();
+        for (user, fault) in [
+            (json!({"exec": {"command": "aws"}}), "from another program"),
+            (
+                json!({"auth-provider": {"name": "gcp"}}),
+                "from another program",
+            ),
+            (json!({"as": "admin"}), "acts for another one (as)"),
+            (json!({"client-certificate": "/c"}), "no key"),
+            (
+                json!({"client-key-data": "?"}),
+                "client-key-data is not base64",
+            ),
+        ] {
+            let said = said(&good, &user);
+            assert!(said.starts_with("user \"node\" "), "{said}");
+            assert!(said.contains(fault), "{said}");
+        }
+        let user = json!({});
+        assert!(said(&json!({}), &user).contains("\"lab\" names no server"));
+        assert!(said(&json!({"server": "ftp://x"}), &user).contains("http"));
+        let proxy = json!({"server": "https://x", "proxy-url": "socks5://y"});
+        assert!(said(&proxy, &user).contains("proxy"));
+        let nothing = parse(&json!({}), Path::new(""), None).unwrap_err();
+        assert_eq!(nothing, "it has no current-context");
+        let mut lost = file(&good, &user);
+        lost["users"] = json!([]);
+        let lost = parse(&lost, Path::new(""), None).unwrap_err();
+        assert_eq!(lost, "its users have none of the name \"node\"");
+    }
+}

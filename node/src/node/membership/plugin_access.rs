@@ -1,0 +1,66 @@
+//! The CNI plugin's kubeconfig: the plugin runs on the host, so the node asks for a token in the
+//! name of the plugin's account, writes it beside the CNI configuration, and renews it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use caracal_datastore::Datastore;
+use caracal_model::Problem;
+use caracal_model::code::ProblemCode;
+
+use crate::config::PluginAccount;
+use crate::files::put;
+use crate::node::problems::Reporter;
+
+/// Pause after a failed try.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Writes the kubeconfig; the token's lifetime, or `None` where the datastore knows no accounts.
+pub(crate) async fn write(
+    store: &Datastore,
+    account: &PluginAccount,
+) -> anyhow::Result<Option<Duration>> {
+    let name = &account.name;
+    let access = store.plugin_access(name).await;
+    let access = access.with_context(|| format!("asking for a token of the account {name}"))?;
+    let Some(access) = access else {
+        return Ok(None);
+    };
+    let written = put(&account.file, access.kubeconfig.as_bytes(), 0o600);
+    written.with_context(|| format!("writing {}", account.file.display()))?;
+    Ok(Some(access.lasts))
+}
+
+/// Keeps the kubeconfig: a new token in half of the old one's lifetime.
+pub(crate) async fn keep(store: Datastore, account: PluginAccount, problems: Reporter) {
+    loop {
+        let pause = match write(&store, &account).await {
+            Ok(None) => return,
+            Ok(Some(lasts)) => {
+                tracing::info!(
+                    file = %account.file.display(), account = account.name, seconds = lasts.as_secs(),
+                    "the CNI plugin's kubeconfig has a new token"
+                );
+                problems.replace(Vec::new());
+                lasts / 2
+            }
+            Err(error) => {
+                problems.warn(vec![problem(&account.file, &error)]);
+                RETRY
+            }
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+fn problem(file: &Path, error: &anyhow::Error) -> Problem {
+    Problem {
+        code: ProblemCode::CniToken,
+        subject: file.display().to_string(),
+        reason: format!(
+            "the CNI plugin's kubeconfig cannot be renewed: {error:#}; once its token has expired, pods get no addresses. It is \
+             tried again"
+        ),
+    }
+}
