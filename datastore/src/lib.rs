@@ -35,7 +35,7 @@ mod etcd;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod memory;
-#[cfg(all(feature = "etcd", feature = "kubernetes"))]
+#[cfg(feature = "etcd")]
 mod open;
 mod ordered;
 mod patience;
@@ -47,14 +47,15 @@ mod watch;
 #[cfg(feature = "etcd")]
 pub use etcd::{Credentials, EtcdConfig, EtcdConfigError, EtcdStore};
 #[cfg(feature = "kubernetes")]
-pub use kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore, PluginAccess};
+pub use kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore};
 pub use memory::{CommitFault, MemoryStore};
-#[cfg(all(feature = "etcd", feature = "kubernetes"))]
+#[cfg(feature = "etcd")]
 pub use open::{Datastore, DatastoreConfig, DatastoreConfigError, DatastoreWatch};
 pub use ordered::{Order, OrderedCommit, StepResult};
 pub use patience::PATIENCE;
 pub use store::{
-    Change, Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError, WatchEvent,
+    Change, Cursor, FirstPages, Page, PagedStore, PluginAccess, ReadAnswer, Store, StoreError,
+    WatchEvent,
 };
 #[cfg(feature = "testing")]
 pub use testing::EtcdServer;

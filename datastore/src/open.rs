@@ -1,11 +1,12 @@
-//! The datastore that the environment names: etcd, or Kubernetes' API, behind one
-//! type.
+//! The datastore that the environment names: etcd, or Kubernetes' API, behind one type. Without the
+//! feature `kubernetes` the latter is refused.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+#[cfg(feature = "kubernetes")]
 use std::time::Duration;
 
 use caracal_model::txn::{Range, Txn, TxnOutcome};
@@ -13,9 +14,10 @@ use caracal_model::{NodeName, Timestamp};
 use futures_util::{Stream, StreamExt as _, stream::BoxStream};
 
 use crate::etcd::{EtcdConfig, EtcdConfigError, EtcdStore};
-use crate::kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore, PluginAccess};
+#[cfg(feature = "kubernetes")]
+use crate::kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore};
 use crate::store::{
-    Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError, WatchEvent,
+    Cursor, FirstPages, Page, PagedStore, PluginAccess, ReadAnswer, Store, StoreError, WatchEvent,
 };
 use crate::watch::WatchOptions;
 
@@ -30,7 +32,15 @@ pub enum DatastoreConfigError {
     /// etcd's settings.
     #[error(transparent)]
     Etcd(#[from] EtcdConfigError),
+    /// The program has no client of Kubernetes' API.
+    #[error(
+        "DATASTORE_TYPE=kubernetes: this program was built without the client of Kubernetes' API, as `make static` builds it; \
+         build it with `cargo build --release -p caracal`, or run an etcd for Calico's data, set DATASTORE_TYPE=etcdv3 and name it \
+         in ETCD_ENDPOINTS"
+    )]
+    NotBuilt,
     /// Those of Kubernetes' API.
+    #[cfg(feature = "kubernetes")]
     #[error(transparent)]
     Kubernetes(#[from] KubernetesConfigError),
 }
@@ -41,6 +51,7 @@ pub enum DatastoreConfig {
     /// In etcd.
     Etcd(Box<EtcdConfig>),
     /// In Kubernetes' API.
+    #[cfg(feature = "kubernetes")]
     Kubernetes(Box<KubernetesConfig>),
 }
 
@@ -64,6 +75,9 @@ impl DatastoreConfig {
         let kind = lookup("DATASTORE_TYPE").unwrap_or_default();
         match kind.trim() {
             "" | "etcdv3" => Ok(Self::Etcd(Box::new(EtcdConfig::from_lookup(lookup)?))),
+            #[cfg(not(feature = "kubernetes"))]
+            "kubernetes" => Err(DatastoreConfigError::NotBuilt),
+            #[cfg(feature = "kubernetes")]
             "kubernetes" => {
                 let config = KubernetesConfig::from_lookup(lookup)?;
                 Ok(Self::Kubernetes(Box::new(config)))
@@ -80,6 +94,7 @@ impl DatastoreConfig {
                 let _all = node;
                 Self::Etcd(config)
             }
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(mut config) => {
                 config.pods_of = Some(node.clone());
                 Self::Kubernetes(config)
@@ -94,6 +109,7 @@ impl DatastoreConfig {
     pub fn hosts(&self) -> Result<Vec<(String, u16)>, DatastoreConfigError> {
         Ok(match self {
             Self::Etcd(config) => config.hosts().collect(),
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(config) => config.hosts()?,
         })
     }
@@ -105,6 +121,7 @@ impl DatastoreConfig {
     pub fn open(self) -> Result<Datastore, DatastoreConfigError> {
         Ok(match self {
             Self::Etcd(config) => Datastore::Etcd(EtcdStore::new(*config)?),
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(config) => Datastore::Kubernetes(KubernetesStore::new(*config)),
         })
     }
@@ -116,6 +133,7 @@ pub enum Datastore {
     /// In etcd.
     Etcd(EtcdStore),
     /// In Kubernetes' API.
+    #[cfg(feature = "kubernetes")]
     Kubernetes(KubernetesStore),
 }
 
@@ -133,6 +151,7 @@ impl Datastore {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Etcd(_) => "etcd",
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(_) => "Kubernetes' API",
         }
     }
@@ -142,6 +161,7 @@ impl Datastore {
     pub const fn advice(&self) -> &'static str {
         match self {
             Self::Etcd(_) => "check ETCD_ENDPOINTS",
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(_) => "check KUBECONFIG or K8S_API_ENDPOINT, and the account's rights",
         }
     }
@@ -152,6 +172,7 @@ impl Datastore {
     pub const fn counts_by_kind(&self) -> bool {
         match self {
             Self::Etcd(_) => false,
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(_) => true,
         }
     }
@@ -162,6 +183,7 @@ impl Datastore {
         match self {
             Self::Etcd(_) => WatchOptions::default(),
             // One probe every 10 s, whose answer may take 5 s.
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(_) => WatchOptions {
                 lagging_after: Duration::from_secs(20),
                 reconnect_after: Duration::from_secs(30),
@@ -186,6 +208,7 @@ impl Datastore {
                 let _nobody_waits = (node, now);
                 Ok(false)
             }
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.tell_network_is_up(node, now).await,
         }
     }
@@ -201,6 +224,7 @@ impl Datastore {
                 let _none = account;
                 Ok(None)
             }
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.plugin_access(account).await.map(Some),
         }
     }
@@ -211,6 +235,7 @@ impl Datastore {
         match self {
             Self::Etcd(store) => store.addresses_gone(gone).await,
             // Each request has a limit, and a probe finds that nothing is answered.
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(_) => {}
         }
     }
@@ -239,6 +264,7 @@ impl Store for Datastore {
     async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
         match self {
             Self::Etcd(store) => store.read(ranges).await,
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.read(ranges).await,
         }
     }
@@ -246,6 +272,7 @@ impl Store for Datastore {
     async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
         match self {
             Self::Etcd(store) => store.commit(txn).await,
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.commit(txn).await,
         }
     }
@@ -253,6 +280,7 @@ impl Store for Datastore {
     async fn watch(&self, prefix: &str, revision: i64) -> Result<Self::Watch, StoreError> {
         let watch = match self {
             Self::Etcd(store) => store.watch(prefix, revision).await?.boxed(),
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.watch(prefix, revision).await?.boxed(),
         };
         Ok(DatastoreWatch(watch))
@@ -263,6 +291,7 @@ impl PagedStore for Datastore {
     async fn first_pages(&self, ranges: &[Range]) -> Result<FirstPages, StoreError> {
         match self {
             Self::Etcd(store) => store.first_pages(ranges).await,
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.first_pages(ranges).await,
         }
     }
@@ -275,6 +304,7 @@ impl PagedStore for Datastore {
     ) -> Result<Page, StoreError> {
         match self {
             Self::Etcd(store) => store.next_page(range, from, revision).await,
+            #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.next_page(range, from, revision).await,
         }
     }
@@ -305,6 +335,17 @@ mod tests {
         );
     }
 
+    #[cfg(not(feature = "kubernetes"))]
+    #[test]
+    fn what_was_not_built_is_refused_with_what_to_do() {
+        let said = read(&[("DATASTORE_TYPE", "kubernetes")])
+            .unwrap_err()
+            .to_string();
+        assert!(said.contains("cargo build --release -p caracal"), "{said}");
+        assert!(said.contains("set DATASTORE_TYPE=etcdv3"), "{said}");
+    }
+
+    #[cfg(feature = "kubernetes")]
     #[test]
     fn kubernetes_has_variables_of_its_own() {
         let endpoint = ("K8S_API_ENDPOINT", "https://10.0.0.1:6443");
@@ -328,6 +369,7 @@ mod tests {
         assert_eq!(config.hosts().unwrap(), [expected]);
     }
 
+    #[cfg(feature = "kubernetes")]
     #[test]
     fn the_host_of_an_api_server_is_known_before_anything_is_connected() {
         let kubernetes = |endpoint| {

@@ -1,7 +1,9 @@
 //! The [`Store`] trait: what Caracal needs of a datastore. Two implementors: etcd, and memory for
 //! tests.
 
+use std::fmt;
 use std::future::Future;
+use std::time::Duration;
 
 use caracal_model::txn::{KeyValue, Range, Txn, TxnOutcome};
 use futures_util::Stream;
@@ -38,6 +40,24 @@ pub struct FirstPages {
     pub cluster: u64,
     /// The first part of each range, in the order asked.
     pub pages: Vec<Page>,
+}
+
+/// A way to the datastore for a program that runs on the host.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PluginAccess {
+    /// A kubeconfig; holds a token.
+    pub kubeconfig: String,
+    /// The token's lifetime.
+    pub lasts: Duration,
+}
+
+// Nothing of the token.
+impl fmt::Debug for PluginAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PluginAccess")
+            .field("lasts", &self.lasts)
+            .finish_non_exhaustive()
+    }
 }
 
 /// One change, as a watch tells it.

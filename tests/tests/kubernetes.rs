@@ -281,9 +281,16 @@ fn rights<'a>(role: &'a Value, verbs: &[&'a str]) -> Vec<(&'a str, &'a str)> {
     let mut found = Vec::new();
     for rule in rules {
         for resource in texts(&rule["resources"]).filter_map(Value::as_str) {
-            // Of the two names of one kind the cluster has one; handles are listed when they are
+            // Kinds that `deploy/crds` does not have, and handles, which are listed when they are
             // repaired.
-            if matches!(resource, "ipamconfigurations" | "ipamhandles") {
+            if matches!(
+                resource,
+                "globalnetworkpolicies"
+                    | "hostendpoints"
+                    | "ipamconfigurations"
+                    | "ipamhandles"
+                    | "networkpolicies"
+            ) {
                 continue;
             }
             let has = |verb: &&&str| texts(&rule["verbs"]).any(|v| v == **verb);

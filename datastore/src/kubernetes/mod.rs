@@ -34,9 +34,10 @@ use caracal_model::{NodeName, Timestamp};
 
 use self::api::Api;
 pub use self::config::{KubernetesConfig, KubernetesConfigError};
-pub use self::plugin_access::PluginAccess;
 use self::watch::KubernetesWatch;
-use crate::store::{Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError};
+use crate::store::{
+    Cursor, FirstPages, Page, PagedStore, PluginAccess, ReadAnswer, Store, StoreError,
+};
 
 /// A datastore in Kubernetes' API. Clones share the connections.
 #[derive(Clone, Debug)]

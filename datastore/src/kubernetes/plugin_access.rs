@@ -1,7 +1,6 @@
 //! The kubeconfig of the CNI plugin: this process's way to the API server, with a token of the
 //! plugin's account that is asked for in its place.
 
-use std::fmt;
 use std::time::Duration;
 
 use http::Method;
@@ -9,30 +8,13 @@ use serde_json::json;
 
 use super::api::{Api, Failure};
 use super::mapping::NAMESPACE;
+use crate::store::PluginAccess;
 
 /// Lifetime that is asked for; the server may give another.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// The shortest lifetime that a server gives.
 const SHORTEST: Duration = Duration::from_secs(600);
-
-/// A way to the datastore for a program that runs on the host.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PluginAccess {
-    /// A kubeconfig; holds a token.
-    pub kubeconfig: String,
-    /// The token's lifetime.
-    pub lasts: Duration,
-}
-
-// Nothing of the token.
-impl fmt::Debug for PluginAccess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PluginAccess")
-            .field("lasts", &self.lasts)
-            .finish_non_exhaustive()
-    }
-}
 
 /// Asks for a token of a service account in Caracal's namespace.
 pub(super) async fn issue(api: &Api, account: &str) -> Result<PluginAccess, Failure> {
