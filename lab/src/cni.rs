@@ -11,11 +11,10 @@ use caracal_model::net::{Family, Prefix};
 use serde_json::{Value, json};
 
 use crate::etcd::random_uuid;
-use crate::kubernetes::plugin_kubeconfig;
 use crate::lab::Lab;
 use crate::netns;
 use crate::plan::NodeLayout;
-use crate::plan::kubernetes::pod_name;
+use crate::plan::kubernetes::{plugin_kubeconfig, pod_name};
 use crate::program::{self, ProgramError};
 use crate::state::PodState;
 use crate::topology::{Datastore, NodeKind};

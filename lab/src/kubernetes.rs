@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::lab::Lab;
 use crate::netns;
+use crate::plan::kubernetes::plugin_kubeconfig;
 use crate::plan::{API_PORT, ETCD_PORT, NODE_ACCOUNT, PLUGIN_ACCOUNT};
 use crate::program::{self, ProgramError};
 use crate::service::{Service, ServiceError};
@@ -54,11 +55,6 @@ struct Tokens {
     node: String,
     /// For plugins on nodes where no daemon asks for a token.
     plugin: String,
-}
-
-/// Whose kubeconfig a node's CNI plugin has.
-pub(crate) fn plugin_kubeconfig(node: &str) -> String {
-    format!("{node}-cni")
 }
 
 impl Lab {

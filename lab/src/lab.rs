@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-use crate::kubernetes::plugin_kubeconfig;
 use crate::netns::{self, NetnsError};
+use crate::plan::kubernetes::plugin_kubeconfig;
 use crate::plan::{LabName, LabNameError, Layout, NodeLayout, PLUGIN_ACCOUNT};
 use crate::process::Running;
 use crate::program;

@@ -41,6 +41,11 @@ pub(crate) fn pod_name(node: &str, pod: &str) -> String {
     format!("{node}-{pod}")
 }
 
+/// Whose kubeconfig a node's CNI plugin has.
+pub(crate) fn plugin_kubeconfig(node: &str) -> String {
+    format!("{node}-cni")
+}
+
 fn pod_object(node: &NodeLayout, pod: &str) -> Value {
     let container = json!({"name": "pod", "image": "none"});
     json!({
