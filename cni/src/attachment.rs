@@ -23,7 +23,7 @@ pub(crate) const INTERFACE_PREFIX: &str = "cali";
 const DEFAULT_NAMESPACE: &str = "default";
 /// The interface name under which Calico's handle stands for the attachment.
 const FIRST_INTERFACE: &str = "eth0";
-/// How the alias of our interfaces begins.
+/// Prefix of our interfaces' alias.
 const ALIAS_PREFIX: &str = "caracal:";
 
 /// An address that IPAM has assigned to an attachment.

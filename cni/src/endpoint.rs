@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::attachment::{Attachment, Birth};
 use crate::settings::fresh_uid;
 
-/// How often a lost race is tried again.
+/// Retries after lost races.
 const TRIES: u32 = 5;
 
 /// Why the endpoint could not be read or written.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// How long an ADD waits for all gates together; a runtime tries again later.
+/// Limit of an ADD's wait for all gates together; a runtime tries again later.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long one answer may take.
+/// Limit of an answer.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Pause between two looks at a gate.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -9,7 +9,7 @@ use caracal_model::NodeName;
 
 use crate::spec::NetConf;
 
-/// Where Calico's node keeps its files; also our default.
+/// Calico's directory of the node's files; also our default.
 const CALICO_LIB_DIR: &str = "/var/lib/calico";
 const RUN_DIR: &str = "/var/run/caracal";
 /// Between two looks for a file that is waited for.

@@ -50,10 +50,10 @@ pub enum SearchStep {
     Done(PathVerdict),
 }
 
-/// How often a large packet has to stay without an answer beside small ones that get theirs.
+/// Large packets that must get no answer while small ones beside them get theirs.
 const CONFIRMATIONS: u8 = 3;
 
-/// How often a small packet may stay without an answer before nothing is concluded.
+/// Small packets without an answer after which nothing is concluded.
 const TRIES: u8 = 3;
 
 /// The search on one path.

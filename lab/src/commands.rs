@@ -20,9 +20,9 @@ use crate::trace::TraceError;
 use crate::up::{UpError, UpOptions, UpProgress};
 use crate::wait::{Timeout, wait_until};
 
-/// How long sessions and pings may take to come after everything has started.
+/// Limit for sessions and pings to come after everything has started.
 pub const CONVERGE: Duration = Duration::from_secs(60);
-/// How long `status` tries a ping that is not answered.
+/// Limit of `status` for a ping that is not answered.
 pub const STATUS_PINGS: Duration = Duration::from_secs(3);
 
 /// Exit status of a trace that finds a broken hop.

@@ -13,7 +13,7 @@ use crate::lab::Lab;
 use crate::program::{self, Missing, ProgramError};
 use crate::wait::scaled;
 
-/// How many pings run at once. Each is a process that mostly waits.
+/// Pings that run at once. Each is a process that mostly waits.
 const WORKERS: usize = 16;
 /// `ping -c1 -W1` takes a second and a little; more is a hung process.
 const CALL: Duration = Duration::from_secs(30);

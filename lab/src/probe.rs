@@ -23,7 +23,7 @@ const RECEIVE_BUFFER: usize = 16 << 20;
 /// thousand would overflow queues of the kernel's (`net.core.netdev_max_backlog`), and no network
 /// is to blame for that.
 const MADE_UP: u32 = 50;
-/// How long the last datagrams may take.
+/// Limit for the last datagrams.
 const DRAIN: Duration = Duration::from_secs(5);
 /// Gaps listed one by one in [`Loss`].
 const MAX_GAPS: usize = 100;

@@ -31,7 +31,7 @@ const PACKAGES: [(&str, &str); 14] = [
     ("vtysh", "frr"),
 ];
 
-/// Where Debian keeps what a user's `PATH` may lack.
+/// Debian's folders of programs that a user's `PATH` may lack.
 const SYSTEM_FOLDERS: [&str; 6] = [
     "/usr/local/sbin",
     "/usr/local/bin",

@@ -192,10 +192,10 @@ impl From<Value> for Answered {
 /// Longest question, in octets.
 const MAX_REQUEST: u64 = 64 * 1024;
 
-/// How long a client waits while nothing moves.
+/// Limit of a client's wait without progress.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often somebody who waits is told how far the answer is.
+/// Interval of progress reports to a client that waits.
 const PROGRESS: Duration = Duration::from_secs(1);
 
 /// Source of the answers.
@@ -399,7 +399,7 @@ pub(crate) fn ask_rows(
     }
 }
 
-/// How the line of a route begins, and no other one.
+/// Start of the line of a route, and of no other one.
 const ROW: &str = "{\"prefix\":";
 
 #[cfg(test)]

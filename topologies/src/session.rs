@@ -29,7 +29,7 @@ const DEFAULT_MAX_PREFIXES: u32 = 250_000;
 /// heals without a hand, and one that stays costs one table each five minutes.
 const LIMIT_PAUSE: Duration = Duration::from_secs(300);
 
-/// How many prefixes a peer may announce in each family.
+/// Limit of prefixes that a peer may announce in each family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaxPrefixes {
     /// This number; with one more the session ends for `LIMIT_PAUSE`.

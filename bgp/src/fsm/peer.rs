@@ -16,9 +16,9 @@ use crate::wire::format::Format;
 use crate::wire::notification::{CeaseSubcode, Code, Notification};
 use crate::wire::{encode_keepalive, encode_notification, encode_open};
 
-/// How long a peer may take to send its OPEN. RFC 4271 §8.2.2 suggests four minutes.
+/// Limit for a peer's OPEN. RFC 4271 §8.2.2 suggests four minutes.
 pub(super) const OPEN_HOLD: Duration = Duration::from_secs(240);
-/// How long one attempt to connect may take: three SYNs of the kernel.
+/// Limit of an attempt to connect: three SYNs of the kernel.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// A session that lived this long was good: the next failure counts as the first.
 const STABLE: Duration = Duration::from_secs(30);
@@ -26,7 +26,7 @@ const STABLE: Duration = Duration::from_secs(30);
 pub(super) const COLLISION_WINDOW: Duration = Duration::from_secs(5);
 /// KEEPALIVEs are due at whole such parts of their interval.
 const KEEPALIVE_STEPS: u32 = 20;
-/// How long unread octets keep a session alive, from each report of them on.
+/// Time for which unread octets keep a session alive, from each report of them on.
 const BUSY_GRACE: Duration = Duration::from_secs(10);
 
 /// The state machine of one configured peer.

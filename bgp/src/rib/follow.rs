@@ -13,7 +13,7 @@ use super::select::unresolved_candidate;
 use super::table::{Dest, Table};
 use super::{Changes, PeerId, PeerState, Rib};
 
-/// How often a call follows what followed from what it did; the rest is left for [`Rib::work`].
+/// Rounds of a call that follows its own changes; the rest is left for [`Rib::work`].
 const ROUNDS: usize = 4;
 
 impl Rib {

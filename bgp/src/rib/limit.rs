@@ -1,4 +1,4 @@
-//! How many prefixes a peer may announce (RFC 4486 §4, Cease subcode 1).
+//! Limit of prefixes that a peer may announce (RFC 4486 §4, Cease subcode 1).
 //!
 //! Counted as received, before policy. Beyond the limit nothing more is taken from the peer until
 //! it has a new session, so what a peer costs is bounded even if its session is slow to end.

@@ -26,9 +26,9 @@ use crate::config::BfdOptions;
 use crate::types::PeerName;
 use socket::{Receiver, Sender, poll};
 
-/// How long the thread sleeps when nothing is due.
+/// Sleep of the thread when nothing is due.
 const IDLE: Duration = Duration::from_secs(60);
-/// How soon a socket that could not be opened is tried again.
+/// Pause before a socket that could not be opened is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Target of a BFD session.

@@ -48,14 +48,14 @@ use slices::{SessionEvent, Subscription};
 use stations::Stations;
 use violations::Logged;
 
-/// How many messages are taken from the sessions before others get a turn.
+/// Messages that are taken from the sessions before others get a turn.
 const BATCH: usize = 64;
 
 /// How many destinations may wait for a decision: what is under way at a time costs memory, and
 /// beyond a few full messages for each peer, more of it saves nothing.
 const DECIDE: usize = 4096;
 
-/// How soon a control message is offered again to a session whose channel was full.
+/// Pause before a control message is offered again to a session whose channel was full.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// The time, as tokio has it: a test can stop it.

@@ -43,7 +43,7 @@ use waits::{Timer, readable, ready, writable};
 
 /// Messages that may wait for a place in the core's channel before we stop reading.
 const QUEUE: usize = 64;
-/// How long the feed may take to empty before the last NOTIFICATION.
+/// Limit for the feed to empty before the last NOTIFICATION.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 /// RFC 9687 §3: a peer that takes nothing for this long is given up, or after twice the hold time
 /// if that is more.

@@ -22,7 +22,7 @@ use tracing::{info, warn};
 use crate::config::Station;
 pub(super) use queue::{Next, Queue};
 
-/// How long one attempt to connect may take.
+/// Limit of an attempt to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// The pause after the first failure. RFC 7854 §3.2 suggests 30 s, growing up to 720 s; a restart
 /// of a station is over sooner.

@@ -28,7 +28,7 @@ use self::error::Failure;
 pub(crate) use self::watch::EtcdWatch;
 use crate::store::{Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError};
 
-/// How often a read is started anew because what it had begun to read was compacted away.
+/// Restarts of a read because what it had begun to read was compacted away.
 const READ_RESTARTS: usize = 3;
 
 /// A datastore in etcd v3. Clones share the connection.

@@ -18,7 +18,7 @@ use crate::store::StoreError;
 /// The longest time that a throttled request waits, all its tries together.
 const THROTTLED: Duration = Duration::from_secs(10);
 
-/// How long to wait when the server does not say.
+/// Wait when the server does not say how long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Most octets of a body that says why something is refused.

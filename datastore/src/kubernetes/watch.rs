@@ -44,10 +44,10 @@ const FOLLOWED: [Collection; 17] = [
 /// connection died unnoticed does not end, and is found by that.
 const SECONDS: u64 = 240;
 
-/// How much later than promised the end of a watch may come.
+/// Tolerance for the end of a watch after the promised time.
 const OVERDUE: Duration = Duration::from_secs(10);
 
-/// How often a kind that is not installed is looked for.
+/// Interval of looking for a kind that is not installed.
 const NOT_INSTALLED: Duration = Duration::from_secs(60);
 
 /// The longest event: an object is at most 1.5 MB in etcd, and JSON escapes some of it.

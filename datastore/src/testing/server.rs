@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use super::Certificates;
 
-/// How long etcd may take until it serves. Far more than it needs, for busy machines.
+/// Limit of etcd's start. Far more than it needs, for busy machines.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often a start is tried anew, because another process took the port that was free a moment
+/// Tries of a start, because another process took the port that was free a moment
 /// ago.
 const START_TRIES: u32 = 5;
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use caracal_model::code::ProblemCode;
 use caracal_model::{NodeName, Snapshot};
 
-/// How many lost things a reason names.
+/// Lost things that a reason names at most.
 const NAMED: usize = 3;
 
 /// Which datastore it is.

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::kinds::{DEFINITIONS, ROOT, Registry};
 
-/// A watcher that is so many events behind is cut.
+/// Events that a watcher may be behind before it is cut.
 const BEHIND: usize = 1_000;
 /// Between two tries to reach etcd.
 const PAUSE: Duration = Duration::from_millis(200);

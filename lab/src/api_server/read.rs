@@ -14,7 +14,7 @@ use super::request::{Form, Request};
 use super::selector::Selector;
 use super::status::{Cause, Failure, Named};
 
-/// How long a revision of the future is waited for.
+/// Limit of the wait for a revision of the future.
 const FUTURE: Duration = Duration::from_secs(3);
 
 /// Where a list goes on: in the token that the client sends back.

@@ -27,7 +27,7 @@ use super::{Api, ApiServerError, ApiServerOptions};
 
 /// The largest body that is read.
 const LARGEST: usize = 3 * 1024 * 1024;
-/// How long a request other than a watch may take.
+/// Limit of a request other than a watch.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(options: &ApiServerOptions) -> Result<(), ApiServerError> {

@@ -20,7 +20,7 @@ use super::request::{Form, Request};
 use super::selector::Selector;
 use super::status::Failure;
 
-/// How long a watch lasts that names no time. Real servers take half an hour to an hour.
+/// Duration of a watch that names no time. Real servers take half an hour to an hour.
 const LASTS: Duration = Duration::from_secs(1_800);
 /// Lines that may wait for a slow reader.
 const LINES: usize = 64;

@@ -16,7 +16,7 @@ use super::read::selector;
 use super::request::{Form, Request};
 use super::status::{Cause, Failure, Named};
 
-/// How often a write is tried again that lost a race and did not name a revision.
+/// Tries of a write that lost a race and did not name a revision.
 const TRIES: usize = 10;
 
 /// Change by a client.

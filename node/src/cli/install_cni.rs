@@ -17,13 +17,13 @@ use crate::config::{Env, PluginAccount};
 use crate::files::{draft_of, put};
 use crate::node::membership::plugin_access;
 
-/// Where Calico's installer finds the host's directory of programs.
+/// The host's directory of programs for Calico's installer.
 const BIN_DIR: &str = "/host/opt/cni/bin";
-/// Where Calico's installer finds the host's directory of configurations.
+/// The host's directory of configurations for Calico's installer.
 const NET_DIR: &str = "/host/etc/cni/net.d";
 /// The same directory as the host knows it, for paths inside the configuration.
 const HOST_NET_DIR: &str = "/etc/cni/net.d";
-/// Where Calico's manifests mount etcd's certificates.
+/// Mount point of etcd's certificates in Calico's manifests.
 const SECRETS_DIR: &str = "/calico-secrets";
 /// Directory of the copies beside the configuration, for a plugin that runs on the host.
 const TLS_DIR: &str = "caracal-tls";

@@ -59,7 +59,7 @@ fn in_this_namespace(
     runtime.block_on(work)
 }
 
-/// How long reading everything may take once the datastore answers: a large one on a slow disk.
+/// Limit of reading everything once the datastore answers: a large one on a slow disk.
 const FIRST_LIST: Duration = Duration::from_secs(60);
 
 /// The datastore of the environment.

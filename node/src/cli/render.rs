@@ -22,7 +22,7 @@ use self::install::Installer;
 use crate::args::{RenderArgs, Style};
 use crate::config::{self, Env};
 
-/// How often files are read again with `--watch`. The datastore tells of changes itself.
+/// Interval of reading files again with `--watch`. The datastore tells of changes itself.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &RenderArgs) -> anyhow::Result<ExitCode> {

@@ -19,7 +19,7 @@ use crate::speaker::log_limit::LogKind;
 use crate::speaker::message::{PeerKey, SessionStart, Shutdown, TO_SESSION_DEPTH, ToSession};
 use crate::types::{PeerName, SessionState};
 
-/// How long sessions have to end at shutdown before they are cut off.
+/// Limit for the end of sessions at shutdown; then they are cut off.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
 impl Core {

@@ -35,7 +35,7 @@ const DEPTH: usize = 16;
 /// Destinations in one piece of the table: some hundred kilooctets at most, and less than a
 /// millisecond of work.
 const PIECE: usize = 1024;
-/// How long stations have to read what is left, at the end.
+/// Limit for stations to read the rest, at the end.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Octets of a BGP message's header, up to and with its length.
 const LENGTH_END: usize = 18;

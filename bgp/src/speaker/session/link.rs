@@ -19,11 +19,11 @@ use crate::wire::frame_len;
 use crate::wire::notification::Notification;
 use crate::wire::{self, Message};
 
-/// How much is read at once: large reads cost few system calls.
+/// Octets of a read: large reads cost few system calls.
 const READ_CHUNK: usize = 64 * 1024;
 /// Above this many octets to write, no more routes are packed.
 const WRITE_HIGH: usize = 128 * 1024;
-/// How long a closed connection may take for its last octets.
+/// Limit for the last octets of a closed connection.
 const LINGER: Duration = Duration::from_secs(2);
 
 thread_local! {

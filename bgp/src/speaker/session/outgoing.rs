@@ -13,7 +13,7 @@ use crate::wire::format::Format;
 use crate::wire::refresh::{RefreshKind, RouteRefresh};
 use crate::wire::update::encode_end_of_rib;
 
-/// How many prefixes are taken from the feed at once: a few full messages, and no long hold of its
+/// Prefixes that are taken from the feed at once: a few full messages, and no long hold of its
 /// lock.
 const BATCH: usize = 4096;
 

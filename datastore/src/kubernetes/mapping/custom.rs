@@ -12,7 +12,7 @@ use super::MappingError;
 use super::names;
 use super::place::ApiGroup;
 
-/// Where v1 objects keep what users gave as metadata.
+/// Annotation of v1 objects with the metadata that users gave.
 const METADATA: &str = "projectcalico.org/metadata";
 
 /// Fields of metadata that belong to the API server and are not part of a resource's value.

@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 
 use super::{MappingError, names, revision};
 
-/// Where the keys begin.
+/// Prefix of the keys.
 pub(super) const ROOT: &str = "/caracal/";
-/// Where the Leases are.
+/// Namespace of the Leases.
 pub(in crate::kubernetes) const NAMESPACE: &str = "kube-system";
 const KEY: &str = "caracal.io/key";
 const VALUE: &str = "caracal.io/value";

@@ -16,7 +16,7 @@ use crate::links::Links;
 use crate::paths::{MtuSearch, Next, PathMtu, PathMtus, PathVerdict, ProbeSchedule, SearchStep};
 use crate::plan::HostRoutes;
 
-/// How long an answer is waited for, the second try included.
+/// Limit of the wait for an answer, the second try included.
 const PATIENCE: Duration = Duration::from_millis(1200);
 
 /// The paths to measure.

@@ -17,7 +17,7 @@ const FIRST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(30);
 /// An op that succeeded this often within [`MEMORY`] is being undone by somebody.
 const REPEATS: u32 = 6;
-/// How long a success is remembered.
+/// Time for which a success is remembered.
 const MEMORY: Duration = Duration::from_secs(20);
 /// Passes with more ops are not looked at for repetition: they are a start, not a quarrel.
 const COUNTED: usize = 1000;

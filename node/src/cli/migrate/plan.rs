@@ -25,7 +25,7 @@ use crate::cli::ipam::refuse;
 use crate::cli::{in_this_namespace, read_everything, table};
 use crate::config::Config;
 
-/// Where Calico's and our CNI configuration lies.
+/// Directory of Calico's and our CNI configuration.
 const CNI_CONF_DIR: &str = "/etc/cni/net.d";
 
 pub(super) fn run(output: Output) -> anyhow::Result<ExitCode> {

@@ -11,8 +11,8 @@ use anyhow::Context;
 /// A command that takes longer is killed and counts as failed.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// How much of a command's complaint is passed on.
-const MAX_COMPLAINT: u64 = 4096;
+/// Octets of a command's error output that are passed on.
+const MAX_ERROR_OUTPUT: u64 = 4096;
 
 /// Runs a command in a shell, with the folder as `{dir}` and in `CARACAL_RENDER_DIR`.
 pub(super) fn run(command: &str, folder: &Path) -> anyhow::Result<()> {
@@ -27,10 +27,13 @@ pub(super) fn run(command: &str, folder: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("starting {text:?}"))?;
     let stderr = child.stderr.take();
     // Read beside the waiting: a command that complains at length must not block on a full pipe.
-    let complaint = std::thread::spawn(move || {
+    let error_output = std::thread::spawn(move || {
         let mut kept = Vec::new();
         if let Some(mut stderr) = stderr {
-            let _ = stderr.by_ref().take(MAX_COMPLAINT).read_to_end(&mut kept);
+            let _ = stderr
+                .by_ref()
+                .take(MAX_ERROR_OUTPUT)
+                .read_to_end(&mut kept);
             let _ = std::io::copy(&mut stderr, &mut std::io::sink());
         }
         String::from_utf8_lossy(&kept).trim().to_owned()
@@ -50,6 +53,6 @@ pub(super) fn run(command: &str, folder: &Path) -> anyhow::Result<()> {
     if status.success() {
         return Ok(());
     }
-    let complaint = complaint.join().unwrap_or_default();
-    anyhow::bail!("{text:?} failed ({status}): {complaint}")
+    let error_output = error_output.join().unwrap_or_default();
+    anyhow::bail!("{text:?} failed ({status}): {error_output}")
 }

@@ -14,7 +14,7 @@ use super::change::Change;
 use crate::cli::exit::{CONFLICT, NOT_FOUND, REFUSED};
 use crate::register::uuid;
 
-/// How often a write is decided anew when others come first.
+/// Tries of a write when others come first.
 const TRIES: usize = 10;
 
 /// Requested state of one resource.

@@ -26,7 +26,7 @@ use crate::node::problems::Reporter;
 
 /// The file that says that the node is drained, in the library directory; it holds the text.
 const FILE: &str = "drained";
-/// How often is looked whether all sessions have been told.
+/// Interval of checking that all sessions have been told.
 const LOOK: Duration = Duration::from_millis(100);
 /// A session that takes nothing for this long does not hold up the others.
 const TELL_LIMIT: Duration = Duration::from_secs(30);

@@ -13,7 +13,7 @@ use caracal_bgp::Password;
 use caracal_topologies::SecretName;
 use tokio::sync::watch;
 
-/// How often files are read again.
+/// Interval of reading the files again.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Passwords by secret and key.

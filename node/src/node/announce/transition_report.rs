@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::node::report;
 
-/// How often the table is asked. Short against what a change of sessions takes, long against what
+/// Interval of asking the table. Short against what a change of sessions takes, long against what
 /// the question costs.
 const LOOK: Duration = Duration::from_millis(250);
 

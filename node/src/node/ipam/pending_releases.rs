@@ -13,7 +13,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::node::problems::Reporter;
 
-/// How often the folder is looked at. A plugin that cannot reach etcd leaves a file at any time,
+/// Interval of reading the folder. A plugin that cannot reach etcd leaves a file at any time,
 /// also while this process still can.
 const INTERVAL: Duration = Duration::from_secs(5);
 

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 /// Longest time for names to be looked up: what can be reached without them is not kept waiting.
 const LOOKUP: Duration = Duration::from_secs(2);
-/// How often names are looked up again.
+/// Interval of name look-ups.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// Host and port.

@@ -20,7 +20,7 @@ use crate::node::report;
 
 /// Pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long an answer is waited for.
+/// Limit of the wait for an answer.
 const PATIENCE: Duration = Duration::from_millis(800);
 /// The next nodes by name that each node tries, so that each is tried by as many.
 const NEXT: usize = 4;

@@ -23,7 +23,7 @@ use crate::register::{self, Addresses};
 
 /// First and longest pause after a failed try.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// How long it is told that the Node was written again.
+/// Time for which the problem that the Node was written again is shown.
 const TOLD: Duration = Duration::from_secs(600);
 
 /// Dependencies of the task.
