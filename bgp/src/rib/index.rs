@@ -105,11 +105,15 @@ impl Part {
         }
         self.slots[hole] = EMPTY;
         self.len -= 1;
+        true
+    }
+
+    /// Gives back what it has much more than it needs.
+    fn shrink(&mut self) {
         // Far below the size at which it grew, so that it does not go to and fro.
         if self.slots.len() > MIN_SLOTS && self.len < self.slots.len() / 16 {
-            self.resize(self.slots.len() / 8);
+            self.resize((self.len * 4).next_power_of_two());
         }
-        true
     }
 }
 
@@ -177,10 +181,15 @@ impl Index {
         };
         let removed = part.remove(hash, id);
         self.len -= usize::from(removed);
+        removed
+    }
+
+    /// Gives back what it has much more than it needs.
+    pub(super) fn shrink(&mut self) {
         if self.len == 0 {
             self.parts = Vec::new();
         }
-        removed
+        self.parts.iter_mut().for_each(Part::shrink);
     }
 
     /// Octets that it has room for.
@@ -240,6 +249,7 @@ mod tests {
             assert!(index.remove(hash(n), DestId::new(n)));
             assert!(!index.remove(hash(n), DestId::new(n)));
         }
+        index.shrink();
         assert_eq!((index.len(), index.room()), (0, 0));
     }
 

@@ -420,16 +420,20 @@ impl Table {
         DestId::new(u32::try_from(slot).expect("fewer than 2^32 prefixes fit into memory"))
     }
 
-    /// Gives a destination without paths back.
+    /// Gives a destination without paths back. Its memory stays for who comes next.
     pub(super) fn release(&mut self, id: DestId) {
-        if !self.index.remove(self.get(id).hash, id) {
-            return;
+        if self.index.remove(self.get(id).hash, id) {
+            self.free.put(id.index());
+            self.taken[id.index() / CHUNK] -= 1;
         }
-        self.free.put(id.index());
-        let chunk = id.index() / CHUNK;
-        self.taken[chunk] -= 1;
-        if self.taken[chunk] == 0 {
-            self.chunks[chunk] = Vec::new();
+    }
+
+    /// Gives back the memory of destinations that are gone.
+    pub(super) fn shrink(&mut self) {
+        self.index.shrink();
+        let unused = self.taken.iter().zip(&mut self.chunks);
+        for (_, chunk) in unused.filter(|(taken, _)| **taken == 0) {
+            *chunk = Vec::new();
         }
         if self.index.len() == 0 {
             // Nothing is left that a slot could be remembered for.
@@ -554,6 +558,12 @@ mod tests {
         // A part of the index shrinks when less than one of sixteen slots is used, of eight octets
         // each, and each of them has some.
         let index = 2000 * 16 * 8 + 24 * 1024;
+        assert_eq!(
+            table.room(),
+            full,
+            "it is kept until the table has come to rest"
+        );
+        table.shrink();
         let (part, few) = (table.room(), 2 * CHUNK * size_of::<Dest>() + index);
         assert!(part <= few && few < full / 30, "{part} of {full}");
         // It grows again, first into the slots that it had.
@@ -571,6 +581,7 @@ mod tests {
         for id in all {
             table.release(id);
         }
+        table.shrink();
         assert_eq!((table.slots(), table.len()), (0, 0));
         assert!(table.room() <= 1024, "{}", table.room());
     }

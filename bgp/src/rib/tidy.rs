@@ -9,7 +9,8 @@ use super::jobs::JobKind;
 const LITTLE: usize = 256;
 
 /// So long after it has become smaller a table is tidied. Much of what is withdrawn is announced
-/// again soon, with the same attributes; and sessions have dropped by then what the table has.
+/// again soon, with the same attributes, and needs the same room; and sessions have dropped by then
+/// what the table has.
 const REST: Duration = Duration::from_secs(2);
 
 /// A table that has become smaller, and waits to be tidied.
@@ -46,6 +47,7 @@ impl Rib {
         if rests {
             self.peak = size;
             self.peers.paths.shrink();
+            self.table.shrink();
         }
         if self.interner.take_due() || rests {
             self.queue(JobKind::Sets);
