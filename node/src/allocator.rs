@@ -29,6 +29,9 @@ const LOOK: Duration = Duration::from_secs(2);
 /// wakes one or two.
 const FEW: u64 = 8;
 
+/// So many looks of a process at rest, and it looks no more.
+const QUIET: u32 = 5;
+
 /// Sets how long free memory is kept. `MIMALLOC_PURGE_DELAY` in the environment still has its
 /// effect.
 pub(crate) fn configure() {
@@ -49,8 +52,8 @@ pub(crate) fn give_back(
     look_while_awake(wakes, || tokio::time::sleep(LOOK), collect)
 }
 
-/// Looks while threads wake up, and twice more after that: what one last wake-up has freed is due
-/// at the second.
+/// Looks while threads wake up, and some times more after that: the table gives memory back when it
+/// has come to rest itself, which takes it four seconds and hardly wakes anybody.
 async fn look_while_awake<P: Future>(
     wakes: Arc<Wakes>,
     mut pause: impl FnMut() -> P,
@@ -62,7 +65,7 @@ async fn look_while_awake<P: Future>(
         look();
         let now = wakes.count();
         quiet = if now - seen <= FEW { quiet + 1 } else { 0 };
-        if quiet == 2 {
+        if quiet == QUIET {
             wakes.more_than(now + FEW).await;
             quiet = 0;
         }
@@ -140,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_looks_while_threads_wake_up_and_twice_more() {
+    async fn it_looks_while_threads_wake_up_and_some_times_more() {
         let wakes = Arc::new(Wakes::new());
         let looks = Arc::new(AtomicU64::new(0));
         // Each permit is a pause that may end; what is left of them, nobody waited for.
@@ -165,7 +168,7 @@ mod tests {
             (looks.swap(0, Ordering::Relaxed), left)
         };
         // Then it rests, without a timer.
-        assert_eq!(looks_in(100).await, (2, 98));
+        assert_eq!(looks_in(100).await, (u64::from(QUIET), 95));
         (0..FEW / 2).for_each(|_| wakes.note());
         assert_eq!(looks_in(100).await, (0, 100), "hardly anything happened");
         (0..FEW).for_each(|_| wakes.note());
@@ -175,7 +178,7 @@ mod tests {
             assert_eq!(looks_in(1).await, (1, 0), "threads work");
         }
         // What was freed just before the last look is due at the next.
-        assert_eq!(looks_in(100).await, (2, 98));
+        assert_eq!(looks_in(100).await, (u64::from(QUIET), 95));
         assert_eq!(looks_in(100).await, (0, 100));
     }
 
