@@ -66,7 +66,7 @@ fn now() -> Instant {
 }
 
 /// Event that the task waits for.
-enum SessionEvent {
+enum TaskEvent {
     Timeout,
     Control(Option<ToSession>),
     Dialled(io::Result<TcpStream>),
@@ -169,26 +169,26 @@ impl SessionTask {
                 return true;
             }
             match self.wait().await {
-                SessionEvent::Timeout => self.timeout(),
+                TaskEvent::Timeout => self.timeout(),
                 // The core is gone without an order, as after a crash: the connections just end.
-                SessionEvent::Control(None) | SessionEvent::Core(false) => return false,
-                SessionEvent::Control(Some(message)) => self.control(message),
-                SessionEvent::Dialled(result) => self.dialled(result),
-                SessionEvent::Readable(conn) => self.readable(conn),
-                SessionEvent::Writable(conn) => {
+                TaskEvent::Control(None) | TaskEvent::Core(false) => return false,
+                TaskEvent::Control(Some(message)) => self.control(message),
+                TaskEvent::Dialled(result) => self.dialled(result),
+                TaskEvent::Readable(conn) => self.readable(conn),
+                TaskEvent::Writable(conn) => {
                     if let Some(link) = self.link_mut(conn) {
                         link.flush(now());
                     }
                 }
-                SessionEvent::Core(true) => self.unblocked(),
-                SessionEvent::Feed | SessionEvent::Closed => {}
+                TaskEvent::Core(true) => self.unblocked(),
+                TaskEvent::Feed | TaskEvent::Closed => {}
             }
         }
     }
 
     /// Waits for what comes first. Deadlines go before octets, so that a busy peer does not delay
     /// keepalives.
-    async fn wait(&mut self) -> SessionEvent {
+    async fn wait(&mut self) -> TaskEvent {
         self.timer.set(self.next_timeout());
         let reading = self.queue.len() < QUEUE;
         let Self {
@@ -211,30 +211,30 @@ impl SessionTask {
         let (out, inc, pending) = (out.as_ref(), inc.as_ref(), pending.as_ref());
         tokio::select! {
             biased;
-            () = timer.expired() => SessionEvent::Timeout,
-            message = control.recv(), if stopping.is_none() => SessionEvent::Control(message),
+            () = timer.expired() => TaskEvent::Timeout,
+            message = control.recv(), if stopping.is_none() => TaskEvent::Control(message),
             result = async { dial.as_mut().expect("checked").await }, if dial.is_some() => {
-                SessionEvent::Dialled(result)
+                TaskEvent::Dialled(result)
             }
             permit = core.reserve(), if !queue.is_empty() => match permit {
                 Ok(permit) => {
                     if let Some(message) = queue.pop_front() {
                         permit.send(message);
                     }
-                    SessionEvent::Core(true)
+                    TaskEvent::Core(true)
                 }
-                Err(_) => SessionEvent::Core(false),
+                Err(_) => TaskEvent::Core(false),
             },
             // Until then the end of the control channel says the same.
-            () = core.closed(), if stopping.is_some() && queue.is_empty() => SessionEvent::Core(false),
-            () = writable(out) => SessionEvent::Writable(Conn::Out),
-            () = writable(inc) => SessionEvent::Writable(Conn::In),
-            () = writable(pending) => SessionEvent::Writable(Conn::Pending),
-            () = readable(out), if reading => SessionEvent::Readable(Conn::Out),
-            () = readable(inc), if reading => SessionEvent::Readable(Conn::In),
-            () = readable(pending), if reading => SessionEvent::Readable(Conn::Pending),
-            Some(_) = closing.join_next() => SessionEvent::Closed,
-            () = ready(outgoing) => SessionEvent::Feed,
+            () = core.closed(), if stopping.is_some() && queue.is_empty() => TaskEvent::Core(false),
+            () = writable(out) => TaskEvent::Writable(Conn::Out),
+            () = writable(inc) => TaskEvent::Writable(Conn::In),
+            () = writable(pending) => TaskEvent::Writable(Conn::Pending),
+            () = readable(out), if reading => TaskEvent::Readable(Conn::Out),
+            () = readable(inc), if reading => TaskEvent::Readable(Conn::In),
+            () = readable(pending), if reading => TaskEvent::Readable(Conn::Pending),
+            Some(_) = closing.join_next() => TaskEvent::Closed,
+            () = ready(outgoing) => TaskEvent::Feed,
         }
     }
 
