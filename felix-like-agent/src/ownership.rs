@@ -9,12 +9,13 @@
 //! written, and a problem says so. (Felix overwrites it.) With another metric both exist and the
 //! lower one is used.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::Snapshot;
 use caracal_model::net::{Cidr, Family, Prefix};
+use caracal_model::resource::Node;
+use caracal_model::{SharedMap, Snapshot};
 
 use crate::actual::{ActualNeighbour, ActualObject, ActualRoute, ActualTarget};
 use crate::kernel_objects::{FdbKey, IPIP_DEVICE, NeighbourKey, NextHop, Target, vxlan_device};
@@ -51,24 +52,58 @@ pub enum Owner {
 pub struct Cluster {
     /// Ranges of the pools, with the length of their blocks.
     pub pools: Vec<(Prefix, u8)>,
-    /// Addresses of the nodes.
-    pub nodes: BTreeSet<IpAddr>,
+    /// Addresses of the nodes, with how many nodes have each.
+    pub nodes: SharedMap<IpAddr, usize>,
 }
 
 impl From<&Snapshot> for Cluster {
     fn from(snapshot: &Snapshot) -> Self {
-        let pools = snapshot.pools.values();
-        let nodes = snapshot.nodes.values();
-        let address = |node: &caracal_model::resource::Node| {
-            [Family::Ipv4, Family::Ipv6].map(|family| node.spec.address(family))
-        };
-        Self {
-            pools: pools
-                .filter(|pool| !pool.spec.is_load_balancer_only())
-                .map(|pool| (pool.spec.prefix(), pool.spec.block_len()))
-                .collect(),
-            nodes: nodes.flat_map(|node| address(node)).flatten().collect(),
+        let mut nodes: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for address in snapshot.nodes.values().flat_map(|node| addresses(node)) {
+            *nodes.entry(address).or_default() += 1;
         }
+        Self {
+            pools: pools(snapshot),
+            nodes: nodes.into_iter().collect(),
+        }
+    }
+}
+
+fn pools(snapshot: &Snapshot) -> Vec<(Prefix, u8)> {
+    let pools = snapshot.pools.values();
+    pools
+        .filter(|pool| !pool.spec.is_load_balancer_only())
+        .map(|pool| (pool.spec.prefix(), pool.spec.block_len()))
+        .collect()
+}
+
+fn addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
+    let families = [Family::Ipv4, Family::Ipv6].into_iter();
+    families.filter_map(|family| node.spec.address(family))
+}
+
+impl Cluster {
+    /// The same for `is`, where these facts are those of `was`: costs what is different.
+    #[must_use]
+    pub(crate) fn follow(&self, was: &Snapshot, is: &Snapshot) -> Self {
+        let mut nodes = self.nodes.clone();
+        for name in is.nodes.changed_since(&was.nodes) {
+            for address in was.nodes.get(&name).into_iter().flat_map(|n| addresses(n)) {
+                match nodes.get(&address).copied() {
+                    Some(2..) => drop(nodes.insert(address, nodes[&address] - 1)),
+                    _ => drop(nodes.remove(&address)),
+                }
+            }
+            for address in is.nodes.get(&name).into_iter().flat_map(|n| addresses(n)) {
+                let others = nodes.get(&address).copied().unwrap_or_default();
+                nodes.insert(address, others + 1);
+            }
+        }
+        let pools = match was.pools.is_same(&is.pools) {
+            true => self.pools.clone(),
+            false => pools(is),
+        };
+        Self { pools, nodes }
     }
 }
 
@@ -129,6 +164,15 @@ impl Ownership {
     pub fn of(settings: &Settings, snapshot: &Snapshot) -> Self {
         Self {
             cluster: Arc::new(Cluster::from(snapshot)),
+            ..Self::from(settings)
+        }
+    }
+
+    /// The same for `is`, where this one is that of `was` under these settings.
+    #[must_use]
+    pub(crate) fn follow(&self, settings: &Settings, was: &Snapshot, is: &Snapshot) -> Self {
+        Self {
+            cluster: Arc::new(self.cluster.follow(was, is)),
             ..Self::from(settings)
         }
     }
@@ -203,7 +247,7 @@ impl Ownership {
             }
             _ => route.next_hops().iter().all(|hop| {
                 hop.gateway
-                    .is_some_and(|gateway| self.cluster.nodes.contains(&gateway))
+                    .is_some_and(|gateway| self.cluster.nodes.contains_key(&gateway))
             }),
         }
     }
@@ -302,7 +346,7 @@ mod tests {
         let rule = Ownership {
             cluster: Arc::new(Cluster {
                 pools: vec![("10.244.0.0/16".parse().unwrap(), 26)],
-                nodes: BTreeSet::from(["10.0.0.2".parse().unwrap()]),
+                nodes: [("10.0.0.2".parse().unwrap(), 1)].into_iter().collect(),
             }),
             ..Ownership::default()
         };

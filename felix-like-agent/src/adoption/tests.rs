@@ -1,6 +1,5 @@
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
@@ -29,7 +28,10 @@ fn desired() -> Desired {
         ownership: Ownership {
             cluster: Arc::new(Cluster {
                 pools: vec![("10.244.0.0/16".parse().unwrap(), 26)],
-                nodes: BTreeSet::from(["10.0.0.1", "10.0.0.2"].map(|a| a.parse().unwrap())),
+                nodes: ["10.0.0.1", "10.0.0.2"]
+                    .map(|a| (a.parse().unwrap(), 1))
+                    .into_iter()
+                    .collect(),
             }),
             ..Ownership::default()
         },

@@ -18,6 +18,7 @@ use caracal_model::resource::Mac;
 use caracal_model::{KnownBlock, Problem};
 use caracal_model::{NodeName, SharedMap, Snapshot};
 
+use super::blocks_by_node::BlocksByNode;
 use super::destination::{Destination, RouteWarning};
 use super::grouped_warnings::GroupedWarnings;
 use super::{
@@ -74,6 +75,8 @@ struct State {
     from: PlannedFrom,
     of_nodes: OfNodes,
     own_blocks: Arc<BTreeSet<Prefix>>,
+    /// `None` until nodes change: that is seldom.
+    blocks: Option<BlocksByNode>,
     /// Addresses of this node's workloads.
     workloads: BTreeSet<Prefix>,
     /// Problems that are of no destination.
@@ -221,6 +224,7 @@ impl State {
             from: PlannedFrom::of(inputs),
             of_nodes,
             own_blocks: Arc::clone(&planner.own_blocks),
+            blocks: None,
             workloads: planner.workloads.keys().copied().collect(),
             problems: std::mem::take(&mut planner.desired.problems),
             has_narrow: !planner.narrow.is_empty(),
@@ -349,7 +353,7 @@ impl State {
         let learned = inputs.learned.changed_since(&self.from.learned);
         let of_nodes = match nodes.is_empty() {
             true => self.of_nodes.clone(),
-            false => OfNodes::of(inputs),
+            false => self.of_nodes.follow(inputs, &was, &nodes),
         };
         let mut planner = Planner::new(inputs, of_nodes.clone());
         let leads_to_nodes = |prefix: &Prefix| {
@@ -384,8 +388,9 @@ impl State {
         for cidr in self.own_blocks.symmetric_difference(&planner.own_blocks) {
             add_learned(inputs, cidr, &mut prefixes);
         }
-        prefixes.extend(blocks);
-        add_of_nodes(&was, is, nodes.iter().collect(), &mut prefixes);
+        prefixes.extend(&blocks);
+        self.index(&was, is, &blocks, &nodes);
+        self.add_of_nodes(&was, is, nodes.iter().collect(), &mut prefixes);
         let nat = self.nat(&planner, nodes.is_empty());
         changed.nat = nat != self.desired.nat;
         self.put_some(&planner, prefixes, &mut changed);
@@ -425,6 +430,46 @@ impl State {
         match same {
             true => self.desired.nat.clone(),
             false => nat::plan(planner).map(Arc::new),
+        }
+    }
+
+    /// Follows the blocks that changed; the first time that nodes change, all are looked at.
+    fn index(&mut self, was: &Snapshot, is: &Snapshot, blocks: &[Prefix], nodes: &[NodeName]) {
+        match &mut self.blocks {
+            Some(index) => index.follow(was, is, blocks),
+            None if !nodes.is_empty() => self.blocks = Some(BlocksByNode::of(is)),
+            None => {}
+        }
+    }
+
+    /// Blocks and addresses of these nodes, and what covers a node's own addresses.
+    fn add_of_nodes(
+        &self,
+        was: &Snapshot,
+        is: &Snapshot,
+        nodes: BTreeSet<&NodeName>,
+        prefixes: &mut BTreeSet<Prefix>,
+    ) {
+        let of = |name: &&NodeName| self.blocks.as_ref().map(|index| index.of_node(name));
+        for cidr in nodes.iter().filter_map(of).flatten() {
+            let Some(block) = is.blocks.get(cidr) else {
+                continue;
+            };
+            if block.host().is_some_and(|host| nodes.contains(host)) {
+                prefixes.insert(*cidr);
+            }
+            add_guests(block, |node| nodes.contains(node), prefixes);
+        }
+        let both = nodes
+            .iter()
+            .flat_map(|name| [was.nodes.get(*name), is.nodes.get(*name)]);
+        for node in both.flatten() {
+            for family in [Family::Ipv4, Family::Ipv6] {
+                for address in nat::addresses(node, family) {
+                    let covering = |len| Prefix::truncated(address, len);
+                    prefixes.extend((0..=family.bits()).map(covering));
+                }
+            }
         }
     }
 
@@ -530,36 +575,6 @@ fn add_guests(block: &KnownBlock, of: impl Fn(&NodeName) -> bool, prefixes: &mut
 fn add_learned(inputs: &PlanInputs<'_>, within: &Prefix, prefixes: &mut BTreeSet<Prefix>) {
     let from = inputs.learned.range(within..).map(|(prefix, _)| *prefix);
     prefixes.extend(from.take_while(|prefix| within.contains(prefix.address())));
-}
-
-/// Blocks and addresses of these nodes, and what covers a node's own addresses.
-fn add_of_nodes(
-    was: &Snapshot,
-    is: &Snapshot,
-    nodes: BTreeSet<&NodeName>,
-    prefixes: &mut BTreeSet<Prefix>,
-) {
-    if nodes.is_empty() {
-        return;
-    }
-    // The owner stands in the block: all blocks are looked at, and few are planned.
-    for block in is.blocks.values() {
-        if block.host().is_some_and(|host| nodes.contains(host)) {
-            prefixes.insert(block.cidr);
-        }
-        add_guests(block, |node| nodes.contains(node), prefixes);
-    }
-    let both = nodes
-        .iter()
-        .flat_map(|name| [was.nodes.get(*name), is.nodes.get(*name)]);
-    for node in both.flatten() {
-        for family in [Family::Ipv4, Family::Ipv6] {
-            for address in nat::addresses(node, family) {
-                let covering = |len| Prefix::truncated(address, len);
-                prefixes.extend((0..=family.bits()).map(covering));
-            }
-        }
-    }
 }
 
 #[cfg(test)]

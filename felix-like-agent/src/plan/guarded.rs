@@ -5,43 +5,45 @@
 //! Prefixes *inside* a subnet of ours are allowed within a pool: pools that are part of the
 //! machines' subnet are in use.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use caracal_model::NodeName;
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Family, Prefix};
+use caracal_model::resource::Node;
+use caracal_model::{NodeName, SharedMap, Snapshot};
 
 use super::destination::Destination;
 use super::{PlanInputs, Planner, nat};
 use crate::ownership::is_tunnel_device;
 
-/// Owner of an address.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Holder {
-    Etcd,
-    Node(NodeName),
+/// Guarded addresses, in their order.
+#[derive(Clone, Debug)]
+pub(super) struct Guarded {
+    /// Those of nodes, all that they have, with whose they are.
+    nodes: SharedMap<IpAddr, Arc<[NodeName]>>,
+    etcd: BTreeSet<IpAddr>,
+    subnets: Vec<Prefix>,
 }
 
-/// Guarded addresses, in their order.
-#[derive(Debug)]
-pub(super) struct Guarded {
-    addresses: Vec<(IpAddr, Holder)>,
-    subnets: Vec<Prefix>,
+/// The addresses of a node, but for those of its tunnels.
+fn addresses(node: &Node) -> BTreeSet<IpAddr> {
+    let families = [Family::Ipv4, Family::Ipv6].into_iter();
+    families
+        .flat_map(|family| nat::addresses(node, family))
+        .collect()
 }
 
 impl Guarded {
     pub(super) fn of(inputs: &PlanInputs<'_>) -> Self {
         let snapshot = inputs.snapshot;
-        let mut addresses: Vec<_> = snapshot
-            .nodes
-            .iter()
-            .flat_map(|(name, node)| {
-                let all = [Family::Ipv4, Family::Ipv6].map(|family| nat::addresses(node, family));
-                all.into_iter()
-                    .flatten()
-                    .map(move |address| (address, Holder::Node(name.clone())))
-            })
-            .collect();
+        let mut nodes: BTreeMap<IpAddr, Vec<NodeName>> = BTreeMap::new();
+        for (name, node) in &snapshot.nodes {
+            for address in addresses(node) {
+                nodes.entry(address).or_default().push(name.clone());
+            }
+        }
         // An etcd in a pod is reached by the routes to pods.
         let endpoints = inputs.lifelines.iter().filter(|address| {
             let host = Prefix::host(**address);
@@ -51,36 +53,80 @@ impl Guarded {
                 .any(|p| p.spec.prefix().covers(&host));
             !in_pool || !snapshot.endpoint_networks().any(|network| *network == host)
         });
-        addresses.extend(endpoints.map(|address| (*address, Holder::Etcd)));
-        addresses.sort_unstable();
         let links = inputs.links.iter().filter(|link| {
             let name = link.name.as_str();
             link.up && !is_tunnel_device(name) && !inputs.settings.is_workload_interface(name)
         });
         let subnets = links.flat_map(|link| link.addresses.iter().map(|a| a.prefix()));
         let subnets = subnets.filter(|subnet| !subnet.is_host()).collect();
-        Self { addresses, subnets }
+        let nodes = nodes.into_iter();
+        Self {
+            nodes: nodes.map(|(address, of)| (address, of.into())).collect(),
+            etcd: endpoints.copied().collect(),
+            subnets,
+        }
+    }
+
+    /// The same where these nodes of `was` are those of `is`, and nothing else is different.
+    pub(super) fn follow(&self, was: &Snapshot, is: &Snapshot, changed: &[NodeName]) -> Self {
+        let mut guarded = self.clone();
+        for name in changed {
+            let of = |snapshot: &Snapshot| snapshot.nodes.get(name).map(|n| addresses(n));
+            let (before, now) = (of(was).unwrap_or_default(), of(is).unwrap_or_default());
+            for address in before.difference(&now) {
+                guarded.put(*address, |names| names.retain(|other| other != name));
+            }
+            for address in now.difference(&before) {
+                guarded.put(*address, |names| {
+                    names.push(name.clone());
+                    names.sort_unstable();
+                });
+            }
+        }
+        guarded
+    }
+
+    /// Changes whose an address is.
+    fn put(&mut self, address: IpAddr, change: impl FnOnce(&mut Vec<NodeName>)) {
+        let mut names = self
+            .nodes
+            .get(&address)
+            .map_or_else(Vec::new, |of| of.to_vec());
+        change(&mut names);
+        match names.is_empty() {
+            true => drop(self.nodes.remove(&address)),
+            false => drop(self.nodes.insert(address, names.into())),
+        }
+    }
+
+    /// All addresses of nodes in a family.
+    pub(super) fn of_nodes(&self, family: Family) -> impl Iterator<Item = IpAddr> {
+        let all = self.nodes.keys().copied();
+        all.filter(move |address| Family::of(*address) == family)
+    }
+
+    /// The first guarded address that a prefix covers, with its node; without one it is etcd's.
+    fn first_in(&self, prefix: &Prefix) -> Option<(IpAddr, Option<&NodeName>)> {
+        let etcd = self.etcd.range(prefix.address()..).next();
+        let node = self.nodes.range(prefix.address()..).next();
+        let node = node.map(|(address, names)| (*address, names.first()));
+        let first = etcd.map(|address| (*address, None)).into_iter().chain(node);
+        first
+            .min_by_key(|(address, _)| *address)
+            .filter(|(address, _)| prefix.contains(*address))
     }
 
     /// True when a prefix covers an address of a node, or etcd's.
     pub(super) fn is_over(&self, prefix: &Prefix) -> bool {
-        let from = self
-            .addresses
-            .partition_point(|(a, _)| *a < prefix.address());
-        let first = self.addresses.get(from);
-        first.is_some_and(|(address, _)| prefix.contains(*address))
+        self.first_in(prefix).is_some()
     }
 
     /// First guarded address that a prefix covers, as text. `pooled`: a pool covers the prefix.
     pub(super) fn covered_by(&self, prefix: &Prefix, pooled: bool) -> Option<String> {
-        let from = self
-            .addresses
-            .partition_point(|(a, _)| *a < prefix.address());
-        let mut inside = self.addresses[from..].iter();
-        if let Some((address, holder)) = inside.next().filter(|(a, _)| prefix.contains(*a)) {
+        if let Some((address, holder)) = self.first_in(prefix) {
             return Some(match holder {
-                Holder::Etcd => format!("etcd's endpoint {address}"),
-                Holder::Node(name) => format!("the address {address} of node {name}"),
+                None => format!("etcd's endpoint {address}"),
+                Some(name) => format!("the address {address} of node {name}"),
             });
         }
         let mut subnets = self.subnets.iter();

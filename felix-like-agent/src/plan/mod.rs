@@ -9,6 +9,7 @@
 //! `programClusterRoutes` moves classes between the two sources ([`encap`]). Whatever the source,
 //! the writer is the same.
 
+mod blocks_by_node;
 mod by_key;
 mod destination;
 pub(crate) mod encap;
@@ -175,6 +176,15 @@ impl OfNodes {
         Self {
             guarded: Arc::new(Guarded::of(inputs)),
             ownership: Ownership::of(inputs.settings, inputs.snapshot),
+        }
+    }
+
+    /// The same where these nodes of `was` are those of the inputs.
+    fn follow(&self, inputs: &PlanInputs<'_>, was: &Snapshot, nodes: &[NodeName]) -> Self {
+        let is = inputs.snapshot;
+        Self {
+            guarded: Arc::new(self.guarded.follow(was, is, nodes)),
+            ownership: self.ownership.follow(inputs.settings, was, is),
         }
     }
 }

@@ -48,12 +48,9 @@ fn family(planner: &Planner<'_>, family: Family) -> FamilyRules {
         }
     }
     if planner.inputs.settings.nat_excludes_hosts {
-        let nodes = planner.inputs.snapshot.nodes.values();
-        rules.exempt.extend(
-            nodes
-                .filter_map(|n| n.spec.address(family))
-                .map(Prefix::host),
-        );
+        let nodes = planner.desired.ownership.cluster.nodes.keys().copied();
+        let nodes = nodes.filter(|address| Family::of(*address) == family);
+        rules.exempt.extend(nodes.map(Prefix::host));
     }
     for tunnel in planner
         .desired
@@ -95,9 +92,8 @@ fn senders(planner: &Planner<'_>, family: Family) -> Option<Senders> {
     if !senders.ipip && senders.vxlan.is_none() {
         return None;
     }
-    let nodes = inputs.snapshot.nodes.values();
-    let all = nodes.flat_map(|node| addresses(node, family));
-    senders.from.extend(all.map(Prefix::host));
+    let all = planner.guarded.of_nodes(family);
+    senders.from = all.map(Prefix::host).collect();
     let named = inputs.settings.external_nodes.iter();
     let named = named.filter(|prefix| prefix.family() == family);
     senders.from.extend(named.copied());
@@ -130,11 +126,7 @@ fn bgp_guard(planner: &Planner<'_>, family: Family) -> BgpGuard {
             .of_family(family)
             .map(|pool| pool.prefix)
             .collect(),
-        nodes: snapshot
-            .nodes
-            .values()
-            .flat_map(|node| addresses(node, family))
-            .collect(),
+        nodes: planner.guarded.of_nodes(family).collect(),
         local_peers: local_peers(planner),
         ..BgpGuard::default()
     };

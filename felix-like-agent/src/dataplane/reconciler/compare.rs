@@ -61,12 +61,22 @@ impl Remembered {
         if let Some(owned) = same {
             return owned.ownership.clone();
         }
-        let ownership = Ownership::of(settings, snapshot);
+        let before = self.owned.take();
+        let before = before.filter(|owned| owned.settings == *settings);
+        let ownership = match &before {
+            Some(owned) => owned.ownership.follow(settings, &owned.snapshot, snapshot),
+            None => Ownership::of(settings, snapshot),
+        };
+        // Whose a route is does not depend on nodes, but for how sure a leftover is one.
+        let same_pools = |owned: &Owned| owned.snapshot.pools.is_same(&snapshot.pools);
+        let host_routes = before
+            .filter(same_pools)
+            .and_then(|owned| owned.host_routes);
         self.owned = Some(Owned {
             settings: settings.clone(),
             snapshot: snapshot.clone(),
             ownership: ownership.clone(),
-            host_routes: None,
+            host_routes,
         });
         ownership
     }

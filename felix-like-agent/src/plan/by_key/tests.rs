@@ -273,6 +273,13 @@ impl History {
         let whole = plan(&inputs);
         assert_eq!(planned.desired, whole);
         assert_eq!(planned.kinds, whole.count_by_kind());
+        let index = self.planning.0.as_ref().and_then(|s| s.blocks.as_ref());
+        let anew = BlocksByNode::of(&self.snapshot);
+        for name in NAMES.map(NodeName::from) {
+            let of = |index: &BlocksByNode| index.of_node(&name).iter().copied().collect();
+            let anew: BTreeSet<Prefix> = of(&anew);
+            assert!(index.is_none_or(|index| of(index) == anew), "{name}");
+        }
         if let Changed::Keys(keys) = &planned.changed {
             self.by_key += 1;
             let same = |prefix: &Prefix| {
