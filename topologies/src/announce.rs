@@ -8,107 +8,123 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_bgp::Origination;
 use caracal_bgp::policy::{Action, Condition, Filter, FilterVerdict, PrefixPattern, Source, Term};
+use caracal_bgp::{AnyCommunity, Origination};
 use caracal_model::code::ProblemCode;
-use caracal_model::ipam::{AffinityState, BlockAffinity};
-use caracal_model::net::Prefix;
-use caracal_model::{Key, merge_join};
+use caracal_model::ipam::{AffinityState, Owner};
+use caracal_model::net::{Family, Prefix};
+use caracal_model::{Key, NodeName, Problem, Snapshot};
 
-use crate::Problems;
+use crate::common::FAMILIES;
 use crate::services::ServiceRoutes;
 use crate::view::NodeView;
 
 /// Name of the filter that every peer has as its last on export; Calico's name for the same thing.
 pub const EXPORT_FILTER: &str = "calico_export_to_bgp_peers";
 
-/// The routes that a node originates.
-pub(crate) fn originate(
-    view: &NodeView<'_>,
-    services: &ServiceRoutes,
-    problems: &mut Problems,
-) -> BTreeMap<Prefix, Origination> {
-    if view.node.is_none() {
-        return BTreeMap::new();
+/// What a node announces of a prefix, whatever block it is of: all that this depends on besides the
+/// blocks.
+#[derive(Debug)]
+pub(crate) struct Announcer {
+    /// False while the node is not registered: then it announces nothing.
+    registered: bool,
+    /// The pools' ranges, the most specific first, and whether their routes stay inside.
+    pools: Vec<(Prefix, bool)>,
+    addresses: [Option<IpAddr>; 2],
+    local_pref: [u32; 2],
+    advertisements: Vec<(Prefix, Vec<AnyCommunity>)>,
+}
+
+const fn at(family: Family) -> usize {
+    match family {
+        Family::Ipv4 => 0,
+        Family::Ipv6 => 1,
     }
-    // In the order of the prefixes, as everything made of it: blocks are many, and none is looked
-    // up.
-    let held: Vec<_> = view.snapshot.affinities_of(view.name).collect();
-    let announced =
-        |affinity: &BlockAffinity| affinity.state != AffinityState::Pending && !affinity.deleted;
-    let blocks = held
-        .iter()
-        .filter(|(_, affinity)| announced(affinity))
-        .map(|(cidr, _)| *cidr);
-    // A node without an address of the family has no peer in it either.
-    let services = services.announced.iter().filter_map(|prefix| {
-        let next_hop = view.address(prefix.family())?;
-        Some((*prefix, attributes(view, prefix, next_hop)))
-    });
-    let mut routes: Vec<_> = services.collect();
-    for prefix in blocks.chain(borrowed(view, &held)) {
-        match origination(view, &prefix) {
-            Ok(route) => routes.extend(route.map(|route| (prefix, route))),
-            Err((code, reason)) => problems.note(code, Key::Block(prefix).to_path(), reason),
+}
+
+impl Announcer {
+    pub(crate) fn of(view: &NodeView<'_>) -> Self {
+        let pools = view.pools();
+        Self {
+            registered: view.node.is_some(),
+            pools: pools
+                .map(|(range, pool)| (range, pool.spec.disable_bgp_export))
+                .collect(),
+            addresses: FAMILIES.map(|family| view.address(family)),
+            local_pref: FAMILIES.map(|family| view.settings.local_pref(family)),
+            advertisements: view.settings.advertisements.clone(),
         }
     }
-    routes.into_iter().collect()
-}
 
-/// Addresses of our workloads inside blocks that are not ours. Addresses of tunnel devices are left
-/// out: they are reached through the tunnel. So are addresses that cool down after their release.
-fn borrowed<'a, T>(
-    view: &'a NodeView<'_>,
-    held: &'a [(Prefix, T)],
-) -> impl Iterator<Item = Prefix> + 'a {
-    let held = held.iter().map(|(cidr, _)| (cidr, ()));
-    merge_join(held, &view.snapshot.blocks)
-        .filter(|(_, held, _)| held.is_none())
-        .filter_map(|(_, _, block)| block)
-        .flat_map(|block| block.workloads_of(view.name))
-        .map(Prefix::host)
-}
-
-/// `Ok(None)` when the pool's owner does not want the route announced.
-fn origination(
-    view: &NodeView<'_>,
-    prefix: &Prefix,
-) -> Result<Option<Origination>, (ProblemCode, String)> {
-    let Some(pool) = view.pool_of(prefix) else {
-        let reason = format!("{prefix} lies in no pool; it is not announced until it does");
-        return Err((ProblemCode::AnnounceNoPool, reason));
-    };
-    if pool.spec.disable_bgp_export {
-        return Ok(None);
+    /// The routes to services. A node without an address of the family has no peer in it either.
+    pub(crate) fn services(&self, services: &ServiceRoutes) -> BTreeMap<Prefix, Origination> {
+        let announced = services.announced.iter().filter(|_| self.registered);
+        announced
+            .filter_map(|prefix| {
+                let next_hop = self.addresses[at(prefix.family())]?;
+                Some((*prefix, self.attributes(prefix, next_hop)))
+            })
+            .collect()
     }
-    let family = prefix.family();
-    let next_hop: Option<IpAddr> = view.address(family);
-    if next_hop.is_none() {
-        let reason = format!("{prefix} is not announced: this node has no {family} address");
-        return Err((ProblemCode::AnnounceNoAddress, reason));
-    }
-    Ok(next_hop.map(|next_hop| attributes(view, prefix, next_hop)))
-}
 
-fn attributes(view: &NodeView<'_>, prefix: &Prefix, next_hop: IpAddr) -> Origination {
-    Origination {
-        next_hop: Some(next_hop),
-        local_pref: Some(view.settings.local_pref(prefix.family())),
-        med: None,
-        communities: communities(view, prefix),
+    /// The route to a block or to an address of one. `Ok(None)` when the pool's owner does not want
+    /// it announced.
+    pub(crate) fn origination(&self, prefix: &Prefix) -> Result<Option<Origination>, Problem> {
+        let problem = |code, reason| Problem {
+            code,
+            subject: Key::Block(*prefix).to_path(),
+            reason,
+        };
+        let mut pools = self.pools.iter();
+        let Some((_, hidden)) = pools.find(|(range, _)| range.covers(prefix)) else {
+            let reason = format!("{prefix} lies in no pool; it is not announced until it does");
+            return Err(problem(ProblemCode::AnnounceNoPool, reason));
+        };
+        if *hidden {
+            return Ok(None);
+        }
+        let family = prefix.family();
+        let Some(next_hop) = self.addresses[at(family)] else {
+            let reason = format!("{prefix} is not announced: this node has no {family} address");
+            return Err(problem(ProblemCode::AnnounceNoAddress, reason));
+        };
+        Ok(Some(self.attributes(prefix, next_hop)))
     }
-}
 
-/// The communities of all ranges that hold the prefix, sorted and unique.
-fn communities(view: &NodeView<'_>, prefix: &Prefix) -> Vec<caracal_bgp::AnyCommunity> {
-    let all: BTreeSet<_> = view
-        .settings
-        .advertisements
-        .iter()
-        .filter(|(range, _)| range.covers(prefix))
-        .flat_map(|(_, values)| values.iter().copied())
-        .collect();
-    all.into_iter().collect()
+    fn attributes(&self, prefix: &Prefix, next_hop: IpAddr) -> Origination {
+        Origination {
+            next_hop: Some(next_hop),
+            local_pref: Some(self.local_pref[at(prefix.family())]),
+            med: None,
+            communities: self.communities(prefix),
+        }
+    }
+
+    /// The communities of all ranges that hold the prefix, sorted and unique.
+    fn communities(&self, prefix: &Prefix) -> Vec<AnyCommunity> {
+        let ranges = self.advertisements.iter();
+        let values = ranges.filter(|(range, _)| range.covers(prefix));
+        let all: BTreeSet<_> = values
+            .flat_map(|(_, values)| values.iter().copied())
+            .collect();
+        all.into_iter().collect()
+    }
+
+    /// The prefixes that the node announces because of a block: the block itself, or the addresses
+    /// of its workloads when the block is not the node's. Addresses of tunnel devices are left out:
+    /// they are reached through the tunnel. So are addresses that cool down after their release.
+    pub(crate) fn prefixes(&self, snapshot: &Snapshot, me: &NodeName, cidr: Prefix) -> Vec<Prefix> {
+        if !self.registered {
+            return Vec::new();
+        }
+        if let Some(affinity) = snapshot.affinities.get(&(Owner::Host(me.clone()), cidr)) {
+            let announced = affinity.state != AffinityState::Pending && !affinity.deleted;
+            return announced.then_some(cidr).into_iter().collect();
+        }
+        let block = snapshot.blocks.get(&cidr).into_iter();
+        let addresses = block.flat_map(|block| block.workloads_of(me));
+        addresses.map(Prefix::host).collect()
+    }
 }
 
 /// Export filter, tried after the peer's own filters: nothing of a pool with `disableBGPExport`;

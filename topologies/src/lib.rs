@@ -38,6 +38,7 @@
 //! | `services` | addresses of Kubernetes services |
 //! | `router` | the other side: what a router needs in order to peer with the nodes |
 //! | `announce` | what this node originates, and the export policy |
+//! | `by_key` | a plan that follows what changed |
 //! | `origins` | who may announce what: the data of the speaker's origin check |
 //! | `filters` | BGPFilter resources as route policy |
 //! | `router_id` | the BGP Identifier |
@@ -56,6 +57,7 @@
 
 mod announce;
 mod auto;
+mod by_key;
 mod calico;
 mod common;
 mod filters;
@@ -83,11 +85,13 @@ use caracal_model::code::ProblemCode;
 use caracal_model::net::Prefix;
 use caracal_model::{NodeName, Problem, Snapshot};
 
+use announce::Announcer;
 pub use announce::EXPORT_FILTER;
 pub use auto::{
     LEVELS_ANNOTATION, MESH_LIMIT_ANNOTATION, REFLECTORS_ANNOTATION, TOPOLOGY_ANNOTATION,
     TopologyChoice, ZONE_LABEL, choose_topology, reflector_tuning,
 };
+pub use by_key::{Planning, Replanned};
 pub use calico::{CalicoPlan, Context, plan_calico};
 pub use origins::origin_update;
 pub use paths::{ClusterSessions, MissingPath, cluster_sessions};
@@ -155,6 +159,19 @@ pub struct KernelFacts {
 /// Plans the speaker of one node.
 #[must_use]
 pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Planned {
+    let mut planning = Planning::default();
+    planning.plan(snapshot, node, options);
+    planning
+        .into_planned()
+        .unwrap_or_else(|| unreachable!("it has planned"))
+}
+
+/// A plan without the node's own blocks and addresses.
+fn plan_the_rest(
+    snapshot: &Snapshot,
+    node: &NodeName,
+    options: &PlanOptions,
+) -> (Planned, Announcer) {
     let mut problems = Problems::default();
     let view = NodeView::new(snapshot, node, options, &mut problems);
 
@@ -181,6 +198,7 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
         announce::export_filter(&view, reflects),
     );
     let most = options.max_prefixes.unwrap_or(MaxPrefixes::Off);
+    let announcer = Announcer::of(&view);
     let config = SpeakerConfig {
         local_as: view.asn,
         router_id: router_id::choose(&view, &mut problems),
@@ -189,13 +207,13 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
             .into_iter()
             .map(|(name, session)| (name, session.into_config(most)))
             .collect(),
-        originate: announce::originate(&view, &services, &mut problems).into(),
+        originate: announcer.services(&services).into(),
         filters,
         stations: BTreeMap::new(),
     };
     let global = snapshot.bgp_default().map(|c| &c.spec);
     let ignored = global.map(|spec| calico::ignored_interfaces(spec, &mut problems));
-    Planned {
+    let planned = Planned {
         kernel: KernelFacts {
             reachable_by,
             services: services.rejected,
@@ -204,7 +222,8 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
         config,
         problems: problems.into_vec(),
         transition,
-    }
+    };
+    (planned, announcer)
 }
 
 /// The sessions of a node, their filters still to be looked up.

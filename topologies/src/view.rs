@@ -102,13 +102,10 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// The pool that holds a prefix; the most specific one. Disabled pools count: their blocks live
-    /// on.
-    pub(crate) fn pool_of(&self, prefix: &Prefix) -> Option<&'a IpPool> {
-        let mut pools = self.pools.iter();
-        pools
-            .find(|(range, _)| range.covers(prefix))
-            .map(|(_, pool)| *pool)
+    /// The pools with their ranges, the most specific first. Disabled pools count: their blocks
+    /// live on.
+    pub(crate) fn pools(&self) -> impl Iterator<Item = (Prefix, &'a IpPool)> {
+        self.pools.iter().copied()
     }
 
     pub(crate) fn address(&self, family: Family) -> Option<IpAddr> {

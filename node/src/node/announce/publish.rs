@@ -8,7 +8,7 @@ use caracal_bgp::{SpeakerConfig, SpeakerHandle};
 use caracal_datastore::View;
 use caracal_model::net::Prefix;
 use caracal_model::{NodeName, Problem, Snapshot};
-use caracal_topologies::{EXPORT_FILTER, PlanOptions, Planned, plan};
+use caracal_topologies::{EXPORT_FILTER, PlanOptions, Planned, Planning, Replanned, plan};
 use tokio::sync::watch;
 
 use crate::config::{Backend, Config};
@@ -31,13 +31,23 @@ pub(crate) struct AnnouncedPlan {
 
 /// The speaker's configuration for a snapshot, and what could not be planned.
 pub(crate) fn speaker_config(snapshot: &Snapshot, config: &Config, secrets: &Secrets) -> Planned {
-    let options = PlanOptions {
+    for_this_node(
+        plan(snapshot, &config.node, &plan_options(config, secrets)),
+        config,
+    )
+}
+
+fn plan_options(config: &Config, secrets: &Secrets) -> PlanOptions {
+    PlanOptions {
         router_id: config.router_id.choice(),
         max_prefixes: Some(config.max_prefixes),
         secrets: secrets.clone(),
         show_passwords: false,
-    };
-    let mut planned = plan(snapshot, &config.node, &options);
+    }
+}
+
+/// The plan as the settings of the process have it.
+fn for_this_node(mut planned: Planned, config: &Config) -> Planned {
     if config.ebgp_requires_policy {
         require_policy(&mut planned.config);
     }
@@ -122,8 +132,8 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    /// Plans anew for each snapshot and each stage of a drain, and tells the speaker when the plan
-    /// differs.
+    /// Plans what changed with each snapshot, and anew with each stage of a drain, and tells the
+    /// speaker when the plan differs.
     pub(crate) async fn run(mut self) {
         let Self {
             config,
@@ -140,6 +150,8 @@ impl Publisher {
         } = &mut self;
         // The snapshot may have moved on since the speaker was started with a plan.
         view.mark_changed();
+        let mut planning = Planning::default();
+        let mut last_stage = None;
         loop {
             let alive = tokio::select! {
                 changed = view.changed() => changed,
@@ -152,7 +164,20 @@ impl Publisher {
             let snapshot = view.borrow_and_update().snapshot.clone();
             let stage = drain.borrow_and_update().stage;
             let known = secrets.borrow_and_update().clone();
-            let planned = speaker_config(&snapshot, config, &known);
+            let options = plan_options(config, &known);
+            let replanned = planning.plan(&snapshot, &config.node, &options);
+            let again = last_stage.replace(stage) == Some(stage);
+            if again && replanned == Replanned::Announcements(false) {
+                told.send_modify(|told| {
+                    told.revision = snapshot.revision;
+                    told.snapshot = snapshot;
+                });
+                continue;
+            }
+            let Some(planned) = planning.planned().cloned() else {
+                continue;
+            };
+            let planned = for_this_node(planned, config);
             log_changes(&problems.current(), &planned.problems, &config.node);
             problems.replace(planned.problems);
             // Before the sessions that need them.

@@ -1,0 +1,209 @@
+//! A plan that follows what changed: a block plans its own announcements again, and nothing else.
+//! Whatever sessions, filters and settings follow from plans the whole. The two never differ
+//! (property test).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use caracal_bgp::Originations;
+use caracal_model::net::Prefix;
+use caracal_model::resource::Kind;
+use caracal_model::{NodeName, Problem, SharedMap, Snapshot};
+
+use crate::announce::Announcer;
+use crate::common::path;
+use crate::{PlanOptions, Planned, plan_the_rest};
+
+/// How a plan came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replanned {
+    /// As a whole: anything may differ from the plan before.
+    Whole,
+    /// By key. At most the routes that the node originates and their problems differ; `false`:
+    /// these neither.
+    Announcements(bool),
+}
+
+/// Plans, and remembers what from.
+#[derive(Debug, Default)]
+pub struct Planning(Option<State>);
+
+#[derive(Debug)]
+struct State {
+    snapshot: Snapshot,
+    node: NodeName,
+    options: PlanOptions,
+    announcer: Announcer,
+    /// Routes to services, which a block with the same prefix covers.
+    services: Originations,
+    /// Problems of the rest of the plan.
+    problems: Vec<Problem>,
+    /// The prefixes that are announced because of a block.
+    of_block: BTreeMap<Prefix, Vec<Prefix>>,
+    /// Each of these prefixes, with how many blocks it is announced because of.
+    prefixes: BTreeMap<Prefix, usize>,
+    problems_of: BTreeMap<Prefix, Problem>,
+    planned: Planned,
+}
+
+impl Planning {
+    /// Plans the speaker of one node: what follows from what changed since the last time, or all.
+    pub fn plan(
+        &mut self,
+        snapshot: &Snapshot,
+        node: &NodeName,
+        options: &PlanOptions,
+    ) -> Replanned {
+        match &mut self.0 {
+            Some(state) if state.is_followed(snapshot, node, options) => {
+                Replanned::Announcements(state.follow(snapshot))
+            }
+            _ => {
+                self.0 = Some(State::whole(snapshot, node, options));
+                Replanned::Whole
+            }
+        }
+    }
+
+    /// The last plan; `None` before the first.
+    #[must_use]
+    pub fn planned(&self) -> Option<&Planned> {
+        self.0.as_ref().map(|state| &state.planned)
+    }
+
+    /// The last plan.
+    #[must_use]
+    pub fn into_planned(self) -> Option<Planned> {
+        self.0.map(|state| state.planned)
+    }
+}
+
+impl State {
+    fn whole(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Self {
+        let (planned, announcer) = plan_the_rest(snapshot, node, options);
+        let mut state = Self {
+            snapshot: snapshot.clone(),
+            node: node.clone(),
+            options: options.clone(),
+            announcer,
+            services: planned.config.originate.clone(),
+            problems: planned.problems.clone(),
+            of_block: BTreeMap::new(),
+            prefixes: BTreeMap::new(),
+            problems_of: BTreeMap::new(),
+            planned,
+        };
+        let held = snapshot.affinities_of(node).map(|(cidr, _)| cidr);
+        let all: BTreeSet<Prefix> = held.chain(snapshot.blocks.keys().copied()).collect();
+        state.put(all);
+        state
+    }
+
+    /// True when nothing differs but blocks, affinities, and what no plan reads.
+    fn is_followed(&self, snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> bool {
+        let (was, is) = (&self.snapshot, snapshot);
+        let chooses_workloads = || {
+            let mut peers = is.bgp_peers.values();
+            peers.any(|peer| peer.spec.local_workloads().is_some())
+        };
+        self.node == *node
+            && self.options == *options
+            // The sessions of before are planned over other values of the snapshot.
+            && self.planned.transition.is_none()
+            && was.nodes.is_same(&is.nodes)
+            && was.pools.is_same(&is.pools)
+            && was.bgp_configurations.is_same(&is.bgp_configurations)
+            && was.bgp_peers.is_same(&is.bgp_peers)
+            && was.bgp_filters.is_same(&is.bgp_filters)
+            && was.documents.is_same(&is.documents)
+            && same_of_filters(&was.notes, &is.notes)
+            && same_of_filters(&was.invalid, &is.invalid)
+            && (was.workloads.is_same(&is.workloads) || !chooses_workloads())
+    }
+
+    /// Plans what changed; true when something differs.
+    fn follow(&mut self, snapshot: &Snapshot) -> bool {
+        let mut blocks: BTreeSet<Prefix> = {
+            let changed = snapshot.blocks.changed_since(&self.snapshot.blocks);
+            changed.into_iter().collect()
+        };
+        let affinities = snapshot.affinities.changed_since(&self.snapshot.affinities);
+        let own = affinities.into_iter();
+        let own = own.filter(|(owner, _)| owner.node() == Some(&self.node));
+        blocks.extend(own.map(|(_, cidr)| cidr));
+        self.snapshot = snapshot.clone();
+        self.put(blocks)
+    }
+
+    /// Plans the announcements of these blocks again; true when something differs.
+    fn put(&mut self, blocks: BTreeSet<Prefix>) -> bool {
+        let mut turned = BTreeSet::new();
+        for cidr in blocks {
+            let now = self.announcer.prefixes(&self.snapshot, &self.node, cidr);
+            for prefix in &now {
+                let users = self.prefixes.entry(*prefix).or_default();
+                *users += 1;
+                turned.extend((*users == 1).then_some(*prefix));
+            }
+            let before = match now.is_empty() {
+                true => self.of_block.remove(&cidr),
+                false => self.of_block.insert(cidr, now),
+            };
+            for prefix in before.into_iter().flatten() {
+                if let Some(users) = self.prefixes.get_mut(&prefix) {
+                    *users -= 1;
+                    if *users == 0 {
+                        self.prefixes.remove(&prefix);
+                        turned.insert(prefix);
+                    }
+                }
+            }
+        }
+        let mut differs = false;
+        for prefix in turned {
+            differs |= self.put_prefix(prefix);
+        }
+        if differs {
+            let all = self.problems.iter().chain(self.problems_of.values());
+            let all: BTreeSet<Problem> = all.cloned().collect();
+            self.planned.problems = all.into_iter().collect();
+        }
+        differs
+    }
+
+    /// Announces a prefix, or no longer; true when that changes the plan.
+    fn put_prefix(&mut self, prefix: Prefix) -> bool {
+        let announced = self.prefixes.contains_key(&prefix);
+        let own = announced.then(|| self.announcer.origination(&prefix));
+        let (route, problem) = match own.transpose() {
+            Ok(route) => (route.flatten(), None),
+            Err(problem) => (None, Some(problem)),
+        };
+        let route = route.or_else(|| self.services.get(&prefix).cloned());
+        let routes = &mut self.planned.config.originate;
+        let (is, was) = match route {
+            Some(route) => (Some(route.clone()), routes.insert(prefix, route)),
+            None => (None, routes.remove(&prefix)),
+        };
+        let before = match &problem {
+            Some(problem) => self.problems_of.insert(prefix, problem.clone()),
+            None => self.problems_of.remove(&prefix),
+        };
+        is != was || before != problem
+    }
+}
+
+/// True when what the watcher says of BGPFilters is the same.
+fn same_of_filters<V: Clone + PartialEq>(
+    was: &SharedMap<String, V>,
+    is: &SharedMap<String, V>,
+) -> bool {
+    if was.is_same(is) {
+        return true;
+    }
+    let filters = path(Kind::BgpFilter, "");
+    let changed = is.changed_since(was);
+    !changed.iter().any(|path| path.starts_with(&filters))
+}
+
+#[cfg(test)]
+mod tests;

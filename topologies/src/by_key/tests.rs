@@ -1,0 +1,253 @@
+//! After any history of changes, what is planned by key is what is planned whole.
+
+#![allow(clippy::unwrap_used)]
+
+use caracal_model::Key;
+use caracal_model::ipam::{AffinityState, AllocationAttribute, Block, BlockAffinity, Owner};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{plan, resources_from_yaml};
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// A service has the address of a workload.
+const CLUSTER: &str = "
+kind: IPPool
+metadata: {name: p}
+spec: {cidr: 10.244.0.0/16}
+---
+kind: BGPConfiguration
+metadata: {name: default}
+spec:
+  serviceExternalIPs: [{cidr: 10.244.1.1/32}]
+  prefixAdvertisements: [{cidr: 10.244.1.0/24, communities: ['1:1']}]
+---
+kind: BGPPeer
+metadata: {name: r}
+spec: {peerIP: 192.0.2.1, asNumber: 65000}
+---
+kind: Node
+metadata: {name: a}
+spec: {bgp: {ipv4Address: 10.0.0.1/24}}
+---
+kind: Node
+metadata: {name: b}
+spec: {bgp: {ipv4Address: 10.0.0.2/24}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: wide, namespace: n},
+  spec: {type: ClusterIP, clusterIP: 10.96.0.2, externalIPs: [10.244.1.1]}}
+---
+{apiVersion: v1, kind: Endpoints, metadata: {name: wide, namespace: n},
+  subsets: [{addresses: [{ip: 10.244.0.1, nodeName: b}]}]}
+";
+
+/// One change of the datastore; numbers choose what and how.
+#[derive(Clone, Debug)]
+enum Step {
+    Block(u8, u8, Vec<(u8, u8)>),
+    Affinity(u8, u8, u8),
+    Node(u8, u8),
+    Pool(u8, u8),
+    Peer(u8),
+    Workload(u8, u8),
+    Filter(u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let any = any::<u8>;
+    let guests = proptest::collection::vec((any(), any()), 0..3);
+    prop_oneof![
+        8 => (any(), any(), guests).prop_map(|(at, owner, guests)| Step::Block(at, owner, guests)),
+        6 => (any(), any(), any()).prop_map(|(at, owner, how)| Step::Affinity(at, owner, how)),
+        1 => (any(), any()).prop_map(|(at, how)| Step::Node(at, how)),
+        1 => (any(), any()).prop_map(|(at, how)| Step::Pool(at, how)),
+        1 => any().prop_map(Step::Peer),
+        2 => (any(), any()).prop_map(|(at, how)| Step::Workload(at, how)),
+        1 => any().prop_map(Step::Filter),
+    ]
+}
+
+/// Blocks of many addresses and of one, and one outside all pools.
+fn block(at: u8) -> Prefix {
+    let text = match at % 6 {
+        n @ 0..=2 => format!("10.244.{n}.0/26"),
+        3 => "10.244.1.1/32".to_owned(),
+        4 => "10.245.0.0/26".to_owned(),
+        _ => "fd00:10::/122".to_owned(),
+    };
+    text.parse().unwrap()
+}
+
+struct World {
+    snapshot: Snapshot,
+    planning: Planning,
+    by_key: usize,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut snapshot = Snapshot::default();
+        let refused = resources_from_yaml(CLUSTER).unwrap().apply(&mut snapshot);
+        assert_eq!(refused, []);
+        Self {
+            snapshot,
+            planning: Planning::default(),
+            by_key: 0,
+        }
+    }
+
+    fn apply(&mut self, path: &str, value: Option<&str>) {
+        let revision = self.snapshot.revision + 1;
+        self.snapshot
+            .apply(path, value.map(str::as_bytes), revision);
+    }
+
+    fn put(&mut self, kind: &str, name: &str, spec: Option<String>) {
+        let path = format!("/calico/resources/v3/projectcalico.org/{kind}/{name}");
+        let name = name.rsplit('/').next().unwrap();
+        let value = spec.map(|spec| {
+            format!(r#"{{"metadata":{{"name":"{name}","namespace":"x"}},"spec":{{{spec}}}}}"#)
+        });
+        self.apply(&path, value.as_deref());
+    }
+
+    fn step(&mut self, step: &Step) {
+        let owner = |n: u8| match n % 4 {
+            3 => Owner::Virtual("load-balancer".into()),
+            n => Owner::Host(NAMES[usize::from(n)].into()),
+        };
+        match step {
+            Step::Block(at, how, _) if how % 7 == 6 => {
+                self.apply(&Key::Block(block(*at)).to_path(), None);
+            }
+            Step::Block(at, how, guests) => {
+                let mut block = Block::new(block(*at), Some(&owner(*how)), 1);
+                for (ordinal, node) in guests {
+                    let ordinal = usize::from(*ordinal) % block.allocations.len().min(3);
+                    let node = NAMES[usize::from(node % 3)].to_owned();
+                    block.allocations[ordinal] = Some(block.attributes.len());
+                    block.unallocated.retain(|free| *free != ordinal);
+                    block.attributes.push(AllocationAttribute {
+                        secondary: [("node".to_owned(), node)].into(),
+                        ..AllocationAttribute::default()
+                    });
+                }
+                let key = Key::Block(block.cidr).to_path();
+                let value = String::from_utf8(block.to_json()).unwrap();
+                self.apply(&key, Some(&value));
+            }
+            Step::Affinity(at, who, how) => {
+                let states = [AffinityState::Confirmed, AffinityState::Pending];
+                let state = states.get(usize::from(how % 3));
+                let value = state.map(|state| BlockAffinity::new(*state).to_json());
+                let value = value.map(|value| String::from_utf8(value).unwrap());
+                let key = Key::Affinity(owner(*who), block(*at)).to_path();
+                self.apply(&key, value.as_deref());
+            }
+            Step::Node(at, how) => {
+                let n = at % 3 + 1;
+                let bgp = format!(r#""bgp":{{"ipv4Address":"10.0.0.{n}/24"}}"#);
+                let spec = match how % 4 {
+                    0 => None,
+                    1 => Some(r#""addresses":[]"#.to_owned()),
+                    _ => Some(bgp),
+                };
+                self.put("nodes", NAMES[usize::from(at % 3)], spec);
+            }
+            Step::Pool(at, how) => {
+                let cidr = ["10.244.0.0/16", "10.244.1.0/24", "fd00:10::/64"][usize::from(at % 3)];
+                let hidden = how % 3 == 1;
+                let spec = format!(r#""cidr":"{cidr}","disableBGPExport":{hidden}"#);
+                let spec = (how % 3 < 2).then_some(spec);
+                self.put("ippools", &format!("p{}", at % 3), spec);
+            }
+            Step::Peer(how) => {
+                let spec = r#""localWorkloadSelector":"all()","asNumber":65001"#;
+                let spec = (how % 2 == 0).then(|| spec.to_owned());
+                self.put("bgppeers", "w", spec);
+            }
+            Step::Workload(at, how) => {
+                let address = format!("10.244.2.{}/32", how % 8);
+                let spec =
+                    format!(r#""node":"a","interfaceName":"cali{at}","ipNetworks":["{address}"]"#);
+                let spec = (how % 4 > 0).then_some(spec);
+                self.put("workloadendpoints", &format!("x/w{}", at % 2), spec);
+            }
+            Step::Filter(how) => {
+                let values = [r#""exportV4":[{"action":"Accept"}]"#, r#""exportV4":7"#];
+                let spec = values.get(usize::from(how % 3)).map(|v| (*v).to_owned());
+                self.put("bgpfilters", "f", spec);
+            }
+        }
+    }
+
+    fn check(&mut self) {
+        let (node, options) = ("a".into(), PlanOptions::default());
+        let before = self.planning.planned().cloned();
+        let replanned = self.planning.plan(&self.snapshot, &node, &options);
+        let planned = self.planning.planned().unwrap();
+        assert_eq!(planned, &plan(&self.snapshot, &node, &options));
+        if let Replanned::Announcements(differs) = replanned {
+            self.by_key += 1;
+            assert_eq!(differs, before.as_ref() != Some(planned));
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn after_any_history_by_key_is_whole(
+        history in proptest::collection::vec(proptest::collection::vec(step(), 1..3), 1..25),
+    ) {
+        let mut world = World::new();
+        world.check();
+        for steps in &history {
+            for step in steps {
+                world.step(step);
+            }
+            world.check();
+        }
+    }
+}
+
+#[test]
+fn blocks_and_workloads_are_planned_by_key() {
+    let mut world = World::new();
+    world.check();
+    let routes = |world: &World| {
+        let originate = &world.planning.planned().unwrap().config.originate;
+        originate
+            .keys()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+    };
+    let service = "10.244.1.1/32";
+    for (step, expected) in [
+        (Step::Affinity(0, 0, 0), &["10.244.0.0/26", service][..]),
+        (Step::Block(0, 0, vec![(1, 0)]), &["10.244.0.0/26", service]),
+        // Borrowed, beside the service with the same address.
+        (Step::Block(1, 1, vec![(1, 0)]), &["10.244.0.0/26", service]),
+        (
+            Step::Block(2, 1, vec![(2, 0)]),
+            &["10.244.0.0/26", service, "10.244.2.2/32"],
+        ),
+        (
+            Step::Block(1, 6, Vec::new()),
+            &["10.244.0.0/26", service, "10.244.2.2/32"],
+        ),
+        (
+            Step::Workload(1, 3),
+            &["10.244.0.0/26", service, "10.244.2.2/32"],
+        ),
+        (Step::Block(2, 1, Vec::new()), &["10.244.0.0/26", service]),
+        (Step::Affinity(0, 0, 1), &[service]),
+        (Step::Affinity(1, 1, 0), &[service]),
+    ] {
+        let before = world.by_key;
+        world.step(&step);
+        world.check();
+        assert_eq!(world.by_key, before + 1, "{step:?} was planned whole");
+        assert_eq!(routes(&world), expected, "{step:?}");
+    }
+}
