@@ -86,7 +86,8 @@ fn by_key(node: &mut Node, objects: bool, args: &PlanArgs) -> Result<()> {
     for pass in (1..).take(args.passes) {
         for (at, times) in times.iter_mut().enumerate() {
             match at {
-                0 => node.move_block(pass + 10, pass + 20),
+                // Another owner than the last time.
+                0 => node.move_block(pass + 10, pass + 20 + u32::from(objects)),
                 _ => node.set_node(args.nodes, pass % 2 == 1),
             }
             let start = on_cpu();

@@ -1,8 +1,9 @@
 //! The rules as nftables scripts, each one transaction: one replaces the table of our own, another
-//! one changes elements of its sets ([`change`]).
+//! one changes elements of its sets ([`written`]).
 
 mod elements;
-mod listing;
+pub(crate) mod listing;
+pub(crate) mod written;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -12,12 +13,7 @@ use caracal_model::net::Prefix;
 
 use super::name::Interfaces;
 use super::{BFD_PORTS, BgpGuard, FamilyRules, Nat, digest};
-pub(crate) use elements::Written;
 use elements::{Element, Sets};
-use listing::Checksum;
-#[cfg(test)]
-pub(crate) use listing::former_marks;
-pub(crate) use listing::{Blocker, Listing, blockers};
 
 /// Our table, of family `inet`.
 pub(crate) const TABLE: &str = "caracal";

@@ -12,7 +12,7 @@ use crate::diff::Phase;
 use crate::kernel_objects::IPIP_DEVICE;
 use crate::links::Links;
 use crate::nat::iptables;
-use crate::nat::nft::Blocker;
+use crate::nat::nft::listing::Blocker;
 use crate::paths::PathMtus;
 use crate::problem::problem;
 

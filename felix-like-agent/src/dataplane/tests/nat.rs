@@ -150,7 +150,7 @@ fn a_node_that_joins_is_written_by_element() {
         agent.agent.freeze().await;
         let listing = sh("nft list table inet caracal");
         let mut script = String::new();
-        let [fingerprint, checksum] = crate::nat::nft::former_marks(&nat, &listing);
+        let [fingerprint, checksum] = crate::nat::nft::listing::former_marks(&nat, &listing);
         for (mark, value) in [("fingerprint_", fingerprint), ("printed_", checksum)] {
             let line = listing.lines().find(|line| line.contains(mark)).unwrap();
             let chain = line.trim().trim_end_matches(" {").replacen("chain ", "", 1);

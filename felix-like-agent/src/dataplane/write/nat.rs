@@ -11,6 +11,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use crate::dataplane::read::hints::OwnChanges;
+use crate::nat::nft::listing::{Blocker, Listing, blockers};
+use crate::nat::nft::written::Written;
 use crate::nat::{FamilyRules, Nat, iptables, nft};
 use crate::settings::NatBackend;
 
@@ -117,9 +119,9 @@ const IP6TABLES_NFT: Iptables = Iptables {
 pub(in crate::dataplane) struct NatWriter {
     pub(in crate::dataplane) backend: Option<Backend>,
     /// Chains of others that drop forwarded packets by policy and that take no rules from us.
-    pub(in crate::dataplane) blockers: Vec<nft::Blocker>,
+    pub(in crate::dataplane) blockers: Vec<Blocker>,
     /// Our table as it is in the kernel. `None` = not known, or written by iptables.
-    written: Option<nft::Written>,
+    written: Option<Written>,
     changes: OwnChanges,
 }
 
@@ -188,14 +190,12 @@ impl NatWriter {
     async fn read_nft(&mut self, wanted: Option<&Arc<Nat>>) -> Option<String> {
         let before = self.written.take();
         let listing = run("nft", &["-f", "-"], &nft::listing()).await.ok()?;
-        let listing = nft::Listing::of(&listing);
+        let listing = Listing::of(&listing);
         if !listing.is_untouched() {
             return Some(CHANGED.to_owned());
         }
-        let known = wanted
-            .into_iter()
-            .chain(before.as_ref().map(nft::Written::nat));
-        let mut found = known.filter_map(|nat| nft::Written::found(&listing, nat));
+        let known = wanted.into_iter().chain(before.as_ref().map(Written::nat));
+        let mut found = known.filter_map(|nat| Written::found(&listing, nat));
         self.written = found.next();
         Some(match &self.written {
             Some(written) => written.nat().fingerprint(),
@@ -207,10 +207,10 @@ impl NatWriter {
     /// that drop and belong to somebody else are remembered as blockers.
     async fn closed_forwards(&mut self) -> Vec<(Iptables, String)> {
         let chains = run("nft", &["-j", "list", "chains"], "").await;
-        let blockers = nft::blockers(&chains.unwrap_or_default());
+        let found = blockers(&chains.unwrap_or_default());
         let mut closed = Vec::new();
         self.blockers.clear();
-        for blocker in blockers {
+        for blocker in found {
             let tool = match &blocker {
                 b if b.is_iptables("ip") => Some(IPTABLES_NFT),
                 b if b.is_iptables("ip6") => Some(IP6TABLES_NFT),
@@ -305,7 +305,7 @@ impl NatWriter {
         }
         self.change_table(&nft::script(nat)).await?;
         let listing = run("nft", &["-f", "-"], &nft::listing()).await?;
-        let (written, mark) = nft::Written::just_now(&nft::Listing::of(&listing), nat);
+        let (written, mark) = Written::just_now(&Listing::of(&listing), nat);
         self.change_table(&mark).await?;
         self.open_forwards(nat).await?;
         self.written = Some(written);

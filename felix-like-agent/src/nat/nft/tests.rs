@@ -6,6 +6,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::super::example;
+use super::listing::{Listing, blockers};
+use super::written::Written;
 use super::*;
 
 #[test]
