@@ -71,8 +71,7 @@ impl Planning {
     }
 
     /// The last plan.
-    #[must_use]
-    pub fn into_planned(self) -> Option<Planned> {
+    pub(crate) fn into_planned(self) -> Option<Planned> {
         self.0.map(|state| state.planned)
     }
 }

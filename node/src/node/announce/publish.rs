@@ -167,29 +167,19 @@ impl Publisher {
             let options = plan_options(config, &known);
             let replanned = planning.plan(&snapshot, &config.node, &options);
             let again = last_stage.replace(stage) == Some(stage);
-            if again && replanned == Replanned::Announcements(false) {
-                told.send_modify(|told| {
-                    told.revision = snapshot.revision;
-                    told.snapshot = snapshot;
-                });
-                continue;
-            }
-            let Some(planned) = planning.planned().cloned() else {
+            let differs = !again || replanned != Replanned::Announcements(false);
+            let Some(planned) = planning.planned().filter(|_| differs) else {
+                tell_revision(told, snapshot);
                 continue;
             };
-            let planned = for_this_node(planned, config);
+            let planned = for_this_node(planned.clone(), config);
             log_changes(&problems.current(), &planned.problems, &config.node);
             problems.replace(planned.problems);
             // Before the sessions that need them.
             tell(gateways, planned.kernel.reachable_by);
             let wanted = drain::at_stage(planned.config, stage);
             if wanted != *current {
-                tracing::info!(
-                    rev = snapshot.revision,
-                    peers = wanted.peers.len(),
-                    originated = wanted.originate.len(),
-                    "speaker reconfigured"
-                );
+                log_new(&wanted, snapshot.revision);
                 *current = wanted;
                 if speaker.reconfigure(current.clone()).await.is_err() {
                     tracing::error!("the BGP speaker has ended");
@@ -206,6 +196,19 @@ impl Publisher {
             stage_in_force.send_replace(stage);
         }
     }
+}
+
+fn log_new(wanted: &SpeakerConfig, rev: i64) {
+    let (peers, originated) = (wanted.peers.len(), wanted.originate.len());
+    tracing::info!(rev, peers, originated, "speaker reconfigured");
+}
+
+/// Tells that the plan in force is that of this snapshot, too.
+fn tell_revision(told: &watch::Sender<AnnouncedPlan>, snapshot: Arc<Snapshot>) {
+    told.send_modify(|told| {
+        told.revision = snapshot.revision;
+        told.snapshot = snapshot;
+    });
 }
 
 /// Tells what is new.
