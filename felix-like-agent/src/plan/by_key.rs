@@ -351,10 +351,10 @@ impl State {
         let nodes = is.nodes.changed_since(&was.nodes);
         let blocks = is.blocks.changed_since(&was.blocks);
         let learned = inputs.learned.changed_since(&self.from.learned);
-        let of_nodes = match nodes.is_empty() {
-            true => self.of_nodes.clone(),
-            false => self.of_nodes.follow(inputs, &was, &nodes),
-        };
+        if !nodes.is_empty() {
+            self.of_nodes.follow(inputs, &was, &nodes);
+        }
+        let of_nodes = self.of_nodes.clone();
         let mut planner = Planner::new(inputs, of_nodes.clone());
         let leads_to_nodes = |prefix: &Prefix| {
             planner.pools.covering(prefix).is_none() && of_nodes.guarded.is_over(prefix)
@@ -395,7 +395,6 @@ impl State {
         changed.nat = nat != self.desired.nat;
         self.put_some(&planner, prefixes, &mut changed);
         self.take(planner, nat);
-        self.of_nodes = of_nodes;
         self.from = PlannedFrom::of(inputs);
         self.sum_up();
         (self, Changed::Keys(changed))

@@ -7,12 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Node;
-use caracal_model::{NodeName, SharedMap, Snapshot};
+use caracal_model::{NodeName, Snapshot};
 
 use super::destination::Destination;
 use super::{PlanInputs, Planner, nat};
@@ -22,7 +21,7 @@ use crate::ownership::is_tunnel_device;
 #[derive(Clone, Debug)]
 pub(super) struct Guarded {
     /// Those of nodes, all that they have, with whose they are.
-    nodes: SharedMap<IpAddr, Arc<[NodeName]>>,
+    nodes: BTreeMap<IpAddr, Vec<NodeName>>,
     etcd: BTreeSet<IpAddr>,
     subnets: Vec<Prefix>,
 }
@@ -59,43 +58,31 @@ impl Guarded {
         });
         let subnets = links.flat_map(|link| link.addresses.iter().map(|a| a.prefix()));
         let subnets = subnets.filter(|subnet| !subnet.is_host()).collect();
-        let nodes = nodes.into_iter();
         Self {
-            nodes: nodes.map(|(address, of)| (address, of.into())).collect(),
+            nodes,
             etcd: endpoints.copied().collect(),
             subnets,
         }
     }
 
-    /// The same where these nodes of `was` are those of `is`, and nothing else is different.
-    pub(super) fn follow(&self, was: &Snapshot, is: &Snapshot, changed: &[NodeName]) -> Self {
-        let mut guarded = self.clone();
+    /// Follows these nodes of `was` to `is`, where nothing else is different.
+    pub(super) fn follow(&mut self, was: &Snapshot, is: &Snapshot, changed: &[NodeName]) {
         for name in changed {
             let of = |snapshot: &Snapshot| snapshot.nodes.get(name).map(|n| addresses(n));
-            let (before, now) = (of(was).unwrap_or_default(), of(is).unwrap_or_default());
-            for address in before.difference(&now) {
-                guarded.put(*address, |names| names.retain(|other| other != name));
+            for address in of(was).into_iter().flatten() {
+                let Some(names) = self.nodes.get_mut(&address) else {
+                    continue;
+                };
+                names.retain(|other| other != name);
+                if names.is_empty() {
+                    self.nodes.remove(&address);
+                }
             }
-            for address in now.difference(&before) {
-                guarded.put(*address, |names| {
-                    names.push(name.clone());
-                    names.sort_unstable();
-                });
+            for address in of(is).into_iter().flatten() {
+                let names = self.nodes.entry(address).or_default();
+                names.push(name.clone());
+                names.sort_unstable();
             }
-        }
-        guarded
-    }
-
-    /// Changes whose an address is.
-    fn put(&mut self, address: IpAddr, change: impl FnOnce(&mut Vec<NodeName>)) {
-        let mut names = self
-            .nodes
-            .get(&address)
-            .map_or_else(Vec::new, |of| of.to_vec());
-        change(&mut names);
-        match names.is_empty() {
-            true => drop(self.nodes.remove(&address)),
-            false => drop(self.nodes.insert(address, names.into())),
         }
     }
 

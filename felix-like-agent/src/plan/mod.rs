@@ -179,13 +179,11 @@ impl OfNodes {
         }
     }
 
-    /// The same where these nodes of `was` are those of the inputs.
-    fn follow(&self, inputs: &PlanInputs<'_>, was: &Snapshot, nodes: &[NodeName]) -> Self {
+    /// Follows these nodes of `was` to those of the inputs.
+    fn follow(&mut self, inputs: &PlanInputs<'_>, was: &Snapshot, nodes: &[NodeName]) {
         let is = inputs.snapshot;
-        Self {
-            guarded: Arc::new(self.guarded.follow(was, is, nodes)),
-            ownership: self.ownership.follow(inputs.settings, was, is),
-        }
+        Arc::make_mut(&mut self.guarded).follow(was, is, nodes);
+        self.ownership = self.ownership.follow(inputs.settings, was, is);
     }
 }
 
