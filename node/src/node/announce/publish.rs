@@ -150,8 +150,7 @@ impl Publisher {
         } = &mut self;
         // The snapshot may have moved on since the speaker was started with a plan.
         view.mark_changed();
-        let mut planning = Planning::default();
-        let mut last_stage = None;
+        let (mut planning, mut last_stage) = (Planning::default(), None);
         loop {
             let alive = tokio::select! {
                 changed = view.changed() => changed,
@@ -163,8 +162,7 @@ impl Publisher {
             }
             let snapshot = view.borrow_and_update().snapshot.clone();
             let stage = drain.borrow_and_update().stage;
-            let known = secrets.borrow_and_update().clone();
-            let options = plan_options(config, &known);
+            let options = plan_options(config, &secrets.borrow_and_update());
             let replanned = planning.plan(&snapshot, &config.node, &options);
             let again = last_stage.replace(stage) == Some(stage);
             let differs = !again || replanned != Replanned::Announcements(false);
