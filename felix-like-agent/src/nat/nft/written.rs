@@ -1,5 +1,5 @@
 //! Our table as it is in the kernel, and how it becomes another one when nothing but elements of
-//! sets differs. With thousands of nodes the table is long, and one node that joins is two elements.
+//! sets differs. With thousands of nodes the table is long, and a node that joins is two elements.
 
 use std::fmt::Write;
 use std::sync::Arc;
