@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use caracal_datastore::{Order, OrderedCommit, Told};
+use caracal_datastore::{Order, OrderedCommit, StepResult};
 use caracal_ipam::{
     Assign, AssignIp, EnsureTunnel, Inconsistency, Input, IpamData, Machine, Reading,
     ReleaseAffinity, ReleaseHandle, ReleaseIps, ReleaseNode, Step, Timestamp, all_ranges, check,
@@ -172,7 +172,7 @@ impl Actor {
                     Partly::Commit(commit, order) => (commit, order),
                     _ => {
                         let mut commit = OrderedCommit::new(txn.clone());
-                        let order = commit.step(Told::Start);
+                        let order = commit.step(StepResult::Start);
                         (commit, order)
                     }
                 };

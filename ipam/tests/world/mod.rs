@@ -13,7 +13,7 @@ pub mod actor;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use caracal_datastore::{Order, Told};
+use caracal_datastore::{Order, StepResult};
 use caracal_ipam::{MAX_OPERATIONS, Reading, Timestamp};
 use caracal_model::Key;
 use caracal_model::ipam::IpamConfig;
@@ -70,11 +70,11 @@ impl World {
     }
 
     /// One call of an API of single objects, each with compare-and-swap.
-    pub fn obey(&mut self, order: &Order) -> Told {
+    pub fn obey(&mut self, order: &Order) -> StepResult {
         let txn = match order {
             Order::Look(keys) => {
                 let keys: Vec<Range> = keys.iter().cloned().map(Range::Key).collect();
-                return Told::Found(self.read(&keys).ranges.concat());
+                return StepResult::Found(self.read(&keys).ranges.concat());
             }
             Order::Create(key, value) => Txn::new().create(key, value.clone()),
             Order::Replace(key, revision, value) => {
@@ -84,8 +84,8 @@ impl World {
             Order::Done(_) => panic!("the end is no order"),
         };
         match self.commit(&txn) {
-            TxnOutcome::Committed(revision) => Told::Written(revision),
-            TxnOutcome::Conflict => Told::Conflict,
+            TxnOutcome::Committed(revision) => StepResult::Written(revision),
+            TxnOutcome::Conflict => StepResult::Conflict,
         }
     }
 
