@@ -22,6 +22,9 @@ pub(in crate::dataplane) const CHANGED: &str = "changed by others";
 /// A program that runs longer than this is killed.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
+/// How often our table is written when others change it before it is marked.
+const TRIES: u32 = 3;
+
 /// Why a program's work was not done.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
@@ -303,9 +306,19 @@ impl NatWriter {
                 ),
             }
         }
-        self.change_table(&nft::script(nat)).await?;
-        let listing = run("nft", &["-f", "-"], &nft::listing()).await?;
-        let (written, mark) = Written::just_now(&Listing::of(&listing), nat);
+        let mut tries_left = TRIES;
+        let (written, mark) = loop {
+            self.change_table(&nft::script(nat)).await?;
+            let listing = run("nft", &["-f", "-"], &nft::listing()).await?;
+            let (written, mark) = Written::just_now(&Listing::of(&listing), nat);
+            tries_left -= 1;
+            if written.has_all_elements() || tries_left == 0 {
+                break (written, mark);
+            }
+            tracing::info!(
+                "our nftables table was changed while it was written; it is written again"
+            );
+        };
         self.change_table(&mark).await?;
         self.open_forwards(nat).await?;
         self.written = Some(written);

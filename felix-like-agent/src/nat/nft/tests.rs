@@ -355,6 +355,7 @@ impl Kernel {
         }
         self.run(&script(nat)).unwrap();
         let (next, mark) = Written::just_now(&Listing::of(&self.listing()), nat);
+        assert!(next.has_all_elements());
         self.run(&mark).unwrap();
         *written = Some(next);
         false
@@ -431,6 +432,28 @@ proptest! {
             }
         }
     }
+}
+
+/// Marked as it is listed, such a table would pass for untouched.
+#[test]
+fn a_table_that_somebody_changed_before_it_was_marked_is_not_taken_for_ours() {
+    let mut kernel = Kernel::default();
+    let nat = Arc::new(example());
+    kernel.run(&script(&nat)).unwrap();
+    let sets: Vec<String> = kernel.sets.keys().cloned().collect();
+    let mut changed = 0;
+    for set in sets {
+        let Some(element) = kernel.sets.get_mut(&set).unwrap().pop_first() else {
+            continue;
+        };
+        changed += 1;
+        let (written, _) = Written::just_now(&Listing::of(&kernel.listing()), &nat);
+        assert!(!written.has_all_elements(), "{element} of {set} is gone");
+        kernel.sets.get_mut(&set).unwrap().insert(element);
+        let (written, _) = Written::just_now(&Listing::of(&kernel.listing()), &nat);
+        assert!(written.has_all_elements());
+    }
+    assert!(changed > 1, "the rules have sets with elements");
 }
 
 #[test]

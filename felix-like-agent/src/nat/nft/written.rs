@@ -54,6 +54,13 @@ impl Written {
         (written, script)
     }
 
+    /// True when the sets have the elements of the rules. Otherwise somebody changed the table
+    /// between the writing and the listing.
+    #[must_use]
+    pub(crate) fn has_all_elements(&self) -> bool {
+        self.checksum.elements == Table::of(&self.nat).sets.sum()
+    }
+
     /// The script, one transaction, that makes the table that of `nat`, and the table afterwards.
     /// `None` where they differ in more than elements of sets.
     #[must_use]
