@@ -146,7 +146,7 @@ endif
 STRIP ?= strip --strip-all
 static: packages-build
 	RUSTFLAGS="$(STATIC_FLAGS)" $(CARGO) build --release --target $(HOST) \
-	  --no-default-features -p caracal --bin caracal -p caracal-bench --bin caracal-bench
+	  --no-default-features --features caracal/kubernetes -p caracal --bin caracal -p caracal-bench --bin caracal-bench
 	$(STRIP) $(STATIC)/caracal
 
 # What the hot paths cost, counted in instructions and compared with bench/instructions.txt.

@@ -61,6 +61,13 @@ pub(crate) struct DrainArgs {
 
 /// `caracal trace`.
 #[derive(Debug, ClapArgs)]
+#[cfg_attr(
+    not(feature = "lab"),
+    allow(
+        dead_code,
+        reason = "a program without labs reads the command, and says so"
+    )
+)]
 pub(crate) struct TraceArgs {
     /// The one pod, as NODE/POD.
     pub(crate) from: String,
@@ -476,6 +483,13 @@ pub(crate) struct TopologyApplyArgs {
 
 /// `caracal lab`.
 #[derive(Debug, Subcommand)]
+#[cfg_attr(
+    not(feature = "lab"),
+    allow(
+        dead_code,
+        reason = "a program without labs reads the command, and says so"
+    )
+)]
 pub(crate) enum LabCommand {
     /// Brings a cluster up and shows its table.
     Up {

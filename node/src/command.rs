@@ -20,9 +20,11 @@ use crate::cli::resources::args::{
 };
 use crate::cli::services::ServicesCommand;
 use crate::cli::{
-    audit, bgp, datastore, doctor, drain, explain, explain_code, install_cni, ipam, lab, migrate,
-    mode, node, render, resources, services, speaker, status, topology, trace, uninstall, version,
+    audit, bgp, datastore, doctor, drain, explain, explain_code, install_cni, ipam, migrate, mode,
+    node, render, resources, services, speaker, status, topology, uninstall, version,
 };
+#[cfg(feature = "lab")]
+use crate::cli::{lab, trace};
 use crate::telemetry::LogFormat;
 
 /// BGP networking for container clusters in one process per node.
@@ -189,6 +191,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::ExplainCode(args) => Ok(explain_code::run(&args)),
         Command::Datastore { command } => datastore::run(command),
         Command::Drain(args) => drain::run(args),
+        #[cfg(feature = "lab")]
         Command::Trace(args) => trace::run(&args),
         Command::Migrate { command } => migrate::run(&command),
         Command::Doctor(args) => doctor::run(&args),
@@ -196,7 +199,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Version { output } => version::run(output.output),
         Command::Completion { shell } => version::completion(Args::command(), shell),
         Command::Man { out } => version::man(Args::command(), out.as_deref()),
+        #[cfg(feature = "lab")]
         Command::Lab { command } => lab::run(command),
+        #[cfg(not(feature = "lab"))]
+        Command::Trace(_) | Command::Lab { .. } => anyhow::bail!(
+            "this program was built without labs, as `make static` builds it; `cargo build -p caracal` \
+             builds one that has them"
+        ),
     }
 }
 

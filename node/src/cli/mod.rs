@@ -11,6 +11,7 @@ pub(crate) mod explain;
 pub(crate) mod explain_code;
 pub(crate) mod install_cni;
 pub(crate) mod ipam;
+#[cfg(feature = "lab")]
 pub(crate) mod lab;
 pub(crate) mod migrate;
 pub(crate) mod mode;
@@ -23,6 +24,7 @@ pub(crate) mod services;
 pub(crate) mod speaker;
 pub(crate) mod status;
 pub(crate) mod topology;
+#[cfg(feature = "lab")]
 pub(crate) mod trace;
 pub(crate) mod uninstall;
 pub(crate) mod version;

@@ -64,6 +64,7 @@ pub(super) fn table(header: &[&str]) -> comfy_table::Table {
 }
 
 /// Runs a command of the lab, which prints tables or JSON, so that it also prints YAML.
+#[cfg(feature = "lab")]
 pub(super) fn in_form<T>(
     output: Output,
     run: impl FnOnce(&mut (dyn Write + Send)) -> anyhow::Result<T>,
