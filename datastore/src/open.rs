@@ -34,8 +34,8 @@ pub enum DatastoreConfigError {
     Etcd(#[from] EtcdConfigError),
     /// The program has no client of Kubernetes' API.
     #[error(
-        "DATASTORE_TYPE=kubernetes: this program was built without the client of Kubernetes' API, as `make static` builds it; \
-         build it with `cargo build --release -p caracal`, or run an etcd for Calico's data, set DATASTORE_TYPE=etcdv3 and name it \
+        "DATASTORE_TYPE=kubernetes: this program was built without the client of Kubernetes' API; build it with \
+         `cargo build --release -p caracal`, or run an etcd for Calico's data, set DATASTORE_TYPE=etcdv3 and name it \
          in ETCD_ENDPOINTS"
     )]
     NotBuilt,

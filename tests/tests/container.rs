@@ -287,6 +287,29 @@ fn the_static_program_is_small() {
     );
 }
 
+#[test]
+fn the_static_program_has_both_datastores_and_no_labs() {
+    if !is_static_built("the_static_program_has_both_datastores_and_no_labs") {
+        return;
+    }
+    let said = |arguments: &[&str]| {
+        let output = Command::new(static_binary())
+            .args(arguments)
+            .env("DATASTORE_TYPE", "kubernetes")
+            .env("KUBECONFIG", "/nonexistent/kubeconfig")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let get = said(&["get", "nodes"]);
+    assert!(get.contains("/nonexistent/kubeconfig"), "{get}");
+    for labs in [&["lab", "list"][..], &["trace", "node1/p1", "node2/p1"]] {
+        let lab = said(labs);
+        assert!(lab.contains("built without labs"), "{lab}");
+    }
+}
+
 /// The program has no tables for unwinding (decision 0042). An error looks for a backtrace where
 /// one is asked for, and is told all the same.
 #[test]

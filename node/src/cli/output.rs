@@ -1,6 +1,8 @@
 //! `-o` and `--watch` of every command (docs/cli.md).
 
-use std::io::{IsTerminal, Write, stdout};
+#[cfg(feature = "lab")]
+use std::io::Write;
+use std::io::{IsTerminal, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
