@@ -8,7 +8,7 @@ use bgpkit_parser::models::BgpMessage;
 use bgpkit_parser::parser::bmp::messages::{BmpMessage, BmpMessageBody, PeerDownReason, StatsData};
 use bgpkit_parser::parser::bmp::parse_bmp_msg;
 use bytes::{Bytes, BytesMut};
-use caracal_bgp::bmp::{self, MonitoredSession, Opens, PeerDown, Statistic, Timestamp, View};
+use caracal_bgp::bmp::{self, MonitoredSession, Opens, PeerDown, PolicyView, Statistic, Timestamp};
 use caracal_bgp::wire::{CeaseSubcode, FamilySet, Format, Notification, Open, Update, encode_open, encode_update};
 use caracal_bgp::{AsPath, Asn, PathAttrs, RouterId};
 use caracal_model::net::Family;
@@ -143,7 +143,7 @@ fn rfc7854_routes_are_understood_in_both_views() {
         ("[fd00::2]:1", "2001:db8::/32"),
     ] {
         let session = session(remote);
-        for view in [View::PrePolicy, View::PostPolicy] {
+        for view in [PolicyView::PrePolicy, PolicyView::PostPolicy] {
             let next_hop = session.remote.ip();
             let update = Update {
                 announced: vec![prefix.parse().unwrap()],
