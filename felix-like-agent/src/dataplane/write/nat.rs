@@ -295,6 +295,11 @@ impl NatWriter {
     async fn write_nft(&mut self, nat: &Arc<Nat>) -> Result<(), CommandError> {
         let change = self.written.take().and_then(|written| written.change(nat));
         if let Some((script, written)) = change {
+            if script.is_empty() {
+                // Our table is as it shall be; what is not is iptables' FORWARD.
+                self.written = Some(written);
+                return self.open_forwards(nat).await;
+            }
             match self.change_table(&script).await {
                 Ok(()) => {
                     self.written = Some(written);
