@@ -25,12 +25,13 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         tracing::warn!("{warning}");
     }
     crate::files::allow_many();
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    // Two workers carry a node of any size; more only cost memory and wake-ups.
-    runtime.enable_all().worker_threads(2);
-    let give_back = crate::allocator::give_back(&mut runtime);
-    let runtime = runtime.build().context("starting the runtime")?;
-    runtime.spawn(give_back);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        // Two workers carry a node of any size; more only cost memory and wake-ups.
+        .worker_threads(2)
+        .build()
+        .context("starting the runtime")?;
+    runtime.spawn(crate::allocator::give_back());
     runtime.block_on(wiring::run(config))
 }
 

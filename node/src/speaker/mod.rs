@@ -52,10 +52,11 @@ pub(crate) fn run(
     config: File,
 ) -> anyhow::Result<ExitCode> {
     crate::files::allow_many();
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let give_back = crate::allocator::give_back(runtime.enable_all());
-    let runtime = runtime.build().context("starting the runtime")?;
-    runtime.spawn(give_back);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("starting the runtime")?;
+    runtime.spawn(crate::allocator::give_back());
     runtime.block_on(serve(run_dir, file.to_owned(), http, open, config))
 }
 
