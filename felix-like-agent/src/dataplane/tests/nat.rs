@@ -1,6 +1,7 @@
 //! NAT rules in the real kernel, by whichever backend it has.
 
 use super::*;
+use crate::dataplane::write::nat::NatWriter;
 
 fn entries() -> Vec<(&'static str, &'static str, String)> {
     vec![
@@ -183,6 +184,36 @@ fn a_node_that_joins_is_written_by_element() {
         .await;
         assert_eq!(table().0, handle);
         agent.assert_quiet().await;
+    });
+}
+
+#[test]
+fn a_closed_forward_is_opened_also_when_elements_change() {
+    let test = "nat::a_closed_forward_is_opened_also_when_elements_change";
+    in_namespace(test, || async {
+        lab();
+        let mut agent = Node::start(&entries());
+        let settled = agent.settled().await;
+        if settled.kernel.nat != "nft" {
+            println!("skipped: no nftables here");
+            return;
+        }
+        let nat = settled.desired.nat.clone().unwrap();
+        agent.agent.freeze().await;
+        let mut writer = NatWriter::default();
+        assert_eq!(writer.read(Some(&nat)).await, Some(nat.fingerprint()));
+        let mut more = nat.as_ref().clone();
+        let node = "10.0.0.9".parse().unwrap();
+        more.ipv4.bgp.as_mut().unwrap().nodes.insert(node);
+        let more = Arc::new(more);
+        let (handle, _) = table();
+        sh("iptables-nft -P FORWARD DROP");
+        assert_ne!(writer.read(Some(&more)).await, Some(more.fingerprint()));
+        writer.write(&more).await.unwrap();
+        assert_eq!(table().0, handle, "by element");
+        let forward = sh("iptables-nft -S FORWARD");
+        assert!(forward.contains("-j caracal-forward"), "{forward}");
+        assert_eq!(writer.read(Some(&more)).await, Some(more.fingerprint()));
     });
 }
 

@@ -126,6 +126,8 @@ pub(in crate::dataplane) struct NatWriter {
     /// Our table as it is in the kernel. `None` = not known, or written by iptables.
     written: Option<Written>,
     changes: OwnChanges,
+    /// Beside nftables: iptables drops by policy what is forwarded, as far as is known.
+    may_be_closed: bool,
 }
 
 impl NatWriter {
@@ -140,14 +142,14 @@ impl NatWriter {
     /// The fingerprint of the rules in the kernel: that of `wanted` when they are just these.
     pub(in crate::dataplane) async fn read(&mut self, wanted: Option<&Arc<Nat>>) -> Option<String> {
         let found = self.read_rules(wanted).await?;
-        match wanted {
-            Some(nat)
-                if self.backend == Some(Backend::Nft) && !self.forwards_are_open(nat).await =>
-            {
-                Some("iptables drops what is forwarded".to_owned())
-            }
-            _ => Some(found),
-        }
+        self.may_be_closed = match wanted {
+            Some(nat) if self.backend == Some(Backend::Nft) => !self.forwards_are_open(nat).await,
+            _ => false,
+        };
+        Some(match self.may_be_closed {
+            true => "iptables drops what is forwarded".to_owned(),
+            false => found,
+        })
     }
 
     /// Takes the backend that is asked for, even if the other one works; what that one wrote goes.
@@ -293,24 +295,39 @@ impl NatWriter {
     }
 
     async fn write_nft(&mut self, nat: &Arc<Nat>) -> Result<(), CommandError> {
-        let change = self.written.take().and_then(|written| written.change(nat));
-        if let Some((script, written)) = change {
-            if script.is_empty() {
-                // Our table is as it shall be; what is not is iptables' FORWARD.
-                self.written = Some(written);
-                return self.open_forwards(nat).await;
-            }
-            match self.change_table(&script).await {
-                Ok(()) => {
-                    self.written = Some(written);
-                    return Ok(());
-                }
-                Err(error) => tracing::info!(
-                    reason = crate::dataplane::chain(&error),
-                    "our nftables table is not changed by element; it is written anew"
-                ),
-            }
+        if !self.change_elements(nat).await {
+            self.write_table(nat).await?;
+            self.may_be_closed = true;
         }
+        if self.may_be_closed {
+            self.open_forwards(nat).await?;
+            self.may_be_closed = false;
+        }
+        Ok(())
+    }
+
+    /// Makes our table that of `nat` by changing elements of sets. False: it has to be written.
+    async fn change_elements(&mut self, nat: &Arc<Nat>) -> bool {
+        let change = self.written.take().and_then(|written| written.change(nat));
+        let Some((script, written)) = change else {
+            return false;
+        };
+        let changed = match script.is_empty() {
+            true => Ok(()),
+            false => self.change_table(&script).await,
+        };
+        if let Err(error) = changed {
+            tracing::info!(
+                reason = crate::dataplane::chain(&error),
+                "our nftables table is not changed by element; it is written anew"
+            );
+            return false;
+        }
+        self.written = Some(written);
+        true
+    }
+
+    async fn write_table(&mut self, nat: &Arc<Nat>) -> Result<(), CommandError> {
         let mut tries_left = TRIES;
         let (written, mark) = loop {
             self.change_table(&nft::script(nat)).await?;
@@ -325,7 +342,6 @@ impl NatWriter {
             );
         };
         self.change_table(&mark).await?;
-        self.open_forwards(nat).await?;
         self.written = Some(written);
         Ok(())
     }
