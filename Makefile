@@ -132,8 +132,8 @@ scenarios: built static
 # scratch (docs/decisions/0042). A panic aborts and there are no symbols, so that tables for unwinding are of no use; equal
 # functions are folded and relocations packed where the linker is Rust's own (x86_64). Flags would also be for build
 # scripts if the target were not named. Who asks for a backtrace (RUST_BACKTRACE) gets an empty one: libgcc aborts where there
-# are no tables, so that the function that walks the stack is one that does nothing. Without labs, with
-# which it would be larger than it may be.
+# are no tables, so that the function that walks the stack is one that does nothing. Without labs: with them it would be
+# larger than it may be.
 HOST := $(shell uname -m)-unknown-linux-gnu
 STATIC := target/$(HOST)/release
 STATIC_FLAGS := -C target-feature=+crt-static -C force-unwind-tables=no

@@ -69,11 +69,12 @@ impl Planning {
     pub fn planned(&self) -> Option<&Planned> {
         self.0.as_ref().map(|state| &state.planned)
     }
+}
 
-    /// The last plan.
-    pub(crate) fn into_planned(self) -> Option<Planned> {
-        self.0.map(|state| state.planned)
-    }
+/// Plans the speaker of one node.
+#[must_use]
+pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Planned {
+    State::whole(snapshot, node, options).planned
 }
 
 impl State {

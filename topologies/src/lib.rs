@@ -91,7 +91,7 @@ pub use auto::{
     LEVELS_ANNOTATION, MESH_LIMIT_ANNOTATION, REFLECTORS_ANNOTATION, TOPOLOGY_ANNOTATION,
     TopologyChoice, ZONE_LABEL, choose_topology, reflector_tuning,
 };
-pub use by_key::{Planning, Replanned};
+pub use by_key::{Planning, Replanned, plan};
 pub use calico::{CalicoPlan, Context, plan_calico};
 pub use origins::origin_update;
 pub use paths::{ClusterSessions, MissingPath, cluster_sessions};
@@ -154,16 +154,6 @@ pub struct KernelFacts {
     pub services: BTreeSet<Prefix>,
     /// Patterns of `ignoredInterfaces`.
     pub ignored_interfaces: Vec<String>,
-}
-
-/// Plans the speaker of one node.
-#[must_use]
-pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Planned {
-    let mut planning = Planning::default();
-    planning.plan(snapshot, node, options);
-    planning
-        .into_planned()
-        .unwrap_or_else(|| unreachable!("it has planned"))
 }
 
 /// A plan without the node's own blocks and addresses.

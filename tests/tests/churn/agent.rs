@@ -1,7 +1,7 @@
 //! One node's process: snapshot, speaker's table, plan, diff. All of it is the product's own code
 //! but for the glue, which does what the shells do: `datastore::watch` (keeps the snapshot, says
 //! when it is stale), the speaker (carries UPDATEs) and the agent's reconciler (passes, what
-//! lingers, devices before the rest, another try after a refusal).
+//! stays for a while, devices before the rest, another try after a refusal).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::dice::Dice;
 use crate::kernel::Kernel;
 
 /// As [`caracal_agent::ReconcilerOptions`] has them.
-const LINGER: Duration = Duration::from_secs(30);
+const TUNNEL_REMOVAL_DELAY: Duration = Duration::from_secs(30);
 /// A full comparison without cause.
 pub const RESYNC: Duration = Duration::from_secs(90);
 /// The next try after a refusal; each time twice as long, up to the last.
@@ -316,7 +316,7 @@ impl Agent {
             self.wake(now + wait.min(RETRY.1));
         }
         if let Some(since) = self.unwanted.values().min() {
-            self.wake((*since + LINGER).max(now));
+            self.wake((*since + TUNNEL_REMOVAL_DELAY).max(now));
         }
         Ok(())
     }
@@ -341,9 +341,9 @@ impl Agent {
             }
             let since = self.unwanted.get(name).copied().unwrap_or(now);
             unwanted.insert(name.clone(), since);
-            now >= since + LINGER
+            now >= since + TUNNEL_REMOVAL_DELAY
         });
-        unwanted.retain(|_, since| now < *since + LINGER);
+        unwanted.retain(|_, since| now < *since + TUNNEL_REMOVAL_DELAY);
         self.unwanted = unwanted;
         ops
     }

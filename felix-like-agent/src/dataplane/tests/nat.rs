@@ -192,7 +192,7 @@ fn a_closed_forward_is_opened_also_when_elements_change() {
     let test = "nat::a_closed_forward_is_opened_also_when_elements_change";
     in_namespace(test, || async {
         lab();
-        let mut agent = Node::start(&entries());
+        let agent = Node::start(&entries());
         let settled = agent.settled().await;
         if settled.kernel.nat != "nft" {
             println!("skipped: no nftables here");
