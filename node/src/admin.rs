@@ -21,6 +21,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::Instant;
 
 use self::routes::Rows;
 
@@ -198,6 +199,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Interval of progress reports to a client that waits.
 const PROGRESS: Duration = Duration::from_secs(1);
 
+/// Longest time that the socket of a killed process stays open: a program that it was starting
+/// has a copy of the descriptor until it runs.
+const STILL_OPEN: Duration = Duration::from_secs(2);
+
+/// Interval of looks at a socket that is taken.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 /// Source of the answers.
 pub(crate) trait AnswerRequests: Clone + Send + Sync + 'static {
     /// Answers one question.
@@ -219,12 +227,24 @@ pub(crate) fn is_taken(run_dir: &Path) -> bool {
     StdUnixStream::connect(socket_path(run_dir)).is_ok()
 }
 
+/// Whether the socket is free, or comes free in [`STILL_OPEN`].
+async fn comes_free(run_dir: &Path) -> bool {
+    let until = Instant::now() + STILL_OPEN;
+    while is_taken(run_dir) {
+        if Instant::now() >= until {
+            return false;
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    true
+}
+
 /// Opens the socket. A stale file of a killed process is replaced; a living one is an error.
-pub(crate) fn listen(run_dir: &Path) -> anyhow::Result<UnixListener> {
+pub(crate) async fn listen(run_dir: &Path) -> anyhow::Result<UnixListener> {
     let path = socket_path(run_dir);
     std::fs::create_dir_all(run_dir)
         .with_context(|| format!("creating {}; set CARACAL_RUN_DIR", run_dir.display()))?;
-    if is_taken(run_dir) {
+    if !comes_free(run_dir).await {
         anyhow::bail!(
             "another caracal answers on {}; stop it first",
             path.display()
@@ -447,16 +467,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_socket_that_a_killed_process_leaves_open_for_a_moment_is_replaced() {
+        let dir = std::env::temp_dir().join(format!("caracal-admin-left-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let left = std::os::unix::net::UnixListener::bind(socket_path(&dir)).unwrap();
+        let closed_after_a_look = tokio::task::spawn_blocking(move || left.accept().map(drop));
+        listen(&dir).await.unwrap();
+        closed_after_a_look.await.unwrap().unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[tokio::test]
     async fn questions_and_answers() {
         let dir = std::env::temp_dir().join(format!("caracal-admin-{}", std::process::id()));
-        let listener = listen(&dir).unwrap();
+        let listener = listen(&dir).await.unwrap();
         let server = tokio::spawn(serve(listener, Echo));
         let answers = tokio::task::spawn_blocking({
             let dir = dir.clone();
             move || {
                 let ask = |request| ask(&dir, &request).map_err(|e| e.to_string());
                 let prefix = "10.0.0.0/26".parse().unwrap();
-                let again = listen(&dir).map(|_| ()).map_err(|e| e.to_string());
                 (
                     ask(Request::Status),
                     ask(Request::Received {
@@ -464,15 +494,15 @@ mod tests {
                         filter: RouteFilter::default(),
                     }),
                     ask(Request::Explain { prefix }),
-                    again,
                 )
             }
         });
-        let (status, received, explain, again) = answers.await.unwrap();
+        let (status, received, explain) = answers.await.unwrap();
         assert_eq!(status.unwrap(), "fine");
         assert_eq!(received.unwrap_err(), "no peer x");
         assert_eq!(explain.unwrap()["prefix"], "10.0.0.0/26");
-        assert!(again.unwrap_err().contains("another caracal answers"));
+        let again = listen(&dir).await.unwrap_err().to_string();
+        assert!(again.contains("another caracal answers"), "{again}");
         server.abort();
         std::fs::remove_dir_all(&dir).unwrap();
         let gone = ask(&dir, &Request::Status).unwrap_err().to_string();

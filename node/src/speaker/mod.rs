@@ -72,7 +72,7 @@ async fn serve(
         kernel: tables,
         dumps: wanted_dumps,
     } = config;
-    let listener = admin::listen(run_dir)?;
+    let listener = admin::listen(run_dir).await?;
     let (mark, marked) = Mark::begin(run_dir)
         .with_context(|| format!("marking the run in {}", run_dir.display()))?;
     // With a forwarding table it is the table that says whether forwarding has survived (RFC 4724

@@ -49,7 +49,7 @@ struct Ground {
 /// Runs the node until a signal ends it.
 pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
     let config = Arc::new(config);
-    let listener = match admin::listen(&config.run_dir) {
+    let listener = match admin::listen(&config.run_dir).await {
         Err(error) if admin::is_taken(&config.run_dir) => return Err(error),
         listener => listener,
     };
@@ -170,6 +170,6 @@ async fn serve_admin(
             }]),
         }
         tokio::time::sleep(RETRY).await;
-        listener = admin::listen(&config.run_dir);
+        listener = admin::listen(&config.run_dir).await;
     }
 }
