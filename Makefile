@@ -109,19 +109,19 @@ built: packages-test
 	mkdir -p target
 	$(CARGO) build --workspace --all-targets --message-format=json-render-diagnostics >$(BUILT)
 
-# Every crate with everything, then cores without their shells.
+# Every crate with everything; that cores stand without their shells is for `make lint`.
 unit: built
 	target/debug/run-tests --jobs $(JOBS) $(E2E:%=--without %) --without ipip $(BUILT)
 	$(CARGO) test --workspace --doc --quiet
-	$(CARGO) test --quiet --lib $(CORES)
 	$(CARGO) test --manifest-path fuzz/differential/Cargo.toml --target-dir target/differential
 
-RUN_SCENARIOS = CARACAL_E2E_REQUIRED=1 target/debug/run-tests --isolated --jobs $(JOBS) $(BUILT)
+# With the program that ships.
+RUN_SCENARIOS = CARACAL_E2E_REQUIRED=1 CARACAL_BIN=$(CURDIR)/$(STATIC)/caracal target/debug/run-tests --isolated --jobs $(JOBS) $(BUILT)
 
 # Clusters in network namespaces on this kernel; those that need a real tunl0, in a kernel that has one; both.
 e2e: built static
 	$(RUN_SCENARIOS) $(E2E) -- --test-threads=1 --nocapture
-ipip: built
+ipip: built static
 	lab/with-ipip-kernel --check
 	$(RUN_SCENARIOS) ipip -- --test-threads=1 --nocapture
 scenarios: built static

@@ -27,12 +27,16 @@ use caracal_model::status::Status;
 /// One second.
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// The binary under test: `CARACAL_BIN`, else the one cargo built beside the tests.
+/// The binary under test: `CARACAL_BIN` (in `make scenarios` the static program that ships), else
+/// the one cargo built beside the tests.
 #[must_use]
 pub fn binary() -> PathBuf {
-    if let Some(path) = std::env::var_os("CARACAL_BIN") {
-        return path.into();
-    }
+    std::env::var_os("CARACAL_BIN").map_or_else(binary_with_labs, PathBuf::from)
+}
+
+/// The binary that cargo built beside the tests: it has `caracal lab` and `caracal trace`.
+#[must_use]
+pub fn binary_with_labs() -> PathBuf {
     // target/debug/deps/TEST → target/debug/caracal
     let test = std::env::current_exe().unwrap_or_default();
     let folder = test

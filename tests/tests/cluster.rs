@@ -547,7 +547,7 @@ fn without_root_the_lab_runs_or_says_what_is_missing() {
     let file = folder.join("full-mesh.yaml");
     std::fs::copy(caracal_tests::example("full-mesh"), &file).unwrap();
     let binary = folder.join("caracal");
-    std::fs::copy(caracal_tests::binary(), &binary).unwrap();
+    std::fs::copy(caracal_tests::binary_with_labs(), &binary).unwrap();
     std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     std::fs::set_permissions(&binary, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let output = std::process::Command::new("setpriv")

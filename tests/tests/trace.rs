@@ -5,12 +5,12 @@ use std::process::Command;
 
 use caracal_lab::{Lab, netns_sysctl};
 use caracal_tests::stack::{address_of, either, families, focus, on_each_stack};
-use caracal_tests::{assert_full_matrix, await_settled, binary, exit_code, ip};
+use caracal_tests::{assert_full_matrix, await_settled, binary_with_labs, exit_code, ip};
 use serde_json::Value;
 
 /// Exit code, and the report.
 fn trace(lab: &Lab, from: &str, to: &str) -> (i32, Value) {
-    let output = Command::new(binary())
+    let output = Command::new(binary_with_labs())
         .args([
             "trace",
             "--lab",
