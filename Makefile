@@ -111,7 +111,7 @@ built: packages-test
 
 # Every crate with everything; that cores stand without their shells is for `make lint`.
 unit: built
-	target/debug/run-tests --jobs $(JOBS) $(E2E:%=--without %) --without ipip $(BUILT)
+	target/debug/run-tests --jobs $(JOBS) --first "caracal-ipam ordered" $(E2E:%=--without %) --without ipip $(BUILT)
 	$(CARGO) test --workspace --doc --quiet
 	$(CARGO) test --manifest-path fuzz/differential/Cargo.toml --target-dir target/differential
 

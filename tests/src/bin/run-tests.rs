@@ -45,6 +45,9 @@ struct Args {
     /// Leave out this target of caracal-tests (repeatable).
     #[arg(long)]
     without: Vec<String>,
+    /// Start this program before the others: package and target (repeatable).
+    #[arg(long)]
+    first: Vec<String>,
     /// Output of `cargo build --workspace --all-targets --message-format=json-render-diagnostics`.
     built: PathBuf,
     /// Targets of caracal-tests, the longest first; without any, every test program of the
@@ -109,6 +112,7 @@ fn chosen(
     all: Vec<Program>,
     targets: &[String],
     without: &[String],
+    first: &[String],
 ) -> Result<Vec<Program>, String> {
     let name = |target: &String| format!("{PACKAGE} {target}");
     let find = |target: &String| {
@@ -126,11 +130,19 @@ fn chosen(
             .map(find)
             .collect();
     }
+    if let Some(missing) = first.iter().find(|f| all.iter().all(|p| p.name != **f)) {
+        return Err(format!(
+            "there is no test program {missing}, or it was not built"
+        ));
+    }
     let without: Vec<String> = without.iter().map(name).collect();
-    Ok(all
+    let mut chosen: Vec<Program> = all
         .into_iter()
         .filter(|p| !without.contains(&p.name))
-        .collect())
+        .collect();
+    let rank = |program: &Program| first.iter().position(|f| *f == program.name);
+    chosen.sort_by_key(|program| rank(program).unwrap_or(first.len()));
+    Ok(chosen)
 }
 
 /// Tests passed, failed and ignored, and the names of those that failed, from what a test program
@@ -281,7 +293,12 @@ fn summary(outcomes: &[Outcome], elapsed: f64) -> String {
 fn all(args: &Args) -> Result<bool, String> {
     let messages =
         fs::read_to_string(&args.built).map_err(|e| format!("{}: {e}", args.built.display()))?;
-    let programs = chosen(programs(&messages), &args.targets, &args.without)?;
+    let programs = chosen(
+        programs(&messages),
+        &args.targets,
+        &args.without,
+        &args.first,
+    )?;
     if programs.is_empty() {
         return Err(format!("{}: no test program in it", args.built.display()));
     }
@@ -333,10 +350,26 @@ mod tests {
 {"reason":"compiler-artifact","package_id":"path+file:///x/node#caracal@0.1.0","manifest_path":"/x/node/Cargo.toml","target":{"name":"caracal"},"profile":{"test":false},"executable":"/x/t/caracal"}
 {"reason":"build-finished","success":true}"#;
 
+    fn owned(list: &[&str]) -> Vec<String> {
+        list.iter().map(ToString::to_string).collect()
+    }
+
     fn names(targets: &[&str], without: &[&str]) -> Result<Vec<String>, String> {
-        let owned = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let chosen = chosen(programs(BUILT), &owned(targets), &owned(without))?;
+        let chosen = chosen(programs(BUILT), &owned(targets), &owned(without), &[])?;
         Ok(chosen.into_iter().map(|p| p.name).collect())
+    }
+
+    #[test]
+    fn a_long_program_starts_first() {
+        let chosen = |first: &[&str]| chosen(programs(BUILT), &[], &[], &owned(first));
+        let order = chosen(&["caracal-cni ipam"]).unwrap();
+        let order: Vec<&str> = order.iter().map(|p| p.name.as_str()).collect();
+        assert_eq!(order, ["caracal-cni ipam", "caracal-tests ipam"]);
+        let error = chosen(&["caracal-cni ipma"]).unwrap_err();
+        assert!(
+            error.contains("no test program caracal-cni ipma"),
+            "{error}"
+        );
     }
 
     #[test]
