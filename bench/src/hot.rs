@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use bytes::BytesMut;
-use caracal_bgp::origin;
-use caracal_bgp::wire::{self, Format, Message, Update, encode_announce, encode_withdraw};
 use caracal_bgp::{
-    Asn, ClusterId, MemberUpdate, Originations, Outbound, PeerConfig, PeerName, Rib, RibOptions,
-    RouterId, SessionInfo, SpeakerConfig,
+    Asn, ClusterId, MemberUpdate, Message, MessageFormat, OriginMode, OriginRange, OriginRules,
+    OriginUpdate, Originations, Outbound, OwnerIdentity, PeerConfig, PeerName, PrefixOwner, Rib,
+    RibOptions, RouterId, SessionInfo, SpeakerConfig, UpdateMessage, decode_message,
+    encode_announce, encode_withdraw,
 };
 use caracal_model::net::{Family, Prefix};
 
@@ -109,11 +109,11 @@ const BLOCKS: usize = 20_000;
 /// Speaker that announces all routes, and is their next hop.
 const SENDER: Ipv4Addr = Ipv4Addr::from_bits(NEIGHBOURS.to_bits() + 1);
 
-fn format(internal: bool) -> Format {
-    Format {
+fn format(internal: bool) -> MessageFormat {
+    MessageFormat {
         four_octet_as: true,
         internal,
-        ..Format::default()
+        ..MessageFormat::default()
     }
 }
 
@@ -128,12 +128,12 @@ fn said(routes: usize) -> Result<Vec<u8>> {
 }
 
 /// The UPDATEs in it.
-fn decoded(mut octets: &[u8]) -> Result<Vec<Update>> {
+fn decoded(mut octets: &[u8]) -> Result<Vec<UpdateMessage>> {
     let mut found = Vec::new();
     while let Some(len) = octets.get(16..18) {
         let len = usize::from(u16::from_be_bytes([len[0], len[1]])).max(HEADER);
         let (message, rest) = octets.split_at(len);
-        match wire::decode(message, &format(false))? {
+        match decode_message(message, &format(false))? {
             Message::Update(decoded) => found.extend(decoded.into_updates()),
             other => bail!("{:?} among UPDATEs", other.kind()),
         }
@@ -142,7 +142,7 @@ fn decoded(mut octets: &[u8]) -> Result<Vec<Update>> {
     Ok(found)
 }
 
-fn updates(routes: usize) -> Result<Vec<Update>> {
+fn updates(routes: usize) -> Result<Vec<UpdateMessage>> {
     decoded(&said(routes)?)
 }
 
@@ -163,7 +163,7 @@ fn name(peer: usize) -> PeerName {
 
 /// A table with so many established peers.
 fn table(peers: usize, internal: bool) -> (Rib, Instant) {
-    table_with(peers, internal, origin::OriginUpdate::default())
+    table_with(peers, internal, OriginUpdate::default())
 }
 
 /// A range with everything in it.
@@ -175,16 +175,16 @@ const POOL: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 244, 0, 0), 16);
 /// everything.
 fn checked_table(peers: usize, internal: bool, range: (Ipv4Addr, u8)) -> (Rib, Instant) {
     let owner = "the one".to_owned();
-    let sender = origin::Identity {
+    let sender = OwnerIdentity {
         addresses: [IpAddr::V4(SENDER)].into(),
         router_ids: BTreeSet::new(),
         relays: false,
     };
-    let rules = origin::Rules {
-        mode: origin::Mode::Enforce,
+    let rules = OriginRules {
+        mode: OriginMode::Enforce,
         ranges: [(
             Prefix::v4(range.0, range.1),
-            origin::Range::Owned { shortest: 8 },
+            OriginRange::Owned { shortest: 8 },
         )]
         .into(),
         owners: [(owner.clone(), sender)].into(),
@@ -193,8 +193,8 @@ fn checked_table(peers: usize, internal: bool, range: (Ipv4Addr, u8)) -> (Rib, I
     // comparison of two sizes.
     let blocks = Universe::internet(BLOCKS).nets.into_iter();
     let blocks = blocks.map(|net| Prefix::v4(net.bits.into(), net.len));
-    let owned = blocks.map(|block| (block, origin::Owner::Named(owner.clone()), true));
-    let origins = origin::OriginUpdate {
+    let owned = blocks.map(|block| (block, PrefixOwner::Named(owner.clone()), true));
+    let origins = OriginUpdate {
         rules: Some(rules),
         ownership: owned.collect(),
         stale: Some(false),
@@ -202,7 +202,7 @@ fn checked_table(peers: usize, internal: bool, range: (Ipv4Addr, u8)) -> (Rib, I
     table_with(peers, internal, origins)
 }
 
-fn table_with(peers: usize, internal: bool, origins: origin::OriginUpdate) -> (Rib, Instant) {
+fn table_with(peers: usize, internal: bool, origins: OriginUpdate) -> (Rib, Instant) {
     let mut config = SpeakerConfig {
         local_as: Asn(DUT_AS),
         router_id: RouterId(DUT),
@@ -243,7 +243,7 @@ fn table_with(peers: usize, internal: bool, origins: origin::OriginUpdate) -> (R
     }
     // Nothing is announced before all have told what they had.
     for peer in 0..peers {
-        rib.receive(now, &name(peer), Update::end_of_rib(Family::Ipv4));
+        rib.receive(now, &name(peer), UpdateMessage::end_of_rib(Family::Ipv4));
     }
     rib.decide(now);
     (rib, now)
@@ -274,11 +274,11 @@ fn decide_and_pack(rib: &mut Rib, now: Instant, internal: bool, out: &mut BytesM
     Ok(())
 }
 
-fn load(routes: usize) -> Result<(Rib, Vec<Update>)> {
+fn load(routes: usize) -> Result<(Rib, Vec<UpdateMessage>)> {
     load_into(table(2, false), routes)
 }
 
-fn load_into((mut rib, now): (Rib, Instant), routes: usize) -> Result<(Rib, Vec<Update>)> {
+fn load_into((mut rib, now): (Rib, Instant), routes: usize) -> Result<(Rib, Vec<UpdateMessage>)> {
     let updates = updates(routes)?;
     let mut out = BytesMut::new();
     for some in updates.chunks(16) {
@@ -298,9 +298,9 @@ fn withdraw(routes: usize) -> Result<()> {
     let now = Instant::now();
     let mut out = BytesMut::new();
     for update in updates {
-        let gone = Update {
+        let gone = UpdateMessage {
             withdrawn: update.announced,
-            ..Update::default()
+            ..UpdateMessage::default()
         };
         rib.receive(now, &name(0), gone);
         decide_and_pack(&mut rib, now, false, &mut out)?;

@@ -12,9 +12,9 @@
 //!
 //! # The core
 //!
-//! A session is an [`fsm::Peer`]: inputs go in with the time, outputs come from its `poll`, and the
-//! caller sleeps until its `next_timeout`. The codec is [`wire`]. A table is a [`Rib`]; the calls
-//! to it, in their order:
+//! A session is a [`PeerFsm`]: inputs go in with the time, outputs come from its `poll`, and the
+//! caller sleeps until its `next_timeout`. The codec is [`decode_message`] and one `encode_…`
+//! function for each kind of message. A table is a [`Rib`]; the calls to it, in their order:
 //!
 //! 1. [`Rib::new`] with a [`SpeakerConfig`]; later configurations go to [`Rib::reconfigure`].
 //! 2. [`Rib::set_underlay`] with the links and routes over which next hops are reached. Before the
@@ -55,44 +55,65 @@
 //!
 //! # What is where
 //!
-//! Vocabulary, configuration, table and speaker are at the root. What has a vocabulary of its own
-//! has a module of its own:
+//! Everything is at the root of the crate; modules are private. A prefix tells the part where the
+//! plain word would not:
 //!
-//! | module | what it is |
+//! | names | what they are |
 //! |---|---|
-//! | [`wire`] | the codec: octets to messages and back |
-//! | [`fsm`] | the state machine of one peer |
-//! | [`policy`] | filters of routes |
-//! | [`origin`] | the check of who may announce what |
-//! | [`bfd`] | is the other end there (RFC 5880) |
-//! | [`bmp`] | messages to monitoring stations (RFC 7854) |
-
-pub mod bfd;
-pub mod bmp;
-pub mod fsm;
-pub mod origin;
-pub mod policy;
-pub mod wire;
+//! | [`decode_message`], [`Message`], `encode_…` | the codec: octets to messages and back |
+//! | [`PeerFsm`], [`FsmInput`], [`FsmOutput`] | the state machine of one peer |
+//! | [`Rib`], [`Changes`], [`LearnedRoute`] | the table and the choice of the best path |
+//! | [`Filter`], `Filter…` | filters of routes |
+//! | [`OriginCheck`], `Origin…` | the check of who may announce what; [`Origin`] alone is the attribute |
+//! | `Bfd…` | is the other end there (RFC 5880) |
+//! | `Bmp…`, `encode_bmp_…` | messages to monitoring stations (RFC 7854) |
 
 mod attrs;
+mod bfd;
+mod bmp;
 mod config;
+mod fsm;
 mod martian;
 mod opens;
+mod origin;
+mod policy;
 mod ranges;
 mod rib;
 #[cfg(feature = "speaker")]
 mod speaker;
 mod types;
+mod wire;
 
 pub use attrs::{
     Aggregator, AsPath, Origin, PathAttrs, RareList, Segment, SegmentKind, UnknownAttr,
+};
+pub use bfd::{
+    BfdDiagnostic, BfdEvent, BfdPacket, BfdPacketError, BfdSession, BfdState, BfdTimers,
+};
+pub use bmp::{
+    BMP_COMMON_HEADER, BmpPeerDown, BmpStatistic, BmpTermination, BmpTimestamp, MonitoredSession,
+    PolicyView, encode_bmp_initiation, encode_bmp_peer_down, encode_bmp_peer_up,
+    encode_bmp_route_monitoring, encode_bmp_statistics, encode_bmp_termination,
 };
 pub use config::{
     AddPath, BfdOptions, CALICO_LOCAL_PREF, ConfigChange, GracefulRestart, LimitAction, Listen,
     NextHopMode, Origination, Originations, OwnNextHops, Password, PathCount, PeerChange,
     PeerConfig, PrefixLimit, SpeakerConfig, Station, compare_configs,
 };
+pub use fsm::{
+    ConnectFailure, ConnectionEnds, ConnectionId, DownReason, FsmInput, FsmOutput, Negotiated,
+    PeerFsm, RemoteGracefulRestart, SessionSettings, SessionStop, SessionUp,
+};
 pub use martian::{LocalNetworks, OpenRanges, OpenRangesError};
+pub use opens::SessionOpens;
+pub use origin::{
+    OriginCheck, OriginMode, OriginModeError, OriginRange, OriginReason, OriginRules, OriginUpdate,
+    OriginVerdict, OwnerIdentity, PrefixOwner,
+};
+pub use policy::{
+    AsPathPlace, Filter, FilterAction, FilterCondition, FilterDecision, FilterTerm, FilterVerdict,
+    PeerKind, PrefixPattern, RouteSource, RouteView,
+};
 pub use rib::{
     AdvertisedRoute, Advertisement, AttrsInfo, BestPathReason, Buckets, Changes, DecidedBy,
     Explanation, FibExportFilter, Gateway, GroupRoute, GroupUpdate, ImportRefusal, LearnedRoute,
@@ -114,4 +135,13 @@ pub use speaker::{
 pub use types::{
     Administrator, AnyCommunity, Asn, ClusterId, Community, CommunityError, ExtCommunity,
     ExtCommunityError, ExtForm, ExtKind, LargeCommunity, PeerName, RouterId, SessionState,
+};
+pub use wire::{
+    AddPathMode, AfiSafi, AttrFault, Capability, CeaseSubcode, DecodeError, DecodedUpdate,
+    EncodeError, ErrorHandling, FamilySet, GracefulRestartCapability, HeaderError, LongLivedFamily,
+    MAX_MESSAGE_LEN, MESSAGE_HEADER_LEN, Message, MessageFormat, MessageType, Nlri, Notification,
+    NotificationCode, OpenError, OpenMessage, RefreshError, RefreshKind, RouteRefresh, UpdateError,
+    UpdateFault, UpdateMessage, decode_message, encode_announce, encode_end_of_rib,
+    encode_keepalive, encode_notification, encode_open, encode_refresh, encode_update,
+    encode_withdraw, frame_len,
 };

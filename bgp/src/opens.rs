@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 /// The OPENs of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Opens {
+pub struct SessionOpens {
     /// Ours.
     pub sent: Bytes,
     /// The peer's, as we have understood it.

@@ -25,7 +25,7 @@ use prefix_owners::PrefixOwners;
 /// Action on the verdicts of the check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum OriginMode {
     /// Nothing is checked.
     #[default]
     Off,
@@ -38,24 +38,24 @@ pub enum Mode {
 /// The text is no mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not enforce, log or off")]
-pub struct ModeError(pub String);
+pub struct OriginModeError(pub String);
 
-impl std::str::FromStr for Mode {
-    type Err = ModeError;
+impl std::str::FromStr for OriginMode {
+    type Err = OriginModeError;
 
-    fn from_str(text: &str) -> Result<Self, ModeError> {
+    fn from_str(text: &str) -> Result<Self, OriginModeError> {
         match text.to_ascii_lowercase().as_str() {
             "off" => Ok(Self::Off),
             "log" => Ok(Self::Log),
             "enforce" => Ok(Self::Enforce),
-            _ => Err(ModeError(text.to_owned())),
+            _ => Err(OriginModeError(text.to_owned())),
         }
     }
 }
 
 /// Addresses and router ids by which an owner's announcements are recognised.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Identity {
+pub struct OwnerIdentity {
     /// Its addresses: next hops of its routes.
     pub addresses: BTreeSet<IpAddr>,
     /// BGP Identifiers that it may have.
@@ -67,7 +67,7 @@ pub struct Identity {
 
 /// A range of prefixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Range {
+pub enum OriginRange {
     /// Only owners announce in it. No owner has a prefix shorter than this.
     Owned {
         /// Length of the shortest prefix that an owner has.
@@ -79,18 +79,18 @@ pub enum Range {
 
 /// The rules but for the owners of single prefixes: small, and replaced as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
+pub struct OriginRules {
     /// Action on the verdicts.
-    pub mode: Mode,
+    pub mode: OriginMode,
     /// Ranges; the longest that covers a prefix counts, and without one there is no check.
-    pub ranges: BTreeMap<Prefix, Range>,
+    pub ranges: BTreeMap<Prefix, OriginRange>,
     /// Owners by name.
-    pub owners: BTreeMap<String, Identity>,
+    pub owners: BTreeMap<String, OwnerIdentity>,
 }
 
 /// The owner of a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Owner {
+pub enum PrefixOwner {
     /// The owner of this name.
     Named(String),
     /// Nobody: other rules say who announces it.
@@ -101,9 +101,9 @@ pub enum Owner {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OriginUpdate {
     /// The rules, when they differ.
-    pub rules: Option<Rules>,
+    pub rules: Option<OriginRules>,
     /// Owners that a prefix has now (true), or has no more.
-    pub ownership: Vec<(Prefix, Owner, bool)>,
+    pub ownership: Vec<(Prefix, PrefixOwner, bool)>,
     /// The data may be out of date; `None`: as before.
     pub stale: Option<bool>,
 }
@@ -124,14 +124,14 @@ pub enum OriginVerdict {
     /// It comes from its owner.
     Valid,
     /// It does not.
-    Invalid(Reason),
+    Invalid(OriginReason),
     /// The data does not say who has the prefix, or may be out of date.
-    Unknown(Reason),
+    Unknown(OriginReason),
 }
 
 /// Why a route is not valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum OriginReason {
     /// No owner has a prefix as short as this.
     TooShort(Prefix),
     /// Nobody is known to have it.
@@ -142,7 +142,7 @@ pub enum Reason {
     Originator(String, Prefix, RouterId, String),
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for OriginReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooShort(range) => {
@@ -172,15 +172,15 @@ impl fmt::Display for Reason {
 
 /// Index of an owner.
 type OwnerId = u32;
-/// Stands for [`Owner::Free`].
+/// Stands for [`PrefixOwner::Free`].
 const FREE: OwnerId = OwnerId::MAX;
 
 /// The data in force, ready to be asked.
 #[derive(Debug, Default)]
-pub struct Origins {
-    rules: Rules,
+pub struct OriginCheck {
+    rules: OriginRules,
     /// The ranges of the rules, the longest first.
-    ranges: Ranges<Range>,
+    ranges: Ranges<OriginRange>,
     stale: bool,
     /// Names by index; an owner keeps its index for good.
     names: Vec<String>,
@@ -197,28 +197,28 @@ pub struct Origins {
 }
 
 /// The source of a route: NEXT_HOP and ORIGINATOR_ID.
-type RouteSource = (Option<IpAddr>, Option<RouterId>);
+type SourceIds = (Option<IpAddr>, Option<RouterId>);
 
 /// Owners that a source speaks for.
 #[derive(Debug, Default)]
 struct Entitled {
-    source: RouteSource,
+    source: SourceIds,
     owners: Vec<OwnerId>,
 }
 
 /// A first look at a route: all there is to know about most of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
-    /// The route is valid or not checked. Otherwise [`Origins::check`] says why it is not.
+    /// The route is valid or not checked. Otherwise [`OriginCheck::check`] says why it is not.
     pub(crate) passes: bool,
     /// It lies in a range with owners, and nobody has it as it is.
     pub(crate) within: bool,
 }
 
-impl Origins {
+impl OriginCheck {
     /// Action on the verdicts, as configured.
     #[must_use]
-    pub const fn mode(&self) -> Mode {
+    pub const fn mode(&self) -> OriginMode {
         self.rules.mode
     }
 
@@ -245,8 +245,8 @@ impl Origins {
         self.rules.ranges.keys().copied()
     }
 
-    fn id(&mut self, owner: &Owner) -> OwnerId {
-        let Owner::Named(name) = owner else {
+    fn id(&mut self, owner: &PrefixOwner) -> OwnerId {
+        let PrefixOwner::Named(name) = owner else {
             return FREE;
         };
         if let Some(id) = self.ids.get(name) {
@@ -278,12 +278,12 @@ impl Origins {
         }
     }
 
-    fn set_rules(&mut self, rules: Rules) {
+    fn set_rules(&mut self, rules: OriginRules) {
         self.addresses.clear();
         self.relays.clear();
         self.router_ids.clear();
         for (name, identity) in &rules.owners {
-            let id = self.id(&Owner::Named(name.clone()));
+            let id = self.id(&PrefixOwner::Named(name.clone()));
             for address in &identity.addresses {
                 self.addresses.entry(*address).or_default().push(id);
                 if identity.relays {
@@ -308,7 +308,7 @@ impl Origins {
 
     /// The longest range that covers a prefix.
     #[must_use]
-    pub fn range_of(&self, prefix: &Prefix) -> Option<(Prefix, Range)> {
+    pub fn range_of(&self, prefix: &Prefix) -> Option<(Prefix, OriginRange)> {
         self.ranges.first(prefix).copied()
     }
 
@@ -319,7 +319,7 @@ impl Origins {
     }
 
     /// Owners that a source speaks for.
-    fn entitled(&self, (hop, originator): RouteSource) -> Vec<OwnerId> {
+    fn entitled(&self, (hop, originator): SourceIds) -> Vec<OwnerId> {
         let Some(hop) = hop else {
             return Vec::new();
         };
@@ -338,20 +338,20 @@ impl Origins {
         owners
     }
 
-    /// Whether a route is valid or not checked. Says the same as [`Origins::check`], for less.
+    /// Whether a route is valid or not checked. Says the same as [`OriginCheck::check`], for less.
     pub(crate) fn look(&mut self, prefix: &Prefix, attrs: &PathAttrs) -> Look {
         let unchecked = Look {
             passes: true,
             within: false,
         };
-        if self.rules.mode == Mode::Off {
+        if self.rules.mode == OriginMode::Off {
             return unchecked;
         }
         let (owners, within) = match self.owners.exact(prefix) {
             Some((false, _)) => return unchecked,
             Some((true, owners)) => (owners, false),
             None => {
-                let Some((range, Range::Owned { .. })) = self.range_of(prefix) else {
+                let Some((range, OriginRange::Owned { .. })) = self.range_of(prefix) else {
                     return unchecked;
                 };
                 let Some((_, owners)) = self.holders(prefix, &range) else {
@@ -388,16 +388,16 @@ impl Origins {
     /// Checks a route of the Adj-RIB-In against the owner of its prefix.
     #[must_use]
     pub fn check(&self, prefix: &Prefix, attrs: &PathAttrs) -> OriginVerdict {
-        if self.rules.mode == Mode::Off {
+        if self.rules.mode == OriginMode::Off {
             return OriginVerdict::Unchecked;
         }
-        let Some((range, Range::Owned { shortest })) = self.range_of(prefix) else {
+        let Some((range, OriginRange::Owned { shortest })) = self.range_of(prefix) else {
             return OriginVerdict::Unchecked;
         };
         let Some((owned, owners)) = self.holders(prefix, &range) else {
             return match prefix.len() < shortest {
-                true => OriginVerdict::Invalid(Reason::TooShort(range)),
-                false => OriginVerdict::Unknown(Reason::NoOwner(range)),
+                true => OriginVerdict::Invalid(OriginReason::TooShort(range)),
+                false => OriginVerdict::Unknown(OriginReason::NoOwner(range)),
             };
         };
         if owners.contains(&FREE) {
@@ -416,24 +416,29 @@ impl Origins {
     }
 
     /// Why routes from there are not the owners'.
-    fn reason(&self, owned: Prefix, owners: &[OwnerId], (hop, originator): RouteSource) -> Reason {
+    fn reason(
+        &self,
+        owned: Prefix,
+        owners: &[OwnerId],
+        (hop, originator): SourceIds,
+    ) -> OriginReason {
         let of_hop = hop.and_then(|hop| self.addresses.get(&hop));
         let owner = of_hop.and_then(|ids| owners.iter().find(|id| ids.contains(id)));
         let known = originator.and_then(|id| Some((id, (*self.router_ids.get(&id)?)?)));
         match (owner, known) {
             // The next hop is the owner's; so it is the originator that is not.
             (Some(owner), Some((id, other))) => {
-                Reason::Originator(self.name(*owner), owned, id, self.name(other))
+                OriginReason::Originator(self.name(*owner), owned, id, self.name(other))
             }
-            _ => Reason::NextHop(self.name(owners[0]), owned, hop),
+            _ => OriginReason::NextHop(self.name(owners[0]), owned, hop),
         }
     }
 }
 
 /// True in a range in which only owners announce.
-fn is_checked(ranges: &Ranges<Range>, prefix: &Prefix) -> bool {
+fn is_checked(ranges: &Ranges<OriginRange>, prefix: &Prefix) -> bool {
     let range = ranges.first(prefix);
-    matches!(range, Some((_, Range::Owned { .. })))
+    matches!(range, Some((_, OriginRange::Owned { .. })))
 }
 
 impl Entitled {

@@ -17,16 +17,16 @@ use crate::types::{AnyCommunity, Asn};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filter {
     /// Terms in order.
-    pub terms: Vec<Term>,
+    pub terms: Vec<FilterTerm>,
 }
 
 /// One rule: all conditions must hold (an empty list always holds).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Term {
+pub struct FilterTerm {
     /// Conditions, joined by "and".
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<FilterCondition>,
     /// Actions, applied in order when the conditions hold.
-    pub actions: Vec<Action>,
+    pub actions: Vec<FilterAction>,
     /// Accept or reject ends the filter; `None` goes on to the next term.
     pub verdict: Option<FilterVerdict>,
 }
@@ -42,7 +42,7 @@ pub enum FilterVerdict {
 
 /// A question about a route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Condition {
+pub enum FilterCondition {
     /// The destination matches one of the patterns (or none of them, when `negated`).
     Prefix {
         /// Patterns joined by "or"; never empty.
@@ -59,14 +59,14 @@ pub enum Condition {
         /// The numbers; never empty but for a whole path.
         asns: Vec<Asn>,
         /// Where they stand.
-        place: PathPlace,
+        place: AsPathPlace,
     },
     /// The BGP next hop lies inside the prefix.
     NextHop(Prefix),
     /// The other side is of this kind.
     PeerKind(PeerKind),
     /// Where the route came from.
-    Source(Source),
+    Source(RouteSource),
     /// The route's interface matches the pattern (`*` stands for any text). A route without an
     /// interface does not match.
     Interface(String),
@@ -74,9 +74,9 @@ pub enum Condition {
     LocalPref(u32),
 }
 
-/// Where in an AS path numbers stand; for its start there is [`Condition::AsPathPrefix`].
+/// Where in an AS path numbers stand; for its start there is [`FilterCondition::AsPathPrefix`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum PathPlace {
+pub enum AsPathPlace {
     /// Somewhere.
     Anywhere,
     /// At its end: the last number is the origin.
@@ -85,7 +85,7 @@ pub enum PathPlace {
     Whole,
 }
 
-impl PathPlace {
+impl AsPathPlace {
     /// True when the numbers stand there.
     fn holds(self, path: &AsPath, asns: &[Asn]) -> bool {
         let elements: Vec<&[Asn]> = path
@@ -175,7 +175,7 @@ pub enum PeerKind {
 
 /// The origin of a route inside this speaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Source {
+pub enum RouteSource {
     /// Learned from a BGP peer.
     Bgp,
     /// Originated here.
@@ -184,7 +184,7 @@ pub enum Source {
 
 /// A change to a route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Action {
+pub enum FilterAction {
     /// Adds a community if it is absent.
     AddCommunity(AnyCommunity),
     /// Removes a community if it is present.
@@ -207,14 +207,14 @@ pub struct RouteView<'a> {
     /// Relation to the peer of the session: internal, external, reflector client.
     pub peer: PeerKind,
     /// Where the route came from.
-    pub source: Source,
+    pub source: RouteSource,
     /// The interface through which the route leaves, when it is a kernel route.
     pub interface: Option<&'a str>,
 }
 
 /// A verdict together with the term that gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Decided {
+pub struct FilterDecision {
     /// The verdict.
     pub verdict: FilterVerdict,
     /// Index of the term within its filter, from 0.
@@ -226,12 +226,12 @@ impl Filter {
     #[must_use]
     pub(crate) fn asks_for_interface(&self) -> bool {
         let mut conditions = self.terms.iter().flat_map(|term| &term.conditions);
-        conditions.any(|condition| matches!(condition, Condition::Interface(_)))
+        conditions.any(|condition| matches!(condition, FilterCondition::Interface(_)))
     }
 
     /// Runs the filter over a route and changes its attributes. `None`: no term decided, the next
     /// filter decides; changes made so far stay.
-    pub fn run(&self, route: &mut RouteView<'_>) -> Option<Decided> {
+    pub fn run(&self, route: &mut RouteView<'_>) -> Option<FilterDecision> {
         for (index, term) in self.terms.iter().enumerate() {
             if !term
                 .conditions
@@ -244,7 +244,7 @@ impl Filter {
                 action.apply(route);
             }
             if let Some(verdict) = term.verdict {
-                return Some(Decided {
+                return Some(FilterDecision {
                     verdict,
                     term: index,
                 });
@@ -254,7 +254,7 @@ impl Filter {
     }
 }
 
-impl Condition {
+impl FilterCondition {
     /// True when the condition holds for the route.
     #[must_use]
     pub fn holds(&self, route: &RouteView<'_>) -> bool {
@@ -278,7 +278,7 @@ impl Condition {
     }
 }
 
-impl Action {
+impl FilterAction {
     /// Changes the route's attributes.
     fn apply(&self, route: &mut RouteView<'_>) {
         let attrs = route.attrs.to_mut();

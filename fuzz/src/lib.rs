@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use bytes::BytesMut;
-use caracal_bgp::bfd;
-use caracal_bgp::wire::{
-    self, DecodeError, FamilySet, Format, Message, decode, encode_notification, encode_open,
-    encode_refresh, frame_len,
+use caracal_bgp::{
+    BfdPacket, BfdSession, BfdTimers, DecodeError, FamilySet, Message, MessageFormat,
+    UpdateMessage, decode_message, encode_notification, encode_open, encode_refresh, encode_update,
+    frame_len,
 };
 use caracal_model::Selector;
 use caracal_model::net::Family;
@@ -16,7 +16,7 @@ use caracal_model::net::Family;
 const HEADER: usize = 19;
 
 /// The form of messages, from one octet of input.
-fn format(octet: u8) -> Format {
+fn format(octet: u8) -> MessageFormat {
     let bit = |n: u8| octet & (1 << n) != 0;
     let mut families = FamilySet::NONE;
     if bit(0) {
@@ -26,7 +26,7 @@ fn format(octet: u8) -> Format {
         families.insert(Family::Ipv4);
     }
     let ids = if bit(7) { families } else { FamilySet::NONE };
-    Format {
+    MessageFormat {
         four_octet_as: !bit(2),
         internal: !bit(3),
         extended_receive: bit(4),
@@ -54,15 +54,15 @@ fn refused(error: &DecodeError) {
     let mut answer = BytesMut::new();
     encode_notification(&error.notification(), &mut answer);
     assert!(answer.len() <= 4096, "an answer fits into a message");
-    let format = Format::default();
+    let format = MessageFormat::default();
     assert!(matches!(
-        decode(&answer, &format),
+        decode_message(&answer, &format),
         Ok(Message::Notification(_))
     ));
 }
 
-fn check(octets: &[u8], format: &Format) {
-    let message = match decode(octets, format) {
+fn check(octets: &[u8], format: &MessageFormat) {
+    let message = match decode_message(octets, format) {
         Ok(message) => message,
         Err(error) => return refused(&error),
     };
@@ -79,26 +79,26 @@ fn check(octets: &[u8], format: &Format) {
             return;
         }
     }
-    let second = decode(&again, format);
+    let second = decode_message(&again, format);
     assert_eq!(second.as_ref(), Ok(&message), "decode(encode(m)) == m");
 }
 
 /// An accepted message can be sent on, and the next speaker finds no fault in it.
-fn resend(update: &wire::Update, format: &Format) {
+fn resend(update: &UpdateMessage, format: &MessageFormat) {
     let mut stream = BytesMut::new();
-    let sendable = Format {
+    let sendable = MessageFormat {
         // We only send what the receiver said it can take; here both are one.
         extended_receive: format.extended_send,
         ..*format
     };
-    if wire::encode_update(update, &sendable, &mut stream).is_err() {
+    if encode_update(update, &sendable, &mut stream).is_err() {
         return;
     }
     let mut rest = &stream[..];
     while rest.len() >= HEADER {
         let len = usize::from(u16::from_be_bytes([rest[16], rest[17]]));
         let (message, after) = rest.split_at(len);
-        match decode(message, &sendable) {
+        match decode_message(message, &sendable) {
             Ok(Message::Update(decoded)) => assert!(decoded.faults.is_empty(), "{decoded:?}"),
             other => panic!("{other:?} from {update:?}"),
         }
@@ -123,27 +123,27 @@ pub fn update(data: &[u8]) {
 
 /// Any octets as the body of an OPEN.
 pub fn open(data: &[u8]) {
-    check(&wrap(1, data), &Format::default());
+    check(&wrap(1, data), &MessageFormat::default());
 }
 
 /// Any octets as the body of a NOTIFICATION.
 pub fn notification(data: &[u8]) {
-    check(&wrap(3, data), &Format::default());
+    check(&wrap(3, data), &MessageFormat::default());
 }
 
 /// Any octets as the body of a KEEPALIVE: only the empty one is good.
 pub fn keepalive(data: &[u8]) {
     let message = wrap(4, data);
     assert_eq!(
-        decode(&message, &Format::default()).is_ok(),
+        decode_message(&message, &MessageFormat::default()).is_ok(),
         data.is_empty()
     );
-    check(&message, &Format::default());
+    check(&message, &MessageFormat::default());
 }
 
 /// Any octets as the body of a ROUTE-REFRESH.
 pub fn refresh(data: &[u8]) {
-    check(&wrap(5, data), &Format::default());
+    check(&wrap(5, data), &MessageFormat::default());
 }
 
 /// Any octets as what a connection carries: cut into messages, each of them decoded. The first
@@ -184,21 +184,21 @@ pub fn stream(data: &[u8]) {
 
 /// Any octets as a BFD packet (RFC 5880 §4.1), heard by a session.
 pub fn bfd(data: &[u8]) {
-    let packet = match bfd::Packet::decode(data) {
+    let packet = match BfdPacket::decode(data) {
         Ok(packet) => packet,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
-    assert_eq!(bfd::Packet::decode(&packet.encode()), Ok(packet));
+    assert_eq!(BfdPacket::decode(&packet.encode()), Ok(packet));
     let now = std::time::Instant::now();
-    let timers = bfd::Timers {
+    let timers = BfdTimers {
         interval: std::time::Duration::from_millis(300),
         multiplier: 3,
     };
-    let mut session = bfd::BfdSession::new(now, 1, timers, 1);
+    let mut session = BfdSession::new(now, 1, timers, 1);
     for _ in 0..3 {
         session.receive(now, &packet);
         while let Some(answer) = session.poll(now) {
-            assert_eq!(bfd::Packet::decode(&answer.encode()), Ok(answer));
+            assert_eq!(BfdPacket::decode(&answer.encode()), Ok(answer));
         }
     }
     session.handle_timeout(now);

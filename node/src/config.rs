@@ -11,8 +11,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use caracal_bgp::origin::{Mode, ModeError};
-use caracal_bgp::{Asn, OpenRanges, OpenRangesError};
+use caracal_bgp::{Asn, OpenRanges, OpenRangesError, OriginMode, OriginModeError};
 use caracal_datastore::Accept;
 use caracal_model::NodeName;
 use caracal_model::net::{Cidr, Family, Prefix};
@@ -78,7 +77,7 @@ pub(crate) struct Config {
     pub(crate) allow_martians: OpenRanges,
     /// `CARACAL_ORIGIN_CHECK`: what follows when a route does not come from the owner of its
     /// prefix.
-    pub(crate) origin_check: Mode,
+    pub(crate) origin_check: OriginMode,
     /// `CALICO_ROUTER_ID`: empty, `hash` or a dotted quad.
     pub(crate) router_id: RouterIdSetting,
     /// Name of the node in Kubernetes.
@@ -319,9 +318,9 @@ impl Config {
                 .unwrap_or_default(),
             origin_check: env
                 .parse("CARACAL_ORIGIN_CHECK", |text| {
-                    text.parse().map_err(|e: ModeError| e.to_string())
+                    text.parse().map_err(|e: OriginModeError| e.to_string())
                 })?
-                .unwrap_or(Mode::Enforce),
+                .unwrap_or(OriginMode::Enforce),
             router_id,
             orch_ref: env.text("CALICO_K8S_NODE_REF").map(str::to_owned),
             wait_for_datastore: env.flag("WAIT_FOR_DATASTORE", false)?,

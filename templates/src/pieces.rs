@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use caracal_bgp::policy::PrefixPattern;
+use caracal_bgp::PrefixPattern;
 use caracal_model::net::Prefix;
 
 use crate::RenderError;

@@ -8,8 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_bgp::policy::{Action, Condition, Filter, FilterVerdict, PrefixPattern, Source, Term};
-use caracal_bgp::{AnyCommunity, Origination};
+use caracal_bgp::{
+    AnyCommunity, Filter, FilterAction, FilterCondition, FilterTerm, FilterVerdict, Origination,
+    PrefixPattern, RouteSource,
+};
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam::{AffinityState, Owner};
 use caracal_model::net::{Family, Prefix};
@@ -139,20 +141,24 @@ pub(crate) fn export_filter(view: &NodeView<'_>, reflects: bool) -> Filter {
         .map(|pool| (pool.spec.prefix(), pool.spec.disable_bgp_export))
         .partition(|(_, disabled)| *disabled);
     if let Some(condition) = inside(hidden.into_iter().map(|(prefix, _)| prefix)) {
-        terms.push(Term {
+        terms.push(FilterTerm {
             conditions: vec![condition],
             actions: Vec::new(),
             verdict: Some(FilterVerdict::Reject),
         });
     }
     for (range, values) in &view.settings.advertisements {
-        terms.push(Term {
+        terms.push(FilterTerm {
             conditions: inside([*range]).into_iter().collect(),
-            actions: values.iter().copied().map(Action::AddCommunity).collect(),
+            actions: values
+                .iter()
+                .copied()
+                .map(FilterAction::AddCommunity)
+                .collect(),
             verdict: None,
         });
     }
-    terms.push(accept(vec![Condition::Source(Source::Static)]));
+    terms.push(accept(vec![FilterCondition::Source(RouteSource::Static)]));
     let passed_on = match reflects {
         true => &view.settings.service_ranges[..],
         false => &[],
@@ -161,7 +167,7 @@ pub(crate) fn export_filter(view: &NodeView<'_>, reflects: bool) -> Filter {
     if let Some(condition) = inside(ranges.chain(passed_on.iter().copied())) {
         terms.push(accept(vec![condition]));
     }
-    terms.push(Term {
+    terms.push(FilterTerm {
         conditions: Vec::new(),
         actions: Vec::new(),
         verdict: Some(FilterVerdict::Reject),
@@ -169,8 +175,8 @@ pub(crate) fn export_filter(view: &NodeView<'_>, reflects: bool) -> Filter {
     Filter { terms }
 }
 
-fn accept(conditions: Vec<Condition>) -> Term {
-    Term {
+fn accept(conditions: Vec<FilterCondition>) -> FilterTerm {
+    FilterTerm {
         conditions,
         actions: Vec::new(),
         verdict: Some(FilterVerdict::Accept),
@@ -178,10 +184,10 @@ fn accept(conditions: Vec<Condition>) -> Term {
 }
 
 /// Matches everything inside the ranges; `None` for no ranges, which no condition can say.
-fn inside(ranges: impl IntoIterator<Item = Prefix>) -> Option<Condition> {
+fn inside(ranges: impl IntoIterator<Item = Prefix>) -> Option<FilterCondition> {
     let sorted: BTreeSet<_> = ranges.into_iter().collect();
     let patterns: Vec<_> = sorted.into_iter().map(PrefixPattern::or_longer).collect();
-    (!patterns.is_empty()).then_some(Condition::Prefix {
+    (!patterns.is_empty()).then_some(FilterCondition::Prefix {
         patterns,
         negated: false,
     })

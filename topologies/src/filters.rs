@@ -7,10 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caracal_bgp::policy::{
-    Action, Condition, Filter, FilterVerdict, PeerKind, PrefixPattern, Source, Term,
+use caracal_bgp::{
+    AnyCommunity, Asn, Filter, FilterAction, FilterCondition, FilterTerm, FilterVerdict, PeerKind,
+    PeerName, PrefixPattern, RouteSource,
 };
-use caracal_bgp::{AnyCommunity, Asn, PeerName};
 use caracal_model::Key;
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Family, Prefix};
@@ -191,7 +191,7 @@ pub(crate) fn translate(
 
 pub(crate) fn refuse_all() -> Filter {
     Filter {
-        terms: vec![Term {
+        terms: vec![FilterTerm {
             conditions: Vec::new(),
             actions: Vec::new(),
             verdict: Some(FilterVerdict::Reject),
@@ -200,31 +200,31 @@ pub(crate) fn refuse_all() -> Filter {
 }
 
 /// Conditions stand in Calico's order: range, source, interface, community, AS path, priority.
-fn term(rule: &BgpFilterRule, family: Family) -> Result<Term, String> {
+fn term(rule: &BgpFilterRule, family: Family) -> Result<FilterTerm, String> {
     let mut conditions = Vec::new();
     match rule.peer_type.as_str() {
         "" => {}
-        "eBGP" => conditions.push(Condition::PeerKind(PeerKind::External)),
-        "iBGP" => conditions.push(Condition::PeerKind(PeerKind::Internal)),
+        "eBGP" => conditions.push(FilterCondition::PeerKind(PeerKind::External)),
+        "iBGP" => conditions.push(FilterCondition::PeerKind(PeerKind::Internal)),
         other => return Err(format!("peerType {other:?} is not eBGP or iBGP")),
     }
     conditions.extend(range(rule, family)?);
     match rule.source.as_str() {
         "" => {}
-        "RemotePeers" => conditions.push(Condition::Source(Source::Bgp)),
+        "RemotePeers" => conditions.push(FilterCondition::Source(RouteSource::Bgp)),
         other => return Err(format!("source {other:?} is not RemotePeers")),
     }
     if !rule.interface.is_empty() {
-        conditions.push(Condition::Interface(rule.interface.clone()));
+        conditions.push(FilterCondition::Interface(rule.interface.clone()));
     }
     for text in rule.communities.iter().flat_map(|c| &c.values) {
-        conditions.push(Condition::Community(community(text)?));
+        conditions.push(FilterCondition::Community(community(text)?));
     }
     if !rule.as_path_prefix.is_empty() {
-        conditions.push(Condition::AsPathPrefix(numbers(&rule.as_path_prefix)));
+        conditions.push(FilterCondition::AsPathPrefix(numbers(&rule.as_path_prefix)));
     }
     if let Some(priority) = rule.priority {
-        conditions.push(Condition::LocalPref(local_pref(priority)?));
+        conditions.push(FilterCondition::LocalPref(local_pref(priority)?));
     }
     let verdict = match rule.action.as_str() {
         "Accept" => FilterVerdict::Accept,
@@ -237,14 +237,14 @@ fn term(rule: &BgpFilterRule, family: Family) -> Result<Term, String> {
         .iter()
         .map(action)
         .collect::<Result<_, _>>()?;
-    Ok(Term {
+    Ok(FilterTerm {
         conditions,
         actions,
         verdict: Some(verdict),
     })
 }
 
-fn range(rule: &BgpFilterRule, family: Family) -> Result<Option<Condition>, String> {
+fn range(rule: &BgpFilterRule, family: Family) -> Result<Option<FilterCondition>, String> {
     let (cidr, operator) = match (&rule.cidr, rule.match_operator.as_str()) {
         (None, "") if rule.prefix_length.is_some() => {
             return Err("prefixLength needs cidr".to_owned());
@@ -272,7 +272,7 @@ fn range(rule: &BgpFilterRule, family: Family) -> Result<Option<Condition>, Stri
         None if within => PrefixPattern::or_longer(cidr),
         None => PrefixPattern::exact(cidr),
     };
-    Ok(Some(Condition::Prefix {
+    Ok(Some(FilterCondition::Prefix {
         patterns: vec![pattern],
         negated,
     }))
@@ -306,17 +306,17 @@ fn local_pref(priority: u32) -> Result<u32, String> {
         .ok_or_else(|| format!("priority {priority} exceeds {PRIORITY_BASE}"))
 }
 
-fn action(operation: &BgpFilterOperation) -> Result<Action, String> {
+fn action(operation: &BgpFilterOperation) -> Result<FilterAction, String> {
     match (
         &operation.add_community,
         &operation.prepend_as_path,
         &operation.set_priority,
     ) {
-        (Some(add), None, None) => Ok(Action::AddCommunity(community(&add.value)?)),
+        (Some(add), None, None) => Ok(FilterAction::AddCommunity(community(&add.value)?)),
         (None, Some(prepend), None) if !prepend.prefix.is_empty() => {
-            Ok(Action::PrependAsPath(numbers(&prepend.prefix)))
+            Ok(FilterAction::PrependAsPath(numbers(&prepend.prefix)))
         }
-        (None, None, Some(set)) => Ok(Action::SetLocalPref(local_pref(set.value)?)),
+        (None, None, Some(set)) => Ok(FilterAction::SetLocalPref(local_pref(set.value)?)),
         _ => Err(
             "an operation is exactly one of addCommunity, prependASPath (not empty) and setPriority"
                 .to_owned(),

@@ -11,8 +11,9 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use caracal_bgp::RouterId;
-use caracal_bgp::origin::{Identity, Mode, OriginUpdate, Owner, Range, Rules};
+use caracal_bgp::{
+    OriginMode, OriginRange, OriginRules, OriginUpdate, OwnerIdentity, PrefixOwner, RouterId,
+};
 use caracal_model::ipam::{self, AffinityState, BlockAffinity};
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{IpPool, Node};
@@ -25,7 +26,7 @@ use crate::router_id;
 /// Difference between two snapshots; without an old one, everything. `OriginUpdate::stale` is the
 /// caller's.
 #[must_use]
-pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> OriginUpdate {
+pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: OriginMode) -> OriginUpdate {
     let nothing = Snapshot::default();
     let before = old.unwrap_or(&nothing);
     let mut ownership = Vec::new();
@@ -42,7 +43,7 @@ pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Orig
         let gone = was.difference(&is).map(|guest| (guest, false));
         let come = is.difference(&was).map(|guest| (guest, true));
         ownership.extend(gone.chain(come).map(|((address, node), has)| {
-            let owner = Owner::Named(node.to_string());
+            let owner = PrefixOwner::Named(node.to_string());
             (Prefix::host(*address), owner, has)
         }));
     }
@@ -73,10 +74,10 @@ fn has(affinity: &BlockAffinity) -> bool {
     affinity.state != AffinityState::Pending && !affinity.deleted
 }
 
-fn owner_of(owner: &ipam::Owner) -> Owner {
+fn owner_of(owner: &ipam::Owner) -> PrefixOwner {
     match owner.node() {
-        Some(node) => Owner::Named(node.to_string()),
-        None => Owner::Free,
+        Some(node) => PrefixOwner::Named(node.to_string()),
+        None => PrefixOwner::Free,
     }
 }
 
@@ -86,17 +87,17 @@ fn borrowed(block: Option<&Versioned<KnownBlock>>) -> BTreeSet<(IpAddr, &NodeNam
     blocks.flat_map(|block| block.used_elsewhere()).collect()
 }
 
-fn rules(snapshot: &Snapshot, mode: Mode) -> Rules {
+fn rules(snapshot: &Snapshot, mode: OriginMode) -> OriginRules {
     let pool = |pool: &IpPool| match is_foreign(snapshot, pool) {
-        true => Range::Free,
-        false => Range::Owned {
+        true => OriginRange::Free,
+        false => OriginRange::Owned {
             shortest: pool.spec.block_len(),
         },
     };
     let pools = snapshot.pools.values();
     let pools = pools.map(|p| (p.spec.prefix(), pool(p)));
-    let services = service_ranges(snapshot).map(|range| (range, Range::Free));
-    Rules {
+    let services = service_ranges(snapshot).map(|range| (range, OriginRange::Free));
+    OriginRules {
         mode,
         ranges: pools.chain(services).collect(),
         owners: snapshot
@@ -136,7 +137,7 @@ fn service_ranges(snapshot: &Snapshot) -> impl Iterator<Item = Prefix> {
 
 /// The addresses that a node's routes may have as next hop, and the BGP Identifiers that Calico and
 /// we give it.
-fn identity(name: &NodeName, node: &Node, relays: bool) -> Identity {
+fn identity(name: &NodeName, node: &Node, relays: bool) -> OwnerIdentity {
     let mut addresses: BTreeSet<IpAddr> = FAMILIES
         .iter()
         .filter_map(|family| node.spec.address(*family))
@@ -151,7 +152,7 @@ fn identity(name: &NodeName, node: &Node, relays: bool) -> Identity {
         IpAddr::V6(_) => None,
     });
     let router_ids = of_address.into_iter().chain([router_id::hash(name)]);
-    Identity {
+    OwnerIdentity {
         addresses,
         router_ids: router_ids.collect(),
         relays,
@@ -173,8 +174,7 @@ fn relays(snapshot: &Snapshot, name: &NodeName, node: &Node) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use caracal_bgp::PathAttrs;
-    use caracal_bgp::origin::{OriginVerdict, Origins};
+    use caracal_bgp::{OriginCheck, OriginVerdict, PathAttrs};
 
     use super::*;
 
@@ -237,15 +237,15 @@ mod tests {
         snapshot
     }
 
-    fn origins(updates: impl IntoIterator<Item = OriginUpdate>) -> Origins {
-        let mut origins = Origins::default();
+    fn origins(updates: impl IntoIterator<Item = OriginUpdate>) -> OriginCheck {
+        let mut origins = OriginCheck::default();
         for update in updates {
             origins.apply(update);
         }
         origins
     }
 
-    fn verdict(origins: &Origins, prefix: &str, hop: &str) -> &'static str {
+    fn verdict(origins: &OriginCheck, prefix: &str, hop: &str) -> &'static str {
         let attrs = PathAttrs {
             next_hop: Some(hop.parse().unwrap()),
             ..PathAttrs::default()
@@ -271,14 +271,14 @@ mod tests {
         ("0.0.0.0/0", "10.0.0.9"),
     ];
 
-    fn answers(origins: &Origins) -> Vec<&'static str> {
+    fn answers(origins: &OriginCheck) -> Vec<&'static str> {
         let answer = |(prefix, hop): (&str, &str)| verdict(origins, prefix, hop);
         QUESTIONS.map(answer).to_vec()
     }
 
     #[test]
     fn a_block_is_its_owners_and_a_borrowed_address_its_workloads_nodes() {
-        let origins = origins([origin_update(None, &cluster(), Mode::Enforce)]);
+        let origins = origins([origin_update(None, &cluster(), OriginMode::Enforce)]);
         let expected = [
             "valid",
             "valid",
@@ -299,7 +299,7 @@ mod tests {
         let reflector = r#"{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"node9","labels":{"rr":"yes"}},"spec":{"bgp":{"ipv4Address":"10.0.0.9/24","routeReflectorClusterID":"244.0.0.1"}}}"#;
         put(&mut snapshot, 20, &format!("{ROOT}/nodes/node9"), reflector);
         let relays = |snapshot: &Snapshot| -> Vec<String> {
-            let owners = rules(snapshot, Mode::Enforce).owners.into_iter();
+            let owners = rules(snapshot, OriginMode::Enforce).owners.into_iter();
             let relays = owners.filter(|(_, identity)| identity.relays);
             relays.map(|(name, _)| name).collect()
         };
@@ -343,7 +343,7 @@ mod tests {
                 &peer,
             );
             assert_eq!(relays(&snapshot), expected, "{mode} {sides}");
-            let told = origin_update(Some(&old), &snapshot, Mode::Enforce)
+            let told = origin_update(Some(&old), &snapshot, OriginMode::Enforce)
                 .rules
                 .is_some();
             assert_eq!(told, relays(&old) != relays(&snapshot), "{mode} {sides}");
@@ -357,7 +357,7 @@ mod tests {
         let owner = ipam::Owner::Virtual("load-balancer".to_owned());
         let path = caracal_model::Key::Affinity(owner, block).to_path();
         put(&mut snapshot, 9, &path, r#"{"state":"confirmed"}"#);
-        let origins = origins([origin_update(None, &snapshot, Mode::Enforce)]);
+        let origins = origins([origin_update(None, &snapshot, OriginMode::Enforce)]);
         let seen = verdict(&origins, "10.244.9.7/32", "10.0.0.2");
         assert_eq!(seen, "unchecked");
     }
@@ -367,14 +367,14 @@ mod tests {
         let mut snapshot = cluster();
         let value = r#"{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"far"},"spec":{"cidr":"10.246.0.0/16","disabled":true}}"#;
         put(&mut snapshot, 20, &format!("{ROOT}/ippools/far"), value);
-        let mut stepwise = origins([origin_update(None, &snapshot, Mode::Enforce)]);
-        let far = |origins: &Origins| verdict(origins, "10.246.1.0/26", "10.0.0.9");
+        let mut stepwise = origins([origin_update(None, &snapshot, OriginMode::Enforce)]);
+        let far = |origins: &OriginCheck| verdict(origins, "10.246.1.0/26", "10.0.0.9");
         assert_eq!(far(&stepwise), "unchecked");
         // It has a block after all: it is an old pool of ours that empties.
         let old = snapshot.clone();
         let path = "/calico/ipam/v2/host/node1/ipv4/block/10.246.1.0-26";
         snapshot.apply(path, Some(br#"{"state":"confirmed"}"#), 21);
-        stepwise.apply(origin_update(Some(&old), &snapshot, Mode::Enforce));
+        stepwise.apply(origin_update(Some(&old), &snapshot, OriginMode::Enforce));
         assert_eq!(far(&stepwise), "invalid");
     }
 
@@ -398,17 +398,17 @@ mod tests {
             step(&mut next, n);
             snapshots.push(next);
         }
-        let mut stepwise = Origins::default();
-        stepwise.apply(origin_update(None, &snapshots[0], Mode::Enforce));
+        let mut stepwise = OriginCheck::default();
+        stepwise.apply(origin_update(None, &snapshots[0], OriginMode::Enforce));
         for pair in snapshots.windows(2) {
-            let update = origin_update(Some(&pair[0]), &pair[1], Mode::Enforce);
+            let update = origin_update(Some(&pair[0]), &pair[1], OriginMode::Enforce);
             stepwise.apply(update);
-            let whole = origins([origin_update(None, &pair[1], Mode::Enforce)]);
+            let whole = origins([origin_update(None, &pair[1], OriginMode::Enforce)]);
             assert_eq!(answers(&stepwise), answers(&whole));
             assert_eq!(stepwise.len(), whole.len());
         }
         let last = &snapshots[snapshots.len() - 1];
-        assert!(origin_update(Some(last), last, Mode::Enforce).is_empty());
+        assert!(origin_update(Some(last), last, OriginMode::Enforce).is_empty());
     }
 
     #[test]
@@ -418,6 +418,6 @@ mod tests {
         // The same allocation, written again; a node with another label.
         block(&mut new, 50, Some("node2"));
         node(&mut new, 51, 1);
-        assert!(origin_update(Some(&old), &new, Mode::Enforce).is_empty());
+        assert!(origin_update(Some(&old), &new, OriginMode::Enforce).is_empty());
     }
 }

@@ -5,8 +5,10 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_bgp::policy::{Action, Condition, FilterVerdict, PeerKind};
-use caracal_bgp::{Asn, CALICO_LOCAL_PREF, NextHopMode, PeerConfig, PeerName};
+use caracal_bgp::{
+    Asn, CALICO_LOCAL_PREF, FilterAction, FilterCondition, FilterVerdict, NextHopMode, PeerConfig,
+    PeerKind, PeerName,
+};
 use caracal_model::net::{Family, Prefix};
 use proptest::prelude::*;
 

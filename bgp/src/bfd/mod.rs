@@ -9,8 +9,8 @@
 mod packet;
 mod session;
 
-pub use packet::{Diagnostic, Packet, PacketError, State};
-pub use session::{BfdEvent, BfdSession, Timers};
+pub use packet::{BfdDiagnostic, BfdPacket, BfdPacketError, BfdState};
+pub use session::{BfdEvent, BfdSession, BfdTimers};
 
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,7 @@ const MULTIPOINT: u8 = 0x01;
 
 /// A session's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum BfdState {
     /// Held down by its operator.
     AdminDown,
     /// Not there, or just created.
@@ -27,7 +27,7 @@ pub enum State {
     Up,
 }
 
-impl State {
+impl BfdState {
     const fn from_bits(bits: u8) -> Self {
         match bits & 3 {
             0 => Self::AdminDown,
@@ -47,7 +47,7 @@ impl State {
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for BfdState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::AdminDown => "AdminDown",
@@ -60,7 +60,7 @@ impl fmt::Display for State {
 
 /// Why a session last changed its state (RFC 5880 §4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Diagnostic {
+pub enum BfdDiagnostic {
     /// 0.
     None,
     /// 1: nothing came for the detection time.
@@ -73,7 +73,7 @@ pub enum Diagnostic {
     Other(u8),
 }
 
-impl Diagnostic {
+impl BfdDiagnostic {
     const fn from_octet(octet: u8) -> Self {
         match octet & 0x1f {
             0 => Self::None,
@@ -95,7 +95,7 @@ impl Diagnostic {
     }
 }
 
-impl fmt::Display for Diagnostic {
+impl fmt::Display for BfdDiagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("no diagnostic"),
@@ -109,11 +109,11 @@ impl fmt::Display for Diagnostic {
 
 /// A control packet. Intervals are in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub struct BfdPacket {
     /// Why the sender's session last changed its state.
-    pub diagnostic: Diagnostic,
+    pub diagnostic: BfdDiagnostic,
     /// The state of the sender's session.
-    pub state: State,
+    pub state: BfdState,
     /// P: please confirm these parameters.
     pub poll: bool,
     /// F: confirmed.
@@ -136,7 +136,7 @@ pub struct Packet {
 
 /// Why a packet must be discarded (RFC 5880 §6.8.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PacketError {
+pub enum BfdPacketError {
     /// Too short for its length field, or that for the protocol.
     #[error("{0} octets are no BFD packet")]
     Length(usize),
@@ -157,39 +157,39 @@ pub enum PacketError {
     MyDiscriminator,
     /// Ours is 0 although the sender has seen us.
     #[error("our discriminator is 0 in state {0}")]
-    YourDiscriminator(State),
+    YourDiscriminator(BfdState),
 }
 
-impl Packet {
+impl BfdPacket {
     /// Reads a packet.
     ///
     /// # Errors
-    /// [`PacketError`].
-    pub fn decode(octets: &[u8]) -> Result<Self, PacketError> {
+    /// [`BfdPacketError`].
+    pub fn decode(octets: &[u8]) -> Result<Self, BfdPacketError> {
         let Some((fixed, _)) = octets.split_first_chunk::<PACKET_LEN>() else {
-            return Err(PacketError::Length(octets.len()));
+            return Err(BfdPacketError::Length(octets.len()));
         };
         let [first, second, multiplier, len, words @ ..] = fixed;
         let len = usize::from(*len);
         if len < PACKET_LEN || len > octets.len() {
-            return Err(PacketError::Length(octets.len().min(len)));
+            return Err(BfdPacketError::Length(octets.len().min(len)));
         }
         if first >> 5 != VERSION {
-            return Err(PacketError::Version(first >> 5));
+            return Err(BfdPacketError::Version(first >> 5));
         }
         if second & AUTHENTICATION != 0 {
-            return Err(PacketError::Authentication);
+            return Err(BfdPacketError::Authentication);
         }
         if second & MULTIPOINT != 0 {
-            return Err(PacketError::Multipoint);
+            return Err(BfdPacketError::Multipoint);
         }
         let word = |n: usize| {
             let octets = words.get(4 * n..4 * n + 4).unwrap_or_default();
             u32::from_be_bytes(octets.try_into().unwrap_or_default())
         };
         let packet = Self {
-            diagnostic: Diagnostic::from_octet(*first),
-            state: State::from_bits(second >> 6),
+            diagnostic: BfdDiagnostic::from_octet(*first),
+            state: BfdState::from_bits(second >> 6),
             poll: second & POLL != 0,
             confirms: second & FINAL != 0,
             control_plane_independent: second & CONTROL_PLANE_INDEPENDENT != 0,
@@ -203,16 +203,16 @@ impl Packet {
         packet.check()
     }
 
-    fn check(self) -> Result<Self, PacketError> {
+    fn check(self) -> Result<Self, BfdPacketError> {
         if self.multiplier == 0 {
-            return Err(PacketError::Multiplier);
+            return Err(BfdPacketError::Multiplier);
         }
         if self.my_discriminator == 0 {
-            return Err(PacketError::MyDiscriminator);
+            return Err(BfdPacketError::MyDiscriminator);
         }
-        let unknown = matches!(self.state, State::Down | State::AdminDown);
+        let unknown = matches!(self.state, BfdState::Down | BfdState::AdminDown);
         if self.your_discriminator == 0 && !unknown {
-            return Err(PacketError::YourDiscriminator(self.state));
+            return Err(BfdPacketError::YourDiscriminator(self.state));
         }
         Ok(self)
     }

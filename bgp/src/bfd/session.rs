@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::packet::{Diagnostic, Packet, State};
+use super::packet::{BfdDiagnostic, BfdPacket, BfdState};
 
 /// RFC 5880 §6.8.3: as long as a session is not up, no faster than this.
 const SLOW: Duration = Duration::from_secs(1);
 
 /// Configured timers of a session (RFC 5880 §6.8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timers {
+pub struct BfdTimers {
     /// How often we want to send and can receive.
     pub interval: Duration,
     /// How many packets in a row may be lost.
@@ -24,7 +24,7 @@ pub enum BfdEvent {
     /// The other end, or the way to it, is gone.
     Down {
         /// Why.
-        diagnostic: Diagnostic,
+        diagnostic: BfdDiagnostic,
         /// The other end's BFD does not share the fate of its control plane (C bit).
         control_plane_independent: bool,
     },
@@ -37,7 +37,7 @@ pub enum BfdEvent {
 #[derive(Clone, Copy, Debug)]
 struct Remote {
     discriminator: u32,
-    state: State,
+    state: BfdState,
     desired_min_tx: Duration,
     required_min_rx: Duration,
     multiplier: u8,
@@ -48,10 +48,10 @@ struct Remote {
 /// A session with one other end.
 #[derive(Clone, Debug)]
 pub struct BfdSession {
-    timers: Timers,
+    timers: BfdTimers,
     discriminator: u32,
-    state: State,
-    diagnostic: Diagnostic,
+    state: BfdState,
+    diagnostic: BfdDiagnostic,
     remote: Option<Remote>,
     /// A poll sequence is under way: every packet asks until one confirms (§6.5).
     polling: bool,
@@ -74,12 +74,12 @@ impl BfdSession {
     /// A session that is down and starts to call. `discriminator` is unique among those of this
     /// system and not 0; `seed` makes its jitter differ from that of others.
     #[must_use]
-    pub const fn new(now: Instant, discriminator: u32, timers: Timers, seed: u64) -> Self {
+    pub const fn new(now: Instant, discriminator: u32, timers: BfdTimers, seed: u64) -> Self {
         Self {
             timers,
             discriminator,
-            state: State::Down,
-            diagnostic: Diagnostic::None,
+            state: BfdState::Down,
+            diagnostic: BfdDiagnostic::None,
             remote: None,
             polling: false,
             confirmed_interval: timers.interval,
@@ -92,7 +92,7 @@ impl BfdSession {
 
     /// The state.
     #[must_use]
-    pub const fn state(&self) -> State {
+    pub const fn state(&self) -> BfdState {
         self.state
     }
 
@@ -103,10 +103,10 @@ impl BfdSession {
     }
 
     /// Changes the timers; a poll sequence makes the other end confirm them (RFC 5880 §6.8.3).
-    pub fn set_timers(&mut self, timers: Timers) {
+    pub fn set_timers(&mut self, timers: BfdTimers) {
         if timers != self.timers {
             self.timers = timers;
-            self.polling = self.state == State::Up;
+            self.polling = self.state == BfdState::Up;
             if !self.polling {
                 self.confirmed_interval = timers.interval;
             }
@@ -115,7 +115,7 @@ impl BfdSession {
 
     /// How often we would like to send now.
     fn desired_min_tx(&self) -> Duration {
-        if self.state == State::Up {
+        if self.state == BfdState::Up {
             self.timers.interval
         } else {
             self.timers.interval.max(SLOW)
@@ -125,7 +125,7 @@ impl BfdSession {
     /// How often we do send; `None`: not periodically.
     fn send_interval(&self) -> Option<Duration> {
         // §6.8.3: a longer interval holds when it is confirmed.
-        let own = if self.state == State::Up && self.polling {
+        let own = if self.state == BfdState::Up && self.polling {
             self.timers.interval.min(self.confirmed_interval)
         } else {
             self.desired_min_tx()
@@ -133,7 +133,7 @@ impl BfdSession {
         let Some(remote) = &self.remote else {
             return Some(own);
         };
-        let demand = remote.demand && self.state == State::Up && remote.state == State::Up;
+        let demand = remote.demand && self.state == BfdState::Up && remote.state == BfdState::Up;
         let silent = remote.required_min_rx.is_zero() || (demand && !self.polling);
         (!silent).then(|| own.max(remote.required_min_rx))
     }
@@ -152,8 +152,8 @@ impl BfdSession {
     }
 
     /// Takes in a packet that belongs to this session (§6.8.6).
-    pub fn receive(&mut self, now: Instant, packet: &Packet) -> Option<BfdEvent> {
-        if self.state == State::AdminDown {
+    pub fn receive(&mut self, now: Instant, packet: &BfdPacket) -> Option<BfdEvent> {
+        if self.state == BfdState::AdminDown {
             return None;
         }
         self.remote = Some(Remote {
@@ -179,23 +179,23 @@ impl BfdSession {
         event
     }
 
-    fn react(&mut self, now: Instant, remote: State) -> Option<BfdEvent> {
+    fn react(&mut self, now: Instant, remote: BfdState) -> Option<BfdEvent> {
         match (self.state, remote) {
-            (State::Down, State::AdminDown) => None,
-            (was, State::AdminDown) => {
-                self.enter(now, State::Down, Diagnostic::NeighborDown);
-                (was == State::Up).then_some(BfdEvent::RemoteAdminDown)
+            (BfdState::Down, BfdState::AdminDown) => None,
+            (was, BfdState::AdminDown) => {
+                self.enter(now, BfdState::Down, BfdDiagnostic::NeighborDown);
+                (was == BfdState::Up).then_some(BfdEvent::RemoteAdminDown)
             }
-            (State::Down, State::Down) => {
-                self.enter(now, State::Init, self.diagnostic);
+            (BfdState::Down, BfdState::Down) => {
+                self.enter(now, BfdState::Init, self.diagnostic);
                 None
             }
-            (State::Down, State::Init) | (State::Init, State::Init | State::Up) => {
-                self.enter(now, State::Up, Diagnostic::None);
+            (BfdState::Down, BfdState::Init) | (BfdState::Init, BfdState::Init | BfdState::Up) => {
+                self.enter(now, BfdState::Up, BfdDiagnostic::None);
                 Some(BfdEvent::Up)
             }
-            (State::Up, State::Down) => {
-                self.enter(now, State::Down, Diagnostic::NeighborDown);
+            (BfdState::Up, BfdState::Down) => {
+                self.enter(now, BfdState::Down, BfdDiagnostic::NeighborDown);
                 Some(self.down())
             }
             _ => None,
@@ -211,9 +211,9 @@ impl BfdSession {
         }
     }
 
-    fn enter(&mut self, now: Instant, state: State, diagnostic: Diagnostic) {
+    fn enter(&mut self, now: Instant, state: BfdState, diagnostic: BfdDiagnostic) {
         // §6.8.3: the transmit interval changes with Up; a poll sequence announces it.
-        self.polling = state == State::Up;
+        self.polling = state == BfdState::Up;
         self.confirmed_interval = self.timers.interval;
         self.state = state;
         self.diagnostic = diagnostic;
@@ -231,16 +231,16 @@ impl BfdSession {
         let event = self.down();
         // §6.8.1: its number is forgotten, whatever our state.
         self.remote = None;
-        if !matches!(was, State::Init | State::Up) {
+        if !matches!(was, BfdState::Init | BfdState::Up) {
             return None;
         }
-        self.enter(now, State::Down, Diagnostic::TimeExpired);
+        self.enter(now, BfdState::Down, BfdDiagnostic::TimeExpired);
         match event {
             BfdEvent::Down {
                 control_plane_independent,
                 ..
-            } if was == State::Up => Some(BfdEvent::Down {
-                diagnostic: Diagnostic::TimeExpired,
+            } if was == BfdState::Up => Some(BfdEvent::Down {
+                diagnostic: BfdDiagnostic::TimeExpired,
                 control_plane_independent,
             }),
             _ => None,
@@ -248,7 +248,7 @@ impl BfdSession {
     }
 
     /// The packet that is due, if one is.
-    pub fn poll(&mut self, now: Instant) -> Option<Packet> {
+    pub fn poll(&mut self, now: Instant) -> Option<BfdPacket> {
         if std::mem::take(&mut self.confirm) {
             // §6.5: at once, whatever the rhythm; and it does not ask.
             return Some(self.packet(true));
@@ -262,14 +262,14 @@ impl BfdSession {
     }
 
     /// The last packet: we are taken down, which is no failure.
-    pub fn farewell(&mut self) -> Packet {
-        self.state = State::AdminDown;
-        self.diagnostic = Diagnostic::AdministrativelyDown;
+    pub fn farewell(&mut self) -> BfdPacket {
+        self.state = BfdState::AdminDown;
+        self.diagnostic = BfdDiagnostic::AdministrativelyDown;
         self.packet(false)
     }
 
-    fn packet(&self, confirms: bool) -> Packet {
-        Packet {
+    fn packet(&self, confirms: bool) -> BfdPacket {
+        BfdPacket {
             diagnostic: self.diagnostic,
             state: self.state,
             poll: self.polling && !confirms,

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const FAST: Timers = Timers {
+const FAST: BfdTimers = BfdTimers {
     interval: Duration::from_millis(300),
     multiplier: 3,
 };
@@ -23,7 +23,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(timers: [Timers; 2]) -> Self {
+    fn new(timers: [BfdTimers; 2]) -> Self {
         let now = Instant::now();
         let end =
             |n: u32| BfdSession::new(now, n + 1, timers[usize::try_from(n).unwrap()], n.into());
@@ -36,7 +36,7 @@ impl Pair {
         }
     }
 
-    fn up(timers: [Timers; 2]) -> Self {
+    fn up(timers: [BfdTimers; 2]) -> Self {
         let mut pair = Self::new(timers);
         pair.pass(Duration::from_secs(5));
         assert_eq!(pair.events, [(0, BfdEvent::Up), (1, BfdEvent::Up)]);
@@ -53,7 +53,7 @@ impl Pair {
                 self.events.extend(event.map(|event| (end, event)));
                 while let Some(packet) = self.ends[end].poll(self.now) {
                     self.sent[end] += 1;
-                    let packet = Packet::decode(&packet.encode()).unwrap();
+                    let packet = BfdPacket::decode(&packet.encode()).unwrap();
                     if self.open[end] {
                         let event = self.ends[1 - end].receive(self.now, &packet);
                         self.events.extend(event.map(|event| (1 - end, event)));
@@ -70,7 +70,7 @@ impl Pair {
     }
 }
 
-fn down(diagnostic: Diagnostic) -> BfdEvent {
+fn down(diagnostic: BfdDiagnostic) -> BfdEvent {
     BfdEvent::Down {
         diagnostic,
         control_plane_independent: false,
@@ -96,7 +96,7 @@ fn rfc5880_6_8_4_a_cut_is_noticed_within_three_intervals() {
         "{took:?}: not for one lost packet"
     );
     pair.pass(Duration::from_secs(1));
-    let expired = down(Diagnostic::TimeExpired);
+    let expired = down(BfdDiagnostic::TimeExpired);
     let mut ends: Vec<_> = pair.events.clone();
     ends.sort_by_key(|(end, _)| *end);
     assert_eq!(ends, [(0, expired), (1, expired)]);
@@ -105,7 +105,7 @@ fn rfc5880_6_8_4_a_cut_is_noticed_within_three_intervals() {
     pair.open = [true; 2];
     pair.pass(Duration::from_secs(5));
     assert_eq!(pair.events.len(), 2);
-    assert!(pair.ends.iter().all(|end| end.state() == State::Up));
+    assert!(pair.ends.iter().all(|end| end.state() == BfdState::Up));
 }
 
 #[test]
@@ -116,8 +116,8 @@ fn rfc5880_6_2_a_cut_in_one_direction_takes_both_ends_down() {
     assert_eq!(
         pair.events,
         [
-            (1, down(Diagnostic::TimeExpired)),
-            (0, down(Diagnostic::NeighborDown))
+            (1, down(BfdDiagnostic::TimeExpired)),
+            (0, down(BfdDiagnostic::NeighborDown))
         ]
     );
 }
@@ -129,7 +129,7 @@ fn rfc5880_6_8_3_slow_until_up_then_the_agreed_rhythm() {
     pair.pass(Duration::from_secs(60));
     // Once a second, less the jitter: at most 80.
     assert!((59..=81).contains(&pair.sent[0]), "{:?}", pair.sent);
-    let slow = Timers {
+    let slow = BfdTimers {
         interval: Duration::from_secs(2),
         multiplier: 5,
     };
@@ -150,7 +150,7 @@ fn rfc5880_6_8_3_slow_until_up_then_the_agreed_rhythm() {
 fn rfc5880_6_8_3_other_timers_take_effect_without_a_flap() {
     let mut pair = Pair::up([FAST; 2]);
     for millis in [3000, 50, 1000] {
-        let timers = Timers {
+        let timers = BfdTimers {
             interval: Duration::from_millis(millis),
             ..FAST
         };
@@ -171,14 +171,14 @@ fn rfc5880_6_8_6_an_administrative_end_is_no_failure() {
         pair.ends[0].receive(pair.now, &farewell),
         Some(BfdEvent::RemoteAdminDown)
     );
-    assert_eq!(pair.ends[0].state(), State::Down);
+    assert_eq!(pair.ends[0].state(), BfdState::Down);
 }
 
 #[test]
 fn rfc5880_6_5_a_poll_is_confirmed_at_once() {
     let mut pair = Pair::up([FAST; 2]);
     let mut ask = pair.ends[1].farewell();
-    ask.state = State::Up;
+    ask.state = BfdState::Up;
     ask.poll = true;
     pair.ends[0].receive(pair.now, &ask);
     let answer = pair.ends[0].poll(pair.now).unwrap();
@@ -189,7 +189,7 @@ fn rfc5880_6_5_a_poll_is_confirmed_at_once() {
 fn rfc5880_6_8_7_who_wants_no_packets_gets_none() {
     let mut pair = Pair::up([FAST; 2]);
     let mut quiet = pair.ends[1].farewell();
-    quiet.state = State::Up;
+    quiet.state = BfdState::Up;
     quiet.required_min_rx = 0;
     pair.ends[0].receive(pair.now, &quiet);
     pair.ends[0].poll(pair.now);
@@ -200,14 +200,14 @@ fn rfc5880_6_8_7_who_wants_no_packets_gets_none() {
 fn rfc5882_4_3_the_c_bit_of_the_other_end_is_in_the_event() {
     let mut pair = Pair::up([FAST; 2]);
     let mut packet = pair.ends[1].farewell();
-    packet.state = State::Up;
+    packet.state = BfdState::Up;
     packet.control_plane_independent = true;
     pair.ends[0].receive(pair.now, &packet);
     let event = pair.ends[0].handle_timeout(pair.now + Duration::from_secs(9));
     assert_eq!(
         event,
         Some(BfdEvent::Down {
-            diagnostic: Diagnostic::TimeExpired,
+            diagnostic: BfdDiagnostic::TimeExpired,
             control_plane_independent: true
         })
     );
@@ -216,21 +216,27 @@ fn rfc5882_4_3_the_c_bit_of_the_other_end_is_in_the_event() {
 #[test]
 fn rfc5880_6_8_6_what_is_discarded() {
     let good = BfdSession::new(Instant::now(), 7, FAST, 1).packet_for_tests();
-    assert!(Packet::decode(&good).is_ok());
+    assert!(BfdPacket::decode(&good).is_ok());
     let changed = |at: usize, value: u8| {
         let mut octets = good;
         octets[at] = value;
-        Packet::decode(&octets).unwrap_err()
+        BfdPacket::decode(&octets).unwrap_err()
     };
-    assert_eq!(changed(0, 2 << 5), PacketError::Version(2));
-    assert_eq!(changed(1, 0x44), PacketError::Authentication);
-    assert_eq!(changed(1, 0x41), PacketError::Multipoint);
-    assert_eq!(changed(1, 0xc0), PacketError::YourDiscriminator(State::Up));
-    assert_eq!(changed(2, 0), PacketError::Multiplier);
-    assert_eq!(changed(3, 23), PacketError::Length(23));
-    assert_eq!(changed(3, 25), PacketError::Length(24));
-    assert_eq!(changed(7, 0), PacketError::MyDiscriminator);
-    assert_eq!(Packet::decode(&good[..23]), Err(PacketError::Length(23)));
+    assert_eq!(changed(0, 2 << 5), BfdPacketError::Version(2));
+    assert_eq!(changed(1, 0x44), BfdPacketError::Authentication);
+    assert_eq!(changed(1, 0x41), BfdPacketError::Multipoint);
+    assert_eq!(
+        changed(1, 0xc0),
+        BfdPacketError::YourDiscriminator(BfdState::Up)
+    );
+    assert_eq!(changed(2, 0), BfdPacketError::Multiplier);
+    assert_eq!(changed(3, 23), BfdPacketError::Length(23));
+    assert_eq!(changed(3, 25), BfdPacketError::Length(24));
+    assert_eq!(changed(7, 0), BfdPacketError::MyDiscriminator);
+    assert_eq!(
+        BfdPacket::decode(&good[..23]),
+        Err(BfdPacketError::Length(23))
+    );
 }
 
 impl BfdSession {
@@ -243,8 +249,8 @@ impl BfdSession {
 proptest! {
     #[test]
     fn any_octets_are_a_packet_or_none(octets in proptest::collection::vec(any::<u8>(), 0..40)) {
-        if let Ok(packet) = Packet::decode(&octets) {
-            prop_assert_eq!(Packet::decode(&packet.encode()), Ok(packet));
+        if let Ok(packet) = BfdPacket::decode(&octets) {
+            prop_assert_eq!(BfdPacket::decode(&packet.encode()), Ok(packet));
         }
     }
 

@@ -5,17 +5,19 @@ use std::net::IpAddr;
 use bytes::{BufMut, BytesMut};
 use caracal_model::net::Family;
 
-use super::{MonitoredSession, PeerDown, PolicyView, Statistic, Termination, Timestamp};
+use super::{
+    BmpPeerDown, BmpStatistic, BmpTermination, BmpTimestamp, MonitoredSession, PolicyView,
+};
 use crate::wire::capability::AfiSafi;
 use crate::wire::encode_notification;
 use crate::wire::notification::truncate;
 
-/// The version of the protocol.
-pub const VERSION: u8 = 3;
+/// Version of BMP that RFC 7854 defines.
+const VERSION: u8 = 3;
 /// Octets of the common header: version, length, type.
-pub const COMMON_HEADER: usize = 6;
+pub const BMP_COMMON_HEADER: usize = 6;
 /// Octets of the per-peer header.
-pub const PEER_HEADER: usize = 42;
+pub(super) const PEER_HEADER: usize = 42;
 
 /// Message types (RFC 7854 §4.1).
 mod kind {
@@ -70,7 +72,7 @@ fn put_address(address: IpAddr, out: &mut BytesMut) {
 
 /// The per-peer header (RFC 7854 §4.2). The peer is of the global instance (type 0), so its
 /// distinguisher is zero.
-fn put_peer(session: &MonitoredSession, view: PolicyView, time: Timestamp, out: &mut BytesMut) {
+fn put_peer(session: &MonitoredSession, view: PolicyView, time: BmpTimestamp, out: &mut BytesMut) {
     let address = session.remote.ip().to_canonical();
     let family = if address.is_ipv6() { flag::V } else { 0 };
     let policy = match view {
@@ -98,7 +100,7 @@ fn put_text(kind: u16, text: &str, out: &mut BytesMut) {
 }
 
 /// Appends an Initiation with sysName and sysDescr (RFC 7854 §4.3).
-pub fn initiation(name: &str, description: &str, out: &mut BytesMut) {
+pub fn encode_bmp_initiation(name: &str, description: &str, out: &mut BytesMut) {
     message(kind::INITIATION, out, |out| {
         put_text(SYS_DESCR, description, out);
         put_text(SYS_NAME, name, out);
@@ -106,14 +108,14 @@ pub fn initiation(name: &str, description: &str, out: &mut BytesMut) {
 }
 
 /// Appends a Termination (RFC 7854 §4.5).
-pub fn termination(reason: Termination, out: &mut BytesMut) {
+pub fn encode_bmp_termination(reason: BmpTermination, out: &mut BytesMut) {
     message(kind::TERMINATION, out, |out| {
         put_tlv(REASON, &(reason as u16).to_be_bytes(), out);
     });
 }
 
 /// Appends a Peer Up (RFC 7854 §4.10). `time`: since when the session is established.
-pub fn peer_up(session: &MonitoredSession, time: Timestamp, out: &mut BytesMut) {
+pub fn encode_bmp_peer_up(session: &MonitoredSession, time: BmpTimestamp, out: &mut BytesMut) {
     message(kind::PEER_UP, out, |out| {
         put_peer(session, PolicyView::PrePolicy, time, out);
         put_address(session.local.ip().to_canonical(), out);
@@ -125,38 +127,38 @@ pub fn peer_up(session: &MonitoredSession, time: Timestamp, out: &mut BytesMut) 
 }
 
 /// Appends a Peer Down (RFC 7854 §4.9). A station drops all routes of the peer.
-pub fn peer_down(
+pub fn encode_bmp_peer_down(
     session: &MonitoredSession,
-    time: Timestamp,
-    reason: &PeerDown,
+    time: BmpTimestamp,
+    reason: &BmpPeerDown,
     out: &mut BytesMut,
 ) {
     message(kind::PEER_DOWN, out, |out| {
         put_peer(session, PolicyView::PrePolicy, time, out);
         match reason {
-            PeerDown::LocalNotification(notification) => {
+            BmpPeerDown::LocalNotification(notification) => {
                 out.put_u8(1);
                 encode_notification(notification, out);
             }
-            PeerDown::Local(event) => {
+            BmpPeerDown::Local(event) => {
                 out.put_u8(2);
                 out.put_u16(*event);
             }
-            PeerDown::RemoteNotification(notification) => {
+            BmpPeerDown::RemoteNotification(notification) => {
                 out.put_u8(3);
                 encode_notification(notification, out);
             }
-            PeerDown::Remote => out.put_u8(4),
-            PeerDown::DeConfigured => out.put_u8(5),
+            BmpPeerDown::Remote => out.put_u8(4),
+            BmpPeerDown::DeConfigured => out.put_u8(5),
         }
     });
 }
 
 /// Appends a Route Monitoring around one UPDATE, a whole message (RFC 7854 §4.6).
-pub fn route_monitoring(
+pub fn encode_bmp_route_monitoring(
     session: &MonitoredSession,
     view: PolicyView,
-    time: Timestamp,
+    time: BmpTimestamp,
     update: &[u8],
     out: &mut BytesMut,
 ) {
@@ -167,10 +169,10 @@ pub fn route_monitoring(
 }
 
 /// Appends a Stats Report (RFC 7854 §4.8).
-pub fn statistics(
+pub fn encode_bmp_statistics(
     session: &MonitoredSession,
-    time: Timestamp,
-    numbers: &[Statistic],
+    time: BmpTimestamp,
+    numbers: &[BmpStatistic],
     out: &mut BytesMut,
 ) {
     message(kind::STATISTICS, out, |out| {
@@ -182,11 +184,11 @@ pub fn statistics(
     });
 }
 
-fn put_statistic(number: Statistic, out: &mut BytesMut) {
+fn put_statistic(number: BmpStatistic, out: &mut BytesMut) {
     match number {
-        Statistic::AdjRibIn(count) => put_tlv(7, &count.to_be_bytes(), out),
-        Statistic::AdjRibInOf(family, count) => put_family_gauge(9, family, count, out),
-        Statistic::AdjRibOut(count) => put_tlv(15, &count.to_be_bytes(), out),
+        BmpStatistic::AdjRibIn(count) => put_tlv(7, &count.to_be_bytes(), out),
+        BmpStatistic::AdjRibInOf(family, count) => put_family_gauge(9, family, count, out),
+        BmpStatistic::AdjRibOut(count) => put_tlv(15, &count.to_be_bytes(), out),
     }
 }
 

@@ -5,10 +5,10 @@
 //!
 //! | message | RFC 7854 | here |
 //! |---|---|---|
-//! | Initiation, Termination | §4.3, §4.5 | [`initiation`], [`termination`] |
-//! | Peer Up, Peer Down | §4.10, §4.9 | [`peer_up`], [`peer_down`] |
-//! | Route Monitoring | §4.6 | [`route_monitoring`] |
-//! | Stats Report | §4.8, RFC 8671 §6.2 | [`statistics`] |
+//! | Initiation, Termination | §4.3, §4.5 | [`encode_bmp_initiation`], [`encode_bmp_termination`] |
+//! | Peer Up, Peer Down | §4.10, §4.9 | [`encode_bmp_peer_up`], [`encode_bmp_peer_down`] |
+//! | Route Monitoring | §4.6 | [`encode_bmp_route_monitoring`] |
+//! | Stats Report | §4.8, RFC 8671 §6.2 | [`encode_bmp_statistics`] |
 //!
 //! Route Mirroring (§4.7) is not sent: what is wrong with a message is in the log, and its routes
 //! are not in the table.
@@ -22,14 +22,14 @@ use std::time::Duration;
 use caracal_model::net::Family;
 
 pub use message::{
-    COMMON_HEADER, PEER_HEADER, VERSION, initiation, peer_down, peer_up, route_monitoring,
-    statistics, termination,
+    BMP_COMMON_HEADER, encode_bmp_initiation, encode_bmp_peer_down, encode_bmp_peer_up,
+    encode_bmp_route_monitoring, encode_bmp_statistics, encode_bmp_termination,
 };
 
-use crate::fsm::Down;
-pub use crate::opens::Opens;
+use crate::fsm::DownReason;
+use crate::opens::SessionOpens;
 use crate::types::{Asn, RouterId};
-use crate::wire::format::Format;
+use crate::wire::format::MessageFormat;
 use crate::wire::notification::Notification;
 
 /// Content of a Peer Up message about an established session (RFC 7854 §4.10).
@@ -44,17 +44,17 @@ pub struct MonitoredSession {
     /// The peer's BGP Identifier.
     pub router_id: RouterId,
     /// How messages of the session look.
-    pub format: Format,
+    pub format: MessageFormat,
     /// The OPENs, whole messages.
-    pub opens: Opens,
+    pub opens: SessionOpens,
 }
 
 impl MonitoredSession {
     /// Format of the UPDATEs in Route Monitoring messages: as the peer sends them, but always with
     /// AS numbers of four octets (RFC 7854 §4.2, A flag clear).
     #[must_use]
-    pub const fn update_format(&self, view: PolicyView) -> Format {
-        Format {
+    pub const fn update_format(&self, view: PolicyView) -> MessageFormat {
+        MessageFormat {
             four_octet_as: true,
             // Policy may give a route of an external peer a LOCAL_PREF; the peer itself does not.
             internal: self.format.internal || matches!(view, PolicyView::PostPolicy),
@@ -75,16 +75,16 @@ pub enum PolicyView {
 
 /// When something was received, as a time since 1970; zero when that is not known (RFC 7854 §4.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timestamp(pub Duration);
+pub struct BmpTimestamp(pub Duration);
 
-impl Timestamp {
+impl BmpTimestamp {
     /// Not known.
     pub const UNKNOWN: Self = Self(Duration::ZERO);
 }
 
 /// Why a session has ended (RFC 7854 §4.9).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PeerDown {
+pub enum BmpPeerDown {
     /// 1: we ended it with this NOTIFICATION.
     LocalNotification(Notification),
     /// 2: we ended it without a NOTIFICATION, for this event of the state machine (RFC 4271 §8.1);
@@ -106,16 +106,20 @@ mod event {
     pub(super) const COLLISION_DUMP: u16 = 23;
 }
 
-impl PeerDown {
+impl BmpPeerDown {
     /// Maps the reason of the state machine; `sent` is the NOTIFICATION that we sent, if any.
     #[must_use]
-    pub fn new(down: &Down, sent: Option<&Notification>) -> Self {
+    pub fn new(down: &DownReason, sent: Option<&Notification>) -> Self {
         match (down, sent) {
             (_, Some(notification)) => Self::LocalNotification(notification.clone()),
-            (Down::Notified(notification), None) => Self::RemoteNotification(notification.clone()),
-            (Down::Closed(_), None) => Self::Remote,
-            (Down::Replaced | Down::Collision(_), None) => Self::Local(event::COLLISION_DUMP),
-            (Down::Restarting | Down::Stopped(_) | Down::Bfd { .. }, None) => {
+            (DownReason::Notified(notification), None) => {
+                Self::RemoteNotification(notification.clone())
+            }
+            (DownReason::Closed(_), None) => Self::Remote,
+            (DownReason::Replaced | DownReason::Collision(_), None) => {
+                Self::Local(event::COLLISION_DUMP)
+            }
+            (DownReason::Restarting | DownReason::Stopped(_) | DownReason::Bfd { .. }, None) => {
                 Self::Local(event::AUTOMATIC_STOP)
             }
             (_, None) => Self::Local(0),
@@ -125,7 +129,7 @@ impl PeerDown {
 
 /// A number about a peer (RFC 7854 §4.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Statistic {
+pub enum BmpStatistic {
     /// 7: routes in its Adj-RIB-In.
     AdjRibIn(u64),
     /// 9: routes of a family in its Adj-RIB-In.
@@ -136,7 +140,7 @@ pub enum Statistic {
 
 /// Why monitoring ends (RFC 7854 §4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Termination {
+pub enum BmpTermination {
     /// 0: somebody wants it so.
     AdministrativelyClosed = 0,
 }

@@ -4,17 +4,18 @@ use std::io::ErrorKind;
 
 use bytes::BytesMut;
 
+use super::message::PEER_HEADER;
 use super::*;
 use crate::fsm::ConnectFailure;
-use crate::wire::notification::{CeaseSubcode, Code};
-use crate::wire::{encode_keepalive, encode_open, open::Open};
+use crate::wire::notification::{CeaseSubcode, NotificationCode};
+use crate::wire::{encode_keepalive, encode_open, open::OpenMessage};
 
-const TIME: Timestamp = Timestamp(Duration::new(0x0102_0304, 5_000));
+const TIME: BmpTimestamp = BmpTimestamp(Duration::new(0x0102_0304, 5_000));
 
 fn session(remote: &str) -> MonitoredSession {
     let open = |asn| {
         let mut octets = BytesMut::new();
-        let open = Open {
+        let open = OpenMessage {
             asn: Asn(asn),
             hold_time: 90,
             router_id: RouterId([10, 0, 0, 1].into()),
@@ -28,8 +29,8 @@ fn session(remote: &str) -> MonitoredSession {
         remote: remote.parse().unwrap(),
         asn: Asn(65001),
         router_id: RouterId([10, 0, 0, 2].into()),
-        format: Format::default(),
-        opens: Opens {
+        format: MessageFormat::default(),
+        opens: SessionOpens {
             sent: open(64512),
             received: open(65001),
         },
@@ -48,16 +49,16 @@ fn body(octets: &[u8], kind: u8) -> &[u8] {
     let len = u32::from_be_bytes(octets[1..5].try_into().unwrap());
     assert_eq!(usize::try_from(len).unwrap(), octets.len(), "length");
     assert_eq!(octets[5], kind, "type");
-    &octets[COMMON_HEADER..]
+    &octets[BMP_COMMON_HEADER..]
 }
 
 #[test]
 fn rfc7854_4_3_initiation_says_who_we_are() {
-    let said = octets(|out| initiation("rr1", "caracal 1", out));
+    let said = octets(|out| encode_bmp_initiation("rr1", "caracal 1", out));
     let expected = [&[0, 1, 0, 9][..], b"caracal 1", &[0, 2, 0, 3], b"rr1"].concat();
     assert_eq!(body(&said, 4), expected);
     // A text longer than MIB-II allows is cut between characters.
-    let said = octets(|out| initiation(&"ä".repeat(200), "", out));
+    let said = octets(|out| encode_bmp_initiation(&"ä".repeat(200), "", out));
     assert_eq!(body(&said, 4).len(), 4 + 4 + 254);
 }
 
@@ -65,7 +66,7 @@ fn rfc7854_4_3_initiation_says_who_we_are() {
 fn rfc7854_4_2_the_peer_in_each_message() {
     let keepalive = octets(encode_keepalive);
     let said = |session: &MonitoredSession, view| {
-        octets(|out| route_monitoring(session, view, TIME, &keepalive, out))
+        octets(|out| encode_bmp_route_monitoring(session, view, TIME, &keepalive, out))
     };
     let four = said(&session("10.0.0.2:40000"), PolicyView::PrePolicy);
     let expected = [
@@ -96,7 +97,7 @@ fn rfc7854_4_2_the_peer_in_each_message() {
 #[test]
 fn rfc7854_4_10_peer_up_has_both_opens() {
     let session = session("10.0.0.2:40000");
-    let said = octets(|out| peer_up(&session, TIME, out));
+    let said = octets(|out| encode_bmp_peer_up(&session, TIME, out));
     let expected = [
         &[0; 12][..],
         &[10, 0, 0, 1],
@@ -116,18 +117,18 @@ fn rfc7854_4_9_each_end_has_its_reason() {
     let pdu = [&[0xff; 16][..], &[0, 21, 3, 6, 3]].concat();
     for (reason, expected) in [
         (
-            PeerDown::LocalNotification(cease.clone()),
+            BmpPeerDown::LocalNotification(cease.clone()),
             [&[1][..], &pdu].concat(),
         ),
-        (PeerDown::Local(23), vec![2, 0, 23]),
+        (BmpPeerDown::Local(23), vec![2, 0, 23]),
         (
-            PeerDown::RemoteNotification(cease),
+            BmpPeerDown::RemoteNotification(cease),
             [&[3][..], &pdu].concat(),
         ),
-        (PeerDown::Remote, vec![4]),
-        (PeerDown::DeConfigured, vec![5]),
+        (BmpPeerDown::Remote, vec![4]),
+        (BmpPeerDown::DeConfigured, vec![5]),
     ] {
-        let said = octets(|out| peer_down(&session, TIME, &reason, out));
+        let said = octets(|out| encode_bmp_peer_down(&session, TIME, &reason, out));
         assert_eq!(body(&said, 2)[PEER_HEADER..], expected, "{reason:?}");
     }
 }
@@ -135,7 +136,7 @@ fn rfc7854_4_9_each_end_has_its_reason() {
 #[test]
 fn rfc7854_4_9_the_reason_follows_from_how_the_session_ended() {
     let cease = Notification::cease(CeaseSubcode::AdministrativeReset);
-    let expired = Notification::new(Code::HoldTimerExpired(0));
+    let expired = Notification::new(NotificationCode::HoldTimerExpired(0));
     let failure = ConnectFailure {
         remote: "10.0.0.2:179".parse().unwrap(),
         cause: ErrorKind::Other,
@@ -143,33 +144,41 @@ fn rfc7854_4_9_the_reason_follows_from_how_the_session_ended() {
     };
     for (down, sent, expected) in [
         (
-            Down::HoldTimerExpired(Duration::from_secs(9)),
+            DownReason::HoldTimerExpired(Duration::from_secs(9)),
             Some(&expired),
-            PeerDown::LocalNotification(expired.clone()),
+            BmpPeerDown::LocalNotification(expired.clone()),
         ),
         (
-            Down::Notified(cease.clone()),
+            DownReason::Notified(cease.clone()),
             None,
-            PeerDown::RemoteNotification(cease.clone()),
+            BmpPeerDown::RemoteNotification(cease.clone()),
         ),
-        (Down::Closed(None), None, PeerDown::Remote),
-        (Down::Replaced, None, PeerDown::Local(23)),
-        (Down::Restarting, None, PeerDown::Local(8)),
-        (Down::Bfd { graceful: true }, None, PeerDown::Local(8)),
-        (Down::ConnectFailed(failure), None, PeerDown::Local(0)),
+        (DownReason::Closed(None), None, BmpPeerDown::Remote),
+        (DownReason::Replaced, None, BmpPeerDown::Local(23)),
+        (DownReason::Restarting, None, BmpPeerDown::Local(8)),
+        (
+            DownReason::Bfd { graceful: true },
+            None,
+            BmpPeerDown::Local(8),
+        ),
+        (
+            DownReason::ConnectFailed(failure),
+            None,
+            BmpPeerDown::Local(0),
+        ),
     ] {
-        assert_eq!(PeerDown::new(&down, sent), expected, "{down:?}");
+        assert_eq!(BmpPeerDown::new(&down, sent), expected, "{down:?}");
     }
 }
 
 #[test]
 fn rfc7854_4_8_rfc8671_6_2_numbers_of_a_peer() {
     let numbers = [
-        Statistic::AdjRibIn(3),
-        Statistic::AdjRibInOf(Family::Ipv6, 5),
-        Statistic::AdjRibOut(6),
+        BmpStatistic::AdjRibIn(3),
+        BmpStatistic::AdjRibInOf(Family::Ipv6, 5),
+        BmpStatistic::AdjRibOut(6),
     ];
-    let said = octets(|out| statistics(&session("10.0.0.2:1"), TIME, &numbers, out));
+    let said = octets(|out| encode_bmp_statistics(&session("10.0.0.2:1"), TIME, &numbers, out));
     let gauge = |kind: u8, value: u64| [&[0, kind, 0, 8][..], &value.to_be_bytes()].concat();
     let expected = [
         3u32.to_be_bytes().to_vec(),
@@ -183,7 +192,7 @@ fn rfc7854_4_8_rfc8671_6_2_numbers_of_a_peer() {
 
 #[test]
 fn rfc7854_4_5_termination() {
-    let said = octets(|out| termination(Termination::AdministrativelyClosed, out));
+    let said = octets(|out| encode_bmp_termination(BmpTermination::AdministrativelyClosed, out));
     assert_eq!(body(&said, 5), [0, 1, 0, 2, 0, 0]);
 }
 

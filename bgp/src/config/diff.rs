@@ -415,7 +415,7 @@ mod tests {
     #[test]
     fn a_filter_touches_the_peers_that_use_it() {
         let mut new = config();
-        let term = crate::policy::Term {
+        let term = crate::policy::FilterTerm {
             conditions: vec![],
             actions: vec![],
             verdict: None,

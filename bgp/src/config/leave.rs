@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::SpeakerConfig;
-use crate::policy::{Action, Filter, FilterVerdict, Term};
+use crate::policy::{Filter, FilterAction, FilterTerm, FilterVerdict};
 use crate::types::{AnyCommunity, Community};
 
 /// Name of the filter that marks what no other filter decides; the suffix of the marked copies of
@@ -33,7 +33,7 @@ impl SpeakerConfig {
             }
             peer.export.push(LEAVING_FILTER.to_owned());
         }
-        let rest = Term {
+        let rest = FilterTerm {
             conditions: Vec::new(),
             actions: mark().to_vec(),
             verdict: Some(FilterVerdict::Accept),
@@ -49,7 +49,7 @@ impl SpeakerConfig {
         for peer in self.peers.values_mut() {
             peer.export = vec![SILENT_FILTER.to_owned()];
         }
-        let nothing = Term {
+        let nothing = FilterTerm {
             conditions: Vec::new(),
             actions: Vec::new(),
             verdict: Some(FilterVerdict::Reject),
@@ -62,10 +62,10 @@ impl SpeakerConfig {
     }
 }
 
-fn mark() -> [Action; 2] {
+fn mark() -> [FilterAction; 2] {
     [
-        Action::AddCommunity(AnyCommunity::Standard(Community::GRACEFUL_SHUTDOWN)),
-        Action::SetLocalPref(0),
+        FilterAction::AddCommunity(AnyCommunity::Standard(Community::GRACEFUL_SHUTDOWN)),
+        FilterAction::SetLocalPref(0),
     ]
 }
 
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use crate::attrs::PathAttrs;
     use crate::config::{Originations, PeerConfig, compare_configs};
-    use crate::policy::{Condition, PeerKind, PrefixPattern, RouteView, Source};
+    use crate::policy::{FilterCondition, PeerKind, PrefixPattern, RouteSource, RouteView};
     use crate::types::{Asn, PeerName, RouterId};
 
     fn prefix(n: u8) -> Prefix {
@@ -99,8 +99,8 @@ mod tests {
 
     /// Accepts .1 with LOCAL_PREF 7, rejects .2, says nothing of .3.
     fn config() -> SpeakerConfig {
-        let term = |n, actions, verdict| Term {
-            conditions: vec![Condition::Prefix {
+        let term = |n, actions, verdict| FilterTerm {
+            conditions: vec![FilterCondition::Prefix {
                 patterns: vec![PrefixPattern::exact(prefix(n))],
                 negated: false,
             }],
@@ -108,7 +108,11 @@ mod tests {
             verdict: Some(verdict),
         };
         let terms = vec![
-            term(1, vec![Action::SetLocalPref(7)], FilterVerdict::Accept),
+            term(
+                1,
+                vec![FilterAction::SetLocalPref(7)],
+                FilterVerdict::Accept,
+            ),
             term(2, vec![], FilterVerdict::Reject),
         ];
         let mut peer = PeerConfig::new([10, 0, 0, 2].into(), Asn(64512));
@@ -134,7 +138,7 @@ mod tests {
                 ..PathAttrs::default()
             }),
             peer: PeerKind::Internal,
-            source: Source::Static,
+            source: RouteSource::Static,
             interface: None,
         };
         let peer = &config.peers[&PeerName::from("p")];

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::{Ends, Negotiated};
-use crate::opens::Opens;
+use super::{ConnectionEnds, Negotiated};
+use crate::opens::SessionOpens;
 use crate::types::SessionState;
 
 /// How far a connection has come.
@@ -14,9 +14,9 @@ pub(super) enum ConnectionPhase {
     /// TCP is not up yet.
     Connecting,
     /// Our OPEN is sent.
-    OpenSent(Ends),
+    OpenSent(ConnectionEnds),
     /// The peer's OPEN was good; we wait for its KEEPALIVE.
-    OpenConfirm(Ends, Box<Negotiated>),
+    OpenConfirm(ConnectionEnds, Box<Negotiated>),
     /// Routes flow.
     Established(Box<Negotiated>, Instant),
 }
@@ -30,7 +30,7 @@ pub(super) struct Connection {
     /// KeepaliveTimer.
     pub(super) keepalive: Option<Instant>,
     /// The OPENs so far.
-    pub(super) opens: Opens,
+    pub(super) opens: SessionOpens,
 }
 
 impl Connection {
@@ -39,7 +39,7 @@ impl Connection {
             phase,
             hold,
             keepalive: None,
-            opens: Opens {
+            opens: SessionOpens {
                 sent: Bytes::new(),
                 received: Bytes::new(),
             },

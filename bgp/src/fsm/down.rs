@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use caracal_model::net::Family;
 
-use super::{Conn, RouterId};
+use super::{ConnectionId, RouterId};
 use crate::types::{Asn, SessionState};
 use crate::wire::MessageType;
 use crate::wire::error::DecodeError;
 use crate::wire::format::FamilySet;
-use crate::wire::notification::{Code, Notification, OpenSubcode};
+use crate::wire::notification::{Notification, NotificationCode, OpenSubcode};
 
 /// Why a connection did not come up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl fmt::Display for ConnectFailure {
 
 /// Why a session went down or did not come up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Down {
+pub enum DownReason {
     /// Our connection failed.
     ConnectFailed(ConnectFailure),
     /// Our connection was neither accepted nor refused in time.
@@ -74,7 +74,7 @@ pub enum Down {
     /// The peer took nothing from us for too long (RFC 9687).
     SendHoldTimerExpired,
     /// Of two connections, this was the wrong one (RFC 4271 §6.8).
-    Collision(Conn),
+    Collision(ConnectionId),
     /// The peer ended the connection without a NOTIFICATION.
     Closed(Option<String>),
     /// The peer dialled again over an established session: it has lost it (RFC 4724 §5).
@@ -120,7 +120,7 @@ pub enum Down {
     Restarting,
 }
 
-impl Down {
+impl DownReason {
     /// A stable code for metrics and scripts.
     #[must_use]
     pub const fn code(&self) -> &'static str {
@@ -177,7 +177,7 @@ impl Down {
     /// True when the peer has refused our OPEN for something in its optional parameters (RFC 5492
     /// §3).
     pub(super) fn refuses_parameters(&self) -> bool {
-        let code = Code::Open(OpenSubcode::UnsupportedParameter);
+        let code = NotificationCode::Open(OpenSubcode::UnsupportedParameter);
         matches!(self, Self::Notified(notification) if notification.code == code)
     }
 
@@ -221,7 +221,7 @@ impl Down {
     }
 }
 
-impl fmt::Display for Down {
+impl fmt::Display for DownReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ConnectFailed(failure) => failure.fmt(f),

@@ -1,10 +1,10 @@
 //! The finite state machine of a peer (RFC 4271 §8), without clock and socket.
 //!
-//! One [`Peer`] per configured peer. It holds up to two connections, one that we dialled and one
+//! One [`PeerFsm`] per configured peer. It holds up to two connections, one that we dialled and one
 //! that the peer did, until collision detection leaves one; a further one of the peer waits beside
-//! an established session until its OPEN has come. The caller feeds [`Input`]s, drains
-//! [`Peer::poll`], and sleeps until [`Peer::next_timeout`]; deadlines live inside, so no timer can
-//! be forgotten.
+//! an established session until its OPEN has come. The caller feeds [`FsmInput`]s, drains
+//! [`PeerFsm::poll`], and sleeps until [`PeerFsm::next_timeout`]; deadlines live inside, so no
+//! timer can be forgotten.
 //!
 //! It must never read a clock, draw a random number (jitter comes from a seed), or look into
 //! routes.
@@ -22,7 +22,7 @@ mod peer;
 mod receive;
 
 pub(crate) use collision::survivor;
-pub use down::{ConnectFailure, Down};
+pub use down::{ConnectFailure, DownReason};
 pub use negotiate::{Negotiated, RemoteGracefulRestart};
 pub use peer::Peer;
 
@@ -34,26 +34,26 @@ use bytes::Bytes;
 use caracal_model::net::Family;
 
 use crate::config::PeerConfig;
-use crate::opens::Opens;
+use crate::opens::SessionOpens;
 use crate::types::{Asn, RouterId, SessionState};
 use crate::wire::Message;
 use crate::wire::error::{AttrFault, DecodeError};
 use crate::wire::notification::{CeaseSubcode, Notification};
-use crate::wire::update::Update;
+use crate::wire::update::UpdateMessage;
 
 /// One of the connections of a peer: at most two, and one more beside an established session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Conn {
+pub enum ConnectionId {
     /// We dialled.
     Out,
     /// The peer dialled.
     In,
-    /// The peer dialled once more while a session runs on [`Conn::In`]. It becomes `In` when its
-    /// OPEN is good, or when the session ends (RFC 4724 §5).
+    /// The peer dialled once more while a session runs on [`ConnectionId::In`]. It becomes `In`
+    /// when its OPEN is good, or when the session ends (RFC 4724 §5).
     Pending,
 }
 
-impl Conn {
+impl ConnectionId {
     /// Every one. `Pending` comes first: what ends all of them must not promote it on the way.
     pub const ALL: [Self; 3] = [Self::Pending, Self::Out, Self::In];
 
@@ -67,7 +67,7 @@ impl Conn {
     }
 }
 
-impl fmt::Display for Conn {
+impl fmt::Display for ConnectionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Out => "outgoing",
@@ -79,16 +79,16 @@ impl fmt::Display for Conn {
 
 /// The two ends of a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
+pub struct ConnectionEnds {
     /// Ours.
     pub local: SocketAddr,
     /// The peer's.
     pub remote: SocketAddr,
 }
 
-/// Configuration of one [`Peer`].
+/// Configuration of one [`PeerFsm`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct SessionSettings {
     /// Our AS unless the peer's configuration overrides it.
     pub local_as: Asn,
     /// Our BGP Identifier.
@@ -106,7 +106,7 @@ pub struct Settings {
     pub epoch: Instant,
 }
 
-impl Settings {
+impl SessionSettings {
     /// Our AS on this session.
     #[must_use]
     pub fn local_as(&self) -> Asn {
@@ -132,7 +132,7 @@ impl Settings {
 
 /// How a session is stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum SessionStop {
     /// We are about to restart: close without NOTIFICATION when graceful restart was negotiated, so
     /// that the peer keeps our routes (RFC 4724 §4.1); otherwise Cease / Administrative Reset.
     Restart,
@@ -147,29 +147,29 @@ pub enum Stop {
     clippy::large_enum_variant,
     reason = "UPDATEs are the many; boxing them would cost an allocation each"
 )]
-pub enum Input {
+pub enum FsmInput {
     /// The operator (or the configuration) wants the session.
     Start,
     /// The operator does not want it any more.
-    Stop(Stop),
+    Stop(SessionStop),
     /// Other settings. They hold from the next OPEN on; if there is none, we try at once.
-    Settings(Box<Settings>),
-    /// The connection that [`Output::Connect`] asked for is up.
-    Connected(Ends),
-    /// The connection that [`Output::Connect`] asked for did not come up.
+    Settings(Box<SessionSettings>),
+    /// The connection that [`FsmOutput::Connect`] asked for is up.
+    Connected(ConnectionEnds),
+    /// The connection that [`FsmOutput::Connect`] asked for did not come up.
     ConnectFailed(ConnectFailure),
-    /// The peer has connected to us. The answer is [`Output::Adopt`] or [`Output::Refuse`].
-    Incoming(Ends),
+    /// The peer has connected to us. The answer is [`FsmOutput::Adopt`] or [`FsmOutput::Refuse`].
+    Incoming(ConnectionEnds),
     /// The connection has ended without us closing it. The text is the operating system's, `None`
     /// for an orderly end.
-    Closed(Conn, Option<String>),
+    Closed(ConnectionId, Option<String>),
     /// A message, or why what came is none.
-    Received(Conn, Result<Message, DecodeError>),
+    Received(ConnectionId, Result<Message, DecodeError>),
     /// Octets of the peer wait to be read because we are busy: the peer is alive (RFC 4271's hold
     /// timer is about the peer, not about us).
-    BytesWaiting(Conn),
+    BytesWaiting(ConnectionId),
     /// The peer has taken nothing from us for too long (RFC 9687).
-    SendHoldExpired(Conn),
+    SendHoldExpired(ConnectionId),
     /// We want the peer to send all routes of the family again (RFC 2918).
     AskRefresh(Family),
     /// BFD says that the peer is gone (RFC 5882 §4.2).
@@ -195,36 +195,37 @@ pub enum Input {
     clippy::large_enum_variant,
     reason = "UPDATEs are the many; boxing them would cost an allocation each"
 )]
-pub enum Output {
-    /// Dial the peer; answer with [`Input::Connected`] or [`Input::ConnectFailed`]. A second
-    /// `Connect` never comes before that or [`Output::Close`].
+pub enum FsmOutput {
+    /// Dial the peer; answer with [`FsmInput::Connected`] or [`FsmInput::ConnectFailed`]. A second
+    /// `Connect` never comes before that or [`FsmOutput::Close`].
     Connect,
     /// The connection that the peer opened is now this one; an earlier one has been closed before.
-    Adopt(Conn),
-    /// [`Conn::Pending`] is now [`Conn::In`]; an earlier one has been closed before.
+    Adopt(ConnectionId),
+    /// [`ConnectionId::Pending`] is now [`ConnectionId::In`]; an earlier one has been closed
+    /// before.
     Promote,
     /// Write these octets to the connection that the peer opened, then close it.
     Refuse(Bytes),
     /// Write these octets.
-    Send(Conn, Bytes),
+    Send(ConnectionId, Bytes),
     /// Close when everything is written, or give up dialling. Nothing is to be reported afterwards.
-    Close(Conn),
+    Close(ConnectionId),
     /// The state of the peer as a whole, for status. With a reason when it went down or failed to
     /// come up.
-    State(SessionState, Option<Down>),
+    State(SessionState, Option<DownReason>),
     /// The session is established on this connection.
-    Up(Conn, Box<Up>),
+    Up(ConnectionId, Box<SessionUp>),
     /// The established session has ended.
     Down {
         /// Why.
-        reason: Down,
+        reason: DownReason,
         /// The NOTIFICATION that we sent.
         sent: Option<Notification>,
         /// The peer's routes are to be kept for a restart (RFC 4724 §4.2, RFC 8538 §4).
         graceful: bool,
     },
     /// Routes.
-    Update(Update),
+    Update(UpdateMessage),
     /// The peer wants all routes of the family again.
     RouteRefresh(Family),
     /// The peer is about to send all routes of the family again (RFC 7313, BoRR).
@@ -238,13 +239,13 @@ pub enum Output {
 
 /// An established session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Up {
+pub struct SessionUp {
     /// Result of the exchange of OPENs.
     pub negotiated: Negotiated,
     /// The connection's ends.
-    pub ends: Ends,
+    pub ends: ConnectionEnds,
     /// The OPENs.
-    pub opens: Opens,
+    pub opens: SessionOpens,
 }
 
 #[cfg(test)]

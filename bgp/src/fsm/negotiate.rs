@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use caracal_model::net::Family;
 
-use super::{Down, Settings};
+use super::{DownReason, SessionSettings};
 use crate::config::PeerConfig;
 use crate::types::{Asn, RouterId};
 use crate::wire::capability::{
     AddPathMode, AfiSafi, Capability, GracefulRestartCapability, LongLivedFamily,
 };
-use crate::wire::format::{FamilySet, Format};
-use crate::wire::notification::{Code, Notification, OpenSubcode};
-use crate::wire::open::Open;
+use crate::wire::format::{FamilySet, MessageFormat};
+use crate::wire::notification::{Notification, NotificationCode, OpenSubcode};
+use crate::wire::open::OpenMessage;
 
 /// The largest restart time that fits (RFC 4724 §3: 12 bits of seconds).
 const MAX_RESTART_TIME: u16 = 0x0fff;
@@ -24,7 +24,7 @@ const MAX_STALE_TIME: u32 = 0x00ff_ffff;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// How messages look.
-    pub format: Format,
+    pub format: MessageFormat,
     /// The smaller of the two hold times; zero = neither hold timer nor keepalives.
     pub hold_time: Duration,
     /// The peer's AS.
@@ -110,7 +110,7 @@ impl Negotiated {
 /// message, four-octet AS and, if configured, graceful restart, long-lived too, ADD-PATH and IPv6
 /// next hops for IPv4.
 #[must_use]
-pub(super) fn our_open(settings: &Settings, now: Instant) -> Open {
+pub(super) fn our_open(settings: &SessionSettings, now: Instant) -> OpenMessage {
     let peer = &settings.peer;
     let mut capabilities: Vec<Capability> = peer
         .families
@@ -156,7 +156,7 @@ pub(super) fn our_open(settings: &Settings, now: Instant) -> Open {
         let list = peer.families.iter().map(|family| ((*family).into(), mode));
         capabilities.push(Capability::AddPath(list.collect()));
     }
-    Open {
+    OpenMessage {
         asn: settings.local_as(),
         hold_time: u16::try_from(settings.hold_time().as_secs()).unwrap_or(u16::MAX),
         router_id: settings.router_id,
@@ -169,14 +169,14 @@ pub(super) fn our_open(settings: &Settings, now: Instant) -> Open {
 /// # Errors
 /// Why the session cannot be, and the NOTIFICATION to send.
 pub(super) fn negotiate(
-    settings: &Settings,
-    theirs: &Open,
-) -> Result<Negotiated, (Down, Notification)> {
-    let refuse = |down, subcode| Err((down, Notification::new(Code::Open(subcode))));
+    settings: &SessionSettings,
+    theirs: &OpenMessage,
+) -> Result<Negotiated, (DownReason, Notification)> {
+    let refuse = |down, subcode| Err((down, Notification::new(NotificationCode::Open(subcode))));
     let expected = settings.peer.remote_as;
     if theirs.asn != expected {
         return refuse(
-            Down::PeerAs {
+            DownReason::PeerAs {
                 seen: theirs.asn,
                 expected,
             },
@@ -185,14 +185,14 @@ pub(super) fn negotiate(
     }
     // RFC 6286 §2.2: within an AS, identifiers are unique.
     if settings.is_internal() && theirs.router_id == settings.router_id {
-        let down = Down::RouterIdConflict(theirs.router_id);
+        let down = DownReason::RouterIdConflict(theirs.router_id);
         return refuse(down, OpenSubcode::BadIdentifier);
     }
     let ours: FamilySet = settings.peer.families.as_slice().into();
     let their_families = families(theirs);
     let common = ours.intersection(their_families);
     if common.is_empty() {
-        let down = Down::NoCommonFamily {
+        let down = DownReason::NoCommonFamily {
             ours,
             theirs: their_families,
         };
@@ -204,7 +204,7 @@ pub(super) fn negotiate(
         .iter()
         .any(|c| matches!(c, Capability::FourOctetAs(_)));
     Ok(Negotiated {
-        format: Format {
+        format: MessageFormat {
             four_octet_as,
             extended_receive: true,
             extended_send: has(&Capability::ExtendedMessage),
@@ -238,7 +238,7 @@ pub(super) fn negotiate(
 }
 
 /// The families of an OPEN. RFC 4760 §8: without any multiprotocol capability, IPv4 unicast.
-fn families(open: &Open) -> FamilySet {
+fn families(open: &OpenMessage) -> FamilySet {
     let announced: Vec<AfiSafi> = open
         .capabilities
         .iter()
@@ -265,7 +265,7 @@ const fn add_path_mode(peer: &PeerConfig) -> Option<AddPathMode> {
 
 /// The families with path identifiers in one direction: we want it, and the peer announced its part
 /// (RFC 7911 §4).
-fn path_ids(theirs: &Open, common: FamilySet, wanted: bool, part: AddPathMode) -> FamilySet {
+fn path_ids(theirs: &OpenMessage, common: FamilySet, wanted: bool, part: AddPathMode) -> FamilySet {
     let announced = theirs
         .capabilities
         .iter()
@@ -281,7 +281,7 @@ fn path_ids(theirs: &Open, common: FamilySet, wanted: bool, part: AddPathMode) -
 }
 
 /// RFC 8950 §4: both sides announced IPv6 next hops for IPv4 unicast.
-fn extended_next_hop(settings: &Settings, theirs: &Open) -> bool {
+fn extended_next_hop(settings: &SessionSettings, theirs: &OpenMessage) -> bool {
     let ipv6: AfiSafi = Family::Ipv6.into();
     let entry = (AfiSafi::from(Family::Ipv4), ipv6.afi);
     let announced = |capability: &Capability| matches!(capability, Capability::ExtendedNextHop(list) if list.contains(&entry));
@@ -290,8 +290,8 @@ fn extended_next_hop(settings: &Settings, theirs: &Open) -> bool {
 
 /// RFC 9494 §4.1: only together with graceful restart.
 fn long_lived(
-    settings: &Settings,
-    theirs: &Open,
+    settings: &SessionSettings,
+    theirs: &OpenMessage,
     common: FamilySet,
 ) -> Option<Vec<LongLivedFamily>> {
     settings.peer.long_lived?;
@@ -312,8 +312,8 @@ fn long_lived(
 }
 
 fn graceful_restart(
-    settings: &Settings,
-    theirs: &Open,
+    settings: &SessionSettings,
+    theirs: &OpenMessage,
     common: FamilySet,
 ) -> Option<RemoteGracefulRestart> {
     settings.peer.graceful_restart?;

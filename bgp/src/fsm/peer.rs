@@ -10,10 +10,13 @@ use caracal_model::net::Family;
 
 use super::backoff::Backoff;
 use super::connection::{Connection, ConnectionPhase};
-use super::{Conn, ConnectFailure, Down, Ends, Input, Negotiated, Output, Settings};
+use super::{
+    ConnectFailure, ConnectionEnds, ConnectionId, DownReason, FsmInput, FsmOutput, Negotiated,
+    SessionSettings,
+};
 use crate::types::SessionState;
-use crate::wire::format::Format;
-use crate::wire::notification::{CeaseSubcode, Code, Notification};
+use crate::wire::format::MessageFormat;
+use crate::wire::notification::{CeaseSubcode, Notification, NotificationCode};
 use crate::wire::{encode_keepalive, encode_notification, encode_open};
 
 /// Limit for a peer's OPEN. RFC 4271 §8.2.2 suggests four minutes.
@@ -31,8 +34,8 @@ const BUSY_GRACE: Duration = Duration::from_secs(10);
 
 /// The state machine of one configured peer.
 #[derive(Debug)]
-pub struct Peer {
-    pub(super) settings: Settings,
+pub struct PeerFsm {
+    pub(super) settings: SessionSettings,
     /// The session is wanted.
     enabled: bool,
     pub(super) out: Option<Connection>,
@@ -47,19 +50,19 @@ pub struct Peer {
     /// Our next OPENs carry no capabilities: the peer has refused the last one for having some (RFC
     /// 5492 §3).
     pub(super) plain: bool,
-    pub(super) outputs: VecDeque<Output>,
+    pub(super) outputs: VecDeque<FsmOutput>,
     /// The last state that was put out.
     shown: SessionState,
     /// Why the last connection ended, until it is put out.
-    reason: Option<Down>,
+    reason: Option<DownReason>,
     /// Stopped for too many prefixes, until the settings change.
     limited: bool,
 }
 
-impl Peer {
+impl PeerFsm {
     /// A peer that is stopped. `seed` makes its jitter differ from that of others.
     #[must_use]
-    pub const fn new(settings: Settings, seed: u64) -> Self {
+    pub const fn new(settings: SessionSettings, seed: u64) -> Self {
         Self {
             settings,
             enabled: false,
@@ -84,7 +87,7 @@ impl Peer {
         self
     }
 
-    /// Sessions in a row that fell soon after they came up, for [`Peer::resuming`].
+    /// Sessions in a row that fell soon after they came up, for [`PeerFsm::resuming`].
     #[must_use]
     pub const fn flaps(&self) -> u32 {
         self.backoff.flaps()
@@ -103,36 +106,38 @@ impl Peer {
 
     /// How messages of a connection look, for decoding and encoding.
     #[must_use]
-    pub fn format(&self, conn: Conn) -> Format {
+    pub fn format(&self, conn: ConnectionId) -> MessageFormat {
         self.connection(conn)
             .and_then(Connection::negotiated)
             .map_or_else(
                 // RFC 8654 §3: we announce extended messages, but UPDATEs come only after
                 // negotiation.
-                Format::default,
+                MessageFormat::default,
                 |negotiated| negotiated.format,
             )
     }
 
     /// The connection of the established session and what it negotiated.
     #[must_use]
-    pub fn established(&self) -> Option<(Conn, &Negotiated)> {
-        [Conn::Out, Conn::In].into_iter().find_map(|conn| {
-            let connection = self.connection(conn)?;
-            connection.established_at()?;
-            Some((conn, connection.negotiated()?))
-        })
+    pub fn established(&self) -> Option<(ConnectionId, &Negotiated)> {
+        [ConnectionId::Out, ConnectionId::In]
+            .into_iter()
+            .find_map(|conn| {
+                let connection = self.connection(conn)?;
+                connection.established_at()?;
+                Some((conn, connection.negotiated()?))
+            })
     }
 
     /// Takes in what happened.
-    pub fn handle(&mut self, now: Instant, input: Input) {
+    pub fn handle(&mut self, now: Instant, input: FsmInput) {
         match input {
-            Input::Start => {
+            FsmInput::Start => {
                 self.enabled = true;
                 self.dial(now);
             }
-            Input::Stop(stop) => self.stop(now, &stop),
-            Input::Settings(settings) => {
+            FsmInput::Stop(stop) => self.stop(now, &stop),
+            FsmInput::Settings(settings) => {
                 let had_session = self.settings.had_session;
                 self.settings = *settings;
                 self.settings.had_session |= had_session;
@@ -142,30 +147,35 @@ impl Peer {
                 self.connect_retry = None;
                 self.dial(now);
             }
-            Input::Connected(ends) => self.connected(now, ends),
-            Input::ConnectFailed(failure) => self.connect_failed(now, failure),
-            Input::Incoming(ends) => self.incoming(now, ends),
-            Input::Closed(conn, text) => {
+            FsmInput::Connected(ends) => self.connected(now, ends),
+            FsmInput::ConnectFailed(failure) => self.connect_failed(now, failure),
+            FsmInput::Incoming(ends) => self.incoming(now, ends),
+            FsmInput::Closed(conn, text) => {
                 if let Some(connection) = self.slot(conn).take() {
-                    self.ended(now, conn, &connection, Down::Closed(text), None);
+                    self.ended(now, conn, &connection, DownReason::Closed(text), None);
                 }
             }
-            Input::Received(conn, message) => self.received(now, conn, message),
-            Input::BytesWaiting(conn) => {
+            FsmInput::Received(conn, message) => self.received(now, conn, message),
+            FsmInput::BytesWaiting(conn) => {
                 if let Some(connection) = self.slot(conn)
                     && connection.hold.is_some()
                 {
                     connection.hold = connection.hold.max(Some(now + BUSY_GRACE));
                 }
             }
-            Input::SendHoldExpired(conn) if self.is_open(conn) => {
-                let notification = Notification::new(Code::SendHoldTimerExpired(0));
-                self.end(now, conn, Down::SendHoldTimerExpired, Some(notification));
+            FsmInput::SendHoldExpired(conn) if self.is_open(conn) => {
+                let notification = Notification::new(NotificationCode::SendHoldTimerExpired(0));
+                self.end(
+                    now,
+                    conn,
+                    DownReason::SendHoldTimerExpired,
+                    Some(notification),
+                );
             }
-            Input::SendHoldExpired(_) => {}
-            Input::AskRefresh(family) => self.ask_refresh(family),
-            Input::BfdDown { graceful } => self.bfd_down(now, graceful),
-            Input::PrefixLimit {
+            FsmInput::SendHoldExpired(_) => {}
+            FsmInput::AskRefresh(family) => self.ask_refresh(family),
+            FsmInput::BfdDown { graceful } => self.bfd_down(now, graceful),
+            FsmInput::PrefixLimit {
                 family,
                 max,
                 restart,
@@ -175,11 +185,11 @@ impl Peer {
     }
 
     /// The next thing to do; drain it after each `handle` and `handle_timeout`.
-    pub fn poll(&mut self) -> Option<Output> {
+    pub fn poll(&mut self) -> Option<FsmOutput> {
         self.outputs.pop_front()
     }
 
-    /// When to call [`Peer::handle_timeout`] at the latest.
+    /// When to call [`PeerFsm::handle_timeout`] at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         let timers = [self.idle_hold, self.connect_retry].into_iter().flatten();
@@ -191,7 +201,7 @@ impl Peer {
 
     /// Does what is due. Calling it early or twice is harmless.
     pub fn handle_timeout(&mut self, now: Instant) {
-        for conn in Conn::ALL {
+        for conn in ConnectionId::ALL {
             self.connection_timeout(now, conn);
         }
         if self.idle_hold.is_some_and(|due| due <= now) {
@@ -205,27 +215,29 @@ impl Peer {
         self.show();
     }
 
-    fn connection_timeout(&mut self, now: Instant, conn: Conn) {
+    fn connection_timeout(&mut self, now: Instant, conn: ConnectionId) {
         let Some(connection) = self.connection(conn) else {
             return;
         };
         if connection.hold.is_some_and(|due| due <= now) {
-            let expired = Some(Notification::new(Code::HoldTimerExpired(0)));
+            let expired = Some(Notification::new(NotificationCode::HoldTimerExpired(0)));
             return match connection.state() {
                 SessionState::Connect => {
-                    self.end(now, conn, Down::ConnectTimeout(CONNECT_LIMIT), None);
+                    self.end(now, conn, DownReason::ConnectTimeout(CONNECT_LIMIT), None);
                 }
                 SessionState::OpenSent if self.established().is_some() => {
                     let cease = Notification::cease(CeaseSubcode::CollisionResolution);
-                    self.end(now, conn, Down::Collision(conn), Some(cease));
+                    self.end(now, conn, DownReason::Collision(conn), Some(cease));
                 }
-                SessionState::OpenSent => self.end(now, conn, Down::NoOpen(OPEN_HOLD), expired),
+                SessionState::OpenSent => {
+                    self.end(now, conn, DownReason::NoOpen(OPEN_HOLD), expired)
+                }
                 SessionState::Idle
                 | SessionState::Active
                 | SessionState::OpenConfirm
                 | SessionState::Established => {
                     let hold = connection.hold_time();
-                    self.end(now, conn, Down::HoldTimerExpired(hold), expired);
+                    self.end(now, conn, DownReason::HoldTimerExpired(hold), expired);
                 }
             };
         }
@@ -234,11 +246,11 @@ impl Peer {
         }
     }
 
-    pub(super) fn connection(&self, conn: Conn) -> Option<&Connection> {
+    pub(super) fn connection(&self, conn: ConnectionId) -> Option<&Connection> {
         match conn {
-            Conn::Out => self.out.as_ref(),
-            Conn::In => self.inc.as_ref(),
-            Conn::Pending => self.pending.as_ref(),
+            ConnectionId::Out => self.out.as_ref(),
+            ConnectionId::In => self.inc.as_ref(),
+            ConnectionId::Pending => self.pending.as_ref(),
         }
     }
 
@@ -247,16 +259,16 @@ impl Peer {
     }
 
     /// True when TCP is up.
-    fn is_open(&self, conn: Conn) -> bool {
+    fn is_open(&self, conn: ConnectionId) -> bool {
         self.connection(conn)
             .is_some_and(|c| c.state() != SessionState::Connect)
     }
 
-    pub(super) const fn slot(&mut self, conn: Conn) -> &mut Option<Connection> {
+    pub(super) const fn slot(&mut self, conn: ConnectionId) -> &mut Option<Connection> {
         match conn {
-            Conn::Out => &mut self.out,
-            Conn::In => &mut self.inc,
-            Conn::Pending => &mut self.pending,
+            ConnectionId::Out => &mut self.out,
+            ConnectionId::In => &mut self.inc,
+            ConnectionId::Pending => &mut self.pending,
         }
     }
 
@@ -270,14 +282,14 @@ impl Peer {
             ConnectionPhase::Connecting,
             Some(now + CONNECT_LIMIT),
         ));
-        self.outputs.push_back(Output::Connect);
+        self.outputs.push_back(FsmOutput::Connect);
     }
 
-    fn connected(&mut self, now: Instant, ends: Ends) {
+    fn connected(&mut self, now: Instant, ends: ConnectionEnds) {
         match self.out.as_ref().map(Connection::state) {
             Some(SessionState::Connect) => {}
             Some(_) => return,
-            None => return self.outputs.push_back(Output::Close(Conn::Out)),
+            None => return self.outputs.push_back(FsmOutput::Close(ConnectionId::Out)),
         }
         // The peer's own connection has overtaken ours; nobody has seen ours yet.
         if self
@@ -285,10 +297,15 @@ impl Peer {
             .as_ref()
             .is_some_and(|inc| inc.negotiated().is_some())
         {
-            self.end(now, Conn::Out, Down::Collision(Conn::Out), None);
+            self.end(
+                now,
+                ConnectionId::Out,
+                DownReason::Collision(ConnectionId::Out),
+                None,
+            );
             return;
         }
-        self.open(now, Conn::Out, ends);
+        self.open(now, ConnectionId::Out, ends);
     }
 
     fn connect_failed(&mut self, now: Instant, failure: ConnectFailure) {
@@ -296,39 +313,41 @@ impl Peer {
             .out
             .take_if(|connection| connection.state() == SessionState::Connect)
         {
-            let down = Down::ConnectFailed(failure);
-            self.ended(now, Conn::Out, &connection, down, None);
+            let down = DownReason::ConnectFailed(failure);
+            self.ended(now, ConnectionId::Out, &connection, down, None);
         }
     }
 
-    fn incoming(&mut self, now: Instant, ends: Ends) {
+    fn incoming(&mut self, now: Instant, ends: ConnectionEnds) {
         if !self.enabled || self.idle_hold.is_some() {
             let reject = Notification::cease(CeaseSubcode::ConnectionRejected);
-            self.outputs.push_back(Output::Refuse(encoded(&reject)));
+            self.outputs.push_back(FsmOutput::Refuse(encoded(&reject)));
             return;
         }
         let conn = match self.inc.as_ref().map(Connection::state) {
-            None => Conn::In,
+            None => ConnectionId::In,
             // RFC 4724 §5: a peer that dials twice may have lost the first session. Its OPEN says
             // whether it is the peer.
-            Some(SessionState::Established) if self.peer_may_restart(Conn::In) => Conn::Pending,
+            Some(SessionState::Established) if self.peer_may_restart(ConnectionId::In) => {
+                ConnectionId::Pending
+            }
             Some(SessionState::Established) => {
                 let cease = Notification::cease(CeaseSubcode::CollisionResolution);
-                self.outputs.push_back(Output::Refuse(encoded(&cease)));
-                self.send_keepalive(now, Conn::In);
+                self.outputs.push_back(FsmOutput::Refuse(encoded(&cease)));
+                self.send_keepalive(now, ConnectionId::In);
                 return;
             }
-            Some(_) => Conn::In,
+            Some(_) => ConnectionId::In,
         };
         // The peer has given up the earlier one, else it would not dial again.
         let cease = Notification::cease(CeaseSubcode::CollisionResolution);
-        self.end(now, conn, Down::Collision(conn), Some(cease));
-        self.outputs.push_back(Output::Adopt(conn));
+        self.end(now, conn, DownReason::Collision(conn), Some(cease));
+        self.outputs.push_back(FsmOutput::Adopt(conn));
         self.open(now, conn, ends);
     }
 
     /// True when graceful restart was negotiated on an established connection.
-    pub(super) fn peer_may_restart(&self, conn: Conn) -> bool {
+    pub(super) fn peer_may_restart(&self, conn: ConnectionId) -> bool {
         self.connection(conn)
             .filter(|connection| connection.established_at().is_some())
             .and_then(Connection::negotiated)
@@ -336,7 +355,7 @@ impl Peer {
     }
 
     /// TCP is up: sends our OPEN.
-    fn open(&mut self, now: Instant, conn: Conn, ends: Ends) {
+    fn open(&mut self, now: Instant, conn: ConnectionId, ends: ConnectionEnds) {
         self.connect_retry = None;
         let mut octets = BytesMut::new();
         let mut open = super::negotiate::our_open(&self.settings, now);
@@ -345,7 +364,8 @@ impl Peer {
         }
         encode_open(&open, &mut octets);
         let octets = octets.freeze();
-        self.outputs.push_back(Output::Send(conn, octets.clone()));
+        self.outputs
+            .push_back(FsmOutput::Send(conn, octets.clone()));
         let patience = match self.established() {
             Some(_) => COLLISION_WINDOW,
             None => OPEN_HOLD,
@@ -355,10 +375,11 @@ impl Peer {
         *self.slot(conn) = Some(connection);
     }
 
-    pub(super) fn send_keepalive(&mut self, now: Instant, conn: Conn) {
+    pub(super) fn send_keepalive(&mut self, now: Instant, conn: ConnectionId) {
         let mut octets = BytesMut::new();
         encode_keepalive(&mut octets);
-        self.outputs.push_back(Output::Send(conn, octets.freeze()));
+        self.outputs
+            .push_back(FsmOutput::Send(conn, octets.freeze()));
         let interval = self.connection(conn).map_or(Duration::ZERO, |connection| {
             connection
                 .negotiated()
@@ -385,8 +406,8 @@ impl Peer {
     pub(super) fn end(
         &mut self,
         now: Instant,
-        conn: Conn,
-        down: Down,
+        conn: ConnectionId,
+        down: DownReason,
         notification: Option<Notification>,
     ) {
         let Some(connection) = self.slot(conn).take() else {
@@ -395,9 +416,9 @@ impl Peer {
         let sent = notification.filter(|_| connection.state() != SessionState::Connect);
         if let Some(notification) = &sent {
             self.outputs
-                .push_back(Output::Send(conn, encoded(notification)));
+                .push_back(FsmOutput::Send(conn, encoded(notification)));
         }
-        self.outputs.push_back(Output::Close(conn));
+        self.outputs.push_back(FsmOutput::Close(conn));
         self.ended(now, conn, &connection, down, sent);
     }
 
@@ -405,9 +426,9 @@ impl Peer {
     fn ended(
         &mut self,
         now: Instant,
-        conn: Conn,
+        conn: ConnectionId,
         connection: &Connection,
-        down: Down,
+        down: DownReason,
         sent: Option<Notification>,
     ) {
         let mut damped = None;
@@ -421,7 +442,7 @@ impl Peer {
             let graceful = connection
                 .negotiated()
                 .is_some_and(|n| is_graceful(n, &down));
-            self.outputs.push_back(Output::Down {
+            self.outputs.push_back(FsmOutput::Down {
                 reason: down.clone(),
                 sent,
                 graceful,
@@ -430,10 +451,15 @@ impl Peer {
         if damped.is_some() {
             // No way around the pause by a second connection.
             let reject = Notification::cease(CeaseSubcode::ConnectionRejected);
-            for other in Conn::ALL {
-                self.end(now, other, Down::Collision(other), Some(reject.clone()));
+            for other in ConnectionId::ALL {
+                self.end(
+                    now,
+                    other,
+                    DownReason::Collision(other),
+                    Some(reject.clone()),
+                );
             }
-        } else if conn == Conn::In {
+        } else if conn == ConnectionId::In {
             self.promote(now);
         }
         if self.connections().next().is_some() {
@@ -456,7 +482,7 @@ impl Peer {
             };
         }
         self.reason = Some(match damped {
-            Some((times, wait)) => Down::Flapping {
+            Some((times, wait)) => DownReason::Flapping {
                 last: Box::new(down),
                 times,
                 within: STABLE,
@@ -471,7 +497,7 @@ impl Peer {
         if let Some(mut pending) = self.pending.take() {
             pending.hold = Some(now + OPEN_HOLD);
             self.inc = Some(pending);
-            self.outputs.push_back(Output::Promote);
+            self.outputs.push_back(FsmOutput::Promote);
         }
     }
 
@@ -481,13 +507,13 @@ impl Peer {
         let reason = self.reason.take();
         if state != self.shown || reason.is_some() {
             self.shown = state;
-            self.outputs.push_back(Output::State(state, reason));
+            self.outputs.push_back(FsmOutput::State(state, reason));
         }
     }
 }
 
 /// Are the peer's routes to be kept (RFC 4724 §4.2, RFC 8538 §4)?
-fn is_graceful(negotiated: &Negotiated, down: &Down) -> bool {
+fn is_graceful(negotiated: &Negotiated, down: &DownReason) -> bool {
     let Some(restart) = &negotiated.graceful_restart else {
         return false;
     };
@@ -496,23 +522,29 @@ fn is_graceful(negotiated: &Negotiated, down: &Down) -> bool {
     }
     match down {
         // The connection ended, or another one takes over.
-        Down::Closed(_) | Down::Replaced | Down::Restarting | Down::Collision(_) => true,
-        Down::Notified(notification) => {
-            restart.notification && notification.code != Code::Cease(CeaseSubcode::HardReset)
+        DownReason::Closed(_)
+        | DownReason::Replaced
+        | DownReason::Restarting
+        | DownReason::Collision(_) => true,
+        DownReason::Notified(notification) => {
+            restart.notification
+                && notification.code != NotificationCode::Cease(CeaseSubcode::HardReset)
         }
-        Down::Stopped(_) | Down::PrefixLimit { .. } | Down::Flapping { .. } => false,
-        Down::Bfd { graceful } => *graceful,
+        DownReason::Stopped(_) | DownReason::PrefixLimit { .. } | DownReason::Flapping { .. } => {
+            false
+        }
+        DownReason::Bfd { graceful } => *graceful,
         // We sent a NOTIFICATION that is no hard reset.
-        Down::ConnectFailed(_)
-        | Down::ConnectTimeout(_)
-        | Down::PeerAs { .. }
-        | Down::RouterIdConflict(_)
-        | Down::NoCommonFamily { .. }
-        | Down::HoldTimerExpired(_)
-        | Down::NoOpen(_)
-        | Down::SendHoldTimerExpired
-        | Down::Malformed(_)
-        | Down::Unexpected { .. } => restart.notification,
+        DownReason::ConnectFailed(_)
+        | DownReason::ConnectTimeout(_)
+        | DownReason::PeerAs { .. }
+        | DownReason::RouterIdConflict(_)
+        | DownReason::NoCommonFamily { .. }
+        | DownReason::HoldTimerExpired(_)
+        | DownReason::NoOpen(_)
+        | DownReason::SendHoldTimerExpired
+        | DownReason::Malformed(_)
+        | DownReason::Unexpected { .. } => restart.notification,
     }
 }
 

@@ -6,21 +6,21 @@ use bytes::BytesMut;
 
 use super::connection::{Connection, ConnectionPhase};
 use super::negotiate::negotiate;
-use super::peer::{COLLISION_WINDOW, Peer};
-use super::{Conn, Down, Output, Up, survivor};
+use super::peer::{COLLISION_WINDOW, PeerFsm};
+use super::{ConnectionId, DownReason, FsmOutput, SessionUp, survivor};
 use crate::types::SessionState;
 use crate::wire::error::DecodeError;
-use crate::wire::notification::{CeaseSubcode, Code, FsmSubcode, Notification};
-use crate::wire::open::Open;
+use crate::wire::notification::{CeaseSubcode, FsmSubcode, Notification, NotificationCode};
+use crate::wire::open::OpenMessage;
 use crate::wire::refresh::{RefreshKind, RouteRefresh};
-use crate::wire::update::Decoded;
+use crate::wire::update::DecodedUpdate;
 use crate::wire::{Message, MessageType, encode_open};
 
-impl Peer {
+impl PeerFsm {
     pub(super) fn received(
         &mut self,
         now: Instant,
-        conn: Conn,
+        conn: ConnectionId,
         message: Result<Message, DecodeError>,
     ) {
         let Some(connection) = self.slot(conn) else {
@@ -37,7 +37,7 @@ impl Peer {
                 // RFC 4271 §6.4: a NOTIFICATION is never answered. AfiSafiDisable is raised to a
                 // reset, as RFC 7606 §2 allows.
                 let answer = (!error.is_in_notification()).then(|| error.notification());
-                return self.end(now, conn, Down::Malformed(error), answer);
+                return self.end(now, conn, DownReason::Malformed(error), answer);
             }
         };
         match react(state, message) {
@@ -53,28 +53,33 @@ impl Peer {
                 self.refresh(conn, refresh);
             }
             Reaction::Notified(notification) => {
-                self.end(now, conn, Down::Notified(notification), None);
+                self.end(now, conn, DownReason::Notified(notification), None);
             }
             Reaction::Unexpected(kind, subcode) => {
-                let answer = Notification::new(Code::Fsm(subcode));
-                self.end(now, conn, Down::Unexpected { kind, state }, Some(answer));
+                let answer = Notification::new(NotificationCode::Fsm(subcode));
+                self.end(
+                    now,
+                    conn,
+                    DownReason::Unexpected { kind, state },
+                    Some(answer),
+                );
             }
         }
     }
 
-    fn updated(&mut self, decoded: Decoded) {
+    fn updated(&mut self, decoded: DecodedUpdate) {
         for fault in &decoded.faults {
-            self.outputs.push_back(Output::Fault(fault.clone()));
+            self.outputs.push_back(FsmOutput::Fault(fault.clone()));
         }
         self.outputs.extend(
             decoded
                 .into_updates()
                 .filter(|update| !update.is_empty())
-                .map(Output::Update),
+                .map(FsmOutput::Update),
         );
     }
 
-    fn refresh(&mut self, conn: Conn, refresh: RouteRefresh) {
+    fn refresh(&mut self, conn: ConnectionId, refresh: RouteRefresh) {
         let Some(negotiated) = self.connection(conn).and_then(Connection::negotiated) else {
             return;
         };
@@ -87,19 +92,19 @@ impl Peer {
         // RFC 7313 §5: marks are for those who agreed on them, and unknown subtypes are ignored.
         let marked = negotiated.enhanced_refresh;
         match refresh.kind {
-            RefreshKind::Request => self.outputs.push_back(Output::RouteRefresh(family)),
-            RefreshKind::Begin if marked => self.outputs.push_back(Output::RefreshBegin(family)),
-            RefreshKind::End if marked => self.outputs.push_back(Output::RefreshEnd(family)),
+            RefreshKind::Request => self.outputs.push_back(FsmOutput::RouteRefresh(family)),
+            RefreshKind::Begin if marked => self.outputs.push_back(FsmOutput::RefreshBegin(family)),
+            RefreshKind::End if marked => self.outputs.push_back(FsmOutput::RefreshEnd(family)),
             RefreshKind::Begin | RefreshKind::End | RefreshKind::Other(_) => {}
         }
     }
 
     /// The peer's OPEN: is it the peer we expect, and is this the connection to keep?
-    fn opened(&mut self, now: Instant, conn: Conn, open: &Open) {
+    fn opened(&mut self, now: Instant, conn: ConnectionId, open: &OpenMessage) {
         // A capability that we did not announce must not be used, even if the peer announces it.
         let theirs = if self.plain {
             let capabilities = Vec::new();
-            &Open {
+            &OpenMessage {
                 capabilities,
                 ..open.clone()
             }
@@ -110,11 +115,11 @@ impl Peer {
             Ok(negotiated) => negotiated,
             Err((down, answer)) => return self.end(now, conn, down, Some(answer)),
         };
-        let conn = if conn == Conn::Pending {
+        let conn = if conn == ConnectionId::Pending {
             if !self.replaces(now, open) {
                 return;
             }
-            Conn::In
+            ConnectionId::In
         } else {
             conn
         };
@@ -137,19 +142,19 @@ impl Peer {
     }
 
     /// The OPEN on the pending connection is good: the peer has lost the session that it had
-    /// before, and goes on here as [`Conn::In`] (RFC 4724 §5). False when this is not the speaker
-    /// of that session.
-    fn replaces(&mut self, now: Instant, open: &Open) -> bool {
-        if self.is_the_same(Conn::In, open) {
-            self.end(now, Conn::In, Down::Replaced, None);
+    /// before, and goes on here as [`ConnectionId::In`] (RFC 4724 §5). False when this is not the
+    /// speaker of that session.
+    fn replaces(&mut self, now: Instant, open: &OpenMessage) -> bool {
+        if self.is_the_same(ConnectionId::In, open) {
+            self.end(now, ConnectionId::In, DownReason::Replaced, None);
             return true;
         }
-        self.keep_established(now, Conn::In, Conn::Pending);
+        self.keep_established(now, ConnectionId::In, ConnectionId::Pending);
         false
     }
 
     /// True when the identifier is that of the session.
-    fn is_the_same(&self, session: Conn, open: &Open) -> bool {
+    fn is_the_same(&self, session: ConnectionId, open: &OpenMessage) -> bool {
         self.connection(session)
             .and_then(Connection::negotiated)
             .is_some_and(|negotiated| negotiated.remote_router_id == open.router_id)
@@ -157,14 +162,14 @@ impl Peer {
 
     /// RFC 4271 §6.8: an established connection wins. If it is dead in truth, a KEEPALIVE finds
     /// out.
-    fn keep_established(&mut self, now: Instant, session: Conn, other: Conn) {
+    fn keep_established(&mut self, now: Instant, session: ConnectionId, other: ConnectionId) {
         let cease = Notification::cease(CeaseSubcode::CollisionResolution);
-        self.end(now, other, Down::Collision(other), Some(cease));
+        self.end(now, other, DownReason::Collision(other), Some(cease));
         self.send_keepalive(now, session);
     }
 
     /// Collision detection. True when `conn` goes on; the loser is closed.
-    fn wins(&mut self, now: Instant, conn: Conn, open: &Open) -> bool {
+    fn wins(&mut self, now: Instant, conn: ConnectionId, open: &OpenMessage) -> bool {
         let other = conn.other();
         let Some((state, since)) = self
             .connection(other)
@@ -178,32 +183,32 @@ impl Peer {
         let young = since.is_some_and(|since| now.duration_since(since) < COLLISION_WINDOW);
         match state {
             SessionState::Connect | SessionState::Idle | SessionState::Active => {
-                self.end(now, other, Down::Collision(other), None);
+                self.end(now, other, DownReason::Collision(other), None);
                 true
             }
             // RFC 4271 §6.8 compares when the other is in OpenConfirm, and may when it is in
             // OpenSent. There we only ever close it: if it is to survive, that is settled when its
             // OPEN comes.
             SessionState::OpenSent | SessionState::OpenConfirm if survivor == conn => {
-                self.end(now, other, Down::Collision(other), cease);
+                self.end(now, other, DownReason::Collision(other), cease);
                 true
             }
             SessionState::OpenSent => true,
             SessionState::OpenConfirm => {
-                self.end(now, conn, Down::Collision(conn), cease);
+                self.end(now, conn, DownReason::Collision(conn), cease);
                 false
             }
             // Both were dialled at the same time and the peer may still be in OpenConfirm on the
             // other, where it decides by the identifiers: so do we, or both connections would end.
             SessionState::Established if young && survivor == conn => {
-                self.end(now, other, Down::Collision(other), cease);
+                self.end(now, other, DownReason::Collision(other), cease);
                 true
             }
             SessionState::Established
                 if !young && self.peer_may_restart(other) && self.is_the_same(other, open) =>
             {
                 // RFC 4724 §5: the peer has lost the old session.
-                self.end(now, other, Down::Replaced, None);
+                self.end(now, other, DownReason::Replaced, None);
                 true
             }
             SessionState::Established => {
@@ -213,7 +218,7 @@ impl Peer {
         }
     }
 
-    fn establish(&mut self, now: Instant, conn: Conn) {
+    fn establish(&mut self, now: Instant, conn: ConnectionId) {
         let Some(Connection {
             phase: phase @ ConnectionPhase::OpenConfirm(..),
             opens,
@@ -227,7 +232,7 @@ impl Peer {
         else {
             return;
         };
-        let up = Up {
+        let up = SessionUp {
             negotiated: (*negotiated).clone(),
             ends,
             opens: std::mem::take(opens),
@@ -242,7 +247,7 @@ impl Peer {
             other.hold = Some(now + COLLISION_WINDOW);
         }
         self.settings.had_session = true;
-        self.outputs.push_back(Output::Up(conn, Box::new(up)));
+        self.outputs.push_back(FsmOutput::Up(conn, Box::new(up)));
     }
 }
 
@@ -254,13 +259,13 @@ impl Peer {
 )]
 enum Reaction {
     /// The peer's OPEN, to be checked.
-    Open(Open),
+    Open(OpenMessage),
     /// The KEEPALIVE that answers our OPEN.
     Establish,
     /// The peer is alive; nothing else.
     Alive,
     /// Routes.
-    Update(Decoded),
+    Update(DecodedUpdate),
     /// A request for routes.
     Refresh(RouteRefresh),
     /// The peer ends the session.

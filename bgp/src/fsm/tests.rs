@@ -13,14 +13,16 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use caracal_model::net::Family;
 
-use super::{Conn, ConnectFailure, Ends, Input, Output, Peer, Settings};
+use super::{
+    ConnectFailure, ConnectionEnds, ConnectionId, FsmInput, FsmOutput, PeerFsm, SessionSettings,
+};
 use crate::config::{GracefulRestart, PeerConfig};
 use crate::types::{Asn, RouterId, SessionState};
 use crate::wire::capability::Capability;
 use crate::wire::frame_len;
 use crate::wire::notification::Notification;
-use crate::wire::open::Open;
-use crate::wire::{Message, decode};
+use crate::wire::open::OpenMessage;
+use crate::wire::{Message, decode_message};
 
 const US: u8 = 1;
 const THEM: u8 = 2;
@@ -29,12 +31,12 @@ fn address(node: u8) -> IpAddr {
     [10, 0, 0, node].into()
 }
 
-fn ends(conn: Conn) -> Ends {
+fn ends(conn: ConnectionId) -> ConnectionEnds {
     let (local, remote) = match conn {
-        Conn::Out => (40000, 179),
-        Conn::In | Conn::Pending => (179, 40000),
+        ConnectionId::Out => (40000, 179),
+        ConnectionId::In | ConnectionId::Pending => (179, 40000),
     };
-    Ends {
+    ConnectionEnds {
         local: SocketAddr::new(address(US), local),
         remote: SocketAddr::new(address(THEM), remote),
     }
@@ -44,8 +46,8 @@ fn ends(conn: Conn) -> Ends {
 static EPOCH: OnceLock<Instant> = OnceLock::new();
 
 /// Node `node`'s settings for its peer `other`: both in AS 64512.
-fn settings(node: u8, other: u8) -> Settings {
-    Settings {
+fn settings(node: u8, other: u8) -> SessionSettings {
+    SessionSettings {
         local_as: Asn(64512),
         router_id: RouterId([10, 0, 0, node].into()),
         peer: PeerConfig::new(address(other), Asn(64512)),
@@ -56,12 +58,12 @@ fn settings(node: u8, other: u8) -> Settings {
 }
 
 /// OPEN of the simulated peer.
-fn their_open() -> Open {
+fn their_open() -> OpenMessage {
     super::negotiate::our_open(&settings(THEM, US), Instant::now())
 }
 
 /// The peer's OPEN without graceful restart.
-fn their_plain_open() -> Open {
+fn their_plain_open() -> OpenMessage {
     let mut open = their_open();
     open.capabilities
         .retain(|c| !matches!(c, Capability::GracefulRestart(_)));
@@ -70,36 +72,36 @@ fn their_plain_open() -> Open {
 
 /// One machine on virtual time.
 struct Bench {
-    peer: Peer,
+    peer: PeerFsm,
     now: Instant,
 }
 
 impl Bench {
-    fn new(settings: Settings) -> Self {
+    fn new(settings: SessionSettings) -> Self {
         Self::with_seed(settings, 42)
     }
 
-    fn with_seed(settings: Settings, seed: u64) -> Self {
+    fn with_seed(settings: SessionSettings, seed: u64) -> Self {
         Self {
-            peer: Peer::new(settings, seed),
+            peer: PeerFsm::new(settings, seed),
             now: Instant::now(),
         }
     }
 
     /// Started, without output.
-    fn started(settings: Settings) -> Self {
+    fn started(settings: SessionSettings) -> Self {
         let mut bench = Self::new(settings);
-        bench.feed(Input::Start);
+        bench.feed(FsmInput::Start);
         bench
     }
 
-    fn feed(&mut self, input: Input) -> Vec<String> {
+    fn feed(&mut self, input: FsmInput) -> Vec<String> {
         self.peer.handle(self.now, input);
         self.drain()
     }
 
-    fn receive(&mut self, conn: Conn, message: Message) -> Vec<String> {
-        self.feed(Input::Received(conn, Ok(message)))
+    fn receive(&mut self, conn: ConnectionId, message: Message) -> Vec<String> {
+        self.feed(FsmInput::Received(conn, Ok(message)))
     }
 
     /// Goes to the next deadline and fires it; returns how long that took.
@@ -129,10 +131,10 @@ impl Bench {
     }
 
     /// Brings `conn` up to Established against a peer that sends `open`.
-    fn establish(&mut self, conn: Conn, open: Open) {
+    fn establish(&mut self, conn: ConnectionId, open: OpenMessage) {
         match conn {
-            Conn::Out => self.feed(Input::Connected(ends(conn))),
-            Conn::In | Conn::Pending => self.feed(Input::Incoming(ends(conn))),
+            ConnectionId::Out => self.feed(FsmInput::Connected(ends(conn))),
+            ConnectionId::In | ConnectionId::Pending => self.feed(FsmInput::Incoming(ends(conn))),
         };
         self.receive(conn, Message::Open(open));
         self.receive(conn, Message::Keepalive);
@@ -141,9 +143,9 @@ impl Bench {
 }
 
 /// A started machine whose outgoing connection is established.
-fn established(open: Open) -> Bench {
+fn established(open: OpenMessage) -> Bench {
     let mut bench = Bench::started(settings(US, THEM));
-    bench.establish(Conn::Out, open);
+    bench.establish(ConnectionId::Out, open);
     bench
 }
 
@@ -156,43 +158,43 @@ fn refused() -> ConnectFailure {
 }
 
 /// An output in a few words.
-fn describe(output: &Output) -> String {
-    let conn = |conn: &Conn| match conn {
-        Conn::Out => "out",
-        Conn::In => "in",
-        Conn::Pending => "pending",
+fn describe(output: &FsmOutput) -> String {
+    let conn = |conn: &ConnectionId| match conn {
+        ConnectionId::Out => "out",
+        ConnectionId::In => "in",
+        ConnectionId::Pending => "pending",
     };
     match output {
-        Output::Connect => "connect".to_owned(),
-        Output::Adopt(c) => format!("adopt {}", conn(c)),
-        Output::Promote => "promote".to_owned(),
-        Output::Refuse(octets) => format!("refuse {}", message_words(octets)),
-        Output::Send(c, octets) => format!("{} {}", conn(c), message_words(octets)),
-        Output::Close(c) => format!("close {}", conn(c)),
-        Output::State(state, None) => format!("={state}"),
-        Output::State(state, Some(reason)) => format!("={state} {}", reason.code()),
-        Output::Up(c, _) => format!("up {}", conn(c)),
-        Output::Down {
+        FsmOutput::Connect => "connect".to_owned(),
+        FsmOutput::Adopt(c) => format!("adopt {}", conn(c)),
+        FsmOutput::Promote => "promote".to_owned(),
+        FsmOutput::Refuse(octets) => format!("refuse {}", message_words(octets)),
+        FsmOutput::Send(c, octets) => format!("{} {}", conn(c), message_words(octets)),
+        FsmOutput::Close(c) => format!("close {}", conn(c)),
+        FsmOutput::State(state, None) => format!("={state}"),
+        FsmOutput::State(state, Some(reason)) => format!("={state} {}", reason.code()),
+        FsmOutput::Up(c, _) => format!("up {}", conn(c)),
+        FsmOutput::Down {
             reason,
             graceful: true,
             ..
         } => format!("down gracefully {}", reason.code()),
-        Output::Down {
+        FsmOutput::Down {
             reason,
             graceful: false,
             ..
         } => format!("down {}", reason.code()),
-        Output::Update(update) => {
+        FsmOutput::Update(update) => {
             format!(
                 "update +{} -{}",
                 update.announced.len(),
                 update.withdrawn.len()
             )
         }
-        Output::RouteRefresh(family) => format!("refresh {family}"),
-        Output::RefreshBegin(family) => format!("refresh begins {family}"),
-        Output::RefreshEnd(family) => format!("refresh ends {family}"),
-        Output::Fault(fault) => format!("fault {fault}"),
+        FsmOutput::RouteRefresh(family) => format!("refresh {family}"),
+        FsmOutput::RefreshBegin(family) => format!("refresh begins {family}"),
+        FsmOutput::RefreshEnd(family) => format!("refresh ends {family}"),
+        FsmOutput::Fault(fault) => format!("fault {fault}"),
     }
 }
 
@@ -202,7 +204,7 @@ fn message_words(octets: &[u8]) -> String {
         Ok(Some(octets.len())),
         "one whole message per Send"
     );
-    match decode(octets, &crate::wire::format::Format::default()).unwrap() {
+    match decode_message(octets, &crate::wire::format::MessageFormat::default()).unwrap() {
         Message::Open(_) => "OPEN".to_owned(),
         Message::Keepalive => "KEEPALIVE".to_owned(),
         Message::RouteRefresh(_) => "REFRESH".to_owned(),

@@ -10,27 +10,27 @@ fn prefix(text: &str) -> Prefix {
     text.parse().unwrap()
 }
 
-fn identity(n: u8) -> Identity {
-    Identity {
+fn identity(n: u8) -> OwnerIdentity {
+    OwnerIdentity {
         addresses: [[10, 0, 0, n].into()].into(),
         router_ids: [RouterId([10, 0, 0, n].into())].into(),
         relays: false,
     }
 }
 
-fn named(name: &str) -> Owner {
-    Owner::Named(name.to_owned())
+fn named(name: &str) -> PrefixOwner {
+    PrefixOwner::Named(name.to_owned())
 }
 
 /// Two nodes with a block each; an address of node1's block is node2's.
-fn origins() -> Origins {
-    let mut origins = Origins::default();
-    let owned = Range::Owned { shortest: 26 };
-    let rules = Rules {
-        mode: Mode::Enforce,
+fn origins() -> OriginCheck {
+    let mut origins = OriginCheck::default();
+    let owned = OriginRange::Owned { shortest: 26 };
+    let rules = OriginRules {
+        mode: OriginMode::Enforce,
         ranges: [
             (prefix("10.244.0.0/16"), owned),
-            (prefix("10.244.255.0/24"), Range::Free),
+            (prefix("10.244.255.0/24"), OriginRange::Free),
         ]
         .into(),
         owners: [
@@ -43,7 +43,7 @@ fn origins() -> Origins {
         (prefix("10.244.1.0/26"), named("node1"), true),
         (prefix("10.244.2.0/26"), named("node2"), true),
         (prefix("10.244.1.5/32"), named("node2"), true),
-        (prefix("10.244.3.0/26"), Owner::Free, true),
+        (prefix("10.244.3.0/26"), PrefixOwner::Free, true),
     ];
     origins.apply(OriginUpdate {
         rules: Some(rules),
@@ -61,7 +61,7 @@ fn route(hop: u8, originator: Option<u8>) -> PathAttrs {
     }
 }
 
-fn verdict(origins: &Origins, text: &str, attrs: &PathAttrs) -> &'static str {
+fn verdict(origins: &OriginCheck, text: &str, attrs: &PathAttrs) -> &'static str {
     match origins.check(&prefix(text), attrs) {
         OriginVerdict::Unchecked => "unchecked",
         OriginVerdict::Valid => "valid",
@@ -127,7 +127,7 @@ fn rfc4456_10_a_reflector_that_is_the_next_hop_is_believed_what_is_the_owners() 
         (true, None, "invalid"),
     ] {
         let mut rules = origins.rules.clone();
-        let reflector = Identity {
+        let reflector = OwnerIdentity {
             relays,
             ..identity(9)
         };
@@ -157,8 +157,8 @@ fn stale_data_refuses_nothing_for_good_and_off_checks_nothing() {
     assert_eq!(verdict(&origins, "10.244.1.0/26", &route(1, None)), "valid");
     origins.apply(update(false));
     assert_eq!(verdict(&origins, "10.244.1.0/26", &other), "invalid");
-    let off = Rules {
-        mode: Mode::Off,
+    let off = OriginRules {
+        mode: OriginMode::Off,
         ..origins.rules.clone()
     };
     origins.apply(OriginUpdate {

@@ -32,21 +32,25 @@ fn view(attrs: &PathAttrs) -> RouteView<'_> {
         prefix: p("10.244.1.0/26"),
         attrs: Cow::Borrowed(attrs),
         peer: PeerKind::Internal,
-        source: Source::Bgp,
+        source: RouteSource::Bgp,
         interface: Some("cali0123456789a"),
     }
 }
 
-fn term(conditions: Vec<Condition>, actions: Vec<Action>, verdict: Option<FilterVerdict>) -> Term {
-    Term {
+fn term(
+    conditions: Vec<FilterCondition>,
+    actions: Vec<FilterAction>,
+    verdict: Option<FilterVerdict>,
+) -> FilterTerm {
+    FilterTerm {
         conditions,
         actions,
         verdict,
     }
 }
 
-fn prefixes(patterns: &[PrefixPattern], negated: bool) -> Condition {
-    Condition::Prefix {
+fn prefixes(patterns: &[PrefixPattern], negated: bool) -> FilterCondition {
+    FilterCondition::Prefix {
         patterns: patterns.to_vec(),
         negated,
     }
@@ -82,25 +86,28 @@ fn every_condition_has_a_yes_and_a_no() {
             false,
         ),
         (prefixes(&[PrefixPattern::or_longer(pool)], true), false),
-        (Condition::Community(community("65000:1")), true),
-        (Condition::Community(community("65000:2")), false),
-        (Condition::Community(community("1:2:3")), true),
-        (Condition::Community(community("1:2:4")), false),
-        (Condition::Community(extended("rt:65000:1")), true),
-        (Condition::Community(extended("ro:65000:1")), false),
-        (Condition::AsPathPrefix(vec![Asn(65001)]), true),
-        (Condition::AsPathPrefix(vec![Asn(65001), Asn(65002)]), true),
-        (Condition::AsPathPrefix(vec![Asn(65002)]), false),
-        (Condition::NextHop(p("10.0.0.0/24")), true),
-        (Condition::NextHop(p("10.0.1.0/24")), false),
-        (Condition::PeerKind(PeerKind::Internal), true),
-        (Condition::PeerKind(PeerKind::External), false),
-        (Condition::Source(Source::Bgp), true),
-        (Condition::Source(Source::Static), false),
-        (Condition::Interface("cali*".into()), true),
-        (Condition::Interface("tunl0".into()), false),
-        (Condition::LocalPref(200), true),
-        (Condition::LocalPref(100), false),
+        (FilterCondition::Community(community("65000:1")), true),
+        (FilterCondition::Community(community("65000:2")), false),
+        (FilterCondition::Community(community("1:2:3")), true),
+        (FilterCondition::Community(community("1:2:4")), false),
+        (FilterCondition::Community(extended("rt:65000:1")), true),
+        (FilterCondition::Community(extended("ro:65000:1")), false),
+        (FilterCondition::AsPathPrefix(vec![Asn(65001)]), true),
+        (
+            FilterCondition::AsPathPrefix(vec![Asn(65001), Asn(65002)]),
+            true,
+        ),
+        (FilterCondition::AsPathPrefix(vec![Asn(65002)]), false),
+        (FilterCondition::NextHop(p("10.0.0.0/24")), true),
+        (FilterCondition::NextHop(p("10.0.1.0/24")), false),
+        (FilterCondition::PeerKind(PeerKind::Internal), true),
+        (FilterCondition::PeerKind(PeerKind::External), false),
+        (FilterCondition::Source(RouteSource::Bgp), true),
+        (FilterCondition::Source(RouteSource::Static), false),
+        (FilterCondition::Interface("cali*".into()), true),
+        (FilterCondition::Interface("tunl0".into()), false),
+        (FilterCondition::LocalPref(200), true),
+        (FilterCondition::LocalPref(100), false),
     ];
     let attrs = attrs();
     for (condition, expected) in table {
@@ -119,7 +126,7 @@ fn numbers_in_an_as_path() {
         crate::attrs::Segment::Sequence(path("1 2")),
         crate::attrs::Segment::Set(path("7 8")),
     ]);
-    use PathPlace::{Anywhere, End, Whole};
+    use AsPathPlace::{Anywhere, End, Whole};
     for (aspath, place, asns, expected) in [
         (&plain, Anywhere, "2 3", true),
         (&plain, Anywhere, "1 3", false),
@@ -150,22 +157,22 @@ fn what_a_route_does_not_have_does_not_match() {
         interface: None,
         ..view(&attrs)
     };
-    assert!(!Condition::Interface("*".into()).holds(&route));
-    assert!(!Condition::LocalPref(100).holds(&route));
-    assert!(!Condition::NextHop(p("0.0.0.0/0")).holds(&route));
+    assert!(!FilterCondition::Interface("*".into()).holds(&route));
+    assert!(!FilterCondition::LocalPref(100).holds(&route));
+    assert!(!FilterCondition::NextHop(p("0.0.0.0/0")).holds(&route));
 }
 
 #[test]
 fn every_action() {
     let actions = vec![
-        Action::AddCommunity(community("65000:9")),
-        Action::RemoveCommunity(community("65000:1")),
-        Action::RemoveCommunity(community("1:2:3")),
-        Action::AddCommunity(extended("ro:10.0.0.1:7")),
-        Action::RemoveCommunity(extended("rt:65000:1")),
-        Action::SetLocalPref(300),
-        Action::SetMed(7),
-        Action::PrependAsPath(vec![Asn(1), Asn(2)]),
+        FilterAction::AddCommunity(community("65000:9")),
+        FilterAction::RemoveCommunity(community("65000:1")),
+        FilterAction::RemoveCommunity(community("1:2:3")),
+        FilterAction::AddCommunity(extended("ro:10.0.0.1:7")),
+        FilterAction::RemoveCommunity(extended("rt:65000:1")),
+        FilterAction::SetLocalPref(300),
+        FilterAction::SetMed(7),
+        FilterAction::PrependAsPath(vec![Asn(1), Asn(2)]),
     ];
     let filter = Filter {
         terms: vec![term(vec![], actions, Some(FilterVerdict::Accept))],
@@ -175,7 +182,7 @@ fn every_action() {
     let decided = filter.run(&mut route);
     assert_eq!(
         decided,
-        Some(Decided {
+        Some(FilterDecision {
             verdict: FilterVerdict::Accept,
             term: 0
         })
@@ -193,25 +200,29 @@ fn every_action() {
 fn the_first_verdict_ends_the_filter_and_later_terms_see_changes() {
     let filter = Filter {
         terms: vec![
-            term(vec![], vec![Action::SetLocalPref(5)], None),
+            term(vec![], vec![FilterAction::SetLocalPref(5)], None),
             term(
-                vec![Condition::LocalPref(200)],
+                vec![FilterCondition::LocalPref(200)],
                 vec![],
                 Some(FilterVerdict::Accept),
             ),
             term(
-                vec![Condition::LocalPref(5)],
+                vec![FilterCondition::LocalPref(5)],
                 vec![],
                 Some(FilterVerdict::Reject),
             ),
-            term(vec![], vec![Action::SetMed(1)], Some(FilterVerdict::Accept)),
+            term(
+                vec![],
+                vec![FilterAction::SetMed(1)],
+                Some(FilterVerdict::Accept),
+            ),
         ],
     };
     let attrs = attrs();
     let mut route = view(&attrs);
     assert_eq!(
         filter.run(&mut route),
-        Some(Decided {
+        Some(FilterDecision {
             verdict: FilterVerdict::Reject,
             term: 2
         })
@@ -223,8 +234,8 @@ fn the_first_verdict_ends_the_filter_and_later_terms_see_changes() {
 fn no_verdict_and_no_action_leaves_the_attributes_borrowed() {
     let filter = Filter {
         terms: vec![term(
-            vec![Condition::LocalPref(1)],
-            vec![Action::SetMed(1)],
+            vec![FilterCondition::LocalPref(1)],
+            vec![FilterAction::SetMed(1)],
             Some(FilterVerdict::Reject),
         )],
     };

@@ -13,7 +13,7 @@ use super::view::communities;
 use super::{DEFAULT_LOCAL_PREF, Rib};
 use crate::attrs::PathAttrs;
 use crate::config::Origination;
-use crate::policy::{Filter, FilterVerdict, PeerKind, RouteView, Source};
+use crate::policy::{Filter, FilterVerdict, PeerKind, RouteSource, RouteView};
 
 /// The filters between best routes and a forwarding table, by family. Of a family without one,
 /// everything passes.
@@ -49,7 +49,7 @@ fn own<'a>(prefix: Prefix, attrs: Cow<'a, PathAttrs>, interface: Option<&'a str>
         prefix,
         attrs,
         peer: PeerKind::Internal,
-        source: Source::Static,
+        source: RouteSource::Static,
         interface,
     }
 }
@@ -114,7 +114,7 @@ impl Rib {
             prefix: *prefix,
             attrs: Cow::Borrowed(attrs),
             peer: peer.kind(),
-            source: Source::Bgp,
+            source: RouteSource::Bgp,
             interface: next_hop.and_then(|hop| self.next_hops.interface(hop)),
         };
         passes(filter, &mut view)
@@ -126,11 +126,15 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::policy::{Action, Condition, Term};
+    use crate::policy::{FilterAction, FilterCondition, FilterTerm};
     use crate::types::AnyCommunity;
 
-    fn term(conditions: Vec<Condition>, actions: Vec<Action>, verdict: FilterVerdict) -> Term {
-        Term {
+    fn term(
+        conditions: Vec<FilterCondition>,
+        actions: Vec<FilterAction>,
+        verdict: FilterVerdict,
+    ) -> FilterTerm {
+        FilterTerm {
             conditions,
             actions,
             verdict: Some(verdict),
@@ -143,7 +147,7 @@ mod tests {
         let filter = Filter {
             terms: vec![
                 term(
-                    vec![Condition::Community(community)],
+                    vec![FilterCondition::Community(community)],
                     vec![],
                     FilterVerdict::Accept,
                 ),
@@ -166,12 +170,12 @@ mod tests {
     fn what_others_wrote_is_announced_as_the_filter_says() {
         let extended = AnyCommunity::Extended("rt:1:2".parse().unwrap());
         let actions = vec![
-            Action::SetMed(7),
-            Action::SetLocalPref(50),
-            Action::AddCommunity(extended),
-            Action::AddCommunity("9:9".parse().unwrap()),
+            FilterAction::SetMed(7),
+            FilterAction::SetLocalPref(50),
+            FilterAction::AddCommunity(extended),
+            FilterAction::AddCommunity("9:9".parse().unwrap()),
         ];
-        let uplink = Condition::Interface("eth*".to_owned());
+        let uplink = FilterCondition::Interface("eth*".to_owned());
         let filter = Filter {
             terms: vec![
                 term(vec![uplink], actions, FilterVerdict::Accept),

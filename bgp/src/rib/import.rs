@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::intern::Interner;
 use super::next_hops::NextHopTable;
 use crate::attrs::PathAttrs;
-use crate::policy::{Filter, FilterVerdict, PeerKind, RouteView, Source};
+use crate::policy::{Filter, FilterVerdict, PeerKind, RouteSource, RouteView};
 use crate::types::{Asn, ClusterId, Community, RouterId};
 
 /// Why a received route is not used.
@@ -164,7 +164,7 @@ impl ImportRules<'_> {
             prefix,
             attrs,
             peer: self.kind,
-            source: Source::Bgp,
+            source: RouteSource::Bgp,
             interface,
         }
     }
@@ -218,7 +218,7 @@ impl ImportRules<'_> {
 mod tests {
     use super::*;
     use crate::attrs::AsPath;
-    use crate::policy::{Action, Term};
+    use crate::policy::{FilterAction, FilterTerm};
 
     fn attrs() -> PathAttrs {
         PathAttrs {
@@ -321,9 +321,9 @@ mod tests {
     #[test]
     fn the_first_filter_with_a_verdict_wins_and_is_named() {
         let filter = |name: &str, verdict: Option<FilterVerdict>| {
-            let term = Term {
+            let term = FilterTerm {
                 conditions: vec![],
-                actions: vec![Action::SetMed(1)],
+                actions: vec![FilterAction::SetMed(1)],
                 verdict,
             };
             let name = name.to_owned();
@@ -339,7 +339,7 @@ mod tests {
             prefix: Prefix::v4([10, 9, 0, 0].into(), 24),
             attrs: Cow::Borrowed(&attrs),
             peer: PeerKind::Internal,
-            source: Source::Bgp,
+            source: RouteSource::Bgp,
             interface: None,
         };
         assert_eq!(

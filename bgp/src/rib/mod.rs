@@ -86,7 +86,7 @@ use crate::config::{Origination, Originations, SpeakerConfig};
 use crate::martian::{LocalNetworks, OpenRanges};
 use crate::origin;
 use crate::types::{ClusterId, PeerName};
-use crate::wire::update::Update;
+use crate::wire::update::UpdateMessage;
 use dest_id::DestId;
 use export::PREFETCH_BATCH;
 use intern::Interner;
@@ -340,14 +340,14 @@ impl Rib {
     }
 
     /// An UPDATE of an established session.
-    pub fn apply(&mut self, now: Instant, name: &PeerName, update: Update) -> Changes {
+    pub fn apply(&mut self, now: Instant, name: &PeerName, update: UpdateMessage) -> Changes {
         self.receive(now, name, update);
         self.decide(now)
     }
 
     /// The first half of [`Rib::apply`]: nothing is decided until [`Rib::decide`] or any other call
     /// that returns changes. What many UPDATEs change is then decided once and exported together.
-    pub fn receive(&mut self, now: Instant, name: &PeerName, update: Update) {
+    pub fn receive(&mut self, now: Instant, name: &PeerName, update: UpdateMessage) {
         let up = |id: &PeerId| {
             let peer = self.peers.get(*id);
             peer.is_some_and(|peer| peer.up && !peer.over_limit)

@@ -16,7 +16,7 @@ use super::peer_id::PeerId;
 use super::session::SessionInfo;
 use super::table::Staleness;
 use crate::config::{PeerConfig, SpeakerConfig};
-use crate::policy::{Filter, FilterVerdict, PeerKind, Term};
+use crate::policy::{Filter, FilterTerm, FilterVerdict, PeerKind};
 use crate::types::{Asn, ClusterId, PeerName, RouterId};
 
 /// The filters of a configuration, shared by the peers that use them.
@@ -36,7 +36,7 @@ pub(super) fn filters(config: &SpeakerConfig) -> Filters {
 
 /// A filter that lets nothing pass.
 fn reject_all(name: String) -> Arc<NamedFilter> {
-    let reject = Term {
+    let reject = FilterTerm {
         conditions: vec![],
         actions: vec![],
         verdict: Some(FilterVerdict::Reject),

@@ -18,8 +18,8 @@ use super::import::{ImportRefusal, Imported, run_filters};
 use super::{Changes, PeerId, PeerState, Rib};
 use crate::attrs::PathAttrs;
 use crate::martian::{LocalNetworks, Martian, Martians, OpenRanges};
-use crate::origin::{Mode, OriginUpdate, OriginVerdict, Origins, Reason};
-use crate::policy::{Condition, FilterVerdict, PeerKind};
+use crate::origin::{OriginCheck, OriginMode, OriginReason, OriginUpdate, OriginVerdict};
+use crate::policy::{FilterCondition, FilterVerdict, PeerKind};
 use crate::types::PeerName;
 
 /// A route may wait so long for its owner before that is a problem. An owner writes to the
@@ -49,7 +49,7 @@ pub struct Screened {
 #[serde(rename_all = "camelCase")]
 pub struct OriginStatus {
     /// Action on the verdicts.
-    pub mode: Mode,
+    pub mode: OriginMode,
     /// The data may be out of date.
     pub stale: bool,
     /// Prefixes with an owner.
@@ -64,7 +64,7 @@ pub struct OriginStatus {
 #[derive(Debug)]
 pub(super) struct Screen {
     martians: Martians,
-    origins: Origins,
+    origins: OriginCheck,
     octets: Octets,
     /// Prefixes in the table inside checked ranges that nobody has as they are: what changes around
     /// them concerns them.
@@ -84,7 +84,7 @@ impl Screen {
     pub(super) fn new(open: OpenRanges, local: LocalNetworks, origins: OriginUpdate) -> Self {
         let mut screen = Self {
             martians: Martians::new(open, local),
-            origins: Origins::default(),
+            origins: OriginCheck::default(),
             octets: Octets::default(),
             tracked: BTreeSet::new(),
             new_waits: Vec::new(),
@@ -221,9 +221,9 @@ impl FromIterator<Prefix> for Octets {
 
 /// True when the deciding term of a filter names the range that it admits: an "accept" of
 /// everything is the default written down, and admits nobody to what another has.
-fn admits(conditions: &[Condition]) -> bool {
+fn admits(conditions: &[FilterCondition]) -> bool {
     conditions.iter().any(|condition| match condition {
-        Condition::Prefix { patterns, negated } => {
+        FilterCondition::Prefix { patterns, negated } => {
             !negated && patterns.iter().all(|p| p.prefix.len() > 0)
         }
         _ => false,
@@ -416,13 +416,13 @@ impl Rib {
             OriginVerdict::Unknown(reason) => (reason, true),
         };
         let peer = self.peers.get(from)?;
-        let owned = matches!(reason, Reason::NextHop(..));
+        let owned = matches!(reason, OriginReason::NextHop(..));
         if owned && self.admits_others(peer, prefix, received)
             || unknown && self.is_in_force(from, prefix, received)
         {
             return None;
         }
-        let log_only = self.screen.origins.mode() == Mode::Log;
+        let log_only = self.screen.origins.mode() == OriginMode::Log;
         let hop = received.next_hop.as_ref();
         let from_owner = hop.is_some_and(|hop| self.screen.origins.is_owner_address(hop));
         // Of a node that nobody has heard of yet, a reflector may speak; a router of another AS has

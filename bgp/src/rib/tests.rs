@@ -281,7 +281,7 @@ impl Net {
         self.mirror(changes);
     }
 
-    fn apply(&mut self, n: u8, update: Update) {
+    fn apply(&mut self, n: u8, update: UpdateMessage) {
         let changes = self.rib.apply(self.now, &name(n), update);
         self.mirror(changes);
     }
@@ -290,10 +290,10 @@ impl Net {
         let announced = prefixes.iter().copied().map(prefix).collect();
         self.apply(
             n,
-            Update {
+            UpdateMessage {
                 announced,
                 attrs: Some(attrs),
-                ..Update::default()
+                ..UpdateMessage::default()
             },
         );
     }
@@ -302,15 +302,15 @@ impl Net {
         let withdrawn = prefixes.iter().copied().map(prefix).collect();
         self.apply(
             n,
-            Update {
+            UpdateMessage {
                 withdrawn,
-                ..Update::default()
+                ..UpdateMessage::default()
             },
         );
     }
 
     fn end_of_rib(&mut self, n: u8) {
-        self.apply(n, Update::end_of_rib(Family::Ipv4));
+        self.apply(n, UpdateMessage::end_of_rib(Family::Ipv4));
     }
 
     fn advance(&mut self, seconds: u64) {

@@ -10,7 +10,7 @@ use caracal_model::net::{Family, Prefix};
 use nix::ifaddrs::getifaddrs;
 
 use crate::config::{PeerConfig, SpeakerConfig};
-use crate::fsm::Ends;
+use crate::fsm::ConnectionEnds;
 use crate::rib::SessionInfo;
 use crate::types::PeerName;
 
@@ -119,7 +119,7 @@ impl Addresses {
 }
 
 /// Fills in what a session that has come up needs of them.
-pub(super) fn complete(session: &mut SessionInfo, peer: &PeerConfig, ends: Ends) {
+pub(super) fn complete(session: &mut SessionInfo, peer: &PeerConfig, ends: ConnectionEnds) {
     let direct = peer.ttl == Some(1) || peer.ttl_security == Some(1);
     let v6 = session.families.contains(&Family::Ipv6) || session.options.extended_next_hop;
     let lacks = session

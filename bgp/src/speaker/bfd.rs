@@ -21,7 +21,7 @@ use tracing::{info, warn};
 
 use super::log_limit::{LogKind, LogLimit, summarise_peers};
 use super::message::PeerKey;
-use crate::bfd::{BfdEvent, BfdSession, Packet, State, Timers};
+use crate::bfd::{BfdEvent, BfdPacket, BfdSession, BfdState, BfdTimers};
 use crate::config::BfdOptions;
 use crate::types::PeerName;
 use socket::{Receiver, Sender, poll};
@@ -175,7 +175,7 @@ impl Thread {
             stays
         });
         for (key, target) in wanted {
-            let timers = Timers {
+            let timers = BfdTimers {
                 interval: target.options.interval,
                 multiplier: target.options.multiplier,
             };
@@ -253,7 +253,7 @@ impl Thread {
         let mut buffer = [0; 128];
         for ((local, multihop), receiver) in &self.receivers {
             while let Some((octets, from)) = receiver.receive(&mut buffer) {
-                let Ok(packet) = Packet::decode(octets) else {
+                let Ok(packet) = BfdPacket::decode(octets) else {
                     continue;
                 };
                 let ours = self.sessions.values_mut().find(|watched| {
@@ -339,7 +339,7 @@ impl Watched {
                 self.seen.control_plane_independent = control_plane_independent;
             }
         }
-        if self.session.state() != State::Up {
+        if self.session.state() != BfdState::Up {
             self.seen.state = self.session.state().to_string();
         }
     }

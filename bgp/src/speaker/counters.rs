@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::fsm::Down;
+use crate::fsm::DownReason;
 use crate::wire::error::{DecodeError, ErrorHandling};
-use crate::wire::notification::{CeaseSubcode, Code, Notification};
-use crate::wire::{HEADER_LEN, MessageType};
+use crate::wire::notification::{CeaseSubcode, Notification, NotificationCode};
+use crate::wire::{MESSAGE_HEADER_LEN, MessageType};
 
 macro_rules! error_kinds {
     ($($variant:ident $text:literal $doc:literal,)*) => {
@@ -97,59 +97,59 @@ impl ErrorKind {
     }
 
     /// A NOTIFICATION that we sent.
-    const fn sent(code: Code) -> Self {
+    const fn sent(code: NotificationCode) -> Self {
         match code {
-            Code::MessageHeader(_) => Self::NotificationSentHeader,
-            Code::Open(_) => Self::NotificationSentOpen,
-            Code::Update(_) => Self::NotificationSentUpdate,
-            Code::HoldTimerExpired(_) => Self::NotificationSentHoldTimer,
-            Code::Fsm(_) => Self::NotificationSentFsm,
-            Code::Cease(_) => Self::NotificationSentCease,
-            Code::RouteRefresh(_) => Self::NotificationSentRefresh,
-            Code::SendHoldTimerExpired(_) => Self::NotificationSentSendHoldTimer,
-            Code::Other { .. } => Self::NotificationSentOther,
+            NotificationCode::MessageHeader(_) => Self::NotificationSentHeader,
+            NotificationCode::Open(_) => Self::NotificationSentOpen,
+            NotificationCode::Update(_) => Self::NotificationSentUpdate,
+            NotificationCode::HoldTimerExpired(_) => Self::NotificationSentHoldTimer,
+            NotificationCode::Fsm(_) => Self::NotificationSentFsm,
+            NotificationCode::Cease(_) => Self::NotificationSentCease,
+            NotificationCode::RouteRefresh(_) => Self::NotificationSentRefresh,
+            NotificationCode::SendHoldTimerExpired(_) => Self::NotificationSentSendHoldTimer,
+            NotificationCode::Other { .. } => Self::NotificationSentOther,
         }
     }
 
     /// A NOTIFICATION that came.
-    const fn received(code: Code) -> Self {
+    const fn received(code: NotificationCode) -> Self {
         match code {
-            Code::MessageHeader(_) => Self::NotificationReceivedHeader,
-            Code::Open(_) => Self::NotificationReceivedOpen,
-            Code::Update(_) => Self::NotificationReceivedUpdate,
-            Code::HoldTimerExpired(_) => Self::NotificationReceivedHoldTimer,
-            Code::Fsm(_) => Self::NotificationReceivedFsm,
-            Code::Cease(_) => Self::NotificationReceivedCease,
-            Code::RouteRefresh(_) => Self::NotificationReceivedRefresh,
-            Code::SendHoldTimerExpired(_) => Self::NotificationReceivedSendHoldTimer,
-            Code::Other { .. } => Self::NotificationReceivedOther,
+            NotificationCode::MessageHeader(_) => Self::NotificationReceivedHeader,
+            NotificationCode::Open(_) => Self::NotificationReceivedOpen,
+            NotificationCode::Update(_) => Self::NotificationReceivedUpdate,
+            NotificationCode::HoldTimerExpired(_) => Self::NotificationReceivedHoldTimer,
+            NotificationCode::Fsm(_) => Self::NotificationReceivedFsm,
+            NotificationCode::Cease(_) => Self::NotificationReceivedCease,
+            NotificationCode::RouteRefresh(_) => Self::NotificationReceivedRefresh,
+            NotificationCode::SendHoldTimerExpired(_) => Self::NotificationReceivedSendHoldTimer,
+            NotificationCode::Other { .. } => Self::NotificationReceivedOther,
         }
     }
 
     /// Why a session or an attempt ended, beyond the NOTIFICATIONs, which are counted when they
     /// pass.
-    const fn of_down(down: &Down) -> Option<Self> {
+    const fn of_down(down: &DownReason) -> Option<Self> {
         Some(match down {
-            Down::ConnectFailed(_) | Down::ConnectTimeout(_) => Self::ConnectFailed,
-            Down::PeerAs { .. }
-            | Down::RouterIdConflict(_)
-            | Down::NoCommonFamily { .. }
-            | Down::Malformed(DecodeError::Open(_)) => Self::BadOpen,
-            Down::Malformed(_) => Self::MalformedMessage,
-            Down::Unexpected { .. } => Self::UnexpectedMessage,
-            Down::HoldTimerExpired(_) | Down::NoOpen(_) => Self::HoldTimer,
-            Down::SendHoldTimerExpired => Self::SendHoldTimer,
-            Down::Closed(_) => Self::ConnectionLost,
-            Down::Bfd { .. } => Self::BfdDown,
-            Down::PrefixLimit { .. } => Self::PrefixLimit,
+            DownReason::ConnectFailed(_) | DownReason::ConnectTimeout(_) => Self::ConnectFailed,
+            DownReason::PeerAs { .. }
+            | DownReason::RouterIdConflict(_)
+            | DownReason::NoCommonFamily { .. }
+            | DownReason::Malformed(DecodeError::Open(_)) => Self::BadOpen,
+            DownReason::Malformed(_) => Self::MalformedMessage,
+            DownReason::Unexpected { .. } => Self::UnexpectedMessage,
+            DownReason::HoldTimerExpired(_) | DownReason::NoOpen(_) => Self::HoldTimer,
+            DownReason::SendHoldTimerExpired => Self::SendHoldTimer,
+            DownReason::Closed(_) => Self::ConnectionLost,
+            DownReason::Bfd { .. } => Self::BfdDown,
+            DownReason::PrefixLimit { .. } => Self::PrefixLimit,
             // Counted by its NOTIFICATION, also when the other connection goes on.
-            Down::Collision(_)
-            | Down::Replaced
-            | Down::Notified(_)
-            | Down::Stopped(_)
+            DownReason::Collision(_)
+            | DownReason::Replaced
+            | DownReason::Notified(_)
+            | DownReason::Stopped(_)
             // Its cause is counted when it happens.
-            | Down::Flapping { .. }
-            | Down::Restarting => return None,
+            | DownReason::Flapping { .. }
+            | DownReason::Restarting => return None,
         })
     }
 }
@@ -222,12 +222,14 @@ impl Counters {
     /// Counts the messages in octets that are about to be written, whole messages one after the
     /// other.
     pub(super) fn sent(&self, mut octets: &[u8]) {
-        while let Some(header) = octets.first_chunk::<HEADER_LEN>() {
+        while let Some(header) = octets.first_chunk::<MESSAGE_HEADER_LEN>() {
             if let Some(counter) = self.sent.get(usize::from(header[18].wrapping_sub(1))) {
                 add(counter);
             }
             let len = usize::from(u16::from_be_bytes([header[16], header[17]]));
-            octets = octets.get(len.max(HEADER_LEN)..).unwrap_or_default();
+            octets = octets
+                .get(len.max(MESSAGE_HEADER_LEN)..)
+                .unwrap_or_default();
         }
     }
 
@@ -250,7 +252,8 @@ impl Counters {
             MessageDirection::Sent => ErrorKind::sent(notification.code),
             MessageDirection::Received => ErrorKind::received(notification.code),
         });
-        let collision = notification.code == Code::Cease(CeaseSubcode::CollisionResolution);
+        let collision =
+            notification.code == NotificationCode::Cease(CeaseSubcode::CollisionResolution);
         if collision {
             self.error(ErrorKind::Collision);
         }
@@ -258,7 +261,7 @@ impl Counters {
     }
 
     /// Counts the end of a session or of an attempt.
-    pub(super) fn down(&self, down: &Down) {
+    pub(super) fn down(&self, down: &DownReason) {
         if let Some(kind) = ErrorKind::of_down(down) {
             self.error(kind);
         }

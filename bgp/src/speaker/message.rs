@@ -13,12 +13,12 @@ use tokio::sync::{mpsc, watch};
 use super::admission::Ticket;
 use super::counters::{Counters, MessageDirection};
 use super::feed::OutFeed;
-use crate::bmp::{MonitoredSession, PeerDown};
+use crate::bmp::{BmpPeerDown, MonitoredSession};
 use crate::config::{Listen, Password, PeerConfig};
 use crate::rib::SessionInfo;
 use crate::types::{Asn, PeerName, RouterId, SessionState};
 use crate::wire::refresh::RefreshKind;
-use crate::wire::update::Update;
+use crate::wire::update::UpdateMessage;
 
 /// Capacity of the channel from all sessions to the core, in messages. Enough that a session that
 /// reads a full socket buffer of small UPDATEs does not bounce on each; small enough that a slow
@@ -128,7 +128,7 @@ pub enum ToCore {
         /// the session ended without a NOTIFICATION, or as RFC 8538 §4 allows.
         graceful: bool,
         /// Peer Down information for monitoring stations (RFC 7854 §4.9).
-        end: PeerDown,
+        end: BmpPeerDown,
     },
     /// An UPDATE of the established session; `treat-as-withdraw` (RFC 7606) has already been
     /// applied.
@@ -136,7 +136,7 @@ pub enum ToCore {
         /// Which peer.
         peer: PeerKey,
         /// The decoded message.
-        update: Update,
+        update: UpdateMessage,
     },
     /// The peer asks for everything of a family again (RFC 2918), or marks its own answer (RFC
     /// 7313).

@@ -30,9 +30,12 @@ use super::counters::{Counters, ErrorKind};
 use super::log_limit::{LogKind, LogLimit, summarise};
 use super::message::{PeerKey, SessionStart, ToCore, ToSession};
 use super::socket;
-use crate::bmp::PeerDown;
+use crate::bmp::BmpPeerDown;
 use crate::config::PeerConfig;
-use crate::fsm::{Conn, Down, Ends, Input, Output, Peer, Settings, Stop};
+use crate::fsm::{
+    ConnectionEnds, ConnectionId, DownReason, FsmInput, FsmOutput, PeerFsm, SessionSettings,
+    SessionStop,
+};
 use crate::types::SessionState;
 use crate::wire::refresh::RefreshKind;
 use info::{connect_failure, monitored_session, session_info};
@@ -52,7 +55,7 @@ const SEND_HOLD: Duration = Duration::from_secs(8 * 60);
 /// When the first session of this process was made.
 static EPOCH: OnceLock<Instant> = OnceLock::new();
 
-type Dial = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
+type Dial = Pin<Box<dyn Future<FsmOutput = io::Result<TcpStream>> + Send>>;
 
 /// Serves one peer until [`ToSession::Shutdown`]. See [`SessionStart`].
 pub async fn run_session(start: SessionStart) {
@@ -70,8 +73,8 @@ enum TaskEvent {
     Timeout,
     Control(Option<ToSession>),
     Dialled(io::Result<TcpStream>),
-    Readable(Conn),
-    Writable(Conn),
+    Readable(ConnectionId),
+    Writable(ConnectionId),
     /// There is room in the core's channel, or the core is gone.
     Core(bool),
     /// The feed has something.
@@ -82,8 +85,8 @@ enum TaskEvent {
 
 struct SessionTask {
     key: PeerKey,
-    settings: Settings,
-    peer: Peer,
+    settings: SessionSettings,
+    peer: PeerFsm,
     core: mpsc::Sender<ToCore>,
     control: mpsc::Receiver<ToSession>,
     dial: Option<Dial>,
@@ -99,7 +102,7 @@ struct SessionTask {
     /// Connections that get their last octets.
     closing: JoinSet<()>,
     /// Ends the session when the feed is empty, and at this time anyway.
-    stopping: Option<(Stop, Instant)>,
+    stopping: Option<(SessionStop, Instant)>,
     timer: Timer,
     counters: Arc<Counters>,
     log: LogLimit<LogKind>,
@@ -119,7 +122,7 @@ impl SessionTask {
             core,
             control,
         } = start;
-        let settings = Settings {
+        let settings = SessionSettings {
             local_as,
             router_id,
             peer: config,
@@ -131,7 +134,7 @@ impl SessionTask {
         // out.
         let seed = RandomState::new().hash_one(name.as_str());
         Self {
-            peer: Peer::new(settings.clone(), seed).resuming(counters.flaps()),
+            peer: PeerFsm::new(settings.clone(), seed).resuming(counters.flaps()),
             key,
             settings,
             core,
@@ -159,7 +162,7 @@ impl SessionTask {
 
     /// Serves the peer until the core orders the session to end (true) or is gone (false).
     async fn serve(&mut self) -> bool {
-        self.feed(Input::Start);
+        self.feed(FsmInput::Start);
         loop {
             // Yield now and then: a stream that is always ready must not keep a thread from the
             // other sessions.
@@ -227,12 +230,12 @@ impl SessionTask {
             },
             // Until then the end of the control channel says the same.
             () = core.closed(), if stopping.is_some() && queue.is_empty() => TaskEvent::Core(false),
-            () = writable(out) => TaskEvent::Writable(Conn::Out),
-            () = writable(inc) => TaskEvent::Writable(Conn::In),
-            () = writable(pending) => TaskEvent::Writable(Conn::Pending),
-            () = readable(out), if reading => TaskEvent::Readable(Conn::Out),
-            () = readable(inc), if reading => TaskEvent::Readable(Conn::In),
-            () = readable(pending), if reading => TaskEvent::Readable(Conn::Pending),
+            () = writable(out) => TaskEvent::Writable(ConnectionId::Out),
+            () = writable(inc) => TaskEvent::Writable(ConnectionId::In),
+            () = writable(pending) => TaskEvent::Writable(ConnectionId::Pending),
+            () = readable(out), if reading => TaskEvent::Readable(ConnectionId::Out),
+            () = readable(inc), if reading => TaskEvent::Readable(ConnectionId::In),
+            () = readable(pending), if reading => TaskEvent::Readable(ConnectionId::Pending),
             Some(_) = closing.join_next() => TaskEvent::Closed,
             () = ready(outgoing) => TaskEvent::Feed,
         }
@@ -257,20 +260,20 @@ impl SessionTask {
         SEND_HOLD.max(self.settings.hold_time() * 2)
     }
 
-    fn link_mut(&mut self, conn: Conn) -> Option<&mut Link> {
+    fn link_mut(&mut self, conn: ConnectionId) -> Option<&mut Link> {
         self.slot(conn).as_mut()
     }
 
-    const fn slot(&mut self, conn: Conn) -> &mut Option<Link> {
+    const fn slot(&mut self, conn: ConnectionId) -> &mut Option<Link> {
         match conn {
-            Conn::Out => &mut self.out,
-            Conn::In => &mut self.inc,
-            Conn::Pending => &mut self.pending,
+            ConnectionId::Out => &mut self.out,
+            ConnectionId::In => &mut self.inc,
+            ConnectionId::Pending => &mut self.pending,
         }
     }
 
     /// Feeds an event to the state machine and carries out its outputs.
-    fn feed(&mut self, input: Input) {
+    fn feed(&mut self, input: FsmInput) {
         self.peer.handle(now(), input);
         self.drain();
     }
@@ -280,7 +283,7 @@ impl SessionTask {
             self.execute(output);
         }
         let now = now();
-        for conn in Conn::ALL {
+        for conn in ConnectionId::ALL {
             if let Some(link) = self.link_mut(conn)
                 && link.wants_write()
             {
@@ -290,43 +293,43 @@ impl SessionTask {
     }
 
     /// Executes an output of the peer machine.
-    fn execute(&mut self, output: Output) {
+    fn execute(&mut self, output: FsmOutput) {
         let peer = self.key;
         match output {
-            Output::Connect => self.dial(),
-            Output::Adopt(conn) => *self.slot(conn) = self.offered.take(),
-            Output::Promote => self.inc = self.pending.take(),
-            Output::Refuse(octets) => {
+            FsmOutput::Connect => self.dial(),
+            FsmOutput::Adopt(conn) => *self.slot(conn) = self.offered.take(),
+            FsmOutput::Promote => self.inc = self.pending.take(),
+            FsmOutput::Refuse(octets) => {
                 self.note_sent(&octets);
                 if let Some(mut link) = self.offered.take() {
                     link.outbox().extend_from_slice(&octets);
                     self.closing.spawn(link.close());
                 }
             }
-            Output::Send(conn, octets) => {
+            FsmOutput::Send(conn, octets) => {
                 self.note_sent(&octets);
                 if let Some(link) = self.link_mut(conn) {
                     link.outbox().extend_from_slice(&octets);
                 }
             }
-            Output::Close(conn) => {
-                if conn == Conn::Out {
+            FsmOutput::Close(conn) => {
+                if conn == ConnectionId::Out {
                     self.dial = None;
                 }
                 if let Some(link) = self.slot(conn).take() {
                     self.closing.spawn(link.close());
                 }
             }
-            Output::State(state, reason) => {
+            FsmOutput::State(state, reason) => {
                 self.counters.keep_flaps(self.peer.flaps());
                 if let Some(reason) = &reason {
                     self.counters.down(reason);
                     debug!(%state, code = reason.code(), %reason, "state");
                 }
-                let refused = reason.as_ref().is_some_and(Down::is_refusal);
+                let refused = reason.as_ref().is_some_and(DownReason::is_refusal);
                 self.send_state(state, reason.map(|reason| reason.to_string()), refused);
             }
-            Output::Up(conn, up) => {
+            FsmOutput::Up(conn, up) => {
                 let outgoing = Outgoing::new(conn, up.negotiated.format);
                 if let Some(link) = self.link_mut(conn) {
                     link.ticket = None;
@@ -341,7 +344,7 @@ impl SessionTask {
                     monitored,
                 });
             }
-            Output::Down {
+            FsmOutput::Down {
                 reason,
                 sent,
                 graceful,
@@ -351,14 +354,14 @@ impl SessionTask {
                     peer,
                     reason: reason.to_string(),
                     graceful,
-                    end: PeerDown::new(&reason, sent.as_ref()),
+                    end: BmpPeerDown::new(&reason, sent.as_ref()),
                 });
             }
-            Output::Update(update) => self.send_to_core(ToCore::Update { peer, update }),
-            Output::RouteRefresh(family) => self.send_refresh(family, RefreshKind::Request),
-            Output::RefreshBegin(family) => self.send_refresh(family, RefreshKind::Begin),
-            Output::RefreshEnd(family) => self.send_refresh(family, RefreshKind::End),
-            Output::Fault(fault) => self.note_fault(&fault),
+            FsmOutput::Update(update) => self.send_to_core(ToCore::Update { peer, update }),
+            FsmOutput::RouteRefresh(family) => self.send_refresh(family, RefreshKind::Request),
+            FsmOutput::RefreshBegin(family) => self.send_refresh(family, RefreshKind::Begin),
+            FsmOutput::RefreshEnd(family) => self.send_refresh(family, RefreshKind::End),
+            FsmOutput::Fault(fault) => self.note_fault(&fault),
         }
     }
 
@@ -424,11 +427,11 @@ impl SessionTask {
         match connected {
             Ok((link, ends)) => {
                 self.out = Some(link);
-                self.feed(Input::Connected(ends));
+                self.feed(FsmInput::Connected(ends));
             }
             Err(error) => {
                 let failure = connect_failure(&self.settings.peer, &error);
-                self.feed(Input::ConnectFailed(failure));
+                self.feed(FsmInput::ConnectFailed(failure));
             }
         }
     }
@@ -452,10 +455,10 @@ impl SessionTask {
             return;
         };
         self.offered = Some(link);
-        self.feed(Input::Incoming(ends));
+        self.feed(FsmInput::Incoming(ends));
     }
 
-    fn readable(&mut self, conn: Conn) {
+    fn readable(&mut self, conn: ConnectionId) {
         let Some(link) = self.link_mut(conn) else {
             return;
         };
@@ -466,16 +469,16 @@ impl SessionTask {
     }
 
     /// Decodes what has been read, as far as the core keeps up.
-    fn understand(&mut self, conn: Conn) {
+    fn understand(&mut self, conn: ConnectionId) {
         self.understand_on(conn);
-        if conn == Conn::Pending && self.pending.is_none() {
+        if conn == ConnectionId::Pending && self.pending.is_none() {
             // Its OPEN may have made it the incoming connection, and what follows the OPEN has been
             // read already.
-            self.understand_on(Conn::In);
+            self.understand_on(ConnectionId::In);
         }
     }
 
-    fn understand_on(&mut self, conn: Conn) {
+    fn understand_on(&mut self, conn: ConnectionId) {
         while self.queue.len() < QUEUE {
             let format = self.peer.format(conn);
             let Some(link) = self.link_mut(conn) else {
@@ -483,12 +486,12 @@ impl SessionTask {
             };
             if let Some(message) = link.message(&format) {
                 self.note_received(&message);
-                self.feed(Input::Received(conn, message));
+                self.feed(FsmInput::Received(conn, message));
                 continue;
             }
             if let Some(text) = link.ended.take() {
                 *self.slot(conn) = None;
-                self.feed(Input::Closed(conn, text));
+                self.feed(FsmInput::Closed(conn, text));
             }
             return;
         }
@@ -506,7 +509,7 @@ impl SessionTask {
                 break;
             }
         }
-        for conn in Conn::ALL {
+        for conn in ConnectionId::ALL {
             self.understand(conn);
         }
     }
@@ -515,12 +518,12 @@ impl SessionTask {
         let now = now();
         summarise(self.log.due(now));
         let limit = self.send_hold();
-        for conn in Conn::ALL {
+        for conn in ConnectionId::ALL {
             let Some(link) = self.link_mut(conn) else {
                 continue;
             };
             if link.stalled().is_some_and(|since| since + limit <= now) {
-                self.feed(Input::SendHoldExpired(conn));
+                self.feed(FsmInput::SendHoldExpired(conn));
                 continue;
             }
             // The hold timer is about the peer's silence, and it is not silent while its octets
@@ -529,7 +532,7 @@ impl SessionTask {
                 self.readable(conn);
             }
             if self.link_mut(conn).is_some_and(|link| link.has_message()) {
-                self.feed(Input::BytesWaiting(conn));
+                self.feed(FsmInput::BytesWaiting(conn));
             }
         }
         self.peer.handle_timeout(now);
@@ -542,9 +545,9 @@ impl SessionTask {
             return;
         };
         let link = match outgoing.conn {
-            Conn::Out => &mut self.out,
+            ConnectionId::Out => &mut self.out,
             // Routes go where the session is established, and that is never the pending connection.
-            Conn::In | Conn::Pending => &mut self.inc,
+            ConnectionId::In | ConnectionId::Pending => &mut self.inc,
         };
         let Some(link) = link else {
             return;
@@ -571,10 +574,14 @@ impl SessionTask {
     }
 }
 
-const fn link<'a>(out: &'a Option<Link>, inc: &'a Option<Link>, conn: Conn) -> Option<&'a Link> {
+const fn link<'a>(
+    out: &'a Option<Link>,
+    inc: &'a Option<Link>,
+    conn: ConnectionId,
+) -> Option<&'a Link> {
     match conn {
-        Conn::Out => out.as_ref(),
-        Conn::In | Conn::Pending => inc.as_ref(),
+        ConnectionId::Out => out.as_ref(),
+        ConnectionId::In | ConnectionId::Pending => inc.as_ref(),
     }
 }
 

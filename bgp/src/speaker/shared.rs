@@ -11,7 +11,7 @@ use caracal_model::net::{Family, Prefix};
 
 use crate::attrs::PathAttrs;
 use crate::rib::{Buckets, GroupUpdate, Member, MemberUpdate, Packer, PackingBucket};
-use crate::wire::format::Format;
+use crate::wire::format::MessageFormat;
 use crate::wire::nlri::Nlri;
 use crate::wire::update::{encode_announce, encode_withdraw};
 
@@ -26,7 +26,7 @@ pub struct SharedUpdate {
     buckets: Buckets,
     /// Number of changes.
     len: usize,
-    encoded: Mutex<Vec<(Format, Arc<Encoded>)>>,
+    encoded: Mutex<Vec<(MessageFormat, Arc<Encoded>)>>,
 }
 
 /// Routes that do not fit a message to a peer, and are withdrawn from it instead.
@@ -104,7 +104,7 @@ impl SharedUpdate {
     pub fn encode(
         &self,
         member: &Member,
-        format: &Format,
+        format: &MessageFormat,
         out: &mut BytesMut,
         failed: &mut Vec<CannotAnnounce>,
     ) {
@@ -121,7 +121,7 @@ impl SharedUpdate {
         out.extend_from_slice(&encoded.octets[from..]);
     }
 
-    fn encoded(&self, format: &Format) -> Arc<Encoded> {
+    fn encoded(&self, format: &MessageFormat) -> Arc<Encoded> {
         // A panic elsewhere does not make a list of whole encodings inconsistent.
         let mut known = self.encoded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, encoded)) = known.iter().find(|(seen, _)| seen == format) {
@@ -134,7 +134,7 @@ impl SharedUpdate {
 }
 
 impl Encoded {
-    fn new(buckets: &Buckets, format: &Format) -> Self {
+    fn new(buckets: &Buckets, format: &MessageFormat) -> Self {
         let mut encoded = Self::default();
         for bucket in &buckets.buckets {
             let Self { octets, failed, .. } = &mut encoded;
@@ -148,7 +148,7 @@ impl Encoded {
 fn put(
     bucket: &PackingBucket,
     update: MemberUpdate<'_>,
-    format: &Format,
+    format: &MessageFormat,
     out: &mut BytesMut,
     failed: &mut Vec<CannotAnnounce>,
 ) {
@@ -164,7 +164,7 @@ fn put(
 pub(super) fn announce<N: Nlri>(
     attrs: &PathAttrs,
     prefixes: &[N],
-    format: &Format,
+    format: &MessageFormat,
     out: &mut BytesMut,
     failed: &mut Vec<CannotAnnounce>,
 ) {
@@ -184,7 +184,7 @@ pub(super) fn announce<N: Nlri>(
 }
 
 /// Appends withdrawals of `prefixes`, of whatever family the session carries.
-pub(super) fn withdraw<N: Nlri>(prefixes: &[N], format: &Format, out: &mut BytesMut) {
+pub(super) fn withdraw<N: Nlri>(prefixes: &[N], format: &MessageFormat, out: &mut BytesMut) {
     for family in [Family::Ipv4, Family::Ipv6] {
         if format.families.contains(family) {
             encode_withdraw(family, prefixes, format, out);

@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, BytesMut};
 
-use super::error::Fault;
+use super::error::UpdateFault;
 use crate::attrs::{AsPath, Segment, SegmentKind};
 use crate::types::Asn;
 
@@ -16,18 +16,18 @@ const MAX_SEGMENT: usize = 255;
 /// # Errors
 /// A segment that is empty, cut off or of another type than set and sequence (RFC 7606 §7.2; the
 /// types of RFC 5065 have no place on a session outside a confederation), or AS 0 (RFC 7607 §2).
-pub(crate) fn decode(mut input: &[u8], four_octet: bool) -> Result<AsPath, Fault> {
+pub(crate) fn decode(mut input: &[u8], four_octet: bool) -> Result<AsPath, UpdateFault> {
     let width = if four_octet { 4 } else { 2 };
     let mut first = None;
     let mut segments = Vec::new();
     while !input.is_empty() {
         let [kind, count, rest @ ..] = input else {
-            return Err(Fault::Length {
+            return Err(UpdateFault::Length {
                 len: input.len(),
                 expected: "whole segments",
             });
         };
-        let malformed = || Fault::Segment {
+        let malformed = || UpdateFault::Segment {
             kind: *kind,
             count: *count,
         };
@@ -36,7 +36,7 @@ pub(crate) fn decode(mut input: &[u8], four_octet: bool) -> Result<AsPath, Fault
             .ok_or_else(malformed)?;
         let asns: Vec<Asn> = octets.chunks_exact(width).map(asn).collect();
         if asns.contains(&Asn(0)) {
-            return Err(Fault::AsZero);
+            return Err(UpdateFault::AsZero);
         }
         let segment = match *kind {
             _ if *count == 0 => return Err(malformed()),

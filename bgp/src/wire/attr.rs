@@ -9,8 +9,8 @@ use std::fmt;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::as_path;
-use super::error::{AttrFault, ErrorHandling, Fault, UpdateError};
-use super::format::Format;
+use super::error::{AttrFault, ErrorHandling, UpdateError, UpdateFault};
+use super::format::MessageFormat;
 use super::mp::{Reach, Unreach};
 use super::notification::UpdateSubcode;
 use crate::attrs::{Aggregator, AsPath, PathAttrs, UnknownAttr};
@@ -45,7 +45,7 @@ enum OnFault {
     Reset,
 }
 
-type Decode = for<'a> fn(&mut Parsed<'a>, &'a [u8], &Format) -> Result<(), Fault>;
+type Decode = for<'a> fn(&mut Parsed<'a>, &'a [u8], &MessageFormat) -> Result<(), UpdateFault>;
 /// Appends the value; false = the route does not have the attribute.
 type Encode = fn(&EncodeInput<'_>, &mut BytesMut) -> bool;
 
@@ -146,7 +146,7 @@ impl Parsed<'_> {
         self.seen.only(code)
     }
 
-    pub(super) fn fault(&mut self, code: u8, fault: Fault, handling: ErrorHandling) {
+    pub(super) fn fault(&mut self, code: u8, fault: UpdateFault, handling: ErrorHandling) {
         self.faults.push(AttrFault {
             code: Some(code),
             fault,
@@ -173,7 +173,10 @@ impl Parsed<'_> {
 }
 
 /// Reads an attribute list.
-pub(super) fn decode<'a>(mut input: &'a [u8], format: &Format) -> Result<Parsed<'a>, UpdateError> {
+pub(super) fn decode<'a>(
+    mut input: &'a [u8],
+    format: &MessageFormat,
+) -> Result<Parsed<'a>, UpdateError> {
     let mut parsed = Parsed::default();
     while !input.is_empty() {
         let Some((flags, code, value, rest)) = split(input) else {
@@ -183,7 +186,7 @@ pub(super) fn decode<'a>(mut input: &'a [u8], format: &Format) -> Result<Parsed<
             let handling = ErrorHandling::TreatAsWithdraw;
             parsed.faults.push(AttrFault {
                 code,
-                fault: Fault::Overrun,
+                fault: UpdateFault::Overrun,
                 handling,
             });
             break;
@@ -224,7 +227,7 @@ fn decode_one<'a>(
     code: u8,
     value: &'a [u8],
     whole: &[u8],
-    format: &Format,
+    format: &MessageFormat,
 ) -> Result<(), UpdateError> {
     let reset = |fault, subcode| {
         Err(UpdateError::reset_with(
@@ -239,16 +242,23 @@ fn decode_one<'a>(
         if matches!(code, MP_REACH_NLRI | MP_UNREACH_NLRI) {
             return Err(UpdateError::reset(
                 Some(code),
-                Fault::Duplicate,
+                UpdateFault::Duplicate,
                 UpdateSubcode::MalformedList,
             ));
         }
-        parsed.fault(code, Fault::Duplicate, ErrorHandling::AttributeDiscard);
+        parsed.fault(
+            code,
+            UpdateFault::Duplicate,
+            ErrorHandling::AttributeDiscard,
+        );
         return Ok(());
     }
     let Some(row) = row(code) else {
         if flags & OPTIONAL == 0 {
-            return reset(Fault::Unrecognized, UpdateSubcode::UnrecognizedWellKnown);
+            return reset(
+                UpdateFault::Unrecognized,
+                UpdateSubcode::UnrecognizedWellKnown,
+            );
         }
         if flags & TRANSITIVE != 0 {
             // RFC 4271 §5: passed on with the Partial bit.
@@ -266,7 +276,7 @@ fn decode_one<'a>(
             17 | 18 => ErrorHandling::AttributeDiscard,
             _ => ErrorHandling::TreatAsWithdraw,
         };
-        parsed.fault(code, Fault::Flags(flags), handling);
+        parsed.fault(code, UpdateFault::Flags(flags), handling);
         if row.on_fault != OnFault::Reset {
             return Ok(());
         }
@@ -274,7 +284,7 @@ fn decode_one<'a>(
     match (row.decode)(parsed, value, format) {
         Ok(()) => Ok(()),
         // RFC 7606 §7.5, §7.9, §7.10; RFC 6793 §4.1.
-        Err(fault @ (Fault::External | Fault::FourOctet)) => {
+        Err(fault @ (UpdateFault::External | UpdateFault::FourOctet)) => {
             parsed.fault(code, fault, ErrorHandling::AttributeDiscard);
             Ok(())
         }
@@ -292,7 +302,7 @@ fn decode_one<'a>(
 /// Input of the encoders.
 pub(super) struct EncodeInput<'a> {
     pub(super) attrs: &'a PathAttrs,
-    pub(super) format: &'a Format,
+    pub(super) format: &'a MessageFormat,
     /// The next hop goes into NEXT_HOP and not into MP_REACH_NLRI.
     pub(super) classic: bool,
 }

@@ -8,7 +8,7 @@ use caracal_model::net::Family;
 
 use super::kind::{self, MessageType};
 use super::notification::{
-    Code, HeaderSubcode, Notification, OpenSubcode, RefreshSubcode, UpdateSubcode,
+    HeaderSubcode, Notification, NotificationCode, OpenSubcode, RefreshSubcode, UpdateSubcode,
 };
 
 /// Effect of an error on the session (RFC 7606 §2), from harmless to fatal.
@@ -106,7 +106,7 @@ impl HeaderError {
     /// The answer.
     #[must_use]
     pub fn notification(&self) -> Notification {
-        let header = Code::MessageHeader;
+        let header = NotificationCode::MessageHeader;
         match self {
             Self::Marker => Notification::new(header(HeaderSubcode::NotSynchronized)),
             Self::Length { len, .. } => Notification::with_data(
@@ -157,7 +157,7 @@ impl OpenError {
     /// The answer.
     #[must_use]
     pub fn notification(&self) -> Notification {
-        let open = Code::Open;
+        let open = NotificationCode::Open;
         match self {
             // RFC 4271 §6.2: the data is the largest version we support, in two octets.
             Self::Version(_) => Notification::with_data(
@@ -192,7 +192,7 @@ impl RefreshError {
             out.put_slice(&self.body)
         });
         Notification::with_data(
-            Code::RouteRefresh(RefreshSubcode::InvalidLength),
+            NotificationCode::RouteRefresh(RefreshSubcode::InvalidLength),
             data.freeze(),
         )
     }
@@ -200,7 +200,7 @@ impl RefreshError {
 
 /// Fault of an UPDATE or of one of its attributes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum UpdateFault {
     /// The withdrawn routes or the attributes are longer than the message.
     #[error("lengths of its parts exceed the message")]
     Lengths,
@@ -264,7 +264,7 @@ pub struct AttrFault {
     /// The attribute's type code; `None` for the message as a whole and its classic prefixes.
     pub code: Option<u8>,
     /// The fault.
-    pub fault: Fault,
+    pub fault: UpdateFault,
     /// Error handling that was applied.
     pub handling: ErrorHandling,
 }
@@ -275,17 +275,17 @@ pub struct AttrFault {
 pub struct UpdateError(pub Box<AttrFault>);
 
 impl UpdateError {
-    pub(super) fn reset(code: Option<u8>, fault: Fault, subcode: UpdateSubcode) -> Self {
+    pub(super) fn reset(code: Option<u8>, fault: UpdateFault, subcode: UpdateSubcode) -> Self {
         Self::reset_with(code, fault, subcode, Bytes::new())
     }
 
     pub(super) fn reset_with(
         code: Option<u8>,
-        fault: Fault,
+        fault: UpdateFault,
         subcode: UpdateSubcode,
         data: Bytes,
     ) -> Self {
-        let notification = Notification::with_data(Code::Update(subcode), data);
+        let notification = Notification::with_data(NotificationCode::Update(subcode), data);
         Self(Box::new(AttrFault {
             code,
             fault,
@@ -293,7 +293,7 @@ impl UpdateError {
         }))
     }
 
-    pub(super) fn disable(code: u8, fault: Fault, family: Family) -> Self {
+    pub(super) fn disable(code: u8, fault: UpdateFault, family: Family) -> Self {
         let handling = ErrorHandling::AfiSafiDisable(family);
         Self(Box::new(AttrFault {
             code: Some(code),
@@ -315,10 +315,10 @@ impl UpdateError {
             ErrorHandling::SessionReset(notification) => notification.clone(),
             // RFC 4760 §7: an incorrect MP attribute is an Optional Attribute Error.
             ErrorHandling::AfiSafiDisable(_) => {
-                Notification::new(Code::Update(UpdateSubcode::OptionalAttribute))
+                Notification::new(NotificationCode::Update(UpdateSubcode::OptionalAttribute))
             }
             ErrorHandling::AttributeDiscard | ErrorHandling::TreatAsWithdraw => {
-                Notification::new(Code::Update(UpdateSubcode::MalformedList))
+                Notification::new(NotificationCode::Update(UpdateSubcode::MalformedList))
             }
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use caracal_model::net::Family;
 
 /// The standard maximum message size in octets, header included (RFC 4271 §4.1).
-pub const MAX_MESSAGE: usize = 4096;
+pub const MAX_MESSAGE_LEN: usize = 4096;
 /// The maximum after the Extended Message capability (RFC 8654 §3): the length field's own limit.
 pub(crate) const MAX_EXTENDED_MESSAGE: usize = 65535;
 
@@ -105,7 +105,7 @@ impl fmt::Debug for FamilySet {
 /// How messages of one session look. One per connection; sessions whose formats are equal can share
 /// encoded messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Format {
+pub struct MessageFormat {
     /// AS numbers in AS_PATH and AGGREGATOR have four octets (RFC 6793): both sides said so.
     pub four_octet_as: bool,
     /// Messages of up to 65535 octets may be received (RFC 8654 §4: a speaker that announces the
@@ -125,7 +125,7 @@ pub struct Format {
     pub path_ids_out: FamilySet,
 }
 
-impl Default for Format {
+impl Default for MessageFormat {
     /// Form before the OPENs: the plainest session of RFC 4271.
     fn default() -> Self {
         Self {
@@ -144,14 +144,14 @@ impl Default for Format {
     }
 }
 
-impl Format {
+impl MessageFormat {
     /// Largest message we may send, in octets.
     #[must_use]
     pub(crate) const fn max_send(&self) -> usize {
         if self.extended_send {
             MAX_EXTENDED_MESSAGE
         } else {
-            MAX_MESSAGE
+            MAX_MESSAGE_LEN
         }
     }
 
@@ -161,7 +161,7 @@ impl Format {
         if self.extended_receive {
             MAX_EXTENDED_MESSAGE
         } else {
-            MAX_MESSAGE
+            MAX_MESSAGE_LEN
         }
     }
 }

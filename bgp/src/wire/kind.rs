@@ -2,10 +2,10 @@
 
 use bytes::{BufMut, BytesMut};
 
-use super::format::MAX_MESSAGE;
+use super::format::MAX_MESSAGE_LEN;
 
 /// Octets of a header, and so of the shortest message.
-pub const HEADER_LEN: usize = 19;
+pub const MESSAGE_HEADER_LEN: usize = 19;
 /// Marker of the message header, all ones (RFC 4271 §4.1).
 pub(super) const MARKER: [u8; 16] = [0xff; 16];
 
@@ -70,10 +70,10 @@ impl MessageType {
     /// KEEPALIVE at 4096 octets).
     pub(super) const fn lengths(self, max: usize) -> (usize, usize) {
         match self {
-            Self::Open => (29, MAX_MESSAGE),
+            Self::Open => (29, MAX_MESSAGE_LEN),
             Self::Update => (23, max),
             Self::Notification => (21, max),
-            Self::Keepalive => (HEADER_LEN, HEADER_LEN),
+            Self::Keepalive => (MESSAGE_HEADER_LEN, MESSAGE_HEADER_LEN),
             Self::RouteRefresh => (23, max),
         }
     }

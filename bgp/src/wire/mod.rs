@@ -36,16 +36,17 @@ pub use capability::{
     AddPathMode, AfiSafi, Capability, GracefulRestartCapability, LongLivedFamily,
 };
 pub use error::{
-    AttrFault, DecodeError, ErrorHandling, Fault, HeaderError, OpenError, RefreshError, UpdateError,
+    AttrFault, DecodeError, ErrorHandling, HeaderError, OpenError, RefreshError, UpdateError,
+    UpdateFault,
 };
-pub use format::{FamilySet, Format, MAX_MESSAGE};
-pub use kind::{HEADER_LEN, MessageType};
+pub use format::{FamilySet, MAX_MESSAGE_LEN, MessageFormat};
+pub use kind::{MESSAGE_HEADER_LEN, MessageType};
 pub use nlri::Nlri;
-pub use notification::{CeaseSubcode, Code, Notification};
-pub use open::Open;
+pub use notification::{CeaseSubcode, Notification, NotificationCode};
+pub use open::OpenMessage;
 pub use refresh::{RefreshKind, RouteRefresh};
 pub use update::{
-    Decoded, EncodeError, Update, encode_announce, encode_end_of_rib, encode_update,
+    DecodedUpdate, EncodeError, UpdateMessage, encode_announce, encode_end_of_rib, encode_update,
     encode_withdraw,
 };
 
@@ -57,9 +58,9 @@ pub use update::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// OPEN.
-    Open(Open),
+    Open(OpenMessage),
     /// UPDATE, with what was repaired or withdrawn under RFC 7606.
-    Update(Decoded),
+    Update(DecodedUpdate),
     /// NOTIFICATION.
     Notification(Notification),
     /// KEEPALIVE.
@@ -90,7 +91,7 @@ impl Message {
 /// [`HeaderError`] when the marker is wrong, the type is unknown, or the length is none of its
 /// type, or above `max`.
 pub fn frame_len(buffer: &[u8], max: usize) -> Result<Option<usize>, HeaderError> {
-    let Some(header) = buffer.first_chunk::<HEADER_LEN>() else {
+    let Some(header) = buffer.first_chunk::<MESSAGE_HEADER_LEN>() else {
         return Ok(None);
     };
     let [marker @ .., high, low, kind] = header;
@@ -101,8 +102,10 @@ pub fn frame_len(buffer: &[u8], max: usize) -> Result<Option<usize>, HeaderError
     let (least, most) = match MessageType::from_octet(*kind) {
         Some(kind) => kind.lengths(max),
         // The length is judged first, for it says where the next message starts.
-        None if (HEADER_LEN..=max).contains(&len.into()) => return Err(HeaderError::Type(*kind)),
-        None => (HEADER_LEN, max),
+        None if (MESSAGE_HEADER_LEN..=max).contains(&len.into()) => {
+            return Err(HeaderError::Type(*kind));
+        }
+        None => (MESSAGE_HEADER_LEN, max),
     };
     if usize::from(len) < least || usize::from(len) > most {
         return Err(HeaderError::Length { kind: *kind, len });
@@ -111,10 +114,13 @@ pub fn frame_len(buffer: &[u8], max: usize) -> Result<Option<usize>, HeaderError
 }
 
 /// Splits one whole message into its type and its body, with the checks of RFC 4271 §6.1.
-fn split<'a>(message: &'a [u8], format: &Format) -> Result<(MessageType, &'a [u8]), HeaderError> {
+fn split<'a>(
+    message: &'a [u8],
+    format: &MessageFormat,
+) -> Result<(MessageType, &'a [u8]), HeaderError> {
     let len = frame_len(message, format.max_receive())?;
     let (header, body) = message
-        .split_first_chunk::<HEADER_LEN>()
+        .split_first_chunk::<MESSAGE_HEADER_LEN>()
         .ok_or(HeaderError::Cut { len: message.len() })?;
     let [.., octet] = header;
     if len != Some(message.len()) {
@@ -128,8 +134,8 @@ fn split<'a>(message: &'a [u8], format: &Format) -> Result<(MessageType, &'a [u8
 ///
 /// # Errors
 /// Whatever ends the session; errors that RFC 7606 lets a session survive are in
-/// [`Decoded::faults`].
-pub fn decode(message: &[u8], format: &Format) -> Result<Message, DecodeError> {
+/// [`DecodedUpdate::faults`].
+pub fn decode_message(message: &[u8], format: &MessageFormat) -> Result<Message, DecodeError> {
     let (kind, body) = split(message, format)?;
     Ok(match kind {
         MessageType::Open => Message::Open(open::decode(body)?),
@@ -146,7 +152,7 @@ pub fn encode_keepalive(out: &mut BytesMut) {
 }
 
 /// Appends an OPEN.
-pub fn encode_open(open: &Open, out: &mut BytesMut) {
+pub fn encode_open(open: &OpenMessage, out: &mut BytesMut) {
     kind::write(out, MessageType::Open, |out| open::encode(open, out));
 }
 

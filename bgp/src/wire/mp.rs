@@ -10,8 +10,8 @@ use nom::multi::length_data;
 use nom::number::complete::{be_u8, be_u16};
 
 use super::afi_safi::AfiSafi;
-use super::error::Fault;
-use super::format::Format;
+use super::error::UpdateFault;
+use super::format::MessageFormat;
 use super::reader;
 
 /// MP_REACH_NLRI, its prefixes not yet read.
@@ -29,10 +29,10 @@ pub(super) struct Unreach<'a> {
     pub(super) nlri: &'a [u8],
 }
 
-pub(super) fn decode_reach(value: &[u8]) -> Result<Reach<'_>, Fault> {
+pub(super) fn decode_reach(value: &[u8]) -> Result<Reach<'_>, UpdateFault> {
     let fields = (be_u16, be_u8, length_data(be_u8), take(1usize), rest);
     let (afi, safi, next_hop, _reserved, nlri) =
-        reader::whole(fields, value).map_err(|_| Fault::Length {
+        reader::whole(fields, value).map_err(|_| UpdateFault::Length {
             len: value.len(),
             expected: "AFI, SAFI, next hop and a reserved octet",
         })?;
@@ -43,9 +43,9 @@ pub(super) fn decode_reach(value: &[u8]) -> Result<Reach<'_>, Fault> {
     })
 }
 
-pub(super) fn decode_unreach(value: &[u8]) -> Result<Unreach<'_>, Fault> {
+pub(super) fn decode_unreach(value: &[u8]) -> Result<Unreach<'_>, UpdateFault> {
     let (afi, safi, nlri) =
-        reader::whole((be_u16, be_u8, rest), value).map_err(|_| Fault::Length {
+        reader::whole((be_u16, be_u8, rest), value).map_err(|_| UpdateFault::Length {
             len: value.len(),
             expected: "AFI and SAFI",
         })?;
@@ -59,9 +59,9 @@ pub(super) fn decode_unreach(value: &[u8]) -> Result<Unreach<'_>, Fault> {
 pub(super) fn decode_next_hop(
     octets: &[u8],
     family: Family,
-    format: &Format,
-) -> Result<(IpAddr, Option<Ipv6Addr>), Fault> {
-    let length = |expected| Fault::Length {
+    format: &MessageFormat,
+) -> Result<(IpAddr, Option<Ipv6Addr>), UpdateFault> {
+    let length = |expected| UpdateFault::Length {
         len: octets.len(),
         expected,
     };

@@ -5,13 +5,17 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use bytes::{BufMut, BytesMut};
 use caracal_model::net::{Family, Prefix};
 
-use super::error::Fault;
+use super::error::UpdateFault;
 
 /// Appends every prefix of `input` to `out`. Bits beyond the length are ignored (RFC 4271 §4.3).
 ///
 /// # Errors
 /// A length beyond the family's or a prefix cut off. `out` then holds the prefixes before it.
-pub(crate) fn decode(mut input: &[u8], family: Family, out: &mut Vec<Prefix>) -> Result<(), Fault> {
+pub(crate) fn decode(
+    mut input: &[u8],
+    family: Family,
+    out: &mut Vec<Prefix>,
+) -> Result<(), UpdateFault> {
     // Of IPv4 most have four octets, of IPv6 nine.
     out.reserve(match family {
         Family::Ipv4 => input.len().div_ceil(4),
@@ -35,10 +39,10 @@ pub(crate) fn decode_with_ids(
     family: Family,
     out: &mut Vec<Prefix>,
     ids: &mut Vec<u32>,
-) -> Result<(), Fault> {
+) -> Result<(), UpdateFault> {
     while !input.is_empty() {
-        let (id, rest) = input.split_first_chunk().ok_or(Fault::PrefixCut)?;
-        let (len, rest) = rest.split_first().ok_or(Fault::PrefixCut)?;
+        let (id, rest) = input.split_first_chunk().ok_or(UpdateFault::PrefixCut)?;
+        let (len, rest) = rest.split_first().ok_or(UpdateFault::PrefixCut)?;
         let (prefix, rest) = one(*len, rest, family)?;
         out.push(prefix);
         ids.push(u32::from_be_bytes(*id));
@@ -49,13 +53,13 @@ pub(crate) fn decode_with_ids(
 
 /// The prefix of this length at the start of `input`, and what comes after it.
 #[inline]
-fn one(len: u8, input: &[u8], family: Family) -> Result<(Prefix, &[u8]), Fault> {
+fn one(len: u8, input: &[u8], family: Family) -> Result<(Prefix, &[u8]), UpdateFault> {
     if len > family.bits() {
-        return Err(Fault::PrefixLength(len));
+        return Err(UpdateFault::PrefixLength(len));
     }
     let (octets, rest) = input
         .split_at_checked(usize::from(len.div_ceil(8)))
-        .ok_or(Fault::PrefixCut)?;
+        .ok_or(UpdateFault::PrefixCut)?;
     let prefix = match family {
         Family::Ipv4 => Prefix::v4(Ipv4Addr::from(padded::<4>(input, octets)), len),
         Family::Ipv6 => Prefix::v6(Ipv6Addr::from(padded::<16>(input, octets)), len),

@@ -12,7 +12,7 @@ use super::afi_safi::AfiSafi;
 /// Longest shutdown communication in octets (RFC 9003 §2: the length field's own limit).
 pub(crate) const MAX_SHUTDOWN_TEXT: usize = 255;
 /// Longest data we send: the standard message size minus header and codes.
-const MAX_DATA: usize = super::format::MAX_MESSAGE - super::kind::HEADER_LEN - 2;
+const MAX_DATA: usize = super::format::MAX_MESSAGE_LEN - super::kind::MESSAGE_HEADER_LEN - 2;
 
 /// Subcode enums: number, variant, and the name in the IANA registry.
 macro_rules! subcodes {
@@ -137,7 +137,7 @@ subcodes! {
 
 /// Error code with its subcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Code {
+pub enum NotificationCode {
     /// 1.
     MessageHeader(HeaderSubcode),
     /// 2.
@@ -163,7 +163,7 @@ pub enum Code {
     },
 }
 
-impl Code {
+impl NotificationCode {
     /// From the two octets.
     #[must_use]
     pub const fn from_octets(code: u8, subcode: u8) -> Self {
@@ -197,7 +197,7 @@ impl Code {
     }
 }
 
-impl fmt::Display for Code {
+impl fmt::Display for NotificationCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::MessageHeader(subcode) => write!(f, "Message Header Error / {subcode}"),
@@ -217,7 +217,7 @@ impl fmt::Display for Code {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Notification {
     /// Code and subcode.
-    pub code: Code,
+    pub code: NotificationCode,
     /// Data; its meaning depends on the code.
     pub data: Bytes,
 }
@@ -225,7 +225,7 @@ pub struct Notification {
 impl Notification {
     /// Without data.
     #[must_use]
-    pub const fn new(code: Code) -> Self {
+    pub const fn new(code: NotificationCode) -> Self {
         Self {
             code,
             data: Bytes::new(),
@@ -234,14 +234,14 @@ impl Notification {
 
     /// With data.
     #[must_use]
-    pub const fn with_data(code: Code, data: Bytes) -> Self {
+    pub const fn with_data(code: NotificationCode, data: Bytes) -> Self {
         Self { code, data }
     }
 
     /// A Cease without data.
     #[must_use]
     pub const fn cease(subcode: CeaseSubcode) -> Self {
-        Self::new(Code::Cease(subcode))
+        Self::new(NotificationCode::Cease(subcode))
     }
 
     /// A Cease with a text for the operator at the other end (RFC 9003). The text is cut at a
@@ -255,7 +255,7 @@ impl Notification {
         let mut data = BytesMut::with_capacity(1 + text.len());
         super::put_len_u8(&mut data, text.len());
         data.put_slice(text.as_bytes());
-        Self::with_data(Code::Cease(subcode), data.freeze())
+        Self::with_data(NotificationCode::Cease(subcode), data.freeze())
     }
 
     /// Cease / Maximum Number of Prefixes Reached, with the family and how many are allowed (RFC
@@ -266,7 +266,10 @@ impl Notification {
         data.put_u16(family.afi);
         data.put_u8(family.safi);
         data.put_u32(max);
-        Self::with_data(Code::Cease(CeaseSubcode::MaximumPrefixes), data.freeze())
+        Self::with_data(
+            NotificationCode::Cease(CeaseSubcode::MaximumPrefixes),
+            data.freeze(),
+        )
     }
 
     /// This NOTIFICATION inside a Hard Reset (RFC 8538 §3.1): the peer drops our routes at once
@@ -277,13 +280,16 @@ impl Notification {
         let mut data = BytesMut::with_capacity(2 + self.data.len());
         data.put_slice(&[code, subcode]);
         data.put_slice(&self.data);
-        Self::with_data(Code::Cease(CeaseSubcode::HardReset), data.freeze())
+        Self::with_data(
+            NotificationCode::Cease(CeaseSubcode::HardReset),
+            data.freeze(),
+        )
     }
 
     /// The NOTIFICATION inside a Hard Reset.
     #[must_use]
     pub fn inner(&self) -> Option<Self> {
-        if self.code != Code::Cease(CeaseSubcode::HardReset) || self.data.len() < 2 {
+        if self.code != NotificationCode::Cease(CeaseSubcode::HardReset) || self.data.len() < 2 {
             return None;
         }
         Some(Self::decode(&self.data))
@@ -295,12 +301,13 @@ impl Notification {
     pub fn shutdown_text(&self) -> Option<String> {
         if let Some(inner) = self.inner() {
             return match inner.code {
-                Code::Cease(CeaseSubcode::HardReset) => None,
+                NotificationCode::Cease(CeaseSubcode::HardReset) => None,
                 _ => inner.shutdown_text(),
             };
         }
-        let Code::Cease(CeaseSubcode::AdministrativeShutdown | CeaseSubcode::AdministrativeReset) =
-            self.code
+        let NotificationCode::Cease(
+            CeaseSubcode::AdministrativeShutdown | CeaseSubcode::AdministrativeReset,
+        ) = self.code
         else {
             return None;
         };
@@ -320,10 +327,10 @@ impl Notification {
     pub(super) fn decode(body: &[u8]) -> Self {
         match body {
             [code, subcode, data @ ..] => Self::with_data(
-                Code::from_octets(*code, *subcode),
+                NotificationCode::from_octets(*code, *subcode),
                 Bytes::copy_from_slice(data),
             ),
-            _ => Self::new(Code::Other {
+            _ => Self::new(NotificationCode::Other {
                 code: 0,
                 subcode: 0,
             }),

@@ -20,7 +20,7 @@ const EXTENDED: u8 = 255;
 
 /// An OPEN.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Open {
+pub struct OpenMessage {
     /// The sender's AS: that of the four-octet capability, else that of the two-octet field.
     pub asn: Asn,
     /// Proposed hold time in seconds: 0, or 3 and more.
@@ -31,7 +31,7 @@ pub struct Open {
     pub capabilities: Vec<Capability>,
 }
 
-pub(super) fn decode(body: &[u8]) -> Result<Open, OpenError> {
+pub(super) fn decode(body: &[u8]) -> Result<OpenMessage, OpenError> {
     let fields = (be_u8, be_u16, be_u16, be_u32, rest);
     let (version, my_as, hold_time, id, parameters) =
         reader::whole(fields, body).map_err(|_| OpenError::Cut)?;
@@ -53,7 +53,7 @@ pub(super) fn decode(body: &[u8]) -> Result<Open, OpenError> {
     if id == 0 {
         return Err(OpenError::RouterIdZero);
     }
-    Ok(Open {
+    Ok(OpenMessage {
         asn,
         hold_time,
         router_id: RouterId(Ipv4Addr::from(id)),
@@ -81,7 +81,7 @@ fn decode_parameters(input: &[u8]) -> Result<Vec<Capability>, OpenError> {
 
 /// Writes the body. Capabilities go out in one optional parameter, in the long form only where they
 /// need it.
-pub(super) fn encode(open: &Open, out: &mut BytesMut) {
+pub(super) fn encode(open: &OpenMessage, out: &mut BytesMut) {
     out.put_u8(VERSION);
     // RFC 6793 §4.2.2: AS_TRANS stands in for a number that does not fit.
     let my_as = u16::try_from(open.asn.0).unwrap_or(TRANS);

@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::HEADER_LEN;
+use super::MESSAGE_HEADER_LEN;
 use super::capability::AfiSafi;
 use super::error::RefreshError;
 
@@ -30,7 +30,7 @@ pub enum RefreshKind {
 
 pub(super) fn decode(body: &[u8]) -> Result<RouteRefresh, RefreshError> {
     let [a, b, subtype, safi] = body else {
-        let len = body.len() + HEADER_LEN;
+        let len = body.len() + MESSAGE_HEADER_LEN;
         return Err(RefreshError {
             len,
             body: Bytes::copy_from_slice(body),

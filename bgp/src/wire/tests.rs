@@ -9,26 +9,26 @@ mod round_trip;
 use bytes::BytesMut;
 
 use super::error::DecodeError;
-use super::format::{FamilySet, Format, MAX_MESSAGE};
+use super::format::{FamilySet, MAX_MESSAGE_LEN, MessageFormat};
 use super::frame_len;
-use super::{Message, decode};
+use super::{Message, decode_message};
 
 /// An internal four-octet session of both families.
-fn ibgp() -> Format {
-    Format {
+fn ibgp() -> MessageFormat {
+    MessageFormat {
         four_octet_as: true,
         internal: true,
         families: FamilySet::ALL,
-        ..Format::default()
+        ..MessageFormat::default()
     }
 }
 
 /// Cuts `stream` into messages and decodes each.
-fn decode_all(mut stream: &[u8], format: &Format) -> Result<Vec<Message>, DecodeError> {
+fn decode_all(mut stream: &[u8], format: &MessageFormat) -> Result<Vec<Message>, DecodeError> {
     let mut messages = Vec::new();
     while let Some(len) = frame_len(stream, format.max_receive())? {
         let (message, rest) = stream.split_at(len);
-        messages.push(decode(message, format)?);
+        messages.push(decode_message(message, format)?);
         stream = rest;
     }
     assert!(stream.is_empty(), "{} octets left over", stream.len());
@@ -60,13 +60,16 @@ fn keepalive_is_nineteen_octets() {
     let mut out = BytesMut::new();
     super::encode_keepalive(&mut out);
     assert_eq!(out.as_ref(), message(4, &[]));
-    assert_eq!(decode(&out, &Format::default()), Ok(Message::Keepalive));
+    assert_eq!(
+        decode_message(&out, &MessageFormat::default()),
+        Ok(Message::Keepalive)
+    );
 }
 
 #[test]
 fn frame_len_waits_for_the_header() {
     let keepalive = message(4, &[]);
-    assert_eq!(frame_len(&keepalive[..18], MAX_MESSAGE), Ok(None));
-    assert_eq!(frame_len(&keepalive, MAX_MESSAGE), Ok(Some(19)));
-    assert_eq!(frame_len(&[], MAX_MESSAGE), Ok(None));
+    assert_eq!(frame_len(&keepalive[..18], MAX_MESSAGE_LEN), Ok(None));
+    assert_eq!(frame_len(&keepalive, MAX_MESSAGE_LEN), Ok(Some(19)));
+    assert_eq!(frame_len(&[], MAX_MESSAGE_LEN), Ok(None));
 }

@@ -10,9 +10,9 @@ use nom::multi::length_data;
 use nom::number::complete::be_u16;
 
 use super::attr::{self, EncodeInput, Parsed};
-use super::error::{AttrFault, ErrorHandling, Fault, UpdateError};
-use super::format::Format;
-use super::kind::{self, HEADER_LEN, MessageType};
+use super::error::{AttrFault, ErrorHandling, UpdateError, UpdateFault};
+use super::format::MessageFormat;
+use super::kind::{self, MESSAGE_HEADER_LEN, MessageType};
 use super::nlri::{self, Nlri};
 use super::notification::UpdateSubcode;
 use super::{mp, reader};
@@ -25,7 +25,7 @@ use crate::attrs::PathAttrs;
 /// with a next hop each decodes into two of these. A prefix in both lists is announced (RFC 4271
 /// §4.3), so a receiver applies `withdrawn` first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Update {
+pub struct UpdateMessage {
     /// Prefixes that are no longer reachable through the sender.
     pub withdrawn: Vec<Prefix>,
     /// Prefixes that are reachable with `attrs`.
@@ -40,7 +40,7 @@ pub struct Update {
     pub end_of_rib: Option<Family>,
 }
 
-impl Update {
+impl UpdateMessage {
     /// The End-of-RIB marker.
     #[must_use]
     pub fn end_of_rib(family: Family) -> Self {
@@ -59,18 +59,18 @@ impl Update {
 
 /// Content of one UPDATE message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Decoded {
+pub struct DecodedUpdate {
     /// The routes; for a message that announces both families, the classic part.
-    pub update: Update,
+    pub update: UpdateMessage,
     /// The MP_REACH_NLRI part of a message that announces both families.
-    pub second: Option<Box<Update>>,
+    pub second: Option<Box<UpdateMessage>>,
     /// Faults that do not end the session; they are handled already.
     pub faults: Vec<AttrFault>,
 }
 
-impl Decoded {
+impl DecodedUpdate {
     /// The one or two updates, in order.
-    pub fn into_updates(self) -> impl Iterator<Item = Update> {
+    pub fn into_updates(self) -> impl Iterator<Item = UpdateMessage> {
         std::iter::once(self.update).chain(self.second.map(|second| *second))
     }
 }
@@ -96,7 +96,12 @@ impl NlriList {
     }
 
     /// Reads prefixes of a family as the session writes them.
-    fn read(&mut self, input: &[u8], family: Family, format: &Format) -> Result<(), Fault> {
+    fn read(
+        &mut self,
+        input: &[u8],
+        family: Family,
+        format: &MessageFormat,
+    ) -> Result<(), UpdateFault> {
         if format.path_ids_in.contains(family) {
             self.ids.resize(self.prefixes.len(), 0);
             return nlri::decode_with_ids(input, family, &mut self.prefixes, &mut self.ids);
@@ -124,15 +129,16 @@ impl NlriList {
 }
 
 /// Reads the body of an UPDATE.
-pub(super) fn decode(body: &[u8], format: &Format) -> Result<Decoded, UpdateError> {
+pub(super) fn decode(body: &[u8], format: &MessageFormat) -> Result<DecodedUpdate, UpdateError> {
     let fields = (length_data(be_u16), length_data(be_u16), rest);
-    let (withdrawn, list, announced) = reader::whole(fields, body)
-        .map_err(|_| UpdateError::reset(None, Fault::Lengths, UpdateSubcode::MalformedList))?;
+    let (withdrawn, list, announced) = reader::whole(fields, body).map_err(|_| {
+        UpdateError::reset(None, UpdateFault::Lengths, UpdateSubcode::MalformedList)
+    })?;
     if withdrawn.is_empty() && list.is_empty() && announced.is_empty() {
-        let update = Update::end_of_rib(Family::Ipv4);
-        return Ok(Decoded {
+        let update = UpdateMessage::end_of_rib(Family::Ipv4);
+        return Ok(DecodedUpdate {
             update,
-            ..Decoded::default()
+            ..DecodedUpdate::default()
         });
     }
     let mut parsed = attr::decode(list, format)?;
@@ -140,8 +146,8 @@ pub(super) fn decode(body: &[u8], format: &Format) -> Result<Decoded, UpdateErro
     classic(withdrawn, format, &mut prefixes.withdrawn)?;
     classic(announced, format, &mut prefixes.classic)?;
     if let Some(family) = end_of_rib(&parsed, withdrawn, announced) {
-        return Ok(Decoded {
-            update: Update::end_of_rib(family),
+        return Ok(DecodedUpdate {
+            update: UpdateMessage::end_of_rib(family),
             second: None,
             faults: parsed.faults,
         });
@@ -152,7 +158,7 @@ pub(super) fn decode(body: &[u8], format: &Format) -> Result<Decoded, UpdateErro
 }
 
 /// Classic prefixes. RFC 7606 §5.3: if they cannot be read, nothing but a reset is safe.
-fn classic(input: &[u8], format: &Format, out: &mut NlriList) -> Result<(), UpdateError> {
+fn classic(input: &[u8], format: &MessageFormat, out: &mut NlriList) -> Result<(), UpdateError> {
     out.read(input, Family::Ipv4, format)
         .map_err(|fault| UpdateError::reset(None, fault, UpdateSubcode::InvalidNetwork))?;
     if !format.families.contains(Family::Ipv4) {
@@ -175,7 +181,7 @@ fn end_of_rib(parsed: &Parsed<'_>, withdrawn: &[u8], announced: &[u8]) -> Option
 /// that were not negotiated are ignored.
 fn multiprotocol(
     parsed: &mut Parsed<'_>,
-    format: &Format,
+    format: &MessageFormat,
     prefixes: &mut UpdatePrefixes,
 ) -> Result<Option<PathAttrsNextHop>, UpdateError> {
     let negotiated = |family: &Family| format.families.contains(*family);
@@ -212,14 +218,14 @@ fn check(parsed: &mut Parsed<'_>, prefixes: &UpdatePrefixes) -> Result<(), Updat
     if announces {
         for code in [attr::ORIGIN, attr::AS_PATH] {
             if !parsed.has(code) {
-                parsed.fault(code, Fault::Missing, ErrorHandling::TreatAsWithdraw);
+                parsed.fault(code, UpdateFault::Missing, ErrorHandling::TreatAsWithdraw);
             }
         }
     }
     if !prefixes.classic.is_empty() && !parsed.has(attr::NEXT_HOP) {
         parsed.fault(
             attr::NEXT_HOP,
-            Fault::Missing,
+            UpdateFault::Missing,
             ErrorHandling::TreatAsWithdraw,
         );
     }
@@ -250,7 +256,7 @@ fn assemble(
     parsed: Parsed<'_>,
     prefixes: UpdatePrefixes,
     mp_next_hop: Option<PathAttrsNextHop>,
-) -> Decoded {
+) -> DecodedUpdate {
     let Parsed {
         mut attrs, faults, ..
     } = parsed;
@@ -265,24 +271,24 @@ fn assemble(
     {
         withdrawn.append(classic);
         withdrawn.append(reach);
-        let update = Update {
+        let update = UpdateMessage {
             withdrawn: withdrawn.prefixes,
             withdrawn_ids: withdrawn.ids,
-            ..Update::default()
+            ..UpdateMessage::default()
         };
-        return Decoded {
+        return DecodedUpdate {
             update,
             second: None,
             faults,
         };
     }
     if classic.is_empty() && reach.is_empty() {
-        let update = Update {
+        let update = UpdateMessage {
             withdrawn: withdrawn.prefixes,
             withdrawn_ids: withdrawn.ids,
-            ..Update::default()
+            ..UpdateMessage::default()
         };
-        return Decoded {
+        return DecodedUpdate {
             update,
             second: None,
             faults,
@@ -299,15 +305,15 @@ fn assemble(
             let mut attrs = attrs.clone();
             attrs.next_hop = Some(global);
             attrs.link_local_next_hop = link_local;
-            second = Some(Box::new(Update {
+            second = Some(Box::new(UpdateMessage {
                 announced: reach.prefixes,
                 announced_ids: reach.ids,
                 attrs: Some(attrs),
-                ..Update::default()
+                ..UpdateMessage::default()
             }));
         }
     }
-    let update = Update {
+    let update = UpdateMessage {
         withdrawn: withdrawn.prefixes,
         announced: announced.prefixes,
         withdrawn_ids: withdrawn.ids,
@@ -315,7 +321,7 @@ fn assemble(
         attrs: Some(attrs),
         end_of_rib: None,
     };
-    Decoded {
+    DecodedUpdate {
         update,
         second,
         faults,
@@ -345,7 +351,7 @@ pub enum EncodeError {
 }
 
 /// Octets of an UPDATE before its variable parts: header and two length fields.
-const FIXED: usize = HEADER_LEN + 4;
+const FIXED: usize = MESSAGE_HEADER_LEN + 4;
 /// Octets of the longest prefix, with its length octet and a path identifier.
 const LONGEST_PREFIX: usize = 21;
 /// Octets of AFI and SAFI.
@@ -360,7 +366,7 @@ pub fn encode_announce<N: Nlri>(
     family: Family,
     attrs: &PathAttrs,
     prefixes: &[N],
-    format: &Format,
+    format: &MessageFormat,
     out: &mut BytesMut,
 ) -> Result<(), EncodeError> {
     let next_hop = attrs.next_hop.filter(|next_hop| match (family, next_hop) {
@@ -426,10 +432,10 @@ pub fn encode_announce<N: Nlri>(
 /// Appends path attributes as a table dump has them (RFC 6396 §4.3.4): AS numbers of four octets,
 /// and of MP_REACH_NLRI the next hop alone.
 pub(crate) fn encode_table_attributes(attrs: &PathAttrs, out: &mut BytesMut) {
-    let format = Format {
+    let format = MessageFormat {
         four_octet_as: true,
         internal: true,
-        ..Format::default()
+        ..MessageFormat::default()
     };
     let source = EncodeInput {
         attrs,
@@ -450,7 +456,7 @@ pub(crate) fn encode_table_attributes(attrs: &PathAttrs, out: &mut BytesMut) {
 pub fn encode_withdraw<N: Nlri>(
     family: Family,
     prefixes: &[N],
-    format: &Format,
+    format: &MessageFormat,
     out: &mut BytesMut,
 ) {
     let taken = match family {
@@ -538,8 +544,8 @@ fn with_ids(prefixes: &[Prefix], ids: &[u32]) -> Vec<(Prefix, u32)> {
 /// # Errors
 /// [`EncodeError`] when an announcement does not fit; what is before it stays in `out`.
 pub fn encode_update(
-    update: &Update,
-    format: &Format,
+    update: &UpdateMessage,
+    format: &MessageFormat,
     out: &mut BytesMut,
 ) -> Result<(), EncodeError> {
     for family in [Family::Ipv4, Family::Ipv6] {

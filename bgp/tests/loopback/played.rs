@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, BytesMut};
-use caracal_bgp::wire::{self, Capability, FamilySet, Format, Message, Open, Update, frame_len};
 use caracal_bgp::{
-    Asn, OutFeed, PathAttrs, PeerConfig, PeerKey, PeerName, RouterId, SessionStart, SessionState,
-    Shutdown, ToCore, ToSession, run_session,
+    Asn, Capability, FamilySet, Message, MessageFormat, OpenMessage, OutFeed, PathAttrs,
+    PeerConfig, PeerKey, PeerName, RefreshKind, RouteRefresh, RouterId, SessionStart, SessionState,
+    Shutdown, ToCore, ToSession, UpdateMessage, decode_message, encode_keepalive, encode_open,
+    encode_refresh, encode_update, frame_len, run_session,
 };
 use caracal_model::net::{Family, Prefix};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -33,13 +34,13 @@ struct Played {
     read: BytesMut,
 }
 
-fn format() -> Format {
-    Format {
+fn format() -> MessageFormat {
+    MessageFormat {
         four_octet_as: true,
         internal: true,
         families: FamilySet::ALL,
         extended_receive: true,
-        ..Format::default()
+        ..MessageFormat::default()
     }
 }
 
@@ -155,9 +156,9 @@ impl Played {
         assert_eq!(self.receive().await, Message::Keepalive);
     }
 
-    async fn answer(&mut self, open: &Open) {
-        self.send(|out| wire::encode_open(open, out)).await;
-        self.send(wire::encode_keepalive).await;
+    async fn answer(&mut self, open: &OpenMessage) {
+        self.send(|out| encode_open(open, out)).await;
+        self.send(encode_keepalive).await;
     }
 
     /// The next message; `None` at the end of the stream.
@@ -166,7 +167,7 @@ impl Played {
             if let Some(len) = frame_len(&self.read, 65535).unwrap()
                 && self.read.len() >= len
             {
-                let message = wire::decode(&self.read[..len], &format()).unwrap();
+                let message = decode_message(&self.read[..len], &format()).unwrap();
                 self.read.advance(len);
                 return Some(message);
             }
@@ -186,12 +187,12 @@ impl Played {
             next_hop: Some([10, 0, 0, 2].into()),
             ..PathAttrs::default()
         };
-        let update = Update {
+        let update = UpdateMessage {
             announced: prefixes.to_vec(),
             attrs: Some(attrs),
-            ..Update::default()
+            ..UpdateMessage::default()
         };
-        self.send(|out| wire::encode_update(&update, &format(), out).unwrap())
+        self.send(|out| encode_update(&update, &format(), out).unwrap())
             .await;
     }
 }
@@ -212,8 +213,8 @@ async fn a_session_lives_and_ends_with_a_word() {
     assert_eq!(update.announced, [prefix(1)]);
     peer.send(|out| {
         let family = Family::Ipv6.into();
-        let kind = wire::RefreshKind::Request;
-        wire::encode_refresh(&wire::RouteRefresh { family, kind }, out);
+        let kind = RefreshKind::Request;
+        encode_refresh(&RouteRefresh { family, kind }, out);
     })
     .await;
     let refreshed = stage.next_message().await;
@@ -253,7 +254,6 @@ async fn a_session_lives_and_ends_with_a_word() {
 
 #[tokio::test]
 async fn rfc7313_4_the_marks_go_over_the_wire_both_ways() {
-    use wire::{RefreshKind, RouteRefresh};
     let mut stage = Stage::new(47, 64, |_| ()).await;
     let mut peer = stage.establish(90).await;
     let ToCore::Up { session, feed, .. } = stage.next_message().await else {
@@ -267,7 +267,7 @@ async fn rfc7313_4_the_marks_go_over_the_wire_both_ways() {
         RefreshKind::Other(9),
         RefreshKind::Request,
     ] {
-        peer.send(|out| wire::encode_refresh(&RouteRefresh { family, kind }, out))
+        peer.send(|out| encode_refresh(&RouteRefresh { family, kind }, out))
             .await;
     }
     for expected in [RefreshKind::Begin, RefreshKind::End, RefreshKind::Request] {
@@ -352,12 +352,12 @@ async fn a_busy_core_costs_no_session() {
             next_hop: Some([10, 0, 0, 2].into()),
             ..PathAttrs::default()
         };
-        let update = Update {
+        let update = UpdateMessage {
             announced: vec![prefix(n)],
             attrs: Some(attrs),
-            ..Update::default()
+            ..UpdateMessage::default()
         };
-        wire::encode_update(&update, &format(), &mut out).unwrap();
+        encode_update(&update, &format(), &mut out).unwrap();
     }
     // More than the session's buffers and ours in the kernel take only while somebody reads.
     let (mut read, mut write) = peer.stream.into_split();
@@ -376,7 +376,7 @@ async fn a_busy_core_costs_no_session() {
     }
     while !buffer.is_empty() {
         assert_eq!(
-            wire::decode(&buffer[..19], &format()),
+            decode_message(&buffer[..19], &format()),
             Ok(Message::Keepalive)
         );
         buffer.advance(19);
@@ -566,8 +566,8 @@ async fn a_bare_connection_does_not_end_the_session() {
     open.router_id = RouterId([10, 0, 0, 2].into());
     second
         .send(|out| {
-            wire::encode_open(&open, out);
-            wire::encode_keepalive(out);
+            encode_open(&open, out);
+            encode_keepalive(out);
         })
         .await;
     assert!(matches!(

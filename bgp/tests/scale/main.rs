@@ -14,10 +14,10 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use caracal_bgp::policy::{Action, Filter, Term};
 use caracal_bgp::{
-    Asn, ClusterId, Listen, Originations, PeerConfig, PeerName, RouteQuery, RouteTable, RouterId,
-    Speaker, SpeakerConfig, SpeakerHandle, SpeakerOptions, SpeakerStatus, Underlay, UnderlayRoute,
+    Asn, ClusterId, Filter, FilterAction, FilterTerm, Listen, Originations, PeerConfig, PeerName,
+    RouteQuery, RouteTable, RouterId, Speaker, SpeakerConfig, SpeakerHandle, SpeakerOptions,
+    SpeakerStatus, Underlay, UnderlayRoute,
 };
 use tokio::runtime::Runtime;
 
@@ -383,9 +383,9 @@ fn questions_and_changes(speakers: &Runtime, players: &Runtime) {
             memory("VmHWM").saturating_sub(before)
         );
 
-        let term = Term {
+        let term = FilterTerm {
             conditions: vec![],
-            actions: vec![Action::SetLocalPref(7)],
+            actions: vec![FilterAction::SetLocalPref(7)],
             verdict: None,
         };
         config

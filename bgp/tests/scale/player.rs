@@ -4,8 +4,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
-use caracal_bgp::wire::{self, FamilySet, Format, HEADER_LEN, Message, encode_announce, frame_len};
-use caracal_bgp::{PathAttrs, RouterId};
+use caracal_bgp::{
+    FamilySet, MESSAGE_HEADER_LEN, Message, MessageFormat, PathAttrs, RouterId, decode_message,
+    encode_announce, encode_keepalive, encode_open, frame_len,
+};
 use caracal_model::net::{Family, Prefix};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -16,13 +18,13 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 const UPDATE: u8 = 2;
 const NOTIFICATION: u8 = 3;
 
-pub(crate) fn format() -> Format {
-    Format {
+pub(crate) fn format() -> MessageFormat {
+    MessageFormat {
         four_octet_as: true,
         internal: true,
         families: FamilySet::ALL,
         extended_receive: true,
-        ..Format::default()
+        ..MessageFormat::default()
     }
 }
 
@@ -106,17 +108,17 @@ async fn attempt(
     let mut writer = Writer(write);
     let closed = || std::io::Error::other("the speaker closed the connection");
     let first = reader.next().await.ok_or_else(closed)?;
-    let Ok(Message::Open(mut open)) = wire::decode(&first, &format()) else {
+    let Ok(Message::Open(mut open)) = decode_message(&first, &format()) else {
         return Err(closed());
     };
     open.router_id = RouterId(from);
     open.hold_time = hold;
     let mut answer = BytesMut::new();
-    wire::encode_open(&open, &mut answer);
-    wire::encode_keepalive(&mut answer);
+    encode_open(&open, &mut answer);
+    encode_keepalive(&mut answer);
     writer.send(&answer).await;
     let second = reader.next().await.ok_or_else(closed)?;
-    if second[HEADER_LEN - 1] == NOTIFICATION {
+    if second[MESSAGE_HEADER_LEN - 1] == NOTIFICATION {
         return Err(closed());
     }
     reader.silence = Duration::ZERO;
@@ -132,7 +134,7 @@ impl Writer {
     /// Keepalives for ever.
     pub(crate) async fn keep_alive(mut self, every: Duration) {
         let mut keepalive = BytesMut::new();
-        wire::encode_keepalive(&mut keepalive);
+        encode_keepalive(&mut keepalive);
         loop {
             self.send(&keepalive).await;
             tokio::time::sleep(every).await;
@@ -174,7 +176,7 @@ impl Reader {
             let message = next
                 .unwrap_or_else(|_| panic!("{missing} of {count} prefixes did not come"))
                 .expect("the session stays");
-            let kind = message[HEADER_LEN - 1];
+            let kind = message[MESSAGE_HEADER_LEN - 1];
             assert_ne!(kind, NOTIFICATION, "{message:?}");
             if kind != UPDATE {
                 continue;
@@ -194,7 +196,7 @@ impl Reader {
 
 /// Withdrawn and announced numbers of an UPDATE, and its MED.
 fn parts(message: &[u8]) -> (Vec<usize>, Vec<usize>, Option<u32>) {
-    let mut body = &message[HEADER_LEN..];
+    let mut body = &message[MESSAGE_HEADER_LEN..];
     let withdrawn = usize::from(body.get_u16());
     let (gone, mut body) = body.split_at(withdrawn);
     let attributes = usize::from(body.get_u16());

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use caracal_bgp::bfd::{BfdSession, Packet, Timers};
-use caracal_bgp::{BfdHandle, BfdOptions, BfdStatus, BfdTarget, PeerKey, SessionState};
+use caracal_bgp::{
+    BfdHandle, BfdOptions, BfdPacket, BfdSession, BfdStatus, BfdTarget, BfdTimers, PeerKey,
+    SessionState,
+};
 
 use crate::interop::{Foreign, installed};
 use crate::net::{AS, LIMIT, Net, Node, name, wait_for};
@@ -73,7 +75,7 @@ async fn rfc5881_5_a_packet_of_a_smaller_ttl_is_not_heard() {
         .await
         .unwrap();
     let _one = watch(net, 1, 2, false);
-    let timers = Timers {
+    let timers = BfdTimers {
         interval: Duration::from_secs(1),
         multiplier: 3,
     };
@@ -88,7 +90,7 @@ async fn rfc5881_5_a_packet_of_a_smaller_ttl_is_not_heard() {
         let mut octets = [0; 64];
         let wait = tokio::time::timeout(LIMIT, socket.recv(&mut octets)).await;
         let len = wait.expect("a packet every second").unwrap();
-        Packet::decode(&octets[..len]).unwrap()
+        BfdPacket::decode(&octets[..len]).unwrap()
     };
     let say = async |ttl, octets: &[u8]| {
         socket.set_ttl(ttl).unwrap();

@@ -5,10 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use caracal_bgp::bmp::COMMON_HEADER;
-use caracal_bgp::policy::{Condition, Filter, FilterVerdict, PrefixPattern, Term};
-use caracal_bgp::wire::{CeaseSubcode, Code, FamilySet, Format, Message, decode};
-use caracal_bgp::{Asn, Origination, SessionState, Station, StationStatus};
+use caracal_bgp::{
+    Asn, BMP_COMMON_HEADER, CeaseSubcode, FamilySet, Filter, FilterCondition, FilterTerm,
+    FilterVerdict, Message, MessageFormat, NotificationCode, Origination, PrefixPattern,
+    SessionState, Station, StationStatus, decode_message,
+};
 use caracal_model::net::{Family, Prefix};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -36,7 +37,7 @@ struct Received {
     name: Option<String>,
     peers: BTreeMap<IpAddr, Peer>,
     /// Peer Downs: reason, and the NOTIFICATION in it.
-    downs: Vec<(u8, Option<Code>, Option<String>)>,
+    downs: Vec<(u8, Option<NotificationCode>, Option<String>)>,
     terminated: bool,
 }
 
@@ -79,11 +80,11 @@ impl Playing {
 }
 
 async fn read_all(mut stream: TcpStream, received: &Mutex<Received>) {
-    let mut head = [0; COMMON_HEADER];
+    let mut head = [0; BMP_COMMON_HEADER];
     while stream.read_exact(&mut head).await.is_ok() {
         assert_eq!(head[0], 3, "version");
         let len = u32::from_be_bytes(head[1..5].try_into().unwrap());
-        let mut body = vec![0; usize::try_from(len).unwrap() - COMMON_HEADER];
+        let mut body = vec![0; usize::try_from(len).unwrap() - BMP_COMMON_HEADER];
         if stream.read_exact(&mut body).await.is_err() {
             return;
         }
@@ -118,7 +119,7 @@ fn address(octets: &[u8]) -> IpAddr {
     }
 }
 
-const FORMAT: Format = Format {
+const FORMAT: MessageFormat = MessageFormat {
     four_octet_as: true,
     extended_receive: true,
     extended_send: true,
@@ -154,7 +155,7 @@ impl Received {
         match kind {
             0 => {
                 let peer = self.peers.get_mut(&peer).expect("Peer Up comes first");
-                let Message::Update(decoded) = decode(rest, &FORMAT).unwrap() else {
+                let Message::Update(decoded) = decode_message(rest, &FORMAT).unwrap() else {
                     panic!("no UPDATE");
                 };
                 assert!(decoded.faults.is_empty(), "{:?}", decoded.faults);
@@ -177,10 +178,11 @@ impl Received {
             }
             2 => {
                 assert!(self.peers.remove(&peer).is_some(), "Peer Up comes first");
-                let notification = (rest.len() > 19).then(|| match decode(&rest[1..], &FORMAT) {
-                    Ok(Message::Notification(notification)) => notification,
-                    other => panic!("{other:?}"),
-                });
+                let notification =
+                    (rest.len() > 19).then(|| match decode_message(&rest[1..], &FORMAT) {
+                        Ok(Message::Notification(notification)) => notification,
+                        other => panic!("{other:?}"),
+                    });
                 let text = notification.as_ref().and_then(|n| n.shutdown_text());
                 let code = notification.map(|n| n.inner().unwrap_or(n).code);
                 self.downs.push((rest[0], code, text));
@@ -188,10 +190,11 @@ impl Received {
             3 => {
                 let first = usize::from(u16_at(rest, 20 + 16));
                 let (sent, theirs) = rest[20..].split_at(first);
-                let opens = [sent, theirs].map(|open| match decode(open, &FORMAT).unwrap() {
-                    Message::Open(open) => open.asn,
-                    other => panic!("{other:?}"),
-                });
+                let opens =
+                    [sent, theirs].map(|open| match decode_message(open, &FORMAT).unwrap() {
+                        Message::Open(open) => open.asn,
+                        other => panic!("{other:?}"),
+                    });
                 let up = Peer {
                     asn,
                     opens: opens.into(),
@@ -231,8 +234,8 @@ async fn rfc7854_a_station_hears_of_peers_routes_and_their_end() {
     let mut config = net.mesh_member(1, &[1, 2, 3]);
     config.stations.insert("watch".into(), station(address));
     // Refused: prefix 5 of everybody.
-    let refuse = Term {
-        conditions: vec![Condition::Prefix {
+    let refuse = FilterTerm {
+        conditions: vec![FilterCondition::Prefix {
             patterns: vec![PrefixPattern::exact(prefix(5))],
             negated: false,
         }],
@@ -311,14 +314,16 @@ async fn rfc7854_a_station_hears_of_peers_routes_and_their_end() {
     let received = station
         .waits_for("a peer's end", |received| received.downs.len() == 1)
         .await;
-    let shutdown = Some(Code::Cease(CeaseSubcode::AdministrativeShutdown));
+    let shutdown = Some(NotificationCode::Cease(
+        CeaseSubcode::AdministrativeShutdown,
+    ));
     assert_eq!(received.downs[0], (3, shutdown, Some("moving".to_owned())));
     one.reconfigure(|config| drop(config.peers.remove(&name(2))))
         .await;
     let received = station
         .waits_for("the end of the other", |received| received.downs.len() == 2)
         .await;
-    let removed = Some(Code::Cease(CeaseSubcode::PeerDeconfigured));
+    let removed = Some(NotificationCode::Cease(CeaseSubcode::PeerDeconfigured));
     assert_eq!((received.downs[1].0, received.downs[1].1), (1, removed));
     assert!(received.peers.is_empty());
     one.speaker.shutdown(false).await.unwrap();

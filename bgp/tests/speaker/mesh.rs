@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use caracal_bgp::policy::{Action, Condition, Filter, FilterVerdict, PrefixPattern, Term};
 use caracal_bgp::{
-    Asn, CALICO_LOCAL_PREF, ClusterId, GracefulRestart, Origination, PeerConfig, RouterId,
-    SessionState, SpeakerOptions,
+    Asn, CALICO_LOCAL_PREF, ClusterId, Filter, FilterAction, FilterCondition, FilterTerm,
+    FilterVerdict, GracefulRestart, Origination, PeerConfig, PrefixPattern, RouterId, SessionState,
+    SpeakerOptions,
 };
 use caracal_model::net::{Family, Prefix};
 
@@ -272,11 +272,11 @@ async fn external_peers_and_policy_without_a_reset() {
     assert!(!two.route(1).internal);
 
     let patterns = vec![PrefixPattern::exact(prefix(9))];
-    let conditions = vec![Condition::Prefix {
+    let conditions = vec![FilterCondition::Prefix {
         patterns,
         negated: false,
     }];
-    let reject = Term {
+    let reject = FilterTerm {
         conditions,
         actions: vec![],
         verdict: Some(FilterVerdict::Reject),
@@ -292,8 +292,8 @@ async fn external_peers_and_policy_without_a_reset() {
     })
     .await;
     two.holds(&[1]).await;
-    let prefer = vec![Action::SetLocalPref(777)];
-    let prefer = Term {
+    let prefer = vec![FilterAction::SetLocalPref(777)];
+    let prefer = FilterTerm {
         conditions: vec![],
         actions: prefer,
         verdict: None,

@@ -1,18 +1,20 @@
 //! Our decoder.
 
-use caracal_bgp::wire::{FamilySet, Format, Message, RefreshKind, Update, decode};
-use caracal_bgp::{PathAttrs, SegmentKind};
+use caracal_bgp::{
+    FamilySet, Message, MessageFormat, PathAttrs, RefreshKind, SegmentKind, UpdateMessage,
+    decode_message,
+};
 use caracal_model::net::Prefix;
 
 use crate::{Facts, Form, Nlri, Routes, push_segment};
 
-fn format(form: Form) -> Format {
+fn format(form: Form) -> MessageFormat {
     let ids = if form.path_ids {
         FamilySet::ALL
     } else {
         FamilySet::NONE
     };
-    Format {
+    MessageFormat {
         four_octet_as: form.four_octet_as,
         extended_receive: true,
         extended_send: true,
@@ -27,7 +29,7 @@ fn format(form: Form) -> Format {
 /// Reads one whole message. `None`: it ends the session.
 #[must_use]
 pub fn read(octets: &[u8], form: Form) -> Option<Facts> {
-    let message = decode(octets, &format(form)).ok()?;
+    let message = decode_message(octets, &format(form)).ok()?;
     Some(match message {
         Message::Open(open) => Facts::Open {
             asn: open.asn.0,
@@ -64,7 +66,7 @@ pub fn read(octets: &[u8], form: Form) -> Option<Facts> {
 /// 7606).
 #[must_use]
 pub fn clean(octets: &[u8], form: Form) -> bool {
-    match decode(octets, &format(form)) {
+    match decode_message(octets, &format(form)) {
         Ok(Message::Update(decoded)) => decoded.faults.is_empty(),
         Ok(_) => true,
         Err(_) => false,
@@ -80,7 +82,7 @@ fn nlri(prefixes: &[Prefix], ids: &[u32], form: bool) -> impl Iterator<Item = Nl
         .into_iter()
 }
 
-fn take(update: Update, mp: bool, routes: &mut Routes) {
+fn take(update: UpdateMessage, mp: bool, routes: &mut Routes) {
     let withdrawn_ids = !update.withdrawn_ids.is_empty();
     let announced_ids = !update.announced_ids.is_empty();
     routes.withdrawn.extend(nlri(

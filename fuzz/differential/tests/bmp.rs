@@ -8,17 +8,21 @@ use bgpkit_parser::models::BgpMessage;
 use bgpkit_parser::parser::bmp::messages::{BmpMessage, BmpMessageBody, PeerDownReason, StatsData};
 use bgpkit_parser::parser::bmp::parse_bmp_msg;
 use bytes::{Bytes, BytesMut};
-use caracal_bgp::bmp::{self, MonitoredSession, Opens, PeerDown, PolicyView, Statistic, Timestamp};
-use caracal_bgp::wire::{CeaseSubcode, FamilySet, Format, Notification, Open, Update, encode_open, encode_update};
-use caracal_bgp::{AsPath, Asn, PathAttrs, RouterId};
+use caracal_bgp::{
+    AsPath, Asn, BmpPeerDown, BmpStatistic, BmpTermination, BmpTimestamp, CeaseSubcode, FamilySet,
+    MessageFormat, MonitoredSession, Notification, OpenMessage, PathAttrs, PolicyView, RouterId,
+    SessionOpens, UpdateMessage, encode_bmp_initiation, encode_bmp_peer_down, encode_bmp_peer_up,
+    encode_bmp_route_monitoring, encode_bmp_statistics, encode_bmp_termination, encode_open,
+    encode_update,
+};
 use caracal_model::net::Family;
 
-const TIME: Timestamp = Timestamp(Duration::from_millis(1_700_000_000_250));
+const TIME: BmpTimestamp = BmpTimestamp(Duration::from_millis(1_700_000_000_250));
 
 fn session(remote: &str) -> MonitoredSession {
     let open = |asn| {
         let mut octets = BytesMut::new();
-        let open = Open {
+        let open = OpenMessage {
             asn: Asn(asn),
             hold_time: 90,
             router_id: RouterId([10, 0, 0, 1].into()),
@@ -32,12 +36,12 @@ fn session(remote: &str) -> MonitoredSession {
         remote: remote.parse().unwrap(),
         asn: Asn(65001),
         router_id: RouterId([10, 0, 0, 2].into()),
-        format: Format {
+        format: MessageFormat {
             four_octet_as: true,
             families: FamilySet::ALL,
-            ..Format::default()
+            ..MessageFormat::default()
         },
-        opens: Opens {
+        opens: SessionOpens {
             sent: open(64512),
             received: open(65001),
         },
@@ -57,7 +61,7 @@ fn read(write: impl FnOnce(&mut BytesMut)) -> BmpMessage {
 #[test]
 fn rfc7854_each_message_is_understood() {
     let session = session("10.0.0.2:40000");
-    let initiation = read(|out| bmp::initiation("rr1", "caracal", out));
+    let initiation = read(|out| encode_bmp_initiation("rr1", "caracal", out));
     let BmpMessageBody::InitiationMessage(initiation) = initiation.message_body else {
         panic!("{initiation:?}");
     };
@@ -68,7 +72,7 @@ fn rfc7854_each_message_is_understood() {
         .collect();
     assert_eq!(texts, ["caracal", "rr1"]);
 
-    let up = read(|out| bmp::peer_up(&session, TIME, out));
+    let up = read(|out| encode_bmp_peer_up(&session, TIME, out));
     let peer = up.per_peer_header.unwrap();
     assert_eq!(peer.peer_ip, IpAddr::from([10, 0, 0, 2]));
     assert_eq!(peer.peer_asn.to_u32(), 65001);
@@ -91,21 +95,24 @@ fn rfc7854_each_message_is_understood() {
     let cease = Notification::shutdown(CeaseSubcode::AdministrativeShutdown, "noon");
     for (reason, expected) in [
         (
-            PeerDown::LocalNotification(cease.clone()),
+            BmpPeerDown::LocalNotification(cease.clone()),
             PeerDownReason::LocalSystemClosedNotificationPduFollows,
         ),
         (
-            PeerDown::Local(8),
+            BmpPeerDown::Local(8),
             PeerDownReason::LocalSystemClosedFsmEvenFollows,
         ),
         (
-            PeerDown::RemoteNotification(cease),
+            BmpPeerDown::RemoteNotification(cease),
             PeerDownReason::RemoteSystemClosedNotificationPduFollows,
         ),
-        (PeerDown::Remote, PeerDownReason::RemoteSystemsClosedNoData),
-        (PeerDown::DeConfigured, PeerDownReason::PeerDeConfigured),
+        (
+            BmpPeerDown::Remote,
+            PeerDownReason::RemoteSystemsClosedNoData,
+        ),
+        (BmpPeerDown::DeConfigured, PeerDownReason::PeerDeConfigured),
     ] {
-        let down = read(|out| bmp::peer_down(&session, TIME, &reason, out));
+        let down = read(|out| encode_bmp_peer_down(&session, TIME, &reason, out));
         let BmpMessageBody::PeerDownNotification(down) = down.message_body else {
             panic!("{down:?}");
         };
@@ -113,11 +120,11 @@ fn rfc7854_each_message_is_understood() {
     }
 
     let numbers = [
-        Statistic::AdjRibIn(7),
-        Statistic::AdjRibInOf(Family::Ipv6, 5),
-        Statistic::AdjRibOut(6),
+        BmpStatistic::AdjRibIn(7),
+        BmpStatistic::AdjRibInOf(Family::Ipv6, 5),
+        BmpStatistic::AdjRibOut(6),
     ];
-    let report = read(|out| bmp::statistics(&session, TIME, &numbers, out));
+    let report = read(|out| encode_bmp_statistics(&session, TIME, &numbers, out));
     let BmpMessageBody::StatsReport(report) = report.message_body else {
         panic!("{report:?}");
     };
@@ -129,7 +136,7 @@ fn rfc7854_each_message_is_understood() {
     ];
     assert_eq!(data, expected);
 
-    let end = read(|out| bmp::termination(bmp::Termination::AdministrativelyClosed, out));
+    let end = read(|out| encode_bmp_termination(BmpTermination::AdministrativelyClosed, out));
     assert!(matches!(
         end.message_body,
         BmpMessageBody::TerminationMessage(_)
@@ -145,18 +152,18 @@ fn rfc7854_routes_are_understood_in_both_views() {
         let session = session(remote);
         for view in [PolicyView::PrePolicy, PolicyView::PostPolicy] {
             let next_hop = session.remote.ip();
-            let update = Update {
+            let update = UpdateMessage {
                 announced: vec![prefix.parse().unwrap()],
                 attrs: Some(PathAttrs {
                     as_path: AsPath::sequence([Asn(65001), Asn(4_200_000_000)]),
                     next_hop: Some(next_hop),
                     ..PathAttrs::default()
                 }),
-                ..Update::default()
+                ..UpdateMessage::default()
             };
             let mut pdu = BytesMut::new();
             encode_update(&update, &session.update_format(view), &mut pdu).unwrap();
-            let message = read(|out| bmp::route_monitoring(&session, view, TIME, &pdu, out));
+            let message = read(|out| encode_bmp_route_monitoring(&session, view, TIME, &pdu, out));
             assert_eq!(message.per_peer_header.unwrap().peer_ip, next_hop);
             let BmpMessageBody::RouteMonitoring(monitoring) = message.message_body else {
                 panic!("{message:?}");

@@ -10,8 +10,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use bytes::BytesMut;
-use caracal_bgp::wire::{Code, FamilySet, Format, Notification, Open, Update, encode_notification, encode_open, encode_update};
-use caracal_bgp::{Aggregator, AsPath, Asn, ClusterId, Community, LargeCommunity, Origin, PathAttrs, RouterId, Segment};
+use caracal_bgp::{
+    Aggregator, AsPath, Asn, ClusterId, Community, FamilySet, LargeCommunity, MessageFormat,
+    Notification, NotificationCode, OpenMessage, Origin, PathAttrs, RouterId, Segment,
+    UpdateMessage, encode_notification, encode_open, encode_update,
+};
 use caracal_differential::{Facts, Form, Routes, bgpkit, clean, ours, routecore};
 use caracal_model::net::Prefix;
 use proptest::collection::{btree_set, vec};
@@ -375,7 +378,7 @@ prop_compose! {
         mut attrs in attrs(),
         ids in vec(any::<u32>(), 12),
         end in of(any::<bool>()),
-    ) -> (Update, Vec<u32>) {
+    ) -> (UpdateMessage, Vec<u32>) {
         if six {
             attrs.next_hop = Some("2001:db8::1".parse().unwrap());
         }
@@ -386,7 +389,7 @@ prop_compose! {
         } else {
             caracal_model::net::Family::Ipv4
         });
-        (Update { withdrawn, announced, attrs, end_of_rib, ..Update::default() }, ids)
+        (UpdateMessage { withdrawn, announced, attrs, end_of_rib, ..UpdateMessage::default() }, ids)
     }
 }
 
@@ -402,13 +405,13 @@ proptest! {
             update.withdrawn_ids = first[..update.withdrawn.len()].to_vec();
             update.announced_ids = second[..update.announced.len()].to_vec();
         }
-        let format = Format {
+        let format = MessageFormat {
             four_octet_as,
             internal: true,
             families: FamilySet::ALL,
             path_ids_in: ids_of,
             path_ids_out: ids_of,
-            ..Format::default()
+            ..MessageFormat::default()
         };
         let mut stream = BytesMut::new();
         encode_update(&update, &format, &mut stream).unwrap();
@@ -422,7 +425,7 @@ proptest! {
 
     #[test]
     fn generated_notifications(code in 1u8..=8, subcode in any::<u8>(), data in vec(any::<u8>(), 0..40)) {
-        let notification = Notification::with_data(Code::from_octets(code, subcode), data.into());
+        let notification = Notification::with_data(NotificationCode::from_octets(code, subcode), data.into());
         let mut octets = BytesMut::new();
         encode_notification(&notification, &mut octets);
         if let Err(difference) = compare(&octets, MODERN, false) {
@@ -432,7 +435,7 @@ proptest! {
 
     #[test]
     fn generated_opens(asn in asn(), hold in prop_oneof![Just(0u16), 3u16..], id in 1u32.., names in vec(0usize..6, 0..6)) {
-        use caracal_bgp::wire::{AddPathMode, Capability};
+        use caracal_bgp::{AddPathMode, Capability};
         let six = caracal_model::net::Family::Ipv6;
         let all = [
             Capability::Multiprotocol(six.into()),
@@ -445,7 +448,7 @@ proptest! {
         let mut capabilities: Vec<Capability> = names.into_iter().map(|n| all[n].clone()).collect();
         // Without the capability a number of four octets is not in the message.
         capabilities.push(Capability::FourOctetAs(asn));
-        let open = Open { asn, hold_time: hold, router_id: RouterId(id.into()), capabilities };
+        let open = OpenMessage { asn, hold_time: hold, router_id: RouterId(id.into()), capabilities };
         let mut octets = BytesMut::new();
         encode_open(&open, &mut octets);
         if let Err(difference) = compare(&octets, MODERN, false) {

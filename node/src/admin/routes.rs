@@ -6,10 +6,9 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use caracal_agent::Learned;
-use caracal_bgp::origin::Mode;
 use caracal_bgp::{
-    AdvertisedRoute, LearnedRoute, PeerCommand, PeerCommandError, PeerName, Progress, RouteInfo,
-    RouteQuery, RouteReader, RouteTable, SpeakerHandle, SpeakerStatus,
+    AdvertisedRoute, LearnedRoute, OriginMode, PeerCommand, PeerCommandError, PeerName, Progress,
+    RouteInfo, RouteQuery, RouteReader, RouteTable, SpeakerHandle, SpeakerStatus,
 };
 use caracal_model::net::Prefix;
 use caracal_model::status::{
@@ -311,9 +310,9 @@ async fn find(speaker: &SpeakerHandle, wanted: &str) -> Result<Option<PeerName>,
 pub(crate) fn origin(speaker: &SpeakerStatus) -> OriginStatus {
     let screened = speaker.screened;
     let mode = match speaker.origin.mode {
-        Mode::Off => "off",
-        Mode::Log => "log",
-        Mode::Enforce => "enforce",
+        OriginMode::Off => "off",
+        OriginMode::Log => "log",
+        OriginMode::Enforce => "enforce",
     };
     let last = speaker.origin.last_violation.as_ref();
     OriginStatus {

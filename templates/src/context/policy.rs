@@ -1,8 +1,8 @@
 //! Filters as templates see them.
 
-use caracal_bgp::AnyCommunity;
-use caracal_bgp::policy::{
-    Action, Condition, Filter, FilterVerdict, PathPlace, PeerKind, Source, Term,
+use caracal_bgp::{
+    AnyCommunity, AsPathPlace, Filter, FilterAction, FilterCondition, FilterTerm, FilterVerdict,
+    PeerKind, RouteSource,
 };
 
 use super::{ActionView, ConditionView, FilterView, TermView, quoted};
@@ -27,12 +27,14 @@ pub(super) fn filter_view(
     })
 }
 
-fn term_view(term: &Term, what: &str) -> Result<TermView, RenderError> {
+fn term_view(term: &FilterTerm, what: &str) -> Result<TermView, RenderError> {
     let mut actions = Vec::new();
     for (index, action) in term.actions.iter().enumerate() {
         let before = index.checked_sub(1).map(|i| &term.actions[i]);
         // Two paths in a row would read back as one.
-        if let (Some(Action::PrependAsPath(_)), Action::PrependAsPath(_)) = (before, action) {
+        if let (Some(FilterAction::PrependAsPath(_)), FilterAction::PrependAsPath(_)) =
+            (before, action)
+        {
             actions.push(ActionView::Note { value: "next" });
         }
         action_views(action, &mut actions);
@@ -52,9 +54,9 @@ fn term_view(term: &Term, what: &str) -> Result<TermView, RenderError> {
     })
 }
 
-fn condition_view(condition: &Condition, what: &str) -> Result<ConditionView, RenderError> {
+fn condition_view(condition: &FilterCondition, what: &str) -> Result<ConditionView, RenderError> {
     Ok(match condition {
-        Condition::Prefix { patterns, negated } => {
+        FilterCondition::Prefix { patterns, negated } => {
             if patterns.is_empty() {
                 return Err(RenderError::Inexpressible {
                     what: what.to_owned(),
@@ -73,7 +75,7 @@ fn condition_view(condition: &Condition, what: &str) -> Result<ConditionView, Re
                 joined_by: if *negated { "&&" } else { "||" },
             }
         }
-        Condition::Community(community) => {
+        FilterCondition::Community(community) => {
             let value = community.bird_value();
             match community {
                 AnyCommunity::Standard(_) => ConditionView::Community { value },
@@ -81,35 +83,35 @@ fn condition_view(condition: &Condition, what: &str) -> Result<ConditionView, Re
                 AnyCommunity::Extended(_) => ConditionView::ExtCommunity { value },
             }
         }
-        Condition::AsPath { asns, place } => ConditionView::AsPath {
+        FilterCondition::AsPath { asns, place } => ConditionView::AsPath {
             asns: asns.iter().map(|asn| asn.0).collect(),
-            open_start: *place != PathPlace::Whole,
-            open_end: *place == PathPlace::Anywhere,
+            open_start: *place != AsPathPlace::Whole,
+            open_end: *place == AsPathPlace::Anywhere,
         },
-        Condition::AsPathPrefix(asns) => ConditionView::AsPathPrefix {
+        FilterCondition::AsPathPrefix(asns) => ConditionView::AsPathPrefix {
             asns: asns.iter().map(|asn| asn.0).collect(),
         },
-        Condition::NextHop(range) => ConditionView::NextHop {
+        FilterCondition::NextHop(range) => ConditionView::NextHop {
             prefix: prefix(range),
         },
-        Condition::PeerKind(PeerKind::Internal) => ConditionView::Internal,
-        Condition::PeerKind(PeerKind::External) => ConditionView::External,
-        Condition::Source(source) => ConditionView::Source {
+        FilterCondition::PeerKind(PeerKind::Internal) => ConditionView::Internal,
+        FilterCondition::PeerKind(PeerKind::External) => ConditionView::External,
+        FilterCondition::Source(source) => ConditionView::Source {
             value: match source {
-                Source::Bgp => "RTS_BGP",
-                Source::Static => "RTS_STATIC",
+                RouteSource::Bgp => "RTS_BGP",
+                RouteSource::Static => "RTS_STATIC",
             },
         },
-        Condition::Interface(text) => ConditionView::Interface {
+        FilterCondition::Interface(text) => ConditionView::Interface {
             pattern: quotable(text, &format!("{what}, interface"))?,
         },
-        Condition::LocalPref(value) => ConditionView::LocalPref { value: *value },
+        FilterCondition::LocalPref(value) => ConditionView::LocalPref { value: *value },
     })
 }
 
-fn action_views(action: &Action, out: &mut Vec<ActionView>) {
+fn action_views(action: &FilterAction, out: &mut Vec<ActionView>) {
     match action {
-        Action::AddCommunity(community) => {
+        FilterAction::AddCommunity(community) => {
             let value = community.bird_value();
             out.push(match community {
                 AnyCommunity::Standard(_) => ActionView::AddCommunity { value },
@@ -117,7 +119,7 @@ fn action_views(action: &Action, out: &mut Vec<ActionView>) {
                 AnyCommunity::Extended(_) => ActionView::AddExtCommunity { value },
             });
         }
-        Action::RemoveCommunity(community) => {
+        FilterAction::RemoveCommunity(community) => {
             let value = community.bird_value();
             out.push(match community {
                 AnyCommunity::Standard(_) => ActionView::RemoveCommunity { value },
@@ -125,12 +127,12 @@ fn action_views(action: &Action, out: &mut Vec<ActionView>) {
                 AnyCommunity::Extended(_) => ActionView::RemoveExtCommunity { value },
             });
         }
-        Action::SetLocalPref(value) => out.push(ActionView::SetLocalPref { value: *value }),
-        Action::SetMed(value) => out.push(ActionView::SetMed { value: *value }),
-        Action::PrependAsPath(asns) if asns.is_empty() => {
+        FilterAction::SetLocalPref(value) => out.push(ActionView::SetLocalPref { value: *value }),
+        FilterAction::SetMed(value) => out.push(ActionView::SetMed { value: *value }),
+        FilterAction::PrependAsPath(asns) if asns.is_empty() => {
             out.push(ActionView::Note { value: "prepend" });
         }
-        Action::PrependAsPath(asns) => {
+        FilterAction::PrependAsPath(asns) => {
             out.extend(
                 asns.iter()
                     .rev()

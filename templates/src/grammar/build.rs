@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use caracal_bgp::policy::Filter;
 use caracal_bgp::{
-    Asn, ClusterId, GracefulRestart, Listen, NextHopMode, Origination, Password, PeerConfig,
-    PeerName, RouterId, SpeakerConfig, Station,
+    Asn, ClusterId, Filter, GracefulRestart, Listen, NextHopMode, Origination, Password,
+    PeerConfig, PeerName, RouterId, SpeakerConfig, Station,
 };
 use caracal_model::net::Prefix;
 

@@ -97,7 +97,7 @@ fn administrator(s: &str) -> Res<'_, Administrator> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use caracal_bgp::policy::{Action, Condition};
+    use caracal_bgp::{FilterAction, FilterCondition};
 
     use super::*;
     use crate::parse;
@@ -126,15 +126,15 @@ mod tests {
         assert_eq!(
             term.conditions,
             [
-                Condition::Community(community("rt:64512:100")),
-                Condition::Community(community("ro:10.0.0.1:7")),
+                FilterCondition::Community(community("rt:64512:100")),
+                FilterCondition::Community(community("ro:10.0.0.1:7")),
             ]
         );
         assert_eq!(
             term.actions,
             [
-                Action::AddCommunity(community("rt:70000:42")),
-                Action::RemoveCommunity(community("generic:0x43000000:1")),
+                FilterAction::AddCommunity(community("rt:70000:42")),
+                FilterAction::RemoveCommunity(community("generic:0x43000000:1")),
             ]
         );
         let (_, own) = config.originate.first_key_value().unwrap();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_bgp::policy::{Filter, FilterVerdict, Term};
+use caracal_bgp::{Filter, FilterTerm, FilterVerdict};
 use caracal_model::net::Family;
 use nom::Parser;
 use nom::branch::alt;
@@ -137,7 +137,7 @@ impl<'a> KernelProtocol<'a> {
 /// Rejects everything.
 fn nothing() -> Filter {
     Filter {
-        terms: vec![Term {
+        terms: vec![FilterTerm {
             conditions: vec![],
             actions: vec![],
             verdict: Some(FilterVerdict::Reject),
@@ -280,7 +280,7 @@ fn passes(s: &str) -> Res<'_, Passes<'_>> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use caracal_bgp::policy::{Condition, Source};
+    use caracal_bgp::{FilterCondition, RouteSource};
 
     use super::*;
     use crate::{parse, parse_file};
@@ -315,8 +315,8 @@ mod tests {
             export: None,
             learn: None,
         };
-        let learned = Term {
-            conditions: vec![Condition::Source(Source::Bgp)],
+        let learned = FilterTerm {
+            conditions: vec![FilterCondition::Source(RouteSource::Bgp)],
             actions: vec![],
             verdict: Some(FilterVerdict::Accept),
         };
@@ -385,7 +385,7 @@ mod tests {
         assert!(learn.all);
         assert_eq!(
             learn.import.unwrap().terms[0].conditions,
-            [Condition::Interface("eth*".to_owned())]
+            [FilterCondition::Interface("eth*".to_owned())]
         );
         assert_eq!(
             some("ipv4 { import none; export all; }; learn;").learn,

@@ -1,8 +1,8 @@
 //! Functions and filters: terms of the form `if CONDITIONS then { ACTIONS VERDICT }`.
 
-use caracal_bgp::Asn;
-use caracal_bgp::policy::{
-    Action, Condition, Filter, FilterVerdict, PathPlace, PeerKind, PrefixPattern, Source, Term,
+use caracal_bgp::{
+    AsPathPlace, Asn, Filter, FilterAction, FilterCondition, FilterTerm, FilterVerdict, PeerKind,
+    PrefixPattern, RouteSource,
 };
 use caracal_model::net::Prefix;
 use nom::branch::alt;
@@ -28,7 +28,7 @@ pub(super) struct Function<'a> {
 
 enum Item {
     Name(String),
-    Term(Term),
+    Term(FilterTerm),
 }
 
 /// `NAME(bool is_internal) { … }`: what no term decides, the caller goes on with.
@@ -64,15 +64,15 @@ pub(super) fn filter(s: &str) -> Res<'_, Function<'_>> {
 }
 
 /// With a refusal of what no term decides.
-fn closed(mut terms: Vec<Term>) -> Filter {
-    let is_end = |term: &Term| term.conditions.is_empty() && term.verdict.is_some();
+fn closed(mut terms: Vec<FilterTerm>) -> Filter {
+    let is_end = |term: &FilterTerm| term.conditions.is_empty() && term.verdict.is_some();
     if !terms.last().is_some_and(is_end) {
         terms.push(verdict_only(FilterVerdict::Reject));
     }
     Filter { terms }
 }
 
-fn body(s: &str) -> Res<'_, (Option<String>, Vec<Term>)> {
+fn body(s: &str) -> Res<'_, (Option<String>, Vec<FilterTerm>)> {
     let (rest, items) = block(item)(s)?;
     let mut name = None;
     let mut terms = Vec::new();
@@ -89,7 +89,7 @@ fn body(s: &str) -> Res<'_, (Option<String>, Vec<Term>)> {
 /// refused.
 pub(super) fn only(s: &str) -> Res<'_, Filter> {
     let (rest, conditions) = separated_list1(token("&&"), alt((condition, bare))).parse(s)?;
-    let accept = Term {
+    let accept = FilterTerm {
         conditions,
         actions: Vec::new(),
         verdict: Some(FilterVerdict::Accept),
@@ -99,7 +99,7 @@ pub(super) fn only(s: &str) -> Res<'_, Filter> {
 }
 
 /// A condition without parentheses.
-fn bare(s: &str) -> Res<'_, Condition> {
+fn bare(s: &str) -> Res<'_, FilterCondition> {
     let (rest, condition) = inside(s)?;
     // BIRD's "and" binds closer than its "or".
     if s[..s.len() - rest.len()].contains("||") {
@@ -118,8 +118,8 @@ pub(super) fn inline(s: &str) -> Res<'_, Filter> {
     Ok((rest, closed(terms)))
 }
 
-const fn verdict_only(verdict: FilterVerdict) -> Term {
-    Term {
+const fn verdict_only(verdict: FilterVerdict) -> FilterTerm {
+    FilterTerm {
         conditions: Vec::new(),
         actions: Vec::new(),
         verdict: Some(verdict),
@@ -155,7 +155,7 @@ pub(super) fn name_line(s: &str) -> Res<'_, String> {
 }
 
 /// Parses the text behind `if`.
-fn term(s: &str) -> Res<'_, Term> {
+fn term(s: &str) -> Res<'_, FilterTerm> {
     let always = token("true").map(|_| Vec::new());
     let conditions = alt((always, separated_list1(token("&&"), condition)));
     let (rest, conditions) = terminated(conditions, token("then")).parse(s)?;
@@ -169,7 +169,7 @@ fn term(s: &str) -> Res<'_, Term> {
     let (actions, verdict) = fold(steps)?;
     Ok((
         rest,
-        Term {
+        FilterTerm {
             conditions,
             actions,
             verdict,
@@ -179,7 +179,7 @@ fn term(s: &str) -> Res<'_, Term> {
 
 /// A statement inside a term.
 enum Step {
-    Action(Action),
+    Action(FilterAction),
     /// One AS number of a path, the last one first.
     Prepend(Asn),
     /// Ends a path, so that the next one is an action of its own.
@@ -189,7 +189,7 @@ enum Step {
 
 fn fold(
     steps: Vec<Located<'_, Step>>,
-) -> Result<(Vec<Action>, Option<FilterVerdict>), Err<ParseFault<'_>>> {
+) -> Result<(Vec<FilterAction>, Option<FilterVerdict>), Err<ParseFault<'_>>> {
     let mut actions = Vec::new();
     let mut path_open = false;
     let mut verdict = None;
@@ -208,8 +208,8 @@ fn fold(
             Step::Prepend(asn) => {
                 path_open = true;
                 match actions.last_mut() {
-                    Some(Action::PrependAsPath(path)) if continues => path.insert(0, asn),
-                    _ => actions.push(Action::PrependAsPath(vec![asn])),
+                    Some(FilterAction::PrependAsPath(path)) if continues => path.insert(0, asn),
+                    _ => actions.push(FilterAction::PrependAsPath(vec![asn])),
                 }
             }
         }
@@ -238,11 +238,10 @@ fn step(s: &str) -> Res<'_, Step> {
             .map(|_| Step::Verdict(FilterVerdict::Reject))
             .parse(rest),
         list if community::LISTS.contains(&list) => change(rest, list),
-        "bgp_local_pref" => {
-            assigned(rest).map(|(rest, value)| (rest, Step::Action(Action::SetLocalPref(value))))
-        }
+        "bgp_local_pref" => assigned(rest)
+            .map(|(rest, value)| (rest, Step::Action(FilterAction::SetLocalPref(value)))),
         "bgp_med" => {
-            assigned(rest).map(|(rest, value)| (rest, Step::Action(Action::SetMed(value))))
+            assigned(rest).map(|(rest, value)| (rest, Step::Action(FilterAction::SetMed(value))))
         }
         "bgp_path" => delimited(
             (token("."), token("prepend"), token("(")),
@@ -258,7 +257,7 @@ fn step(s: &str) -> Res<'_, Step> {
             let step = if word == "next" {
                 Step::Next
             } else {
-                Step::Action(Action::PrependAsPath(Vec::new()))
+                Step::Action(FilterAction::PrependAsPath(Vec::new()))
             };
             Ok((rest, step))
         }
@@ -277,18 +276,18 @@ fn change<'a>(s: &'a str, list: &str) -> Res<'a, Step> {
     let value = community::of(list);
     let (rest, community) = delimited(token("("), value, (token(")"), token(";"))).parse(rest)?;
     let action = match word {
-        "add" => Action::AddCommunity(community),
-        _ => Action::RemoveCommunity(community),
+        "add" => FilterAction::AddCommunity(community),
+        _ => FilterAction::RemoveCommunity(community),
     };
     Ok((rest, Step::Action(action)))
 }
 
 /// One condition in parentheses.
-fn condition(s: &str) -> Res<'_, Condition> {
+fn condition(s: &str) -> Res<'_, FilterCondition> {
     delimited(token("("), inside, token(")")).parse(s)
 }
 
-fn inside(s: &str) -> Res<'_, Condition> {
+fn inside(s: &str) -> Res<'_, FilterCondition> {
     alt((
         destination,
         community,
@@ -303,7 +302,7 @@ fn inside(s: &str) -> Res<'_, Condition> {
 }
 
 /// `net ~ [ SET ] || net ~ [ SET ]`, or `net !~ [ SET ] && net !~ [ SET ]`.
-fn destination(s: &str) -> Res<'_, Condition> {
+fn destination(s: &str) -> Res<'_, FilterCondition> {
     let (rest, operator) = preceded(token("net"), operator).parse(s)?;
     let negated = operator == "!~";
     let (joined_by, operator) = if negated { ("&&", "!~") } else { ("||", "~") };
@@ -311,7 +310,7 @@ fn destination(s: &str) -> Res<'_, Condition> {
     let more = (token(joined_by), token("net"), token(operator));
     let (rest, sets) = many0(preceded(more, cut(pattern_set))).parse(rest)?;
     patterns.extend(sets.into_iter().flatten());
-    Ok((rest, Condition::Prefix { patterns, negated }))
+    Ok((rest, FilterCondition::Prefix { patterns, negated }))
 }
 
 fn operator(s: &str) -> Res<'_, &'static str> {
@@ -349,12 +348,12 @@ fn check_lengths(at: &str, prefix: Prefix, min: u8, max: u8) -> Result<(), Err<P
     Err(Err::Failure(ParseFault::new(at, expected)))
 }
 
-fn community(s: &str) -> Res<'_, Condition> {
-    community::carried.map(Condition::Community).parse(s)
+fn community(s: &str) -> Res<'_, FilterCondition> {
+    community::carried.map(FilterCondition::Community).parse(s)
 }
 
 /// `bgp_path ~ [= 65001 65002 * =]`, with or without a `*` at either end.
-fn as_path(s: &str) -> Res<'_, Condition> {
+fn as_path(s: &str) -> Res<'_, FilterCondition> {
     let open = || opt(token("*")).map(|star| star.is_some());
     let (rest, (start, asns, end)) = delimited(
         (token("bgp_path"), token("~"), token("[=")),
@@ -363,14 +362,14 @@ fn as_path(s: &str) -> Res<'_, Condition> {
     )
     .parse(s)?;
     let place = match (start, end) {
-        (false, true) => return Ok((rest, Condition::AsPathPrefix(asns))),
+        (false, true) => return Ok((rest, FilterCondition::AsPathPrefix(asns))),
         // Any path.
-        (true, _) if asns.is_empty() => return Ok((rest, Condition::AsPathPrefix(asns))),
-        (true, true) => PathPlace::Anywhere,
-        (true, false) => PathPlace::End,
-        (false, false) => PathPlace::Whole,
+        (true, _) if asns.is_empty() => return Ok((rest, FilterCondition::AsPathPrefix(asns))),
+        (true, true) => AsPathPlace::Anywhere,
+        (true, false) => AsPathPlace::End,
+        (false, false) => AsPathPlace::Whole,
     };
-    Ok((rest, Condition::AsPath { asns, place }))
+    Ok((rest, FilterCondition::AsPath { asns, place }))
 }
 
 /// `defined(ATTRIBUTE) && ATTRIBUTE`: an absent attribute must not be compared.
@@ -388,34 +387,36 @@ fn defined<'a>(
         .map(|_| ())
 }
 
-fn next_hop(s: &str) -> Res<'_, Condition> {
+fn next_hop(s: &str) -> Res<'_, FilterCondition> {
     preceded((defined("bgp_next_hop"), token("~")), prefix)
-        .map(Condition::NextHop)
+        .map(FilterCondition::NextHop)
         .parse(s)
 }
 
-fn local_pref(s: &str) -> Res<'_, Condition> {
+fn local_pref(s: &str) -> Res<'_, FilterCondition> {
     preceded((defined("bgp_local_pref"), token("=")), u32_number)
-        .map(Condition::LocalPref)
+        .map(FilterCondition::LocalPref)
         .parse(s)
 }
 
-fn peer_kind(s: &str) -> Res<'_, Condition> {
+fn peer_kind(s: &str) -> Res<'_, FilterCondition> {
     let internal = token("is_internal").map(|_| PeerKind::Internal);
     let external = (token("!"), token("is_internal")).map(|_| PeerKind::External);
-    alt((internal, external)).map(Condition::PeerKind).parse(s)
+    alt((internal, external))
+        .map(FilterCondition::PeerKind)
+        .parse(s)
 }
 
-fn source(s: &str) -> Res<'_, Condition> {
-    let bgp = token("RTS_BGP").map(|_| Source::Bgp);
-    let fixed = token("RTS_STATIC").map(|_| Source::Static);
+fn source(s: &str) -> Res<'_, FilterCondition> {
+    let bgp = token("RTS_BGP").map(|_| RouteSource::Bgp);
+    let fixed = token("RTS_STATIC").map(|_| RouteSource::Static);
     preceded((token("source"), token("=")), alt((bgp, fixed)))
-        .map(Condition::Source)
+        .map(FilterCondition::Source)
         .parse(s)
 }
 
 /// `ifname != "" && ifname ~ "cali*"`: a route without an interface does not match.
-fn interface(s: &str) -> Res<'_, Condition> {
+fn interface(s: &str) -> Res<'_, FilterCondition> {
     let has_one = (
         token("ifname"),
         token("!="),
@@ -425,6 +426,6 @@ fn interface(s: &str) -> Res<'_, Condition> {
         token("~"),
     );
     preceded(has_one, string)
-        .map(|pattern| Condition::Interface(pattern.to_owned()))
+        .map(|pattern| FilterCondition::Interface(pattern.to_owned()))
         .parse(s)
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use caracal_bgp::policy::*;
 use caracal_bgp::*;
 use caracal_model::net::{Family, Prefix};
 use proptest::collection::{btree_map, btree_set, vec};
@@ -107,40 +106,44 @@ fn text() -> impl Strategy<Value = String> {
     "[^\"\\p{Cc}]{0,12}"
 }
 
-fn condition() -> impl Strategy<Value = Condition> {
+fn condition() -> impl Strategy<Value = FilterCondition> {
     prop_oneof![
         (vec(pattern(), 1..5), any::<bool>())
-            .prop_map(|(patterns, negated)| Condition::Prefix { patterns, negated }),
-        community().prop_map(Condition::Community),
-        vec(asn(), 0..4).prop_map(Condition::AsPathPrefix),
+            .prop_map(|(patterns, negated)| FilterCondition::Prefix { patterns, negated }),
+        community().prop_map(FilterCondition::Community),
+        vec(asn(), 0..4).prop_map(FilterCondition::AsPathPrefix),
         (
             vec(asn(), 1..4),
-            select(vec![PathPlace::Anywhere, PathPlace::End, PathPlace::Whole])
+            select(vec![
+                AsPathPlace::Anywhere,
+                AsPathPlace::End,
+                AsPathPlace::Whole
+            ])
         )
-            .prop_map(|(asns, place)| Condition::AsPath { asns, place }),
-        prefix().prop_map(Condition::NextHop),
-        select(vec![PeerKind::Internal, PeerKind::External]).prop_map(Condition::PeerKind),
-        select(vec![Source::Bgp, Source::Static]).prop_map(Condition::Source),
-        text().prop_map(Condition::Interface),
-        any::<u32>().prop_map(Condition::LocalPref),
+            .prop_map(|(asns, place)| FilterCondition::AsPath { asns, place }),
+        prefix().prop_map(FilterCondition::NextHop),
+        select(vec![PeerKind::Internal, PeerKind::External]).prop_map(FilterCondition::PeerKind),
+        select(vec![RouteSource::Bgp, RouteSource::Static]).prop_map(FilterCondition::Source),
+        text().prop_map(FilterCondition::Interface),
+        any::<u32>().prop_map(FilterCondition::LocalPref),
     ]
 }
 
-fn action() -> impl Strategy<Value = Action> {
+fn action() -> impl Strategy<Value = FilterAction> {
     prop_oneof![
-        community().prop_map(Action::AddCommunity),
-        community().prop_map(Action::RemoveCommunity),
-        any::<u32>().prop_map(Action::SetLocalPref),
-        any::<u32>().prop_map(Action::SetMed),
-        vec(asn(), 0..4).prop_map(Action::PrependAsPath),
-        vec(asn(), 0..4).prop_map(Action::PrependAsPath),
+        community().prop_map(FilterAction::AddCommunity),
+        community().prop_map(FilterAction::RemoveCommunity),
+        any::<u32>().prop_map(FilterAction::SetLocalPref),
+        any::<u32>().prop_map(FilterAction::SetMed),
+        vec(asn(), 0..4).prop_map(FilterAction::PrependAsPath),
+        vec(asn(), 0..4).prop_map(FilterAction::PrependAsPath),
     ]
 }
 
 fn filter() -> impl Strategy<Value = Filter> {
     let verdict = of(select(vec![FilterVerdict::Accept, FilterVerdict::Reject]));
     let term = (vec(condition(), 0..4), vec(action(), 0..5), verdict).prop_map(
-        |(conditions, actions, verdict)| Term {
+        |(conditions, actions, verdict)| FilterTerm {
             conditions,
             actions,
             verdict,

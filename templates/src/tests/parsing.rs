@@ -1,7 +1,6 @@
 //! Files written by people, and where they go wrong.
 
-use caracal_bgp::policy::{Condition, FilterVerdict};
-use caracal_bgp::{GracefulRestart, Listen, Station};
+use caracal_bgp::{FilterCondition, FilterVerdict, GracefulRestart, Listen, Station};
 
 use super::*;
 
@@ -70,7 +69,7 @@ fn a_file_written_by_hand() {
     assert_eq!(terms.len(), 2);
     assert!(matches!(
         terms[0].conditions[..],
-        [Condition::Prefix { .. }]
+        [FilterCondition::Prefix { .. }]
     ));
     assert_eq!(terms[1].verdict, Some(FilterVerdict::Reject));
     assert_eq!(config.originate.len(), 1);
@@ -294,10 +293,9 @@ fn directives_are_read_and_misspelt_ones_refused() {
 fn what_a_caller_says_of_a_peer_must_be_true() {
     let mut config = empty();
     let mut peer = PeerConfig::new("10.0.0.2".parse().unwrap(), Asn(64512));
-    config.filters.insert(
-        "f1".into(),
-        caracal_bgp::policy::Filter { terms: Vec::new() },
-    );
+    config
+        .filters
+        .insert("f1".into(), caracal_bgp::Filter { terms: Vec::new() });
     peer.import = vec!["f1".into()];
     config.peers.insert(PeerName::from("p1"), peer);
     let text = render(&config, &Options::default()).unwrap();

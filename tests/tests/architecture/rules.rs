@@ -257,13 +257,7 @@ fn comments_have_at_most_100_columns() {
 
 /// Rooms of a library: public modules that are façades of their own, as their names say what the
 /// items in them do not (`status::KernelStatus`, `txn::Range`, `code::find`).
-const ROOMS: [(&str, &str); 12] = [
-    ("bgp", "bfd"),
-    ("bgp", "bmp"),
-    ("bgp", "fsm"),
-    ("bgp", "origin"),
-    ("bgp", "policy"),
-    ("bgp", "wire"),
+const ROOMS: [(&str, &str); 6] = [
     ("model", "code"),
     ("model", "ipam"),
     ("model", "net"),

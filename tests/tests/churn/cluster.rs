@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use caracal_bgp::wire::Update;
-use caracal_bgp::{Changes, Outbound, PeerName, RemoteRestart, SessionInfo, SessionOptions};
+use caracal_bgp::{
+    Changes, Outbound, PeerName, RemoteRestart, SessionInfo, SessionOptions, UpdateMessage,
+};
 use caracal_datastore::MemoryStore;
 use caracal_ipam::{EnsureTunnel, Input, Machine as Request, Reading, Step, TunnelKind};
 use caracal_model::net::{Cidr, Family};
@@ -97,7 +98,7 @@ pub struct Cluster {
     pub machines: BTreeMap<usize, Machine>,
     sessions: BTreeSet<Session>,
     connecting: BTreeMap<Session, Instant>,
-    mail: VecDeque<(Session, End, Update)>,
+    mail: VecDeque<(Session, End, UpdateMessage)>,
     /// Machines that left in good order: their sessions end with a NOTIFICATION.
     pub dice: Dice,
 }
@@ -313,7 +314,7 @@ impl Cluster {
                     letters.extend(all.map(|change| (peer, update(change.prefix, change.attrs))));
                 }
                 Outbound::EndOfRib { peer, family } => {
-                    letters.push((peer, Update::end_of_rib(family)));
+                    letters.push((peer, UpdateMessage::end_of_rib(family)));
                 }
                 // Nobody refreshes, takes several paths or has a limit here.
                 _ => {}
@@ -491,16 +492,16 @@ fn name_tunnel(node: &mut Node, kind: TunnelKind, address: Option<IpAddr>) {
 fn update(
     prefix: caracal_model::net::Prefix,
     attrs: Option<std::sync::Arc<caracal_bgp::PathAttrs>>,
-) -> Update {
+) -> UpdateMessage {
     match attrs {
-        Some(attrs) => Update {
+        Some(attrs) => UpdateMessage {
             announced: vec![prefix],
             attrs: Some(attrs.as_ref().clone()),
-            ..Update::default()
+            ..UpdateMessage::default()
         },
-        None => Update {
+        None => UpdateMessage {
             withdrawn: vec![prefix],
-            ..Update::default()
+            ..UpdateMessage::default()
         },
     }
 }

@@ -1,8 +1,8 @@
 //! BGPFilters and communities as BIRD 1.6 writes them.
 
-use caracal_bgp::AnyCommunity;
-use caracal_bgp::policy::{
-    Action, Condition, FilterVerdict, PathPlace, PeerKind, PrefixPattern, Source, Term,
+use caracal_bgp::{
+    AnyCommunity, AsPathPlace, FilterAction, FilterCondition, FilterTerm, FilterVerdict, PeerKind,
+    PrefixPattern, RouteSource,
 };
 use caracal_model::net::Family;
 
@@ -66,10 +66,10 @@ fn symbol(name: &str, direction: Direction, family: Family) -> String {
     format!("'{}'", function_name(name, direction, family))
 }
 
-fn rule(term: &Term) -> Rule {
+fn rule(term: &FilterTerm) -> Rule {
     let peer = term.conditions.iter().find_map(|c| match c {
-        Condition::PeerKind(PeerKind::Internal) => Some("is_same_as"),
-        Condition::PeerKind(PeerKind::External) => Some("!is_same_as"),
+        FilterCondition::PeerKind(PeerKind::Internal) => Some("is_same_as"),
+        FilterCondition::PeerKind(PeerKind::External) => Some("!is_same_as"),
         _ => None,
     });
     let conditions: Vec<_> = term.conditions.iter().filter_map(condition).collect();
@@ -89,49 +89,49 @@ fn rule(term: &Term) -> Rule {
 }
 
 /// `None` for the kind of peer, which stands around the rule.
-fn condition(condition: &Condition) -> Option<String> {
+fn condition(condition: &FilterCondition) -> Option<String> {
     Some(match condition {
-        Condition::PeerKind(_) => return None,
-        Condition::Prefix { patterns, negated } => {
+        FilterCondition::PeerKind(_) => return None,
+        FilterCondition::Prefix { patterns, negated } => {
             let texts: Vec<_> = patterns.iter().map(|p| range(p, *negated)).collect();
             texts.join(if *negated { " && " } else { " || " })
         }
-        Condition::Source(source) => {
+        FilterCondition::Source(source) => {
             let source = match source {
-                Source::Bgp => "RTS_BGP",
-                Source::Static => "RTS_STATIC",
+                RouteSource::Bgp => "RTS_BGP",
+                RouteSource::Static => "RTS_STATIC",
             };
             format!("((defined(source)) && (source ~ [ {source} ]))")
         }
-        Condition::Interface(pattern) => {
+        FilterCondition::Interface(pattern) => {
             // BIRD's strings have no escapes; a pattern with a quotation mark names no interface.
             let pattern = pattern.replace(['"', '\n'], "?");
             format!("((defined(ifname)) && (ifname ~ \"{pattern}\"))")
         }
-        Condition::Community(community) => {
+        FilterCondition::Community(community) => {
             format!(
                 "({} ~ {})",
                 community.bird_value(),
                 community.bird_attribute()
             )
         }
-        Condition::AsPath { asns, place } => {
+        FilterCondition::AsPath { asns, place } => {
             let numbers: Vec<String> = asns.iter().map(|asn| asn.0.to_string()).collect();
             let numbers = numbers.join(" ");
             match place {
-                PathPlace::Anywhere => format!("(bgp_path ~ [= * {numbers} * =])"),
-                PathPlace::End => format!("(bgp_path ~ [= * {numbers} =])"),
-                PathPlace::Whole => format!("(bgp_path ~ [= {numbers} =])"),
+                AsPathPlace::Anywhere => format!("(bgp_path ~ [= * {numbers} * =])"),
+                AsPathPlace::End => format!("(bgp_path ~ [= * {numbers} =])"),
+                AsPathPlace::Whole => format!("(bgp_path ~ [= {numbers} =])"),
             }
         }
-        Condition::AsPathPrefix(asns) => {
+        FilterCondition::AsPathPrefix(asns) => {
             let asns: Vec<_> = asns.iter().map(|asn| asn.0.to_string()).collect();
             format!("(bgp_path ~ [= {} * =])", asns.join(" "))
         }
-        Condition::LocalPref(value) => {
+        FilterCondition::LocalPref(value) => {
             format!("(defined(bgp_local_pref) && (bgp_local_pref = {value}))")
         }
-        Condition::NextHop(prefix) => {
+        FilterCondition::NextHop(prefix) => {
             format!("(defined(bgp_next_hop) && (bgp_next_hop ~ {prefix}))")
         }
     })
@@ -151,16 +151,16 @@ fn range(pattern: &PrefixPattern, negated: bool) -> String {
     }
 }
 
-fn statements(action: &Action) -> Vec<String> {
+fn statements(action: &FilterAction) -> Vec<String> {
     match action {
-        Action::AddCommunity(c) => vec![add(c)],
-        Action::RemoveCommunity(c) => {
+        FilterAction::AddCommunity(c) => vec![add(c)],
+        FilterAction::RemoveCommunity(c) => {
             let (list, value) = (c.bird_attribute(), c.bird_value());
             vec![format!("{list}.delete({value});")]
         }
-        Action::SetLocalPref(value) => vec![format!("bgp_local_pref = {value};")],
-        Action::SetMed(value) => vec![format!("bgp_med = {value};")],
-        Action::PrependAsPath(asns) => asns
+        FilterAction::SetLocalPref(value) => vec![format!("bgp_local_pref = {value};")],
+        FilterAction::SetMed(value) => vec![format!("bgp_med = {value};")],
+        FilterAction::PrependAsPath(asns) => asns
             .iter()
             .rev()
             .map(|asn| format!("bgp_path.prepend({});", asn.0))

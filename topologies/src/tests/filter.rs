@@ -41,13 +41,13 @@ spec:
     let terms = &a.config.filters["bgp_f_exportFilterV4"].terms;
     assert_eq!(
         format!("{:?}", terms[0]),
-        "Term { conditions: [Prefix { patterns: [PrefixPattern { prefix: 10.244.0.0/16, min: 16, max: 26 }], negated: false }], \
+        "FilterTerm { conditions: [Prefix { patterns: [PrefixPattern { prefix: 10.244.0.0/16, min: 16, max: 26 }], negated: false }], \
          actions: [AddCommunity(Standard(65000:1)), PrependAsPath([AS65001, AS65002]), SetLocalPref(2147483135)], verdict: Some(Accept) }"
     );
     assert_eq!(terms[1].verdict, Some(FilterVerdict::Reject));
     assert_eq!(
         terms[1].conditions[0],
-        Condition::PeerKind(PeerKind::External)
+        FilterCondition::PeerKind(PeerKind::External)
     );
     assert_eq!(
         format!("{:?}", &terms[1].conditions[1..]),

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use caracal_bgp::fsm::Ends;
+use caracal_bgp::ConnectionEnds;
 
 use crate::cluster::{Cluster, Shape};
 use crate::heap;
@@ -77,7 +77,7 @@ pub struct Network {
     busy: Vec<Option<Duration>>,
     /// By node and session: the node and the session at the other end.
     other: Vec<Vec<(usize, usize)>>,
-    ends: Vec<Vec<Ends>>,
+    ends: Vec<Vec<ConnectionEnds>>,
     queue: BinaryHeap<Reverse<(Duration, u64)>>,
     events: std::collections::HashMap<u64, Event>,
     sequence: u64,
@@ -129,7 +129,7 @@ impl Network {
                     .map(|peer| (*peer, place(index, *peer)))
                     .collect(),
             );
-            let pair = |p: &caracal_bgp::PeerConfig| Ends {
+            let pair = |p: &caracal_bgp::PeerConfig| ConnectionEnds {
                 local: SocketAddr::new(p.source.unwrap_or(p.address), 179),
                 remote: SocketAddr::new(p.address, 179),
             };

@@ -8,14 +8,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::BytesMut;
-use caracal_bgp::fsm::{Conn, ConnectFailure, Ends, Input, Output, Peer, Settings, Up};
-use caracal_bgp::wire::{
-    Format, MAX_MESSAGE, Update, decode, encode_announce, encode_end_of_rib, encode_withdraw,
-    frame_len,
-};
 use caracal_bgp::{
-    Changes, Outbound, PathAttrs, PeerName, RemoteRestart, Rib, RibOptions, RouteChange,
-    SessionInfo, SessionOptions, SharedUpdate, SpeakerConfig,
+    Changes, ConnectFailure, ConnectionEnds, ConnectionId, FsmInput, FsmOutput, MAX_MESSAGE_LEN,
+    MessageFormat, Outbound, PathAttrs, PeerFsm, PeerName, RemoteRestart, Rib, RibOptions,
+    RouteChange, SessionInfo, SessionOptions, SessionSettings, SessionUp, SharedUpdate,
+    SpeakerConfig, UpdateMessage, decode_message, encode_announce, encode_end_of_rib,
+    encode_withdraw, frame_len,
 };
 use caracal_model::net::{Family, Prefix};
 
@@ -27,9 +25,9 @@ pub enum What {
     /// It begins.
     Start,
     /// The peer has connected.
-    Incoming(Ends),
+    Incoming(ConnectionEnds),
     /// Our connection is up.
-    Connected(Ends),
+    Connected(ConnectionEnds),
     /// Our connection was refused.
     Refused(std::net::SocketAddr),
     /// Octets of the peer.
@@ -78,9 +76,9 @@ impl Effects {
 /// One end of a session.
 struct End {
     name: PeerName,
-    peer: Peer,
-    conn: Option<Conn>,
-    format: Format,
+    peer: PeerFsm,
+    conn: Option<ConnectionId>,
+    format: MessageFormat,
     timer: Option<Instant>,
 }
 
@@ -109,7 +107,7 @@ impl Node {
     /// A node with its plan. Sessions are in the order of the peers.
     pub fn new(now: Instant, config: &SpeakerConfig, full: bool, nodes: usize) -> Self {
         let end = |(name, peer): (&PeerName, &caracal_bgp::PeerConfig)| {
-            let settings = Settings {
+            let settings = SessionSettings {
                 local_as: config.local_as,
                 router_id: config.router_id,
                 peer: peer.clone(),
@@ -119,9 +117,9 @@ impl Node {
             };
             End {
                 name: name.clone(),
-                peer: Peer::new(settings, u64::from(u32::from(config.router_id.0))),
+                peer: PeerFsm::new(settings, u64::from(u32::from(config.router_id.0))),
                 conn: None,
-                format: Format::default(),
+                format: MessageFormat::default(),
                 timer: None,
             }
         };
@@ -194,11 +192,11 @@ impl Node {
 
     fn take(&mut self, now: Instant, end: usize, what: What, effects: &mut Effects) {
         match what {
-            What::Start => self.feed(now, end, Input::Start, effects),
-            What::Incoming(ends) => self.feed(now, end, Input::Incoming(ends), effects),
+            What::Start => self.feed(now, end, FsmInput::Start, effects),
+            What::Incoming(ends) => self.feed(now, end, FsmInput::Incoming(ends), effects),
             What::Connected(ends) => {
-                self.ends[end].conn = Some(Conn::Out);
-                self.feed(now, end, Input::Connected(ends), effects);
+                self.ends[end].conn = Some(ConnectionId::Out);
+                self.feed(now, end, FsmInput::Connected(ends), effects);
             }
             What::Refused(remote) => {
                 let failure = ConnectFailure {
@@ -206,7 +204,7 @@ impl Node {
                     cause: std::io::ErrorKind::ConnectionRefused,
                     text: "refused".to_owned(),
                 };
-                self.feed(now, end, Input::ConnectFailed(failure), effects);
+                self.feed(now, end, FsmInput::ConnectFailed(failure), effects);
             }
             What::Timer => {
                 self.ends[end].timer = None;
@@ -215,7 +213,7 @@ impl Node {
             }
             What::Octets(octets) => {
                 let mut rest = &octets[..];
-                while let Ok(Some(len)) = frame_len(rest, MAX_MESSAGE) {
+                while let Ok(Some(len)) = frame_len(rest, MAX_MESSAGE_LEN) {
                     let (message, after) = rest.split_at(len);
                     rest = after;
                     let Some(conn) = self.ends[end].conn else {
@@ -224,14 +222,14 @@ impl Node {
                     effects.messages += 1;
                     self.received += 1;
                     let format = self.ends[end].peer.format(conn);
-                    let message = decode(message, &format);
-                    self.feed(now, end, Input::Received(conn, message), effects);
+                    let message = decode_message(message, &format);
+                    self.feed(now, end, FsmInput::Received(conn, message), effects);
                 }
             }
         }
     }
 
-    fn feed(&mut self, now: Instant, end: usize, input: Input, effects: &mut Effects) {
+    fn feed(&mut self, now: Instant, end: usize, input: FsmInput, effects: &mut Effects) {
         self.ends[end].peer.handle(now, input);
         self.drain(now, end, effects);
     }
@@ -239,15 +237,15 @@ impl Node {
     fn drain(&mut self, now: Instant, end: usize, effects: &mut Effects) {
         while let Some(output) = self.ends[end].peer.poll() {
             match output {
-                Output::Connect => effects.acts.push(Act::Dial(end)),
-                Output::Adopt(conn) => {
+                FsmOutput::Connect => effects.acts.push(Act::Dial(end)),
+                FsmOutput::Adopt(conn) => {
                     self.ends[end].conn = Some(conn);
                     effects.acts.push(Act::Adopt(end));
                 }
-                Output::Refuse(_) => effects.acts.push(Act::Refuse(end)),
-                Output::Send(_, octets) => effects.send(end, &octets),
-                Output::Up(_, up) => self.up(now, end, *up, effects),
-                Output::Update(update) => self.update(now, end, update, effects),
+                FsmOutput::Refuse(_) => effects.acts.push(Act::Refuse(end)),
+                FsmOutput::Send(_, octets) => effects.send(end, &octets),
+                FsmOutput::Up(_, up) => self.up(now, end, *up, effects),
+                FsmOutput::Update(update) => self.update(now, end, update, effects),
                 // Nobody goes down in this simulation, and nobody asks twice.
                 _ => {}
             }
@@ -261,8 +259,8 @@ impl Node {
         }
     }
 
-    fn up(&mut self, now: Instant, end: usize, up: Up, effects: &mut Effects) {
-        let Up {
+    fn up(&mut self, now: Instant, end: usize, up: SessionUp, effects: &mut Effects) {
+        let SessionUp {
             negotiated, ends, ..
         } = up;
         self.ends[end].format = negotiated.format;
@@ -296,7 +294,7 @@ impl Node {
         }
     }
 
-    fn update(&mut self, now: Instant, end: usize, update: Update, effects: &mut Effects) {
+    fn update(&mut self, now: Instant, end: usize, update: UpdateMessage, effects: &mut Effects) {
         effects.routes += update.announced.len() as u64 + update.withdrawn.len() as u64;
         match &mut self.table {
             Table::Full(rib) => rib.receive(now, &self.ends[end].name, update),
@@ -349,7 +347,7 @@ impl Node {
 }
 
 /// Routes with the same attributes in one message.
-fn tell(mut routes: Vec<RouteChange>, format: &Format, octets: &mut BytesMut) {
+fn tell(mut routes: Vec<RouteChange>, format: &MessageFormat, octets: &mut BytesMut) {
     let key = |attrs: &Option<Arc<PathAttrs>>| attrs.as_ref().map(Arc::as_ptr);
     routes.sort_by_key(|route| (key(&route.attrs), route.prefix));
     for run in routes.chunk_by(|a, b| key(&a.attrs) == key(&b.attrs)) {
@@ -361,7 +359,7 @@ fn tell(mut routes: Vec<RouteChange>, format: &Format, octets: &mut BytesMut) {
     }
 }
 
-fn announce(attrs: &PathAttrs, prefixes: &[Prefix], format: &Format, octets: &mut BytesMut) {
+fn announce(attrs: &PathAttrs, prefixes: &[Prefix], format: &MessageFormat, octets: &mut BytesMut) {
     encode_announce(Family::Ipv4, attrs, prefixes, format, octets)
         .expect("attributes of a plan fit a message");
 }

@@ -5,40 +5,40 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use caracal_model::net::Family;
 
-use super::{Connection, Peer};
-use crate::fsm::{Conn, Down, Output, Stop};
+use super::{Connection, PeerFsm};
+use crate::fsm::{ConnectionId, DownReason, FsmOutput, SessionStop};
 use crate::wire::encode_refresh;
 use crate::wire::notification::{CeaseSubcode, Notification};
 use crate::wire::refresh::{RefreshKind, RouteRefresh};
 
-impl Peer {
-    pub(super) fn stop(&mut self, now: Instant, stop: &Stop) {
+impl PeerFsm {
+    pub(super) fn stop(&mut self, now: Instant, stop: &SessionStop) {
         if !std::mem::take(&mut self.enabled) {
             return;
         }
         self.connect_retry = None;
         self.idle_hold = None;
         self.reason = Some(match stop {
-            Stop::Restart => Down::Restarting,
-            Stop::Cease(_, text) => Down::Stopped(text.clone()),
+            SessionStop::Restart => DownReason::Restarting,
+            SessionStop::Cease(_, text) => DownReason::Stopped(text.clone()),
         });
-        for conn in Conn::ALL {
+        for conn in ConnectionId::ALL {
             let restart = self
                 .connection(conn)
                 .and_then(Connection::negotiated)
                 .and_then(|negotiated| negotiated.graceful_restart.as_ref());
             let (down, notification) = match stop {
-                Stop::Restart if restart.is_some() => (Down::Restarting, None),
-                Stop::Restart => {
+                SessionStop::Restart if restart.is_some() => (DownReason::Restarting, None),
+                SessionStop::Restart => {
                     let cease = Notification::cease(CeaseSubcode::AdministrativeReset);
-                    (Down::Restarting, Some(cease))
+                    (DownReason::Restarting, Some(cease))
                 }
-                Stop::Cease(subcode, text) => {
+                SessionStop::Cease(subcode, text) => {
                     let cease = Notification::shutdown(*subcode, text);
                     // RFC 8538 §4: the peer shall not keep our routes.
                     let hard = restart.is_some_and(|restart| restart.notification);
                     let cease = if hard { cease.hard_reset() } else { cease };
-                    (Down::Stopped(text.clone()), Some(cease))
+                    (DownReason::Stopped(text.clone()), Some(cease))
                 }
             };
             self.end(now, conn, down, notification);
@@ -57,7 +57,8 @@ impl Peer {
             };
             let mut octets = BytesMut::new();
             encode_refresh(&refresh, &mut octets);
-            self.outputs.push_back(Output::Send(conn, octets.freeze()));
+            self.outputs
+                .push_back(FsmOutput::Send(conn, octets.freeze()));
         }
     }
 
@@ -77,7 +78,7 @@ impl Peer {
             cease
         };
         let notification = (!graceful).then_some(cease);
-        self.end(now, conn, Down::Bfd { graceful }, notification);
+        self.end(now, conn, DownReason::Bfd { graceful }, notification);
     }
 
     /// RFC 4486 §4: Cease / Maximum Number of Prefixes Reached with the family and its limit.
@@ -100,8 +101,13 @@ impl Peer {
         let cease = if hard { cease.hard_reset() } else { cease };
         self.limited = restart.is_none();
         self.enabled = restart.is_some();
-        let down = Down::PrefixLimit { family, max };
-        self.end(now, Conn::Pending, down.clone(), Some(cease.clone()));
+        let down = DownReason::PrefixLimit { family, max };
+        self.end(
+            now,
+            ConnectionId::Pending,
+            down.clone(),
+            Some(cease.clone()),
+        );
         self.end(now, conn, down, Some(cease));
         self.connect_retry = None;
         self.idle_hold = restart.map(|pause| now + pause);

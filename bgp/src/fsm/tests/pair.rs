@@ -9,10 +9,10 @@ use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::super::{Conn, Ends, Input, Output, Peer};
+use super::super::{ConnectionEnds, ConnectionId, FsmInput, FsmOutput, PeerFsm};
 use super::{address, refused, settings};
 use crate::types::SessionState;
-use crate::wire::decode;
+use crate::wire::decode_message;
 use crate::wire::frame_len;
 
 /// One TCP connection: who dialled it, and what is on its way to each end.
@@ -39,25 +39,25 @@ enum Step {
 }
 
 struct Pair {
-    peers: [Peer; 2],
+    peers: [PeerFsm; 2],
     now: Instant,
     links: Vec<Link>,
     ups: [u32; 2],
     downs: [u32; 2],
 }
 
-fn conn(link: &Link, node: usize) -> Conn {
+fn conn(link: &Link, node: usize) -> ConnectionId {
     if link.dialler == node {
-        Conn::Out
+        ConnectionId::Out
     } else if link.pending {
-        Conn::Pending
+        ConnectionId::Pending
     } else {
-        Conn::In
+        ConnectionId::In
     }
 }
 
-fn ends() -> Ends {
-    Ends {
+fn ends() -> ConnectionEnds {
+    ConnectionEnds {
         local: (address(1), 179).into(),
         remote: (address(2), 179).into(),
     }
@@ -66,8 +66,8 @@ fn ends() -> Ends {
 impl Pair {
     fn new(seeds: [u64; 2]) -> Self {
         let peers = [
-            Peer::new(settings(1, 2), seeds[0]),
-            Peer::new(settings(2, 1), seeds[1]),
+            PeerFsm::new(settings(1, 2), seeds[0]),
+            PeerFsm::new(settings(2, 1), seeds[1]),
         ];
         Self {
             peers,
@@ -78,15 +78,17 @@ impl Pair {
         }
     }
 
-    fn feed(&mut self, node: usize, input: Input) {
+    fn feed(&mut self, node: usize, input: FsmInput) {
         self.peers[node].handle(self.now, input);
         self.drain(node, None);
     }
 
     /// The connection that `node` calls `which`: of those it still has open, the latest.
-    fn find(&mut self, node: usize, which: Conn) -> Option<usize> {
+    fn find(&mut self, node: usize, which: ConnectionId) -> Option<usize> {
         self.links.iter().rposition(|link| {
-            link.open[node] && conn(link, node) == which && (which == Conn::Out || link.accepted)
+            link.open[node]
+                && conn(link, node) == which
+                && (which == ConnectionId::Out || link.accepted)
         })
     }
 
@@ -94,7 +96,7 @@ impl Pair {
     fn drain(&mut self, node: usize, incoming: Option<usize>) {
         while let Some(output) = self.peers[node].poll() {
             match output {
-                Output::Connect => self.links.push(Link {
+                FsmOutput::Connect => self.links.push(Link {
                     dialler: node,
                     open: [node == 0, node == 1],
                     wire: Default::default(),
@@ -102,41 +104,41 @@ impl Pair {
                     pending: false,
                     connected: false,
                 }),
-                Output::Adopt(which) => {
+                FsmOutput::Adopt(which) => {
                     let link = &mut self.links[incoming.unwrap()];
                     link.accepted = true;
-                    link.pending = which == Conn::Pending;
+                    link.pending = which == ConnectionId::Pending;
                 }
-                Output::Promote => {
+                FsmOutput::Promote => {
                     let link = self
-                        .find(node, Conn::Pending)
+                        .find(node, ConnectionId::Pending)
                         .expect("promotes what it has");
                     self.links[link].pending = false;
                 }
-                Output::Refuse(octets) => {
+                FsmOutput::Refuse(octets) => {
                     let link = &mut self.links[incoming.unwrap()];
                     link.wire[1 - node].extend([Some(octets), None]);
                     link.open[node] = false;
                 }
-                Output::Send(which, octets) => {
+                FsmOutput::Send(which, octets) => {
                     let link = self.find(node, which).expect("sends on what it has");
                     self.links[link].wire[1 - node].push_back(Some(octets));
                 }
-                Output::Close(which) => {
+                FsmOutput::Close(which) => {
                     if let Some(link) = self.find(node, which) {
                         let link = &mut self.links[link];
                         link.open[node] = false;
                         link.wire[1 - node].push_back(None);
                     }
                 }
-                Output::Up(..) => self.ups[node] += 1,
-                Output::Down { .. } => self.downs[node] += 1,
-                Output::State(..)
-                | Output::Update(_)
-                | Output::RouteRefresh(_)
-                | Output::RefreshBegin(_)
-                | Output::RefreshEnd(_)
-                | Output::Fault(_) => {}
+                FsmOutput::Up(..) => self.ups[node] += 1,
+                FsmOutput::Down { .. } => self.downs[node] += 1,
+                FsmOutput::State(..)
+                | FsmOutput::Update(_)
+                | FsmOutput::RouteRefresh(_)
+                | FsmOutput::RefreshBegin(_)
+                | FsmOutput::RefreshEnd(_)
+                | FsmOutput::Fault(_) => {}
             }
         }
     }
@@ -171,12 +173,12 @@ impl Pair {
             Step::Connected(at) => {
                 self.links[at].connected = true;
                 let node = self.links[at].dialler;
-                self.feed(node, Input::Connected(ends()));
+                self.feed(node, FsmInput::Connected(ends()));
             }
             Step::Accept(at) => {
                 let node = 1 - self.links[at].dialler;
                 self.links[at].open[node] = true;
-                self.peers[node].handle(self.now, Input::Incoming(ends()));
+                self.peers[node].handle(self.now, FsmInput::Incoming(ends()));
                 self.drain(node, Some(at));
                 // Adopted or refused: it is out of the kernel's queue.
                 self.links[at].accepted = true;
@@ -186,13 +188,13 @@ impl Pair {
                 match self.links[at].wire[node].pop_front().unwrap() {
                     None => {
                         self.links[at].open[node] = false;
-                        self.feed(node, Input::Closed(which, None));
+                        self.feed(node, FsmInput::Closed(which, None));
                     }
                     Some(octets) => {
                         assert_eq!(frame_len(&octets, 4096), Ok(Some(octets.len())));
                         let format = self.peers[node].format(which);
-                        let message = decode(&octets, &format);
-                        self.feed(node, Input::Received(which, message));
+                        let message = decode_message(&octets, &format);
+                        self.feed(node, FsmInput::Received(which, message));
                     }
                 }
             }
@@ -220,7 +222,7 @@ impl Pair {
         let due = self
             .peers
             .iter()
-            .filter_map(Peer::next_timeout)
+            .filter_map(PeerFsm::next_timeout)
             .min()
             .expect("a deadline");
         self.now = self.now.max(due);
@@ -269,14 +271,14 @@ proptest! {
         match first {
             2 => {
                 // At the same moment.
-                pair.peers[0].handle(pair.now, Input::Start);
-                pair.peers[1].handle(pair.now, Input::Start);
+                pair.peers[0].handle(pair.now, FsmInput::Start);
+                pair.peers[1].handle(pair.now, FsmInput::Start);
                 pair.drain(0, None);
                 pair.drain(1, None);
             }
             node => {
-                pair.feed(node, Input::Start);
-                pair.feed(1 - node, Input::Start);
+                pair.feed(node, FsmInput::Start);
+                pair.feed(1 - node, FsmInput::Start);
             }
         }
         let mut choices = choices.into_iter().cycle();
@@ -303,15 +305,15 @@ proptest! {
         refusals in 0usize..12,
     ) {
         let mut pair = Pair::new(seeds);
-        pair.feed(0, Input::Start);
+        pair.feed(0, FsmInput::Start);
         for _ in 0..refusals {
             if pair.peers[0].state() == SessionState::Connect {
                 pair.links.pop();
-                pair.feed(0, Input::ConnectFailed(refused()));
+                pair.feed(0, FsmInput::ConnectFailed(refused()));
             }
             pair.tick();
         }
-        pair.feed(1, Input::Start);
+        pair.feed(1, FsmInput::Start);
         let took = pair.converge(&mut choices.into_iter().cycle());
         prop_assert!(took < Duration::from_secs(5), "took {took:?}");
         prop_assert!(pair.agree());
@@ -326,11 +328,11 @@ proptest! {
     ) {
         let mut choices = choices.into_iter().cycle();
         let mut pair = Pair::new(seeds);
-        pair.feed(0, Input::Start);
-        pair.feed(1, Input::Start);
+        pair.feed(0, FsmInput::Start);
+        pair.feed(1, FsmInput::Start);
         pair.converge(&mut choices);
         pair.now += Duration::from_secs(20);
-        pair.peers[1] = Peer::new(settings(2, 1), seeds[1]);
+        pair.peers[1] = PeerFsm::new(settings(2, 1), seeds[1]);
         for at in 0..pair.links.len() {
             let link = &mut pair.links[at];
             if !link.open[1] {
@@ -342,7 +344,7 @@ proptest! {
                 link.wire[0].push_back(None);
             }
         }
-        pair.feed(1, Input::Start);
+        pair.feed(1, FsmInput::Start);
         let took = pair.converge(&mut choices);
         prop_assert!(took < Duration::from_secs(5), "took {took:?}");
         prop_assert!(pair.agree());

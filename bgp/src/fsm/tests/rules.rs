@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use caracal_model::net::Family;
 
 use super::super::negotiate::{negotiate, our_open};
-use super::super::{Conn, Down, Input, Output, Peer, Stop};
+use super::super::{ConnectionId, DownReason, FsmInput, FsmOutput, PeerFsm, SessionStop};
 use super::{
     Bench, GracefulRestart, THEM, US, ends, established, refused, settings, their_open,
     their_plain_open,
@@ -14,10 +14,10 @@ use crate::types::{Asn, RouterId, SessionState};
 use crate::wire::MessageType;
 use crate::wire::capability::{AfiSafi, Capability, GracefulRestartCapability};
 use crate::wire::error::{DecodeError, HeaderError};
-use crate::wire::format::Format;
-use crate::wire::notification::{CeaseSubcode, Code, Notification, OpenSubcode};
-use crate::wire::open::Open;
-use crate::wire::{Message, decode};
+use crate::wire::format::MessageFormat;
+use crate::wire::notification::{CeaseSubcode, Notification, NotificationCode, OpenSubcode};
+use crate::wire::open::OpenMessage;
+use crate::wire::{Message, decode_message};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -52,7 +52,10 @@ fn rfc4271_4_4_keepalives_come_thrice_per_hold_time_and_keep_the_peer_alive() {
             .iter()
             .filter(|output| *output == "out KEEPALIVE")
             .count();
-        assert_eq!(bench.receive(Conn::Out, Message::Keepalive), [""; 0]);
+        assert_eq!(
+            bench.receive(ConnectionId::Out, Message::Keepalive),
+            [""; 0]
+        );
     }
     // 600 s at 22.5 to 30 s each.
     assert!((20..=27).contains(&sent), "{sent}");
@@ -66,10 +69,10 @@ fn rfc4271_10_keepalives_are_jittered_and_those_of_many_sessions_come_together()
     let mut waits = Vec::new();
     for seed in 0..20 {
         let mut bench = Bench::with_seed(settings(US, THEM), seed);
-        bench.feed(Input::Start);
+        bench.feed(FsmInput::Start);
         // Sessions come up at any time.
         bench.now += Duration::from_millis(137 * seed);
-        bench.establish(Conn::Out, their_open());
+        bench.establish(ConnectionId::Out, their_open());
         for _ in 0..10 {
             let due = bench.peer.next_timeout().expect("a keepalive is due");
             let wait = due - bench.now;
@@ -77,7 +80,7 @@ fn rfc4271_10_keepalives_are_jittered_and_those_of_many_sessions_come_together()
             let since = due - bench.peer.settings.epoch;
             assert_eq!(since.as_nanos() % step.as_nanos(), 0, "{since:?}");
             assert_eq!(bench.pass(wait), ["out KEEPALIVE"]);
-            bench.receive(Conn::Out, Message::Keepalive);
+            bench.receive(ConnectionId::Out, Message::Keepalive);
             let next = bench.peer.next_timeout().expect("the next one") - bench.now;
             assert!((interval * 3 / 4..=interval).contains(&next), "{next:?}");
             waits.push(next);
@@ -93,12 +96,13 @@ fn rfc4724_3_a_new_restart_time_moves_nothing_and_is_in_the_next_open() {
     let said = |bench: &mut Bench| {
         bench
             .peer
-            .handle(bench.now, Input::Connected(ends(Conn::Out)));
+            .handle(bench.now, FsmInput::Connected(ends(ConnectionId::Out)));
         let sent = std::iter::from_fn(|| bench.peer.poll()).find_map(|output| match output {
-            Output::Send(Conn::Out, octets) => Some(octets),
+            FsmOutput::Send(ConnectionId::Out, octets) => Some(octets),
             _ => None,
         });
-        let Ok(Message::Open(open)) = decode(&sent.unwrap(), &Format::default()) else {
+        let Ok(Message::Open(open)) = decode_message(&sent.unwrap(), &MessageFormat::default())
+        else {
             panic!("no OPEN")
         };
         let restart = open
@@ -112,14 +116,14 @@ fn rfc4724_3_a_new_restart_time_moves_nothing_and_is_in_the_next_open() {
     };
     let mut bench = Bench::started(settings(US, THEM));
     assert_eq!(said(&mut bench), (Some(120), 90));
-    bench.receive(Conn::Out, Message::Open(their_open()));
-    bench.receive(Conn::Out, Message::Keepalive);
+    bench.receive(ConnectionId::Out, Message::Open(their_open()));
+    bench.receive(ConnectionId::Out, Message::Keepalive);
     let mut new = settings(US, THEM);
     let restart_time = Duration::from_secs(7);
     new.peer.graceful_restart = Some(GracefulRestart { restart_time });
-    assert_eq!(bench.feed(Input::Settings(Box::new(new))), [""; 0]);
+    assert_eq!(bench.feed(FsmInput::Settings(Box::new(new))), [""; 0]);
     assert_eq!(bench.peer.state(), SessionState::Established);
-    bench.feed(Input::Closed(Conn::Out, None));
+    bench.feed(FsmInput::Closed(ConnectionId::Out, None));
     let (_, again) = bench.next();
     assert!(again.contains(&"connect".to_owned()), "{again:?}");
     assert_eq!(said(&mut bench), (Some(7), 90));
@@ -138,7 +142,7 @@ fn rfc4271_4_2_the_smaller_hold_time_counts() {
     for (ours, theirs, expected) in [(90, 30, 30), (3, 30, 3), (90, 0, 0), (0, 90, 0), (1, 90, 3)] {
         let mut settings = settings(US, THEM);
         settings.peer.hold_time = Duration::from_secs(ours);
-        let open = Open {
+        let open = OpenMessage {
             hold_time: theirs,
             ..their_open()
         };
@@ -154,7 +158,7 @@ fn rfc4271_4_2_the_smaller_hold_time_counts() {
 #[test]
 fn rfc4271_8_2_2_a_silent_peer_gets_four_minutes_for_its_open() {
     let mut bench = Bench::started(settings(US, THEM));
-    bench.feed(Input::Connected(ends(Conn::Out)));
+    bench.feed(FsmInput::Connected(ends(ConnectionId::Out)));
     assert_eq!(bench.pass(239 * SECOND), [""; 0]);
     assert_eq!(
         bench.pass(SECOND),
@@ -166,14 +170,14 @@ fn rfc4271_8_2_2_a_silent_peer_gets_four_minutes_for_its_open() {
 fn unread_octets_postpone_the_hold_timer() {
     let mut bench = established(their_open());
     bench.pass(89 * SECOND);
-    bench.feed(Input::BytesWaiting(Conn::Out));
+    bench.feed(FsmInput::BytesWaiting(ConnectionId::Out));
     bench.pass(9 * SECOND);
     assert_eq!(bench.peer.state(), SessionState::Established);
     let seen = bench.pass(2 * SECOND);
     assert!(seen.contains(&"out 4/0".to_owned()), "{seen:?}");
     // It never shortens what is left.
     let mut bench = established(their_open());
-    bench.feed(Input::BytesWaiting(Conn::Out));
+    bench.feed(FsmInput::BytesWaiting(ConnectionId::Out));
     bench.pass(89 * SECOND);
     assert_eq!(bench.peer.state(), SessionState::Established);
 }
@@ -183,11 +187,11 @@ fn unread_octets_postpone_the_hold_timer() {
 #[test]
 fn the_first_attempt_is_at_once_the_next_within_a_second_then_they_thin_out() {
     let mut bench = Bench::new(settings(US, THEM));
-    assert_eq!(bench.feed(Input::Start), ["connect", "=Connect"]);
+    assert_eq!(bench.feed(FsmInput::Start), ["connect", "=Connect"]);
     let mut waits = Vec::new();
     for _ in 0..8 {
         assert_eq!(
-            bench.feed(Input::ConnectFailed(refused())),
+            bench.feed(FsmInput::ConnectFailed(refused())),
             ["=Active connect_failed"]
         );
         let (waited, seen) = bench.next();
@@ -206,12 +210,12 @@ fn the_first_attempt_is_at_once_the_next_within_a_second_then_they_thin_out() {
 fn a_good_session_forgives_earlier_failures() {
     let mut bench = Bench::started(settings(US, THEM));
     for _ in 0..8 {
-        bench.feed(Input::ConnectFailed(refused()));
+        bench.feed(FsmInput::ConnectFailed(refused()));
         bench.next();
     }
-    bench.establish(Conn::Out, their_open());
+    bench.establish(ConnectionId::Out, their_open());
     bench.pass(40 * SECOND);
-    bench.feed(Input::Closed(Conn::Out, None));
+    bench.feed(FsmInput::Closed(ConnectionId::Out, None));
     assert!(bench.next().0 <= SECOND);
 }
 
@@ -220,10 +224,13 @@ fn a_protocol_error_pauses_the_peer_and_refuses_its_connections() {
     let mut bench = Bench::started(settings(US, THEM));
     let mut open = their_open();
     open.asn = Asn(65001);
-    bench.feed(Input::Connected(ends(Conn::Out)));
-    bench.receive(Conn::Out, Message::Open(open));
+    bench.feed(FsmInput::Connected(ends(ConnectionId::Out)));
+    bench.receive(ConnectionId::Out, Message::Open(open));
     assert_eq!(bench.peer.state(), SessionState::Idle);
-    assert_eq!(bench.feed(Input::Incoming(ends(Conn::In))), ["refuse 6/5"]);
+    assert_eq!(
+        bench.feed(FsmInput::Incoming(ends(ConnectionId::In))),
+        ["refuse 6/5"]
+    );
     let (waited, seen) = bench.next();
     assert_eq!(seen, ["connect", "=Connect"]);
     assert!(waited >= SECOND && waited <= 2 * SECOND, "{waited:?}");
@@ -232,12 +239,15 @@ fn a_protocol_error_pauses_the_peer_and_refuses_its_connections() {
 /// Established over a connection of the peer, which then closes it. How long the peer is refused
 /// after that.
 fn flap(bench: &mut Bench, lives: Duration) -> (Duration, Vec<String>) {
-    bench.establish(Conn::In, their_open());
+    bench.establish(ConnectionId::In, their_open());
     bench.pass(lives);
-    let seen = bench.feed(Input::Closed(Conn::In, None));
+    let seen = bench.feed(FsmInput::Closed(ConnectionId::In, None));
     let fell = bench.now;
     while bench.peer.state() == SessionState::Idle {
-        assert_eq!(bench.feed(Input::Incoming(ends(Conn::In))), ["refuse 6/5"]);
+        assert_eq!(
+            bench.feed(FsmInput::Incoming(ends(ConnectionId::In))),
+            ["refuse 6/5"]
+        );
         bench.pass(SECOND / 10);
     }
     (bench.now - fell, seen)
@@ -263,10 +273,10 @@ fn rfc4271_8_1_1_a_session_that_comes_and_goes_waits_longer_each_time() {
     for _ in 0..2 {
         flap(&mut bench, SECOND);
     }
-    bench.establish(Conn::In, their_open());
-    bench.feed(Input::Incoming(ends(Conn::In)));
+    bench.establish(ConnectionId::In, their_open());
+    bench.feed(FsmInput::Incoming(ends(ConnectionId::In)));
     assert_eq!(
-        bench.feed(Input::Closed(Conn::In, None)),
+        bench.feed(FsmInput::Closed(ConnectionId::In, None)),
         [
             "down gracefully closed_by_peer",
             "pending 6/5",
@@ -274,8 +284,8 @@ fn rfc4271_8_1_1_a_session_that_comes_and_goes_waits_longer_each_time() {
             "=Idle flapping"
         ]
     );
-    let down = Down::Flapping {
-        last: Box::new(Down::Closed(None)),
+    let down = DownReason::Flapping {
+        last: Box::new(DownReason::Closed(None)),
         times: 4,
         within: 30 * SECOND,
         wait: SECOND / 2,
@@ -290,11 +300,11 @@ fn rfc4271_8_1_1_a_session_that_comes_and_goes_waits_longer_each_time() {
 fn what_we_end_ourselves_is_no_flapping() {
     let mut bench = Bench::started(settings(US, THEM));
     for _ in 0..10 {
-        bench.establish(Conn::In, their_open());
+        bench.establish(ConnectionId::In, their_open());
         let text = String::new();
-        let cease = Stop::Cease(CeaseSubcode::AdministrativeShutdown, text);
-        bench.feed(Input::Stop(cease));
-        bench.feed(Input::Start);
+        let cease = SessionStop::Cease(CeaseSubcode::AdministrativeShutdown, text);
+        bench.feed(FsmInput::Stop(cease));
+        bench.feed(FsmInput::Start);
         assert_eq!(bench.peer.state(), SessionState::Connect);
     }
 }
@@ -304,15 +314,15 @@ fn new_settings_end_the_pause() {
     let mut bench = Bench::started(settings(US, THEM));
     let mut open = their_open();
     open.asn = Asn(65001);
-    bench.feed(Input::Connected(ends(Conn::Out)));
-    bench.receive(Conn::Out, Message::Open(open.clone()));
+    bench.feed(FsmInput::Connected(ends(ConnectionId::Out)));
+    bench.receive(ConnectionId::Out, Message::Open(open.clone()));
     let mut fixed = settings(US, THEM);
     fixed.peer.remote_as = Asn(65001);
     assert_eq!(
-        bench.feed(Input::Settings(Box::new(fixed))),
+        bench.feed(FsmInput::Settings(Box::new(fixed))),
         ["connect", "=Connect"]
     );
-    bench.establish(Conn::Out, open);
+    bench.establish(ConnectionId::Out, open);
 }
 
 #[test]
@@ -320,26 +330,26 @@ fn rfc4271_8_1_1_a_passive_peer_never_dials() {
     let mut settings = settings(US, THEM);
     settings.peer.passive = true;
     let mut bench = Bench::new(settings);
-    assert_eq!(bench.feed(Input::Start), ["=Active"]);
+    assert_eq!(bench.feed(FsmInput::Start), ["=Active"]);
     assert_eq!(bench.peer.next_timeout(), None);
-    bench.establish(Conn::In, their_open());
-    bench.feed(Input::Closed(Conn::In, None));
+    bench.establish(ConnectionId::In, their_open());
+    bench.feed(FsmInput::Closed(ConnectionId::In, None));
     assert_eq!(bench.pass(1000 * SECOND), [""; 0]);
     assert_eq!(bench.peer.state(), SessionState::Active);
 }
 
 // Checks of the OPEN.
 
-fn refusal(open: Open) -> (Vec<String>, String) {
+fn refusal(open: OpenMessage) -> (Vec<String>, String) {
     let mut bench = Bench::started(settings(US, THEM));
-    bench.feed(Input::Connected(ends(Conn::Out)));
+    bench.feed(FsmInput::Connected(ends(ConnectionId::Out)));
     bench.peer.handle(
         bench.now,
-        Input::Received(Conn::Out, Ok(Message::Open(open))),
+        FsmInput::Received(ConnectionId::Out, Ok(Message::Open(open))),
     );
-    let outputs: Vec<Output> = std::iter::from_fn(|| bench.peer.poll()).collect();
+    let outputs: Vec<FsmOutput> = std::iter::from_fn(|| bench.peer.poll()).collect();
     let sentence = outputs.iter().find_map(|output| match output {
-        Output::State(_, Some(reason)) => Some(reason.to_string()),
+        FsmOutput::State(_, Some(reason)) => Some(reason.to_string()),
         _ => None,
     });
     (
@@ -350,7 +360,7 @@ fn refusal(open: Open) -> (Vec<String>, String) {
 
 #[test]
 fn rfc4271_6_2_the_as_must_be_the_configured_one() {
-    let (outputs, sentence) = refusal(Open {
+    let (outputs, sentence) = refusal(OpenMessage {
         asn: Asn(65001),
         ..their_open()
     });
@@ -361,7 +371,7 @@ fn rfc4271_6_2_the_as_must_be_the_configured_one() {
 #[test]
 fn rfc6286_2_2_an_internal_peer_has_another_identifier() {
     let ours = RouterId([10, 0, 0, US].into());
-    let (outputs, sentence) = refusal(Open {
+    let (outputs, sentence) = refusal(OpenMessage {
         router_id: ours,
         ..their_open()
     });
@@ -373,7 +383,7 @@ fn rfc6286_2_2_an_internal_peer_has_another_identifier() {
     // Across ASes it may be the same.
     let mut external = settings(US, THEM);
     external.peer.remote_as = Asn(65001);
-    let open = Open {
+    let open = OpenMessage {
         router_id: ours,
         asn: Asn(65001),
         ..their_open()
@@ -398,10 +408,10 @@ fn rfc5492_3_after_2_4_one_attempt_goes_without_capabilities() {
     let sent = |bench: &mut Bench| {
         bench
             .peer
-            .handle(bench.now, Input::Connected(ends(Conn::Out)));
-        let outputs: Vec<Output> = std::iter::from_fn(|| bench.peer.poll()).collect();
+            .handle(bench.now, FsmInput::Connected(ends(ConnectionId::Out)));
+        let outputs: Vec<FsmOutput> = std::iter::from_fn(|| bench.peer.poll()).collect();
         let open = outputs.iter().find_map(|output| match output {
-            Output::Send(_, octets) => decode(octets, &Format::default()).ok(),
+            FsmOutput::Send(_, octets) => decode_message(octets, &MessageFormat::default()).ok(),
             _ => None,
         });
         match open {
@@ -410,8 +420,11 @@ fn rfc5492_3_after_2_4_one_attempt_goes_without_capabilities() {
         }
     };
     let refuse = |bench: &mut Bench| {
-        let code = Code::Open(OpenSubcode::UnsupportedParameter);
-        bench.receive(Conn::Out, Message::Notification(Notification::new(code)));
+        let code = NotificationCode::Open(OpenSubcode::UnsupportedParameter);
+        bench.receive(
+            ConnectionId::Out,
+            Message::Notification(Notification::new(code)),
+        );
         while !bench.next().1.contains(&"connect".to_owned()) {}
     };
     let mut bench = Bench::started(settings(US, THEM));
@@ -427,14 +440,14 @@ fn rfc5492_3_after_2_4_one_attempt_goes_without_capabilities() {
     // The session uses nothing that was not announced, although the peer announces it.
     bench.peer.handle(
         bench.now,
-        Input::Received(Conn::Out, Ok(Message::Open(their_open()))),
+        FsmInput::Received(ConnectionId::Out, Ok(Message::Open(their_open()))),
     );
     bench.peer.handle(
         bench.now,
-        Input::Received(Conn::Out, Ok(Message::Keepalive)),
+        FsmInput::Received(ConnectionId::Out, Ok(Message::Keepalive)),
     );
     let up = std::iter::from_fn(|| bench.peer.poll()).find_map(|output| match output {
-        Output::Up(_, up) => Some(up.negotiated),
+        FsmOutput::Up(_, up) => Some(up.negotiated),
         _ => None,
     });
     let negotiated = up.unwrap();
@@ -450,7 +463,7 @@ fn rfc5492_3_after_2_4_one_attempt_goes_without_capabilities() {
 fn rfc4760_8_families_are_those_of_both_and_ipv4_without_capability() {
     let mut both = settings(US, THEM);
     both.peer.families = super::families(&[Family::Ipv4, Family::Ipv6]);
-    let mut open = Open {
+    let mut open = OpenMessage {
         capabilities: vec![],
         ..their_open()
     };
@@ -492,7 +505,7 @@ fn rfc6793_3_four_octet_numbers_end_to_end() {
 
 #[test]
 fn rfc4271_6_6_the_state_is_in_the_subcode_and_in_the_sentence() {
-    let down = Down::Unexpected {
+    let down = DownReason::Unexpected {
         kind: MessageType::Update,
         state: SessionState::OpenSent,
     };
@@ -505,8 +518,8 @@ fn rfc4271_6_4_a_broken_notification_is_not_answered() {
     let mut octets = super::notification_bytes(&Notification::cease(CeaseSubcode::Unspecific));
     octets.truncate(20);
     octets[17] = 20;
-    let error = decode(&octets, &bench.peer.format(Conn::Out)).unwrap_err();
-    let seen = bench.feed(Input::Received(Conn::Out, Err(error)));
+    let error = decode_message(&octets, &bench.peer.format(ConnectionId::Out)).unwrap_err();
+    let seen = bench.feed(FsmInput::Received(ConnectionId::Out, Err(error)));
     assert_eq!(
         seen,
         [
@@ -522,8 +535,8 @@ fn rfc4271_6_4_a_broken_notification_is_not_answered() {
 /// Both connections have sent our OPEN.
 fn two_connections() -> Bench {
     let mut bench = Bench::started(settings(US, THEM));
-    bench.feed(Input::Connected(ends(Conn::Out)));
-    bench.feed(Input::Incoming(ends(Conn::In)));
+    bench.feed(FsmInput::Connected(ends(ConnectionId::Out)));
+    bench.feed(FsmInput::Incoming(ends(ConnectionId::In)));
     bench
 }
 
@@ -531,15 +544,15 @@ fn two_connections() -> Bench {
 fn rfc4271_6_8_loser_first() {
     let mut bench = two_connections();
     assert_eq!(
-        bench.receive(Conn::Out, Message::Open(their_open())),
+        bench.receive(ConnectionId::Out, Message::Open(their_open())),
         ["out KEEPALIVE", "=OpenConfirm"]
     );
     assert_eq!(
-        bench.receive(Conn::In, Message::Open(their_open())),
+        bench.receive(ConnectionId::In, Message::Open(their_open())),
         ["out 6/7", "close out", "in KEEPALIVE"]
     );
     assert_eq!(
-        bench.receive(Conn::In, Message::Keepalive),
+        bench.receive(ConnectionId::In, Message::Keepalive),
         ["up in", "=Established"]
     );
 }
@@ -548,16 +561,16 @@ fn rfc4271_6_8_loser_first() {
 fn rfc4271_6_8_survivor_first() {
     let mut bench = two_connections();
     assert_eq!(
-        bench.receive(Conn::In, Message::Open(their_open())),
+        bench.receive(ConnectionId::In, Message::Open(their_open())),
         ["out 6/7", "close out", "in KEEPALIVE", "=OpenConfirm"]
     );
     // Messages that were in flight are ignored.
     assert_eq!(
-        bench.receive(Conn::Out, Message::Open(their_open())),
+        bench.receive(ConnectionId::Out, Message::Open(their_open())),
         [""; 0]
     );
     assert_eq!(
-        bench.receive(Conn::In, Message::Keepalive),
+        bench.receive(ConnectionId::In, Message::Keepalive),
         ["up in", "=Established"]
     );
 }
@@ -565,15 +578,15 @@ fn rfc4271_6_8_survivor_first() {
 #[test]
 fn rfc4271_6_8_the_higher_identifier_closes_the_incoming_one() {
     let mut bench = Bench::started(settings(9, THEM));
-    bench.feed(Input::Connected(ends(Conn::Out)));
-    bench.feed(Input::Incoming(ends(Conn::In)));
-    bench.receive(Conn::Out, Message::Open(their_open()));
+    bench.feed(FsmInput::Connected(ends(ConnectionId::Out)));
+    bench.feed(FsmInput::Incoming(ends(ConnectionId::In)));
+    bench.receive(ConnectionId::Out, Message::Open(their_open()));
     assert_eq!(
-        bench.receive(Conn::In, Message::Open(their_open())),
+        bench.receive(ConnectionId::In, Message::Open(their_open())),
         [""; 0]
     );
     assert_eq!(
-        bench.receive(Conn::Out, Message::Keepalive),
+        bench.receive(ConnectionId::Out, Message::Keepalive),
         ["up out", "=Established"]
     );
 }
@@ -581,9 +594,9 @@ fn rfc4271_6_8_the_higher_identifier_closes_the_incoming_one() {
 #[test]
 fn rfc4271_6_8_an_incoming_open_stops_our_dialling() {
     let mut bench = Bench::started(settings(US, THEM));
-    bench.feed(Input::Incoming(ends(Conn::In)));
+    bench.feed(FsmInput::Incoming(ends(ConnectionId::In)));
     assert_eq!(
-        bench.receive(Conn::In, Message::Open(their_open())),
+        bench.receive(ConnectionId::In, Message::Open(their_open())),
         ["close out", "in KEEPALIVE", "=OpenConfirm"]
     );
 }
@@ -593,11 +606,11 @@ fn rfc4271_6_8_an_established_session_wins_and_is_probed() {
     let mut bench = established(their_plain_open());
     bench.pass(20 * SECOND);
     assert_eq!(
-        bench.feed(Input::Incoming(ends(Conn::In))),
+        bench.feed(FsmInput::Incoming(ends(ConnectionId::In))),
         ["adopt in", "in OPEN"]
     );
     assert_eq!(
-        bench.receive(Conn::In, Message::Open(their_plain_open())),
+        bench.receive(ConnectionId::In, Message::Open(their_plain_open())),
         ["in 6/7", "close in", "out KEEPALIVE"]
     );
     assert_eq!(bench.peer.state(), SessionState::Established);
@@ -606,20 +619,20 @@ fn rfc4271_6_8_an_established_session_wins_and_is_probed() {
 #[test]
 fn a_second_connection_without_open_goes_away() {
     let mut bench = established(their_open());
-    bench.feed(Input::Incoming(ends(Conn::In)));
+    bench.feed(FsmInput::Incoming(ends(ConnectionId::In)));
     assert_eq!(bench.pass(5 * SECOND), ["in 6/7", "close in"]);
 }
 
 #[test]
 fn simultaneous_open_that_was_faster_on_the_loser_ends_on_the_survivor() {
     let mut bench = two_connections();
-    bench.receive(Conn::Out, Message::Open(their_open()));
+    bench.receive(ConnectionId::Out, Message::Open(their_open()));
     assert_eq!(
-        bench.receive(Conn::Out, Message::Keepalive),
+        bench.receive(ConnectionId::Out, Message::Keepalive),
         ["up out", "=Established"]
     );
     assert_eq!(
-        bench.receive(Conn::In, Message::Open(their_open())),
+        bench.receive(ConnectionId::In, Message::Open(their_open())),
         [
             "out 6/7",
             "close out",
@@ -629,7 +642,7 @@ fn simultaneous_open_that_was_faster_on_the_loser_ends_on_the_survivor() {
         ]
     );
     assert_eq!(
-        bench.receive(Conn::In, Message::Keepalive),
+        bench.receive(ConnectionId::In, Message::Keepalive),
         ["up in", "=Established"]
     );
 }
@@ -637,10 +650,10 @@ fn simultaneous_open_that_was_faster_on_the_loser_ends_on_the_survivor() {
 #[test]
 fn a_peer_that_dials_again_gives_up_its_earlier_attempt() {
     let mut bench = Bench::started(settings(US, THEM));
-    bench.feed(Input::ConnectFailed(refused()));
-    bench.feed(Input::Incoming(ends(Conn::In)));
+    bench.feed(FsmInput::ConnectFailed(refused()));
+    bench.feed(FsmInput::Incoming(ends(ConnectionId::In)));
     assert_eq!(
-        bench.feed(Input::Incoming(ends(Conn::In))),
+        bench.feed(FsmInput::Incoming(ends(ConnectionId::In))),
         [
             "in 6/7",
             "close in",
@@ -657,9 +670,9 @@ fn a_peer_that_dials_again_gives_up_its_earlier_attempt() {
 fn rfc4724_5_a_new_connection_replaces_the_established_one() {
     let mut bench = established(their_open());
     bench.pass(20 * SECOND);
-    bench.feed(Input::Incoming(ends(Conn::In)));
+    bench.feed(FsmInput::Incoming(ends(ConnectionId::In)));
     assert_eq!(
-        bench.receive(Conn::In, Message::Open(their_open())),
+        bench.receive(ConnectionId::In, Message::Open(their_open())),
         [
             "close out",
             "down gracefully replaced",
@@ -667,16 +680,16 @@ fn rfc4724_5_a_new_connection_replaces_the_established_one() {
             "=OpenConfirm"
         ]
     );
-    bench.receive(Conn::In, Message::Keepalive);
+    bench.receive(ConnectionId::In, Message::Keepalive);
     // Again, now over a session that the peer had dialled itself: that one goes on until the OPEN
     // is here.
     assert_eq!(
-        bench.feed(Input::Incoming(ends(Conn::In))),
+        bench.feed(FsmInput::Incoming(ends(ConnectionId::In))),
         ["adopt pending", "pending OPEN"]
     );
     assert_eq!(bench.peer.state(), SessionState::Established);
     assert_eq!(
-        bench.receive(Conn::Pending, Message::Open(their_open())),
+        bench.receive(ConnectionId::Pending, Message::Open(their_open())),
         [
             "close in",
             "down gracefully replaced",
@@ -686,7 +699,7 @@ fn rfc4724_5_a_new_connection_replaces_the_established_one() {
         ]
     );
     assert_eq!(
-        bench.receive(Conn::In, Message::Keepalive),
+        bench.receive(ConnectionId::In, Message::Keepalive),
         ["up in", "=Established"]
     );
 }
@@ -694,10 +707,10 @@ fn rfc4724_5_a_new_connection_replaces_the_established_one() {
 /// A session that the peer dialled, 20 s old, and another connection from its address.
 fn with_pending() -> Bench {
     let mut bench = Bench::started(settings(US, THEM));
-    bench.establish(Conn::In, their_open());
+    bench.establish(ConnectionId::In, their_open());
     bench.pass(20 * SECOND);
     assert_eq!(
-        bench.feed(Input::Incoming(ends(Conn::In))),
+        bench.feed(FsmInput::Incoming(ends(ConnectionId::In))),
         ["adopt pending", "pending OPEN"]
     );
     bench
@@ -706,11 +719,11 @@ fn with_pending() -> Bench {
 /// The session on the incoming connection goes on as if nothing had been.
 fn unharmed(bench: &mut Bench) {
     assert_eq!(bench.peer.state(), SessionState::Established);
-    assert_eq!(bench.peer.established().unwrap().0, Conn::In);
+    assert_eq!(bench.peer.established().unwrap().0, ConnectionId::In);
     for _ in 0..10 {
         let seen = bench.pass(20 * SECOND);
         assert!(seen.iter().all(|o| o == "in KEEPALIVE"), "{seen:?}");
-        assert_eq!(bench.receive(Conn::In, Message::Keepalive), [""; 0]);
+        assert_eq!(bench.receive(ConnectionId::In, Message::Keepalive), [""; 0]);
     }
 }
 
@@ -720,13 +733,16 @@ fn rfc4724_5_a_bare_connection_ends_no_session() {
     assert_eq!(bench.pass(5 * SECOND), ["pending 6/7", "close pending"]);
     unharmed(&mut bench);
     let mut bench = with_pending();
-    assert_eq!(bench.feed(Input::Closed(Conn::Pending, None)), [""; 0]);
+    assert_eq!(
+        bench.feed(FsmInput::Closed(ConnectionId::Pending, None)),
+        [""; 0]
+    );
     unharmed(&mut bench);
     // One at a time: a later one takes the place of the earlier one.
     let mut bench = with_pending();
     for _ in 0..3 {
         assert_eq!(
-            bench.feed(Input::Incoming(ends(Conn::In))),
+            bench.feed(FsmInput::Incoming(ends(ConnectionId::In))),
             [
                 "pending 6/7",
                 "close pending",
@@ -741,11 +757,11 @@ fn rfc4724_5_a_bare_connection_ends_no_session() {
 
 #[test]
 fn rfc4724_5_a_connection_with_a_bad_open_ends_no_session() {
-    let wrong_as = Open {
+    let wrong_as = OpenMessage {
         asn: Asn(1),
         ..their_open()
     };
-    let wrong_id = Open {
+    let wrong_id = OpenMessage {
         router_id: RouterId([10, 0, 0, 77].into()),
         ..their_open()
     };
@@ -757,28 +773,28 @@ fn rfc4724_5_a_connection_with_a_bad_open_ends_no_session() {
             seen.push("in KEEPALIVE".to_owned());
         }
         assert_eq!(
-            bench.receive(Conn::Pending, Message::Open(open.clone())),
+            bench.receive(ConnectionId::Pending, Message::Open(open.clone())),
             seen
         );
         unharmed(&mut bench);
         // The same where we dialled the session.
         let mut bench = established(their_open());
         bench.pass(20 * SECOND);
-        bench.feed(Input::Incoming(ends(Conn::In)));
-        let seen = bench.receive(Conn::In, Message::Open(open));
+        bench.feed(FsmInput::Incoming(ends(ConnectionId::In)));
+        let seen = bench.receive(ConnectionId::In, Message::Open(open));
         assert_eq!(seen[..2], [format!("in {answer}"), "close in".to_owned()]);
-        assert_eq!(bench.peer.established().unwrap().0, Conn::Out);
+        assert_eq!(bench.peer.established().unwrap().0, ConnectionId::Out);
     }
     let mut bench = with_pending();
     let error = DecodeError::from(HeaderError::Marker);
     assert_eq!(
-        bench.feed(Input::Received(Conn::Pending, Err(error))),
+        bench.feed(FsmInput::Received(ConnectionId::Pending, Err(error))),
         ["pending 1/1", "close pending"]
     );
     unharmed(&mut bench);
     let mut bench = with_pending();
     assert_eq!(
-        bench.receive(Conn::Pending, Message::Keepalive),
+        bench.receive(ConnectionId::Pending, Message::Keepalive),
         ["pending 5/1", "close pending"]
     );
     unharmed(&mut bench);
@@ -788,23 +804,23 @@ fn rfc4724_5_a_connection_with_a_bad_open_ends_no_session() {
 fn a_pending_connection_takes_the_place_of_a_session_that_ends() {
     let mut bench = with_pending();
     assert_eq!(
-        bench.feed(Input::Closed(Conn::In, None)),
+        bench.feed(FsmInput::Closed(ConnectionId::In, None)),
         ["down gracefully closed_by_peer", "promote", "=OpenSent"]
     );
     assert_eq!(
-        bench.receive(Conn::In, Message::Open(their_open())),
+        bench.receive(ConnectionId::In, Message::Open(their_open())),
         ["in KEEPALIVE", "=OpenConfirm"]
     );
     assert_eq!(
-        bench.receive(Conn::In, Message::Keepalive),
+        bench.receive(ConnectionId::In, Message::Keepalive),
         ["up in", "=Established"]
     );
     // But not when we end it for good.
     let text = String::new();
-    let cease = Stop::Cease(CeaseSubcode::AdministrativeShutdown, text);
+    let cease = SessionStop::Cease(CeaseSubcode::AdministrativeShutdown, text);
     let mut bench = with_pending();
     assert_eq!(
-        bench.feed(Input::Stop(cease)),
+        bench.feed(FsmInput::Stop(cease)),
         [
             "pending 6/2",
             "close pending",
@@ -815,7 +831,7 @@ fn a_pending_connection_takes_the_place_of_a_session_that_ends() {
         ]
     );
     let mut bench = with_pending();
-    let seen = bench.feed(Input::PrefixLimit {
+    let seen = bench.feed(FsmInput::PrefixLimit {
         family: Family::Ipv4,
         max: 1,
         restart: None,
@@ -828,9 +844,9 @@ fn a_pending_connection_takes_the_place_of_a_session_that_ends() {
 #[test]
 fn without_graceful_restart_a_second_incoming_connection_is_refused() {
     let mut bench = Bench::started(settings(US, THEM));
-    bench.establish(Conn::In, their_plain_open());
+    bench.establish(ConnectionId::In, their_plain_open());
     assert_eq!(
-        bench.feed(Input::Incoming(ends(Conn::In))),
+        bench.feed(FsmInput::Incoming(ends(ConnectionId::In))),
         ["refuse 6/7", "in KEEPALIVE"]
     );
 }
@@ -840,16 +856,16 @@ fn rfc4724_4_2_routes_stay_when_the_connection_breaks_without_notification() {
     let reset = Some("Connection reset by peer".to_owned());
     for text in [None, reset] {
         let mut bench = established(their_open());
-        let seen = bench.feed(Input::Closed(Conn::Out, text.clone()));
+        let seen = bench.feed(FsmInput::Closed(ConnectionId::Out, text.clone()));
         assert_eq!(seen[0], "down gracefully closed_by_peer");
         let mut bench = established(their_plain_open());
-        let seen = bench.feed(Input::Closed(Conn::Out, text));
+        let seen = bench.feed(FsmInput::Closed(ConnectionId::Out, text));
         assert_eq!(seen[0], "down closed_by_peer");
     }
 }
 
 /// The peer's OPEN with its own graceful restart capability, perhaps without the N-bit.
-fn with_restart(notification: bool, families: &[Family]) -> Open {
+fn with_restart(notification: bool, families: &[Family]) -> OpenMessage {
     let mut open = their_plain_open();
     open.capabilities
         .push(Capability::GracefulRestart(GracefulRestartCapability {
@@ -866,10 +882,10 @@ fn with_restart(notification: bool, families: &[Family]) -> Open {
 
 #[test]
 fn rfc8538_2_notifications_are_graceful_only_with_the_n_bit_and_never_after_a_hard_reset() {
-    let down = |open: Open, notification: Notification| {
+    let down = |open: OpenMessage, notification: Notification| {
         let mut bench = established(open);
         bench
-            .receive(Conn::Out, Message::Notification(notification))
+            .receive(ConnectionId::Out, Message::Notification(notification))
             .remove(1)
     };
     let cease = Notification::cease(CeaseSubcode::OutOfResources);
@@ -933,7 +949,7 @@ fn rfc4724_4_1_the_restarting_speaker_says_so_for_a_while() {
 fn a_restart_without_the_capability_is_an_administrative_reset() {
     let mut bench = established(their_plain_open());
     assert_eq!(
-        bench.feed(Input::Stop(Stop::Restart)),
+        bench.feed(FsmInput::Stop(SessionStop::Restart)),
         [
             "out 6/4",
             "close out",
@@ -946,19 +962,20 @@ fn a_restart_without_the_capability_is_an_administrative_reset() {
 #[test]
 fn rfc9003_the_text_reaches_the_other_end() {
     let mut bench = established(their_plain_open());
-    let stop = Stop::Cease(
+    let stop = SessionStop::Cease(
         CeaseSubcode::AdministrativeShutdown,
         "new kernel".to_owned(),
     );
-    bench.peer.handle(bench.now, Input::Stop(stop));
-    let Some(Output::Send(_, octets)) = bench.peer.poll() else {
+    bench.peer.handle(bench.now, FsmInput::Stop(stop));
+    let Some(FsmOutput::Send(_, octets)) = bench.peer.poll() else {
         panic!("no NOTIFICATION")
     };
-    let Ok(Message::Notification(notification)) = decode(&octets, &bench.peer.format(Conn::Out))
+    let Ok(Message::Notification(notification)) =
+        decode_message(&octets, &bench.peer.format(ConnectionId::Out))
     else {
         panic!("no NOTIFICATION")
     };
-    let reason = Down::Notified(notification).to_string();
+    let reason = DownReason::Notified(notification).to_string();
     assert_eq!(
         reason,
         "peer sent NOTIFICATION Cease / Administrative Shutdown: \"new kernel\""
@@ -968,26 +985,26 @@ fn rfc9003_the_text_reaches_the_other_end() {
 #[test]
 fn a_stopped_peer_starts_again() {
     let mut bench = established(their_open());
-    bench.feed(Input::Stop(Stop::Cease(
+    bench.feed(FsmInput::Stop(SessionStop::Cease(
         CeaseSubcode::AdministrativeShutdown,
         String::new(),
     )));
     assert_eq!(bench.peer.next_timeout(), None);
-    assert_eq!(bench.feed(Input::Start), ["connect", "=Connect"]);
+    assert_eq!(bench.feed(FsmInput::Start), ["connect", "=Connect"]);
 }
 
 #[test]
 fn sentences_name_what_was_seen() {
     assert_eq!(
-        Down::ConnectFailed(refused()).to_string(),
+        DownReason::ConnectFailed(refused()).to_string(),
         "TCP 179 refused by 10.0.0.2"
     );
     assert_eq!(
-        Down::HoldTimerExpired(90 * SECOND).to_string(),
+        DownReason::HoldTimerExpired(90 * SECOND).to_string(),
         "hold timer expired: nothing received for 90 s"
     );
     assert_eq!(
-        Down::Collision(Conn::Out).to_string(),
+        DownReason::Collision(ConnectionId::Out).to_string(),
         "collision: the outgoing connection lost to the other connection"
     );
 }
@@ -996,9 +1013,9 @@ fn sentences_name_what_was_seen() {
 fn machines_with_different_seeds_do_not_retry_together() {
     let wait = |seed| {
         let now = std::time::Instant::now();
-        let mut peer = Peer::new(settings(US, THEM), seed);
-        peer.handle(now, Input::Start);
-        peer.handle(now, Input::ConnectFailed(refused()));
+        let mut peer = PeerFsm::new(settings(US, THEM), seed);
+        peer.handle(now, FsmInput::Start);
+        peer.handle(now, FsmInput::ConnectFailed(refused()));
         peer.next_timeout().unwrap() - now
     };
     assert_ne!(wait(1), wait(2));
@@ -1026,7 +1043,7 @@ fn options_are_used_only_when_both_sides_announce_them() {
     };
     let used = |ours: usize, theirs: usize| {
         let open = our_open(&option(theirs), Instant::now());
-        let open = Open {
+        let open = OpenMessage {
             router_id: RouterId([10, 0, 0, THEM].into()),
             ..open
         };

@@ -3,7 +3,7 @@
 
 use caracal_model::net::Family;
 
-use super::super::{Conn, Input, Stop};
+use super::super::{ConnectionId, FsmInput, SessionStop};
 use super::{Bench, THEM, US, ends, refused, settings, their_open};
 use crate::types::{Asn, SessionState};
 use crate::wire::Message;
@@ -11,7 +11,7 @@ use crate::wire::capability::AfiSafi;
 use crate::wire::error::{DecodeError, HeaderError};
 use crate::wire::notification::{CeaseSubcode, Notification};
 use crate::wire::refresh::{RefreshKind, RouteRefresh};
-use crate::wire::update::{Decoded, Update};
+use crate::wire::update::{DecodedUpdate, UpdateMessage};
 
 const STATES: [SessionState; 6] = [
     SessionState::Idle,
@@ -81,39 +81,39 @@ fn bench(state: SessionState) -> Bench {
     if state == SessionState::Idle {
         return bench;
     }
-    bench.feed(Input::Start);
+    bench.feed(FsmInput::Start);
     match state {
         SessionState::Idle | SessionState::Connect => {}
         SessionState::Active => {
-            bench.feed(Input::ConnectFailed(refused()));
+            bench.feed(FsmInput::ConnectFailed(refused()));
         }
         SessionState::OpenSent => {
-            bench.feed(Input::Connected(ends(Conn::Out)));
+            bench.feed(FsmInput::Connected(ends(ConnectionId::Out)));
         }
         SessionState::OpenConfirm => {
-            bench.feed(Input::Connected(ends(Conn::Out)));
-            bench.receive(Conn::Out, Message::Open(their_open()));
+            bench.feed(FsmInput::Connected(ends(ConnectionId::Out)));
+            bench.receive(ConnectionId::Out, Message::Open(their_open()));
         }
-        SessionState::Established => bench.establish(Conn::Out, their_open()),
+        SessionState::Established => bench.establish(ConnectionId::Out, their_open()),
     }
     assert_eq!(bench.peer.state(), state);
     bench
 }
 
-fn input(event: Event) -> Option<Input> {
-    let message = |message| Some(Input::Received(Conn::Out, Ok(message)));
+fn input(event: Event) -> Option<FsmInput> {
+    let message = |message| Some(FsmInput::Received(ConnectionId::Out, Ok(message)));
     match event {
-        Event::Start => Some(Input::Start),
+        Event::Start => Some(FsmInput::Start),
         Event::StopCease => {
-            let stop = Stop::Cease(CeaseSubcode::AdministrativeShutdown, String::new());
-            Some(Input::Stop(stop))
+            let stop = SessionStop::Cease(CeaseSubcode::AdministrativeShutdown, String::new());
+            Some(FsmInput::Stop(stop))
         }
-        Event::StopRestart => Some(Input::Stop(Stop::Restart)),
-        Event::Settings => Some(Input::Settings(Box::new(settings(US, THEM)))),
-        Event::Connected => Some(Input::Connected(ends(Conn::Out))),
-        Event::ConnectFailed => Some(Input::ConnectFailed(refused())),
-        Event::Incoming => Some(Input::Incoming(ends(Conn::In))),
-        Event::Closed => Some(Input::Closed(Conn::Out, None)),
+        Event::StopRestart => Some(FsmInput::Stop(SessionStop::Restart)),
+        Event::Settings => Some(FsmInput::Settings(Box::new(settings(US, THEM)))),
+        Event::Connected => Some(FsmInput::Connected(ends(ConnectionId::Out))),
+        Event::ConnectFailed => Some(FsmInput::ConnectFailed(refused())),
+        Event::Incoming => Some(FsmInput::Incoming(ends(ConnectionId::In))),
+        Event::Closed => Some(FsmInput::Closed(ConnectionId::Out, None)),
         Event::Open => message(Message::Open(their_open())),
         Event::OpenOfWrongAs => {
             let mut open = their_open();
@@ -123,13 +123,13 @@ fn input(event: Event) -> Option<Input> {
         Event::Keepalive => message(Message::Keepalive),
         Event::Update => {
             let withdrawn = vec!["10.1.0.0/16".parse().unwrap()];
-            let update = Update {
+            let update = UpdateMessage {
                 withdrawn,
-                ..Update::default()
+                ..UpdateMessage::default()
             };
-            message(Message::Update(Decoded {
+            message(Message::Update(DecodedUpdate {
                 update,
-                ..Decoded::default()
+                ..DecodedUpdate::default()
             }))
         }
         Event::Refresh => {
@@ -146,10 +146,10 @@ fn input(event: Event) -> Option<Input> {
                 kind: RefreshKind::Begin,
             }))
         }
-        Event::AskRefresh => Some(Input::AskRefresh(Family::Ipv4)),
-        Event::BfdDown => Some(Input::BfdDown { graceful: false }),
-        Event::BfdDownGraceful => Some(Input::BfdDown { graceful: true }),
-        Event::PrefixLimit => Some(Input::PrefixLimit {
+        Event::AskRefresh => Some(FsmInput::AskRefresh(Family::Ipv4)),
+        Event::BfdDown => Some(FsmInput::BfdDown { graceful: false }),
+        Event::BfdDownGraceful => Some(FsmInput::BfdDown { graceful: true }),
+        Event::PrefixLimit => Some(FsmInput::PrefixLimit {
             family: Family::Ipv4,
             max: 10,
             restart: None,
@@ -159,10 +159,10 @@ fn input(event: Event) -> Option<Input> {
         ))),
         Event::Malformed => {
             let error = DecodeError::Header(HeaderError::Marker);
-            Some(Input::Received(Conn::Out, Err(error)))
+            Some(FsmInput::Received(ConnectionId::Out, Err(error)))
         }
-        Event::SendHoldExpired => Some(Input::SendHoldExpired(Conn::Out)),
-        Event::BytesWaiting => Some(Input::BytesWaiting(Conn::Out)),
+        Event::SendHoldExpired => Some(FsmInput::SendHoldExpired(ConnectionId::Out)),
+        Event::BytesWaiting => Some(FsmInput::BytesWaiting(ConnectionId::Out)),
         Event::Timeout => None,
     }
 }

@@ -9,7 +9,7 @@ use caracal_model::net::{Family, Prefix};
 use super::advertised::Withheld;
 use crate::attrs::PathAttrs;
 use crate::config::{NextHopMode, PathCount};
-use crate::policy::{FilterVerdict, PeerKind, RouteView, Source};
+use crate::policy::{FilterVerdict, PeerKind, RouteSource, RouteView};
 use crate::rib::DEFAULT_LOCAL_PREF;
 use crate::rib::import::{DecidedBy, NamedFilter, run_filters};
 use crate::rib::intern::Interner;
@@ -149,9 +149,9 @@ impl GroupKey {
             attrs: Cow::Borrowed(&base),
             peer: self.kind,
             source: if source == PathSource::Local {
-                Source::Static
+                RouteSource::Static
             } else {
-                Source::Bgp
+                RouteSource::Bgp
             },
             interface: match self.asks_for_interface {
                 true => route.interface(),

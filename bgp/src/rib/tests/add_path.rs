@@ -42,11 +42,11 @@ impl Net {
     fn announce_path(&mut self, n: u8, id: u32, to: u8, attrs: PathAttrs) {
         self.apply(
             n,
-            Update {
+            UpdateMessage {
                 announced: vec![prefix(to)],
                 announced_ids: vec![id],
                 attrs: Some(attrs),
-                ..Update::default()
+                ..UpdateMessage::default()
             },
         );
     }
@@ -54,10 +54,10 @@ impl Net {
     fn withdraw_path(&mut self, n: u8, id: u32, from: u8) {
         self.apply(
             n,
-            Update {
+            UpdateMessage {
                 withdrawn: vec![prefix(from)],
                 withdrawn_ids: vec![id],
-                ..Update::default()
+                ..UpdateMessage::default()
             },
         );
     }
@@ -153,8 +153,10 @@ fn refresh_policy_and_restart_hold_for_several_paths() {
     assert_eq!(routes.len(), 2);
     assert!(routes.iter().all(|route| route.path_id.is_some()));
     net.reconfigure(|config| {
-        let only = crate::policy::Term {
-            conditions: vec![crate::policy::Condition::NextHop(Prefix::host(address(22)))],
+        let only = crate::policy::FilterTerm {
+            conditions: vec![crate::policy::FilterCondition::NextHop(Prefix::host(
+                address(22),
+            ))],
             actions: vec![],
             verdict: Some(crate::policy::FilterVerdict::Reject),
         };
@@ -231,11 +233,11 @@ fn many_paths_to_one_prefix_go_without_being_looked_for() {
     let count = 10_000u32;
     net.apply(
         7,
-        Update {
+        UpdateMessage {
             announced: vec![prefix(1); count as usize],
             announced_ids: (0..count).collect(),
             attrs: Some(attrs(7)),
-            ..Update::default()
+            ..UpdateMessage::default()
         },
     );
     assert_eq!(net.rib.counts().paths, count as usize);

@@ -439,13 +439,13 @@ fn rfc2545_3_on_a_shared_link_our_link_local_address_goes_with_our_own() {
     // A next hop that is not ours has no address of ours beside it.
     let other: Prefix = "2001:db8:a::/48".parse().unwrap();
     let theirs: IpAddr = "2001:db8::5".parse().unwrap();
-    let update = Update {
+    let update = UpdateMessage {
         announced: vec![other],
         attrs: Some(PathAttrs {
             next_hop: Some(theirs),
             ..external(5, &[65005])
         }),
-        ..Update::default()
+        ..UpdateMessage::default()
     };
     net.apply(5, update);
     assert_eq!(hops(&net, 6, other), (Some(theirs), None));

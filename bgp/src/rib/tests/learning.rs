@@ -1,7 +1,9 @@
 //! From UPDATE to the forwarding table.
 
 use super::*;
-use crate::policy::{Action, Condition, Filter, FilterVerdict, PrefixPattern, Term};
+use crate::policy::{
+    Filter, FilterAction, FilterCondition, FilterTerm, FilterVerdict, PrefixPattern,
+};
 
 #[test]
 fn announce_replace_withdraw() {
@@ -24,10 +26,10 @@ fn an_announcement_of_the_same_again_changes_nothing() {
     let mut net = Net::mesh([2, 3]);
     net.announce(2, &[1], attrs(2));
     let announced = vec![prefix(1)];
-    let again = Update {
+    let again = UpdateMessage {
         announced,
         attrs: Some(attrs(2)),
-        ..Update::default()
+        ..UpdateMessage::default()
     };
     assert!(net.rib.apply(net.now, &name(2), again).is_empty());
 }
@@ -35,11 +37,11 @@ fn an_announcement_of_the_same_again_changes_nothing() {
 #[test]
 fn rfc4271_4_3_a_prefix_in_both_lists_is_announced() {
     let mut net = Net::mesh([2]);
-    let update = Update {
+    let update = UpdateMessage {
         withdrawn: vec![prefix(1)],
         announced: vec![prefix(1)],
         attrs: Some(attrs(2)),
-        ..Update::default()
+        ..UpdateMessage::default()
     };
     net.apply(2, update);
     assert_eq!(net.hops(1), [address(2)]);
@@ -116,10 +118,10 @@ fn a_session_without_restart_takes_its_routes_along() {
     assert_eq!((net.hops(1), net.hops(2)), (vec![], vec![address(3)]));
     net.apply(
         2,
-        Update {
+        UpdateMessage {
             announced: vec![prefix(1)],
             attrs: Some(attrs(2)),
-            ..Update::default()
+            ..UpdateMessage::default()
         },
     );
     assert_eq!(
@@ -242,12 +244,12 @@ fn a_way_without_carrier_is_the_last_resort_and_no_loss() {
 #[test]
 fn import_policy_knows_the_interface_and_follows_it() {
     let mut config = with_peers([internal_peer(2)]);
-    let uplink = Term {
-        conditions: vec![Condition::Interface("eth*".to_owned())],
-        actions: vec![Action::SetLocalPref(500)],
+    let uplink = FilterTerm {
+        conditions: vec![FilterCondition::Interface("eth*".to_owned())],
+        actions: vec![FilterAction::SetLocalPref(500)],
         verdict: Some(FilterVerdict::Accept),
     };
-    let rest = Term {
+    let rest = FilterTerm {
         conditions: vec![],
         actions: vec![],
         verdict: Some(FilterVerdict::Reject),
@@ -277,17 +279,17 @@ fn import_policy_knows_the_interface_and_follows_it() {
 #[test]
 fn loops_and_policy_refuse_with_their_reason() {
     let mut config = with_peers([internal_peer(2), external_peer(3)]);
-    let reject = |n: u8| Term {
-        conditions: vec![Condition::Prefix {
+    let reject = |n: u8| FilterTerm {
+        conditions: vec![FilterCondition::Prefix {
             patterns: vec![PrefixPattern::exact(prefix(n))],
             negated: false,
         }],
         actions: vec![],
         verdict: Some(FilterVerdict::Reject),
     };
-    let prefer = Term {
+    let prefer = FilterTerm {
         conditions: vec![],
-        actions: vec![Action::SetLocalPref(500)],
+        actions: vec![FilterAction::SetLocalPref(500)],
         verdict: None,
     };
     config.filters.insert(
@@ -327,10 +329,10 @@ fn a_family_that_was_not_negotiated_is_not_heard() {
     let v6: Prefix = "fd00::/64".parse().unwrap();
     net.apply(
         2,
-        Update {
+        UpdateMessage {
             announced: vec![v6],
             attrs: Some(attrs(2)),
-            ..Update::default()
+            ..UpdateMessage::default()
         },
     );
     assert_eq!(net.rib.counts().prefixes, 0);
@@ -396,12 +398,12 @@ fn one_own_route_can_be_changed_without_a_configuration() {
 #[test]
 fn export_policy_knows_the_interface_of_the_next_hop_and_follows_it() {
     let mut config = with_peers([internal_peer(2), external_peer(4), external_peer(5)]);
-    let term = |conditions, verdict| Term {
+    let term = |conditions, verdict| FilterTerm {
         conditions,
         actions: vec![],
         verdict: Some(verdict),
     };
-    let uplink = Condition::Interface("eth*".to_owned());
+    let uplink = FilterCondition::Interface("eth*".to_owned());
     let filter = Filter {
         terms: vec![
             term(vec![uplink], FilterVerdict::Accept),

@@ -94,10 +94,10 @@ fn refused_prefixes_count_and_families_count_apart() {
         let announced = vec![Prefix::v6([0xfd00, n.into(), 0, 0, 0, 0, 0, 0].into(), 32)];
         net.apply(
             2,
-            Update {
+            UpdateMessage {
                 announced,
                 attrs: Some(attrs(2)),
-                ..Update::default()
+                ..UpdateMessage::default()
             },
         );
     }

@@ -159,9 +159,9 @@ fn rfc9494_4_2_a_second_loss_does_not_start_the_timer_again() {
 fn a_change_of_policy_keeps_the_mark() {
     let mut net = gone();
     net.reconfigure(|config| {
-        let term = crate::policy::Term {
+        let term = crate::policy::FilterTerm {
             conditions: vec![],
-            actions: vec![crate::policy::Action::SetLocalPref(7)],
+            actions: vec![crate::policy::FilterAction::SetLocalPref(7)],
             verdict: None,
         };
         config
@@ -205,9 +205,9 @@ fn rfc9494_4_6_in_a_partial_deployment_internal_peers_hear_of_a_last_resort() {
 
     // LOCAL_PREF of filters does not count for a stale route, and does for a fresh one.
     net.reconfigure(|config| {
-        let term = crate::policy::Term {
+        let term = crate::policy::FilterTerm {
             conditions: vec![],
-            actions: vec![crate::policy::Action::SetLocalPref(700)],
+            actions: vec![crate::policy::FilterAction::SetLocalPref(700)],
             verdict: None,
         };
         let filter = crate::policy::Filter { terms: vec![term] };

@@ -2,7 +2,7 @@
 //! station, too: what it has been told must be what is there.
 
 use super::*;
-use crate::policy::{Filter, FilterVerdict, Term};
+use crate::policy::{Filter, FilterTerm, FilterVerdict};
 
 /// A path as received and as accepted.
 pub(super) type Views = (Option<Arc<PathAttrs>>, Option<Arc<PathAttrs>>);
@@ -60,7 +60,7 @@ fn rfc7854_5_both_views_and_their_changes() {
     net.check();
     assert_eq!(net.station.len(), 3);
     net.reconfigure(|config| {
-        let reject = Term {
+        let reject = FilterTerm {
             conditions: vec![],
             actions: vec![],
             verdict: Some(FilterVerdict::Reject),

@@ -26,10 +26,10 @@ fn table() -> Net {
     };
     net.apply(
         3,
-        Update {
+        UpdateMessage {
             announced: vec!["fd00:9::/64".parse().unwrap()],
             attrs: Some(six),
-            ..Update::default()
+            ..UpdateMessage::default()
         },
     );
     net
@@ -67,11 +67,11 @@ fn rfc6396_4_3_an_index_of_peers_and_a_record_for_each_prefix() {
     // RFC 8050 §4.1: with path identifiers, other subtypes.
     net.apply(
         2,
-        Update {
+        UpdateMessage {
             announced: vec![prefix(5)],
             announced_ids: vec![77],
             attrs: Some(external(2, &[65002])),
-            ..Update::default()
+            ..UpdateMessage::default()
         },
     );
     let dump = net.rib.mrt(7);

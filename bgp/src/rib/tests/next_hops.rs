@@ -38,14 +38,14 @@ fn tell(net: &mut Net, underlay: Underlay) -> Vec<Prefix> {
 
 /// A peer announces a route with this next hop.
 fn announce(net: &mut Net, n: u8, route: &str, next_hop: &str, local_pref: u32) -> Vec<Prefix> {
-    let update = Update {
+    let update = UpdateMessage {
         announced: vec![to(route)],
         attrs: Some(PathAttrs {
             next_hop: Some(next_hop.parse().unwrap()),
             local_pref: Some(local_pref),
             ..PathAttrs::default()
         }),
-        ..Update::default()
+        ..UpdateMessage::default()
     };
     let changes = net.rib.apply(net.now, &name(n), update);
     let prefixes = changes.prefixes.clone();
@@ -55,9 +55,9 @@ fn announce(net: &mut Net, n: u8, route: &str, next_hop: &str, local_pref: u32) 
 }
 
 fn withdraw(net: &mut Net, n: u8, route: &str) {
-    let update = Update {
+    let update = UpdateMessage {
         withdrawn: vec![to(route)],
-        ..Update::default()
+        ..UpdateMessage::default()
     };
     let changes = net.rib.apply(net.now, &name(n), update);
     net.mirror(changes);
@@ -256,14 +256,14 @@ fn a_long_chain_is_resolved() {
     let mut net = with_underlay(Underlay::default());
     let host = |n: u32| IpAddr::from((u32::from_be_bytes([172, 16, 0, 0]) + n).to_be_bytes());
     for n in 1..2000 {
-        let update = Update {
+        let update = UpdateMessage {
             announced: vec![Prefix::host(host(n))],
             attrs: Some(PathAttrs {
                 next_hop: Some(host(n + 1)),
                 local_pref: Some(100),
                 ..PathAttrs::default()
             }),
-            ..Update::default()
+            ..UpdateMessage::default()
         };
         let changes = net.rib.apply(net.now, &name(2), update);
         net.mirror(changes);
@@ -349,21 +349,21 @@ fn underlay(parts: u8) -> Underlay {
 fn happen(net: &mut Net, event: &Event, sliced: bool) {
     let changes = match event {
         Event::Announce(n, route, hop, pref) => {
-            let update = Update {
+            let update = UpdateMessage {
                 announced: vec![to(ROUTES[*route])],
                 attrs: Some(PathAttrs {
                     next_hop: Some(HOPS[*hop].parse().unwrap()),
                     local_pref: Some(*pref),
                     ..PathAttrs::default()
                 }),
-                ..Update::default()
+                ..UpdateMessage::default()
             };
             net.rib.apply(net.now, &name(*n), update)
         }
         Event::Withdraw(n, route) => {
-            let update = Update {
+            let update = UpdateMessage {
                 withdrawn: vec![to(ROUTES[*route])],
-                ..Update::default()
+                ..UpdateMessage::default()
             };
             net.rib.apply(net.now, &name(*n), update)
         }

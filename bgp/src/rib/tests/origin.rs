@@ -1,24 +1,26 @@
 //! The origin check in a table that follows the data.
 
 use super::*;
-use crate::origin::{Identity, Mode, OriginUpdate, Owner, Range, Rules};
-use crate::policy::{Condition, Filter, FilterVerdict, PrefixPattern, Term};
+use crate::origin::{
+    OriginMode, OriginRange, OriginRules, OriginUpdate, OwnerIdentity, PrefixOwner,
+};
+use crate::policy::{Filter, FilterCondition, FilterTerm, FilterVerdict, PrefixPattern};
 
 /// 10.244.0.0/16 in blocks of /24; the nodes have 10.0.0.2, .3 and .4.
-fn rules(mode: Mode) -> Rules {
+fn rules(mode: OriginMode) -> OriginRules {
     let node = |n: u8| {
-        let identity = Identity {
+        let identity = OwnerIdentity {
             addresses: [address(n)].into(),
             router_ids: [RouterId([1, 0, 0, n].into())].into(),
             relays: false,
         };
         (format!("node{n}"), identity)
     };
-    Rules {
+    OriginRules {
         mode,
         ranges: [(
             "10.244.0.0/16".parse().unwrap(),
-            Range::Owned { shortest: 24 },
+            OriginRange::Owned { shortest: 24 },
         )]
         .into(),
         owners: [2, 3, 4].map(node).into(),
@@ -28,7 +30,7 @@ fn rules(mode: Mode) -> Rules {
 /// Block `n` is node `owner`'s, or not any more.
 fn held(n: u8, owner: u8, has: bool) -> OriginUpdate {
     OriginUpdate {
-        ownership: vec![(prefix(n), Owner::Named(format!("node{owner}")), has)],
+        ownership: vec![(prefix(n), PrefixOwner::Named(format!("node{owner}")), has)],
         ..OriginUpdate::default()
     }
 }
@@ -41,7 +43,7 @@ fn stale(stale: bool) -> OriginUpdate {
 }
 
 impl Net {
-    fn checked(peers: impl IntoIterator<Item = (u8, PeerConfig)>, mode: Mode) -> Self {
+    fn checked(peers: impl IntoIterator<Item = (u8, PeerConfig)>, mode: OriginMode) -> Self {
         let options = RibOptions {
             origins: OriginUpdate {
                 rules: Some(rules(mode)),
@@ -72,13 +74,13 @@ impl Net {
     }
 }
 
-fn mesh(mode: Mode) -> Net {
+fn mesh(mode: OriginMode) -> Net {
     Net::checked([internal_peer(2), internal_peer(3)], mode)
 }
 
 #[test]
 fn only_the_owner_of_a_block_may_announce_it() {
-    let mut net = mesh(Mode::Enforce);
+    let mut net = mesh(OriginMode::Enforce);
     net.origins(held(1, 2, true));
     net.announce(2, &[1], attrs(2));
     net.announce(3, &[1], attrs(3));
@@ -103,7 +105,7 @@ fn only_the_owner_of_a_block_may_announce_it() {
 
 #[test]
 fn what_is_not_known_yet_waits_and_is_used_as_soon_as_it_is() {
-    let mut net = mesh(Mode::Enforce);
+    let mut net = mesh(OriginMode::Enforce);
     net.announce(2, &[1], attrs(2));
     assert!(net.hops(1).is_empty());
     assert_eq!(net.rib.screened().waiting, 1);
@@ -114,10 +116,10 @@ fn what_is_not_known_yet_waits_and_is_used_as_soon_as_it_is() {
     assert_eq!(net.rib.screened().waiting, 0);
     // An address of the block, known with the block.
     let host: Prefix = "10.244.9.7/32".parse().unwrap();
-    let update = Update {
+    let update = UpdateMessage {
         announced: vec![host],
         attrs: Some(attrs(2)),
-        ..Update::default()
+        ..UpdateMessage::default()
     };
     net.apply(2, update);
     assert_eq!(net.fib.get(&host), None);
@@ -127,7 +129,7 @@ fn what_is_not_known_yet_waits_and_is_used_as_soon_as_it_is() {
 
 #[test]
 fn a_wait_is_bounded_and_then_a_problem() {
-    let mut net = mesh(Mode::Enforce);
+    let mut net = mesh(OriginMode::Enforce);
     net.announce(2, &[1], attrs(2));
     assert!(net.rib.screen.next_timeout().is_some());
     net.advance(29);
@@ -150,7 +152,7 @@ fn a_wait_is_bounded_and_then_a_problem() {
 
 #[test]
 fn routes_in_force_stay_while_their_block_is_not_known_or_the_data_is_stale() {
-    let mut net = mesh(Mode::Enforce);
+    let mut net = mesh(OriginMode::Enforce);
     net.origins(held(1, 2, true));
     net.announce(2, &[1], attrs(2));
     // The owner gives the block up first, and withdraws then.
@@ -182,7 +184,7 @@ fn routes_in_force_stay_while_their_block_is_not_known_or_the_data_is_stale() {
 
 #[test]
 fn rfc4724_4_2_a_restarting_nodes_block_is_not_taken_over() {
-    let mut net = Net::checked([internal_peer(2), external_peer(3)], Mode::Enforce);
+    let mut net = Net::checked([internal_peer(2), external_peer(3)], OriginMode::Enforce);
     net.origins(held(1, 2, true));
     net.announce(2, &[1], attrs(2));
     net.down(2, true);
@@ -199,7 +201,7 @@ fn rfc4724_4_2_a_restarting_nodes_block_is_not_taken_over() {
 
 #[test]
 fn a_router_of_another_as_announces_nothing_of_the_pool() {
-    let mut net = Net::checked([external_peer(2)], Mode::Enforce);
+    let mut net = Net::checked([external_peer(2)], OriginMode::Enforce);
     net.origins(held(1, 3, true));
     let all = [
         "10.244.0.0/16",
@@ -207,10 +209,10 @@ fn a_router_of_another_as_announces_nothing_of_the_pool() {
         "10.244.77.0/24",
         "10.0.0.0/8",
     ];
-    let update = Update {
+    let update = UpdateMessage {
         announced: all.iter().map(|p| p.parse().unwrap()).collect(),
         attrs: Some(external(200, &[65002])),
-        ..Update::default()
+        ..UpdateMessage::default()
     };
     net.apply(2, update);
     let used: Vec<Prefix> = net.fib.keys().copied().collect();
@@ -222,12 +224,12 @@ fn a_router_of_another_as_announces_nothing_of_the_pool() {
 #[test]
 fn a_filter_that_names_the_range_admits_a_peer_and_one_that_accepts_all_does_not() {
     let pattern = PrefixPattern::or_longer("10.244.0.0/16".parse().unwrap());
-    let named = vec![Condition::Prefix {
+    let named = vec![FilterCondition::Prefix {
         patterns: vec![pattern],
         negated: false,
     }];
     for (conditions, expected) in [(named, 1), (vec![], 0)] {
-        let term = Term {
+        let term = FilterTerm {
             conditions,
             actions: vec![],
             verdict: Some(FilterVerdict::Accept),
@@ -239,7 +241,7 @@ fn a_filter_that_names_the_range_admits_a_peer_and_one_that_accepts_all_does_not
         peer.import.push("in".to_owned());
         let options = RibOptions {
             origins: OriginUpdate {
-                rules: Some(rules(Mode::Enforce)),
+                rules: Some(rules(OriginMode::Enforce)),
                 ..OriginUpdate::default()
             },
             ..RibOptions::default()
@@ -252,7 +254,7 @@ fn a_filter_that_names_the_range_admits_a_peer_and_one_that_accepts_all_does_not
     }
     let (n, mut peer) = external_peer(2);
     peer.allow_own_as = 1;
-    let mut net = Net::checked([(n, peer)], Mode::Enforce);
+    let mut net = Net::checked([(n, peer)], OriginMode::Enforce);
     net.origins(held(1, 3, true));
     net.announce(2, &[1, 8], external(200, &[65002, OWN_AS.0]));
     assert_eq!(net.hops(1), [address(200)]);
@@ -261,7 +263,7 @@ fn a_filter_that_names_the_range_admits_a_peer_and_one_that_accepts_all_does_not
 
 #[test]
 fn log_counts_and_uses_and_off_does_neither() {
-    for (mode, violations) in [(Mode::Log, 1), (Mode::Off, 0)] {
+    for (mode, violations) in [(OriginMode::Log, 1), (OriginMode::Off, 0)] {
         let mut net = mesh(mode);
         net.origins(held(1, 2, true));
         net.announce(3, &[1], attrs(3));
@@ -274,19 +276,19 @@ fn log_counts_and_uses_and_off_does_neither() {
 
 #[test]
 fn rules_that_change_are_run_over_all_routes() {
-    let mut net = mesh(Mode::Off);
+    let mut net = mesh(OriginMode::Off);
     net.origins(held(1, 2, true));
     net.announce(2, &[1], attrs(2));
     net.announce(3, &[1], attrs(3));
     net.origins(OriginUpdate {
-        rules: Some(rules(Mode::Enforce)),
+        rules: Some(rules(OriginMode::Enforce)),
         ..OriginUpdate::default()
     });
     assert_eq!(net.rib.screened().not_owner, 1);
     assert_eq!(net.hops(1), [address(2)]);
     // The node gets another address: its routes are valid with it, and what is in use with the old
     // one is not.
-    let mut moved = rules(Mode::Enforce);
+    let mut moved = rules(OriginMode::Enforce);
     moved.owners.get_mut("node2").unwrap().addresses = [address(9)].into();
     net.origins(OriginUpdate {
         rules: Some(moved),

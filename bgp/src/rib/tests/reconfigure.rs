@@ -2,17 +2,19 @@
 
 use super::*;
 use crate::config::NextHopMode;
-use crate::policy::{Action, Condition, Filter, FilterVerdict, PrefixPattern, Term};
+use crate::policy::{
+    Filter, FilterAction, FilterCondition, FilterTerm, FilterVerdict, PrefixPattern,
+};
 use crate::types::ClusterId;
 
 fn reject(n: u8) -> Filter {
     let patterns = vec![PrefixPattern::exact(prefix(n))];
-    let conditions = vec![Condition::Prefix {
+    let conditions = vec![FilterCondition::Prefix {
         patterns,
         negated: false,
     }];
     Filter {
-        terms: vec![Term {
+        terms: vec![FilterTerm {
             conditions,
             actions: vec![],
             verdict: Some(FilterVerdict::Reject),
@@ -21,9 +23,9 @@ fn reject(n: u8) -> Filter {
 }
 
 fn prefer(local_pref: u32) -> Filter {
-    let actions = vec![Action::SetLocalPref(local_pref)];
+    let actions = vec![FilterAction::SetLocalPref(local_pref)];
     Filter {
-        terms: vec![Term {
+        terms: vec![FilterTerm {
             conditions: vec![],
             actions,
             verdict: None,

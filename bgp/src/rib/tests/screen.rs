@@ -16,10 +16,10 @@ fn prefixes(texts: &[&str]) -> Vec<Prefix> {
 
 /// A peer announces these.
 fn announce(net: &mut Net, n: u8, attrs: PathAttrs, texts: &[&str]) {
-    let update = Update {
+    let update = UpdateMessage {
         announced: prefixes(texts),
         attrs: Some(attrs),
-        ..Update::default()
+        ..UpdateMessage::default()
     };
     net.apply(n, update);
     net.check();

@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::{Action, Condition, Filter, FilterVerdict, PrefixPattern, Term};
+use crate::policy::{
+    Filter, FilterAction, FilterCondition, FilterTerm, FilterVerdict, PrefixPattern,
+};
 use crate::types::{ClusterId, Community};
 
 /// Events of a sequence. Peers are 2 to 6, prefixes 0 to 3.
@@ -94,20 +96,20 @@ fn start(restarting: bool) -> Net {
 
 fn filter(preference: u8) -> Filter {
     let patterns = vec![PrefixPattern::exact(prefix(preference))];
-    let conditions = vec![Condition::Prefix {
+    let conditions = vec![FilterCondition::Prefix {
         patterns,
         negated: false,
     }];
     let local_pref = 100 + u32::from(preference);
-    let set = vec![Action::SetLocalPref(local_pref)];
+    let set = vec![FilterAction::SetLocalPref(local_pref)];
     Filter {
         terms: vec![
-            Term {
+            FilterTerm {
                 conditions,
                 actions: vec![],
                 verdict: Some(FilterVerdict::Reject),
             },
-            Term {
+            FilterTerm {
                 conditions: vec![],
                 actions: set,
                 verdict: None,

@@ -2,7 +2,7 @@
 //! larger than a slice.
 
 use super::*;
-use crate::policy::{Action, Filter, Term};
+use crate::policy::{Filter, FilterAction, FilterTerm};
 
 /// Prefixes of the table, several times what a call may look at.
 const MANY: u32 = 20_000;
@@ -55,10 +55,10 @@ fn announce_all(net: &mut Net) {
     for first in (0..MANY).step_by(1000) {
         net.apply(
             2,
-            Update {
+            UpdateMessage {
                 announced: (first..first + 1000).map(far).collect(),
                 attrs: Some(external(2, &[65002])),
-                ..Update::default()
+                ..UpdateMessage::default()
             },
         );
     }
@@ -125,9 +125,9 @@ fn whatever_concerns_the_whole_table_comes_in_slices() {
 
     // An import filter.
     let local_pref = |pref| Filter {
-        terms: vec![Term {
+        terms: vec![FilterTerm {
             conditions: vec![],
-            actions: vec![Action::SetLocalPref(pref)],
+            actions: vec![FilterAction::SetLocalPref(pref)],
             verdict: None,
         }],
     };
@@ -179,10 +179,10 @@ fn whatever_concerns_the_whole_table_comes_in_slices() {
     begin(&mut net, |net| {
         net.rib.refresh_begin(net.now, &name(2), Family::Ipv4)
     });
-    let half = Update {
+    let half = UpdateMessage {
         announced: (0..MANY / 2).map(far).collect(),
         attrs: Some(external(2, &[65002])),
-        ..Update::default()
+        ..UpdateMessage::default()
     };
     net.apply(2, half);
     begin(&mut net, |net| {
@@ -218,7 +218,7 @@ fn whatever_concerns_the_whole_table_comes_in_slices() {
     net.up_with(2, long_lived(2));
     begin(&mut net, |net| {
         net.rib
-            .apply(net.now, &name(2), Update::end_of_rib(Family::Ipv4))
+            .apply(net.now, &name(2), UpdateMessage::end_of_rib(Family::Ipv4))
     });
     assert_eq!(net.fib.len(), 0);
     assert_eq!(net.rib.counts().prefixes, 0);
@@ -368,14 +368,14 @@ proptest::proptest! {
 /// Paths of one peer to one prefix, and of another one between them.
 const PATHS: u32 = 20_000;
 
-fn paths(withdrawn: &[u32], announced: &[u32], attrs: PathAttrs) -> Update {
-    Update {
+fn paths(withdrawn: &[u32], announced: &[u32], attrs: PathAttrs) -> UpdateMessage {
+    UpdateMessage {
         withdrawn: vec![far(0); withdrawn.len()],
         withdrawn_ids: withdrawn.to_vec(),
         announced: vec![far(0); announced.len()],
         announced_ids: announced.to_vec(),
         attrs: Some(attrs),
-        ..Update::default()
+        ..UpdateMessage::default()
     }
 }
 
@@ -508,20 +508,20 @@ fn a_peer_that_is_gone_has_no_say_while_its_routes_are_on_their_way_out() {
     };
     net.apply(
         3,
-        Update {
+        UpdateMessage {
             announced: vec![last],
             attrs: Some(worse),
-            ..Update::default()
+            ..UpdateMessage::default()
         },
     );
     assert_eq!(net.fib[&last].peer, name(3));
     // A call that does not wait finishes the rest first.
     net.up_with(2, long_lived(2));
     assert!(!net.rib.is_busy(&name(2)));
-    let again = Update {
+    let again = UpdateMessage {
         announced: vec![far(1)],
         attrs: Some(external(2, &[65002])),
-        ..Update::default()
+        ..UpdateMessage::default()
     };
     net.apply(2, again);
     finish(&mut net, 0);
@@ -540,10 +540,10 @@ fn of_a_table_that_has_gone_no_attribute_set_is_left() {
         ..external(2, &[65002])
     };
     for n in 0..MANY {
-        let update = Update {
+        let update = UpdateMessage {
             announced: vec![far(n)],
             attrs: Some(own_set(n)),
-            ..Update::default()
+            ..UpdateMessage::default()
         };
         net.apply(2, update);
     }
@@ -552,9 +552,9 @@ fn of_a_table_that_has_gone_no_attribute_set_is_left() {
     // A peer that is slow still has these.
     let waiting: Vec<_> = net.told(3).values().take(100).cloned().collect();
     for first in (0..MANY).step_by(1000) {
-        let update = Update {
+        let update = UpdateMessage {
             withdrawn: (first..first + 1000).map(far).collect(),
-            ..Update::default()
+            ..UpdateMessage::default()
         };
         net.apply(2, update);
         finish(&mut net, 0);
@@ -593,10 +593,10 @@ fn the_table_waits_for_a_peer_that_has_much_to_read() {
     );
     // What changes is told at once, also where the table has not been told yet.
     let last = far(MANY - 1);
-    let other = Update {
+    let other = UpdateMessage {
         announced: vec![last],
         attrs: Some(external(2, &[65002, 65009])),
-        ..Update::default()
+        ..UpdateMessage::default()
     };
     net.apply(2, other);
     assert!(net.told(4).contains_key(&last));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Socket, Type};
 
-use crate::bfd::Packet;
+use crate::bfd::BfdPacket;
 use crate::speaker::socket::set_option;
 
 /// RFC 5881 §4.
@@ -76,7 +76,7 @@ impl Sender {
     }
 
     /// Sends a packet. One that cannot be sent is a lost one.
-    pub(super) fn send(&self, packet: &Packet) {
+    pub(super) fn send(&self, packet: &BfdPacket) {
         let _ = self.socket.send(&packet.encode());
     }
 }

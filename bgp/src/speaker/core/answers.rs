@@ -15,8 +15,8 @@ use crate::speaker::message::ToSession;
 use crate::speaker::status::{PeerStatus, SpeakerStatus};
 use crate::speaker::{Command, FibFeed};
 use crate::types::{PeerName, SessionState};
-use crate::wire::format::Format;
-use crate::wire::open::Open;
+use crate::wire::format::MessageFormat;
+use crate::wire::open::OpenMessage;
 use crate::wire::{self, Message};
 
 impl Core {
@@ -220,7 +220,7 @@ impl Core {
         };
         let hold = config.hold_time.as_secs();
         let ends = session.filter(|_| up);
-        let words = |open: &Option<Open>| {
+        let words = |open: &Option<OpenMessage>| {
             let capabilities = open.iter().flat_map(|open| &open.capabilities);
             capabilities.map(detail::words).collect()
         };
@@ -311,8 +311,8 @@ fn down_seconds(peer: &CorePeer) -> Option<u64> {
 }
 
 /// An OPEN from a whole message.
-fn open(octets: &[u8]) -> Option<Open> {
-    match wire::decode(octets, &Format::default()) {
+fn open(octets: &[u8]) -> Option<OpenMessage> {
+    match wire::decode_message(octets, &MessageFormat::default()) {
         Ok(Message::Open(open)) => Some(open),
         _ => None,
     }

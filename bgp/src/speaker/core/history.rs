@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::bmp::{MonitoredSession, Opens};
+use crate::bmp::MonitoredSession;
+use crate::opens::SessionOpens;
 use crate::speaker::counters::{Counters, MessageDirection};
 use crate::speaker::status::PastError;
 
@@ -19,7 +20,7 @@ pub(super) fn unix(time: SystemTime) -> u64 {
 pub(super) struct Established {
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
-    pub(super) opens: Opens,
+    pub(super) opens: SessionOpens,
 }
 
 /// The history of one peer. It outlives sessions and their tasks.

@@ -11,7 +11,7 @@ use tokio::task::{Id, JoinError};
 use tracing::{debug, error, info, warn};
 
 use super::{Core, Inbox, missing, now};
-use crate::bmp::{MonitoredSession, PeerDown};
+use crate::bmp::{BmpPeerDown, MonitoredSession};
 use crate::config::{self, ConfigChange, SpeakerConfig};
 use crate::rib::{Changes, SessionInfo};
 use crate::speaker::feed::OutFeed;
@@ -133,7 +133,7 @@ impl Core {
             return;
         };
         // Usually its last message was `Down` already.
-        self.monitor_down(key, &PeerDown::Local(0));
+        self.monitor_down(key, &BmpPeerDown::Local(0));
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };

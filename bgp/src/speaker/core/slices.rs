@@ -17,7 +17,7 @@ use crate::rib::{FibExportFilter, PeerId};
 use crate::speaker::FibFeed;
 use crate::speaker::message::ToCore;
 use crate::types::PeerName;
-use crate::wire::update::Update;
+use crate::wire::update::UpdateMessage;
 
 /// Longest time in a turn for events, and again for work. The aim is 20 ms for both; a step is not
 /// cut short.
@@ -71,7 +71,7 @@ pub(super) struct Subscription {
 }
 
 /// Takes the first part of a long UPDATE and leaves the rest in it. `None`: it is not long.
-fn first_piece(update: &mut Update) -> Option<Update> {
+fn first_piece(update: &mut UpdateMessage) -> Option<UpdateMessage> {
     fn split<T>(list: &mut Vec<T>, at: usize) -> Vec<T> {
         let rest = list.split_off(at.min(list.len()));
         std::mem::replace(list, rest)
@@ -82,7 +82,7 @@ fn first_piece(update: &mut Update) -> Option<Update> {
     let withdrawn = split(&mut update.withdrawn, PIECE);
     let room = PIECE - withdrawn.len();
     let announced = split(&mut update.announced, room);
-    Some(Update {
+    Some(UpdateMessage {
         withdrawn_ids: split(&mut update.withdrawn_ids, withdrawn.len()),
         announced_ids: split(&mut update.announced_ids, announced.len()),
         attrs: update.attrs.clone().filter(|_| !announced.is_empty()),
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn a_long_update_comes_in_pieces_that_say_the_same() {
         let prefix = |n: u32| Prefix::v4((n << 8).into(), 24);
-        let whole = Update {
+        let whole = UpdateMessage {
             withdrawn: (0..1500).map(prefix).collect(),
             withdrawn_ids: (0..1500).collect(),
             announced: (2000..4500).map(prefix).collect(),
@@ -301,7 +301,7 @@ mod tests {
             pieces.push(piece);
         }
         pieces.push(rest);
-        let (mut sum, mut sizes) = (Update::default(), Vec::new());
+        let (mut sum, mut sizes) = (UpdateMessage::default(), Vec::new());
         for piece in pieces {
             sizes.push(piece.withdrawn.len() + piece.announced.len());
             assert_eq!(piece.withdrawn.len(), piece.withdrawn_ids.len());

@@ -18,14 +18,16 @@ use tracing::debug;
 
 use super::{Core, now};
 use crate::attrs::PathAttrs;
-use crate::bmp::{self, MonitoredSession, PeerDown, PolicyView, Statistic, Termination, Timestamp};
+use crate::bmp::{
+    self, BmpPeerDown, BmpStatistic, BmpTermination, BmpTimestamp, MonitoredSession, PolicyView,
+};
 use crate::config::Station;
 use crate::rib::{MonitoredPath, PeerId};
 use crate::speaker::message::PeerKey;
 use crate::speaker::shared::{CannotAnnounce, announce, withdraw};
 use crate::speaker::station::{self, FromStation, Queue, StationStart};
 use crate::speaker::status::StationStatus;
-use crate::wire::format::Format;
+use crate::wire::format::MessageFormat;
 use crate::wire::nlri::Nlri;
 use crate::wire::update::encode_end_of_rib;
 
@@ -56,7 +58,7 @@ struct MonitoredPeer {
     /// `None` while it is ending because its peer is no longer configured.
     id: Option<PeerId>,
     session: MonitoredSession,
-    since: Timestamp,
+    since: BmpTimestamp,
 }
 
 struct StationState {
@@ -167,8 +169,8 @@ impl Stations {
 }
 
 /// The clock of the wall: stations compare it with that of others.
-fn wall() -> Timestamp {
-    Timestamp(
+fn wall() -> BmpTimestamp {
+    BmpTimestamp(
         SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default(),
@@ -207,7 +209,7 @@ impl Core {
         self.update_stations();
         let since = wall();
         let mut out = BytesMut::new();
-        bmp::peer_up(&session, since, &mut out);
+        bmp::encode_bmp_peer_up(&session, since, &mut out);
         self.stations.push(&out.freeze(), |_| true);
         let up = MonitoredPeer {
             id: Some(id),
@@ -218,11 +220,11 @@ impl Core {
     }
 
     /// A session has ended.
-    pub(super) fn monitor_down(&mut self, key: PeerKey, reason: &PeerDown) {
+    pub(super) fn monitor_down(&mut self, key: PeerKey, reason: &BmpPeerDown) {
         self.update_stations();
         if let Some(up) = self.stations.sessions.remove(&key) {
             let mut out = BytesMut::new();
-            bmp::peer_down(&up.session, wall(), reason, &mut out);
+            bmp::encode_bmp_peer_down(&up.session, wall(), reason, &mut out);
             self.stations.push(&out.freeze(), |_| true);
         }
     }
@@ -310,9 +312,9 @@ impl Core {
             .clone()
             .unwrap_or_else(|| concat!("caracal ", env!("CARGO_PKG_VERSION")).to_owned());
         let mut out = BytesMut::new();
-        bmp::initiation(&system, &description, &mut out);
+        bmp::encode_bmp_initiation(&system, &description, &mut out);
         for up in self.stations.sessions.values() {
-            bmp::peer_up(&up.session, up.since, &mut out);
+            bmp::encode_bmp_peer_up(&up.session, up.since, &mut out);
         }
         state.connections += 1;
         if queue.push(out.freeze()) {
@@ -346,7 +348,7 @@ impl Core {
             if wants(&config, view) {
                 // Of what is refused nothing has been said that could be withdrawn.
                 paths.retain(|path| attributes(path, view).is_some());
-                out.extend_from_slice(&self.stations.encode(&paths, view, Timestamp::UNKNOWN));
+                out.extend_from_slice(&self.stations.encode(&paths, view, BmpTimestamp::UNKNOWN));
             }
         }
         if next.is_none() {
@@ -371,7 +373,7 @@ impl Core {
             for family in up.session.format.families.iter() {
                 for view in [PolicyView::PrePolicy, PolicyView::PostPolicy] {
                     if wants(config, view) && self.rib.has_finished(id, family) {
-                        end_of_rib(&up.session, view, family, Timestamp::UNKNOWN, out);
+                        end_of_rib(&up.session, view, family, BmpTimestamp::UNKNOWN, out);
                     }
                 }
             }
@@ -410,13 +412,13 @@ impl Core {
             let Some((id, counts)) = up.id.and_then(|id| Some((id, all.get(&id)?))) else {
                 continue;
             };
-            let mut numbers = vec![Statistic::AdjRibIn(number(counts.received))];
+            let mut numbers = vec![BmpStatistic::AdjRibIn(number(counts.received))];
             for family in up.session.format.families.iter() {
                 let count = number(self.rib.received_of(id, family));
-                numbers.push(Statistic::AdjRibInOf(family, count));
+                numbers.push(BmpStatistic::AdjRibInOf(family, count));
             }
-            numbers.push(Statistic::AdjRibOut(number(counts.advertised)));
-            bmp::statistics(&up.session, wall(), &numbers, &mut out);
+            numbers.push(BmpStatistic::AdjRibOut(number(counts.advertised)));
+            bmp::encode_bmp_statistics(&up.session, wall(), &numbers, &mut out);
         }
         out.freeze()
     }
@@ -449,7 +451,7 @@ fn dismiss(state: &mut StationState) {
     };
     if let Some(live) = state.live.take() {
         let mut out = BytesMut::new();
-        bmp::termination(Termination::AdministrativelyClosed, &mut out);
+        bmp::encode_bmp_termination(BmpTermination::AdministrativelyClosed, &mut out);
         live.queue.push(out.freeze());
         live.queue.close();
         // A station that does not read is not waited for.
@@ -482,7 +484,7 @@ impl Stations {
 
     /// Route Monitoring of these paths. Those of sessions that a station does not know are left
     /// out.
-    fn encode(&self, paths: &[MonitoredPath<'_>], view: PolicyView, time: Timestamp) -> Bytes {
+    fn encode(&self, paths: &[MonitoredPath<'_>], view: PolicyView, time: BmpTimestamp) -> Bytes {
         let mut out = BytesMut::new();
         let known: BTreeMap<PeerId, &MonitoredPeer> = self
             .sessions
@@ -527,7 +529,7 @@ impl Stations {
 fn put_updates<N: Nlri>(
     attrs: Option<&PathAttrs>,
     nlri: &[N],
-    format: &Format,
+    format: &MessageFormat,
     out: &mut BytesMut,
 ) {
     let mut failed = Vec::new();
@@ -548,14 +550,14 @@ fn put_updates<N: Nlri>(
 fn wrap(
     session: &MonitoredSession,
     view: PolicyView,
-    time: Timestamp,
+    time: BmpTimestamp,
     mut updates: &[u8],
     out: &mut BytesMut,
 ) {
     while let Some(&[high, low]) = updates.get(LENGTH_END - 2..LENGTH_END) {
         let len = usize::from(u16::from_be_bytes([high, low]));
         let (update, rest) = updates.split_at(len.min(updates.len()));
-        bmp::route_monitoring(session, view, time, update, out);
+        bmp::encode_bmp_route_monitoring(session, view, time, update, out);
         updates = rest;
     }
 }
@@ -564,10 +566,10 @@ fn end_of_rib(
     session: &MonitoredSession,
     view: PolicyView,
     family: Family,
-    time: Timestamp,
+    time: BmpTimestamp,
     out: &mut BytesMut,
 ) {
     let mut marker = BytesMut::new();
     encode_end_of_rib(family, &mut marker);
-    bmp::route_monitoring(session, view, time, &marker, out);
+    bmp::encode_bmp_route_monitoring(session, view, time, &marker, out);
 }

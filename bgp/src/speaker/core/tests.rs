@@ -12,16 +12,17 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::attrs::PathAttrs;
-use crate::bmp::{MonitoredSession, Opens, PeerDown};
+use crate::bmp::{BmpPeerDown, MonitoredSession};
 use crate::config::{GracefulRestart, Origination, Originations, PeerConfig};
+use crate::opens::SessionOpens;
 use crate::rib::{LearnedRoute, RemoteRestart, SessionInfo, SessionOptions};
 use crate::speaker::feed::{Marker, OutBatch};
 use crate::speaker::message::{ListenerStart, SessionStart};
 use crate::speaker::status::PeerStatus;
 use crate::speaker::{Running, Speaker, SpeakerHandle};
 use crate::types::{Asn, RouterId};
-use crate::wire::format::Format;
-use crate::wire::update::Update;
+use crate::wire::format::MessageFormat;
+use crate::wire::update::UpdateMessage;
 
 thread_local! {
     /// Where the sessions that the core starts report. A test and its core share a thread.
@@ -192,8 +193,8 @@ impl Played {
             remote: (self.start.config.address, 179).into(),
             asn: self.start.config.remote_as,
             router_id: session.router_id,
-            format: Format::default(),
-            opens: Opens::default(),
+            format: MessageFormat::default(),
+            opens: SessionOpens::default(),
         });
         let (peer, feed) = (self.start.key, self.feed.clone());
         self.say(ToCore::Up {
@@ -211,12 +212,12 @@ impl Played {
             peer,
             reason: "hold timer expired".into(),
             graceful,
-            end: PeerDown::Remote,
+            end: BmpPeerDown::Remote,
         })
         .await;
     }
 
-    async fn update(&self, update: Update) {
+    async fn update(&self, update: UpdateMessage) {
         self.say(ToCore::Update {
             peer: self.start.key,
             update,
@@ -230,10 +231,10 @@ impl Played {
             next_hop,
             ..PathAttrs::default()
         });
-        self.update(Update {
+        self.update(UpdateMessage {
             announced: vec![prefix(n)],
             attrs,
-            ..Update::default()
+            ..UpdateMessage::default()
         })
         .await;
     }
@@ -290,7 +291,9 @@ async fn stale_routes_go_by_the_clock_without_any_message() {
     let (stage, sessions) = Stage::established(config(&[2])).await;
     let fib = stage.speaker.fib().await.unwrap();
     sessions[0].announce(1).await;
-    sessions[0].update(Update::end_of_rib(Family::Ipv4)).await;
+    sessions[0]
+        .update(UpdateMessage::end_of_rib(Family::Ipv4))
+        .await;
     assert_eq!(change(&fib).await.len(), 1);
     let before = tokio::time::Instant::now();
     sessions[0].down(true).await;
@@ -476,7 +479,7 @@ async fn convergence_waits_for_end_of_rib_or_the_restart_time() {
         .await
         .unwrap();
     two.up().await;
-    two.update(Update::end_of_rib(Family::Ipv4)).await;
+    two.update(UpdateMessage::end_of_rib(Family::Ipv4)).await;
     let known = convergence
         .wait_for(|known| known.awaited == [name(3)])
         .await
@@ -506,10 +509,10 @@ async fn rfc4724_4_1_a_restarting_speaker_announces_when_all_peers_have_spoken()
     for session in [&two, &three] {
         session.up().await;
     }
-    two.update(Update::end_of_rib(Family::Ipv4)).await;
+    two.update(UpdateMessage::end_of_rib(Family::Ipv4)).await;
     assert!(stage.speaker.status().await.unwrap().deferring);
     assert!(two.feed.is_empty());
-    three.update(Update::end_of_rib(Family::Ipv4)).await;
+    three.update(UpdateMessage::end_of_rib(Family::Ipv4)).await;
     let batch = two.next_batch().await;
     assert_eq!((batch.announced.len(), batch.markers.len()), (1, 1));
     assert!(!stage.speaker.status().await.unwrap().deferring);

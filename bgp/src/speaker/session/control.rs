@@ -8,7 +8,8 @@ use tracing::{info, warn};
 
 use super::link::Link;
 use super::{
-    Conn, DRAIN_LIMIT, Ends, Input, PeerConfig, SessionTask, Stop, ToSession, link, now, socket,
+    ConnectionEnds, ConnectionId, DRAIN_LIMIT, FsmInput, PeerConfig, SessionStop, SessionTask,
+    ToSession, link, now, socket,
 };
 use crate::speaker::message::Shutdown;
 use crate::wire::notification::CeaseSubcode;
@@ -18,13 +19,13 @@ impl SessionTask {
         match message {
             ToSession::Config(config) => self.configure(*config),
             ToSession::Stream { stream, ticket, .. } => self.offer(stream, ticket),
-            ToSession::BfdDown { graceful } => self.feed(Input::BfdDown { graceful }),
-            ToSession::AskRefresh(family) => self.feed(Input::AskRefresh(family)),
+            ToSession::BfdDown { graceful } => self.feed(FsmInput::BfdDown { graceful }),
+            ToSession::AskRefresh(family) => self.feed(FsmInput::AskRefresh(family)),
             ToSession::PrefixLimit {
                 family,
                 max,
                 restart,
-            } => self.feed(Input::PrefixLimit {
+            } => self.feed(FsmInput::PrefixLimit {
                 family,
                 max,
                 restart,
@@ -32,9 +33,9 @@ impl SessionTask {
             ToSession::AddressesGone(gone) => self.addresses_gone(&gone),
             ToSession::Shutdown(how) => {
                 let stop = match how {
-                    Shutdown::Restart => Stop::Restart,
+                    Shutdown::Restart => SessionStop::Restart,
                     Shutdown::Cease { subcode, text } => {
-                        Stop::Cease(CeaseSubcode::from_octet(subcode), text)
+                        SessionStop::Cease(CeaseSubcode::from_octet(subcode), text)
                     }
                 };
                 self.stopping = Some((stop, now() + DRAIN_LIMIT));
@@ -45,11 +46,11 @@ impl SessionTask {
     /// Ends the connections that are from one of these addresses, behind what has been read on
     /// them.
     fn addresses_gone(&mut self, gone: &BTreeSet<IpAddr>) {
-        for conn in Conn::ALL {
+        for conn in ConnectionId::ALL {
             let Some(link) = self.link_mut(conn) else {
                 continue;
             };
-            let Ok(Ends { local, remote }) = link.ends() else {
+            let Ok(ConnectionEnds { local, remote }) = link.ends() else {
                 continue;
             };
             let local = local.ip().to_canonical();
@@ -81,7 +82,7 @@ impl SessionTask {
                 warn!(%error, "cannot change the options of the connection");
             }
         }
-        self.feed(Input::Settings(Box::new(self.settings.clone())));
+        self.feed(FsmInput::Settings(Box::new(self.settings.clone())));
     }
 
     /// Carries out the stop when nothing is left to send, or when that takes too long. True when
@@ -91,7 +92,7 @@ impl SessionTask {
             return false;
         };
         let pending = match (&self.outgoing, stop) {
-            (Some(outgoing), Stop::Cease(..)) => {
+            (Some(outgoing), SessionStop::Cease(..)) => {
                 !outgoing.feed.is_empty()
                     || link(&self.out, &self.inc, outgoing.conn).is_some_and(Link::wants_write)
             }
@@ -101,7 +102,7 @@ impl SessionTask {
             return false;
         }
         let stop = stop.clone();
-        self.feed(Input::Stop(stop));
+        self.feed(FsmInput::Stop(stop));
         true
     }
 }

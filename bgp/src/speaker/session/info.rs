@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::bmp::MonitoredSession;
 use crate::config::PeerConfig;
-use crate::fsm::{ConnectFailure, Negotiated, Up};
+use crate::fsm::{ConnectFailure, Negotiated, SessionUp};
 use crate::rib::{LongLivedRestart, RemoteRestart, SessionInfo, SessionOptions};
 use crate::speaker::addresses;
 use crate::wire::capability::LongLivedFamily;
@@ -41,7 +41,7 @@ fn session_options(negotiated: &Negotiated) -> SessionOptions {
 }
 
 /// Description of the session for monitoring stations.
-pub(super) fn monitored_session(up: &Up) -> MonitoredSession {
+pub(super) fn monitored_session(up: &SessionUp) -> MonitoredSession {
     MonitoredSession {
         local: up.ends.local,
         remote: up.ends.remote,
@@ -53,8 +53,8 @@ pub(super) fn monitored_session(up: &Up) -> MonitoredSession {
 }
 
 /// Description of the session for the table.
-pub(super) fn session_info(peer: &PeerConfig, up: Up) -> SessionInfo {
-    let Up {
+pub(super) fn session_info(peer: &PeerConfig, up: SessionUp) -> SessionInfo {
+    let SessionUp {
         negotiated, ends, ..
     } = up;
     let mut session = SessionInfo {

@@ -11,10 +11,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio_util::codec::Decoder;
 
-use crate::fsm::Ends;
+use crate::fsm::ConnectionEnds;
 use crate::speaker::admission::Ticket;
 use crate::wire::error::{DecodeError, HeaderError};
-use crate::wire::format::{Format, MAX_EXTENDED_MESSAGE};
+use crate::wire::format::{MAX_EXTENDED_MESSAGE, MessageFormat};
 use crate::wire::frame_len;
 use crate::wire::notification::Notification;
 use crate::wire::{self, Message};
@@ -78,8 +78,8 @@ impl Link {
         }
     }
 
-    pub(super) fn ends(&self) -> io::Result<Ends> {
-        Ok(Ends {
+    pub(super) fn ends(&self) -> io::Result<ConnectionEnds> {
+        Ok(ConnectionEnds {
             local: self.stream.local_addr()?,
             remote: self.stream.peer_addr()?,
         })
@@ -118,12 +118,15 @@ impl Link {
     }
 
     /// The next message, if a whole one has been read.
-    pub(super) fn message(&mut self, format: &Format) -> Option<Result<Message, DecodeError>> {
+    pub(super) fn message(
+        &mut self,
+        format: &MessageFormat,
+    ) -> Option<Result<Message, DecodeError>> {
         let mut framing = Framing {
             max: format.max_receive(),
         };
         match framing.decode(&mut self.read) {
-            Ok(Some(message)) => Some(wire::decode(&message, format)),
+            Ok(Some(message)) => Some(wire::decode_message(&message, format)),
             Ok(None) => {
                 if self.read.is_empty() {
                     // An idle session needs no buffer.
@@ -345,7 +348,7 @@ mod framing_tests {
     use super::*;
     use crate::wire::MessageType;
     use crate::wire::encode_keepalive;
-    use crate::wire::format::{MAX_EXTENDED_MESSAGE, MAX_MESSAGE};
+    use crate::wire::format::{MAX_EXTENDED_MESSAGE, MAX_MESSAGE_LEN};
 
     #[test]
     fn messages_are_cut_whatever_the_pieces_they_come_in() {
@@ -353,7 +356,9 @@ mod framing_tests {
         for _ in 0..3 {
             encode_keepalive(&mut stream);
         }
-        let mut framing = Framing { max: MAX_MESSAGE };
+        let mut framing = Framing {
+            max: MAX_MESSAGE_LEN,
+        };
         let mut buffer = BytesMut::new();
         let mut cut = 0;
         for octet in stream {
@@ -368,7 +373,9 @@ mod framing_tests {
 
     #[test]
     fn a_stream_that_is_no_bgp_is_refused() {
-        let mut framing = Framing { max: MAX_MESSAGE };
+        let mut framing = Framing {
+            max: MAX_MESSAGE_LEN,
+        };
         let mut http = BytesMut::from(&b"GET / HTTP/1.1\r\nHost: x\r\n"[..]);
         assert!(matches!(
             framing.decode(&mut http),
@@ -415,7 +422,9 @@ mod framing_tests {
             assert_eq!(answer.code.octets(), (1, 2));
             assert_eq!(answer.data[..], len.to_be_bytes());
         }
-        let mut framing = Framing { max: MAX_MESSAGE };
+        let mut framing = Framing {
+            max: MAX_MESSAGE_LEN,
+        };
         let mut unknown = BytesMut::from(&[0xff; 16][..]);
         unknown.put_u16(4096);
         unknown.put_u8(77);

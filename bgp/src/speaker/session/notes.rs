@@ -8,19 +8,20 @@ use crate::speaker::log_limit::{LogKind, LogLimit};
 use crate::speaker::message::ToCore;
 use crate::speaker::shared::CannotAnnounce;
 use crate::wire::error::{AttrFault, DecodeError};
-use crate::wire::format::Format;
+use crate::wire::format::MessageFormat;
 use crate::wire::notification::Notification;
 use crate::wire::{self, Message};
-use crate::wire::{HEADER_LEN, MessageType};
+use crate::wire::{MESSAGE_HEADER_LEN, MessageType};
 
 impl SessionTask {
     /// Counts the messages that the machine sends (`octets` are whole messages), and reports a
     /// NOTIFICATION to the core.
     pub(super) fn note_sent(&mut self, octets: &[u8]) {
         self.counters.sent(octets);
-        let kind = octets.get(HEADER_LEN - 1).copied();
+        let kind = octets.get(MESSAGE_HEADER_LEN - 1).copied();
         if kind == Some(MessageType::Notification.octet())
-            && let Ok(Message::Notification(sent)) = wire::decode(octets, &Format::default())
+            && let Ok(Message::Notification(sent)) =
+                wire::decode_message(octets, &MessageFormat::default())
         {
             self.note_notification(MessageDirection::Sent, &sent);
         }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 
-use crate::fsm::Conn;
+use crate::fsm::ConnectionId;
 use crate::speaker::feed::{Marker, OutBatch, OutChunk, OutFeed};
 use crate::speaker::shared::{CannotAnnounce, announce, withdraw};
 use crate::wire::encode_refresh;
-use crate::wire::format::Format;
+use crate::wire::format::MessageFormat;
 use crate::wire::refresh::{RefreshKind, RouteRefresh};
 use crate::wire::update::encode_end_of_rib;
 
@@ -23,12 +23,12 @@ pub(super) struct Outgoing {
     /// Where the core puts them.
     pub(super) feed: Arc<OutFeed>,
     /// The session's connection.
-    pub(super) conn: Conn,
-    format: Format,
+    pub(super) conn: ConnectionId,
+    format: MessageFormat,
 }
 
 impl Outgoing {
-    pub(super) fn new(conn: Conn, format: Format) -> Self {
+    pub(super) fn new(conn: ConnectionId, format: MessageFormat) -> Self {
         Self {
             feed: Arc::new(OutFeed::new()),
             conn,

@@ -13,7 +13,7 @@ use crate::speaker::counters::ErrorKind;
 use crate::speaker::log_limit::testing::Lines;
 use crate::types::{Asn, RouterId};
 use crate::wire::capability::Capability;
-use crate::wire::open::Open;
+use crate::wire::open::OpenMessage;
 use crate::wire::{encode_keepalive, encode_open};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -57,7 +57,7 @@ fn start(
 /// The peer's OPEN and KEEPALIVE.
 fn open() -> BytesMut {
     let mut octets = BytesMut::new();
-    let open = Open {
+    let open = OpenMessage {
         asn: Asn(64512),
         hold_time: 90,
         router_id: RouterId([10, 0, 0, 2].into()),

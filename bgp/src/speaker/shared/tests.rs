@@ -11,10 +11,10 @@ use super::*;
 use crate::config::{Originations, PeerConfig, SpeakerConfig};
 use crate::rib::{Outbound, Rib, RibOptions, SessionInfo, SessionOptions};
 use crate::types::{Asn, ClusterId, PeerName, RouterId};
-use crate::wire::format::{FamilySet, MAX_MESSAGE};
+use crate::wire::format::{FamilySet, MAX_MESSAGE_LEN};
 use crate::wire::frame_len;
-use crate::wire::update::Update;
-use crate::wire::{Message, decode};
+use crate::wire::update::UpdateMessage;
+use crate::wire::{Message, decode_message};
 
 const CLIENTS: u8 = 4;
 
@@ -59,12 +59,12 @@ fn reflector(now: Instant) -> Rib {
     rib
 }
 
-fn format() -> Format {
-    Format {
+fn format() -> MessageFormat {
+    MessageFormat {
         four_octet_as: true,
         internal: true,
         families: FamilySet::from_iter([Family::Ipv4]),
-        ..Format::default()
+        ..MessageFormat::default()
     }
 }
 
@@ -73,9 +73,9 @@ type Told = BTreeMap<Prefix, Option<(Option<IpAddr>, Option<u32>)>>;
 
 fn read(mut octets: BytesMut) -> Told {
     let mut seen = Told::new();
-    while let Some(len) = frame_len(&octets, MAX_MESSAGE).unwrap() {
+    while let Some(len) = frame_len(&octets, MAX_MESSAGE_LEN).unwrap() {
         let message = octets.split_to(len);
-        let Message::Update(decoded) = decode(&message, &format()).unwrap() else {
+        let Message::Update(decoded) = decode_message(&message, &format()).unwrap() else {
             panic!("not an UPDATE");
         };
         assert!(decoded.faults.is_empty());
@@ -105,21 +105,21 @@ fn step() -> impl Strategy<Value = Step> {
     )
 }
 
-fn update((_, prefix, route): Step) -> Update {
+fn update((_, prefix, route): Step) -> UpdateMessage {
     let prefix = Prefix::v4([10, 244, prefix, 0].into(), 24);
     match route {
-        None => Update {
+        None => UpdateMessage {
             withdrawn: vec![prefix],
-            ..Update::default()
+            ..UpdateMessage::default()
         },
-        Some((hop, med)) => Update {
+        Some((hop, med)) => UpdateMessage {
             announced: vec![prefix],
             attrs: Some(PathAttrs {
                 next_hop: Some(address(hop)),
                 med: Some(med),
                 ..PathAttrs::default()
             }),
-            ..Update::default()
+            ..UpdateMessage::default()
         },
     }
 }
@@ -129,7 +129,7 @@ pub(in crate::speaker) fn change_of(prefixes: u32) -> (GroupUpdate, Member) {
     let now = Instant::now();
     let mut rib = reflector(now);
     let prefix = |n: u32| Prefix::v4((0x1000_0000 + (n << 8)).into(), 24);
-    let announced = Update {
+    let announced = UpdateMessage {
         announced: (0..prefixes).map(prefix).collect(),
         ..update((1, 0, Some((1, 0))))
     };

@@ -4,8 +4,8 @@ use bytes::BytesMut;
 
 use super::super::capability::{AfiSafi, Capability};
 use super::super::error::{ErrorHandling, OpenError};
-use super::super::open::Open;
-use super::super::{Message, decode, encode_open};
+use super::super::open::OpenMessage;
+use super::super::{Message, decode_message, encode_open};
 use super::{DecodeError, ibgp, message};
 use crate::types::{Asn, RouterId};
 
@@ -17,7 +17,7 @@ fn open(parameters: &[u8]) -> Vec<u8> {
 }
 
 fn refused(octets: &[u8]) -> (OpenError, (u8, u8), Vec<u8>) {
-    let error = decode(octets, &ibgp()).unwrap_err();
+    let error = decode_message(octets, &ibgp()).unwrap_err();
     let ErrorHandling::SessionReset(notification) = error.handling() else {
         panic!("{error:?}")
     };
@@ -31,8 +31,8 @@ fn refused(octets: &[u8]) -> (OpenError, (u8, u8), Vec<u8>) {
     )
 }
 
-fn decoded(octets: &[u8]) -> Open {
-    match decode(octets, &ibgp()) {
+fn decoded(octets: &[u8]) -> OpenMessage {
+    match decode_message(octets, &ibgp()) {
         Ok(Message::Open(open)) => open,
         other => panic!("{other:?}"),
     }
@@ -129,13 +129,13 @@ fn rfc5492_4_known_capabilities_have_their_length_unknown_ones_any() {
 fn rfc6793_4_1_the_capability_beats_the_field() {
     let open = decoded(&open(&[8, 2, 6, 65, 4, 0, 1, 0, 0]));
     assert_eq!(open.asn, Asn(65536));
-    let zero = super::super::decode(&self::open(&[8, 2, 6, 65, 4, 0, 0, 0, 0]), &ibgp());
+    let zero = super::super::decode_message(&self::open(&[8, 2, 6, 65, 4, 0, 0, 0, 0]), &ibgp());
     assert_eq!(zero, Err(DecodeError::Open(OpenError::AsZero)));
 }
 
 #[test]
 fn rfc6793_4_2_2_as_trans_in_the_two_octet_field() {
-    let open = Open {
+    let open = OpenMessage {
         asn: Asn(4_200_000_000),
         hold_time: 90,
         router_id: RouterId([1, 2, 3, 4].into()),
@@ -168,7 +168,7 @@ fn rfc9072_2_long_parameters() {
             value: vec![n; 40].into(),
         })
         .collect();
-    let open = Open {
+    let open = OpenMessage {
         asn: Asn(1),
         hold_time: 0,
         router_id: RouterId([1, 2, 3, 4].into()),

@@ -5,14 +5,14 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::super::error::{ErrorHandling, HeaderError};
-use super::super::format::Format;
-use super::super::notification::{CeaseSubcode, Code, HeaderSubcode, Notification};
-use super::super::update::{Update, encode_update};
-use super::super::{Message, decode, encode_notification};
+use super::super::format::MessageFormat;
+use super::super::notification::{CeaseSubcode, HeaderSubcode, Notification, NotificationCode};
+use super::super::update::{UpdateMessage, encode_update};
+use super::super::{Message, decode_message, encode_notification};
 use super::{DecodeError, ibgp, message};
 
 fn refused(octets: &[u8]) -> (u8, u8, Vec<u8>) {
-    let error = decode(octets, &ibgp()).unwrap_err();
+    let error = decode_message(octets, &ibgp()).unwrap_err();
     let ErrorHandling::SessionReset(notification) = error.handling() else {
         panic!("{error:?} does not reset");
     };
@@ -36,23 +36,23 @@ fn rfc4271_6_1_length_out_of_range_for_the_type() {
     }
     let long = message(2, &[0; 4078]);
     assert_eq!(refused(&long), (1, 2, vec![0x10, 0x01]));
-    let extended = Format {
+    let extended = MessageFormat {
         extended_receive: true,
         ..ibgp()
     };
     assert!(!matches!(
-        decode(&long, &extended),
+        decode_message(&long, &extended),
         Err(DecodeError::Header(_))
     ));
 }
 
 #[test]
 fn rfc8654_4_open_and_keepalive_stay_short() {
-    let extended = Format {
+    let extended = MessageFormat {
         extended_receive: true,
         ..ibgp()
     };
-    let error = decode(&message(1, &[0; 4078]), &extended).unwrap_err();
+    let error = decode_message(&message(1, &[0; 4078]), &extended).unwrap_err();
     assert_eq!(
         error,
         DecodeError::Header(HeaderError::Length { kind: 1, len: 4097 })
@@ -73,10 +73,10 @@ fn rfc7313_5_refresh_of_wrong_length_returns_the_message() {
 
 #[test]
 fn rfc4271_6_4_a_broken_notification_is_told_apart() {
-    let error = decode(&message(3, &[6]), &ibgp()).unwrap_err();
+    let error = decode_message(&message(3, &[6]), &ibgp()).unwrap_err();
     assert!(error.is_in_notification());
     assert!(
-        !decode(&message(9, &[]), &ibgp())
+        !decode_message(&message(9, &[]), &ibgp())
             .unwrap_err()
             .is_in_notification()
     );
@@ -86,7 +86,7 @@ fn rfc4271_6_4_a_broken_notification_is_told_apart() {
 fn rfc8538_3_1_hard_reset_wraps_the_reason() {
     let inner = Notification::shutdown(CeaseSubcode::AdministrativeShutdown, "moving racks");
     let hard = inner.hard_reset();
-    assert_eq!(hard.code, Code::Cease(CeaseSubcode::HardReset));
+    assert_eq!(hard.code, NotificationCode::Cease(CeaseSubcode::HardReset));
     assert_eq!(hard.inner(), Some(inner));
     assert_eq!(
         hard.to_string(),
@@ -96,7 +96,7 @@ fn rfc8538_3_1_hard_reset_wraps_the_reason() {
 
 #[test]
 fn rfc9003_2_broken_text_is_no_text() {
-    let cease = Code::Cease(CeaseSubcode::AdministrativeShutdown);
+    let cease = NotificationCode::Cease(CeaseSubcode::AdministrativeShutdown);
     for data in [&[][..], &[0], &[5, b'a'], &[200, 1, 2]] {
         let notification = Notification::with_data(cease, data.to_vec().into());
         assert_eq!(notification.shutdown_text(), None, "{data:?}");
@@ -107,7 +107,7 @@ fn rfc9003_2_broken_text_is_no_text() {
 
 #[test]
 fn an_oversized_notification_is_cut() {
-    let code = Code::MessageHeader(HeaderSubcode::BadLength);
+    let code = NotificationCode::MessageHeader(HeaderSubcode::BadLength);
     let mut out = BytesMut::new();
     encode_notification(
         &Notification::with_data(code, vec![7; 9000].into()),
@@ -115,7 +115,7 @@ fn an_oversized_notification_is_cut() {
     );
     assert_eq!(out.len(), 4096);
     assert!(matches!(
-        decode(&out, &ibgp()),
+        decode_message(&out, &ibgp()),
         Ok(Message::Notification(_))
     ));
 }
@@ -128,14 +128,14 @@ fn valid_messages() -> Vec<Vec<u8>> {
         communities: vec![crate::types::Community(1)],
         ..Default::default()
     };
-    let update = Update {
+    let update = UpdateMessage {
         withdrawn: vec!["10.0.0.0/8".parse().unwrap()],
         announced: vec![
             "fd00:1::/64".parse().unwrap(),
             "fd00:2::/128".parse().unwrap(),
         ],
         attrs: Some(attrs),
-        ..Update::default()
+        ..UpdateMessage::default()
     };
     let mut out = BytesMut::new();
     encode_update(&update, &ibgp(), &mut out).unwrap();
@@ -158,7 +158,7 @@ fn valid_messages() -> Vec<Vec<u8>> {
 #[test]
 fn the_messages_to_damage_are_valid() {
     for octets in valid_messages() {
-        decode(&octets, &ibgp()).unwrap();
+        decode_message(&octets, &ibgp()).unwrap();
     }
 }
 
@@ -172,9 +172,9 @@ proptest! {
         four_octet_as: bool,
         internal: bool,
     ) {
-        let format = Format { four_octet_as, internal, ..ibgp() };
-        let _ = decode(&message(kind, &body), &format);
-        let _ = decode(&body, &format);
+        let format = MessageFormat { four_octet_as, internal, ..ibgp() };
+        let _ = decode_message(&message(kind, &body), &format);
+        let _ = decode_message(&body, &format);
     }
 
     #[test]
@@ -196,7 +196,7 @@ proptest! {
                 octets[16..18].copy_from_slice(&len);
             }
         }
-        if let Err(error) = decode(&octets, &ibgp()) {
+        if let Err(error) = decode_message(&octets, &ibgp()) {
             // Every refusal has an answer and a sentence.
             let _ = error.notification();
             prop_assert!(!error.to_string().is_empty());

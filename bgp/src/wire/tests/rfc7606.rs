@@ -1,9 +1,9 @@
 //! Revised error handling for UPDATE (RFC 7606), attribute by attribute.
 
-use super::super::error::{DecodeError, ErrorHandling, Fault};
-use super::super::format::{FamilySet, Format};
-use super::super::update::{Decoded, Update};
-use super::super::{Message, decode};
+use super::super::error::{DecodeError, ErrorHandling, UpdateFault};
+use super::super::format::{FamilySet, MessageFormat};
+use super::super::update::{DecodedUpdate, UpdateMessage};
+use super::super::{Message, decode_message};
 use super::{ibgp, update};
 use crate::attrs::PathAttrs;
 use crate::types::{Asn, Community};
@@ -28,14 +28,14 @@ fn with(extra: &[u8]) -> Vec<u8> {
     update(&[], &join(&[ORIGIN, AS_PATH, NEXT_HOP, extra]), NLRI)
 }
 
-fn decoded(octets: &[u8], format: &Format) -> Decoded {
-    match decode(octets, format) {
+fn decoded(octets: &[u8], format: &MessageFormat) -> DecodedUpdate {
+    match decode_message(octets, format) {
         Ok(Message::Update(decoded)) => decoded,
         other => panic!("{other:?}"),
     }
 }
 
-fn discarded(octets: &[u8], format: &Format) -> PathAttrs {
+fn discarded(octets: &[u8], format: &MessageFormat) -> PathAttrs {
     let decoded = decoded(octets, format);
     assert_eq!(decoded.faults.len(), 1, "{:?}", decoded.faults);
     assert_eq!(decoded.faults[0].handling, ErrorHandling::AttributeDiscard);
@@ -43,13 +43,13 @@ fn discarded(octets: &[u8], format: &Format) -> PathAttrs {
     decoded.update.attrs.unwrap()
 }
 
-fn withdrawn(octets: &[u8]) -> Fault {
+fn withdrawn(octets: &[u8]) -> UpdateFault {
     let decoded = decoded(octets, &ibgp());
     assert_eq!(
         decoded.update,
-        Update {
+        UpdateMessage {
             withdrawn: prefix(),
-            ..Update::default()
+            ..UpdateMessage::default()
         }
     );
     assert_eq!(decoded.faults.len(), 1, "{:?}", decoded.faults);
@@ -96,7 +96,7 @@ fn rfc4760_3_next_hop_beside_mp_reach_is_ignored() {
 }
 
 fn reset(octets: &[u8]) -> (u8, u8) {
-    let error = decode(octets, &ibgp()).unwrap_err();
+    let error = decode_message(octets, &ibgp()).unwrap_err();
     match error.handling() {
         ErrorHandling::SessionReset(notification) => notification.code.octets(),
         other => panic!("{other:?}"),
@@ -117,10 +117,10 @@ fn the_message_these_tests_break_is_valid() {
 #[test]
 fn rfc7606_7_1_origin() {
     let broken = |origin: &[u8]| update(&[], &join(&[origin, AS_PATH, NEXT_HOP]), NLRI);
-    assert_eq!(withdrawn(&broken(&[0x40, 1, 1, 3])), Fault::Origin(3));
+    assert_eq!(withdrawn(&broken(&[0x40, 1, 1, 3])), UpdateFault::Origin(3));
     assert!(matches!(
         withdrawn(&broken(&[0x40, 1, 2, 0, 0])),
-        Fault::Length { len: 2, .. }
+        UpdateFault::Length { len: 2, .. }
     ));
 }
 
@@ -135,14 +135,14 @@ fn rfc7606_7_2_as_path() {
         &[0x40, 2, 6, 3, 1, 0, 0, 0, 1],
     ] {
         assert!(
-            matches!(withdrawn(&broken(path)), Fault::Segment { .. }),
+            matches!(withdrawn(&broken(path)), UpdateFault::Segment { .. }),
             "{path:?}"
         );
     }
     let one_left = [0x40, 2, 7, 2, 1, 0, 0, 0, 1, 2];
     assert!(matches!(
         withdrawn(&broken(&one_left)),
-        Fault::Length { len: 1, .. }
+        UpdateFault::Length { len: 1, .. }
     ));
 }
 
@@ -151,7 +151,7 @@ fn rfc7607_2_as_zero() {
     let path = [0x40, 2, 6, 2, 1, 0, 0, 0, 0];
     assert_eq!(
         withdrawn(&update(&[], &join(&[ORIGIN, &path, NEXT_HOP]), NLRI)),
-        Fault::AsZero
+        UpdateFault::AsZero
     );
     let aggregator = [0xc0, 7, 8, 0, 0, 0, 0, 1, 2, 3, 4];
     assert_eq!(discarded(&with(&aggregator), &ibgp()).aggregator, None);
@@ -161,11 +161,14 @@ fn rfc7607_2_as_zero() {
 fn rfc7606_7_3_next_hop() {
     let broken = |next_hop: &[u8]| update(&[], &join(&[ORIGIN, AS_PATH, next_hop]), NLRI);
     let length = withdrawn(&broken(&[0x40, 3, 5, 10, 0, 0, 1, 0]));
-    assert!(matches!(length, Fault::Length { len: 5, .. }));
+    assert!(matches!(length, UpdateFault::Length { len: 5, .. }));
     // RFC 4271 §6.3: not a host address.
     for bad in [[0, 0, 0, 0], [224, 0, 0, 5], [255, 255, 255, 255]] {
         let octets = join(&[&[0x40, 3, 4], &bad]);
-        assert_eq!(withdrawn(&broken(&octets)), Fault::NextHop(bad.into()));
+        assert_eq!(
+            withdrawn(&broken(&octets)),
+            UpdateFault::NextHop(bad.into())
+        );
     }
 }
 
@@ -190,7 +193,7 @@ fn rfc7606_7_4_to_7_14_lengths() {
     ] {
         if withdraw {
             assert!(
-                matches!(withdrawn(&with(octets)), Fault::Length { .. }),
+                matches!(withdrawn(&with(octets)), UpdateFault::Length { .. }),
                 "{name}"
             );
         } else {
@@ -203,7 +206,7 @@ fn rfc7606_7_4_to_7_14_lengths() {
 
 #[test]
 fn rfc7606_7_5_7_9_7_10_internal_attributes_from_external_peers_are_discarded() {
-    let external = Format {
+    let external = MessageFormat {
         internal: false,
         ..ibgp()
     };
@@ -232,17 +235,20 @@ fn rfc7606_3_c_flags_that_contradict_the_definition() {
     let octets = update(&[], &join(&[&origin, AS_PATH, NEXT_HOP]), NLRI);
     let decoded = decoded(&octets, &ibgp());
     assert_eq!(decoded.update.withdrawn, prefix());
-    assert_eq!(decoded.faults[0].fault, Fault::Flags(0x80));
+    assert_eq!(decoded.faults[0].fault, UpdateFault::Flags(0x80));
     assert_eq!(
         withdrawn(&with(&[0x40, 4, 4, 0, 0, 0, 1])),
-        Fault::Flags(0x40)
+        UpdateFault::Flags(0x40)
     );
 }
 
 #[test]
 fn rfc7606_3_d_missing_mandatory_attributes() {
     for parts in [[AS_PATH, NEXT_HOP], [ORIGIN, NEXT_HOP], [ORIGIN, AS_PATH]] {
-        assert_eq!(withdrawn(&update(&[], &join(&parts), NLRI)), Fault::Missing);
+        assert_eq!(
+            withdrawn(&update(&[], &join(&parts), NLRI)),
+            UpdateFault::Missing
+        );
     }
 }
 
@@ -263,7 +269,7 @@ fn rfc7606_4_an_attribute_that_overruns_the_list() {
         &[0xd0, 8, 0],
         &[0xd0, 8, 0, 5, 1],
     ] {
-        assert_eq!(withdrawn(&with(extra)), Fault::Overrun, "{extra:?}");
+        assert_eq!(withdrawn(&with(extra)), UpdateFault::Overrun, "{extra:?}");
     }
 }
 
@@ -277,7 +283,7 @@ fn rfc7606_5_2_no_prefixes_to_withdraw() {
         &join(&[ORIGIN, AS_PATH, NEXT_HOP, &[0x40, 6, 1, 0]]),
         &[],
     );
-    assert_eq!(decoded(&harmless, &ibgp()).update, Update::default());
+    assert_eq!(decoded(&harmless, &ibgp()).update, UpdateMessage::default());
 }
 
 /// There is nothing in it that could be withdrawn, and nothing that could be hidden.
@@ -287,7 +293,7 @@ fn rfc7606_3_c_a_marker_with_wrong_flags_is_a_marker_with_a_fault() {
     let good = decoded(&marker(0x80), &ibgp());
     assert!(good.faults.is_empty());
     let wrong = decoded(&marker(0x40), &ibgp());
-    assert_eq!(wrong.update, Update::end_of_rib(Family::Ipv6));
+    assert_eq!(wrong.update, UpdateMessage::end_of_rib(Family::Ipv6));
     assert_eq!(wrong.update, good.update);
     assert_eq!(wrong.faults.len(), 1, "{:?}", wrong.faults);
 }
@@ -313,7 +319,7 @@ fn rfc4271_6_3_lengths_beyond_the_message() {
 #[test]
 fn rfc4271_6_3_unknown_attributes() {
     let well_known = [0x40, 99, 1, 7];
-    let error = decode(&with(&well_known), &ibgp()).unwrap_err();
+    let error = decode_message(&with(&well_known), &ibgp()).unwrap_err();
     let notification = error.notification();
     assert_eq!(
         (notification.code.octets(), &notification.data[..]),
@@ -346,7 +352,7 @@ const FD00: &[u8] = &[16, 0xfd, 0];
 
 #[test]
 fn rfc7606_7_11_mp_reach() {
-    let disable = |octets: &[u8]| decode(octets, &ibgp()).unwrap_err();
+    let disable = |octets: &[u8]| decode_message(octets, &ibgp()).unwrap_err();
     for attr in [
         reach(&GLOBAL[..15], FD00),
         reach(&GLOBAL, &[129, 0]),
@@ -383,7 +389,7 @@ fn rfc2545_3_link_local_next_hop() {
 #[test]
 fn one_message_for_both_families_is_two_updates() {
     let attrs = join(&[&reach(&GLOBAL, FD00), ORIGIN, AS_PATH, NEXT_HOP]);
-    let updates: Vec<Update> = decoded(&update(&[8, 11], &attrs, NLRI), &ibgp())
+    let updates: Vec<UpdateMessage> = decoded(&update(&[8, 11], &attrs, NLRI), &ibgp())
         .into_updates()
         .collect();
     assert_eq!(updates.len(), 2);
@@ -407,23 +413,23 @@ fn rfc4760_7_families_that_were_not_negotiated_are_ignored() {
         &join(&[&reach(&GLOBAL, FD00), ORIGIN, AS_PATH, NEXT_HOP]),
         NLRI,
     );
-    let ipv4 = Format {
+    let ipv4 = MessageFormat {
         families: [Family::Ipv4].into_iter().collect(),
         ..ibgp()
     };
     assert_eq!(decoded(&octets, &ipv4).update.announced, prefix());
     assert_eq!(decoded(&octets, &ipv4).second, None);
-    let ipv6 = Format {
+    let ipv6 = MessageFormat {
         families: [Family::Ipv6].into_iter().collect(),
         ..ibgp()
     };
     let update = decoded(&octets, &ipv6).update;
     assert_eq!(update.announced, ["fd00::/16".parse().unwrap()]);
-    let none = Format {
+    let none = MessageFormat {
         families: FamilySet::NONE,
         ..ibgp()
     };
-    assert_eq!(decoded(&octets, &none).update, Update::default());
+    assert_eq!(decoded(&octets, &none).update, UpdateMessage::default());
 }
 
 #[test]
@@ -435,7 +441,7 @@ fn rfc6793_4_1_as4_path_is_ignored_on_a_four_octet_session() {
 
 /// Two-octet session; AS_PATH and AGGREGATOR as given.
 fn two_octet(path: &[u8], extra: &[u8]) -> PathAttrs {
-    let format = Format {
+    let format = MessageFormat {
         four_octet_as: false,
         ..ibgp()
     };
@@ -489,12 +495,12 @@ fn rfc1997_communities_are_a_set() {
 #[test]
 fn bits_beyond_the_prefix_length_do_not_matter() {
     let octets = update(&[12, 0xac, 0x1f], &[], &[]);
-    let Ok(Message::Update(decoded)) = decode(&octets, &ibgp()) else {
+    let Ok(Message::Update(decoded)) = decode_message(&octets, &ibgp()) else {
         panic!()
     };
     assert_eq!(decoded.update.withdrawn, ["172.16.0.0/12".parse().unwrap()]);
     assert!(matches!(
-        decode(&update(&[], &[], &[33]), &ibgp()),
+        decode_message(&update(&[], &[], &[33]), &ibgp()),
         Err(DecodeError::Update(_))
     ));
 }

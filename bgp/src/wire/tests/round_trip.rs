@@ -10,13 +10,13 @@ use proptest::prelude::*;
 use super::super::capability::{
     AddPathMode, AfiSafi, Capability, GracefulRestartCapability, LongLivedFamily,
 };
-use super::super::format::{FamilySet, Format, MAX_MESSAGE};
+use super::super::format::{FamilySet, MAX_MESSAGE_LEN, MessageFormat};
 use super::super::frame_len;
-use super::super::notification::{CeaseSubcode, Code, Notification};
-use super::super::open::Open;
+use super::super::notification::{CeaseSubcode, Notification, NotificationCode};
+use super::super::open::OpenMessage;
 use super::super::refresh::{RefreshKind, RouteRefresh};
 use super::super::update::{
-    EncodeError, Update, encode_announce, encode_end_of_rib, encode_update, encode_withdraw,
+    EncodeError, UpdateMessage, encode_announce, encode_end_of_rib, encode_update, encode_withdraw,
 };
 use super::super::{Message, encode_notification, encode_open, encode_refresh};
 use super::{decode_all, ibgp};
@@ -133,18 +133,18 @@ fn family() -> impl Strategy<Value = Family> {
     prop_oneof![Just(Family::Ipv4), Just(Family::Ipv6)]
 }
 
-fn an_update() -> impl Strategy<Value = Update> {
+fn an_update() -> impl Strategy<Value = UpdateMessage> {
     family().prop_flat_map(|family| {
         (
             vec(prefix(family), 0..20),
             vec(prefix(family), 1..20),
             path_attrs(family),
         )
-            .prop_map(|(withdrawn, announced, attrs)| Update {
+            .prop_map(|(withdrawn, announced, attrs)| UpdateMessage {
                 withdrawn,
                 announced,
                 attrs: Some(attrs),
-                ..Update::default()
+                ..UpdateMessage::default()
             })
     })
 }
@@ -197,7 +197,7 @@ fn capability() -> impl Strategy<Value = Capability> {
     ]
 }
 
-fn an_open() -> impl Strategy<Value = Open> {
+fn an_open() -> impl Strategy<Value = OpenMessage> {
     (
         asn(),
         prop_oneof![Just(0u16), 3u16..],
@@ -206,7 +206,7 @@ fn an_open() -> impl Strategy<Value = Open> {
     )
         .prop_map(|(asn, hold_time, id, mut capabilities)| {
             capabilities.push(Capability::FourOctetAs(asn));
-            Open {
+            OpenMessage {
                 asn,
                 hold_time,
                 router_id: RouterId(id.into()),
@@ -216,8 +216,8 @@ fn an_open() -> impl Strategy<Value = Open> {
 }
 
 /// Merges a stream of UPDATEs into one.
-pub(super) fn merged(messages: Vec<Message>) -> Update {
-    let mut all = Update::default();
+pub(super) fn merged(messages: Vec<Message>) -> UpdateMessage {
+    let mut all = UpdateMessage::default();
     for message in messages {
         let Message::Update(decoded) = message else {
             panic!("{message:?} is no UPDATE")
@@ -244,7 +244,7 @@ pub(super) fn merged(messages: Vec<Message>) -> Update {
 proptest! {
     #[test]
     fn update(update in an_update(), extended: bool) {
-        let format = Format { extended_send: extended, extended_receive: extended, ..ibgp() };
+        let format = MessageFormat { extended_send: extended, extended_receive: extended, ..ibgp() };
         let mut out = BytesMut::new();
         match encode_update(&update, &format, &mut out) {
             Ok(()) => prop_assert_eq!(merged(decode_all(&out, &format).unwrap()), update),
@@ -256,7 +256,7 @@ proptest! {
     /// hid.
     #[test]
     fn rfc6793_4_2_update_over_a_two_octet_session(update in an_update()) {
-        let format = Format {
+        let format = MessageFormat {
             four_octet_as: false,
             extended_send: true,
             extended_receive: true,
@@ -277,7 +277,7 @@ proptest! {
 
     #[test]
     fn notification(code: u8, subcode: u8, data in vec(any::<u8>(), 0..300)) {
-        let notification = Notification::with_data(Code::from_octets(code, subcode), data.into());
+        let notification = Notification::with_data(NotificationCode::from_octets(code, subcode), data.into());
         let mut out = BytesMut::new();
         encode_notification(&notification, &mut out);
         prop_assert_eq!(notification.code.octets(), (code, subcode));
@@ -318,9 +318,9 @@ proptest! {
         let mut out = BytesMut::new();
         encode_withdraw(Family::Ipv6, &prefixes, &ibgp(), &mut out);
         let mut stream = out.as_ref();
-        while let Some(len) = frame_len(stream, MAX_MESSAGE).unwrap() {
+        while let Some(len) = frame_len(stream, MAX_MESSAGE_LEN).unwrap() {
             stream = &stream[len..];
-            prop_assert!(stream.is_empty() || len > MAX_MESSAGE - 17, "{len} octets");
+            prop_assert!(stream.is_empty() || len > MAX_MESSAGE_LEN - 17, "{len} octets");
         }
         prop_assert_eq!(merged(decode_all(&out, &ibgp()).unwrap()).withdrawn, prefixes);
     }
@@ -331,7 +331,7 @@ fn rfc4724_2_end_of_rib_of_each_family() {
     for family in [Family::Ipv4, Family::Ipv6] {
         let mut out = BytesMut::new();
         encode_end_of_rib(family, &mut out);
-        let expected = Update::end_of_rib(family);
+        let expected = UpdateMessage::end_of_rib(family);
         assert_eq!(merged(decode_all(&out, &ibgp()).unwrap()), expected);
     }
 }
@@ -375,7 +375,7 @@ fn rfc8654_5_attributes_that_fill_a_message_are_refused() {
         "{refused:?}"
     );
     assert!(out.is_empty());
-    let extended = Format {
+    let extended = MessageFormat {
         extended_send: true,
         extended_receive: true,
         ..ibgp()
@@ -392,7 +392,7 @@ fn rfc7911_3_each_prefix_has_its_path_identifier() {
     for family in [Family::Ipv4, Family::Ipv6] {
         let mut set = FamilySet::NONE;
         set.insert(family);
-        let format = Format {
+        let format = MessageFormat {
             path_ids_in: set,
             path_ids_out: set,
             ..ibgp()
@@ -405,7 +405,7 @@ fn rfc7911_3_each_prefix_has_its_path_identifier() {
             Family::Ipv4 => [10, 0, 0, 1].into(),
             Family::Ipv6 => "fd00::1".parse().unwrap(),
         };
-        let update = Update {
+        let update = UpdateMessage {
             withdrawn: vec![prefix(1), prefix(1)],
             withdrawn_ids: vec![1, 0xffff_ffff],
             announced: (0..3000).map(|n| prefix(2 + n / 2)).collect(),
@@ -426,7 +426,7 @@ fn rfc7911_3_each_prefix_has_its_path_identifier() {
 
 #[test]
 fn rfc7911_3_an_identifier_that_is_cut_off_is_no_prefix() {
-    let format = Format {
+    let format = MessageFormat {
         path_ids_in: FamilySet::ALL,
         ..ibgp()
     };
@@ -458,7 +458,7 @@ fn rfc8950_4_ipv4_prefixes_over_an_ipv6_next_hop_need_the_capability() {
         matches!(refused, Err(EncodeError::NextHop { .. })),
         "{refused:?}"
     );
-    let extended = Format {
+    let extended = MessageFormat {
         extended_next_hop: true,
         ..ibgp()
     };
@@ -480,7 +480,7 @@ fn internal_attributes_are_not_sent_to_external_peers() {
         cluster_list: vec![ClusterId([2, 2, 2, 2].into())].into(),
         ..PathAttrs::default()
     };
-    let external = Format {
+    let external = MessageFormat {
         internal: false,
         families: FamilySet::ALL,
         ..ibgp()

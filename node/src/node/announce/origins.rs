@@ -4,8 +4,7 @@
 
 use std::sync::Arc;
 
-use caracal_bgp::origin::{Mode, OriginUpdate};
-use caracal_bgp::{SpeakerHandle, SpeakerStatus};
+use caracal_bgp::{OriginMode, OriginUpdate, SpeakerHandle, SpeakerStatus};
 use caracal_datastore::View;
 use caracal_model::code::ProblemCode;
 use caracal_model::{Problem, Snapshot};
@@ -13,7 +12,7 @@ use caracal_topologies::origin_update;
 use tokio::sync::watch;
 
 /// Everything that a view says.
-pub(crate) fn whole(view: &View, mode: Mode) -> OriginUpdate {
+pub(crate) fn whole(view: &View, mode: OriginMode) -> OriginUpdate {
     OriginUpdate {
         stale: Some(is_stale(view)),
         ..origin_update(None, &view.snapshot, mode)
@@ -29,7 +28,7 @@ const fn is_stale(view: &View) -> bool {
 pub(crate) async fn keep(
     mut views: watch::Receiver<View>,
     first: View,
-    mode: Mode,
+    mode: OriginMode,
     speaker: SpeakerHandle,
     current: watch::Sender<bool>,
 ) {

@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use caracal_bgp::policy::{Filter, FilterVerdict, Term};
-use caracal_bgp::{SpeakerConfig, SpeakerHandle};
+use caracal_bgp::{Filter, FilterTerm, FilterVerdict, SpeakerConfig, SpeakerHandle};
 use caracal_datastore::View;
 use caracal_model::net::Prefix;
 use caracal_model::{NodeName, Problem, Snapshot};
@@ -81,7 +80,7 @@ fn require_policy(config: &mut SpeakerConfig) {
         }
     }
     if denied {
-        let reject = Term {
+        let reject = FilterTerm {
             conditions: Vec::new(),
             actions: Vec::new(),
             verdict: Some(FilterVerdict::Reject),

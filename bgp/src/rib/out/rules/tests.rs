@@ -1,5 +1,5 @@
 use super::*;
-use crate::policy::{Action, Condition, Filter, PrefixPattern, Term};
+use crate::policy::{Filter, FilterAction, FilterCondition, FilterTerm, PrefixPattern};
 
 fn key(kind: PeerKind, filters: Vec<Arc<NamedFilter>>) -> GroupKey {
     GroupKey {
@@ -24,24 +24,27 @@ fn prefix(n: u8) -> Prefix {
 }
 
 fn filter() -> Arc<NamedFilter> {
-    let only = |n| Condition::Prefix {
+    let only = |n| FilterCondition::Prefix {
         patterns: vec![PrefixPattern::exact(prefix(n))],
         negated: false,
     };
     let terms = vec![
-        Term {
+        FilterTerm {
             conditions: vec![only(1)],
             actions: vec![],
             verdict: Some(FilterVerdict::Reject),
         },
-        Term {
+        FilterTerm {
             conditions: vec![only(2)],
-            actions: vec![Action::SetMed(9)],
+            actions: vec![FilterAction::SetMed(9)],
             verdict: None,
         },
-        Term {
-            conditions: vec![Condition::Source(Source::Static), Condition::LocalPref(100)],
-            actions: vec![Action::PrependAsPath(vec![Asn(7)])],
+        FilterTerm {
+            conditions: vec![
+                FilterCondition::Source(RouteSource::Static),
+                FilterCondition::LocalPref(100),
+            ],
+            actions: vec![FilterAction::PrependAsPath(vec![Asn(7)])],
             verdict: Some(FilterVerdict::Accept),
         },
     ];
