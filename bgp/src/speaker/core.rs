@@ -17,6 +17,7 @@ mod stations;
 mod violations;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -42,7 +43,7 @@ use bfd::Liveness;
 use history::History;
 use listening::Listening;
 use operate::Disabled;
-use ranges::Dynamic;
+use ranges::{Dynamic, NamedRange};
 use roster::Roster;
 use slices::{SessionEvent, Subscription};
 use stations::Stations;
@@ -144,9 +145,9 @@ pub(super) struct Core {
     rib: Rib,
     peers: Roster,
     /// Ranges of addresses from which peers may come.
-    ranges: Vec<(PeerName, PeerConfig)>,
-    /// The peers that came from them; they are part of `config`.
-    dynamic: BTreeMap<PeerName, Dynamic>,
+    ranges: Vec<NamedRange>,
+    /// The peers that came from them, by address; they are part of `config`.
+    dynamic: BTreeMap<IpAddr, Dynamic>,
     /// By the peer's handle in the table.
     feeds: Vec<Option<Arc<OutFeed>>>,
     fib: Vec<(FibFeed, FibExportFilter)>,

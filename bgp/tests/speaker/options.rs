@@ -89,10 +89,24 @@ async fn whoever_connects_from_a_range_becomes_a_peer() {
     let status = one.speaker.status().await.unwrap();
     let names: Vec<_> = status.peers.iter().map(|peer| peer.name.as_str()).collect();
     assert_eq!(names, ["rack_127_122_0_2", "rack_127_122_0_3"]);
+    // Another name of the range is another name of its peers, and their sessions stay.
+    one.reconfigure(|config| {
+        let range = config.peers.remove(&PeerName::from("rack")).unwrap();
+        config.peers.insert(PeerName::from("row"), range);
+    })
+    .await;
+    let now = one.speaker.status().await.unwrap();
+    let names: Vec<_> = now.peers.iter().map(|peer| peer.name.as_str()).collect();
+    assert_eq!(names, ["row_127_122_0_2", "row_127_122_0_3"]);
+    for (before, now) in status.peers.iter().zip(&now.peers) {
+        assert_eq!(now.state, SessionState::Established);
+        assert_eq!((now.established_count, now.since), (1, before.since));
+    }
+    assert_eq!(two.peer(1).await.established_count, 1);
     // What the range says holds for its peers; a range that is gone takes them with it.
     one.reconfigure(|config| {
-        let rack = config.peers.get_mut(&PeerName::from("rack")).unwrap();
-        rack.range = Some(Prefix::v4([127, 122, 0, 2].into(), 32));
+        let row = config.peers.get_mut(&PeerName::from("row")).unwrap();
+        row.range = Some(Prefix::v4([127, 122, 0, 2].into(), 32));
     })
     .await;
     one.holds(&[2]).await;

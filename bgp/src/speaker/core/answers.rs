@@ -138,7 +138,8 @@ impl Core {
             since: unix(peer.since),
             reason: self.reason(peer),
             // Peers of a range come and go.
-            down_seconds: down_seconds(peer).filter(|_| !self.dynamic.contains_key(name)),
+            down_seconds: down_seconds(peer)
+                .filter(|_| !self.dynamic.contains_key(&config.address)),
             refused: peer.refused && peer.state != SessionState::Established,
             near_limit: self.near_limit(peer, config),
             hold_seconds: config.hold_time.as_secs(),

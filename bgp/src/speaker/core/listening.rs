@@ -9,6 +9,7 @@ use tokio::task::AbortHandle;
 use tracing::{debug, info, warn};
 
 use super::Core;
+use super::ranges::NamedRange;
 use crate::config::{PeerConfig, SpeakerConfig};
 use crate::speaker::counters::ErrorKind;
 use crate::speaker::message::{ACCEPT_DEPTH, FromListener, ListenPeer, ListenerStart, ToSession};
@@ -60,7 +61,7 @@ impl Drop for Listening {
 }
 
 /// The peers whose connections the listening socket must be ready for.
-fn listen_peers(config: &SpeakerConfig, ranges: &[(PeerName, PeerConfig)]) -> Vec<ListenPeer> {
+fn listen_peers(config: &SpeakerConfig, ranges: &[NamedRange]) -> Vec<ListenPeer> {
     let of_peer = |peer: &PeerConfig| ListenPeer {
         prefix: peer.range.unwrap_or_else(|| Prefix::host(peer.address)),
         password: peer.password.clone(),

@@ -13,21 +13,26 @@ use crate::types::PeerName;
 
 /// Peers of one range at most: an address range must not be a way to fill the memory.
 const MAX_PEERS: usize = 4096;
-/// How long such a peer may be without a session; or as long as its routes are kept, if that is
-/// more.
+/// Such a peer is forgotten after this time without a session, or after the time for which its
+/// routes are kept, if that is longer.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// A peer that came from a range.
+/// A peer that came from a range. It is known by its address; the names are labels.
 #[derive(Clone, Debug)]
 pub(super) struct Dynamic {
+    /// The present name of its range.
     range: PeerName,
-    address: IpAddr,
+    /// Its own name in the configuration in force: the range's and the address.
+    name: PeerName,
     /// It goes then, unless it has a session.
     until: Option<Instant>,
 }
 
+/// A range by its name.
+pub(super) type NamedRange = (PeerName, PeerConfig);
+
 /// The ranges of a configuration, which are no peers themselves.
-pub(super) fn take_ranges(config: &mut SpeakerConfig) -> Vec<(PeerName, PeerConfig)> {
+pub(super) fn take_ranges(config: &mut SpeakerConfig) -> Vec<NamedRange> {
     let is_range = |(_, peer): &(&PeerName, &PeerConfig)| peer.range.is_some();
     let ranges: Vec<_> = config
         .peers
@@ -49,29 +54,55 @@ fn member(range: &PeerConfig, address: IpAddr) -> PeerConfig {
     }
 }
 
+/// The name of that peer.
+fn member_name(range: &PeerName, address: IpAddr) -> PeerName {
+    let suffix = address.to_string().replace(['.', ':'], "_");
+    PeerName::from(format!("{range}_{suffix}"))
+}
+
+/// The range among `new` that `old` has become, for its peer at `address`. A range is the same when
+/// its addresses, its port and its AS are, whatever its name; failing that, when it has the name
+/// and covers the peer.
+fn successor<'a>(
+    (name, old): &NamedRange,
+    new: &'a [NamedRange],
+    address: IpAddr,
+) -> Option<&'a NamedRange> {
+    let identity = |range: &PeerConfig| (range.range, range.port, range.remote_as);
+    let named = new.iter().find(|(other, _)| other == name);
+    let same = named.filter(|(_, range)| identity(range) == identity(old));
+    let mut alike = new
+        .iter()
+        .filter(|(_, range)| identity(range) == identity(old));
+    let only = match (alike.next(), alike.next()) {
+        (Some(only), None) => Some(only),
+        // Several ranges with the same addresses, port and AS: ambiguous.
+        _ => None,
+    };
+    let covers = |range: &PeerConfig| range.range.is_some_and(|range| range.contains(address));
+    let covering = named.filter(|(_, range)| covers(range));
+    same.or(only).or(covering)
+}
+
 impl Core {
     /// The configuration with the peers that came from its ranges.
     pub(super) fn with_dynamic(&mut self, mut config: SpeakerConfig) -> SpeakerConfig {
         let ranges = take_ranges(&mut config);
-        self.dynamic.retain(|name, dynamic| {
-            let range = ranges.iter().find(|(range, _)| *range == dynamic.range);
-            let covers = |range: &PeerConfig| {
-                range
-                    .range
-                    .is_some_and(|prefix| prefix.contains(dynamic.address))
-            };
-            let Some((_, range)) = range.filter(|(_, range)| covers(range)) else {
+        let old = &self.ranges;
+        self.dynamic.retain(|address, dynamic| {
+            let before = old.iter().find(|(name, _)| *name == dynamic.range);
+            let after = before.and_then(|before| successor(before, &ranges, *address));
+            let Some((range, template)) = after else {
                 return false;
             };
-            let taken = config.peers.contains_key(name)
-                || config
-                    .peers
-                    .values()
-                    .any(|peer| peer.address == dynamic.address);
+            let name = member_name(range, *address);
+            let taken = config.peers.contains_key(&name)
+                || config.peers.values().any(|peer| peer.address == *address);
             if !taken {
                 config
                     .peers
-                    .insert(name.clone(), member(range, dynamic.address));
+                    .insert(name.clone(), member(template, *address));
+                (dynamic.range, dynamic.name) = (range.clone(), name);
             }
             !taken
         });
@@ -94,8 +125,7 @@ impl Core {
             }
             return None;
         }
-        let suffix = address.to_string().replace(['.', ':'], "_");
-        let name = PeerName::from(format!("{range}_{suffix}"));
+        let name = member_name(range, address);
         let (range, peer) = (range.clone(), member(template, address));
         if self.config.peers.contains_key(&name) {
             return None;
@@ -105,10 +135,10 @@ impl Core {
         }
         let dynamic = Dynamic {
             range,
-            address,
+            name: name.clone(),
             until: Some(now() + IDLE),
         };
-        self.dynamic.insert(name.clone(), dynamic);
+        self.dynamic.insert(address, dynamic);
         let mut config = self.config.clone();
         config.peers.insert(name.clone(), peer);
         self.go_over_to(config);
@@ -117,19 +147,21 @@ impl Core {
 
     /// A session of a peer has begun (`true`) or ended.
     pub(super) fn note_session(&mut self, name: &PeerName, up: bool) {
-        let Some(dynamic) = self.dynamic.get_mut(name) else {
+        let Some(peer) = self.config.peers.get(name) else {
             return;
         };
-        let kept = self.config.peers.get(name).map(|peer| {
-            let restart = peer.graceful_restart.map(|gr| gr.restart_time);
-            restart.unwrap_or_default() + peer.long_lived.unwrap_or_default()
-        });
-        dynamic.until = (!up).then(|| now() + IDLE.max(kept.unwrap_or_default()));
+        let Some(dynamic) = self.dynamic.get_mut(&peer.address) else {
+            return;
+        };
+        let restart = peer.graceful_restart.map(|gr| gr.restart_time);
+        let kept = restart.unwrap_or_default() + peer.long_lived.unwrap_or_default();
+        dynamic.until = (!up).then(|| now() + IDLE.max(kept));
     }
 
     /// A disabled peer does not go for having no session, or it would come back enabled.
     pub(super) fn hold_dynamic(&mut self, name: &PeerName, hold: bool) {
-        if let Some(dynamic) = self.dynamic.get_mut(name) {
+        let address = self.config.peers.get(name).map(|peer| peer.address);
+        if let Some(dynamic) = address.and_then(|address| self.dynamic.get_mut(&address)) {
             dynamic.until = (!hold).then(|| now() + IDLE);
         }
     }
@@ -143,15 +175,15 @@ impl Core {
         let now = now();
         let before = self.dynamic.len();
         let mut config = None;
-        self.dynamic.retain(|name, peer| {
+        self.dynamic.retain(|_, peer| {
             let stays = peer.until.is_none_or(|until| until > now);
             if !stays {
                 let kind = LogKind::PeerForgotten;
                 if self.log.allows(now, (peer.range.clone(), kind)) {
-                    info!(peer = %name, "peer of a range has stayed away and is forgotten");
+                    info!(peer = %peer.name, "peer of a range has stayed away and is forgotten");
                 }
                 let config = config.get_or_insert_with(|| self.config.clone());
-                config.peers.remove(name);
+                config.peers.remove(&peer.name);
             }
             stays
         });
@@ -173,16 +205,17 @@ mod tests {
 
     use super::*;
     use crate::config::Originations;
+    use crate::speaker::message::PeerKey;
     use crate::speaker::status::Convergence;
     use crate::speaker::{SpeakerOptions, Tasks};
-    use crate::types::{Asn, RouterId};
+    use crate::types::{Asn, RouterId, SessionState};
 
-    fn core() -> Core {
+    fn config() -> SpeakerConfig {
         let range = |len| PeerConfig {
             range: Some(Prefix::v4([10, 0, 0, 0].into(), len)),
             ..PeerConfig::new([10, 0, 0, 0].into(), Asn(64512))
         };
-        let config = SpeakerConfig {
+        SpeakerConfig {
             local_as: Asn(64512),
             router_id: RouterId([1, 0, 0, 1].into()),
             listen: None,
@@ -190,13 +223,16 @@ mod tests {
             originate: Originations::default(),
             filters: BTreeMap::new(),
             stations: BTreeMap::new(),
-        };
+        }
+    }
+
+    fn core() -> Core {
         let (publish, _) = watch::channel(Convergence::default());
         let tasks = Tasks {
             session: |_| Box::pin(std::future::pending()),
             listener: |_| Box::pin(std::future::pending()),
         };
-        Core::new(config, SpeakerOptions::default(), publish, tasks).0
+        Core::new(config(), SpeakerOptions::default(), publish, tasks).0
     }
 
     fn peers(core: &Core) -> Vec<&str> {
@@ -235,13 +271,72 @@ mod tests {
         let mut core = core();
         let range = core.ranges[0].0.clone();
         for n in 0..u32::try_from(MAX_PEERS).unwrap() {
+            let address = IpAddr::V4((0x0a00_0100 + n).into());
             let dynamic = Dynamic {
                 range: range.clone(),
-                address: IpAddr::V4((0x0a00_0000 + n).into()),
+                name: member_name(&range, address),
                 until: None,
             };
-            core.dynamic.insert(format!("x{n}").into(), dynamic);
+            core.dynamic.insert(address, dynamic);
         }
         assert_eq!(core.welcome([10, 0, 0, 1].into()), None);
+    }
+
+    /// The key of a peer whose session is established.
+    fn established(core: &mut Core, name: &PeerName) -> PeerKey {
+        core.note_session(name, true);
+        let peer = core.peers.named_mut(name).unwrap();
+        peer.enter(SessionState::Established);
+        peer.key
+    }
+
+    fn is_established(core: &Core, key: PeerKey, name: &str) -> bool {
+        let peer = core.peers.get(key).unwrap();
+        peer.state == SessionState::Established && peer.name.as_str() == name
+    }
+
+    /// The configuration of [`core`] with its ranges under these names.
+    fn renamed(wide: &str, narrow: &str) -> SpeakerConfig {
+        let mut config = config();
+        let old = std::mem::take(&mut config.peers);
+        for (name, range) in old {
+            let name = if name.as_str() == "wide" {
+                wide
+            } else {
+                narrow
+            };
+            config.peers.insert(name.into(), range);
+        }
+        config
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_range_with_another_name_keeps_the_sessions_of_its_peers() {
+        let mut core = core();
+        let near = core.welcome([10, 0, 0, 9].into()).unwrap();
+        let far = core.welcome([10, 7, 0, 9].into()).unwrap();
+        let (near, far) = (established(&mut core, &near), established(&mut core, &far));
+        core.reconfigure(renamed("wide", "close"));
+        assert_eq!(peers(&core), ["close_10_0_0_9", "wide_10_7_0_9"]);
+        assert!(is_established(&core, near, "close_10_0_0_9"));
+        assert!(is_established(&core, far, "wide_10_7_0_9"));
+        // A name that another range has left.
+        core.reconfigure(renamed("close", "rack"));
+        assert_eq!(peers(&core), ["close_10_7_0_9", "rack_10_0_0_9"]);
+        assert!(is_established(&core, near, "rack_10_0_0_9"));
+        assert!(is_established(&core, far, "close_10_7_0_9"));
+        // Under the new name the session's end is noted, and the range has its peer.
+        core.note_session(&"rack_10_0_0_9".into(), false);
+        assert!(core.next_departure().is_some());
+        let of_rack = core
+            .dynamic
+            .values()
+            .filter(|peer| peer.range.as_str() == "rack");
+        assert_eq!(of_rack.count(), 1);
+        // A range that is gone takes its peers with it.
+        let mut config = renamed("close", "rack");
+        config.peers.remove(&PeerName::from("close"));
+        core.reconfigure(config);
+        assert_eq!(peers(&core), ["rack_10_0_0_9"]);
     }
 }
