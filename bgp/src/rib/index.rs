@@ -26,13 +26,13 @@ const EMPTY: Slot = Slot { hash: 0, id: None };
 
 /// Handles whose hashes begin the same way.
 #[derive(Debug, Default)]
-struct Part {
+struct IndexPart {
     /// A power of two of them, or none; at least a quarter is empty.
     slots: Vec<Slot>,
     len: usize,
 }
 
-impl Part {
+impl IndexPart {
     /// The slot where the search for a hash begins; beyond the end when there is none.
     fn home(&self, hash: u32) -> usize {
         hash as usize & self.slots.len().wrapping_sub(1)
@@ -122,7 +122,7 @@ impl Part {
 #[derive(Debug, Default)]
 pub(super) struct Index {
     /// None, one, or [`PARTS`].
-    parts: Vec<Part>,
+    parts: Vec<IndexPart>,
     len: usize,
 }
 
@@ -149,7 +149,7 @@ impl Index {
     /// Adds a handle that is not there yet.
     pub(super) fn insert(&mut self, hash: u32, id: DestId) {
         if self.parts.is_empty() {
-            self.parts.push(Part::default());
+            self.parts.push(IndexPart::default());
         } else if self.len >= WHOLE && self.parts.len() == 1 {
             self.divide();
         }
@@ -162,7 +162,7 @@ impl Index {
         let whole = std::mem::take(&mut self.parts);
         // Room for twice as many as it gets now: it grows when the table has doubled.
         let size = (2 * self.len / PARTS * 4 / 3).next_power_of_two();
-        self.parts.resize_with(PARTS, || Part {
+        self.parts.resize_with(PARTS, || IndexPart {
             slots: vec![EMPTY; size.max(MIN_SLOTS)],
             len: 0,
         });
@@ -189,14 +189,14 @@ impl Index {
         if self.len == 0 {
             self.parts = Vec::new();
         }
-        self.parts.iter_mut().for_each(Part::shrink);
+        self.parts.iter_mut().for_each(IndexPart::shrink);
     }
 
     /// Octets that it has room for.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
         let slots: usize = self.parts.iter().map(|part| part.slots.capacity()).sum();
-        slots * size_of::<Slot>() + self.parts.capacity() * size_of::<Part>()
+        slots * size_of::<Slot>() + self.parts.capacity() * size_of::<IndexPart>()
     }
 
     /// Loads the slots at which searches for these hashes begin, and gives the handles found there.

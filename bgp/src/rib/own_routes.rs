@@ -22,7 +22,7 @@ const COMPARED: usize = 8;
 pub(super) struct OwnRoutes {
     /// What the table has, in parts, in the order of prefixes. The first part begins behind `at`;
     /// nothing is left when there is none.
-    parts: VecDeque<Part>,
+    parts: VecDeque<OwnRoutesPart>,
     /// The last prefix that was compared.
     at: Option<Prefix>,
     /// How many have been compared since the configuration came.
@@ -31,7 +31,7 @@ pub(super) struct OwnRoutes {
 
 /// Own routes that the table has, up to some prefix.
 #[derive(Debug)]
-struct Part {
+struct OwnRoutesPart {
     /// Up to here, included; `None`: all that are left.
     until: Option<Prefix>,
     routes: Originations,
@@ -48,7 +48,7 @@ impl OwnRoutes {
         self.compared = 0;
         let until = self.at.take();
         if self.parts.is_empty() || until.is_some() {
-            self.parts.push_front(Part {
+            self.parts.push_front(OwnRoutesPart {
                 until,
                 routes: before,
             });
