@@ -10,7 +10,7 @@ use crate::plan::kubernetes::plugin_kubeconfig;
 use crate::plan::{LabName, LabNameError, Layout, NodeLayout, PLUGIN_ACCOUNT};
 use crate::process::Running;
 use crate::program;
-use crate::state::{Folder, State, StateError};
+use crate::state::{Folder, LabState, StateError};
 use crate::topology::{Datastore, Topology, TopologyError};
 
 /// Why a lab cannot be picked up.
@@ -62,7 +62,7 @@ pub struct Lab {
     pub(crate) topology: Topology,
     pub(crate) layout: Layout,
     pub(crate) folder: Folder,
-    pub(crate) state: State,
+    pub(crate) state: LabState,
     pub(crate) running: BTreeMap<String, Running>,
     pub(crate) down_on_drop: bool,
 }
@@ -131,7 +131,7 @@ impl Lab {
 
     /// State of the lab on disk; pods and their addresses are here.
     #[must_use]
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &LabState {
         &self.state
     }
 

@@ -94,7 +94,7 @@ pub enum LabPhase {
 
 /// The content of `state.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub struct LabState {
     /// Version of this layout.
     pub version: u32,
     /// The lab's name.
@@ -149,7 +149,7 @@ impl PodState {
     }
 }
 
-impl State {
+impl LabState {
     /// The state before anything exists.
     #[must_use]
     pub fn new(lab: &LabName, binary: &Path, namespaces: Vec<String>) -> Self {
@@ -359,7 +359,7 @@ impl Folder {
     ///
     /// # Errors
     /// [`StateError::File`].
-    pub fn save(&self, state: &State) -> Result<(), StateError> {
+    pub fn save(&self, state: &LabState) -> Result<(), StateError> {
         let text = serde_json::to_string_pretty(state).expect("invariant: a state has string keys");
         let new = self.path.join("state.json.new");
         self.write(&new, &text)?;
@@ -371,7 +371,7 @@ impl Folder {
     ///
     /// # Errors
     /// [`StateError::Absent`] when the lab has no folder.
-    pub fn load(&self) -> Result<State, StateError> {
+    pub fn load(&self) -> Result<LabState, StateError> {
         if !self.path.is_dir() {
             let labs = labs();
             let known: Vec<_> = labs.iter().map(LabName::as_str).collect();
@@ -388,7 +388,7 @@ impl Folder {
         let path = self.state();
         let text = fs::read_to_string(&path).map_err(file("read", &path))?;
         let path = path.display().to_string();
-        let state: State = serde_json::from_str(&text).map_err(|source| StateError::Json {
+        let state: LabState = serde_json::from_str(&text).map_err(|source| StateError::Json {
             path: path.clone(),
             source,
         })?;

@@ -11,7 +11,7 @@ use crate::netns::{self, NetnsError};
 use crate::node::NodeError;
 use crate::plan::{self, LabName, LabNameError, Layout, NodeLayout};
 use crate::program::{self, Missing, ProgramError};
-use crate::state::{Folder, State, StateError};
+use crate::state::{Folder, LabState, StateError};
 use crate::topology::{NodeKind, Topology};
 
 mod work;
@@ -231,7 +231,7 @@ impl Lab {
                 first,
             });
         }
-        let state = State::new(&name, &binary, layout.namespaces());
+        let state = LabState::new(&name, &binary, layout.namespaces());
         let steps = match options.extent {
             Extent::Full => plan::steps(&topology, &layout),
             Extent::Network => plan::network_and_etcd(&topology, &layout),
