@@ -2,7 +2,7 @@
 
 use crate::ip;
 use crate::lab::{Lab, UnknownTarget};
-use crate::plan::Interface;
+use crate::plan::InterfaceLayout;
 use crate::program::ProgramError;
 
 /// Why a fault was not made or mended.
@@ -17,7 +17,7 @@ pub enum FaultError {
 }
 
 impl Lab {
-    fn interfaces(&self, target: &str) -> Result<Vec<Interface>, UnknownTarget> {
+    fn interfaces(&self, target: &str) -> Result<Vec<InterfaceLayout>, UnknownTarget> {
         if let Some(node) = self.layout.node(target) {
             return Ok(vec![node.uplink.clone()]);
         }
@@ -34,7 +34,11 @@ impl Lab {
         })
     }
 
-    fn ports(&self, target: &str, line: impl Fn(&Interface) -> String) -> Result<(), FaultError> {
+    fn ports(
+        &self,
+        target: &str,
+        line: impl Fn(&InterfaceLayout) -> String,
+    ) -> Result<(), FaultError> {
         let lines: Vec<_> = self.interfaces(target)?.iter().map(line).collect();
         Ok(ip::batch(Some(&self.layout.switch_netns()), &lines)?)
     }

@@ -46,7 +46,7 @@ pub struct Layout {
     /// Bridges, in the switch namespace.
     pub bridges: Vec<Bridge>,
     /// etcd's legs, one per segment.
-    pub etcd: Vec<Interface>,
+    pub etcd: Vec<InterfaceLayout>,
     pub routers: Vec<RouterLayout>,
     pub nodes: Vec<NodeLayout>,
 }
@@ -63,7 +63,7 @@ pub struct Bridge {
 
 /// One end of a cable: a device in a namespace and its port in the switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
+pub struct InterfaceLayout {
     pub segment: String,
     /// Name inside the namespace, `eth0` upwards.
     pub device: String,
@@ -79,7 +79,7 @@ pub struct Interface {
     pub mtu: u16,
 }
 
-impl Interface {
+impl InterfaceLayout {
     /// All addresses with the lengths of their prefixes.
     pub fn addresses(&self) -> impl Iterator<Item = (IpAddr, u8)> + use<> {
         let second = self.address6.map(|(a, len)| (IpAddr::V6(a), len));
@@ -109,7 +109,7 @@ pub struct RouterLayout {
     pub name: String,
     /// Namespace.
     pub netns: String,
-    pub legs: Vec<Interface>,
+    pub legs: Vec<InterfaceLayout>,
     /// Routes to segments behind other routers.
     pub routes: Vec<Via>,
 }
@@ -124,7 +124,7 @@ pub struct NodeLayout {
     /// Namespace.
     pub netns: String,
     /// `eth0`.
-    pub uplink: Interface,
+    pub uplink: InterfaceLayout,
     /// Default route (dead where the segment has no router) and more specific ones.
     pub routes: Vec<Via>,
     /// Where this node reaches etcd; several with commas between them.
@@ -213,7 +213,7 @@ impl Layout {
                 .segment(segment)
                 .expect("invariant: references were checked");
             let second = families.get(1).map(of);
-            Interface {
+            InterfaceLayout {
                 segment: segment.to_owned(),
                 device: format!("eth{device}"),
                 port: format!("port{}", ports.next().expect("invariant: ports never end")),

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use caracal_model::net::Family;
 
-use super::Interface;
+use super::InterfaceLayout;
 use crate::topology::{Datastore, Node, Pool, Topology};
 
 /// Everything but directories.
 pub(super) fn environment(
     topology: &Topology,
     node: &Node,
-    uplink: &Interface,
+    uplink: &InterfaceLayout,
     endpoint: &str,
 ) -> BTreeMap<String, String> {
     let mut env: BTreeMap<String, String> = [

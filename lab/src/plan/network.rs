@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use caracal_model::net::{Family, Prefix};
 
-use super::{Bridge, Interface, Layout, Step, Via};
+use super::{Bridge, InterfaceLayout, Layout, Step, Via};
 
 /// The part of the bring-up that makes namespaces and links.
 #[must_use]
@@ -128,7 +128,7 @@ fn mac(n: u32) -> String {
 }
 
 /// Everything that stands in a segment, with its namespace.
-fn hosts(layout: &Layout) -> Vec<(String, &Interface)> {
+fn hosts(layout: &Layout) -> Vec<(String, &InterfaceLayout)> {
     let etcd_netns = layout.etcd_netns();
     let etcd = layout.etcd.iter().map(|i| (etcd_netns.clone(), i));
     let routers = layout
@@ -150,7 +150,7 @@ fn switch_lines(layout: &Layout) -> Vec<String> {
         lines.push(format!("link set dev {device} up"));
     }
     for (netns, interface) in hosts(layout) {
-        let Interface {
+        let InterfaceLayout {
             device,
             port,
             mtu,
@@ -165,7 +165,7 @@ fn switch_lines(layout: &Layout) -> Vec<String> {
     lines
 }
 
-fn host_lines(interfaces: &[Interface], routes: &[Via]) -> Vec<String> {
+fn host_lines(interfaces: &[InterfaceLayout], routes: &[Via]) -> Vec<String> {
     let mut lines = vec!["link set dev lo up".to_owned()];
     for interface in interfaces {
         let device = &interface.device;
