@@ -95,7 +95,7 @@ impl InterfaceLayout {
 
 /// A route through a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Via {
+pub struct StaticRoute {
     /// Destination; `0.0.0.0/0` and `::/0` are default routes.
     pub destination: Prefix,
     /// Address of the next hop on a connected segment.
@@ -111,7 +111,7 @@ pub struct RouterLayout {
     pub netns: String,
     pub legs: Vec<InterfaceLayout>,
     /// Routes to segments behind other routers.
-    pub routes: Vec<Via>,
+    pub routes: Vec<StaticRoute>,
 }
 
 /// A node's namespace.
@@ -126,7 +126,7 @@ pub struct NodeLayout {
     /// `eth0`.
     pub uplink: InterfaceLayout,
     /// Default route (dead where the segment has no router) and more specific ones.
-    pub routes: Vec<Via>,
+    pub routes: Vec<StaticRoute>,
     /// Where this node reaches etcd; several with commas between them.
     pub etcd_endpoint: String,
     /// Environment of `caracal node`, without directories.

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use caracal_model::net::{Family, Prefix};
 
-use super::{Bridge, InterfaceLayout, Layout, Step, Via};
+use super::{Bridge, InterfaceLayout, Layout, StaticRoute, Step};
 
 /// The part of the bring-up that makes namespaces and links.
 #[must_use]
@@ -165,7 +165,7 @@ fn switch_lines(layout: &Layout) -> Vec<String> {
     lines
 }
 
-fn host_lines(interfaces: &[InterfaceLayout], routes: &[Via]) -> Vec<String> {
+fn host_lines(interfaces: &[InterfaceLayout], routes: &[StaticRoute]) -> Vec<String> {
     let mut lines = vec!["link set dev lo up".to_owned()];
     for interface in interfaces {
         let device = &interface.device;
@@ -178,7 +178,7 @@ fn host_lines(interfaces: &[InterfaceLayout], routes: &[Via]) -> Vec<String> {
         lines.push(format!("link set dev {device} up"));
     }
     lines.extend(routes.iter().map(
-        |Via {
+        |StaticRoute {
              destination,
              next_hop,
          }| {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use caracal_model::net::{Family, Prefix};
 
-use super::Via;
+use super::StaticRoute;
 use super::addresses::Addresses;
 use crate::topology::{Router, Topology};
 
@@ -63,7 +63,7 @@ impl<'a> Graph<'a> {
     /// Routes of a node: a default route, through an address nobody has where the segment has no
     /// router (proxy ARP for 169.254.1.1 needs some route out of another device), and what it does
     /// not cover.
-    pub(super) fn node_routes(&self, segment: &'a str) -> Vec<Via> {
+    pub(super) fn node_routes(&self, segment: &'a str) -> Vec<StaticRoute> {
         let router = self
             .topology
             .routers
@@ -73,7 +73,7 @@ impl<'a> Graph<'a> {
             || self.addresses.dead[segment],
             |r| self.leg(&r.name.value, segment),
         );
-        let mut routes = vec![Via {
+        let mut routes = vec![StaticRoute {
             destination: match self.addresses.family {
                 Family::Ipv4 => Prefix::v4(Ipv4Addr::UNSPECIFIED, 0),
                 Family::Ipv6 => Prefix::v6(Ipv6Addr::UNSPECIFIED, 0),
@@ -82,7 +82,7 @@ impl<'a> Graph<'a> {
         }];
         for (other, next_hop) in self.next_hops(&[segment], None) {
             if next_hop != default {
-                routes.push(Via {
+                routes.push(StaticRoute {
                     destination: self.cidr(other),
                     next_hop,
                 });
@@ -92,7 +92,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Routes of a router to segments it has no leg in.
-    pub(super) fn router_routes(&self, router: &'a Router) -> Vec<Via> {
+    pub(super) fn router_routes(&self, router: &'a Router) -> Vec<StaticRoute> {
         let own: Vec<_> = router
             .legs
             .iter()
@@ -100,7 +100,7 @@ impl<'a> Graph<'a> {
             .collect();
         let hops = self.next_hops(&own, Some(&router.name.value));
         hops.into_iter()
-            .map(|(segment, next_hop)| Via {
+            .map(|(segment, next_hop)| StaticRoute {
                 destination: self.cidr(segment),
                 next_hop,
             })

@@ -61,7 +61,7 @@ fn a_node_of_cross_subnet_is_told_everything() {
     let next_hop = Ipv4Addr::new(10, 0, 2, 254).into();
     assert_eq!(
         node.routes,
-        [Via {
+        [StaticRoute {
             destination: default,
             next_hop
         }]
@@ -196,7 +196,7 @@ nodes:
     )
     .unwrap();
     let layout = layout(&topology);
-    let text = |routes: &[Via]| {
+    let text = |routes: &[StaticRoute]| {
         let lines: Vec<_> = routes
             .iter()
             .map(|r| format!("{} via {}", r.destination, r.next_hop))
