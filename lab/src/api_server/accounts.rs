@@ -7,7 +7,7 @@ use hyper::HeaderMap;
 use serde_json::{Value, json};
 
 use super::Api;
-use super::cache::Entry;
+use super::cache::StoredObject;
 use super::kinds::{ROOT, Registry};
 use super::metadata::Birth;
 use super::request::Request;
@@ -255,7 +255,12 @@ impl Api {
         rules
     }
 
-    async fn all(&self, registry: &Registry, plural: &str, namespace: Option<&str>) -> Vec<Entry> {
+    async fn all(
+        &self,
+        registry: &Registry,
+        plural: &str,
+        namespace: Option<&str>,
+    ) -> Vec<StoredObject> {
         let Some(kind) = registry.find(RBAC, "v1", plural) else {
             return Vec::new();
         };

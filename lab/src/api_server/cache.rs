@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// An object as it is stored, with its `resourceVersion` in it.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct StoredObject {
     pub(super) key: String,
     pub(super) revision: i64,
     pub(super) object: Arc<Value>,
@@ -34,15 +34,15 @@ pub(super) struct Entry {
 pub(super) struct Event {
     pub(super) revision: i64,
     pub(super) key: String,
-    pub(super) before: Option<Entry>,
-    pub(super) after: Option<Entry>,
+    pub(super) before: Option<StoredObject>,
+    pub(super) after: Option<StoredObject>,
 }
 
 /// Objects of one revision.
 #[derive(Debug)]
 pub(super) struct Listing {
     pub(super) revision: i64,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<StoredObject>,
 }
 
 /// The revision asked for is no longer, or not yet, known.
@@ -63,7 +63,7 @@ pub(super) struct Start {
 }
 
 enum Ask {
-    Get(String, oneshot::Sender<Option<Entry>>),
+    Get(String, oneshot::Sender<Option<StoredObject>>),
     List(
         String,
         Option<i64>,
@@ -106,7 +106,7 @@ impl Cache {
     }
 
     /// One object, as of revision `at` or later.
-    pub(super) async fn get(&self, key: &str, at: i64) -> Option<Entry> {
+    pub(super) async fn get(&self, key: &str, at: i64) -> Option<StoredObject> {
         self.ask(at, |reply| Ask::Get(key.to_owned(), reply))
             .await
             .flatten()
@@ -150,7 +150,7 @@ impl Cache {
 }
 
 struct State {
-    objects: BTreeMap<String, Entry>,
+    objects: BTreeMap<String, StoredObject>,
     revision: i64,
     /// Events after this revision are all here.
     oldest: i64,
@@ -243,7 +243,7 @@ impl State {
         self.registry.send_replace(Arc::new(registry));
     }
 
-    fn below<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a Entry> {
+    fn below<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a StoredObject> {
         self.objects
             .range(prefix.to_owned()..)
             .map(|(_, entry)| entry)
@@ -325,7 +325,7 @@ impl State {
             .take_while(|e| e.revision > revision)
             .filter(|e| e.key.starts_with(prefix))
             .collect();
-        let mut entries: Vec<Entry> = self.below(prefix).cloned().collect();
+        let mut entries: Vec<StoredObject> = self.below(prefix).cloned().collect();
         if !undone.is_empty() {
             let mut map: BTreeMap<_, _> = entries.into_iter().map(|e| (e.key.clone(), e)).collect();
             for event in undone {
@@ -368,7 +368,7 @@ impl State {
 }
 
 /// `None`: somebody else has written there, and not an object.
-fn entry(key: String, value: &[u8], revision: i64) -> Option<Entry> {
+fn entry(key: String, value: &[u8], revision: i64) -> Option<StoredObject> {
     let mut object: Value = match serde_json::from_slice(value) {
         Ok(object) => object,
         Err(error) => {
@@ -378,7 +378,7 @@ fn entry(key: String, value: &[u8], revision: i64) -> Option<Entry> {
     };
     let metadata = object.get_mut("metadata")?.as_object_mut()?;
     metadata.insert("resourceVersion".to_owned(), revision.to_string().into());
-    Some(Entry {
+    Some(StoredObject {
         key,
         revision,
         object: Arc::new(object),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Api;
 use super::answer::{self, Answer};
-use super::cache::{Entry, Outside};
+use super::cache::{Outside, StoredObject};
 use super::kinds::ROOT;
 use super::request::{Form, Request};
 use super::selector::Selector;
@@ -57,7 +57,7 @@ impl Api {
     }
 
     /// One object as it is now.
-    pub(super) async fn current(&self, key: &str) -> Result<Option<Entry>, Failure> {
+    pub(super) async fn current(&self, key: &str) -> Result<Option<StoredObject>, Failure> {
         let at = self.newest().await?;
         Ok(self.cache.get(key, at).await)
     }
@@ -125,7 +125,7 @@ impl Api {
         let after = from.map_or(String::new(), |from| from.after);
         let mut wanted = listing.entries.iter();
         let mut wanted = wanted.by_ref().filter(|e| e.key > after);
-        let mut chosen: Vec<&Entry> = Vec::new();
+        let mut chosen: Vec<&StoredObject> = Vec::new();
         let mut metadata = json!({"resourceVersion": listing.revision.to_string()});
         for entry in wanted.by_ref().filter(|e| selector.matches(&e.object)) {
             if limit > 0 && chosen.len() == limit {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Api;
 use super::answer::{self, Body};
-use super::cache::{Cache, Entry, Event, Outside, Start, at_revision};
+use super::cache::{Cache, Event, Outside, Start, StoredObject, at_revision};
 use super::faults::Cut;
 use super::kinds::Kind;
 use super::read::{matching, selector};
@@ -163,7 +163,7 @@ impl Watch {
     /// An object may come into what is selected, and leave it.
     async fn tell(&mut self, event: &Event) -> Result<(), Gone> {
         self.revision = self.revision.max(event.revision);
-        let wanted = |entry: &&Entry| self.selector.matches(&entry.object);
+        let wanted = |entry: &&StoredObject| self.selector.matches(&entry.object);
         let before = event.before.as_ref().filter(wanted);
         let after = event.after.as_ref().filter(wanted);
         match (before, after) {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Api;
 use super::answer::{self, Answer};
-use super::cache::Entry;
+use super::cache::StoredObject;
 use super::kinds::{EXTENSIONS, Kind};
 use super::metadata::{self, Birth};
 use super::objects;
@@ -214,7 +214,7 @@ impl Api {
 
     /// Objects in a namespace or of a definition are deleted before it. On a real server
     /// controllers do that, after a while.
-    async fn empty(&self, request: &Request, old: &Entry) -> Result<(), Failure> {
+    async fn empty(&self, request: &Request, old: &StoredObject) -> Result<(), Failure> {
         let name = old.object["metadata"]["name"].as_str().unwrap_or_default();
         let registry = self.cache.registry();
         let mut prefixes = Vec::new();
