@@ -149,7 +149,7 @@ const HEAD: &str = "| work | anchor | n | wall, ours / anchor | aim | CPU, ours 
 
 /// Wall and CPU time of some phases together, and how often that was measured.
 fn times(runs: &Runs, phases: &[&str]) -> Option<(Duration, Duration, usize)> {
-    let of = |what: fn(&crate::run::Cost) -> Duration| {
+    let of = |what: fn(&crate::run::PhaseCost) -> Duration| {
         let sum = |outcome: &crate::run::Outcome| {
             let costs = outcome.phases.iter();
             let named = costs.filter(|(name, _)| phases.contains(name));
@@ -266,12 +266,12 @@ pub fn table(measured: &[(String, Vec<Runs>)], old: &str) -> String {
 mod tests {
     use super::*;
     use crate::generator::Counters;
-    use crate::run::{Cost, Outcome};
+    use crate::run::{Outcome, PhaseCost};
 
     fn runs(speaker: Speaker, millis: &[u64], peak_mib: u64) -> Runs {
         let outcome = |millis: &u64| {
             let time = Duration::from_millis(*millis);
-            let cost = Cost {
+            let cost = PhaseCost {
                 wall: time,
                 cpu: time / 2,
                 faults: 0,

@@ -42,7 +42,7 @@ pub struct IdleArgs {
 
 /// One process over the time.
 #[derive(Clone, Copy)]
-struct Cost {
+struct ProcessCost {
     cpu: Duration,
     resident_kib: u64,
     peak_kib: u64,
@@ -77,10 +77,10 @@ pub fn run(args: &IdleArgs) -> Result<()> {
     let before = costs(&pids)?;
     std::thread::sleep(Duration::from_secs(args.seconds));
     let after = costs(&pids)?;
-    let costs: Vec<Cost> = before
+    let costs: Vec<ProcessCost> = before
         .iter()
         .zip(&after)
-        .map(|(before, after)| Cost {
+        .map(|(before, after)| ProcessCost {
             cpu: after.cpu - before.cpu,
             ..*after
         })
@@ -113,10 +113,10 @@ fn topology(nodes: usize, pods: usize) -> String {
     text
 }
 
-fn costs(pids: &[u32]) -> Result<Vec<Cost>> {
+fn costs(pids: &[u32]) -> Result<Vec<ProcessCost>> {
     let of = |pid: &u32| {
         let memory = memory_of(*pid)?;
-        anyhow::Ok(Cost {
+        anyhow::Ok(ProcessCost {
             cpu: cpu_of(*pid)?,
             resident_kib: memory.resident_kib,
             peak_kib: memory.peak_kib,
@@ -127,9 +127,9 @@ fn costs(pids: &[u32]) -> Result<Vec<Cost>> {
         .collect()
 }
 
-fn table(args: &IdleArgs, sessions: usize, costs: &[Cost]) -> Result<String> {
+fn table(args: &IdleArgs, sessions: usize, costs: &[ProcessCost]) -> Result<String> {
     ensure!(!costs.is_empty(), "no node was started");
-    let spread = |value: &dyn Fn(&Cost) -> f64| {
+    let spread = |value: &dyn Fn(&ProcessCost) -> f64| {
         let mut values: Vec<f64> = costs.iter().map(value).collect();
         values.sort_by(f64::total_cmp);
         (

@@ -24,7 +24,7 @@ const FORGET: Duration = Duration::from_secs(10);
 
 /// Cost of a phase.
 #[derive(Clone, Copy, Debug)]
-pub struct Cost {
+pub struct PhaseCost {
     /// Until the last receiver held what it must.
     pub wall: Duration,
     /// CPU time of the speaker, until it had come to rest.
@@ -37,7 +37,7 @@ pub struct Cost {
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Phases in order; repeated ones are averaged.
-    pub phases: Vec<(&'static str, Cost)>,
+    pub phases: Vec<(&'static str, PhaseCost)>,
     /// Peak resident memory in KiB.
     pub peak_kib: u64,
     /// Resident memory at the end.
@@ -100,12 +100,12 @@ pub fn run(
 }
 
 impl Run<'_> {
-    fn phases(&mut self) -> Result<Vec<(&'static str, Cost)>> {
+    fn phases(&mut self) -> Result<Vec<(&'static str, PhaseCost)>> {
         match self.scenario.kind {
             Kind::Load | Kind::Choose => Ok(vec![("load", self.load()?)]),
             Kind::Flap => {
                 let load = self.load()?;
-                let zero = Cost {
+                let zero = PhaseCost {
                     wall: Duration::ZERO,
                     cpu: Duration::ZERO,
                     faults: 0,
@@ -152,7 +152,7 @@ impl Run<'_> {
                 let (start, cpu) = (Instant::now(), self.process.cpu()?);
                 let faults = faults_of(self.process.id())?;
                 self.generator.idle(IDLE, self.scenario)?;
-                let cost = Cost {
+                let cost = PhaseCost {
                     wall: start.elapsed(),
                     cpu: self.process.cpu()?.saturating_sub(cpu),
                     faults: faults_of(self.process.id())? - faults,
@@ -163,7 +163,7 @@ impl Run<'_> {
     }
 
     /// One change after the other: median, and the one that 99 of 100 do not exceed.
-    fn single_changes(&mut self) -> Result<Vec<(&'static str, Cost)>> {
+    fn single_changes(&mut self) -> Result<Vec<(&'static str, PhaseCost)>> {
         let (cpu, faults) = (self.process.cpu()?, faults_of(self.process.id())?);
         let mut walls = Vec::with_capacity(CHANGES);
         for number in 0..CHANGES {
@@ -181,7 +181,7 @@ impl Run<'_> {
         let cpu = self.process.cpu()?.saturating_sub(cpu) / CHANGES as u32;
         let faults = (faults_of(self.process.id())? - faults) / CHANGES as u64;
         walls.sort_unstable();
-        let at = |part: usize| Cost {
+        let at = |part: usize| PhaseCost {
             wall: walls[(CHANGES - 1) * part / 100],
             cpu,
             faults,
@@ -189,12 +189,12 @@ impl Run<'_> {
         Ok(vec![("change p50", at(50)), ("change p99", at(99))])
     }
 
-    fn load(&mut self) -> Result<Cost> {
+    fn load(&mut self) -> Result<PhaseCost> {
         let announced = self.scenario.announce();
         self.send(announced)
     }
 
-    fn send(&mut self, what: Vec<(usize, Vec<u8>)>) -> Result<Cost> {
+    fn send(&mut self, what: Vec<(usize, Vec<u8>)>) -> Result<PhaseCost> {
         self.generator.expect(self.scenario);
         self.measure(|generator| {
             for (index, octets) in what {
@@ -203,7 +203,7 @@ impl Run<'_> {
         })
     }
 
-    fn kill(&mut self) -> Result<Cost> {
+    fn kill(&mut self) -> Result<PhaseCost> {
         let leaving = self.scenario.clients_leave();
         self.measure_after(|run| {
             for index in leaving {
@@ -213,18 +213,18 @@ impl Run<'_> {
         })
     }
 
-    fn measure(&mut self, act: impl FnOnce(&mut Generator)) -> Result<Cost> {
+    fn measure(&mut self, act: impl FnOnce(&mut Generator)) -> Result<PhaseCost> {
         self.measure_after(|run| act(&mut run.generator))
     }
 
-    fn measure_after(&mut self, act: impl FnOnce(&mut Self)) -> Result<Cost> {
+    fn measure_after(&mut self, act: impl FnOnce(&mut Self)) -> Result<PhaseCost> {
         let (cpu, faults) = (self.process.cpu()?, faults_of(self.process.id())?);
         let start = Instant::now();
         act(self);
         self.generator.converge(self.scenario, LIMIT)?;
         let wall = start.elapsed();
         self.rest()?;
-        Ok(Cost {
+        Ok(PhaseCost {
             wall,
             cpu: self.process.cpu()?.saturating_sub(cpu),
             faults: faults_of(self.process.id())? - faults,

@@ -23,7 +23,7 @@ use caracal_model::{SharedMap, Snapshot};
 use tokio::sync::watch;
 
 pub use super::methods::Method;
-use super::methods::{Cost, Runs};
+use super::methods::{InstallCost, Runs};
 use super::minimal::{self, Work};
 use super::ratios;
 use crate::dut::cpu_of;
@@ -113,7 +113,7 @@ fn publish(args: &InstallArgs, name: &str, table: &str) -> Result<()> {
     }
 }
 
-fn one_in_a_namespace(method: Method, routes: u32, share: u32, dir: &Path) -> Result<Cost> {
+fn one_in_a_namespace(method: Method, routes: u32, share: u32, dir: &Path) -> Result<InstallCost> {
     let lab = Lab::new()?;
     let output = Command::new("ip")
         .args(["netns", "exec", &lab.dut()])
@@ -127,7 +127,7 @@ fn one_in_a_namespace(method: Method, routes: u32, share: u32, dir: &Path) -> Re
     let text = String::from_utf8_lossy(&output.stdout);
     let mut numbers = text.split_whitespace().map(str::parse);
     match (numbers.next(), numbers.next()) {
-        (Some(Ok(wall)), Some(Ok(cpu))) => Ok(Cost {
+        (Some(Ok(wall)), Some(Ok(cpu))) => Ok(InstallCost {
             wall: Duration::from_nanos(wall),
             cpu: Duration::from_nanos(cpu),
         }),
@@ -154,7 +154,7 @@ fn table(all: &[Runs]) -> String {
 /// Measures one method here and prints nanoseconds: wall, CPU.
 pub fn run_one(args: &InstallOneArgs) -> Result<()> {
     let (routes, share) = (args.routes, args.share);
-    let whole = |cost: Result<Cost>| match share {
+    let whole = |cost: Result<InstallCost>| match share {
         0 => cost,
         _ => bail!("{} has one gateway for all routes", args.method.name()),
     };
@@ -200,11 +200,11 @@ fn count() -> Result<u32> {
 }
 
 /// Work of this process.
-fn own(work: impl FnOnce() -> Result<()>) -> Result<Cost> {
+fn own(work: impl FnOnce() -> Result<()>) -> Result<InstallCost> {
     let me = std::process::id();
     let (start, cpu) = (Instant::now(), cpu_of(me)?);
     work()?;
-    Ok(Cost {
+    Ok(InstallCost {
         wall: start.elapsed(),
         cpu: cpu_of(me)?.saturating_sub(cpu),
     })
@@ -226,7 +226,7 @@ fn gateway(number: u32, share: u32) -> Ipv4Addr {
         .map_or(LINK, |node| (first + node).into())
 }
 
-fn minimal(routes: u32, share: u32, objects: bool) -> Result<Cost> {
+fn minimal(routes: u32, share: u32, objects: bool) -> Result<InstallCost> {
     let gateways = (0..routes).map(|n| gateway(n, share));
     let work = Work {
         routes: prefixes(routes).into_iter().zip(gateways).collect(),
@@ -236,7 +236,7 @@ fn minimal(routes: u32, share: u32, objects: bool) -> Result<Cost> {
     own(|| minimal::install(&work))
 }
 
-fn caracal(routes: u32, share: u32, objects: bool) -> Result<Cost> {
+fn caracal(routes: u32, share: u32, objects: bool) -> Result<InstallCost> {
     let mut ops = Vec::new();
     let mut id = FIRST_OBJECT;
     for (number, prefix) in (0..).zip(prefixes(routes)) {
@@ -278,7 +278,7 @@ fn caracal(routes: u32, share: u32, objects: bool) -> Result<Cost> {
     })
 }
 
-fn agent(routes: u32, objects: bool) -> Result<Cost> {
+fn agent(routes: u32, objects: bool) -> Result<InstallCost> {
     let mut data = Snapshot::default();
     for (name, address) in [("a", DUT), ("b", LINK)] {
         let path = format!("/calico/resources/v3/projectcalico.org/nodes/{name}");
@@ -321,7 +321,7 @@ fn agent(routes: u32, objects: bool) -> Result<Cost> {
     })
 }
 
-fn bird(routes: u32, dir: &Path) -> Result<Cost> {
+fn bird(routes: u32, dir: &Path) -> Result<InstallCost> {
     let (file, socket) = (dir.join("bird.conf"), dir.join("bird.ctl"));
     let mut text = format!(
         "log stderr {{ error, fatal, bug }};\nrouter id {DUT};\nprotocol device {{}}\n\
@@ -350,7 +350,7 @@ fn bird(routes: u32, dir: &Path) -> Result<Cost> {
 }
 
 /// From `enable` until the kernel holds them all.
-fn enabled(id: u32, socket: &Path, routes: u32) -> Result<Cost> {
+fn enabled(id: u32, socket: &Path, routes: u32) -> Result<InstallCost> {
     let client = |order: &[&str]| {
         let mut command = Command::new("birdc");
         command.arg("-s").arg(socket).args(order).output()
@@ -363,7 +363,7 @@ fn enabled(id: u32, socket: &Path, routes: u32) -> Result<Cost> {
     let output = client(&["enable", "all_routes"])?;
     ensure!(output.status.success(), "birdc: {output:?}");
     until("all routes are there", || Ok(count()? >= routes))?;
-    Ok(Cost {
+    Ok(InstallCost {
         wall: start.elapsed(),
         cpu: cpu_of(id)?.saturating_sub(cpu),
     })
@@ -378,7 +378,7 @@ fn until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-fn ip_batch(routes: u32, dir: &Path) -> Result<Cost> {
+fn ip_batch(routes: u32, dir: &Path) -> Result<InstallCost> {
     let file = dir.join("routes.batch");
     let mut text = String::new();
     for prefix in prefixes(routes) {
@@ -391,7 +391,7 @@ fn ip_batch(routes: u32, dir: &Path) -> Result<Cost> {
     let (start, before) = (Instant::now(), children()?);
     let status = Command::new("ip").arg("-batch").arg(&file).status()?;
     ensure!(status.success(), "ip -batch: {status}");
-    Ok(Cost {
+    Ok(InstallCost {
         wall: start.elapsed(),
         cpu: children()?.saturating_sub(before),
     })

@@ -35,7 +35,7 @@ impl Method {
 
 /// Cost of an installation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cost {
+pub(super) struct InstallCost {
     /// From the start to the last route.
     pub(super) wall: Duration,
     /// Of the process, user and system.
@@ -43,4 +43,4 @@ pub(super) struct Cost {
 }
 
 /// The runs of one method.
-pub(super) type Runs = (Method, Vec<Cost>);
+pub(super) type Runs = (Method, Vec<InstallCost>);

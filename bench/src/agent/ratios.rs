@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::methods::{Cost, Method, Runs};
+use super::methods::{InstallCost, Method, Runs};
 use crate::report::median;
 
 /// A ratio that is looked at.
@@ -12,22 +12,22 @@ struct Ratio {
     name: &'static str,
     of: Method,
     to: Method,
-    what: fn(&Cost) -> Duration,
+    what: fn(&InstallCost) -> Duration,
     aim: &'static str,
 }
 
-const fn wall(cost: &Cost) -> Duration {
+const fn wall(cost: &InstallCost) -> Duration {
     cost.wall
 }
 
-const fn cpu(cost: &Cost) -> Duration {
+const fn cpu(cost: &InstallCost) -> Duration {
     cost.cpu
 }
 
 const fn ratio(
     name: &'static str,
     (of, to): (Method, Method),
-    what: fn(&Cost) -> Duration,
+    what: fn(&InstallCost) -> Duration,
     aim: &'static str,
 ) -> Ratio {
     Ratio {
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn ratios_are_of_medians() {
-        let cost = |wall, cpu| Cost {
+        let cost = |wall, cpu| InstallCost {
             wall: Duration::from_millis(wall),
             cpu: Duration::from_millis(cpu),
         };

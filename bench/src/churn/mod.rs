@@ -68,7 +68,7 @@ pub struct ChurnArgs {
 }
 
 /// One rate.
-struct Cost {
+struct RateCost {
     rate: u32,
     done: u32,
     node: Duration,
@@ -209,7 +209,7 @@ async fn measure(
     cluster: &mut Cluster,
     rate: u32,
     seconds: u32,
-) -> Result<Cost> {
+) -> Result<RateCost> {
     let (node, watcher) = (pid(lab)?, watch.0.id());
     let (before, before_watch) = (cpu_of(node)?, cpu_of(watcher)?);
     let begun = Instant::now();
@@ -225,7 +225,7 @@ async fn measure(
     let whole = Duration::from_secs(u64::from(seconds));
     tokio::time::sleep(whole.saturating_sub(begun.elapsed())).await;
     let took = begun.elapsed();
-    Ok(Cost {
+    Ok(RateCost {
         rate,
         done,
         node: cpu_of(node)? - before,
@@ -235,7 +235,7 @@ async fn measure(
     })
 }
 
-fn table(args: &ChurnArgs, costs: &[Cost], peak_kib: u64) -> String {
+fn table(args: &ChurnArgs, costs: &[RateCost], peak_kib: u64) -> String {
     let mut text = format!(
         "{} nodes, {} blocks, {} pods in each; peak {:.0} MiB.\n\n\
          | pods per second elsewhere | CPU ms per second: node | `etcdctl watch` | RSS MiB |\n\
