@@ -150,7 +150,7 @@ const HEAD: &str = "| work | anchor | n | wall, ours / anchor | aim | CPU, ours 
 /// Wall and CPU time of some phases together, and how often that was measured.
 fn times(runs: &Runs, phases: &[&str]) -> Option<(Duration, Duration, usize)> {
     let of = |what: fn(&crate::run::PhaseCost) -> Duration| {
-        let sum = |outcome: &crate::run::Outcome| {
+        let sum = |outcome: &crate::run::RunOutcome| {
             let costs = outcome.phases.iter();
             let named = costs.filter(|(name, _)| phases.contains(name));
             named.map(|(_, cost)| what(cost)).sum()
@@ -266,7 +266,7 @@ pub fn table(measured: &[(String, Vec<Runs>)], old: &str) -> String {
 mod tests {
     use super::*;
     use crate::generator::Counters;
-    use crate::run::{Outcome, PhaseCost};
+    use crate::run::{PhaseCost, RunOutcome};
 
     fn runs(speaker: Speaker, millis: &[u64], peak_mib: u64) -> Runs {
         let outcome = |millis: &u64| {
@@ -276,7 +276,7 @@ mod tests {
                 cpu: time / 2,
                 faults: 0,
             };
-            Outcome {
+            RunOutcome {
                 phases: vec![("withdraw", cost), ("announce", cost)],
                 peak_kib: peak_mib * 1024,
                 left_kib: 0,

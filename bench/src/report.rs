@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::run::Outcome;
+use crate::run::RunOutcome;
 use crate::speakers::Speaker;
 
 /// The runs of one speaker in one scenario.
@@ -15,7 +15,7 @@ pub struct Runs {
     /// Measured speaker.
     pub speaker: Speaker,
     /// Its outcomes.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<RunOutcome>,
     /// Why a run failed.
     pub failures: Vec<String>,
 }
@@ -106,7 +106,7 @@ fn row(runs: &Runs, phases: usize, text: &mut String) {
         let faults = median(costs.map(|(_, cost)| cost.faults).collect()).unwrap_or(0);
         let _ = write!(text, " {wall} | {cpu} | {faults} |");
     }
-    let of = |value: &dyn Fn(&Outcome) -> u64| {
+    let of = |value: &dyn Fn(&RunOutcome) -> u64| {
         median(runs.outcomes.iter().map(value).collect()).unwrap_or(0)
     };
     let _ = writeln!(

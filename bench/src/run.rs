@@ -35,7 +35,7 @@ pub struct PhaseCost {
 
 /// Outcome of a run.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// Phases in order; repeated ones are averaged.
     pub phases: Vec<(&'static str, PhaseCost)>,
     /// Peak resident memory in KiB.
@@ -59,7 +59,7 @@ pub fn run(
     namespace: &str,
     dir: &Path,
     program: Option<&PathBuf>,
-) -> Result<Outcome> {
+) -> Result<RunOutcome> {
     scenario.reset();
     let mut process = speaker.start(scenario, namespace, dir, program)?;
     let generator = Generator::connect(
@@ -91,7 +91,7 @@ pub fn run(
         run.generator.first_bad().unwrap_or_default()
     );
     run.process.check()?;
-    Ok(Outcome {
+    Ok(RunOutcome {
         phases,
         peak_kib: memory_of(run.process.id())?.peak_kib,
         left_kib: memory_of(run.process.id())?.resident_kib,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 
-use super::Outcome;
+use super::CaseOutcome;
 use super::probe::{self, Admin, Seen};
 use super::site::{LATER, LIMIT, RECEIVER, SENDER, STATION_PORT, Settings, Site};
 use crate::dut::memory_of;
@@ -78,7 +78,7 @@ pub fn measure(
     namespace: &str,
     dir: &Path,
     program: Option<&PathBuf>,
-) -> Result<Outcome> {
+) -> Result<CaseOutcome> {
     let settings = Settings {
         graceful: case == Case::LongLived,
         add_paths: case == Case::ManyPaths,
@@ -97,7 +97,7 @@ pub fn measure(
     let (wall, first) = happened?;
     let seen: Seen = seen?;
     let after = probe::metrics(DUT)?;
-    Ok(Outcome {
+    Ok(CaseOutcome {
         wall,
         first,
         longest_turn: after.longest_turn,

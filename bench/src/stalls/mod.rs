@@ -38,7 +38,7 @@ pub struct StallsArgs {
 
 /// Outcome of a case.
 #[derive(Clone, Copy, Debug)]
-pub struct Outcome {
+pub struct CaseOutcome {
     /// Until it was complete.
     wall: Duration,
     /// Until the first line of an answer, where there is one.
@@ -100,7 +100,7 @@ fn measure(
     dut: &str,
     dir: &Path,
     args: &StallsArgs,
-) -> Result<Vec<(Case, Outcome)>> {
+) -> Result<Vec<(Case, CaseOutcome)>> {
     let mut measured = Vec::new();
     for case in cases {
         let outcome = cases::measure(*case, &args.routes, dut, dir, args.caracal.as_ref())?;
@@ -114,7 +114,7 @@ fn milliseconds(time: Duration) -> String {
     format!("{:.1}", time.as_secs_f64() * 1e3)
 }
 
-fn table(measured: &[(Case, Outcome)]) -> String {
+fn table(measured: &[(Case, CaseOutcome)]) -> String {
     let mut text = "| what | complete after s | first line ms | longest turn ms, loading included | turns over 20 ms | questions | \
                     longest answer ms | memory more MiB |\n|---|---|---|---|---|---|---|---|\n"
         .to_owned();

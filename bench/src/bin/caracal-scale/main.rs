@@ -27,7 +27,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 
 use cluster::Shape;
-use network::Outcome;
+use network::ClusterOutcome;
 
 #[global_allocator]
 static ALLOCATOR: heap::Counting = heap::Counting;
@@ -63,7 +63,7 @@ fn main() -> Result<()> {
     }
 }
 
-fn simulated(args: &Args) -> Result<Vec<Outcome>> {
+fn simulated(args: &Args) -> Result<Vec<ClusterOutcome>> {
     let mut outcomes = Vec::new();
     for shape in Shape::ALL {
         let sizes = if shape == Shape::Mesh {
@@ -81,7 +81,7 @@ fn simulated(args: &Args) -> Result<Vec<Outcome>> {
 }
 
 /// One outcome a topology and size, whoever printed it.
-fn read(files: &[PathBuf]) -> Result<Vec<Outcome>> {
+fn read(files: &[PathBuf]) -> Result<Vec<ClusterOutcome>> {
     let mut outcomes = BTreeMap::new();
     for file in files {
         let text =

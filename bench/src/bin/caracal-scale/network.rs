@@ -40,7 +40,7 @@ const SAMPLE: usize = 5;
 
 /// The result of a simulated cluster.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct ClusterOutcome {
     /// Which topology.
     pub shape: Shape,
     pub nodes: usize,
@@ -163,7 +163,7 @@ impl Network {
     ///
     /// # Errors
     /// When that does not come.
-    pub fn run(mut self, cluster: &Cluster) -> Result<Outcome> {
+    pub fn run(mut self, cluster: &Cluster) -> Result<ClusterOutcome> {
         for (node, ends) in cluster.plans.iter().enumerate() {
             for end in 0..ends.peers.len() {
                 self.push(Duration::ZERO, node, Some((end, What::Start)));
@@ -283,7 +283,7 @@ impl Network {
         }
     }
 
-    fn outcome(self, cluster: &Cluster, converged: Duration) -> Result<Outcome> {
+    fn outcome(self, cluster: &Cluster, converged: Duration) -> Result<ClusterOutcome> {
         let count = cluster.len();
         for (index, node) in self.nodes.iter().enumerate() {
             let others = node.learned();
@@ -304,7 +304,7 @@ impl Network {
         };
         let clients: Vec<u64> = full(false).collect();
         let heap_client = clients.iter().sum::<u64>() / (clients.len() as u64).max(1);
-        Ok(Outcome {
+        Ok(ClusterOutcome {
             shape: cluster.shape,
             nodes: count,
             sessions: degrees.iter().sum::<usize>() / 2,

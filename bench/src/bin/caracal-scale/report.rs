@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::cluster::Shape;
-use crate::network::Outcome;
+use crate::network::ClusterOutcome;
 use crate::svg::{Line, Plot};
 
 /// The page's part that is the program's.
@@ -18,7 +18,7 @@ const END: &str = "<!-- end simulation -->\n";
 const COMPUTED: [usize; 2] = [2000, 5000];
 
 /// One outcome for people who watch.
-pub fn line(outcome: &Outcome) -> String {
+pub fn line(outcome: &ClusterOutcome) -> String {
     format!(
         "{}: {} nodes ({} with tables): {} sessions, at most {}, {} messages, {:.1} MB, heap {:.1} / {:.1} MB, {:.2} s",
         outcome.shape.name(),
@@ -35,7 +35,7 @@ pub fn line(outcome: &Outcome) -> String {
 }
 
 /// The outcome in a line that [`line()`] made; `None` for other lines.
-pub fn parsed(line: &str) -> Option<Outcome> {
+pub fn parsed(line: &str) -> Option<ClusterOutcome> {
     let (name, rest) = line.split_once(": ")?;
     let shape = Shape::ALL.into_iter().find(|shape| shape.name() == name)?;
     let numbers: Vec<f64> = rest
@@ -63,7 +63,7 @@ pub fn parsed(line: &str) -> Option<Outcome> {
     )]
     let count = |value: f64| value.round() as u64;
     let size = |value: f64| usize::try_from(count(value)).unwrap_or(usize::MAX);
-    Some(Outcome {
+    Some(ClusterOutcome {
         shape,
         nodes: size(nodes),
         sessions: size(sessions),
@@ -92,7 +92,7 @@ struct Row {
 }
 
 impl Row {
-    fn of(outcome: &Outcome) -> Self {
+    fn of(outcome: &ClusterOutcome) -> Self {
         Self {
             shape: outcome.shape,
             nodes: outcome.nodes as f64,
@@ -132,7 +132,7 @@ impl Row {
 ///
 /// # Errors
 /// When a file cannot be read or written, or the page has no place for the tables.
-pub fn write(folder: &Path, outcomes: &[Outcome]) -> Result<()> {
+pub fn write(folder: &Path, outcomes: &[ClusterOutcome]) -> Result<()> {
     let mut rows: Vec<Row> = outcomes.iter().map(Row::of).collect();
     let largest = rows.iter().rev().find(|row| row.shape == Shape::Mesh);
     let computed: Vec<Row> = largest

@@ -3,13 +3,13 @@
 use anyhow::Result;
 
 use crate::cluster::{Cluster, Shape};
-use crate::network::{Network, Outcome};
+use crate::network::{ClusterOutcome, Network};
 
 /// Simulates a cluster from nothing to the last route at the last node.
 ///
 /// # Errors
 /// When a node does not learn every route: then the topology, or the simulation, is wrong.
-pub fn simulate(shape: Shape, nodes: usize) -> Result<Outcome> {
+pub fn simulate(shape: Shape, nodes: usize) -> Result<ClusterOutcome> {
     let cluster = Cluster::new(shape, nodes)?;
     Network::new(&cluster).run(&cluster)
 }
