@@ -73,7 +73,7 @@ fn pod_address(block: u32, ordinal: u32) -> std::net::Ipv4Addr {
 }
 
 /// Everything a plan needs.
-pub struct Node {
+pub struct PlanInputs {
     snapshot: Snapshot,
     me: NodeName,
     learned: SharedMap<Prefix, Learned>,
@@ -83,7 +83,7 @@ pub struct Node {
     kernel: KernelSupport,
 }
 
-impl Node {
+impl PlanInputs {
     /// The first node of a cluster.
     #[must_use]
     pub fn of(snapshot: Snapshot) -> Self {

@@ -7,7 +7,7 @@ use caracal_agent::{
     Actual, Changed, ChangedKeys, Comparison, Desired, Op, Phase, Planning, apply_op, diff,
 };
 
-use super::cluster::{Node, snapshot};
+use super::cluster::{PlanInputs, snapshot};
 
 /// Arguments of the simulation.
 #[derive(Clone, Debug, clap::Args)]
@@ -26,7 +26,7 @@ pub struct PlanArgs {
 /// Measures and prints.
 pub fn run(args: &PlanArgs) -> Result<()> {
     let before = resident();
-    let mut node = Node::of(snapshot(args.nodes, args.blocks));
+    let mut node = PlanInputs::of(snapshot(args.nodes, args.blocks));
     let held = resident();
     let desired = node.plan();
     let actual = node.in_step(&desired);
@@ -69,7 +69,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
 }
 
 /// The same by key: after another node got a block, and after a node came or went.
-fn by_key(node: &mut Node, objects: bool, args: &PlanArgs) -> Result<()> {
+fn by_key(node: &mut PlanInputs, objects: bool, args: &PlanArgs) -> Result<()> {
     node.use_objects(objects);
     let mut planning = Planning::default();
     let mut comparison = Comparison::default();

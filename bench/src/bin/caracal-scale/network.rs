@@ -15,7 +15,7 @@ use caracal_bgp::ConnectionEnds;
 
 use crate::cluster::{Cluster, Shape};
 use crate::heap;
-use crate::node::{Act, Effects, Node, What};
+use crate::node::{Act, Effects, SimulatedNode, What};
 
 /// From one node to another, one way.
 const LATENCY: Duration = Duration::from_micros(250);
@@ -71,7 +71,7 @@ struct Event {
 /// All nodes and what is on its way between them.
 pub struct Network {
     start: Instant,
-    nodes: Vec<Node>,
+    nodes: Vec<SimulatedNode>,
     inboxes: Vec<VecDeque<(usize, What)>>,
     /// Until when a node is busy; `None` when it waits for something to come.
     busy: Vec<Option<Duration>>,
@@ -101,7 +101,7 @@ impl Network {
         let mut nodes = Vec::with_capacity(count);
         for (index, plan) in cluster.plans.iter().enumerate() {
             let before = heap::in_use();
-            let mut node = Node::new(start, plan, keeps(index), count);
+            let mut node = SimulatedNode::new(start, plan, keeps(index), count);
             node.heap = heap::in_use() - before;
             nodes.push(node);
         }

@@ -93,7 +93,7 @@ enum Table {
     },
 }
 
-pub struct Node {
+pub struct SimulatedNode {
     ends: Vec<End>,
     table: Table,
     /// Ends by the peer's handle in the table.
@@ -103,7 +103,7 @@ pub struct Node {
     pub heap: i64,
 }
 
-impl Node {
+impl SimulatedNode {
     /// A node with its plan. Sessions are in the order of the peers.
     pub fn new(now: Instant, config: &SpeakerConfig, full: bool, nodes: usize) -> Self {
         let end = |(name, peer): (&PeerName, &caracal_bgp::PeerConfig)| {
