@@ -40,7 +40,7 @@ struct Pod {
 }
 
 /// The cluster as it stands in etcd.
-pub(super) struct Cluster {
+pub(super) struct StoredCluster {
     size: Size,
     store: EtcdStore,
     blocks: Vec<Block>,
@@ -154,7 +154,7 @@ fn allocate(block: &mut Block, pod: Pod, size: Size) {
     block.sequence_number += 1;
 }
 
-impl Cluster {
+impl StoredCluster {
     /// Writes it.
     pub(super) async fn write(store: EtcdStore, size: Size) -> Result<Self> {
         let mut cluster = Self {

@@ -20,7 +20,7 @@ use caracal_model::net::Family;
 
 use crate::dut::{cpu_of, memory_of, node_binary};
 use crate::report;
-use cluster::{Cluster, Size};
+use cluster::{Size, StoredCluster};
 
 const NODE: &str = "node1";
 /// How long the routes of the whole cluster may take.
@@ -118,7 +118,7 @@ pub fn run(args: &ChurnArgs) -> Result<()> {
         .build()?;
     lab.stop_node(NODE)?;
     let mut cluster = run_in_netns(&etcd, || {
-        runtime.block_on(async { Cluster::write(store()?, size).await })
+        runtime.block_on(async { StoredCluster::write(store()?, size).await })
     })??;
     // Without what it remembers: the whole way from nothing.
     let _absent = std::fs::remove_file(lab.folder().lib(NODE).join("last-snapshot"));
@@ -206,7 +206,7 @@ fn bare_watch(netns: &str) -> Result<Watch> {
 async fn measure(
     lab: &Lab,
     watch: &Watch,
-    cluster: &mut Cluster,
+    cluster: &mut StoredCluster,
     rate: u32,
     seconds: u32,
 ) -> Result<RateCost> {

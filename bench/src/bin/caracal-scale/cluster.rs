@@ -52,7 +52,7 @@ impl Shape {
 }
 
 /// A cluster with its plans.
-pub struct Cluster {
+pub struct PlannedCluster {
     /// Which topology.
     pub shape: Shape,
     /// The plans, in the order of the nodes.
@@ -61,7 +61,7 @@ pub struct Cluster {
     pub by_address: BTreeMap<IpAddr, usize>,
 }
 
-impl Cluster {
+impl PlannedCluster {
     /// Makes a cluster and plans every node.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use caracal_bgp::ConnectionEnds;
 
-use crate::cluster::{Cluster, Shape};
+use crate::cluster::{PlannedCluster, Shape};
 use crate::heap;
 use crate::node::{Act, Effects, SimulatedNode, What};
 
@@ -88,7 +88,7 @@ pub struct Network {
 
 impl Network {
     /// A cluster before its start.
-    pub fn new(cluster: &Cluster) -> Self {
+    pub fn new(cluster: &PlannedCluster) -> Self {
         let start = Instant::now();
         let limit = if cluster.shape == Shape::Mesh {
             FULL_MESH
@@ -163,7 +163,7 @@ impl Network {
     ///
     /// # Errors
     /// When that does not come.
-    pub fn run(mut self, cluster: &Cluster) -> Result<ClusterOutcome> {
+    pub fn run(mut self, cluster: &PlannedCluster) -> Result<ClusterOutcome> {
         for (node, ends) in cluster.plans.iter().enumerate() {
             for end in 0..ends.peers.len() {
                 self.push(Duration::ZERO, node, Some((end, What::Start)));
@@ -283,7 +283,7 @@ impl Network {
         }
     }
 
-    fn outcome(self, cluster: &Cluster, converged: Duration) -> Result<ClusterOutcome> {
+    fn outcome(self, cluster: &PlannedCluster, converged: Duration) -> Result<ClusterOutcome> {
         let count = cluster.len();
         for (index, node) in self.nodes.iter().enumerate() {
             let others = node.learned();

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::cluster::{Cluster, Shape};
+use crate::cluster::{PlannedCluster, Shape};
 use crate::network::{ClusterOutcome, Network};
 
 /// Simulates a cluster from nothing to the last route at the last node.
@@ -10,7 +10,7 @@ use crate::network::{ClusterOutcome, Network};
 /// # Errors
 /// When a node does not learn every route: then the topology, or the simulation, is wrong.
 pub fn simulate(shape: Shape, nodes: usize) -> Result<ClusterOutcome> {
-    let cluster = Cluster::new(shape, nodes)?;
+    let cluster = PlannedCluster::new(shape, nodes)?;
     Network::new(&cluster).run(&cluster)
 }
 
