@@ -23,7 +23,7 @@ use caracal_model::{SharedMap, Snapshot};
 use tokio::sync::watch;
 
 pub use super::methods::Method;
-use super::methods::{InstallCost, Runs};
+use super::methods::{InstallCost, MethodRuns};
 use super::minimal::{self, Work};
 use super::ratios;
 use crate::dut::cpu_of;
@@ -74,7 +74,7 @@ pub fn run(args: &InstallArgs) -> Result<()> {
     std::fs::create_dir_all(&dir)?;
     let before = load()?;
     let sizes = args.routes.iter();
-    let all: Result<Vec<(u32, Vec<Runs>)>> =
+    let all: Result<Vec<(u32, Vec<MethodRuns>)>> =
         sizes.map(|n| Ok((*n, compare(args, *n, &dir)?))).collect();
     std::fs::remove_dir_all(&dir)?;
     let mut text = ratios::table(&all?);
@@ -94,8 +94,8 @@ fn load() -> Result<String> {
     Ok(words.join(" and "))
 }
 
-fn compare(args: &InstallArgs, routes: u32, dir: &Path) -> Result<Vec<Runs>> {
-    let mut all: Vec<Runs> = args.methods.iter().map(|m| (*m, Vec::new())).collect();
+fn compare(args: &InstallArgs, routes: u32, dir: &Path) -> Result<Vec<MethodRuns>> {
+    let mut all: Vec<MethodRuns> = args.methods.iter().map(|m| (*m, Vec::new())).collect();
     for _ in 0..args.runs {
         for (method, costs) in &mut all {
             costs.push(one_in_a_namespace(*method, routes, args.share, dir)?);
@@ -135,7 +135,7 @@ fn one_in_a_namespace(method: Method, routes: u32, share: u32, dir: &Path) -> Re
     }
 }
 
-fn table(all: &[Runs]) -> String {
+fn table(all: &[MethodRuns]) -> String {
     let mut text = "| method | runs | wall s | CPU s |\n|---|---|---|---|\n".to_owned();
     for (method, costs) in all {
         let times: Vec<_> = costs.iter().map(|c| (c.wall, c.cpu)).collect();

@@ -43,4 +43,4 @@ pub(super) struct InstallCost {
 }
 
 /// The runs of one method.
-pub(super) type Runs = (Method, Vec<InstallCost>);
+pub(super) type MethodRuns = (Method, Vec<InstallCost>);

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::methods::{InstallCost, Method, Runs};
+use super::methods::{InstallCost, Method, MethodRuns};
 use crate::report::median;
 
 /// A ratio that is looked at.
@@ -55,7 +55,7 @@ const RATIOS: [Ratio; 11] = [
 ];
 
 /// Those that can be told, with a column for each size.
-pub(super) fn table(all: &[(u32, Vec<Runs>)]) -> String {
+pub(super) fn table(all: &[(u32, Vec<MethodRuns>)]) -> String {
     let mut text = "| ratio |".to_owned();
     for (routes, _) in all {
         // Writing to a String cannot fail.
@@ -81,7 +81,7 @@ pub(super) fn table(all: &[(u32, Vec<Runs>)]) -> String {
     text
 }
 
-fn value(ratio: &Ratio, runs: &[Runs]) -> Option<f64> {
+fn value(ratio: &Ratio, runs: &[MethodRuns]) -> Option<f64> {
     let of = |method: Method| {
         let (_, costs) = runs.iter().find(|(m, _)| *m == method)?;
         median(costs.iter().map(ratio.what).collect())
