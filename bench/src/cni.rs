@@ -56,7 +56,7 @@ struct Rival {
 }
 
 /// Where calls are made.
-struct Site {
+struct PluginSetup {
     plugin_path: std::ffi::OsString,
     run_dir: PathBuf,
     lib_dir: PathBuf,
@@ -81,7 +81,7 @@ pub fn run(args: &CniArgs) -> Result<()> {
     ip_batch(None, &lines)?;
     let mut path = std::env::split_paths(&args.plugins).collect::<Vec<_>>();
     path.insert(0, lab.folder().bin());
-    let site = Site {
+    let site = PluginSetup {
         plugin_path: std::env::join_paths(path)?,
         run_dir: lab.folder().run("node1"),
         lib_dir: lab.folder().lib("node1"),
@@ -116,7 +116,7 @@ fn rivals(lab: &Lab, args: &CniArgs) -> Vec<Rival> {
     ]
 }
 
-fn compare(site: &Site, rivals: &mut [Rival], args: &CniArgs) -> Result<()> {
+fn compare(site: &PluginSetup, rivals: &mut [Rival], args: &CniArgs) -> Result<()> {
     let mut turn = Vec::from_iter(0..rivals.len());
     // One pair each that is not counted: bridges, blocks and profiles are made once.
     for rival in rivals.iter() {
@@ -158,7 +158,7 @@ fn note<const N: usize>(rival: &mut Rival, times: [(&'static str, Duration); N])
     }
 }
 
-fn pair(site: &Site, rival: &Rival) -> Result<(Duration, Duration)> {
+fn pair(site: &PluginSetup, rival: &Rival) -> Result<(Duration, Duration)> {
     let (pod, id) = (&site.pods[0], container_id());
     let add = call(site, rival, "ADD", &id, pod)?;
     let del = call(site, rival, "DEL", &id, pod)?;
@@ -166,7 +166,7 @@ fn pair(site: &Site, rival: &Rival) -> Result<(Duration, Duration)> {
 }
 
 /// The wall time of a call in every pod at the same time.
-fn all_at_once(site: &Site, rival: &Rival) -> Result<(Duration, Duration)> {
+fn all_at_once(site: &PluginSetup, rival: &Rival) -> Result<(Duration, Duration)> {
     let ids: Vec<_> = site.pods.iter().map(|_| container_id()).collect();
     let verb = |verb: &'static str| -> Result<Duration> {
         let start = Instant::now();
@@ -186,7 +186,7 @@ fn all_at_once(site: &Site, rival: &Rival) -> Result<(Duration, Duration)> {
     Ok((verb("ADD")?, verb("DEL")?))
 }
 
-fn call(site: &Site, rival: &Rival, verb: &str, id: &str, pod: &str) -> Result<Duration> {
+fn call(site: &PluginSetup, rival: &Rival, verb: &str, id: &str, pod: &str) -> Result<Duration> {
     let mut command = Command::new(&rival.program);
     command
         .env_clear()
