@@ -11,7 +11,7 @@ use anyhow::{Result, bail, ensure};
 
 use super::CaseOutcome;
 use super::probe::{self, Admin, Seen};
-use super::site::{LATER, LIMIT, RECEIVER, SENDER, STATION_PORT, Settings, Site};
+use super::test_bed::{LATER, LIMIT, RECEIVER, SENDER, STATION_PORT, Settings, TestBed};
 use crate::dut::memory_of;
 use crate::generator::Generator;
 use crate::lab::{DUT, LINK};
@@ -84,13 +84,13 @@ pub fn measure(
         add_paths: case == Case::ManyPaths,
         ..Settings::default()
     };
-    let mut site = Site::loaded(routes, settings, namespace, dir, program)?;
-    let process = site.process.id();
+    let mut test_bed = TestBed::loaded(routes, settings, namespace, dir, program)?;
+    let process = test_bed.process.id();
     let (before, held) = (probe::metrics(DUT)?, memory_of(process)?.resident_kib);
     let stop = AtomicBool::new(false);
     let (happened, seen) = std::thread::scope(|scope| {
         let asking = scope.spawn(|| probe::ask_until(&stop, dir, process));
-        let happened = happen(case, &mut site, dir);
+        let happened = happen(case, &mut test_bed, dir);
         stop.store(true, Ordering::Relaxed);
         (happened, joined(asking))
     });
@@ -116,14 +116,18 @@ fn joined<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
 }
 
 /// Has it happen; how long until it was complete, and until the first line of an answer.
-fn happen(case: Case, site: &mut Site<'_>, dir: &Path) -> Result<(Duration, Option<Duration>)> {
+fn happen(
+    case: Case,
+    test_bed: &mut TestBed<'_>,
+    dir: &Path,
+) -> Result<(Duration, Option<Duration>)> {
     let begin = Instant::now();
     let mut first = None;
     match case {
-        Case::Rest => site
+        Case::Rest => test_bed
             .generator
-            .idle(Duration::from_secs(1), &site.scenario)?,
-        Case::Query => first = Some(query(dir, site.scenario.universe.len())?),
+            .idle(Duration::from_secs(1), &test_bed.scenario)?,
+        Case::Query => first = Some(query(dir, test_bed.scenario.universe.len())?),
         Case::Mrt => {
             let file = dir.join("table.mrt");
             let question = serde_json::json!({ "request": "mrt", "file": file });
@@ -131,7 +135,7 @@ fn happen(case: Case, site: &mut Site<'_>, dir: &Path) -> Result<(Duration, Opti
             std::fs::remove_file(file)?;
         }
         Case::ImportFilter | Case::ExportFilter | Case::OwnRoutes => {
-            site.configure(|settings| match case {
+            test_bed.configure(|settings| match case {
                 Case::ImportFilter => settings.import_filter = true,
                 Case::OwnRoutes => settings.own_routes = OWN_ROUTES,
                 _ => settings.export_filter = true,
@@ -141,8 +145,9 @@ fn happen(case: Case, site: &mut Site<'_>, dir: &Path) -> Result<(Duration, Opti
             std::thread::scope(|scope| -> Result<()> {
                 let reload = scope.spawn(|| Admin::connect(dir)?.ask(r#"{"request":"reload"}"#));
                 while !reload.is_finished() {
-                    site.generator
-                        .idle(Duration::from_millis(5), &site.scenario)?;
+                    test_bed
+                        .generator
+                        .idle(Duration::from_millis(5), &test_bed.scenario)?;
                 }
                 joined(reload).map(|_| ())
             })?;
@@ -150,27 +155,27 @@ fn happen(case: Case, site: &mut Site<'_>, dir: &Path) -> Result<(Duration, Opti
         Case::Refresh => {
             let mut octets = Vec::new();
             wire::route_refresh(&mut octets);
-            site.generator.forget(RECEIVER);
-            site.generator.expect(&site.scenario);
-            site.generator.send(RECEIVER, octets);
-            site.generator.converge(&site.scenario, LIMIT)?;
+            test_bed.generator.forget(RECEIVER);
+            test_bed.generator.expect(&test_bed.scenario);
+            test_bed.generator.send(RECEIVER, octets);
+            test_bed.generator.converge(&test_bed.scenario, LIMIT)?;
         }
         Case::NewPeer => {
-            let mut later = site.another_receiver()?;
-            later.expect(&site.scenario);
-            later.converge(&site.scenario, LIMIT)?;
+            let mut later = test_bed.another_receiver()?;
+            later.expect(&test_bed.scenario);
+            later.converge(&test_bed.scenario, LIMIT)?;
         }
         Case::PeerLoss | Case::LongLived => {
-            site.generator.cut(SENDER);
-            site.scenario.reset();
-            site.generator.expect(&site.scenario);
-            site.generator.converge(&site.scenario, LIMIT)?;
-            site.serve_until("the end of all routes", |metrics| {
+            test_bed.generator.cut(SENDER);
+            test_bed.scenario.reset();
+            test_bed.generator.expect(&test_bed.scenario);
+            test_bed.generator.converge(&test_bed.scenario, LIMIT)?;
+            test_bed.serve_until("the end of all routes", |metrics| {
                 metrics.prefixes == 0 && metrics.work == 0
             })?;
         }
-        Case::Bmp => monitored(site, dir)?,
-        Case::ManyPaths => many_paths(site)?,
+        Case::Bmp => monitored(test_bed, dir)?,
+        Case::ManyPaths => many_paths(test_bed)?,
     }
     Ok((begin.elapsed(), first))
 }
@@ -199,15 +204,15 @@ fn query(dir: &Path, expected: usize) -> Result<Duration> {
 }
 
 /// A peer announces many paths to a prefix that is known, and is lost when all are there.
-fn many_paths(site: &mut Site<'_>) -> Result<()> {
+fn many_paths(test_bed: &mut TestBed<'_>) -> Result<()> {
     let before = probe::metrics(DUT)?.paths;
-    let mut later = site.another_receiver()?;
+    let mut later = test_bed.another_receiver()?;
     let attrs = Attrs {
-        as_path: vec![site.scenario.roles[LATER].asn],
-        next_hop: Some(site.scenario.roles[LATER].address),
+        as_path: vec![test_bed.scenario.roles[LATER].asn],
+        next_hop: Some(test_bed.scenario.roles[LATER].address),
         ..Attrs::default()
     };
-    let net = site.scenario.universe.nets[0];
+    let net = test_bed.scenario.universe.nets[0];
     let mut octets = Vec::new();
     wire::paths(&attrs, net, 1..=PATHS, &mut octets);
     later.send(0, octets);
@@ -215,8 +220,8 @@ fn many_paths(site: &mut Site<'_>) -> Result<()> {
     let mut serve = |what: &str, wanted: usize, later: &mut Option<Generator>| -> Result<()> {
         let begin = Instant::now();
         loop {
-            for peers in later.iter_mut().chain([&mut site.generator]) {
-                peers.idle(Duration::from_millis(5), &site.scenario)?;
+            for peers in later.iter_mut().chain([&mut test_bed.generator]) {
+                peers.idle(Duration::from_millis(5), &test_bed.scenario)?;
             }
             let seen = probe::metrics(DUT)?;
             if (seen.paths, seen.work) == (wanted, 0) {
@@ -235,9 +240,9 @@ fn many_paths(site: &mut Site<'_>) -> Result<()> {
 }
 
 /// A monitoring station that reads all it is sent.
-fn monitored(site: &mut Site<'_>, dir: &Path) -> Result<()> {
+fn monitored(test_bed: &mut TestBed<'_>, dir: &Path) -> Result<()> {
     let listener = TcpListener::bind((LINK, STATION_PORT))?;
-    site.configure(|settings| settings.station = true)?;
+    test_bed.configure(|settings| settings.station = true)?;
     let mut admin = Admin::connect(dir)?;
     admin.ask(r#"{"request":"reload"}"#)?;
     let (mut stream, _) = listener.accept()?;
@@ -245,7 +250,7 @@ fn monitored(site: &mut Site<'_>, dir: &Path) -> Result<()> {
     let mut buffer = vec![0; 1 << 20];
     let begin = Instant::now();
     // A prefix with its headers and attributes takes more than that.
-    let (mut octets, least) = (0, site.scenario.universe.len() * 5);
+    let (mut octets, least) = (0, test_bed.scenario.universe.len() * 5);
     loop {
         match stream.read(&mut buffer) {
             Ok(0) => bail!("the speaker hung up on the station"),

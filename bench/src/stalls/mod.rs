@@ -7,7 +7,7 @@
 
 mod cases;
 mod probe;
-mod site;
+mod test_bed;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -94,7 +94,7 @@ fn text(scenario: &Scenario, settings: Settings) -> String {
 }
 
 /// The speaker and its peers.
-pub struct Site<'a> {
+pub struct TestBed<'a> {
     dir: &'a Path,
     /// The speaker.
     pub process: Process,
@@ -105,7 +105,7 @@ pub struct Site<'a> {
     settings: Settings,
 }
 
-impl<'a> Site<'a> {
+impl<'a> TestBed<'a> {
     /// Starts a speaker and loads it; returns when everybody holds everything and it has come to
     /// rest.
     pub fn loaded(
@@ -138,27 +138,27 @@ impl<'a> Site<'a> {
             &scenario,
             || process.check(),
         )?;
-        let mut site = Self {
+        let mut test_bed = Self {
             dir,
             process,
             generator,
             scenario,
             settings,
         };
-        let announced = site.scenario.announce();
-        site.generator.expect(&site.scenario);
+        let announced = test_bed.scenario.announce();
+        test_bed.generator.expect(&test_bed.scenario);
         for (index, octets) in announced {
-            site.generator.send(index, octets);
+            test_bed.generator.send(index, octets);
         }
-        site.generator.converge(&site.scenario, LIMIT)?;
-        site.rest()?;
+        test_bed.generator.converge(&test_bed.scenario, LIMIT)?;
+        test_bed.rest()?;
         let metrics = probe::metrics(DUT)?;
         ensure!(
-            metrics.prefixes == site.scenario.universe.len(),
+            metrics.prefixes == test_bed.scenario.universe.len(),
             "{} prefixes are loaded",
             metrics.prefixes
         );
-        Ok(site)
+        Ok(test_bed)
     }
 
     /// Serves the peers until something holds.
