@@ -397,7 +397,7 @@ fn route_by_hand(node: &NodeLayout, device: &str, pod: IpAddr) -> Result<(), Pro
     crate::ip::batch(Some(&node.netns), &lines)
 }
 
-fn refusal(output: &program::Output) -> (u64, String) {
+fn refusal(output: &program::ProgramOutput) -> (u64, String) {
     let Ok(error) = serde_json::from_str::<Value>(&output.stdout) else {
         let said = format!("{}{}", output.stdout, output.stderr);
         return (0, format!("{}: {}", output.status, said.trim()));

@@ -8,8 +8,8 @@ use rustix::process::Signal;
 use crate::lab::Lab;
 use crate::netns;
 use crate::plan::LabName;
-use crate::process::{Identity, Running};
-use crate::state::{Folder, LabPhase, StateError};
+use crate::process::{ProcessIdentity, RunningProcess};
+use crate::state::{LabFolder, LabPhase, StateError};
 use crate::wait::wait_until;
 
 const GRACE: Duration = Duration::from_secs(20);
@@ -64,10 +64,11 @@ pub enum DownError {
 /// # Errors
 /// [`DownError`] when another process is bringing it up, or when something cannot be removed.
 pub fn down(name: &LabName) -> Result<DownReport, DownError> {
-    let folder = Folder::of(name);
+    let folder = LabFolder::of(name);
     if let Ok(state) = folder.load() {
         let creator = state.creator;
-        if state.phase == LabPhase::Building && creator != Identity::own() && creator.alive() {
+        if state.phase == LabPhase::Building && creator != ProcessIdentity::own() && creator.alive()
+        {
             return Err(DownError::Busy {
                 lab: name.to_string(),
                 pid: creator.pid,
@@ -136,10 +137,10 @@ impl Lab {
 
     /// SIGTERM to all at once, etcd last, so that no node logs its loss.
     fn stop_processes(&mut self, report: &mut DownReport) {
-        let mut all: Vec<(String, Running)> =
+        let mut all: Vec<(String, RunningProcess)> =
             std::mem::take(&mut self.running).into_iter().collect();
         all.retain_mut(|(_, running)| running.ended().is_none());
-        let etcd = |(name, _): &(String, Running)| crate::etcd::is_of_etcd(name);
+        let etcd = |(name, _): &(String, RunningProcess)| crate::etcd::is_of_etcd(name);
         let (etcd, nodes): (Vec<_>, Vec<_>) = all.into_iter().partition(etcd);
         for group in [nodes, etcd] {
             for (_, running) in &group {
@@ -176,12 +177,12 @@ fn sweep(name: &LabName) -> DownReport {
         return report;
     }
     let own = rustix::process::getpid().as_raw_pid();
-    let inside = || -> Vec<Identity> {
+    let inside = || -> Vec<ProcessIdentity> {
         let pids = netns::processes(&names)
             .into_keys()
             .filter(|pid| *pid != own);
-        pids.filter_map(Identity::of)
-            .filter(Identity::alive)
+        pids.filter_map(ProcessIdentity::of)
+            .filter(ProcessIdentity::alive)
             .collect()
     };
     let found = inside();

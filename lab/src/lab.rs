@@ -8,9 +8,9 @@ use std::process::Command;
 use crate::netns::{self, NetnsError};
 use crate::plan::kubernetes::plugin_kubeconfig;
 use crate::plan::{LabName, LabNameError, Layout, NodeLayout, PLUGIN_ACCOUNT};
-use crate::process::Running;
+use crate::process::RunningProcess;
 use crate::program;
-use crate::state::{Folder, LabState, StateError};
+use crate::state::{LabFolder, LabState, StateError};
 use crate::topology::{Datastore, Topology, TopologyError};
 
 /// Why a lab cannot be picked up.
@@ -61,9 +61,9 @@ pub enum ExecError {
 pub struct Lab {
     pub(crate) topology: Topology,
     pub(crate) layout: Layout,
-    pub(crate) folder: Folder,
+    pub(crate) folder: LabFolder,
     pub(crate) state: LabState,
-    pub(crate) running: BTreeMap<String, Running>,
+    pub(crate) running: BTreeMap<String, RunningProcess>,
     pub(crate) down_on_drop: bool,
 }
 
@@ -86,14 +86,14 @@ impl Lab {
     /// # Errors
     /// [`AttachError`] when it is not there or its folder cannot be read.
     pub fn attach(name: &LabName) -> Result<Self, AttachError> {
-        let folder = Folder::of(name);
+        let folder = LabFolder::of(name);
         let state = folder.load()?;
         let topology = Topology::load(&folder.topology())?;
         let layout = Layout::of(&topology, name);
         let running = state
             .processes
             .iter()
-            .map(|(name, id)| (name.clone(), Running::known(*id)))
+            .map(|(name, id)| (name.clone(), RunningProcess::known(*id)))
             .collect();
         Ok(Self {
             topology,
@@ -125,7 +125,7 @@ impl Lab {
 
     /// Its folder.
     #[must_use]
-    pub fn folder(&self) -> &Folder {
+    pub fn folder(&self) -> &LabFolder {
         &self.folder
     }
 
@@ -261,7 +261,11 @@ impl Lab {
     }
 
     /// Records a process before anything else is done with it.
-    pub(crate) fn register(&mut self, name: &str, running: Running) -> Result<(), StateError> {
+    pub(crate) fn register(
+        &mut self,
+        name: &str,
+        running: RunningProcess,
+    ) -> Result<(), StateError> {
         self.state
             .processes
             .insert(name.to_owned(), running.identity);

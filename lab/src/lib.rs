@@ -80,14 +80,13 @@ pub use netns::{
 pub use node::NodeError;
 pub use plan::{ETCD_PORT, LabName, LabNameError, NodeLayout, PodLayout};
 pub use probe::{Loss, Probe, ProbeError, Stream};
-pub use process::{Identity as ProcessIdentity, Running as RunningProcess, SpawnError};
+pub use process::{ProcessIdentity, RunningProcess, SpawnError};
 pub use program::{
-    Missing, Output as ProgramOutput, ProgramError, call as call_program,
-    command as program_command, find as find_program, output as program_output,
-    require as require_programs,
+    Missing, ProgramError, ProgramOutput, call as call_program, command as program_command,
+    find as find_program, output as program_output, require as require_programs,
 };
 pub use service::ServiceError;
-pub use state::{Folder as LabFolder, PodState, StateError};
+pub use state::{LabFolder, PodState, StateError};
 pub use table::render as render_table;
 pub use topology::{Datastore, NodeKind, Topology, TopologyError};
 pub use trace::TraceError;

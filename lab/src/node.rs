@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use crate::lab::{Lab, UnknownTarget};
 use crate::netns;
 use crate::plan::NodeLayout;
-use crate::process::{Running, SpawnError};
+use crate::process::{RunningProcess, SpawnError};
 use crate::program::{self, Missing, ProgramError};
 use crate::state::StateError;
 use crate::topology::NodeKind;
@@ -158,7 +158,7 @@ impl Lab {
         node: &str,
         arguments: &[&str],
         deadline: Duration,
-    ) -> Result<program::Output, NodeError> {
+    ) -> Result<program::ProgramOutput, NodeError> {
         let node = self.node_layout(node)?;
         let mut command = self.client(&node, arguments);
         Ok(program::output(
@@ -231,7 +231,7 @@ impl Lab {
             NodeKind::Plain => return Ok(()),
         };
         command.current_dir(&run);
-        let running = Running::start(&layout.netns, &mut command, &self.folder.log(node))?;
+        let running = RunningProcess::start(&layout.netns, &mut command, &self.folder.log(node))?;
         self.register(node, running)?;
         Ok(())
     }
@@ -248,7 +248,7 @@ impl Lab {
         }
         let mut running = self.running.remove(node);
         let outcome = wait_until(START, &format!("{node} to serve"), || {
-            match running.as_mut().map(Running::ended) {
+            match running.as_mut().map(RunningProcess::ended) {
                 Some(None) => self.serves(&layout).map(Ok),
                 Some(Some(end)) => Ok(Err(end)),
                 None => Ok(Err("never started".to_owned())),
@@ -346,7 +346,7 @@ impl Lab {
     /// # Errors
     /// [`NodeError`].
     pub fn kill9_node(&mut self, node: &str) -> Result<(), NodeError> {
-        self.end_node(node, Running::kill9)
+        self.end_node(node, RunningProcess::kill9)
     }
 
     /// Ends the process of a node with SIGTERM (SIGKILL after half a minute) and waits for its end.
@@ -360,7 +360,7 @@ impl Lab {
     fn end_node(
         &mut self,
         node: &str,
-        end: impl FnOnce(&mut Running) -> Result<String, Timeout>,
+        end: impl FnOnce(&mut RunningProcess) -> Result<String, Timeout>,
     ) -> Result<(), NodeError> {
         self.node_layout(node)?;
         let Some(running) = self.running.get_mut(node) else {
@@ -380,6 +380,6 @@ impl Lab {
         self.state
             .processes
             .get(node)
-            .is_some_and(crate::process::Identity::alive)
+            .is_some_and(crate::process::ProcessIdentity::alive)
     }
 }

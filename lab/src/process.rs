@@ -16,7 +16,7 @@ use crate::wait::{Timeout, wait_until};
 
 /// Identity of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct ProcessIdentity {
     /// Process ID.
     pub pid: i32,
     /// Start time in clock ticks after boot, field 22 of `/proc/PID/stat`.
@@ -54,7 +54,7 @@ fn parse_stat(text: &str) -> Option<(char, u64)> {
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
-impl Identity {
+impl ProcessIdentity {
     /// The identity of a process that exists now.
     #[must_use]
     pub fn of(pid: i32) -> Option<Self> {
@@ -95,16 +95,16 @@ impl Identity {
 /// A process of the lab. The handle is there when this very process started it, and is needed to
 /// reap it.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningProcess {
     /// Its identity.
-    pub identity: Identity,
+    pub identity: ProcessIdentity,
     child: Option<Child>,
 }
 
-impl Running {
+impl RunningProcess {
     /// A process that somebody else started.
     #[must_use]
-    pub const fn known(identity: Identity) -> Self {
+    pub const fn known(identity: ProcessIdentity) -> Self {
         Self {
             identity,
             child: None,
@@ -132,7 +132,7 @@ impl Running {
         let child = netns::spawn(netns, command)?;
         let pid = i32::try_from(child.id()).expect("invariant: a pid fits pid_t");
         // Not reaped yet, so it is there even if it has ended.
-        let identity = Identity::of(pid).unwrap_or(Identity { pid, start: 0 });
+        let identity = ProcessIdentity::of(pid).unwrap_or(ProcessIdentity { pid, start: 0 });
         Ok(Self {
             identity,
             child: Some(child),
@@ -199,9 +199,9 @@ mod tests {
 
     #[test]
     fn another_start_time_is_another_process() {
-        let own = Identity::own();
+        let own = ProcessIdentity::own();
         assert!(own.alive());
-        let other = Identity {
+        let other = ProcessIdentity {
             start: own.start + 1,
             ..own
         };
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_zombie_is_not_alive() {
         let mut child = Command::new("true").spawn().unwrap();
-        let identity = Identity::of(i32::try_from(child.id()).unwrap()).unwrap();
+        let identity = ProcessIdentity::of(i32::try_from(child.id()).unwrap()).unwrap();
         let alive = || {
             if identity.alive() {
                 Err("alive")

@@ -101,7 +101,7 @@ pub enum ProgramError {
 
 /// Output of a program.
 #[derive(Clone, Debug)]
-pub struct Output {
+pub struct ProgramOutput {
     /// How it ended.
     pub status: ExitStatus,
     /// Standard output.
@@ -219,7 +219,7 @@ pub fn output(
     command: &mut Command,
     stdin: &[u8],
     deadline: Duration,
-) -> Result<Output, ProgramError> {
+) -> Result<ProgramOutput, ProgramError> {
     let program = describe(command);
     command
         .stdin(Stdio::piped())
@@ -251,7 +251,7 @@ pub fn output(
         let stdout = out.join().unwrap_or_default();
         let stderr = err.join().unwrap_or_default();
         match ended {
-            Ok(Ok(status)) => Ok(Output {
+            Ok(Ok(status)) => Ok(ProgramOutput {
                 status,
                 stdout,
                 stderr,

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::plan::LabName;
-use crate::process::{Identity, Running};
+use crate::process::{ProcessIdentity, RunningProcess};
 use crate::program::{self, Missing};
 
 /// Set for the command inside; its value is the directory to go back to.
@@ -121,7 +121,7 @@ pub(crate) fn enter(lab: &LabName, purpose: NamespacePurpose) -> Result<Entry, R
     let folder = folder();
     trusted(&folder)?;
     let record = folder.join(lab.as_str());
-    let known = read(&record).filter(Identity::alive);
+    let known = read(&record).filter(ProcessIdentity::alive);
     let holder = match (purpose, known) {
         (NamespacePurpose::Create, Some(holder)) => {
             return Err(RootlessError::Exists {
@@ -152,7 +152,7 @@ pub(crate) fn enter(lab: &LabName, purpose: NamespacePurpose) -> Result<Entry, R
     };
     if over {
         // Its namespaces, and everything in them, end before it does.
-        let _ = Running::known(holder).kill9();
+        let _ = RunningProcess::known(holder).kill9();
         let _ = fs::remove_file(&record);
         // Fails while the user has other labs, and that is right.
         let _ = fs::remove_dir(&folder);
@@ -230,12 +230,12 @@ fn trusted(folder: &Path) -> Result<(), RootlessError> {
     })
 }
 
-fn read(record: &Path) -> Option<Identity> {
+fn read(record: &Path) -> Option<ProcessIdentity> {
     serde_json::from_str(&fs::read_to_string(record).ok()?).ok()
 }
 
 /// Starts the holder and records it.
-fn hold(record: &Path) -> Result<Identity, RootlessError> {
+fn hold(record: &Path) -> Result<ProcessIdentity, RootlessError> {
     let mut unshare = program::command("unshare")?;
     unshare.args([
         "--user",
@@ -263,7 +263,7 @@ fn hold(record: &Path) -> Result<Identity, RootlessError> {
     }
     let parent = i32::try_from(child.id()).expect("invariant: a pid fits pid_t");
     let first = (said.trim() == "ready").then(|| child_of(parent)).flatten();
-    let Some(holder) = first.and_then(Identity::of) else {
+    let Some(holder) = first.and_then(ProcessIdentity::of) else {
         let _ = child.kill();
         let mut words = String::new();
         if let Some(err) = child.stderr.as_mut() {
@@ -315,7 +315,7 @@ fn hint() -> String {
 }
 
 /// Runs this very command line inside the holder's namespaces.
-fn again(holder: Identity) -> Result<i32, RootlessError> {
+fn again(holder: ProcessIdentity) -> Result<i32, RootlessError> {
     let start = |program: &str| {
         let program = program.to_owned();
         move |source| RootlessError::Start { program, source }

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::lab::Lab;
-use crate::process::{Running, SpawnError};
+use crate::process::{RunningProcess, SpawnError};
 use crate::state::StateError;
 use crate::wait::{Timeout, wait_until};
 
@@ -58,7 +58,7 @@ impl Lab {
     ) -> Result<(), ServiceError> {
         let netns = self.layout.etcd_netns();
         let log = self.folder.log(service.process);
-        let running = Running::start(&netns, command, &log)?;
+        let running = RunningProcess::start(&netns, command, &log)?;
         self.register(service.process, running)?;
         let running = self
             .running

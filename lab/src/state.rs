@@ -13,7 +13,7 @@ use caracal_model::net::Family;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::LabName;
-use crate::process::Identity;
+use crate::process::ProcessIdentity;
 
 /// The folder of all labs when `CARACAL_LAB_DIR` is not set: on tmpfs, gone after a reboot as the
 /// namespaces are.
@@ -102,13 +102,13 @@ pub struct LabState {
     /// How far it is.
     pub phase: LabPhase,
     /// Process that brings it up, or did.
-    pub creator: Identity,
+    pub creator: ProcessIdentity,
     /// The `caracal` binary it runs.
     pub binary: PathBuf,
     /// All namespaces, also those not made yet.
     pub namespaces: Vec<String>,
     /// Processes by the name of their node, and `etcd`.
-    pub processes: BTreeMap<String, Identity>,
+    pub processes: BTreeMap<String, ProcessIdentity>,
     /// Pods that were given to the CNI plugin.
     pub pods: Vec<PodState>,
 }
@@ -157,7 +157,7 @@ impl LabState {
             version: VERSION,
             lab: lab.to_string(),
             phase: LabPhase::Building,
-            creator: Identity::own(),
+            creator: ProcessIdentity::own(),
             binary: binary.to_owned(),
             namespaces,
             processes: BTreeMap::new(),
@@ -168,7 +168,7 @@ impl LabState {
 
 /// The folder of one lab.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Folder {
+pub struct LabFolder {
     lab: LabName,
     path: PathBuf,
 }
@@ -204,7 +204,7 @@ fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateErr
     }
 }
 
-impl Folder {
+impl LabFolder {
     /// The folder of a lab, which need not exist.
     #[must_use]
     pub fn of(lab: &LabName) -> Self {
@@ -268,7 +268,7 @@ impl Folder {
         self.make(&self.lib(node))
     }
 
-    /// Puts the binary under all names it is called by into [`Folder::bin`].
+    /// Puts the binary under all names it is called by into [`LabFolder::bin`].
     ///
     /// # Errors
     /// [`StateError::File`].

@@ -11,7 +11,7 @@ use crate::netns::{self, NetnsError};
 use crate::node::NodeError;
 use crate::plan::{self, LabName, LabNameError, Layout, NodeLayout};
 use crate::program::{self, Missing, ProgramError};
-use crate::state::{Folder, LabState, StateError};
+use crate::state::{LabFolder, LabState, StateError};
 use crate::topology::{NodeKind, Topology};
 
 mod work;
@@ -222,7 +222,7 @@ impl Lab {
             });
         }
         let layout = Layout::of(&topology, &name);
-        let folder = Folder::of(&name);
+        let folder = LabFolder::of(&name);
         folder.create()?;
         if let Some(first) = netns::list(&name.prefix()).into_iter().next() {
             folder.remove()?;

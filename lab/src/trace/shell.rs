@@ -147,7 +147,7 @@ impl<'a> Shell<'a> {
         place: &str,
         program: &str,
         arguments: &[&str],
-    ) -> Result<program::Output, String> {
+    ) -> Result<program::ProgramOutput, String> {
         let netns = self.lab.netns(place).map_err(|e| e.to_string())?;
         let mut command = program::command(program).map_err(|e| e.to_string())?;
         command.args(arguments);
