@@ -129,9 +129,9 @@ pub struct Aggregator {
 pub struct UnknownAttr {
     /// Attribute flags as they go out: optional, transitive and partial set, extended length clear.
     pub flags: u8,
-    /// Type code.
+    /// Attribute type code (RFC 4271 §4.3).
     pub code: u8,
-    /// The value.
+    /// Octets of the attribute's value.
     pub value: Bytes,
 }
 

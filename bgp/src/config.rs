@@ -35,13 +35,13 @@ pub const CALICO_LOCAL_PREF: u32 = 2_147_483_647 - 1024;
 pub struct SpeakerConfig {
     /// Our AS unless a peer overrides it.
     pub local_as: Asn,
-    /// Our BGP Identifier.
+    /// Our BGP Identifier (RFC 6286).
     pub router_id: RouterId,
     /// Where we accept connections; `None` = nowhere (all peers are dialled).
     pub listen: Option<Listen>,
-    /// Peers by name.
+    /// Peers and ranges of peers, by name.
     pub peers: BTreeMap<PeerName, PeerConfig>,
-    /// Routes we originate.
+    /// Routes that we originate, by prefix.
     pub originate: Originations,
     /// Filters by name; peers refer to them.
     pub filters: BTreeMap<String, Filter>,
@@ -50,7 +50,7 @@ pub struct SpeakerConfig {
     pub stations: BTreeMap<String, Station>,
 }
 
-/// The listening socket.
+/// Socket on which the speaker listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listen {
     /// Local address; `None` = all addresses.
@@ -88,10 +88,10 @@ pub struct Origination {
     pub communities: Vec<AnyCommunity>,
 }
 
-/// One peer.
+/// Configuration of a peer, or of a range of peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerConfig {
-    /// The peer's address.
+    /// Address that the peer has, and that is dialled.
     pub address: IpAddr,
     /// The peer's TCP port, normally 179.
     pub port: u16,
@@ -151,7 +151,7 @@ pub struct PeerConfig {
     /// all the same, with LOCAL_PREF 0 and NO_EXPORT.
     #[serde(default)]
     pub long_lived_partial: bool,
-    /// Bidirectional Forwarding Detection.
+    /// Bidirectional Forwarding Detection (RFC 5880) beside the session; `None` means without.
     pub bfd: Option<BfdOptions>,
     /// Why this peer exists, for people: `mesh`, `global`, `node`.
     pub kind: String,
@@ -202,10 +202,10 @@ pub enum NextHopMode {
     /// Internal peers: kept, except for routes we originate. External peers: ourselves.
     #[default]
     Auto,
-    /// Always ourselves.
+    /// Always our own address.
     #[serde(rename = "self")]
     Own,
-    /// Never changed.
+    /// The next hop that the route came with.
     Keep,
 }
 

@@ -31,9 +31,9 @@ pub struct LocalNetworks {
 /// Ranges that are refused by default and may be opened by a setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenRanges {
-    /// 0.0.0.0/8.
+    /// 0.0.0.0/8 may be announced.
     pub this_network: bool,
-    /// 169.254.0.0/16.
+    /// 169.254.0.0/16 may be announced.
     pub link_local: bool,
 }
 

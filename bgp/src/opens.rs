@@ -5,7 +5,7 @@ use bytes::Bytes;
 /// The OPENs of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionOpens {
-    /// Ours.
+    /// Octets of our OPEN.
     pub sent: Bytes,
     /// The peer's, as we have understood it.
     pub received: Bytes,

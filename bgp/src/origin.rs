@@ -84,7 +84,7 @@ pub struct OriginRules {
     pub mode: OriginMode,
     /// Ranges; the longest that covers a prefix counts, and without one there is no check.
     pub ranges: BTreeMap<Prefix, OriginRange>,
-    /// Owners by name.
+    /// How an owner's announcements are recognised, by the owner's name.
     pub owners: BTreeMap<String, OwnerIdentity>,
 }
 
@@ -123,7 +123,7 @@ pub enum OriginVerdict {
     Unchecked,
     /// It comes from its owner.
     Valid,
-    /// It does not.
+    /// It does not come from its owner.
     Invalid(OriginReason),
     /// The data does not say who has the prefix, or may be out of date.
     Unknown(OriginReason),
@@ -185,7 +185,7 @@ pub struct OriginCheck {
     /// Names by index; an owner keeps its index for good.
     names: Vec<String>,
     ids: HashMap<String, OwnerId>,
-    /// Owners by address.
+    /// Owners that have an address.
     addresses: HashMap<IpAddr, Vec<OwnerId>>,
     /// Next hops of owners that relay.
     relays: HashSet<IpAddr>,

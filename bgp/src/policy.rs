@@ -16,7 +16,7 @@ use crate::types::{AnyCommunity, Asn};
 /// A named filter. Filters of a peer run in order; the first verdict wins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filter {
-    /// Terms in order.
+    /// Terms in the order in which they are tried.
     pub terms: Vec<FilterTerm>,
 }
 
@@ -58,7 +58,7 @@ pub enum FilterCondition {
     AsPath {
         /// The numbers; never empty but for a whole path.
         asns: Vec<Asn>,
-        /// Where they stand.
+        /// Place of the numbers in the path.
         place: AsPathPlace,
     },
     /// The BGP next hop lies inside the prefix.
@@ -77,7 +77,7 @@ pub enum FilterCondition {
 /// Where in an AS path numbers stand; for its start there is [`FilterCondition::AsPathPrefix`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum AsPathPlace {
-    /// Somewhere.
+    /// Anywhere in the path.
     Anywhere,
     /// At its end: the last number is the origin.
     End,
@@ -114,7 +114,7 @@ impl AsPathPlace {
 /// `min..=max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PrefixPattern {
-    /// The covering prefix.
+    /// Prefix that covers all that match.
     pub prefix: Prefix,
     /// Shortest length that matches, at least `prefix.len()`.
     pub min: u8,
@@ -164,12 +164,12 @@ impl fmt::Display for PrefixPattern {
     }
 }
 
-/// Internal or external.
+/// Relation of a peer to us, by its AS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PeerKind {
-    /// Same AS.
+    /// The peer is in our AS (IBGP).
     Internal,
-    /// Another AS.
+    /// The peer is in another AS (EBGP).
     External,
 }
 
@@ -178,7 +178,7 @@ pub enum PeerKind {
 pub enum RouteSource {
     /// Learned from a BGP peer.
     Bgp,
-    /// Originated here.
+    /// Originated by this speaker.
     Static,
 }
 
@@ -200,7 +200,7 @@ pub enum FilterAction {
 /// A route on its way through filters. Actions change `attrs`; later terms see the changes.
 #[derive(Clone, Debug)]
 pub struct RouteView<'a> {
-    /// The destination.
+    /// Destination of the route.
     pub prefix: Prefix,
     /// The attributes; owned as soon as an action has changed them.
     pub attrs: Cow<'a, PathAttrs>,
@@ -215,7 +215,7 @@ pub struct RouteView<'a> {
 /// A verdict together with the term that gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilterDecision {
-    /// The verdict.
+    /// End of the filter that the term led to.
     pub verdict: FilterVerdict,
     /// Index of the term within its filter, from 0.
     pub term: usize,

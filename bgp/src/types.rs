@@ -155,11 +155,11 @@ pub struct CommunityError(pub String);
 /// A community of any size, as configuration writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum AnyCommunity {
-    /// RFC 1997.
+    /// Standard community (RFC 1997).
     Standard(Community),
-    /// RFC 8092.
+    /// Large community (RFC 8092).
     Large(LargeCommunity),
-    /// RFC 4360.
+    /// Extended community (RFC 4360).
     Extended(ExtCommunity),
 }
 
@@ -261,7 +261,7 @@ pub enum SessionState {
     OpenSent,
     /// OPEN received, waiting for the first KEEPALIVE.
     OpenConfirm,
-    /// Exchanging routes.
+    /// Routes are exchanged.
     Established,
 }
 

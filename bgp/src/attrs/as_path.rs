@@ -37,14 +37,14 @@ pub enum Segment {
 /// Segment type (RFC 4271 §4.3, RFC 5065 §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentKind {
-    /// AS_SEQUENCE.
+    /// AS_SEQUENCE: the order of the ASes counts.
     Sequence,
-    /// AS_SET.
+    /// AS_SET: the order of the ASes does not count.
     Set,
 }
 
 impl Segment {
-    /// The AS numbers.
+    /// AS numbers of the segment, leftmost first.
     #[must_use]
     pub fn asns(&self) -> &[Asn] {
         match self {

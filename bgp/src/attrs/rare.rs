@@ -15,7 +15,7 @@ use std::ops::Deref;
 pub struct RareList<T>(Option<Box<Vec<T>>>);
 
 impl<T> RareList<T> {
-    /// Makes it empty.
+    /// Removes all values, and the room for them.
     pub fn clear(&mut self) {
         self.0 = None;
     }

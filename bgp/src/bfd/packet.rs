@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The version of the protocol.
+/// Version of BFD that RFC 5880 defines.
 const VERSION: u8 = 1;
 /// Octets of a packet without authentication.
 pub(super) const PACKET_LEN: usize = 24;
@@ -14,7 +14,7 @@ const AUTHENTICATION: u8 = 0x04;
 const DEMAND: u8 = 0x02;
 const MULTIPOINT: u8 = 0x01;
 
-/// A session's state.
+/// State of a session (RFC 5880 §4.1, Sta).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BfdState {
     /// Held down by its operator.
@@ -61,7 +61,7 @@ impl fmt::Display for BfdState {
 /// Why a session last changed its state (RFC 5880 §4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BfdDiagnostic {
-    /// 0.
+    /// No diagnostic (0).
     None,
     /// 1: nothing came for the detection time.
     TimeExpired,
@@ -69,7 +69,7 @@ pub enum BfdDiagnostic {
     NeighborDown,
     /// 7: its operator's wish.
     AdministrativelyDown,
-    /// Any other.
+    /// A code that RFC 5880 §4.1 does not define.
     Other(u8),
 }
 
@@ -140,7 +140,7 @@ pub enum BfdPacketError {
     /// Too short for its length field, or that for the protocol.
     #[error("{0} octets are no BFD packet")]
     Length(usize),
-    /// Another version.
+    /// Version other than 1.
     #[error("version {0}, expected 1")]
     Version(u8),
     /// It is authenticated, and no session here is.

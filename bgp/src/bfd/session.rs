@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::packet::{BfdDiagnostic, BfdPacket, BfdState};
 
-/// RFC 5880 §6.8.3: as long as a session is not up, no faster than this.
+/// Shortest interval of packets while the session is not up (RFC 5880 §6.8.3).
 const SLOW: Duration = Duration::from_secs(1);
 
 /// Configured timers of a session (RFC 5880 §6.8.1).
@@ -23,7 +23,7 @@ pub enum BfdEvent {
     Up,
     /// The other end, or the way to it, is gone.
     Down {
-        /// Why.
+        /// Reason of the state change.
         diagnostic: BfdDiagnostic,
         /// The other end's BFD does not share the fate of its control plane (C bit).
         control_plane_independent: bool,
@@ -90,7 +90,7 @@ impl BfdSession {
         }
     }
 
-    /// The state.
+    /// Present state of our end.
     #[must_use]
     pub const fn state(&self) -> BfdState {
         self.state

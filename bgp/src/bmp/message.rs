@@ -42,8 +42,7 @@ const SYS_DESCR: u16 = 1;
 const SYS_NAME: u16 = 2;
 /// Information TLV of Termination (RFC 7854 §4.5).
 const REASON: u16 = 1;
-/// The longest text of a TLV; RFC 7854 §4.4 takes those of MIB-II, which have so many octets at
-/// most.
+/// Longest text of a TLV, in octets: RFC 7854 §4.4 takes those of MIB-II.
 const MAX_TEXT: usize = 255;
 
 /// Appends a message around `body`.

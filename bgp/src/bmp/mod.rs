@@ -35,11 +35,11 @@ use crate::wire::notification::Notification;
 /// Content of a Peer Up message about an established session (RFC 7854 §4.10).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MonitoredSession {
-    /// Our end.
+    /// Address and port of our end.
     pub local: SocketAddr,
-    /// The peer's end.
+    /// Address and port of the peer's end.
     pub remote: SocketAddr,
-    /// The peer's AS.
+    /// AS that the peer's OPEN names.
     pub asn: Asn,
     /// The peer's BGP Identifier.
     pub router_id: RouterId,
@@ -78,7 +78,7 @@ pub enum PolicyView {
 pub struct BmpTimestamp(pub Duration);
 
 impl BmpTimestamp {
-    /// Not known.
+    /// Stands for a time that is not known (RFC 7854 §4.2).
     pub const UNKNOWN: Self = Self(Duration::ZERO);
 }
 
@@ -100,9 +100,9 @@ pub enum BmpPeerDown {
 
 /// Events of RFC 4271 §8.1 by which a session ends without a NOTIFICATION.
 mod event {
-    /// AutomaticStop.
+    /// AutomaticStop (RFC 4271 §8.1.2, event 8).
     pub(super) const AUTOMATIC_STOP: u16 = 8;
-    /// OpenCollisionDump.
+    /// OpenCollisionDump (RFC 4271 §8.1.2, event 23).
     pub(super) const COLLISION_DUMP: u16 = 23;
 }
 

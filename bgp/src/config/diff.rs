@@ -15,7 +15,7 @@ pub struct ConfigChange {
     pub listen: bool,
     /// The speaker's AS or BGP Identifier is another one; every session is named in `peers`.
     pub speaker: bool,
-    /// New peers.
+    /// Peers that only the new configuration has.
     pub added: BTreeSet<PeerName>,
     /// Peers that are gone.
     pub removed: BTreeSet<PeerName>,

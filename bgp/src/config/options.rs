@@ -56,9 +56,9 @@ pub enum LimitAction {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OwnNextHops {
-    /// For IPv4 prefixes.
+    /// Our next hop for IPv4 prefixes.
     pub ipv4: Option<Ipv4Addr>,
-    /// For IPv6 prefixes.
+    /// Our next hop for IPv6 prefixes.
     pub ipv6: Option<Ipv6Addr>,
 }
 
@@ -90,7 +90,7 @@ pub struct AddPath {
     pub send: Option<PathCount>,
 }
 
-/// How many paths.
+/// Number of paths of a destination that are announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathCount {
@@ -101,7 +101,7 @@ pub enum PathCount {
 }
 
 impl PathCount {
-    /// As a number.
+    /// The largest number of paths that this allows.
     #[must_use]
     pub fn limit(self) -> usize {
         match self {

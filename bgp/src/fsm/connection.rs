@@ -17,7 +17,7 @@ pub(super) enum ConnectionPhase {
     OpenSent(ConnectionEnds),
     /// The peer's OPEN was good; we wait for its KEEPALIVE.
     OpenConfirm(ConnectionEnds, Box<Negotiated>),
-    /// Routes flow.
+    /// OPENs are exchanged and routes flow.
     Established(Box<Negotiated>, Instant),
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Connection {
     pub(super) phase: ConnectionPhase,
     /// When patience with the peer ends: HoldTimer, and in `Connecting` the limit of an attempt.
     pub(super) hold: Option<Instant>,
-    /// KeepaliveTimer.
+    /// KeepaliveTimer (RFC 4271 §8).
     pub(super) keepalive: Option<Instant>,
     /// The OPENs so far.
     pub(super) opens: SessionOpens,

@@ -47,7 +47,7 @@ impl fmt::Display for ConnectFailure {
 /// Why a session went down or did not come up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DownReason {
-    /// Our connection failed.
+    /// Our TCP connection failed.
     ConnectFailed(ConnectFailure),
     /// Our connection was neither accepted nor refused in time.
     ConnectTimeout(Duration),
@@ -62,7 +62,7 @@ pub enum DownReason {
     RouterIdConflict(RouterId),
     /// No address family is configured at both ends.
     NoCommonFamily {
-        /// Ours.
+        /// Families that we have configured.
         ours: FamilySet,
         /// The peer's, as far as we know them.
         theirs: FamilySet,
@@ -85,9 +85,9 @@ pub enum DownReason {
     Malformed(DecodeError),
     /// The peer sent a message that has no place in the state.
     Unexpected {
-        /// The message.
+        /// Type of the message that came.
         kind: MessageType,
-        /// The state.
+        /// State in which it came.
         state: SessionState,
     },
     /// BFD says that the peer is gone.
@@ -97,7 +97,7 @@ pub enum DownReason {
     },
     /// The peer announced more prefixes than it may (RFC 4486 §4).
     PrefixLimit {
-        /// In this family.
+        /// Family with too many prefixes.
         family: Family,
         /// Configured limit of prefixes.
         max: u32,

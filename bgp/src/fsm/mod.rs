@@ -44,9 +44,9 @@ use crate::wire::update::UpdateMessage;
 /// One of the connections of a peer: at most two, and one more beside an established session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConnectionId {
-    /// We dialled.
+    /// The connection that we dialled.
     Out,
-    /// The peer dialled.
+    /// The connection that the peer dialled.
     In,
     /// The peer dialled once more while a session runs on [`ConnectionId::In`]. It becomes `In`
     /// when its OPEN is good, or when the session ends (RFC 4724 §5).
@@ -80,9 +80,9 @@ impl fmt::Display for ConnectionId {
 /// The two ends of a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionEnds {
-    /// Ours.
+    /// Address and port of our end.
     pub local: SocketAddr,
-    /// The peer's.
+    /// Address and port of the peer's end.
     pub remote: SocketAddr,
 }
 
@@ -91,9 +91,9 @@ pub struct ConnectionEnds {
 pub struct SessionSettings {
     /// Our AS unless the peer's configuration overrides it.
     pub local_as: Asn,
-    /// Our BGP Identifier.
+    /// Our BGP Identifier (RFC 6286).
     pub router_id: RouterId,
-    /// The peer.
+    /// Configuration of the peer.
     pub peer: PeerConfig,
     /// Until then our OPEN says that we have restarted and kept forwarding (RFC 4724 §4.1).
     pub restarting_until: Option<Instant>,
@@ -184,7 +184,7 @@ pub enum FsmInput {
         family: Family,
         /// How many are allowed.
         max: u32,
-        /// The pause.
+        /// Pause before the next attempt.
         restart: Option<Duration>,
     },
 }
@@ -206,7 +206,7 @@ pub enum FsmOutput {
     Promote,
     /// Write these octets to the connection that the peer opened, then close it.
     Refuse(Bytes),
-    /// Write these octets.
+    /// Write these octets to the connection.
     Send(ConnectionId, Bytes),
     /// Close when everything is written, or give up dialling. Nothing is to be reported afterwards.
     Close(ConnectionId),
@@ -217,14 +217,14 @@ pub enum FsmOutput {
     Up(ConnectionId, Box<SessionUp>),
     /// The established session has ended.
     Down {
-        /// Why.
+        /// Reason for status and logs.
         reason: DownReason,
         /// The NOTIFICATION that we sent.
         sent: Option<Notification>,
         /// The peer's routes are to be kept for a restart (RFC 4724 §4.2, RFC 8538 §4).
         graceful: bool,
     },
-    /// Routes.
+    /// Routes that the peer announces or withdraws.
     Update(UpdateMessage),
     /// The peer wants all routes of the family again.
     RouteRefresh(Family),
@@ -237,14 +237,14 @@ pub enum FsmOutput {
     Fault(AttrFault),
 }
 
-/// An established session.
+/// What is known of a session when it is established.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionUp {
     /// Result of the exchange of OPENs.
     pub negotiated: Negotiated,
-    /// The connection's ends.
+    /// Ends of the TCP connection.
     pub ends: ConnectionEnds,
-    /// The OPENs.
+    /// Both OPEN messages, for monitoring.
     pub opens: SessionOpens,
 }
 

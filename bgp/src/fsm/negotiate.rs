@@ -23,11 +23,11 @@ const MAX_STALE_TIME: u32 = 0x00ff_ffff;
 /// Session parameters that result from both OPENs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    /// How messages look.
+    /// Format of UPDATEs on this session.
     pub format: MessageFormat,
     /// The smaller of the two hold times; zero = neither hold timer nor keepalives.
     pub hold_time: Duration,
-    /// The peer's AS.
+    /// AS that the peer's OPEN names (RFC 6793 §4.1).
     pub remote_as: Asn,
     /// The peer's BGP Identifier.
     pub remote_router_id: RouterId,
@@ -58,7 +58,7 @@ pub struct RemoteGracefulRestart {
 }
 
 impl Negotiated {
-    /// Negotiated families.
+    /// Families that both ends have announced.
     #[must_use]
     pub const fn families(&self) -> FamilySet {
         self.format.families

@@ -23,9 +23,9 @@ use crate::wire::{encode_keepalive, encode_notification, encode_open};
 pub(super) const OPEN_HOLD: Duration = Duration::from_secs(240);
 /// Limit of an attempt to connect: three SYNs of the kernel.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// A session that lived this long was good: the next failure counts as the first.
+/// After a session of this length, the next failure counts as the first.
 const STABLE: Duration = Duration::from_secs(30);
-/// Connections that were opened at the same time have found each other by then.
+/// Time within which connections that were opened at the same moment collide.
 pub(super) const COLLISION_WINDOW: Duration = Duration::from_secs(5);
 /// KEEPALIVEs are due at whole such parts of their interval.
 const KEEPALIVE_STEPS: u32 = 20;

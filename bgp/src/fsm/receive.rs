@@ -264,7 +264,7 @@ enum Reaction {
     Establish,
     /// The peer is alive; nothing else.
     Alive,
-    /// Routes.
+    /// Routes that the peer announces or withdraws.
     Update(DecodedUpdate),
     /// A request for routes.
     Refresh(RouteRefresh),

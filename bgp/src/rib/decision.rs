@@ -22,7 +22,7 @@ pub(super) struct Candidate {
     pub no_carrier: bool,
     /// Kept as a last resort (RFC 9494 §4.4).
     pub long_lived_stale: bool,
-    /// We originated it.
+    /// The route is originated by this speaker.
     pub local: bool,
     /// LOCAL_PREF, or the default.
     pub local_pref: u32,

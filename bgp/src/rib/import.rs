@@ -72,7 +72,7 @@ pub(super) struct NamedFilter {
 /// Which filter and which of its terms decided.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecidedBy {
-    /// The filter's name.
+    /// Name of the filter in the configuration.
     pub filter: String,
     /// Index of the term, from 0.
     pub term: usize,

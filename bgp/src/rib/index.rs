@@ -11,7 +11,7 @@ use super::parted::{PARTS, spread};
 /// The smallest part that is not empty.
 const MIN_SLOTS: usize = 16;
 
-/// An index with fewer handles is one part.
+/// Handles below which an index is one part.
 const WHOLE: usize = 24 * 1024;
 
 /// A slot for one handle. With the hash beside the handle, growing and passing over other prefixes
@@ -127,7 +127,6 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Number of handles.
     pub(super) const fn len(&self) -> usize {
         self.len
     }

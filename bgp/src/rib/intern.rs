@@ -7,9 +7,10 @@ use std::sync::Arc;
 use super::parted::SegmentedTable;
 use crate::attrs::PathAttrs;
 
-/// Sets below this number are not worth a sweep.
+/// Fewest attribute sets that are worth a sweep.
 const MIN_SWEEP: usize = 1024;
-/// More sets are swept in slices: each is a look at memory that is in no cache.
+/// Most attribute sets that are swept at once; more are swept in slices, for each is a read of
+/// memory that is in no cache.
 const MAX_SWEEP: usize = 16 * 1024;
 
 /// A set with its hash beside it: growing the table, and passing over other sets, touch no set.

@@ -86,7 +86,7 @@ pub(super) enum JobKind {
         drops: Drops,
         kept: [bool; 2],
     },
-    /// Stale paths go.
+    /// Removes the peer's stale paths.
     Sweep { peer: PeerId, drops: Drops },
     /// The restart time is over: paths become a last resort, families that are not kept go (RFC
     /// 9494 §4.2).

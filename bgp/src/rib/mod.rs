@@ -145,29 +145,29 @@ pub enum Outbound {
     Paths(GroupUpdate),
     /// Announcements (`Some`) and withdrawals (`None`) for one peer.
     Peer {
-        /// The peer.
+        /// Peer that gets the routes.
         peer: PeerId,
-        /// The routes.
+        /// Changes of the peer's Adj-RIB-Out.
         routes: Vec<RouteChange>,
     },
     /// Everything of a family follows again for one peer (RFC 7313, BoRR), with whatever changes
     /// meanwhile.
     RefreshBegin {
-        /// The peer.
+        /// Peer that gets the marker.
         peer: PeerId,
-        /// The family.
+        /// Family whose routes are complete.
         family: Family,
     },
     /// That was everything (RFC 7313, EoRR).
     RefreshEnd {
-        /// The peer.
+        /// Peer that gets the marker.
         peer: PeerId,
-        /// The family.
+        /// Family whose routes come again.
         family: Family,
     },
     /// The peer has announced more prefixes than it may; its session has to end.
     PrefixLimit {
-        /// The peer.
+        /// Peer whose session has to end.
         peer: PeerId,
         /// The family with too many.
         family: Family,
@@ -178,9 +178,9 @@ pub enum Outbound {
     },
     /// The peer comes near its limit, or has passed one that only warns.
     PrefixWarning {
-        /// The peer.
+        /// Peer that is warned about.
         peer: PeerId,
-        /// The family.
+        /// Family whose limit it is.
         family: Family,
         /// How many it has announced.
         count: usize,
@@ -189,7 +189,7 @@ pub enum Outbound {
     },
     /// The End-of-RIB marker (RFC 4724 §2).
     EndOfRib {
-        /// The peer.
+        /// Peer that gets the marker.
         peer: PeerId,
         /// The family that is complete.
         family: Family,
@@ -219,7 +219,7 @@ pub struct Rib {
     selector: Selector,
     screen: Screen,
     startup: Startup,
-    /// Destinations to decide.
+    /// Destinations that a best-path run has to look at.
     dirty: VecDeque<DestId>,
     /// Destinations that have been put on that list, and taken from it.
     marked: u64,

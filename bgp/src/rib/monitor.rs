@@ -20,7 +20,7 @@ use crate::attrs::PathAttrs;
 pub struct PathName {
     /// The peer that announces it.
     pub peer: PeerId,
-    /// Where to.
+    /// Destination of the path.
     pub prefix: Prefix,
     /// With which identifier (RFC 7911).
     pub path_id: Option<u32>,
@@ -29,7 +29,7 @@ pub struct PathName {
 /// A path as it is now.
 #[derive(Clone, Copy, Debug)]
 pub struct MonitoredPath<'a> {
-    /// Which one.
+    /// Destination and identifier of the path.
     pub name: PathName,
     /// As received; `None`: it is gone.
     pub received: Option<&'a Arc<PathAttrs>>,

@@ -14,7 +14,7 @@ use crate::types::{Asn, PeerName, RouterId};
 use crate::wire::nlri;
 use crate::wire::update::encode_table_attributes;
 
-/// TABLE_DUMP_V2.
+/// MRT type TABLE_DUMP_V2 (RFC 6396 §4.3).
 const TYPE: u16 = 13;
 const PEER_INDEX_TABLE: u16 = 1;
 

@@ -34,7 +34,7 @@ const UNUSED: usize = 1024;
 /// How a next hop is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResolvedNextHop {
-    /// The interior cost.
+    /// Interior cost (RFC 4271 §9.1.2.2, e): lower is nearer.
     pub metric: u32,
     /// The interface, when it is known.
     pub interface: Option<IfName>,

@@ -10,7 +10,8 @@ use super::peers::Peers;
 use super::select::candidate;
 use super::table::{Dest, Path};
 
-/// The decision process orders so many paths by being run again and again.
+/// Paths of a destination up to which they are put in order by repeated runs of the decision
+/// process.
 const DECIDED: usize = 128;
 
 /// The best path of a destination with its source, for export.

@@ -14,7 +14,7 @@ use caracal_model::net::Prefix;
 use super::{Progress, Rib, forward, table};
 use crate::config::Originations;
 
-/// Prefixes that are compared for each that may be changed: to compare one costs so much less.
+/// Prefixes that are compared for each one that may be changed: a comparison is that much cheaper.
 const COMPARED: usize = 8;
 
 /// Own routes of the table that are to be compared with the configuration.

@@ -5,7 +5,7 @@ use std::ops::{Index, IndexMut};
 
 use hashbrown::HashTable;
 
-/// A table with fewer entries is one part.
+/// Entries below which a table is one part.
 const WHOLE: usize = 16 * 1024;
 /// Parts of a larger table: with a million entries a part has eight thousand.
 pub(super) const PARTS: usize = 128;
@@ -21,7 +21,7 @@ pub(super) const fn spread(bits: u16) -> usize {
     (power as usize * PARTS) >> 16
 }
 
-/// Places of a part in a walk; no part has so many.
+/// Places of a part in a walk: more than any part has.
 pub(super) const STRIDE: usize = 1 << 24;
 
 /// Entries by hash.
@@ -42,7 +42,6 @@ impl<T> Default for SegmentedTable<T> {
 }
 
 impl<T> SegmentedTable<T> {
-    /// Number of entries.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -159,7 +158,6 @@ impl<T> Default for SegmentedList<T> {
 }
 
 impl<T> SegmentedList<T> {
-    /// Number of values.
     pub(super) fn len(&self) -> usize {
         let before = self.0.len().saturating_sub(1) * VALUES;
         before + self.0.last().map_or(0, Vec::len)

@@ -22,8 +22,8 @@ use super::{PeerId, Rib, SessionInfo};
 use crate::attrs::PathAttrs;
 use crate::types::{AnyCommunity, Community};
 
-/// How long stale routes are kept after the session has come back, when End-of-RIB fails to come.
-/// RFC 4724 §4.2 allows such a bound and names none; this is ample for a table of a million routes.
+/// Limit for End-of-RIB after a session has come back; then its stale routes go. RFC 4724 §4.2
+/// allows such a bound and names none; this is ample for a table of a million routes.
 pub(super) const STALE_LIMIT: Duration = Duration::from_secs(300);
 
 /// RFC 9494 §4.2: the route as it is kept beyond the restart time; `None`: it must not be.

@@ -39,15 +39,15 @@ pub enum RouteTable {
 /// A question about many routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteQuery {
-    /// Which routes.
+    /// Table that is searched.
     pub table: RouteTable,
-    /// Only this prefix.
+    /// Answers only routes to this prefix.
     pub prefix: Option<Prefix>,
     /// The more specific ones of `prefix`, too.
     pub longer: bool,
     /// Only paths from this peer.
     pub from: Option<PeerName>,
-    /// Only best paths.
+    /// Answers only best paths.
     pub best: bool,
 }
 
@@ -76,7 +76,7 @@ impl RouteQuery {
 /// A path as it is in the table, cheap to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteRecord {
-    /// The destination.
+    /// Destination of the route.
     pub prefix: Prefix,
     /// The peer that sent it; `None` for a route of ours.
     pub peer: Option<PeerName>,

@@ -22,8 +22,8 @@ use crate::origin::{OriginCheck, OriginMode, OriginReason, OriginUpdate, OriginV
 use crate::policy::{FilterCondition, FilterVerdict, PeerKind};
 use crate::types::PeerName;
 
-/// A route may wait so long for its owner before that is a problem. An owner writes to the
-/// datastore before it announces, and a datastore that answers tells everybody within seconds.
+/// Wait of a route for its owner above which it is a problem. An owner writes to the datastore
+/// before it announces, and a datastore that answers tells everybody within seconds.
 const WAIT: Duration = Duration::from_secs(30);
 
 /// How many routes are refused for their prefix.

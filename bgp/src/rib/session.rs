@@ -18,11 +18,11 @@ pub struct SessionInfo {
     pub router_id: RouterId,
     /// Our end; our NEXT_HOP for its family.
     pub local_address: IpAddr,
-    /// The peer's end.
+    /// Address of the peer's end.
     pub remote_address: IpAddr,
     /// The peer's graceful restart capability; `None` when either side did not send one.
     pub graceful_restart: Option<RemoteRestart>,
-    /// Negotiated options.
+    /// Options that both OPENs have.
     #[serde(default)]
     pub options: SessionOptions,
     /// Capabilities in use, in the field's words, for people: `4-octet AS`, `route refresh`, …
@@ -78,7 +78,7 @@ pub struct SessionOptions {
 /// Long-lived graceful restart of a peer's family (RFC 9494 §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LongLivedRestart {
-    /// The family.
+    /// Family whose routes are kept.
     pub family: Family,
     /// Forwarding survived the peer's restart.
     pub forwarding: bool,

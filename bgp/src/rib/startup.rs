@@ -57,7 +57,7 @@ pub(super) struct Startup {
     /// When selection goes ahead whatever is missing.
     selection_end: Instant,
     waiting: BTreeMap<PeerId, Wait>,
-    /// Selection is deferred.
+    /// Route selection is deferred (RFC 4724 §4.1).
     deferring: bool,
     /// Nobody is awaited any more, and nobody will be.
     over: bool,

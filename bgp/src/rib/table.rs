@@ -31,7 +31,7 @@ pub(super) struct Path {
     pub(super) peer: PeerId,
     /// Why it was refused.
     refusal: Option<ImportRefusal>,
-    /// It was accepted.
+    /// Import has accepted the path.
     is_accepted: bool,
     /// Not confirmed since something happened.
     pub(super) stale: Staleness,
@@ -83,7 +83,7 @@ impl Path {
 /// Why a path awaits to be announced again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Staleness {
-    /// It does not.
+    /// The session is up, and the path has come on it.
     Fresh,
     /// The peer sends everything again (RFC 7313).
     Refresh,
@@ -103,7 +103,7 @@ impl Staleness {
 /// Rank of a path after a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rank {
-    /// Not in use.
+    /// The path is not used.
     None,
     /// The best path.
     Best,
@@ -139,12 +139,12 @@ struct Many {
     by_peer: HashMap<PeerId, u32>,
 }
 
-/// With more paths than this, where each is is kept.
+/// Paths of a destination above which the place of each is kept.
 const LOOKED_THROUGH: usize = 64;
 
 #[cfg(test)]
 thread_local! {
-    /// How many paths have been looked at for that of a peer.
+    /// Paths that were read to find that of a peer.
     static LOOKED_AT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -284,7 +284,7 @@ impl Dest {
 
 #[cfg(test)]
 thread_local! {
-    /// How often a destination has been looked at.
+    /// Destinations that were read, repeated ones included.
     static VISITS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -301,7 +301,7 @@ pub(super) fn note_visit() {
     VISITS.set(VISITS.get() + 1);
 }
 
-/// All destinations.
+/// Destinations, each with its paths, in slots.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     index: Index,
@@ -329,7 +329,6 @@ fn empty() -> Dest {
 }
 
 impl Table {
-    /// Number of destinations.
     pub(super) fn len(&self) -> usize {
         self.index.len()
     }

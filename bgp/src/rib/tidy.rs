@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use super::Rib;
 use super::jobs::JobKind;
 
-/// Tables with fewer prefixes are not tidied.
+/// Fewest prefixes of a table that is tidied.
 const LITTLE: usize = 256;
 
-/// So long after it has become smaller a table is tidied. Much of what is withdrawn is announced
+/// Time from the last shrinking of a table to its tidying. Much of what is withdrawn is announced
 /// again soon, with the same attributes, and needs the same room; and sessions have dropped by then
 /// what the table has.
 const REST: Duration = Duration::from_secs(2);
@@ -16,7 +16,7 @@ const REST: Duration = Duration::from_secs(2);
 /// A table that has become smaller, and waits to be tidied.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tidy {
-    /// When.
+    /// Time at which it is tidied.
     pub(super) at: Instant,
     /// How many prefixes it had when that was decided.
     size: usize,

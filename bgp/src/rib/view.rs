@@ -25,7 +25,7 @@ pub struct LearnedRoute {
     pub gateways: Arc<[Gateway]>,
     /// The peer that sent the best path.
     pub peer: PeerName,
-    /// The peer's address.
+    /// Address of the peer that announced the route.
     pub peer_address: IpAddr,
     /// Learned from a peer of our own AS.
     pub internal: bool,
@@ -97,7 +97,7 @@ impl From<&PathAttrs> for AttrsInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "kebab-case")]
 pub enum PathStatus {
-    /// In use.
+    /// The path is used.
     Best {
         /// The rule that decided last.
         reason: BestPathReason,
@@ -109,9 +109,9 @@ pub enum PathStatus {
         /// It is in the ECMP set all the same.
         multipath: bool,
     },
-    /// Not used.
+    /// Import has refused the path.
     Refused {
-        /// Why.
+        /// Reason of the refusal.
         refusal: ImportRefusal,
         /// The filter that rejected it.
         by: Option<DecidedBy>,
@@ -157,11 +157,11 @@ impl PathStatus {
     }
 }
 
-/// One path.
+/// A path of a destination, as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteInfo {
-    /// The destination.
+    /// Destination of the path.
     pub prefix: Prefix,
     /// The peer that sent it; `None` for a route of ours.
     pub peer: Option<PeerName>,
@@ -192,7 +192,7 @@ pub struct RouteInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AdvertisedRoute {
-    /// The destination.
+    /// Destination of the route.
     pub prefix: Prefix,
     /// The identifier with which the peer gets it (RFC 7911).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -208,7 +208,7 @@ pub struct AdvertisedRoute {
 pub enum Advertisement {
     /// It does, with these attributes.
     Sent(AttrsInfo),
-    /// It does not.
+    /// The peer does not get the route, for this reason.
     Withheld(Withheld),
 }
 
@@ -244,10 +244,10 @@ pub struct PeerCounts {
 pub struct RibCounts {
     /// Prefixes with at least one path.
     pub prefixes: usize,
-    /// Paths in all.
+    /// Number of paths in the table.
     pub paths: usize,
     /// Distinct attribute sets, unused ones that await a sweep included.
     pub attribute_sets: usize,
-    /// Update groups.
+    /// Number of update groups with members.
     pub update_groups: usize,
 }

@@ -62,7 +62,7 @@ impl InterfaceAddress {
 pub(super) struct Addresses(Vec<InterfaceAddress>);
 
 impl Addresses {
-    /// Asks the kernel.
+    /// Reads the addresses of this machine from the kernel.
     pub(super) fn read() -> Self {
         let v6 = std::fs::read_to_string(LIST).unwrap_or_default();
         let v6 = v6.lines().filter_map(InterfaceAddress::of_line);

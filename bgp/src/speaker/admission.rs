@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Of one peer. One that follows the rules has two: what it dials, and an earlier one that is about
-/// to end.
+/// Connections of one peer. One that follows the rules has two: what it dials, and an earlier one
+/// that is about to end.
 const PER_PEER: usize = 8;
-/// Of all peers together: more than the kernel keeps for us while a whole cluster dials in the same
-/// moment.
+/// Connections of all peers together: more than the kernel keeps for us while a whole cluster dials
+/// in the same moment.
 const IN_ALL: usize = 4096;
 
 /// The bound of all peers together.

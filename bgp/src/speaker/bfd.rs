@@ -36,13 +36,13 @@ const RETRY: Duration = Duration::from_secs(5);
 pub struct BfdTarget {
     /// The peer's label, for the log.
     pub name: PeerName,
-    /// Our address.
+    /// Local address, from which packets leave.
     pub local: IpAddr,
-    /// The other end's.
+    /// Address of the other end.
     pub remote: IpAddr,
     /// Not on a common link: RFC 5883 instead of 5881.
     pub multihop: bool,
-    /// How.
+    /// Intervals and multiplier as configured.
     pub options: BfdOptions,
 }
 
@@ -288,7 +288,7 @@ impl Thread {
 }
 
 impl Watched {
-    /// Opens the sockets.
+    /// Opens the sockets that the session sends and receives with.
     fn open(&mut self, now: Instant, receivers: &mut HashMap<(IpAddr, bool), Receiver>, seed: u64) {
         let BfdTarget {
             local,

@@ -52,8 +52,8 @@ use violations::Logged;
 /// Messages that are taken from the sessions before others get a turn.
 const BATCH: usize = 64;
 
-/// How many destinations may wait for a decision: what is under way at a time costs memory, and
-/// beyond a few full messages for each peer, more of it saves nothing.
+/// Destinations that may wait for a decision: what is under way at a time costs memory, and beyond
+/// a few full messages for each peer, more of it saves nothing.
 const DECIDE: usize = 4096;
 
 /// Pause before a control message is offered again to a session whose channel was full.
@@ -186,9 +186,9 @@ pub(super) struct Core {
 
 /// The inputs of the core task.
 pub(super) struct Inbox {
-    /// From the sessions.
+    /// Messages of all sessions.
     pub(super) sessions: mpsc::Receiver<ToCore>,
-    /// From the handles.
+    /// Commands of all handles.
     pub(super) commands: mpsc::Receiver<Command>,
 }
 

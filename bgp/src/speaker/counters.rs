@@ -24,7 +24,7 @@ macro_rules! error_kinds {
         }
 
         impl ErrorKind {
-            /// Every kind.
+            /// All kinds, in the order of their declaration.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             /// The stable name, for metrics; in JSON it is camelCase.
@@ -182,7 +182,7 @@ fn add(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Messages by type.
+/// Number of messages of each type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MessageCounts {
@@ -211,7 +211,7 @@ impl MessageCounts {
         }
     }
 
-    /// Of all types.
+    /// Number of messages of all types.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.open + self.update + self.notification + self.keepalive + self.route_refresh
@@ -240,7 +240,6 @@ impl Counters {
         }
     }
 
-    /// Counts an error.
     pub(super) fn error(&self, kind: ErrorKind) {
         add(&self.errors[kind as usize]);
     }

@@ -16,13 +16,13 @@ use crate::wire::capability::{AddPathMode, AfiSafi, Capability};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerDetail {
-    /// Its name.
+    /// Name of the peer in the configuration.
     pub name: PeerName,
     /// Why it exists: `mesh`, `global`, `node`, or its description.
     pub kind: String,
     /// The state of its state machine.
     pub state: SessionState,
-    /// Since when.
+    /// Time of the last state change, in seconds since 1970.
     pub since: u64,
     /// For how many seconds there has been no session; absent while there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,9 +34,9 @@ pub struct PeerDetail {
     pub disabled: bool,
     /// How many sessions have been established since the start.
     pub established_count: u64,
-    /// Our end.
+    /// Address, port and OPEN of our end.
     pub local: Endpoint,
-    /// The peer's end.
+    /// Address, port and OPEN of the peer's end.
     pub remote: Endpoint,
     /// We wait for it to connect.
     pub passive: bool,
@@ -94,7 +94,7 @@ pub struct Endpoint {
     /// Its TCP port on the connection; without one the configured port of the peer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// Its AS.
+    /// AS number in the OPEN.
     pub asn: Asn,
     /// Its BGP Identifier, as far as it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,7 +105,7 @@ pub struct Endpoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NegotiatedTime {
-    /// Ours.
+    /// Seconds that we have configured.
     pub configured: u64,
     /// Negotiated value; absent without a session.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,7 +116,7 @@ pub struct NegotiatedTime {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Capabilities {
-    /// Of our OPEN.
+    /// Capabilities in our OPEN.
     pub sent: Vec<String>,
     /// Of the peer's OPEN.
     pub received: Vec<String>,
@@ -128,7 +128,7 @@ pub struct Capabilities {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FamilyDetail {
-    /// Which.
+    /// Address family of these figures.
     pub family: Family,
     /// The session carries it.
     pub agreed: bool,
@@ -147,13 +147,13 @@ pub struct FamilyDetail {
     pub warning_from: Option<u32>,
 }
 
-/// Messages both ways.
+/// Messages of the session by type and direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Messages {
-    /// To the peer.
+    /// Messages that we sent.
     pub sent: MessageCounts,
-    /// From the peer.
+    /// Messages that the peer sent.
     pub received: MessageCounts,
 }
 

@@ -98,7 +98,7 @@ pub enum OutChunk {
 /// announcements, then markers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutBatch {
-    /// Prefixes to withdraw.
+    /// Prefixes to withdraw, before the announcements.
     pub withdrawn: Vec<Prefix>,
     /// Prefixes to announce, by attribute set; no set occurs twice.
     pub announced: Vec<(Arc<PathAttrs>, Vec<Prefix>)>,
@@ -129,7 +129,7 @@ impl Default for OutFeed {
 }
 
 impl OutFeed {
-    /// An empty feed.
+    /// A feed without changes, whose reader waits.
     #[must_use]
     pub fn new() -> Self {
         Self { feed: Feed::new() }
@@ -194,7 +194,7 @@ impl OutFeed {
         self.put_mark(Mark::BeginRefresh(family));
     }
 
-    /// That was everything.
+    /// Queues the end of an enhanced refresh (RFC 7313, EoRR).
     pub fn end_refresh(&self, family: Family) {
         self.put_mark(Mark::EndRefresh(family));
     }
@@ -327,7 +327,7 @@ impl<V> Default for KeyedFeed<V> {
 }
 
 impl<V> KeyedFeed<V> {
-    /// An empty feed.
+    /// A feed without changes, whose reader waits.
     #[must_use]
     pub fn new() -> Self {
         Self {

@@ -16,9 +16,9 @@ use crate::types::PeerName;
 /// Lines of one key that are written before any is counted instead. A session that comes and goes,
 /// or a handful of bad UPDATEs, is seen line by line.
 const BURST: u32 = 10;
-/// One line of a key may be written in each such time, in the long run.
+/// Interval at which a key gets another line, in the long run.
 const PAUSE: Duration = Duration::from_secs(10);
-/// From so many keys on, those that have been quiet are forgotten.
+/// Keys from which on those that have been quiet are forgotten.
 const PRUNE_FROM: usize = 64;
 
 /// The kinds of log lines that a peer can cause.
@@ -76,11 +76,11 @@ impl LogKind {
 /// Lines that were counted instead of written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Suppressed<K> {
-    /// Which lines.
+    /// Peer and kind of the lines.
     pub(super) key: K,
-    /// How many.
+    /// Number of lines that were not written.
     pub(super) count: u64,
-    /// Within this time.
+    /// Time in which they would have been written.
     pub(super) within: Duration,
 }
 

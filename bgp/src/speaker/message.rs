@@ -40,15 +40,15 @@ pub struct PeerKey(pub u64);
 /// [`ToSession::Shutdown`] or when `control` is closed.
 #[derive(Debug)]
 pub struct SessionStart {
-    /// Which peer.
+    /// Key of the peer in the core.
     pub key: PeerKey,
     /// Its name now, for the log.
     pub peer: PeerName,
-    /// The peer's configuration.
+    /// Configuration of the peer.
     pub config: PeerConfig,
     /// Our AS unless the peer's configuration overrides it.
     pub local_as: Asn,
-    /// Our BGP Identifier.
+    /// Our BGP Identifier (RFC 6286).
     pub router_id: RouterId,
     /// Until then our OPEN says that we have restarted and kept forwarding (RFC 4724 §4.1).
     pub restarting_until: Option<Instant>,
@@ -69,7 +69,7 @@ pub(super) const ACCEPT_DEPTH: usize = 64;
 /// with back-off when that fails, accepts until it is aborted, and never ends the process.
 #[derive(Debug)]
 pub(crate) struct ListenerStart {
-    /// Where to listen.
+    /// Addresses and port to bind.
     pub listen: Listen,
     /// Peers that may connect: the listening socket needs their MD5 keys (RFC 2385).
     pub peers: watch::Receiver<Vec<ListenPeer>>,
@@ -89,15 +89,15 @@ pub(crate) struct ListenPeer {
 /// Message of the listener to the core.
 #[derive(Debug)]
 pub(crate) enum FromListener {
-    /// It listens there.
+    /// The socket is bound to this address.
     Bound(SocketAddr),
     /// It cannot listen, for this reason, and will try again.
     Failed(String),
     /// Somebody has connected. Who it is and whether it may is for the core to find out.
     Accepted {
-        /// The connection.
+        /// Accepted connection.
         stream: TcpStream,
-        /// The other end.
+        /// Address and port of the other end.
         remote: SocketAddr,
     },
 }
@@ -109,7 +109,7 @@ pub enum ToCore {
     /// session makes a new feed for each establishment, so nothing of an earlier session can leak
     /// into it.
     Up {
-        /// Which peer.
+        /// Key of the peer whose session it is.
         peer: PeerKey,
         /// Negotiated parameters that the table needs.
         session: SessionInfo,
@@ -120,7 +120,7 @@ pub enum ToCore {
     },
     /// The established session has ended.
     Down {
-        /// Which peer.
+        /// Key of the peer whose session it is.
         peer: PeerKey,
         /// A sentence for people.
         reason: String,
@@ -133,35 +133,35 @@ pub enum ToCore {
     /// An UPDATE of the established session; `treat-as-withdraw` (RFC 7606) has already been
     /// applied.
     Update {
-        /// Which peer.
+        /// Key of the peer that sent it.
         peer: PeerKey,
-        /// The decoded message.
+        /// UPDATE as it was decoded.
         update: UpdateMessage,
     },
     /// The peer asks for everything of a family again (RFC 2918), or marks its own answer (RFC
     /// 7313).
     RouteRefresh {
-        /// Which peer.
+        /// Key of the peer that sent it.
         peer: PeerKey,
-        /// Of which family.
+        /// Family whose routes are meant.
         family: Family,
         /// Request, begin or end.
         kind: RefreshKind,
     },
     /// A NOTIFICATION has been sent or received, in whatever state; for status only.
     Notified {
-        /// Which peer.
+        /// Key of the peer whose session it is.
         peer: PeerKey,
-        /// Which way.
+        /// Direction of the message.
         way: MessageDirection,
         /// Its code, subcode and text, for people.
         text: String,
     },
     /// The state machine entered a state; for status only.
     State {
-        /// Which peer.
+        /// Key of the peer whose session it is.
         peer: PeerKey,
-        /// The new state.
+        /// State of the peer's machine from now on.
         state: SessionState,
         /// Why, as a sentence, when it went down or failed to come up.
         reason: Option<String>,
@@ -193,9 +193,9 @@ pub enum ToSession {
     Config(Box<PeerConfig>),
     /// A connection from the peer, accepted by the listener.
     Stream {
-        /// The connection.
+        /// Accepted connection.
         stream: TcpStream,
-        /// The peer's end.
+        /// Address and port of the peer's end.
         remote: SocketAddr,
         /// Where connections are bounded.
         ticket: Option<Ticket>,
@@ -209,7 +209,7 @@ pub enum ToSession {
         family: Family,
         /// How many are allowed.
         max: u32,
-        /// The pause.
+        /// Pause before the next session; `None`: until another configuration comes.
         restart: Option<Duration>,
     },
     /// BFD says that the peer is gone: end the session, and keep its routes for a restart or not.
@@ -232,7 +232,7 @@ pub enum Shutdown {
     /// We leave, or the peer is no longer configured: flush the feed, then Cease with this subcode
     /// (RFC 4486) and text (RFC 9003).
     Cease {
-        /// Subcode of Cease.
+        /// Subcode of Cease (RFC 4486).
         subcode: u8,
         /// For the peer's operator; may be empty.
         text: String,

@@ -80,7 +80,7 @@ pub struct SpeakerOptions {
     pub origins: origin::OriginUpdate,
 }
 
-/// A running speaker.
+/// Starts the tasks of a speaker; [`SpeakerHandle`] is what one keeps of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Speaker;
 
@@ -90,9 +90,9 @@ pub(crate) type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Bodies of the tasks that the core starts; tests replace them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tasks {
-    /// One per peer.
+    /// Makes the task of a session.
     pub session: fn(SessionStart) -> Running,
-    /// At most one.
+    /// Makes the task that listens.
     pub listener: fn(ListenerStart) -> Running,
 }
 
@@ -158,7 +158,7 @@ pub enum PeerCommand {
     Reset(String),
     /// Ask for all routes again, or filter those that were received again.
     SoftIn,
-    /// Announce everything again.
+    /// Announces all routes again (soft reconfiguration, outbound).
     SoftOut,
 }
 

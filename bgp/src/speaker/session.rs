@@ -48,8 +48,8 @@ use waits::{Timer, readable, ready, writable};
 const QUEUE: usize = 64;
 /// Limit for the feed to empty before the last NOTIFICATION.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
-/// RFC 9687 §3: a peer that takes nothing for this long is given up, or after twice the hold time
-/// if that is more.
+/// Send hold time (RFC 9687 §3): a peer that takes nothing for so long is given up, or after twice
+/// the hold time if that is more.
 const SEND_HOLD: Duration = Duration::from_secs(8 * 60);
 
 /// When the first session of this process was made.

@@ -24,7 +24,7 @@ pub(super) const SHARED_ROUTES: usize = 4096;
 pub struct SharedUpdate {
     members: Vec<Member>,
     buckets: Buckets,
-    /// Number of changes.
+    /// Number of changes before they are packed.
     len: usize,
     encoded: Mutex<Vec<(MessageFormat, Arc<Encoded>)>>,
 }
@@ -32,9 +32,9 @@ pub struct SharedUpdate {
 /// Routes that do not fit a message to a peer, and are withdrawn from it instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CannotAnnounce {
-    /// Why.
+    /// Reason, for the log.
     pub error: String,
-    /// How many prefixes.
+    /// Number of prefixes that are withdrawn instead.
     pub count: usize,
 }
 
@@ -68,13 +68,13 @@ impl SharedUpdate {
         })
     }
 
-    /// The members.
+    /// Members of the update group that get this.
     #[must_use]
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// Number of changes.
+    /// Number of changes, announcements and withdrawals.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len

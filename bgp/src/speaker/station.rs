@@ -27,11 +27,11 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// The pause after the first failure. RFC 7854 §3.2 suggests 30 s, growing up to 720 s; a restart
 /// of a station is over sooner.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause.
+/// Longest pause between two attempts.
 const LAST_PAUSE: Duration = Duration::from_secs(120);
-/// A connection that lived so long was good: the next failure counts as the first.
+/// After a connection of this length, the next failure counts as the first.
 const STABLE: Duration = Duration::from_secs(60);
-/// A station that takes nothing at all for so long is gone.
+/// Limit for a station to take anything at all; then it is gone.
 const STALLED: Duration = Duration::from_secs(90);
 
 /// Everything the task is born with.

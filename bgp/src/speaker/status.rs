@@ -13,9 +13,9 @@ use crate::types::{Asn, PeerName, RouterId, SessionState};
 /// The speaker as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpeakerStatus {
-    /// Our AS.
+    /// AS number of this speaker.
     pub local_as: Asn,
-    /// Our BGP Identifier.
+    /// BGP Identifier of this speaker (RFC 6286).
     pub router_id: RouterId,
     /// Where we listen; `None` when we do not.
     pub listen: Option<SocketAddr>,
@@ -60,11 +60,11 @@ pub struct TurnTimes {
 /// One monitoring station (RFC 7854).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StationStatus {
-    /// Its name.
+    /// Name of the station in the configuration.
     pub name: String,
-    /// Its address.
+    /// Address that is dialled.
     pub address: IpAddr,
-    /// Its TCP port.
+    /// TCP port that is dialled.
     pub port: u16,
     /// There is a connection.
     pub connected: bool,
@@ -80,16 +80,16 @@ pub struct StationStatus {
     pub reason: Option<String>,
 }
 
-/// One peer.
+/// State of a peer, as `status` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerStatus {
-    /// Its name.
+    /// Name of the peer in the configuration.
     pub name: PeerName,
-    /// Its address.
+    /// Address of the peer.
     pub address: IpAddr,
-    /// Its TCP port.
+    /// TCP port that is dialled.
     pub port: u16,
-    /// Its AS.
+    /// AS that the peer is configured with.
     pub remote_as: Asn,
     /// Our AS towards it.
     pub local_as: Asn,
@@ -128,9 +128,9 @@ pub struct PeerStatus {
     pub warning: Option<String>,
     /// How many sessions have been established since the start.
     pub established_count: u64,
-    /// Its routes.
+    /// Numbers of routes received, accepted and announced.
     pub routes: PeerCounts,
-    /// The established session.
+    /// Facts of the session while it is established.
     pub session: Option<SessionInfo>,
     /// BFD session with the peer, where one is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]

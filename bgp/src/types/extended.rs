@@ -35,7 +35,7 @@ pub enum ExtKind {
 }
 
 impl ExtKind {
-    /// The field's abbreviation.
+    /// Abbreviation in the text form: `rt` or `ro`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl ExtKind {
 pub enum Administrator {
     /// An AS. Whether it takes two octets or four follows from its number.
     As(Asn),
-    /// A router.
+    /// IPv4 address of a router (RFC 4360 §3.2).
     Address(Ipv4Addr),
 }
 

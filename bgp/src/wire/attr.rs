@@ -26,15 +26,15 @@ const WELL_KNOWN: u8 = TRANSITIVE;
 const OPTIONAL_TRANSITIVE: u8 = OPTIONAL | TRANSITIVE;
 const OPTIONAL_NON_TRANSITIVE: u8 = OPTIONAL;
 
-/// ORIGIN's type code.
+/// Type code of ORIGIN (RFC 4271 §5.1.1).
 pub(crate) const ORIGIN: u8 = 1;
-/// AS_PATH's type code.
+/// Type code of AS_PATH (RFC 4271 §5.1.2).
 pub(crate) const AS_PATH: u8 = 2;
-/// NEXT_HOP's type code.
+/// Type code of NEXT_HOP (RFC 4271 §5.1.3).
 pub(crate) const NEXT_HOP: u8 = 3;
-/// MP_REACH_NLRI's type code.
+/// Type code of MP_REACH_NLRI (RFC 4760 §3).
 pub(crate) const MP_REACH_NLRI: u8 = 14;
-/// MP_UNREACH_NLRI's type code.
+/// Type code of MP_UNREACH_NLRI (RFC 4760 §4).
 pub(crate) const MP_UNREACH_NLRI: u8 = 15;
 
 /// Error handling of a malformed attribute (RFC 7606 §7).
@@ -338,7 +338,7 @@ pub(super) fn put_mp_header(code: u8, len: usize, out: &mut BytesMut) {
     super::put_len_u16(out, len);
 }
 
-/// Octets of [`put_mp_header`].
+/// Octets that [`put_mp_header`] appends.
 pub(super) const MP_HEADER_LEN: usize = 4;
 
 #[cfg(test)]

@@ -35,11 +35,11 @@ pub enum Capability {
     EnhancedRouteRefresh,
     /// 71: long-lived graceful restart (RFC 9494).
     LongLivedGracefulRestart(Vec<LongLivedFamily>),
-    /// Any other.
+    /// A capability that we do not know.
     Unknown {
-        /// Capability code.
+        /// Capability code (RFC 5492 §4).
         code: u8,
-        /// Its value.
+        /// Octets of the capability's value.
         value: Bytes,
     },
 }
@@ -65,7 +65,7 @@ pub enum AddPathMode {
     Receive,
     /// 2: sends several paths.
     Send,
-    /// 3.
+    /// Both directions (3).
     Both,
     /// Anything else, to be ignored.
     Other(u8),
@@ -74,7 +74,7 @@ pub enum AddPathMode {
 /// A family in the Long-Lived Graceful Restart capability (RFC 9494 §3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LongLivedFamily {
-    /// The family.
+    /// Family that the entry is about.
     pub family: AfiSafi,
     /// F: forwarding state was kept.
     pub forwarding: bool,
@@ -89,7 +89,7 @@ const FORWARDING: u8 = 0x80;
 const STALE_TIME: u32 = 0x00ff_ffff;
 
 impl Capability {
-    /// The capability code.
+    /// Capability code (RFC 5492 §4).
     #[must_use]
     pub const fn code(&self) -> u8 {
         match self {

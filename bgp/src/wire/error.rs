@@ -93,7 +93,7 @@ pub enum HeaderError {
     /// The caller passed something else than one whole message.
     #[error("{len} octets are not one whole message")]
     Cut {
-        /// Octets passed.
+        /// Octets that the caller passed.
         len: usize,
     },
 }
@@ -103,7 +103,7 @@ fn kind_name(octet: u8) -> &'static str {
 }
 
 impl HeaderError {
-    /// The answer.
+    /// NOTIFICATION that answers the message.
     #[must_use]
     pub fn notification(&self) -> Notification {
         let header = NotificationCode::MessageHeader;
@@ -125,7 +125,7 @@ impl HeaderError {
 /// A wrong OPEN (RFC 4271 §6.2).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// Not BGP-4.
+    /// BGP version other than 4.
     #[error("peer speaks BGP version {0}, expected 4")]
     Version(u8),
     /// AS 0 (RFC 7607).
@@ -146,7 +146,7 @@ pub enum OpenError {
     /// A capability we know has an impossible length.
     #[error("capability {code} has an invalid length of {len} octets")]
     Capability {
-        /// Capability code.
+        /// Capability code (RFC 5492 §4).
         code: u8,
         /// Octets of its value.
         len: usize,
@@ -154,7 +154,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// The answer.
+    /// NOTIFICATION that answers the message.
     #[must_use]
     pub fn notification(&self) -> Notification {
         let open = NotificationCode::Open;
@@ -213,7 +213,7 @@ pub enum UpdateFault {
     /// The value has an impossible length.
     #[error("{len} octets long, expected {expected}")]
     Length {
-        /// Octets seen.
+        /// Length of the value in octets.
         len: usize,
         /// Allowed lengths, as text.
         expected: &'static str,
@@ -224,7 +224,7 @@ pub enum UpdateFault {
     /// The AS path cannot be read.
     #[error("segment of type {kind} with {count} ASes is malformed")]
     Segment {
-        /// Segment type.
+        /// Segment type octet (RFC 4271 §4.3).
         kind: u8,
         /// Number of ASes it claims.
         count: u8,
@@ -263,7 +263,7 @@ pub enum UpdateFault {
 pub struct AttrFault {
     /// The attribute's type code; `None` for the message as a whole and its classic prefixes.
     pub code: Option<u8>,
-    /// The fault.
+    /// Rule that the message breaks.
     pub fault: UpdateFault,
     /// Error handling that was applied.
     pub handling: ErrorHandling,

@@ -17,7 +17,7 @@ pub struct FamilySet {
 }
 
 impl FamilySet {
-    /// No family.
+    /// The empty set.
     pub const NONE: Self = Self {
         ipv4: false,
         ipv6: false,

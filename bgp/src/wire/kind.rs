@@ -9,24 +9,24 @@ pub const MESSAGE_HEADER_LEN: usize = 19;
 /// Marker of the message header, all ones (RFC 4271 §4.1).
 pub(super) const MARKER: [u8; 16] = [0xff; 16];
 
-/// Message types.
+/// Types of BGP messages (RFC 4271 §4.1), with their octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum MessageType {
-    /// 1.
+    /// OPEN (RFC 4271 §4.2).
     Open = 1,
-    /// 2.
+    /// UPDATE (RFC 4271 §4.3).
     Update = 2,
-    /// 3.
+    /// NOTIFICATION (RFC 4271 §4.5).
     Notification = 3,
-    /// 4.
+    /// KEEPALIVE (RFC 4271 §4.4).
     Keepalive = 4,
-    /// 5 (RFC 2918).
+    /// ROUTE-REFRESH (RFC 2918 §3).
     RouteRefresh = 5,
 }
 
 impl MessageType {
-    /// Every type.
+    /// All types, in the order of their octets.
     pub const ALL: [Self; 5] = [
         Self::Open,
         Self::Update,
@@ -48,7 +48,7 @@ impl MessageType {
         }
     }
 
-    /// The type octet.
+    /// Octet of the type in the header.
     #[must_use]
     pub const fn octet(self) -> u8 {
         self as u8

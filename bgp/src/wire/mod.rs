@@ -50,27 +50,27 @@ pub use update::{
     encode_withdraw,
 };
 
-/// A decoded message.
+/// A decoded message of any type.
 #[allow(
     clippy::large_enum_variant,
     reason = "UPDATEs are the many; boxing them would cost an allocation each"
 )]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// OPEN.
+    /// OPEN (RFC 4271 §4.2).
     Open(OpenMessage),
     /// UPDATE, with what was repaired or withdrawn under RFC 7606.
     Update(DecodedUpdate),
-    /// NOTIFICATION.
+    /// NOTIFICATION (RFC 4271 §4.5).
     Notification(Notification),
-    /// KEEPALIVE.
+    /// KEEPALIVE, which has no content (RFC 4271 §4.4).
     Keepalive,
-    /// ROUTE-REFRESH.
+    /// ROUTE-REFRESH (RFC 2918, RFC 7313).
     RouteRefresh(RouteRefresh),
 }
 
 impl Message {
-    /// The message's type.
+    /// Type that the message's header has.
     #[must_use]
     pub const fn kind(&self) -> MessageType {
         match self {
@@ -146,12 +146,12 @@ pub fn decode_message(message: &[u8], format: &MessageFormat) -> Result<Message,
     })
 }
 
-/// Appends a KEEPALIVE.
+/// Appends a KEEPALIVE (RFC 4271 §4.4).
 pub fn encode_keepalive(out: &mut BytesMut) {
     kind::write(out, MessageType::Keepalive, |_| ());
 }
 
-/// Appends an OPEN.
+/// Appends an OPEN (RFC 4271 §4.2).
 pub fn encode_open(open: &OpenMessage, out: &mut BytesMut) {
     kind::write(out, MessageType::Open, |out| open::encode(open, out));
 }
@@ -163,7 +163,7 @@ pub fn encode_notification(notification: &Notification, out: &mut BytesMut) {
     });
 }
 
-/// Appends a ROUTE-REFRESH.
+/// Appends a ROUTE-REFRESH (RFC 2918, RFC 7313).
 pub fn encode_refresh(refresh: &RouteRefresh, out: &mut BytesMut) {
     kind::write(out, MessageType::RouteRefresh, |out| {
         refresh::encode(refresh, out)

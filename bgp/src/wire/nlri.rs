@@ -69,11 +69,11 @@ fn one(len: u8, input: &[u8], family: Family) -> Result<(Prefix, &[u8]), UpdateF
 
 /// Entry of a list of destinations: a prefix, or a prefix with its path identifier (RFC 7911 §3).
 pub trait Nlri {
-    /// The prefix.
+    /// Destination without its path identifier.
     fn prefix(&self) -> &Prefix;
     /// Octets that it takes.
     fn encoded_len(&self) -> usize;
-    /// Appends it.
+    /// Appends the entry as it stands in an UPDATE.
     fn encode(&self, out: &mut BytesMut);
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn encoded_len(prefix: &Prefix) -> usize {
     1 + usize::from(prefix.len().div_ceil(8))
 }
 
-/// Appends one prefix.
+/// Appends length and address of a prefix (RFC 4271 §4.3).
 #[inline]
 pub(crate) fn encode(prefix: &Prefix, out: &mut BytesMut) {
     let octets = usize::from(prefix.len().div_ceil(8));

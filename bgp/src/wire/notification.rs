@@ -26,10 +26,10 @@ macro_rules! subcodes {
         }
 
         impl $name {
-            /// Every defined subcode.
+            /// All subcodes that a standard defines.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// From the octet.
+            /// The subcode that an octet stands for.
             #[must_use]
             pub(crate) const fn from_octet(octet: u8) -> Self {
                 match octet {
@@ -38,7 +38,7 @@ macro_rules! subcodes {
                 }
             }
 
-            /// The octet.
+            /// Octet of the subcode in the message.
             #[must_use]
             pub const fn octet(self) -> u8 {
                 match self {
@@ -138,19 +138,19 @@ subcodes! {
 /// Error code with its subcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NotificationCode {
-    /// 1.
+    /// Message Header Error (1).
     MessageHeader(HeaderSubcode),
-    /// 2.
+    /// OPEN Message Error (2).
     Open(OpenSubcode),
-    /// 3.
+    /// UPDATE Message Error (3).
     Update(UpdateSubcode),
     /// 4, with a subcode that no standard defines, normally 0.
     HoldTimerExpired(u8),
-    /// 5.
+    /// Finite State Machine Error (5).
     Fsm(FsmSubcode),
-    /// 6.
+    /// Cease (6).
     Cease(CeaseSubcode),
-    /// 7 (RFC 7313).
+    /// ROUTE-REFRESH Message Error (7, RFC 7313).
     RouteRefresh(RefreshSubcode),
     /// 8 (RFC 9687): the peer took nothing from us for too long.
     SendHoldTimerExpired(u8),
@@ -180,7 +180,7 @@ impl NotificationCode {
         }
     }
 
-    /// The two octets.
+    /// Error code and error subcode, as in the message.
     #[must_use]
     pub const fn octets(self) -> (u8, u8) {
         match self {
@@ -213,17 +213,17 @@ impl fmt::Display for NotificationCode {
     }
 }
 
-/// A NOTIFICATION.
+/// NOTIFICATION message (RFC 4271 §4.5).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Notification {
-    /// Code and subcode.
+    /// Error code and error subcode.
     pub code: NotificationCode,
     /// Data; its meaning depends on the code.
     pub data: Bytes,
 }
 
 impl Notification {
-    /// Without data.
+    /// A NOTIFICATION without data.
     #[must_use]
     pub const fn new(code: NotificationCode) -> Self {
         Self {
@@ -232,7 +232,7 @@ impl Notification {
         }
     }
 
-    /// With data.
+    /// A NOTIFICATION with this data.
     #[must_use]
     pub const fn with_data(code: NotificationCode, data: Bytes) -> Self {
         Self { code, data }

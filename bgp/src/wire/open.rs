@@ -18,7 +18,7 @@ const CAPABILITIES: u8 = 2;
 /// RFC 9072 §2: both the length and the first type are 255 in the long form.
 const EXTENDED: u8 = 255;
 
-/// An OPEN.
+/// OPEN message (RFC 4271 §4.2).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OpenMessage {
     /// The sender's AS: that of the four-octet capability, else that of the two-octet field.

@@ -6,10 +6,10 @@ use super::MESSAGE_HEADER_LEN;
 use super::capability::AfiSafi;
 use super::error::RefreshError;
 
-/// A ROUTE-REFRESH.
+/// ROUTE-REFRESH message (RFC 2918 §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RouteRefresh {
-    /// Of which family.
+    /// Family whose routes are asked for.
     pub family: AfiSafi,
     /// Request, begin or end.
     pub kind: RefreshKind,

@@ -41,7 +41,7 @@ pub struct UpdateMessage {
 }
 
 impl UpdateMessage {
-    /// The End-of-RIB marker.
+    /// The End-of-RIB marker of a family (RFC 4724 §2).
     #[must_use]
     pub fn end_of_rib(family: Family) -> Self {
         Self {

@@ -15,7 +15,7 @@ pub struct Progress {
     pub peer: Option<PeerName>,
     /// Destinations that are done.
     pub done: usize,
-    /// Destinations in all.
+    /// Destinations that the job goes through.
     pub total: usize,
 }
 

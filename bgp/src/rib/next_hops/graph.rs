@@ -31,12 +31,12 @@ pub(in crate::rib) struct Branch {
     /// As the decision process sees it, but for what the next hop adds.
     pub(super) candidate: Candidate,
     pub(super) next_hop: IpAddr,
-    /// By the underlay.
+    /// Resolution over the underlay alone.
     pub(super) own: Option<ResolvedNextHop>,
     /// Other destinations that contain the next hop and are longer than the range of the underlay,
     /// the longest first.
     pub(super) through: Vec<usize>,
-    /// It cannot win.
+    /// Another path of the destination beats it.
     beaten: bool,
 }
 

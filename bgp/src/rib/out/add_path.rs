@@ -10,7 +10,7 @@ use super::advertised::{Advertised, Member, VisibleCount};
 use super::change::{GroupRoute, PathId};
 use crate::rib::peer_id::PeerId;
 
-/// A list of so many paths is searched from its beginning.
+/// Paths of a list up to which it is searched from its beginning.
 const FEW: usize = 128;
 
 /// Advertisements of the paths to one destination, by path identifier.

@@ -59,7 +59,7 @@ impl fmt::Display for Withheld {
 /// A member of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// The peer.
+    /// Peer that is a member of the group.
     pub peer: PeerId,
     /// The peer's end of the session.
     pub(super) address: IpAddr,

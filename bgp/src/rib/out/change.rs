@@ -14,7 +14,7 @@ pub type PathId = NonZeroU32;
 /// A change of what is advertised to one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteChange {
-    /// The destination.
+    /// Destination of the route.
     pub prefix: Prefix,
     /// The path's identifier, where the peer takes several paths (RFC 7911).
     pub path_id: Option<PathId>,
@@ -25,7 +25,7 @@ pub struct RouteChange {
 /// A change of what is advertised to a group about one prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRoute {
-    /// The destination.
+    /// Destination of the route.
     pub prefix: Prefix,
     /// The path's identifier, where the members take several paths (RFC 7911).
     pub path_id: Option<PathId>,
@@ -36,9 +36,9 @@ pub struct GroupRoute {
 /// One export computation for all members of an update group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupUpdate {
-    /// The members.
+    /// Members that the change is for.
     pub members: Vec<Member>,
-    /// The changes.
+    /// Changes for all members, but for their exceptions.
     pub routes: Vec<GroupRoute>,
 }
 

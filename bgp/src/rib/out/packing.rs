@@ -21,16 +21,16 @@ use crate::rib::peer_id::PeerId;
 pub enum MemberUpdate<'a> {
     /// Nothing changes for it.
     Nothing,
-    /// They are withdrawn.
+    /// The prefixes are withdrawn.
     Withdraw,
-    /// They are announced.
+    /// The prefixes are announced with these attributes.
     Announce(&'a Arc<PathAttrs>),
 }
 
 /// Changes that mean the same to each member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackingBucket {
-    /// Prefixes that changed.
+    /// Prefixes with one change in common.
     pub prefixes: Vec<Prefix>,
     /// The attributes afterwards; `None`: there is no route any more.
     attrs: Option<Arc<PathAttrs>>,
@@ -49,7 +49,6 @@ pub struct Buckets {
 /// From whom a route is hidden, before or after the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum HiddenFrom {
-    /// There is none.
     Absent,
     /// From these members.
     Hidden {
@@ -145,7 +144,7 @@ impl Packer {
         }
     }
 
-    /// Changes in buckets.
+    /// Sorts the changes into buckets.
     pub(crate) fn pack(&mut self, routes: &[GroupRoute]) -> Buckets {
         let mut buckets = Buckets::default();
         let mut known: HashMap<Key, usize> = HashMap::default();

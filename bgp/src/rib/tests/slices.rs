@@ -74,8 +74,8 @@ fn said(changes: &Changes) -> usize {
     changes.prefixes.len().max(out.max().unwrap_or_default())
 }
 
-/// How often a destination is looked at for each that a call may treat, at most: by the jobs that
-/// are under way, by the decision, and by the export to each group.
+/// Reads of a destination for each that a call may treat, at most: by the jobs that are under way,
+/// by the decision, and by the export to each group.
 const LOOKS: usize = 24;
 
 /// The watchdog: what a call costs, counted in looks at destinations, which no machine changes.

@@ -11,13 +11,13 @@ use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Socket, Type};
 use crate::bfd::BfdPacket;
 use crate::speaker::socket::set_option;
 
-/// RFC 5881 §4.
+/// UDP port of single-hop sessions (RFC 5881 §4).
 const SINGLE_HOP: u16 = 3784;
-/// RFC 5883 §5.
+/// UDP port of multihop sessions (RFC 5883 §5).
 const MULTIHOP: u16 = 4784;
-/// RFC 5881 §4: source ports lie from here on.
+/// First source port (RFC 5881 §4).
 const FIRST_SOURCE: u16 = 49152;
-/// RFC 5881 §5: with what packets leave, and on one hop arrive.
+/// TTL of sent packets, and on one hop of received ones (RFC 5881 §5).
 const TTL: u8 = 255;
 /// Octets for the control messages of a packet. Of a type that converts to every C library's type
 /// of a length.

@@ -19,7 +19,7 @@ use crate::wire::notification::{CeaseSubcode, Notification};
 
 /// Core's record of the listener.
 pub(super) struct Listening {
-    /// Where it listens.
+    /// Address and port that are bound.
     pub(super) address: Option<SocketAddr>,
     /// Why it does not.
     pub(super) error: Option<String>,

@@ -161,7 +161,7 @@ impl Core {
         ))
     }
 
-    /// Announces everything again.
+    /// Announces all routes to the peer again.
     fn soft_out(&mut self, name: &PeerName) -> Result<String, PeerCommandError> {
         let session = self.rib.session(name).ok_or(PeerCommandError::NoSession)?;
         let families = session.families.clone();

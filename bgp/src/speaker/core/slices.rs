@@ -23,14 +23,15 @@ use crate::wire::update::UpdateMessage;
 /// cut short.
 const SLICE: Duration = Duration::from_millis(4);
 
-/// A longer turn counts as slow.
+/// Duration above which a turn counts as slow.
 const SLOW: Duration = Duration::from_millis(20);
 
 /// Shortest and longest time of a step of long work, between which the size of steps is adjusted.
 const STEP: [Duration; 2] = [Duration::from_micros(250), Duration::from_millis(1)];
 
-/// Destinations in the first step; at least and at most in each.
+/// Destinations in the first step.
 pub(super) const FIRST_STEP: usize = 128;
+/// Fewest and most destinations in a step.
 const STEPS: [usize; 2] = [16, 2048];
 
 /// Prefixes of an UPDATE that are processed at once; longer ones are cut.
@@ -56,7 +57,7 @@ const SUBSCRIBED: usize = 1024;
     reason = "the small one is rare, and a box for each message is not"
 )]
 pub(super) enum SessionEvent {
-    /// A message.
+    /// A message of a session.
     Message(ToCore),
     /// The task has ended; no message of it follows.
     Ended(Result<(Id, ()), JoinError>),

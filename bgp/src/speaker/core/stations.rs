@@ -37,14 +37,14 @@ const DEPTH: usize = 16;
 /// Destinations in one piece of the table: some hundred kilooctets at most, and less than a
 /// millisecond of work.
 const PIECE: usize = 1024;
-/// Limit for stations to read the rest, at the end.
+/// Limit for stations to read what is left when the speaker ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Octets of a BGP message's header, up to and with its length.
 const LENGTH_END: usize = 18;
 
 pub(super) struct Stations {
     stations: BTreeMap<String, StationState>,
-    /// The established sessions.
+    /// Established sessions, for stations that connect later.
     sessions: BTreeMap<PeerKey, MonitoredPeer>,
     pub(super) events: mpsc::Receiver<FromStation>,
     to_core: mpsc::Sender<FromStation>,
@@ -53,7 +53,7 @@ pub(super) struct Stations {
     next_id: u64,
 }
 
-/// An established session.
+/// A session that stations know to be up.
 struct MonitoredPeer {
     /// `None` while it is ending because its peer is no longer configured.
     id: Option<PeerId>,
@@ -62,7 +62,7 @@ struct MonitoredPeer {
 }
 
 struct StationState {
-    /// Of its task.
+    /// Number of the task that serves the station.
     id: u64,
     config: Station,
     /// Dropping it ends the task.

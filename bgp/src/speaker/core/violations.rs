@@ -7,7 +7,7 @@ use tracing::warn;
 
 use super::{Core, now};
 
-/// Shortest time between two lines.
+/// Shortest interval of two lines.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Number of violations logged so far, and the time of the last line.

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, Hash};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
-/// A map with fewer entries is one part.
+/// Entries below which a map is one part.
 const WHOLE: usize = 2048;
 /// Parts of a larger map: with a million entries a part has four thousand.
 const PARTS: usize = 256;
@@ -107,7 +107,6 @@ impl<K: Hash + Eq, V> PartedMap<K, V> {
         Some(value)
     }
 
-    /// Number of entries.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -131,7 +130,6 @@ impl<T> Default for PartedQueue<T> {
 }
 
 impl<T> PartedQueue<T> {
-    /// Number of items.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -153,7 +151,6 @@ impl<T> PartedQueue<T> {
         }
     }
 
-    /// The first item.
     pub(super) fn front(&self) -> Option<&T> {
         self.parts.front()?.front()
     }

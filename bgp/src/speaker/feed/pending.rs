@@ -13,15 +13,15 @@ use crate::speaker::shared::SharedUpdate;
 
 #[cfg(test)]
 thread_local! {
-    /// How often a value has been put among those by prefix.
+    /// Values that were put into the map by prefix.
     pub(super) static PUSHES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Changes that wait in shared form at most. Beyond that they are kept by prefix, where the latest
+/// Most changes that wait in shared form. Beyond that they are kept by prefix, where the latest
 /// replaces all before it, and what a peer that does not read costs is bounded by the table.
 const SHARED_LIMIT: usize = 128 * 1024;
 
-/// A queue is walked through as a whole up to this length.
+/// Longest queue that is walked through as a whole.
 const TIDIED: usize = 64 * 1024;
 
 /// Values that wait for the reader, in the order in which their keys were first pushed.
@@ -59,7 +59,7 @@ pub(super) enum Queued {
     Shared(Arc<SharedUpdate>, Member),
     /// Changes for this reader alone.
     Changes(Vec<RouteChange>),
-    /// Between them.
+    /// A marker with its place among the changes.
     Mark(Mark),
 }
 

@@ -32,7 +32,7 @@ thread_local! {
     static CHUNK: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_CHUNK].into());
 }
 
-/// A connection.
+/// A TCP connection with what is to be read and written.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) stream: TcpStream,
@@ -52,9 +52,9 @@ pub(super) struct Link {
 /// Result of one read.
 #[derive(Debug)]
 pub(super) enum Read {
-    /// Some octets.
+    /// Octets have been read.
     Octets,
-    /// Nothing for now.
+    /// The socket has nothing for now.
     Nothing,
     /// The connection has ended, with the operating system's error unless the end was orderly.
     End(Option<String>),

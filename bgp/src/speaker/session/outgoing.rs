@@ -22,7 +22,7 @@ const BATCH: usize = 4096;
 pub(super) struct Outgoing {
     /// Where the core puts them.
     pub(super) feed: Arc<OutFeed>,
-    /// The session's connection.
+    /// Connection on which the session is established.
     pub(super) conn: ConnectionId,
     format: MessageFormat,
 }

@@ -16,7 +16,7 @@ pub(super) struct Timer {
 }
 
 impl Timer {
-    /// Not set.
+    /// A timer that is not set.
     pub(super) fn new() -> Self {
         Self {
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),

@@ -28,7 +28,7 @@ struct Inner {
 /// Next action of the task that writes to the station.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::speaker) enum Next {
-    /// Write these.
+    /// Octets to write to the station.
     Octets(Bytes),
     /// All is written. Comes once after each run of octets.
     Drained,
@@ -84,7 +84,7 @@ impl Queue {
         self.wake_up.notify_one();
     }
 
-    /// Octets that wait.
+    /// Octets that wait to be written.
     pub(in crate::speaker) fn octets(&self) -> usize {
         self.lock().octets
     }
