@@ -9,7 +9,7 @@ use crate::speakers::Speaker;
 
 /// Limit of the cost of one work in proportion to another.
 struct Aim {
-    /// The row's name.
+    /// Name of the row in the table.
     work: &'static str,
     scenario: &'static str,
     /// Phases that count together.

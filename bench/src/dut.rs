@@ -165,7 +165,6 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }

@@ -34,7 +34,7 @@ impl Begun {
         })
     }
 
-    /// A paragraph.
+    /// A paragraph about the machine, for the report.
     pub fn tell(&self, scenarios: &[String], versions: &[String]) -> Result<String> {
         let commit = first_line("git", &["describe", "--always", "--dirty"]);
         let processors = std::thread::available_parallelism()?;

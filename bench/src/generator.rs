@@ -16,9 +16,9 @@ use crate::wire::{self, Attrs, HEADER, Net};
 
 /// Sessions that are being established at the same time: less than any speaker's backlog.
 const DIALLING: usize = 32;
-/// How long all sessions together may take to come up, on a machine that has other work.
+/// Limit for all sessions together to come up, on a machine that has other work.
 const DIAL_LIMIT: Duration = Duration::from_secs(300);
-/// One in so many UPDATEs is compared with what was announced.
+/// One UPDATE in this many is compared with what was announced.
 const CHECK: u64 = 8;
 
 /// One end of a session, to be played by the generator.
@@ -26,7 +26,6 @@ const CHECK: u64 = 8;
 pub struct Role {
     /// Its address and BGP Identifier.
     pub address: Ipv4Addr,
-    /// Its AS.
     pub asn: u32,
     /// It must end up with all routes that the scenario wants it to have.
     pub receives: bool,
@@ -69,7 +68,7 @@ pub struct Counters {
     pub octets: u64,
     /// UPDATEs compared with what was announced.
     pub checked: u64,
-    /// Those that differed.
+    /// Number of compared UPDATEs that differed.
     pub bad: u64,
 }
 

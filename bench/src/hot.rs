@@ -24,12 +24,11 @@ use crate::wire::HEADER;
 pub struct Path {
     /// Its name on the command line and in the record.
     pub name: &'static str,
-    /// Unit of work.
+    /// What one unit of work is.
     pub unit: &'static str,
     run: fn(usize) -> Result<()>,
 }
 
-/// All of them.
 pub const PATHS: [Path; 5] = [
     Path {
         name: "decode",

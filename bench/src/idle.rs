@@ -12,21 +12,21 @@ use caracal_lab::{Lab, LabName, Topology, UpOptions, UpProgress};
 use crate::dut::{cpu_of, memory_of, node_binary};
 use crate::report;
 
-/// The nodes may take so long to come to rest.
+/// Limit for the nodes to come to rest.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// And this long they are left alone before the clock runs.
+/// Rest after that, before the clock runs.
 const REST: Duration = Duration::from_secs(15);
 
 /// Arguments of the measurement.
 #[derive(Clone, Debug, clap::Args)]
 pub struct IdleArgs {
-    /// Nodes.
+    /// Nodes of the lab.
     #[arg(long, default_value_t = 300)]
     nodes: usize,
     /// Nodes with a pod, and so with a block, that the others have a route to; by default all.
     #[arg(long)]
     pods: Option<usize>,
-    /// Seconds.
+    /// Duration of the measurement in seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// Elected reflectors instead of the mesh.
@@ -48,7 +48,6 @@ struct ProcessCost {
     peak_kib: u64,
 }
 
-/// Measures and prints.
 pub fn run(args: &IdleArgs) -> Result<()> {
     ensure!(
         (2..=1000).contains(&args.nodes),

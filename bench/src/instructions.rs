@@ -12,10 +12,10 @@ use crate::hot;
 
 /// The two sizes whose difference is counted: what starting up costs falls out.
 const SIZES: (usize, usize) = (5_000, 15_000);
-/// How much more than recorded is a regression. Hash seeds differ from run to run, and compilers
-/// do.
+/// Ratio to the record above which a path counts as slower. Hash seeds differ from run to run, and
+/// compilers do.
 const TOLERANCE: f64 = 1.10;
-/// Less than this part of the record is worth a new record.
+/// Ratio to the record below which a new record is worth taking.
 const GAIN: f64 = 0.90;
 
 /// Instructions that this program needs for so many units.
@@ -33,7 +33,6 @@ fn count(path: hot::Path, units: usize) -> Result<u64> {
     number.with_context(|| format!("valgrind collected nothing: {text}"))
 }
 
-/// Instructions per unit.
 fn per_unit(path: hot::Path) -> Result<u64> {
     let (few, many) = (count(path, SIZES.0)?, count(path, SIZES.1)?);
     Ok(many.saturating_sub(few) / (SIZES.1 - SIZES.0) as u64)

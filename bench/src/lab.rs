@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// The speaker's address.
+/// Address of the speaker under test.
 pub const DUT: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 1);
 /// The generator's end of the link.
 pub const LINK: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 2);
@@ -55,7 +55,6 @@ fn sweep() -> Result<()> {
 }
 
 impl Lab {
-    /// Makes the namespaces.
     pub fn new() -> Result<Self> {
         sweep()?;
         let lab = Self {

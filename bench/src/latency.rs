@@ -30,14 +30,14 @@ use crate::report;
 
 /// Blocks in one transaction while the stage is set.
 const TOGETHER: usize = 50;
-/// How long the last routes may take.
+/// Limit for the last routes.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// `RTNLGRP_IPV4_ROUTE`.
 const ROUTES: u32 = 7;
 /// `RTM_NEWROUTE`, `RTA_DST`.
 const NEW_ROUTE: u16 = 24;
 const DESTINATION: u16 = 1;
-/// The nodes.
+/// Node that announces, and node that learns.
 const ANNOUNCES: &str = "node1";
 const LEARNS: &str = "node2";
 

@@ -69,7 +69,7 @@ enum Action {
     },
     /// Counts the instructions of the hot paths under valgrind and compares them with the record.
     Instructions {
-        /// The record.
+        /// File with the recorded counts.
         #[arg(long, default_value = "bench/instructions.txt")]
         file: PathBuf,
         /// Makes the record instead.
@@ -79,7 +79,7 @@ enum Action {
     /// One hot path by itself.
     #[command(hide = true)]
     Hot {
-        /// Which.
+        /// Name of the path.
         name: String,
         /// How much of it.
         units: usize,

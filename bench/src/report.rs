@@ -12,16 +12,14 @@ use crate::speakers::Speaker;
 /// The runs of one speaker in one scenario.
 #[derive(Debug)]
 pub struct Runs {
-    /// Measured speaker.
     pub speaker: Speaker,
-    /// Its outcomes.
     pub outcomes: Vec<RunOutcome>,
     /// Why a run failed.
     pub failures: Vec<String>,
 }
 
 impl Runs {
-    /// None yet.
+    /// No run of the speaker yet.
     pub const fn of(speaker: Speaker) -> Self {
         Self {
             speaker,

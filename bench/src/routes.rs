@@ -9,7 +9,7 @@ use crate::wire::{Attrs, Net};
 pub struct Random(u64);
 
 impl Random {
-    /// From a seed.
+    /// The same seed gives the same numbers.
     pub const fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -27,7 +27,6 @@ impl Random {
 /// Prefixes that do not overlap, and the way from a prefix to its index.
 #[derive(Clone, Debug)]
 pub struct Universe {
-    /// The prefixes.
     pub nets: Vec<Net>,
     base: u32,
     shift: u32,
@@ -90,7 +89,6 @@ impl Universe {
         Self::new((0..count).map(net).collect(), 6)
     }
 
-    /// Number of prefixes.
     pub const fn len(&self) -> usize {
         self.nets.len()
     }

@@ -11,15 +11,15 @@ use crate::lab::DUT;
 use crate::scenario::{Kind, Scenario};
 use crate::speakers::Speaker;
 
-/// How long a phase may take.
+/// Limit of a phase.
 const LIMIT: Duration = Duration::from_secs(240);
-/// Changes of the latency scenario.
+/// Changes that the latency scenario makes one by one.
 const CHANGES: usize = 300;
-/// Between two of them.
+/// Pause between two of those changes.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long the idle scenario looks on.
+/// Duration of the idle scenario.
 const IDLE: Duration = Duration::from_secs(60);
-/// How long memory has to be given back after the last route was withdrawn.
+/// Time from the last withdrawn route to the reading of the memory that is left.
 const FORGET: Duration = Duration::from_secs(10);
 
 /// Cost of a phase.

@@ -10,7 +10,6 @@ use crate::routes::{Random, Universe, external};
 use crate::speakers::Speaker;
 use crate::wire::{self, Attrs};
 
-/// The speaker's AS.
 pub const DUT_AS: u32 = 64512;
 /// AS of the first external sender.
 const SENDER_AS: u32 = 65001;
@@ -21,7 +20,6 @@ const GOBGP: usize = 100_000;
 /// Blocks that a client announces at first.
 const BLOCKS: usize = 4;
 
-/// Kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One sender, one receiver.
@@ -42,13 +40,12 @@ pub enum Kind {
 
 /// A scenario with its tables.
 pub struct Scenario {
-    /// `A-1M`.
+    /// Name in reports, such as `A-1M`.
     pub name: String,
-    /// Kind of work.
     pub kind: Kind,
-    /// The generator's sessions.
+    /// Sessions of the generator.
     pub roles: Vec<Role>,
-    /// All prefixes.
+    /// All prefixes that are ever announced.
     pub universe: Universe,
     /// Hold time in seconds.
     pub hold: u16,
@@ -59,7 +56,7 @@ pub struct Scenario {
     wanted: Vec<u8>,
 }
 
-/// `100k`, `1M`, `300`.
+/// Parses a number such as `100k`, `1M` or `300`.
 fn number(text: &str) -> Result<usize> {
     let (digits, unit) = match text.strip_suffix('k') {
         Some(digits) => (digits, 1000),
@@ -162,7 +159,7 @@ impl Scenario {
         }
     }
 
-    /// Nothing is announced.
+    /// Starts anew, with nothing announced.
     pub fn reset(&mut self) {
         self.wanted.fill(0);
     }

@@ -1,11 +1,9 @@
 //! The speakers that are compared.
 
-/// A speaker.
+/// A speaker that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Speaker {
-    /// This project's.
     Caracal,
-    /// BIRD 2.
     Bird2,
     /// BIRD 1.6, on which Calico's is based. Debian's packages of the two exclude each other: `make
     /// bench` unpacks this one.

@@ -19,9 +19,9 @@ const ROUTE_REFRESH: u8 = 5;
 /// An IPv4 prefix: address bits and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Net {
-    /// The address.
+    /// The address as a number.
     pub bits: u32,
-    /// The length.
+    /// Length of the prefix in bits.
     pub len: u8,
 }
 

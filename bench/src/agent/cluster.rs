@@ -99,7 +99,6 @@ impl PlanInputs {
         }
     }
 
-    /// Its plan.
     #[must_use]
     pub fn plan(&self) -> Desired {
         self.follow(&mut Planning::default()).desired

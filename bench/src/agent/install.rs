@@ -46,7 +46,7 @@ pub struct InstallArgs {
     /// Runs of each method; methods take turns.
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Methods.
+    /// Methods to compare.
     #[arg(long, value_delimiter = ',', default_values = ["minimal", "caracal", "agent", "bird2", "ip-batch", "minimal-objects", "caracal-objects", "agent-objects"])]
     methods: Vec<Method>,
     /// Number of routes that share a gateway, and then an object; 0 = all. For the minimal program

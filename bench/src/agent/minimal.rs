@@ -18,7 +18,7 @@ const ACK: u16 = 4;
 /// The first of the objects.
 const OBJECT: u32 = 1;
 
-/// Work to do.
+/// Routes to install, and the device they leave by.
 pub struct Work {
     /// Destinations with their gateways; routes to one gateway stand together.
     pub routes: Vec<(Prefix, Ipv4Addr)>,
@@ -28,7 +28,6 @@ pub struct Work {
     pub objects: bool,
 }
 
-/// Writes the routes.
 pub fn install(work: &Work) -> Result<()> {
     let socket = open()?;
     let mut buffer = Vec::new();

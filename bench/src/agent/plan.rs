@@ -23,7 +23,6 @@ pub struct PlanArgs {
     passes: usize,
 }
 
-/// Measures and prints.
 pub fn run(args: &PlanArgs) -> Result<()> {
     let before = resident();
     let mut node = PlanInputs::of(snapshot(args.nodes, args.blocks));

@@ -155,7 +155,7 @@ fn allocate(block: &mut Block, pod: Pod, size: Size) {
 }
 
 impl StoredCluster {
-    /// Writes it.
+    /// Writes the cluster into etcd.
     pub(super) async fn write(store: EtcdStore, size: Size) -> Result<Self> {
         let mut cluster = Self {
             size,

@@ -23,9 +23,9 @@ use crate::report;
 use cluster::{Size, StoredCluster};
 
 const NODE: &str = "node1";
-/// How long the routes of the whole cluster may take.
+/// Limit for the routes of the whole cluster to be written.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// The node is left alone for so long before the clock runs.
+/// Rest before the clock runs: what starting up has left to do is done by then.
 const REST: Duration = Duration::from_secs(12);
 
 const TOPOLOGY: &str = "name: churn
@@ -44,10 +44,10 @@ nodes:
 /// Arguments of the measurement.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ChurnArgs {
-    /// Other nodes.
+    /// Nodes of the cluster besides the one under test.
     #[arg(long, default_value_t = 5000)]
     nodes: u32,
-    /// Their blocks.
+    /// Blocks of those nodes.
     #[arg(long, default_value_t = 20_000)]
     blocks: u32,
     /// Pods in each block, each with a handle and an endpoint.
@@ -67,7 +67,7 @@ pub struct ChurnArgs {
     write: Option<PathBuf>,
 }
 
-/// One rate.
+/// Measurement at one rate of changes.
 struct RateCost {
     rate: u32,
     done: u32,
@@ -88,7 +88,6 @@ impl Drop for Watch {
     }
 }
 
-/// Measures and prints.
 pub fn run(args: &ChurnArgs) -> Result<()> {
     ensure!(
         (1..=60_000).contains(&args.nodes) && (1..=60_000).contains(&args.blocks),

@@ -22,10 +22,10 @@ const OWN_ROUTES: usize = 100_000;
 /// Paths to one prefix.
 const PATHS: u32 = 60_000;
 
-/// A case.
+/// What happens to the whole table while the questions are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Case {
-    /// Nothing.
+    /// Nothing happens.
     Rest,
     /// All routes are asked for.
     Query,

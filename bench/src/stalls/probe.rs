@@ -13,11 +13,12 @@ use serde_json::Value;
 
 use crate::dut::memory_of;
 
-/// Between two questions.
+/// Pause between two questions.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Questions on one connection: the speaker reads so many octets from each at most.
+/// Questions on one connection before it is replaced: the speaker reads a limited number of octets
+/// from each.
 const QUESTIONS: usize = 1000;
-/// How long an answer may take before something is wrong.
+/// Limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A connection to the admin socket.
@@ -83,7 +84,7 @@ pub struct Metrics {
 /// Where the speaker under test has its metrics.
 pub const METRICS_PORT: u16 = 9190;
 
-/// Reads the metrics.
+/// Asks the speaker for its metrics.
 pub fn metrics(address: Ipv4Addr) -> Result<Metrics> {
     let mut stream = TcpStream::connect((address, METRICS_PORT)).context("the metrics")?;
     stream.set_read_timeout(Some(PATIENCE))?;

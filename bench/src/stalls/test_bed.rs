@@ -12,7 +12,7 @@ use crate::generator::Generator;
 use crate::lab::{DUT, LINK};
 use crate::scenario::{DUT_AS, Scenario};
 
-/// How long each phase may take.
+/// Limit of each phase.
 pub const LIMIT: Duration = Duration::from_secs(240);
 /// The announcing peer's restart time, and how long its routes are kept as a last resort after
 /// that, in seconds.
@@ -96,11 +96,11 @@ fn text(scenario: &Scenario, settings: Settings) -> String {
 /// The speaker and its peers.
 pub struct TestBed<'a> {
     dir: &'a Path,
-    /// The speaker.
+    /// The speaker under test.
     pub process: Process,
-    /// The peers.
+    /// The peers of the speaker.
     pub generator: Generator,
-    /// Their announcement.
+    /// The announcement of the peers.
     pub scenario: Scenario,
     settings: Settings,
 }
@@ -180,7 +180,7 @@ impl<'a> TestBed<'a> {
         self.serve_until("rest", |metrics| metrics.work == 0)
     }
 
-    /// Writes another configuration.
+    /// Writes another configuration and has the speaker read it.
     pub fn configure(&mut self, change: impl FnOnce(&mut Settings)) -> Result<()> {
         change(&mut self.settings);
         let text = text(&self.scenario, self.settings);

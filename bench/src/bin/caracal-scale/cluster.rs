@@ -25,7 +25,7 @@ const BLOCK_LEN: u8 = 26;
 /// Topologies to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shape {
-    /// Everybody with everybody.
+    /// Full mesh: a session between any two nodes.
     Mesh,
     /// Three reflectors for all.
     Flat,
@@ -36,10 +36,9 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Mesh, Self::Flat, Self::Zones, Self::TwoLevels];
 
-    /// For people.
+    /// Name in tables and plots.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,11 +52,10 @@ impl Shape {
 
 /// A cluster with its plans.
 pub struct PlannedCluster {
-    /// Which topology.
     pub shape: Shape,
     /// The plans, in the order of the nodes.
     pub plans: Vec<SpeakerConfig>,
-    /// Nodes by address.
+    /// Index of a node by its address.
     pub by_address: BTreeMap<IpAddr, usize>,
 }
 
@@ -82,13 +80,12 @@ impl PlannedCluster {
         })
     }
 
-    /// Number of nodes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.plans.len()
     }
 
-    /// True for reflectors.
+    /// True when the node at this index is a route reflector.
     #[must_use]
     pub fn reflects(&self, node: usize) -> bool {
         self.plans[node]

@@ -35,7 +35,7 @@ static ALLOCATOR: heap::Counting = heap::Counting;
 #[derive(Debug, Parser)]
 #[command(about = "Simulates clusters of any size under each topology")]
 struct Args {
-    /// Sizes.
+    /// Numbers of nodes to simulate.
     #[arg(long, value_delimiter = ',', default_values_t = [50, 100, 200, 500, 1000, 2000, 5000])]
     nodes: Vec<usize>,
     /// Sizes of the mesh; beyond them its figures are computed.

@@ -21,7 +21,7 @@ use crate::node::{Act, Effects, SimulatedNode, What};
 const LATENCY: Duration = Duration::from_micros(250);
 /// A connection that comes up: system calls, a task.
 const CONNECTION: Duration = Duration::from_micros(100);
-/// A message read.
+/// CPU time for reading a message.
 const MESSAGE: Duration = Duration::from_micros(5);
 /// A route read or written.
 const ROUTE: Duration = Duration::from_micros(1);
@@ -32,7 +32,7 @@ const BATCH: usize = 64;
 /// Nothing happens for longer in a cluster that will converge.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Up to so many nodes all keep tables: in a mesh, and with reflectors.
+/// Largest clusters in which all nodes keep tables: a mesh, and one with reflectors.
 const FULL_MESH: usize = 200;
 const FULL: usize = 500;
 /// Nodes with tables in larger clusters, besides the reflectors.
@@ -41,7 +41,6 @@ const SAMPLE: usize = 5;
 /// The result of a simulated cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterOutcome {
-    /// Which topology.
     pub shape: Shape,
     pub nodes: usize,
     /// Sessions of the cluster.
@@ -50,7 +49,7 @@ pub struct ClusterOutcome {
     pub busiest: usize,
     /// BGP messages in all.
     pub messages: u64,
-    /// Octets of them.
+    /// Octets of those messages.
     pub octets: u64,
     /// Heap of the node with the most, in octets: state machines, table, configuration.
     pub heap_most: u64,

@@ -22,7 +22,6 @@ use crate::cluster;
 /// Input of a session.
 #[derive(Debug)]
 pub enum What {
-    /// It begins.
     Start,
     /// The peer has connected.
     Incoming(ConnectionEnds),
@@ -32,7 +31,7 @@ pub enum What {
     Refused(std::net::SocketAddr),
     /// Octets of the peer.
     Octets(Box<[u8]>),
-    /// A deadline.
+    /// A deadline of the node has come.
     Timer,
 }
 
@@ -43,7 +42,7 @@ pub enum Act {
     Dial(usize),
     /// Takes the connection of the other end.
     Adopt(usize),
-    /// Refuses it.
+    /// Refuses the connection of this end.
     Refuse(usize),
     /// Sends the next so many octets of [`Effects::octets`].
     Send(usize, usize),
@@ -54,11 +53,11 @@ pub enum Act {
 /// Effects of a node during one run.
 #[derive(Debug, Default)]
 pub struct Effects {
-    /// In order.
+    /// Actions, in the order in which they are to be carried out.
     pub acts: Vec<Act>,
     /// Octets to send, in the order of the acts.
     pub octets: Vec<u8>,
-    /// Messages read.
+    /// Number of messages that were read.
     pub messages: u64,
     /// Routes read or written.
     pub routes: u64,
@@ -99,7 +98,7 @@ pub struct SimulatedNode {
     /// Ends by the peer's handle in the table.
     by_id: Vec<usize>,
     pub received: u64,
-    /// Octets of heap.
+    /// Octets of heap in use.
     pub heap: i64,
 }
 

@@ -27,7 +27,7 @@ pub struct Plot<'a> {
 }
 
 impl Plot<'_> {
-    /// The file.
+    /// The plot as an SVG document.
     pub fn svg(&self) -> String {
         let all = || self.lines.iter().flat_map(|line| &line.points);
         let (x0, x1) = decades(all().map(|p| p.0));
