@@ -45,7 +45,7 @@ pub enum CaptureError {
     /// The namespace or the program.
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    /// A probe's sockets.
+    /// A socket of a probe cannot be used.
     #[error(transparent)]
     Probe(#[from] ProbeError),
     /// `tcpdump` ended before it listened.

@@ -27,7 +27,7 @@ const ATTACH: Duration = Duration::from_secs(120);
 /// come in time.
 const LATER: u64 = 11;
 const UNROUTED: u64 = 104;
-/// How long after either it is asked again.
+/// Pause before the plugin is called again after either of those codes.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Nodes for each core that get their pods at the same time.
 const WORKERS: usize = 8;
@@ -43,7 +43,7 @@ pub enum CniError {
     Program {
         /// `ADD`, `DEL`, `CHECK` or `GC`.
         verb: &'static str,
-        /// `NODE/POD`.
+        /// The pod, as `NODE/POD`.
         pod: String,
         /// Error of the program.
         #[source]
@@ -54,7 +54,7 @@ pub enum CniError {
     Refused {
         /// `ADD`, `DEL`, `CHECK` or `GC`.
         verb: &'static str,
-        /// `NODE/POD`.
+        /// The pod, as `NODE/POD`.
         pod: String,
         /// Error code of the CNI specification, 0 when the answer has none.
         code: u64,
@@ -64,21 +64,21 @@ pub enum CniError {
     /// The plugin's answer is not a result of the CNI specification.
     #[error("CNI ADD for pod {pod} gave no address: {answer}")]
     Answer {
-        /// `NODE/POD`.
+        /// The pod, as `NODE/POD`.
         pod: String,
-        /// Its standard output.
+        /// Standard output of the plugin.
         answer: String,
     },
     /// The pod's node is not in the topology.
     #[error("pod {pod} is on an unknown node")]
     Unknown {
-        /// `NODE/POD`.
+        /// The pod, as `NODE/POD`.
         pod: String,
     },
     /// A foreign node's side of the cable.
     #[error("cannot route pod {pod} on its node")]
     HostSide {
-        /// `NODE/POD`.
+        /// The pod, as `NODE/POD`.
         pod: String,
         /// Error of the program.
         #[source]
@@ -89,7 +89,7 @@ pub enum CniError {
 /// Interface and addresses that a pod got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// Its first address.
+    /// First address of the pod.
     pub address: IpAddr,
     /// Its IPv6 address, when the first is IPv4.
     pub address6: Option<Ipv6Addr>,

@@ -31,22 +31,22 @@ const BROKEN: i32 = 4;
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// The topology file.
+    /// The topology file is wrong.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// The lab's name.
+    /// The text is no name of a lab.
     #[error(transparent)]
     Name(#[from] LabNameError),
-    /// The bring-up.
+    /// The lab cannot be brought up.
     #[error(transparent)]
     Up(#[from] Box<UpError>),
     /// The lab is not there.
     #[error(transparent)]
     Attach(#[from] Box<AttachError>),
-    /// The removal.
+    /// The lab cannot be removed.
     #[error(transparent)]
     Down(#[from] DownError),
-    /// The trace.
+    /// The trace cannot be made.
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// The command in a namespace.

@@ -28,7 +28,7 @@ pub struct DownReport {
 }
 
 impl DownReport {
-    /// Was nothing there?
+    /// True when nothing of the lab was there.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -41,20 +41,20 @@ pub enum DownError {
     /// Somebody is bringing it up.
     #[error("lab {lab} is being brought up by process {pid}; end that process first")]
     Busy {
-        /// The lab.
+        /// Name of the lab.
         lab: String,
-        /// Process id.
+        /// Process ID.
         pid: i32,
     },
-    /// Its folder.
+    /// The lab's folder cannot be read or written.
     #[error(transparent)]
     State(#[from] StateError),
-    /// Namespaces that stay.
+    /// Namespaces are still there after the removal.
     #[error("namespaces of lab {lab} are still there: {names}")]
     Remains {
-        /// The lab.
+        /// Name of the lab.
         lab: String,
-        /// Their names.
+        /// Names of the namespaces.
         names: String,
     },
 }

@@ -40,7 +40,7 @@ pub enum EtcdError {
     /// It does not start or does not serve.
     #[error(transparent)]
     Start(#[from] ServiceError),
-    /// `etcd` or `etcdctl`.
+    /// `etcd` or `etcdctl` failed.
     #[error(transparent)]
     Program(#[from] ProgramError),
 }
@@ -163,7 +163,7 @@ impl Lab {
             .map_or(Ok(()), |r| r.kill9().map(drop))
     }
 
-    /// Does etcd serve?
+    /// True when etcd answers.
     #[must_use]
     pub fn etcd_healthy(&self) -> bool {
         healthy(&self.layout.etcd_netns(), ETCD_PORT, Duration::from_secs(5)).unwrap_or(false)

@@ -67,10 +67,10 @@ pub struct Route {
     /// `blackhole` and the like; unicast is left out.
     #[serde(default, rename = "type")]
     pub kind: Option<String>,
-    /// Next hop.
+    /// Address of the next hop.
     #[serde(default)]
     pub gateway: Option<IpAddr>,
-    /// Device.
+    /// Name of the device that the route leaves by.
     #[serde(default)]
     pub dev: Option<String>,
     /// Origin of the route: `kernel`, `boot`, `bird`, `80`.
@@ -82,7 +82,7 @@ pub struct Route {
     /// Preferred source address.
     #[serde(default)]
     pub prefsrc: Option<IpAddr>,
-    /// Priority.
+    /// Metric: the lowest wins.
     #[serde(default)]
     pub metric: Option<u32>,
     /// `onlink`, `linkdown`.
@@ -96,10 +96,10 @@ pub struct Route {
 /// One next hop of a multipath route.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct NextHop {
-    /// Address.
+    /// Address of the next hop.
     #[serde(default)]
     pub gateway: Option<IpAddr>,
-    /// Device.
+    /// Name of the device that the route leaves by.
     #[serde(default)]
     pub dev: Option<String>,
     /// `onlink`, `linkdown`.
@@ -120,7 +120,7 @@ pub enum RouteKind {
     Ipip,
     /// Another node's block through `vxlan.calico`.
     Vxlan,
-    /// The underlay's own.
+    /// A route of the lab's own network.
     Underlay,
 }
 

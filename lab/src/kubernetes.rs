@@ -41,10 +41,10 @@ pub enum KubernetesError {
     /// It does not start or does not serve.
     #[error(transparent)]
     Start(#[from] ServiceError),
-    /// `openssl` or `kubectl`.
+    /// `openssl` or `kubectl` failed.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// The lab's folder.
+    /// The lab's folder cannot be read or written.
     #[error(transparent)]
     State(#[from] StateError),
 }

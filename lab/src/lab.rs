@@ -16,13 +16,13 @@ use crate::topology::{Datastore, Topology, TopologyError};
 /// Why a lab cannot be picked up.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// Its folder.
+    /// The lab's folder cannot be read or written.
     #[error(transparent)]
     State(#[from] StateError),
     /// Its copy of the topology file.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// Its name.
+    /// The text is no name of a lab.
     #[error(transparent)]
     Name(#[from] LabNameError),
 }
@@ -33,7 +33,7 @@ pub enum AttachError {
 pub struct UnknownTarget {
     /// The lab.
     pub lab: String,
-    /// As asked for.
+    /// Name that was asked for.
     pub target: String,
     /// Names of the lab's nodes, routers and pods.
     pub known: String,
@@ -105,13 +105,13 @@ impl Lab {
         })
     }
 
-    /// Its name.
+    /// Name of the lab.
     #[must_use]
     pub fn name(&self) -> &LabName {
         &self.layout.lab
     }
 
-    /// Its topology.
+    /// Topology that the lab was made from.
     #[must_use]
     pub fn topology(&self) -> &Topology {
         &self.topology
@@ -123,7 +123,7 @@ impl Lab {
         &self.layout
     }
 
-    /// Its folder.
+    /// Folder with the state of the lab.
     #[must_use]
     pub fn folder(&self) -> &LabFolder {
         &self.folder

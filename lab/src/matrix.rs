@@ -22,7 +22,7 @@ const CALL: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cell {
-    /// The pod itself.
+    /// A pod is not asked for itself.
     Own,
     Answer {
         /// Round trip in milliseconds.
@@ -30,7 +30,7 @@ pub enum Cell {
         /// Echo requests it took.
         attempts: u32,
     },
-    /// No answer.
+    /// No echo request was answered.
     Lost {
         /// Last line of `ping`.
         reason: String,
@@ -42,11 +42,11 @@ pub enum Cell {
 /// Reachability between the pods of a lab.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Matrix {
-    /// The pods, `NODE/POD`.
+    /// Pods as `NODE/POD`, in the order of rows and columns.
     pub pods: Vec<String>,
-    /// Their addresses.
+    /// Address of each pod, where it has one.
     pub addresses: Vec<Option<IpAddr>>,
-    /// `cells[from][to]`.
+    /// Result of each pair, as `cells[from][to]`.
     pub cells: Vec<Vec<Cell>>,
     /// How long it took.
     pub took: Duration,

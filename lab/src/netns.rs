@@ -22,7 +22,7 @@ pub enum NetnsError {
     /// It cannot be opened.
     #[error("cannot open network namespace {name}")]
     Open {
-        /// The namespace.
+        /// Name of the network namespace.
         name: String,
         /// The operating system's answer.
         #[source]
@@ -31,7 +31,7 @@ pub enum NetnsError {
     /// It cannot be entered.
     #[error("cannot enter network namespace {name}")]
     Enter {
-        /// The namespace.
+        /// Name of the network namespace.
         name: String,
         /// The operating system's answer.
         #[source]
@@ -41,7 +41,7 @@ pub enum NetnsError {
     #[error("cannot start {program} in network namespace {name}")]
     Spawn {
         program: String,
-        /// The namespace.
+        /// Name of the network namespace.
         name: String,
         /// The operating system's answer.
         #[source]
@@ -50,9 +50,9 @@ pub enum NetnsError {
     /// A sysctl cannot be written in it.
     #[error("cannot write {value} to sysctl {key} in network namespace {name}")]
     Sysctl {
-        /// The namespace.
+        /// Name of the network namespace.
         name: String,
-        /// With slashes.
+        /// Name of the sysctl, with slashes.
         key: String,
         value: String,
         /// The operating system's answer.

@@ -35,13 +35,13 @@ pub enum NodeError {
     /// A program that it needs, or that was asked about it.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// The lab's folder.
+    /// The lab's folder cannot be read or written.
     #[error(transparent)]
     State(#[from] StateError),
     /// It is not up, or not down, in time.
     #[error("{timeout}; the end of the log of {node}:\n{log}")]
     Late {
-        /// The node.
+        /// Name of the node.
         node: String,
         /// Timeout, with the awaited condition.
         #[source]
@@ -49,12 +49,12 @@ pub enum NodeError {
         /// The last lines of its log.
         log: String,
     },
-    /// Its process ended.
+    /// The process of the node has ended.
     #[error("the process of {node} ended ({end}); the end of its log:\n{log}")]
     Died {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// How it ended.
+        /// Exit status, or the signal that ended it.
         end: String,
         /// The last lines of its log.
         log: String,
@@ -62,15 +62,15 @@ pub enum NodeError {
     /// Its process runs already.
     #[error("the process of {node} is running")]
     Running {
-        /// The node.
+        /// Name of the node.
         node: String,
     },
     /// Its answer is not a status.
     #[error("the answer of {node} is no status: {answer}")]
     Answer {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Its output.
+        /// Output of the program.
         answer: String,
         /// Error of the parser.
         #[source]

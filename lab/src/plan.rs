@@ -51,7 +51,7 @@ pub struct Layout {
     pub nodes: Vec<NodeLayout>,
 }
 
-/// A segment's bridge.
+/// Bridge of a segment, in the switch namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bridge {
     pub segment: String,
@@ -102,28 +102,28 @@ pub struct StaticRoute {
     pub next_hop: IpAddr,
 }
 
-/// A router's namespace.
+/// Router: a namespace with an interface in several segments.
 #[derive(Clone, Debug)]
 pub struct RouterLayout {
     /// Name in the topology.
     pub name: String,
-    /// Namespace.
+    /// Name of the network namespace.
     pub netns: String,
     pub legs: Vec<InterfaceLayout>,
     /// Routes to segments behind other routers.
     pub routes: Vec<StaticRoute>,
 }
 
-/// A node's namespace.
+/// Node: its namespace, its uplink and its pods.
 #[derive(Clone, Debug)]
 pub struct NodeLayout {
     /// Name in the topology and in the cluster.
     pub name: String,
     /// Program that runs in it.
     pub kind: NodeKind,
-    /// Namespace.
+    /// Name of the network namespace.
     pub netns: String,
-    /// `eth0`.
+    /// Interface of the node, `eth0`.
     pub uplink: InterfaceLayout,
     /// Default route (dead where the segment has no router) and more specific ones.
     pub routes: Vec<StaticRoute>,
@@ -131,7 +131,7 @@ pub struct NodeLayout {
     pub etcd_endpoint: String,
     /// Environment of `caracal node`, without directories.
     pub env: BTreeMap<String, String>,
-    /// Pods.
+    /// Pods of the node.
     pub pods: Vec<PodLayout>,
 }
 
@@ -150,18 +150,18 @@ impl NodeLayout {
 pub struct PodLayout {
     /// Name, unique on its node.
     pub name: String,
-    /// Namespace.
+    /// Name of the network namespace.
     pub netns: String,
 }
 
 /// One piece of work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Make namespaces.
+    /// Make these network namespaces.
     Namespaces(Vec<String>),
     /// Write a sysctl inside a namespace.
     Sysctl {
-        /// Namespace.
+        /// Name of the network namespace.
         netns: String,
         /// With slashes, below `/proc/sys`.
         key: String,
@@ -171,9 +171,9 @@ pub(crate) enum Step {
     },
     /// One `ip -batch` inside a namespace.
     Ip {
-        /// Namespace.
+        /// Name of the network namespace.
         netns: String,
-        /// Lines without `ip`.
+        /// Commands for `ip -batch`, each without its `ip`.
         lines: Vec<String>,
     },
     /// Start etcd and wait until it serves.
@@ -284,7 +284,7 @@ impl Layout {
         self.lab.netns("switch")
     }
 
-    /// Namespace of etcd.
+    /// Name of the network namespace of etcd.
     #[must_use]
     pub fn etcd_netns(&self) -> String {
         self.lab.netns("etcd")

@@ -19,9 +19,9 @@ use crate::wait::scaled;
 
 /// Room for about ten seconds of datagrams at 1000 per second.
 const RECEIVE_BUFFER: usize = 16 << 20;
-/// A sender that was not scheduled makes up for so many datagrams at once and no more: a burst of a
-/// thousand would overflow queues of the kernel's (`net.core.netdev_max_backlog`), and no network
-/// is to blame for that.
+/// Datagrams that a sender makes up for at once when it was not scheduled: a burst of a thousand
+/// would overflow queues of the kernel's (`net.core.netdev_max_backlog`), and no network is to
+/// blame for that.
 const MADE_UP: u32 = 50;
 /// Limit for the last datagrams.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -33,13 +33,13 @@ const HEADER: usize = 16;
 /// Why a probe does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// A namespace.
+    /// A network namespace cannot be entered or changed.
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    /// A socket.
+    /// A socket cannot be made or used.
     #[error("cannot open a UDP socket in network namespace {netns}")]
     Socket {
-        /// The namespace.
+        /// Name of the network namespace.
         netns: String,
         /// The operating system's answer.
         #[source]
@@ -47,7 +47,7 @@ pub enum ProbeError {
     },
 }
 
-/// Packets to send.
+/// Stream of datagrams between two namespaces.
 #[derive(Clone, Debug)]
 pub struct Stream {
     /// Namespace of the sender.
@@ -73,10 +73,10 @@ pub struct Gap {
     pub duration: Duration,
 }
 
-/// The account.
+/// Account of a stream: what was sent and what arrived.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Loss {
-    /// Datagrams sent.
+    /// Number of datagrams sent.
     pub sent: u64,
     /// Different datagrams that arrived.
     pub received: u64,
@@ -95,7 +95,7 @@ pub struct Loss {
     pub refusal: Option<String>,
     /// From the first to the last send.
     pub duration: Duration,
-    /// The longest gap.
+    /// Longest time without a datagram.
     pub longest_gap: Option<Gap>,
     /// The first hundred gaps, in order.
     pub gaps: Vec<Gap>,
@@ -348,7 +348,7 @@ fn receive(socket: &UdpSocket, token: u64, shared: &Shared) -> Arrivals {
     }
 }
 
-/// Which numbers arrived.
+/// Numbers of the datagrams that arrived.
 #[derive(Default)]
 struct Arrivals {
     /// One bit per number.

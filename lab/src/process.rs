@@ -29,7 +29,7 @@ pub enum SpawnError {
     /// Its log cannot be opened.
     #[error("cannot open the log {path}")]
     Log {
-        /// The log.
+        /// Path of the log file.
         path: String,
         /// The operating system's answer.
         #[source]
@@ -61,7 +61,7 @@ impl ProcessIdentity {
         stat(pid).map(|(_, start)| Self { pid, start })
     }
 
-    /// This process.
+    /// Identity of this process.
     #[must_use]
     pub fn own() -> Self {
         let pid = rustix::process::getpid().as_raw_pid();
@@ -96,7 +96,7 @@ impl ProcessIdentity {
 /// reap it.
 #[derive(Debug)]
 pub struct RunningProcess {
-    /// Its identity.
+    /// Process ID and start time.
     pub identity: ProcessIdentity,
     child: Option<Child>,
 }

@@ -46,7 +46,7 @@ const SYSTEM_FOLDERS: [&str; 6] = [
 #[error("not installed: {}; as root: apt-get update && apt-get install -y --no-install-recommends {}",
     .programs.join(", "), .packages.join(" "))]
 pub struct Missing {
-    /// The programs.
+    /// Names of the programs.
     pub programs: Vec<String>,
     /// The Debian packages that have them.
     pub packages: Vec<String>,
@@ -64,16 +64,16 @@ pub enum ProgramError {
     /// It does not start.
     #[error("cannot start {program}")]
     Spawn {
-        /// The program.
+        /// Name of the program.
         program: String,
         /// The operating system's answer.
         #[source]
         source: io::Error,
     },
-    /// Its streams broke.
+    /// The program's output cannot be read.
     #[error("cannot talk to {program}")]
     Stream {
-        /// The program.
+        /// Name of the program.
         program: String,
         /// The operating system's answer.
         #[source]
@@ -84,9 +84,9 @@ pub enum ProgramError {
     Failed {
         /// The program with its arguments.
         program: String,
-        /// How it ended.
+        /// Exit status, or the signal that ended it.
         status: ExitStatus,
-        /// Its standard error.
+        /// Standard error of the program.
         stderr: String,
     },
     /// It did not end and was killed.
@@ -102,11 +102,11 @@ pub enum ProgramError {
 /// Output of a program.
 #[derive(Clone, Debug)]
 pub struct ProgramOutput {
-    /// How it ended.
+    /// Exit status, or the signal that ended it.
     pub status: ExitStatus,
-    /// Standard output.
+    /// Standard output of the program.
     pub stdout: String,
-    /// Standard error.
+    /// Standard error of the program.
     pub stderr: String,
 }
 

@@ -50,7 +50,7 @@ pub enum RootlessError {
     /// Somebody else's folder stands where ours should.
     #[error("{path} belongs to another user")]
     Foreign {
-        /// The folder.
+        /// Path of the folder.
         path: String,
     },
     /// The holder of a new lab is there already.
@@ -59,7 +59,7 @@ pub enum RootlessError {
     )]
     Exists {
         lab: String,
-        /// Its holder.
+        /// Process ID of its holder.
         pid: i32,
     },
     /// `nsenter` or the command inside did not start.

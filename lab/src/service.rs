@@ -17,15 +17,15 @@ pub enum ServiceError {
     /// It does not start.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
-    /// The lab's folder.
+    /// The lab's folder cannot be read or written.
     #[error(transparent)]
     State(#[from] StateError),
     /// It ended during its start.
     #[error("{name} ended ({end}); the end of its log:\n{log}")]
     Died {
-        /// Its name.
+        /// Name of the program, in messages.
         name: String,
-        /// How it ended.
+        /// Exit status, or the signal that ended it.
         end: String,
         /// The last lines of its log.
         log: String,

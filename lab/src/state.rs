@@ -29,15 +29,15 @@ pub enum StateError {
     /// A lab of this name is there.
     #[error("lab {lab} is already there ({folder}); remove it with: caracal lab down {lab}")]
     Exists {
-        /// The lab.
+        /// Name of the lab.
         lab: String,
-        /// Its folder.
+        /// Path of the lab's folder.
         folder: String,
     },
     /// No lab of this name is there.
     #[error("there is no lab {lab} ({folder} is missing); the labs are: {known}")]
     Absent {
-        /// The lab.
+        /// Name of the lab.
         lab: String,
         /// Where its folder would be.
         folder: String,
@@ -58,7 +58,7 @@ pub enum StateError {
     /// `state.json` is not one.
     #[error("{path} is no state of a lab")]
     Json {
-        /// The file.
+        /// Path of the file.
         path: String,
         /// Error of the parser.
         #[source]
@@ -69,16 +69,16 @@ pub enum StateError {
         "{path} has version {seen}, this program reads {VERSION}; remove the lab with the program that made it, or: caracal lab down"
     )]
     Version {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// As written.
+        /// Version in the file.
         seen: u32,
     },
     /// The admin sockets would not fit.
     #[error("{path} is longer than the {max} octets of a UNIX socket's path; use a shorter CARACAL_LAB_DIR or lab name",
         max = SOCKET_PATH_MAX - 1)]
     SocketPath {
-        /// The path.
+        /// Path of the file or folder.
         path: String,
     },
 }
@@ -97,7 +97,7 @@ pub enum LabPhase {
 pub struct LabState {
     /// Version of this layout.
     pub version: u32,
-    /// The lab's name.
+    /// Name of the lab.
     pub lab: String,
     /// How far it is.
     pub phase: LabPhase,
@@ -116,13 +116,13 @@ pub struct LabState {
 /// A pod that the CNI plugin was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodState {
-    /// Its node.
+    /// Name of the node.
     pub node: String,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its namespace.
+    /// Name of the pod's network namespace.
     pub netns: String,
-    /// `CNI_CONTAINERID`.
+    /// Value of `CNI_CONTAINERID`.
     pub container: String,
     /// Its address, once ADD has answered.
     pub address: Option<IpAddr>,
@@ -134,7 +134,7 @@ pub struct PodState {
 }
 
 impl PodState {
-    /// `NODE/POD`.
+    /// Node and pod, as `NODE/POD`.
     #[must_use]
     pub fn label(&self) -> String {
         format!("{}/{}", self.node, self.name)
@@ -214,7 +214,7 @@ impl LabFolder {
         }
     }
 
-    /// Where it is.
+    /// Path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -319,7 +319,7 @@ impl LabFolder {
         self.path.join("bin")
     }
 
-    /// etcd's data.
+    /// Path of etcd's data folder.
     #[must_use]
     pub fn etcd(&self) -> PathBuf {
         self.path.join("etcd")

@@ -7,7 +7,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use crate::matrix::{self, Matrix};
 use crate::report::{LabReport, NodeReport};
 
-/// Above this many pods the matrix is told in words.
+/// Pods above which the matrix is told in words.
 const MATRIX_WIDTH: usize = 12;
 /// Kinds of routes, in the order of the columns.
 const ROUTE_KINDS: [&str; 5] = ["blackhole", "local", "direct", "ipip", "vxlan"];

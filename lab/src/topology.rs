@@ -241,7 +241,7 @@ pub struct Leg {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Node {
-    /// `NODENAME`.
+    /// Name of the node, its `NODENAME`.
     pub name: Spanned<String>,
     /// The segment its `eth0` stands in.
     pub segment: Spanned<String>,
@@ -266,7 +266,7 @@ pub struct Node {
     /// Makes the node a route reflector.
     #[serde(default, rename = "routeReflectorClusterID")]
     pub route_reflector_cluster_id: Option<Ipv4Addr>,
-    /// Pods on it.
+    /// Pods that run on the node.
     #[serde(default = "no_pods")]
     pub pods: Spanned<Pods>,
     /// More environment for `caracal node`.
@@ -361,10 +361,10 @@ impl<'de> Deserialize<'de> for Pods {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Resource {
-    /// `projectcalico.org/v3`.
+    /// API version, such as `projectcalico.org/v3`.
     #[serde(default)]
     pub api_version: Option<String>,
-    /// For example `BGPPeer`.
+    /// Kind of the resource, such as `BGPPeer`.
     pub kind: String,
     /// Name, labels and annotations.
     pub metadata: serde_json::Map<String, serde_json::Value>,
@@ -374,7 +374,7 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// `metadata.name`.
+    /// Name of the resource, its `metadata.name`.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.metadata
@@ -389,7 +389,7 @@ pub enum TopologyError {
     /// The file cannot be read.
     #[error("cannot read the topology file {path}")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: String,
         /// The operating system's answer.
         #[source]
@@ -398,7 +398,7 @@ pub enum TopologyError {
     /// Not YAML, an unknown key, or a value of the wrong shape.
     #[error("{path} is no topology file")]
     Syntax {
-        /// The file.
+        /// Path of the file.
         path: String,
         /// Names line and column, with the text around them.
         #[source]
@@ -407,13 +407,13 @@ pub enum TopologyError {
     /// Readable, but it does not describe a network.
     #[error("{path}:{line}:{column}: {reason}")]
     Invalid {
-        /// The file.
+        /// Path of the file.
         path: String,
         /// Line, from 1.
         line: u64,
         /// Column, from 1.
         column: u64,
-        /// The fault.
+        /// What is wrong with it.
         reason: Box<Invalid>,
     },
 }

@@ -21,7 +21,7 @@ use work::Work;
 /// How much of a topology is brought up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Extent {
-    /// Everything.
+    /// Network, datastore, nodes and pods.
     #[default]
     Full,
     /// Namespaces, links, addresses and etcd with the topology's resources, but no node and no pod.
@@ -36,9 +36,9 @@ pub(crate) type SpeakerConfig = Box<dyn FnMut(&Lab, &NodeLayout) -> Option<Strin
 pub struct UpOptions {
     /// Another name than the topology's.
     pub name: Option<String>,
-    /// The `caracal` binary.
+    /// Path of the `caracal` binary.
     pub binary: PathBuf,
-    /// How much.
+    /// Part of the lab that is brought up.
     pub extent: Extent,
     /// Configuration of foreign speakers.
     pub speaker_config: Option<SpeakerConfig>,
@@ -78,19 +78,19 @@ impl UpOptions {
 pub enum UpProgress {
     /// The namespaces are there.
     Namespaces {
-        /// How many.
+        /// Number of namespaces.
         count: usize,
     },
     /// The links are up and have addresses.
     Network {
-        /// How many segments.
+        /// Number of segments.
         segments: usize,
-        /// How many routers.
+        /// Number of routers.
         routers: usize,
-        /// How many nodes.
+        /// Number of nodes.
         nodes: usize,
     },
-    /// etcd serves.
+    /// etcd answers.
     Etcd {
         /// How long it took.
         took: Duration,
@@ -104,19 +104,19 @@ pub enum UpProgress {
     },
     /// Resources are in etcd.
     Resources {
-        /// Their keys.
+        /// Keys of the resources.
         keys: Vec<String>,
     },
     /// A node's process is there.
     NodeStarted {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Its process.
+        /// Process ID.
         pid: i32,
     },
     /// A node answers on its admin socket, or a foreign speaker on its.
     NodeReady {
-        /// The node.
+        /// Name of the node.
         node: String,
         /// Program of the node.
         kind: NodeKind,
@@ -125,14 +125,14 @@ pub enum UpProgress {
     },
     /// A pod has its address.
     Pod {
-        /// `NODE/POD`.
+        /// The pod, as `NODE/POD`.
         pod: String,
-        /// Its address.
+        /// Address of the pod.
         address: String,
         /// How long the plugin took.
         took: Duration,
     },
-    /// All is done.
+    /// The lab is up.
     Done {
         /// How long it took.
         took: Duration,
@@ -142,12 +142,12 @@ pub enum UpProgress {
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
-    /// A namespace.
+    /// A network namespace cannot be entered or changed.
     #[error(transparent)]
     Netns(#[from] NetnsError),
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// The lab's folder.
+    /// The lab's folder cannot be read or written.
     #[error(transparent)]
     State(#[from] StateError),
     #[error(transparent)]
@@ -156,7 +156,7 @@ pub enum StepError {
     Kubernetes(#[from] KubernetesError),
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// A pod.
+    /// A pod cannot be attached.
     #[error(transparent)]
     Cni(#[from] CniError),
 }
@@ -176,7 +176,7 @@ pub enum UpError {
     /// The binary is no program.
     #[error("{path} is no program; the lab needs the caracal binary")]
     Binary {
-        /// The file.
+        /// Path of the file.
         path: String,
     },
     /// Namespaces of this lab are there without a folder.
@@ -184,9 +184,9 @@ pub enum UpError {
         "namespaces of an earlier lab {lab} are left ({first}, …); remove them with: caracal lab down {lab}"
     )]
     Leftovers {
-        /// The lab.
+        /// Name of the lab.
         lab: String,
-        /// One of them.
+        /// Name of one of them.
         first: String,
     },
     /// A step failed; what was there has been removed, unless it was to be kept.

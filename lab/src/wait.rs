@@ -16,7 +16,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 pub struct Timeout {
     /// Awaited condition.
     pub what: String,
-    /// How long.
+    /// Time that was waited.
     pub after: Duration,
     /// The last value, or why there was none.
     pub last: String,

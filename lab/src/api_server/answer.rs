@@ -49,7 +49,7 @@ impl Answer {
     }
 }
 
-/// JSON.
+/// An answer with a JSON body.
 pub(super) fn json_response(code: StatusCode, value: &Value) -> Response<Body> {
     let mut text = value.to_string();
     text.push('\n');
@@ -58,7 +58,7 @@ pub(super) fn json_response(code: StatusCode, value: &Value) -> Response<Body> {
     response
 }
 
-/// Plain text.
+/// An answer with a plain text body.
 pub(super) fn text_response(code: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
     let body = Full::new(text.into()).map_err(|never| match never {});
     let mut response = Response::new(body.boxed_unsync());
@@ -73,7 +73,7 @@ fn set(response: &mut Response<Body>, name: &'static str, value: &'static str) {
     response.headers_mut().insert(name, value);
 }
 
-/// An error.
+/// An answer with the failure's code and `Status`.
 pub(super) fn failure_response(failure: &Failure) -> Response<Body> {
     let mut response = if failure.is_plain {
         text_response(failure.code, format!("{}\n", failure.message))

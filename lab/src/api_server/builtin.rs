@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::kinds::Kind;
 use super::status::Cause;
 
-/// Fills in defaults.
+/// Fills in the defaults of a built-in kind.
 pub(super) fn fill_in(kind: &Kind, object: &mut Value, is_new: bool) {
     match (&*kind.group, &*kind.kind) {
         ("", "Namespace") => {

@@ -16,9 +16,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::kinds::{DEFINITIONS, ROOT, Registry};
 
-/// Events that a watcher may be behind before it is cut.
+/// Most events that a watcher may be behind before it is cut.
 const BEHIND: usize = 1_000;
-/// Between two tries to reach etcd.
+/// Pause between two tries to reach etcd.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// An object as it is stored, with its `resourceVersion` in it.

@@ -52,7 +52,7 @@ use self::faults::Faults;
 /// How the server is started.
 #[derive(Clone, Debug)]
 pub struct ApiServerOptions {
-    /// Where it listens.
+    /// Address and port to listen on.
     pub listen: SocketAddr,
     /// Where its etcd is.
     pub etcd: Vec<String>,
@@ -95,9 +95,9 @@ pub enum ApiServerError {
     /// A certificate that cannot be used.
     #[error("{}: {reason}", path.display())]
     Tls {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The fault.
+        /// What is wrong with it.
         reason: String,
     },
     /// The token file, or the first objects.

@@ -34,7 +34,7 @@ impl FieldValidation {
 /// An object that may be stored, and what its sender is warned of.
 pub(super) type Accepted = (Value, Vec<String>);
 
-/// A new object.
+/// Checks and completes an object that is to be created.
 pub(super) fn create(
     kind: &Kind,
     namespace: Option<&str>,

@@ -21,7 +21,7 @@ struct Field {
     is_equal: bool,
 }
 
-/// Requested objects.
+/// Labels and fields of the objects that a request is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Selector {
     labels: Vec<Requirement>,

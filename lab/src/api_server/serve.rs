@@ -226,7 +226,7 @@ impl Api {
         }
     }
 
-    /// Faults on demand.
+    /// Answers the paths by which tests order faults.
     async fn test(&self, path: &str, request: hyper::Request<Incoming>) -> Response<Body> {
         let method = request.method().clone();
         let answer = match (&method, path) {

@@ -15,11 +15,11 @@ const IPV6_ROOM: u128 = 1 << 16;
 /// Addresses of one family by owner.
 pub(super) struct Addresses {
     pub(super) family: Family,
-    /// By node.
+    /// Address of each node.
     pub(super) nodes: BTreeMap<String, IpAddr>,
     /// By router and segment.
     pub(super) legs: BTreeMap<(String, String), IpAddr>,
-    /// By segment.
+    /// Address of etcd in each segment.
     pub(super) etcd: BTreeMap<String, IpAddr>,
     /// By segment: an address nobody has, for the default route where there is no router.
     pub(super) dead: BTreeMap<String, IpAddr>,

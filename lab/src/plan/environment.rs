@@ -7,7 +7,7 @@ use caracal_model::net::Family;
 use super::InterfaceLayout;
 use crate::topology::{Datastore, Node, Pool, Topology};
 
-/// Everything but directories.
+/// Environment of a node, but for its directories.
 pub(super) fn environment(
     topology: &Topology,
     node: &Node,

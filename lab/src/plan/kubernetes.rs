@@ -7,7 +7,7 @@ use super::resources::{Document, documents};
 use super::{Layout, NodeLayout};
 use crate::topology::{Node, Topology};
 
-/// What `kubectl apply -k deploy/kubernetes` makes of accounts and rights: the base, and what it
+/// Accounts and rights as `kubectl apply -k deploy/kubernetes` makes them: the base, and what it
 /// patches and adds.
 const RIGHTS: [&str; 3] = [
     include_str!("../../../deploy/base/rbac.yaml"),

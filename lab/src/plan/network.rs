@@ -121,7 +121,7 @@ pub(crate) fn known_neighbours(layout: &Layout) -> Vec<Step> {
         .collect()
 }
 
-/// Locally administered.
+/// Locally administered MAC address with this number.
 fn mac(n: u32) -> String {
     let [a, b, c, d] = n.to_be_bytes();
     format!("02:ca:{a:02x}:{b:02x}:{c:02x}:{d:02x}")

@@ -10,9 +10,9 @@ use crate::topology::{Resource, Topology};
 /// A value for an etcd key. `uid` and `creationTimestamp` are added when it is put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// Full etcd key.
+    /// Key in etcd, from its beginning.
     pub key: String,
-    /// The resource.
+    /// Resource as JSON.
     pub value: Value,
 }
 

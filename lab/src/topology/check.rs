@@ -26,7 +26,7 @@ pub enum Invalid {
     Name {
         /// Kind of the named thing.
         what: &'static str,
-        /// As written.
+        /// Name in the topology file.
         name: String,
         /// Longest name allowed.
         max: usize,
@@ -39,7 +39,7 @@ pub enum Invalid {
     /// A reference to nothing.
     #[error("no segment is called {name:?}; the segments are {known}")]
     UnknownSegment {
-        /// As written.
+        /// Name in the topology file.
         name: String,
         /// The segments there are.
         known: String,
@@ -47,26 +47,26 @@ pub enum Invalid {
     /// An address of another subnet, or one that no host may have.
     #[error("{address} is no host address of segment {segment} ({cidr})")]
     OutsideSegment {
-        /// As written.
+        /// Address in the topology file.
         address: IpAddr,
         segment: String,
-        /// Its subnet.
+        /// Subnet of the segment.
         cidr: Prefix,
     },
     /// Two interfaces with one address.
     #[error("{address} is already the address of {owner}")]
     DuplicateAddress {
-        /// As written.
+        /// Address in the topology file.
         address: IpAddr,
-        /// Its owner.
+        /// What has the address already.
         owner: String,
     },
     /// Two subnets share addresses.
     #[error("{cidr} overlaps {other_cidr} of {other}")]
     Overlap {
-        /// As written.
+        /// Prefix in the topology file.
         cidr: Prefix,
-        /// The other's subnet.
+        /// Subnet of the other segment.
         other_cidr: Prefix,
         other: String,
     },
@@ -75,13 +75,13 @@ pub enum Invalid {
         "a segment of {cidr} is not possible; use a length from 8 to 29 for IPv4, 64 to 124 for IPv6"
     )]
     SegmentSize {
-        /// As written.
+        /// Prefix in the topology file.
         cidr: Prefix,
     },
     /// A prefix of a family that has no place there.
     #[error("{cidr} is {}, but {what} is {wanted}", .cidr.family())]
     Family {
-        /// As written.
+        /// Prefix in the topology file.
         cidr: Prefix,
         /// Setting in which the prefix is written.
         what: &'static str,
@@ -92,19 +92,19 @@ pub enum Invalid {
         "either all segments and the pools are dual stack (cidr6, pool6), or none: {name} is not as the first segment"
     )]
     HalfDualStack {
-        /// Which.
+        /// Segment or pool that differs from the first segment.
         name: String,
     },
-    /// IPIP on IPv6.
+    /// An IPv6 pool cannot use IPIP.
     #[error("there is no IPIP for IPv6 pools; use vxlanMode")]
     Ipip6,
     /// More interfaces than addresses, or than a bridge has ports.
     #[error("segment {segment} ({cidr}) has room for {room} interfaces, but {wanted} stand in it")]
     SegmentFull {
         segment: String,
-        /// Its subnet.
+        /// Subnet of the segment.
         cidr: Prefix,
-        /// How many fit.
+        /// Number of addresses that fit.
         room: u128,
         /// How many are wanted.
         wanted: u128,
@@ -120,9 +120,9 @@ pub enum Invalid {
         "blockSize {block_size} is not possible for pool {cidr}; use 20 to 32 (IPv6: 116 to 128), and not less than the pool's length"
     )]
     BlockSize {
-        /// As written.
+        /// Length of a block in the topology file, in bits.
         block_size: u8,
-        /// The pool.
+        /// Prefix of the pool.
         cidr: Prefix,
     },
     /// A foreign speaker without configuration.
@@ -137,15 +137,15 @@ pub enum Invalid {
     /// A resource nobody reads.
     #[error("{kind:?} is no kind of Calico resource this lab knows; known are {known}")]
     UnknownKind {
-        /// As written.
+        /// Kind in the topology file.
         kind: String,
-        /// All kinds.
+        /// Kinds that there are.
         known: String,
     },
     /// A resource of another API.
     #[error("apiVersion {seen:?} is not projectcalico.org/v3")]
     ApiVersion {
-        /// As written.
+        /// Text in the topology file.
         seen: String,
     },
     /// A resource without a name.
@@ -159,7 +159,7 @@ pub enum Invalid {
     /// A list that must not be empty.
     #[error("a topology needs at least one of its {what}")]
     Empty {
-        /// The list.
+        /// Name of the list in the topology file.
         what: &'static str,
     },
 }

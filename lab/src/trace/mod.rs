@@ -43,7 +43,7 @@ pub(crate) enum Lookup {
     Local,
     /// Out of a device.
     Out {
-        /// The device.
+        /// Name of the device.
         dev: String,
         /// The gateway; `None` = the destination is on the link.
         gateway: Option<IpAddr>,
@@ -124,12 +124,12 @@ pub struct Hop {
     pub broken: bool,
 }
 
-/// One way.
+/// Way of packets in one direction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Direction {
-    /// The sending pod.
+    /// Pod that sends, as `NODE/POD`.
     pub from: String,
-    /// The receiving pod.
+    /// Pod that receives, as `NODE/POD`.
     pub to: String,
     /// The hops; the last one is the broken one, if any is.
     pub hops: Vec<Hop>,
@@ -143,10 +143,10 @@ impl Direction {
     }
 }
 
-/// Both ways.
+/// Way of packets in both directions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TraceReport {
-    /// There, and back.
+    /// The way there and the way back.
     pub directions: Vec<Direction>,
     /// Result of a ping of full size: an answer, or why there was none.
     pub ping: Result<String, String>,

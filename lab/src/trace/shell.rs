@@ -28,17 +28,17 @@ pub enum TraceError {
     /// Something else than a pod.
     #[error("{target} is no pod; the pods are: {known}")]
     NoPod {
-        /// As asked for.
+        /// Name that was asked for.
         target: String,
-        /// The lab's pods.
+        /// Pods of the lab.
         known: String,
     },
     /// The pods have no address of the same family.
     #[error("{from} and {to} have no addresses of the same family")]
     NoFamily {
-        /// The one pod.
+        /// Pod that sends.
         from: String,
-        /// The other.
+        /// Pod that receives.
         to: String,
     },
     /// The program that pings.

@@ -8,7 +8,7 @@ use super::{Direction, Hop, Interface, Look, Lookup, Packet};
 const VXLAN_V4: u32 = 50;
 const VXLAN_V6: u32 = 70;
 const IPIP: u32 = 20;
-/// More hops than this are a loop.
+/// Hops above which the way is a loop.
 const LIMIT: usize = 16;
 
 /// Packets stop here; the hop has been noted.
@@ -318,7 +318,7 @@ impl Walk<'_> {
         self.carry(start, packet, false)
     }
 
-    /// Over a cable.
+    /// Follows a packet over a cable.
     fn link(&mut self, place: &str, interface: &Interface, next: IpAddr) -> Result<At, Stopped> {
         let dev = interface.name.as_str();
         let beside = self.look.beside(place, dev);
