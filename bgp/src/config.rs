@@ -130,12 +130,12 @@ pub struct PeerConfig {
     pub import: Vec<String>,
     /// Filters on export, in order; what no filter decides is accepted.
     pub export: Vec<String>,
-    /// How often our own AS may stand in a received path (default 0).
+    /// Number of times that our own AS may stand in a received path (default 0).
     pub allow_own_as: u8,
     /// Some: not one peer but all that connect from these addresses, each with these options.
     /// `address` is then the range's own and means nothing.
     pub range: Option<Prefix>,
-    /// How many prefixes the peer may announce.
+    /// Limit of the prefixes that the peer announces.
     pub prefix_limit: Option<PrefixLimit>,
     /// RFC 8212: as an external peer without a filter for a direction, nothing passes in that
     /// direction. Off by default, as in Calico.
@@ -212,7 +212,7 @@ pub enum NextHopMode {
 /// Graceful restart parameters (RFC 4724).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct GracefulRestart {
-    /// How long the peer shall keep our routes without a session; at most 4095 s on the wire.
+    /// Time for which the peer keeps our routes without a session; at most 4095 s on the wire.
     pub restart_time: Duration,
 }
 

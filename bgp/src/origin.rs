@@ -84,7 +84,7 @@ pub struct OriginRules {
     pub mode: OriginMode,
     /// Ranges; the longest that covers a prefix counts, and without one there is no check.
     pub ranges: BTreeMap<Prefix, OriginRange>,
-    /// How an owner's announcements are recognised, by the owner's name.
+    /// Identity of each owner, by its name.
     pub owners: BTreeMap<String, OwnerIdentity>,
 }
 

@@ -142,7 +142,7 @@ impl AsPath {
         }
     }
 
-    /// How often `asn` stands in the path, sets included.
+    /// Number of times that `asn` stands in the path, sets included.
     #[must_use]
     pub fn contains(&self, asn: Asn) -> usize {
         self.asns().filter(|seen| *seen == asn).count()

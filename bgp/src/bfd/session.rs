@@ -10,9 +10,9 @@ const SLOW: Duration = Duration::from_secs(1);
 /// Configured timers of a session (RFC 5880 §6.8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BfdTimers {
-    /// How often we want to send and can receive.
+    /// Interval at which we want to send and can receive.
     pub interval: Duration,
-    /// How many packets in a row may be lost.
+    /// Detection multiplier: packets in a row that may be lost.
     pub multiplier: u8,
 }
 
@@ -113,7 +113,7 @@ impl BfdSession {
         }
     }
 
-    /// How often we would like to send now.
+    /// Interval at which we would like to send now (bfd.DesiredMinTxInterval).
     fn desired_min_tx(&self) -> Duration {
         if self.state == BfdState::Up {
             self.timers.interval
@@ -122,7 +122,7 @@ impl BfdSession {
         }
     }
 
-    /// How often we do send; `None`: not periodically.
+    /// Interval at which we do send; `None`: not periodically.
     fn send_interval(&self) -> Option<Duration> {
         // §6.8.3: a longer interval holds when it is confirmed.
         let own = if self.state == BfdState::Up && self.polling {
@@ -138,8 +138,8 @@ impl BfdSession {
         (!silent).then(|| own.max(remote.required_min_rx))
     }
 
-    /// How long the other end may be silent (§6.8.4). While a shorter interval is not confirmed,
-    /// the longer one counts.
+    /// Time without a packet after which the session is down (§6.8.4). While a shorter interval is
+    /// not confirmed, the longer one counts.
     #[must_use]
     pub(crate) fn detection_time(&self) -> Option<Duration> {
         let remote = self.remote.as_ref()?;

@@ -43,7 +43,7 @@ pub struct MonitoredSession {
     pub asn: Asn,
     /// The peer's BGP Identifier.
     pub router_id: RouterId,
-    /// How messages of the session look.
+    /// Format of the session's messages.
     pub format: MessageFormat,
     /// The OPENs, whole messages.
     pub opens: SessionOpens,

@@ -31,7 +31,7 @@ pub struct ConfigChange {
     pub stations: BTreeSet<String>,
 }
 
-/// How a peer differs.
+/// Difference of a peer between two configurations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerChange {
     /// Something was agreed in the OPEN messages: a new session is needed.

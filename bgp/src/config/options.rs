@@ -6,8 +6,8 @@ use std::time::Duration;
 use caracal_model::net::Family;
 use serde::{Deserialize, Serialize};
 
-/// How many prefixes a peer may announce, in each family (RFC 4486 §4, subcode 1). Counted before
-/// import policy: what is refused costs memory as well.
+/// Limit of the prefixes that a peer announces, in each family (RFC 4486 §4, subcode 1). Counted
+/// before import policy: what is refused costs memory as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PrefixLimit {
     /// The most that it may announce.
@@ -114,9 +114,9 @@ impl PathCount {
 /// Bidirectional Forwarding Detection for a peer (RFC 5880, 5881, 5883).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BfdOptions {
-    /// How often we want to send and can receive.
+    /// Interval at which we want to send and can receive.
     pub interval: Duration,
-    /// How many packets in a row may be lost: the peer is down after so many of its intervals.
+    /// Detection multiplier: the peer is down after this many of its intervals without a packet.
     pub multiplier: u8,
     /// Treat the loss of a peer whose BFD shares the fate of its control plane (C bit clear, RFC
     /// 5882 §4.3) as a restart of the peer: its routes are kept as graceful restart says. Otherwise

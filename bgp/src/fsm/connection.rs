@@ -8,7 +8,7 @@ use super::{ConnectionEnds, Negotiated};
 use crate::opens::SessionOpens;
 use crate::types::SessionState;
 
-/// How far a connection has come.
+/// Phase of a connection, by the messages that were exchanged.
 #[derive(Debug)]
 pub(super) enum ConnectionPhase {
     /// TCP is not up yet.

@@ -107,11 +107,11 @@ pub enum DownReason {
     Flapping {
         /// Why it fell the last time.
         last: Box<Self>,
-        /// How many sessions in a row fell.
+        /// Number of sessions in a row that fell.
         times: u32,
-        /// How soon each of them fell, at the latest.
+        /// Time within which each of them fell.
         within: Duration,
-        /// How long there is no new one.
+        /// Pause before the next session.
         wait: Duration,
     },
     /// We stopped it, with this text for the peer's operator.

@@ -130,7 +130,7 @@ impl SessionSettings {
     }
 }
 
-/// How a session is stopped.
+/// Manner in which a session is stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionStop {
     /// We are about to restart: close without NOTIFICATION when graceful restart was negotiated, so
@@ -182,7 +182,7 @@ pub enum FsmInput {
     PrefixLimit {
         /// The family with too many.
         family: Family,
-        /// How many are allowed.
+        /// Number of prefixes that are allowed.
         max: u32,
         /// Pause before the next attempt.
         restart: Option<Duration>,

@@ -51,7 +51,7 @@ pub struct RemoteGracefulRestart {
     pub restarting: bool,
     /// Both sides keep routes also after a NOTIFICATION (RFC 8538).
     pub notification: bool,
-    /// How long we shall keep its routes without a session.
+    /// Time for which its routes are kept without a session.
     pub time: Duration,
     /// Families that it keeps, each with: it did keep forwarding over its last restart.
     pub families: Vec<(Family, bool)>,

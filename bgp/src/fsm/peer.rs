@@ -104,7 +104,7 @@ impl PeerFsm {
         }
     }
 
-    /// How messages of a connection look, for decoding and encoding.
+    /// Format of a connection's messages, for decoding and encoding.
     #[must_use]
     pub fn format(&self, conn: ConnectionId) -> MessageFormat {
         self.connection(conn)

@@ -56,7 +56,7 @@ impl Drops {
         }
     }
 
-    /// How many of a peer's paths of a family go.
+    /// Number of a peer's paths of a family that go.
     fn doomed(self, peer: &PeerState, family: Family) -> usize {
         let of = |drop: bool, count: usize| if drop { count } else { 0 };
         of(self.restart[slot(family)], peer.kept_for_restart(family))
@@ -181,7 +181,7 @@ pub(super) struct Job {
     number: u64,
     kind: JobKind,
     at: usize,
-    /// How far it is with the destination at this slot.
+    /// Progress with the destination at this slot.
     within: Within,
 }
 

@@ -103,13 +103,13 @@ use tidy::Tidy;
 /// LOCAL_PREF of a route that carries none: the field's common default.
 pub(crate) const DEFAULT_LOCAL_PREF: u32 = 100;
 
-/// How a table starts.
+/// Options of a new table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RibOptions {
     /// The speaker restarts and its forwarding state survived: selection is deferred until the
     /// peers have sent End-of-RIB (RFC 4724 §4.1).
     pub restarting: bool,
-    /// How long the start waits for whom.
+    /// Limits of the waits at the start.
     pub startup: StartupTimes,
     /// Ranges that are routed although they are refused by default.
     pub open: OpenRanges,
@@ -171,7 +171,7 @@ pub enum Outbound {
         peer: PeerId,
         /// The family with too many.
         family: Family,
-        /// How many it may announce.
+        /// Number of prefixes that it may announce.
         max: u32,
         /// A new session may come after this time; `None`: when the configuration changes.
         restart: Option<Duration>,
@@ -182,9 +182,9 @@ pub enum Outbound {
         peer: PeerId,
         /// Family whose limit it is.
         family: Family,
-        /// How many it has announced.
+        /// Number of prefixes that it has announced.
         count: usize,
-        /// How many it may announce.
+        /// Number of prefixes that it may announce.
         max: u32,
     },
     /// The End-of-RIB marker (RFC 4724 §2).

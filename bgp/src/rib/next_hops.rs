@@ -31,7 +31,7 @@ const STEP_COST: u32 = 1024;
 /// Unused next hops that are kept before they are swept.
 const UNUSED: usize = 1024;
 
-/// How a next hop is reached.
+/// Gateway and interface by which a next hop is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResolvedNextHop {
     /// Interior cost (RFC 4271 §9.1.2.2, e): lower is nearer.
@@ -68,8 +68,8 @@ impl Default for ResolvedNextHop {
 }
 
 impl ResolvedNextHop {
-    /// How what lies in `prefix` is reached, when this is how the next hop of the best path to it
-    /// is.
+    /// The same for destinations in `prefix`, when the next hop of the best path to it is reached
+    /// like this.
     fn behind(self, next_hop: IpAddr, prefix: Prefix) -> Self {
         Self {
             metric: self.metric.saturating_add(STEP_COST),
@@ -246,7 +246,7 @@ pub(super) struct NextHopTable {
     /// Next hops that are not resolved yet.
     new: BTreeSet<IpAddr>,
     clock: u64,
-    /// How many entries there were after the last look for unused ones.
+    /// Entries after the last look for unused ones.
     used: usize,
 }
 
@@ -294,7 +294,7 @@ impl NextHopTable {
         self.resolution(next_hop, prefix)?.cost()
     }
 
-    /// How a path's next hop is reached.
+    /// Resolution of a path's next hop.
     pub(super) fn resolved(&self, next_hop: &IpAddr, prefix: &Prefix) -> Option<ResolvedNextHop> {
         if self.underlay.routes.is_empty() {
             return self.underlay.others.as_ref().map(ResolvedNextHop::from);

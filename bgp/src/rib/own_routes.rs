@@ -25,7 +25,7 @@ pub(super) struct OwnRoutes {
     parts: VecDeque<OwnRoutesPart>,
     /// The last prefix that was compared.
     at: Option<Prefix>,
-    /// How many have been compared since the configuration came.
+    /// Routes that have been compared since the configuration came.
     compared: usize,
 }
 
@@ -57,7 +57,7 @@ impl OwnRoutes {
 }
 
 impl Rib {
-    /// How far taking over own routes is, for people.
+    /// Progress of the comparison of own routes, for people.
     pub(super) fn own_progress(&self) -> Option<Progress> {
         let last = self.own.parts.back()?;
         Some(Progress {

@@ -86,7 +86,7 @@ pub struct RouteRecord {
     pub attrs: Arc<PathAttrs>,
     /// Kept while the peer restarts.
     pub stale: bool,
-    /// How the next hop is reached, where that is tracked.
+    /// Gateway and interface of the next hop, where they are tracked.
     pub way: Option<ResolvedNextHop>,
     /// Result of the origin check, where there is one.
     pub origin_check: Option<String>,
@@ -296,7 +296,7 @@ impl Rib {
         }
     }
 
-    /// How the next hop is reached, once somebody keeps track of that.
+    /// Resolution of the next hop, once next hops are tracked.
     fn resolved(&self, prefix: &Prefix, path: &Path) -> Option<ResolvedNextHop> {
         if path.peer == PeerId::LOCAL || !self.next_hops.is_tracking() {
             return None;

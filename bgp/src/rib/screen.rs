@@ -26,7 +26,7 @@ use crate::types::PeerName;
 /// before it announces, and a datastore that answers tells everybody within seconds.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// How many routes are refused for their prefix.
+/// Numbers of routes that are refused for their prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Screened {
@@ -276,7 +276,7 @@ impl Rib {
         self.finish(now, Changes::default())
     }
 
-    /// How many routes are refused for their prefix.
+    /// Numbers of routes that are refused for their prefix.
     #[must_use]
     pub fn screened(&self) -> Screened {
         Screened {

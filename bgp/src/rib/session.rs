@@ -82,7 +82,7 @@ pub struct LongLivedRestart {
     pub family: Family,
     /// Forwarding survived the peer's restart.
     pub forwarding: bool,
-    /// How long we shall keep its routes after the restart time.
+    /// Time for which its routes are kept after the restart time.
     pub time: Duration,
 }
 
@@ -91,7 +91,7 @@ pub struct LongLivedRestart {
 pub struct RemoteRestart {
     /// Restart State: the peer has restarted and waits for our End-of-RIB.
     pub restarting: bool,
-    /// How long we shall keep its routes without a session.
+    /// Time for which its routes are kept without a session.
     pub time: Duration,
     /// The families it keeps, each with the Forwarding State bit: true when forwarding survived its
     /// restart.

@@ -12,7 +12,7 @@ use caracal_model::net::Family;
 
 use super::{PeerId, SessionInfo};
 
-/// How long the start waits for whom.
+/// Limits of the waits at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StartupTimes {
     /// Selection waits this long for a peer to establish its session. Peers that are alive connect

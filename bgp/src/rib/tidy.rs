@@ -18,7 +18,7 @@ const REST: Duration = Duration::from_secs(2);
 pub(super) struct Tidy {
     /// Time at which it is tidied.
     pub(super) at: Instant,
-    /// How many prefixes it had when that was decided.
+    /// Prefixes of the table when that was decided.
     size: usize,
 }
 

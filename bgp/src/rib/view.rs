@@ -173,7 +173,7 @@ pub struct RouteInfo {
     pub attrs: AttrsInfo,
     /// Kept while the peer restarts.
     pub stale: bool,
-    /// How the next hop is reached, where that is tracked.
+    /// Gateway and interface of the next hop, where they are tracked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub way: Option<ResolvedNextHop>,
     /// Result of the origin check, where there is one.

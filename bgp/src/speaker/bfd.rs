@@ -51,7 +51,7 @@ pub struct BfdTarget {
 pub struct BfdStatus {
     /// `Up`, `Down`, `Init`; or why there is no session.
     pub state: String,
-    /// How often it went down.
+    /// Number of times that it went down.
     pub downs: u64,
     /// Why it last did.
     pub diagnostic: Option<String>,

@@ -32,7 +32,7 @@ pub struct PeerDetail {
     pub reason: Option<String>,
     /// Somebody wants no session.
     pub disabled: bool,
-    /// How many sessions have been established since the start.
+    /// Number of sessions that were established since the start.
     pub established_count: u64,
     /// Address, port and OPEN of our end.
     pub local: Endpoint,
@@ -139,7 +139,7 @@ pub struct FamilyDetail {
     /// Prefixes advertised to it. Counted for this answer; absent without a session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertised: Option<usize>,
-    /// How many it may announce.
+    /// Number of prefixes that it may announce.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// From how many on there is a warning.

@@ -207,7 +207,7 @@ pub enum ToSession {
     PrefixLimit {
         /// The family with too many.
         family: Family,
-        /// How many are allowed.
+        /// Number of prefixes that are allowed.
         max: u32,
         /// Pause before the next session; `None`: until another configuration comes.
         restart: Option<Duration>,
@@ -223,7 +223,7 @@ pub enum ToSession {
     Shutdown(Shutdown),
 }
 
-/// How a session is to end.
+/// Manner in which a session is to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shutdown {
     /// We, or the session alone, will be back: close TCP without NOTIFICATION when graceful restart

@@ -64,7 +64,7 @@ const COMMAND_DEPTH: usize = 16;
 /// there is none or it is our own.
 pub type FibFeed = KeyedFeed<Option<LearnedRoute>>;
 
-/// How a speaker starts.
+/// Options of a new speaker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpeakerOptions {
     /// The speaker restarts and its forwarding state survived: our OPENs say so, and selection is

@@ -41,7 +41,7 @@ pub struct SpeakerStatus {
     /// Long work on the table that is under way.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub work: Vec<Progress>,
-    /// How long the owner of the table is busy at a time.
+    /// Times for which the owner of the table hears nobody.
     #[serde(default)]
     pub turns: TurnTimes,
 }
@@ -51,9 +51,9 @@ pub struct SpeakerStatus {
 pub struct TurnTimes {
     /// The longest one since the start.
     pub longest: Duration,
-    /// How many there have been.
+    /// Number of turns since the start.
     pub count: u64,
-    /// How many of them took more than 20 ms.
+    /// Number of turns of more than 20 ms.
     pub slow: u64,
 }
 
@@ -74,7 +74,7 @@ pub struct StationStatus {
     pub table_sent: bool,
     /// Octets that wait for it to read.
     pub waiting: usize,
-    /// How many connections there have been.
+    /// Number of connections since the start.
     pub connections: u64,
     /// Why there is none.
     pub reason: Option<String>,
@@ -126,7 +126,7 @@ pub struct PeerStatus {
     /// Warning about the established session, as a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
-    /// How many sessions have been established since the start.
+    /// Number of sessions that were established since the start.
     pub established_count: u64,
     /// Numbers of routes received, accepted and announced.
     pub routes: PeerCounts,

@@ -61,7 +61,7 @@ pub enum Administrator {
     Address(Ipv4Addr),
 }
 
-/// How a community is written.
+/// Text form of a community.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ExtForm {
     /// `rt:64512:100`, `ro:10.0.0.1:100`.
@@ -103,7 +103,7 @@ impl ExtCommunity {
         self.0[0] & NON_TRANSITIVE == 0
     }
 
-    /// How it is written. Each community has one form, and each form is one community.
+    /// Text form. Each community has one form, and each form is one community.
     #[must_use]
     pub fn form(self) -> ExtForm {
         let [code, subtype, a, b, c, d, e, f] = self.0;

@@ -51,7 +51,7 @@ pub struct GracefulRestartCapability {
     pub restarting: bool,
     /// N: graceful restart also after a NOTIFICATION (RFC 8538).
     pub notification: bool,
-    /// How long its routes shall be kept without a session; 12 bits of seconds.
+    /// Time for which its routes are to be kept without a session; 12 bits of seconds.
     pub restart_time: u16,
     /// Families for which it can keep forwarding, each with F: it did keep forwarding over the
     /// restart.
@@ -78,7 +78,7 @@ pub struct LongLivedFamily {
     pub family: AfiSafi,
     /// F: forwarding state was kept.
     pub forwarding: bool,
-    /// How long stale routes shall be kept; 24 bits of seconds.
+    /// Time for which stale routes are to be kept; 24 bits of seconds.
     pub stale_time: u32,
 }
 

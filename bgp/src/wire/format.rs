@@ -102,7 +102,7 @@ impl fmt::Debug for FamilySet {
     }
 }
 
-/// How messages of one session look. One per connection; sessions whose formats are equal can share
+/// Format of a session's messages. One per connection; sessions whose formats are equal can share
 /// encoded messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MessageFormat {

@@ -6,7 +6,7 @@ use super::{Job, JobKind, STRIDE};
 use crate::rib::Rib;
 use crate::types::PeerName;
 
-/// How far a piece of long work is.
+/// Progress of a piece of long work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Description of the job.
@@ -20,7 +20,7 @@ pub struct Progress {
 }
 
 impl Rib {
-    /// How far long work is.
+    /// Progress of the long work that is under way.
     #[must_use]
     pub fn progress(&self) -> Vec<Progress> {
         let progress = |job: &Job| {

@@ -12,7 +12,7 @@ use crate::rib::dest_id::DestId;
 /// Paths that a walk looks at in a row.
 pub(in crate::rib) const PATHS_AT_ONCE: usize = 8192;
 
-/// How far a job is within a destination.
+/// Progress of a job within a destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::rib) struct Within {
     /// Walks that are done.

@@ -97,7 +97,7 @@ impl Node {
         }
     }
 
-    /// How a next hop that lies in it is reached; `None`: not through this one.
+    /// Resolution of a next hop that lies in it; `None`: not through this one.
     pub(super) fn leads_to(&self, next_hop: IpAddr) -> Option<ResolvedNextHop> {
         let best = self.best.as_ref()?;
         let resolved = best.resolved.clone();
@@ -140,7 +140,7 @@ impl Graph {
         }
     }
 
-    /// How a path's next hop is resolved, by what has been found out.
+    /// Resolution of a path's next hop, by what has been found out.
     pub(super) fn resolve(&self, branch: &Branch) -> Option<ResolvedNextHop> {
         let through = branch.through.iter();
         let found = through

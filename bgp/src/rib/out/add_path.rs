@@ -46,7 +46,7 @@ impl<'a> ByPathId<'a> {
 #[derive(Debug, Default)]
 pub(super) struct AdvertisedPaths {
     by_dest: HashMap<usize, Vec<(PathId, Advertised)>>,
-    /// How many there are from each peer with each next hop: what decides who is told.
+    /// Number of paths from each peer with each next hop: it decides which members get a change.
     classes: HashMap<(PeerId, Option<IpAddr>), usize>,
 }
 

@@ -37,7 +37,7 @@ pub(in crate::rib) struct GroupKey {
     pub(in crate::rib) partial_deployment: bool,
     /// Our link-local address, on a link that we share with the peers (RFC 2545 §3).
     pub(in crate::rib) link_local: Option<Ipv6Addr>,
-    /// How many paths per prefix the peer takes, in which families (RFC 7911).
+    /// Limit of paths per prefix, and the families in which the peer takes several (RFC 7911).
     pub(in crate::rib) add_path: Option<(PathCount, Vec<Family>)>,
     pub(in crate::rib) filters: Vec<Arc<NamedFilter>>,
     /// Some filter asks for the interface of a route's next hop.
@@ -98,7 +98,7 @@ impl<'a> ExportRoute<'a> {
 }
 
 impl GroupKey {
-    /// How many paths of a family the members take; `None`: one, without identifier.
+    /// Limit of paths per prefix of a family; `None`: one, without identifier.
     pub(in crate::rib) fn paths_of(&self, family: Family) -> Option<PathCount> {
         let (count, families) = self.add_path.as_ref()?;
         families.contains(&family).then_some(*count)

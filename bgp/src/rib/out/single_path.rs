@@ -33,7 +33,7 @@ pub(super) struct AdvertisedRoutes {
     routes: Vec<Option<AdvertisementHandle>>,
     /// By the pair's handle; `None`: the slot is free.
     pairs: SegmentedList<Option<Advertised>>,
-    /// How many routes have the pair; beside them, so that a pair takes 20 octets.
+    /// Number of routes with the pair; beside them, so that a pair takes 20 octets.
     uses: Vec<u32>,
     free: Vec<AdvertisementHandle>,
     known: SegmentedTable<AdvertisementHandle>,

@@ -64,7 +64,7 @@ fn announce_all(net: &mut Net) {
     }
 }
 
-/// How much a call has said.
+/// Number of routes and prefixes in the answer of a call.
 fn said(changes: &Changes) -> usize {
     let out = changes.out.iter().map(|out| match out {
         Outbound::Group(update) => update.routes.len(),

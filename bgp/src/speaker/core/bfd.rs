@@ -29,7 +29,7 @@ pub(super) struct Liveness {
     handle: Option<BfdHandle>,
     seen: Option<watch::Receiver<BTreeMap<PeerKey, BfdStatus>>>,
     targets: BTreeMap<PeerKey, BfdTarget>,
-    /// How often each peer's BFD had gone down when it was last looked at.
+    /// Number of times that each peer's BFD had gone down when it was last read.
     downs: BTreeMap<PeerKey, u64>,
 }
 
