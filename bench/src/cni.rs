@@ -36,7 +36,7 @@ pub struct CniArgs {
     /// Calls at the same time.
     #[arg(long, default_value_t = 20)]
     parallel: usize,
-    /// How often so many calls are made at the same time.
+    /// Bursts of calls at the same time.
     #[arg(long, default_value_t = 10)]
     bursts: usize,
     /// The `caracal` to measure; by default the one beside this program.

@@ -61,7 +61,7 @@ impl Speaker {
         text.lines().next().map(str::to_owned)
     }
 
-    /// How long the speaker takes after its sessions are up until it announces without further
+    /// Time that the speaker takes after its sessions are up until it announces without further
     /// delay.
     pub const fn warm_up(self) -> Duration {
         match self {

@@ -18,7 +18,7 @@ fn first_line(program: &str, args: &[&str]) -> Option<String> {
     (output.status.success() && !line.is_empty()).then_some(line)
 }
 
-/// How many processes wanted a processor in the last minute.
+/// Load average of the last minute.
 fn load() -> Result<String> {
     let text =
         std::fs::read_to_string("/proc/loadavg").context("/proc says nothing of the load")?;

@@ -81,7 +81,7 @@ enum Action {
     Hot {
         /// Name of the path.
         name: String,
-        /// How much of it.
+        /// Units of work.
         units: usize,
     },
     /// Compares the CNI plugin with Debian's `bridge` and `host-local`.
@@ -96,7 +96,7 @@ enum Action {
     Latency(latency::LatencyArgs),
     /// Cost of pods on other nodes for a node of a large cluster.
     Churn(churn::ChurnArgs),
-    /// How long the owner of a large table hears nobody.
+    /// Times for which the owner of a large table hears nobody.
     Stalls(stalls::StallsArgs),
     /// The same, already inside the generator's namespace.
     #[command(hide = true)]

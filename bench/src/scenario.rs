@@ -146,9 +146,8 @@ impl Scenario {
         })
     }
 
-    /// How often a speaker runs it at most when nobody asks for it by name: GoBGP needs minutes for
-    /// what takes others seconds, and of the idle minutes only those are repeated that the aim is
-    /// about.
+    /// Most runs of a speaker when nobody asks for it by name: GoBGP needs minutes for what takes
+    /// others seconds, and of the idle minutes only those are repeated that the aim is about.
     pub fn bearable(&self, speaker: Speaker) -> usize {
         let small = self.roles.len() * self.universe.len() <= GOBGP;
         match (self.kind, speaker) {

@@ -22,7 +22,7 @@ const AT_ONCE: usize = 16;
 /// The first block; those of the node under test come before it.
 const FIRST: u32 = 64;
 
-/// How large it is.
+/// Size of the simulated cluster.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     pub(super) nodes: u32,

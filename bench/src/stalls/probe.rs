@@ -115,7 +115,7 @@ pub fn metrics(address: Ipv4Addr) -> Result<Metrics> {
 /// Outcome of the questions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
-    /// How many were answered.
+    /// Number of questions that were answered.
     pub questions: usize,
     /// The longest that one took.
     pub longest: Duration,

@@ -45,7 +45,7 @@ pub struct Settings {
     pub station: bool,
     /// The peer that comes later sends several paths for a prefix.
     pub add_paths: bool,
-    /// So many of the scenario's prefixes are static routes, too.
+    /// Prefixes of the scenario that are static routes, too.
     pub own_routes: usize,
 }
 
