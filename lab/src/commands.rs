@@ -92,11 +92,11 @@ pub struct UpCommand {
     pub name: Option<String>,
     /// The `caracal` binary; this very program.
     pub binary: PathBuf,
-    /// How long sessions and pings may take; [`CONVERGE`].
+    /// Limit for sessions and pings; [`CONVERGE`].
     pub deadline: Duration,
     /// Leave what is there when the bring-up fails.
     pub keep: bool,
-    /// How wide tables may be.
+    /// Width of tables, in columns.
     pub columns: Option<u16>,
 }
 
@@ -107,9 +107,9 @@ pub struct StatusCommand {
     pub lab: Option<String>,
     /// JSON instead of tables.
     pub json: bool,
-    /// How long to try a ping; no matrix when zero.
+    /// Limit for a ping; no matrix when zero.
     pub pings: Duration,
-    /// How wide tables may be.
+    /// Width of tables, in columns.
     pub columns: Option<u16>,
 }
 

@@ -48,7 +48,7 @@ pub struct Matrix {
     pub addresses: Vec<Option<IpAddr>>,
     /// Result of each pair, as `cells[from][to]`.
     pub cells: Vec<Vec<Cell>>,
-    /// How long it took.
+    /// Duration of all pings.
     pub took: Duration,
 }
 

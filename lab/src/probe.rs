@@ -67,9 +67,9 @@ pub struct Stream {
 pub struct Gap {
     /// The first number lost.
     pub first: u64,
-    /// How many in a row.
+    /// Number of datagrams in a row.
     pub count: u64,
-    /// How long that was for the sender.
+    /// Time in which the sender sent them.
     pub duration: Duration,
 }
 

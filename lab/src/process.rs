@@ -139,7 +139,7 @@ impl RunningProcess {
         })
     }
 
-    /// How it ended, or `None` while it runs.
+    /// Exit status or signal of the process, or `None` while it runs.
     pub fn ended(&mut self) -> Option<String> {
         match &mut self.child {
             Some(child) => match child.try_wait() {

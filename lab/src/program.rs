@@ -94,7 +94,7 @@ pub enum ProgramError {
     Hung {
         /// The program with its arguments.
         program: String,
-        /// How long it was given.
+        /// Time that it was given.
         after: Duration,
     },
 }

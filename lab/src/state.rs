@@ -83,7 +83,7 @@ pub enum StateError {
     },
 }
 
-/// How far a lab is.
+/// Progress of a lab's bring-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LabPhase {
@@ -99,7 +99,7 @@ pub struct LabState {
     pub version: u32,
     /// Name of the lab.
     pub lab: String,
-    /// How far it is.
+    /// Progress of the bring-up.
     pub phase: LabPhase,
     /// Process that brings it up, or did.
     pub creator: ProcessIdentity,
@@ -331,7 +331,7 @@ impl LabFolder {
         self.path.join("kubernetes")
     }
 
-    /// How a node reaches the API server; `admin` may do everything.
+    /// Path of the kubeconfig of an account: a node's name, or `admin`, who may do everything.
     #[must_use]
     pub fn kubeconfig(&self, who: &str) -> PathBuf {
         self.kubernetes().join(format!("{who}.kubeconfig"))

@@ -67,7 +67,7 @@ pub enum Datastore {
     Kubernetes,
 }
 
-/// How the nodes reach the lab's etcd.
+/// Ways from the nodes to the lab's etcd.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Etcd {

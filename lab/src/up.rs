@@ -18,7 +18,7 @@ mod work;
 
 use work::Work;
 
-/// How much of a topology is brought up.
+/// Part of a topology that is brought up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Extent {
     /// Network, datastore, nodes and pods.
@@ -32,7 +32,7 @@ pub enum Extent {
 /// or what `caracal render` prints.
 pub(crate) type SpeakerConfig = Box<dyn FnMut(&Lab, &NodeLayout) -> Option<String>>;
 
-/// How a lab is brought up.
+/// Options of a bring-up.
 pub struct UpOptions {
     /// Another name than the topology's.
     pub name: Option<String>,
@@ -92,14 +92,14 @@ pub enum UpProgress {
     },
     /// etcd answers.
     Etcd {
-        /// How long it took.
+        /// Duration of the start.
         took: Duration,
     },
     /// The API server serves.
     ApiServer {
-        /// How long it took.
+        /// Duration of the start.
         took: Duration,
-        /// How many objects are there.
+        /// Number of objects at the start.
         objects: usize,
     },
     /// Resources are in etcd.
@@ -120,7 +120,7 @@ pub enum UpProgress {
         node: String,
         /// Program of the node.
         kind: NodeKind,
-        /// How long after the start of the bring-up.
+        /// Time since the bring-up began.
         after: Duration,
     },
     /// A pod has its address.
@@ -129,12 +129,12 @@ pub enum UpProgress {
         pod: String,
         /// Address of the pod.
         address: String,
-        /// How long the plugin took.
+        /// Duration of the plugin's call.
         took: Duration,
     },
     /// The lab is up.
     Done {
-        /// How long it took.
+        /// Duration of the bring-up.
         took: Duration,
     },
 }

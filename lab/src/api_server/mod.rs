@@ -49,7 +49,7 @@ use self::accounts::Accounts;
 use self::cache::Cache;
 use self::faults::Faults;
 
-/// How the server is started.
+/// Options of the server.
 #[derive(Clone, Debug)]
 pub struct ApiServerOptions {
     /// Address and port to listen on.
@@ -65,13 +65,13 @@ pub struct ApiServerOptions {
     pub has_definitions: bool,
     /// A JSON list of objects that are made at the start, where they are not there already.
     pub objects: Option<PathBuf>,
-    /// How many requests other than watches are answered at once; the next one gets 429.
+    /// Requests other than watches that are answered at once; the next one gets 429.
     pub in_flight: usize,
-    /// How many events are remembered.
+    /// Events that are kept for watches.
     pub history: usize,
     /// Between two bookmarks of a watch.
     pub bookmarks: Duration,
-    /// How long custom resources are refused after the start.
+    /// Time after the start for which custom resources are refused.
     pub initializing: Duration,
 }
 

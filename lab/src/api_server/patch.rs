@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-/// How a patch is meant.
+/// Kind of a patch, by its content type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PatchKind {
     Json,

@@ -106,7 +106,7 @@ pub enum Invalid {
         cidr: Prefix,
         /// Number of addresses that fit.
         room: u128,
-        /// How many are wanted.
+        /// Number of interfaces that are wanted.
         wanted: u128,
     },
     /// A router with nothing to route between.
