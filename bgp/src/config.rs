@@ -37,7 +37,7 @@ pub struct SpeakerConfig {
     pub local_as: Asn,
     /// Our BGP Identifier (RFC 6286).
     pub router_id: RouterId,
-    /// Where we accept connections; `None` = nowhere (all peers are dialled).
+    /// Address and port to listen on; `None`: all peers are dialled.
     pub listen: Option<Listen>,
     /// Peers and ranges of peers, by name.
     pub peers: BTreeMap<PeerName, PeerConfig>,

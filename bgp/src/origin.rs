@@ -211,7 +211,7 @@ struct Entitled {
 pub(crate) struct Look {
     /// The route is valid or not checked. Otherwise [`OriginCheck::check`] says why it is not.
     pub(crate) passes: bool,
-    /// It lies in a range with owners, and nobody has it as it is.
+    /// The prefix lies in a range with owners, and nobody has exactly it.
     pub(crate) within: bool,
 }
 

@@ -65,7 +65,7 @@ pub enum FilterCondition {
     NextHop(Prefix),
     /// The other side is of this kind.
     PeerKind(PeerKind),
-    /// Where the route came from.
+    /// The route came from there.
     Source(RouteSource),
     /// The route's interface matches the pattern (`*` stands for any text). A route without an
     /// interface does not match.
@@ -81,7 +81,7 @@ pub enum AsPathPlace {
     Anywhere,
     /// At its end: the last number is the origin.
     End,
-    /// They are all of it.
+    /// The numbers are the whole path.
     Whole,
 }
 

@@ -61,7 +61,7 @@ pub struct BfdSession {
     /// The answer to a poll is due.
     confirm: bool,
     next_send: Instant,
-    /// When nothing has come for the detection time.
+    /// End of the detection time, unless a packet comes.
     detection: Option<Instant>,
     seed: u64,
 }

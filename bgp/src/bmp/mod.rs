@@ -73,7 +73,7 @@ pub enum PolicyView {
     PostPolicy,
 }
 
-/// When something was received, as a time since 1970; zero when that is not known (RFC 7854 §4.2).
+/// Time at which something was received, since 1970; zero when it is not known (RFC 7854 §4.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BmpTimestamp(pub Duration);
 

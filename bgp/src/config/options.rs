@@ -46,7 +46,7 @@ pub enum LimitAction {
     Warn,
     /// Cease / Maximum Number of Prefixes Reached; no new session until the configuration changes.
     Disable,
-    /// The same, and a new attempt after this time.
+    /// Ends the session, and allows a new attempt after this time.
     Restart(Duration),
 }
 
@@ -63,7 +63,7 @@ pub struct OwnNextHops {
 }
 
 impl OwnNextHops {
-    /// That of a family.
+    /// Our next hop for prefixes of a family.
     #[must_use]
     pub fn of(self, family: Family) -> Option<IpAddr> {
         match family {

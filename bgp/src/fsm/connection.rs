@@ -25,7 +25,7 @@ pub(super) enum ConnectionPhase {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) phase: ConnectionPhase,
-    /// When patience with the peer ends: HoldTimer, and in `Connecting` the limit of an attempt.
+    /// HoldTimer (RFC 4271 §8); in `Connecting` the limit of the attempt.
     pub(super) hold: Option<Instant>,
     /// KeepaliveTimer (RFC 4271 §8).
     pub(super) keepalive: Option<Instant>,

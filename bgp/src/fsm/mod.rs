@@ -101,8 +101,9 @@ pub struct SessionSettings {
     /// for certain, and our OPEN says so: without the Forwarding State bit a peer that has kept our
     /// routes would have to drop them until we announce them again (RFC 4724 §4.2).
     pub had_session: bool,
-    /// The same for all peers: KEEPALIVEs are due at whole parts of their interval after it, so
-    /// that those of many sessions go out together instead of waking the process one by one.
+    /// Time that is the same for all peers: KEEPALIVEs are due at whole parts of their interval
+    /// after it, so that those of many sessions go out together instead of waking the process one
+    /// by one.
     pub epoch: Instant,
 }
 
@@ -230,7 +231,8 @@ pub enum FsmOutput {
     RouteRefresh(Family),
     /// The peer is about to send all routes of the family again (RFC 7313, BoRR).
     RefreshBegin(Family),
-    /// That was all; what has not come again is gone (RFC 7313, EoRR).
+    /// The peer has sent all routes of the family; what has not come again is gone (RFC 7313,
+    /// EoRR).
     RefreshEnd(Family),
     /// An UPDATE was wrong in a way that the session survives; it is dealt with, this is for the
     /// log.

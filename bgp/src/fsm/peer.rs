@@ -53,7 +53,7 @@ pub struct PeerFsm {
     pub(super) outputs: VecDeque<FsmOutput>,
     /// The last state that was put out.
     shown: SessionState,
-    /// Why the last connection ended, until it is put out.
+    /// Reason of the last connection's end, until it is put out.
     reason: Option<DownReason>,
     /// Stopped for too many prefixes, until the settings change.
     limited: bool,

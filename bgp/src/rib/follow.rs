@@ -70,7 +70,7 @@ impl Rib {
         }
     }
 
-    /// Where policy asks for the interface, it runs again.
+    /// Runs policy again where it asks for the interface of a route.
     fn interfaces_moved(&mut self) {
         let asks = |id: &PeerId| {
             let peer = self.peers.get(*id);

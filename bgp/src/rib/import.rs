@@ -109,7 +109,7 @@ pub(super) struct ImportRules<'a> {
     /// Our end of the session, while there is one, and what we tell the peer as our next hops.
     pub(super) own_addresses: [Option<IpAddr>; 3],
     pub(super) filters: &'a [Arc<NamedFilter>],
-    /// Where next hops are.
+    /// Resolved next hops.
     pub(super) next_hops: &'a NextHopTable,
 }
 
@@ -204,7 +204,7 @@ impl ImportRules<'_> {
         }
     }
 
-    /// Which filter had the last word about a received route.
+    /// Filter and term that decided about a received route.
     pub(super) fn decided_by(&self, prefix: Prefix, received: &PathAttrs) -> Option<DecidedBy> {
         let (_, decided) = run_filters(self.filters, &mut self.view(prefix, received));
         decided.map(|(name, term)| DecidedBy {

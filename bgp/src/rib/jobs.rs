@@ -149,7 +149,7 @@ impl JobKind {
         }
     }
 
-    /// It could take paths that come now for old ones.
+    /// True when the job could take paths that come now for old ones.
     const fn takes_new_for_old(&self) -> bool {
         matches!(
             self,

@@ -158,7 +158,7 @@ pub enum Outbound {
         /// Family whose routes are complete.
         family: Family,
     },
-    /// That was everything (RFC 7313, EoRR).
+    /// All routes of the family have followed (RFC 7313, EoRR).
     RefreshEnd {
         /// Peer that gets the marker.
         peer: PeerId,
@@ -241,7 +241,7 @@ pub struct Rib {
     /// End-of-RIB markers that are due when selection is no longer deferred and the peer has been
     /// told what there is.
     pending_end_of_rib: Vec<(PeerId, Family)>,
-    /// They are not due before so many destinations have been decided.
+    /// Number of decided destinations from which on the markers are due.
     end_of_rib_after: u64,
     /// Pending warnings about peers with too many prefixes.
     pending_warnings: Vec<Outbound>,
@@ -455,7 +455,7 @@ impl Rib {
         self.finish_with(now, changes, most)
     }
 
-    /// The same, with so many decisions at most.
+    /// Finishes a call like [`Rib::finish`], with this limit of decisions.
     fn finish_with(&mut self, now: Instant, mut changes: Changes, most: usize) -> Changes {
         changes.out.append(&mut self.pending_warnings);
         self.note_waits(now);

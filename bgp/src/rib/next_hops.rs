@@ -159,7 +159,7 @@ struct NextHopEntry {
     /// longest first.
     covering: Vec<Prefix>,
     now: Resolution,
-    /// When a path came in with it, counted in looks for unused ones.
+    /// Number of sweeps for unused ones when a path came in with it.
     born: u64,
 }
 
@@ -232,14 +232,14 @@ pub(super) struct NextHopTable {
     /// The lengths of the underlay's ranges by family, the longest first.
     lens: [Vec<u8>; 2],
     entries: HashMap<IpAddr, NextHopEntry>,
-    /// The same in order: which of them lie in a prefix?
+    /// Next hops in order, to find those that lie in a prefix.
     order: BTreeSet<IpAddr>,
     /// First octets of next hops, a bit for each, by family.
     octets: [[u64; 4]; 2],
-    /// Those that lie in some destination.
+    /// Next hops that lie in some destination of the table.
     recursive: BTreeSet<IpAddr>,
-    /// Where a path's next hop is reached otherwise than that of others, lest it resolve through
-    /// its own destination or one that depends on it.
+    /// Resolutions that differ between paths with one next hop, lest a path resolve through its own
+    /// destination or one that depends on it.
     apart: BTreeMap<(Prefix, IpAddr), Resolution>,
     /// Destinations with next hops in them whose paths are others.
     stale: BTreeSet<Prefix>,

@@ -20,8 +20,8 @@ const COMPARED: usize = 8;
 /// Own routes of the table that are to be compared with the configuration.
 #[derive(Debug, Default)]
 pub(super) struct OwnRoutes {
-    /// What the table has, in parts, in the order of prefixes. The first part begins behind `at`;
-    /// nothing is left when there is none.
+    /// Own routes that the table has, in parts, in the order of prefixes. The first part begins
+    /// behind `at`; without a part no route is left.
     parts: VecDeque<OwnRoutesPart>,
     /// The last prefix that was compared.
     at: Option<Prefix>,

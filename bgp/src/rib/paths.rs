@@ -21,7 +21,8 @@ impl Rib {
         }
     }
 
-    /// The same for one whose paths are others: next hops that lie in it may be reached otherwise.
+    /// Marks a destination whose paths have changed: next hops that lie in it may be reached
+    /// otherwise.
     fn mark_changed(&mut self, id: DestId) {
         self.next_hops.note_change(&self.table.get(id).prefix);
         self.mark(id);

@@ -84,16 +84,16 @@ pub(super) struct PeerState {
     pub(super) group: Option<usize>,
     /// Prefixes in its Adj-RIB-In.
     pub(super) received: usize,
-    /// Those of them that were accepted.
+    /// Number of paths that were accepted.
     pub(super) accepted: usize,
-    /// Those of `received` that are IPv6.
+    /// Number of received paths that are IPv6.
     pub(super) received_ipv6: usize,
-    /// Those of `accepted` that are IPv6.
+    /// Number of accepted paths that are IPv6.
     accepted_ipv6: usize,
     /// Stale routes are kept until then.
     pub(super) stale_until: Option<Instant>,
-    /// When the first of several restarts in a row is over; none of the next ones gives stale
-    /// routes more time.
+    /// End of the first of several restarts in a row; none of the next ones gives stale routes more
+    /// time.
     pub(super) restart_ends: Option<Instant>,
     /// Routes that are kept as a last resort go then, by family (RFC 9494).
     pub(super) long_lived_until: [Option<Instant>; 2],

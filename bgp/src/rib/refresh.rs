@@ -69,7 +69,8 @@ impl Rib {
         })
     }
 
-    /// That was everything: what the peer has not announced since goes (RFC 7313 §4, EoRR).
+    /// Ends an enhanced refresh: what the peer has not announced since its begin goes (RFC 7313 §4,
+    /// EoRR).
     pub fn refresh_end(&mut self, now: Instant, name: &PeerName, family: Family) -> Changes {
         if let Some(id) = self.peers.id(name) {
             self.end_refresh(id, family);

@@ -73,7 +73,7 @@ pub(super) struct Screen {
     new_waits: Vec<Prefix>,
     /// Since when prefixes have had a path that waits.
     waiting: BTreeMap<Prefix, Instant>,
-    /// When a wait becomes a problem, the first first; some have ended since.
+    /// Times at which waits become a problem, the first first; some waits have ended since.
     due: VecDeque<(Instant, Prefix)>,
     overdue: BTreeSet<Prefix>,
     counts: Screened,

@@ -115,7 +115,7 @@ pub(super) enum Rank {
 #[derive(Clone, Debug)]
 pub(super) struct Dest {
     pub(super) prefix: Prefix,
-    /// That of the prefix.
+    /// Hash of the prefix.
     hash: u32,
     /// On the list of destinations to decide.
     pub(super) dirty: bool,
@@ -135,7 +135,7 @@ enum Paths {
 #[derive(Clone, Debug, Default)]
 struct Many {
     paths: Vec<Path>,
-    /// Where each path is, when they are so many that one is not simply looked for.
+    /// Position of the path of each peer, where paths are so many that it is not simply looked for.
     by_peer: HashMap<PeerId, u32>,
 }
 
@@ -229,7 +229,7 @@ impl Dest {
         self.paths_mut().get_mut(at)
     }
 
-    /// Where the path of a peer is.
+    /// Position of the path of a peer.
     pub(super) fn position(&self, peer: PeerId) -> Option<usize> {
         match &self.paths {
             Paths::Empty => None,

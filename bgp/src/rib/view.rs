@@ -19,8 +19,8 @@ use crate::types::{AnyCommunity, ClusterId, ExtCommunity, PeerName, RouterId};
 pub struct LearnedRoute {
     /// Next hops of the ECMP set, the best path's first, without duplicates; never empty.
     pub next_hops: Vec<IpAddr>,
-    /// Where packets go: the next hops as they are resolved, in the same order and without
-    /// duplicates. Empty while nobody reads the underlay.
+    /// Gateways of the route: its resolved next hops, in the same order and without duplicates.
+    /// Empty while nobody reads the underlay.
     #[serde(default, skip_serializing_if = "<[Gateway]>::is_empty")]
     pub gateways: Arc<[Gateway]>,
     /// The peer that sent the best path.
@@ -206,7 +206,7 @@ pub struct AdvertisedRoute {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Advertisement {
-    /// It does, with these attributes.
+    /// The peer gets it, with these attributes.
     Sent(AttrsInfo),
     /// The peer does not get the route, for this reason.
     Withheld(Withheld),
@@ -231,7 +231,7 @@ pub struct Explanation {
 pub struct PeerCounts {
     /// Prefixes in its Adj-RIB-In.
     pub received: usize,
-    /// Those of them that import policy and loop checks let pass.
+    /// Number of received prefixes that import policy and loop checks let pass.
     pub accepted: usize,
     /// Prefixes advertised to it.
     pub advertised: usize,

@@ -53,7 +53,7 @@ pub struct BfdStatus {
     pub state: String,
     /// Number of times that it went down.
     pub downs: u64,
-    /// Why it last did.
+    /// Diagnostic of the last time that it went down.
     pub diagnostic: Option<String>,
     /// The other end's BFD outlives its control plane (C bit of its last packets before that).
     pub control_plane_independent: bool,
@@ -116,7 +116,7 @@ struct Watched {
     target: BfdTarget,
     session: BfdSession,
     sender: Option<Sender>,
-    /// When opening the sockets is tried again.
+    /// Time at which opening the sockets is tried again.
     retry: Option<Instant>,
     seen: BfdStatus,
 }

@@ -154,7 +154,7 @@ pub(super) struct Core {
     convergence: watch::Sender<Convergence>,
     to_core: mpsc::Sender<ToCore>,
     sessions: JoinSet<()>,
-    /// Which peer a session task serves.
+    /// Key of the peer that a session task serves.
     tasks: HashMap<task::Id, PeerKey>,
     /// Some session has not yet got the latest configuration.
     outdated: bool,

@@ -154,7 +154,7 @@ impl ErrorKind {
     }
 }
 
-/// Which way something went.
+/// Direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MessageDirection {

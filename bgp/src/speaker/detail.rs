@@ -134,7 +134,7 @@ pub struct FamilyDetail {
     pub agreed: bool,
     /// Prefixes that the peer has announced.
     pub received: usize,
-    /// Those of them that policy lets pass.
+    /// Number of announced prefixes that policy lets pass.
     pub accepted: usize,
     /// Prefixes advertised to it. Counted for this answer; absent without a session.
     #[serde(skip_serializing_if = "Option::is_none")]

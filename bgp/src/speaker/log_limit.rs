@@ -208,7 +208,7 @@ pub(super) fn summarise(all: Vec<Suppressed<LogKind>>) {
     }
 }
 
-/// The same, by one who logs for several.
+/// Writes the summaries of a task that logs for several peers.
 pub(super) fn summarise_peers(all: Vec<Suppressed<(PeerName, LogKind)>>) {
     for Suppressed { key, count, within } in all {
         let ((peer, kind), seconds) = (key, within.as_secs());

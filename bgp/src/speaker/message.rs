@@ -113,7 +113,7 @@ pub enum ToCore {
         peer: PeerKey,
         /// Negotiated parameters that the table needs.
         session: SessionInfo,
-        /// Where the routes for this peer go.
+        /// Feed that the core puts the peer's routes into.
         feed: Arc<OutFeed>,
         /// Peer Up information for monitoring stations (RFC 7854 §4.10).
         monitored: Box<MonitoredSession>,
@@ -165,13 +165,13 @@ pub enum ToCore {
         state: SessionState,
         /// Why, as a sentence, when it went down or failed to come up.
         reason: Option<String>,
-        /// That is no silence: one of the two ends does not want the session.
+        /// True when one of the two ends does not want the session, which is no silence.
         refused: bool,
     },
 }
 
 impl ToCore {
-    /// Which peer's session says it.
+    /// Key of the peer whose session says it.
     #[must_use]
     pub const fn peer(&self) -> PeerKey {
         match self {
@@ -197,7 +197,7 @@ pub enum ToSession {
         stream: TcpStream,
         /// Address and port of the peer's end.
         remote: SocketAddr,
-        /// Where connections are bounded.
+        /// Ticket of the limit of connections.
         ticket: Option<Ticket>,
     },
     /// Ask the peer for everything of a family again (RFC 2918).

@@ -168,13 +168,13 @@ pub enum PeerCommandError {
     /// No peer has this name.
     #[error("there is no such peer")]
     NoPeer,
-    /// It is disabled, and only an enable has a meaning.
+    /// The peer is disabled, and only an enable has a meaning.
     #[error("the peer is disabled; enable it first")]
     Disabled,
     /// The node is drained, or the whole speaker is shut down otherwise.
     #[error("all sessions are shut down here, by a drain; take the node back into service first")]
     AllDisabled,
-    /// It has no established session.
+    /// The peer has no established session.
     #[error("the peer has no established session")]
     NoSession,
     /// The session's control channel is full.

@@ -42,7 +42,7 @@ pub struct CannotAnnounce {
 struct Encoded {
     octets: BytesMut,
     failed: Vec<CannotAnnounce>,
-    /// Where the octets of each bucket end.
+    /// End of each bucket's octets.
     ends: Vec<usize>,
 }
 

@@ -70,7 +70,7 @@ pub struct StationStatus {
     pub connected: bool,
     /// Our end of it.
     pub local: Option<SocketAddr>,
-    /// It has been sent all there was when it was connected, and is sent what changes.
+    /// The station has got all that there was when it connected, and gets what changes.
     pub table_sent: bool,
     /// Octets that wait for it to read.
     pub waiting: usize,
@@ -142,7 +142,7 @@ pub struct PeerStatus {
 /// Something that went wrong once, which says nothing about now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastError {
-    /// When, in seconds of Unix time.
+    /// Time, in seconds since 1970.
     pub at: u64,
     /// Description of the error, as a sentence.
     pub text: String,

@@ -109,7 +109,7 @@ pub(super) struct Parsed<'a> {
     seen: Seen,
 }
 
-/// Which type codes occurred.
+/// Set of the type codes that occurred.
 #[derive(Debug, Default)]
 struct Seen([u128; 2]);
 

@@ -111,7 +111,7 @@ impl NlriList {
         Ok(())
     }
 
-    /// Where one has an identifier, the others have 0.
+    /// Gives all prefixes an identifier: 0 where one has another.
     fn fill(&mut self) {
         if !self.ids.is_empty() {
             self.ids.resize(self.prefixes.len(), 0);

@@ -97,7 +97,7 @@ impl Advertised {
         (self.source, self.attrs.next_hop)
     }
 
-    /// The same attributes, from the same peer.
+    /// True when attributes and source are the same.
     pub(in crate::rib) fn is(&self, other: &Self) -> bool {
         self.source == other.source && Arc::ptr_eq(&self.attrs, &other.attrs)
     }

@@ -23,9 +23,9 @@ pub(in crate::rib) struct Group {
     pub(in crate::rib) members: Vec<Member>,
     /// The Adj-RIB-Out of families of which the members take one path.
     single_path: AdvertisedRoutes,
-    /// The same for families of which they take several.
+    /// Paths that the members have, in families of which they take several.
     add_path: AdvertisedPaths,
-    /// It has all that is in the table.
+    /// The group has been given all that is in the table.
     pub(in crate::rib) filled: bool,
     /// Peers on their way to it or from it: it stays although it may have no members.
     pub(in crate::rib) pins: usize,

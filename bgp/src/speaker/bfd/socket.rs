@@ -41,7 +41,7 @@ fn open(local: SocketAddr, share: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Where packets of one or many sessions leave.
+/// Socket by which packets of one or many sessions leave.
 #[derive(Debug)]
 pub(super) struct Sender {
     socket: UdpSocket,
@@ -81,7 +81,7 @@ impl Sender {
     }
 }
 
-/// Where packets to one of our addresses arrive.
+/// Socket on which packets to one of our addresses arrive.
 #[derive(Debug)]
 pub(super) struct Receiver {
     socket: UdpSocket,

@@ -24,7 +24,7 @@ pub(super) struct Dynamic {
     range: PeerName,
     /// Its own name in the configuration in force: the range's and the address.
     name: PeerName,
-    /// It goes then, unless it has a session.
+    /// Time at which it is forgotten; `None` while it has a session or is disabled.
     until: Option<Instant>,
 }
 

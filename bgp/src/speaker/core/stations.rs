@@ -76,7 +76,7 @@ struct StationState {
 struct Live {
     queue: Arc<Queue>,
     local: SocketAddr,
-    /// Where the next piece of the table begins, until all have been sent.
+    /// Place in the table where the next piece begins, until all have been sent.
     next_piece: Option<usize>,
     statistics_at: Option<Instant>,
 }

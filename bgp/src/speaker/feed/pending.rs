@@ -28,14 +28,14 @@ const TIDIED: usize = 64 * 1024;
 #[derive(Debug)]
 pub(super) struct Pending<V> {
     pub(super) values: PartedMap<Prefix, (Round, V)>,
-    /// The same for paths with an identifier (RFC 7911).
+    /// Pending paths with an identifier (RFC 7911).
     pub(super) paths: PartedMap<(Prefix, u32), (Round, V)>,
     /// Keys in the order of their first push; entries of an earlier round are skipped.
     pub(super) order: PartedQueue<(Round, Item)>,
     /// A family's round begins when everything of it follows again: what was pending before is
     /// gone, and nobody has to look for it.
     pub(super) rounds: [Round; 2],
-    /// Where End-of-RIB of a family waits: in the last round of its own.
+    /// Place of a family's End-of-RIB: in the last round of its own.
     pub(super) ends: [(Round, bool); 2],
     /// Changes of an update group, and what came behind them; newer than all of the above and in
     /// order.
@@ -96,7 +96,7 @@ pub enum Marker {
     EndOfRib(Family),
     /// Everything of the family follows (RFC 7313, BoRR).
     RefreshBegin(Family),
-    /// That was everything (RFC 7313, EoRR).
+    /// All routes of the family have been queued again (RFC 7313, EoRR).
     RefreshEnd(Family),
 }
 
@@ -230,7 +230,7 @@ impl Pending<Option<Arc<PathAttrs>>> {
         }
     }
 
-    /// The same with the oldest part.
+    /// Folds the oldest part alone.
     pub(super) fn fold_first(&mut self) {
         let Some(first) = self.shared.pop_front() else {
             return;

@@ -27,8 +27,8 @@ const WRITE_HIGH: usize = 128 * 1024;
 const LINGER: Duration = Duration::from_secs(2);
 
 thread_local! {
-    /// Where each thread reads into: a session keeps what it has not understood, and no room for
-    /// more.
+    /// Buffer that each thread reads into: a session keeps what it has not understood, and no room
+    /// for more.
     static CHUNK: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_CHUNK].into());
 }
 
@@ -60,7 +60,7 @@ pub(super) enum Read {
     End(Option<String>),
 }
 
-/// It may go well the next time.
+/// True for errors after which the next read or write may succeed.
 const fn is_passing(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
@@ -151,7 +151,7 @@ impl Link {
         }
     }
 
-    /// Where to append what is to be sent.
+    /// Buffer for what is to be sent.
     pub(super) const fn outbox(&mut self) -> &mut BytesMut {
         &mut self.write
     }

@@ -20,7 +20,7 @@ const BATCH: usize = 4096;
 /// The routes for the peer during one session.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    /// Where the core puts them.
+    /// Feed that the core puts the peer's routes into.
     pub(super) feed: Arc<OutFeed>,
     /// Connection on which the session is established.
     pub(super) conn: ConnectionId,
