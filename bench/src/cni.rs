@@ -55,7 +55,7 @@ struct Rival {
     times: BTreeMap<&'static str, Vec<Duration>>,
 }
 
-/// Where calls are made.
+/// Folders and pods with which the plugin is called.
 struct PluginSetup {
     plugin_path: std::ffi::OsString,
     run_dir: PathBuf,

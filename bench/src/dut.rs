@@ -11,9 +11,9 @@ use crate::lab::{CLIENTS, DUT, LINK};
 use crate::scenario::{DUT_AS, Scenario};
 use crate::speakers::Speaker;
 
-/// Where `make bench` unpacks BIRD 1.6, from the target directory.
+/// Path of BIRD 1.6 below the target directory, where `make bench` unpacks it.
 const BIRD1: &str = "bird1/usr/sbin/bird";
-/// Where FRR keeps its daemons.
+/// Path of FRR's BGP daemon.
 const BGPD: &str = "/usr/lib/frr/bgpd";
 
 /// BIRD 1.6 where `make bench` unpacks it: this program is somewhere in `target`.

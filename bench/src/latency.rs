@@ -331,7 +331,7 @@ fn routes_socket() -> Result<Socket> {
     Ok(socket)
 }
 
-/// When each /26 came.
+/// Records the time at which the route to each /26 comes.
 fn watch_routes(socket: &Socket, stop: &AtomicBool) -> Result<HashMap<Prefix, Instant>> {
     let mut seen = HashMap::new();
     let mut buffer = Vec::with_capacity(64 * 1024);

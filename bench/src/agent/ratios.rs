@@ -54,7 +54,7 @@ const RATIOS: [Ratio; 11] = [
     ratio("objects / plain, CPU (whole agent)", (Method::AgentObjects, Method::Agent), cpu, "–"),
 ];
 
-/// Those that can be told, with a column for each size.
+/// Table of the ratios that are known, with a column for each size.
 pub(super) fn table(all: &[(u32, Vec<MethodRuns>)]) -> String {
     let mut text = "| ratio |".to_owned();
     for (routes, _) in all {

@@ -39,7 +39,7 @@ pub enum Case {
     NewPeer,
     /// The peer that announced everything is lost.
     PeerLoss,
-    /// It is lost for longer than its routes are kept.
+    /// The announcing peer is lost for longer than its routes are kept.
     LongLived,
     /// The table is written to a file.
     Mrt,

@@ -81,7 +81,7 @@ pub struct Metrics {
     pub work: usize,
 }
 
-/// Where the speaker under test has its metrics.
+/// TCP port of the metrics of the speaker under test.
 pub const METRICS_PORT: u16 = 9190;
 
 /// Asks the speaker for its metrics.

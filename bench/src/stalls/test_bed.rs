@@ -23,7 +23,7 @@ const LONG_LIVED: u8 = 3;
 const KEPT: &[u8] = &[
     64, 6, 0, RESTART, 0, 1, 1, 0x80, 71, 7, 0, 1, 1, 0x80, 0, 0, LONG_LIVED,
 ];
-/// Where the monitoring station listens.
+/// TCP port of the monitoring station.
 pub const STATION_PORT: u16 = 1790;
 /// Peers: one announces everything, one receives it, one comes later.
 pub const SENDER: usize = 0;
@@ -39,7 +39,7 @@ pub struct Settings {
     pub graceful: bool,
     /// Routes go through an import filter that changes them.
     pub import_filter: bool,
-    /// The same on their way out.
+    /// Filters run over routes on their way out.
     pub export_filter: bool,
     /// There is a monitoring station.
     pub station: bool,
