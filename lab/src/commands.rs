@@ -80,7 +80,7 @@ fn which(labs: &[LabName]) -> String {
     )
 }
 
-/// Where commands print.
+/// Writer that commands print to.
 pub(crate) type Out<'a> = &'a mut (dyn Write + Send);
 
 /// `caracal lab up FILE`.

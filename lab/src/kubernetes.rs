@@ -35,7 +35,7 @@ pub enum KubernetesError {
         path.display()
     )]
     Absent {
-        /// Where it was looked for.
+        /// Path at which it was looked for.
         path: PathBuf,
     },
     /// It does not start or does not serve.

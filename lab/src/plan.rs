@@ -316,8 +316,8 @@ pub(crate) const fn proxy_port(number: u8) -> u16 {
     PROXY_PORT + number as u16 - 1
 }
 
-/// Where a node reaches etcd: at one address by its proxies, if there are any. Each node begins
-/// with the next one.
+/// Endpoint of a node: etcd at one address, or its proxies, if there are any. Each node begins with
+/// the next one.
 fn endpoints(topology: &Topology, address: IpAddr, node: usize) -> String {
     let proxies: Vec<u16> = (1..=topology.etcd.proxies).map(proxy_port).collect();
     let mut ports = match proxies.is_empty() {

@@ -194,7 +194,7 @@ fn file(path: &Path) -> impl FnOnce(io::Error) -> RootlessError {
     move |source| RootlessError::File { path, source }
 }
 
-/// Where the holders of this user's labs are recorded.
+/// Folder in which the holders of this user's labs are recorded.
 fn folder() -> PathBuf {
     let uid = rustix::process::geteuid().as_raw();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR")

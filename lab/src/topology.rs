@@ -29,7 +29,7 @@ pub struct Topology {
     /// One sentence for `caracal lab up` to print.
     #[serde(default)]
     pub description: Option<String>,
-    /// Where Calico's data is.
+    /// Datastore of Calico's data.
     #[serde(default)]
     pub datastore: Datastore,
     /// Proxies between the nodes and etcd.
@@ -56,7 +56,7 @@ pub struct Topology {
     pub resources: Vec<Spanned<Resource>>,
 }
 
-/// Where Calico's data is (`DATASTORE_TYPE`).
+/// Datastore of Calico's data (`DATASTORE_TYPE`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Datastore {

@@ -247,7 +247,7 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    /// Those that are always there.
+    /// Kinds that are always there.
     pub(super) fn built_in() -> Self {
         let kinds = BUILT_IN.iter().map(|row| Arc::new(Kind::built_in(row)));
         Self {

@@ -17,7 +17,7 @@ use super::status::{Cause, Failure, Named};
 /// Limit of the wait for a revision of the future.
 const FUTURE: Duration = Duration::from_secs(3);
 
-/// Where a list goes on: in the token that the client sends back.
+/// Continuation of a list: the token that the client sends back.
 #[derive(Debug, PartialEq, Eq)]
 struct Continue {
     revision: i64,

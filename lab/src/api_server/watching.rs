@@ -90,7 +90,7 @@ impl Api {
     }
 }
 
-/// When a watch ends, and how often it tells its revision.
+/// End of a watch, and interval of its bookmarks.
 struct Times {
     until: Instant,
     bookmarks: Option<Duration>,
