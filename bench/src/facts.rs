@@ -35,7 +35,7 @@ impl Begun {
     }
 
     /// A paragraph about the machine, for the report.
-    pub fn tell(&self, scenarios: &[String], versions: &[String]) -> Result<String> {
+    pub fn paragraph(&self, scenarios: &[String], versions: &[String]) -> Result<String> {
         let commit = first_line("git", &["describe", "--always", "--dirty"]);
         let processors = std::thread::available_parallelism()?;
         Ok(format!(
@@ -60,7 +60,7 @@ mod tests {
     fn the_paragraph_says_what_was_run_and_when() {
         let told = Begun::now()
             .unwrap()
-            .tell(&["D".to_owned()], &["BIRD 9".to_owned()]);
+            .paragraph(&["D".to_owned()], &["BIRD 9".to_owned()]);
         let told = told.unwrap();
         assert!(told.starts_with("Last run: 2"), "{told}");
         assert!(

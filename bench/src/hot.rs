@@ -117,7 +117,7 @@ fn format(internal: bool) -> MessageFormat {
 }
 
 /// Messages of an external sender, as octets.
-fn said(routes: usize) -> Result<Vec<u8>> {
+fn announcements(routes: usize) -> Result<Vec<u8>> {
     let mut scenario = Scenario::new(&format!("A-{routes}"))?;
     let octets = scenario
         .announce()
@@ -142,11 +142,11 @@ fn decoded(mut octets: &[u8]) -> Result<Vec<UpdateMessage>> {
 }
 
 fn updates(routes: usize) -> Result<Vec<UpdateMessage>> {
-    decoded(&said(routes)?)
+    decoded(&announcements(routes)?)
 }
 
 fn decode(routes: usize) -> Result<()> {
-    let octets = said(routes)?;
+    let octets = announcements(routes)?;
     for _ in 0..10 {
         let updates = decoded(&octets)?;
         if updates.is_empty() {

@@ -209,7 +209,7 @@ fn inside(dut: &str, args: &RunArgs) -> Result<()> {
     let aims = aims::table(&measured, &report::block(file, "aims")?);
     println!("\n{aims}");
     report::write(file, "aims", &aims)?;
-    report::write(file, "facts", &begun.tell(&args.scenarios, &versions)?)
+    report::write(file, "facts", &begun.paragraph(&args.scenarios, &versions)?)
 }
 
 /// The runs of each speaker, by scenario.

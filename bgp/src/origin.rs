@@ -206,9 +206,9 @@ struct Entitled {
     owners: Vec<OwnerId>,
 }
 
-/// A first look at a route: all there is to know about most of them.
+/// Result of the quick check of a route: all that is needed for most of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct QuickCheck {
     /// The route is valid or not checked. Otherwise [`OriginCheck::check`] says why it is not.
     pub(crate) passes: bool,
     /// The prefix lies in a range with owners, and nobody has exactly it.
@@ -339,8 +339,8 @@ impl OriginCheck {
     }
 
     /// Whether a route is valid or not checked. Says the same as [`OriginCheck::check`], for less.
-    pub(crate) fn look(&mut self, prefix: &Prefix, attrs: &PathAttrs) -> Look {
-        let unchecked = Look {
+    pub(crate) fn quick_check(&mut self, prefix: &Prefix, attrs: &PathAttrs) -> QuickCheck {
+        let unchecked = QuickCheck {
             passes: true,
             within: false,
         };
@@ -355,7 +355,7 @@ impl OriginCheck {
                     return unchecked;
                 };
                 let Some((_, owners)) = self.holders(prefix, &range) else {
-                    return Look {
+                    return QuickCheck {
                         passes: false,
                         within: true,
                     };
@@ -365,7 +365,7 @@ impl OriginCheck {
         };
         let source = (attrs.next_hop, attrs.originator_id);
         if self.last.source == source {
-            return Look {
+            return QuickCheck {
                 passes: self.last.may_have(owners),
                 within,
             };
@@ -376,7 +376,7 @@ impl OriginCheck {
         };
         let passes = last.may_have(owners);
         self.last = last;
-        Look { passes, within }
+        QuickCheck { passes, within }
     }
 
     /// The longest prefix with an owner that covers this one and lies in the range, and its owners.

@@ -208,7 +208,7 @@ fn reasons_name_owner_and_next_hop() {
 }
 
 proptest! {
-    /// The first look, which remembers where the route before came from, is what a full check would
+    /// The quick check, which remembers where the route before came from, is what a full check would
     /// say.
     #[test]
     fn a_look_says_what_a_check_says(
@@ -234,12 +234,12 @@ proptest! {
         for (third, fourth, len, hop, originator) in routes {
             let asked = Prefix::v4([10, 244, third, fourth].into(), len);
             let attrs = route(hop, (originator > 0).then_some(originator));
-            let look = origins.look(&asked, &attrs);
+            let quick = origins.quick_check(&asked, &attrs);
             let verdict = origins.check(&asked, &attrs);
             let passes = matches!(verdict, OriginVerdict::Valid | OriginVerdict::Unchecked);
-            prop_assert_eq!(look.passes, passes, "{} {:?}: {:?}", asked, attrs, verdict);
+            prop_assert_eq!(quick.passes, passes, "{} {:?}: {:?}", asked, attrs, verdict);
             let exact = origins.owners.longest(&asked).is_some_and(|(owned, _)| owned == asked);
-            prop_assert_eq!(look.within, !exact && third != 255);
+            prop_assert_eq!(quick.within, !exact && third != 255);
         }
     }
 }

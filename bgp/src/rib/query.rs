@@ -45,7 +45,7 @@ impl Rib {
     fn answer(&self, query: &RouteQuery) -> Option<Vec<RouteRecord>> {
         let mut prefixes = self.scan(query, 0..self.slots())?;
         prefixes.sort_unstable();
-        Some(self.look(query, &prefixes, usize::MAX).0)
+        Some(self.route_records(query, &prefixes, usize::MAX).0)
     }
 
     /// The established session of a peer.

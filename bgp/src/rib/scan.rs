@@ -169,7 +169,7 @@ impl Rib {
     /// The routes of the first of these prefixes, of at least one and of no more once there are
     /// `limit` routes; and of how many prefixes. Prefixes that are gone have none.
     #[must_use]
-    pub fn look(
+    pub fn route_records(
         &self,
         query: &RouteQuery,
         prefixes: &[Prefix],
@@ -192,13 +192,13 @@ impl Rib {
                     sent_records(*prefix, id, group, member, &mut found);
                 }
                 Some(None) => {}
-                None => self.look_at(query, self.table.get(id), &mut found),
+                None => self.add_records(query, self.table.get(id), &mut found),
             }
         }
         (found, prefixes.len())
     }
 
-    fn look_at(&self, query: &RouteQuery, dest: &Dest, found: &mut Vec<RouteRecord>) {
+    fn add_records(&self, query: &RouteQuery, dest: &Dest, found: &mut Vec<RouteRecord>) {
         let (from, refused) = match &query.table {
             RouteTable::Received(peer) => (Some(peer), true),
             _ => (None, false),

@@ -403,11 +403,11 @@ impl Rib {
         prefix: Prefix,
         received: &Arc<PathAttrs>,
     ) -> Option<ImportRefusal> {
-        let look = self.screen.origins.look(&prefix, received);
-        if look.within {
+        let quick = self.screen.origins.quick_check(&prefix, received);
+        if quick.within {
             self.screen.tracked.insert(prefix);
         }
-        if look.passes {
+        if quick.passes {
             return None;
         }
         let (reason, unknown) = match self.screen.origins.check(&prefix, received) {

@@ -113,9 +113,9 @@ struct Net {
     now: Instant,
     config: SpeakerConfig,
     /// Routes advertised to each peer.
-    told: BTreeMap<PeerId, AdjRibOut>,
+    adj_out: BTreeMap<PeerId, AdjRibOut>,
     /// The same for peers that take several paths.
-    told_paths: BTreeMap<PeerId, BTreeMap<(Prefix, u32), Arc<PathAttrs>>>,
+    adj_out_paths: BTreeMap<PeerId, BTreeMap<(Prefix, u32), Arc<PathAttrs>>>,
     /// End-of-RIB markers in the order in which they were sent.
     markers: Vec<(PeerId, Family)>,
     /// Marked refreshes in the order in which they were sent.
@@ -143,8 +143,8 @@ impl Net {
             rib,
             now,
             config,
-            told: BTreeMap::new(),
-            told_paths: BTreeMap::new(),
+            adj_out: BTreeMap::new(),
+            adj_out_paths: BTreeMap::new(),
             markers: Vec::new(),
             refreshes: Vec::new(),
             notices: Vec::new(),
@@ -182,10 +182,10 @@ impl Net {
                 }
                 Outbound::Peer { peer, routes } => self.tell(peer, routes),
                 Outbound::RefreshBegin { peer, family } => {
-                    let told_paths = self.told_paths.entry(peer).or_default();
-                    told_paths.retain(|(prefix, _), _| prefix.family() != family);
-                    let told = self.told.entry(peer).or_default();
-                    told.retain(|prefix, _| prefix.family() != family);
+                    let adj_out_paths = self.adj_out_paths.entry(peer).or_default();
+                    adj_out_paths.retain(|(prefix, _), _| prefix.family() != family);
+                    let adj_out = self.adj_out.entry(peer).or_default();
+                    adj_out.retain(|prefix, _| prefix.family() != family);
                 }
                 Outbound::RefreshEnd { peer, family } => self.refreshes.push((peer, family)),
                 notice @ (Outbound::PrefixLimit { .. } | Outbound::PrefixWarning { .. }) => {
@@ -198,8 +198,8 @@ impl Net {
 
     fn tell(&mut self, peer: PeerId, routes: impl IntoIterator<Item = RouteChange>) {
         let in_slices = self.in_slices;
-        let told = self.told.entry(peer).or_default();
-        let told_paths = self.told_paths.entry(peer).or_default();
+        let adj_out = self.adj_out.entry(peer).or_default();
+        let adj_out_paths = self.adj_out_paths.entry(peer).or_default();
         for route in routes {
             let RouteChange {
                 prefix,
@@ -208,10 +208,10 @@ impl Net {
             } = route;
             let is_withdrawn = attrs.is_none();
             let known = match (path_id.map(PathId::get), attrs) {
-                (None, Some(attrs)) => told.insert(prefix, attrs),
-                (None, None) => told.remove(&prefix),
-                (Some(id), Some(attrs)) => told_paths.insert((prefix, id), attrs),
-                (Some(id), None) => told_paths.remove(&(prefix, id)),
+                (None, Some(attrs)) => adj_out.insert(prefix, attrs),
+                (None, None) => adj_out.remove(&prefix),
+                (Some(id), Some(attrs)) => adj_out_paths.insert((prefix, id), attrs),
+                (Some(id), None) => adj_out_paths.remove(&(prefix, id)),
             };
             assert!(
                 known.is_some() || in_slices || !is_withdrawn,
@@ -227,22 +227,22 @@ impl Net {
         self.check_station();
         for name in self.config.peers.keys() {
             let id = self.rib.peer_id(name).unwrap();
-            let told: Vec<_> = self.told.get(&id).into_iter().flatten().collect();
+            let adj_out: Vec<_> = self.adj_out.get(&id).into_iter().flatten().collect();
             let asked = self.rib.advertised(name).unwrap();
             let advertised = asked.len();
             let (paths, asked): (Vec<_>, Vec<_>) =
                 asked.into_iter().partition(|route| route.path_id.is_some());
-            let told_paths = self.told_paths.get(&id).into_iter().flatten();
-            let told_paths: Vec<_> = told_paths
+            let adj_out_paths = self.adj_out_paths.get(&id).into_iter().flatten();
+            let adj_out_paths: Vec<_> = adj_out_paths
                 .map(|((prefix, path_id), attrs)| AdvertisedRoute {
                     prefix: *prefix,
                     path_id: Some(*path_id),
                     attrs: AttrsInfo::from(&**attrs),
                 })
                 .collect();
-            assert_eq!(told_paths, paths, "{name}");
-            assert_eq!(told.len(), asked.len(), "{name}");
-            for ((prefix, attrs), asked) in told.into_iter().zip(asked) {
+            assert_eq!(adj_out_paths, paths, "{name}");
+            assert_eq!(adj_out.len(), asked.len(), "{name}");
+            for ((prefix, attrs), asked) in adj_out.into_iter().zip(asked) {
                 assert_eq!(
                     (*prefix, AttrsInfo::from(&**attrs)),
                     (asked.prefix, asked.attrs)
@@ -267,8 +267,8 @@ impl Net {
 
     fn up_with(&mut self, n: u8, session: SessionInfo) {
         let id = self.rib.peer_id(&name(n)).unwrap();
-        self.told.remove(&id);
-        self.told_paths.remove(&id);
+        self.adj_out.remove(&id);
+        self.adj_out_paths.remove(&id);
         self.station.retain(|path, _| path.peer != id);
         let changes = self.rib.peer_up(self.now, &name(n), session);
         self.mirror(changes);
@@ -276,8 +276,9 @@ impl Net {
 
     fn down(&mut self, n: u8, graceful: bool) {
         let changes = self.rib.peer_down(self.now, &name(n), graceful);
-        self.told.remove(&self.rib.peer_id(&name(n)).unwrap());
-        self.told_paths.remove(&self.rib.peer_id(&name(n)).unwrap());
+        self.adj_out.remove(&self.rib.peer_id(&name(n)).unwrap());
+        self.adj_out_paths
+            .remove(&self.rib.peer_id(&name(n)).unwrap());
         self.mirror(changes);
     }
 
@@ -326,13 +327,13 @@ impl Net {
     }
 
     /// Routes advertised to a peer.
-    fn told(&self, n: u8) -> AdjRibOut {
+    fn adj_out(&self, n: u8) -> AdjRibOut {
         let id = self.rib.peer_id(&name(n)).unwrap();
-        self.told.get(&id).cloned().unwrap_or_default()
+        self.adj_out.get(&id).cloned().unwrap_or_default()
     }
 
-    fn told_prefixes(&self, n: u8) -> Vec<Prefix> {
-        self.told(n).into_keys().collect()
+    fn adj_out_prefixes(&self, n: u8) -> Vec<Prefix> {
+        self.adj_out(n).into_keys().collect()
     }
 
     /// The next hops of a prefix in the forwarding table.

@@ -66,7 +66,7 @@ impl Slice {
                 drop(answer.send(found.map(|prefixes| (prefixes, rib.slots()))));
             }
             Self::Look(query, prefixes, answer) => {
-                drop(answer.send(rib.look(&query, &prefixes, ROUTES)));
+                drop(answer.send(rib.route_records(&query, &prefixes, ROUTES)));
             }
             Self::RemovalImpact(removed, slots, answer) => {
                 drop(answer.send((rib.removal_impact_at(&removed, slots), rib.slots())));

@@ -185,7 +185,7 @@ impl SimulatedNode {
                 changes.prefixes.extend(more.prefixes);
                 changes.out.extend(more.out);
             }
-            self.emit(changes, effects);
+            self.dispatch(changes, effects);
         }
     }
 
@@ -288,7 +288,7 @@ impl SimulatedNode {
                 while rib.has_work() {
                     changes.out.extend(rib.work(now, usize::MAX).out);
                 }
-                self.emit(changes, effects);
+                self.dispatch(changes, effects);
             }
         }
     }
@@ -307,7 +307,7 @@ impl SimulatedNode {
         }
     }
 
-    fn emit(&self, changes: Changes, effects: &mut Effects) {
+    fn dispatch(&self, changes: Changes, effects: &mut Effects) {
         let mut octets = BytesMut::new();
         for out in changes.out {
             match out {
@@ -331,7 +331,7 @@ impl SimulatedNode {
                     let end = self.by_id[peer.index()];
                     octets.clear();
                     effects.routes += routes.len() as u64;
-                    tell(routes, &self.ends[end].format, &mut octets);
+                    encode_routes(routes, &self.ends[end].format, &mut octets);
                     effects.send(end, &octets);
                 }
                 Outbound::EndOfRib { peer, family } => {
@@ -346,7 +346,7 @@ impl SimulatedNode {
 }
 
 /// Routes with the same attributes in one message.
-fn tell(mut routes: Vec<RouteChange>, format: &MessageFormat, octets: &mut BytesMut) {
+fn encode_routes(mut routes: Vec<RouteChange>, format: &MessageFormat, octets: &mut BytesMut) {
     let key = |attrs: &Option<Arc<PathAttrs>>| attrs.as_ref().map(Arc::as_ptr);
     routes.sort_by_key(|route| (key(&route.attrs), route.prefix));
     for run in routes.chunk_by(|a, b| key(&a.attrs) == key(&b.attrs)) {

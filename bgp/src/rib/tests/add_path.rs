@@ -65,8 +65,8 @@ impl Net {
     /// The next hops of what peer 8 knows, sorted.
     fn hops_at_8(&self) -> Vec<IpAddr> {
         let id = self.rib.peer_id(&name(8)).unwrap();
-        let told = self.told_paths.get(&id).into_iter().flatten();
-        let mut hops: Vec<_> = told.filter_map(|(_, attrs)| attrs.next_hop).collect();
+        let adj_out = self.adj_out_paths.get(&id).into_iter().flatten();
+        let mut hops: Vec<_> = adj_out.filter_map(|(_, attrs)| attrs.next_hop).collect();
         hops.sort_unstable();
         hops
     }
@@ -87,7 +87,7 @@ fn rfc7911_3_paths_of_one_peer_stand_beside_each_other() {
         "the lower identifier is the better"
     );
     assert_eq!(net.hops(1), [address(25), address(27)], "both are in use");
-    assert_eq!(net.told(9).len(), 1, "who takes one gets one");
+    assert_eq!(net.adj_out(9).len(), 1, "who takes one gets one");
     assert_eq!(net.hops_at_8(), [address(25), address(27)]);
     // The same identifier replaces, another prefix has its own.
     net.announce_path(2, 7, 1, external(30, &[65002, 65009]));
@@ -115,7 +115,7 @@ fn the_best_so_many_are_sent_and_identifiers_stay() {
     assert_eq!(net.hops_at_8(), [address(22), address(23)]);
     let eight = net.rib.peer_id(&name(8)).unwrap();
     let ids = |net: &Net| {
-        net.told_paths[&eight]
+        net.adj_out_paths[&eight]
             .keys()
             .map(|(_, id)| *id)
             .collect::<Vec<_>>()
@@ -242,7 +242,7 @@ fn many_paths_to_one_prefix_go_without_being_looked_for() {
     );
     assert_eq!(net.rib.counts().paths, count as usize);
     let id = net.rib.peer_id(&name(8)).unwrap();
-    assert_eq!(net.told_paths[&id].len(), count as usize);
+    assert_eq!(net.adj_out_paths[&id].len(), count as usize);
     let before = crate::rib::table::looked_at();
     net.down(7, false);
     let looked = crate::rib::table::looked_at() - before;
@@ -251,6 +251,6 @@ fn many_paths_to_one_prefix_go_without_being_looked_for() {
         "{looked} looks for {count} paths"
     );
     assert_eq!(net.rib.counts().paths, 0);
-    assert!(net.told_paths[&id].is_empty());
+    assert!(net.adj_out_paths[&id].is_empty());
     net.check();
 }

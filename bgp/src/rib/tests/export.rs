@@ -31,9 +31,9 @@ fn all_up(peers: impl IntoIterator<Item = (u8, PeerConfig)>) -> Net {
 fn rfc4271_9_2_internal_routes_do_not_go_to_internal_peers() {
     let mut net = all_up([internal_peer(2), internal_peer(3), external_peer(4)]);
     net.announce(2, &[1], attrs(2));
-    assert_eq!(net.told_prefixes(2), []);
-    assert_eq!(net.told_prefixes(3), []);
-    let sent = net.told(4)[&prefix(1)].clone();
+    assert_eq!(net.adj_out_prefixes(2), []);
+    assert_eq!(net.adj_out_prefixes(3), []);
+    let sent = net.adj_out(4)[&prefix(1)].clone();
     assert_eq!(sent.as_path.to_string(), "64512");
     assert_eq!((sent.next_hop, sent.local_pref), (Some(address(1)), None));
     net.check();
@@ -50,16 +50,16 @@ fn external_routes_go_to_internal_peers_with_local_pref_and_their_next_hop() {
             ..external(4, &[65004])
         },
     );
-    let inside = net.told(2)[&prefix(1)].clone();
+    let inside = net.adj_out(2)[&prefix(1)].clone();
     assert_eq!(
         (inside.next_hop, inside.local_pref),
         (Some(address(4)), Some(100))
     );
     assert_eq!(inside.med, Some(7));
-    let outside = net.told(5)[&prefix(1)].clone();
+    let outside = net.adj_out(5)[&prefix(1)].clone();
     assert_eq!(outside.as_path.to_string(), "64512 65004");
     assert_eq!(outside.med, None, "RFC 4271 §5.1.4: not to another AS");
-    assert_eq!(net.told_prefixes(4), [], "split horizon");
+    assert_eq!(net.adj_out_prefixes(4), [], "split horizon");
     net.check();
 }
 
@@ -69,7 +69,7 @@ fn rfc4456_6_reflection() {
     let mut net = all_up([client(2), client(3), internal_peer(4), internal_peer(5)]);
     net.announce(2, &[1], attrs(2));
     net.announce(4, &[2], attrs(4));
-    let table = |n: u8| net.told_prefixes(n);
+    let table = |n: u8| net.adj_out_prefixes(n);
     assert_eq!(
         table(2),
         [prefix(2)],
@@ -78,7 +78,7 @@ fn rfc4456_6_reflection() {
     assert_eq!(table(3), [prefix(1), prefix(2)]);
     assert_eq!(table(4), [prefix(1)]);
     assert_eq!(table(5), [prefix(1)], "not from non-client to non-client");
-    let reflected = net.told(5)[&prefix(1)].clone();
+    let reflected = net.adj_out(5)[&prefix(1)].clone();
     assert_eq!(reflected.originator_id, Some(session(2).router_id));
     assert_eq!(reflected.cluster_list, [cluster(1)]);
     assert_eq!(
@@ -100,7 +100,7 @@ fn rfc4456_8_the_originator_stays_and_the_cluster_is_prepended() {
         ..attrs(2)
     };
     net.announce(2, &[1], from);
-    let reflected = net.told(3)[&prefix(1)].clone();
+    let reflected = net.adj_out(3)[&prefix(1)].clone();
     assert_eq!(reflected.originator_id, originator);
     assert_eq!(reflected.cluster_list, [cluster(1), cluster(7)]);
     let looped = PathAttrs {
@@ -108,7 +108,7 @@ fn rfc4456_8_the_originator_stays_and_the_cluster_is_prepended() {
         ..attrs(2)
     };
     net.announce(2, &[1], looped);
-    assert_eq!(net.told_prefixes(3), []);
+    assert_eq!(net.adj_out_prefixes(3), []);
     net.check();
 }
 
@@ -122,7 +122,7 @@ fn rfc4456_attributes_do_not_leave_the_as() {
         ..attrs(2)
     };
     net.announce(2, &[1], from);
-    let sent = net.told(4)[&prefix(1)].clone();
+    let sent = net.adj_out(4)[&prefix(1)].clone();
     assert_eq!((sent.originator_id, sent.cluster_list.len()), (None, 0));
 }
 
@@ -136,14 +136,14 @@ fn own_routes_go_to_everyone_with_our_next_hop() {
         next_hop: None,
     };
     net.reconfigure(|config| drop(config.originate.insert(prefix(1), own.clone())));
-    let inside = net.told(2)[&prefix(1)].clone();
+    let inside = net.adj_out(2)[&prefix(1)].clone();
     assert_eq!(
         (inside.next_hop, inside.as_path.path_len()),
         (Some(address(1)), 0)
     );
     assert_eq!(inside.local_pref, Some(2_147_482_623));
     assert_eq!(inside.communities.len(), 1);
-    let outside = net.told(4)[&prefix(1)].clone();
+    let outside = net.adj_out(4)[&prefix(1)].clone();
     assert_eq!(
         (outside.med, outside.local_pref),
         (Some(3), None),
@@ -154,8 +154,8 @@ fn own_routes_go_to_everyone_with_our_next_hop() {
         ..own
     };
     net.reconfigure(|config| drop(config.originate.insert(prefix(1), elsewhere)));
-    assert_eq!(net.told(2)[&prefix(1)].next_hop, Some(address(9)));
-    assert_eq!(net.told(4)[&prefix(1)].next_hop, Some(address(1)));
+    assert_eq!(net.adj_out(2)[&prefix(1)].next_hop, Some(address(9)));
+    assert_eq!(net.adj_out(4)[&prefix(1)].next_hop, Some(address(1)));
     net.check();
 }
 
@@ -167,8 +167,8 @@ fn rfc4271_5_1_3_never_with_the_peer_as_next_hop() {
         ..Origination::default()
     };
     net.reconfigure(|config| drop(config.originate.insert(prefix(1), own)));
-    assert_eq!(net.told_prefixes(2), [prefix(1)]);
-    assert_eq!(net.told_prefixes(3), []);
+    assert_eq!(net.adj_out_prefixes(2), [prefix(1)]);
+    assert_eq!(net.adj_out_prefixes(3), []);
     let explained = net.rib.explain(&prefix(1));
     assert_eq!(
         explained.advertised[1].1,
@@ -207,7 +207,9 @@ fn next_hop_modes() {
         external_peer(9),
     ]);
     net.announce(9, &[1], external(9, &[65009]));
-    let hops: Vec<_> = (2..=6).map(|n| net.told(n)[&prefix(1)].next_hop).collect();
+    let hops: Vec<_> = (2..=6)
+        .map(|n| net.adj_out(n)[&prefix(1)].next_hop)
+        .collect();
     let (kept, own) = (Some(address(9)), Some(address(1)));
     assert_eq!(hops, [kept, own, kept, own, kept]);
 }
@@ -223,8 +225,8 @@ fn rfc1997_well_known_communities() {
     net.announce(2, &[1], with(Community::NO_EXPORT));
     net.announce(2, &[2], with(Community::NO_ADVERTISE));
     net.announce(2, &[3], with(Community::NO_EXPORT_SUBCONFED));
-    assert_eq!(net.told_prefixes(3), [prefix(1), prefix(3)]);
-    assert_eq!(net.told_prefixes(4), []);
+    assert_eq!(net.adj_out_prefixes(3), [prefix(1), prefix(3)]);
+    assert_eq!(net.adj_out_prefixes(4), []);
     assert_eq!(net.fib.len(), 3);
 }
 
@@ -233,7 +235,7 @@ fn equal_peers_share_one_group_and_one_set() {
     let mut net = all_up([client(2), client(3), client(4), internal_peer(5)]);
     net.announce(2, &[1, 2], attrs(2));
     assert_eq!(net.rib.counts().update_groups, 2);
-    let (three, four) = (net.told(3), net.told(4));
+    let (three, four) = (net.adj_out(3), net.adj_out(4));
     assert!(Arc::ptr_eq(&three[&prefix(1)], &four[&prefix(1)]), "RIB-2");
     assert!(Arc::ptr_eq(&three[&prefix(1)], &three[&prefix(2)]));
     net.down(5, false);
@@ -246,7 +248,7 @@ fn the_source_of_the_best_path_in_a_group_changes_hands() {
     let mut net = all_up([client(2), client(3), client(4)]);
     net.announce(2, &[1], attrs(2));
     assert_eq!(
-        (net.told_prefixes(2), net.told_prefixes(3)),
+        (net.adj_out_prefixes(2), net.adj_out_prefixes(3)),
         (vec![], vec![prefix(1)])
     );
     net.announce(
@@ -258,10 +260,10 @@ fn the_source_of_the_best_path_in_a_group_changes_hands() {
         },
     );
     assert_eq!(
-        (net.told_prefixes(2), net.told_prefixes(3)),
+        (net.adj_out_prefixes(2), net.adj_out_prefixes(3)),
         (vec![prefix(1)], vec![])
     );
-    assert_eq!(net.told(4)[&prefix(1)].next_hop, Some(address(3)));
+    assert_eq!(net.adj_out(4)[&prefix(1)].next_hop, Some(address(3)));
     net.check();
 }
 
@@ -321,7 +323,7 @@ fn a_family_without_own_address_needs_an_explicit_next_hop() {
     );
     let v6: Prefix = "fd00::/64".parse().unwrap();
     net.reconfigure(|config| drop(config.originate.insert(v6, Origination::default())));
-    assert_eq!(net.told_prefixes(4), []);
+    assert_eq!(net.adj_out_prefixes(4), []);
     let explained = net.rib.explain(&v6);
     assert_eq!(
         explained.advertised[0].1,
@@ -333,7 +335,7 @@ fn a_family_without_own_address_needs_an_explicit_next_hop() {
         ..Origination::default()
     };
     net.reconfigure(|config| drop(config.originate.insert(v6, own)));
-    assert_eq!(net.told(4)[&v6].next_hop, next_hop);
+    assert_eq!(net.adj_out(4)[&v6].next_hop, next_hop);
     net.check();
 }
 
@@ -357,8 +359,8 @@ fn rfc8950_4_an_ipv6_session_can_be_the_next_hop_of_ipv4_routes() {
                 ..session(4)
             },
         );
-        let told = net.told(4);
-        let hop = told.get(&prefix(1)).and_then(|attrs| attrs.next_hop);
+        let adj_out = net.adj_out(4);
+        let hop = adj_out.get(&prefix(1)).and_then(|attrs| attrs.next_hop);
         assert_eq!(hop, extended_next_hop.then_some(local_address));
         net.check();
     }
@@ -376,7 +378,7 @@ fn rfc4760_3_routes_of_the_other_family_go_with_an_own_next_hop() {
         for n in [4, 6] {
             let mut config = with_peers([external_peer(4), internal_peer(6)]);
             config.originate.insert(prefix, Origination::default());
-            let told = |config: &SpeakerConfig, other_address| {
+            let adj_out = |config: &SpeakerConfig, other_address| {
                 let mut net = Net::new(config.clone());
                 let options = SessionOptions {
                     other_address,
@@ -390,17 +392,17 @@ fn rfc4760_3_routes_of_the_other_family_go_with_an_own_next_hop() {
                 };
                 net.up_with(n, info);
                 net.check();
-                let told = net.told(n);
-                told.get(&prefix).and_then(|attrs| attrs.next_hop)
+                let adj_out = net.adj_out(n);
+                adj_out.get(&prefix).and_then(|attrs| attrs.next_hop)
             };
-            assert_eq!(told(&config, None), None, "{n} {prefix}");
-            assert_eq!(told(&config, Some(beside)), Some(beside), "{n} {prefix}");
+            assert_eq!(adj_out(&config, None), None, "{n} {prefix}");
+            assert_eq!(adj_out(&config, Some(beside)), Some(beside), "{n} {prefix}");
             // A configured next hop comes before one that was found.
             if prefix == v6 {
                 let peers = config.peers.values_mut();
                 peers.for_each(|peer| peer.own_next_hops.set(configured));
-                assert_eq!(told(&config, None), Some(configured));
-                assert_eq!(told(&config, Some(beside)), Some(configured));
+                assert_eq!(adj_out(&config, None), Some(configured));
+                assert_eq!(adj_out(&config, Some(beside)), Some(configured));
             }
         }
     }
@@ -431,8 +433,8 @@ fn rfc2545_3_on_a_shared_link_our_link_local_address_goes_with_our_own() {
     up(&mut net, 5, None);
     up(&mut net, 6, link_local);
     let hops = |net: &Net, n: u8, prefix: Prefix| {
-        let told = net.told(n)[&prefix].clone();
-        (told.next_hop, told.link_local_next_hop)
+        let adj_out = net.adj_out(n)[&prefix].clone();
+        (adj_out.next_hop, adj_out.link_local_next_hop)
     };
     assert_eq!(hops(&net, 4, v6), (Some(own), link_local));
     assert_eq!(hops(&net, 5, v6), (Some(own), None), "not on a link");
@@ -463,8 +465,11 @@ fn rfc4360_6_non_transitive_communities_end_at_the_border_of_the_as() {
         ..external(2, &[65002])
     };
     net.announce(2, &[1], announced);
-    assert_eq!(net.told(3)[&prefix(1)].ext_communities, [target, bandwidth]);
-    assert_eq!(net.told(4)[&prefix(1)].ext_communities, [target]);
+    assert_eq!(
+        net.adj_out(3)[&prefix(1)].ext_communities,
+        [target, bandwidth]
+    );
+    assert_eq!(net.adj_out(4)[&prefix(1)].ext_communities, [target]);
     net.check();
 }
 
@@ -482,9 +487,9 @@ fn rfc4271_5_1_6_received_aggregates_pass_through() {
     };
     net.announce(2, &[1], aggregate.clone());
     for n in [3, 4] {
-        let told = net.told(n)[&prefix(1)].clone();
-        assert!(told.atomic_aggregate, "{n}");
-        assert_eq!(told.aggregator, aggregate.aggregator, "{n}");
+        let adj_out = net.adj_out(n)[&prefix(1)].clone();
+        assert!(adj_out.atomic_aggregate, "{n}");
+        assert_eq!(adj_out.aggregator, aggregate.aggregator, "{n}");
     }
     net.check();
 }

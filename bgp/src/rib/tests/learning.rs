@@ -102,10 +102,10 @@ fn our_own_route_is_not_for_the_forwarding_table_and_beats_learned_ones() {
     assert_eq!(net.hops(1), [address(2)]);
     net.reconfigure(|config| drop(config.originate.insert(prefix(1), Origination::default())));
     assert_eq!(net.hops(1), [] as [IpAddr; 0]);
-    assert_eq!(net.told_prefixes(2), [prefix(1)]);
+    assert_eq!(net.adj_out_prefixes(2), [prefix(1)]);
     net.reconfigure(|config| drop(config.originate.remove(&prefix(1))));
     assert_eq!(net.hops(1), [address(2)]);
-    assert_eq!(net.told_prefixes(2), []);
+    assert_eq!(net.adj_out_prefixes(2), []);
     net.check();
 }
 
@@ -195,16 +195,16 @@ fn a_way_without_carrier_is_the_last_resort_and_no_loss() {
     };
     net.announce(2, &[1, 2], better);
     net.announce(3, &[1], attrs(3));
-    let tell = |net: &mut Net, two, three| {
+    let follow = |net: &mut Net, two, three| {
         let changes = net.rib.set_underlay(net.now, ways(two, three));
         let prefixes = changes.prefixes.clone();
         net.mirror(changes);
         prefixes
     };
-    let mut told = tell(&mut net, on("eth0", true), on("eth1", true));
-    told.sort_unstable();
-    assert_eq!(told, [prefix(1), prefix(2)], "they have gateways now");
-    let moved = tell(&mut net, on("eth0", false), on("eth1", true));
+    let mut changed = follow(&mut net, on("eth0", true), on("eth1", true));
+    changed.sort_unstable();
+    assert_eq!(changed, [prefix(1), prefix(2)], "they have gateways now");
+    let moved = follow(&mut net, on("eth0", false), on("eth1", true));
     assert_eq!(moved, [prefix(1)], "the other prefix has no other path");
     assert_eq!(net.hops(1), [address(3)]);
     assert_eq!(net.hops(2), [address(2)]);
@@ -221,7 +221,7 @@ fn a_way_without_carrier_is_the_last_resort_and_no_loss() {
         Some("on the link dev eth0, metric 0, no carrier")
     );
     assert_eq!(
-        tell(&mut net, on("eth0", false), on("eth1", false)),
+        follow(&mut net, on("eth0", false), on("eth1", false)),
         [prefix(1)]
     );
     assert_eq!(
@@ -229,11 +229,11 @@ fn a_way_without_carrier_is_the_last_resort_and_no_loss() {
         [address(2)],
         "both are without: as if both had one"
     );
-    let mut gone = tell(&mut net, None, on("eth1", true));
+    let mut gone = follow(&mut net, None, on("eth1", true));
     gone.sort_unstable();
     assert_eq!(gone, [prefix(1), prefix(2)]);
     assert_eq!(net.hops(2), [] as [IpAddr; 0]);
-    tell(&mut net, on("eth0", true), on("eth1", true));
+    follow(&mut net, on("eth0", true), on("eth1", true));
     assert_eq!(
         (net.hops(1), net.hops(2)),
         (vec![address(2)], vec![address(2)])
@@ -265,14 +265,14 @@ fn import_policy_knows_the_interface_and_follows_it() {
     net.up(2);
     net.announce(2, &[1], attrs(2));
     assert_eq!(net.hops(1), [] as [IpAddr; 0], "nobody knows the interface");
-    let tell = |net: &mut Net, two| {
+    let follow = |net: &mut Net, two| {
         let changes = net.rib.set_underlay(net.now, ways(two, None));
         net.mirror(changes);
         net.hops(1)
     };
-    assert_eq!(tell(&mut net, on("eth0", true)), [address(2)]);
-    assert_eq!(tell(&mut net, on("wg0", true)), [] as [IpAddr; 0]);
-    assert_eq!(tell(&mut net, on("eth1", true)), [address(2)]);
+    assert_eq!(follow(&mut net, on("eth0", true)), [address(2)]);
+    assert_eq!(follow(&mut net, on("wg0", true)), [] as [IpAddr; 0]);
+    assert_eq!(follow(&mut net, on("eth1", true)), [address(2)]);
     net.check();
 }
 
@@ -387,10 +387,10 @@ fn one_own_route_can_be_changed_without_a_configuration() {
     };
     let changes = net.rib.originate(net.now, prefix(1), &route);
     net.mirror(changes);
-    assert_eq!(net.told(2)[&prefix(1)].med, Some(5));
+    assert_eq!(net.adj_out(2)[&prefix(1)].med, Some(5));
     let changes = net.rib.withdraw(net.now, prefix(1));
     net.mirror(changes);
-    assert_eq!(net.told_prefixes(2), []);
+    assert_eq!(net.adj_out_prefixes(2), []);
     assert!(net.rib.withdraw(net.now, prefix(1)).is_empty());
     assert_eq!(net.rib.counts().prefixes, 0);
 }
@@ -418,18 +418,18 @@ fn export_policy_knows_the_interface_of_the_next_hop_and_follows_it() {
         net.up(n);
     }
     net.announce(2, &[1], attrs(2));
-    assert_eq!(net.told_prefixes(4), [], "nobody knows the interface");
-    let tell = |net: &mut Net, two| {
+    assert_eq!(net.adj_out_prefixes(4), [], "nobody knows the interface");
+    let follow = |net: &mut Net, two| {
         let changes = net.rib.set_underlay(net.now, ways(two, None));
         net.mirror(changes);
         net.check();
-        net.told_prefixes(4)
+        net.adj_out_prefixes(4)
     };
     // The same cost over another interface: nothing but policy has a reason to look.
-    assert_eq!(tell(&mut net, on("eth0", true)), [prefix(1)]);
-    assert_eq!(tell(&mut net, on("wg0", true)), []);
-    assert_eq!(tell(&mut net, on("eth1", true)), [prefix(1)]);
-    assert_eq!(tell(&mut net, None), []);
-    assert_eq!(tell(&mut net, on("eth1", true)), [prefix(1)]);
-    assert_eq!(net.told_prefixes(5), [prefix(1), prefix(9)]);
+    assert_eq!(follow(&mut net, on("eth0", true)), [prefix(1)]);
+    assert_eq!(follow(&mut net, on("wg0", true)), []);
+    assert_eq!(follow(&mut net, on("eth1", true)), [prefix(1)]);
+    assert_eq!(follow(&mut net, None), []);
+    assert_eq!(follow(&mut net, on("eth1", true)), [prefix(1)]);
+    assert_eq!(net.adj_out_prefixes(5), [prefix(1), prefix(9)]);
 }

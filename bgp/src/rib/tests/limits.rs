@@ -121,9 +121,9 @@ fn rfc8212_2_without_policy_nothing_passes_to_or_from_an_external_peer() {
     net.announce(2, &[1], external(2, &[65002]));
     net.announce(3, &[2], attrs(3));
     assert_eq!(net.fib.keys().collect::<Vec<_>>(), [&prefix(2)]);
-    assert!(net.told(2).is_empty(), "nothing goes out");
+    assert!(net.adj_out(2).is_empty(), "nothing goes out");
     assert_eq!(
-        net.told_prefixes(3),
+        net.adj_out_prefixes(3),
         [prefix(9)],
         "internal peers need none"
     );
@@ -138,7 +138,7 @@ fn rfc8212_2_without_policy_nothing_passes_to_or_from_an_external_peer() {
         peer.import = vec!["open".into()];
         peer.export = vec!["open".into()];
     });
-    assert_eq!(net.told_prefixes(2), [prefix(2), prefix(9)]);
+    assert_eq!(net.adj_out_prefixes(2), [prefix(2), prefix(9)]);
     assert_eq!(net.fib.len(), 2);
     net.check();
 }

@@ -49,7 +49,7 @@ fn gone() -> Net {
     net.advance(RESTART - 1);
     assert_eq!(net.fib.len(), 2);
     assert!(!is_marked(&net, 1), "first comes the restart time");
-    assert_eq!(net.told_prefixes(4).len(), 2);
+    assert_eq!(net.adj_out_prefixes(4).len(), 2);
     net.advance(1);
     net.check();
     net
@@ -77,10 +77,10 @@ fn rfc9494_4_2_after_the_restart_time_routes_stay_marked_for_the_stale_time() {
 #[test]
 fn rfc9494_4_3_only_peers_that_know_the_mark_are_told() {
     let net = gone();
-    let marked = net.told(3);
+    let marked = net.adj_out(3);
     let expected = vec![Community::LLGR_STALE];
     assert_eq!(marked[&prefix(1)].communities, expected);
-    assert!(net.told(4).is_empty());
+    assert!(net.adj_out(4).is_empty());
     let why = net.rib.explain(&prefix(1)).advertised;
     let (_, Advertisement::Withheld(why)) = &why[1] else {
         panic!("{why:?}")
@@ -186,21 +186,21 @@ fn rfc9494_4_6_in_a_partial_deployment_internal_peers_hear_of_a_last_resort() {
         config.peers.insert(name, external);
     });
     net.up(5);
-    let partial = net.told(4)[&prefix(1)].clone();
+    let partial = net.adj_out(4)[&prefix(1)].clone();
     assert_eq!(partial.local_pref, Some(0));
     assert_eq!(
         partial.communities,
         [Community::LLGR_STALE, Community::NO_EXPORT],
         "it stays inside the AS"
     );
-    let whole = net.told(3)[&prefix(1)].clone();
+    let whole = net.adj_out(3)[&prefix(1)].clone();
     assert_eq!(
         whole.local_pref,
         Some(100),
         "who knows the mark needs no more"
     );
     assert_eq!(whole.communities, [Community::LLGR_STALE]);
-    assert!(net.told(5).is_empty(), "never another AS");
+    assert!(net.adj_out(5).is_empty(), "never another AS");
     net.check();
 
     // LOCAL_PREF of filters does not count for a stale route, and does for a fresh one.
@@ -214,10 +214,10 @@ fn rfc9494_4_6_in_a_partial_deployment_internal_peers_hear_of_a_last_resort() {
         config.filters.insert("high".into(), filter);
         config.peers.get_mut(&name(4)).unwrap().export = vec!["high".into()];
     });
-    assert_eq!(net.told(4)[&prefix(1)].local_pref, Some(0));
+    assert_eq!(net.adj_out(4)[&prefix(1)].local_pref, Some(0));
     net.up_with(2, long_lived(2, true));
     net.announce(2, &[1], external(2, &[65002]));
-    let fresh = net.told(4)[&prefix(1)].clone();
+    let fresh = net.adj_out(4)[&prefix(1)].clone();
     assert_eq!(fresh.local_pref, Some(700));
     assert!(fresh.communities.is_empty());
     net.check();
@@ -225,10 +225,10 @@ fn rfc9494_4_6_in_a_partial_deployment_internal_peers_hear_of_a_last_resort() {
     // Without the switch they are told nothing again.
     net.down(2, true);
     net.advance(RESTART);
-    assert_eq!(net.told_prefixes(4), [prefix(1)]);
+    assert_eq!(net.adj_out_prefixes(4), [prefix(1)]);
     net.reconfigure(|config| {
         config.peers.get_mut(&name(4)).unwrap().long_lived_partial = false;
     });
-    assert!(net.told(4).is_empty());
+    assert!(net.adj_out(4).is_empty());
     net.check();
 }

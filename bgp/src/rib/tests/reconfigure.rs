@@ -96,11 +96,11 @@ fn export_rules_announce_the_difference() {
     net.up(2);
     net.up(3);
     net.announce(3, &[1], external(3, &[65003]));
-    assert_eq!(net.told(2)[&prefix(1)].next_hop, Some(address(3)));
+    assert_eq!(net.adj_out(2)[&prefix(1)].next_hop, Some(address(3)));
     net.reconfigure(|config| {
         config.peers.get_mut(&name(2)).unwrap().next_hop = NextHopMode::Own;
     });
-    assert_eq!(net.told(2)[&prefix(1)].next_hop, Some(address(1)));
+    assert_eq!(net.adj_out(2)[&prefix(1)].next_hop, Some(address(1)));
     net.check();
 }
 
@@ -109,13 +109,13 @@ fn a_peer_that_becomes_a_client_gets_and_gives_more() {
     let mut net = Net::mesh([2, 3]);
     net.announce(2, &[1], attrs(2));
     net.announce(3, &[2], attrs(3));
-    assert_eq!(net.told_prefixes(3), []);
+    assert_eq!(net.adj_out_prefixes(3), []);
     let cluster = ClusterId([1, 1, 1, 1].into());
     net.reconfigure(|config| {
         config.peers.get_mut(&name(2)).unwrap().client_of = Some(cluster);
     });
     assert_eq!(
-        (net.told_prefixes(2), net.told_prefixes(3)),
+        (net.adj_out_prefixes(2), net.adj_out_prefixes(3)),
         (vec![prefix(2)], vec![prefix(1)])
     );
     net.check();
@@ -130,7 +130,7 @@ fn a_peer_that_becomes_a_client_gets_and_gives_more() {
     assert_eq!(net.hops(4).len(), 0, "our cluster now");
     net.reconfigure(|config| config.peers.get_mut(&name(2)).unwrap().client_of = None);
     assert_eq!(
-        (net.told_prefixes(2), net.told_prefixes(3)),
+        (net.adj_out_prefixes(2), net.adj_out_prefixes(3)),
         (vec![], vec![])
     );
     assert_eq!(net.hops(4).len(), 1, "no cluster of ours any more");
@@ -143,7 +143,7 @@ fn a_removed_peer_takes_its_routes_along_and_its_slot_is_reused() {
     net.announce(2, &[1], attrs(2));
     let slot = net.rib.peer_id(&name(2)).unwrap();
     net.reconfigure(|config| drop(config.peers.remove(&name(2))));
-    net.told.remove(&slot);
+    net.adj_out.remove(&slot);
     assert_eq!(net.fib.len(), 0);
     net.reconfigure(|config| drop(config.peers.insert(name(4), internal_peer(4).1)));
     assert_eq!(net.rib.peer_id(&name(4)), Some(slot));
@@ -157,7 +157,7 @@ fn a_reset_keeps_the_routes_of_the_same_peer_until_it_is_back() {
     net.reconfigure(|config| {
         config.peers.get_mut(&name(2)).unwrap().hold_time = Duration::from_secs(9);
     });
-    net.told.clear();
+    net.adj_out.clear();
     assert!(net.fib[&prefix(1)].stale);
     net.up(2);
     net.end_of_rib(2);
@@ -165,7 +165,7 @@ fn a_reset_keeps_the_routes_of_the_same_peer_until_it_is_back() {
     net.check();
     net.announce(2, &[1], attrs(2));
     net.reconfigure(|config| config.peers.get_mut(&name(2)).unwrap().remote_as = Asn(65002));
-    net.told.clear();
+    net.adj_out.clear();
     assert_eq!(net.fib.len(), 0, "another AS is another peer");
     net.check();
 }

@@ -179,7 +179,7 @@ fn rfc4724_4_1_nothing_is_selected_or_announced_before_all_end_of_ribs() {
     assert!(net.rib.is_deferring());
     assert_eq!(net.fib.len(), 0);
     assert_eq!(
-        (net.told_prefixes(2).len(), net.markers.len()),
+        (net.adj_out_prefixes(2).len(), net.markers.len()),
         (0, 0),
         "RIB-4"
     );
@@ -188,8 +188,8 @@ fn rfc4724_4_1_nothing_is_selected_or_announced_before_all_end_of_ribs() {
     net.end_of_rib(3);
     assert!(!net.rib.is_deferring());
     assert_eq!(net.fib.len(), 2);
-    assert_eq!(net.told_prefixes(2), [prefix(2), prefix(9)]);
-    assert_eq!(net.told_prefixes(3), [prefix(1), prefix(9)]);
+    assert_eq!(net.adj_out_prefixes(2), [prefix(2), prefix(9)]);
+    assert_eq!(net.adj_out_prefixes(3), [prefix(1), prefix(9)]);
     assert_eq!(net.markers.len(), 2);
     assert!(net.rib.awaited().next().is_none());
     net.check();

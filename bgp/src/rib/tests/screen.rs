@@ -44,7 +44,7 @@ fn rfc4271_6_3_a_martian_is_neither_used_nor_passed_on_and_the_session_stays() {
     ];
     announce(&mut net, 2, external(2, &[65002]), &all);
     assert_eq!(used(&net), ["0.0.0.0/0", "198.51.100.0/24"]);
-    assert_eq!(net.told_prefixes(3), prefixes(&all[2..]));
+    assert_eq!(net.adj_out_prefixes(3), prefixes(&all[2..]));
     let counts = net.rib.peer_counts(&name(2)).unwrap();
     assert_eq!((counts.received, counts.accepted), (4, 2));
     let explained = net.rib.explain(&all[0].parse().unwrap());

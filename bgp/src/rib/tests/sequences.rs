@@ -209,7 +209,7 @@ fn happen(net: &mut Net, event: Event) {
         }
         Event::Replace(n) => {
             let id = net.rib.peer_id(&name(n)).unwrap();
-            net.told.remove(&id);
+            net.adj_out.remove(&id);
             net.station.retain(|path, _| path.peer != id);
             let peer = net.config.peers[&name(n)].clone();
             net.reconfigure(|config| drop(config.peers.remove(&name(n))));
@@ -310,7 +310,7 @@ proptest! {
         }
         prop_assert_eq!(&net.fib, &fresh.fib);
         for n in 2..7 {
-            prop_assert_eq!(net.told(n), fresh.told(n), "peer {}", n);
+            prop_assert_eq!(net.adj_out(n), fresh.adj_out(n), "peer {}", n);
         }
         prop_assert_eq!(net.rib.counts().paths, fresh.rib.counts().paths);
         prop_assert_eq!(net.rib.counts().prefixes, fresh.rib.counts().prefixes);
@@ -347,7 +347,7 @@ proptest! {
             work(&mut sliced, 10_000, last);
             prop_assert_eq!(&whole.fib, &sliced.fib);
             for n in 2..7 {
-                prop_assert_eq!(whole.told(n), sliced.told(n), "peer {}", n);
+                prop_assert_eq!(whole.adj_out(n), sliced.adj_out(n), "peer {}", n);
                 prop_assert_eq!(whole.rib.received(&name(n)), sliced.rib.received(&name(n)));
                 prop_assert_eq!(whole.rib.peer_counts(&name(n)), sliced.rib.peer_counts(&name(n)));
             }
@@ -389,7 +389,7 @@ proptest! {
             let plain = |route: RouteInfo| (route.prefix, route.path_id, route.stale);
             (2..7).map(|n| of(n).into_iter().map(plain).collect::<Vec<_>>()).collect()
         };
-        let told: Vec<_> = (2..7).map(|n| net.told(n)).collect();
+        let adj_out: Vec<_> = (2..7).map(|n| net.adj_out(n)).collect();
         let before = (sessions(&net), received(&net));
 
         let mut new = net.config.clone();
@@ -422,7 +422,7 @@ proptest! {
         prop_assert_eq!((sessions(&net), received(&net)), before);
         if !import {
             for other in (2..7).filter(|other| *other != n) {
-                prop_assert_eq!(&net.told(other), &told[usize::from(other) - 2]);
+                prop_assert_eq!(&net.adj_out(other), &adj_out[usize::from(other) - 2]);
             }
         }
     }

@@ -65,7 +65,7 @@ fn announce_all(net: &mut Net) {
 }
 
 /// Number of routes and prefixes in the answer of a call.
-fn said(changes: &Changes) -> usize {
+fn outputs(changes: &Changes) -> usize {
     let out = changes.out.iter().map(|out| match out {
         Outbound::Group(update) => update.routes.len(),
         Outbound::Peer { routes, .. } => routes.len(),
@@ -94,9 +94,9 @@ fn finish(net: &mut Net, least: usize) {
     while net.rib.has_work() {
         let changes = watched("a step", STEP, || net.rib.work(net.now, STEP));
         assert!(
-            said(&changes) <= STEP,
+            outputs(&changes) <= STEP,
             "{} in a step of {STEP}",
-            said(&changes)
+            outputs(&changes)
         );
         net.mirror(changes);
         steps += 1;
@@ -110,7 +110,7 @@ fn begin(net: &mut Net, what: impl FnOnce(&mut Net) -> Changes) {
     let inline = net.rib.inline;
     let changes = watched("a beginning", inline, || what(net));
     let bound = inline + 16;
-    assert!(said(&changes) <= bound, "{} at once", said(&changes));
+    assert!(outputs(&changes) <= bound, "{} at once", outputs(&changes));
     net.mirror(changes);
     assert!(net.rib.has_work(), "all of it was done at once");
     // Steps left in each case: the table without the first slice.
@@ -145,7 +145,7 @@ fn whatever_concerns_the_whole_table_comes_in_slices() {
         net.rib.reconfigure(net.now, &net.config.clone())
     });
     assert!(
-        net.told(3)
+        net.adj_out(3)
             .values()
             .all(|attrs| attrs.local_pref == Some(9))
     );
@@ -165,7 +165,7 @@ fn whatever_concerns_the_whole_table_comes_in_slices() {
     begin(&mut net, |net| {
         net.rib.peer_up(net.now, &name(4), session(4))
     });
-    assert_eq!(net.told(4).len(), before);
+    assert_eq!(net.adj_out(4).len(), before);
     let four = net.rib.peer_id(&name(4)).unwrap();
     assert_eq!(net.markers.last(), Some(&(four, Family::Ipv4)));
 
@@ -173,7 +173,7 @@ fn whatever_concerns_the_whole_table_comes_in_slices() {
     begin(&mut net, |net| {
         net.rib.route_refresh(net.now, &name(3), Family::Ipv4)
     });
-    assert_eq!(net.told(3).len(), before);
+    assert_eq!(net.adj_out(3).len(), before);
 
     // A peer is about to send everything again, and sends half of it.
     begin(&mut net, |net| {
@@ -238,7 +238,7 @@ fn own_routes_of_one_configuration_come_in_slices() {
         net.config.originate = (0..MANY).map(|n| (own(n), route.clone())).collect();
         net.rib.reconfigure(net.now, &net.config.clone())
     });
-    assert_eq!(net.told(3).len(), 2 * MANY as usize);
+    assert_eq!(net.adj_out(3).len(), 2 * MANY as usize);
 
     // Others come, some stay, and the configuration changes again before all of it is in force.
     net.config.originate = (MANY / 2..3 * MANY / 2)
@@ -261,9 +261,9 @@ fn own_routes_of_one_configuration_come_in_slices() {
     assert_eq!(net.markers.last(), Some(&(four, Family::Ipv4)));
     for peer in [3, 4] {
         let own_only = |prefix: &&Prefix| net.config.originate.contains_key(*prefix);
-        assert_eq!(net.told(peer).len(), 2 * MANY as usize - 1, "{peer}");
+        assert_eq!(net.adj_out(peer).len(), 2 * MANY as usize - 1, "{peer}");
         assert_eq!(
-            net.told(peer).keys().filter(own_only).count(),
+            net.adj_out(peer).keys().filter(own_only).count(),
             MANY as usize - 1
         );
     }
@@ -272,7 +272,7 @@ fn own_routes_of_one_configuration_come_in_slices() {
         net.config.originate.clear();
         net.rib.reconfigure(net.now, &net.config.clone())
     });
-    assert_eq!(net.told(3).len(), MANY as usize);
+    assert_eq!(net.adj_out(3).len(), MANY as usize);
 }
 
 /// A configuration that is another one, and says nearly or wholly the same, is compared in slices
@@ -298,11 +298,11 @@ fn own_routes_that_stay_are_compared_in_slices() {
         assert!(net.rib.has_work() && !net.rib.is_done(ticket));
         let Progress { done, total, .. } = net.rib.progress().remove(0);
         assert!(0 < done && done < total, "{done} of {total}");
-        let out = finish_telling(&mut net);
+        let out = finish_work(&mut net);
         // Withdrawn now, and what was gone the time before is announced again.
         assert!(out <= 2, "{gone:?}: {out} were told");
         assert_eq!(
-            net.told(3).len(),
+            net.adj_out(3).len(),
             MANY as usize + net.config.originate.len()
         );
     }
@@ -314,15 +314,15 @@ fn own_routes_that_stay_are_compared_in_slices() {
     net.check();
 }
 
-/// Ends the work in steps, none of which looks at much; how many changes it told.
-fn finish_telling(net: &mut Net) -> usize {
-    let mut told = 0;
+/// Ends the work in steps, none of which looks at much; number of its outputs.
+fn finish_work(net: &mut Net) -> usize {
+    let mut outputs_seen = 0;
     while net.rib.has_work() {
         let changes = watched("a step", STEP, || net.rib.work(net.now, STEP));
-        told += said(&changes);
+        outputs_seen += outputs(&changes);
         net.mirror(changes);
     }
-    told
+    outputs_seen
 }
 
 proptest::proptest! {
@@ -356,11 +356,11 @@ proptest::proptest! {
             let changes = net.rib.work(net.now, 3);
             net.mirror(changes);
         }
-        let told = net.told(2).into_iter();
-        let told: BTreeMap<_, _> = told.map(|(prefix, route)| (prefix, route.med)).collect();
+        let adj_out = net.adj_out(2).into_iter();
+        let adj_out: BTreeMap<_, _> = adj_out.map(|(prefix, route)| (prefix, route.med)).collect();
         let wanted = net.config.originate.iter();
         let wanted: BTreeMap<_, _> = wanted.map(|(prefix, route)| (*prefix, route.med)).collect();
-        proptest::prop_assert_eq!(told, wanted);
+        proptest::prop_assert_eq!(adj_out, wanted);
         net.check();
     }
 }
@@ -432,7 +432,7 @@ fn of_very_many_paths_to_one_prefix_each_slice_looks_at_some() {
     };
     let all = PATHS as usize;
     let two = net.rib.peer_id(&name(2)).unwrap();
-    net.told.remove(&two);
+    net.adj_out.remove(&two);
     step(&mut net, all, &|net| {
         net.rib.peer_down(net.now, &name(2), true)
     });
@@ -458,17 +458,18 @@ fn a_question_a_dump_and_a_station_look_at_a_piece_at_a_time() {
         RouteTable::Advertised(name(3)),
     ] {
         let all = RouteQuery::all(what);
-        let (mut found, mut told) = (Vec::new(), 0);
+        let (mut found, mut answered) = (Vec::new(), 0);
         for place in (0..rib.slots()).step_by(STEP) {
             let scan = || rib.scan(&all, place..place + STEP);
             found.extend(watched("a scan", STEP, scan).unwrap());
         }
         let mut left = &found[..];
         while !left.is_empty() {
-            let (routes, prefixes) = watched("an answer", STEP, || rib.look(&all, left, STEP));
-            (told, left) = (told + routes.len(), &left[prefixes..]);
+            let (routes, prefixes) =
+                watched("an answer", STEP, || rib.route_records(&all, left, STEP));
+            (answered, left) = (answered + routes.len(), &left[prefixes..]);
         }
-        assert_eq!(told, MANY as usize);
+        assert_eq!(answered, MANY as usize);
     }
     let all = RouteQuery::all(RouteTable::Routes);
     let prefixes = rib.scan(&all, 0..rib.slots()).unwrap();
@@ -550,7 +551,7 @@ fn of_a_table_that_has_gone_no_attribute_set_is_left() {
     finish(&mut net, 0);
     assert!(net.rib.counts().attribute_sets > MANY as usize);
     // A peer that is slow still has these.
-    let waiting: Vec<_> = net.told(3).values().take(100).cloned().collect();
+    let waiting: Vec<_> = net.adj_out(3).values().take(100).cloned().collect();
     for first in (0..MANY).step_by(1000) {
         let update = UpdateMessage {
             withdrawn: (first..first + 1000).map(far).collect(),
@@ -585,8 +586,8 @@ fn the_table_waits_for_a_peer_that_has_much_to_read() {
     assert_eq!(net.rib.dumps().collect::<Vec<_>>(), [four]);
     net.rib.pause_dumps(BTreeSet::from([four]));
     finish(&mut net, 0);
-    let told = net.told(4).len();
-    assert!(told <= INLINE, "{told} while it is held");
+    let adj_out = net.adj_out(4).len();
+    assert!(adj_out <= INLINE, "{adj_out} while it is held");
     assert!(
         net.rib.is_done(net.rib.ticket()),
         "nobody waits for its reader"
@@ -599,14 +600,14 @@ fn the_table_waits_for_a_peer_that_has_much_to_read() {
         ..UpdateMessage::default()
     };
     net.apply(2, other);
-    assert!(net.told(4).contains_key(&last));
+    assert!(net.adj_out(4).contains_key(&last));
     let marked = |net: &Net| net.markers.contains(&(four, Family::Ipv4));
     assert!(!marked(&net), "End-of-RIB before the end");
     // It has read.
     net.rib.pause_dumps(BTreeSet::new());
     assert!(net.rib.has_work());
     finish(&mut net, (MANY as usize - INLINE) / STEP);
-    assert_eq!(net.told(4).len(), MANY as usize);
+    assert_eq!(net.adj_out(4).len(), MANY as usize);
     assert!(marked(&net));
     net.check();
 }
