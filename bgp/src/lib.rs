@@ -111,8 +111,8 @@ pub use origin::{
     OriginVerdict, OwnerIdentity, PrefixOwner,
 };
 pub use policy::{
-    AsPathPlace, Filter, FilterAction, FilterCondition, FilterDecision, FilterTerm, FilterVerdict,
-    PeerKind, PrefixPattern, RouteSource, RouteView,
+    AsPathPlace, Filter, FilterAction, FilterCondition, FilterTerm, FilterVerdict, PeerKind,
+    PrefixPattern, RouteSource,
 };
 pub use rib::{
     AdvertisedRoute, Advertisement, AttrsInfo, BestPathReason, Buckets, Changes, DecidedBy,

@@ -199,7 +199,7 @@ pub enum FilterAction {
 
 /// A route on its way through filters. Actions change `attrs`; later terms see the changes.
 #[derive(Clone, Debug)]
-pub struct RouteView<'a> {
+pub(crate) struct RouteView<'a> {
     /// Destination of the route.
     pub prefix: Prefix,
     /// The attributes; owned as soon as an action has changed them.
@@ -213,8 +213,8 @@ pub struct RouteView<'a> {
 }
 
 /// A verdict together with the term that gave it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FilterDecision {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FilterDecision {
     /// End of the filter that the term led to.
     pub verdict: FilterVerdict,
     /// Index of the term within its filter, from 0.
@@ -231,7 +231,7 @@ impl Filter {
 
     /// Runs the filter over a route and changes its attributes. `None`: no term decided, the next
     /// filter decides; changes made so far stay.
-    pub fn run(&self, route: &mut RouteView<'_>) -> Option<FilterDecision> {
+    pub(crate) fn run(&self, route: &mut RouteView<'_>) -> Option<FilterDecision> {
         for (index, term) in self.terms.iter().enumerate() {
             if !term
                 .conditions
@@ -256,8 +256,7 @@ impl Filter {
 
 impl FilterCondition {
     /// True when the condition holds for the route.
-    #[must_use]
-    pub fn holds(&self, route: &RouteView<'_>) -> bool {
+    pub(crate) fn holds(&self, route: &RouteView<'_>) -> bool {
         let attrs = &*route.attrs;
         match self {
             Self::Prefix { patterns, negated } => {
