@@ -73,7 +73,7 @@ fn pod_address(block: u32, ordinal: u32) -> std::net::Ipv4Addr {
 }
 
 /// Everything a plan needs.
-pub struct PlanInputs {
+pub struct PlannedNode {
     snapshot: Snapshot,
     me: NodeName,
     learned: SharedMap<Prefix, Learned>,
@@ -83,7 +83,7 @@ pub struct PlanInputs {
     kernel: KernelSupport,
 }
 
-impl PlanInputs {
+impl PlannedNode {
     /// The first node of a cluster.
     #[must_use]
     pub fn of(snapshot: Snapshot) -> Self {

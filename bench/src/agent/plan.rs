@@ -7,7 +7,7 @@ use caracal_agent::{
     Actual, Changed, ChangedKeys, Comparison, Desired, Op, Phase, Planning, apply_op, diff,
 };
 
-use super::cluster::{PlanInputs, snapshot};
+use super::cluster::{PlannedNode, snapshot};
 
 /// Arguments of the simulation.
 #[derive(Clone, Debug, clap::Args)]
@@ -25,7 +25,7 @@ pub struct PlanArgs {
 
 pub fn run(args: &PlanArgs) -> Result<()> {
     let before = resident();
-    let mut node = PlanInputs::of(snapshot(args.nodes, args.blocks));
+    let mut node = PlannedNode::of(snapshot(args.nodes, args.blocks));
     let held = resident();
     let desired = node.plan();
     let actual = node.in_step(&desired);
@@ -68,7 +68,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
 }
 
 /// The same by key: after another node got a block, and after a node came or went.
-fn by_key(node: &mut PlanInputs, objects: bool, args: &PlanArgs) -> Result<()> {
+fn by_key(node: &mut PlannedNode, objects: bool, args: &PlanArgs) -> Result<()> {
     node.use_objects(objects);
     let mut planning = Planning::default();
     let mut comparison = Comparison::default();

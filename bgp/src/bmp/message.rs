@@ -16,8 +16,6 @@ use crate::wire::notification::truncate;
 const VERSION: u8 = 3;
 /// Octets of the common header: version, length, type.
 pub const BMP_COMMON_HEADER: usize = 6;
-/// Octets of the per-peer header.
-pub(super) const PEER_HEADER: usize = 42;
 
 /// Message types (RFC 7854 §4.1).
 mod kind {

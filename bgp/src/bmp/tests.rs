@@ -4,12 +4,13 @@ use std::io::ErrorKind;
 
 use bytes::BytesMut;
 
-use super::message::PEER_HEADER;
 use super::*;
 use crate::fsm::ConnectFailure;
 use crate::wire::notification::{CeaseSubcode, NotificationCode};
 use crate::wire::{encode_keepalive, encode_open, open::OpenMessage};
 
+/// Octets of the per-peer header (RFC 7854 §4.2).
+const PEER_HEADER: usize = 42;
 const TIME: BmpTimestamp = BmpTimestamp(Duration::new(0x0102_0304, 5_000));
 
 fn session(remote: &str) -> MonitoredSession {

@@ -24,7 +24,7 @@ mod receive;
 pub(crate) use collision::survivor;
 pub use down::{ConnectFailure, DownReason};
 pub use negotiate::{Negotiated, RemoteGracefulRestart};
-pub use peer::Peer;
+pub use peer::PeerFsm;
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -55,7 +55,7 @@ const SEND_HOLD: Duration = Duration::from_secs(8 * 60);
 /// When the first session of this process was made.
 static EPOCH: OnceLock<Instant> = OnceLock::new();
 
-type Dial = Pin<Box<dyn Future<FsmOutput = io::Result<TcpStream>> + Send>>;
+type Dial = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
 
 /// Serves one peer until [`ToSession::Shutdown`]. See [`SessionStart`].
 pub async fn run_session(start: SessionStart) {
