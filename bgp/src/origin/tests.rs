@@ -208,8 +208,8 @@ fn reasons_name_owner_and_next_hop() {
 }
 
 proptest! {
-    /// The quick check, which remembers where the route before came from, is what a full check would
-    /// say.
+    /// The quick check, which remembers where the route before came from, is what a full check
+    /// would say.
     #[test]
     fn a_look_says_what_a_check_says(
         relays in any::<bool>(),
