@@ -36,7 +36,7 @@ pub enum ImportRefusal {
     Policy,
     /// The prefix must never be routed (RFC 4271 §6.3, `martian.rs`).
     NeverRouted,
-    /// It does not come from the owner of the prefix ([`crate::origin`]).
+    /// It does not come from the owner of the prefix ([`crate::OriginCheck`]).
     NotOwner,
     /// The owner of the prefix is not known yet, or may be out of date; the route waits.
     OwnerUnknown,
