@@ -311,8 +311,8 @@ spec:
     assert_eq!(
         filter.terms[0].actions,
         [
-            Action::AddCommunity("64512:50".parse().unwrap()),
-            Action::AddCommunity("64512:100".parse().unwrap()),
+            FilterAction::AddCommunity("64512:50".parse().unwrap()),
+            FilterAction::AddCommunity("64512:100".parse().unwrap()),
         ]
     );
     assert_eq!(filter.terms[0].verdict, None);
