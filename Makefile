@@ -182,6 +182,14 @@ rust:
 	  exit 1; \
 	fi
 
+# Foreign judges in Python: schemas of Kubernetes' objects, an emulator of its API.
+PYTHON_TOOLS := target/tools/python
+packages-test: $(PYTHON_TOOLS)/.installed
+$(PYTHON_TOOLS)/.installed: tests/resources/python.txt | packages-build
+	rm -rf $(@D)
+	python3 -m pip install -q --no-deps --only-binary :all: --target $(@D) -r $<
+	touch $@
+
 packages-build packages-demo packages-test: rust
 packages-build packages-demo packages-test: packages-%:
 	@case $* in \

@@ -175,6 +175,8 @@ impl Lab {
             .arg(folder.join("server.key"))
             .arg("--token-auth-file")
             .arg(folder.join("tokens.csv"))
+            .arg("--audit-log-path")
+            .arg(folder.join("audit.log"))
             .arg("--objects")
             .arg(folder.join("objects.json"));
         // It listens once its first objects are made.

@@ -78,7 +78,7 @@ pub use netns::{
     sysctl as netns_sysctl,
 };
 pub use node::NodeError;
-pub use plan::{ETCD_PORT, LabName, LabNameError, NodeLayout, PodLayout};
+pub use plan::{API_PORT, ETCD_PORT, LabName, LabNameError, NodeLayout, PodLayout};
 pub use probe::{Loss, Probe, ProbeError, Stream};
 pub use process::{ProcessIdentity, RunningProcess, SpawnError};
 pub use program::{

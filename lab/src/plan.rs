@@ -32,7 +32,7 @@ pub(crate) use resources::Document;
 pub(crate) use kubernetes::{ACCOUNT as NODE_ACCOUNT, PLUGIN_ACCOUNT};
 
 /// The port the API server listens on.
-pub(crate) const API_PORT: u16 = 6443;
+pub const API_PORT: u16 = 6443;
 /// The port etcd serves clients on.
 pub const ETCD_PORT: u16 = 2379;
 

@@ -5,6 +5,7 @@ use caracal_lab::{Lab, Route, RouteKind, error_chain, ip_batch};
 
 use caracal_model::net::Family;
 
+use crate::datastore::{is_kubernetes, kubectl};
 use crate::loss::kinds;
 
 /// Kernel protocol of our routes, as `ip` prints it.
@@ -98,11 +99,16 @@ pub fn with_protocol(lab: &Lab, node: &str, protocol: &str) -> Vec<String> {
     found
 }
 
-/// Removes keys that Calico would not have from the datastore: liveness leases.
+/// Removes what Calico would not have from the datastore: liveness leases.
 ///
 /// # Panics
-/// When etcd does not take it.
+/// When the datastore does not take it.
 pub fn forget(lab: &Lab) {
+    if is_kubernetes(lab) {
+        let delete = ["-n", "kube-system", "delete", "leases", "--all"];
+        kubectl(lab, &delete, b"");
+        return;
+    }
     let _count = lab
         .etcdctl(&["del", "/caracal/", "--prefix"], b"")
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)));

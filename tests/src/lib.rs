@@ -6,10 +6,12 @@
 //! so and passes. `CARACAL_E2E_REQUIRED=1` turns such a skip into a failure: `make test` sets it.
 
 pub mod calico;
+pub mod datastore;
 pub mod foreign;
 pub mod kernel;
 pub mod loss;
 pub mod next_hops;
+pub mod python;
 pub mod stack;
 pub mod uninstall;
 
@@ -94,7 +96,7 @@ pub fn possible(scenario: &str, programs: &[&str]) -> bool {
     can(scenario, reason)
 }
 
-fn can(scenario: &str, reason: Option<String>) -> bool {
+pub(crate) fn can(scenario: &str, reason: Option<String>) -> bool {
     let Some(reason) = reason else { return true };
     let required = std::env::var("CARACAL_E2E_REQUIRED").is_ok_and(|v| v == "1");
     assert!(!required, "{scenario}: cannot run: {reason}");
@@ -324,20 +326,13 @@ pub fn routed(lab: &Lab, node: &str) -> Result<(), String> {
 /// told otherwise.
 ///
 /// # Panics
-/// When etcd does not take it.
+/// When the datastore does not take it.
 pub fn set_pool_modes(lab: &Lab, ipip: &str, vxlan: &str) {
-    const POOLS: &str = "/calico/resources/v3/projectcalico.org/ippools/";
-    let etcdctl = |arguments: &[&str], stdin: &[u8]| {
-        lab.etcdctl(arguments, stdin)
-            .unwrap_or_else(|e| panic!("{}", error_chain(&e)))
-    };
-    let keys = etcdctl(&["get", POOLS, "--prefix", "--keys-only"], b"");
-    for key in keys.lines().filter(|l| !l.is_empty()) {
-        let text = etcdctl(&["get", key, "--print-value-only"], b"");
-        let mut pool: serde_json::Value = serde_json::from_str(&text).expect("a pool is JSON");
+    for name in datastore::names(lab, "ippools") {
+        let mut pool = datastore::resource(lab, "ippools", &name);
         pool["spec"]["ipipMode"] = ipip.into();
         pool["spec"]["vxlanMode"] = vxlan.into();
-        let _answer = etcdctl(&["put", key], pool.to_string().as_bytes());
+        datastore::put_resource(lab, "ippools", &pool);
     }
 }
 

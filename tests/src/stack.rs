@@ -11,6 +11,7 @@ use caracal_lab::Lab;
 use caracal_model::net::{Family, Prefix};
 use serde_json::{Value, json};
 
+use crate::datastore::{in_kubernetes, put_resource};
 use crate::{example, possible, up_text};
 
 /// Which families a cluster speaks.
@@ -205,10 +206,13 @@ pub fn families(lab: &Lab) -> usize {
     lab.topology().families().len()
 }
 
-/// One more pool with VXLAN, which a running cluster does not have yet: its resource, and the
-/// tunnel that it brings. Of IPv6 where the lab speaks it.
+/// One more pool with VXLAN, which a running cluster does not have yet: written into its datastore.
+/// Of IPv6 where the lab speaks it. Gives the tunnel that it brings.
+///
+/// # Panics
+/// When the datastore does not take it.
 #[must_use]
-pub fn late_pool(lab: &Lab) -> (String, &'static str) {
+pub fn late_pool(lab: &Lab) -> &'static str {
     let (cidr, device) = match speaks(lab, Family::Ipv6) {
         true => ("fd00:99::/64", "vxlan-v6.calico"),
         false => ("10.99.0.0/16", "vxlan.calico"),
@@ -219,7 +223,8 @@ pub fn late_pool(lab: &Lab) -> (String, &'static str) {
         "metadata": {"name": "late"},
         "spec": {"cidr": cidr, "vxlanMode": "Always"},
     });
-    (pool.to_string(), device)
+    put_resource(lab, "ippools", &pool);
+    device
 }
 
 /// True when a lab speaks a family.
@@ -269,16 +274,93 @@ pub fn on_stacks(
     text: impl Fn(Stack) -> String,
     body: impl Fn(Lab) + Sync,
 ) {
+    let place = |stack: Stack| Place {
+        what: stack.to_string(),
+        lab: stack.lab(name),
+        text: text(stack),
+    };
+    side_by_side(scenario, programs, || Stack::ALL.map(place).into(), body);
+}
+
+/// Runs a scenario on labs of all stacks whose datastore is etcd, and on an IPv4 lab whose
+/// datastore is Kubernetes' API, side by side. `name` begins the names of the labs.
+///
+/// # Panics
+/// When the scenario does on any of them.
+pub fn on_each_stack_and_datastore(
+    scenario: &str,
+    programs: &[&str],
+    topology: &str,
+    name: &str,
+    body: impl Fn(Lab) + Sync,
+) {
+    let text = std::fs::read_to_string(example(topology)).expect("an example");
+    on_each_stack_and_datastore_of(
+        scenario,
+        programs,
+        name,
+        |stack, _lab| stack.topology(&text),
+        body,
+    );
+}
+
+/// The same on a text for each stack and name of a lab.
+///
+/// # Panics
+/// When the scenario does on any of them.
+pub fn on_each_stack_and_datastore_of(
+    scenario: &str,
+    programs: &[&str],
+    name: &str,
+    text: impl Fn(Stack, &str) -> String,
+    body: impl Fn(Lab) + Sync,
+) {
+    let programs = [programs, &["kubectl", "openssl"][..]].concat();
+    let places = || {
+        let place = |stack: Stack| {
+            let lab = stack.lab(name);
+            Place {
+                what: stack.to_string(),
+                text: text(stack, &lab),
+                lab,
+            }
+        };
+        let mut places: Vec<_> = Stack::ALL.map(place).into();
+        let lab = format!("{name}-k8");
+        places.push(Place {
+            what: "Kubernetes' API".to_owned(),
+            text: in_kubernetes(&text(Stack::Ipv4, &lab)),
+            lab,
+        });
+        places
+    };
+    side_by_side(scenario, &programs, places, body);
+}
+
+/// A lab of a scenario.
+struct Place {
+    what: String,
+    lab: String,
+    text: String,
+}
+
+fn side_by_side(
+    scenario: &str,
+    programs: &[&str],
+    places: impl FnOnce() -> Vec<Place>,
+    body: impl Fn(Lab) + Sync,
+) {
     if !possible(scenario, programs) {
         return;
     }
     std::thread::scope(|scope| {
-        for stack in Stack::ALL {
-            let (text, body) = (text(stack), &body);
-            let run = move || body(up_text(&text, scenario, &stack.lab(name)));
+        for place in places() {
+            let body = &body;
             std::thread::Builder::new()
-                .name(format!("{scenario} ({stack})"))
-                .spawn_scoped(scope, run)
+                .name(format!("{scenario} ({})", place.what))
+                .spawn_scoped(scope, move || {
+                    body(up_text(&place.text, scenario, &place.lab));
+                })
                 .expect("a thread");
         }
     });

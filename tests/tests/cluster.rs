@@ -8,8 +8,12 @@ use caracal_lab::{Lab, Route, RouteKind, VXLAN_FILTER, wait_for, wait_until};
 use caracal_model::Problem;
 use caracal_model::net::Family;
 use caracal_model::status::Status;
+use caracal_tests::datastore;
 use caracal_tests::loss::{Probes, count, kinds};
-use caracal_tests::stack::{addresses, either, families, focus, late_pool, on_each_stack, speaks};
+use caracal_tests::stack::{
+    addresses, either, families, focus, late_pool, on_each_stack, on_each_stack_and_datastore,
+    speaks,
+};
 use caracal_tests::{
     SECOND, assert_full_matrix, assert_gone, await_settled, await_status, caracals, possible,
     settled, up,
@@ -17,7 +21,7 @@ use caracal_tests::{
 
 #[test]
 fn full_mesh_routes_directly() {
-    on_each_stack(
+    on_each_stack_and_datastore(
         "full_mesh_routes_directly",
         &[],
         "full-mesh",
@@ -142,7 +146,7 @@ fn reflection(lab: Lab) {
 /// The first loss measurement: a node's process is killed while traffic flows to and from its pod.
 #[test]
 fn kill_9_loses_nothing() {
-    on_each_stack("kill_9_loses_nothing", &[], "full-mesh", "e2e-kill", kill_9);
+    on_each_stack_and_datastore("kill_9_loses_nothing", &[], "full-mesh", "e2e-kill", kill_9);
 }
 
 fn kill_9(mut lab: Lab) {
@@ -310,9 +314,7 @@ fn bad_values(lab: Lab) {
         .unwrap();
     }
     // The rest works on: a good change beside the bad ones takes effect.
-    let (pool, tunnel) = late_pool(&lab);
-    let path = format!("{resources}/ippools/late");
-    lab.etcdctl(&["put", &path], pool.as_bytes()).unwrap();
+    let tunnel = late_pool(&lab);
     await_status(&lab, "node1", 60 * SECOND, "the good pool's tunnel", |s| {
         if s.kernel.tunnels.iter().any(|t| t == tunnel) {
             Ok(())
@@ -486,9 +488,9 @@ fn a_kernel_without_ipip_is_explained() {
 }
 
 #[test]
-fn a_pod_deleted_while_etcd_is_down_leaks_no_address() {
-    on_each_stack(
-        "a_pod_deleted_while_etcd_is_down_leaks_no_address",
+fn a_pod_deleted_while_the_datastore_is_down_leaks_no_address() {
+    on_each_stack_and_datastore(
+        "a_pod_deleted_while_the_datastore_is_down_leaks_no_address",
         &[],
         "full-mesh",
         "e2e-tomb",
@@ -510,9 +512,10 @@ fn a_pending_release(mut lab: Lab) {
         status.blocks.iter().map(|b| b.in_use).sum::<usize>()
     };
     let before = in_use(&lab);
-    lab.stop_etcd().unwrap();
-    lab.cni("DEL", &pod).expect("DEL succeeds without etcd");
-    lab.start_etcd().unwrap();
+    datastore::stop(&mut lab);
+    lab.cni("DEL", &pod)
+        .expect("DEL succeeds without the datastore");
+    datastore::start(&mut lab);
     wait_for(
         60 * SECOND,
         "the address is free again",

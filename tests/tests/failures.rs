@@ -7,9 +7,13 @@ use std::time::Instant;
 use caracal_lab::{Lab, PodState, wait_for, wait_until};
 use caracal_model::Problem;
 use caracal_model::net::{Family, Prefix};
+use caracal_tests::datastore;
 use caracal_tests::kernel::{agents_state, flush_routes, nft, run, try_run};
 use caracal_tests::loss::{Probes, RouteMonitor, kinds};
-use caracal_tests::stack::{either, late_pool, on_each_stack, on_each_stack_of, speaks};
+use caracal_tests::stack::{
+    Stack, either, late_pool, on_each_stack_and_datastore, on_each_stack_and_datastore_of,
+    on_each_stack_of, speaks,
+};
 use caracal_tests::{SECOND, assert_full_matrix, await_settled, await_status, caracals, example};
 
 /// A topology whose nodes compare everything once an hour only, with more environment for each.
@@ -379,7 +383,9 @@ fn a_change_of_the_nodes_address_is_followed() {
             &format!("blockSize: 26\n  vxlanMode: {vxlan}"),
         );
         let change = |lab: Lab| change_of_address(&lab, vxlan);
-        on_each_stack_of(scenario, &["nft", "bridge"], &text, name, change);
+        let programs = ["nft", "bridge"];
+        let of = |stack: Stack, _lab: &str| stack.topology(&text);
+        on_each_stack_and_datastore_of(scenario, &programs, name, of, change);
     }
 }
 
@@ -594,19 +600,24 @@ fn strict_reverse_path(lab: &Lab) {
     told(lab, "agent.strict_rp_filter", false);
 }
 
-/// Every packet between this node and etcd is lost.
-const DEAD: &str = "table inet dead {
-    chain in { type filter hook input priority 0; tcp sport 2379 drop; }
-    chain out { type filter hook output priority 0; tcp dport 2379 drop; }
+/// Every packet between this node and the datastore is lost.
+fn dead(lab: &Lab) -> String {
+    let port = datastore::port(lab);
+    format!(
+        "table inet dead {{
+    chain in {{ type filter hook input priority 0; tcp sport {port} drop; }}
+    chain out {{ type filter hook output priority 0; tcp dport {port} drop; }}
+}}
+"
+    )
 }
-";
 
-/// Connections to etcd that are open on this side and dead on the way: no RST, no FIN, just
-/// silence.
+/// Connections to the datastore that are open on this side and dead on the way: no RST, no FIN,
+/// just silence.
 #[test]
-fn a_half_open_connection_to_etcd_is_noticed() {
-    let scenario = "a_half_open_connection_to_etcd_is_noticed";
-    on_each_stack(scenario, &["nft"], "full-mesh", "fail-half", half_open);
+fn a_half_open_connection_to_the_datastore_is_noticed() {
+    let scenario = "a_half_open_connection_to_the_datastore_is_noticed";
+    on_each_stack_and_datastore(scenario, &["nft"], "full-mesh", "fail-half", half_open);
 }
 
 fn half_open(lab: Lab) {
@@ -617,7 +628,7 @@ fn half_open(lab: Lab) {
     let before: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
     let probes = Probes::start(&lab, &[("node1/p1", "node2/p1"), ("node2/p1", "node3/p1")]);
     for node in &nodes {
-        nft(&lab, node, DEAD);
+        nft(&lab, node, &dead(&lab));
     }
     let start = Instant::now();
     for node in &nodes {
@@ -638,17 +649,12 @@ fn half_open(lab: Lab) {
         );
     }
     // Changes made meanwhile are followed afterwards.
-    let (pool, tunnel) = late_pool(&lab);
-    lab.etcdctl(
-        &["put", "/calico/resources/v3/projectcalico.org/ippools/late"],
-        pool.as_bytes(),
-    )
-    .unwrap();
+    let tunnel = late_pool(&lab);
     probes.after(1000);
     let during: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
     assert_eq!(during, before);
     for monitor in &monitors {
-        monitor.assert_nothing_deleted("half-open connections to etcd");
+        monitor.assert_nothing_deleted("half-open connections to the datastore");
     }
     for node in &nodes {
         run(&lab, node, "nft delete table inet dead");
@@ -663,7 +669,7 @@ fn half_open(lab: Lab) {
         });
     }
     assert!(try_run(&lab, "node1", "nft list table inet dead").is_err());
-    probes.assert_none_lost("half-open connections to etcd");
+    probes.assert_none_lost("half-open connections to the datastore");
 }
 
 /// For how many seconds etcd is away; `CARACAL_E2E_OUTAGE=600` is the ten minutes of
@@ -673,12 +679,12 @@ fn outage() -> u64 {
 }
 
 #[test]
-fn etcd_down_for_a_while_deletes_nothing() {
-    let scenario = "etcd_down_for_a_while_deletes_nothing";
-    on_each_stack(scenario, &[], "full-mesh", "fail-etcd", etcd_down);
+fn a_datastore_down_for_a_while_deletes_nothing() {
+    let scenario = "a_datastore_down_for_a_while_deletes_nothing";
+    on_each_stack_and_datastore(scenario, &[], "full-mesh", "fail-etcd", datastore_down);
 }
 
-fn etcd_down(mut lab: Lab) {
+fn datastore_down(mut lab: Lab) {
     let seconds = outage();
     await_settled(&lab);
     assert_full_matrix(&lab);
@@ -686,7 +692,7 @@ fn etcd_down(mut lab: Lab) {
     let monitors = RouteMonitor::on_all(&lab);
     let probes = Probes::start(&lab, &[("node1/p1", "node2/p1")]);
     probes.after(100);
-    lab.stop_etcd().unwrap();
+    datastore::stop(&mut lab);
     probes.after(seconds * 1000);
     let stale = await_status(&lab, "node1", 60 * SECOND, "stale, with a reason", |s| {
         if s.datastore.state == "stale" && s.datastore.reason.is_some() {
@@ -695,23 +701,18 @@ fn etcd_down(mut lab: Lab) {
             Err(format!("{:?}", s.datastore))
         }
     });
-    println!("while etcd is down: {:?}", stale.datastore);
+    println!("while the datastore is down: {:?}", stale.datastore);
     let during: Vec<_> = caracals(&lab).iter().map(|n| kinds(&lab, n)).collect();
     assert_eq!(during, before);
-    lab.start_etcd().unwrap();
+    datastore::start(&mut lab);
     await_settled(&lab);
     for monitor in &monitors {
-        monitor.assert_nothing_deleted("etcd down");
+        monitor.assert_nothing_deleted("datastore down");
     }
     // New state is picked up: another pool appears as a change of the revision that the kernel is
     // in step with.
     let revision = lab.node_status("node1").unwrap().kernel.revision;
-    let (pool, tunnel) = late_pool(&lab);
-    lab.etcdctl(
-        &["put", "/calico/resources/v3/projectcalico.org/ippools/late"],
-        pool.as_bytes(),
-    )
-    .unwrap();
+    let tunnel = late_pool(&lab);
     await_status(&lab, "node1", 60 * SECOND, "the new pool's tunnel", |s| {
         let up = s.kernel.tunnels.iter().any(|t| t == tunnel);
         if up && s.kernel.revision > revision {
@@ -720,5 +721,5 @@ fn etcd_down(mut lab: Lab) {
             Err(format!("{:?}", s.kernel))
         }
     });
-    probes.assert_none_lost(&format!("etcd down for {seconds} s and back"));
+    probes.assert_none_lost(&format!("datastore down for {seconds} s and back"));
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use caracal_lab::{Lab, RouteKind, wait_for, wait_until};
 use caracal_model::net::Family;
 use caracal_tests::loss::{Probes, RouteMonitor, count, has_device, kinds};
-use caracal_tests::stack::{families, on_each_stack};
+use caracal_tests::stack::{families, on_each_stack, on_each_stack_and_datastore};
 use caracal_tests::{
     SECOND, assert_full_matrix, await_settled, await_status, binary, caracals, set_pool_modes,
 };
@@ -60,7 +60,7 @@ const RING: [(&str, &str); 3] = [
 
 #[test]
 fn a_pool_changes_its_mode_under_traffic() {
-    on_each_stack(
+    on_each_stack_and_datastore(
         "a_pool_changes_its_mode_under_traffic",
         &[],
         "full-mesh",
@@ -96,7 +96,7 @@ fn changes_of_mode(lab: Lab) {
 /// node2 sleeps through the change.
 #[test]
 fn a_node_that_is_late_is_waited_for() {
-    on_each_stack(
+    on_each_stack_and_datastore(
         "a_node_that_is_late_is_waited_for",
         &[],
         "full-mesh",
@@ -170,7 +170,7 @@ fn rolling_restart(lab: &mut Lab, probes: &Probes) {
 
 #[test]
 fn all_nodes_of_a_mesh_restart_in_turn() {
-    on_each_stack(
+    on_each_stack_and_datastore(
         "all_nodes_of_a_mesh_restart_in_turn",
         &[],
         "full-mesh",

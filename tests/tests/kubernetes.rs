@@ -3,9 +3,13 @@
 //! nor a node that restarts meanwhile loses a packet or a route.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use caracal_lab::{Datastore, Lab, PodState, error_chain, wait_until};
+use std::net::IpAddr;
+
+use caracal_lab::{Datastore, Lab, PodState, error_chain, parse_cni_result, wait_until};
 use caracal_model::status::Status;
+use caracal_tests::datastore::{kubectl, object, objects};
 use caracal_tests::loss::{Probes, RouteMonitor, kinds};
+use caracal_tests::python;
 use caracal_tests::{
     SECOND, assert_full_matrix, await_settled, await_status, caracals, exit_code, more_pods,
     possible, settled, up,
@@ -13,24 +17,6 @@ use caracal_tests::{
 use serde_json::{Value, json};
 
 const PAIRS: [(&str, &str); 2] = [("node1/p1", "node2/p1"), ("node3/p1", "node1/p1")];
-
-fn kubectl(lab: &Lab, arguments: &[&str], stdin: &[u8]) -> String {
-    let done = lab.kubectl(arguments, stdin);
-    done.unwrap_or_else(|e| panic!("kubectl {arguments:?}: {}", error_chain(&e)))
-}
-
-/// The objects of a kind.
-fn objects(lab: &Lab, kind: &str) -> Vec<Value> {
-    let text = kubectl(lab, &["get", kind, "-A", "-o", "json"], b"");
-    let list: Value = serde_json::from_str(&text).unwrap();
-    list["items"].as_array().unwrap().clone()
-}
-
-fn object(lab: &Lab, kind: &str, name: &str) -> Value {
-    let found = objects(lab, kind).into_iter();
-    let mut found = found.filter(|object| object["metadata"]["name"] == name);
-    found.next().unwrap_or_else(|| panic!("no {kind} {name}"))
-}
 
 /// Sessions are up, what the node knows is old, and the kernel is not swept.
 fn forwards_stale(status: &Status) -> Result<(), String> {
@@ -59,7 +45,10 @@ fn a_cluster_lives_in_kubernetes_api() {
     assert_full_matrix(&lab);
     has_calicos_shape(&lab);
     answers_on_the_command_line(&lab);
+    prints_fields_as_kubectl_does(&lab);
     gives_a_pod_its_address_and_takes_it_back(&lab);
+    keeps_containers_of_one_pod_apart(&lab);
+    collects_what_has_no_pod(&lab);
     loses_nothing_without_its_server(&mut lab);
     deletes_what_kubernetes_deleted(&lab);
 }
@@ -104,6 +93,12 @@ fn has_calicos_shape(lab: &Lab) {
         },
     )
     .unwrap_or_else(|e| panic!("{e}"));
+    // What the nodes and the plugin have written is what Kubernetes' schemas allow.
+    if python::has_packages("has_calicos_shape") {
+        let kinds = ["nodes", "pods", "leases", "serviceaccounts"].into_iter();
+        let written: Vec<_> = kinds.flat_map(|kind| objects(lab, kind)).collect();
+        assert_eq!(python::faults(&written), Vec::<String>::new());
+    }
 }
 
 fn answers_on_the_command_line(lab: &Lab) {
@@ -130,6 +125,33 @@ fn answers_on_the_command_line(lab: &Lab) {
         ],
         "",
     );
+}
+
+/// The same templates give the same texts as kubectl's.
+fn prints_fields_as_kubectl_does(lab: &Lab) {
+    for form in [
+        "jsonpath={.items[*].metadata.name}",
+        "jsonpath={.items[0].spec.blockSize}",
+        "jsonpath={.items[-1].spec.allowedUses[*]}",
+        "jsonpath={.items[0].spec['cidr', 'blockSize']}",
+        "jsonpath={.items[?(@.spec.blockSize==26)].spec.cidr}",
+        "jsonpath={.items[?(@.spec.blockSize>26)].spec.cidr}",
+        "jsonpath={range .items[*]}{.metadata.name}: {.spec.cidr}{\"\\n\"}{end}",
+        "jsonpath={..cidr}",
+        "jsonpath={.items[0].spec.nothing}",
+        "custom-columns=NAME:.metadata.name,BLOCK:.spec.blockSize,NO:.spec.nothing",
+        "custom-columns=USES:spec.allowedUses[*]",
+    ] {
+        let arguments = ["get", "ippools", "-o", form];
+        let (code, said) = exit_code(lab, "node1", &arguments);
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let theirs = kubectl(lab, &arguments, b"");
+        assert_eq!((code, words(&said)), (0, words(&theirs)), "{form}");
+    }
+    let wrong = ["get", "ippools", "-o", "jsonpath={.items[}"];
+    assert_eq!(exit_code(lab, "node1", &wrong).0, 2);
+    let unknown = ["get", "ippools", "-o", "custom-columns=MASK"];
+    assert_eq!(exit_code(lab, "node1", &unknown).0, 2);
 }
 
 /// A pod that is bound to a node after the lab came up.
@@ -173,6 +195,82 @@ fn gives_a_pod_its_address_and_takes_it_back(lab: &Lab) {
     let (_, after) = exit_code(lab, "node2", &["ipam", "show"]);
     assert_eq!(before, after, "its address is free again");
     caracal_lab::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
+}
+
+fn attached(lab: &Lab, pod: &PodState) -> IpAddr {
+    let answer = lab.cni("ADD", pod);
+    let answer = answer.unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    parse_cni_result(&answer).expect("a result").address
+}
+
+/// A pod's annotations, which hold what its endpoint is.
+fn endpoint(lab: &Lab, name: &str) -> [String; 2] {
+    let pod = object(lab, "pods", name);
+    ["podIP", "containerID"].map(|key| {
+        let text = &pod["metadata"]["annotations"][format!("cni.projectcalico.org/{key}")];
+        text.as_str().unwrap_or_default().to_owned()
+    })
+}
+
+/// A pod whose sandbox is made anew: its endpoint is the new container's, whatever comes late of
+/// the old one; and a pod that is gone first leaves no address.
+fn keeps_containers_of_one_pod_apart(lab: &Lab) {
+    let pods = more_pods(lab, ["node3", "node3"]);
+    let [first, spare] = &pods[..] else {
+        unreachable!("two pods");
+    };
+    bind(lab, first);
+    let (_, before) = exit_code(lab, "node3", &["ipam", "show"]);
+    let one = attached(lab, first);
+    assert_eq!(attached(lab, first), one, "a repeated ADD gives the same");
+    let second = PodState {
+        name: first.name.clone(),
+        ..spare.clone()
+    };
+    let other = attached(lab, &second);
+    lab.cni("DEL", first).expect("the old one's DEL comes late");
+    let name = format!("node3-{}", first.name);
+    let wanted = [format!("{other}/32"), second.container.clone()];
+    assert_eq!(endpoint(lab, &name), wanted);
+    lab.cni("CHECK", &second).expect("the new one is whole");
+    lab.cni_status("node3").expect("another pod could come");
+
+    let delete = [
+        "delete",
+        "pod",
+        &name,
+        "--grace-period=0",
+        "--force",
+        "--wait=false",
+    ];
+    kubectl(lab, &delete, b"");
+    lab.cni("DEL", &second).expect("its pod is gone already");
+    let (_, after) = exit_code(lab, "node3", &["ipam", "show"]);
+    assert_eq!(before, after, "its address is free again");
+    let netns: Vec<_> = pods.iter().map(|pod| pod.netns.clone()).collect();
+    caracal_lab::delete_namespaces(&netns).unwrap();
+}
+
+/// GC: a container that the runtime forgot has no address any more, those that it names keep
+/// theirs.
+fn collects_what_has_no_pod(lab: &Lab) {
+    let pods = more_pods(lab, ["node2", "node3"]);
+    let (_, before) = exit_code(lab, "node3", &["ipam", "show"]);
+    let forgotten = &pods[1];
+    bind(lab, forgotten);
+    let _address = attached(lab, forgotten);
+    let collected = lab.cni_gc("node3", &lab.state().pods);
+    collected.unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    let (_, after) = exit_code(lab, "node3", &["ipam", "show"]);
+    assert_eq!(before, after, "its address is free again");
+    assert_eq!(
+        endpoint(lab, &format!("node3-{}", forgotten.name))[0],
+        "",
+        "and its pod has none"
+    );
+    let netns: Vec<_> = pods.iter().map(|pod| pod.netns.clone()).collect();
+    caracal_lab::delete_namespaces(&netns).unwrap();
+    assert_full_matrix(lab);
 }
 
 fn loses_nothing_without_its_server(lab: &mut Lab) {

@@ -8,7 +8,7 @@ use caracal_lab::{Lab, RunningProcess as Running, error_chain, program_command, 
 use caracal_model::net::Family;
 use caracal_tests::calico::{batch, dress, forget, index, with_protocol};
 use caracal_tests::loss::Probes;
-use caracal_tests::stack::{address_of, either, on_each_stack};
+use caracal_tests::stack::{address_of, either, on_each_stack_and_datastore};
 use caracal_tests::{SECOND, assert_full_matrix, await_settled, caracals};
 
 /// Within each rack, and across.
@@ -178,7 +178,7 @@ fn take_over(lab: &mut Lab, probes: &Probes) {
 fn calicos_nodes_are_taken_over_and_given_back_without_a_lost_packet() {
     let name = "calicos_nodes_are_taken_over_and_given_back_without_a_lost_packet";
     let programs = ["bird", "birdc"];
-    on_each_stack(name, &programs, "cross-subnet", "mig-xs", over_and_back);
+    on_each_stack_and_datastore(name, &programs, "cross-subnet", "mig-xs", over_and_back);
 }
 
 fn over_and_back(mut lab: Lab) {

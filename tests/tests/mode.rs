@@ -4,10 +4,11 @@
 
 use caracal_lab::{Lab, RouteKind, scaled_time, wait_for};
 use caracal_model::net::Family;
+use caracal_tests::datastore::{is_kubernetes, objects, resource};
 use caracal_tests::kernel::nft;
 use caracal_tests::loss::{Probes, count};
 use caracal_tests::next_hops::two_blocks;
-use caracal_tests::stack::{Stack, families, on_each_stack, speaks};
+use caracal_tests::stack::{Stack, families, on_each_stack, on_each_stack_and_datastore, speaks};
 use caracal_tests::uninstall::{Life, caracal, live};
 use caracal_tests::{
     SECOND, assert_full_matrix, await_settled, await_status, caracals, possible, settled,
@@ -22,18 +23,26 @@ fn pool(lab: &Lab) -> &'static str {
 }
 
 fn modes(lab: &Lab) -> String {
-    let pool = pool(lab);
-    let key = format!("/calico/resources/v3/projectcalico.org/ippools/{pool}");
-    let text = lab.etcdctl(&["get", &key, "--print-value-only"], b"");
-    let pool: serde_json::Value = serde_json::from_str(&text.unwrap()).unwrap();
+    let pool = resource(lab, "ippools", pool(lab));
     let mode = |name: &str| pool["spec"][name].as_str().unwrap_or("Never").to_owned();
     format!("{} {}", mode("ipipMode"), mode("vxlanMode"))
+}
+
+/// What nodes have told `mode apply`.
+fn reports(lab: &Lab) -> String {
+    if is_kubernetes(lab) {
+        let leases = objects(lab, "leases").into_iter();
+        let names = leases.map(|lease| lease["metadata"]["name"].to_string());
+        return names.filter(|name| name.contains("caracal-mode")).collect();
+    }
+    let left = lab.etcdctl(&["get", "/caracal/mode/", "--prefix", "--keys-only"], b"");
+    left.unwrap().trim().to_owned()
 }
 
 #[test]
 fn a_mode_is_planned_applied_and_rolled_back() {
     let scenario = "a_mode_is_planned_applied_and_rolled_back";
-    on_each_stack(
+    on_each_stack_and_datastore(
         scenario,
         &[],
         "full-mesh",
@@ -128,7 +137,7 @@ fn plan_apply_roll_back(lab: Lab) {
 #[test]
 fn a_mode_whose_packets_are_dropped_is_taken_back() {
     let scenario = "a_mode_whose_packets_are_dropped_is_taken_back";
-    on_each_stack(scenario, &["nft"], "full-mesh", "mode-hole", dropped);
+    on_each_stack_and_datastore(scenario, &["nft"], "full-mesh", "mode-hole", dropped);
 }
 
 fn dropped(lab: Lab) {
@@ -152,8 +161,7 @@ fn dropped(lab: Lab) {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert_eq!(modes(&lab), "Never Never");
-    let key = format!("/calico/resources/v3/projectcalico.org/ippools/{pool}");
-    let value = lab.etcdctl(&["get", &key], b"").unwrap();
+    let value = resource(&lab, "ippools", pool).to_string();
     assert!(!value.contains("mode-check"), "{value}");
     for node in caracals(&lab) {
         let direct = || count(&lab, &node, RouteKind::Direct);
@@ -166,8 +174,7 @@ fn dropped(lab: Lab) {
     nft(&lab, "node2", "delete table inet hole");
     assert_eq!(caracal(&lab, "node1", &arguments), 0);
     assert_eq!(modes(&lab), "Never Always");
-    let left = lab.etcdctl(&["get", "/caracal/mode/", "--prefix", "--keys-only"], b"");
-    assert_eq!(left.unwrap().trim(), "");
+    assert_eq!(reports(&lab), "");
     assert_full_matrix(&lab);
 }
 

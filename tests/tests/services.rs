@@ -11,7 +11,8 @@ use caracal_lab::{
     wait_until,
 };
 use caracal_model::net::{Family, Prefix};
-use caracal_tests::stack::{Stack, either, focus, on_stacks};
+use caracal_tests::datastore::{is_kubernetes, kubectl, resource};
+use caracal_tests::stack::{Stack, either, focus, on_each_stack_and_datastore_of};
 use caracal_tests::{SECOND, await_settled, await_status};
 
 /// Names and addresses of a family's scenario.
@@ -181,34 +182,83 @@ impl Drop for Bird {
 /// A service with the local policy whose one ready endpoint is on a node.
 fn documents(site: Site, endpoint_on: &str, other: &str) -> String {
     let [cluster, external, outside] = site.service;
+    let (kind, backends) = match cluster.contains(':') {
+        true => ("IPv6", ["fd00:10:244::1", "fd00:10:244::2"]),
+        false => ("IPv4", ["10.244.0.1", "10.244.0.2"]),
+    };
+    let [ready, unready] = backends;
     format!(
         "apiVersion: v1
 kind: Service
 metadata: {{name: web, namespace: shop}}
-spec: {{type: ClusterIP, clusterIP: '{cluster}', externalIPs: ['{external}', '{outside}'], externalTrafficPolicy: Local}}
+spec: {{type: ClusterIP, clusterIP: '{cluster}', externalIPs: ['{external}', '{outside}'], externalTrafficPolicy: Local, ports: [{{port: 80}}]}}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {{name: web-x7, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}
+addressType: {kind}
 endpoints:
-  - {{nodeName: {endpoint_on}, conditions: {{ready: true}}}}
-  - {{nodeName: {other}, conditions: {{ready: false}}}}
+  - {{addresses: ['{ready}'], nodeName: {endpoint_on}, conditions: {{ready: true}}}}
+  - {{addresses: ['{unready}'], nodeName: {other}, conditions: {{ready: false}}}}
 "
     )
+}
+
+/// Has the cluster's services be what documents say: in etcd with `caracal services apply`, and
+/// with `kubectl` where the node reads the API itself.
+struct Cluster<'a>(&'a Lab);
+
+impl Cluster<'_> {
+    /// Makes the namespace of the services.
+    fn prepare(&self) {
+        if is_kubernetes(self.0) {
+            let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}";
+            kubectl(self.0, &["apply", "-f", "-"], namespace.as_bytes());
+        }
+    }
+
+    fn caracal(&self, text: &str, more: &[&str]) -> String {
+        let file = self.0.folder().path().join("services.yaml");
+        std::fs::write(&file, text).unwrap();
+        let arguments = [&["services", "apply", file.to_str().unwrap()], more].concat();
+        self.0
+            .caracal("n1", &arguments)
+            .unwrap_or_else(|e| panic!("{}", error_chain(&e)))
+    }
+
+    fn apply(&self, text: &str) {
+        if is_kubernetes(self.0) {
+            kubectl(self.0, &["apply", "-f", "-"], text.as_bytes());
+            return;
+        }
+        let told = self.caracal(text, &[]);
+        assert!(!told.contains("0 written"), "{told}");
+        let told = self.caracal(text, &[]);
+        assert!(told.contains("0 written"), "{told}");
+    }
+
+    fn delete_all(&self, text: &str) {
+        if is_kubernetes(self.0) {
+            kubectl(self.0, &["delete", "-f", "-"], text.as_bytes());
+            return;
+        }
+        let told = self.caracal("apiVersion: v1\nkind: List\nitems: []\n", &["--prune"]);
+        assert!(told.contains("2 deleted"), "{told}");
+    }
 }
 
 #[test]
 fn service_addresses_are_announced_where_their_endpoints_are() {
     let secrets = std::env::temp_dir().join(format!("caracal-services-{}", std::process::id()));
     let folder = |lab: &str| secrets.join(lab).display().to_string();
-    let text = |stack: Stack| {
-        let secrets = folder(&stack.lab("svc"));
+    let text = |stack: Stack, lab: &str| {
+        let secrets = folder(lab);
         // Of an earlier run that failed.
         let _removed = std::fs::remove_dir_all(&secrets);
         std::fs::create_dir_all(&secrets).unwrap();
         topology(stack, &secrets)
     };
-    on_stacks(
+    on_each_stack_and_datastore_of(
         "service_addresses_are_announced_where_their_endpoints_are",
         &["bird", "birdc"],
         "svc",
@@ -230,13 +280,8 @@ fn services(lab: &Lab, secrets: &Path) {
     let [cluster, external] =
         [cluster, external].map(|a| Prefix::host(a.parse().unwrap()).to_string());
     std::fs::create_dir_all(secrets.join("bgp")).unwrap();
-    let apply = |text: &str, more: &[&str]| {
-        let file = lab.folder().path().join("services.yaml");
-        std::fs::write(&file, text).unwrap();
-        let arguments = [&["services", "apply", file.to_str().unwrap()], more].concat();
-        lab.caracal("n1", &arguments)
-            .unwrap_or_else(|e| panic!("{}", error_chain(&e)))
-    };
+    let api = Cluster(lab);
+    api.prepare();
     // Without its password the session does not exist, and says so; with the file it comes.
     for node in ["n1", "n2"] {
         await_status(lab, node, 60 * SECOND, "the missing password told", |s| {
@@ -280,9 +325,7 @@ fn services(lab: &Lab, secrets: &Path) {
     bird.await_from(cluster_range, &["n1", "n2"]);
     let range = bird.await_from(external_range, &["n1", "n2"]);
     assert!(range.contains("(64512,7)"), "{range}");
-    let told = apply(&documents(site, "n2", "n1"), &[]);
-    assert!(told.contains("2 written"), "{told}");
-    assert!(apply(&documents(site, "n2", "n1"), &[]).contains("0 written"));
+    api.apply(&documents(site, "n2", "n1"));
     let one = bird.await_from(&external, &["n2"]);
     assert!(one.contains("(64512,7)"), "{one}");
     bird.await_from(&cluster, &["n2"]);
@@ -299,12 +342,11 @@ fn services(lab: &Lab, secrets: &Path) {
     // Outside of the ranges: not announced, whatever the service says.
     assert!(!bird.ask("show route").unwrap().contains(outside));
 
-    apply(&documents(site, "n1", "n2"), &[]);
+    api.apply(&documents(site, "n1", "n2"));
     bird.await_from(&external, &["n1"]);
     let shown = lab.caracal("n1", &["services", "show"]).unwrap();
     assert!(shown.contains(&external), "{shown}");
-    let told = apply("apiVersion: v1\nkind: List\nitems: []\n", &["--prune"]);
-    assert!(told.contains("2 deleted"), "{told}");
+    api.delete_all(&documents(site, "n1", "n2"));
     bird.await_from(&external, &[]);
     bird.await_from(external_range, &["n1", "n2"]);
     the_mesh_gets_a_password(lab, secrets);
@@ -313,7 +355,6 @@ fn services(lab: &Lab, secrets: &Path) {
 
 /// The document of docs/topologies.md that gives the mesh a password, with what the resource had.
 fn documented(lab: &Lab) -> String {
-    const KEY: &str = "/calico/resources/v3/projectcalico.org/bgpconfigurations/default";
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/topologies.md");
     let page = std::fs::read_to_string(page).unwrap();
     let from = page.find("    apiVersion: projectcalico.org/v3\n    kind: BGPConfiguration");
@@ -321,10 +362,7 @@ fn documented(lab: &Lab) -> String {
     let lines = lines.take_while(|line| line.starts_with("    "));
     let text: Vec<&str> = lines.map(str::trim_start).collect();
     let mut document: serde_json::Value = serde_saphyr::from_str(&text.join("\n")).unwrap();
-    let had = lab
-        .etcdctl(&["get", "--print-value-only", KEY], b"")
-        .unwrap();
-    let had: serde_json::Value = serde_json::from_str(&had).unwrap();
+    let had = resource(lab, "bgpconfigurations", "default");
     let spec = document["spec"].as_object_mut().unwrap();
     for (key, value) in had["spec"].as_object().unwrap() {
         spec.insert(key.clone(), value.clone());

@@ -152,7 +152,13 @@ impl Api {
                 Ok(u64::from_str_radix(&digits, 16).unwrap_or_default())
             }
             Err(Failure::Unavailable(reason)) => Err(Failure::Unavailable(reason)),
-            Err(_) => Ok(0),
+            Err(failure) => {
+                let error = failure.into_error(self.server(), "the namespace kube-system");
+                tracing::warn!(
+                    %error, "which cluster this is cannot be read: another one at this address would not be noticed"
+                );
+                Ok(0)
+            }
         };
         connected.cluster.get_or_try_init(ask).await.copied()
     }

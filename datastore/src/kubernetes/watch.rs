@@ -218,7 +218,7 @@ impl One {
             labels: None,
         };
         let path = format!(
-            "{}watch=1&allowWatchBookmarks=true&timeoutSeconds={SECONDS}&resourceVersion={}",
+            "{}watch=true&allowWatchBookmarks=true&timeoutSeconds={SECONDS}&resourceVersion={}",
             list_path(&self.api, self.group, &list),
             self.revision
         );

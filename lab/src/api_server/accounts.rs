@@ -198,26 +198,33 @@ impl Api {
             resource,
             name,
         };
-        let registry = self.cache.registry();
-        let everywhere = self.rules(&registry, user, None).await;
-        if everywhere.iter().any(|rule| attributes.are_allowed(rule)) {
+        let allowed = self.is_allowed(user, request, &attributes).await;
+        self.audit.write(&json!({
+            "user": user.name, "verb": attributes.verb, "group": attributes.group,
+            "resource": attributes.resource, "namespace": request.namespace, "name": name,
+            "allowed": allowed,
+        }));
+        if allowed {
             return Ok(());
         }
         let scope = match request.namespace.as_deref() {
             None => "at the cluster scope".to_owned(),
-            Some(namespace) => {
-                let rules = self.rules(&registry, user, Some(namespace)).await;
-                if rules.iter().any(|rule| attributes.are_allowed(rule)) {
-                    return Ok(());
-                }
-                format!("in the namespace \"{namespace}\"")
-            }
+            Some(namespace) => format!("in the namespace \"{namespace}\""),
         };
         let why = format!(
             "User \"{}\" cannot {} resource \"{}\" in API group \"{}\" {scope}",
             user.name, request.verb, attributes.resource, attributes.group
         );
         Err(Failure::forbidden(&request.named(name), &why))
+    }
+
+    async fn is_allowed(&self, user: &User, request: &Request, wants: &Attributes<'_>) -> bool {
+        let registry = self.cache.registry();
+        let mut rules = self.rules(&registry, user, None).await;
+        if let Some(namespace) = request.namespace.as_deref() {
+            rules.extend(self.rules(&registry, user, Some(namespace)).await);
+        }
+        rules.iter().any(|rule| wants.are_allowed(rule))
     }
 
     /// The rules that bindings give to a user, in the whole cluster or in one namespace.

@@ -19,6 +19,7 @@
 
 mod accounts;
 mod answer;
+mod audit;
 mod builtin;
 mod cache;
 mod faults;
@@ -46,6 +47,7 @@ use caracal_model::Timestamp;
 use tokio::sync::Semaphore;
 
 use self::accounts::Accounts;
+use self::audit::AuditLog;
 use self::cache::Cache;
 use self::faults::Faults;
 
@@ -61,6 +63,8 @@ pub struct ApiServerOptions {
     /// Tokens and their users, one `TOKEN,USER,UID,"GROUP,GROUP"` a line. Without it everybody may
     /// do everything.
     pub tokens: Option<PathBuf>,
+    /// Where every right that an account asks for is written down.
+    pub audit_log: Option<PathBuf>,
     /// Apply the definitions of `deploy/crds` at the start?
     pub has_definitions: bool,
     /// A JSON list of objects that are made at the start, where they are not there already.
@@ -112,6 +116,7 @@ struct Api {
     cache: Cache,
     faults: Faults,
     accounts: Accounts,
+    audit: AuditLog,
     in_flight: Semaphore,
     bookmarks: Duration,
     /// Custom resources are refused until then.
@@ -131,6 +136,7 @@ impl Api {
             cache,
             faults: Faults::new(),
             accounts: Accounts::read(options.tokens.as_deref()).map_err(ApiServerError::Start)?,
+            audit: AuditLog::open(options.audit_log.as_deref()).map_err(ApiServerError::Start)?,
             in_flight: Semaphore::new(options.in_flight),
             bookmarks: options.bookmarks,
             ready: tokio::time::Instant::now() + options.initializing,

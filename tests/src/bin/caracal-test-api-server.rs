@@ -26,6 +26,9 @@ struct Args {
     /// Tokens and their users: TOKEN,USER,UID,"GROUP,GROUP". Without it everybody may do all.
     #[arg(long)]
     token_auth_file: Option<PathBuf>,
+    /// File to which a line of JSON is added for each right that an account asks for.
+    #[arg(long)]
+    audit_log_path: Option<PathBuf>,
     /// Apply the definitions of deploy/crds at the start.
     #[arg(long)]
     calico_definitions: bool,
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         etcd: args.etcd,
         tls: args.tls_certificate.zip(args.tls_key),
         tokens: args.token_auth_file,
+        audit_log: args.audit_log_path,
         has_definitions: args.calico_definitions,
         objects: args.objects,
         in_flight: args.max_requests_inflight,

@@ -1,7 +1,7 @@
 //! HTTP as it is: one request, and its answer to the end.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 
 use serde_json::{Value, json};
 
@@ -65,31 +65,7 @@ impl Server {
         headers: &[(&str, &str)],
         body: &str,
     ) -> Option<Reply> {
-        let mut stream = TcpStream::connect(self.address).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        let mut text = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
-        for (name, value) in headers {
-            text.push_str(&format!("{name}: {value}\r\n"));
-        }
-        text.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
-        // A server that refuses early may have closed already.
-        let _ = stream.write_all(text.as_bytes());
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        let answer = String::from_utf8(answer).expect("text");
-        let (head, body) = answer.split_once("\r\n\r\n")?;
-        let code = head.split(' ').nth(1)?.parse().ok()?;
-        let is_chunked = head.to_lowercase().contains("transfer-encoding: chunked");
-        let body = if is_chunked {
-            joined(body)
-        } else {
-            body.to_owned()
-        };
-        Some(Reply {
-            code,
-            head: head.to_owned(),
-            body,
-        })
+        send_to(self.address, method, path, headers, body)
     }
 
     pub(super) fn request(&self, method: &str, path: &str, body: &Value) -> Reply {
@@ -112,6 +88,41 @@ impl Server {
         self.send("PATCH", path, &headers, &body.to_string())
             .expect("an answer")
     }
+}
+
+/// The same to any server.
+pub(super) fn send_to(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Option<Reply> {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut text = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
+    for (name, value) in headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
+    // A server that refuses early may have closed already.
+    let _ = stream.write_all(text.as_bytes());
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8(answer).expect("text");
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let code = head.split(' ').nth(1)?.parse().ok()?;
+    let is_chunked = head.to_lowercase().contains("transfer-encoding: chunked");
+    let body = if is_chunked {
+        joined(body)
+    } else {
+        body.to_owned()
+    };
+    Some(Reply {
+        code,
+        head: head.to_owned(),
+        body,
+    })
 }
 
 /// The parts of a chunked body. A cut one ends early.

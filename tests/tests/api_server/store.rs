@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::{PATIENCE, Server, definitions, pod, pool};
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -13,7 +13,7 @@ use caracal_model::{
 };
 use serde_json::Value;
 
-use super::args::Form;
+use super::form::Form;
 use super::write::{Order, Outcome, Stored, Wanted, WriteError, stored, write};
 use super::{effect, get};
 use crate::cli::exit::REFUSED;

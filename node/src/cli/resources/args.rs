@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use crate::args::Output;
+use super::form::Form;
+use super::shape::{Shape, ShapeParser};
 
 /// `caracal get`.
 #[derive(Debug, Args)]
@@ -33,8 +34,8 @@ pub(crate) struct GetArgs {
     #[arg(long)]
     pub(super) export: bool,
     /// Output form.
-    #[arg(short, long, value_enum, default_value_t)]
-    pub(super) output: Form,
+    #[arg(short, long, value_name = "FORM", default_value = "table", value_parser = ShapeParser)]
+    pub(super) output: Shape,
 }
 
 /// `-n`.
@@ -50,40 +51,6 @@ impl NamespaceArgs {
         self.namespace
             .clone()
             .unwrap_or_else(|| "default".to_owned())
-    }
-}
-
-/// Output forms of commands for resources.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum Form {
-    /// A table for people.
-    #[default]
-    #[value(alias = "ps")]
-    Table,
-    /// The same with every column, and lines as long as they are.
-    Wide,
-    /// JSON, as Calico stores it.
-    Json,
-    /// The same as YAML, ready for `caracal apply -f -`.
-    Yaml,
-    /// A line `KIND/NAME` for each.
-    Name,
-}
-
-impl Form {
-    /// The form that other commands have.
-    pub(super) const fn output(self) -> Output {
-        match self {
-            Self::Table | Self::Name => Output::Table,
-            Self::Wide => Output::Wide,
-            Self::Json => Output::Json,
-            Self::Yaml => Output::Yaml,
-        }
-    }
-
-    /// True when standard output is for programs.
-    pub(super) const fn is_data(self) -> bool {
-        matches!(self, Self::Json | Self::Yaml | Self::Name)
     }
 }
 

@@ -16,7 +16,8 @@ use caracal_model::{
 };
 use serde_json::{Value, json};
 
-use super::args::{DeleteArgs, Form};
+use super::args::DeleteArgs;
+use super::form::Form;
 use super::write::{Stored, WriteError, stored};
 use super::{input, kind_and_names};
 use crate::cli::exit::{CONFLICT, NOT_FOUND, REFUSED};

@@ -11,8 +11,11 @@ use caracal_model::{
 };
 use serde_json::{Map, Value, json};
 
-use super::args::{Form, GetArgs};
+use super::args::GetArgs;
+use super::form::Form;
+use super::shape::{self, Shape};
 use super::{columns, kind_and_names};
+use crate::args::Output;
 use crate::cli::exit::{DEGRADED, NOT_FOUND};
 
 pub(super) async fn run<S: Store>(store: &S, args: &GetArgs) -> anyhow::Result<ExitCode> {
@@ -55,7 +58,24 @@ pub(super) async fn run<S: Store>(store: &S, args: &GetArgs) -> anyhow::Result<E
     }
     // One that was asked for by its name is printed by itself, as calicoctl does.
     let alone = names.len() == 1;
-    print(target, args.output, alone, found.revision, &shown);
+    match &args.output {
+        Shape::Form(form) => print(target, *form, alone, found.revision, &shown),
+        Shape::Columns(asked) => {
+            let (headings, rows) = match shape::table(target, asked, &shown) {
+                Ok(table) => table,
+                Err(reason) => return Ok(super::usage(&reason)),
+            };
+            let headings: Vec<_> = headings.iter().map(String::as_str).collect();
+            let mut table = Output::Wide.table(&headings);
+            table.add_rows(rows);
+            println!("{table}");
+        }
+        Shape::Template(template) => {
+            if let Some(document) = document(target, alone, found.revision, &shown) {
+                print!("{}", template.fill(&document));
+            }
+        }
+    }
     let asked = |key: &str| {
         let last = key.rsplit('/').next().unwrap_or_default();
         names.is_empty() || names.iter().any(|name| name == last)
@@ -168,19 +188,25 @@ fn resource(target: Target, entry: &KeyValue) -> Option<Result<Value, String>> {
     Some(value)
 }
 
+/// Resources as one value: one that was asked for by its name alone, else a list.
+fn document(target: Target, alone: bool, revision: i64, shown: &[Value]) -> Option<Value> {
+    match shown {
+        [one] if alone => Some(one.clone()),
+        [] if alone => None,
+        all => Some(
+            json!({"kind": format!("{}List", target.as_str()), "apiVersion": API_VERSION,
+                "metadata": {"resourceVersion": revision.to_string()}, "items": all}),
+        ),
+    }
+}
+
 /// Prints resources in a form.
 pub(super) fn print(target: Target, form: Form, alone: bool, revision: i64, shown: &[Value]) {
     match form {
         Form::Json | Form::Yaml => {
-            let document = match shown {
-                [one] if alone => one.clone(),
-                [] if alone => return,
-                all => {
-                    json!({"kind": format!("{}List", target.as_str()), "apiVersion": API_VERSION,
-                    "metadata": {"resourceVersion": revision.to_string()}, "items": all})
-                }
-            };
-            form.output().print(&document);
+            if let Some(document) = document(target, alone, revision, shown) {
+                form.output().print(&document);
+            }
         }
         Form::Name => shown
             .iter()

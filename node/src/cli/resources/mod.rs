@@ -8,8 +8,11 @@ mod change;
 mod columns;
 mod delete;
 mod effect;
+mod field_path;
+mod form;
 mod get;
 mod input;
+mod shape;
 #[cfg(test)]
 mod tests;
 mod write;

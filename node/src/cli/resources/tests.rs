@@ -7,8 +7,8 @@ use caracal_model::{Key, Schema, Snapshot, Timestamp};
 use serde_json::{Value, json};
 
 use super::apply::{self, Options};
-use super::args::Form;
 use super::change::{Change, Labels};
+use super::form::Form;
 use super::write::{Order, Outcome, Stored, Wanted, WriteError, stored, write};
 use super::{effect, input};
 

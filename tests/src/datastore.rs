@@ -1,0 +1,147 @@
+//! The same scenario on both datastores: Calico's resources of a lab, read and written as by
+//! somebody else (`etcdctl`, `kubectl`), whichever datastore it has.
+
+use caracal_lab::{Datastore, Lab, error_chain};
+use serde_json::{Value, json};
+
+/// Where etcd has resources of a kind, by its plural.
+const RESOURCES: &str = "/calico/resources/v3/projectcalico.org";
+
+/// True for a lab whose datastore is Kubernetes' API.
+#[must_use]
+pub fn is_kubernetes(lab: &Lab) -> bool {
+    lab.topology().datastore == Datastore::Kubernetes
+}
+
+/// A topology's text with Kubernetes' API as its datastore.
+///
+/// # Panics
+/// When it is no topology.
+#[must_use]
+pub fn in_kubernetes(text: &str) -> String {
+    let mut topology: Value = serde_saphyr::from_str(text).expect("a topology is YAML");
+    topology["datastore"] = json!("kubernetes");
+    topology.to_string()
+}
+
+/// `kubectl` as the administrator; what it printed.
+///
+/// # Panics
+/// When it fails.
+pub fn kubectl(lab: &Lab, arguments: &[&str], stdin: &[u8]) -> String {
+    let done = lab.kubectl(arguments, stdin);
+    done.unwrap_or_else(|e| panic!("kubectl {arguments:?}: {}", error_chain(&e)))
+}
+
+/// The objects of a kind in all namespaces.
+///
+/// # Panics
+/// When `kubectl` fails.
+#[must_use]
+pub fn objects(lab: &Lab, kind: &str) -> Vec<Value> {
+    let text = kubectl(lab, &["get", kind, "-A", "-o", "json"], b"");
+    let mut list: Value = serde_json::from_str(&text).expect("kubectl prints JSON");
+    match list["items"].take() {
+        Value::Array(items) => items,
+        other => panic!("kubectl get {kind}: {other}"),
+    }
+}
+
+/// One object.
+///
+/// # Panics
+/// When there is none of that name.
+#[must_use]
+pub fn object(lab: &Lab, kind: &str, name: &str) -> Value {
+    let mut found = objects(lab, kind).into_iter();
+    let found = found.find(|object| object["metadata"]["name"] == name);
+    found.unwrap_or_else(|| panic!("no {kind} {name}"))
+}
+
+fn etcdctl(lab: &Lab, arguments: &[&str], stdin: &[u8]) -> String {
+    lab.etcdctl(arguments, stdin)
+        .unwrap_or_else(|e| panic!("{}", error_chain(&e)))
+}
+
+/// A resource of Calico's, by the plural of its kind.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn resource(lab: &Lab, plural: &str, name: &str) -> Value {
+    if is_kubernetes(lab) {
+        return object(lab, plural, name);
+    }
+    let key = format!("{RESOURCES}/{plural}/{name}");
+    let text = etcdctl(lab, &["get", &key, "--print-value-only"], b"");
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{key}: {e}: {text}"))
+}
+
+/// Writes a resource of Calico's, as it was read or new.
+///
+/// # Panics
+/// When the datastore does not take it.
+pub fn put_resource(lab: &Lab, plural: &str, resource: &Value) {
+    let name = resource["metadata"]["name"].as_str().expect("a name");
+    if !is_kubernetes(lab) {
+        let key = format!("{RESOURCES}/{plural}/{name}");
+        let _answer = etcdctl(lab, &["put", &key], resource.to_string().as_bytes());
+        return;
+    }
+    let mut object = resource.clone();
+    object["apiVersion"] = json!("crd.projectcalico.org/v1");
+    let verb = match object["metadata"]["resourceVersion"].is_string() {
+        true => "replace",
+        false => "create",
+    };
+    kubectl(lab, &[verb, "-f", "-"], object.to_string().as_bytes());
+}
+
+/// The names of all resources of a kind.
+///
+/// # Panics
+/// When the datastore cannot be asked.
+#[must_use]
+pub fn names(lab: &Lab, plural: &str) -> Vec<String> {
+    if is_kubernetes(lab) {
+        let name = |object: Value| object["metadata"]["name"].as_str().map(str::to_owned);
+        return objects(lab, plural).into_iter().filter_map(name).collect();
+    }
+    let folder = format!("{RESOURCES}/{plural}/");
+    let keys = etcdctl(lab, &["get", &folder, "--prefix", "--keys-only"], b"");
+    let name = |key: &str| key.strip_prefix(&folder).map(str::to_owned);
+    keys.lines().filter_map(name).collect()
+}
+
+/// Ends the datastore: etcd, or the API server, killed.
+///
+/// # Panics
+/// When it does not end.
+pub fn stop(lab: &mut Lab) {
+    let ended = match is_kubernetes(lab) {
+        true => lab.kill9_api_server(),
+        false => lab.stop_etcd(),
+    };
+    ended.expect("the datastore ends");
+}
+
+/// Starts it again, with what it had.
+///
+/// # Panics
+/// When it does not start.
+pub fn start(lab: &mut Lab) {
+    match is_kubernetes(lab) {
+        true => lab.start_api_server().map_err(|e| error_chain(&e)),
+        false => lab.start_etcd().map_err(|e| error_chain(&e)),
+    }
+    .unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// The port of the datastore's server, for rules that cut it off.
+#[must_use]
+pub fn port(lab: &Lab) -> u16 {
+    match is_kubernetes(lab) {
+        true => caracal_lab::API_PORT,
+        false => caracal_lab::ETCD_PORT,
+    }
+}

@@ -1,0 +1,71 @@
+//! Foreign judges in Python (`tests/resources/python.txt`), which `make packages-test` puts into
+//! `target/tools/python`.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// Versions of Kubernetes whose schemas are asked: the oldest that is supported, and the newest
+/// that the package has.
+pub const VERSIONS: [&str; 2] = ["1.30", "1.37"];
+
+fn packages() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/python")
+}
+
+/// A script of `tests/resources`, with the packages.
+#[must_use]
+pub fn script(name: &str) -> Command {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("resources")
+        .join(name);
+    let mut command = Command::new("python3");
+    command.arg(script).env("PYTHONPATH", packages());
+    command
+}
+
+/// Whether the packages are there. Prints the reason when not.
+///
+/// # Panics
+/// When they are not and `CARACAL_E2E_REQUIRED=1`.
+#[must_use]
+pub fn has_packages(scenario: &str) -> bool {
+    let missing = !packages().join("kmock").is_dir();
+    crate::can(
+        scenario,
+        missing.then(|| "target/tools/python is not there; make packages-test".to_owned()),
+    )
+}
+
+/// What Kubernetes' schemas say against objects, strictly: unknown fields are faults. Objects of
+/// kinds without a schema are faults as well.
+///
+/// # Panics
+/// When the validator cannot be run, or does not judge every object.
+#[must_use]
+pub fn faults(objects: &[Value]) -> Vec<String> {
+    let mut command = script("validate.py");
+    command
+        .args(VERSIONS)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().expect("python3 runs");
+    let text = Value::from(objects.to_vec()).to_string();
+    let mut input = child.stdin.take().expect("a pipe");
+    input.write_all(text.as_bytes()).expect("it reads");
+    drop(input);
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8(output.stdout).expect("text");
+    let mut faults: Vec<_> = said.lines().map(str::to_owned).collect();
+    let right = faults.pop().unwrap_or_default();
+    let right = right.strip_prefix("right: ").and_then(|n| n.parse().ok());
+    let right: usize = right.unwrap_or_else(|| panic!("{}: {said}", output.status));
+    assert_eq!(
+        right + faults.len(),
+        objects.len() * VERSIONS.len(),
+        "{said}"
+    );
+    faults
+}
