@@ -4,29 +4,35 @@
 mod by_key;
 mod gateway_key;
 mod held;
+mod job;
 mod objects;
 mod shares;
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use caracal_model::code::ProblemCode;
 use caracal_model::net::IfName;
 use caracal_model::{Problem, merge_join};
 
-use crate::actual::{Actual, ActualObject, ActualRoute};
+use crate::actual::{Actual, ActualRoute};
 use crate::desired::Desired;
-use crate::kernel_objects::{PlannedRoute, RouteKey, RouteKind, Tunnel, TunnelKind};
+use crate::kernel_objects::{
+    FdbKey, NeighbourKey, PlannedRoute, RouteKey, RouteKind, Tunnel, TunnelKind,
+};
 use crate::links::{Link, Links};
 use crate::op::Op;
 use crate::ownership::Owner;
 use crate::problem::problem;
-pub use by_key::Comparison;
+use crate::slice::look_at;
+pub use by_key::{Comparing, Comparison};
+pub(crate) use job::CompareJob;
+use job::DiffJob;
 use objects::Objects;
-use shares::{Decided, Touched};
 
 /// How sure we are that what is not desired is unwanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,54 +60,7 @@ impl Phase {
 /// Operations that make the kernel as desired. Empty when the kernel is as desired (AGENT-2).
 #[must_use]
 pub fn diff(desired: &Desired, actual: &Actual, phase: Phase) -> Vec<Op> {
-    diff_with(desired, actual, phase, None).0
-}
-
-/// The same, of a part: `part` = what is known of the objects of the whole.
-fn diff_with(
-    desired: &Desired,
-    actual: &Actual,
-    phase: Phase,
-    part: Option<(&Touched, &BTreeMap<u32, ActualObject>)>,
-) -> (Vec<Op>, Option<Decided>) {
-    if phase == Phase::Frozen {
-        return (Vec::new(), None);
-    }
-    let blocked: BTreeSet<&IfName> = desired
-        .tunnels
-        .values()
-        .filter(|t| tunnel_state(t, &actual.links) == TunnelState::Foreign)
-        .map(|t| &t.name)
-        .collect();
-    let kept = held::kept(desired, actual);
-    let mut ops = Ops {
-        desired,
-        blocked,
-        in_use: kept
-            .values()
-            .flat_map(|r| r.next_hops())
-            .map(|h| h.link.clone())
-            .collect(),
-        kept: kept.keys().copied().collect(),
-        puts: Vec::new(),
-        deletes: Vec::new(),
-    };
-    let actual = ops.tunnels(actual, phase);
-    ops.addresses(&actual);
-    ops.neighbours(&actual);
-    ops.fdb(&actual);
-    let decided = ops.routes(&actual, part);
-    ops.sysctls(&actual);
-    ops.nat(&actual);
-    let in_use = ops.in_use;
-    ops.deletes
-        .retain(|op| !is_on_device(op, |name| in_use.contains(name)));
-    let mut puts = ops.puts;
-    if phase == Phase::Synced {
-        ops.deletes.sort_by_key(deletion_rank);
-        puts.append(&mut ops.deletes);
-    }
-    (puts, decided)
+    DiffJob::new(desired, actual, phase, None).finish().0
 }
 
 /// All that is ours, as deletions: what an uninstallation does.
@@ -126,7 +85,7 @@ pub fn unused_objects(actual: &Actual, ownership: &crate::ownership::Ownership) 
         ownership: ownership.clone(),
         ..Desired::default()
     };
-    Objects::of(&nothing, actual, &BTreeSet::new(), &BTreeSet::new()).unused(actual, &[])
+    Objects::of(&nothing, actual, None).unused(actual, &[])
 }
 
 /// Those that will be left so by these changes of routes, which lead none through an object.
@@ -153,45 +112,52 @@ pub fn unused_objects_after(
     unused_objects(&actual, ownership)
 }
 
-/// Foreign objects in the place of wanted ones; they win (see [`crate::ownership`]).
-#[must_use]
-pub(crate) fn conflicts(desired: &Desired, actual: &Actual) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    for tunnel in desired.tunnels.values() {
-        if tunnel_state(tunnel, &actual.links) == TunnelState::Foreign
-            && let Some(link) = actual.links.by_name(tunnel.name.as_str())
-        {
+/// Foreign devices in the place of wanted ones; they win (see [`crate::ownership`]).
+fn foreign_devices(desired: &Desired, actual: &Actual) -> Vec<Problem> {
+    let foreign = |tunnel: &Tunnel| {
+        let link = actual.links.by_name(tunnel.name.as_str())?;
+        let is_foreign = tunnel_state(tunnel, &actual.links) == TunnelState::Foreign;
+        is_foreign.then(|| {
             let reason = format!(
                 "a device of kind {:?} has the name of our {} device; it is not touched, and nothing goes through a tunnel of ours until it is renamed or removed",
                 link.kind,
                 tunnel.kind.as_str(),
             );
-            problems.push(problem(
-                ProblemCode::AgentForeignDevice,
-                tunnel.name.as_str(),
-                reason,
-            ));
-        }
+            let name = tunnel.name.as_str();
+            problem(ProblemCode::AgentForeignDevice, name, reason)
+        })
+    };
+    desired.tunnels.values().filter_map(foreign).collect()
+}
+
+/// A foreign route in the place of a wanted one; it wins, too.
+fn foreign_route(
+    desired: &Desired,
+    planned: &PlannedRoute,
+    there: &[ActualRoute],
+) -> Option<Problem> {
+    // However it leads there.
+    let right = |r: &ActualRoute| r.satisfies(&planned.route);
+    let RouteState::Foreign(other) = route_state(desired, there, right) else {
+        return None;
+    };
+    let reason = format!(
+        "a route of another program (protocol {}) has this prefix and metric {}; it stays and ours ({}) is not written; remove it if ours is the right one",
+        other.protocol, other.metric, planned.route.target,
+    );
+    let prefix = other.prefix.to_string();
+    Some(problem(ProblemCode::AgentForeignRoute, &prefix, reason))
+}
+
+/// Everything that stands in the way.
+#[must_use]
+pub(crate) fn conflicts(desired: &Desired, actual: &Actual) -> Vec<Problem> {
+    let mut found = foreign_devices(desired, actual);
+    for (_, planned, there) in routes_behind(desired, actual, None) {
+        let both = planned.zip(there);
+        found.extend(both.and_then(|(planned, there)| foreign_route(desired, planned, there)));
     }
-    for (_, planned, there) in routes_by_key(desired, actual) {
-        let (Some(planned), Some(there)) = (planned, there) else {
-            continue;
-        };
-        // However it leads there.
-        let right = |r: &ActualRoute| r.satisfies(&planned.route);
-        if let RouteState::Foreign(other) = route_state(desired, there, right) {
-            let reason = format!(
-                "a route of another program (protocol {}) has this prefix and metric {}; it stays and ours ({}) is not written; remove it if ours is the right one",
-                other.protocol, other.metric, planned.route.target,
-            );
-            problems.push(problem(
-                ProblemCode::AgentForeignRoute,
-                &other.prefix.to_string(),
-                reason,
-            ));
-        }
-    }
-    problems
+    found
 }
 
 /// True when an op takes away a tunnel device of such a name, or what stands on it.
@@ -279,10 +245,11 @@ enum RouteState<'a> {
     Foreign(&'a ActualRoute),
 }
 
-/// Planned routes and those of the kernel, by their keys.
-fn routes_by_key<'a>(
+/// Planned routes and those of the kernel behind a key, by their keys.
+fn routes_behind<'a>(
     desired: &'a Desired,
     actual: &'a Actual,
+    key: Option<RouteKey>,
 ) -> impl Iterator<
     Item = (
         RouteKey,
@@ -290,12 +257,13 @@ fn routes_by_key<'a>(
         Option<&'a [ActualRoute]>,
     ),
 > {
-    let planned = desired.routes.values().map(|p| (p.route.key(), p));
-    let there = actual
-        .routes
-        .iter()
-        .map(|(key, all)| (*key, all.as_slice()));
-    merge_join(planned, there)
+    let start = key.map_or(Bound::Unbounded, |key| Bound::Included(key.prefix));
+    let planned = desired.routes.range((start, Bound::Unbounded));
+    let planned = planned.map(|(_, p)| (p.route.key(), p));
+    let planned = planned.filter(move |(other, _)| key.is_none_or(|key| *other > key));
+    let start = key.map_or(Bound::Unbounded, Bound::Excluded);
+    let there = actual.routes.range((start, Bound::Unbounded));
+    merge_join(planned, there.map(|(key, all)| (*key, all.as_slice())))
 }
 
 /// How a wanted route stands, given those with its key.
@@ -329,7 +297,18 @@ struct Ops<'a> {
     deletes: Vec<Op>,
 }
 
-impl Ops<'_> {
+impl<'d> Ops<'d> {
+    const fn empty(desired: &'d Desired) -> Self {
+        Self {
+            desired,
+            blocked: BTreeSet::new(),
+            kept: BTreeSet::new(),
+            in_use: BTreeSet::new(),
+            puts: Vec::new(),
+            deletes: Vec::new(),
+        }
+    }
+
     /// Answers with what the rest of the diff has to reckon with: a device that is made anew loses
     /// what it had.
     fn tunnels<'a>(&mut self, actual: &'a Actual, phase: Phase) -> Cow<'a, Actual> {
@@ -387,8 +366,18 @@ impl Ops<'_> {
         }
     }
 
-    fn neighbours(&mut self, actual: &Actual) {
-        for (key, wanted, there) in merge_join(&self.desired.neighbours, &actual.neighbours) {
+    /// At most so many neighbours; the last one, where there may be more.
+    fn neighbours(
+        &mut self,
+        actual: &Actual,
+        from: Bound<NeighbourKey>,
+        most: usize,
+    ) -> Option<NeighbourKey> {
+        let range = (from, Bound::Unbounded);
+        let wanted = self.desired.neighbours.range(range.clone());
+        let all = merge_join(wanted, actual.neighbours.range(range));
+        let key = |(key, ..): &(&NeighbourKey, _, _)| (*key).clone();
+        look_at(all, most, key, |(key, wanted, there)| {
             let put =
                 wanted.filter(|mac| there.is_none_or(|n| !n.permanent || n.mac != Some(**mac)));
             let delete = || {
@@ -402,13 +391,18 @@ impl Ops<'_> {
             } else if delete() && !self.blocked.contains(&key.link) {
                 self.deletes.push(Op::DeleteNeighbour(key.clone()));
             }
-        }
+        })
     }
 
-    fn fdb(&mut self, actual: &Actual) {
-        for (key, wanted, there) in merge_join(&self.desired.fdb, &actual.fdb) {
+    /// The same of FDB entries.
+    fn fdb(&mut self, actual: &Actual, from: Bound<FdbKey>, most: usize) -> Option<FdbKey> {
+        let range = (from, Bound::Unbounded);
+        let wanted = self.desired.fdb.range(range.clone());
+        let all = merge_join(wanted, actual.fdb.range(range));
+        let key = |(key, ..): &(&FdbKey, _, _)| (*key).clone();
+        look_at(all, most, key, |(key, wanted, there)| {
             if wanted == there || self.blocked.contains(&key.link) {
-                continue;
+                return;
             }
             match (wanted, there) {
                 (Some(remote), _) => self.puts.push(Op::PutFdb(key.clone(), *remote)),
@@ -417,45 +411,10 @@ impl Ops<'_> {
                 }
                 (None, _) => {}
             }
-        }
+        })
     }
 
-    fn routes(
-        &mut self,
-        actual: &Actual,
-        part: Option<(&Touched, &BTreeMap<u32, ActualObject>)>,
-    ) -> Option<Decided> {
-        let mut objects = match part {
-            Some((touched, there)) => Objects::touched(touched, there, self.desired, actual),
-            None => Objects::of(self.desired, actual, &self.kept, &self.blocked),
-        };
-        // Nearly all routes are as they should be, nearly always: what follows looks at the rest.
-        let mut wanted: Vec<&PlannedRoute> = Vec::new();
-        let mut there: Vec<&[ActualRoute]> = Vec::new();
-        for (_, planned, routes) in routes_by_key(self.desired, actual) {
-            if let (Some(planned), Some([only])) = (planned, routes)
-                && objects.is_right(&planned.route, only)
-            {
-                continue;
-            }
-            wanted.extend(planned);
-            there.extend(routes);
-        }
-        // IPv6 takes a gateway behind a VTEP only once the VTEP itself is on the tunnel's link.
-        let (vteps, others): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|p| p.is_vtep());
-        self.put_routes(vteps, &objects, actual);
-        self.puts.append(&mut objects.puts);
-        self.put_routes(others, &objects, actual);
-        for routes in there {
-            self.sweep(routes, &objects, actual);
-        }
-        let unused = objects.unused(actual, &self.deletes);
-        let decided = part.map(|_| objects.decided(&unused, actual));
-        self.deletes.extend(unused);
-        decided
-    }
-
-    fn put_routes(&mut self, planned: Vec<&PlannedRoute>, objects: &Objects<'_>, actual: &Actual) {
+    fn put_routes(&mut self, planned: &[&PlannedRoute], objects: &Objects<'_>, actual: &Actual) {
         for planned in planned {
             let route = &planned.route;
             if route.target.links().any(|link| self.blocked.contains(link)) {

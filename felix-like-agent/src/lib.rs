@@ -77,6 +77,7 @@ mod paths;
 mod plan;
 mod problem;
 mod settings;
+mod slice;
 mod table;
 #[cfg(any(test, feature = "testing"))]
 mod testing;
@@ -85,7 +86,7 @@ mod underlay;
 pub use actual::{Actual, ActualNeighbour, ActualRoute, ActualTarget};
 pub use adoption::{AdoptionItem, Fate, adoption_report, hand_back_ops};
 pub use audit::{
-    AuditInputs, AuditPeer, AuditRib, Finding, FindingAges, OwnBlock, Severity, audit,
+    AuditInputs, AuditJob, AuditPeer, AuditRib, Finding, FindingAges, OwnBlock, Severity, audit,
 };
 #[cfg(feature = "dataplane")]
 pub use dataplane::table::{TableHandle, TableInput, TableStatus, spawn_table, table_holds_routes};
@@ -97,7 +98,7 @@ pub use dataplane::{
     read_links,
 };
 pub use desired::Desired;
-pub use diff::{Comparison, Phase, diff, unused_objects, unused_objects_after};
+pub use diff::{Comparing, Comparison, Phase, diff, unused_objects, unused_objects_after};
 pub use forecast::{Assumed, PlanChange, compare_plans, forecast};
 pub use kernel_objects::{
     FdbKey, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject, PlannedRoute, Route, RouteKey,
@@ -112,11 +113,12 @@ pub use paths::{MtuSearch, PathMtus, PathVerdict, SearchStep};
 pub use plan::encap::{IPIP_OVERHEAD, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD};
 pub use plan::mtu::{FALLBACK_MTU, host_mtu};
 pub use plan::{
-    Changed, ChangedKeys, HostRoutes, KernelSupport, PlanInputs, Planned, Planning, WantedTunnels,
-    plan, wanted_tunnels,
+    Changed, ChangedKeys, HostRoutes, KernelSupport, PlanInputs, PlanJob, Planned, Planning,
+    WantedTunnels, plan, wanted_tunnels,
 };
 pub use settings::keys::setting_effect;
 pub use settings::{InterfacePattern, Overrides, Settings};
+pub use slice::SLICE;
 pub use table::{Foreign, Learn, TABLE_PROTOCOL, TableSettings, Tables};
 #[cfg(any(test, feature = "testing"))]
 pub use testing::{Refused, apply_op, leads_elsewhere, next_index};

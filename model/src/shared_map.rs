@@ -279,8 +279,9 @@ impl<K: Ord + Clone, V: Clone> FromIterator<(K, V)> for SharedMap<K, V> {
 
 impl<K: Ord + Clone, V: Clone> Extend<(K, V)> for SharedMap<K, V> {
     fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, entries: I) {
-        for (key, value) in entries {
-            self.insert(key, value);
+        let sorted: BTreeMap<K, V> = entries.into_iter().collect();
+        if !sorted.is_empty() {
+            self.0 = self.0.insert_many(sorted);
         }
     }
 }
@@ -300,6 +301,22 @@ mod tests {
     }
 
     proptest! {
+        /// Many at once are what they are one by one.
+        #[test]
+        fn extended_by_many_it_is_as_by_one_at_a_time(
+            parts in proptest::collection::vec(
+                proptest::collection::vec((0..500_u16, any::<u8>()), 0..200), 0..6),
+        ) {
+            let (mut map, mut oracle) = (SharedMap::default(), BTreeMap::new());
+            for part in parts {
+                let before = (map.clone(), oracle.clone());
+                map.extend(part.iter().copied());
+                oracle.extend(part);
+                prop_assert!(map.iter().eq(&oracle));
+                prop_assert!(before.0.iter().eq(&before.1));
+            }
+        }
+
         /// Whatever is done to it, it is the sorted map that `BTreeMap` is, and its copies stay as
         /// they were.
         #[test]

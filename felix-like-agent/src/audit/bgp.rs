@@ -1,23 +1,26 @@
 //! Datastore ↔ RIB: sessions, own blocks, other nodes' blocks; and RIB ↔ plan.
 
+use std::ops::Bound;
+
 use caracal_model::ipam::{AffinityState, Owner};
 use caracal_model::net::Prefix;
 use caracal_model::{KnownBlock, NodeName};
 
 use super::{AuditCode, AuditInputs, AuditRib, Observation, OwnBlock};
+use crate::slice::look_at;
 
-pub(super) fn compare(inputs: &AuditInputs<'_>, found: &mut Vec<Observation>) {
-    let Some(rib) = inputs.rib else { return };
+/// Everything but other nodes' blocks and learned routes. False when these are not looked at.
+pub(super) fn compare(inputs: &AuditInputs<'_>, found: &mut Vec<Observation>) -> bool {
+    let Some(rib) = inputs.rib else { return false };
     if let Some(text) = &rib.drained {
         let seen = format!("all BGP sessions are shut down on purpose: {text}");
         found.push(Observation::new(AuditCode::Drained, inputs.me, seen));
         // The rest follows from that.
-        return;
+        return false;
     }
     sessions(rib, found);
     own_blocks(inputs, rib, found);
-    other_blocks(inputs, rib, found);
-    unplanned(inputs, rib, found);
+    true
 }
 
 /// The speaker says which lost sessions count; here they only get their code.
@@ -79,25 +82,38 @@ fn to_nobody(block: &OwnBlock) -> String {
     format!("goes to no peer ({})", reasons.join("; "))
 }
 
-/// Each block of another node has to have a route, whatever the way.
-fn other_blocks(inputs: &AuditInputs<'_>, rib: &AuditRib, found: &mut Vec<Observation>) {
-    for block in inputs.snapshot.blocks.values() {
-        let Some(owner) = reachable_owner(inputs, block) else {
-            continue;
-        };
-        let planned = covering(block.cidr).any(|prefix| {
-            inputs.desired.routes.contains_key(&prefix)
-                || inputs.desired.skipped.contains_key(&prefix)
-                || rib.learned.contains_key(&prefix)
-        });
-        if !planned && !is_complained_of(inputs, owner) {
-            let seen = format!(
-                "{} is the block of node {owner} (revision {}), and neither the datastore nor BGP has a way to it",
-                block.cidr, block.revision
-            );
-            found.push(Observation::new(AuditCode::NoPathToBlock, block.cidr, seen));
-        }
-    }
+/// Each block of another node has to have a route, whatever the way. At most so many; the last one,
+/// where there may be more.
+pub(super) fn other_blocks(
+    inputs: &AuditInputs<'_>,
+    from: Bound<Prefix>,
+    most: usize,
+    found: &mut Vec<Observation>,
+) -> Option<Prefix> {
+    let rib = inputs.rib?;
+    let blocks = inputs.snapshot.blocks.range((from, Bound::Unbounded));
+    look_at(
+        blocks,
+        most,
+        |(cidr, _)| **cidr,
+        |(_, block)| {
+            let Some(owner) = reachable_owner(inputs, block) else {
+                return;
+            };
+            let planned = covering(block.cidr).any(|prefix| {
+                inputs.desired.routes.contains_key(&prefix)
+                    || inputs.desired.skipped.contains_key(&prefix)
+                    || rib.learned.contains_key(&prefix)
+            });
+            if !planned && !is_complained_of(inputs, owner) {
+                let seen = format!(
+                    "{} is the block of node {owner} (revision {}), and neither the datastore nor BGP has a way to it",
+                    block.cidr, block.revision
+                );
+                found.push(Observation::new(AuditCode::NoPathToBlock, block.cidr, seen));
+            }
+        },
+    )
 }
 
 /// The other node that a block has been confirmed to, if its routes are to be had.
@@ -136,26 +152,38 @@ fn covering(prefix: Prefix) -> impl Iterator<Item = Prefix> {
         .map(move |len| Prefix::truncated(prefix.address(), len))
 }
 
-/// RIB ↔ plan: every best path is a route, or was looked at and given up for a reason.
-fn unplanned(inputs: &AuditInputs<'_>, rib: &AuditRib, found: &mut Vec<Observation>) {
-    for (prefix, learned) in rib.learned.iter() {
-        let desired = inputs.desired;
-        if desired.routes.contains_key(prefix) || desired.skipped.contains_key(prefix) {
-            continue;
-        }
-        // A complaint names a next hop, a pool or a prefix, and then the reason is known.
-        let hops: Vec<String> = learned.next_hops.iter().map(ToString::to_string).collect();
-        let told = desired.problems.iter().any(|problem| {
-            problem.subject == prefix.to_string()
-                || hops.iter().any(|hop| names(&problem.reason, hop))
-        });
-        if !told {
-            let seen = format!(
-                "BGP's best path to {prefix} goes via {}, and the plan of revision {} has neither a route nor a reason",
-                hops.join(", "),
-                desired.revision
-            );
-            found.push(Observation::new(AuditCode::PathNotPlanned, prefix, seen));
-        }
-    }
+/// RIB ↔ plan: every best path is a route, or was looked at and given up for a reason. At most so
+/// many; the last one, where there may be more.
+pub(super) fn unplanned(
+    inputs: &AuditInputs<'_>,
+    from: Bound<Prefix>,
+    most: usize,
+    found: &mut Vec<Observation>,
+) -> Option<Prefix> {
+    let learned = inputs.rib?.learned.range((from, Bound::Unbounded));
+    look_at(
+        learned,
+        most,
+        |(prefix, _)| **prefix,
+        |(prefix, learned)| {
+            let desired = inputs.desired;
+            if desired.routes.contains_key(prefix) || desired.skipped.contains_key(prefix) {
+                return;
+            }
+            // A complaint names a next hop, a pool or a prefix, and then the reason is known.
+            let hops: Vec<String> = learned.next_hops.iter().map(ToString::to_string).collect();
+            let told = desired.problems.iter().any(|problem| {
+                problem.subject == prefix.to_string()
+                    || hops.iter().any(|hop| names(&problem.reason, hop))
+            });
+            if !told {
+                let seen = format!(
+                    "BGP's best path to {prefix} goes via {}, and the plan of revision {} has neither a route nor a reason",
+                    hops.join(", "),
+                    desired.revision
+                );
+                found.push(Observation::new(AuditCode::PathNotPlanned, prefix, seen));
+            }
+        },
+    )
 }

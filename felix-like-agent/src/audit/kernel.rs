@@ -2,20 +2,23 @@
 
 use std::collections::BTreeSet;
 
+use caracal_model::Problem;
 use caracal_model::code::ProblemCode;
 use caracal_model::net::IfName;
 
 use super::{AuditCode, AuditInputs, Observation};
 use crate::actual::{Actual, ActualTarget};
-use crate::desired::Desired;
-use crate::diff::{Phase, conflicts, diff};
+use crate::diff::{CompareJob, Phase};
 use crate::kernel_objects::Route;
 use crate::op::Op;
 
-pub(super) fn compare(inputs: &AuditInputs<'_>, found: &mut Vec<Observation>) {
-    let synced = inputs.agent.phase == Phase::Synced.as_str();
+/// Everything but the comparison of plan and kernel, and that one where there is one to make.
+pub(super) fn compare<'a>(
+    inputs: &AuditInputs<'a>,
+    found: &mut Vec<Observation>,
+) -> Option<CompareJob<'a>> {
     if let Some(reason) = &inputs.agent.reason
-        && !synced
+        && !is_synced(inputs)
     {
         let seen = format!("the agent is {}: {reason}", inputs.agent.phase);
         found.push(Observation::new(AuditCode::NotSynced, "agent", seen));
@@ -39,15 +42,25 @@ pub(super) fn compare(inputs: &AuditInputs<'_>, found: &mut Vec<Observation>) {
                 "kernel",
                 seen,
             ));
-            return;
+            return None;
         }
     };
-    if planned == 0 {
-        // Nothing is planned before the first snapshot.
-        return;
-    }
-    foreign(inputs.desired, actual, found);
-    let ops = diff(inputs.desired, actual, Phase::Synced);
+    // Nothing is planned before the first snapshot.
+    (planned != 0).then(|| CompareJob::new(inputs.desired, actual, Phase::Synced))
+}
+
+fn is_synced(inputs: &AuditInputs<'_>) -> bool {
+    inputs.agent.phase == Phase::Synced.as_str()
+}
+
+/// What the comparison of plan and kernel says.
+pub(super) fn judge(
+    inputs: &AuditInputs<'_>,
+    (ops, conflicts): (Vec<Op>, Vec<Problem>),
+    found: &mut Vec<Observation>,
+) {
+    let Ok(actual) = inputs.actual else { return };
+    foreign(conflicts, found);
     let made_anew: BTreeSet<IfName> = ops
         .iter()
         .filter_map(|op| match op {
@@ -58,7 +71,7 @@ pub(super) fn compare(inputs: &AuditInputs<'_>, found: &mut Vec<Observation>) {
         .collect();
     for op in &ops {
         // Unwanted objects stay on purpose while the agent is not in sync.
-        if op.is_delete() && !synced {
+        if op.is_delete() && !is_synced(inputs) {
             continue;
         }
         if matches!(op, Op::DeleteTunnel(name) if made_anew.contains(name)) {
@@ -69,8 +82,8 @@ pub(super) fn compare(inputs: &AuditInputs<'_>, found: &mut Vec<Observation>) {
 }
 
 /// Findings about objects of other programs.
-fn foreign(desired: &Desired, actual: &Actual, found: &mut Vec<Observation>) {
-    for problem in conflicts(desired, actual) {
+fn foreign(conflicts: Vec<Problem>, found: &mut Vec<Observation>) {
+    for problem in conflicts {
         let (code, what) = match problem.code {
             ProblemCode::AgentForeignDevice => (AuditCode::DeviceForeign, "device"),
             _ => (AuditCode::RouteForeign, "route"),

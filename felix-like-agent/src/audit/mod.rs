@@ -15,6 +15,7 @@ mod tests;
 mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use caracal_model::Problem;
 use caracal_model::net::Prefix;
@@ -27,6 +28,7 @@ pub use caracal_model::code::Severity;
 
 use crate::actual::Actual;
 use crate::desired::Desired;
+use crate::diff::CompareJob;
 use crate::learned::Learned;
 
 /// Most observations of one code that are told one by one.
@@ -125,14 +127,89 @@ impl Observation {
 /// Compares everything with everything. Sorted by code and subject, each at most once.
 #[must_use]
 pub fn audit(inputs: &AuditInputs<'_>) -> Vec<Observation> {
-    let mut found = Vec::new();
-    datastore::compare(inputs, &mut found);
-    bgp::compare(inputs, &mut found);
-    kernel::compare(inputs, &mut found);
-    workloads::compare(inputs, &mut found);
-    found.sort();
-    found.dedup_by(|a, b| (a.code, &a.subject) == (b.code, &b.subject));
-    condense(found)
+    AuditJob::new(inputs).finish()
+}
+
+/// An audit under way, in slices.
+#[must_use]
+pub struct AuditJob<'a> {
+    inputs: &'a AuditInputs<'a>,
+    found: Vec<Observation>,
+    stage: Stage<'a>,
+}
+
+enum Stage<'a> {
+    Begin,
+    /// Other nodes' blocks, from here on.
+    Blocks(Bound<Prefix>),
+    /// What BGP has learned.
+    Learned(Bound<Prefix>),
+    Kernel,
+    Routes(Box<CompareJob<'a>>),
+    Workloads,
+    Done,
+}
+
+impl<'a> AuditJob<'a> {
+    /// The same comparison, to be made in slices.
+    pub const fn new(inputs: &'a AuditInputs<'a>) -> Self {
+        Self {
+            inputs,
+            found: Vec::new(),
+            stage: Stage::Begin,
+        }
+    }
+
+    /// Goes on by a slice: looks at no more than so many blocks, routes or entries. True when all
+    /// is compared.
+    pub fn step(&mut self, most: usize) -> bool {
+        let (inputs, found) = (self.inputs, &mut self.found);
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Done) {
+            Stage::Begin => {
+                datastore::compare(inputs, found);
+                match bgp::compare(inputs, found) {
+                    true => Stage::Blocks(Bound::Unbounded),
+                    false => Stage::Kernel,
+                }
+            }
+            Stage::Blocks(from) => match bgp::other_blocks(inputs, from, most, found) {
+                Some(last) => Stage::Blocks(Bound::Excluded(last)),
+                None => Stage::Learned(Bound::Unbounded),
+            },
+            Stage::Learned(from) => match bgp::unplanned(inputs, from, most, found) {
+                Some(last) => Stage::Learned(Bound::Excluded(last)),
+                None => Stage::Kernel,
+            },
+            Stage::Kernel => match kernel::compare(inputs, found) {
+                Some(job) => Stage::Routes(Box::new(job)),
+                None => Stage::Workloads,
+            },
+            Stage::Routes(mut job) => match job.step(most) {
+                false => Stage::Routes(job),
+                true => {
+                    let (ops, conflicts, _) = job.finish();
+                    kernel::judge(inputs, (ops, conflicts), found);
+                    Stage::Workloads
+                }
+            },
+            Stage::Workloads => {
+                workloads::compare(inputs, found);
+                Stage::Done
+            }
+            Stage::Done => Stage::Done,
+        };
+        matches!(self.stage, Stage::Done)
+    }
+
+    /// What was found; does what is left.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<Observation> {
+        while !self.step(usize::MAX) {}
+        let mut found = self.found;
+        found.sort();
+        found.dedup_by(|a, b| (a.code, &a.subject) == (b.code, &b.subject));
+        condense(found)
+    }
 }
 
 /// Of many observations of one code, the first and a number.

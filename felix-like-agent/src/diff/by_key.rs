@@ -9,7 +9,7 @@ use caracal_model::net::Prefix;
 use caracal_model::{Problem, SharedMap};
 
 use super::shares::Shares;
-use super::{Phase, TunnelState, conflicts, diff, diff_with, tunnel_state};
+use super::{CompareJob, DiffJob, Phase, TunnelState, conflicts, diff, tunnel_state};
 use crate::actual::{Actual, ActualRoute};
 use crate::desired::Desired;
 use crate::kernel_objects::PlannedRoute;
@@ -17,6 +17,9 @@ use crate::nat::Nat;
 use crate::op::Op;
 use crate::ownership::Owner;
 use crate::plan::{Changed, ChangedKeys};
+
+/// Changes of more destinations are compared as a whole, which comes in slices.
+const MOST: usize = 1024;
 
 /// Compares plans with the kernel, and remembers that the kernel was as planned.
 ///
@@ -40,7 +43,28 @@ struct InStep {
     nat: Option<Arc<Nat>>,
     routes: SharedMap<Prefix, PlannedRoute>,
     has_held: bool,
+    /// Ranges of the pools, with the length of their blocks.
+    pools: Vec<(Prefix, u8)>,
     shares: Option<Shares>,
+}
+
+/// A comparison under way.
+#[must_use]
+pub struct Comparing<'a>(Kind<'a>);
+
+enum Kind<'a> {
+    Keys(Vec<Op>),
+    Whole(Box<CompareJob<'a>>),
+}
+
+impl Comparing<'_> {
+    /// Goes on by a slice: looks at no more than so many keys. True when all is compared.
+    pub fn step(&mut self, most: usize) -> bool {
+        match &mut self.0 {
+            Kind::Keys(_) => true,
+            Kind::Whole(job) => job.step(most),
+        }
+    }
 }
 
 impl Comparison {
@@ -72,23 +96,55 @@ impl Comparison {
         phase: Phase,
         nat_is_known: bool,
     ) -> (Vec<Op>, Vec<Problem>) {
+        let comparing = self.begin(changed, desired, actual, phase, nat_is_known);
+        self.end(comparing)
+    }
+
+    /// Begins such a comparison, to be made in slices. One that is given up makes the next one a
+    /// whole one.
+    pub fn begin<'a>(
+        &mut self,
+        changed: &Changed,
+        desired: &'a Desired,
+        actual: &'a Actual,
+        phase: Phase,
+        nat_is_known: bool,
+    ) -> Comparing<'a> {
         self.shares = None;
         let before = self.in_step.take().filter(|before| before.phase == phase);
         if phase == Phase::Synced
             && let (Some(before), Changed::Keys(keys)) = (before, changed)
+            && keys.prefixes.len() <= MOST
         {
+            let cluster = &desired.ownership.cluster;
+            if before.pools != cluster.pools {
+                // What a leftover is depends on the pools.
+                let is_leftover = |r: &ActualRoute| desired.ownership.route(r) == Owner::Leftover;
+                self.has_leftovers = actual.all_routes().any(is_leftover);
+            }
             let keys = ChangedKeys {
                 nat: !nat_is_known || before.nat != desired.nat,
                 ..keys.clone()
             };
             if let Some(ops) = self.compare_keys(before, &keys, desired, actual) {
-                return (ops, self.conflicts.clone());
+                return Comparing(Kind::Keys(ops));
             }
         }
-        let is_leftover = |route: &ActualRoute| desired.ownership.route(route) == Owner::Leftover;
-        self.has_leftovers = actual.all_routes().any(is_leftover);
-        self.conflicts = conflicts(desired, actual);
-        (diff(desired, actual, phase), self.conflicts.clone())
+        let job = CompareJob::new(desired, actual, phase);
+        Comparing(Kind::Whole(Box::new(job)))
+    }
+
+    /// Does what is left of a comparison; its operations and conflicts.
+    pub fn end(&mut self, comparing: Comparing<'_>) -> (Vec<Op>, Vec<Problem>) {
+        let ops = match comparing.0 {
+            Kind::Keys(ops) => ops,
+            Kind::Whole(job) => {
+                let (ops, conflicts, has_leftovers) = job.finish();
+                (self.conflicts, self.has_leftovers) = (conflicts, has_leftovers);
+                ops
+            }
+        };
+        (ops, self.conflicts.clone())
     }
 
     /// All that [`Comparison::compare`] asked for is done, and the next `Actual` will say so.
@@ -98,6 +154,7 @@ impl Comparison {
             nat: desired.nat.clone(),
             routes: desired.routes.clone(),
             has_held: !desired.held.is_empty(),
+            pools: desired.ownership.cluster.pools.clone(),
             shares: self.shares.take(),
         });
     }
@@ -149,7 +206,7 @@ impl Comparison {
             return None;
         }
         let all = Some((&touched, &actual.objects));
-        let (ops, decided) = diff_with(&wanted, &there, Phase::Synced, all);
+        let (ops, decided) = DiffJob::new(&wanted, &there, Phase::Synced, all).finish();
         shares.settle(decided?);
         self.shares = Some(shares);
         self.put_conflicts(&keys, found);

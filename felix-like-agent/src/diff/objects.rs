@@ -23,11 +23,11 @@ use crate::op::Op;
 use crate::ownership::{FIRST_OBJECT, LAST_OBJECT, Owner};
 
 /// A gateway that wants an object.
-struct Wanted<'a> {
+pub(super) struct Wanted<'a> {
     /// One of the routes through it.
     route: &'a Route,
     /// How many they are.
-    routes: usize,
+    pub(super) routes: usize,
 }
 
 /// Objects by the key of their gateway.
@@ -44,86 +44,72 @@ pub(super) struct Objects<'a> {
 }
 
 /// The MTU of the routes through each object; `Err` when they have several.
-fn mtus(actual: &Actual) -> HashMap<u32, Result<Option<u32>, ()>> {
-    let mut mtus = HashMap::default();
-    for route in actual.all_routes() {
-        if let Some(id) = route.object() {
-            mtus.entry(id)
-                .and_modify(|all| {
-                    if *all != Ok(route.mtu) {
-                        *all = Err(());
-                    }
-                })
-                .or_insert(Ok(route.mtu));
-        }
+pub(super) type Mtus = HashMap<u32, Result<Option<u32>, ()>>;
+
+/// Takes the MTU of a route through an object into account.
+pub(super) fn add_mtu(mtus: &mut Mtus, route: &ActualRoute) {
+    if let Some(id) = route.object() {
+        mtus.entry(id)
+            .and_modify(|all| {
+                if *all != Ok(route.mtu) {
+                    *all = Err(());
+                }
+            })
+            .or_insert(Ok(route.mtu));
     }
-    mtus
 }
 
+/// Gateways of planned routes.
+pub(super) type Gateways<'a> = HashMap<GatewayKey<'a>, Wanted<'a>>;
+
+/// Counts a planned route to its gateway.
+pub(super) fn add_gateway<'a>(gateways: &mut Gateways<'a>, route: &'a Route) {
+    if let Some(gateway_key) = gateway_key(route) {
+        gateways
+            .entry(gateway_key)
+            .or_insert(Wanted { route, routes: 0 })
+            .routes += 1;
+    }
+}
+
+/// What all routes through an object want; `None` where they do not want the same.
+pub(super) type Changes<'a> = BTreeMap<u32, Option<GatewayKey<'a>>>;
+
 impl<'a> Objects<'a> {
-    /// Decides. `kept` = routes that stay as they are although another gateway is planned.
+    /// Those that are there. `part` = what is known of the objects of the whole, where `actual` is
+    /// a part.
     pub(super) fn of(
-        desired: &'a Desired,
+        desired: &Desired,
         actual: &'a Actual,
-        kept: &BTreeSet<RouteKey>,
-        blocked: &BTreeSet<&IfName>,
+        part: Option<(&'a Touched, &'a BTreeMap<u32, ActualObject>)>,
     ) -> Self {
         let ours = |(id, object): (&u32, &ActualObject)| {
             let ours = desired.ownership.object(*id, object);
             ours.then_some(*id)
         };
-        let mut objects = Self {
-            ids: HashMap::default(),
-            puts: Vec::new(),
-            idle: actual.objects.iter().filter_map(ours).collect(),
-            there: &actual.objects,
-            taken: HashSet::default(),
+        let (ids, idle, there) = match part {
+            Some((touched, there)) => (touched.ids().collect(), touched.idle.clone(), there),
+            None => {
+                let idle = actual.objects.iter().filter_map(ours).collect();
+                (HashMap::default(), idle, &actual.objects)
+            }
         };
-        if !desired.objects {
-            return objects;
-        }
-        let mut wanted = gateway_keys_of(desired);
-        wanted.retain(|gateway_key, wanted| {
-            wanted.routes >= SHARED && !blocked.contains(gateway_key.1)
-        });
-        objects.decide(desired, actual, kept, wanted);
-        objects
-    }
-
-    /// Decides about what a change touches. `desired` and `actual` hold the destinations that it
-    /// concerns; `there`: all objects.
-    pub(super) fn touched(
-        touched: &'a Touched,
-        there: &'a BTreeMap<u32, ActualObject>,
-        desired: &'a Desired,
-        actual: &'a Actual,
-    ) -> Self {
-        let mut objects = Self {
-            ids: touched.ids().collect(),
+        Self {
+            ids,
             puts: Vec::new(),
-            idle: touched.idle.clone(),
+            idle,
             there,
             taken: HashSet::default(),
-        };
-        let mut wanted = gateway_keys_of(desired);
-        wanted.retain(|gateway_key, _| touched.is_new(gateway_key));
-        objects.decide(desired, actual, &BTreeSet::new(), wanted);
-        objects
+        }
     }
 
-    /// Finds an object for each gateway that wants one. `actual` holds all routes through objects
-    /// that are idle.
-    fn decide(
-        &mut self,
-        desired: &'a Desired,
-        actual: &'a Actual,
-        kept: &BTreeSet<RouteKey>,
-        mut wanted: HashMap<GatewayKey<'a>, Wanted<'a>>,
-    ) {
-        let mtus = match self.idle.is_empty() || wanted.is_empty() {
-            true => HashMap::default(),
-            false => mtus(actual),
-        };
+    /// True when some of them have no gateway yet, or no more.
+    pub(super) fn has_idle(&self) -> bool {
+        !self.idle.is_empty()
+    }
+
+    /// Gives gateways the objects that lead there already.
+    pub(super) fn keep(&mut self, mtus: &Mtus, wanted: &mut Gateways<'a>) {
         // One through which routes lead before one through which none does: it is made in the
         // moment before its routes.
         let (used, unused): (Vec<u32>, Vec<u32>) =
@@ -139,56 +125,59 @@ impl<'a> Objects<'a> {
                 self.idle.remove(&id);
             }
         }
-        if !wanted.is_empty() && !self.idle.is_empty() {
-            self.change(desired, actual, kept, &mut wanted);
+    }
+
+    /// Asks a route through an idle object what it wants. `kept` = routes that stay as they are
+    /// although another gateway is planned.
+    pub(super) fn ask(
+        &self,
+        route: &ActualRoute,
+        desired: &'a Desired,
+        kept: &BTreeSet<RouteKey>,
+        next: &mut Changes<'a>,
+    ) {
+        let Some(id) = route.object().filter(|id| self.idle.contains(id)) else {
+            return;
+        };
+        let planned = desired.routes.get(&route.prefix).map(|p| &p.route);
+        let wants = planned
+            .filter(|p| p.key() == route.key() && route.tos == 0)
+            .filter(|_| !kept.contains(&route.key()))
+            .filter(|_| desired.ownership.route(route) == Owner::Ours)
+            .filter(|p| p.mtu == route.mtu)
+            .and_then(gateway_key);
+        next.entry(id)
+            .and_modify(|all| *all = all.filter(|gateway_key| Some(*gateway_key) == wants))
+            .or_insert(wants);
+    }
+
+    /// Gives idle objects to gateways that have none yet, where all routes through them want that.
+    pub(super) fn change(&mut self, next: &Changes<'a>, wanted: &mut Gateways<'a>) {
+        for (id, gateway_key) in next {
+            let Some(gateway_key) = *gateway_key else {
+                continue;
+            };
+            let hop = self.there.get(id).and_then(|o| o.hop.as_ref());
+            let same_family = hop
+                .and_then(|hop| hop.gateway)
+                .is_some_and(|gateway| gateway.is_ipv4() == gateway_key.0.is_ipv4());
+            if same_family && let Some(wanted) = wanted.remove(&gateway_key) {
+                self.ids.insert(gateway_key, *id);
+                self.idle.remove(id);
+                let object = object(*id, wanted.route);
+                self.puts.extend(object.map(Op::ReplaceObject));
+            }
         }
+    }
+
+    /// Makes objects for the gateways that are left.
+    pub(super) fn make(&mut self, wanted: Gateways<'a>) {
         let new: BTreeMap<GatewayKey<'_>, Wanted<'_>> = wanted.into_iter().collect();
         for (gateway_key, wanted) in new {
             let id = self.free(gateway_key);
             self.ids.insert(gateway_key, id);
             let object = object(id, wanted.route);
             self.puts.extend(object.map(Op::AddObject));
-        }
-    }
-
-    /// Gives idle objects to gateways that have none yet, where all routes through them want that.
-    fn change(
-        &mut self,
-        desired: &'a Desired,
-        actual: &'a Actual,
-        kept: &BTreeSet<RouteKey>,
-        wanted: &mut HashMap<GatewayKey<'a>, Wanted<'a>>,
-    ) {
-        let mut next: BTreeMap<u32, Option<GatewayKey<'a>>> = BTreeMap::new();
-        for route in actual.all_routes() {
-            let Some(id) = route.object().filter(|id| self.idle.contains(id)) else {
-                continue;
-            };
-            let planned = desired.routes.get(&route.prefix).map(|p| &p.route);
-            let wants = planned
-                .filter(|p| p.key() == route.key() && route.tos == 0)
-                .filter(|_| !kept.contains(&route.key()))
-                .filter(|_| desired.ownership.route(route) == Owner::Ours)
-                .filter(|p| p.mtu == route.mtu)
-                .and_then(gateway_key);
-            next.entry(id)
-                .and_modify(|all| *all = all.filter(|gateway_key| Some(*gateway_key) == wants))
-                .or_insert(wants);
-        }
-        for (id, gateway_key) in next {
-            let Some(gateway_key) = gateway_key else {
-                continue;
-            };
-            let hop = self.there.get(&id).and_then(|o| o.hop.as_ref());
-            let same_family = hop
-                .and_then(|hop| hop.gateway)
-                .is_some_and(|gateway| gateway.is_ipv4() == gateway_key.0.is_ipv4());
-            if same_family && let Some(wanted) = wanted.remove(&gateway_key) {
-                self.ids.insert(gateway_key, id);
-                self.idle.remove(&id);
-                let object = object(id, wanted.route);
-                self.puts.extend(object.map(Op::ReplaceObject));
-            }
         }
     }
 
@@ -270,21 +259,6 @@ impl<'a> Objects<'a> {
         let ids = self.ids.iter().map(|(gateway_key, id)| (*gateway_key, *id));
         Decided::new(ids, idle, actual)
     }
-}
-
-/// The gateways of planned routes.
-fn gateway_keys_of(desired: &Desired) -> HashMap<GatewayKey<'_>, Wanted<'_>> {
-    let mut gateway_keys: HashMap<GatewayKey<'_>, Wanted<'_>> = HashMap::default();
-    for planned in desired.routes.values() {
-        let route = &planned.route;
-        if let Some(gateway_key) = gateway_key(route) {
-            gateway_keys
-                .entry(gateway_key)
-                .or_insert(Wanted { route, routes: 0 })
-                .routes += 1;
-        }
-    }
-    gateway_keys
 }
 
 fn object(id: u32, route: &Route) -> Option<NextHopObject> {

@@ -6,8 +6,12 @@
 //! | a block | itself, addresses that other nodes use of it, what BGP learned inside it |
 //! | another node | its blocks and the addresses that it uses; what covers its addresses |
 //! | a learned route | itself; all, when nodes may be reached by it |
+//! | a pool | what lies inside it; all, when this node needs another device because of it |
 //! | a workload of this node or its interface | its addresses |
 //! | anything else | all |
+
+mod concerned;
+mod job;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -31,6 +35,9 @@ use crate::links::{Link, Links};
 use crate::nat::Nat;
 use crate::ownership::is_tunnel_device;
 use crate::settings::Settings;
+use concerned::{add_guests, add_learned, changed_ranges, destinations};
+pub use job::PlanJob;
+use job::Work;
 
 /// A plan, and how it differs from the one before.
 #[derive(Clone, Debug)]
@@ -149,10 +156,19 @@ impl Vteps {
 impl Planning {
     /// Plans: what depends on what changed since the last time, or all.
     pub fn plan(&mut self, inputs: &PlanInputs<'_>) -> Planned {
-        let (state, changed) = match self.0.take() {
-            Some(last) if last.is_followed(inputs) => last.follow(inputs),
-            _ => (State::whole(inputs), Changed::All),
-        };
+        let job = self.begin(inputs);
+        self.end(job)
+    }
+
+    /// Begins such a plan, to be made in slices. Until [`Planning::end`] nothing is remembered, so
+    /// that a plan that is given up makes the next one a whole one.
+    pub fn begin<'a>(&mut self, inputs: &'a PlanInputs<'a>) -> PlanJob<'a> {
+        PlanJob::new(inputs, self.0.take())
+    }
+
+    /// Does what is left of a plan, and remembers it.
+    pub fn end(&mut self, job: PlanJob<'_>) -> Planned {
+        let (state, changed) = job.finish();
         let (desired, kinds) = (state.desired.clone(), state.kinds.clone());
         self.0 = Some(state);
         Planned {
@@ -198,86 +214,59 @@ impl State {
     fn is_followed(&self, inputs: &PlanInputs<'_>) -> bool {
         let (from, snapshot) = (&self.from, inputs.snapshot);
         let own = |snapshot: &Snapshot| snapshot.nodes.get(inputs.me).cloned();
-        let in_pool = |address: &IpAddr| snapshot.pool_of(&Prefix::host(*address)).is_some();
+        let in_pool =
+            |snapshot: &Snapshot, at: &IpAddr| snapshot.pool_of(&Prefix::host(*at)).is_some();
         from.me == *inputs.me
             && !self.has_narrow
             && !inputs.settings.workload_routes
-            && from.snapshot.pools.is_same(&snapshot.pools)
             && from.snapshot.bgp_configurations.is_same(&snapshot.bgp_configurations)
             && own(&from.snapshot) == own(snapshot)
             && from.settings == *inputs.settings
             && from.kernel == *inputs.kernel
             && from.lifelines == *inputs.lifelines
             // Then workloads elsewhere count.
-            && !inputs.lifelines.iter().any(in_pool)
+            && !inputs.lifelines.iter().any(|l| in_pool(&from.snapshot, l) || in_pool(snapshot, l))
             && from.host_routes.is_same(inputs.host_routes)
             && links_of_all(&from.links, &from.settings)
                 == links_of_all(inputs.links, inputs.settings)
     }
 
-    fn whole(inputs: &PlanInputs<'_>) -> Self {
-        let of_nodes = OfNodes::of(inputs);
-        let mut planner = Planner::new(inputs, of_nodes.clone());
-        planner.own_blocks = Arc::new(own_blocks(&planner));
-        let vtep_count = tunnels::vteps(&mut planner);
-        let mut state = Self {
-            from: PlannedFrom::of(inputs),
-            of_nodes,
-            own_blocks: Arc::clone(&planner.own_blocks),
-            blocks: None,
-            workloads: planner.workloads.keys().copied().collect(),
-            problems: std::mem::take(&mut planner.desired.problems),
-            has_narrow: !planner.narrow.is_empty(),
-            warnings: BTreeMap::new(),
-            neighbours: BTreeMap::new(),
-            vteps: Vteps::default(),
-            vtep_count,
-            kinds: BTreeMap::new(),
-            desired: planner.desired.clone(),
-        };
-        state.desired.nat = nat::plan(&planner).map(Arc::new);
-        state.desired.skipped = SharedMap::default();
-        state.put_all(&planner);
-        state.sum_up();
-        state
-    }
-
-    /// Plans all destinations.
-    fn put_all(&mut self, planner: &Planner<'_>) {
+    /// Plans destinations for the first time; the VTEPs that are wanted because of them.
+    fn put_first(&mut self, planner: &Planner<'_>, prefixes: Vec<Prefix>) -> Vec<Prefix> {
         let (mut routes, mut held, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
-        let mut vteps = BTreeSet::new();
-        for prefix in destinations(planner) {
+        let mut vteps = Vec::new();
+        for prefix in prefixes {
             let mut to = plan_destination(planner, prefix, false);
-            routes.extend(to.route.take().map(|route| (prefix, route)));
+            if let Some(route) = to.route.take() {
+                *self.kinds.entry(route.kind.as_str()).or_insert(0) += 1;
+                routes.push((prefix, route));
+            }
             held.extend(to.held.take().map(|node| (prefix, node)));
             skipped.extend(to.skipped.take().map(|reason| (prefix, reason)));
             vteps.extend(self.put_rest(prefix, to, &mut ChangedKeys::default()));
         }
-        self.desired.routes = routes.into_iter().collect();
-        self.desired.held = held.into_iter().collect();
-        self.desired.skipped = skipped.into_iter().collect();
-        self.kinds = self.desired.count_by_kind();
-        self.put_some(planner, vteps, &mut ChangedKeys::default());
+        self.desired.routes.extend(routes);
+        self.desired.held.extend(held);
+        self.desired.skipped.extend(skipped);
+        vteps
     }
 
-    /// Plans some destinations again, and the VTEPs that are wanted or unwanted because of that.
-    fn put_some(
+    /// Plans a destination again; the VTEPs that are wanted or unwanted because of that.
+    fn put_again(
         &mut self,
         planner: &Planner<'_>,
-        mut prefixes: BTreeSet<Prefix>,
+        prefix: Prefix,
         changed: &mut ChangedKeys,
-    ) {
-        while let Some(prefix) = prefixes.pop_first() {
-            let mut to = plan_destination(planner, prefix, self.vteps.is_wanted(&prefix));
-            self.count(prefix, to.route.as_ref());
-            let route = put(&mut self.desired.routes, prefix, to.route.take());
-            let held = put(&mut self.desired.held, prefix, to.held.take());
-            if route || held {
-                changed.prefixes.insert(prefix);
-            }
-            put(&mut self.desired.skipped, prefix, to.skipped.take());
-            prefixes.extend(self.put_rest(prefix, to, changed));
+    ) -> Vec<Prefix> {
+        let mut to = plan_destination(planner, prefix, self.vteps.is_wanted(&prefix));
+        self.count(prefix, to.route.as_ref());
+        let route = put(&mut self.desired.routes, prefix, to.route.take());
+        let held = put(&mut self.desired.held, prefix, to.held.take());
+        if route || held {
+            changed.prefixes.insert(prefix);
         }
+        put(&mut self.desired.skipped, prefix, to.skipped.take());
+        self.put_rest(prefix, to, changed)
     }
 
     /// Counts a route instead of the one that a destination has.
@@ -345,33 +334,37 @@ impl State {
         self.desired.problems = problems;
     }
 
-    /// Plans what depends on what changed.
-    fn follow(mut self, inputs: &PlanInputs<'_>) -> (Self, Changed) {
+    /// Begins to plan what depends on what changed; `None` where that is everything.
+    fn follow<'a>(mut self, inputs: &'a PlanInputs<'a>) -> Option<Work<'a>> {
         let (was, is) = (self.from.snapshot.clone(), inputs.snapshot);
         let nodes = is.nodes.changed_since(&was.nodes);
         let blocks = is.blocks.changed_since(&was.blocks);
         let learned = inputs.learned.changed_since(&self.from.learned);
-        if !nodes.is_empty() {
+        let ranges = changed_ranges(&was, is);
+        if !nodes.is_empty() || !ranges.is_empty() {
             self.of_nodes.follow(inputs, &was, &nodes);
         }
         let of_nodes = self.of_nodes.clone();
         let mut planner = Planner::new(inputs, of_nodes.clone());
         let leads_to_nodes = |prefix: &Prefix| {
-            planner.pools.covering(prefix).is_none() && of_nodes.guarded.is_over(prefix)
+            let outside = !ranges.is_empty() || planner.pools.covering(prefix).is_none();
+            outside && of_nodes.guarded.is_over(prefix)
         };
         let mut changed = ChangedKeys::default();
         if planner.desired.tunnels != self.desired.tunnels
             || !planner.narrow.is_empty()
             || learned.iter().any(leads_to_nodes)
+            || self.nodes_are_reached_by_pools(inputs, &ranges)
             || !self.vteps(&planner, &was, &nodes, &mut changed)
         {
-            return (Self::whole(inputs), Changed::All);
+            return None;
         }
         let concerns_own = |cidr: &Prefix| {
             let host = |s: &Snapshot| s.blocks.get(cidr)?.host().cloned();
             [host(&was), host(is)].contains(&Some(inputs.me.clone()))
         };
-        planner.own_blocks = match nodes.is_empty() && !blocks.iter().any(concerns_own) {
+        let same = nodes.is_empty() && ranges.is_empty() && !blocks.iter().any(concerns_own);
+        planner.own_blocks = match same {
             true => Arc::clone(&self.own_blocks),
             false => Arc::new(own_blocks(&planner)),
         };
@@ -389,15 +382,16 @@ impl State {
             add_learned(inputs, cidr, &mut prefixes);
         }
         prefixes.extend(&blocks);
+        for range in &ranges {
+            self.add_of_pool(inputs, range, &mut prefixes);
+        }
         self.index(&was, is, &blocks, &nodes);
         self.add_of_nodes(&was, is, nodes.iter().collect(), &mut prefixes);
-        let nat = self.nat(&planner, nodes.is_empty());
+        let nat = self.nat(&planner, nodes.is_empty() && ranges.is_empty());
         changed.nat = nat != self.desired.nat;
-        self.put_some(&planner, prefixes, &mut changed);
-        self.take(planner, nat);
-        self.from = PlannedFrom::of(inputs);
-        self.sum_up();
-        (self, Changed::Keys(changed))
+        let mut work = Work::of(self, planner);
+        (work.again, work.changed, work.nat) = (prefixes, Some(changed), nat);
+        Some(work)
     }
 
     /// Takes over what was planned beside the destinations.
@@ -418,10 +412,11 @@ impl State {
     }
 
     /// The NAT rules: those of the last plan while nothing that they follow from has changed.
-    fn nat(&self, planner: &Planner<'_>, same_nodes: bool) -> Option<Arc<Nat>> {
+    /// `same`: nodes and pools have not.
+    fn nat(&self, planner: &Planner<'_>, same: bool) -> Option<Arc<Nat>> {
         let (from, inputs) = (&self.from, planner.inputs);
         let (was, is) = (&from.snapshot, inputs.snapshot);
-        let same = same_nodes
+        let same = same
             && was.bgp_peers.is_same(&is.bgp_peers)
             && was.workloads.is_same(&is.workloads)
             && from.links == *inputs.links
@@ -438,37 +433,6 @@ impl State {
             Some(index) => index.follow(was, is, blocks),
             None if !nodes.is_empty() => self.blocks = Some(BlocksByNode::of(is)),
             None => {}
-        }
-    }
-
-    /// Blocks and addresses of these nodes, and what covers a node's own addresses.
-    fn add_of_nodes(
-        &self,
-        was: &Snapshot,
-        is: &Snapshot,
-        nodes: BTreeSet<&NodeName>,
-        prefixes: &mut BTreeSet<Prefix>,
-    ) {
-        let of = |name: &&NodeName| self.blocks.as_ref().map(|index| index.of_node(name));
-        for cidr in nodes.iter().filter_map(of).flatten() {
-            let Some(block) = is.blocks.get(cidr) else {
-                continue;
-            };
-            if block.host().is_some_and(|host| nodes.contains(host)) {
-                prefixes.insert(*cidr);
-            }
-            add_guests(block, |node| nodes.contains(node), prefixes);
-        }
-        let both = nodes
-            .iter()
-            .flat_map(|name| [was.nodes.get(*name), is.nodes.get(*name)]);
-        for node in both.flatten() {
-            for family in [Family::Ipv4, Family::Ipv6] {
-                for address in nat::addresses(node, family) {
-                    let covering = |len| Prefix::truncated(address, len);
-                    prefixes.extend((0..=family.bits()).map(covering));
-                }
-            }
         }
     }
 
@@ -542,38 +506,6 @@ fn own_blocks(planner: &Planner<'_>) -> BTreeSet<Prefix> {
     own.map(|block| block.cidr)
         .filter(|cidr| !cuts(*cidr))
         .collect()
-}
-
-/// Everything that somebody says something about, sorted.
-fn destinations(planner: &Planner<'_>) -> Vec<Prefix> {
-    let inputs = planner.inputs;
-    let mut all: Vec<Prefix> = inputs.snapshot.blocks.keys().copied().collect();
-    for block in inputs.snapshot.blocks.values() {
-        all.extend(
-            block
-                .used_elsewhere()
-                .map(|(address, _)| Prefix::host(address)),
-        );
-    }
-    all.extend(planner.workloads.keys());
-    all.extend(planner.addresses.keys());
-    all.extend(planner.desired.skipped.keys());
-    all.extend(inputs.learned.keys());
-    all.sort_unstable();
-    all.dedup();
-    all
-}
-
-/// Addresses of a block that such nodes use.
-fn add_guests(block: &KnownBlock, of: impl Fn(&NodeName) -> bool, prefixes: &mut BTreeSet<Prefix>) {
-    let guests = block.used_elsewhere().filter(|(_, node)| of(node));
-    prefixes.extend(guests.map(|(address, _)| Prefix::host(address)));
-}
-
-/// Adds the prefixes inside another one that BGP learned.
-fn add_learned(inputs: &PlanInputs<'_>, within: &Prefix, prefixes: &mut BTreeSet<Prefix>) {
-    let from = inputs.learned.range(within..).map(|(prefix, _)| *prefix);
-    prefixes.extend(from.take_while(|prefix| within.contains(prefix.address())));
 }
 
 #[cfg(test)]

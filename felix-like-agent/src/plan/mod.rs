@@ -45,7 +45,7 @@ use crate::links::{Link, Links};
 use crate::ownership::Ownership;
 use crate::problem::problem;
 use crate::settings::Settings;
-pub use by_key::{Changed, ChangedKeys, Planned, Planning};
+pub use by_key::{Changed, ChangedKeys, PlanJob, Planned, Planning};
 use destination::{Destination, RouteWarning};
 use encap::Sources;
 use guarded::Guarded;

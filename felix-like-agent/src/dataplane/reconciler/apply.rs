@@ -10,6 +10,7 @@ use crate::dataplane::write::{self, sysctl};
 use crate::dataplane::{chain, read};
 use crate::links::Links;
 use crate::op::Op;
+use crate::slice::SLICE;
 
 /// Passes with more ops log them at debug level.
 const LOGGED: usize = 50;
@@ -47,7 +48,9 @@ impl Reconciler {
         // Runs of what is netlink's, each change of something else between them.
         let mut rest = rest.as_slice();
         while !rest.is_empty() {
-            let run = rest.iter().take_while(|op| op.is_netlink()).count();
+            self.questions.answer().await;
+            let run = rest.iter().take(SLICE).take_while(|op| op.is_netlink());
+            let run = run.count();
             let (ops, behind) = rest.split_at(run.max(1));
             let results = if run > 0 {
                 write::send(&mut self.netlink, ops, &links).await?

@@ -15,6 +15,45 @@ pub(in crate::dataplane) enum ReconcilerCommand {
     Answer(oneshot::Sender<()>),
 }
 
+/// Commands of the handle. In the middle of a pass questions are answered, and anything else waits
+/// for its end.
+#[derive(Debug)]
+pub(in crate::dataplane) struct Questions {
+    commands: mpsc::Receiver<ReconcilerCommand>,
+    /// The first one that waits; those behind it wait in the channel.
+    waiting: Option<ReconcilerCommand>,
+}
+
+impl Questions {
+    pub(in crate::dataplane) const fn of(commands: mpsc::Receiver<ReconcilerCommand>) -> Self {
+        let waiting = None;
+        Self { commands, waiting }
+    }
+
+    /// The next command; `None` when nobody is left to give one.
+    pub(in crate::dataplane) async fn next(&mut self) -> Option<ReconcilerCommand> {
+        match self.waiting.take() {
+            Some(command) => Some(command),
+            None => self.commands.recv().await,
+        }
+    }
+
+    /// Lets others run, and answers who asked meanwhile.
+    pub(in crate::dataplane) async fn answer(&mut self) {
+        tokio::task::yield_now().await;
+        while self.waiting.is_none() {
+            match self.commands.try_recv() {
+                Ok(ReconcilerCommand::Answer(asked)) => {
+                    // Who asked may have gone.
+                    let _ = asked.send(());
+                }
+                Ok(command) => self.waiting = Some(command),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
 /// The running reconciler. When the handle and its clones are dropped, it ends and leaves the
 /// kernel as it is.
 #[derive(Clone, Debug)]
@@ -63,8 +102,8 @@ impl ReconcilerHandle {
             .map_or(Freezing::Ended, |()| Freezing::Frozen)
     }
 
-    /// Resolves with true when the task has answered, between two passes; with false when it has
-    /// ended.
+    /// Resolves with true when the task has answered, between two passes or two slices of one; with
+    /// false when it has ended.
     pub async fn answers(&self) -> bool {
         let (sender, receiver) = oneshot::channel();
         self.commands

@@ -49,11 +49,12 @@ use crate::ownership::is_tunnel_device;
 use crate::plan::{KernelSupport, PlanInputs, Planning, wanted_tunnels};
 use crate::problem::problem;
 use crate::settings::Settings;
+use crate::slice::SLICE;
 use compare::Remembered;
 #[cfg(test)]
 pub(crate) use handle::Freezing;
-use handle::ReconcilerCommand;
 pub use handle::ReconcilerHandle;
+use handle::{Questions, ReconcilerCommand};
 pub use options::ReconcilerOptions;
 
 /// After a pass, wait this many times its duration: at most a third of the time is spent in passes.
@@ -73,7 +74,7 @@ pub struct Reconciler {
     snapshot: watch::Receiver<Arc<Snapshot>>,
     precondition: watch::Receiver<SweepPrecondition>,
     learned: watch::Receiver<SharedMap<Prefix, Learned>>,
-    commands: mpsc::Receiver<ReconcilerCommand>,
+    questions: Questions,
     status: watch::Sender<Arc<AgentStatus>>,
     netlink: Netlink,
     /// Notified when others may have changed the kernel.
@@ -141,7 +142,7 @@ impl Reconciler {
             snapshot,
             precondition,
             learned,
-            commands: receiver,
+            questions: Questions::of(receiver),
             status,
             netlink,
             wake_up,
@@ -220,7 +221,7 @@ impl Reconciler {
         tokio::pin!(awake);
         let command = loop {
             let command = tokio::select! {
-                command = self.commands.recv() => Some(command),
+                command = self.questions.next() => Some(command),
                 changed = self.snapshot.changed() => { if changed.is_err() { return false } None }
                 changed = self.precondition.changed() => { if changed.is_err() { return false } None }
                 changed = self.learned.changed() => { if changed.is_err() { return false } None }
@@ -314,7 +315,11 @@ impl Reconciler {
             return Ok(Some(until));
         }
         self.passes += 1;
-        let planned = self.planning.plan(&inputs);
+        let mut job = self.planning.begin(&inputs);
+        while !job.step(SLICE) {
+            self.questions.answer().await;
+        }
+        let planned = self.planning.end(job);
         let mut desired = planned.desired;
         desired.problems.extend(settings_problems);
         self.judge_tunnels(&mut desired, &precondition);
@@ -327,8 +332,12 @@ impl Reconciler {
         actual.nat = self.read_nat(&desired).await;
         let (phase, reason) = self.phase(&precondition, &snapshot);
         let comparison = &mut self.remembered.comparison;
-        let (mut ops, conflicts) =
-            comparison.compare(&planned.changed, &desired, &actual, phase, nat_is_known);
+        let mut comparing =
+            comparison.begin(&planned.changed, &desired, &actual, phase, nat_is_known);
+        while !comparing.step(SLICE) {
+            self.questions.answer().await;
+        }
+        let (mut ops, conflicts) = comparison.end(comparing);
         if phase == Phase::Learning {
             let cuts = lifelines::cut_by(&actual, desired.ownership.route_protocol, &lifelines);
             let unplanned = |route: &ActualRoute| !desired.routes.contains_key(&route.prefix);

@@ -68,6 +68,8 @@ pub(in crate::dataplane) async fn send_into(
                 unsent.unwrap_or_else(|| judge(op, answers.next()))
             }));
             judged = index + 1;
+            // The kernel answers at once: without this, many batches are one step of the task.
+            tokio::task::yield_now().await;
         }
     }
     Ok(results)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_agent::{
-    AgentStatus, AuditInputs, AuditPeer, AuditRib, Finding, FindingAges, OwnBlock, audit,
+    AgentStatus, AuditInputs, AuditJob, AuditPeer, AuditRib, Finding, FindingAges, OwnBlock, SLICE,
     observe_kernel, observe_nat,
 };
 use caracal_bgp::{Advertisement, Explanation, SessionState, SpeakerEnded, SpeakerHandle};
@@ -159,7 +159,7 @@ impl AuditorInputs {
         problems.extend(view.absent_problems());
         problems.extend(origin.flatten());
         let stale = view.freshness.reason().map(ToString::to_string);
-        let observations = audit(&AuditInputs {
+        let compared = AuditInputs {
             me: &self.me,
             snapshot: &view.snapshot,
             revision: view.revision,
@@ -169,8 +169,12 @@ impl AuditorInputs {
             problems: &problems,
             actual: actual.as_ref().map_err(String::as_str),
             rib: rib.as_ref(),
-        });
-        let findings = ages.update(Instant::now().into_std(), observations);
+        };
+        let mut job = AuditJob::new(&compared);
+        while !job.step(SLICE) {
+            tokio::task::yield_now().await;
+        }
+        let findings = ages.update(Instant::now().into_std(), job.finish());
         AuditReport {
             node: self.me.to_string(),
             revision: view.snapshot.revision,

@@ -1,0 +1,165 @@
+//! A plan in slices: each step plans at most so many destinations, and whoever plans a large
+//! cluster listens in between. The result does not depend on the slices (property test).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use caracal_model::net::Prefix;
+
+use super::{Changed, ChangedKeys, PlannedFrom, State, Vteps, destinations, own_blocks};
+use crate::nat::Nat;
+use crate::plan::{OfNodes, PlanInputs, Planner, nat, tunnels};
+
+/// A plan under way.
+#[must_use]
+pub struct PlanJob<'a> {
+    inputs: &'a PlanInputs<'a>,
+    stage: Stage<'a>,
+}
+
+enum Stage<'a> {
+    /// The plan before, where there is one.
+    Begin(Option<Box<State>>),
+    /// All is planned. Each of these stages is one walk over nodes or blocks.
+    Nodes(OfNodes),
+    Shared(Box<Planner<'a>>, OfNodes),
+    Gather(Box<Work<'a>>),
+    /// Destinations are planned, and there may be more.
+    Destinations(Box<Work<'a>>),
+    Done(Box<State>, Changed),
+}
+
+/// The plan so far, and the destinations to plan.
+pub(super) struct Work<'a> {
+    pub(super) state: State,
+    pub(super) planner: Planner<'a>,
+    /// Each for the first time; all are planned when there is one.
+    first: std::vec::IntoIter<Prefix>,
+    /// Again, or because another destination leads through them.
+    pub(super) again: BTreeSet<Prefix>,
+    /// `None` = all is planned.
+    pub(super) changed: Option<ChangedKeys>,
+    /// The NAT rules of a plan by key.
+    pub(super) nat: Option<Arc<Nat>>,
+}
+
+impl<'a> PlanJob<'a> {
+    pub(super) fn new(inputs: &'a PlanInputs<'a>, last: Option<State>) -> Self {
+        let stage = Stage::Begin(last.map(Box::new));
+        Self { inputs, stage }
+    }
+
+    /// Goes on by a slice: plans at most so many destinations. True when all is planned.
+    pub fn step(&mut self, most: usize) -> bool {
+        let inputs = self.inputs;
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Begin(None)) {
+            Stage::Begin(last) => match last.filter(|last| last.is_followed(inputs)) {
+                Some(last) => match last.follow(inputs) {
+                    Some(work) => Stage::Destinations(Box::new(work)),
+                    None => Stage::Nodes(OfNodes::of(inputs)),
+                },
+                None => Stage::Nodes(OfNodes::of(inputs)),
+            },
+            Stage::Nodes(of_nodes) => {
+                let mut planner = Planner::new(inputs, of_nodes.clone());
+                planner.own_blocks = Arc::new(own_blocks(&planner));
+                Stage::Shared(Box::new(planner), of_nodes)
+            }
+            Stage::Shared(planner, of_nodes) => {
+                Stage::Gather(Box::new(Work::whole(*planner, of_nodes)))
+            }
+            Stage::Gather(mut work) => {
+                work.first = destinations(&work.planner).into_iter();
+                Stage::Destinations(work)
+            }
+            Stage::Destinations(mut work) => match work.step(most) {
+                false => Stage::Destinations(work),
+                true => work.end(),
+            },
+            done @ Stage::Done(..) => done,
+        };
+        matches!(self.stage, Stage::Done(..))
+    }
+
+    /// The end of it.
+    pub(super) fn finish(mut self) -> (State, Changed) {
+        loop {
+            if let Stage::Done(state, changed) = self.stage {
+                return (*state, changed);
+            }
+            self.step(usize::MAX);
+        }
+    }
+}
+
+impl<'a> Work<'a> {
+    /// Everything anew.
+    fn whole(mut planner: Planner<'a>, of_nodes: OfNodes) -> Self {
+        let vtep_count = tunnels::vteps(&mut planner);
+        let state = State {
+            from: PlannedFrom::of(planner.inputs),
+            of_nodes,
+            own_blocks: Arc::clone(&planner.own_blocks),
+            workloads: planner.workloads.keys().copied().collect(),
+            problems: std::mem::take(&mut planner.desired.problems),
+            has_narrow: !planner.narrow.is_empty(),
+            blocks: None,
+            warnings: BTreeMap::new(),
+            neighbours: BTreeMap::new(),
+            vteps: Vteps::default(),
+            vtep_count,
+            kinds: BTreeMap::new(),
+            desired: planner.desired.clone(),
+        };
+        let mut work = Self::of(state, planner);
+        work.state.desired.skipped.clear();
+        work
+    }
+
+    pub(super) fn of(state: State, planner: Planner<'a>) -> Self {
+        Self {
+            state,
+            planner,
+            first: Vec::new().into_iter(),
+            again: BTreeSet::new(),
+            changed: None,
+            nat: None,
+        }
+    }
+
+    /// Plans at most so many. True when there are no more.
+    fn step(&mut self, most: usize) -> bool {
+        let first: Vec<Prefix> = self.first.by_ref().take(most).collect();
+        let left = most - first.len();
+        let turned = self.state.put_first(&self.planner, first);
+        self.again.extend(turned);
+        let mut unnamed = ChangedKeys::default();
+        let changed = self.changed.as_mut().unwrap_or(&mut unnamed);
+        for _ in 0..left {
+            let Some(prefix) = self.again.pop_first() else {
+                break;
+            };
+            let turned = self.state.put_again(&self.planner, prefix, changed);
+            self.again.extend(turned);
+        }
+        self.first.len() == 0 && self.again.is_empty()
+    }
+
+    fn end(self) -> Stage<'a> {
+        let (mut state, planner) = (self.state, self.planner);
+        let changed = match self.changed {
+            None => {
+                state.desired.nat = nat::plan(&planner).map(Arc::new);
+                Changed::All
+            }
+            Some(keys) => {
+                let from = PlannedFrom::of(planner.inputs);
+                state.take(planner, self.nat);
+                state.from = from;
+                Changed::Keys(keys)
+            }
+        };
+        state.sum_up();
+        Stage::Done(Box::new(state), changed)
+    }
+}
