@@ -232,7 +232,12 @@ impl Snapshot {
             None => Applied::Ignored,
             Some(Ok(effect)) => {
                 let corrected = self.forget_fault(path);
-                match self.notes_of(path, value) {
+                // Of what is other nodes' nothing is noted.
+                let noted = match effect {
+                    StoreEffect::Change => self.notes_of(path, value),
+                    StoreEffect::Quiet => Vec::new(),
+                };
+                match noted {
                     notes if notes.is_empty() => self.forget_notes(path),
                     notes => drop(self.notes.insert(path.to_owned(), notes)),
                 }

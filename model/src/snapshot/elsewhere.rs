@@ -125,6 +125,22 @@ impl Snapshot {
     ) -> Stored {
         let place: Arc<str> = format!("{namespace}/{name}").into();
         let key = (namespace, name);
+        if let (Some(value), Some(me)) = (v, &self.whole_blocks_of)
+            && let Some((node, networks)) = known_value::elsewhere(value, me, &|n| self.interned(n))
+        {
+            let revision = rev;
+            let other = Elsewhere {
+                revision,
+                node,
+                networks,
+            };
+            self.elsewhere.insert(place, other);
+            let was_own = self.workloads.contains_key(&key);
+            return Ok(match was_own && self.workloads.remove(&key).is_some() {
+                true => StoreEffect::Change,
+                false => StoreEffect::Quiet,
+            });
+        }
         let endpoint = match v.map(WorkloadEndpoint::from_json) {
             Some(Err(Invalid(reason))) => {
                 let known = self.workloads.contains_key(&key);

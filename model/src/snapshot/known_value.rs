@@ -1,6 +1,6 @@
-//! Reads of a block's value just what a [`KnownBlock`] keeps, without making the rest: most blocks
-//! are other nodes', and each of them is read again whenever a pod of theirs comes or goes. A block
-//! that concerns the node is read whole, and so is one with something wrong in it, for the reason.
+//! Reads of a value just what is kept of it, without making the rest: most blocks and endpoints are
+//! other nodes', and each of their blocks is read again whenever a pod of theirs comes or goes. What
+//! concerns the node is read whole, and so is a value with something wrong in it, for the reason.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,8 +8,8 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use super::KnownBlock;
 use super::known_block::Holder;
+use super::{KnownBlock, Networks};
 use crate::ipam::{Block, Owner};
 use crate::names::NodeName;
 use crate::net::Prefix;
@@ -26,6 +26,22 @@ struct Value<'a> {
     unallocated: Option<Vec<usize>>,
     #[serde(borrow, default)]
     attributes: Option<Vec<Attribute<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct Endpoint<'a> {
+    #[serde(rename = "metadata")]
+    _metadata: IgnoredAny,
+    #[serde(borrow)]
+    spec: EndpointSpec<'a>,
+}
+
+#[derive(Deserialize)]
+struct EndpointSpec<'a> {
+    #[serde(borrow)]
+    node: Cow<'a, str>,
+    #[serde(default, rename = "ipNetworks")]
+    ip_networks: Option<Vec<Prefix>>,
 }
 
 #[derive(Deserialize)]
@@ -96,6 +112,17 @@ pub(super) fn block(
     )))
 }
 
+/// Node and addresses of an endpoint of another node than `me`. `None`: it is to be read whole.
+pub(super) fn elsewhere(
+    value: &[u8],
+    me: &NodeName,
+    interned: &dyn Fn(&str) -> NodeName,
+) -> Option<(NodeName, Networks)> {
+    let Endpoint { spec, .. } = serde_json::from_slice(value).ok()?;
+    let networks = spec.ip_networks.unwrap_or_default();
+    (spec.node != me.as_str()).then(|| (interned(&spec.node), networks.as_slice().into()))
+}
+
 fn known(
     value: &[u8],
     interned: &dyn Fn(&str) -> NodeName,
@@ -140,6 +167,7 @@ mod tests {
 
     use super::*;
     use crate::ipam::AllocationAttribute;
+    use crate::resource::WorkloadEndpoint;
 
     fn attribute() -> impl Strategy<Value = AllocationAttribute> {
         let node = proptest::option::of(prop_oneof!["a", "b", "c", "ä\"\\\\b"]);
@@ -154,6 +182,51 @@ mod tests {
             attribute.released_at = cooling.then(|| "2026-01-01T00:00:00Z".to_owned());
             attribute
         })
+    }
+
+    #[test]
+    fn of_an_endpoint_elsewhere_its_node_and_addresses_are_read() {
+        let me = NodeName::from("a");
+        let read = |spec: &str| {
+            let value = format!(r#"{{"metadata":{{"name":"x","labels":{{"a":"b"}}}},{spec}}}"#);
+            let whole = WorkloadEndpoint::from_json(value.as_bytes());
+            let part = elsewhere(value.as_bytes(), &me, &|node| node.into());
+            let whole = whole.ok().filter(|e| e.spec.node != "a");
+            let whole = whole.map(|e| {
+                (
+                    e.spec.node.as_str().into(),
+                    (&e.spec.ip_networks[..]).into(),
+                )
+            });
+            (part, whole)
+        };
+        for (spec, is_read) in [
+            (
+                r#""spec":{"node":"b","ipNetworks":["10.0.0.1/32"],"mac":"x","more":[1]}"#,
+                true,
+            ),
+            (
+                r#""spec":{"node":"\u0062","ipNetworks":["10.0.0.1/32","fd00::1/128"]}"#,
+                true,
+            ),
+            (
+                r#""kind":7,"spec":{"ipNetworks":null,"node":"b"},"status":null"#,
+                true,
+            ),
+            (r#""spec":{"node":"a","ipNetworks":["10.0.0.1/32"]}"#, false),
+            (r#""spec":{"node":"b","ipNetworks":["10.0.0.1"]}"#, false),
+            (r#""spec":{"node":7}"#, false),
+            (r#""spec":null"#, false),
+            (r#""spec":{"node":"b""#, false),
+        ] {
+            let (part, whole) = read(spec);
+            assert_eq!(part.is_some(), is_read, "{spec}");
+            // A mistake in what is not read is told by the endpoint's own node.
+            assert!(
+                part == whole || whole.is_none() || !is_read,
+                "{spec}: {part:?} {whole:?}"
+            );
+        }
     }
 
     proptest! {
