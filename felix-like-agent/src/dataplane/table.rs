@@ -13,7 +13,6 @@ use std::time::Duration;
 use caracal_model::Problem;
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Family, Prefix};
-use netlink_packet_route::AddressFamily;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -125,8 +124,8 @@ impl TableHandle {
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
 pub async fn table_holds_routes(tables: &Tables) -> Result<bool, NetlinkError> {
-    let netlink = Netlink::open()?;
-    let (_, actual) = read_tables(&netlink, tables).await?;
+    let mut netlink = Netlink::open()?;
+    let (_, actual) = read_tables(&mut netlink, tables).await?;
     Ok(ours(tables, &actual) > 0)
 }
 
@@ -188,31 +187,23 @@ impl Sockets {
     }
 }
 
-const fn address_family(family: Family) -> AddressFamily {
-    match family {
-        Family::Ipv4 => AddressFamily::Inet,
-        Family::Ipv6 => AddressFamily::Inet6,
-    }
-}
-
 /// The underlay, and what the tables hold.
 async fn read_tables(
-    netlink: &Netlink,
+    netlink: &mut Netlink,
     tables: &Tables,
 ) -> Result<((Links, Underlay), Actual), NetlinkError> {
     let links = read::links(netlink).await?;
     let mut actual = Actual::default();
     let mut routes = Vec::new();
     for family in [Family::Ipv4, Family::Ipv6] {
-        let number = address_family(family);
         let settings = tables.get(&family);
         let ownership = settings.map(crate::table::TableSettings::ownership);
         // None is written here: of others' the routes themselves say where they lead.
         let objects = BTreeMap::new();
-        let main = read::routes(netlink, number, MAIN_TABLE, &links, &objects).await?;
+        let main = read::routes::read(netlink, family, MAIN_TABLE, &links, &objects).await?;
         let own = match settings.map(|s| s.table) {
             Some(MAIN_TABLE) => main.clone(),
-            Some(table) => read::routes(netlink, number, table, &links, &objects).await?,
+            Some(table) => read::routes::read(netlink, family, table, &links, &objects).await?,
             None => Vec::new(),
         };
         for route in &own {
@@ -364,7 +355,7 @@ impl Keeper {
     /// Reads everything and writes what differs, unless routes are awaited that are resolved over
     /// another underlay. False when something has to be tried again.
     async fn look(&mut self) -> bool {
-        match read_tables(&self.sockets.netlink, &self.tables).await {
+        match read_tables(&mut self.sockets.netlink, &self.tables).await {
             Ok(((links, underlay), actual)) => {
                 self.looks += 1;
                 let local = links.local_networks(|_| false);
@@ -472,7 +463,7 @@ impl Keeper {
 
     /// Takes our routes out, but those of tables that persist.
     async fn remove(&mut self) {
-        let read = read_tables(&self.sockets.netlink, &self.tables).await;
+        let read = read_tables(&mut self.sockets.netlink, &self.tables).await;
         let ((links, _), actual) = match read {
             Ok(read) => read,
             Err(error) => return self.unreadable(&error),

@@ -72,6 +72,10 @@ impl Writer {
         // Refusals carry a sentence, and not the message.
         inner.set_cap_ack(true).map_err(NetlinkError::Open)?;
         inner.set_ext_ack(true).map_err(NetlinkError::Open)?;
+        // Filters in dumps are applied, not ignored.
+        inner
+            .set_netlink_get_strict_chk(true)
+            .map_err(NetlinkError::Open)?;
         inner
             .set_rx_buf_sz(RECEIVE_BUFFER)
             .map_err(NetlinkError::Open)?;
@@ -145,31 +149,25 @@ impl Writer {
 
     /// Asks for everything of a kind; `None` when a change came between. Nothing may wait to be
     /// sent.
-    pub(in crate::dataplane) async fn dump(
+    pub(in crate::dataplane) async fn dump<T>(
         &mut self,
         request: Request,
-    ) -> Result<Result<Option<Vec<Vec<u8>>>, Refusal>, NetlinkError> {
+        mut read: impl FnMut(&[u8]) -> Option<T>,
+    ) -> Result<Result<Option<Vec<T>>, Refusal>, NetlinkError> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut datagram = Vec::new();
         let flags = request.flags | NLM_F_DUMP;
         Request { flags, ..request }.emit(&mut datagram, self.sequence);
-        let listing = self.listing(&datagram);
-        tokio::time::timeout(self.patience, listing)
-            .await
-            .map_err(|_| NetlinkError::Timeout(self.patience))?
-    }
-
-    async fn listing(
-        &self,
-        datagram: &[u8],
-    ) -> Result<Result<Option<Vec<Vec<u8>>>, Refusal>, NetlinkError> {
         let kernel = SocketAddr::new(0, 0);
-        poll_fn(|cx| self.socket.poll_send_to(cx, datagram, &kernel))
+        poll_fn(|cx| self.socket.poll_send_to(cx, &datagram, &kernel))
             .await
             .map_err(NetlinkError::Io)?;
         let (mut found, mut steady) = (Vec::new(), true);
         loop {
-            let answer = self.receive().await?;
+            let answer = tokio::time::timeout(self.patience, self.receive());
+            let answer = answer
+                .await
+                .map_err(|_| NetlinkError::Timeout(self.patience))??;
             let ours = |message: &&[u8]| framing::word(message, 8) == Some(self.sequence);
             for message in framing::messages(&answer).filter(ours) {
                 steady &= framing::half(message, 6).unwrap_or(0) & NLM_F_DUMP_INTR == 0;
@@ -180,9 +178,11 @@ impl Writer {
                             return Ok(Err(refusal));
                         }
                     }
-                    _ => found.push(message.to_vec()),
+                    _ => found.extend(read(message)),
                 }
             }
+            // The kernel answers at once: without this, all of a long list is one step of the task.
+            tokio::task::yield_now().await;
         }
     }
 

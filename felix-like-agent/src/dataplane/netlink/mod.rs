@@ -232,14 +232,16 @@ impl Netlink {
         &mut self.writer
     }
 
-    /// Everything of a kind that the crates do not know, as messages with their headers.
-    pub(in crate::dataplane) async fn dump_raw(
+    /// Everything of a kind, read out of the messages (with their headers) as they come: nothing
+    /// is kept of them but what is made of them.
+    pub(in crate::dataplane) async fn dump_each<T>(
         &mut self,
         what: &'static str,
         request: Request,
-    ) -> Result<Vec<Vec<u8>>, NetlinkError> {
+        mut read: impl FnMut(&[u8]) -> Option<T>,
+    ) -> Result<Vec<T>, NetlinkError> {
         for _ in 0..DUMP_ATTEMPTS {
-            let found = self.writer.dump(request.clone()).await?;
+            let found = self.writer.dump(request.clone(), &mut read).await?;
             if let Some(found) = found.map_err(|source| NetlinkError::Dump { what, source })? {
                 return Ok(found);
             }

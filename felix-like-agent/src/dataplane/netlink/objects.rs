@@ -86,14 +86,14 @@ pub(in crate::dataplane) async fn read(
     links: &Links,
 ) -> Result<BTreeMap<u32, ActualObject>, NetlinkError> {
     let request = raw(GET, 0, header(0, 0, 0));
-    let messages = match netlink.dump_raw("next-hop objects", request).await {
+    let read = |message: &[u8]| object(message, links);
+    match netlink.dump_each("next-hop objects", request, read).await {
         // Kernels before 5.3 do not know the request.
         Err(NetlinkError::Dump { source, .. }) if source.code == libc::EOPNOTSUPP => {
-            return Ok(BTreeMap::new());
+            Ok(BTreeMap::new())
         }
-        other => other?,
-    };
-    Ok(messages.iter().filter_map(|m| object(m, links)).collect())
+        found => Ok(found?.into_iter().collect()),
+    }
 }
 
 /// True for a message that tells of a change of an object that did not come from the netlink socket

@@ -15,30 +15,30 @@ use crate::links::{Link, Links};
 use crate::op::Op;
 
 /// `RTM_NEWROUTE`, `RTM_DELROUTE`.
-const NEW: u16 = 24;
+pub(in crate::dataplane) const NEW: u16 = 24;
 const DELETE: u16 = 25;
 /// `RTA_*`.
-const DESTINATION: u16 = 1;
-const DEVICE: u16 = 4;
-const GATEWAY: u16 = 5;
-const PRIORITY: u16 = 6;
-const SOURCE: u16 = 7;
-const METRICS: u16 = 8;
-const MULTIPATH: u16 = 9;
-const TABLE: u16 = 15;
-const VIA: u16 = 18;
-const OBJECT: u16 = 30;
+pub(in crate::dataplane) const DESTINATION: u16 = 1;
+pub(in crate::dataplane) const DEVICE: u16 = 4;
+pub(in crate::dataplane) const GATEWAY: u16 = 5;
+pub(in crate::dataplane) const PRIORITY: u16 = 6;
+pub(in crate::dataplane) const SOURCE: u16 = 7;
+pub(in crate::dataplane) const METRICS: u16 = 8;
+pub(in crate::dataplane) const MULTIPATH: u16 = 9;
+pub(in crate::dataplane) const TABLE: u16 = 15;
+pub(in crate::dataplane) const VIA: u16 = 18;
+pub(in crate::dataplane) const OBJECT: u16 = 30;
 /// `RTAX_MTU`.
-const MTU: u16 = 2;
+pub(in crate::dataplane) const MTU: u16 = 2;
 /// `RTN_UNICAST`, `RTN_BLACKHOLE`.
-const UNICAST: u8 = 1;
-const BLACKHOLE: u8 = 6;
+pub(in crate::dataplane) const UNICAST: u8 = 1;
+pub(in crate::dataplane) const BLACKHOLE: u8 = 6;
 /// `RT_SCOPE_UNIVERSE`, `RT_SCOPE_LINK`; in a deletion `RT_SCOPE_NOWHERE` stands for any.
 const UNIVERSE: u8 = 0;
 const LINK: u8 = 253;
 const NOWHERE: u8 = 255;
 /// `RTNH_F_ONLINK`.
-const ONLINK: u8 = 4;
+pub(in crate::dataplane) const ONLINK: u8 = 4;
 
 /// `AF_INET`, `AF_INET6`.
 pub(in crate::dataplane) const fn address_family(family: Family) -> u8 {
