@@ -28,7 +28,7 @@ use crate::links::{Link, Links};
 use crate::op::Op;
 use crate::ownership::Owner;
 use crate::problem::problem;
-use crate::slice::look_at;
+use crate::slice::{count_look, look_at};
 pub use by_key::{Comparing, Comparison};
 pub(crate) use job::CompareJob;
 use job::DiffJob;
@@ -416,6 +416,7 @@ impl<'d> Ops<'d> {
 
     fn put_routes(&mut self, planned: &[&PlannedRoute], objects: &Objects<'_>, actual: &Actual) {
         for planned in planned {
+            count_look();
             let route = &planned.route;
             if route.target.links().any(|link| self.blocked.contains(link)) {
                 continue;
@@ -438,6 +439,7 @@ impl<'d> Ops<'d> {
 
     /// Routes of one key, in the kernel's order.
     fn sweep(&mut self, routes: &[ActualRoute], objects: &Objects<'_>, actual: &Actual) {
+        count_look();
         let Some(first) = routes.first() else { return };
         if self.kept.contains(&first.key()) {
             return;

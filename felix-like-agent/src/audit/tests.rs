@@ -19,6 +19,7 @@ use crate::op::Op;
 use crate::ownership::FIRST_OBJECT;
 use crate::plan::tests::World;
 use crate::problem::problem;
+use crate::slice::take_looks;
 use crate::testing::apply_op;
 
 mod table;
@@ -123,7 +124,7 @@ impl Case {
 
     fn audit(&self) -> Vec<Observation> {
         let me = "a".into();
-        audit(&AuditInputs {
+        let inputs = AuditInputs {
             me: &me,
             snapshot: &self.world.snapshot,
             revision: self.revision.unwrap_or(self.world.snapshot.revision),
@@ -133,7 +134,23 @@ impl Case {
             problems: &self.problems,
             actual: self.unreadable.map_or(Ok(&self.actual), Err),
             rib: Some(&self.rib),
-        })
+        };
+        let whole = audit(&inputs);
+        // What stood on a device that is made anew is compared in one piece.
+        let ops = diff(&self.desired, &self.actual, Phase::Synced);
+        let anew = ops.iter().any(|op| matches!(op, Op::DeleteTunnel(_)));
+        for most in 1..4 {
+            let mut job = AuditJob::new(&inputs);
+            let mut done = false;
+            while !done {
+                take_looks();
+                done = job.step(most);
+                let looks = take_looks();
+                assert!(anew || looks <= most, "{looks} in one step");
+            }
+            assert_eq!(job.finish(), whole);
+        }
+        whole
     }
 
     /// Plans anew, as after a change of the datastore, with the kernel in step.

@@ -45,6 +45,7 @@ use crate::links::{Link, Links};
 use crate::ownership::Ownership;
 use crate::problem::problem;
 use crate::settings::Settings;
+use crate::slice::count_look;
 pub use by_key::{Changed, ChangedKeys, PlanJob, Planned, Planning};
 use destination::{Destination, RouteWarning};
 use encap::Sources;
@@ -190,6 +191,7 @@ impl OfNodes {
 /// Plans one destination: this node's own block or workload, another node's by what the datastore
 /// says of it, what BGP has learned; of these the best. `is_vtep`: other routes lead through it.
 fn plan_destination(on: &Planner<'_>, prefix: Prefix, is_vtep: bool) -> Destination {
+    count_look();
     let mut to = Destination {
         skipped: on.desired.skipped.get(&prefix).cloned(),
         ..Destination::default()

@@ -120,3 +120,43 @@ impl ReconcilerHandle {
         let _ = self.commands.send(ReconcilerCommand::Resync).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[tokio::test]
+    async fn in_the_middle_of_a_pass_questions_are_answered_and_orders_wait() {
+        let (commands, receiver) = mpsc::channel(8);
+        let mut questions = Questions::of(receiver);
+        let ask = || {
+            let (asked, answer) = oneshot::channel();
+            (ReconcilerCommand::Answer(asked), answer)
+        };
+        let (first, mut answered) = ask();
+        commands.send(first).await.unwrap();
+        let (freeze, mut frozen) = oneshot::channel();
+        commands
+            .send(ReconcilerCommand::Freeze(freeze))
+            .await
+            .unwrap();
+        let (second, mut waits) = ask();
+        commands.send(second).await.unwrap();
+        for _ in 0..2 {
+            questions.answer().await;
+        }
+        assert!(answered.try_recv().is_ok());
+        // What comes behind an order comes behind it.
+        assert!(frozen.try_recv().is_err() && waits.try_recv().is_err());
+        let Some(ReconcilerCommand::Freeze(freeze)) = questions.next().await else {
+            panic!("the order is lost");
+        };
+        freeze.send(()).unwrap();
+        questions.answer().await;
+        assert!(waits.try_recv().is_ok());
+        drop(commands);
+        assert!(questions.next().await.is_none());
+    }
+}

@@ -10,10 +10,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::actual::Actual;
-use crate::diff::{Comparison, Phase, diff};
+use crate::diff::{Comparison, Phase, conflicts, diff};
 use crate::op::Op;
 use crate::paths::{PathMtu, PathMtus};
 use crate::plan::plan;
+use crate::slice::take_looks;
 use crate::testing::apply_op;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -34,6 +35,8 @@ struct History {
     /// Its interfaces as the plan sees them.
     seen: Links,
     comparison: Comparison,
+    /// How much is planned and compared at a time.
+    slice: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -52,7 +55,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let any = any::<u8>;
     prop_oneof![
-        1 => (any(), any()).prop_map(|(a, b)| Step::Pool(a, b)),
+        3 => (any(), any()).prop_map(|(a, b)| Step::Pool(a, b)),
         4 => (any(), any()).prop_map(|(a, b)| Step::Node(a, b)),
         6 => (any(), any(), proptest::collection::vec((any(), any()), 0..3))
             .prop_map(|(a, b, guests)| Step::Block(a, b, guests)),
@@ -90,6 +93,7 @@ impl History {
             machine: Actual::default(),
             seen: Links::default(),
             comparison: Comparison::default(),
+            slice: usize::MAX,
         };
         history.snapshot.whole_blocks_of = Some("a".into());
         history.step(&Step::Pool(0, 3));
@@ -269,7 +273,9 @@ impl History {
             learned: &resolved,
             ..inputs
         };
-        let planned = self.planning.plan(&inputs);
+        let mut job = self.planning.begin(&inputs);
+        while !job.step(self.slice) {}
+        let planned = self.planning.end(job);
         let whole = plan(&inputs);
         assert_eq!(planned.desired, whole);
         assert_eq!(planned.kinds, whole.count_by_kind());
@@ -314,7 +320,10 @@ impl History {
             let phase = Phase::Synced;
             let expected = diff(whole, &self.machine, phase);
             let comparison = &mut self.comparison;
-            let (ops, _) = comparison.compare(&changed, whole, &self.machine, phase, true);
+            let mut comparing = comparison.begin(&changed, whole, &self.machine, phase, true);
+            while !comparing.step(self.slice) {}
+            let (ops, found) = comparison.end(comparing);
+            assert_eq!(found, conflicts(whole, &self.machine));
             let text = |ops: &[Op]| ops.iter().map(Op::to_string).collect::<Vec<_>>();
             assert_eq!(text(&ops), text(&expected));
             let all = ops.iter().all(|op| {
@@ -377,8 +386,10 @@ proptest! {
     fn after_any_history_by_key_is_whole(
         history in proptest::collection::vec(proptest::collection::vec(step(), 1..3), 1..25),
         objects: bool,
+        slice in prop_oneof![1usize..6, Just(usize::MAX)],
     ) {
         let mut world = History::new(objects);
+        world.slice = slice;
         world.check();
         for steps in &history {
             for step in steps {
@@ -408,6 +419,111 @@ fn changes_of_few_keys_are_planned_by_key() {
         world.step(&step);
         world.check();
         assert_eq!(world.by_key, before + 1, "{step:?} was planned whole");
+    }
+}
+
+/// A pool that needs no other device plans what lies inside it.
+#[test]
+fn a_pool_plans_its_own_destinations() {
+    let mut world = History::new(false);
+    // Beside it: another pool of the same kind, so that the device stays.
+    world.step(&Step::Pool(1, 3));
+    world.step(&Step::Learned(5, 2, 2));
+    world.check();
+    for step in [
+        Step::Pool(1, 2),
+        Step::Pool(0, 2),
+        Step::Pool(1, 3),
+        Step::Pool(0, 3),
+    ] {
+        let before = world.by_key;
+        world.step(&step);
+        take_looks();
+        world.check();
+        assert_eq!(world.by_key, before + 1, "{step:?} was planned whole");
+    }
+}
+
+/// However many blocks there are, a step of a plan or a comparison looks at no more than it may.
+#[test]
+fn the_whole_comes_in_slices() {
+    const BLOCKS: usize = 3000;
+    const MOST: usize = 100;
+    for objects in [false, true] {
+        let mut world = History::new(objects);
+        for n in 0..u16::try_from(BLOCKS).unwrap() {
+            let [high, low] = (n * 8 + 4096).to_be_bytes();
+            let cidr = Prefix::v4([10, 244, high, low].into(), 29);
+            let owner = Owner::Host(NAMES[usize::from(n % 3)].into());
+            let block = Block::new(cidr, Some(&owner), 1).to_json();
+            let revision = world.snapshot.revision + 1;
+            let key = Key::Block(cidr).to_path();
+            world.snapshot.apply(&key, Some(&block), revision);
+        }
+        let (host_routes, none) = (HostRoutes::default(), BTreeSet::new());
+        let inputs = PlanInputs {
+            snapshot: &world.snapshot,
+            me: &"a".into(),
+            learned: &world.learned,
+            links: &world.links,
+            host_routes: &host_routes,
+            settings: &world.settings,
+            kernel: &world.kernel,
+            lifelines: &none,
+        };
+        let counted = |step: &mut dyn FnMut() -> bool| {
+            let mut all = 0;
+            loop {
+                take_looks();
+                let done = step();
+                let looks = take_looks();
+                assert!(looks <= MOST, "{looks} in one step");
+                all += looks;
+                if done {
+                    return all;
+                }
+            }
+        };
+        let mut job = world.planning.begin(&inputs);
+        assert!(counted(&mut || job.step(MOST)) >= BLOCKS);
+        let desired = world.planning.end(job).desired;
+        assert!(desired.routes.len() >= BLOCKS);
+        // Into an empty kernel, in step with it, and with everything unwanted.
+        let mut machine = Actual {
+            links: world.links.clone(),
+            ..Actual::default()
+        };
+        let nothing = Desired {
+            ownership: desired.ownership.clone(),
+            ..Desired::default()
+        };
+        for (wanted, least, left) in [
+            (&desired, BLOCKS, BLOCKS),
+            (&desired, 0, 0),
+            (&nothing, BLOCKS, 0),
+        ] {
+            for _ in 0..3 {
+                let phase = Phase::Synced;
+                let changed = Changed::All;
+                let mut comparing = world
+                    .comparison
+                    .begin(&changed, wanted, &machine, phase, true);
+                assert!(counted(&mut || comparing.step(MOST)) >= least);
+                let (ops, _) = world.comparison.end(comparing);
+                for op in &ops {
+                    apply_op(&mut machine, op).unwrap();
+                }
+                if ops.is_empty() {
+                    break;
+                }
+            }
+            assert!(machine.routes.len() >= left);
+        }
+        assert!(
+            machine.routes.is_empty(),
+            "{:?}",
+            machine.routes.keys().next()
+        );
     }
 }
 
