@@ -92,10 +92,10 @@ pub use audit::{
 pub use dataplane::table::{TableHandle, TableInput, TableStatus, spawn_table, table_holds_routes};
 #[cfg(feature = "dataplane")]
 pub use dataplane::{
-    AgentStatus, Echo, EchoError, NetlinkError, PublishedUnderlay, Reconciler, ReconcilerHandle,
-    ReconcilerOptions, Refusal, SweepPrecondition, Uninstall, apply_ops, free_lifelines,
-    holds_our_routes, kernel_support, local_networks, observe_kernel, observe_nat, read_kernel,
-    read_links,
+    AgentStatus, Echo, EchoError, KnownPaths, NetlinkError, PublishedUnderlay, Reconciler,
+    ReconcilerHandle, ReconcilerOptions, Refusal, SweepPrecondition, Uninstall, apply_ops,
+    free_lifelines, holds_our_routes, kernel_support, local_networks, observe_kernel, observe_nat,
+    read_kernel, read_links,
 };
 pub use desired::Desired;
 pub use diff::{Comparing, Comparison, Phase, diff, unused_objects, unused_objects_after};

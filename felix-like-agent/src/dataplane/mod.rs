@@ -21,6 +21,7 @@ mod tests;
 pub use netlink::{NetlinkError, Refusal};
 pub use observe::{observe_kernel, observe_nat};
 pub use probe::echo::{Echo, EchoError};
+pub use probe::prober::KnownPaths;
 #[cfg(test)]
 pub(crate) use reconciler::Freezing;
 pub use reconciler::status::AgentStatus;

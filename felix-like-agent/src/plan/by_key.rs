@@ -226,7 +226,8 @@ impl State {
             && from.lifelines == *inputs.lifelines
             // Then workloads elsewhere count.
             && !inputs.lifelines.iter().any(|l| in_pool(&from.snapshot, l) || in_pool(snapshot, l))
-            && from.host_routes.is_same(inputs.host_routes)
+            // Of paths those that are narrow count, and there was none.
+            && from.host_routes.has_routes_of(inputs.host_routes)
             && links_of_all(&from.links, &from.settings)
                 == links_of_all(inputs.links, inputs.settings)
     }

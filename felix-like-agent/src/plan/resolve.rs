@@ -61,7 +61,12 @@ impl HostRoutes {
     /// True when both are the same.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let same_paths = Arc::ptr_eq(&self.paths, &other.paths) || self.paths == other.paths;
-        same_paths && (Arc::ptr_eq(&self.routes, &other.routes) || self.routes == other.routes)
+        same_paths && self.has_routes_of(other)
+    }
+
+    /// The same, whatever is known of paths.
+    pub(super) fn has_routes_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.routes, &other.routes) || self.routes == other.routes
     }
 
     pub(super) fn paths(&self) -> &PathMtus {

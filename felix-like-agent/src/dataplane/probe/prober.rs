@@ -101,6 +101,30 @@ impl Prober {
     pub(in crate::dataplane) fn results(&self) -> Arc<PathMtus> {
         Arc::clone(&self.results.borrow())
     }
+
+    /// The same for who asks later.
+    pub(in crate::dataplane) fn known(&self) -> KnownPaths {
+        KnownPaths(Some(self.results.clone()))
+    }
+}
+
+/// Known path MTUs to other nodes, as they are when they are asked for: they change between passes.
+#[derive(Clone, Debug, Default)]
+pub struct KnownPaths(Option<watch::Receiver<Arc<PathMtus>>>);
+
+impl KnownPaths {
+    /// Those of now; none where paths are not measured.
+    #[must_use]
+    pub fn now(&self) -> Arc<PathMtus> {
+        let of = |known: &watch::Receiver<_>| Arc::clone(&known.borrow());
+        self.0.as_ref().map(of).unwrap_or_default()
+    }
+}
+
+impl PartialEq for KnownPaths {
+    fn eq(&self, other: &Self) -> bool {
+        self.now() == other.now()
+    }
 }
 
 async fn measure_all(
@@ -114,17 +138,23 @@ async fn measure_all(
     if targets.changed().await.is_err() {
         return;
     }
+    let mut from = BTreeMap::new();
+    targets.mark_changed();
     loop {
-        let from = {
-            let targets = targets.borrow_and_update();
-            let moved = targets.host_routes != host_routes;
-            if moved {
-                host_routes = targets.host_routes.clone();
+        match targets.has_changed() {
+            Err(_) => return,
+            Ok(false) => {}
+            Ok(true) => {
+                let targets = targets.borrow_and_update();
+                let moved = targets.host_routes != host_routes;
+                if moved {
+                    host_routes = targets.host_routes.clone();
+                }
+                schedule.follow(&targets.paths, moved, Instant::now());
+                forget(&results, &targets.paths);
+                from.clone_from(&targets.from);
             }
-            schedule.follow(&targets.paths, moved, Instant::now());
-            forget(&results, &targets.paths);
-            targets.from.clone()
-        };
+        }
         match schedule.next(Instant::now()) {
             Next::Measure(address, interface) => {
                 let narrow = results.borrow().values().find(|p| p.is_narrow()).copied();
@@ -163,7 +193,8 @@ fn forget(results: &watch::Sender<Arc<PathMtus>>, paths: &BTreeMap<IpAddr, u32>)
     });
 }
 
-/// True when a result is new.
+/// True when a plan may be another one because of a result: one is where the path is narrow, or was.
+/// With thousands of nodes the others come several times a second, for a long time.
 fn tell(results: &watch::Sender<Arc<PathMtus>>, address: IpAddr, found: PathMtu) -> bool {
     let before = results.borrow().get(&address).copied();
     if before == Some(found) {
@@ -178,7 +209,7 @@ fn tell(results: &watch::Sender<Arc<PathMtus>>, address: IpAddr, found: PathMtu)
     results.send_modify(|known| {
         Arc::make_mut(known).insert(address, found);
     });
-    true
+    found.is_narrow() || before.is_some_and(|path| path.is_narrow())
 }
 
 async fn measure(small: Echo, mut search: MtuSearch) -> PathVerdict {
@@ -188,6 +219,37 @@ async fn measure(small: Echo, mut search: MtuSearch) -> PathVerdict {
             SearchStep::Probe(size) => {
                 search.heard(small.of_size(size).is_answered(PATIENCE).await)
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_plan_may_follow_from_wakes() {
+        let (results, known) = watch::channel(Arc::default());
+        let known = KnownPaths(Some(known));
+        let address = IpAddr::from([10, 0, 0, 2]);
+        let path = |mtu| PathMtu {
+            mtu,
+            interface: 1500,
+        };
+        for (mtu, wakes) in [
+            (1500, false), // as wide as the interface: no plan says otherwise
+            (1400, true),
+            (1400, false),
+            (1300, true),
+            (1500, true),
+            (1500, false),
+        ] {
+            assert_eq!(tell(&results, address, path(mtu)), wakes, "{mtu}");
+            assert_eq!(
+                known.now().get(&address),
+                Some(&path(mtu)),
+                "and who asks sees it"
+            );
         }
     }
 }

@@ -303,7 +303,7 @@ impl Reconciler {
             me: &self.options.me,
             learned: &learned,
             links: &actual.links,
-            host_routes: &host_routes.with_paths(Arc::clone(&paths)),
+            host_routes: &host_routes.with_paths(paths),
             settings: &settings,
             kernel: &self.kernel,
         };
@@ -372,7 +372,7 @@ impl Reconciler {
         if all && noted.is_some() {
             self.remembered.comparison.is_done(&desired, phase);
         }
-        self.publish(desired, &planned.kinds, conflicts, &links, paths, report);
+        self.publish(desired, &planned.kinds, conflicts, &links, report);
         self.cache.keep(actual, noted, now);
         Ok(again.or_else(|| self.next_due()))
     }

@@ -7,6 +7,7 @@ use caracal_model::Problem;
 use caracal_model::status::KernelStatus;
 
 use super::Reconciler;
+use crate::dataplane::probe::prober::Prober;
 use crate::dataplane::reconciler::status::{
     AgentStatus, Report, forward_dropped, too_many_senders, tunnels_up,
 };
@@ -14,7 +15,6 @@ use crate::dataplane::write::nat::Backend;
 use crate::desired::Desired;
 use crate::diff::Phase;
 use crate::links::Links;
-use crate::paths::PathMtus;
 
 impl Reconciler {
     /// Whether routes lead through next-hop objects, and why not.
@@ -34,7 +34,6 @@ impl Reconciler {
         kinds: &BTreeMap<&'static str, usize>,
         conflicts: Vec<Problem>,
         links: &Links,
-        paths: Arc<PathMtus>,
         report: Report,
     ) {
         let mut problems: Vec<Problem> = desired.problems.iter().cloned().collect();
@@ -72,7 +71,7 @@ impl Reconciler {
             spent: self.spent,
             desired: Arc::new(desired),
             links: Arc::new(links.clone()),
-            paths,
+            paths: self.prober.as_ref().map(Prober::known).unwrap_or_default(),
         }));
     }
 }

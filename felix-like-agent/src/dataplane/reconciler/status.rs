@@ -7,13 +7,13 @@ use caracal_model::Problem;
 use caracal_model::code::ProblemCode;
 use caracal_model::status::KernelStatus;
 
+use crate::dataplane::probe::prober::KnownPaths;
 use crate::desired::Desired;
 use crate::diff::Phase;
 use crate::kernel_objects::IPIP_DEVICE;
 use crate::links::Links;
 use crate::nat::iptables;
 use crate::nat::nft::listing::Blocker;
-use crate::paths::PathMtus;
 use crate::problem::problem;
 
 /// Status of the agent after each pass.
@@ -34,7 +34,7 @@ pub struct AgentStatus {
     /// The interfaces as they were read for it.
     pub links: Arc<Links>,
     /// Known path MTUs to other nodes.
-    pub paths: Arc<PathMtus>,
+    pub paths: KnownPaths,
 }
 
 /// How a pass went.

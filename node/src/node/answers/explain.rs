@@ -179,6 +179,7 @@ pub(crate) async fn explain(
             Read::default()
         }
     };
+    let paths = agent.paths.now();
     let facts = Facts {
         snapshot: &view.snapshot,
         read: &read,
@@ -188,7 +189,7 @@ pub(crate) async fn explain(
         actual: &actual,
         planned_revision: view.followed(desired.revision),
         kernel_revision: view.followed(agent.kernel.revision),
-        paths: &agent.paths,
+        paths: &paths,
     };
     Ok(facts.explain(bgp, &problems))
 }

@@ -183,7 +183,7 @@ impl Answers {
         status.work = routes::work(bgp.work);
         status.blocks = blocks(&view, &self.config);
         status.kernel = kernel.kernel.clone();
-        status.kernel.paths = paths(snapshot, &kernel.paths);
+        status.kernel.paths = paths(snapshot, &kernel.paths.now());
         status.drain = owners.drainer.status().reason();
         Ok(status)
     }

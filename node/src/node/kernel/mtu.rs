@@ -42,7 +42,7 @@ pub(crate) async fn keep(lib_dir: PathBuf, mut kernel: watch::Receiver<Arc<Agent
         let wanted = {
             let status = kernel.borrow_and_update();
             if status.passes > 0 {
-                remember(&lib_dir, &status.paths, &mut narrow);
+                remember(&lib_dir, &status.paths.now(), &mut narrow);
             }
             // Before the first pass there is no plan.
             (status.passes > 0).then_some(status.desired.workload_mtu)
