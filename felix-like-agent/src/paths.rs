@@ -10,6 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use caracal_model::SharedMap;
 use serde::{Deserialize, Serialize};
 
 /// Known path MTUs, by the other node's address.
@@ -164,6 +165,8 @@ const PAUSE: Duration = Duration::from_millis(250);
 pub(crate) struct ProbeSchedule {
     seed: u64,
     paths: BTreeMap<IpAddr, DueProbe>,
+    /// The paths with the MTUs of their interfaces, as they were given last.
+    followed: SharedMap<IpAddr, u32>,
     /// Not before.
     rest: Option<Instant>,
 }
@@ -201,9 +204,21 @@ impl ProbeSchedule {
     }
 
     /// Takes the present paths with the MTUs of their interfaces. `moved`: routes have changed.
-    pub(crate) fn follow(&mut self, paths: &BTreeMap<IpAddr, u32>, moved: bool, now: Instant) {
-        self.paths.retain(|address, _| paths.contains_key(address));
-        for (&address, &interface) in paths {
+    pub(crate) fn follow(&mut self, paths: &SharedMap<IpAddr, u32>, moved: bool, now: Instant) {
+        let changed = match moved {
+            true => paths.keys().copied().collect(),
+            false => paths.changed_since(&self.followed),
+        };
+        for address in self.followed.changed_since(paths) {
+            if !paths.contains_key(&address) {
+                self.paths.remove(&address);
+            }
+        }
+        self.followed = paths.clone();
+        for address in changed {
+            let Some(&interface) = paths.get(&address) else {
+                continue;
+            };
             let soon = now + SPREAD.mul_f64(self.fraction(address, 0));
             let due = self.paths.entry(address).or_insert(DueProbe {
                 interface,

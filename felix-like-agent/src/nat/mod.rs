@@ -23,6 +23,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::OnceLock;
 
 use caracal_model::net::Prefix;
 
@@ -102,20 +103,43 @@ pub struct Nat {
     pub ipv4: FamilyRules,
     /// IPv6.
     pub ipv6: FamilyRules,
+    /// The fingerprint of these rules, which are changed in a copy.
+    pub(crate) known_fingerprint: KnownFingerprint,
 }
+
+/// A fingerprint, once it was asked for: with thousands of nodes it is made of as many elements. It
+/// is no part of the rules, and a copy of them may become others.
+#[derive(Debug, Default)]
+pub(crate) struct KnownFingerprint(OnceLock<String>);
+
+impl Clone for KnownFingerprint {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for KnownFingerprint {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for KnownFingerprint {}
 
 impl Nat {
     /// Takes tunnel packets from anybody: who is a node is not known well enough to refuse one.
     pub(crate) fn open_tunnels(&mut self) {
         self.ipv4.senders = None;
         self.ipv6.senders = None;
+        self.known_fingerprint = KnownFingerprint::default();
     }
 
     /// A short text that differs when the rules differ; it stands in the kernel beside them, so
     /// that a new process knows whether it has anything to do.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        nft::Table::of(self).fingerprint()
+        let make = || nft::Table::of(self).fingerprint();
+        self.known_fingerprint.0.get_or_init(make).clone()
     }
 }
 
@@ -169,5 +193,6 @@ pub(crate) fn example() -> Nat {
             ..FamilyRules::default()
         },
         ipv6: FamilyRules::default(),
+        known_fingerprint: KnownFingerprint::default(),
     }
 }

@@ -18,6 +18,14 @@ fn fingerprints_tell_rules_apart() {
     other.ipv4.masquerade.clear();
     assert_eq!(example().fingerprint(), example().fingerprint());
     assert_ne!(example().fingerprint(), other.fingerprint());
+    // Of rules that are opened, and of a changed copy, it is another one, whoever asked before.
+    let (mut opened, before) = (example(), example().fingerprint());
+    assert_eq!(opened.fingerprint(), before);
+    opened.open_tunnels();
+    assert_ne!(opened.fingerprint(), before);
+    let mut copy = opened.clone();
+    copy.ipv4.senders = example().ipv4.senders;
+    assert_eq!(copy.fingerprint(), before);
     assert_eq!(example().fingerprint().len(), 32);
 }
 

@@ -101,7 +101,7 @@ fn run(schedule: &mut ProbeSchedule, mut now: Instant, end: Instant) -> BTreeMap
 #[test]
 fn few_in_a_second_and_rarely_again() {
     let start = Instant::now();
-    let paths: BTreeMap<IpAddr, u32> = (1..=40).map(|n| (address(n), 1500)).collect();
+    let paths: SharedMap<IpAddr, u32> = (1..=40).map(|n| (address(n), 1500)).collect();
     let mut schedule = ProbeSchedule::new("a");
     assert_eq!(schedule.next(start), Next::Nothing);
     schedule.follow(&paths, false, start);
@@ -119,7 +119,8 @@ fn few_in_a_second_and_rarely_again() {
 fn a_change_brings_it_forward() {
     let start = Instant::now();
     let second = Duration::from_secs(1);
-    let mut paths = BTreeMap::from([(address(1), 1500), (address(2), 1500)]);
+    let both = [(address(1), 1500), (address(2), 1500)];
+    let mut paths: SharedMap<IpAddr, u32> = both.into_iter().collect();
     let mut schedule = ProbeSchedule::new("a");
     schedule.follow(&paths, false, start);
     run(&mut schedule, start, start + 5 * second);
@@ -148,7 +149,7 @@ fn a_change_brings_it_forward() {
     assert!((6..=10).contains(&counts), "{counts} in a minute");
     // A node that is gone is forgotten, a new one is measured.
     let now = now + 70 * second;
-    let other = BTreeMap::from([(address(3), 1500)]);
+    let other: SharedMap<IpAddr, u32> = [(address(3), 1500)].into_iter().collect();
     schedule.follow(&other, false, now);
     assert_eq!(
         run(&mut schedule, now, now + 5 * second),

@@ -10,7 +10,7 @@ use caracal_model::resource::Node;
 use super::Planner;
 use crate::kernel_objects::TunnelKind;
 use crate::nat::name::PlainName;
-use crate::nat::{BgpGuard, FamilyRules, Nat, Senders};
+use crate::nat::{BgpGuard, FamilyRules, KnownFingerprint, Nat, Senders};
 
 /// BGP's port (RFC 4271 §8).
 const BGP_PORT: u16 = 179;
@@ -32,6 +32,7 @@ pub(super) fn plan(planner: &Planner<'_>) -> Option<Nat> {
         no_ipip_from_workloads: !settings.ipip_from_workloads,
         ipv4: family(planner, Family::Ipv4),
         ipv6: family(planner, Family::Ipv6),
+        known_fingerprint: KnownFingerprint::default(),
     };
     Some(nat)
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use caracal_model::net::Family;
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::resource::Node;
+use caracal_model::{NodeName, SharedMap, Snapshot, Versioned};
 use tokio::sync::{Notify, watch};
 
 use crate::dataplane::probe::echo::Echo;
@@ -19,11 +20,14 @@ use crate::plan::HostRoutes;
 /// Limit of the wait for an answer, the second try included.
 const PATIENCE: Duration = Duration::from_millis(1200);
 
+/// All nodes.
+type Nodes = SharedMap<NodeName, Versioned<Node>>;
+
 /// The paths to measure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::dataplane) struct Targets {
     /// Other nodes' addresses with the MTU of the interface towards them.
-    pub(in crate::dataplane) paths: BTreeMap<IpAddr, u32>,
+    pub(in crate::dataplane) paths: SharedMap<IpAddr, u32>,
     /// This node's own addresses.
     pub(in crate::dataplane) from: BTreeMap<Family, IpAddr>,
     /// A change of it is a reason to measure anew.
@@ -57,6 +61,37 @@ impl Targets {
         }
         targets
     }
+
+    /// The same for these nodes, where nothing but nodes is different since `was`. `None`: this
+    /// node is, or two nodes have one address.
+    pub(in crate::dataplane) fn follow(
+        &self,
+        was: &Nodes,
+        is: &Nodes,
+        me: &NodeName,
+        links: &Links,
+    ) -> Option<Self> {
+        let mut targets = self.clone();
+        let changed = is.changed_since(was);
+        if changed.contains(me) {
+            return None;
+        }
+        for (&family, &own) in &self.from {
+            let mtu = links.holding(own)?.mtu;
+            let of = |nodes: &Nodes, name| nodes.get(name)?.spec.address(family);
+            for address in changed.iter().filter_map(|name| of(was, name)) {
+                targets.paths.remove(&address)?;
+            }
+            for address in changed.iter().filter_map(|name| of(is, name)) {
+                if targets.paths.insert(address, mtu).is_some() {
+                    return None;
+                }
+            }
+        }
+        let of = |nodes: &Nodes| nodes.len().saturating_sub(1) * self.from.len();
+        // Where each node has its own addresses of all families, there are as many.
+        (self.paths.len() == of(was) && targets.paths.len() == of(is)).then_some(targets)
+    }
 }
 
 /// The running task. Ends when dropped.
@@ -89,11 +124,15 @@ impl Prober {
     }
 
     /// Says what the paths are now.
-    pub(in crate::dataplane) fn follow(&self, targets: Targets) {
+    pub(in crate::dataplane) fn follow(&self, targets: &Targets) {
         self.targets.send_if_modified(|known| {
-            let changed = *known != targets;
-            *known = targets;
-            changed
+            let same = known.paths.is_same(&targets.paths)
+                && known.from == targets.from
+                && known.host_routes.is_same(&targets.host_routes);
+            if !same {
+                known.clone_from(targets);
+            }
+            !same
         });
     }
 
@@ -183,7 +222,7 @@ async fn measure_all(
 }
 
 /// Drops what is known of paths that are no more.
-fn forget(results: &watch::Sender<Arc<PathMtus>>, paths: &BTreeMap<IpAddr, u32>) {
+fn forget(results: &watch::Sender<Arc<PathMtus>>, paths: &SharedMap<IpAddr, u32>) {
     results.send_if_modified(|known| {
         let stale = known.keys().any(|address| !paths.contains_key(address));
         if stale {
@@ -225,7 +264,51 @@ async fn measure(small: Echo, mut search: MtuSearch) -> PathVerdict {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
+    use crate::links::Link;
+
+    /// Nodes that come, go, move and exchange addresses: what follows them is what is made anew.
+    #[test]
+    fn followed_targets_are_those_of_the_whole() {
+        let eth0 = Link::new(2, "eth0")
+            .with_address("10.0.0.1/24".parse().unwrap())
+            .with_address("fd00::1/64".parse().unwrap());
+        let links: Links = [eth0].into_iter().collect();
+        let me = NodeName::from("n1");
+        let mut snapshot = Snapshot::default();
+        let mut targets = Targets::default();
+        let mut followed = 0;
+        for (revision, (node, at)) in (1..).zip([
+            (1, Some(1)),
+            (2, Some(2)),
+            (3, Some(3)),
+            (2, Some(4)),
+            (3, None),
+            (3, Some(2)),
+            (4, Some(2)), // the address of another
+            (4, Some(5)),
+            (2, None),
+            (1, Some(9)), // this node itself
+        ]) {
+            let was = snapshot.nodes.clone();
+            let path = format!("/calico/resources/v3/projectcalico.org/nodes/n{node}");
+            let value = at.map(|at| {
+                format!(
+                    r#"{{"metadata":{{"name":"n{node}"}},"spec":{{"bgp":{{"ipv4Address":"10.0.0.{at}/24","ipv6Address":"fd00::{at}/64"}}}}}}"#
+                )
+            });
+            snapshot.apply(&path, value.as_ref().map(String::as_bytes), revision);
+            let whole = Targets::of(&snapshot, &me, &links, &HostRoutes::default());
+            if let Some(next) = targets.follow(&was, &snapshot.nodes, &me, &links) {
+                assert_eq!(next, whole, "node {node} at {at:?}");
+                followed += 1;
+            }
+            targets = whole;
+        }
+        assert!(followed >= 6, "{followed} were followed");
+    }
 
     #[test]
     fn only_what_a_plan_may_follow_from_wakes() {

@@ -40,7 +40,7 @@ struct Owned {
 struct Measured {
     nodes: SharedMap<NodeName, Versioned<Node>>,
     links: Links,
-    host_routes: HostRoutes,
+    targets: Targets,
 }
 
 impl Remembered {
@@ -104,19 +104,24 @@ impl Reconciler {
         let Some(prober) = &self.prober else {
             return Arc::default();
         };
-        let is_same = |known: &Measured| {
-            known.nodes.is_same(&snapshot.nodes)
-                && known.links == *links
-                && known.host_routes.is_same(host_routes)
+        let known = self.remembered.measured.take();
+        let known = known.filter(|known| {
+            known.links == *links && known.targets.host_routes.is_same(host_routes)
+        });
+        let me = &self.options.me;
+        let targets = match &known {
+            Some(known) if known.nodes.is_same(&snapshot.nodes) => known.targets.clone(),
+            Some(Measured { targets, nodes, .. }) => targets
+                .follow(nodes, &snapshot.nodes, me, links)
+                .unwrap_or_else(|| Targets::of(snapshot, me, links, host_routes)),
+            None => Targets::of(snapshot, me, links, host_routes),
         };
-        if !self.remembered.measured.as_ref().is_some_and(is_same) {
-            prober.follow(Targets::of(snapshot, &self.options.me, links, host_routes));
-            self.remembered.measured = Some(Measured {
-                nodes: snapshot.nodes.clone(),
-                links: links.clone(),
-                host_routes: host_routes.clone(),
-            });
-        }
+        prober.follow(&targets);
+        self.remembered.measured = Some(Measured {
+            nodes: snapshot.nodes.clone(),
+            links: links.clone(),
+            targets,
+        });
         prober.results()
     }
 }
