@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use caracal_agent::{
     Actual, ActualNeighbour, Desired, HostRoutes, KernelSupport, Learned, Link, Links, PlanInputs,
-    Planned, Planning, Settings, TunnelKind, VxlanParameters,
+    PlanJob, Planned, Planning, Settings, TunnelKind, VxlanParameters,
 };
 use caracal_model::ipam::{AllocationAttribute, Block, Owner};
 use caracal_model::net::Prefix;
@@ -24,10 +24,7 @@ pub fn snapshot(nodes: u32, blocks: u32) -> Snapshot {
     let mut put = |path: String, value: Vec<u8>| {
         snapshot.apply(&path, Some(&value), 1);
     };
-    let resource =
-        |kind: &str, name: &str| format!("/calico/resources/v3/projectcalico.org/{kind}/{name}");
-    let pool = r#"{"metadata":{"name":"p"},"spec":{"cidr":"10.128.0.0/9","vxlanMode":"CrossSubnet","natOutgoing":true}}"#;
-    put(resource("ippools", "p"), pool.into());
+    put(resource("ippools", "p"), pool(true).into());
     for n in 0..nodes {
         let (name, value) = node_value(n);
         put(resource("nodes", name.as_str()), value.into());
@@ -55,6 +52,17 @@ pub fn snapshot(nodes: u32, blocks: u32) -> Snapshot {
         put(Key::Block(cidr).to_path(), block.to_json());
     }
     snapshot
+}
+
+fn resource(kind: &str, name: &str) -> String {
+    format!("/calico/resources/v3/projectcalico.org/{kind}/{name}")
+}
+
+/// The pool's value.
+fn pool(nat_outgoing: bool) -> String {
+    format!(
+        r#"{{"metadata":{{"name":"p"}},"spec":{{"cidr":"10.128.0.0/9","vxlanMode":"CrossSubnet","natOutgoing":{nat_outgoing}}}}}"#
+    )
 }
 
 /// A node's name and value.
@@ -106,7 +114,16 @@ impl PlannedNode {
 
     /// Its plan, by what changed since the one before.
     pub fn follow(&self, planning: &mut Planning) -> Planned {
-        planning.plan(&PlanInputs {
+        self.in_slices(planning, |job| drop(job.step(usize::MAX)))
+    }
+
+    /// The same, step by step.
+    pub fn in_slices(
+        &self,
+        planning: &mut Planning,
+        run: impl FnOnce(&mut PlanJob<'_>),
+    ) -> Planned {
+        let inputs = PlanInputs {
             lifelines: &BTreeSet::new(),
             snapshot: &self.snapshot,
             me: &self.me,
@@ -115,7 +132,10 @@ impl PlannedNode {
             host_routes: &self.host_routes,
             settings: &self.settings,
             kernel: &self.kernel,
-        })
+        };
+        let mut job = planning.begin(&inputs);
+        run(&mut job);
+        planning.end(job)
     }
 
     /// Whether routes with one gateway lead through next-hop objects.
@@ -130,6 +150,14 @@ impl PlannedNode {
         let cidr = Prefix::truncated(pod_address(block, 0).into(), 26);
         let value = Block::new(cidr, Some(&owner), 1).to_json();
         self.apply(&Key::Block(cidr).to_path(), Some(&value));
+    }
+
+    /// Turns the pool's `natOutgoing` on or off.
+    pub fn set_pool(&mut self, nat_outgoing: bool) {
+        self.apply(
+            &resource("ippools", "p"),
+            Some(pool(nat_outgoing).as_bytes()),
+        );
     }
 
     /// Adds a node without blocks, or takes it away.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use caracal_agent::{
-    Actual, Changed, ChangedKeys, Comparison, Desired, Op, Phase, Planning, apply_op, diff,
+    Actual, Changed, ChangedKeys, Comparison, Desired, Op, Phase, Planning, SLICE, apply_op, diff,
 };
 
 use super::cluster::{PlannedNode, snapshot};
@@ -56,6 +56,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         plan + diff,
         args.passes
     );
+    slices(&node, &actual);
     for objects in [false, true] {
         by_key(&mut node, objects, args)?;
     }
@@ -65,6 +66,35 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         mib(resident() - before)
     );
     Ok(())
+}
+
+/// The longest steps of a whole plan and of a whole comparison, in slices as a node makes them.
+fn slices(node: &Node, actual: &Actual) {
+    let mut planning = Planning::default();
+    let mut plan = Vec::new();
+    let planned = node.in_slices(&mut planning, |job| steps(&mut plan, || job.step(SLICE)));
+    let mut comparison = Comparison::default();
+    let (changed, desired) = (&planned.changed, &planned.desired);
+    let mut comparing = comparison.begin(changed, desired, actual, Phase::Synced, true);
+    let mut compare = Vec::new();
+    steps(&mut compare, || comparing.step(SLICE));
+    for (what, times) in [("plan", plan), ("diff", compare)] {
+        let longest = times.iter().max().copied().unwrap_or_default();
+        println!(
+            "{what} in {} slices, the longest {longest:.1?}",
+            times.len()
+        );
+    }
+}
+
+/// Steps until all is done; how long each took.
+fn steps(times: &mut Vec<Duration>, mut step: impl FnMut() -> bool) {
+    let mut done = false;
+    while !done {
+        let start = on_cpu();
+        done = step();
+        times.push(on_cpu() - start);
+    }
 }
 
 /// The same by key: after another node got a block, and after a node came or went.
@@ -81,13 +111,14 @@ fn by_key(node: &mut PlannedNode, objects: bool, args: &PlanArgs) -> Result<()> 
     }
     // The first comparison by key counts the routes that share a way.
     carry_out(&mut comparison, &changed, &desired, &mut actual)?;
-    let mut times = [Vec::new(), Vec::new()];
+    let mut times = [Vec::new(), Vec::new(), Vec::new()];
     for pass in (1..).take(args.passes) {
         for (at, times) in times.iter_mut().enumerate() {
             match at {
                 // Another owner than the last time.
                 0 => node.move_block(pass + 10, pass + 20 + u32::from(objects)),
-                _ => node.set_node(args.nodes, pass % 2 == 1),
+                1 => node.set_node(args.nodes, pass % 2 == 1),
+                _ => node.set_pool(pass % 2 == 0),
             }
             let start = on_cpu();
             let planned = node.follow(&mut planning);
@@ -98,7 +129,7 @@ fn by_key(node: &mut PlannedNode, objects: bool, args: &PlanArgs) -> Result<()> 
             let (desired, changed) = (&planned.desired, &planned.changed);
             let ops = compare(&mut comparison, changed, desired, &actual);
             times.push(on_cpu() - start);
-            let named = keys.prefixes.len() + keys.neighbours.len();
+            let named = keys.prefixes.len() + keys.neighbours.len() + usize::from(keys.nat);
             ensure!(named > 0, "something changed, and no key is named");
             ensure!(comparison.by_key() > before, "the whole was compared");
             done(&mut comparison, ops, desired, &mut actual)?;
@@ -106,12 +137,13 @@ fn by_key(node: &mut PlannedNode, objects: bool, args: &PlanArgs) -> Result<()> 
             while !carry_out(&mut comparison, &none, desired, &mut actual)? {}
         }
     }
-    let [block, node] = &mut times;
+    let [block, node, pool] = &mut times;
     println!(
-        "by key, plan and diff{}: a block elsewhere {:.1?}, a node {:.1?}",
+        "by key, plan and diff{}: a block elsewhere {:.1?}, a node {:.1?}, the pool of all {:.1?}",
         if objects { ", with objects" } else { "" },
         median(block),
-        median(node)
+        median(node),
+        median(pool)
     );
     Ok(())
 }
