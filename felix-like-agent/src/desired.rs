@@ -50,7 +50,7 @@ pub struct Desired {
 
 impl Desired {
     /// Number of routes by kind.
-    #[must_use]
+    #[cfg(test)]
     pub(crate) fn count_by_kind(&self) -> BTreeMap<&'static str, usize> {
         let mut counts = BTreeMap::new();
         for planned in self.routes.values() {

@@ -11,10 +11,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use caracal_model::net::IfName;
 use foldhash::{HashMap, HashSet};
 
-use super::gateway_key::{GatewayKey, SHARED, gateway_key, gateway_key_of};
+use super::gateway_key::{GatewayKey, gateway_key, gateway_key_of};
 use super::shares::{Decided, Touched};
 use crate::actual::{Actual, ActualObject, ActualRoute};
 use crate::desired::Desired;

@@ -17,9 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use caracal_model::Problem;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Mac;
-use caracal_model::{KnownBlock, Problem};
 use caracal_model::{NodeName, SharedMap, Snapshot};
 
 use super::blocks_by_node::BlocksByNode;

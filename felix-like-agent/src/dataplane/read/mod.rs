@@ -5,8 +5,6 @@ pub(in crate::dataplane) mod monitor;
 mod neighbours;
 pub(in crate::dataplane) mod routes;
 
-use std::net::IpAddr;
-
 use caracal_model::net::{Cidr, Family, IfName};
 use caracal_model::resource::Mac;
 use netlink_packet_route::RouteNetlinkMessage;

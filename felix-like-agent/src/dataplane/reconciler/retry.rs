@@ -52,6 +52,10 @@ impl Retries {
             return ops;
         }
         if !self.failed.is_empty() {
+            #[allow(
+                clippy::mutable_key_type,
+                reason = "what rules remember of themselves is no part of them"
+            )]
             let wanted: HashSet<&Op> = ops.iter().collect();
             self.failed.retain(|op, _| wanted.contains(op));
         }
