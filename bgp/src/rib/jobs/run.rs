@@ -289,6 +289,7 @@ impl Rib {
             JobKind::MarkRefresh(..)
             | JobKind::EndRefresh(..)
             | JobKind::Import(_)
+            | JobKind::Owners(_)
             | JobKind::TouchAll
             | JobKind::Dump { .. } => {}
         }
