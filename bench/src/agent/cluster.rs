@@ -114,7 +114,7 @@ impl PlannedNode {
 
     /// Its plan, by what changed since the one before.
     pub fn follow(&self, planning: &mut Planning) -> Planned {
-        self.in_slices(planning, |job| drop(job.step(usize::MAX)))
+        self.in_slices(planning, |_| ())
     }
 
     /// The same, step by step.
