@@ -1,6 +1,7 @@
 //! Reads of a value just what is kept of it, without making the rest: most blocks and endpoints are
-//! other nodes', and each of their blocks is read again whenever a pod of theirs comes or goes. What
-//! concerns the node is read whole, and so is a value with something wrong in it, for the reason.
+//! other nodes', and each of their blocks is read again whenever a pod of theirs comes or goes.
+//! What concerns the node is read whole, and so is a value with something wrong in it, for the
+//! reason.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -232,8 +232,8 @@ fn forget(results: &watch::Sender<Arc<PathMtus>>, paths: &SharedMap<IpAddr, u32>
     });
 }
 
-/// True when a plan may be another one because of a result: one is where the path is narrow, or was.
-/// With thousands of nodes the others come several times a second, for a long time.
+/// True when a plan may be another one because of a result: one is where the path is narrow, or
+/// was. With thousands of nodes the others come several times a second, for a long time.
 fn tell(results: &watch::Sender<Arc<PathMtus>>, address: IpAddr, found: PathMtu) -> bool {
     let before = results.borrow().get(&address).copied();
     if before == Some(found) {

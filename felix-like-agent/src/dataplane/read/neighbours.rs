@@ -1,5 +1,5 @@
-//! Neighbours and FDB entries from netlink's language (`struct ndmsg`): two for each other node of a
-//! cluster.
+//! Neighbours and FDB entries from netlink's language (`struct ndmsg`): two for each other node of
+//! a cluster.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! Routes from netlink's language (`struct rtmsg`), read straight out of the datagrams: there may be
-//! hundreds of thousands of them, and all are read again after each notification.
+//! Routes from netlink's language (`struct rtmsg`), read straight out of the datagrams: there may
+//! be hundreds of thousands of them, and all are read again after each notification.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -12,7 +12,8 @@ mod handle;
 mod options;
 mod publish;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -331,17 +332,14 @@ impl Reconciler {
         let nat_is_known = self.nat_seen.is_some();
         actual.nat = self.read_nat(&desired).await;
         let (phase, reason) = self.phase(&precondition, &snapshot);
-        let comparison = &mut self.remembered.comparison;
-        let mut comparing =
-            comparison.begin(&planned.changed, &desired, &actual, phase, nat_is_known);
+        let known = &mut self.remembered.comparison;
+        let mut comparing = known.begin(&planned.changed, &desired, &actual, phase, nat_is_known);
         while !comparing.step(SLICE) {
             self.questions.answer().await;
         }
-        let (mut ops, conflicts) = comparison.end(comparing);
+        let (mut ops, conflicts) = known.end(comparing);
         if phase == Phase::Learning {
-            let cuts = lifelines::cut_by(&actual, desired.ownership.route_protocol, &lifelines);
-            let unplanned = |route: &ActualRoute| !desired.routes.contains_key(&route.prefix);
-            ops.extend(cuts.into_iter().filter(unplanned).map(Op::DeleteRoute));
+            ops.extend(cuts(&desired, &actual, &lifelines));
         }
         let wanted = ops.len();
         let ops = self.delay_tunnel_removal(ops, &desired, now);
@@ -362,7 +360,6 @@ impl Reconciler {
             // The replacement of a leftover has to be seen before the leftover goes.
             self.wake_up.notify_one();
         }
-        let again = leaves_objects.then_some(now);
         let report = Report {
             phase,
             reason,
@@ -374,7 +371,7 @@ impl Reconciler {
         }
         self.publish(desired, &planned.kinds, conflicts, &links, report);
         self.cache.keep(actual, noted, now);
-        Ok(again.or_else(|| self.next_due()))
+        Ok(leaves_objects.then_some(now).or_else(|| self.next_due()))
     }
 
     fn phase(
@@ -507,6 +504,14 @@ async fn resolved(
         Some(number) => number.changed().await,
         None => std::future::pending().await,
     }
+}
+
+/// Blackholes that stand between this node and its datastore, to be taken away at any time.
+fn cuts(desired: &Desired, actual: &Actual, lifelines: &BTreeSet<IpAddr>) -> Vec<Op> {
+    let cuts = lifelines::cut_by(actual, desired.ownership.route_protocol, lifelines);
+    let unplanned = |route: &ActualRoute| !desired.routes.contains_key(&route.prefix);
+    let cuts = cuts.into_iter().filter(unplanned);
+    cuts.map(Op::DeleteRoute).collect()
 }
 
 /// Takes out what concerns routes, and says so.
