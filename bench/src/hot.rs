@@ -197,7 +197,6 @@ fn checked_table(peers: usize, internal: bool, range: (Ipv4Addr, u8)) -> (Rib, I
         rules: Some(rules),
         ownership: owned.collect(),
         stale: Some(false),
-        owners: Vec::new(),
     };
     table_with(peers, internal, origins)
 }

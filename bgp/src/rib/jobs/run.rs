@@ -289,7 +289,6 @@ impl Rib {
             JobKind::MarkRefresh(..)
             | JobKind::EndRefresh(..)
             | JobKind::Import(_)
-            | JobKind::Owners(_)
             | JobKind::TouchAll
             | JobKind::Dump { .. } => {}
         }

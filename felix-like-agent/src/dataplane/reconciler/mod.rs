@@ -348,12 +348,11 @@ impl Reconciler {
             leave_routes(&mut ops, &mut desired);
         }
         let all = ops.len() == wanted;
-        let changed = !ops.is_empty();
         // An object goes once no route leads through it any more.
         let leaves = |op: &Op| matches!(op, Op::ReplaceRoute(_) | Op::DeleteRoute(_));
         let leaves_objects = !actual.objects.is_empty() && ops.iter().any(leaves);
         self.announce_addresses(&snapshot, &actual.links);
-        let noted = KernelCache::note(&ops);
+        let (changed, noted) = (!ops.is_empty(), KernelCache::note(&ops));
         let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
         self.spent += now.elapsed();
         if changed && self.remembered.comparison.has_leftovers() {
