@@ -69,7 +69,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
 }
 
 /// The longest steps of a whole plan and of a whole comparison, in slices as a node makes them.
-fn slices(node: &Node, actual: &Actual) {
+fn slices(node: &PlannedNode, actual: &Actual) {
     let mut planning = Planning::default();
     let mut plan = Vec::new();
     let planned = node.in_slices(&mut planning, |job| steps(&mut plan, || job.step(SLICE)));
