@@ -215,7 +215,7 @@ mod tests {
                 true,
             ),
             (r#""spec":{"node":"a","ipNetworks":["10.0.0.1/32"]}"#, false),
-            (r#""spec":{"node":"b","ipNetworks":["10.0.0.1"]}"#, false),
+            (r#""spec":{"node":"b","ipNetworks":["10.0.0.1/99"]}"#, false),
             (r#""spec":{"node":7}"#, false),
             (r#""spec":null"#, false),
             (r#""spec":{"node":"b""#, false),
