@@ -210,12 +210,17 @@ async fn measure_all(
             }
             Next::Wait(until) => tokio::select! {
                 () = tokio::time::sleep_until(until.into()) => {}
-                changed = targets.changed() => if changed.is_err() { return },
+                // It counts as seen once it is followed.
+                changed = targets.changed() => match changed {
+                    Ok(()) => targets.mark_changed(),
+                    Err(_) => return,
+                },
             },
             Next::Nothing => {
                 if targets.changed().await.is_err() {
                     return;
                 }
+                targets.mark_changed();
             }
         }
     }
