@@ -115,8 +115,9 @@ unit: built
 	$(CARGO) test --workspace --doc --quiet
 	$(CARGO) test --manifest-path fuzz/differential/Cargo.toml --target-dir target/differential
 
-# With the program that ships.
-RUN_SCENARIOS = CARACAL_E2E_REQUIRED=1 CARACAL_BIN=$(CURDIR)/$(STATIC)/caracal target/debug/run-tests --isolated --jobs $(JOBS) $(BUILT)
+# With the program that ships; the test API server is built with the tests.
+RUN_SCENARIOS = CARACAL_E2E_REQUIRED=1 CARACAL_BIN=$(CURDIR)/$(STATIC)/caracal \
+  CARACAL_TEST_API_SERVER=$(CURDIR)/target/debug/caracal-test-api-server target/debug/run-tests --isolated --jobs $(JOBS) $(BUILT)
 
 # Clusters in network namespaces on this kernel; those that need a real tunl0, in a kernel that has one; both.
 e2e: built static
