@@ -1,7 +1,7 @@
 //! One etcd process.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -276,10 +276,19 @@ fn new_dir() -> PathBuf {
     } else {
         std::env::temp_dir()
     };
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let dir = base.join(format!("caracal-etcd-{}-{number}", std::process::id()));
-    fs::create_dir_all(&dir).expect("a directory for the test's etcd");
-    dir
+    loop {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let dir = base.join(format!("caracal-etcd-{}-{number}", std::process::id()));
+        match fs::create_dir(&dir) {
+            Ok(()) => return dir,
+            // A process of another process namespace has our number, or one that was killed left it.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => panic!(
+                "a directory for the test's etcd: {}: {error}",
+                dir.display()
+            ),
+        }
+    }
 }
 
 fn copy_dir(from: &Path, to: &Path) {
