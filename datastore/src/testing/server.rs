@@ -281,7 +281,7 @@ fn new_dir() -> PathBuf {
         let dir = base.join(format!("caracal-etcd-{}-{number}", std::process::id()));
         match fs::create_dir(&dir) {
             Ok(()) => return dir,
-            // A process of another process namespace has our number, or one that was killed left it.
+            // Of a process of another process namespace, or left by one that was killed.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => panic!(
                 "a directory for the test's etcd: {}: {error}",
