@@ -6,8 +6,8 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-env-changed=CARACAL_COMMIT");
     println!("cargo::rerun-if-changed=build.rs");
-    let told = std::env::var("CARACAL_COMMIT").ok();
-    let commit = told.filter(|c| !c.is_empty()).or_else(from_git);
+    let given = std::env::var("CARACAL_COMMIT").ok();
+    let commit = given.filter(|c| !c.is_empty()).or_else(from_git);
     println!(
         "cargo::rustc-env=CARACAL_COMMIT={}",
         commit.as_deref().unwrap_or("unknown")

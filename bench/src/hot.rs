@@ -12,7 +12,7 @@ use caracal_bgp::{
     RibOptions, RouterId, SessionInfo, SpeakerConfig, UpdateMessage, decode_message,
     encode_announce, encode_withdraw,
 };
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 
 use crate::lab::{DUT, NEIGHBOURS};
 use crate::routes::Universe;

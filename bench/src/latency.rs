@@ -17,10 +17,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use caracal_datastore::{EtcdConfig, EtcdStore, Store, WatchEvent};
 use caracal_lab::{ETCD_PORT, Lab, LabName, Topology, UpOptions, run_in_netns};
-use caracal_model::Key;
-use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Owner};
-use caracal_model::net::Prefix;
-use caracal_model::txn::{Range, Txn, TxnOutcome};
+use caracal_model::{
+    AffinityState, Block, BlockAffinity, BlockOwner, Key, KeyRange, Prefix, Txn, TxnOutcome,
+};
 use futures_util::StreamExt;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
@@ -223,7 +222,7 @@ fn await_routes(lab: &Lab, wanted: usize) -> Result<()> {
     let netns = lab.netns(LEARNS)?;
     let end = Instant::now() + PATIENCE;
     loop {
-        let routes = caracal_lab::kernel_routes(&netns, caracal_model::net::Family::Ipv4)?;
+        let routes = caracal_lab::kernel_routes(&netns, caracal_model::Family::Ipv4)?;
         let blocks = routes
             .iter()
             .filter(|route| route.destination().is_some_and(|d| d.len() == 26));
@@ -254,13 +253,13 @@ fn block(n: u32) -> Prefix {
 }
 
 fn affinity(block: Prefix) -> String {
-    Key::Affinity(Owner::Host(ANNOUNCES.into()), block).to_path()
+    Key::Affinity(BlockOwner::Host(ANNOUNCES.into()), block).to_path()
 }
 
 /// Writes the blocks with pending affinities, then confirms one after the other.
 async fn confirm(args: &LatencyArgs) -> Result<Vec<(Prefix, Instant)>> {
     let store = store()?;
-    let owner = Owner::Host(ANNOUNCES.into());
+    let owner = BlockOwner::Host(ANNOUNCES.into());
     let blocks: Vec<Prefix> = (0..args.changes).map(block).collect();
     let mut revisions = HashMap::new();
     for some in blocks.chunks(TOGETHER) {
@@ -300,7 +299,10 @@ async fn follow(
 ) -> Result<()> {
     let store = store()?;
     let prefix = "/calico/ipam/v2/host/";
-    let now = store.read(&[Range::Key(prefix.to_owned())]).await?.revision;
+    let now = store
+        .read(&[KeyRange::Key(prefix.to_owned())])
+        .await?
+        .revision;
     let mut watch = store.watch(prefix, now + 1).await?;
     ready.send(()).context("nobody waits")?;
     while !stop.load(Ordering::Relaxed) {

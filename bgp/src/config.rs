@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use diff::compare_all_but_routes;

@@ -104,7 +104,7 @@ pub use fsm::{
     ConnectFailure, ConnectionEnds, ConnectionId, DownReason, FsmInput, FsmOutput, Negotiated,
     PeerFsm, RemoteGracefulRestart, SessionSettings, SessionStop, SessionUp,
 };
-pub use martian::{LocalNetworks, OpenRanges, OpenRangesError};
+pub use martian::{OpenRanges, OpenRangesError};
 pub use opens::SessionOpens;
 pub use origin::{
     OriginCheck, OriginMode, OriginModeError, OriginRange, OriginReason, OriginRules, OriginUpdate,

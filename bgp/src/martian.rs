@@ -4,12 +4,11 @@
 //! 4271 §6.3): it is kept in Adj-RIB-In, never used and never passed on, and the session stays. A
 //! less specific route that contains such a range, the default route above all, is a legal route.
 
-use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use caracal_model::net::Prefix;
+use caracal_model::{LocalNetworks, Prefix};
 use serde::{Deserialize, Serialize};
 
 use crate::ranges::Ranges;
@@ -18,15 +17,6 @@ use crate::ranges::Ranges;
 const THIS_NETWORK: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 /// 169.254.0.0/16, IPv4 link-local (RFC 3927); a cloud's metadata service answers there.
 const LINK_LOCAL: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 0);
-
-/// The subnets and addresses of this machine's interfaces.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LocalNetworks {
-    /// Subnets of interfaces that are up, without host prefixes.
-    pub subnets: BTreeSet<Prefix>,
-    /// Addresses of this machine.
-    pub addresses: BTreeSet<IpAddr>,
-}
 
 /// Ranges that are refused by default and may be opened by a setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use foldhash::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 

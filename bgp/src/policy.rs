@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use serde::{Deserialize, Serialize};
 
 use crate::attrs::{AsPath, PathAttrs, SegmentKind};

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 
 /// First octets, of both families.
 const LISTS: usize = 512;

@@ -5,14 +5,14 @@
 use std::process::ExitCode;
 
 use caracal_cni::run_plugin;
-use caracal_cni::{Milestone, Role};
+use caracal_cni::{Milestone, PluginRole};
 
 fn main() -> ExitCode {
     let name = std::env::args().next().unwrap_or_default();
     let role = if name.ends_with("-ipam") {
-        Role::Ipam
+        PluginRole::Ipam
     } else {
-        Role::Main
+        PluginRole::Main
     };
     let die_at = std::env::var("CARACAL_CNI_DIE_AT").ok();
     run_plugin(role, &|milestone: Milestone| {

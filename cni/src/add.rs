@@ -7,10 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use caracal_datastore::Store;
-use caracal_model::Announcement;
-use caracal_model::net::{Cidr, Family, Prefix};
-use caracal_model::resource::{Mac, format_mac};
-use caracal_model::txn::Compare;
+use caracal_model::{Announcement, Cidr, Compare, Family, Mac, Prefix, format_mac};
 
 use crate::addresses::{self, Holding};
 use crate::assignment_stop;
@@ -54,7 +51,7 @@ pub(crate) async fn add<S: Store>(
     let netns = Netns::open(call.netns()?)?;
     assignment_stop::check(&call.dirs.run)?;
     gates::wait(&call.conf.gates()?).await?;
-    pending_releases::settle(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
+    pending_releases::replay_of(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
     let known = endpoint::read(store, &call.attachment).await?;
     let complete = known.own_endpoint(&call.attachment).is_some();
     let outcome = attach(call, store, &netns, known, progress).await;

@@ -8,12 +8,9 @@ use std::path::Path;
 use caracal_datastore::Store;
 use caracal_ipam::{
     AssignError, AssignIpError, AssignIpRequest, AssignRequest, Client, ClientError, ReleaseError,
-    Target, Unreadable,
+    ReleaseTarget, Unreadable,
 };
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::AllowedUse;
-use caracal_model::txn::{Compare, KeyValue};
-use caracal_model::{HandleId, NodeName};
+use caracal_model::{AllowedUse, Compare, Family, HandleId, KeyValue, NodeName, Prefix};
 
 use crate::attachment::{AssignedAddress, Attachment, calicos_handle};
 use crate::host_lock::HostLock;
@@ -22,8 +19,8 @@ use crate::kernel::link::KernelError;
 use crate::settings::Dirs;
 use crate::spec::Wishes;
 
-/// How often other addresses are taken when those taken are in use; each round passes over all of
-/// their blocks that are.
+/// Most rounds of an ADD that finds the assigned addresses in use; each round skips all addresses
+/// of their blocks that are in use.
 const ROUNDS: usize = 8;
 
 /// Addresses that an attachment holds.
@@ -47,7 +44,6 @@ pub enum AddressError {
     #[error("address {address} cannot be assigned")]
     AssignIp {
         address: IpAddr,
-        /// Why.
         #[source]
         source: ClientError<AssignIpError>,
     },
@@ -57,7 +53,6 @@ pub enum AddressError {
     )]
     Calicos {
         handle: HandleId,
-        /// Why.
         #[source]
         source: ClientError<ReleaseError>,
     },
@@ -78,7 +73,6 @@ pub enum AddressError {
     #[error("cannot look up or release handle {handle}")]
     Handle {
         handle: HandleId,
-        /// Why.
         #[source]
         source: ClientError<Unreadable>,
     },
@@ -346,7 +340,7 @@ pub(crate) async fn release_calicos<S: Store>(
     let held = look_up(store, &handle).await?.into_iter();
     let of_interface = held.filter(|h| networks.contains(&Prefix::host(h.address)));
     let targets: Vec<_> = of_interface
-        .map(|h| Target {
+        .map(|h| ReleaseTarget {
             address: h.address,
             handle: Some(handle.clone()),
             sequence: h.sequence,

@@ -5,13 +5,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::ipam::{DELEGATED_ATTRIBUTE, ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE};
-use caracal_model::net::{IfName, Prefix};
-use caracal_model::resource::{
-    Kind, Mac, WorkloadEndpoint, WorkloadEndpointSpec, container_interface, endpoint_name,
-    format_mac, pod_interface,
+use caracal_model::{
+    DELEGATED_ATTRIBUTE, ENDPOINT_ATTRIBUTE, HandleId, INTERFACE_ATTRIBUTE, IfName, Key, Kind, Mac,
+    NodeName, Prefix, Timestamp, WorkloadEndpoint, WorkloadEndpointSpec, container_interface,
+    endpoint_name, format_mac, pod_interface,
 };
-use caracal_model::{HandleId, Key, NodeName, Timestamp};
 use serde_json::{Value, json};
 use sha1::{Digest, Sha1};
 
@@ -269,7 +267,7 @@ impl Attachment {
         let name = &self.network;
         let value = json!({
             "kind": Kind::Profile.as_str(),
-            "apiVersion": caracal_model::resource::API_VERSION,
+            "apiVersion": caracal_model::API_VERSION,
             "metadata": {"name": name, "uid": uid, "creationTimestamp": now.rfc3339()},
             "spec": {
                 "ingress": [{"action": "Allow", "source": {"selector": format!("has({name})")}, "destination": {}}],
@@ -288,7 +286,6 @@ pub(crate) enum Birth {
     Create {
         /// A fresh UUID.
         uid: String,
-        /// The time.
         now: Timestamp,
     },
     /// There is one; an older container's or our own.

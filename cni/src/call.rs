@@ -52,7 +52,7 @@ pub(crate) type Progress<'a> = &'a (dyn Fn(Milestone) + Sync);
 
 /// Which plugin was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
+pub enum PluginRole {
     /// `caracal-cni`: interface, endpoint, addresses.
     Main,
     /// `caracal-ipam`: addresses for another main plugin.
@@ -62,10 +62,9 @@ pub enum Role {
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     /// Which plugin was called.
-    pub role: Role,
+    pub role: PluginRole,
     /// The environment.
     pub env: Env,
-    /// The configuration.
     pub conf: NetConf,
     /// The configuration as it came in, for other plugins.
     pub stdin: Vec<u8>,
@@ -81,7 +80,7 @@ impl Call {
     /// # Errors
     /// [`CniError`].
     pub(crate) fn new(
-        role: Role,
+        role: PluginRole,
         env: Env,
         stdin: Vec<u8>,
         get: impl Fn(&str) -> Option<String>,
@@ -91,7 +90,7 @@ impl Call {
         let dirs = Dirs::of(&conf, get);
         let node = settings::node_name(&conf, &dirs)?;
         let mut attachment = Attachment::of(&env, &conf, node);
-        attachment.wired = role == Role::Main;
+        attachment.wired = role == PluginRole::Main;
         if kubernetes {
             let uid = env.arg("K8S_POD_UID").filter(|uid| !uid.is_empty());
             attachment.uid = EndpointUid::OfPod(uid.map(str::to_owned));
@@ -120,7 +119,7 @@ impl Call {
     /// True when the addresses are from Caracal's IPAM.
     #[must_use]
     pub(crate) fn has_own_addresses(&self) -> bool {
-        self.role == Role::Ipam || self.conf.ipam.is_ours()
+        self.role == PluginRole::Ipam || self.conf.ipam.is_ours()
     }
 
     /// The IPAM plugin to run, when addresses are not ours.

@@ -4,8 +4,7 @@
 use std::net::IpAddr;
 
 use caracal_datastore::Store;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::format_mac;
+use caracal_model::{Family, Prefix, format_mac};
 
 use crate::addresses;
 use crate::call::Call;

@@ -9,7 +9,7 @@ use caracal_model::Timestamp;
 
 use crate::addresses;
 use crate::attachment::{INTERFACE_PREFIX, calicos_handle};
-use crate::call::{Call, Milestone, Progress, Role};
+use crate::call::{Call, Milestone, PluginRole, Progress};
 use crate::endpoint;
 use crate::error::{CniError, chain};
 use crate::kernel::link::{KernelError, Link, Links};
@@ -17,8 +17,8 @@ use crate::kernel::netns::{Netns, NetnsError};
 use crate::pending_releases::{self, Patience, PendingRelease, PendingReleaseError};
 use crate::spec::Command;
 
-/// How long a DEL waits for the datastore before it leaves a pending release. A runtime that stops
-/// a pod waits for us; the node has all the time of the world.
+/// Longest wait of a DEL for the datastore, then it writes a pending release: the runtime waits for
+/// the DEL, and nobody for the node that replays the file.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Detaches the container.
@@ -56,7 +56,7 @@ pub(crate) async fn release_or_leave<S: Store>(
         Err(_elapsed) => format!("the datastore did not answer in {} s", LIMIT.as_secs()),
     };
     let pending_release = pending_release(call);
-    let path = pending_releases::leave(&call.dirs.lib, &call.attachment, &pending_release)?;
+    let path = pending_releases::write(&call.dirs.lib, &call.attachment, &pending_release)?;
     tracing::warn!(
         reason,
         ?path,
@@ -67,7 +67,7 @@ pub(crate) async fn release_or_leave<S: Store>(
 
 fn pending_release(call: &Call) -> PendingRelease {
     let attachment = &call.attachment;
-    let endpoint = (call.role == Role::Main).then(|| attachment.endpoint_key().to_path());
+    let endpoint = (call.role == PluginRole::Main).then(|| attachment.endpoint_key().to_path());
     PendingRelease {
         handle: call.has_own_addresses().then(|| attachment.handle()),
         container_id: attachment.container_id.clone(),
@@ -82,8 +82,8 @@ async fn release<S: Store>(
     progress: Progress<'_>,
 ) -> Result<(), PendingReleaseError> {
     let attachment = &call.attachment;
-    pending_releases::settle(store, &call.dirs.lib, attachment, Patience::None).await?;
-    if call.role == Role::Main {
+    pending_releases::replay_of(store, &call.dirs.lib, attachment, Patience::None).await?;
+    if call.role == PluginRole::Main {
         let handle = attachment.handle();
         let (key, container) = (attachment.endpoint_key(), &attachment.container_id);
         if calicos_handle(&handle).is_some() {

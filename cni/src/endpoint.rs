@@ -5,10 +5,10 @@ use std::io;
 use std::time::SystemTime;
 
 use caracal_datastore::{Store, StoreError};
-use caracal_model::net::Prefix;
-use caracal_model::resource::{Kind, Mac, WorkloadEndpoint};
-use caracal_model::txn::{Compare, KeyValue, Range, Txn, TxnOutcome, Write};
-use caracal_model::{Key, Timestamp};
+use caracal_model::{
+    Compare, Key, KeyRange, KeyValue, Kind, Mac, Prefix, Timestamp, Txn, TxnOutcome, TxnWrite,
+    WorkloadEndpoint,
+};
 use serde_json::Value;
 
 use crate::attachment::{Attachment, Birth};
@@ -28,10 +28,7 @@ pub enum EndpointError {
         "node {node} is not in the datastore; is the node's process running here, and has it the \
          same name (nodename in the network configuration)?"
     )]
-    UnknownNode {
-        /// The name.
-        node: String,
-    },
+    UnknownNode { node: String },
     /// The cluster is being migrated or is locked.
     #[error(
         "the datastore is locked (ClusterInformation default, spec.datastoreReady is false); \
@@ -113,7 +110,7 @@ pub(crate) async fn read<S: Store>(
         Key::Handle(attachment.handle()),
         profile,
     ];
-    let ranges = keys.map(|key| Range::Key(key.to_path()));
+    let ranges = keys.map(|key| KeyRange::Key(key.to_path()));
     let answer = store.read(&ranges).await.map_err(EndpointError::Store)?;
     let mut found = answer
         .ranges
@@ -178,7 +175,7 @@ pub(crate) async fn write<S: Store>(
 ) -> Result<i64, EndpointError> {
     for _ in 0..TRIES {
         fresh.check(&known)?;
-        let txn = draft(attachment, fresh, &known)?;
+        let txn = transaction(attachment, fresh, &known)?;
         match store.commit(&txn).await.map_err(EndpointError::Store)? {
             TxnOutcome::Committed(revision) => {
                 tracing::debug!(revision, "endpoint written");
@@ -192,7 +189,11 @@ pub(crate) async fn write<S: Store>(
     })
 }
 
-fn draft(attachment: &Attachment, fresh: &Fresh<'_>, known: &Known) -> Result<Txn, EndpointError> {
+fn transaction(
+    attachment: &Attachment,
+    fresh: &Fresh<'_>,
+    known: &Known,
+) -> Result<Txn, EndpointError> {
     let now = Timestamp::from(SystemTime::now());
     let uid = || fresh_uid().map_err(EndpointError::Uid);
     let birth = match known.endpoint() {
@@ -224,7 +225,7 @@ pub(crate) async fn networks_of<S: Store>(
     key: &Key,
     container_id: &str,
 ) -> Result<Vec<Prefix>, EndpointError> {
-    let range = Range::Key(key.to_path());
+    let range = KeyRange::Key(key.to_path());
     let answer = store.read(&[range]).await.map_err(EndpointError::Store)?;
     let stored = answer.ranges.into_iter().flatten().next();
     let endpoint = stored
@@ -245,7 +246,7 @@ pub(crate) async fn remove<S: Store>(
     let path = key.to_path();
     for _ in 0..TRIES {
         let answer = store
-            .read(&[Range::Key(path.clone())])
+            .read(&[KeyRange::Key(path.clone())])
             .await
             .map_err(EndpointError::Store)?;
         let Some(stored) = answer.ranges.into_iter().flatten().next() else {
@@ -256,7 +257,7 @@ pub(crate) async fn remove<S: Store>(
         }
         let txn = Txn {
             compare: vec![Compare::Unchanged(path.clone(), stored.mod_revision)],
-            writes: vec![Write::Delete(path.clone())],
+            writes: vec![TxnWrite::Delete(path.clone())],
         };
         match store.commit(&txn).await.map_err(EndpointError::Store)? {
             TxnOutcome::Committed(_) => return Ok(true),

@@ -12,7 +12,7 @@ use crate::kernel::netns::NetnsError;
 use crate::kernel::route_wait::RouteWaitError;
 use crate::node_process::NodeProcessError;
 use crate::pending_releases::PendingReleaseError;
-use crate::settings::SettingsError;
+use crate::settings::PluginSettingsError;
 use crate::spec::{Code, ConfigError, EnvError, Failure};
 
 /// An error with its causes in one line, for logs.
@@ -63,7 +63,6 @@ pub(crate) enum CniError {
     /// The environment.
     #[error(transparent)]
     Env(#[from] EnvError),
-    /// The configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// stdin could not be read.
@@ -74,7 +73,7 @@ pub(crate) enum CniError {
     Runtime(#[source] std::io::Error),
     /// A setting of the node.
     #[error(transparent)]
-    Settings(#[from] SettingsError),
+    Settings(#[from] PluginSettingsError),
     /// The configuration of the datastore.
     #[error("the settings of the datastore are wrong")]
     Datastore(#[source] DatastoreConfigError),

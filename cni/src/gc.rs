@@ -9,13 +9,13 @@
 use std::collections::BTreeSet;
 
 use caracal_datastore::Store;
-use caracal_model::resource::{Kind, WorkloadEndpoint};
-use caracal_model::txn::{KeyValue, Range};
-use caracal_model::{HandleId, Key, handles_prefix, kind_prefix};
+use caracal_model::{
+    HandleId, Key, KeyRange, KeyValue, Kind, WorkloadEndpoint, handles_prefix, kind_prefix,
+};
 
 use crate::addresses;
 use crate::attachment::{container_of, handle, handle_of_alias};
-use crate::call::{Call, Role};
+use crate::call::{Call, PluginRole};
 use crate::endpoint::{self, EndpointError};
 use crate::error::CniError;
 use crate::kernel::link::{KernelError, Link, Links};
@@ -28,7 +28,7 @@ use crate::spec::{Command, ConfigError};
 pub(crate) async fn gc<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
     let alive = alive(call)?;
     let dead = dead_handles(call, store, &alive).await?;
-    if call.role == Role::Main {
+    if call.role == PluginRole::Main {
         let host = Links::here()?;
         let links = dead_links(call, &host, &alive).await?;
         let by_link = links.iter().map(|(_, handle)| handle.clone());
@@ -92,7 +92,7 @@ async fn dead_handles<S: Store>(
     let network = &call.attachment.network;
     let prefix = format!("{}{network}.", handles_prefix());
     let mut dead = Vec::new();
-    for stored in read(store, Range::Prefix(prefix)).await? {
+    for stored in read(store, KeyRange::Prefix(prefix)).await? {
         let Ok(Key::Handle(handle)) = Key::parse(&stored.key) else {
             continue;
         };
@@ -116,15 +116,15 @@ async fn remove_endpoints<S: Store>(
 ) -> Result<(), CniError> {
     let network = call.attachment.network.as_str();
     let prefix = kind_prefix(Kind::WorkloadEndpoint);
-    for stored in read(store, Range::Prefix(prefix)).await? {
+    for stored in read(store, KeyRange::Prefix(prefix)).await? {
         let Ok(endpoint) = WorkloadEndpoint::from_json(&stored.value) else {
             continue;
         };
         let spec = &endpoint.spec;
         let attachment = handle(network, &spec.container_id, &spec.endpoint);
-        let told = spec.orchestrator == "cni" && spec.profiles == [network];
+        let is_ours = spec.orchestrator == "cni" && spec.profiles == [network];
         if spec.node == call.attachment.node.as_str()
-            && (dead.contains(&attachment) || told && !alive.contains(&attachment))
+            && (dead.contains(&attachment) || is_ours && !alive.contains(&attachment))
             && let Ok(key) = Key::parse(&stored.key)
         {
             endpoint::remove(store, &key, &spec.container_id).await?;
@@ -133,7 +133,7 @@ async fn remove_endpoints<S: Store>(
     Ok(())
 }
 
-async fn read<S: Store>(store: &S, range: Range) -> Result<Vec<KeyValue>, EndpointError> {
+async fn read<S: Store>(store: &S, range: KeyRange) -> Result<Vec<KeyValue>, EndpointError> {
     let answer = store.read(&[range]).await.map_err(EndpointError::Store)?;
     Ok(answer.ranges.into_iter().flatten().collect())
 }

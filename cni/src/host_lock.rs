@@ -11,7 +11,7 @@ use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 
 const FILE: &str = "ipam.lock";
 /// Patience for the others: much more than the assignments of a hundred plugins, and less than a

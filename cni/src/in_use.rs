@@ -7,10 +7,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use caracal_datastore::Store;
-use caracal_model::net::Prefix;
-use caracal_model::resource::WorkloadEndpoint;
-use caracal_model::txn::Range;
-use caracal_model::{InUse, Key};
+use caracal_model::{InUse, Key, KeyRange, Prefix, WorkloadEndpoint};
 
 use crate::attachment::AssignedAddress;
 use crate::kernel::link::{KernelError, Links};
@@ -104,7 +101,7 @@ async fn endpoints<S: Store>(
 /// False only when the datastore says that the endpoint has the address no more.
 async fn still_there<S: Store>(store: &S, used: &InUse) -> bool {
     let key = Key::workload(&used.namespace, &used.name).to_path();
-    let Ok(answer) = store.read(&[Range::Key(key)]).await else {
+    let Ok(answer) = store.read(&[KeyRange::Key(key)]).await else {
         return true;
     };
     let network = Prefix::host(used.address);

@@ -2,7 +2,7 @@
 //! interface and writes no endpoint. Addresses carry their block's prefix length.
 
 use caracal_datastore::Store;
-use caracal_model::net::Cidr;
+use caracal_model::Cidr;
 use serde_json::Map;
 
 use crate::addresses;
@@ -25,7 +25,7 @@ pub(crate) async fn add<S: Store>(
     progress: Progress<'_>,
 ) -> Result<Outcome, CniError> {
     assignment_stop::check(&call.dirs.run)?;
-    pending_releases::settle(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
+    pending_releases::replay_of(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
     let wishes = Wishes::of(&call.env, &call.conf)?;
     if !wishes.without_ipam.is_empty() {
         return Err(ConfigError::Invalid {

@@ -67,7 +67,7 @@ mod spec;
 mod status;
 
 pub use assignment_stop::forbid_addresses;
-pub use call::{Milestone, Role};
+pub use call::{Milestone, PluginRole};
 pub use host_lock::suggest_blocks;
 pub use pending_releases::{
     PendingRelease, PendingReleaseError, Replayed, list_pending_releases, replay_pending_releases,

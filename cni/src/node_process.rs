@@ -6,9 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use caracal_model::net::Prefix;
-use caracal_model::status::Status;
-use caracal_model::{Announcement, AskInUse, AwaitAnnouncement, InUse};
+use caracal_model::{Announcement, AskInUse, AwaitAnnouncement, InUse, NodeStatus, Prefix};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -77,7 +75,7 @@ enum Reply<T> {
 ///
 /// # Errors
 /// [`NodeProcessError`].
-pub(crate) async fn status(socket: &Path) -> Result<Status, NodeProcessError> {
+pub(crate) async fn status(socket: &Path) -> Result<NodeStatus, NodeProcessError> {
     ask(socket, &Question::Status, LIMIT).await
 }
 

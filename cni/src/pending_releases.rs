@@ -95,11 +95,11 @@ fn file_of(lib_dir: &Path, attachment: &Attachment) -> PathBuf {
     lib_dir.join(DIRECTORY).join(name)
 }
 
-/// Leaves a pending release; one that is there is overwritten.
+/// Writes a pending release; one that is there is overwritten.
 ///
 /// # Errors
 /// [`PendingReleaseError::File`].
-pub(crate) fn leave(
+pub(crate) fn write(
     lib_dir: &Path,
     attachment: &Attachment,
     pending_release: &PendingRelease,
@@ -213,7 +213,7 @@ pub(crate) enum Patience {
 ///
 /// # Errors
 /// [`PendingReleaseError`].
-pub(crate) async fn settle<S: Store>(
+pub(crate) async fn replay_of<S: Store>(
     store: &S,
     lib_dir: &Path,
     attachment: &Attachment,

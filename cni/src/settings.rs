@@ -26,12 +26,11 @@ pub(crate) struct Dirs {
 
 /// Why a setting cannot be found.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SettingsError {
+pub(crate) enum PluginSettingsError {
     /// A file that the configuration names cannot be read.
     #[error("network configuration: {key}: cannot read {path:?}; has the node's process started?")]
     File {
         key: &'static str,
-        /// The file.
         path: PathBuf,
         /// Error of the operating system.
         #[source]
@@ -40,7 +39,6 @@ pub(crate) enum SettingsError {
     /// The MTU's file holds something else.
     #[error("{path:?} holds {text:?}; expected an MTU in octets, 68 to 65535")]
     Mtu {
-        /// The file.
         path: PathBuf,
         /// The file's text.
         text: String,
@@ -53,10 +51,7 @@ pub(crate) enum SettingsError {
     },
     /// A node's name that cannot be one.
     #[error("{name:?} is no name for a node; set nodename in the network configuration")]
-    NodeName {
-        /// The name found.
-        name: String,
-    },
+    NodeName { name: String },
 }
 
 impl Dirs {
@@ -106,16 +101,16 @@ fn first_text(places: &[PathBuf]) -> Option<(PathBuf, String)> {
 /// `hostname`, the kernel's host name.
 ///
 /// # Errors
-/// [`SettingsError`].
-pub(crate) fn node_name(conf: &NetConf, dirs: &Dirs) -> Result<NodeName, SettingsError> {
+/// [`PluginSettingsError`].
+pub(crate) fn node_name(conf: &NetConf, dirs: &Dirs) -> Result<NodeName, PluginSettingsError> {
     let name = find_node_name(conf, dirs)?;
     if name.is_empty() || name.contains('/') || name.contains(char::is_whitespace) {
-        return Err(SettingsError::NodeName { name });
+        return Err(PluginSettingsError::NodeName { name });
     }
     Ok(NodeName::from(name))
 }
 
-fn find_node_name(conf: &NetConf, dirs: &Dirs) -> Result<String, SettingsError> {
+fn find_node_name(conf: &NetConf, dirs: &Dirs) -> Result<String, PluginSettingsError> {
     if !conf.nodename.is_empty() {
         return Ok(conf.nodename.clone());
     }
@@ -126,7 +121,7 @@ fn find_node_name(conf: &NetConf, dirs: &Dirs) -> Result<String, SettingsError> 
             Ok(_) => {}
             Err(_) if conf.nodename_file_optional => {}
             Err(source) => {
-                return Err(SettingsError::File {
+                return Err(PluginSettingsError::File {
                     key: "nodename_file",
                     path,
                     source,
@@ -147,17 +142,17 @@ fn find_node_name(conf: &NetConf, dirs: &Dirs) -> Result<String, SettingsError> 
 /// The MTU of a pod's interface in octets; zero = leave it to the kernel.
 ///
 /// # Errors
-/// [`SettingsError`].
-pub(crate) fn mtu(conf: &NetConf, dirs: &Dirs) -> Result<u32, SettingsError> {
+/// [`PluginSettingsError`].
+pub(crate) fn mtu(conf: &NetConf, dirs: &Dirs) -> Result<u32, PluginSettingsError> {
     if conf.mtu != 0 {
         return Ok(conf.mtu);
     }
     match first_text(&dirs.places("mtu")) {
         Some((path, text)) => match text.parse() {
             Ok(mtu) if (68..=65535).contains(&mtu) => Ok(mtu),
-            _ => Err(SettingsError::Mtu { path, text }),
+            _ => Err(PluginSettingsError::Mtu { path, text }),
         },
-        None if conf.require_mtu_file => Err(SettingsError::NoMtu {
+        None if conf.require_mtu_file => Err(PluginSettingsError::NoMtu {
             path: dirs.lib.join("mtu"),
         }),
         None => Ok(0),
@@ -170,14 +165,16 @@ pub(crate) fn mtu(conf: &NetConf, dirs: &Dirs) -> Result<u32, SettingsError> {
 /// not wait for its file either.
 ///
 /// # Errors
-/// [`SettingsError`].
-pub(crate) async fn mtu_soon(conf: &NetConf, dirs: &Dirs) -> Result<u32, SettingsError> {
+/// [`PluginSettingsError`].
+pub(crate) async fn mtu_soon(conf: &NetConf, dirs: &Dirs) -> Result<u32, PluginSettingsError> {
     let limit = Duration::from_secs(conf.route_wait().into());
     let end = tokio::time::Instant::now() + limit;
     loop {
         let waits = tokio::time::Instant::now() < end;
         match mtu(conf, dirs) {
-            Ok(0) | Err(SettingsError::NoMtu { .. }) if waits => tokio::time::sleep(LOOK).await,
+            Ok(0) | Err(PluginSettingsError::NoMtu { .. }) if waits => {
+                tokio::time::sleep(LOOK).await
+            }
             found => return found,
         }
     }

@@ -15,7 +15,7 @@ use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::call::{Call, Milestone, Progress, Role};
+use crate::call::{Call, Milestone, PluginRole, Progress};
 use crate::error::CniError;
 use crate::spec::{CniVersion, Command, Env, NetConf};
 use crate::{add, check, del, gc, ipam_plugin, status};
@@ -23,18 +23,18 @@ use crate::{add, check, del, gc, ipam_plugin, status};
 /// `caracal-cni`: the main plugin.
 #[must_use]
 pub fn main_cni() -> ExitCode {
-    run_plugin(Role::Main, &|_| {})
+    run_plugin(PluginRole::Main, &|_| {})
 }
 
 /// `caracal-ipam`: the IPAM plugin.
 #[must_use]
 pub fn main_ipam() -> ExitCode {
-    run_plugin(Role::Ipam, &|_| {})
+    run_plugin(PluginRole::Ipam, &|_| {})
 }
 
 /// Serves one call from this process's environment and stdin.
 #[must_use]
-pub fn run_plugin(role: Role, progress: Progress<'_>) -> ExitCode {
+pub fn run_plugin(role: PluginRole, progress: Progress<'_>) -> ExitCode {
     let mut stdin = Vec::new();
     let answer = io::stdin()
         .read_to_end(&mut stdin)
@@ -55,7 +55,11 @@ pub fn run_plugin(role: Role, progress: Progress<'_>) -> ExitCode {
     }
 }
 
-fn serve(role: Role, stdin: &[u8], progress: Progress<'_>) -> Result<Option<Value>, CniError> {
+fn serve(
+    role: PluginRole,
+    stdin: &[u8],
+    progress: Progress<'_>,
+) -> Result<Option<Value>, CniError> {
     let started = Instant::now();
     let get = |name: &str| std::env::var(name).ok();
     let env = Env::parse(get)?;
@@ -97,18 +101,18 @@ async fn dispatch(
         .version()
         .map_err(crate::spec::ConfigError::from)?;
     match (call.env.command, call.role) {
-        (Command::Add, Role::Main) => {
+        (Command::Add, PluginRole::Main) => {
             let outcome = add::add(call, store, progress).await?;
             return Ok(Some(outcome.to_json(version)));
         }
-        (Command::Add, Role::Ipam) => {
+        (Command::Add, PluginRole::Ipam) => {
             let outcome = ipam_plugin::add(call, store, progress).await?;
             return Ok(Some(outcome.to_json(version)));
         }
-        (Command::Del, Role::Main) => del::del(call, store, progress).await?,
-        (Command::Del, Role::Ipam) => ipam_plugin::del(call, store, progress).await?,
-        (Command::Check, Role::Main) => check::check(call, store).await?,
-        (Command::Check, Role::Ipam) => ipam_plugin::check(call, store).await?,
+        (Command::Del, PluginRole::Main) => del::del(call, store, progress).await?,
+        (Command::Del, PluginRole::Ipam) => ipam_plugin::del(call, store, progress).await?,
+        (Command::Check, PluginRole::Main) => check::check(call, store).await?,
+        (Command::Check, PluginRole::Ipam) => ipam_plugin::check(call, store).await?,
         (Command::Status, _) => status::status(call, store).await?,
         (Command::Gc, _) => gc::gc(call, store).await?,
         (Command::Version, _) => {}

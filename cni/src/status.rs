@@ -3,9 +3,9 @@
 //! open.
 
 use caracal_datastore::Store;
-use caracal_model::status::Status;
+use caracal_model::NodeStatus;
 
-use crate::call::{Call, Role};
+use crate::call::{Call, PluginRole};
 use crate::endpoint;
 use crate::error::{CniError, StatusError};
 use crate::node_process;
@@ -17,7 +17,7 @@ use crate::spec::Command;
 /// # Errors
 /// [`StatusError`] with the reason, or the delegated plugin's.
 pub(crate) async fn status<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
-    if call.role == Role::Main {
+    if call.role == PluginRole::Main {
         let said = node_process::status(&call.dirs.admin_socket())
             .await
             .map_err(StatusError::Process)?;
@@ -39,7 +39,7 @@ pub(crate) async fn status<S: Store>(call: &Call, store: &S) -> Result<(), CniEr
 }
 
 /// Why a node that says this would not route a new pod.
-fn unready(said: &Status) -> Option<String> {
+fn unready(said: &NodeStatus) -> Option<String> {
     let reason = said
         .datastore
         .reason
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn a_node_that_would_not_route_a_pod_is_not_ready() {
         let said = |state: &str, phase: &str| {
-            let mut said = Status::default();
+            let mut said = NodeStatus::default();
             said.datastore.state = state.to_owned();
             said.datastore.reason = Some("etcd is down".to_owned());
             said.kernel.phase = phase.to_owned();

@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 
 use caracal_datastore::Store;
-use caracal_model::txn::{Txn, Write};
+use caracal_model::{Txn, TxnWrite};
 use serde_json::{Value, json};
 use world::agent::FakeAgent;
 use world::{Pod, World, address, in_node, sh};
@@ -18,7 +18,7 @@ use world::{Pod, World, address, in_node, sh};
 /// Deletes keys behind everybody's back.
 fn lose(world: &World, keys: impl IntoIterator<Item = String>) {
     let mut txn = Txn::new();
-    txn.writes = keys.into_iter().map(Write::Delete).collect();
+    txn.writes = keys.into_iter().map(TxnWrite::Delete).collect();
     world.with_store(async |store| store.commit(&txn).await.unwrap());
 }
 

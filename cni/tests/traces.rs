@@ -8,7 +8,7 @@ mod world;
 use std::collections::BTreeSet;
 
 use caracal_ipam::{AssignIpRequest, Client};
-use caracal_model::resource::AllowedUse;
+use caracal_model::AllowedUse;
 use serde_json::json;
 use world::{Answer, Pod, World, address, host_interface, in_node, sh, wait_for};
 

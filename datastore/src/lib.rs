@@ -45,13 +45,13 @@ mod testing;
 mod watch;
 
 #[cfg(feature = "etcd")]
-pub use etcd::{Credentials, EtcdConfig, EtcdConfigError, EtcdStore};
+pub use etcd::{EtcdConfig, EtcdConfigError, EtcdCredentials, EtcdStore};
 #[cfg(feature = "kubernetes")]
 pub use kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore};
 pub use memory::{CommitFault, MemoryStore};
 #[cfg(feature = "etcd")]
 pub use open::{Datastore, DatastoreConfig, DatastoreConfigError, DatastoreWatch};
-pub use ordered::{Order, OrderedCommit, StepResult};
+pub use ordered::{CommitStep, OrderedCommit, StepResult};
 pub use patience::PATIENCE;
 pub use store::{
     Change, Cursor, FirstPages, Page, PagedStore, PluginAccess, ReadAnswer, Store, StoreError,

@@ -9,8 +9,7 @@ use std::task::{Context, Poll};
 #[cfg(feature = "kubernetes")]
 use std::time::Duration;
 
-use caracal_model::txn::{Range, Txn, TxnOutcome};
-use caracal_model::{NodeName, Timestamp};
+use caracal_model::{KeyRange, NodeName, Timestamp, Txn, TxnOutcome};
 use futures_util::{Stream, StreamExt as _, stream::BoxStream};
 
 use crate::etcd::{EtcdConfig, EtcdConfigError, EtcdStore};
@@ -261,7 +260,7 @@ impl Stream for DatastoreWatch {
 impl Store for Datastore {
     type Watch = DatastoreWatch;
 
-    async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+    async fn read(&self, ranges: &[KeyRange]) -> Result<ReadAnswer, StoreError> {
         match self {
             Self::Etcd(store) => store.read(ranges).await,
             #[cfg(feature = "kubernetes")]
@@ -288,7 +287,7 @@ impl Store for Datastore {
 }
 
 impl PagedStore for Datastore {
-    async fn first_pages(&self, ranges: &[Range]) -> Result<FirstPages, StoreError> {
+    async fn first_pages(&self, ranges: &[KeyRange]) -> Result<FirstPages, StoreError> {
         match self {
             Self::Etcd(store) => store.first_pages(ranges).await,
             #[cfg(feature = "kubernetes")]
@@ -298,7 +297,7 @@ impl PagedStore for Datastore {
 
     async fn next_page(
         &self,
-        range: &Range,
+        range: &KeyRange,
         from: &Cursor,
         revision: i64,
     ) -> Result<Page, StoreError> {

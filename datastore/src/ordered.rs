@@ -33,14 +33,14 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use caracal_model::Key;
-use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Handle};
-use caracal_model::net::Prefix;
-use caracal_model::txn::{Compare, KeyValue, Txn, TxnOutcome, Write};
+use caracal_model::{
+    AffinityState, Block, BlockAffinity, Compare, IpamHandle, Key, KeyValue, Prefix, Txn,
+    TxnOutcome, TxnWrite,
+};
 
 /// Next order of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum CommitStep {
     /// Read these keys; the answer is [`StepResult::Found`].
     Look(Vec<String>),
     /// Set a key that does not exist.
@@ -144,7 +144,7 @@ impl OrderedCommit {
     }
 
     /// The next order, given what came of the last.
-    pub fn step(&mut self, result: StepResult) -> Order {
+    pub fn step(&mut self, result: StepResult) -> CommitStep {
         match (&self.state, result) {
             (CommitState::Begun, _) => self.look(),
             (CommitState::Looking, StepResult::Found(found)) => {
@@ -178,7 +178,7 @@ impl OrderedCommit {
     }
 
     /// The first of the queue is not as it was.
-    fn lost(&mut self) -> Order {
+    fn lost(&mut self) -> CommitStep {
         let Some(change) = self.queue.front() else {
             return self.give_up();
         };
@@ -186,7 +186,7 @@ impl OrderedCommit {
             // Another process of the same owner may have claimed the block meanwhile, too.
             (Rank::AffinityConfirmed, Ok(Key::Affinity(_, cidr))) => {
                 self.state = CommitState::Following;
-                Order::Look(vec![change.key.clone(), Key::Block(cidr).to_path()])
+                CommitStep::Look(vec![change.key.clone(), Key::Block(cidr).to_path()])
             }
             // The block is ours already: what is left of its former owner's claim is that owner's.
             (Rank::AffinityDelete, _) if self.takes => {
@@ -199,7 +199,7 @@ impl OrderedCommit {
 
     /// The affinity follows its block, which holds our addresses by now whoever wrote it since: the
     /// claim is confirmed where the block names its owner and nobody is giving it back.
-    fn follow(&mut self, found: &[KeyValue]) -> Order {
+    fn follow(&mut self, found: &[KeyValue]) -> CommitStep {
         self.state = CommitState::Writing;
         let Some(change) = self.queue.front_mut() else {
             return self.give_up();
@@ -225,7 +225,7 @@ impl OrderedCommit {
         self.next_write()
     }
 
-    fn give_up(&mut self) -> Order {
+    fn give_up(&mut self) -> CommitStep {
         if self.takes {
             self.state = CommitState::Undoing;
             return self.take_back();
@@ -233,21 +233,21 @@ impl OrderedCommit {
         self.end(TxnOutcome::Conflict)
     }
 
-    fn end(&mut self, outcome: TxnOutcome) -> Order {
+    fn end(&mut self, outcome: TxnOutcome) -> CommitStep {
         self.state = CommitState::Over;
-        Order::Done(outcome)
+        CommitStep::Done(outcome)
     }
 
     /// Reads what is compared by its revision, and what is replaced.
-    fn look(&mut self) -> Order {
+    fn look(&mut self) -> CommitStep {
         let created = |key: &str| {
             let absent = |c: &Compare| matches!(c, Compare::Absent(k) if k == key);
-            let put = |w: &Write| matches!(w, Write::Put(k, _) if k == key);
+            let put = |w: &TxnWrite| matches!(w, TxnWrite::Put(k, _) if k == key);
             self.txn.compare.iter().any(absent) && self.txn.writes.iter().any(put)
         };
         let compared = self.txn.compare.iter().map(Compare::key);
         let mut keys: Vec<String> = compared
-            .chain(self.txn.writes.iter().map(Write::key))
+            .chain(self.txn.writes.iter().map(TxnWrite::key))
             // That it is absent, the store itself sees to.
             .filter(|key| !created(key))
             .map(str::to_owned)
@@ -257,7 +257,7 @@ impl OrderedCommit {
         self.state = CommitState::Looking;
         match keys.is_empty() {
             true => self.step(StepResult::Found(Vec::new())),
-            false => Order::Look(keys),
+            false => CommitStep::Look(keys),
         }
     }
 
@@ -287,7 +287,7 @@ impl OrderedCommit {
         true
     }
 
-    fn next_write(&mut self) -> Order {
+    fn next_write(&mut self) -> CommitStep {
         let Some(change) = self.queue.front() else {
             return self.end(TxnOutcome::Committed(self.revision));
         };
@@ -299,9 +299,9 @@ impl OrderedCommit {
             None => change.before.as_ref().map(|(revision, _)| *revision),
         };
         match (revision, &change.after) {
-            (None, Some(value)) => Order::Create(key, value.clone()),
-            (Some(revision), Some(value)) => Order::Replace(key, revision, value.clone()),
-            (Some(revision), None) => Order::Delete(key, revision),
+            (None, Some(value)) => CommitStep::Create(key, value.clone()),
+            (Some(revision), Some(value)) => CommitStep::Replace(key, revision, value.clone()),
+            (Some(revision), None) => CommitStep::Delete(key, revision),
             // Nothing is there and nothing is to be.
             (None, None) => {
                 self.queue.pop_front();
@@ -323,17 +323,17 @@ impl OrderedCommit {
         });
     }
 
-    fn take_back(&mut self) -> Order {
+    fn take_back(&mut self) -> CommitStep {
         loop {
             let Some(last) = self.written.last() else {
                 return self.end(TxnOutcome::Conflict);
             };
             let key = last.key.clone();
             match (last.revision, &last.before) {
-                (Some(revision), None) => return Order::Delete(key, revision),
+                (Some(revision), None) => return CommitStep::Delete(key, revision),
                 (Some(revision), Some(before)) => {
                     let value = as_before(&key, before, last.after.as_deref());
-                    return Order::Replace(key, revision, value);
+                    return CommitStep::Replace(key, revision, value);
                 }
                 // A deletion stays one: who takes addresses deletes only what is of no use.
                 (None, _) => drop(self.written.pop()),
@@ -359,11 +359,11 @@ fn as_before(key: &str, before: &[u8], after: Option<&[u8]>) -> Vec<u8> {
     before.to_vec()
 }
 
-fn changes_of(write: &Write, known: Option<&KeyValue>) -> Vec<PlannedWrite> {
+fn changes_of(write: &TxnWrite, known: Option<&KeyValue>) -> Vec<PlannedWrite> {
     let before = known.map(|kv| (kv.mod_revision, kv.value.clone()));
     let (key, after) = match write {
-        Write::Put(key, value) => (key.clone(), Some(value.clone())),
-        Write::Delete(key) => (key.clone(), None),
+        TxnWrite::Put(key, value) => (key.clone(), Some(value.clone())),
+        TxnWrite::Delete(key) => (key.clone(), None),
     };
     if before.is_none() && after.is_none() {
         return Vec::new();
@@ -401,13 +401,14 @@ fn handle_changes(key: String, before: Option<(i64, Vec<u8>)>, new: &[u8]) -> Ve
         before: before.clone(),
         after: Some(after),
     };
-    let parsed = |value: &[u8]| Handle::from_json(value).ok();
+    let parsed = |value: &[u8]| IpamHandle::from_json(value).ok();
     let old = before.as_ref().and_then(|(_, value)| parsed(value));
     let (Some(old), Some(wanted)) = (old, parsed(new)) else {
         return vec![change(Rank::HandleUp, new.to_vec())];
     };
-    let more = |a: &Handle, b: &Handle| {
-        let held = |handle: &Handle, block: &Prefix| handle.block.get(block).copied().unwrap_or(0);
+    let more = |a: &IpamHandle, b: &IpamHandle| {
+        let held =
+            |handle: &IpamHandle, block: &Prefix| handle.block.get(block).copied().unwrap_or(0);
         a.block.iter().any(|(block, count)| *count > held(b, block))
     };
     match (more(&wanted, &old), more(&old, &wanted)) {

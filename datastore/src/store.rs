@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use caracal_model::txn::{KeyValue, Range, Txn, TxnOutcome};
+use caracal_model::{KeyRange, KeyValue, Txn, TxnOutcome};
 use futures_util::Stream;
 
 /// A consistent answer to a read.
@@ -121,8 +121,10 @@ pub trait Store: Clone + Send + Sync + 'static {
     type Watch: Stream<Item = Result<WatchEvent, StoreError>> + Send + Unpin;
 
     /// Reads all ranges at one revision.
-    fn read(&self, ranges: &[Range])
-    -> impl Future<Output = Result<ReadAnswer, StoreError>> + Send;
+    fn read(
+        &self,
+        ranges: &[KeyRange],
+    ) -> impl Future<Output = Result<ReadAnswer, StoreError>> + Send;
 
     /// Carries out a transaction.
     fn commit(&self, txn: &Txn) -> impl Future<Output = Result<TxnOutcome, StoreError>> + Send;
@@ -145,14 +147,14 @@ pub trait PagedStore: Store {
     /// read that never holds more than a part in memory.
     fn first_pages(
         &self,
-        ranges: &[Range],
+        ranges: &[KeyRange],
     ) -> impl Future<Output = Result<FirstPages, StoreError>> + Send;
 
     /// The next part of a range, at the revision of the first. [`StoreError::Compacted`] when that
     /// is gone meanwhile.
     fn next_page(
         &self,
-        range: &Range,
+        range: &KeyRange,
         from: &Cursor,
         revision: i64,
     ) -> impl Future<Output = Result<Page, StoreError>> + Send;

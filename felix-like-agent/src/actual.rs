@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::net::IpAddr;
 
-use caracal_model::net::{IfName, Prefix};
-use caracal_model::resource::Mac;
+use caracal_model::{IfName, Mac, Prefix};
 
 use crate::kernel_objects::{
-    FdbKey, NeighbourKey, NextHop, NextHopObject, Route, RouteKey, Target,
+    FdbKey, ForwardingTarget, NeighbourKey, NextHop, NextHopObject, Route, RouteKey,
 };
 use crate::links::Links;
 
@@ -17,7 +16,7 @@ use crate::links::Links;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActualTarget {
     /// A target that we write ourselves.
-    Known(Target),
+    Known(ForwardingTarget),
     /// Another route type (`unreachable`, `prohibit`, `throw`, …) by its number, or a route with
     /// features that we never write (light-weight tunnels): never ours.
     Other(u8),
@@ -28,7 +27,7 @@ pub enum ActualTarget {
 pub struct ActualRoute {
     /// Destination.
     pub prefix: Prefix,
-    /// Metric.
+    /// Priority of the route; of equal prefixes the lowest number wins.
     pub metric: u32,
     /// Type of service; ours have zero.
     pub tos: u8,
@@ -93,7 +92,7 @@ impl ActualRoute {
     #[must_use]
     pub const fn object(&self) -> Option<u32> {
         match self.target {
-            ActualTarget::Known(Target::Object(id, _)) => Some(id),
+            ActualTarget::Known(ForwardingTarget::Object(id, _)) => Some(id),
             _ => None,
         }
     }
@@ -127,7 +126,7 @@ impl From<Route> for ActualRoute {
 pub struct ActualObject {
     /// Kernel protocol.
     pub protocol: u8,
-    /// The way; `None` for kinds that we never make (groups, blackholes, …).
+    /// Gateway and interface; `None` for kinds that we never make (groups, blackholes, …).
     pub hop: Option<NextHop>,
 }
 
@@ -149,7 +148,7 @@ pub struct Actual {
     pub routes: BTreeMap<RouteKey, Vec<ActualRoute>>,
     /// Next-hop objects by number.
     pub objects: BTreeMap<u32, ActualObject>,
-    /// Neighbours.
+    /// Neighbour entries by device and address.
     pub neighbours: BTreeMap<NeighbourKey, ActualNeighbour>,
     /// FDB entries of VXLAN devices with a destination.
     pub fdb: BTreeMap<FdbKey, IpAddr>,
@@ -190,7 +189,7 @@ impl Actual {
         true
     }
 
-    /// All routes.
+    /// Routes of both families, in the order of their keys.
     pub fn all_routes(&self) -> impl Iterator<Item = &ActualRoute> {
         self.routes.values().flatten()
     }
@@ -225,7 +224,7 @@ impl Actual {
             return;
         }
         for route in self.routes.values_mut().flatten() {
-            if let ActualTarget::Known(Target::Object(id, hop)) = &mut route.target
+            if let ActualTarget::Known(ForwardingTarget::Object(id, hop)) = &mut route.target
                 && *id == object.id
             {
                 *hop = object.hop.clone();
@@ -275,7 +274,7 @@ mod tests {
                 prefix: prefix.parse().unwrap(),
                 metric,
                 protocol: 80,
-                target: Target::via(None, &link.into(), false),
+                target: ForwardingTarget::via(None, &link.into(), false),
                 mtu: None,
                 source: None,
             }));

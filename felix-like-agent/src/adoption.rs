@@ -4,13 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::code::ProblemCode;
-use caracal_model::net::IfName;
+use caracal_model::{IfName, ProblemCode};
 
 use crate::actual::{Actual, ActualRoute, ActualTarget};
 use crate::desired::Desired;
 use crate::diff::{Phase, conflicts, diff};
-use crate::kernel_objects::{RouteKey, Target, vxlan_device};
+use crate::kernel_objects::{ForwardingTarget, RouteKey, vxlan_device};
 use crate::op::Op;
 use crate::ownership::{Owner, PROTOCOL_BIRD, is_tunnel_device};
 use crate::settings::ROUTE_PROTOCOL;
@@ -95,7 +94,7 @@ pub fn adoption_report(desired: &Desired, actual: &Actual) -> Vec<AdoptionItem> 
 }
 
 fn devices(desired: &Desired, actual: &Actual, ops: &[Op]) -> Vec<AdoptionItem> {
-    let mut ways: BTreeMap<IfName, (Fate, String)> = BTreeMap::new();
+    let mut devices: BTreeMap<IfName, (Fate, String)> = BTreeMap::new();
     for op in ops {
         let (name, fate, reason) = match op {
             Op::AddTunnel(t) => (&t.name, Fate::Added, op.to_string()),
@@ -106,7 +105,7 @@ fn devices(desired: &Desired, actual: &Actual, ops: &[Op]) -> Vec<AdoptionItem> 
             }
             _ => continue,
         };
-        let known = ways.entry(name.clone()).or_insert((fate, reason));
+        let known = devices.entry(name.clone()).or_insert((fate, reason));
         if known.0 == Fate::Removed && fate == Fate::Added {
             let reason = "it was made with another VNI, port, local address or parent, which the kernel cannot change";
             *known = (Fate::Remade, reason.to_owned());
@@ -124,9 +123,10 @@ fn devices(desired: &Desired, actual: &Actual, ops: &[Op]) -> Vec<AdoptionItem> 
                 "the kernel's own device, which no pool uses".to_owned(),
             ),
         };
-        ways.entry(link.name.clone()).or_insert_with(adopted);
+        devices.entry(link.name.clone()).or_insert_with(adopted);
     }
-    ways.into_iter()
+    devices
+        .into_iter()
         .map(|(name, (fate, reason))| AdoptionItem::new("device", name.to_string(), fate, reason))
         .collect()
 }
@@ -312,7 +312,7 @@ pub fn hand_back_ops(actual: &Actual, ipip_is_birds: bool) -> Vec<Op> {
         // Neither BIRD nor Felix knows next-hop objects.
         let object = route.object().is_some();
         if object {
-            new.target = Target::Via(new.target.hops().to_vec());
+            new.target = ForwardingTarget::Via(new.target.hops().to_vec());
         }
         let is_birds = |link: &str| match is_tunnel_device(link) {
             true => ipip_is_birds && link != vxlan_device(new.prefix.family()),

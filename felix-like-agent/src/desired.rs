@@ -5,11 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::Problem;
-use caracal_model::SharedMap;
-use caracal_model::net::IfName;
-use caracal_model::net::Prefix;
-use caracal_model::resource::Mac;
+use caracal_model::{IfName, Mac, Prefix, Problem, SharedMap};
 
 use crate::kernel_objects::{FdbKey, NeighbourKey, PlannedRoute, Tunnel};
 use crate::nat::Nat;
@@ -25,7 +21,7 @@ pub struct Desired {
     /// Prefixes whose far end (its address is the value) does not say yet that it can receive what
     /// the pool's mode sends: a route of ours that leads there already stays as it is; the planned
     /// one, if any, is written only where there is none.
-    pub held: SharedMap<Prefix, IpAddr>,
+    pub deferred: SharedMap<Prefix, IpAddr>,
     /// Routes with one gateway lead through next-hop objects.
     pub objects: bool,
     /// Tunnel devices by name.

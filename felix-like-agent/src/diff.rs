@@ -2,8 +2,8 @@
 //! addresses, neighbours and FDB, routes, sysctls, NAT, and deletions last, in the opposite order.
 
 mod by_key;
+mod deferred;
 mod gateway_key;
-mod held;
 mod job;
 mod objects;
 mod shares;
@@ -15,14 +15,12 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use caracal_model::code::ProblemCode;
-use caracal_model::net::IfName;
-use caracal_model::{Problem, merge_join};
+use caracal_model::{IfName, Problem, ProblemCode, merge_join};
 
 use crate::actual::{Actual, ActualRoute};
 use crate::desired::Desired;
 use crate::kernel_objects::{
-    FdbKey, NeighbourKey, PlannedRoute, RouteKey, RouteKind, Tunnel, TunnelKind,
+    FdbKey, NeighbourKey, PlannedRoute, RouteKey, RouteKind, Tunnel, TunnelDevice,
 };
 use crate::links::{Link, Links};
 use crate::op::Op;
@@ -200,11 +198,11 @@ fn tunnel_state(tunnel: &Tunnel, links: &Links) -> TunnelState {
         return TunnelState::Foreign;
     }
     let mac_is_right = match &tunnel.kind {
-        TunnelKind::Ipip => true,
-        TunnelKind::Vxlan { mac, .. } if is_made_like(tunnel, link, links) => {
+        TunnelDevice::Ipip => true,
+        TunnelDevice::Vxlan { mac, .. } if is_made_like(tunnel, link, links) => {
             link.mac == Some(*mac)
         }
-        TunnelKind::Vxlan { .. } => return TunnelState::Wrong,
+        TunnelDevice::Vxlan { .. } => return TunnelState::Wrong,
     };
     if link.up && link.mtu == tunnel.mtu && mac_is_right {
         TunnelState::Right
@@ -214,7 +212,7 @@ fn tunnel_state(tunnel: &Tunnel, links: &Links) -> TunnelState {
 }
 
 fn is_made_like(tunnel: &Tunnel, link: &Link, links: &Links) -> bool {
-    let TunnelKind::Vxlan {
+    let TunnelDevice::Vxlan {
         vni,
         port,
         local,
@@ -289,8 +287,8 @@ struct Ops<'a> {
     desired: &'a Desired,
     /// Devices whose names somebody else holds.
     blocked: BTreeSet<&'a IfName>,
-    /// Routes that stay although another one is planned.
-    kept: BTreeSet<RouteKey>,
+    /// Routes whose switch to the planned one is deferred.
+    deferred: BTreeSet<RouteKey>,
     /// Devices of such routes.
     in_use: BTreeSet<IfName>,
     puts: Vec<Op>,
@@ -302,7 +300,7 @@ impl<'d> Ops<'d> {
         Self {
             desired,
             blocked: BTreeSet::new(),
-            kept: BTreeSet::new(),
+            deferred: BTreeSet::new(),
             in_use: BTreeSet::new(),
             puts: Vec::new(),
             deletes: Vec::new(),
@@ -421,8 +419,8 @@ impl<'d> Ops<'d> {
             if route.target.links().any(|link| self.blocked.contains(link)) {
                 continue;
             }
-            if self.desired.held.contains_key(&route.prefix)
-                && self.kept.iter().any(|key| key.prefix == route.prefix)
+            if self.desired.deferred.contains_key(&route.prefix)
+                && self.deferred.iter().any(|key| key.prefix == route.prefix)
             {
                 continue;
             }
@@ -441,7 +439,7 @@ impl<'d> Ops<'d> {
     fn sweep(&mut self, routes: &[ActualRoute], objects: &Objects<'_>, actual: &Actual) {
         count_look();
         let Some(first) = routes.first() else { return };
-        if self.kept.contains(&first.key()) {
+        if self.deferred.contains(&first.key()) {
             return;
         }
         let planned = self.desired.routes.get(&first.prefix);

@@ -7,9 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caracal_model::Problem;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::{NodeName, SharedMap, Snapshot};
+use caracal_model::{Family, NodeName, Prefix, Problem, SharedMap, Snapshot};
 
 use crate::desired::Desired;
 use crate::kernel_objects::RouteKind;
@@ -132,7 +130,7 @@ fn new_problems(before: &Desired, after: &Desired) -> Vec<String> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use caracal_model::ipam::{Block, Owner};
+    use caracal_model::{Block, BlockOwner};
 
     use super::*;
 
@@ -157,7 +155,7 @@ mod tests {
         put("ippools", "p", &format!(r#""cidr":"10.244.0.0/16"{pool}"#));
         for (n, name) in ["a", "b", "c"].iter().enumerate() {
             let cidr = format!("10.244.{n}.0/26").parse().unwrap();
-            let owner = Owner::Host((*name).into());
+            let owner = BlockOwner::Host((*name).into());
             let block = Block::new(cidr, Some(&owner), 1);
             let key = caracal_model::Key::Block(cidr).to_path();
             snapshot.apply(&key, Some(&block.to_json()), 1);

@@ -4,8 +4,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use caracal_model::net::{Cidr, Family, Gateway, IfName, Prefix};
-use caracal_model::resource::{Mac, format_mac};
+use caracal_model::{Cidr, Family, Gateway, IfName, Mac, Prefix, format_mac};
 
 /// Metric of blackholes for own blocks. Lower metrics win among routes of equal length, and no
 /// other route of ours has a metric this high, so a blackhole never beats one. (A workload's route
@@ -105,7 +104,7 @@ impl fmt::Display for NextHopObject {
 
 /// Where a route leads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Target {
+pub enum ForwardingTarget {
     /// Packets are dropped in silence.
     Blackhole,
     /// At least one next hop, sorted; more = equal-cost multipath.
@@ -115,7 +114,7 @@ pub enum Target {
     Object(u32, NextHop),
 }
 
-impl Target {
+impl ForwardingTarget {
     /// One next hop.
     #[must_use]
     pub fn via(gateway: Option<IpAddr>, link: &IfName, onlink: bool) -> Self {
@@ -149,7 +148,7 @@ impl Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for ForwardingTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Blackhole => return f.write_str("blackhole"),
@@ -171,12 +170,12 @@ impl fmt::Display for Target {
 pub struct Route {
     /// Destination.
     pub prefix: Prefix,
-    /// Metric.
+    /// Priority of the route; of equal prefixes the lowest number wins.
     pub metric: u32,
     /// Kernel protocol: who wrote it.
     pub protocol: u8,
     /// Where it leads.
-    pub target: Target,
+    pub target: ForwardingTarget,
     /// MTU of the path, when it differs from the device's.
     pub mtu: Option<u32>,
     /// Source of this machine's own packets that nobody bound to an address; `None` = the kernel
@@ -243,7 +242,7 @@ impl RouteKind {
 /// A route with what it is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedRoute {
-    /// The route.
+    /// The route as it is written.
     pub route: Route,
     /// Its purpose.
     pub kind: RouteKind,
@@ -255,13 +254,13 @@ impl PlannedRoute {
     #[must_use]
     pub fn is_vtep(&self) -> bool {
         self.kind == RouteKind::Vxlan
-            && matches!(&self.route.target, Target::Via(hops) if hops.iter().all(|h| h.gateway.is_none()))
+            && matches!(&self.route.target, ForwardingTarget::Via(hops) if hops.iter().all(|h| h.gateway.is_none()))
     }
 }
 
 /// How a tunnel device is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TunnelKind {
+pub enum TunnelDevice {
     /// `ipip` without local and remote.
     Ipip,
     /// `vxlan` without learning.
@@ -279,7 +278,7 @@ pub enum TunnelKind {
     },
 }
 
-impl TunnelKind {
+impl TunnelDevice {
     /// The kernel's word.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
@@ -293,10 +292,10 @@ impl TunnelKind {
 /// A tunnel device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tunnel {
-    /// Name.
+    /// Name of the device, `tunl0` or `vxlan.calico`.
     pub name: IfName,
     /// How it is made.
-    pub kind: TunnelKind,
+    pub kind: TunnelDevice,
     /// MTU in octets.
     pub mtu: u32,
     /// The one address, a host prefix; `None` while IPAM has not given one.
@@ -308,8 +307,8 @@ impl Tunnel {
     #[must_use]
     pub const fn family(&self) -> Family {
         match &self.kind {
-            TunnelKind::Ipip => Family::Ipv4,
-            TunnelKind::Vxlan { local, .. } => Family::of(*local),
+            TunnelDevice::Ipip => Family::Ipv4,
+            TunnelDevice::Vxlan { local, .. } => Family::of(*local),
         }
     }
 
@@ -328,7 +327,7 @@ impl Tunnel {
 pub struct NeighbourKey {
     /// The device.
     pub link: IfName,
-    /// The address.
+    /// Address of the node behind the tunnel, or of the workload.
     pub address: IpAddr,
 }
 

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::underlay::{Gateway, Underlay};
+use caracal_model::{Gateway, Underlay};
 
 /// The best path (or paths) to one prefix, learned from a peer. Own originated prefixes are not in
 /// here.

@@ -86,14 +86,14 @@ mod underlay;
 pub use actual::{Actual, ActualNeighbour, ActualRoute, ActualTarget};
 pub use adoption::{AdoptionItem, Fate, adoption_report, hand_back_ops};
 pub use audit::{
-    AuditInputs, AuditJob, AuditPeer, AuditRib, Finding, FindingAges, OwnBlock, Severity, audit,
+    AuditFinding, AuditInputs, AuditJob, AuditPeer, AuditRib, FindingAges, OwnBlock, audit,
 };
 #[cfg(feature = "dataplane")]
 pub use dataplane::table::{TableHandle, TableInput, TableStatus, spawn_table, table_holds_routes};
 #[cfg(feature = "dataplane")]
 pub use dataplane::{
-    AgentStatus, Echo, EchoError, KnownPaths, NetlinkError, PublishedUnderlay, Reconciler,
-    ReconcilerHandle, ReconcilerOptions, Refusal, SweepPrecondition, Uninstall, apply_ops,
+    AgentStatus, Echo, EchoError, KernelRefusal, KnownPaths, NetlinkError, PublishedUnderlay,
+    Reconciler, ReconcilerHandle, ReconcilerOptions, SweepPrecondition, Uninstall, apply_ops,
     free_lifelines, holds_our_routes, kernel_support, local_networks, observe_kernel, observe_nat,
     read_kernel, read_links,
 };
@@ -101,11 +101,11 @@ pub use desired::Desired;
 pub use diff::{Comparing, Comparison, Phase, diff, unused_objects, unused_objects_after};
 pub use forecast::{Assumed, PlanChange, compare_plans, forecast};
 pub use kernel_objects::{
-    FdbKey, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject, PlannedRoute, Route, RouteKey,
-    RouteKind, Target, TunnelKind, vxlan_device,
+    FdbKey, ForwardingTarget, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject, PlannedRoute,
+    Route, RouteKey, RouteKind, TunnelDevice, vxlan_device,
 };
 pub use learned::Learned;
-pub use links::{Link, Links, LocalNetworks, VxlanParameters};
+pub use links::{Link, Links, VxlanParameters};
 pub use nat::Nat;
 pub use op::Op;
 pub use ownership::{FIRST_OBJECT, Owner, Ownership, is_tunnel_device};
@@ -113,13 +113,12 @@ pub use paths::{MtuSearch, PathMtus, PathVerdict, SearchStep};
 pub use plan::encap::{IPIP_OVERHEAD, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD};
 pub use plan::mtu::{FALLBACK_MTU, host_mtu};
 pub use plan::{
-    Changed, ChangedKeys, HostRoutes, KernelSupport, PlanInputs, PlanJob, Planned, Planning,
-    WantedTunnels, plan, wanted_tunnels,
+    Changed, ChangedKeys, HostRoutes, KernelPlan, KernelPlanner, KernelSupport, PlanInputs,
+    PlanJob, WantedTunnels, plan, wanted_tunnels,
 };
 pub use settings::keys::setting_effect;
 pub use settings::{InterfacePattern, Overrides, Settings};
 pub use slice::SLICE;
-pub use table::{Foreign, Learn, TABLE_PROTOCOL, TableSettings, Tables};
+pub use table::{Foreign, LearnScope, TABLE_PROTOCOL, TableSettings, Tables};
 #[cfg(any(test, feature = "testing"))]
 pub use testing::{Refused, apply_op, leads_elsewhere, next_index};
-pub use underlay::{Gateway, Underlay, UnderlayRoute};

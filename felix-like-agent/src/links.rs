@@ -1,11 +1,10 @@
 //! The machine's network interfaces, as data. Read by the shell, used by the plan and by whoever
 //! looks for the node's address.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::net::{Cidr, IfName, Prefix};
-use caracal_model::resource::Mac;
+use caracal_model::{Cidr, IfName, LocalNetworks, Mac, Prefix};
 
 /// Immutable parameters of a VXLAN device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +28,7 @@ pub struct VxlanParameters {
 pub struct Link {
     /// Kernel index.
     pub index: u32,
-    /// Name.
+    /// Name in the kernel, at most 15 octets.
     pub name: IfName,
     /// `veth`, `vxlan`, `ipip`, `bridge`, …; empty for hardware and loopback.
     pub kind: String,
@@ -82,15 +81,6 @@ impl Link {
 /// Holds the addresses of services that kube-proxy serves by IPVS: they are addresses of every
 /// node, and so of none.
 const IPVS_DEVICE: &str = "kube-ipvs0";
-
-/// The subnets and addresses of this machine: nobody else's route to them is to be used.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LocalNetworks {
-    /// Subnets of interfaces that are up, without host prefixes.
-    pub subnets: BTreeSet<Prefix>,
-    /// Addresses.
-    pub addresses: BTreeSet<IpAddr>,
-}
 
 /// All interfaces by index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

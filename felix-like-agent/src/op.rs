@@ -5,8 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::net::{Cidr, IfName, Prefix};
-use caracal_model::resource::{Mac, format_mac};
+use caracal_model::{Cidr, IfName, Mac, Prefix, format_mac};
 
 use crate::actual::{ActualRoute, ActualTarget};
 use crate::kernel_objects::{FdbKey, NeighbourKey, NextHopObject, Route, Tunnel};

@@ -2,8 +2,8 @@
 //! else is foreign, and never changed and never deleted (AGENT-5).
 //!
 //! Routes that Calico's BIRD left for this cluster are told by protocol *and* by what the datastore
-//! knows: a prefix inside a pool, and a shape that Calico writes ([`Cluster`]). Another BIRD of the
-//! host's keeps its routes.
+//! knows: a prefix inside a pool, and a shape that Calico writes ([`ClusterAddresses`]). Another
+//! BIRD of the host's keeps its routes.
 //!
 //! The rule for a foreign route with the prefix and metric of a wanted one: it stays, ours is not
 //! written, and a problem says so. (Felix overwrites it.) With another metric both exist and the
@@ -13,12 +13,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::net::{Cidr, Family, Prefix};
-use caracal_model::resource::Node;
-use caracal_model::{SharedMap, Snapshot};
+use caracal_model::{Cidr, Family, Node, Prefix, SharedMap, Snapshot};
 
 use crate::actual::{ActualNeighbour, ActualObject, ActualRoute, ActualTarget};
-use crate::kernel_objects::{FdbKey, IPIP_DEVICE, NeighbourKey, NextHop, Target, vxlan_device};
+use crate::kernel_objects::{
+    FdbKey, ForwardingTarget, IPIP_DEVICE, NeighbourKey, NextHop, vxlan_device,
+};
 use crate::links::Link;
 use crate::settings::{PROTOCOL_BOOT, ROUTE_PROTOCOL, Settings};
 
@@ -49,14 +49,14 @@ pub enum Owner {
 
 /// Facts of the datastore that tell routes of Calico's BIRD from those of another BIRD.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cluster {
+pub struct ClusterAddresses {
     /// Ranges of the pools, with the length of their blocks.
     pub pools: Vec<(Prefix, u8)>,
     /// Addresses of the nodes, with how many nodes have each.
     pub nodes: SharedMap<IpAddr, usize>,
 }
 
-impl From<&Snapshot> for Cluster {
+impl From<&Snapshot> for ClusterAddresses {
     fn from(snapshot: &Snapshot) -> Self {
         let mut nodes: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for address in snapshot.nodes.values().flat_map(|node| addresses(node)) {
@@ -82,7 +82,7 @@ fn addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
     families.filter_map(|family| node.spec.address(family))
 }
 
-impl Cluster {
+impl ClusterAddresses {
     /// The same for `is`, where these facts are those of `was`: costs what is different.
     #[must_use]
     pub(crate) fn follow(&self, was: &Snapshot, is: &Snapshot) -> Self {
@@ -107,7 +107,7 @@ impl Cluster {
     }
 }
 
-impl Cluster {
+impl ClusterAddresses {
     fn block_len(&self, prefix: &Prefix) -> Option<u8> {
         let pool = self.pools.iter().find(|(pool, _)| pool.covers(prefix));
         pool.map(|(_, len)| *len)
@@ -126,7 +126,7 @@ pub struct Ownership {
     pub interface_prefixes: Vec<String>,
     /// Facts of the datastore; empty = no route of a BIRD is a leftover but those on the IPIP
     /// device.
-    pub cluster: Arc<Cluster>,
+    pub cluster: Arc<ClusterAddresses>,
 }
 
 impl Default for Ownership {
@@ -163,7 +163,7 @@ impl Ownership {
     #[must_use]
     pub fn of(settings: &Settings, snapshot: &Snapshot) -> Self {
         Self {
-            cluster: Arc::new(Cluster::from(snapshot)),
+            cluster: Arc::new(ClusterAddresses::from(snapshot)),
             ..Self::from(settings)
         }
     }
@@ -200,7 +200,7 @@ impl Ownership {
         if route.object().is_some() {
             return Owner::Foreign;
         }
-        let Some(link) = route.link().map(caracal_model::net::IfName::as_str) else {
+        let Some(link) = route.link().map(caracal_model::IfName::as_str) else {
             return self.leftover(route);
         };
         match route.protocol {
@@ -226,9 +226,9 @@ impl Ownership {
             hop.gateway.is_some() && !self.is_workload(link) && !is_vxlan_device(link)
         };
         let shape = match &route.target {
-            ActualTarget::Known(Target::Blackhole) => !route.prefix.is_host(),
-            ActualTarget::Known(Target::Via(hops)) => hops.iter().all(outward),
-            ActualTarget::Known(Target::Object(..)) | ActualTarget::Other(_) => false,
+            ActualTarget::Known(ForwardingTarget::Blackhole) => !route.prefix.is_host(),
+            ActualTarget::Known(ForwardingTarget::Via(hops)) => hops.iter().all(outward),
+            ActualTarget::Known(ForwardingTarget::Object(..)) | ActualTarget::Other(_) => false,
         };
         if in_pool && shape {
             Owner::Leftover
@@ -242,7 +242,7 @@ impl Ownership {
     #[must_use]
     pub(crate) fn is_certain(&self, route: &ActualRoute) -> bool {
         match &route.target {
-            ActualTarget::Known(Target::Blackhole) => {
+            ActualTarget::Known(ForwardingTarget::Blackhole) => {
                 self.cluster.block_len(&route.prefix) == Some(route.prefix.len())
             }
             _ => route.next_hops().iter().all(|hop| {
@@ -296,7 +296,7 @@ impl Ownership {
 mod tests {
     use super::*;
     use crate::actual::ActualTarget;
-    use crate::kernel_objects::Target;
+    use crate::kernel_objects::ForwardingTarget;
 
     fn route(protocol: u8, link: &str) -> ActualRoute {
         ActualRoute {
@@ -304,7 +304,7 @@ mod tests {
             metric: 0,
             tos: 0,
             protocol,
-            target: ActualTarget::Known(Target::via(None, &link.into(), false)),
+            target: ActualTarget::Known(ForwardingTarget::via(None, &link.into(), false)),
             mtu: None,
             source: None,
         }
@@ -335,7 +335,7 @@ mod tests {
             );
         }
         let mut blackhole = route(80, "eth0");
-        blackhole.target = ActualTarget::Known(Target::Blackhole);
+        blackhole.target = ActualTarget::Known(ForwardingTarget::Blackhole);
         assert_eq!(rule.route(&blackhole), Owner::Ours);
         blackhole.protocol = 12;
         assert_eq!(rule.route(&blackhole), Owner::Foreign);
@@ -344,20 +344,22 @@ mod tests {
     #[test]
     fn agent_5_a_leftover_is_protocol_pool_and_shape() {
         let rule = Ownership {
-            cluster: Arc::new(Cluster {
+            cluster: Arc::new(ClusterAddresses {
                 pools: vec![("10.244.0.0/16".parse().unwrap(), 26)],
                 nodes: [("10.0.0.2".parse().unwrap(), 1)].into_iter().collect(),
             }),
             ..Ownership::default()
         };
         let via = |gateway: &str, link: &str| {
-            Target::via(Some(gateway.parse().unwrap()), &link.into(), false)
+            ForwardingTarget::via(Some(gateway.parse().unwrap()), &link.into(), false)
         };
         let two = |a: &str, b: &str| match (via(a, "eth0"), via(b, "eth0")) {
-            (Target::Via(a), Target::Via(b)) => Target::Via([a, b].concat()),
+            (ForwardingTarget::Via(a), ForwardingTarget::Via(b)) => {
+                ForwardingTarget::Via([a, b].concat())
+            }
             _ => unreachable!("both are ways"),
         };
-        let direct = Target::via(None, &"eth0".into(), false);
+        let direct = ForwardingTarget::via(None, &"eth0".into(), false);
         for (prefix, protocol, target, owner, certain) in [
             (
                 "10.244.2.0/26",
@@ -391,21 +393,21 @@ mod tests {
             (
                 "10.244.1.0/26",
                 12,
-                Target::Blackhole,
+                ForwardingTarget::Blackhole,
                 Owner::Leftover,
                 true,
             ),
             (
                 "10.244.1.0/24",
                 12,
-                Target::Blackhole,
+                ForwardingTarget::Blackhole,
                 Owner::Leftover,
                 false,
             ),
             (
                 "10.244.1.7/32",
                 12,
-                Target::Blackhole,
+                ForwardingTarget::Blackhole,
                 Owner::Foreign,
                 false,
             ),

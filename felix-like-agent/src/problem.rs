@@ -1,7 +1,6 @@
 //! Makes a problem that the agent reports.
 
-use caracal_model::Problem;
-use caracal_model::code::ProblemCode;
+use caracal_model::{Problem, ProblemCode};
 
 /// A [`Problem`] from its parts.
 #[must_use]

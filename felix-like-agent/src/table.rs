@@ -7,12 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::net::{Family, IfName, Prefix};
+use caracal_model::{Family, IfName, Prefix};
 
 use crate::actual::{Actual, ActualTarget};
 use crate::desired::Desired;
 use crate::diff::{Phase, diff};
-use crate::kernel_objects::{NextHop, PlannedRoute, Route, RouteKind, Target, cluster_metric};
+use crate::kernel_objects::{
+    ForwardingTarget, NextHop, PlannedRoute, Route, RouteKind, cluster_metric,
+};
 use crate::learned::Learned;
 use crate::links::Links;
 use crate::op::Op;
@@ -41,12 +43,12 @@ pub struct TableSettings {
     /// The routes stay when the speaker leaves for good.
     pub persist: bool,
     /// Routes of others in the table are of interest.
-    pub learn: Option<Learn>,
+    pub learn: Option<LearnScope>,
 }
 
 /// Which routes of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Learn {
+pub enum LearnScope {
     /// Those of administrators and of daemons that know no BGP.
     Some,
     /// Those of the kernel itself and of other BGP daemons as well.
@@ -85,7 +87,8 @@ impl TableSettings {
         // The best path's first.
         let gateways = learned.gateways.iter().take(self.paths);
         let mut hops: Vec<NextHop> = gateways.map(NextHop::from).collect();
-        // A route that leads nowhere is one of ours: what no longer way takes ends here.
+        // A route that leads nowhere is one of ours: a packet that no longer prefix covers ends
+        // here.
         let ours = learned.next_hops.is_empty();
         if hops.is_empty() && !ours {
             return Err(learned.next_hops.clone());
@@ -101,8 +104,8 @@ impl TableSettings {
             metric,
             protocol: self.protocol,
             target: match ours {
-                true => Target::Blackhole,
-                false => Target::Via(hops),
+                true => ForwardingTarget::Blackhole,
+                false => ForwardingTarget::Via(hops),
             },
             mtu: None,
             source: None,
@@ -139,8 +142,8 @@ pub(crate) fn foreigners(tables: &Tables, actual: &Actual) -> Foreigners {
         };
         let wanted = match settings.learn {
             None => false,
-            Some(Learn::All) => true,
-            Some(Learn::Some) => {
+            Some(LearnScope::All) => true,
+            Some(LearnScope::Some) => {
                 !OF_THE_KERNEL.contains(&route.protocol) && !OF_BGP.contains(&route.protocol)
             }
         };

@@ -3,11 +3,11 @@
 
 use std::net::IpAddr;
 
-use caracal_model::net::{Family, IfName};
+use caracal_model::{Family, IfName};
 
 use crate::actual::{Actual, ActualNeighbour, ActualRoute};
 use crate::kernel_objects::{
-    IPIP_DEVICE, NextHop, NextHopObject, Route, Target, Tunnel, TunnelKind,
+    ForwardingTarget, IPIP_DEVICE, NextHop, NextHopObject, Route, Tunnel, TunnelDevice,
 };
 use crate::links::{Link, Links, VxlanParameters};
 use crate::op::Op;
@@ -31,7 +31,7 @@ pub fn apply_op(actual: &mut Actual, op: &Op) -> Result<(), Refused> {
         Op::SetTunnel(tunnel) => {
             let link = link_mut(actual, &tunnel.name)?;
             (link.up, link.mtu) = (true, tunnel.mtu);
-            if let TunnelKind::Vxlan { mac, .. } = tunnel.kind {
+            if let TunnelDevice::Vxlan { mac, .. } = tunnel.kind {
                 link.mac = Some(mac);
             }
         }
@@ -111,7 +111,7 @@ pub(crate) fn made(tunnel: &Tunnel, links: &Links) -> Result<Link, Refused> {
     let mut link = Link::new(next_index(links), tunnel.name.as_str());
     link.kind = tunnel.kind.as_str().to_owned();
     link.mtu = tunnel.mtu;
-    if let TunnelKind::Vxlan {
+    if let TunnelDevice::Vxlan {
         vni,
         port,
         local,
@@ -160,7 +160,7 @@ fn put_object(actual: &mut Actual, object: &NextHopObject, replace: bool) -> Res
 fn put_route(actual: &mut Actual, route: &Route, replace: bool) -> Result<(), Refused> {
     // A route leads where its object leads, whatever the request's author believes.
     let mut route = route.clone();
-    if let Target::Object(id, hop) = &mut route.target {
+    if let ForwardingTarget::Object(id, hop) = &mut route.target {
         let object = actual.objects.get(id).ok_or("EINVAL")?;
         *hop = object.hop.clone().ok_or("EINVAL")?;
         // Linux compares no metrics when it looks for what routes through an object share.

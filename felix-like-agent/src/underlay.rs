@@ -6,8 +6,7 @@
 
 use std::net::Ipv6Addr;
 
-use caracal_model::net::{Cidr, Prefix};
-pub use caracal_model::net::{Gateway, Underlay, UnderlayRoute};
+use caracal_model::{Cidr, Prefix, Underlay, UnderlayRoute};
 
 use crate::actual::ActualRoute;
 use crate::kernel_objects::NextHop;
@@ -42,7 +41,7 @@ pub(crate) fn of<'a>(links: &Links, routes: impl IntoIterator<Item = &'a ActualR
         for cidr in &link.addresses {
             let own = Prefix::host(cidr.address);
             if !is_link_local(&own) {
-                // Not a way, whatever the routes say.
+                // No next hop, whatever the routes say.
                 underlay.routes.insert(own, None);
             }
         }
@@ -97,7 +96,7 @@ mod tests {
 
     use super::*;
     use crate::actual::ActualTarget;
-    use crate::kernel_objects::{Route, Target};
+    use crate::kernel_objects::{ForwardingTarget, Route};
     use crate::links::Link;
 
     fn links() -> Links {
@@ -123,7 +122,7 @@ mod tests {
             prefix: prefix.parse().unwrap(),
             metric,
             protocol: 4,
-            target: Target::via(Some(via.parse().unwrap()), &link.into(), false),
+            target: ForwardingTarget::via(Some(via.parse().unwrap()), &link.into(), false),
             mtu: None,
             source: None,
         })
@@ -132,7 +131,7 @@ mod tests {
     #[test]
     fn rfc4271_9_1_2_1_the_longest_range_decides_and_own_addresses_are_no_way() {
         let mut hole = route("198.51.100.0/24", "10.0.0.2", "eth0", 0);
-        hole.target = ActualTarget::Known(Target::Blackhole);
+        hole.target = ActualTarget::Known(ForwardingTarget::Blackhole);
         let mut refusing = hole.clone();
         refusing.prefix = "::/0".parse().unwrap();
         let routes = [
@@ -176,7 +175,7 @@ mod tests {
         let two = |a: &str, b: &str| {
             let mut first = route("192.0.2.0/24", "10.0.2.254", a, 0);
             let second = route("192.0.2.0/24", "10.0.1.254", b, 0);
-            if let (ActualTarget::Known(Target::Via(hops)), more) =
+            if let (ActualTarget::Known(ForwardingTarget::Via(hops)), more) =
                 (&mut first.target, second.next_hops())
             {
                 hops.extend_from_slice(more);

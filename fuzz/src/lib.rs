@@ -9,8 +9,7 @@ use caracal_bgp::{
     UpdateMessage, decode_message, encode_notification, encode_open, encode_refresh, encode_update,
     frame_len,
 };
-use caracal_model::Selector;
-use caracal_model::net::Family;
+use caracal_model::{Family, Selector};
 
 /// The length of a message header (RFC 4271 §4.1).
 const HEADER: usize = 19;

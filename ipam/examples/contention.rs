@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, ReadAnswer, Store, StoreError};
 use caracal_ipam::{AssignRequest, Client};
-use caracal_model::Key;
-use caracal_model::net::Prefix;
-use caracal_model::resource::{IpPool, IpPoolSpec, Kind, Node, NodeSpec};
-use caracal_model::txn::{Compare, Range, Txn, TxnOutcome, Write};
+use caracal_model::{
+    Compare, IpPool, IpPoolSpec, Key, KeyRange, Kind, Node, NodeSpec, Prefix, Txn, TxnOutcome,
+    TxnWrite,
+};
 use tokio::task::JoinSet;
 
 /// Counts what goes over the wire.
@@ -35,7 +35,7 @@ struct Wire {
 impl Store for Counted {
     type Watch = <EtcdStore as Store>::Watch;
 
-    async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+    async fn read(&self, ranges: &[KeyRange]) -> Result<ReadAnswer, StoreError> {
         self.wire.reads.fetch_add(1, Ordering::Relaxed);
         self.store.read(ranges).await
     }
@@ -55,7 +55,7 @@ impl Store for Counted {
 }
 
 async fn stage(store: &EtcdStore, nodes: usize) {
-    let all = [Range::Prefix("/calico/".to_owned())];
+    let all = [KeyRange::Prefix("/calico/".to_owned())];
     let stored = store.read(&all).await.unwrap().ranges.remove(0);
     for chunk in stored.chunks(100) {
         let mut txn = Txn::new();
@@ -63,7 +63,7 @@ async fn stage(store: &EtcdStore, nodes: usize) {
             let key = stored.key.clone();
             txn.compare
                 .push(Compare::Unchanged(key.clone(), stored.mod_revision));
-            txn.writes.push(Write::Delete(key));
+            txn.writes.push(TxnWrite::Delete(key));
         }
         store.commit(&txn).await.unwrap();
     }

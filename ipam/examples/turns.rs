@@ -13,9 +13,7 @@ use std::time::{Duration, Instant};
 
 use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, Store};
 use caracal_ipam::Client;
-use caracal_model::Key;
-use caracal_model::resource::{IpPool, IpPoolSpec, Kind, Node, NodeSpec};
-use caracal_model::txn::Txn;
+use caracal_model::{IpPool, IpPoolSpec, Key, Kind, Node, NodeSpec, Txn};
 
 struct Bench {
     binary: PathBuf,

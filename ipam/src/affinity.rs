@@ -3,10 +3,7 @@
 //! together with the empty block, or takes the owner out of a block that still holds addresses
 //! (IPAM-4, IPAM-7).
 
-use caracal_model::ipam::{AffinityState, Owner};
-use caracal_model::net::Prefix;
-use caracal_model::txn::{Range, Txn};
-use caracal_model::{Key, Timestamp};
+use caracal_model::{AffinityState, BlockOwner, Key, KeyRange, Prefix, Timestamp, Txn};
 
 use crate::block;
 use crate::error::AffinityError;
@@ -22,7 +19,7 @@ pub enum AffinityOutcome {
     /// It holds addresses and has no owner now.
     Disowned,
     /// It is another's; only a stale affinity key was removed.
-    Stale(Option<Owner>),
+    Stale(Option<BlockOwner>),
     /// There was no affinity.
     NotHeld,
 }
@@ -30,40 +27,43 @@ pub enum AffinityOutcome {
 /// A release of a block.
 #[derive(Clone, Debug)]
 pub struct ReleaseAffinity {
-    owner: Owner,
+    owner: BlockOwner,
     cidr: Prefix,
     must_be_empty: bool,
     now: Timestamp,
     view: IpamData,
-    state: State,
+    state: ReleaseAffinityState,
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum ReleaseAffinityState {
     Idle,
-    Reading(Vec<Range>),
+    Reading(Vec<KeyRange>),
     Marking(Txn),
     Releasing(AffinityOutcome),
 }
 
-type Next = Step<AffinityOutcome, AffinityError>;
+type ReleaseAffinityStep = Step<AffinityOutcome, AffinityError>;
 
 impl Machine for ReleaseAffinity {
     type Output = AffinityOutcome;
     type Error = AffinityError;
 
-    fn step(&mut self, seen: Input) -> Next {
-        match (std::mem::replace(&mut self.state, State::Idle), seen) {
-            (State::Reading(asked), Input::Read(reading)) => {
+    fn step(&mut self, seen: Input) -> ReleaseAffinityStep {
+        match (
+            std::mem::replace(&mut self.state, ReleaseAffinityState::Idle),
+            seen,
+        ) {
+            (ReleaseAffinityState::Reading(asked), Input::Read(reading)) => {
                 self.view.absorb(&asked, reading);
                 self.view.collect(self.now);
                 self.decide().unwrap_or_else(Step::Failed)
             }
-            (State::Marking(txn), Input::Committed(revision)) => {
+            (ReleaseAffinityState::Marking(txn), Input::Committed(revision)) => {
                 self.view.apply(&txn, revision);
                 self.decide().unwrap_or_else(Step::Failed)
             }
-            (State::Releasing(outcome), Input::Committed(_)) => Step::Done(outcome),
+            (ReleaseAffinityState::Releasing(outcome), Input::Committed(_)) => Step::Done(outcome),
             _ if self
                 .owner
                 .node()
@@ -78,7 +78,7 @@ impl Machine for ReleaseAffinity {
                     view::key(&Key::Affinity(self.owner.clone(), self.cidr)),
                     view::key(&Key::Block(self.cidr)),
                 ];
-                self.state = State::Reading(ranges.clone());
+                self.state = ReleaseAffinityState::Reading(ranges.clone());
                 Step::Read(ranges)
             }
         }
@@ -88,18 +88,18 @@ impl Machine for ReleaseAffinity {
 impl ReleaseAffinity {
     /// A release of `cidr` by its owner. With `must_be_empty` a block in use stays as it is.
     #[must_use]
-    pub fn new(owner: Owner, cidr: Prefix, must_be_empty: bool, now: Timestamp) -> Self {
+    pub fn new(owner: BlockOwner, cidr: Prefix, must_be_empty: bool, now: Timestamp) -> Self {
         Self {
             owner,
             cidr,
             must_be_empty,
             now,
             view: IpamData::default(),
-            state: State::Idle,
+            state: ReleaseAffinityState::Idle,
         }
     }
 
-    fn decide(&mut self) -> Result<Next, AffinityError> {
+    fn decide(&mut self) -> Result<ReleaseAffinityStep, AffinityError> {
         let affinity = Key::Affinity(self.owner.clone(), self.cidr);
         self.view
             .readable(&[Key::IpamConfig, affinity, Key::Block(self.cidr)])?;
@@ -108,7 +108,7 @@ impl ReleaseAffinity {
             Known::Present(known) => Some(known.value.clone()),
             _ => None,
         };
-        let owner = block.as_ref().and_then(caracal_model::ipam::Block::owner);
+        let owner = block.as_ref().and_then(caracal_model::Block::owner);
         let owned = block.is_some() && owner.as_ref() == Some(&self.owner);
         if !owned {
             if held.is_none() {
@@ -117,7 +117,7 @@ impl ReleaseAffinity {
             let mut txn = TxnBuilder::default();
             txn.unchanged_block(&self.view, self.cidr);
             txn.delete_affinity(&self.view, &self.owner, self.cidr);
-            self.state = State::Releasing(AffinityOutcome::Stale(owner));
+            self.state = ReleaseAffinityState::Releasing(AffinityOutcome::Stale(owner));
             return Ok(Step::Commit(txn.into_txn()));
         }
         let mut block = block.expect("an owned block is present");
@@ -135,7 +135,7 @@ impl ReleaseAffinity {
             txn.unchanged_block(&self.view, self.cidr);
             txn.put_affinity(&self.view, &self.owner, self.cidr, leaving);
             let txn = txn.into_txn();
-            self.state = State::Marking(txn.clone());
+            self.state = ReleaseAffinityState::Marking(txn.clone());
             return Ok(Step::Commit(txn));
         }
         txn.delete_affinity(&self.view, &self.owner, self.cidr);
@@ -148,7 +148,7 @@ impl ReleaseAffinity {
             txn.put_block(&self.view, block);
             AffinityOutcome::Disowned
         };
-        self.state = State::Releasing(outcome);
+        self.state = ReleaseAffinityState::Releasing(outcome);
         Ok(Step::Commit(txn.into_txn()))
     }
 }

@@ -5,26 +5,25 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::ipam::{
-    Block, DELEGATED_ATTRIBUTE, ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE, WINDOWS_RESERVED_HANDLE,
+use caracal_model::{
+    Block, DELEGATED_ATTRIBUTE, ENDPOINT_ATTRIBUTE, HandleId, INTERFACE_ATTRIBUTE, Key, Prefix,
+    Timestamp, WINDOWS_RESERVED_HANDLE,
 };
-use caracal_model::net::Prefix;
-use caracal_model::{HandleId, Key, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::request::Target;
+use crate::request::ReleaseTarget;
 
 /// One address that a block says is held.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Allocation {
-    /// The address.
+    /// The address that is held.
     pub address: IpAddr,
-    /// Its block.
+    /// The block that has it.
     pub block: Prefix,
     /// `host:NODE`, `virtual:NAME`, or nobody.
     pub block_owner: Option<String>,
-    /// The handle.
+    /// Handle under which it was taken; old allocations have none.
     pub handle: Option<String>,
     /// Sequence number of this very allocation (IPAM-8).
     pub sequence: Option<u64>,
@@ -73,8 +72,8 @@ impl Allocation {
 
     /// A release that hits this very allocation or nothing.
     #[must_use]
-    pub fn target(&self) -> Target {
-        Target {
+    pub fn target(&self) -> ReleaseTarget {
+        ReleaseTarget {
             address: self.address,
             handle: self.handle.as_deref().map(HandleId::from),
             sequence: self.sequence,

@@ -7,11 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::ipam::{AffinityState, Block, Owner};
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::{AllowedUse, IpPool, Kind};
-use caracal_model::txn::{Range, Txn};
-use caracal_model::{Key, Timestamp};
+use caracal_model::{
+    AffinityState, AllowedUse, Block, BlockOwner, Family, IpPool, Key, KeyRange, Kind, Prefix,
+    Timestamp, Txn,
+};
 
 use crate::block;
 use crate::error::{AssignError, LimitSource, MAX_ADDRESSES, MAX_BLOCKS, NoPool, RequestFault};
@@ -27,21 +26,21 @@ use crate::{handle, namespace};
 #[derive(Clone, Debug)]
 pub struct Assign {
     request: AssignRequest,
-    owner: Owner,
+    owner: BlockOwner,
     now: Timestamp,
     view: IpamData,
-    state: State,
+    state: AssignState,
     /// Blocks to read together with everything else: the caller's guess, then those of a lost race,
     /// so that the next try is a round trip shorter.
     hints: Vec<Prefix>,
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum AssignState {
     /// Nothing asked.
     Idle,
     /// Waiting for these.
-    Reading(Vec<Range>),
+    Reading(Vec<KeyRange>),
     /// Dropping own affinities that are of no use any more.
     Tidying,
     /// Writing own affinities as pending.
@@ -50,24 +49,24 @@ enum State {
     Taking(Assigned),
 }
 
-type Next = Step<Assigned, AssignError>;
+type AssignStep = Step<Assigned, AssignError>;
 
 impl Machine for Assign {
     type Output = Assigned;
     type Error = AssignError;
 
-    fn step(&mut self, seen: Input) -> Next {
-        match (std::mem::replace(&mut self.state, State::Idle), seen) {
-            (State::Reading(asked), Input::Read(reading)) => {
+    fn step(&mut self, seen: Input) -> AssignStep {
+        match (std::mem::replace(&mut self.state, AssignState::Idle), seen) {
+            (AssignState::Reading(asked), Input::Read(reading)) => {
                 self.view.absorb(&asked, reading);
                 self.view.collect(self.now);
                 self.decide().unwrap_or_else(Step::Failed)
             }
-            (State::Claiming(txn, picks), Input::Committed(revision)) => {
+            (AssignState::Claiming(txn, picks), Input::Committed(revision)) => {
                 self.view.apply(&txn, revision);
                 self.take(&picks)
             }
-            (State::Taking(assigned), Input::Committed(revision)) => Step::Done(Assigned {
+            (AssignState::Taking(assigned), Input::Committed(revision)) => Step::Done(Assigned {
                 revision,
                 ..assigned
             }),
@@ -87,7 +86,7 @@ impl Assign {
             request,
             now,
             view: IpamData::default(),
-            state: State::Idle,
+            state: AssignState::Idle,
         }
     }
 
@@ -97,7 +96,7 @@ impl Assign {
             .filter(|family| self.request.count(*family) > 0)
     }
 
-    fn begin(&mut self) -> Next {
+    fn begin(&mut self) -> AssignStep {
         if let Err(fault) = check(&self.request) {
             return Step::Failed(AssignError::Request(fault));
         }
@@ -124,13 +123,13 @@ impl Assign {
         self.read(ranges)
     }
 
-    fn read(&mut self, ranges: Vec<Range>) -> Next {
-        self.state = State::Reading(ranges.clone());
+    fn read(&mut self, ranges: Vec<KeyRange>) -> AssignStep {
+        self.state = AssignState::Reading(ranges.clone());
         Step::Read(ranges)
     }
 
     /// Looks at what is known and goes on.
-    fn decide(&mut self) -> Result<Next, AssignError> {
+    fn decide(&mut self) -> Result<AssignStep, AssignError> {
         let needs = self.needs()?;
         let mut planners: Vec<_> = needs.iter().map(|need| self.planner(need)).collect();
         for planner in &mut planners {
@@ -145,7 +144,7 @@ impl Assign {
             return Ok(self.read(unknown));
         }
         if let Some(txn) = self.tidy(&needs) {
-            self.state = State::Tidying;
+            self.state = AssignState::Tidying;
             return Ok(Step::Commit(txn));
         }
         for planner in &mut planners {
@@ -153,7 +152,7 @@ impl Assign {
         }
         let config = self.view.config();
         let may_look_further = config.auto_allocate_blocks || !config.strict_affinity;
-        let unlisted: Vec<Range> = planners
+        let unlisted: Vec<KeyRange> = planners
             .iter()
             .filter(|p| p.missing() > 0 && !self.view.knows_all_blocks(p.need.family))
             .map(|p| view::blocks(p.need.family))
@@ -186,8 +185,8 @@ impl Assign {
             view: &self.view,
             owner: &self.owner,
             host: match &self.owner {
-                Owner::Host(node) => node.as_str(),
-                Owner::Virtual(name) => name,
+                BlockOwner::Host(node) => node.as_str(),
+                BlockOwner::Virtual(name) => name,
             },
             now: self.now,
             need,
@@ -289,7 +288,7 @@ impl Assign {
 
     /// Own blocks that matter and were not read yet: in usable pools, or in pools that turned away
     /// from this node.
-    fn unknown_own_blocks(&self, needs: &[Need]) -> Vec<Range> {
+    fn unknown_own_blocks(&self, needs: &[Need]) -> Vec<KeyRange> {
         let mut ranges = Vec::new();
         for need in needs {
             for (cidr, _) in self.view.affinities_of(&self.owner, need.family) {
@@ -339,7 +338,7 @@ impl Assign {
     }
 
     /// Affinities of hosts whose empty blocks are to be taken, as far as they were not read yet.
-    fn unknown_owners(&self, picks: &[Pick]) -> Vec<Range> {
+    fn unknown_owners(&self, picks: &[Pick]) -> Vec<KeyRange> {
         let keys = picks.iter().filter_map(|pick| match &pick.source {
             Source::Reclaim(owner) => Some(Key::Affinity(owner.clone(), pick.cidr)),
             _ => None,
@@ -350,7 +349,7 @@ impl Assign {
     }
 
     /// Marks claims as pending where that is not done yet, then takes.
-    fn claim(&mut self, picks: Vec<Pick>) -> Next {
+    fn claim(&mut self, picks: Vec<Pick>) -> AssignStep {
         if picks.len() > MAX_BLOCKS {
             let count = picks.iter().map(|p| p.count).sum();
             let fault = RequestFault::TooScattered(count, picks.len());
@@ -362,7 +361,7 @@ impl Assign {
             if !matches!(pick.source, Source::Claim | Source::Reclaim(_)) {
                 continue;
             }
-            let state = |owner: &Owner| {
+            let state = |owner: &BlockOwner| {
                 let key = (owner.clone(), pick.cidr);
                 self.view.affinities.get(&key).map(|a| a.value.state)
             };
@@ -382,12 +381,12 @@ impl Assign {
             return self.take(&picks);
         }
         let txn = txn.into_txn();
-        self.state = State::Claiming(txn.clone(), picks);
+        self.state = AssignState::Claiming(txn.clone(), picks);
         Step::Commit(txn)
     }
 
     /// The one transaction that changes hands: blocks, affinities, handle.
-    fn take(&mut self, picks: &[Pick]) -> Next {
+    fn take(&mut self, picks: &[Pick]) -> AssignStep {
         let mut txn = TxnBuilder::default();
         let mut assigned = Assigned::default();
         let attribute = self.request.attribute(self.now);
@@ -407,7 +406,7 @@ impl Assign {
             let count = u64::try_from(taken.len()).unwrap_or(u64::MAX);
             handle::add(&mut held, pick.cidr, count);
             txn.put_block(&self.view, value);
-            self.settle(&mut txn, pick);
+            self.put_affinities(&mut txn, pick);
             let list = match pick.cidr.family() {
                 Family::Ipv4 => &mut assigned.v4,
                 Family::Ipv6 => &mut assigned.v6,
@@ -421,12 +420,12 @@ impl Assign {
             }));
         }
         txn.put_handle(&self.request.handle, known, &held);
-        self.state = State::Taking(assigned);
+        self.state = AssignState::Taking(assigned);
         Step::Commit(txn.into_txn())
     }
 
-    /// Writes the state of the affinities.
-    fn settle(&self, txn: &mut TxnBuilder, pick: &Pick) {
+    /// Writes the affinities: confirmed, or moved to this host.
+    fn put_affinities(&self, txn: &mut TxnBuilder, pick: &Pick) {
         let key = (self.owner.clone(), pick.cidr);
         let state = self.view.affinities.get(&key).map(|a| a.value.state);
         match &pick.source {

@@ -4,17 +4,16 @@
 //! not stand in the way of a choice. The block is guessed to be of the default size and read
 //! together with everything else.
 
-use caracal_model::ipam::{AffinityState, AllocationAttribute, Block, Owner};
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::{Kind, default_block_len};
-use caracal_model::txn::{Range, Txn};
-use caracal_model::{HandleId, Key, PoolName, Timestamp};
+use caracal_model::{
+    AffinityState, AllocationAttribute, Block, BlockOwner, Family, HandleId, Key, KeyRange, Kind,
+    PoolName, Prefix, Timestamp, Txn, default_block_len,
+};
 
 use crate::assign::check_names;
 use crate::block;
 use crate::error::AssignIpError;
 use crate::handle;
-use crate::pools::{self, Candidate, Refusal};
+use crate::pools::{self, Candidate, PoolRefusal};
 use crate::request::{AssignIpRequest, Assignment, attribute};
 use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
@@ -26,35 +25,38 @@ pub struct AssignIp {
     request: AssignIpRequest,
     now: Timestamp,
     view: IpamData,
-    state: State,
+    state: AssignIpState,
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum AssignIpState {
     Idle,
-    Reading(Vec<Range>),
+    Reading(Vec<KeyRange>),
     Claiming(Txn),
     Taking(Assignment),
 }
 
-type Next = Step<Assignment, AssignIpError>;
+type AssignIpStep = Step<Assignment, AssignIpError>;
 
 impl Machine for AssignIp {
     type Output = Assignment;
     type Error = AssignIpError;
 
-    fn step(&mut self, seen: Input) -> Next {
-        match (std::mem::replace(&mut self.state, State::Idle), seen) {
-            (State::Reading(asked), Input::Read(reading)) => {
+    fn step(&mut self, seen: Input) -> AssignIpStep {
+        match (
+            std::mem::replace(&mut self.state, AssignIpState::Idle),
+            seen,
+        ) {
+            (AssignIpState::Reading(asked), Input::Read(reading)) => {
                 self.view.absorb(&asked, reading);
                 self.view.collect(self.now);
                 self.decide().unwrap_or_else(Step::Failed)
             }
-            (State::Claiming(txn), Input::Committed(revision)) => {
+            (AssignIpState::Claiming(txn), Input::Committed(revision)) => {
                 self.view.apply(&txn, revision);
                 self.decide().unwrap_or_else(Step::Failed)
             }
-            (State::Taking(assignment), Input::Committed(_)) => Step::Done(assignment),
+            (AssignIpState::Taking(assignment), Input::Committed(_)) => Step::Done(assignment),
             _ => self.begin(),
         }
     }
@@ -68,11 +70,11 @@ impl AssignIp {
             request,
             now,
             view: IpamData::default(),
-            state: State::Idle,
+            state: AssignIpState::Idle,
         }
     }
 
-    fn begin(&mut self) -> Next {
+    fn begin(&mut self) -> AssignIpStep {
         let request = &self.request;
         if let Err(fault) = check_names(&request.handle, &request.node, request.usage) {
             return Step::Failed(AssignIpError::Request(fault));
@@ -90,12 +92,12 @@ impl AssignIp {
         ])
     }
 
-    fn read(&mut self, ranges: Vec<Range>) -> Next {
-        self.state = State::Reading(ranges.clone());
+    fn read(&mut self, ranges: Vec<KeyRange>) -> AssignIpStep {
+        self.state = AssignIpState::Reading(ranges.clone());
         Step::Read(ranges)
     }
 
-    fn decide(&mut self) -> Result<Next, AssignIpError> {
+    fn decide(&mut self) -> Result<AssignIpStep, AssignIpError> {
         let handle = Key::Handle(self.request.handle.clone());
         self.view.readable(&[Key::IpamConfig, handle])?;
         let pool = self.pool()?;
@@ -117,7 +119,7 @@ impl AssignIp {
                     let mut txn = TxnBuilder::default();
                     txn.put_affinity(&self.view, &owner, cidr, AffinityState::Pending);
                     let txn = txn.into_txn();
-                    self.state = State::Claiming(txn.clone());
+                    self.state = AssignIpState::Claiming(txn.clone());
                     return Ok(Step::Commit(txn));
                 }
                 let value = block::create(cidr, &owner, self.now);
@@ -127,7 +129,7 @@ impl AssignIp {
     }
 
     /// Refuses a further block to a host that has as many as somebody configured.
-    fn within_limit(&self, owner: &Owner, cidr: Prefix) -> Result<(), AssignIpError> {
+    fn within_limit(&self, owner: &BlockOwner, cidr: Prefix) -> Result<(), AssignIpError> {
         let limit = self.view.config().max_blocks_per_host;
         let own = self.view.affinities_of(owner, cidr.family());
         let held = own.iter().filter(|(held, _)| *held != cidr).count();
@@ -153,7 +155,7 @@ impl AssignIp {
         };
         pools::usable(pool).map_err(refused)?;
         if !pool.spec.allows(self.request.usage) {
-            return Err(refused(Refusal::Use(self.request.usage)));
+            return Err(refused(PoolRefusal::Use(self.request.usage)));
         }
         Ok(Candidate::new(name, pool))
     }
@@ -162,8 +164,8 @@ impl AssignIp {
         &mut self,
         mut value: Block,
         pool: &PoolName,
-        owner: &Owner,
-    ) -> Result<Next, AssignIpError> {
+        owner: &BlockOwner,
+    ) -> Result<AssignIpStep, AssignIpError> {
         let request = &self.request;
         let (address, cidr) = (request.address, value.cidr);
         let own = value.owner().as_ref() == Some(owner);
@@ -197,7 +199,7 @@ impl AssignIp {
         if own && state != Some(AffinityState::Confirmed) {
             txn.put_affinity(&self.view, owner, cidr, AffinityState::Confirmed);
         }
-        self.state = State::Taking(Assignment {
+        self.state = AssignIpState::Taking(Assignment {
             address,
             block: cidr,
             pool: pool.clone(),

@@ -5,9 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::net::Prefix;
-use caracal_model::txn::Compare;
-use caracal_model::{Key, PoolName, Timestamp};
+use caracal_model::{Compare, Key, PoolName, Prefix, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::{Allocation, Purpose};
@@ -60,7 +58,7 @@ pub(crate) fn judge(allocation: &Allocation, users: &Users) -> AddressUse {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Leak {
-    /// The allocation.
+    /// Entry of the address in its block.
     #[serde(flatten)]
     pub allocation: Allocation,
     /// Why it counts as leaked.
@@ -85,7 +83,7 @@ impl Leak {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Unallocated {
-    /// The address.
+    /// The address that is used.
     pub address: IpAddr,
     /// Users of the address.
     pub users: Vec<User>,
@@ -97,11 +95,11 @@ pub struct Unallocated {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
-    /// Pools.
+    /// Valid pools.
     pub pools: usize,
-    /// Blocks.
+    /// Blocks of all owners.
     pub blocks: usize,
-    /// Handles.
+    /// Handles, empty ones included.
     pub handles: usize,
     /// Held addresses, cooling ones included.
     pub allocations: usize,
@@ -116,9 +114,9 @@ pub struct Counts {
 /// Everything that was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Audit {
-    /// etcd's revision.
+    /// etcd's revision of everything that was read.
     pub revision: i64,
-    /// Numbers.
+    /// Totals over all pools.
     pub counts: Counts,
     /// Held and not in use.
     pub leaked: Vec<Leak>,

@@ -4,15 +4,15 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_model::Timestamp;
-use caracal_model::ipam::{AllocationAttribute, Block, Owner, WINDOWS_RESERVED_HANDLE};
-use caracal_model::net::Prefix;
+use caracal_model::{
+    AllocationAttribute, Block, BlockOwner, Prefix, Timestamp, WINDOWS_RESERVED_HANDLE,
+};
 
 use crate::pools::Reservations;
 
 /// A new block of an owner.
 #[must_use]
-pub fn create(cidr: Prefix, owner: &Owner, now: Timestamp) -> Block {
+pub fn create(cidr: Prefix, owner: &BlockOwner, now: Timestamp) -> Block {
     let mut block = Block::new(cidr, Some(owner), now.nanos());
     block.affinity_claim_time = Some(now.rfc3339());
     block

@@ -6,22 +6,22 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use caracal_model::code::{IpamCode, Severity};
-use caracal_model::ipam::{AffinityState, Block, Owner, WINDOWS_RESERVED_HANDLE};
-use caracal_model::net::Prefix;
-use caracal_model::{HandleId, Timestamp};
+use caracal_model::{
+    AffinityState, Block, BlockOwner, HandleId, IpamCode, Prefix, Severity, Timestamp,
+    WINDOWS_RESERVED_HANDLE,
+};
 
 use crate::block;
 use crate::view::IpamData;
 
-/// One inconsistency.
+/// Data of IPAM that contradict each other, or an invariant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Inconsistency {
     /// A value does not parse.
     Unreadable {
-        /// The key.
+        /// Path of the value.
         key: String,
-        /// The reason.
+        /// The parser's reason.
         reason: String,
     },
     /// IPAM-1: two blocks share addresses.
@@ -29,9 +29,9 @@ pub enum Inconsistency {
     /// IPAM-1: an ordinal is free and allocated at once, queued twice, or neither free nor
     /// allocated.
     Queue {
-        /// The block.
+        /// Block with the fault.
         block: Prefix,
-        /// The address.
+        /// Address of the ordinal.
         address: IpAddr,
         /// Fault of the queue.
         fault: QueueFault,
@@ -42,9 +42,9 @@ pub enum Inconsistency {
     ReleasedAt(Prefix, IpAddr, String),
     /// IPAM-2: a handle counts other than what its block holds.
     Count {
-        /// The handle.
+        /// Handle with the wrong count.
         handle: HandleId,
-        /// The block.
+        /// Block that the count is about.
         block: Prefix,
         /// Count of the handle; `None` = the handle, or its entry, is missing.
         counted: Option<u64>,
@@ -54,17 +54,17 @@ pub enum Inconsistency {
     /// IPAM-3: a confirmed affinity, and the block is another's or missing.
     Affinity {
         /// Owner by the affinity.
-        owner: Owner,
-        /// The block.
+        owner: BlockOwner,
+        /// Block that the affinity names.
         block: Prefix,
         /// Owner by the block; `None` = nobody, or there is no block.
-        named: Option<Owner>,
+        named: Option<BlockOwner>,
     },
     /// IPAM-4: a block names an owner without affinity.
-    NoAffinity(Prefix, Owner),
+    NoAffinity(Prefix, BlockOwner),
     /// An affinity that is neither confirmed nor gone: somebody died while claiming or releasing,
     /// or is at it right now.
-    Unconfirmed(Owner, Prefix, AffinityWord),
+    Unconfirmed(BlockOwner, Prefix, AffinityWord),
     /// IPAM-6: an address of a host's pool without a node: it gets no route.
     NoNode(Prefix, IpAddr),
     /// IPAM-7: an empty block of nobody.
@@ -80,7 +80,7 @@ pub enum QueueFault {
     Both,
     /// Queued as free twice.
     Twice,
-    /// Neither.
+    /// Neither allocated nor free: the address is lost until it is repaired.
     Neither,
 }
 
@@ -94,7 +94,7 @@ pub enum AffinityWord {
 }
 
 impl Inconsistency {
-    /// Its code.
+    /// Code in the table of codes.
     #[must_use]
     pub const fn code(&self) -> IpamCode {
         match self {
@@ -257,7 +257,7 @@ fn check_block(view: &IpamData, block: &Block, now: Timestamp, findings: &mut Ve
             findings.push(Inconsistency::UnusedAttribute(block.cidr, index));
         }
     }
-    let by_host = !matches!(block.owner(), Some(Owner::Virtual(_)));
+    let by_host = !matches!(block.owner(), Some(BlockOwner::Virtual(_)));
     for (_, address, attribute) in block.allocated() {
         if attribute.handle_id.as_deref() == Some(WINDOWS_RESERVED_HANDLE) {
             continue;

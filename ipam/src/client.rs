@@ -10,10 +10,7 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use caracal_datastore::{Store, StoreError};
-use caracal_model::ipam::Owner;
-use caracal_model::net::Prefix;
-use caracal_model::txn::TxnOutcome;
-use caracal_model::{HandleId, NodeName, Timestamp};
+use caracal_model::{BlockOwner, HandleId, NodeName, Prefix, Timestamp, TxnOutcome};
 use tokio::time::Instant;
 
 use crate::affinity::{AffinityOutcome, ReleaseAffinity};
@@ -24,7 +21,9 @@ use crate::error::{AffinityError, AssignError, AssignIpError, ReleaseError, Unre
 use crate::handle_addresses::{HandleAddresses, Held};
 use crate::release::{ReleaseHandle, ReleaseIps};
 use crate::release_node::{ReleaseNode, ReleaseNodeError, ReleasedNode};
-use crate::request::{AssignIpRequest, AssignRequest, Assigned, Assignment, Released, Target};
+use crate::request::{
+    AssignIpRequest, AssignRequest, Assigned, Assignment, ReleaseTarget, Released,
+};
 use crate::step::{Input, Machine, Reading, Step};
 use crate::tunnel::{EnsureTunnel, TunnelKind};
 use crate::view::{self, IpamData};
@@ -135,7 +134,7 @@ impl<S: Store> Client<S> {
     /// [`ClientError`], with [`ReleaseError`] when a condition does not hold.
     pub async fn release_ips(
         &self,
-        targets: Vec<Target>,
+        targets: Vec<ReleaseTarget>,
     ) -> Result<Released, ClientError<ReleaseError>> {
         self.drive(ReleaseIps::new(targets, now())).await
     }
@@ -172,7 +171,7 @@ impl<S: Store> Client<S> {
     /// [`ClientError`], with [`AffinityError`] when it must be empty and is not.
     pub async fn release_block_affinity(
         &self,
-        owner: &Owner,
+        owner: &BlockOwner,
         block: Prefix,
         must_be_empty: bool,
     ) -> Result<AffinityOutcome, ClientError<AffinityError>> {

@@ -5,10 +5,9 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use caracal_model::net::{Family, Prefix};
-use caracal_model::{HandleId, NodeName, PoolName};
+use caracal_model::{Family, HandleId, NodeName, PoolName, Prefix};
 
-use crate::pools::{Explicit, Refusal};
+use crate::pools::{Explicit, PoolRefusal};
 
 /// Most addresses of one request, of both families. A pod needs a few; etcd takes 128 operations in
 /// a transaction, and a request is one transaction.
@@ -27,7 +26,7 @@ pub const MAX_PRECONDITIONS: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key} does not parse: {reason}; correct or remove it")]
 pub struct Unreadable {
-    /// The key.
+    /// Path of the value.
     pub key: String,
     /// The parser's reason.
     pub reason: String,
@@ -45,7 +44,7 @@ pub enum AssignError {
          running, and is NODENAME the same there and here?"
     )]
     UnknownNode {
-        /// The node.
+        /// Node of the request.
         node: NodeName,
     },
     /// A stored value that must be understood does not parse.
@@ -115,12 +114,12 @@ fn explicit_text(explicit: &Explicit) -> String {
 /// No pool serves a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoPool {
-    /// The node.
+    /// Node of the request; empty for a load balancer.
     pub node: NodeName,
-    /// The family.
+    /// Family that was asked for.
     pub family: Family,
     /// Pools of the family that were passed over.
-    pub refused: Vec<(PoolName, Refusal)>,
+    pub refused: Vec<(PoolName, PoolRefusal)>,
     /// Pools whose values do not parse: key and reason.
     pub unreadable: Vec<(String, String)>,
 }
@@ -159,16 +158,16 @@ pub enum LimitSource {
     Default,
     /// `maxBlocksPerHost`.
     Config,
-    /// The request.
+    /// `max_blocks` of the request.
     Request,
 }
 
 /// A pool that was searched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolState {
-    /// The pool.
+    /// Name of the IPPool.
     pub name: PoolName,
-    /// Its range.
+    /// `spec.cidr` of the pool.
     pub cidr: Prefix,
 }
 
@@ -186,9 +185,9 @@ pub enum Growth {
 /// Pools serve the node, but there is no address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoAddress {
-    /// The node.
+    /// Node of the request; empty for a load balancer.
     pub node: NodeName,
-    /// The family.
+    /// Family that was asked for.
     pub family: Family,
     /// How many were wanted.
     pub wanted: usize,
@@ -292,7 +291,7 @@ pub enum AssignIpError {
     )]
     /// The address lies in no pool.
     OutsidePools {
-        /// The address.
+        /// Address that was asked for.
         address: IpAddr,
     },
     /// Nobody has its block, and the node may not claim one more.
@@ -301,29 +300,29 @@ pub enum AssignIpError {
          ({limit}); choose an address of one of its blocks, or raise the limit"
     )]
     BlockLimit {
-        /// The address.
+        /// Address that was asked for.
         address: IpAddr,
-        /// The block.
+        /// Block that would have to be claimed.
         block: Prefix,
-        /// The node.
+        /// Node of the request.
         node: NodeName,
-        /// The limit.
+        /// Most blocks of a node.
         limit: u32,
     },
     /// Its pool cannot be used.
     #[error("{address} is in pool {pool}, which {refusal}")]
     Pool {
-        /// The address.
+        /// Address that was asked for.
         address: IpAddr,
-        /// The pool.
+        /// Pool whose range covers it.
         pool: PoolName,
-        /// Why not.
-        refusal: Refusal,
+        /// Why the pool serves no such request.
+        refusal: PoolRefusal,
     },
     /// Somebody holds it.
     #[error("{address} is already assigned{}", holder_text(.holder, .node))]
     Taken {
-        /// The address.
+        /// Address that was asked for.
         address: IpAddr,
         /// The handle of the holder; `None` for an old allocation without one, or one that cools
         /// down.
@@ -336,9 +335,9 @@ pub enum AssignIpError {
         "{address} was released a short time ago and is kept back for {seconds} s (ipCooldownSeconds)"
     )]
     Cooling {
-        /// The address.
+        /// Address that was asked for.
         address: IpAddr,
-        /// The time set.
+        /// `ipCooldownSeconds`.
         seconds: u32,
     },
     /// Its block belongs to another host, and strict affinity is on.
@@ -347,9 +346,9 @@ pub enum AssignIpError {
          choose an address of a free block or of a block of {node}"
     )]
     ForeignBlock {
-        /// The address.
+        /// Address that was asked for.
         address: IpAddr,
-        /// Its block.
+        /// Block that covers it.
         block: Prefix,
         /// `host:NODE`, or what else stands there.
         owner: String,
@@ -378,11 +377,11 @@ pub enum ReleaseError {
     /// It is held through another handle (IPAM-8).
     #[error("{address} is not released: it is held through {}, not {expected}", .found.as_ref().map_or("no handle", |h| h.as_str()))]
     OtherHandle {
-        /// The address.
+        /// Address that stays held.
         address: IpAddr,
         /// The handle asked for.
         expected: HandleId,
-        /// The handle found.
+        /// Handle that holds it now; `None` for an allocation without one.
         found: Option<HandleId>,
     },
     /// It was released and assigned again (IPAM-8).
@@ -390,7 +389,7 @@ pub enum ReleaseError {
         "{address} is not released: it was assigned anew since (sequence number {found}, not {expected})"
     )]
     OtherSequence {
-        /// The address.
+        /// Address that stays held.
         address: IpAddr,
         /// The number asked for.
         expected: u64,
@@ -411,9 +410,9 @@ pub enum AffinityError {
     /// Addresses are held in it, and it was to be released only when empty.
     #[error("block {block} is not released: {in_use} of its addresses are in use")]
     NotEmpty {
-        /// The block.
+        /// Block that stays claimed.
         block: Prefix,
-        /// How many.
+        /// Number of addresses that are held in it.
         in_use: usize,
     },
 }

@@ -1,5 +1,5 @@
 //! The collector's judgement: what may be released although nobody asked. Pure: snapshots,
-//! interfaces and the time come in, [`Collection`]s go out; whoever carries them out does it under
+//! interfaces and the time come in, [`Garbage`]s go out; whoever carries them out does it under
 //! their guard.
 //!
 //! * `GC-1`: an address of a workload goes only with two independent proofs of death: no
@@ -24,25 +24,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use caracal_model::ipam::AffinityState;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::txn::{Compare, KeyValue};
-use caracal_model::{Key, KnownBlock, NodeName, Snapshot, Versioned};
+use caracal_model::{
+    AffinityState, Compare, Family, Key, KeyValue, KnownBlock, NodeName, Prefix, Snapshot,
+    Versioned,
+};
 
 use crate::allocation::{Allocation, Purpose};
 use crate::audit::{AddressUse, judge};
 use crate::block;
 use crate::lease::Lease;
-use crate::request::Target;
+use crate::request::ReleaseTarget;
 use crate::users::Users;
 
-/// Something to release.
+/// Data to release that nobody asked to release.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Collection {
+pub enum Garbage {
     /// All addresses of a workload that is dead.
     Addresses {
         /// Addresses to release.
-        targets: Vec<Target>,
+        targets: Vec<ReleaseTarget>,
         /// Preconditions of the release.
         preconditions: Vec<Compare>,
         /// The interface that must still be gone.
@@ -56,7 +56,7 @@ pub enum Collection {
     Abandoned(Prefix),
     /// Everything of a dead node, then its lease.
     Node {
-        /// The node.
+        /// Name of the deleted node.
         node: NodeName,
         /// Preconditions of the release.
         preconditions: Vec<Compare>,
@@ -106,7 +106,7 @@ impl Collector {
         now: Instant,
         snapshot: &Snapshot,
         interfaces: &BTreeSet<String>,
-    ) -> Vec<Collection> {
+    ) -> Vec<Garbage> {
         let users = Users::of(snapshot);
         if !users.unreadable.is_empty() || snapshot.is_doubtful() {
             // GC-7, and what was seen before may have been a mistake too.
@@ -126,7 +126,7 @@ impl Collector {
         snapshot: &Snapshot,
         users: &Users,
         interfaces: &BTreeSet<String>,
-    ) -> Vec<Collection> {
+    ) -> Vec<Garbage> {
         let mut by_handle: BTreeMap<Option<String>, (Vec<Allocation>, bool)> = BTreeMap::new();
         let mut suspects = BTreeMap::new();
         let blocks = snapshot.blocks.values().filter_map(|known| known.whole());
@@ -153,7 +153,7 @@ impl Collector {
         let ripe = by_handle
             .into_values()
             .filter(|(dead, kept)| !dead.is_empty() && !kept);
-        ripe.map(|(dead, _)| collection(&dead, users)).collect()
+        ripe.map(|(dead, _)| garbage(&dead, users)).collect()
     }
 
     fn is_dead(
@@ -176,7 +176,7 @@ impl Collector {
     }
 
     /// GC-6.
-    fn empty_blocks(&mut self, now: Instant, snapshot: &Snapshot) -> Vec<Collection> {
+    fn empty_blocks(&mut self, now: Instant, snapshot: &Snapshot) -> Vec<Garbage> {
         let mut empty = BTreeMap::new();
         let mut ripe = Vec::new();
         let mut is_ripe = |block: &Versioned<KnownBlock>| {
@@ -197,14 +197,14 @@ impl Collector {
             for block in own.iter().filter(|block| is_idle(block)) {
                 if is_ripe(block) && rest > 1 {
                     rest -= 1;
-                    ripe.push(Collection::Block(block.cidr));
+                    ripe.push(Garbage::Block(block.cidr));
                 }
             }
         }
         let blocks = snapshot.blocks.values();
         for block in blocks.filter(|block| block.owner.is_none() && is_idle(block)) {
             if is_ripe(block) {
-                ripe.push(Collection::Abandoned(block.cidr));
+                ripe.push(Garbage::Abandoned(block.cidr));
             }
         }
         self.empty = empty;
@@ -230,7 +230,7 @@ impl Collector {
     }
 
     /// GC-2: looks at the leases of [`Collector::orphans`], as just read.
-    pub fn look_at_leases(&mut self, now: Instant, leases: &[KeyValue]) -> Vec<Collection> {
+    pub fn look_at_leases(&mut self, now: Instant, leases: &[KeyValue]) -> Vec<Garbage> {
         let mut silent = BTreeMap::new();
         let mut dead = Vec::new();
         for stored in leases {
@@ -249,7 +249,7 @@ impl Collector {
             silent.insert(node.clone(), (revision, since));
             let patience = self.grace.max(Duration::from_secs(lease.seconds));
             if now.duration_since(since) >= patience {
-                dead.push(Collection::Node {
+                dead.push(Garbage::Node {
                     preconditions: vec![
                         Compare::Absent(Key::node(&node).to_path()),
                         Compare::Unchanged(Lease::path(&node), revision),
@@ -272,7 +272,7 @@ fn is_idle(block: &KnownBlock) -> bool {
     })
 }
 
-fn collection(dead: &[Allocation], users: &Users) -> Collection {
+fn garbage(dead: &[Allocation], users: &Users) -> Garbage {
     let mut preconditions: Vec<Compare> = Vec::new();
     let mut interfaces = BTreeSet::new();
     for (interface, key) in dead.iter().filter_map(Allocation::wiring) {
@@ -288,7 +288,7 @@ fn collection(dead: &[Allocation], users: &Users) -> Collection {
     }
     let addresses: Vec<String> = dead.iter().map(|a| a.address.to_string()).collect();
     let holder = dead.first().map(Allocation::holder).unwrap_or_default();
-    Collection::Addresses {
+    Garbage::Addresses {
         targets: dead.iter().map(Allocation::target).collect(),
         preconditions,
         interfaces,

@@ -1,16 +1,15 @@
 //! Counts of addresses by block under a handle (IPAM-2).
 
-use caracal_model::ipam::Handle;
-use caracal_model::net::Prefix;
+use caracal_model::{IpamHandle, Prefix};
 
 /// Adds addresses of a block.
-pub fn add(handle: &mut Handle, block: Prefix, count: u64) {
+pub fn add(handle: &mut IpamHandle, block: Prefix, count: u64) {
     let held = handle.block.entry(block).or_default();
     *held = held.saturating_add(count);
 }
 
 /// Takes addresses of a block away; an entry that reaches zero goes.
-pub fn remove(handle: &mut Handle, block: Prefix, count: u64) {
+pub fn remove(handle: &mut IpamHandle, block: Prefix, count: u64) {
     if let Some(held) = handle.block.get_mut(&block) {
         *held = held.saturating_sub(count);
         if *held == 0 {
@@ -21,7 +20,7 @@ pub fn remove(handle: &mut Handle, block: Prefix, count: u64) {
 
 /// True when the key can go.
 #[must_use]
-pub fn is_empty(handle: &Handle) -> bool {
+pub fn is_empty(handle: &IpamHandle) -> bool {
     handle.block.is_empty()
 }
 
@@ -36,7 +35,7 @@ mod tests {
             "10.0.0.0/30".parse().unwrap(),
             "fd00::/126".parse().unwrap(),
         );
-        let mut handle = Handle::default();
+        let mut handle = IpamHandle::default();
         add(&mut handle, a, 2);
         add(&mut handle, b, 1);
         add(&mut handle, a, 1);

@@ -2,9 +2,7 @@
 
 use std::net::IpAddr;
 
-use caracal_model::net::Prefix;
-use caracal_model::txn::Range;
-use caracal_model::{HandleId, Key};
+use caracal_model::{HandleId, Key, KeyRange, Prefix};
 
 use crate::error::{MAX_BLOCKS, Unreadable};
 use crate::step::{Input, Machine, Step};
@@ -13,9 +11,9 @@ use crate::view::{self, IpamData};
 /// An address that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// The address.
+    /// Address held through the handle.
     pub address: IpAddr,
-    /// Its block.
+    /// Block that has it.
     pub block: Prefix,
     /// The node that uses it.
     pub node: Option<String>,
@@ -28,11 +26,11 @@ pub struct Held {
 pub struct HandleAddresses {
     handle: HandleId,
     view: IpamData,
-    asked: Vec<Range>,
+    asked: Vec<KeyRange>,
 }
 
 impl HandleAddresses {
-    /// For a handle.
+    /// Reads the handle, then the blocks that it counts.
     #[must_use]
     pub fn new(handle: HandleId) -> Self {
         Self {

@@ -10,8 +10,7 @@
 
 use std::time::Duration;
 
-use caracal_model::txn::{KeyValue, Txn};
-use caracal_model::{NodeName, Timestamp};
+use caracal_model::{KeyValue, NodeName, Timestamp, Txn};
 use serde::{Deserialize, Serialize};
 
 /// Prefix of all leases.
@@ -27,7 +26,7 @@ const SHORTEST: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lease {
-    /// The node.
+    /// Node that renews it.
     pub node: NodeName,
     /// When its owner renewed it, on the owner's clock: for people.
     pub renewed: String,
@@ -175,7 +174,7 @@ mod tests {
         let at = |text: &str| Timestamp::parse_rfc3339(text).unwrap();
         let grace = Duration::from_secs(900);
         let written = |txn: Txn| {
-            let [caracal_model::txn::Write::Put(key, value)] = &txn.writes[..] else {
+            let [caracal_model::TxnWrite::Put(key, value)] = &txn.writes[..] else {
                 panic!("one put: {txn:?}");
             };
             let stored = KeyValue {

@@ -13,7 +13,8 @@
 //! place with a clock and with retries.
 //!
 //! ```
-//! use caracal_ipam::{Assign, AssignRequest, Input, Machine, Step, Timestamp};
+//! use caracal_ipam::{Assign, AssignRequest, Input, Machine, Step};
+//! use caracal_model::Timestamp;
 //!
 //! let mut request = AssignRequest::workload("node1".into(), "k8s-pod-network.abc".into());
 //! request.num_v4 = 1;
@@ -102,7 +103,6 @@ mod why;
 pub use affinity::{AffinityOutcome, ReleaseAffinity};
 pub use assign::Assign;
 pub use assign_ip::AssignIp;
-pub use caracal_model::Timestamp;
 #[cfg(feature = "client")]
 pub use client::{Client, ClientError, LoggedStore};
 pub use handle_addresses::{HandleAddresses, Held};
@@ -110,7 +110,7 @@ pub use precondition::{Conditional, PreconditionError};
 pub use release::{ReleaseHandle, ReleaseIps};
 pub use release_node::{ReleaseNode, ReleaseNodeError, ReleasedNode};
 pub use repair::{Mender, Repair, RepairError, RepairPlan, plan_repairs};
-pub use request::{AssignIpRequest, AssignRequest, Assigned, Assignment, Released, Target};
+pub use request::{AssignIpRequest, AssignRequest, Assigned, Assignment, ReleaseTarget, Released};
 pub use settings::{Configure, Persistence, SettingsChange, SettingsError};
 pub use split::{MAX_PARTS, PoolChoice, Split, SplitError};
 pub use step::{Input, Machine, Reading, Step};
@@ -121,19 +121,19 @@ pub use error::{
     AffinityError, AssignError, AssignIpError, Growth, LimitSource, MAX_OPERATIONS,
     MAX_PRECONDITIONS, NoAddress, NoPool, PoolState, ReleaseError, RequestFault, Unreadable,
 };
-pub use pools::Refusal;
+pub use pools::PoolRefusal;
 
 // Data, and questions about it.
 pub use allocation::{Allocation, Purpose};
 pub use audit::{AddressUse, Audit, Counts, Leak, Unallocated, audit};
 pub use check::{AffinityWord, Inconsistency, QueueFault, check};
-pub use gc::{Collection, Collector};
+pub use gc::{Collector, Garbage};
 pub use lease::{LEASE_PREFIX, Lease, LeaseHolder};
 pub use namespace::{namespace_key, namespace_labels, namespace_named};
-pub use report::{Cluster, LeakReport, LeakReportError};
+pub use report::{ClusterSummary, LeakReport, LeakReportError};
 pub use summary::{BlockFill, Fill, PoolFill, borrowed_addresses, holder_of, pool_fill};
 pub use users::{User, Users, user_ranges};
-pub use view::{IpamData, KnownNode, Versioned, all_ranges};
+pub use view::{IpamData, KnownNode, ReadValue, all_ranges};
 pub use why::{BlockAnswer, PoolAnswer, Why, why};
 
 // Operations on blocks and handles, for tests that play another client, such as one of Calico's.

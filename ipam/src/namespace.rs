@@ -4,8 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::Key;
-use caracal_model::resource::{Invalid, Kind};
+use caracal_model::{Key, Kind, ValueError};
 
 /// In front of a namespace's name in its profile's.
 const PROFILE: &str = "kns.";
@@ -37,13 +36,13 @@ pub(crate) fn of_profile(profile: &str) -> Option<&str> {
 /// The labels of a namespace, from its profile as it stands in etcd.
 ///
 /// # Errors
-/// [`Invalid`] with the reason.
+/// [`ValueError`] with the reason.
 pub fn namespace_labels(
     namespace: &str,
     value: &[u8],
-) -> Result<BTreeMap<String, String>, Invalid> {
+) -> Result<BTreeMap<String, String>, ValueError> {
     let value: serde_json::Value =
-        serde_json::from_slice(value).map_err(|e| Invalid(e.to_string()))?;
+        serde_json::from_slice(value).map_err(|e| ValueError(e.to_string()))?;
     let mut labels = namespace_named(namespace);
     let stored = value.pointer("/spec/labelsToApply");
     for (label, text) in stored.and_then(|s| s.as_object()).into_iter().flatten() {

@@ -3,8 +3,7 @@
 //! its start with Go's random generator, which need not be reproduced: only compare-and-swap
 //! decides.
 
-use caracal_model::Timestamp;
-use caracal_model::net::Prefix;
+use caracal_model::{Prefix, Timestamp};
 
 use crate::pools::Candidate;
 

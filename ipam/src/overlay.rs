@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::txn::{Compare, KeyValue, Range, Txn, TxnOutcome, Write};
+use caracal_model::{Compare, KeyRange, KeyValue, Txn, TxnOutcome, TxnWrite};
 
 /// Writes that were not made: key, revision, value (`None` = deleted).
 #[derive(Clone, Debug, Default)]
@@ -13,7 +13,7 @@ pub(crate) struct Overlay {
 
 impl Overlay {
     /// Changes what the real store answered into what it would answer.
-    pub(crate) fn lay_over(&self, ranges: &[Range], answers: &mut [Vec<KeyValue>]) {
+    pub(crate) fn lay_over(&self, ranges: &[KeyRange], answers: &mut [Vec<KeyValue>]) {
         for (range, list) in ranges.iter().zip(answers) {
             list.retain(|kv| !self.writes.contains_key(&kv.key));
             let written = self.writes.iter().filter(|(key, _)| covers(range, key));
@@ -49,8 +49,8 @@ impl Overlay {
         let revision = latest.unwrap_or(0).max(revision) + 1;
         for write in &txn.writes {
             let (key, value) = match write {
-                Write::Put(key, value) => (key, Some(value.clone())),
-                Write::Delete(key) => (key, None),
+                TxnWrite::Put(key, value) => (key, Some(value.clone())),
+                TxnWrite::Delete(key) => (key, None),
             };
             self.writes.insert(key.clone(), (revision, value));
         }
@@ -58,10 +58,10 @@ impl Overlay {
     }
 }
 
-fn covers(range: &Range, key: &str) -> bool {
+fn covers(range: &KeyRange, key: &str) -> bool {
     match range {
-        Range::Key(one) => one == key,
-        Range::Prefix(prefix) => key.starts_with(prefix.as_str()),
+        KeyRange::Key(one) => one == key,
+        KeyRange::Prefix(prefix) => key.starts_with(prefix.as_str()),
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
         }
     }
 
-    fn txn(compare: Compare, write: Write) -> Txn {
+    fn txn(compare: Compare, write: TxnWrite) -> Txn {
         let mut txn = Txn::new();
         txn.compare.push(compare);
         txn.writes.push(write);
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn what_was_written_is_read_and_compared() {
         let mut overlay = Overlay::default();
-        let put = Write::Put("/a".to_owned(), b"new".to_vec());
+        let put = TxnWrite::Put("/a".to_owned(), b"new".to_vec());
         let unchanged = |revision| Compare::Unchanged("/a".to_owned(), revision);
         let real = [stored("/a")];
         let old = txn(unchanged(6), put.clone());
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(overlay.commit(&first, &real, 9), TxnOutcome::Committed(10));
         assert_eq!(overlay.commit(&first, &real, 9), TxnOutcome::Conflict);
 
-        let ranges = [Range::Prefix("/".to_owned())];
+        let ranges = [KeyRange::Prefix("/".to_owned())];
         let mut answers = [vec![stored("/a"), stored("/b")]];
         overlay.lay_over(&ranges, &mut answers);
         let seen: Vec<_> = answers[0]
@@ -105,14 +105,14 @@ mod tests {
             .collect();
         assert_eq!(seen, [("/a", 10), ("/b", 7)]);
 
-        let delete = txn(unchanged(10), Write::Delete("/a".to_owned()));
+        let delete = txn(unchanged(10), TxnWrite::Delete("/a".to_owned()));
         assert_eq!(overlay.commit(&delete, &real, 9), TxnOutcome::Committed(11));
         let mut answers = [vec![stored("/a")]];
         overlay.lay_over(&ranges, &mut answers);
         assert_eq!(answers[0], []);
         let absent = txn(
             Compare::Absent("/a".to_owned()),
-            Write::Delete("/b".to_owned()),
+            TxnWrite::Delete("/b".to_owned()),
         );
         assert_eq!(overlay.commit(&absent, &real, 9), TxnOutcome::Committed(12));
     }

@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use caracal_model::ipam::{Block, Owner};
-use caracal_model::net::{Family, Prefix};
-use caracal_model::{PoolName, Timestamp};
+use caracal_model::{Block, BlockOwner, Family, PoolName, Prefix, Timestamp};
 
 use crate::block;
 use crate::error::{Growth, LimitSource, NoAddress, PoolState};
@@ -13,7 +11,7 @@ use crate::order::Walk;
 use crate::pools::Candidate;
 use crate::view::{IpamData, Known};
 
-/// How long a block stays its claimant's though empty: the claimant may be about to use it.
+/// Age below which an empty block is not reclaimed: its claimant may be about to use it.
 pub(crate) const RECLAIM_AGE: Duration = Duration::from_secs(60);
 
 /// Blocks of a host and family when nobody set a limit, as in Calico.
@@ -37,7 +35,7 @@ pub(crate) enum Source {
     /// New, ours by the block alone, or empty and nobody's.
     Claim,
     /// Empty, and claimed by another host long ago.
-    Reclaim(Owner),
+    Reclaim(BlockOwner),
     /// Another's, and stays that.
     Borrow,
 }
@@ -55,7 +53,7 @@ pub(crate) struct Pick {
 #[derive(Debug)]
 pub(crate) struct Planner<'a> {
     pub(crate) view: &'a IpamData,
-    pub(crate) owner: &'a Owner,
+    pub(crate) owner: &'a BlockOwner,
     pub(crate) host: &'a str,
     pub(crate) now: Timestamp,
     pub(crate) need: &'a Need,
@@ -243,7 +241,7 @@ impl<'a> Planner<'a> {
 
 /// The host that may lose this empty block. A block without claim time was created when its
 /// sequence numbers began.
-fn reclaimable_from(block: &Block, now: Timestamp) -> Option<Owner> {
+fn reclaimable_from(block: &Block, now: Timestamp) -> Option<BlockOwner> {
     let owner = block.owner()?;
     owner.node()?;
     let claimed = block.affinity_claim_time.as_deref();

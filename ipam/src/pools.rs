@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::{AllowedUse, IpPool};
-use caracal_model::{PoolName, Selector};
+use caracal_model::{AllowedUse, Family, IpPool, PoolName, Prefix, Selector};
 
 /// Addresses that are never handed out unasked (IPAM-9).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,7 +51,6 @@ impl Extend<Prefix> for Reservations {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub name: PoolName,
-    /// Its range.
     pub cidr: Prefix,
     /// Prefix length of its blocks.
     pub block_len: u8,
@@ -71,7 +68,7 @@ impl Candidate {
 
 /// Why a pool is passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum PoolRefusal {
     /// `spec.disabled`.
     Disabled,
     /// A deletion is under way.
@@ -88,7 +85,7 @@ pub enum Refusal {
     Namespace,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for PoolRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disabled => f.write_str("is disabled"),
@@ -117,15 +114,15 @@ pub(crate) struct Asker<'a> {
 ///
 /// # Errors
 /// The reason why not.
-pub(crate) fn usable(pool: &IpPool) -> Result<(), Refusal> {
+pub(crate) fn usable(pool: &IpPool) -> Result<(), PoolRefusal> {
     if pool.spec.disabled {
-        return Err(Refusal::Disabled);
+        return Err(PoolRefusal::Disabled);
     }
     if pool.metadata.deletion_timestamp.is_some() {
-        return Err(Refusal::Deleting);
+        return Err(PoolRefusal::Deleting);
     }
     if is_unallocatable(pool) {
-        return Err(Refusal::NotAllocatable);
+        return Err(PoolRefusal::NotAllocatable);
     }
     Ok(())
 }
@@ -172,19 +169,19 @@ pub(crate) fn selects_namespace(pool: &IpPool, labels: Option<&BTreeMap<String, 
 ///
 /// # Errors
 /// The reason why not.
-pub(crate) fn serves(pool: &IpPool, asker: &Asker<'_>) -> Result<(), Refusal> {
+pub(crate) fn serves(pool: &IpPool, asker: &Asker<'_>) -> Result<(), PoolRefusal> {
     usable(pool)?;
     if !pool.spec.allows(asker.usage) {
-        return Err(Refusal::Use(asker.usage));
+        return Err(PoolRefusal::Use(asker.usage));
     }
     if !pool.spec.is_automatic() {
-        return Err(Refusal::Manual);
+        return Err(PoolRefusal::Manual);
     }
     if !selects_node(pool, asker.node) {
-        return Err(Refusal::Node);
+        return Err(PoolRefusal::Node);
     }
     if !selects_namespace(pool, asker.namespace) {
-        return Err(Refusal::Namespace);
+        return Err(PoolRefusal::Namespace);
     }
     Ok(())
 }
@@ -197,7 +194,7 @@ pub enum Explicit {
     /// The pool is of the other family.
     Family(PoolName, Family),
     /// The pool is there but refused.
-    Refused(PoolName, Refusal),
+    Refused(PoolName, PoolRefusal),
 }
 
 /// The pools asked for, by name or CIDR, sorted by name. Selectors and `assignmentMode` do not
@@ -226,7 +223,7 @@ pub(crate) fn explicit(
         let refused = |refusal| Explicit::Refused(name.clone(), refusal);
         usable(pool).map_err(refused)?;
         if !pool.spec.allows(usage) {
-            return Err(refused(Refusal::Use(usage)));
+            return Err(refused(PoolRefusal::Use(usage)));
         }
         list.push(Candidate::new(name, pool));
     }
@@ -241,7 +238,7 @@ pub(crate) fn automatic(
     pools: &BTreeMap<PoolName, IpPool>,
     family: Family,
     asker: &Asker<'_>,
-) -> (Vec<Candidate>, Vec<(PoolName, Refusal)>) {
+) -> (Vec<Candidate>, Vec<(PoolName, PoolRefusal)>) {
     let (mut candidates, mut refused) = (Vec::new(), Vec::new());
     for (name, pool) in pools {
         if pool.spec.prefix().family() != family {

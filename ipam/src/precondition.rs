@@ -2,7 +2,7 @@
 //! hold. What was true when somebody decided to release is thereby true in the very moment of the
 //! release.
 
-use caracal_model::txn::{Compare, KeyValue, Range};
+use caracal_model::{Compare, KeyRange, KeyValue};
 
 use crate::error::MAX_PRECONDITIONS;
 use crate::step::{Input, Machine, Step};
@@ -13,7 +13,7 @@ pub enum PreconditionError<E: std::error::Error> {
     /// A precondition does not hold any more. Nothing was written since.
     #[error("{key} changed since it was looked at")]
     Broken {
-        /// Its key.
+        /// Key that changed since it was read.
         key: String,
     },
     /// There are more preconditions than a transaction has room for. Nothing was written.
@@ -43,10 +43,10 @@ impl<M: Machine> Conditional<M> {
         }
     }
 
-    fn look(&mut self) -> Vec<Range> {
+    fn look(&mut self) -> Vec<KeyRange> {
         self.looking = true;
         let keys = self.preconditions.iter().map(Compare::key);
-        keys.map(|key| Range::Key(key.to_owned())).collect()
+        keys.map(|key| KeyRange::Key(key.to_owned())).collect()
     }
 }
 

@@ -6,15 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::ipam::{Block, Handle, Owner};
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::{IpPool, Kind};
-use caracal_model::txn::Range;
-use caracal_model::{HandleId, Key, Timestamp};
+use caracal_model::{
+    Block, BlockOwner, Family, HandleId, IpPool, IpamHandle, Key, KeyRange, Kind, Prefix, Timestamp,
+};
 
 use crate::block;
 use crate::error::{MAX_BLOCKS, MAX_OPERATIONS, MAX_PRECONDITIONS, ReleaseError, Unreadable};
-use crate::request::{Released, Target};
+use crate::request::{ReleaseTarget, Released};
 use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
 use crate::view::{self, IpamData, Known};
@@ -28,9 +26,9 @@ struct Progress {
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum ReleaseState {
     Idle,
-    Reading(Vec<Range>),
+    Reading(Vec<KeyRange>),
     Releasing(Progress),
 }
 
@@ -61,7 +59,7 @@ impl Changes {
 
     /// Ranges to read about the owners of blocks that become empty: does the block's pool still
     /// select the node? Only for pools that do not select all.
-    fn unknown_owners(&self, view: &IpamData) -> Vec<Range> {
+    fn unknown_owners(&self, view: &IpamData) -> Vec<KeyRange> {
         let owners = self.blocks.values().filter_map(|value| {
             let (owner, _) = emptied(view, value)?;
             Some((owner, value.cidr))
@@ -74,7 +72,7 @@ impl Changes {
             .filter(|key| !view.was_asked(key))
             .map(|key| key.to_path())
             .collect();
-        keys.into_iter().map(Range::Key).collect()
+        keys.into_iter().map(KeyRange::Key).collect()
     }
 
     fn txn(self, view: &IpamData, whole: Option<&HandleId>) -> TxnBuilder {
@@ -89,7 +87,7 @@ impl Changes {
                 txn.put_block(view, value);
             }
         }
-        let mut handles: BTreeMap<HandleId, Handle> = BTreeMap::new();
+        let mut handles: BTreeMap<HandleId, IpamHandle> = BTreeMap::new();
         for ((id, cidr), count) in self.counts {
             if let Some(known) = view.handles.get(&id).filter(|_| whole != Some(&id)) {
                 let value = handles.entry(id).or_insert_with(|| known.value.clone());
@@ -105,14 +103,14 @@ impl Changes {
 
 /// The node that owns this block, and the block's pool, when the block is empty and the pool
 /// chooses its nodes.
-fn emptied<'a>(view: &'a IpamData, value: &Block) -> Option<(Owner, &'a IpPool)> {
+fn emptied<'a>(view: &'a IpamData, value: &Block) -> Option<(BlockOwner, &'a IpPool)> {
     let owner = value.owner().filter(|owner| owner.node().is_some())?;
     let (_, pool) = view.pool_of(&value.cidr)?;
     (block::is_empty(value) && pools::chooses_nodes(pool)).then_some((owner, pool))
 }
 
 /// The owner of an empty block whose pool does not select it any more.
-fn deserted(view: &IpamData, value: &Block) -> Option<Owner> {
+fn deserted(view: &IpamData, value: &Block) -> Option<BlockOwner> {
     let (owner, pool) = emptied(view, value)?;
     let node = view.nodes.get(owner.node()?)?;
     pools::turns_away(pool, &node.labels).then_some(owner)
@@ -125,7 +123,7 @@ pub struct ReleaseHandle {
     hints: Vec<Prefix>,
     now: Timestamp,
     view: IpamData,
-    state: State,
+    state: ReleaseState,
     done: Released,
 }
 
@@ -138,7 +136,7 @@ impl ReleaseHandle {
             hints,
             now,
             view: IpamData::default(),
-            state: State::Idle,
+            state: ReleaseState::Idle,
             done: Released::default(),
         }
     }
@@ -158,7 +156,7 @@ impl ReleaseHandle {
             }
         }
         if !unknown.is_empty() {
-            self.state = State::Reading(unknown.clone());
+            self.state = ReleaseState::Reading(unknown.clone());
             return Ok(Step::Read(unknown));
         }
         let (mut changes, mut released) = (Changes::default(), Released::default());
@@ -177,13 +175,13 @@ impl ReleaseHandle {
         }
         let unknown = changes.unknown_owners(&self.view);
         if !unknown.is_empty() {
-            self.state = State::Reading(unknown.clone());
+            self.state = ReleaseState::Reading(unknown.clone());
             return Ok(Step::Read(unknown));
         }
         self.hints = cidrs.iter().take(MAX_BLOCKS).copied().collect();
         let mut txn = changes.txn(&self.view, Some(&self.handle));
         txn.put_handle(&self.handle, Some(known), &rest);
-        self.state = State::Releasing(Progress {
+        self.state = ReleaseState::Releasing(Progress {
             released,
             more: !rest.block.is_empty(),
         });
@@ -196,12 +194,12 @@ impl Machine for ReleaseHandle {
     type Error = Unreadable;
 
     fn step(&mut self, seen: Input) -> Step<Released, Unreadable> {
-        match (std::mem::replace(&mut self.state, State::Idle), seen) {
-            (State::Reading(asked), Input::Read(reading)) => {
+        match (std::mem::replace(&mut self.state, ReleaseState::Idle), seen) {
+            (ReleaseState::Reading(asked), Input::Read(reading)) => {
                 self.view.absorb(&asked, reading);
                 return self.decide().unwrap_or_else(Step::Failed);
             }
-            (State::Releasing(progress), Input::Committed(_)) => {
+            (ReleaseState::Releasing(progress), Input::Committed(_)) => {
                 self.done.addresses.extend(progress.released.addresses);
                 if !progress.more {
                     return Step::Done(std::mem::take(&mut self.done));
@@ -217,12 +215,12 @@ impl Machine for ReleaseHandle {
         ];
         let hints = self.hints.iter().take(MAX_BLOCKS);
         ranges.extend(hints.map(|cidr| view::key(&Key::Block(*cidr))));
-        self.state = State::Reading(ranges.clone());
+        self.state = ReleaseState::Reading(ranges.clone());
         Step::Read(ranges)
     }
 }
 
-type Next = Step<Released, ReleaseError>;
+type ReleaseStep = Step<Released, ReleaseError>;
 
 /// Addresses of one transaction: each may bring a handle, beside `MAX_BLOCKS` blocks with their
 /// affinities and preconditions.
@@ -233,28 +231,28 @@ const MAX_TARGETS: usize = MAX_OPERATIONS - 2 * MAX_BLOCKS - MAX_PRECONDITIONS;
 /// several transactions.
 #[derive(Clone, Debug)]
 pub struct ReleaseIps {
-    targets: Vec<Target>,
+    targets: Vec<ReleaseTarget>,
     now: Timestamp,
     view: IpamData,
-    state: State,
+    state: ReleaseState,
     done: Released,
 }
 
 impl ReleaseIps {
     /// A release of these.
     #[must_use]
-    pub fn new(targets: Vec<Target>, now: Timestamp) -> Self {
+    pub fn new(targets: Vec<ReleaseTarget>, now: Timestamp) -> Self {
         Self {
             targets,
             now,
             view: IpamData::default(),
-            state: State::Idle,
+            state: ReleaseState::Idle,
             done: Released::default(),
         }
     }
 
-    fn read(&mut self, ranges: Vec<Range>) -> Next {
-        self.state = State::Reading(ranges.clone());
+    fn read(&mut self, ranges: Vec<KeyRange>) -> ReleaseStep {
+        self.state = ReleaseState::Reading(ranges.clone());
         Step::Read(ranges)
     }
 
@@ -270,14 +268,14 @@ impl ReleaseIps {
             .find(|cidr| cidr.contains(address))
     }
 
-    fn pending(&self) -> impl Iterator<Item = &Target> {
+    fn pending(&self) -> impl Iterator<Item = &ReleaseTarget> {
         self.targets.iter().filter(|target| {
             !self.done.addresses.contains(&target.address)
                 && !self.done.unknown.contains(&target.address)
         })
     }
 
-    fn decide(&mut self) -> Result<Next, ReleaseError> {
+    fn decide(&mut self) -> Result<ReleaseStep, ReleaseError> {
         self.view.readable(&[Key::IpamConfig])?;
         let families: BTreeSet<Family> = self
             .pending()
@@ -298,7 +296,7 @@ impl ReleaseIps {
             return Ok(self.read(unknown));
         }
         let (found, released) = self.find(&cidrs)?;
-        let unknown: Vec<Range> = self.unknown_handles(&found);
+        let unknown: Vec<KeyRange> = self.unknown_handles(&found);
         if !unknown.is_empty() {
             return Ok(self.read(unknown));
         }
@@ -317,7 +315,7 @@ impl ReleaseIps {
         if txn.is_empty() {
             return Ok(self.advance(progress));
         }
-        self.state = State::Releasing(progress);
+        self.state = ReleaseState::Releasing(progress);
         Ok(Step::Commit(txn.into_txn()))
     }
 
@@ -355,7 +353,7 @@ impl ReleaseIps {
         Ok((found, released))
     }
 
-    fn unknown_handles(&self, found: &[(Prefix, usize)]) -> Vec<Range> {
+    fn unknown_handles(&self, found: &[(Prefix, usize)]) -> Vec<KeyRange> {
         let mut keys = BTreeSet::new();
         for (cidr, ordinal) in found {
             if let Some(block) = self.view.blocks.get(cidr)
@@ -372,7 +370,7 @@ impl ReleaseIps {
             .collect()
     }
 
-    fn advance(&mut self, progress: Progress) -> Next {
+    fn advance(&mut self, progress: Progress) -> ReleaseStep {
         self.done.addresses.extend(progress.released.addresses);
         self.done.unknown.extend(progress.released.unknown);
         if progress.more {
@@ -382,14 +380,14 @@ impl ReleaseIps {
         }
     }
 
-    fn begin(&mut self) -> Next {
+    fn begin(&mut self) -> ReleaseStep {
         self.view = IpamData::default();
         self.read(vec![view::key(&Key::IpamConfig), view::kind(Kind::IpPool)])
     }
 }
 
 /// The ordinal under which the target is held, if its conditions hold (IPAM-8).
-fn held(block: &Block, target: &Target) -> Result<Option<usize>, ReleaseError> {
+fn held(block: &Block, target: &ReleaseTarget) -> Result<Option<usize>, ReleaseError> {
     let address = target.address;
     let allocated = block.allocated().find(|(_, a, _)| *a == address);
     let Some((ordinal, _, attribute)) = allocated else {
@@ -424,13 +422,13 @@ impl Machine for ReleaseIps {
     type Output = Released;
     type Error = ReleaseError;
 
-    fn step(&mut self, seen: Input) -> Next {
-        match (std::mem::replace(&mut self.state, State::Idle), seen) {
-            (State::Reading(asked), Input::Read(reading)) => {
+    fn step(&mut self, seen: Input) -> ReleaseStep {
+        match (std::mem::replace(&mut self.state, ReleaseState::Idle), seen) {
+            (ReleaseState::Reading(asked), Input::Read(reading)) => {
                 self.view.absorb(&asked, reading);
                 self.decide().unwrap_or_else(Step::Failed)
             }
-            (State::Releasing(progress), Input::Committed(_)) => self.advance(progress),
+            (ReleaseState::Releasing(progress), Input::Committed(_)) => self.advance(progress),
             _ => self.begin(),
         }
     }

@@ -4,14 +4,12 @@
 
 use std::net::IpAddr;
 
-use caracal_model::ipam::Owner;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::{HandleId, NodeName, Timestamp};
+use caracal_model::{BlockOwner, Family, HandleId, NodeName, Prefix, Timestamp};
 
 use crate::affinity::ReleaseAffinity;
 use crate::error::{AffinityError, ReleaseError};
 use crate::release::ReleaseIps;
-use crate::request::Target;
+use crate::request::ReleaseTarget;
 use crate::step::{Input, Machine, Step};
 use crate::view::{self, IpamData};
 
@@ -21,9 +19,9 @@ const BATCH: usize = 40;
 /// Data that was released.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReleasedNode {
-    /// Addresses.
+    /// Addresses that the node held, in any pool.
     pub addresses: Vec<IpAddr>,
-    /// Blocks.
+    /// Blocks that the node had an affinity to.
     pub blocks: Vec<Prefix>,
 }
 
@@ -43,21 +41,21 @@ pub enum ReleaseNodeError {
 pub struct ReleaseNode {
     node: NodeName,
     now: Timestamp,
-    state: State,
-    targets: Vec<Target>,
-    affinities: Vec<(Owner, Prefix)>,
+    state: ReleaseNodeState,
+    targets: Vec<ReleaseTarget>,
+    affinities: Vec<(BlockOwner, Prefix)>,
     left: ReleasedNode,
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum ReleaseNodeState {
     Idle,
     Reading,
     Addresses(Box<ReleaseIps>),
     Blocks(Box<ReleaseAffinity>, Prefix),
 }
 
-type Next = Step<ReleasedNode, ReleaseNodeError>;
+type ReleaseNodeStep = Step<ReleasedNode, ReleaseNodeError>;
 
 impl ReleaseNode {
     /// For a node that is gone.
@@ -66,7 +64,7 @@ impl ReleaseNode {
         Self {
             node,
             now,
-            state: State::Idle,
+            state: ReleaseNodeState::Idle,
             targets: Vec::new(),
             affinities: Vec::new(),
             left: ReleasedNode {
@@ -85,13 +83,13 @@ impl ReleaseNode {
                 known.value.allocated().map(move |found| (found, numbers))
             })
             .filter(|((_, _, attribute), _)| attribute.node() == Some(self.node.as_str()))
-            .map(|((ordinal, address, attribute), numbers)| Target {
+            .map(|((ordinal, address, attribute), numbers)| ReleaseTarget {
                 address,
                 handle: attribute.handle_id.as_deref().map(HandleId::from),
                 sequence: numbers.get(&ordinal.to_string()).copied(),
             })
             .collect();
-        let owner = Owner::Host(self.node.clone());
+        let owner = BlockOwner::Host(self.node.clone());
         let mut blocks: Vec<Prefix> = view
             .affinities
             .keys()
@@ -107,7 +105,7 @@ impl ReleaseNode {
         self.affinities = blocks.into_iter().map(|c| (owner.clone(), c)).collect();
     }
 
-    fn next(&mut self) -> Next {
+    fn next(&mut self) -> ReleaseNodeStep {
         if !self.targets.is_empty() {
             let batch = self.targets.len().min(BATCH);
             let targets = self.targets.drain(..batch).collect();
@@ -123,7 +121,7 @@ impl ReleaseNode {
         }
     }
 
-    fn addresses(&mut self, mut machine: Box<ReleaseIps>, seen: Input) -> Next {
+    fn addresses(&mut self, mut machine: Box<ReleaseIps>, seen: Input) -> ReleaseNodeStep {
         match machine.step(seen) {
             Step::Done(released) => {
                 self.left.addresses.extend(released.addresses);
@@ -134,31 +132,36 @@ impl ReleaseNode {
                 self.begin()
             }
             step => {
-                self.state = State::Addresses(machine);
+                self.state = ReleaseNodeState::Addresses(machine);
                 step.map(|_| ReleasedNode::default(), ReleaseNodeError::Addresses)
             }
         }
     }
 
-    fn blocks(&mut self, mut machine: Box<ReleaseAffinity>, cidr: Prefix, seen: Input) -> Next {
+    fn blocks(
+        &mut self,
+        mut machine: Box<ReleaseAffinity>,
+        cidr: Prefix,
+        seen: Input,
+    ) -> ReleaseNodeStep {
         match machine.step(seen) {
             Step::Done(_) => {
                 self.left.blocks.push(cidr);
                 self.next()
             }
             step => {
-                self.state = State::Blocks(machine, cidr);
+                self.state = ReleaseNodeState::Blocks(machine, cidr);
                 step.map(|_| ReleasedNode::default(), ReleaseNodeError::Blocks)
             }
         }
     }
 
-    fn begin(&mut self) -> Next {
-        let owner = Owner::Host(self.node.clone());
+    fn begin(&mut self) -> ReleaseNodeStep {
+        let owner = BlockOwner::Host(self.node.clone());
         let ranges = [Family::Ipv4, Family::Ipv6]
             .into_iter()
             .flat_map(|f| [view::blocks(f), view::affinities(&owner, f)]);
-        self.state = State::Reading;
+        self.state = ReleaseNodeState::Reading;
         Step::Read(ranges.collect())
     }
 }
@@ -167,17 +170,20 @@ impl Machine for ReleaseNode {
     type Output = ReleasedNode;
     type Error = ReleaseNodeError;
 
-    fn step(&mut self, seen: Input) -> Next {
-        match (std::mem::replace(&mut self.state, State::Idle), seen) {
-            (State::Reading, Input::Read(reading)) => {
+    fn step(&mut self, seen: Input) -> ReleaseNodeStep {
+        match (
+            std::mem::replace(&mut self.state, ReleaseNodeState::Idle),
+            seen,
+        ) {
+            (ReleaseNodeState::Reading, Input::Read(reading)) => {
                 let mut view = IpamData::default();
                 view.absorb(&[], reading);
                 self.survey(&view);
                 self.next()
             }
-            (State::Addresses(machine), seen) => self.addresses(machine, seen),
-            (State::Blocks(machine, cidr), seen) => self.blocks(machine, cidr, seen),
-            (State::Idle | State::Reading, _) => self.begin(),
+            (ReleaseNodeState::Addresses(machine), seen) => self.addresses(machine, seen),
+            (ReleaseNodeState::Blocks(machine, cidr), seen) => self.blocks(machine, cidr, seen),
+            (ReleaseNodeState::Idle | ReleaseNodeState::Reading, _) => self.begin(),
         }
     }
 }

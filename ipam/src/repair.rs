@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use caracal_model::ipam::{AffinityState, Handle, Owner};
-use caracal_model::net::{Family, Prefix};
-use caracal_model::txn::{Compare, Range};
-use caracal_model::{HandleId, Key, Timestamp};
+use caracal_model::{
+    AffinityState, BlockOwner, Compare, Family, HandleId, IpamHandle, Key, KeyRange, Prefix,
+    Timestamp,
+};
 
 use crate::affinity::ReleaseAffinity;
 use crate::audit::{Audit, Leak};
@@ -34,9 +34,9 @@ pub enum Repair {
     /// nobody's.
     Mend(Prefix),
     /// Drops an affinity that its block does not know, or frees a block from an owner that is gone.
-    ReleaseAffinity(Owner, Prefix),
+    ReleaseAffinity(BlockOwner, Prefix),
     /// Gives a block's owner the affinity that is missing.
-    Restore(Owner, Prefix),
+    Restore(BlockOwner, Prefix),
 }
 
 /// Why a repair was not made.
@@ -58,7 +58,7 @@ pub enum RepairError {
 pub struct RepairPlan {
     /// In the order in which to do it.
     pub repairs: Vec<Repair>,
-    /// Sentences.
+    /// Sentences about what no repair was planned for.
     pub left: Vec<String>,
 }
 
@@ -178,7 +178,7 @@ enum Work {
 }
 
 impl Mender {
-    /// For a repair.
+    /// `now` is written into what the repair makes.
     #[must_use]
     pub fn new(repair: Repair, now: Timestamp) -> Self {
         let structure = |repair| {
@@ -223,11 +223,11 @@ impl Machine for Mender {
 struct Structure {
     repair: Repair,
     now: Timestamp,
-    asked: Option<Vec<Range>>,
+    asked: Option<Vec<KeyRange>>,
 }
 
 impl Structure {
-    fn ranges(&self) -> Vec<Range> {
+    fn ranges(&self) -> Vec<KeyRange> {
         match &self.repair {
             Repair::Recount(handle) => vec![
                 view::key(&Key::Handle(handle.clone())),
@@ -283,7 +283,7 @@ impl Structure {
 fn recount(view: &IpamData, id: &HandleId, txn: &mut TxnBuilder) -> Result<(), Unreadable> {
     let known = view.handles.get(id);
     let before = known.map(|k| k.value.clone()).unwrap_or_default();
-    let mut after = Handle {
+    let mut after = IpamHandle {
         block: std::collections::BTreeMap::new(),
         ..before.clone()
     };

@@ -13,7 +13,7 @@ use crate::check::Inconsistency;
 /// Which cluster, in which state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Cluster {
+pub struct ClusterSummary {
     /// Its unique identifier.
     #[serde(rename = "clusterGUID")]
     pub guid: String,
@@ -28,15 +28,15 @@ pub struct Cluster {
     pub revision: String,
 }
 
-/// A report.
+/// Leaked addresses as `caracal ipam check` stores them for `caracal ipam release`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LeakReport {
     /// Version of the program that wrote it.
     pub version: String,
-    /// The cluster.
+    /// Cluster that they were found in: a release refuses another one's.
     #[serde(flatten)]
-    pub cluster: Cluster,
+    pub cluster: ClusterSummary,
     /// Leaked addresses.
     pub allocations: BTreeMap<IpAddr, Vec<Leak>>,
     /// Handles that hold nothing of what they count.
@@ -69,7 +69,7 @@ pub enum LeakReportError {
 impl LeakReport {
     /// The report of an audit.
     #[must_use]
-    pub fn of(audit: &Audit, cluster: Cluster, version: &str) -> Self {
+    pub fn of(audit: &Audit, cluster: ClusterSummary, version: &str) -> Self {
         let mut allocations: BTreeMap<IpAddr, Vec<Leak>> = BTreeMap::new();
         for leak in &audit.leaked {
             let list = allocations.entry(leak.allocation.address).or_default();
@@ -95,7 +95,7 @@ impl LeakReport {
     /// [`LeakReportError`].
     pub fn accept(
         &self,
-        here: &Cluster,
+        here: &ClusterSummary,
         version: &str,
         force: bool,
     ) -> Result<(), LeakReportError> {

@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::ipam::{AllocationAttribute, Owner};
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::AllowedUse;
-use caracal_model::{HandleId, NodeName, PoolName};
+use caracal_model::{
+    AllocationAttribute, AllowedUse, BlockOwner, Family, HandleId, NodeName, PoolName, Prefix,
+};
 
 use caracal_model::Timestamp;
 
@@ -84,7 +83,7 @@ impl AssignRequest {
     /// Owner of the blocks that this request claims: the node, or Calico's one owner of load
     /// balancer blocks.
     #[must_use]
-    pub fn owner(&self) -> Owner {
+    pub fn owner(&self) -> BlockOwner {
         owner(&self.node, self.usage)
     }
 
@@ -100,10 +99,10 @@ impl AssignRequest {
     }
 }
 
-fn owner(node: &NodeName, usage: AllowedUse) -> Owner {
+fn owner(node: &NodeName, usage: AllowedUse) -> BlockOwner {
     match usage {
-        AllowedUse::LoadBalancer => Owner::Virtual("load-balancer".to_owned()),
-        AllowedUse::Workload | AllowedUse::Tunnel => Owner::Host(node.clone()),
+        AllowedUse::LoadBalancer => BlockOwner::Virtual("load-balancer".to_owned()),
+        AllowedUse::Workload | AllowedUse::Tunnel => BlockOwner::Host(node.clone()),
     }
 }
 
@@ -134,7 +133,7 @@ pub(crate) fn attribute(
 /// One explicit address.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AssignIpRequest {
-    /// The address.
+    /// Address to take, inside a pool.
     pub address: IpAddr,
     /// The node that will use it.
     pub node: NodeName,
@@ -149,7 +148,7 @@ pub struct AssignIpRequest {
 impl AssignIpRequest {
     /// Owner that claims the block when nobody has it.
     #[must_use]
-    pub fn owner(&self) -> Owner {
+    pub fn owner(&self) -> BlockOwner {
         owner(&self.node, self.usage)
     }
 }
@@ -157,11 +156,11 @@ impl AssignIpRequest {
 /// An address that is now held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// The address.
+    /// Address that was taken.
     pub address: IpAddr,
     /// Its block. Calico's IPAM result carries this prefix length.
     pub block: Prefix,
-    /// Its pool.
+    /// Pool whose range covers it.
     pub pool: PoolName,
     /// True when the block belongs to another host.
     pub borrowed: bool,
@@ -189,8 +188,8 @@ impl Assigned {
 
 /// An address to release, with what must be true of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// The address.
+pub struct ReleaseTarget {
+    /// Address to release.
     pub address: IpAddr,
     /// It must be held through this handle.
     pub handle: Option<HandleId>,
@@ -198,7 +197,7 @@ pub struct Target {
     pub sequence: Option<u64>,
 }
 
-impl Target {
+impl ReleaseTarget {
     /// An address, whoever holds it.
     #[must_use]
     pub const fn any(address: IpAddr) -> Self {

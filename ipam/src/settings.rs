@@ -1,9 +1,7 @@
 //! Changes of the global IPAM configuration, with calicoctl's rules. The stored object always gets
 //! `auto_allocate_blocks`, because readers take its absence for false.
 
-use caracal_model::Key;
-use caracal_model::ipam::IpamConfig;
-use caracal_model::txn::{Range, Txn};
+use caracal_model::{IpamConfig, Key, KeyRange, Txn};
 
 use crate::error::Unreadable;
 use crate::step::{Input, Machine, Step};
@@ -101,7 +99,7 @@ pub struct Configure {
 }
 
 impl Configure {
-    /// A change.
+    /// Reads the configuration, applies `change`, writes it back.
     #[must_use]
     pub const fn new(change: SettingsChange) -> Self {
         Self {
@@ -117,7 +115,7 @@ impl Machine for Configure {
     type Error = SettingsError;
 
     fn step(&mut self, seen: Input) -> Step<IpamConfig, SettingsError> {
-        let range = Range::Key(Key::IpamConfig.to_path());
+        let range = KeyRange::Key(Key::IpamConfig.to_path());
         match (seen, self.wanted.take()) {
             (Input::Committed(_), Some(wanted)) => Step::Done(wanted),
             (Input::Read(reading), _) if std::mem::take(&mut self.asked) => {

@@ -2,10 +2,7 @@
 //! whole, so there is no moment at which an address has two pools or none. Blocks and addresses
 //! stay as they are.
 
-use caracal_model::net::Prefix;
-use caracal_model::resource::{IpPool, Kind};
-use caracal_model::txn::Txn;
-use caracal_model::{Key, PoolName, Timestamp};
+use caracal_model::{IpPool, Key, Kind, PoolName, Prefix, Timestamp, Txn};
 
 use crate::step::{Input, Machine, Step};
 use crate::view::{self, IpamData};
@@ -13,12 +10,12 @@ use crate::view::{self, IpamData};
 /// Most parts: one transaction writes them all, and etcd takes 128 operations in one.
 pub const MAX_PARTS: u32 = 64;
 
-/// PoolChoice pool.
+/// Pool to split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolChoice {
-    /// By name.
+    /// `metadata.name`.
     Name(String),
-    /// By range.
+    /// `spec.cidr`.
     Cidr(Prefix),
 }
 
@@ -59,18 +56,18 @@ fn text(which: &PoolChoice) -> String {
     }
 }
 
-/// A split.
+/// Replaces a pool by several smaller ones with the same settings.
 #[derive(Clone, Debug)]
 pub struct Split {
     which: PoolChoice,
     parts: u32,
     uids: Vec<String>,
     now: Timestamp,
-    state: State,
+    state: SplitState,
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum SplitState {
     Idle,
     Reading,
     Splitting(Vec<IpPool>),
@@ -85,7 +82,7 @@ impl Split {
             parts,
             uids,
             now,
-            state: State::Idle,
+            state: SplitState::Idle,
         }
     }
 
@@ -145,8 +142,8 @@ impl Machine for Split {
     type Error = SplitError;
 
     fn step(&mut self, seen: Input) -> Step<Vec<IpPool>, SplitError> {
-        match (std::mem::replace(&mut self.state, State::Idle), seen) {
-            (State::Reading, Input::Read(reading)) => {
+        match (std::mem::replace(&mut self.state, SplitState::Idle), seen) {
+            (SplitState::Reading, Input::Read(reading)) => {
                 let stored = reading.ranges.clone();
                 let mut view = IpamData::default();
                 view.absorb(&[view::kind(Kind::IpPool)], reading);
@@ -162,12 +159,12 @@ impl Machine for Split {
                 for part in &parts {
                     txn = txn.create(path(&part.metadata.name), part.to_json());
                 }
-                self.state = State::Splitting(parts);
+                self.state = SplitState::Splitting(parts);
                 Step::Commit(txn)
             }
-            (State::Splitting(parts), Input::Committed(_)) => Step::Done(parts),
+            (SplitState::Splitting(parts), Input::Committed(_)) => Step::Done(parts),
             _ => {
-                self.state = State::Reading;
+                self.state = SplitState::Reading;
                 Step::Read(vec![view::kind(Kind::IpPool)])
             }
         }

@@ -1,6 +1,6 @@
 //! The contract between a machine and whoever drives it. Values only.
 
-use caracal_model::txn::{KeyValue, Range, Txn};
+use caracal_model::{KeyRange, KeyValue, Txn};
 
 /// A consistent answer to [`Step::Read`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,10 +28,10 @@ pub enum Input {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step<T, E> {
     /// All of these, at one revision.
-    Read(Vec<Range>),
+    Read(Vec<KeyRange>),
     /// This transaction.
     Commit(Txn),
-    /// It is done.
+    /// The end, with the result.
     Done(T),
     /// It cannot be done, and trying again would not help. Lost races are never reported here.
     Failed(E),

@@ -2,8 +2,7 @@
 
 use std::net::IpAddr;
 
-use caracal_model::PoolName;
-use caracal_model::net::Prefix;
+use caracal_model::{PoolName, Prefix};
 use serde::{Serialize, Serializer};
 
 use crate::allocation::Allocation;
@@ -50,7 +49,7 @@ pub struct PoolFill {
     pub blocks: Vec<BlockFill>,
 }
 
-/// A block.
+/// A block, its owner, and how full it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockFill {
@@ -78,7 +77,7 @@ fn fill(view: &IpamData, cidr: Prefix, held: &[IpAddr]) -> Fill {
 /// All pools by name, then the blocks that are in none.
 #[must_use]
 pub fn pool_fill(view: &IpamData) -> Vec<PoolFill> {
-    let block = |block: &caracal_model::ipam::Block| {
+    let block = |block: &caracal_model::Block| {
         let held: Vec<IpAddr> = block.allocated().map(|(_, address, _)| address).collect();
         BlockFill {
             fill: fill(view, block.cidr, &held),
@@ -121,7 +120,7 @@ pub fn borrowed_addresses(view: &IpamData) -> Vec<Allocation> {
         .collect()
 }
 
-/// Whoever holds an address.
+/// Holder of an address.
 #[must_use]
 pub fn holder_of(view: &IpamData, address: IpAddr) -> Option<Allocation> {
     let block = view

@@ -4,20 +4,17 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::ipam::{
-    AllocationAttribute, Block, Handle, ipip_handle, vxlan_handle, vxlan_v6_handle,
-    wireguard_handle, wireguard_v6_handle,
+use caracal_model::{
+    AllocationAttribute, AllowedUse, Block, EncapMode, Family, HandleId, IpPool, IpamHandle, Key,
+    KeyRange, Kind, Node, NodeName, PoolName, Prefix, Timestamp, ipip_handle, vxlan_handle,
+    vxlan_v6_handle, wireguard_handle, wireguard_v6_handle,
 };
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::{AllowedUse, EncapMode, IpPool, Kind, Node};
-use caracal_model::txn::Range;
-use caracal_model::{HandleId, Key, NodeName, PoolName, Timestamp};
 
 use crate::assign::Assign;
 use crate::block;
 use crate::error::{AssignError, MAX_BLOCKS, ReleaseError};
 use crate::release::{ReleaseHandle, ReleaseIps};
-use crate::request::{AssignRequest, Target};
+use crate::request::{AssignRequest, ReleaseTarget};
 use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
 use crate::view::{self, IpamData};
@@ -135,24 +132,24 @@ pub struct EnsureTunnel {
     node: NodeName,
     now: Timestamp,
     view: IpamData,
-    state: State,
+    state: EnsureTunnelState,
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum EnsureTunnelState {
     Idle,
-    Reading(Vec<Range>),
+    Reading(Vec<KeyRange>),
     /// Taking a new address.
     Assigning(Box<Assign>),
     /// Releasing everything: no pool qualifies.
-    Leaving(Box<ReleaseHandle>),
+    Releasing(Box<ReleaseHandle>),
     /// Releasing what is left over beside this address.
     Cleaning(Box<ReleaseIps>, IpAddr),
     /// Putting an old, nameless allocation under the handle.
     Adopting(IpAddr),
 }
 
-type Next = Step<Option<IpAddr>, AssignError>;
+type EnsureTunnelStep = Step<Option<IpAddr>, AssignError>;
 
 impl EnsureTunnel {
     /// For a node, at a point in time.
@@ -163,11 +160,11 @@ impl EnsureTunnel {
             node,
             now,
             view: IpamData::default(),
-            state: State::Idle,
+            state: EnsureTunnelState::Idle,
         }
     }
 
-    fn begin(&mut self) -> Next {
+    fn begin(&mut self) -> EnsureTunnelStep {
         self.view = IpamData::default();
         self.read(vec![
             view::key(&Key::IpamConfig),
@@ -177,12 +174,12 @@ impl EnsureTunnel {
         ])
     }
 
-    fn read(&mut self, ranges: Vec<Range>) -> Next {
-        self.state = State::Reading(ranges.clone());
+    fn read(&mut self, ranges: Vec<KeyRange>) -> EnsureTunnelStep {
+        self.state = EnsureTunnelState::Reading(ranges.clone());
         Step::Read(ranges)
     }
 
-    fn decide(&mut self) -> Result<Next, AssignError> {
+    fn decide(&mut self) -> Result<EnsureTunnelStep, AssignError> {
         let id = self.kind.handle(&self.node);
         self.view
             .readable(&[Key::IpamConfig, Key::Handle(id.clone())])?;
@@ -203,7 +200,7 @@ impl EnsureTunnel {
         let names: Vec<String> = qualifying.iter().map(|(n, _)| n.to_string()).collect();
         if names.is_empty() {
             let release = ReleaseHandle::new(id, Vec::new(), self.now);
-            return Ok(self.leave(release, Input::Start));
+            return Ok(self.releasing(release, Input::Start));
         }
         let current = node.node.as_ref().and_then(|n| self.kind.current(n));
         let current =
@@ -217,7 +214,7 @@ impl EnsureTunnel {
         if let Some(address) = current
             && let Some(txn) = self.adoption(address, &id)
         {
-            self.state = State::Adopting(address);
+            self.state = EnsureTunnelState::Adopting(address);
             return Ok(Step::Commit(txn.into_txn()));
         }
         let (good, left_over) = self.held(&wanted, &id, &qualifying);
@@ -235,7 +232,7 @@ impl EnsureTunnel {
 
     /// Blocks that may hold an address of ours: those of the handle, and the one of the Node's
     /// address.
-    fn blocks(&self, current: Option<IpAddr>, handle: Option<&Handle>) -> Vec<Prefix> {
+    fn blocks(&self, current: Option<IpAddr>, handle: Option<&IpamHandle>) -> Vec<Prefix> {
         let mut cidrs: Vec<Prefix> = handle
             .into_iter()
             .flat_map(|handle| handle.block.keys().copied())
@@ -313,14 +310,19 @@ impl EnsureTunnel {
 
     /// Releases what is held beside `address`. The address that the Node still names stays until
     /// the Node names this one, so that nobody else gets it while it is in use.
-    fn clean(&mut self, address: IpAddr, mut stale: Vec<IpAddr>, id: &HandleId) -> Next {
+    fn clean(
+        &mut self,
+        address: IpAddr,
+        mut stale: Vec<IpAddr>,
+        id: &HandleId,
+    ) -> EnsureTunnelStep {
         let node = self.view.nodes.get(&self.node);
         let named = node.and_then(|n| self.kind.current(n.node.as_ref()?));
         stale.retain(|a| Some(*a) != named);
         if stale.is_empty() {
             return Step::Done(Some(address));
         }
-        let targets = stale.into_iter().map(|address| Target {
+        let targets = stale.into_iter().map(|address| ReleaseTarget {
             address,
             handle: Some(id.clone()),
             sequence: None,
@@ -329,7 +331,7 @@ impl EnsureTunnel {
         self.cleaning(release, address, Input::Start)
     }
 
-    fn assign(&mut self, pools: Vec<String>, handle: HandleId) -> Next {
+    fn assign(&mut self, pools: Vec<String>, handle: HandleId) -> EnsureTunnelStep {
         let mut request = AssignRequest::workload(self.node.clone(), handle);
         request.usage = AllowedUse::Tunnel;
         request.attributes = [("type".to_owned(), self.kind.attribute().to_owned())].into();
@@ -343,30 +345,35 @@ impl EnsureTunnel {
         self.assigning(Assign::new(request, self.now), Input::Start)
     }
 
-    fn assigning(&mut self, mut machine: Assign, seen: Input) -> Next {
+    fn assigning(&mut self, mut machine: Assign, seen: Input) -> EnsureTunnelStep {
         let step = machine.step(seen);
-        self.state = State::Assigning(Box::new(machine));
+        self.state = EnsureTunnelState::Assigning(Box::new(machine));
         step.map(|a| a.all().map(|one| one.address).next(), |error| error)
     }
 
-    fn leave(&mut self, mut machine: ReleaseHandle, seen: Input) -> Next {
+    fn releasing(&mut self, mut machine: ReleaseHandle, seen: Input) -> EnsureTunnelStep {
         let step = machine.step(seen);
-        self.state = State::Leaving(Box::new(machine));
+        self.state = EnsureTunnelState::Releasing(Box::new(machine));
         step.map(|_| None, AssignError::Unreadable)
     }
 
-    fn cleaning(&mut self, mut machine: ReleaseIps, address: IpAddr, seen: Input) -> Next {
+    fn cleaning(
+        &mut self,
+        mut machine: ReleaseIps,
+        address: IpAddr,
+        seen: Input,
+    ) -> EnsureTunnelStep {
         match machine.step(seen) {
             // Released and taken by somebody else meanwhile: nothing of ours is left to release.
             Step::Failed(ReleaseError::OtherHandle { .. } | ReleaseError::OtherSequence { .. })
             | Step::Done(_) => Step::Done(Some(address)),
             Step::Failed(ReleaseError::Unreadable(key)) => Step::Failed(key.into()),
             Step::Read(ranges) => {
-                self.state = State::Cleaning(Box::new(machine), address);
+                self.state = EnsureTunnelState::Cleaning(Box::new(machine), address);
                 Step::Read(ranges)
             }
             Step::Commit(txn) => {
-                self.state = State::Cleaning(Box::new(machine), address);
+                self.state = EnsureTunnelState::Cleaning(Box::new(machine), address);
                 Step::Commit(txn)
             }
         }
@@ -377,18 +384,25 @@ impl Machine for EnsureTunnel {
     type Output = Option<IpAddr>;
     type Error = AssignError;
 
-    fn step(&mut self, seen: Input) -> Next {
-        match (std::mem::replace(&mut self.state, State::Idle), seen) {
-            (_, Input::Start) | (State::Idle, _) => self.begin(),
-            (State::Reading(asked), Input::Read(reading)) => {
+    fn step(&mut self, seen: Input) -> EnsureTunnelStep {
+        match (
+            std::mem::replace(&mut self.state, EnsureTunnelState::Idle),
+            seen,
+        ) {
+            (_, Input::Start) | (EnsureTunnelState::Idle, _) => self.begin(),
+            (EnsureTunnelState::Reading(asked), Input::Read(reading)) => {
                 self.view.absorb(&asked, reading);
                 self.decide().unwrap_or_else(Step::Failed)
             }
-            (State::Assigning(machine), seen) => self.assigning(*machine, seen),
-            (State::Leaving(machine), seen) => self.leave(*machine, seen),
-            (State::Cleaning(machine, address), seen) => self.cleaning(*machine, address, seen),
-            (State::Adopting(address), Input::Committed(_)) => Step::Done(Some(address)),
-            (State::Reading(_) | State::Adopting(_), _) => self.begin(),
+            (EnsureTunnelState::Assigning(machine), seen) => self.assigning(*machine, seen),
+            (EnsureTunnelState::Releasing(machine), seen) => self.releasing(*machine, seen),
+            (EnsureTunnelState::Cleaning(machine, address), seen) => {
+                self.cleaning(*machine, address, seen)
+            }
+            (EnsureTunnelState::Adopting(address), Input::Committed(_)) => {
+                Step::Done(Some(address))
+            }
+            (EnsureTunnelState::Reading(_) | EnsureTunnelState::Adopting(_), _) => self.begin(),
         }
     }
 }

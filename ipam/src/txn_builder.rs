@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Handle, Owner};
-use caracal_model::net::Prefix;
-use caracal_model::txn::{Compare, Txn, Write};
-use caracal_model::{HandleId, Key};
+use caracal_model::{
+    AffinityState, Block, BlockAffinity, BlockOwner, Compare, HandleId, IpamHandle, Key, Prefix,
+    Txn, TxnWrite,
+};
 
-use crate::view::{IpamData, Versioned};
+use crate::view::{IpamData, ReadValue};
 use crate::{block, handle};
 
 /// Collects writes against what a [`IpamData`] saw.
 #[derive(Debug, Default)]
 pub(crate) struct TxnBuilder {
-    keys: BTreeMap<String, (Compare, Option<Write>)>,
+    keys: BTreeMap<String, (Compare, Option<TxnWrite>)>,
 }
 
 impl TxnBuilder {
@@ -37,8 +37,8 @@ impl TxnBuilder {
             None => Compare::Absent(path.clone()),
         };
         let write = match value {
-            Some(value) => Write::Put(path.clone(), value),
-            None => Write::Delete(path.clone()),
+            Some(value) => TxnWrite::Put(path.clone(), value),
+            None => TxnWrite::Delete(path.clone()),
         };
         self.keys.insert(path, (compare, Some(write)));
     }
@@ -72,7 +72,7 @@ impl TxnBuilder {
     pub(crate) fn put_affinity(
         &mut self,
         view: &IpamData,
-        owner: &Owner,
+        owner: &BlockOwner,
         cidr: Prefix,
         state: AffinityState,
     ) {
@@ -85,7 +85,7 @@ impl TxnBuilder {
     }
 
     /// Deletes an affinity that was read.
-    pub(crate) fn delete_affinity(&mut self, view: &IpamData, owner: &Owner, cidr: Prefix) {
+    pub(crate) fn delete_affinity(&mut self, view: &IpamData, owner: &BlockOwner, cidr: Prefix) {
         if let Some(known) = view.affinities.get(&(owner.clone(), cidr)) {
             let key = Key::Affinity(owner.clone(), cidr);
             self.set(&key, Some(known.revision), None);
@@ -96,8 +96,8 @@ impl TxnBuilder {
     pub(crate) fn put_handle(
         &mut self,
         id: &HandleId,
-        known: Option<&Versioned<Handle>>,
-        value: &Handle,
+        known: Option<&ReadValue<IpamHandle>>,
+        value: &IpamHandle,
     ) {
         let key = Key::Handle(id.clone());
         let revision = known.map(|k| k.revision);

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::net::Family;
-use caracal_model::resource::{Kind, Node, WorkloadEndpoint};
-use caracal_model::txn::{Compare, KeyValue, Range};
-use caracal_model::{Elsewhere, Key, Snapshot, kind_prefix};
+use caracal_model::{
+    Compare, Elsewhere, Family, Key, KeyRange, KeyValue, Kind, Node, Snapshot, WorkloadEndpoint,
+    kind_prefix,
+};
 use serde::Serialize;
 
 /// One use of an address.
@@ -40,10 +40,10 @@ struct Endpoint {
 
 /// Ranges that [`Users::read`] needs.
 #[must_use]
-pub fn user_ranges() -> Vec<Range> {
+pub fn user_ranges() -> Vec<KeyRange> {
     vec![
-        Range::Prefix(kind_prefix(Kind::WorkloadEndpoint)),
-        Range::Prefix(kind_prefix(Kind::Node)),
+        KeyRange::Prefix(kind_prefix(Kind::WorkloadEndpoint)),
+        KeyRange::Prefix(kind_prefix(Kind::Node)),
     ]
 }
 

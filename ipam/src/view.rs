@@ -4,12 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use caracal_model::ipam::{Block, BlockAffinity, Handle, IpamConfig, Owner};
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::{Invalid, IpPool, IpReservation, Kind, Metadata, Node, Resource};
-use caracal_model::txn::{KeyValue, Range, Txn, Write};
 use caracal_model::{
-    HandleId, Key, NodeName, PoolName, Timestamp, affinity_prefix, blocks_prefix, ipam_prefix,
+    Block, BlockAffinity, BlockOwner, Family, HandleId, IpPool, IpReservation, IpamConfig,
+    IpamHandle, Key, KeyRange, KeyValue, Kind, Metadata, Node, NodeName, PoolName, Prefix,
+    Resource, Timestamp, Txn, TxnWrite, ValueError, affinity_prefix, blocks_prefix, ipam_prefix,
     kind_prefix,
 };
 
@@ -21,8 +19,8 @@ use crate::step::Reading;
 
 /// A value and the revision to compare when it is replaced.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Versioned<T> {
-    /// The value.
+pub struct ReadValue<T> {
+    /// The value as it was read.
     pub value: T,
     /// etcd's ModRevision.
     pub revision: i64,
@@ -44,20 +42,20 @@ pub struct IpamData {
     pub revision: i64,
     /// The global configuration, when there is one.
     pub config: Option<IpamConfig>,
-    /// Pools, valid ones.
+    /// Pools that parse and are valid.
     pub pools: BTreeMap<PoolName, IpPool>,
-    /// Reservations.
+    /// Addresses that are not handed out.
     pub reserved: Reservations,
-    /// Nodes.
+    /// Nodes that were asked for, or all.
     pub nodes: BTreeMap<NodeName, KnownNode>,
     /// Labels of namespaces, of those whose profile was read.
     pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
-    /// Affinities.
-    pub affinities: BTreeMap<(Owner, Prefix), Versioned<BlockAffinity>>,
-    /// Handles.
-    pub handles: BTreeMap<HandleId, Versioned<Handle>>,
-    /// Blocks.
-    pub blocks: BTreeMap<Prefix, Versioned<Block>>,
+    /// Affinities by owner and block.
+    pub affinities: BTreeMap<(BlockOwner, Prefix), ReadValue<BlockAffinity>>,
+    /// Handles that were asked for, or all.
+    pub handles: BTreeMap<HandleId, ReadValue<IpamHandle>>,
+    /// Blocks that were asked for, or all.
+    pub blocks: BTreeMap<Prefix, ReadValue<Block>>,
     /// Paths whose values do not parse, with the reason.
     pub unreadable: BTreeMap<String, String>,
     asked: BTreeSet<String>,
@@ -67,7 +65,7 @@ pub struct IpamData {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Known<'a> {
     /// It exists.
-    Present(&'a Versioned<Block>),
+    Present(&'a ReadValue<Block>),
     /// It did not exist when asked for.
     Absent,
     /// It exists but does not parse.
@@ -78,17 +76,17 @@ pub enum Known<'a> {
 
 impl IpamData {
     /// Takes over an answer to `asked`. A key answered again replaces what was known.
-    pub fn absorb(&mut self, asked: &[Range], reading: Reading) {
+    pub fn absorb(&mut self, asked: &[KeyRange], reading: Reading) {
         self.revision = self.revision.max(reading.revision);
         for range in asked {
             match range {
-                Range::Key(key) => {
+                KeyRange::Key(key) => {
                     if let Ok(Key::Block(cidr)) = Key::parse(key) {
                         self.blocks.remove(&cidr);
                     }
                     self.asked.insert(key.clone());
                 }
-                Range::Prefix(prefix) => {
+                KeyRange::Prefix(prefix) => {
                     self.blocks
                         .retain(|cidr, _| !Key::Block(*cidr).to_path().starts_with(prefix));
                     self.asked.insert(prefix.clone());
@@ -106,7 +104,7 @@ impl IpamData {
     pub(crate) fn apply(&mut self, txn: &Txn, revision: i64) {
         for write in &txn.writes {
             match write {
-                Write::Put(key, value) => {
+                TxnWrite::Put(key, value) => {
                     let kv = KeyValue {
                         key: key.clone(),
                         value: value.clone(),
@@ -115,7 +113,7 @@ impl IpamData {
                     let inserted = self.insert(&kv);
                     debug_assert!(inserted.is_ok(), "we wrote {key} and cannot read it");
                 }
-                Write::Delete(key) => match Key::parse(key) {
+                TxnWrite::Delete(key) => match Key::parse(key) {
                     Ok(Key::Block(cidr)) => drop(self.blocks.remove(&cidr)),
                     Ok(Key::Affinity(owner, cidr)) => drop(self.affinities.remove(&(owner, cidr))),
                     Ok(Key::Handle(id)) => drop(self.handles.remove(&id)),
@@ -125,7 +123,7 @@ impl IpamData {
         }
     }
 
-    fn insert(&mut self, kv: &KeyValue) -> Result<(), Invalid> {
+    fn insert(&mut self, kv: &KeyValue) -> Result<(), ValueError> {
         let Ok(key) = Key::parse(&kv.key) else {
             return Ok(());
         };
@@ -134,19 +132,19 @@ impl IpamData {
             Key::IpamConfig => self.config = Some(IpamConfig::from_json(&kv.value)?),
             Key::Affinity(owner, cidr) => {
                 let value = BlockAffinity::from_json(&kv.value)?;
-                let versioned = Versioned { value, revision };
+                let versioned = ReadValue { value, revision };
                 self.affinities.insert((owner, cidr), versioned);
             }
             Key::Handle(id) => {
-                let value = Handle::from_json(&kv.value)?;
-                self.handles.insert(id, Versioned { value, revision });
+                let value = IpamHandle::from_json(&kv.value)?;
+                self.handles.insert(id, ReadValue { value, revision });
             }
             Key::Block(cidr) => {
                 let value = Block::from_json(&kv.value)?;
                 if value.cidr != cidr {
-                    return Err(Invalid(format!("the value says {}", value.cidr)));
+                    return Err(ValueError(format!("the value says {}", value.cidr)));
                 }
-                self.blocks.insert(cidr, Versioned { value, revision });
+                self.blocks.insert(cidr, ReadValue { value, revision });
             }
             Key::Resource { kind, name, .. } => self.insert_resource(kind, &name, &kv.value)?,
             Key::IpamHost(_) | Key::Document { .. } => {}
@@ -154,7 +152,7 @@ impl IpamData {
         Ok(())
     }
 
-    fn insert_resource(&mut self, kind: Kind, name: &str, value: &[u8]) -> Result<(), Invalid> {
+    fn insert_resource(&mut self, kind: Kind, name: &str, value: &[u8]) -> Result<(), ValueError> {
         match kind {
             Kind::IpPool => {
                 let pool = IpPool::from_json(value)?;
@@ -231,7 +229,7 @@ impl IpamData {
     pub(crate) fn unread_blocks<'a>(
         &self,
         blocks: impl IntoIterator<Item = &'a Prefix>,
-    ) -> Vec<Range> {
+    ) -> Vec<KeyRange> {
         blocks
             .into_iter()
             .filter(|cidr| self.block(**cidr) == Known::Unknown)
@@ -243,9 +241,9 @@ impl IpamData {
     #[must_use]
     pub fn affinities_of(
         &self,
-        owner: &Owner,
+        owner: &BlockOwner,
         family: Family,
-    ) -> Vec<(Prefix, &Versioned<BlockAffinity>)> {
+    ) -> Vec<(Prefix, &ReadValue<BlockAffinity>)> {
         let mut list: Vec<_> = self
             .affinities
             .iter()
@@ -307,10 +305,10 @@ impl IpamData {
 }
 
 /// The labels of a node whose spec does not parse.
-fn lenient(value: &[u8]) -> Result<Metadata, Invalid> {
+fn lenient(value: &[u8]) -> Result<Metadata, ValueError> {
     serde_json::from_slice::<Resource<serde_json::Value>>(value)
         .map(|resource| resource.metadata)
-        .map_err(|e| Invalid(e.to_string()))
+        .map_err(|e| ValueError(e.to_string()))
 }
 
 fn readable_cidrs(value: &[u8]) -> Vec<Prefix> {
@@ -326,27 +324,27 @@ fn readable_cidrs(value: &[u8]) -> Vec<Prefix> {
 
 /// The whole of IPAM's data and the resources it depends on.
 #[must_use]
-pub fn all_ranges() -> Vec<Range> {
+pub fn all_ranges() -> Vec<KeyRange> {
     vec![
-        Range::Prefix(ipam_prefix()),
-        Range::Prefix(kind_prefix(Kind::IpPool)),
-        Range::Prefix(kind_prefix(Kind::IpReservation)),
-        Range::Prefix(kind_prefix(Kind::Node)),
+        KeyRange::Prefix(ipam_prefix()),
+        KeyRange::Prefix(kind_prefix(Kind::IpPool)),
+        KeyRange::Prefix(kind_prefix(Kind::IpReservation)),
+        KeyRange::Prefix(kind_prefix(Kind::Node)),
     ]
 }
 
-pub(crate) fn key(key: &Key) -> Range {
-    Range::Key(key.to_path())
+pub(crate) fn key(key: &Key) -> KeyRange {
+    KeyRange::Key(key.to_path())
 }
 
-pub(crate) fn kind(kind: Kind) -> Range {
-    Range::Prefix(kind_prefix(kind))
+pub(crate) fn kind(kind: Kind) -> KeyRange {
+    KeyRange::Prefix(kind_prefix(kind))
 }
 
-pub(crate) fn affinities(owner: &Owner, family: Family) -> Range {
-    Range::Prefix(affinity_prefix(owner, family))
+pub(crate) fn affinities(owner: &BlockOwner, family: Family) -> KeyRange {
+    KeyRange::Prefix(affinity_prefix(owner, family))
 }
 
-pub(crate) fn blocks(family: Family) -> Range {
-    Range::Prefix(blocks_prefix(family))
+pub(crate) fn blocks(family: Family) -> KeyRange {
+    KeyRange::Prefix(blocks_prefix(family))
 }

@@ -4,10 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::ipam::{AffinityState, Owner};
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::AllowedUse;
-use caracal_model::{NodeName, PoolName};
+use caracal_model::{AffinityState, AllowedUse, BlockOwner, Family, NodeName, PoolName, Prefix};
 use serde::Serialize;
 
 use crate::block;
@@ -19,7 +16,7 @@ use crate::view::{IpamData, Known};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolAnswer {
-    /// Its name.
+    /// Name of the pool.
     pub pool: PoolName,
     /// Its range.
     pub cidr: Prefix,
@@ -35,7 +32,7 @@ pub struct PoolAnswer {
 pub struct BlockAnswer {
     /// The block.
     pub cidr: Prefix,
-    /// Its pool.
+    /// Pool whose range covers it.
     pub pool: Option<PoolName>,
     /// Addresses that can be handed out.
     pub free: usize,
@@ -49,7 +46,7 @@ pub struct BlockAnswer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Why {
-    /// The node.
+    /// Node that the chain is about.
     pub node: NodeName,
     /// `ipv4` or `ipv6`.
     pub family: String,
@@ -98,7 +95,7 @@ pub fn why(
             },
         });
     }
-    let owner = Owner::Host(node.clone());
+    let owner = BlockOwner::Host(node.clone());
     let mut blocks = Vec::new();
     let mut held = 0;
     for (cidr, affinity) in view.affinities_of(&owner, family) {
@@ -149,7 +146,7 @@ pub fn why(
 
 fn own_block(
     view: &IpamData,
-    owner: &Owner,
+    owner: &BlockOwner,
     cidr: Prefix,
     state: AffinityState,
     usable: bool,

@@ -6,11 +6,11 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use caracal_ipam::{Assign, AssignIp, AssignIpRequest, AssignRequest, ReleaseHandle, Timestamp};
-use caracal_model::Key;
-use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Handle, Owner};
-use caracal_model::net::Prefix;
-use caracal_model::resource::{AllowedUse, IpReservation, Kind};
+use caracal_ipam::{Assign, AssignIp, AssignIpRequest, AssignRequest, ReleaseHandle};
+use caracal_model::{
+    AffinityState, AllowedUse, Block, BlockAffinity, BlockOwner, IpReservation, IpamHandle, Key,
+    Kind, Prefix, Timestamp,
+};
 use serde_json::{Value, json};
 use world::actor::{Any, End, faults, run, view};
 use world::{NOW, World, after, config, node, node_with, pool, pool_with};
@@ -50,13 +50,13 @@ fn put_block(world: &mut World, block: &Block) {
 }
 
 fn put_affinity(world: &mut World, host: &str, cidr: &str, state: AffinityState) {
-    let key = Key::Affinity(Owner::Host(host.into()), cidr.parse().unwrap());
+    let key = Key::Affinity(BlockOwner::Host(host.into()), cidr.parse().unwrap());
     world.put((key.to_path(), BlockAffinity::new(state).to_json()));
 }
 
 /// Gives a host a block with everything that belongs to it.
 fn claimed(world: &mut World, host: &str, cidr: &str, now: Timestamp) {
-    let owner = Owner::Host(host.into());
+    let owner = BlockOwner::Host(host.into());
     let block = caracal_ipam::create_block(cidr.parse().unwrap(), &owner, now);
     put_block(world, &block);
     put_affinity(world, host, cidr, AffinityState::Confirmed);
@@ -578,7 +578,7 @@ fn one_explicit_address() {
         End::Took(vec!["10.0.0.5".parse().unwrap()])
     );
     let handle = &world.keys["/calico/ipam/v2/handle/j"].1;
-    assert_eq!(Handle::from_json(handle).unwrap().block.len(), 1);
+    assert_eq!(IpamHandle::from_json(handle).unwrap().block.len(), 1);
 }
 
 #[test]

@@ -9,15 +9,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use caracal_ipam::{
-    Assign, AssignRequest, Inconsistency, ReleaseAffinity, ReleaseHandle, Timestamp, add_to_handle,
+    Assign, AssignRequest, Inconsistency, ReleaseAffinity, ReleaseHandle, add_to_handle,
     create_block, handle_is_empty, remove_from_handle, take, touch,
 };
-use caracal_model::Key;
-use caracal_model::ipam::{
-    AffinityState, AllocationAttribute, Block, BlockAffinity, Handle, Owner,
+use caracal_model::{
+    AffinityState, AllocationAttribute, Block, BlockAffinity, BlockOwner, Compare, IpamHandle, Key,
+    Prefix, Timestamp, Txn, TxnOutcome, TxnWrite,
 };
-use caracal_model::net::Prefix;
-use caracal_model::txn::{Compare, Txn, TxnOutcome, Write};
 use world::actor::{Actor, Any, End, faults, held_by};
 use world::{NOW, World, after, config, node, pool};
 
@@ -49,7 +47,6 @@ enum At {
     Drop(i64),
     /// Reads the block to assign from.
     Open,
-    /// Increments the handle.
     Increment(Block, i64),
     /// Writes the block.
     Store(Block, i64, IpAddr),
@@ -69,8 +66,8 @@ impl Calico {
         }
     }
 
-    fn owner(&self) -> Owner {
-        Owner::Host(self.host.into())
+    fn owner(&self) -> BlockOwner {
+        BlockOwner::Host(self.host.into())
     }
 
     fn affinity(&self) -> String {
@@ -108,18 +105,18 @@ impl Calico {
         Self::put(world, self.affinity(), revision, value)
     }
 
-    fn add_to_handle(&self, world: &mut World, change: impl FnOnce(&mut Handle)) {
+    fn add_to_handle(&self, world: &mut World, change: impl FnOnce(&mut IpamHandle)) {
         // Calico repeats this until it succeeds; here, the read and the write are one step.
         let known = world.keys.get(&self.handle()).cloned();
-        let mut value = known
-            .as_ref()
-            .map_or_else(Handle::default, |(_, v)| Handle::from_json(v).unwrap());
+        let mut value = known.as_ref().map_or_else(IpamHandle::default, |(_, v)| {
+            IpamHandle::from_json(v).unwrap()
+        });
         change(&mut value);
         if handle_is_empty(&value) {
             let (revision, _) = known.unwrap();
             let txn = Txn {
                 compare: vec![Compare::Unchanged(self.handle(), revision)],
-                writes: vec![Write::Delete(self.handle())],
+                writes: vec![TxnWrite::Delete(self.handle())],
             };
             assert!(matches!(world.commit(&txn), TxnOutcome::Committed(_)));
         } else {
@@ -238,7 +235,7 @@ fn machine(host: &str, deed: &str, round: usize) -> Any {
         }
         "release" => Any::ReleaseHandle(ReleaseHandle::new("ours".into(), Vec::new(), now)),
         _ => {
-            let owner = Owner::Host(host.into());
+            let owner = BlockOwner::Host(host.into());
             let cidr = CIDR.parse().unwrap();
             Any::ReleaseAffinity(ReleaseAffinity::new(owner, cidr, false, now))
         }

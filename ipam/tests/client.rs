@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use caracal_datastore::{CommitFault, EtcdConfig, EtcdServer, EtcdStore, MemoryStore, Store};
 use caracal_ipam::{AssignError, AssignRequest, Client, ClientError};
-use caracal_model::txn::{Txn, TxnOutcome};
+use caracal_model::{Txn, TxnOutcome};
 use world::{node, pool};
 
 fn store(entries: impl IntoIterator<Item = (String, Vec<u8>)>) -> MemoryStore {

@@ -19,14 +19,13 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use caracal_ipam::{
-    Assign, AssignRequest, Collection, Collector, Conditional, Input, Lease, LeaseHolder, Machine,
+    Assign, AssignRequest, Collector, Conditional, Garbage, Input, Lease, LeaseHolder, Machine,
     PreconditionError, ReleaseHandle, ReleaseIps, ReleaseNode, Step,
 };
-use caracal_model::ipam::{ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE};
-use caracal_model::net::Prefix;
-use caracal_model::resource::{WorkloadEndpoint, WorkloadEndpointSpec};
-use caracal_model::txn::{Compare, Txn, TxnOutcome, Write};
-use caracal_model::{HandleId, Key, Snapshot};
+use caracal_model::{
+    Compare, ENDPOINT_ATTRIBUTE, HandleId, INTERFACE_ATTRIBUTE, Key, Prefix, Snapshot, Txn,
+    TxnOutcome, TxnWrite, WorkloadEndpoint, WorkloadEndpointSpec,
+};
 use world::actor::{Actor, Any, End, faults, held_by, run, view};
 use world::{NOW, World, after, config, node, pool};
 
@@ -94,7 +93,7 @@ struct Branch {
     hour: u32,
     grace: u32,
     looked: bool,
-    collecting: Vec<Collection>,
+    collecting: Vec<Garbage>,
     release: Option<(Conditional<ReleaseIps>, Step<(), ()>)>,
 }
 
@@ -130,8 +129,8 @@ fn swap(world: &mut World, key: &str, value: Option<Vec<u8>>) {
         None => Compare::Absent(key.to_owned()),
     };
     let write = match value {
-        Some(value) => Write::Put(key.to_owned(), value),
-        None => Write::Delete(key.to_owned()),
+        Some(value) => TxnWrite::Put(key.to_owned(), value),
+        None => TxnWrite::Delete(key.to_owned()),
     };
     let txn = Txn {
         compare: vec![compare],
@@ -329,7 +328,7 @@ impl Branch {
             }
             return;
         }
-        let Some(Collection::Addresses {
+        let Some(Garbage::Addresses {
             targets,
             preconditions,
             interfaces,

@@ -14,13 +14,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, ReadAnswer, Store, StoreError};
 use caracal_ipam::{
     Assign, AssignIp, AssignIpRequest, AssignRequest, Client, ClientError, EnsureTunnel,
-    Inconsistency, Machine, ReleaseAffinity, ReleaseHandle, ReleaseIps, ReleaseNode, Target,
+    Inconsistency, Machine, ReleaseAffinity, ReleaseHandle, ReleaseIps, ReleaseNode, ReleaseTarget,
     TunnelKind, check,
 };
-use caracal_model::ipam::Owner;
-use caracal_model::net::Prefix;
-use caracal_model::resource::{AllowedUse, EncapMode};
-use caracal_model::txn::{Range, Txn, TxnOutcome, Write};
+use caracal_model::{
+    AllowedUse, BlockOwner, EncapMode, KeyRange, Prefix, Txn, TxnOutcome, TxnWrite,
+};
 use world::{after, node, pool_with};
 
 /// Four blocks of four addresses.
@@ -84,7 +83,7 @@ async fn perform<S: Store>(client: &Client<S>, (host, deed, hour): Act) -> bool 
             drive(client, machine).await
         }
         Deed::ReleaseIp(handle, n) => {
-            let target = Target {
+            let target = ReleaseTarget {
                 address: address(n),
                 handle: Some(handle.into()),
                 sequence: None,
@@ -93,7 +92,7 @@ async fn perform<S: Store>(client: &Client<S>, (host, deed, hour): Act) -> bool 
         }
         Deed::GiveBack(n, must_be_empty) => {
             let block = Prefix::truncated(address(n), 30);
-            let owner = Owner::Host(name.into());
+            let owner = BlockOwner::Host(name.into());
             let machine = ReleaseAffinity::new(owner, block, must_be_empty, now);
             drive(client, machine).await
         }
@@ -133,7 +132,7 @@ fn died() -> StoreError {
 impl Store for Fatal {
     type Watch = <EtcdStore as Store>::Watch;
 
-    async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+    async fn read(&self, ranges: &[KeyRange]) -> Result<ReadAnswer, StoreError> {
         self.store.read(ranges).await
     }
 
@@ -255,16 +254,16 @@ const RIVALS: [Option<Act>; 3] = [
 ];
 
 async fn reset(store: &EtcdStore) {
-    let all = [Range::Prefix("/calico/".to_owned())];
+    let all = [KeyRange::Prefix("/calico/".to_owned())];
     let stored = store.read(&all).await.unwrap().ranges.remove(0);
     let mut txn = Txn::new();
     for key_value in stored {
         let compare =
-            caracal_model::txn::Compare::Unchanged(key_value.key.clone(), key_value.mod_revision);
+            caracal_model::Compare::Unchanged(key_value.key.clone(), key_value.mod_revision);
         txn.compare.push(compare);
-        txn.writes.push(Write::Delete(key_value.key));
+        txn.writes.push(TxnWrite::Delete(key_value.key));
     }
-    let ipip = |p: &mut caracal_model::resource::IpPool| p.spec.ipip_mode = EncapMode::Always;
+    let ipip = |p: &mut caracal_model::IpPool| p.spec.ipip_mode = EncapMode::Always;
     if !txn.writes.is_empty() {
         assert!(matches!(
             store.commit(&txn).await.unwrap(),

@@ -9,8 +9,7 @@ mod world;
 use std::collections::BTreeSet;
 
 use caracal_ipam::{Assign, AssignRequest, ReleaseAffinity};
-use caracal_model::ipam::Owner;
-use caracal_model::resource::EncapMode;
+use caracal_model::{BlockOwner, EncapMode};
 use histories::{Deed, SCENARIOS, Search, machine};
 use proptest::prelude::*;
 use world::actor::{Actor, Any, End, faults, run, view};
@@ -40,7 +39,7 @@ fn scripts() -> impl Strategy<Value = Vec<(usize, Script)>> {
 }
 
 fn world(block_len: u8, strict: bool, cool_down: u32) -> World {
-    let encap = |p: &mut caracal_model::resource::IpPool| p.spec.ipip_mode = EncapMode::Always;
+    let encap = |p: &mut caracal_model::IpPool| p.spec.ipip_mode = EncapMode::Always;
     let mut world = World::default()
         .with(pool_with("p", POOL, block_len, encap))
         .with(config(|c| {
@@ -122,7 +121,7 @@ proptest! {
             let left = run(&mut world, machine(host, &Deed::Leave, block_len, 200));
             prop_assert_eq!(left, End::Finished);
             for block in view(&world).blocks.keys() {
-                let owner = Owner::Host(format!("node-{host}").as_str().into());
+                let owner = BlockOwner::Host(format!("node-{host}").as_str().into());
                 let back = ReleaseAffinity::new(owner, *block, false, after(20_000));
                 run(&mut world, Any::ReleaseAffinity(back));
             }

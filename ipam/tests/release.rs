@@ -9,13 +9,10 @@ use caracal_ipam::Assign;
 use caracal_ipam::MAX_PRECONDITIONS;
 use caracal_ipam::ReleaseAffinity;
 use caracal_ipam::ReleaseNode;
-use caracal_ipam::{AssignRequest, Input, Machine, Step, Target};
+use caracal_ipam::{AssignRequest, Input, Machine, ReleaseTarget, Step};
 use caracal_ipam::{Conditional, PreconditionError};
 use caracal_ipam::{ReleaseHandle, ReleaseIps};
-use caracal_model::Key;
-use caracal_model::ipam::Owner;
-use caracal_model::net::Prefix;
-use caracal_model::txn::{Compare, TxnOutcome};
+use caracal_model::{BlockOwner, Compare, Key, Prefix, TxnOutcome};
 use world::actor::{Any, End, faults, held_by, run, view};
 use world::{NOW, World, after, config, node, pool, pool_with};
 
@@ -64,7 +61,7 @@ fn ipam_8_a_stale_release_frees_nothing() {
     let again = assign(&mut world, "node-a", "new", 4);
     assert!(again.contains(&first));
     let mut release = |handle: Option<&str>, sequence| {
-        let target = Target {
+        let target = ReleaseTarget {
             address: first,
             handle: handle.map(Into::into),
             sequence,
@@ -94,10 +91,10 @@ fn unknown_addresses_are_told_and_a_gone_pool_is_no_obstacle() {
         .keys
         .remove("/calico/resources/v3/projectcalico.org/ippools/p")
         .unwrap();
-    let targets = ["192.0.2.1", "fd00::1"].map(|a| Target::any(a.parse().unwrap()));
+    let targets = ["192.0.2.1", "fd00::1"].map(|a| ReleaseTarget::any(a.parse().unwrap()));
     let targets = targets
         .into_iter()
-        .chain(got.iter().map(|a| Target::any(*a)));
+        .chain(got.iter().map(|a| ReleaseTarget::any(*a)));
     let released = drive(&mut world, ReleaseIps::new(targets.collect(), NOW)).unwrap();
     assert_eq!(released.addresses, got);
     assert_eq!(released.unknown.len(), 2);
@@ -109,7 +106,7 @@ fn ipam_7_an_empty_block_of_nobody_goes_with_its_last_address() {
     let mut world = world();
     let got = assign(&mut world, "node-a", "h", 1);
     let cidr = Prefix::truncated(got[0], 30);
-    let owner = Owner::Host("node-a".into());
+    let owner = BlockOwner::Host("node-a".into());
     let refused = ReleaseAffinity::new(owner.clone(), cidr, true, NOW);
     assert_eq!(
         drive(&mut world, refused).unwrap_err().to_string(),
@@ -156,7 +153,7 @@ fn hundreds_of_addresses_and_handles_are_released_in_etcd_sized_transactions() {
     let mut targets = Vec::new();
     for n in 0..150 {
         let got = assign(&mut world, "node-a", &format!("h{n}"), 2);
-        targets.extend(got.into_iter().map(Target::any));
+        targets.extend(got.into_iter().map(ReleaseTarget::any));
     }
     let released = drive(&mut world, ReleaseIps::new(targets, NOW)).unwrap();
     assert_eq!((released.addresses.len(), released.unknown.len()), (300, 0));
@@ -181,7 +178,7 @@ fn the_largest_transaction_fits_with_the_largest_proof() {
     for n in 0..90 {
         for handle in ["h", "i"] {
             let got = assign(&mut world, "node-a", &format!("{handle}{n}"), 2);
-            let mut got = got.into_iter().map(Target::any);
+            let mut got = got.into_iter().map(ReleaseTarget::any);
             targets.extend(got.next());
             rest.extend(got);
         }
@@ -214,9 +211,9 @@ fn the_largest_transaction_fits_with_the_largest_proof() {
     for n in 0..40 {
         assign(&mut world, "node-a", &format!("i{n}"), 4);
     }
-    let leave: Vec<Target> = (0..40)
+    let leave: Vec<ReleaseTarget> = (0..40)
         .flat_map(|n| held_by(&world, &format!("i{n}").as_str().into()))
-        .map(Target::any)
+        .map(ReleaseTarget::any)
         .collect();
     drive(&mut world, ReleaseIps::new(leave, NOW)).unwrap();
     world.put(pool_with("p", "10.0.0.0/20", 30, |_| {}));

@@ -16,8 +16,7 @@ use caracal_ipam::Assign;
 use caracal_ipam::ReleaseNode;
 use caracal_ipam::{AssignRequest, Client, Input, Reading};
 use caracal_ipam::{Inconsistency, check};
-use caracal_model::net::Prefix;
-use caracal_model::txn::{Compare, Range, Txn, TxnOutcome, Write};
+use caracal_model::{Compare, KeyRange, Prefix, Txn, TxnOutcome, TxnWrite};
 use histories::{Branch, SCENARIOS, Scenario, Search, Turn, advance, stage, start};
 use world::actor::{Actor, Wish};
 use world::{World, after};
@@ -32,7 +31,10 @@ const INJECTED: usize = 3;
 
 /// The data that etcd holds.
 async fn stored(store: &EtcdStore) -> BTreeMap<String, (i64, Vec<u8>)> {
-    let answer = store.read(&[Range::Prefix(ALL.to_owned())]).await.unwrap();
+    let answer = store
+        .read(&[KeyRange::Prefix(ALL.to_owned())])
+        .await
+        .unwrap();
     let all = answer.ranges.into_iter().flatten();
     all.map(|kv| (kv.key, (kv.mod_revision, kv.value)))
         .collect()
@@ -51,11 +53,11 @@ async fn reset(store: &EtcdStore, world: &World) {
     for (key, (revision, _)) in stored(store).await {
         txn.compare.push(Compare::Unchanged(key.clone(), revision));
         if !world.keys.contains_key(&key) {
-            txn.writes.push(Write::Delete(key));
+            txn.writes.push(TxnWrite::Delete(key));
         }
     }
     for (key, (_, value)) in &world.keys {
-        txn.writes.push(Write::Put(key.clone(), value.clone()));
+        txn.writes.push(TxnWrite::Put(key.clone(), value.clone()));
     }
     let outcome = store.commit(&txn).await.unwrap();
     assert!(matches!(outcome, TxnOutcome::Committed(_)));

@@ -11,16 +11,15 @@ use std::time::Duration;
 
 use caracal_datastore::{MemoryStore, Store};
 use caracal_ipam::{
-    AssignRequest, Audit, Client, ClientError, Cluster, Conditional, Configure, IpamData,
+    AssignRequest, Audit, Client, ClientError, ClusterSummary, Conditional, Configure, IpamData,
     LeakReport, LeakReportError, LoggedStore, Mender, Persistence, PoolChoice, PreconditionError,
-    ReleaseIps, Repair, RepairPlan, SettingsChange, SettingsError, Split, Timestamp, Users, Why,
-    audit, borrowed_addresses, holder_of, namespace_named, plan_repairs, pool_fill, user_ranges,
-    why,
+    ReleaseIps, Repair, RepairPlan, SettingsChange, SettingsError, Split, Users, Why, audit,
+    borrowed_addresses, holder_of, namespace_named, plan_repairs, pool_fill, user_ranges, why,
 };
-use caracal_model::Key;
-use caracal_model::ipam::{Block, ENDPOINT_ATTRIBUTE, Handle, INTERFACE_ATTRIBUTE, Owner};
-use caracal_model::net::Family;
-use caracal_model::resource::{WorkloadEndpoint, WorkloadEndpointSpec};
+use caracal_model::{
+    Block, BlockOwner, ENDPOINT_ATTRIBUTE, Family, INTERFACE_ATTRIBUTE, IpamHandle, Key, Timestamp,
+    WorkloadEndpoint, WorkloadEndpointSpec,
+};
 use world::{config, node, node_with, pool, pool_with};
 
 fn store(entries: impl IntoIterator<Item = (String, Vec<u8>)>) -> MemoryStore {
@@ -173,7 +172,7 @@ async fn broken_data_is_put_in_order() {
     broken.unallocated = vec![3, 3, held, 5];
     broken.attributes.push(broken.attributes[0].clone());
     store.put(Key::Block(*cidr).to_path(), broken.to_json());
-    let mut handle = Handle::default();
+    let mut handle = IpamHandle::default();
     handle.block.insert(*cidr, 4);
     store.put(Key::Handle("net.1".into()).to_path(), handle.to_json());
     store.put(Key::Handle("net.gone".into()).to_path(), handle.to_json());
@@ -211,7 +210,10 @@ async fn gc_6_a_block_of_nobody_goes_when_its_last_address_has_cooled_down() {
     ]);
     let client = Client::new(store.clone());
     take(&store, "net.1").await;
-    let (owner, cidr) = (Owner::Host("node-a".into()), "10.0.0.0/30".parse().unwrap());
+    let (owner, cidr) = (
+        BlockOwner::Host("node-a".into()),
+        "10.0.0.0/30".parse().unwrap(),
+    );
     client
         .release_block_affinity(&owner, cidr, false)
         .await
@@ -271,7 +273,7 @@ async fn addresses_of_other_main_plugins_are_not_judged() {
 async fn tunnel_addresses_are_in_use_as_long_as_the_node_names_them() {
     let store = cluster();
     let mut request = AssignRequest::workload("node-a".into(), "vxlan-tunnel-addr-node-a".into());
-    request.usage = caracal_model::resource::AllowedUse::Tunnel;
+    request.usage = caracal_model::AllowedUse::Tunnel;
     request.attributes = [("type".to_owned(), "vxlanTunnelAddress".to_owned())].into();
     let assigned = Client::new(store.clone())
         .auto_assign(request)
@@ -302,7 +304,7 @@ async fn tunnel_addresses_are_in_use_as_long_as_the_node_names_them() {
     assert_eq!(look(&store).await.2.counts.allocations, 0);
 }
 
-fn store_node(store: &MemoryStore, change: impl FnOnce(&mut caracal_model::resource::Node)) {
+fn store_node(store: &MemoryStore, change: impl FnOnce(&mut caracal_model::Node)) {
     let (key, value) = node_with("node-a", change);
     store.put(key, value);
 }
@@ -518,7 +520,7 @@ async fn why_gives_a_reason_for_each_pool_and_block() {
 #[tokio::test]
 async fn pools_are_counted_and_borrowers_named() {
     let reservation = (
-        Key::resource(caracal_model::resource::Kind::IpReservation, "r").to_path(),
+        Key::resource(caracal_model::Kind::IpReservation, "r").to_path(),
         br#"{"metadata":{"name":"r"},"spec":{"reservedCIDRs":["10.0.0.2/31"]}}"#.to_vec(),
     );
     let store = store([
@@ -553,9 +555,9 @@ async fn reports_are_followed_in_their_own_cluster_only() {
     let store = cluster();
     take(&store, "net.1").await;
     let (.., found) = look(&store).await;
-    let here = Cluster {
+    let here = ClusterSummary {
         guid: "g1".to_owned(),
-        ..Cluster::default()
+        ..ClusterSummary::default()
     };
     let report = LeakReport::of(&found, here.clone(), "1.0");
     let text = serde_json::to_string(&report).unwrap();
@@ -570,9 +572,9 @@ async fn reports_are_followed_in_their_own_cluster_only() {
         Err(LeakReportError::OtherVersion { .. })
     ));
     assert_eq!(report.accept(&here, "1.1", true), Ok(()));
-    let there = Cluster {
+    let there = ClusterSummary {
         guid: "g2".to_owned(),
-        ..Cluster::default()
+        ..ClusterSummary::default()
     };
     assert!(matches!(
         report.accept(&there, "1.0", true),

@@ -6,9 +6,7 @@ mod world;
 use std::net::IpAddr;
 
 use caracal_ipam::{Assign, EnsureTunnel, TunnelKind};
-use caracal_model::ipam::Owner;
-use caracal_model::resource::{AllowedUse, EncapMode, NodeBgp};
-use caracal_model::{Key, NodeName};
+use caracal_model::{AllowedUse, BlockOwner, EncapMode, Key, NodeBgp, NodeName};
 use serde_json::{Value, json};
 use world::actor::{Any, End, faults, held_by, run, view};
 use world::{NOW, World, after, node, node_with, pool_with};
@@ -158,7 +156,7 @@ fn somebody_elses_address_in_the_node_is_replaced_and_left_alone() {
 fn a_nameless_allocation_of_old_is_taken_over() {
     let mut world = world();
     let name: NodeName = "node-a".into();
-    let owner = Owner::Host(name);
+    let owner = BlockOwner::Host(name);
     let cidr = "10.0.0.4/30".parse().unwrap();
     let mut block = caracal_ipam::create_block(cidr, &owner, NOW);
     let nameless = Default::default();

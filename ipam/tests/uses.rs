@@ -13,13 +13,10 @@ use caracal_ipam::{
 };
 use caracal_ipam::{Assign, AssignIp, EnsureTunnel, ReleaseAffinity, ReleaseHandle, ReleaseNode};
 use caracal_ipam::{create_block, take_address};
-use caracal_model::Key;
-use caracal_model::ipam::{
-    AffinityState, AllocationAttribute, BlockAffinity, Owner, WINDOWS_RESERVED_HANDLE,
+use caracal_model::{
+    AffinityState, AllocationAttribute, AllowedUse, BlockAffinity, BlockOwner, IpReservation, Key,
+    Kind, Prefix, TxnOutcome, WINDOWS_RESERVED_HANDLE,
 };
-use caracal_model::net::Prefix;
-use caracal_model::resource::{AllowedUse, IpReservation, Kind};
-use caracal_model::txn::TxnOutcome;
 use serde_json::json;
 use world::actor::{Any, End, faults, held_by, run, view};
 use world::{NOW, World, after, config, node, node_with, pool, pool_with};
@@ -82,7 +79,7 @@ fn load_balancers_have_pools_and_blocks_of_their_own() {
     let got = take(&mut world, service("lb-1")).unwrap();
     assert!(got[0].to_string().starts_with("10.1.0."), "{got:?}");
     let now = view(&world);
-    let owner = Owner::Virtual("load-balancer".to_owned());
+    let owner = BlockOwner::Virtual("load-balancer".to_owned());
     let (cidr, known) = now.blocks.iter().next().unwrap();
     assert_eq!(
         known.value.affinity.as_deref(),
@@ -156,7 +153,7 @@ fn load_balancers_have_pools_and_blocks_of_their_own() {
 /// A block as a Windows node of Calico claims it: four addresses are kept from everybody.
 fn windows_block(world: &mut World, cidr: &str) {
     let cidr: Prefix = cidr.parse().unwrap();
-    let owner = Owner::Host("win".into());
+    let owner = BlockOwner::Host("win".into());
     let mut value = create_block(cidr, &owner, NOW);
     let reserved = AllocationAttribute {
         handle_id: Some(WINDOWS_RESERVED_HANDLE.to_owned()),
@@ -202,7 +199,7 @@ fn what_windows_nodes_keep_back_is_no_fault_and_goes_with_the_block() {
     // minute.
     let mut world = stage();
     let back = ReleaseAffinity::new(
-        Owner::Host("win".into()),
+        BlockOwner::Host("win".into()),
         "10.0.0.0/29".parse().unwrap(),
         true,
         NOW,
@@ -246,7 +243,7 @@ fn wireguard_addresses_need_a_public_key_and_any_pool_of_the_family() {
         node_with("node-a", |n| {
             n.status = Some(json!({"wireguardPublicKey": "k4", "wireguardPublicKeyV6": "k6"}));
             if let Some(address) = address {
-                let family = caracal_model::net::Family::of(address);
+                let family = caracal_model::Family::of(address);
                 n.spec.set_wireguard_address(family, Some(address));
             }
         })
@@ -282,7 +279,7 @@ fn wireguard_addresses_need_a_public_key_and_any_pool_of_the_family() {
         assert_eq!(ensure(&mut world, kind), None, "no key, no address");
         world.put(with_key(None));
         let address = ensure(&mut world, kind).unwrap();
-        assert_eq!(caracal_model::net::Family::of(address), kind.family());
+        assert_eq!(caracal_model::Family::of(address), kind.family());
         assert_eq!(held_by(&world, &handle.into()), [address].into());
         let now = view(&world);
         let held = now.blocks.values().flat_map(|b| b.value.allocated());
@@ -455,7 +452,10 @@ fn a_block_that_was_emptied_goes_when_its_pool_turned_away() {
                 Any::ReleaseHandle(ReleaseHandle::new(handle.into(), Vec::new(), NOW))
             } else {
                 let held = held_by(world, &handle.into());
-                let targets = held.into_iter().map(caracal_ipam::Target::any).collect();
+                let targets = held
+                    .into_iter()
+                    .map(caracal_ipam::ReleaseTarget::any)
+                    .collect();
                 Any::ReleaseIps(caracal_ipam::ReleaseIps::new(targets, NOW))
             };
             assert_eq!(run(world, machine), End::Finished);

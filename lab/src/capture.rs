@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ip::{self, Route};

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use serde_json::{Value, json};
 
 use crate::etcd::random_uuid;

@@ -5,8 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use caracal_model::Timestamp;
-use caracal_model::net::Family;
+use caracal_model::{Family, Timestamp};
 use serde_json::json;
 
 use crate::lab::Lab;

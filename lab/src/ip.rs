@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use serde::Deserialize;
 
 use crate::program::{self, ProgramError};

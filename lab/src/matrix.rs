@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 use serde::Serialize;
 
 use crate::lab::Lab;

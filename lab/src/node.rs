@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 
-use caracal_model::status::Status;
+use caracal_model::NodeStatus;
 use rustix::process::Signal;
 
 use crate::lab::{Lab, UnknownTarget};
@@ -174,7 +174,7 @@ impl Lab {
     ///
     /// # Errors
     /// [`NodeError`].
-    pub fn node_status(&self, node: &str) -> Result<Status, NodeError> {
+    pub fn node_status(&self, node: &str) -> Result<NodeStatus, NodeError> {
         let layout = self.node_layout(node)?;
         let mut command = self.client(&layout, &["status", "-o", "json"]);
         let output = program::output(Some(&layout.netns), &mut command, b"", CALL)?;

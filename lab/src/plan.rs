@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 
 use serde_json::Value;
 

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use caracal_model::net::Prefix;
-use caracal_model::status::{PeerStatus, Status};
+use caracal_model::{NodeStatus, PeerStatusJson, Prefix};
 use serde::Serialize;
 
 use crate::ip::{self, RouteKind};
@@ -42,7 +41,7 @@ pub struct NodeReport {
     /// Is its process there?
     pub running: bool,
     /// Its status; of a foreign speaker only the peers are known.
-    pub status: Option<Status>,
+    pub status: Option<NodeStatus>,
     /// Why there is no status.
     pub error: Option<String>,
     /// Routes in its kernel by kind, the underlay's own left out.
@@ -173,23 +172,23 @@ impl Lab {
         counts
     }
 
-    fn bird_status(&self, node: &NodeLayout) -> Result<Status, String> {
+    fn bird_status(&self, node: &NodeLayout) -> Result<NodeStatus, String> {
         let text = self
             .birdc(&node.name, &["show", "protocols", "all"])
             .map_err(|e| crate::error_chain(&e))?;
         let peers = bird_peers(&text);
-        Ok(Status {
+        Ok(NodeStatus {
             node: node.name.clone(),
             version: "BIRD".to_owned(),
             peers,
-            ..Status::default()
+            ..NodeStatus::default()
         })
     }
 }
 
 /// The BGP protocols of `birdc show protocols all`.
-fn bird_peers(text: &str) -> Vec<PeerStatus> {
-    let mut peers: Vec<PeerStatus> = Vec::new();
+fn bird_peers(text: &str) -> Vec<PeerStatusJson> {
+    let mut peers: Vec<PeerStatusJson> = Vec::new();
     let mut inside = false;
     for line in text.lines() {
         let words: Vec<_> = line.split_ascii_whitespace().collect();
@@ -197,10 +196,10 @@ fn bird_peers(text: &str) -> Vec<PeerStatus> {
             inside = words.get(1) == Some(&"BGP");
             if inside {
                 let name = words[0].to_owned();
-                peers.push(PeerStatus {
+                peers.push(PeerStatusJson {
                     name,
                     kind: "bird".to_owned(),
-                    ..PeerStatus::default()
+                    ..PeerStatusJson::default()
                 });
             }
             continue;

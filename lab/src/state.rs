@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::LabName;

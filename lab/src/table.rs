@@ -239,20 +239,20 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use caracal_model::status::{BlockStatus, PeerStatus, Status};
+    use caracal_model::{BlockStatus, NodeStatus, PeerStatusJson};
 
     use super::*;
 
     fn report() -> LabReport {
-        let peer = |name: &str, state: &str| PeerStatus {
+        let peer = |name: &str, state: &str| PeerStatusJson {
             name: name.to_owned(),
             address: Some([10, 0, 0, 2].into()),
             asn: 64512,
             kind: "mesh".to_owned(),
             state: state.to_owned(),
-            ..PeerStatus::default()
+            ..PeerStatusJson::default()
         };
-        let mut status = Status {
+        let mut status = NodeStatus {
             node: "node1".to_owned(),
             peers: vec![
                 peer("Mesh_10_0_0_2", "Established"),
@@ -264,11 +264,11 @@ mod tests {
                 in_use: 2,
                 size: 64,
             }],
-            ..Status::default()
+            ..NodeStatus::default()
         };
         status.datastore.state = "fresh".to_owned();
         status.datastore.revision = 42;
-        let node = |name: &str, status: Option<Status>, error: Option<&str>| NodeReport {
+        let node = |name: &str, status: Option<NodeStatus>, error: Option<&str>| NodeReport {
             name: name.to_owned(),
             kind: "caracal",
             address: "10.0.0.1/24".to_owned(),

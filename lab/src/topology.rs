@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use serde::{Deserialize, Deserializer, de};
 pub(crate) use serde_saphyr::Spanned;
 

@@ -13,7 +13,7 @@ use caracal_lab::{
     CommandError, DownCommand, Lab, LabName, Topology, UpCommand, UpError, UpOptions, UpProgress,
     down, lab_down, lab_up, netns_path, wait_until,
 };
-use caracal_model::status::{PeerStatus, Status};
+use caracal_model::{NodeStatus, PeerStatusJson};
 use serde_json::{Value, json};
 
 mod support;
@@ -365,14 +365,14 @@ mod stand_in {
 
     pub(super) fn status(arguments: &[String]) {
         assert_eq!(arguments, ["-o", "json"]);
-        let peer = PeerStatus {
+        let peer = PeerStatusJson {
             state: "Established".to_owned(),
-            ..PeerStatus::default()
+            ..PeerStatusJson::default()
         };
-        let status = Status {
+        let status = NodeStatus {
             node: own("NODENAME"),
             peers: vec![peer.clone(), peer],
-            ..Status::default()
+            ..NodeStatus::default()
         };
         println!("{}", serde_json::to_string(&status).unwrap());
         // A degraded node says so by its exit status, and has answered all the same.

@@ -9,7 +9,7 @@ use caracal_lab::{
     ETCD_PORT, Extent, Lab, LabFolder as Folder, LabName, ProcessIdentity as Identity, Topology,
     UpError, UpOptions, UpProgress, call_program, down, kernel_routes, list_netns, program_command,
 };
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 mod support;
 

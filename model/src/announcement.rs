@@ -11,7 +11,7 @@ use crate::net::Prefix;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AwaitAnnouncement {
-    /// The pod's addresses.
+    /// Addresses of the pod, of either family.
     pub addresses: Vec<IpAddr>,
     /// Revision of the datastore at which the pod's endpoint was written. An answer about an older
     /// one is none.
@@ -20,7 +20,7 @@ pub struct AwaitAnnouncement {
     pub milliseconds: u64,
 }
 
-/// The answer.
+/// Answer to [`AwaitAnnouncement`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announcement {
     /// Announced prefixes that cover the addresses: their block, or a borrowed address by itself.
@@ -36,17 +36,17 @@ pub struct Announcement {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AskInUse {
-    /// The blocks.
+    /// Blocks of the node that asks.
     pub blocks: Vec<Prefix>,
 }
 
 /// An address that a WorkloadEndpoint has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InUse {
-    /// The address.
+    /// Address of the pod, without a prefix length.
     pub address: IpAddr,
-    /// The endpoint's namespace.
+    /// Namespace of the WorkloadEndpoint.
     pub namespace: String,
-    /// Its name.
+    /// Name of the WorkloadEndpoint.
     pub name: String,
 }

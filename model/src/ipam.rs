@@ -10,18 +10,18 @@ use serde_json::{Map, Value};
 
 use crate::names::{HandleId, NodeName};
 use crate::net::Prefix;
-use crate::resource::{Invalid, null_default};
+use crate::resource::{ValueError, null_default};
 
 /// Holder of a block: `host:NODE` or `virtual:NAME`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Owner {
-    /// A node.
+pub enum BlockOwner {
+    /// A node, by its name in Calico.
     Host(NodeName),
     /// Something that is no node; Calico uses `load-balancer`.
     Virtual(String),
 }
 
-impl Owner {
+impl BlockOwner {
     /// Reads `host:NODE` or `virtual:NAME`.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
@@ -42,7 +42,7 @@ impl Owner {
     }
 }
 
-impl fmt::Display for Owner {
+impl fmt::Display for BlockOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host(name) => write!(f, "host:{name}"),
@@ -54,7 +54,7 @@ impl fmt::Display for Owner {
 /// An allocation block. Address of ordinal `n` = start of `cidr` + `n`; all ordinals are usable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Block {
-    /// The range.
+    /// All addresses of the block; 2^n of them.
     pub cidr: Prefix,
     /// `host:NODE`, `virtual:NAME` or null.
     #[serde(default)]
@@ -142,7 +142,7 @@ impl AllocationAttribute {
 impl Block {
     /// A new, empty block. `sequence_number` should be the creation time in nanoseconds.
     #[must_use]
-    pub fn new(cidr: Prefix, owner: Option<&Owner>, sequence_number: u64) -> Self {
+    pub fn new(cidr: Prefix, owner: Option<&BlockOwner>, sequence_number: u64) -> Self {
         let size = usize::try_from(cidr.size())
             .unwrap_or(usize::MAX)
             .min(1 << 16);
@@ -163,12 +163,12 @@ impl Block {
     /// Parses and checks a value as it stands in etcd.
     ///
     /// # Errors
-    /// [`Invalid`] names what is out of range.
-    pub fn from_json(value: &[u8]) -> Result<Self, Invalid> {
-        let block: Self = serde_json::from_slice(value).map_err(|e| Invalid(e.to_string()))?;
+    /// [`ValueError`] names what is out of range.
+    pub fn from_json(value: &[u8]) -> Result<Self, ValueError> {
+        let block: Self = serde_json::from_slice(value).map_err(|e| ValueError(e.to_string()))?;
         let size = block.allocations.len();
         if u128::try_from(size).ok() != Some(block.cidr.size()) {
-            return Err(Invalid(format!(
+            return Err(ValueError(format!(
                 "allocations has {size} entries; {} has {} addresses",
                 block.cidr,
                 block.cidr.size()
@@ -176,19 +176,19 @@ impl Block {
         }
         let count = block.attributes.len();
         if let Some(index) = block.allocations.iter().flatten().find(|i| **i >= count) {
-            return Err(Invalid(format!(
+            return Err(ValueError(format!(
                 "allocations refers to attribute {index} of {count}"
             )));
         }
         if let Some(ordinal) = block.unallocated.iter().find(|o| **o >= size) {
-            return Err(Invalid(format!(
+            return Err(ValueError(format!(
                 "unallocated holds ordinal {ordinal} of {size}"
             )));
         }
         if let Some(text) = &block.affinity
-            && Owner::from_text(text).is_none()
+            && BlockOwner::from_text(text).is_none()
         {
-            return Err(Invalid(format!(
+            return Err(ValueError(format!(
                 "affinity {text:?} is not host:NODE or virtual:NAME"
             )));
         }
@@ -203,8 +203,8 @@ impl Block {
 
     /// The holder.
     #[must_use]
-    pub fn owner(&self) -> Option<Owner> {
-        self.affinity.as_deref().and_then(Owner::from_text)
+    pub fn owner(&self) -> Option<BlockOwner> {
+        self.affinity.as_deref().and_then(BlockOwner::from_text)
     }
 
     /// The address of an ordinal.
@@ -255,7 +255,7 @@ pub enum AffinityState {
 /// Value of an affinity key. An empty value or state is an old, implicitly confirmed affinity.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BlockAffinity {
-    /// The state.
+    /// Whether blocks may be used: only while confirmed.
     #[serde(default = "confirmed", deserialize_with = "empty_is_confirmed")]
     pub state: AffinityState,
     /// Marked for deletion.
@@ -295,12 +295,12 @@ impl BlockAffinity {
     /// Parses a value as it stands in etcd.
     ///
     /// # Errors
-    /// [`Invalid`] with the reason.
-    pub fn from_json(value: &[u8]) -> Result<Self, Invalid> {
+    /// [`ValueError`] with the reason.
+    pub fn from_json(value: &[u8]) -> Result<Self, ValueError> {
         if value.iter().all(u8::is_ascii_whitespace) {
             return Ok(Self::new(AffinityState::Confirmed));
         }
-        serde_json::from_slice(value).map_err(|e| Invalid(e.to_string()))
+        serde_json::from_slice(value).map_err(|e| ValueError(e.to_string()))
     }
 
     /// The value to store.
@@ -312,7 +312,7 @@ impl BlockAffinity {
 
 /// Value of a handle key: how many addresses are held through it, by block.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Handle {
+pub struct IpamHandle {
     /// Addresses by block CIDR.
     #[serde(default, deserialize_with = "null_default")]
     pub block: BTreeMap<Prefix, u64>,
@@ -324,13 +324,13 @@ pub struct Handle {
     pub extra: Map<String, Value>,
 }
 
-impl Handle {
+impl IpamHandle {
     /// Parses a value as it stands in etcd.
     ///
     /// # Errors
-    /// [`Invalid`] with the reason.
-    pub fn from_json(value: &[u8]) -> Result<Self, Invalid> {
-        serde_json::from_slice(value).map_err(|e| Invalid(e.to_string()))
+    /// [`ValueError`] with the reason.
+    pub fn from_json(value: &[u8]) -> Result<Self, ValueError> {
+        serde_json::from_slice(value).map_err(|e| ValueError(e.to_string()))
     }
 
     /// The value to store.
@@ -401,9 +401,9 @@ impl IpamConfig {
     /// Parses a value as it stands in etcd.
     ///
     /// # Errors
-    /// [`Invalid`] with the reason.
-    pub fn from_json(value: &[u8]) -> Result<Self, Invalid> {
-        serde_json::from_slice(value).map_err(|e| Invalid(e.to_string()))
+    /// [`ValueError`] with the reason.
+    pub fn from_json(value: &[u8]) -> Result<Self, ValueError> {
+        serde_json::from_slice(value).map_err(|e| ValueError(e.to_string()))
     }
 
     /// The value to store.
@@ -538,7 +538,7 @@ mod tests {
     #[test]
     fn handles_map_blocks_to_counts() {
         let handle =
-            Handle::from_json(br#"{"block":{"10.244.3.64/30":1},"deleted":false}"#).unwrap();
+            IpamHandle::from_json(br#"{"block":{"10.244.3.64/30":1},"deleted":false}"#).unwrap();
         assert_eq!(
             handle.block.get(&"10.244.3.64/30".parse().unwrap()),
             Some(&1)

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::ipam::Owner;
+use crate::ipam::BlockOwner;
 use crate::names::{HandleId, NodeName};
 use crate::net::{Family, Prefix};
 use crate::resource::Kind;
@@ -14,22 +14,22 @@ const IPAM: &str = "/calico/ipam/v2/";
 /// Below Calico's root, so that one watch tells of everything; Calico reads nothing there.
 const DOCUMENTS: &str = "/calico/caracal/v1/";
 
-/// A typed key.
+/// A key of Calico's layout, or of Caracal's documents, in its parts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// A v3 resource.
     Resource {
-        /// The kind.
+        /// `kind` of the resource.
         kind: Kind,
         /// Namespace, for namespaced kinds.
         namespace: Option<String>,
-        /// Name.
+        /// `metadata.name`.
         name: String,
     },
     /// An IPAM block.
     Block(Prefix),
     /// The claim of an owner on a block.
-    Affinity(Owner, Prefix),
+    Affinity(BlockOwner, Prefix),
     /// An IPAM handle.
     Handle(HandleId),
     /// The global IPAM configuration.
@@ -38,11 +38,11 @@ pub enum Key {
     IpamHost(NodeName),
     /// A document of Kubernetes' API that was placed for the nodes to read.
     Document {
-        /// The kind.
+        /// `kind` of the document.
         kind: DocumentKind,
-        /// Namespace.
+        /// Namespace of the Kubernetes object.
         namespace: String,
-        /// Name.
+        /// Name of the Kubernetes object.
         name: String,
     },
 }
@@ -119,7 +119,7 @@ impl Key {
         }
     }
 
-    /// The etcd path.
+    /// The path in etcd, with the leading slash.
     #[must_use]
     pub fn to_path(&self) -> String {
         match self {
@@ -184,11 +184,11 @@ impl Key {
             ["config"] => Ok(Self::IpamConfig),
             ["assignment", family, "block", text] => Ok(Self::Block(cidr(family, text)?)),
             ["host", node, family, "block", text] => Ok(Self::Affinity(
-                Owner::Host(node.into()),
+                BlockOwner::Host(node.into()),
                 cidr(family, text)?,
             )),
             ["virtual", name, family, "block", text] => Ok(Self::Affinity(
-                Owner::Virtual(name.to_owned()),
+                BlockOwner::Virtual(name.to_owned()),
                 cidr(family, text)?,
             )),
             ["handle", id] if !id.is_empty() => Ok(Self::Handle(id.into())),
@@ -282,10 +282,10 @@ pub fn blocks_prefix(family: Family) -> String {
 
 /// Prefix of all affinities of an owner and family.
 #[must_use]
-pub fn affinity_prefix(owner: &Owner, family: Family) -> String {
+pub fn affinity_prefix(owner: &BlockOwner, family: Family) -> String {
     let (area, name) = match owner {
-        Owner::Host(node) => ("host", node.as_str()),
-        Owner::Virtual(name) => ("virtual", name.as_str()),
+        BlockOwner::Host(node) => ("host", node.as_str()),
+        BlockOwner::Virtual(name) => ("virtual", name.as_str()),
     };
     format!("{IPAM}{area}/{name}/{}/block/", family.as_str())
 }

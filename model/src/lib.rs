@@ -5,14 +5,8 @@
 //! behaviour beyond parsing, printing, comparing and indexing. Everything is level-triggered: a
 //! [`Snapshot`] says what is, never what happened.
 //!
-//! # Rooms
-//!
-//! Items that every crate needs are at the root. Six rooms hold what belongs together: [`net`]
-//! (prefixes and the underlay; all that the speaker knows of this crate, with [`merge_join`]),
-//! [`resource`] (Calico's resources and the table of their fields), [`ipam`] (blocks, affinities,
-//! handles), [`txn`] (reads and transactions, whatever the datastore), [`code`] (codes of
-//! everything that can be wrong) and [`status`] (what a node says about itself). An item has one
-//! path.
+//! All names are at the root. The speaker uses the prefixes, the underlay and [`merge_join`], and
+//! nothing else of this crate: it knows no resource of Calico.
 //!
 //! # Order of calls
 //!
@@ -23,8 +17,7 @@
 //! [`Schema::complete`] and [`Schema::keep`] to fill in what they left out.
 //!
 //! ```
-//! use caracal_model::resource::{IpPool, IpPoolSpec, Kind};
-//! use caracal_model::{Applied, Key, Snapshot};
+//! use caracal_model::{Applied, IpPool, IpPoolSpec, Key, Kind, Snapshot};
 //!
 //! let pool = IpPool::new("blue", IpPoolSpec { cidr: "10.9.0.0/16".into(), ..Default::default() });
 //! let key = Key::resource(Kind::IpPool, "blue").to_path();
@@ -41,27 +34,32 @@
 //! # Invariants, cited by tests
 //!
 //! * `MODEL-1`: `serialise(parse(value))` keeps every field this crate does not know.
-//! * `MODEL-2`: a [`Prefix`](net::Prefix) never has host bits set.
+//! * `MODEL-2`: a [`Prefix`] never has host bits set.
 //! * `MODEL-3`: `Key::parse(key.to_path()) == key` for every key of Calico's layout that is
 //!   modelled.
 //! * `MODEL-4`: a value that does not parse never changes a snapshot's good data; it becomes a
 //!   [`Problem`] with key and reason, and the last good value stays.
 
 mod announcement;
-pub mod code;
-pub mod ipam;
+mod code;
+mod ipam;
 mod keys;
 mod merge_join;
 mod names;
-pub mod net;
-pub mod resource;
+mod net;
+mod resource;
 mod schema;
 mod selector;
 mod shared_map;
 mod snapshot;
-pub mod status;
+mod status;
 mod time;
-pub mod txn;
+mod txn;
+
+// Prefixes, families, and the underlay over which next hops are resolved.
+pub use net::{
+    Cidr, Family, Gateway, IfName, LocalNetworks, Prefix, PrefixError, Underlay, UnderlayRoute,
+};
 
 // Identity of things, and their keys in the datastore.
 pub use keys::{
@@ -71,15 +69,49 @@ pub use keys::{
 pub use names::{HandleId, NodeName, PoolName};
 pub use time::Timestamp;
 
+// Calico's resources, and the table of their fields.
+pub use resource::{
+    API_VERSION, AddCommunity, AllowedUse, AsNumber, BgpConfiguration, BgpConfigurationSpec,
+    BgpFilter, BgpFilterOperation, BgpFilterRule, BgpFilterSpec, BgpPeer, BgpPeerSpec, CidrEntry,
+    CommunityMatch, EncapMode, FELIX_FIELDS, FelixConfiguration, FelixConfigurationSpec,
+    FieldEffect, FieldEntry, FieldNote, IpPool, IpPoolSpec, IpReservation, IpReservationSpec, Kind,
+    Mac, Metadata, NamedCommunity, Node, NodeAddress, NodeBgp, NodeSpec, OrchRef, PasswordRef,
+    PrefixAdvertisement, PrefixLength, PrependAsPath, Resource, ResourceSpec, SecretKeyRef,
+    SetPriority, ValueError, WorkloadEndpoint, WorkloadEndpointSpec, container_interface,
+    default_block_len, endpoint_name, format_mac, parse_mac, pod_interface, vxlan_mac,
+};
+
+// Calico's IPAM data.
+pub use ipam::{
+    AffinityState, AllocationAttribute, Block, BlockAffinity, BlockOwner, DELEGATED_ATTRIBUTE,
+    ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE, IpamConfig, IpamHandle, WINDOWS_RESERVED_HANDLE,
+    ipip_handle, vxlan_handle, vxlan_v6_handle, wireguard_handle, wireguard_v6_handle,
+};
+
+// Reads and transactions, whatever the datastore.
+pub use txn::{Compare, KeyRange, KeyValue, Txn, TxnOutcome, TxnWrite};
+
 // Everything at one revision.
 pub use snapshot::{
     Applied, Elsewhere, InvalidValue, KnownBlock, Networks, POLICY_KINDS, Problem, Snapshot,
     StoredEndpoints, StoredLineError, Versioned,
 };
 
+// Codes of everything that can be wrong.
+pub use code::{
+    AuditCode, CodeEntry, DoctorCode, IpamCode, ProblemCode, Reporter, Severity, code_entries,
+    find_code, nearest_codes,
+};
+
 // Validation of resources that users write.
-pub use schema::{Schema, Target, WriteRule};
+pub use schema::{ResourceType, Schema, WriteRule};
 pub use selector::{Selector, SelectorError};
+
+// What a node says about itself, as JSON.
+pub use status::{
+    BfdStatusJson, BlockStatus, DatastoreStatus, KernelStatus, NodeStatus, OriginStatusJson,
+    PastErrorJson, PathStatusJson, PeerStatusJson, StationStatusJson, WorkStatus,
+};
 
 // Questions of plugins to their node.
 pub use announcement::{Announcement, AskInUse, AwaitAnnouncement, InUse};

@@ -12,7 +12,7 @@ use ipnetwork::IpNetwork;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use crate::names::IfName;
-pub use underlay::{Gateway, Underlay, UnderlayRoute};
+pub use underlay::{Gateway, LocalNetworks, Underlay, UnderlayRoute};
 
 /// Address family, IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -197,7 +197,7 @@ impl Prefix {
         }
     }
 
-    /// The network address.
+    /// The first address; host bits are zero.
     #[must_use]
     pub const fn address(&self) -> IpAddr {
         self.address
@@ -213,7 +213,7 @@ impl Prefix {
         self.len
     }
 
-    /// The family.
+    /// Family of the addresses.
     #[must_use]
     pub const fn family(&self) -> Family {
         Family::of(self.address)
@@ -354,7 +354,7 @@ impl<'de> Deserialize<'de> for Prefix {
 /// host bits are kept.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cidr {
-    /// The address.
+    /// The address, with its host bits.
     pub address: IpAddr,
     /// Length of the subnet's prefix, in bits.
     pub len: u8,

@@ -166,7 +166,7 @@ fn unshared<'a, K: Ord + Clone, V: Clone>(
 ) {
     // Where only values differ the trees have one shape, and nothing that is shared is entered.
     let (mut alone_new, mut alone_old) = (Vec::new(), Vec::new());
-    side_by_side(new, old, &mut alone_new, &mut alone_old);
+    common_parts(new, old, &mut alone_new, &mut alone_old);
     // Elsewhere a node may have moved up or down: it is looked for among all that are left.
     let in_new = identities(&alone_new);
     let in_old = identities(&alone_old);
@@ -227,7 +227,7 @@ fn identities<K: Ord + Clone, V: Clone>(parts: &[Part<'_, K, V>]) -> BTreeSet<us
 }
 
 /// Goes down both trees as long as their nodes have the same least key.
-fn side_by_side<'a, K: Ord + Clone, V: Clone>(
+fn common_parts<'a, K: Ord + Clone, V: Clone>(
     new: Option<TreeNode<'a, K, V>>,
     old: Option<TreeNode<'a, K, V>>,
     alone_new: &mut Vec<Part<'a, K, V>>,
@@ -236,8 +236,8 @@ fn side_by_side<'a, K: Ord + Clone, V: Clone>(
     match (new, old) {
         (Some(new), Some(old)) if new.identity() == old.identity() => {}
         (Some(new), Some(old)) if first(&new) == first(&old) => {
-            side_by_side(new.left(), old.left(), alone_new, alone_old);
-            side_by_side(new.right(), old.right(), alone_new, alone_old);
+            common_parts(new.left(), old.left(), alone_new, alone_old);
+            common_parts(new.right(), old.right(), alone_new, alone_old);
             alone_new.push(Part::TreeNode(new));
             alone_old.push(Part::TreeNode(old));
         }

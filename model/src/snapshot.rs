@@ -20,14 +20,14 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::code::ProblemCode;
-use crate::ipam::{BlockAffinity, IpamConfig, Owner};
+use crate::ipam::{BlockAffinity, BlockOwner, IpamConfig};
 use crate::keys::{DocumentKind, Key, KeyError};
 use crate::names::{NodeName, PoolName};
 use crate::net::{Family, Prefix};
-use crate::resource::fields::Note;
+use crate::resource::fields::FieldNote;
 use crate::resource::{
-    BgpConfiguration, BgpFilter, BgpPeer, FelixConfiguration, Invalid, IpPool, IpReservation, Kind,
-    Node, WorkloadEndpoint,
+    BgpConfiguration, BgpFilter, BgpPeer, FelixConfiguration, IpPool, IpReservation, Kind, Node,
+    ValueError, WorkloadEndpoint,
 };
 use crate::shared_map::SharedMap;
 
@@ -109,17 +109,17 @@ pub struct Snapshot {
     pub whole_blocks_of: Option<NodeName>,
     /// The cluster's identity, `clusterGUID` of ClusterInformation `default`.
     pub cluster_guid: Option<Versioned<String>>,
-    /// Nodes.
+    /// All nodes, by name.
     pub nodes: SharedMap<NodeName, Versioned<Node>>,
-    /// IP pools.
+    /// All IP pools that parse, by name.
     pub pools: SharedMap<PoolName, Versioned<IpPool>>,
-    /// Reservations.
+    /// IPReservations by name: addresses that are not handed out.
     pub reservations: SharedMap<String, Versioned<IpReservation>>,
     /// BGPConfigurations: `default` and `node.NAME`.
     pub bgp_configurations: SharedMap<String, Versioned<BgpConfiguration>>,
-    /// BGPPeers.
+    /// BGPPeers by name.
     pub bgp_peers: SharedMap<String, Versioned<BgpPeer>>,
-    /// BGPFilters.
+    /// BGPFilters by name.
     pub bgp_filters: SharedMap<String, Versioned<BgpFilter>>,
     /// FelixConfigurations: `default` and `node.NAME`.
     pub felix_configurations: SharedMap<String, Versioned<FelixConfiguration>>,
@@ -132,7 +132,7 @@ pub struct Snapshot {
     /// holders.
     pub blocks: SharedMap<Prefix, Versioned<KnownBlock>>,
     /// Affinities by owner and block.
-    pub affinities: SharedMap<(Owner, Prefix), Versioned<BlockAffinity>>,
+    pub affinities: SharedMap<(BlockOwner, Prefix), Versioned<BlockAffinity>>,
     /// The IPAM configuration, when there is one.
     pub ipam_config: Option<Versioned<IpamConfig>>,
     /// Documents of Kubernetes' API by kind, namespace and name, as they were placed.
@@ -141,21 +141,21 @@ pub struct Snapshot {
     pub policies: policy::Policies,
     /// Notes on fields of the values in use, by path: unknown fields, and known ones without
     /// effect.
-    pub notes: SharedMap<String, Vec<Note>>,
+    pub notes: SharedMap<String, Vec<FieldNote>>,
     /// Values that do not parse, by path.
     pub invalid: SharedMap<String, InvalidValue>,
 }
 
-fn document(text: &[u8]) -> Result<Value, Invalid> {
+fn document(text: &[u8]) -> Result<Value, ValueError> {
     match serde_json::from_slice(text) {
         Ok(value @ Value::Object(_)) => Ok(value),
-        Ok(_) => Err(Invalid("not a JSON object".to_owned())),
-        Err(error) => Err(Invalid(error.to_string())),
+        Ok(_) => Err(ValueError("not a JSON object".to_owned())),
+        Err(error) => Err(ValueError(error.to_string())),
     }
 }
 
 /// `spec.clusterGUID`; empty counts as not given.
-fn cluster_guid(text: &[u8]) -> Result<Option<String>, Invalid> {
+fn cluster_guid(text: &[u8]) -> Result<Option<String>, ValueError> {
     let value = document(text)?;
     let guid = value["spec"]["clusterGUID"].as_str();
     Ok(guid.filter(|guid| !guid.is_empty()).map(str::to_owned))
@@ -166,7 +166,7 @@ fn set<K: Ord + Clone, T>(
     map: &mut SharedMap<K, Versioned<T>>,
     key: K,
     revision: i64,
-    value: Option<Result<T, Invalid>>,
+    value: Option<Result<T, ValueError>>,
 ) -> Stored {
     match value {
         None => {
@@ -177,7 +177,7 @@ fn set<K: Ord + Clone, T>(
             map.insert(key, Versioned::new(revision, value));
             Ok(StoreEffect::Change)
         }
-        Some(Err(Invalid(reason))) => Err((reason, map.contains_key(&key))),
+        Some(Err(ValueError(reason))) => Err((reason, map.contains_key(&key))),
     }
 }
 
@@ -193,16 +193,16 @@ type Stored = Result<StoreEffect, (String, bool)>;
 
 /// Puts, removes or keeps a single value; `Some(Ok(None))` is a value that says nothing.
 fn set_one<T>(
-    place: &mut Option<Versioned<T>>,
+    slot: &mut Option<Versioned<T>>,
     revision: i64,
-    value: Option<Result<Option<T>, Invalid>>,
+    value: Option<Result<Option<T>, ValueError>>,
 ) -> Stored {
     match value.transpose() {
         Ok(value) => {
-            *place = value.flatten().map(|value| Versioned::new(revision, value));
+            *slot = value.flatten().map(|value| Versioned::new(revision, value));
             Ok(StoreEffect::Change)
         }
-        Err(Invalid(reason)) => Err((reason, place.is_some())),
+        Err(ValueError(reason)) => Err((reason, slot.is_some())),
     }
 }
 
@@ -346,7 +346,7 @@ impl Snapshot {
                 // Only its fields are looked at: IPAM's settings on etcd are in a key of their own.
                 Kind::IpamConfiguration => match v.map(document) {
                     None | Some(Ok(_)) => Ok(StoreEffect::Change),
-                    Some(Err(Invalid(reason))) => Err((reason, false)),
+                    Some(Err(ValueError(reason))) => Err((reason, false)),
                 },
                 Kind::ClusterInformation | Kind::Profile | Kind::Tier | Kind::HostEndpoint => {
                     return None;
@@ -422,7 +422,7 @@ impl Snapshot {
     ) -> impl Iterator<Item = (Prefix, &'a Versioned<BlockAffinity>)> {
         let least = Prefix::v4(Ipv4Addr::UNSPECIFIED, 0);
         self.affinities
-            .range((Owner::Host(node.clone()), least)..)
+            .range((BlockOwner::Host(node.clone()), least)..)
             .take_while(move |((owner, _), _)| owner.node() == Some(node))
             .map(|((_, cidr), affinity)| (*cidr, affinity))
     }

@@ -11,7 +11,7 @@ use crate::snapshot::Problem;
 /// The state of a node's process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Status {
+pub struct NodeStatus {
     /// The node's name.
     pub node: String,
     /// Version of the program.
@@ -24,22 +24,22 @@ pub struct Status {
     pub asn: u32,
     /// Our BGP Identifier.
     pub router_id: String,
-    /// The datastore.
+    /// How far the datastore is followed.
     pub datastore: DatastoreStatus,
     /// Our peers, sorted by name.
-    pub peers: Vec<PeerStatus>,
+    pub peers: Vec<PeerStatusJson>,
     /// The stations that monitor what peers announce (RFC 7854), sorted by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub stations: Vec<StationStatus>,
+    pub stations: Vec<StationStatusJson>,
     /// Long work on the routing table that is under way; routing goes on meanwhile.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub work: Vec<WorkStatus>,
     /// The check of who announces what.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub origin: Option<OriginStatus>,
-    /// Our blocks.
+    pub origin: Option<OriginStatusJson>,
+    /// Blocks with an affinity of this node.
     pub blocks: Vec<BlockStatus>,
-    /// The kernel.
+    /// Progress of the kernel's writer.
     pub kernel: KernelStatus,
     /// Why the node is not in service, when somebody drains it: `leaving`, `withdrawing` or
     /// `drained`, and the text.
@@ -77,7 +77,7 @@ impl std::fmt::Display for WorkStatus {
 /// Routes that are refused for their prefix, and the check of who announces what.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct OriginStatus {
+pub struct OriginStatusJson {
     /// `enforce`, `log` or `off`.
     pub mode: String,
     /// Routes that must never be routed, now.
@@ -107,13 +107,13 @@ pub struct DatastoreStatus {
     pub no_writes: Option<String>,
 }
 
-/// One peer.
+/// A configured peer and its session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct PeerStatus {
+pub struct PeerStatusJson {
     /// Name, `Mesh_10_0_0_2`.
     pub name: String,
-    /// Address.
+    /// Address of the peer; absent until it is known.
     pub address: Option<IpAddr>,
     /// AS number.
     pub asn: u32,
@@ -133,7 +133,7 @@ pub struct PeerStatus {
     pub disabled: bool,
     /// Why the last session ended or the last attempt failed, also when there is a session since.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_error: Option<PastError>,
+    pub last_error: Option<PastErrorJson>,
     /// Errors since the start, by kind.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub errors: BTreeMap<String, u64>,
@@ -150,13 +150,13 @@ pub struct PeerStatus {
     pub stale: bool,
     /// BFD session with the peer, where one is configured.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub bfd: Option<BfdStatus>,
+    pub bfd: Option<BfdStatusJson>,
 }
 
 /// Something that went wrong once, which says nothing about now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct PastError {
+pub struct PastErrorJson {
     /// How long ago, in seconds.
     pub age_seconds: u64,
     /// Description of the error, as a sentence.
@@ -166,7 +166,7 @@ pub struct PastError {
 /// A peer as BFD sees it (RFC 5880).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct BfdStatus {
+pub struct BfdStatusJson {
     /// `Up`, `Init`, `Down`, `AdminDown`; or why there is no BFD session.
     pub state: String,
     /// How often it went down.
@@ -178,8 +178,8 @@ pub struct BfdStatus {
 /// A monitoring station (RFC 7854).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct StationStatus {
-    /// Name.
+pub struct StationStatusJson {
+    /// Name in the configuration.
     pub name: String,
     /// Address and port.
     pub address: String,
@@ -227,16 +227,16 @@ pub struct KernelStatus {
     pub nat: String,
     /// The paths to other nodes that were measured, sorted by node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub paths: Vec<PathStatus>,
+    pub paths: Vec<PathStatusJson>,
 }
 
 /// The path to one other node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PathStatus {
+pub struct PathStatusJson {
     /// The node at its end.
     pub node: String,
-    /// Its address.
+    /// Address of that node which was probed.
     pub address: IpAddr,
     /// The largest packet that arrives, in octets.
     pub mtu: u32,

@@ -3,8 +3,8 @@
 
 /// Keys to read: one key or everything below a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Range {
-    /// One key.
+pub enum KeyRange {
+    /// This key alone.
     Key(String),
     /// All keys that start with this text.
     Prefix(String),
@@ -13,9 +13,9 @@ pub enum Range {
 /// A key with its value and the revision of its last change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyValue {
-    /// The path.
+    /// The path in etcd.
     pub key: String,
-    /// The value.
+    /// The stored octets, JSON almost always.
     pub value: Vec<u8>,
     /// etcd's ModRevision.
     pub mod_revision: i64,
@@ -42,14 +42,14 @@ impl Compare {
 
 /// A write of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Write {
+pub enum TxnWrite {
     /// Sets a key.
     Put(String, Vec<u8>),
     /// Removes a key.
     Delete(String),
 }
 
-impl Write {
+impl TxnWrite {
     /// The key that is written.
     #[must_use]
     pub fn key(&self) -> &str {
@@ -62,10 +62,10 @@ impl Write {
 /// All writes happen if all conditions hold, else none. A key is written at most once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Txn {
-    /// Conditions.
+    /// All must hold.
     pub compare: Vec<Compare>,
-    /// Writes.
-    pub writes: Vec<Write>,
+    /// Done together, in no order.
+    pub writes: Vec<TxnWrite>,
 }
 
 impl Txn {
@@ -80,7 +80,7 @@ impl Txn {
     pub fn create(mut self, key: impl Into<String>, value: Vec<u8>) -> Self {
         let key = key.into();
         self.compare.push(Compare::Absent(key.clone()));
-        self.writes.push(Write::Put(key, value));
+        self.writes.push(TxnWrite::Put(key, value));
         self
     }
 
@@ -89,7 +89,7 @@ impl Txn {
     pub fn update(mut self, key: impl Into<String>, revision: i64, value: Vec<u8>) -> Self {
         let key = key.into();
         self.compare.push(Compare::Unchanged(key.clone(), revision));
-        self.writes.push(Write::Put(key, value));
+        self.writes.push(TxnWrite::Put(key, value));
         self
     }
 
@@ -98,7 +98,7 @@ impl Txn {
     pub fn delete(mut self, key: impl Into<String>, revision: i64) -> Self {
         let key = key.into();
         self.compare.push(Compare::Unchanged(key.clone(), revision));
-        self.writes.push(Write::Delete(key));
+        self.writes.push(TxnWrite::Delete(key));
         self
     }
 }

@@ -14,8 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use caracal_model::net::Prefix;
-use caracal_model::{AskInUse, AwaitAnnouncement};
+use caracal_model::{AskInUse, AwaitAnnouncement, Prefix};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
@@ -29,7 +28,7 @@ use self::routes::Rows;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Request {
-    /// [`caracal_model::status::Status`].
+    /// [`caracal_model::NodeStatus`].
     Status,
     /// Routes, a line each.
     Routes {
@@ -171,10 +170,7 @@ pub(crate) enum Reply {
     /// How far the answer is.
     Progress(String),
     /// All routes have been told.
-    End {
-        /// How many.
-        count: u64,
-    },
+    End { count: u64 },
 }
 
 /// Answer of an owner of state.
@@ -313,19 +309,19 @@ async fn in_time(
     write: &mut OwnedWriteHalf,
 ) -> std::io::Result<Result<Answered, String>> {
     let mut wanted = std::pin::pin!(answer.answer(request));
-    let mut told = None;
+    let mut sent = None;
     loop {
         tokio::select! {
             biased;
             answered = &mut wanted => return Ok(answered),
             () = tokio::time::sleep(PROGRESS) => {
                 let now = answer.progress().await;
-                if now != told
+                if now != sent
                     && let Some(text) = &now
                 {
                     write.write_all(&line_of(&Reply::Progress(text.clone()))).await?;
                 }
-                told = now;
+                sent = now;
             }
         }
     }

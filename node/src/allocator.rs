@@ -14,12 +14,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// `mi_option_purge_delay` of `mimalloc.h`, which the bindings do not name.
 const PURGE_DELAY: mi_option_t = 15;
 
-/// How long free memory is kept for whoever needs it next, in milliseconds: what is withdrawn is
+/// Time in milliseconds after which free memory is given back to the kernel: what is withdrawn is
 /// often announced again at once, and memory that the kernel has to give anew costs a page fault
 /// for each four kilooctets.
 const KEPT: c_long = 100;
 
-/// How often a daemon looks for free memory that has been kept for so long.
+/// Interval at which a daemon gives free memory of that age back.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// Sets how long free memory is kept. `MIMALLOC_PURGE_DELAY` in the environment still has its

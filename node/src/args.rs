@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use caracal_model::net::Prefix;
-use caracal_model::resource::EncapMode;
+use caracal_model::{EncapMode, Prefix};
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
 /// `caracal audit`.

@@ -13,9 +13,7 @@ use std::time::Duration;
 
 use caracal_bgp::{Asn, OpenRanges, OpenRangesError, OriginMode, OriginModeError};
 use caracal_datastore::Accept;
-use caracal_model::NodeName;
-use caracal_model::net::{Cidr, Family, Prefix};
-use caracal_model::resource::{AsNumber, EncapMode};
+use caracal_model::{AsNumber, Cidr, EncapMode, Family, NodeName, Prefix};
 use caracal_topologies::{MaxPrefixes, RouterIdChoice};
 
 use self::ports::PortsEnv;
@@ -122,7 +120,6 @@ pub(crate) enum Backend {
 pub(crate) enum AddressChoice {
     /// By a method; `only_if_unset` keeps a value that the Node already has.
     Autodetect {
-        /// How.
         method: Method,
         /// True when the variable was empty rather than `autodetect`.
         only_if_unset: bool,
@@ -246,6 +243,31 @@ pub(crate) fn router_id(env: &Env<'_>) -> Result<RouterIdSetting, ConfigError> {
     Ok(choice.unwrap_or(RouterIdSetting::NodeAddress))
 }
 
+fn backend(env: &Env<'_>) -> Result<Option<Backend>, ConfigError> {
+    env.parse("CALICO_NETWORKING_BACKEND", |text| match text {
+        "bird" | "caracal" => Ok(Backend::Bird),
+        "vxlan" => Ok(Backend::Vxlan),
+        "none" => Ok(Backend::None),
+        _ => Err("expected bird, vxlan or none".to_owned()),
+    })
+}
+
+fn asn(env: &Env<'_>) -> Result<Option<Asn>, ConfigError> {
+    env.parse("AS", |text| match AsNumber::from_text(text) {
+        Some(AsNumber(0)) => Err("AS 0 is reserved (RFC 7607)".to_owned()),
+        Some(AsNumber(number)) => Ok(Asn(number)),
+        None => Err("expected an AS number, 1 to 4294967295 or HIGH.LOW".to_owned()),
+    })
+}
+
+fn next_hop_objects(env: &Env<'_>) -> Result<Option<bool>, ConfigError> {
+    env.parse("CARACAL_NEXTHOP_OBJECTS", |text| match text {
+        "auto" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("expected auto or off".to_owned()),
+    })
+}
+
 /// `CARACAL_MAX_PREFIXES`, likewise; `None` where it is not set.
 pub(crate) fn max_prefixes(env: &Env<'_>) -> Result<Option<MaxPrefixes>, ConfigError> {
     env.parse("CARACAL_MAX_PREFIXES", |text| {
@@ -275,24 +297,8 @@ impl Config {
         let lib_dir = PathBuf::from(env.text("CARACAL_LIB_DIR").unwrap_or("/var/lib/calico"));
         let secrets_dir = env.text("CARACAL_SECRETS_DIR").map(PathBuf::from);
         let run_dir = PathBuf::from(env.text("CARACAL_RUN_DIR").unwrap_or("/var/run/caracal"));
-        let backend = env.parse("CALICO_NETWORKING_BACKEND", |text| match text {
-            "bird" | "caracal" => Ok(Backend::Bird),
-            "vxlan" => Ok(Backend::Vxlan),
-            "none" => Ok(Backend::None),
-            _ => Err("expected bird, vxlan or none".to_owned()),
-        })?;
-        let asn = env.parse("AS", |text| match AsNumber::from_text(text) {
-            Some(AsNumber(0)) => Err("AS 0 is reserved (RFC 7607)".to_owned()),
-            Some(AsNumber(number)) => Ok(Asn(number)),
-            None => Err("expected an AS number, 1 to 4294967295 or HIGH.LOW".to_owned()),
-        })?;
         let max_prefixes = max_prefixes(&env)?;
         let router_id = router_id(&env)?;
-        let objects = env.parse("CARACAL_NEXTHOP_OBJECTS", |text| match text {
-            "auto" => Ok(true),
-            "off" => Ok(false),
-            _ => Err("expected auto or off".to_owned()),
-        })?;
         let v6_pools = env.flag("FELIX_IPV6SUPPORT", true)?;
         let no_pools = env.flag("NO_DEFAULT_POOLS", false)?;
         let ip6 = address_choice(&env, Family::Ipv6)?;
@@ -303,9 +309,9 @@ impl Config {
             run_dir,
             secrets_dir,
             plugin_account: PluginAccount::from_env(&env),
-            backend: backend.unwrap_or(Backend::Bird),
+            backend: backend(&env)?.unwrap_or(Backend::Bird),
             ip: address_choice(&env, Family::Ipv4)?,
-            asn,
+            asn: asn(&env)?,
             accept: env
                 .parse("CARACAL_DATASTORE_ACCEPT", accept)?
                 .unwrap_or_default(),
@@ -337,7 +343,7 @@ impl Config {
             },
             cluster_type: env.text("CLUSTER_TYPE").map(str::to_owned),
             felix: felix(vars),
-            next_hop_objects: objects.unwrap_or(true),
+            next_hop_objects: next_hop_objects(&env)?.unwrap_or(true),
             warnings: warnings(vars),
             ipam_grace: ipam_grace(&env)?,
             path_mtu: env.flag("CARACAL_PATH_MTU_DISCOVERY", true)?,

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use caracal_model::net::{Cidr, Family, Prefix};
+use caracal_model::{Cidr, Family, Prefix};
 use regex::Regex;
 
 /// An interface with its addresses.

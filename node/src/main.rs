@@ -13,7 +13,6 @@ mod config;
 mod detect;
 mod files;
 mod http;
-mod local_networks;
 mod metrics;
 mod mode_check;
 mod node;

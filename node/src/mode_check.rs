@@ -5,8 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::resource::IpPool;
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{IpPool, NodeName, Snapshot};
 use serde::{Deserialize, Serialize};
 
 /// Annotation of an IPPool whose data path is to be checked; its value tells this check from

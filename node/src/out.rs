@@ -44,10 +44,10 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
 /// Columns of the terminal that standard output is, or of `COLUMNS`. `None` for a file or a pipe:
 /// their lines are for programs and stay whole.
 pub(crate) fn columns() -> Option<u16> {
-    let told = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
+    let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
     let stdout = io::stdout();
-    if told.is_some() || !stdout.is_terminal() {
-        return told;
+    if columns.is_some() || !stdout.is_terminal() {
+        return columns;
     }
     let size = rustix::termios::tcgetwinsize(&stdout).ok()?;
     (size.ws_col > 0).then_some(size.ws_col)

@@ -2,8 +2,7 @@
 //! so that they agree.
 
 use caracal_bgp::{PeerStatus, SpeakerStatus};
-use caracal_model::Problem;
-use caracal_model::code::ProblemCode;
+use caracal_model::{Problem, ProblemCode};
 
 /// A session that somebody refuses is a problem after this time. Nodes that restart refuse for a
 /// few seconds.
@@ -42,7 +41,6 @@ fn all_wrong(status: &SpeakerStatus) -> Vec<(&PeerStatus, String)> {
         .collect()
 }
 
-/// All of them.
 pub(crate) fn problems(status: &SpeakerStatus) -> Vec<Problem> {
     let problem = |subject: String, reason| Problem {
         code: DOWN,

@@ -8,18 +8,16 @@ use std::net::IpAddr;
 
 use caracal_bgp::Asn;
 use caracal_datastore::{Store, StoreError};
-use caracal_model::net::{Cidr, Family, Prefix};
-use caracal_model::resource::{
-    API_VERSION, AsNumber, Invalid, IpPool, IpPoolSpec, Kind, Node, NodeAddress, NodeBgp, NodeSpec,
-    OrchRef,
+use caracal_model::{
+    API_VERSION, AsNumber, Cidr, Family, IpPool, IpPoolSpec, Key, KeyRange, KeyValue, Kind, Node,
+    NodeAddress, NodeBgp, NodeName, NodeSpec, OrchRef, Prefix, Snapshot, Timestamp, Txn,
+    TxnOutcome, ValueError, kind_prefix,
 };
-use caracal_model::txn::{KeyValue, Range, Txn, TxnOutcome};
-use caracal_model::{Key, NodeName, Snapshot, Timestamp, kind_prefix};
 use serde_json::json;
 
 use crate::config::{Config, PoolDefaults};
 
-/// How often a conflicting write is tried again, as Calico's apply loops.
+/// Most tries of a write that conflicts; Calico's `apply` loops, too.
 const TRIES: usize = 10;
 
 /// Why a node could not be registered.
@@ -30,11 +28,7 @@ pub(crate) enum RegisterError {
     Store(#[from] StoreError),
     /// The Node resource cannot be read.
     #[error("the Node resource at {key} cannot be read: {reason}; correct or delete it")]
-    InvalidNode {
-        key: String,
-        /// Why.
-        reason: Invalid,
-    },
+    InvalidNode { key: String, reason: ValueError },
     /// Another node has our address.
     #[error(
         "node {other} already has the address {address}; two nodes with one address cannot both route. \
@@ -61,7 +55,7 @@ pub(crate) struct Addresses {
 }
 
 async fn read<S: Store>(store: &S, key: &Key) -> Result<Option<KeyValue>, StoreError> {
-    let answer = store.read(&[Range::Key(key.to_path())]).await?;
+    let answer = store.read(&[KeyRange::Key(key.to_path())]).await?;
     Ok(answer.ranges.into_iter().flatten().next())
 }
 
@@ -269,7 +263,7 @@ async fn check_conflicts<S: Store>(
     addresses: Addresses,
 ) -> Result<(), RegisterError> {
     let answer = store
-        .read(&[Range::Prefix(kind_prefix(Kind::Node))])
+        .read(&[KeyRange::Prefix(kind_prefix(Kind::Node))])
         .await?;
     let mut snapshot = Snapshot::default();
     for entry in answer.ranges.into_iter().flatten() {
@@ -356,7 +350,7 @@ async fn ensure_pool<S: Store>(
     now: Timestamp,
 ) -> Result<Option<String>, RegisterError> {
     let prefix = kind_prefix(Kind::IpPool);
-    let answer = store.read(&[Range::Prefix(prefix)]).await?;
+    let answer = store.read(&[KeyRange::Prefix(prefix)]).await?;
     let exists = answer.ranges.iter().flatten().any(|entry| {
         // A pool that cannot be read counts: a second one could overlap it.
         IpPool::from_json(&entry.value).map_or(true, |pool| pool.spec.prefix().family() == family)
@@ -379,8 +373,8 @@ async fn ensure_pool<S: Store>(
             node_selector: defaults.node_selector.clone(),
             disable_bgp_export: defaults.disable_bgp_export,
             allowed_uses: vec![
-                caracal_model::resource::AllowedUse::Workload,
-                caracal_model::resource::AllowedUse::Tunnel,
+                caracal_model::AllowedUse::Workload,
+                caracal_model::AllowedUse::Tunnel,
             ],
             assignment_mode: "Automatic".to_owned(),
             ..IpPoolSpec::default()

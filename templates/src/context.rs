@@ -8,7 +8,7 @@ mod station;
 use std::collections::BTreeMap;
 
 use caracal_bgp::{Origination, SpeakerConfig};
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use serde::Serialize;
 
 pub(crate) use peer::Reach;
@@ -58,7 +58,7 @@ pub struct OwnSymbols {
 /// One filter, as a function.
 #[derive(Clone, Debug, Serialize)]
 pub struct FilterView {
-    /// Its symbol.
+    /// Name that BIRD accepts.
     pub symbol: String,
     /// Its name as a JSON string, when the symbol is another.
     pub name: Option<String>,
@@ -66,7 +66,7 @@ pub struct FilterView {
     pub terms: Vec<TermView>,
 }
 
-/// One term.
+/// A rule of a filter: conditions, changes, verdict.
 #[derive(Clone, Debug, Serialize)]
 pub struct TermView {
     /// All must hold; empty = always.
@@ -137,7 +137,7 @@ pub enum ActionView {
     RemoveLargeCommunity { value: String },
     /// `value` has a word in front.
     RemoveExtCommunity { value: String },
-    /// LOCAL_PREF.
+    /// Sets LOCAL_PREF.
     SetLocalPref { value: u32 },
     /// MULTI_EXIT_DISC.
     SetMed { value: u32 },
@@ -208,10 +208,10 @@ pub struct TunnelledView {
     pub direct_within: Option<String>,
 }
 
-/// A peer.
+/// A session.
 #[derive(Clone, Debug, Serialize)]
 pub struct Peer {
-    /// Its symbol.
+    /// Name of the protocol that BIRD accepts.
     pub symbol: String,
     /// Its name as a JSON string, when the symbol is another.
     pub name: Option<String>,
@@ -231,13 +231,13 @@ pub struct Peer {
     pub remote_as: u32,
     /// `direct`, `multihop` or `multihop HOPS`.
     pub reach: String,
-    /// TTL security.
+    /// Accept packets with TTL 255 only (RFC 5082).
     pub ttl_security: bool,
     /// The exact TTL settings, where `reach` and `ttl_security` do not say them.
     pub ttl_note: Option<String>,
     /// Listen on `source` only.
     pub strict_bind: bool,
-    /// Seconds.
+    /// In seconds.
     pub hold_time: u64,
     /// No session is wanted.
     pub disabled: bool,
@@ -247,7 +247,7 @@ pub struct Peer {
     pub cluster: Option<String>,
     /// Graceful restart is announced.
     pub graceful_restart: bool,
-    /// Seconds.
+    /// In seconds.
     pub restart_time: u64,
     /// How often our AS may occur; null for never.
     pub allow_own_as: Option<u8>,
@@ -289,7 +289,7 @@ pub struct Peer {
     pub limit_action: &'static str,
     /// Percentage.
     pub limit_warning: u8,
-    /// Seconds.
+    /// In seconds.
     pub limit_restart: u64,
     /// `self`, `keep` or null.
     pub next_hop: Option<&'static str>,

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use caracal_bgp::{Listen, Origination, SpeakerConfig};
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use nom::branch::alt;
 use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, preceded, terminated};
@@ -43,7 +43,7 @@ use station::{StationStatement, station_block, station_line};
 /// Content of the file of a standalone speaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// The speaker.
+    /// Configuration of the speaker.
     pub speaker: SpeakerConfig,
     /// The tables of the kernel that best routes go to.
     pub kernel: BTreeMap<Family, KernelTable>,

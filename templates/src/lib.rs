@@ -1,5 +1,7 @@
 //! The speaker's configuration as text, and back.
 //!
+//! # Order of calls
+//!
 //! Call [`render`] with a [`SpeakerConfig`] and [`Options`]; [`parse`] or [`parse_file`] read the
 //! text back. [`Templates`] holds the sets for other daemons ([`Set`]): take the shipped ones, put
 //! files of the user over them, then render with a context.
@@ -14,6 +16,8 @@
 //! let again = render(&config, &Options::default()).expect("everything can be written");
 //! assert_eq!(parse(&again).expect("what was rendered"), config);
 //! ```
+//!
+//! # What is where
 //!
 //! Inside the process the configuration travels as a value; the text is what people read (`caracal
 //! render`), what a real BIRD daemon runs, and the file format of a speaker without a datastore.
@@ -46,7 +50,7 @@ use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use caracal_bgp::SpeakerConfig;
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 
 pub use context::Context;
 pub use error::ParseError;
@@ -100,7 +104,7 @@ pub struct Daemon {
 /// A range that is reached through tunnels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tunnelled {
-    /// The pool.
+    /// Range of the pool.
     pub prefix: Prefix,
     /// The encapsulation, for the comment: `VXLAN`, `IPIP`.
     pub encap: &'static str,
@@ -116,7 +120,7 @@ pub enum RenderError {
     Inexpressible {
         /// Which peer, route or filter, and what of it.
         what: String,
-        /// The value.
+        /// The value as text.
         value: String,
         /// Supported alternative.
         reason: &'static str,

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use caracal_bgp::PrefixPattern;
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 
 use crate::RenderError;
 

@@ -283,7 +283,7 @@ impl Templates {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: {reason}")]
 pub struct TemplateError {
-    /// The file.
+    /// Name of the template.
     pub file: String,
     /// Line, from 1.
     pub line: usize,

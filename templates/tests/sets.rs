@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use caracal_model::Snapshot;
 use caracal_templates::{Set, Templates};
 use caracal_topologies::{
-    Context, PlanOptions, Router, RouterError, plan_calico, resources_from_yaml, router,
+    CalicoContext, PlanOptions, Router, RouterError, plan_calico, resources_from_yaml, router,
 };
 
 fn snapshot(more: &str) -> (Snapshot, PlanOptions) {
@@ -23,7 +23,7 @@ fn snapshot(more: &str) -> (Snapshot, PlanOptions) {
     (snapshot, options)
 }
 
-fn calico_context() -> Context {
+fn calico_context() -> CalicoContext {
     let (snapshot, options) = snapshot("");
     plan_calico(&snapshot, &"a".into(), &options).context
 }

@@ -3,7 +3,7 @@
 
 use caracal_lab::{Lab, Route, RouteKind, error_chain, ip_batch};
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use crate::datastore::{is_kubernetes, kubectl};
 use crate::loss::kinds;

@@ -8,9 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 use caracal_lab::{Lab, program_command, spawn_in_netns, wait_until};
-use caracal_model::Key;
-use caracal_model::ipam::Owner;
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{BlockOwner, Family, Key, Prefix};
 use serde_json::{Value, json};
 
 use crate::kernel::{run, try_run};
@@ -175,7 +173,7 @@ impl Foreign {
         });
         put(lab, &Key::Block(self.prefix()).to_path(), &block);
         let affinity = json!({"state": "confirmed", "deleted": false});
-        let owner = Owner::Host(self.name.into());
+        let owner = BlockOwner::Host(self.name.into());
         put(
             lab,
             &Key::Affinity(owner, self.prefix()).to_path(),

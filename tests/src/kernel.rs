@@ -118,11 +118,11 @@ fn sysctls(lab: &Lab, node: &str) -> Vec<String> {
             }
         }
         paths.sort();
-        let told = |path: &std::path::PathBuf| {
+        let value_of = |path: &std::path::PathBuf| {
             let value = std::fs::read_to_string(path).unwrap_or_default();
             format!("{} {}", path.display(), value.trim())
         };
-        paths.iter().map(told).collect()
+        paths.iter().map(value_of).collect()
     };
     run_in_netns(&netns, read).expect("the namespace is there")
 }
@@ -152,9 +152,10 @@ pub fn agents_state(lab: &Lab, node: &str) -> String {
     ] {
         // Without nftables there is no table.
         let printed = try_run(lab, node, words).unwrap_or_default();
-        let told = printed.lines().map(|l| l.trim().replace(" linkdown", ""));
+        let value_of = printed.lines().map(|l| l.trim().replace(" linkdown", ""));
         facts.extend(
-            told.filter(|l| !l.is_empty())
+            value_of
+                .filter(|l| !l.is_empty())
                 .map(|l| format!("{what} {l}")),
         );
     }
@@ -197,11 +198,11 @@ fn forwarding(lab: &Lab, node: &str) -> Vec<String> {
         let names = devices.filter_map(|d| d.file_name().into_string().ok());
         let ours = names.filter(|n| n == "all" || n.starts_with("cali"));
         paths.extend(ours.map(|n| format!("{IPV6}/{n}/forwarding")));
-        let told = |path: &String| {
+        let value_of = |path: &String| {
             let value = std::fs::read_to_string(path).unwrap_or_default();
             format!("forwarding {path} {}", value.trim())
         };
-        paths.iter().map(told).collect()
+        paths.iter().map(value_of).collect()
     };
     run_in_netns(&netns, read).expect("the namespace is there")
 }

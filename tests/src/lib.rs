@@ -24,7 +24,7 @@ use caracal_lab::{
     Lab, LabName, PodState, RouteKind, Topology, UpError, UpOptions, container_id, error_chain,
     ip_batch, list_netns, require_programs, run_in_netns, wait_until,
 };
-use caracal_model::status::Status;
+use caracal_model::NodeStatus;
 
 /// One second.
 pub const SECOND: Duration = Duration::from_secs(1);
@@ -233,8 +233,8 @@ pub fn await_status(
     node: &str,
     deadline: Duration,
     what: &str,
-    condition: impl Fn(&Status) -> Result<(), String>,
-) -> Status {
+    condition: impl Fn(&NodeStatus) -> Result<(), String>,
+) -> NodeStatus {
     let result = wait_until(deadline, what, || {
         let status = lab.node_status(node).map_err(|e| error_chain(&e))?;
         condition(&status).map(|()| status)
@@ -264,7 +264,7 @@ pub fn await_remembered(lab: &Lab, node: &str) {
 ///
 /// # Errors
 /// Reason why a node is not settled.
-pub fn settled(status: &Status) -> Result<(), String> {
+pub fn settled(status: &NodeStatus) -> Result<(), String> {
     if status.datastore.state != "fresh" {
         return Err(format!("datastore {:?}", status.datastore));
     }

@@ -10,7 +10,7 @@ use caracal_lab::{
     Lab, Loss, Probe, Route, RouteKind, error_chain, ip_batch, program_command, run_in_netns,
     spawn_in_netns, wait_for, wait_until,
 };
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use crate::SECOND;
 

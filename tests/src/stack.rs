@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use caracal_lab::Lab;
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use serde_json::{Value, json};
 
 use crate::datastore::{in_kubernetes, put_resource};

@@ -7,8 +7,7 @@ use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 
 use caracal_lab::{CniError, Lab, error_chain, wait_until};
-use caracal_model::net::Prefix;
-use caracal_model::{Announcement, AwaitAnnouncement};
+use caracal_model::{Announcement, AwaitAnnouncement, Prefix};
 use caracal_tests::stack::{address_of, families, focus, on_each_stack_of};
 use caracal_tests::{SECOND, assert_gone, await_settled};
 use serde_json::{Value, json};

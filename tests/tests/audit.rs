@@ -285,9 +285,13 @@ fn explanations(lab: &Lab) {
     let own = near["block"]["cidr"].as_str().unwrap();
     let block = explain(lab, own);
     assert_eq!(block["mode"], "blackhole");
-    let told = block["bgp"]["advertised"].as_array().unwrap();
+    let advertised = block["bgp"]["advertised"].as_array().unwrap();
     let peers = 3 * families(lab);
-    assert_eq!(told.len(), peers, "the block goes to all peers: {block:#}");
+    assert_eq!(
+        advertised.len(),
+        peers,
+        "the block goes to all peers: {block:#}"
+    );
 
     let address = pod_address(lab, "node3/p1");
     // Its stages are asked one after the other: at rest they agree.

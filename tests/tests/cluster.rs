@@ -5,9 +5,7 @@
 use std::net::IpAddr;
 
 use caracal_lab::{Lab, Route, RouteKind, VXLAN_FILTER, wait_for, wait_until};
-use caracal_model::Problem;
-use caracal_model::net::Family;
-use caracal_model::status::Status;
+use caracal_model::{Family, NodeStatus, Problem};
 use caracal_tests::datastore;
 use caracal_tests::loss::{Probes, count, kinds};
 use caracal_tests::stack::{
@@ -30,7 +28,7 @@ fn full_mesh_routes_directly() {
     );
 }
 
-fn without_problems(status: &Status) -> Result<(), String> {
+fn without_problems(status: &NodeStatus) -> Result<(), String> {
     match status.problems.is_empty() {
         true => Ok(()),
         false => Err(format!("{:?}", status.problems)),

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use caracal_lab::{
     Lab, PodState, Probe, Route, Stream, call_program, error_chain, program_command, wait_until,
 };
-use caracal_model::net::Family;
+use caracal_model::Family;
 use caracal_tests::loss::{RATE, after};
 use caracal_tests::stack::{address_of, either, focus, on_each_stack};
 use caracal_tests::{SECOND, await_settled, await_status, exit_code, ip, settled};
@@ -200,7 +200,7 @@ fn drained(mut lab: Lab) {
     // A new process stays drained.
     lab.stop_node("node1").unwrap();
     lab.restart_node("node1").unwrap();
-    let drained = |s: &caracal_model::status::Status| match &s.drain {
+    let drained = |s: &caracal_model::NodeStatus| match &s.drain {
         Some(drain) if drain == "drained: moving to rack 7" => Ok(()),
         other => Err(format!("{other:?}")),
     };
@@ -232,7 +232,7 @@ fn drained(mut lab: Lab) {
 fn drained_as_seen_from_outside(lab: &Lab) {
     let node1 = Some(address_of(lab, "node1", focus(lab)));
     let (prefix, _) = prefix(focus(lab));
-    let told = |s: &caracal_model::status::Status| {
+    let is_reported = |s: &caracal_model::NodeStatus| {
         let peer = s.peers.iter().find(|p| p.address == node1);
         match peer {
             Some(p)
@@ -245,7 +245,13 @@ fn drained_as_seen_from_outside(lab: &Lab) {
             other => Err(format!("{other:?}")),
         }
     };
-    await_status(lab, "node2", 60 * SECOND, "the text of the Cease", told);
+    await_status(
+        lab,
+        "node2",
+        60 * SECOND,
+        "the text of the Cease",
+        is_reported,
+    );
     wait_until(60 * SECOND, "no path from node1", || {
         let explained = json(lab, "node2", &["explain", prefix]);
         let paths = explained["bgp"]["paths"].as_array().unwrap();

@@ -5,8 +5,7 @@
 use std::time::Instant;
 
 use caracal_lab::{Lab, PodState, wait_for, wait_until};
-use caracal_model::Problem;
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix, Problem};
 use caracal_tests::datastore;
 use caracal_tests::kernel::{agents_state, flush_routes, nft, run, try_run};
 use caracal_tests::loss::{Probes, RouteMonitor, kinds};
@@ -264,7 +263,7 @@ fn flaps(lab: Lab) {
         let key = format!("net.{version}.neigh.eth0.base_reachable_time_ms");
         run(&lab, neighbour, &format!("sysctl -q -w {key}=3600000"));
     }
-    let told = |mac: &str| {
+    let await_neighbour = |mac: &str| {
         for (address, _) in lab.layout().node("node1").unwrap().uplink.addresses() {
             let show = format!("ip neigh show {address} dev eth0");
             let seen = || run(&lab, neighbour, &show);
@@ -292,7 +291,7 @@ fn flaps(lab: Lab) {
     lab.plug("node1").unwrap();
     put_back(&lab, "node1", &others);
     await_repair(&lab, "node1", "eth0 deleted and made anew", &before);
-    told(mac);
+    await_neighbour(mac);
     if speaks(&lab, Family::Ipv4) {
         announced.wait_for(1, 60 * SECOND).unwrap();
     }
@@ -562,7 +561,7 @@ fn dropping_policies(lab: &Lab, family: Family) {
 }
 
 /// Waits until node1 tells of a problem, or does not any more.
-fn told(lab: &Lab, code: &str, there: bool) -> Vec<Problem> {
+fn await_problem(lab: &Lab, code: &str, there: bool) -> Vec<Problem> {
     let status = await_status(lab, "node1", 60 * SECOND, code, |s| {
         if s.problems.iter().any(|p| p.code == code) == there {
             Ok(())
@@ -579,16 +578,16 @@ fn foreign_filter(lab: &Lab) {
         "node1",
         "table inet fw {\n chain f { type filter hook forward priority 5; policy drop; }\n}\n",
     );
-    println!("{:?}", told(lab, "agent.forward_dropped", true));
+    println!("{:?}", await_problem(lab, "agent.forward_dropped", true));
     run(lab, "node1", "nft delete table inet fw");
     // A table that goes takes its chains along without a word about each.
     run(lab, "node1", "nft flush chain inet caracal forward");
-    told(lab, "agent.forward_dropped", false);
+    await_problem(lab, "agent.forward_dropped", false);
 }
 
 fn strict_reverse_path(lab: &Lab) {
     run(lab, "node1", "sysctl -q net.ipv4.conf.all.rp_filter=1");
-    println!("{:?}", told(lab, "agent.strict_rp_filter", true));
+    println!("{:?}", await_problem(lab, "agent.strict_rp_filter", true));
     let words = "sysctl -n net.ipv4.conf.vxlan/calico.rp_filter";
     let loose = || run(lab, "node1", words);
     wait_for(60 * SECOND, "our tunnel made loose", loose, |v| {
@@ -597,7 +596,7 @@ fn strict_reverse_path(lab: &Lab) {
     .unwrap();
     assert_full_matrix(lab);
     run(lab, "node1", "sysctl -q net.ipv4.conf.eth0.rp_filter=2");
-    told(lab, "agent.strict_rp_filter", false);
+    await_problem(lab, "agent.strict_rp_filter", false);
 }
 
 /// Every packet between this node and the datastore is lost.

@@ -212,10 +212,10 @@ fn rfc4271_9_1_2_1_an_ecmp_route_loses_one_path_and_is_replaced() {
 
     // The kernel was never without the route.
     site.end("monitor", "-TERM");
-    let told = site.log_of("monitor");
-    assert!(told.contains("198.51.100.0/24"), "{told}");
+    let output = site.log_of("monitor");
+    assert!(output.contains("198.51.100.0/24"), "{output}");
     let deleted = |line: &&str| line.starts_with("Deleted 198.51.100.0/24");
-    assert_eq!(told.lines().find(deleted), None);
+    assert_eq!(output.lines().find(deleted), None);
 }
 
 #[test]
@@ -449,7 +449,7 @@ fn rfc4271_6_3_routes_to_our_own_networks_are_neither_written_nor_passed_on() {
     ];
     let legal: Vec<String> = legal.iter().map(ToString::to_string).collect();
     site.until("what is legal", &legal, || destinations(&site));
-    let told = |site: &Site| {
+    let routes_in_bird = |site: &Site| {
         let shown = site.birdc("b", &["show", "route", "protocol", "caracal"]);
         let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
         let mut words: Vec<String> = shown.lines().filter_map(first).collect();
@@ -459,7 +459,7 @@ fn rfc4271_6_3_routes_to_our_own_networks_are_neither_written_nor_passed_on() {
     };
     let passed_on = ["0.0.0.0/0", "100.64.1.0/24", "203.0.113.0/24"];
     let passed_on: Vec<String> = passed_on.iter().map(ToString::to_string).collect();
-    site.until("what is passed on", &passed_on, || told(&site));
+    site.until("what is passed on", &passed_on, || routes_in_bird(&site));
     // The session is up, and both the refusal and its reason can be seen.
     let received = site.ask(&["bgp", "received", "a"]).unwrap().to_string();
     assert!(received.contains("never-routed"), "{received}");
@@ -474,7 +474,9 @@ fn rfc4271_6_3_routes_to_our_own_networks_are_neither_written_nor_passed_on() {
     site.until("our own network is let go", &without(&legal), || {
         destinations(&site)
     });
-    site.until("and withdrawn", &without(&passed_on), || told(&site));
+    site.until("and withdrawn", &without(&passed_on), || {
+        routes_in_bird(&site)
+    });
     site.ip("us", &["addr del 203.0.113.1/24 dev eth-b"]);
     site.until("it is back", &legal, || destinations(&site));
 }
@@ -590,9 +592,9 @@ fn a_node_has_ecmp_routes_and_follows_next_hops() {
     until("both again", "198.51.100.0/24", (1, [true, true]));
     monitor.kill().unwrap();
     monitor.wait().unwrap();
-    let told = std::fs::read_to_string(&log).unwrap();
+    let output = std::fs::read_to_string(&log).unwrap();
     std::fs::remove_file(&log).unwrap();
-    assert!(told.contains("198.51.100.0/24"), "{told}");
+    assert!(output.contains("198.51.100.0/24"), "{output}");
     let deleted = |line: &&str| line.starts_with("Deleted 198.51.100.0/24");
-    assert_eq!(told.lines().find(deleted), None, "{told}");
+    assert_eq!(output.lines().find(deleted), None, "{output}");
 }

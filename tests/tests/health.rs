@@ -9,11 +9,10 @@ use caracal_lab::{
     Lab, RunningProcess as Running, program_command, program_output, run_in_netns, wait_for,
     wait_until,
 };
-use caracal_model::code::ProblemCode;
-use caracal_model::ipam::{AllocationAttribute, Block, Owner};
-use caracal_model::net::Prefix;
-use caracal_model::status::{PeerStatus, Status};
-use caracal_model::{Key, Problem};
+use caracal_model::{
+    AllocationAttribute, Block, BlockOwner, Key, NodeStatus, PeerStatusJson, Prefix, Problem,
+    ProblemCode,
+};
 use caracal_tests::stack::{addresses, families, on_each_stack};
 use caracal_tests::{SECOND, assert_full_matrix, await_settled, await_status, exit_code};
 use serde_json::json;
@@ -165,10 +164,10 @@ fn an_operator_disables_and_resets_a_peer_of_a_node() {
 }
 
 /// The first session that a node has with another.
-fn peer_of(lab: &Lab, node: &str, other: &str) -> PeerStatus {
+fn peer_of(lab: &Lab, node: &str, other: &str) -> PeerStatusJson {
     let peers = lab.node_status(node).unwrap().peers;
     let of_other = addresses(lab, other);
-    let is_other = |peer: &PeerStatus| peer.address.is_some_and(|a| of_other.contains(&a));
+    let is_other = |peer: &PeerStatusJson| peer.address.is_some_and(|a| of_other.contains(&a));
     let found = peers.into_iter().find(is_other);
     found.unwrap_or_else(|| panic!("{node} has no peer {other}"))
 }
@@ -177,7 +176,7 @@ fn await_peer(
     lab: &Lab,
     (node, name): (&str, &str),
     what: &str,
-    holds: impl Fn(&PeerStatus) -> bool,
+    holds: impl Fn(&PeerStatusJson) -> bool,
 ) {
     let limit = 60 * SECOND;
     await_status(lab, node, limit, what, |status| {
@@ -228,7 +227,7 @@ fn orders_about_a_peer(lab: Lab) {
     let refused = |problem: &Problem| {
         problem.code == ProblemCode::BgpPeerDown && problem.reason.contains(words)
     };
-    let told = |status: &Status| match status.problems.iter().any(refused) {
+    let is_reported = |status: &NodeStatus| match status.problems.iter().any(refused) {
         true => Ok(()),
         false => Err(format!("{:?}", status.problems)),
     };
@@ -237,7 +236,7 @@ fn orders_about_a_peer(lab: Lab) {
         "node2",
         120 * SECOND,
         "the refusal as a problem",
-        told,
+        is_reported,
     );
     let (code, audit) = exit_code(&lab, "node2", &["audit"]);
     assert!(code == 4 && audit.contains(words), "{code}: {audit}");
@@ -257,7 +256,7 @@ fn orders_about_a_peer(lab: Lab) {
     order(&["bgp", "reset", &here.name, "--text", "new cable"], 0);
     await_settled(&lab);
     assert_full_matrix(&lab);
-    let gone = |status: &Status| match status.problems.iter().any(refused) {
+    let gone = |status: &NodeStatus| match status.problems.iter().any(refused) {
         false => Ok(()),
         true => Err(format!("{:?}", status.problems)),
     };
@@ -300,7 +299,7 @@ fn pods_elsewhere(lab: &Lab) {
     const WAKES: &str = "caracal_datastore_wakes_total";
     const ENDPOINTS: &str = "caracal_cluster_workload_endpoints";
     let cidr: Prefix = "10.99.0.0/26".parse().unwrap();
-    let mut block = Block::new(cidr, Some(&Owner::Host("node2".into())), 1);
+    let mut block = Block::new(cidr, Some(&BlockOwner::Host("node2".into())), 1);
     let put_block = |block: &Block| {
         let path = Key::Block(cidr).to_path();
         lab.etcdctl(&["put", &path], &block.to_json()).unwrap();

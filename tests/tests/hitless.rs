@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use caracal_lab::{Lab, RouteKind, wait_for, wait_until};
-use caracal_model::net::Family;
+use caracal_model::Family;
 use caracal_tests::loss::{Probes, RouteMonitor, count, has_device, kinds};
 use caracal_tests::stack::{families, on_each_stack, on_each_stack_and_datastore};
 use caracal_tests::{

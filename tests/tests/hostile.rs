@@ -6,8 +6,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use caracal_lab::{Lab, run_in_netns, wait_until};
-use caracal_model::ipam::{Block, Owner};
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Block, BlockOwner, Family, Prefix};
 use caracal_tests::foreign::put_resource;
 use caracal_tests::kernel::run;
 use caracal_tests::stack::{address_of, either, on_each_stack_of};
@@ -249,7 +248,7 @@ fn policies_are_told(lab: &Lab) {
         "default/closed",
         &spec,
     );
-    let told = |status: &caracal_model::status::Status| {
+    let is_reported = |status: &caracal_model::NodeStatus| {
         let mut problems = status.problems.iter();
         match problems
             .any(|p| p.code == "policy.not_enforced" && p.reason.contains("default/closed"))
@@ -258,7 +257,13 @@ fn policies_are_told(lab: &Lab) {
             false => Err(format!("{:?}", status.problems)),
         }
     };
-    await_status(lab, "node1", 60 * SECOND, "the policy to be told", told);
+    await_status(
+        lab,
+        "node1",
+        60 * SECOND,
+        "the policy to be told",
+        is_reported,
+    );
     for command in [["doctor"].as_slice(), &["migrate", "plan"]] {
         let (_, text) = exit_code(lab, "node1", command);
         assert!(text.contains("default/closed"), "{command:?}: {text}");
@@ -276,18 +281,18 @@ fn a_block_over_etcd(lab: &mut Lab) {
     let family = Family::of(endpoint);
     let (len, ip) = either(family, (26, "ip -4"), (122, "ip -6"));
     let bad = Prefix::truncated(endpoint, len);
-    let owner = Owner::Host("node1".into());
+    let owner = BlockOwner::Host("node1".into());
     let block = Block::new(bad, Some(&owner), 1);
     let key = caracal_model::Key::Block(bad).to_path();
     lab.etcdctl(&["put", &key], &block.to_json()).unwrap();
-    let told = |status: &caracal_model::status::Status| {
+    let is_reported = |status: &caracal_model::NodeStatus| {
         let mut problems = status.problems.iter();
         match problems.any(|p| p.code == "agent.would_cut_off" && p.subject == key) {
             true => Ok(()),
             false => Err(format!("{:?}", status.problems)),
         }
     };
-    await_status(lab, "node1", 60 * SECOND, "the key to be told", told);
+    await_status(lab, "node1", 60 * SECOND, "the key to be told", is_reported);
     let routes = |lab: &Lab| run(lab, "node1", &format!("{ip} route show type blackhole"));
     assert!(!routes(lab).contains(&bad.to_string()), "{}", routes(lab));
     // As an older version has left it; the process that starts cannot read a thing until it is
@@ -303,7 +308,13 @@ fn a_block_over_etcd(lab: &mut Lab) {
         "the blackhole works"
     );
     lab.start_node("node1").unwrap();
-    await_status(lab, "node1", 60 * SECOND, "the key to be told again", told);
+    await_status(
+        lab,
+        "node1",
+        60 * SECOND,
+        "the key to be told again",
+        is_reported,
+    );
     assert!(!routes(lab).contains(&bad.to_string()), "{}", routes(lab));
     // Mended.
     lab.etcdctl(&["del", &key], b"").unwrap();

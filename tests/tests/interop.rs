@@ -2,8 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use caracal_lab::{Lab, wait_until};
-use caracal_model::net::Family;
-use caracal_model::status::Status;
+use caracal_model::{Family, NodeStatus};
 use caracal_tests::stack::{Stack, address_of, addresses, families, on_each_stack, on_stacks};
 use caracal_tests::{SECOND, assert_full_matrix, await_settled, await_status};
 
@@ -169,10 +168,10 @@ fn too_many_prefixes(lab: &Lab, family: Family) {
         ours.map(|r| r.dst.clone()).collect()
     };
     let before = kernel();
-    let await_node = |what: &str, condition: &dyn Fn(&Status) -> Result<(), String>| {
+    let await_node = |what: &str, condition: &dyn Fn(&NodeStatus) -> Result<(), String>| {
         await_status(lab, "node1", 60 * SECOND, what, condition)
     };
-    let has = |status: &Status, code: &str, words: &str| {
+    let has = |status: &NodeStatus, code: &str, words: &str| {
         let mut problems = status.problems.iter();
         match problems.any(|p| p.code == code && p.reason.contains(words)) {
             true => Ok(()),

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 
 use caracal_lab::{Lab, PodState, wait_until};
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use caracal_tests::stack::{either, focus, ipam_why, on_each_stack_of};
 use caracal_tests::{SECOND, await_settled};
 use serde_json::Value;

@@ -16,10 +16,7 @@ use caracal_lab::{
     CniError, Lab, PodState, ProgramError, RouteKind, container_id, error_chain, parse_cni_result,
     run_in_netns, time_scale, wait_for, wait_until,
 };
-use caracal_model::kind_prefix;
-use caracal_model::net::Family;
-use caracal_model::resource::Kind;
-use caracal_model::txn::Range;
+use caracal_model::{Family, KeyRange, Kind, kind_prefix};
 use caracal_tests::stack::{Stack, either, families, on_stacks};
 use caracal_tests::{SECOND, assert_gone, await_settled, caracals, more_pods, with_ipam};
 use serde_json::json;
@@ -354,7 +351,7 @@ fn assert_nodes_clean(lab: &Lab) {
 /// IPAM's data is in order, and holds nothing any more; no WorkloadEndpoint is left.
 fn assert_datastore_clean(lab: &Lab) {
     let (findings, view, endpoints) = with_ipam(lab, async |client, store| {
-        let endpoints = Range::Prefix(kind_prefix(Kind::WorkloadEndpoint));
+        let endpoints = KeyRange::Prefix(kind_prefix(Kind::WorkloadEndpoint));
         let endpoints = store.read(&[endpoints]).await.unwrap().ranges.remove(0);
         (
             client.check().await.unwrap(),

@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use caracal_lab::{CniError, Lab, PodState, error_chain, wait_until};
-use caracal_model::ipam::Owner;
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{BlockOwner, Family, Prefix};
 use caracal_tests::stack::{Stack, either, on_stacks};
 use caracal_tests::{
     SECOND, assert_full_matrix, assert_gone, await_settled, caracals, logs, more_pods, with_ipam,
@@ -45,7 +44,7 @@ fn owners(lab: &Lab, family: Family) -> Vec<(String, Prefix)> {
     let blocks = view.blocks.values();
     let blocks = blocks.filter(|block| block.value.cidr.family() == family);
     let owned = blocks.map(|block| match block.value.owner() {
-        Some(Owner::Host(node)) => (node.to_string(), block.value.cidr),
+        Some(BlockOwner::Host(node)) => (node.to_string(), block.value.cidr),
         other => panic!("block {} is owned by {other:?}", block.value.cidr),
     });
     owned.collect()

@@ -7,11 +7,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::process::{Command, Output};
 
 use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, Store};
-use caracal_ipam::{Assign, AssignRequest, Client, Lease, LeaseHolder, Timestamp, namespace_key};
-use caracal_model::Key;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::{AllowedUse, IpPool, IpPoolSpec, Kind, Node, NodeSpec};
-use caracal_model::txn::{Txn, TxnOutcome};
+use caracal_ipam::{Assign, AssignRequest, Client, Lease, LeaseHolder, namespace_key};
+use caracal_model::{
+    AllowedUse, Family, IpPool, IpPoolSpec, Key, Kind, Node, NodeSpec, Prefix, Timestamp, Txn,
+    TxnOutcome,
+};
 use caracal_tests::stack::{either, ipam_why};
 use caracal_tests::{binary, possible};
 use serde_json::{Value, json};
@@ -231,27 +231,30 @@ fn questions(bench: &Bench) {
     } else {
         "node-a"
     };
-    let told = bench.json(&ipam_why(family, &[other]));
-    assert_eq!(told["next"]["ownBlock"], true, "{told}");
-    let told = bench.json(&ipam_why(family, &["node-c"]));
-    assert_eq!(told["next"]["borrowed"], true, "{told}");
+    let output = bench.json(&ipam_why(family, &[other]));
+    assert_eq!(output["next"]["ownBlock"], true, "{output}");
+    let output = bench.json(&ipam_why(family, &["node-c"]));
+    assert_eq!(output["next"]["borrowed"], true, "{output}");
     let reason = |why: &Value, pool: &str| {
         let pools = why["pools"].as_array().unwrap().iter();
         let answer = pools.clone().find(|p| p["pool"] == pool).unwrap();
         answer["reason"].as_str().unwrap().to_owned()
     };
-    assert_eq!(reason(&told, "services"), "does not allow the use Workload");
-    assert_eq!(reason(&told, "team"), "does not select this namespace");
+    assert_eq!(
+        reason(&output, "services"),
+        "does not allow the use Workload"
+    );
+    assert_eq!(reason(&output, "team"), "does not select this namespace");
     // A namespace by the labels in its profile.
     let value = br#"{"spec":{"labelsToApply":{"pcns.team":"red"}}}"#;
     bench.create([(namespace_key("shop").to_path(), value.to_vec())]);
-    let told = bench.json(&ipam_why(family, &["node-c", "--namespace=shop"]));
-    assert_eq!(reason(&told, "team"), "serves this node");
-    assert_eq!(told["next"]["pool"], "team", "{told}");
-    let told = bench.json(&ipam_why(family, &["node-c", "--namespace=elsewhere"]));
-    assert_eq!(reason(&told, "team"), "does not select this namespace");
-    let told = bench.json(&ipam_why(other_family(family), &["node-c"]));
-    assert_eq!(told["next"]["pool"], "other");
+    let output = bench.json(&ipam_why(family, &["node-c", "--namespace=shop"]));
+    assert_eq!(reason(&output, "team"), "serves this node");
+    assert_eq!(output["next"]["pool"], "team", "{output}");
+    let output = bench.json(&ipam_why(family, &["node-c", "--namespace=elsewhere"]));
+    assert_eq!(reason(&output, "team"), "does not select this namespace");
+    let output = bench.json(&ipam_why(other_family(family), &["node-c"]));
+    assert_eq!(output["next"]["pool"], "other");
     let says = bench.refused(NOT_FOUND, &ipam_why(family, &["node-x", "-o", "json"]));
     assert!(says.contains("known: node-a, node-b, node-c"), "{says}");
 }

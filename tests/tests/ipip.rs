@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use caracal_lab::{Lab, in_uml, wait_for};
-use caracal_model::net::Family;
+use caracal_model::Family;
 use caracal_tests::calico::{dress, forget, with_protocol};
 use caracal_tests::foreign::{Bird, Foreign, Tunnel, await_route, await_said, blocks, split};
 use caracal_tests::kernel::run;

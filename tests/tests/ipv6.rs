@@ -8,9 +8,7 @@ use std::net::IpAddr;
 use caracal_lab::{
     Lab, RouteKind, call_program, program_command, run_in_netns, wait_for, wait_until,
 };
-use caracal_model::net::Family;
-use caracal_model::resource::{Kind, Node};
-use caracal_model::status::{PeerStatus, Status};
+use caracal_model::{Family, Kind, Node, NodeStatus, PeerStatusJson};
 use caracal_tests::kernel::try_run;
 use caracal_tests::loss::{Probes, RATE, RouteMonitor, count, kinds};
 use caracal_tests::stack::Stack;
@@ -268,7 +266,7 @@ fn a_pod_gets_both_addresses_or_none() {
     }
     let lab = up("dual-stack", "v6-both");
     await_settled(&lab);
-    let in_use = |status: &Status| {
+    let in_use = |status: &NodeStatus| {
         [Family::Ipv4, Family::Ipv6].map(|family| {
             let blocks = status.blocks.iter().filter(|b| b.cidr.family() == family);
             blocks.map(|b| b.in_use).sum::<usize>()
@@ -469,7 +467,7 @@ fn an_ipv4_cluster_becomes_dual_stack_under_traffic() {
     for node in &nodes {
         await_status(&lab, node, 60 * SECOND, "sessions of both families", |s| {
             let of = |v6: bool| {
-                let family = |p: &&PeerStatus| p.address.is_some_and(|a| a.is_ipv6() == v6);
+                let family = |p: &&PeerStatusJson| p.address.is_some_and(|a| a.is_ipv6() == v6);
                 s.peers.iter().filter(family).count()
             };
             match [of(false), of(true)] {

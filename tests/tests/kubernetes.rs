@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use caracal_lab::{Datastore, Lab, PodState, error_chain, parse_cni_result, wait_until};
-use caracal_model::status::Status;
+use caracal_model::NodeStatus;
 use caracal_tests::datastore::{kubectl, object, objects};
 use caracal_tests::loss::{Probes, RouteMonitor, kinds};
 use caracal_tests::python;
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 const PAIRS: [(&str, &str); 2] = [("node1/p1", "node2/p1"), ("node3/p1", "node1/p1")];
 
 /// Sessions are up, what the node knows is old, and the kernel is not swept.
-fn forwards_stale(status: &Status) -> Result<(), String> {
+fn forwards_stale(status: &NodeStatus) -> Result<(), String> {
     let down = status.peers.iter().find(|p| p.state != "Established");
     if down.is_some() || status.peers.is_empty() || status.datastore.state != "stale" {
         return Err(format!("{:?} {:?}", status.datastore, status.peers));
@@ -27,7 +27,7 @@ fn forwards_stale(status: &Status) -> Result<(), String> {
     Ok(())
 }
 
-fn stale(status: &Status) -> Result<(), String> {
+fn stale(status: &NodeStatus) -> Result<(), String> {
     match status.datastore.state.as_str() {
         "stale" => Ok(()),
         _ => Err(format!("{:?}", status.datastore)),

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use caracal_lab::{Lab, RunningProcess as Running, error_chain, program_command, wait_until};
-use caracal_model::net::Family;
+use caracal_model::Family;
 use caracal_tests::calico::{batch, dress, forget, index, with_protocol};
 use caracal_tests::loss::Probes;
 use caracal_tests::stack::{address_of, either, on_each_stack_and_datastore};

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use caracal_lab::{Lab, RouteKind, scaled_time, wait_for};
-use caracal_model::net::Family;
+use caracal_model::Family;
 use caracal_tests::datastore::{is_kubernetes, objects, resource};
 use caracal_tests::kernel::nft;
 use caracal_tests::loss::{Probes, count};

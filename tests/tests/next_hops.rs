@@ -75,12 +75,12 @@ fn there_and_back(mut lab: Lab) {
     set(&lab, "auto");
     restart_all(&mut lab, &probes, "objects");
     await_seen(&lab, objects);
-    told(&lab);
+    check_commands(&lab);
 
     set_pool_modes(&lab, "Never", "Always");
     await_count(&lab, RouteKind::Vxlan, nodes * BLOCKS);
     await_seen(&lab, objects);
-    told(&lab);
+    check_commands(&lab);
     lab.kill9_node("node1").unwrap();
     probes.after(500);
     lab.restart_node("node1").unwrap();
@@ -102,7 +102,7 @@ fn there_and_back(mut lab: Lab) {
 }
 
 /// Commands that answer questions understand such routes.
-fn told(lab: &Lab) {
+fn check_commands(lab: &Lab) {
     let (code, audit) = wait_until(
         90 * SECOND,
         "an audit without findings",

@@ -7,8 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use caracal_lab::{Lab, error_chain, wait_until};
-use caracal_model::net::Family;
-use caracal_model::status::Status;
+use caracal_model::{Family, NodeStatus};
 use caracal_tests::loss::{Probes, RouteMonitor, kinds};
 use caracal_tests::stack::{families, on_each_stack_of};
 use caracal_tests::{
@@ -47,20 +46,20 @@ fn etcdctl(lab: &Lab, arguments: &[&str]) -> String {
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)))
 }
 
-fn has(status: &Status, code: &str) -> Result<String, String> {
+fn has(status: &NodeStatus, code: &str) -> Result<String, String> {
     let problem = status.problems.iter().find(|p| p.code == code);
     problem
         .map(|p| p.reason.clone())
         .ok_or_else(|| format!("no {code}: {:?} {:?}", status.problems, status.datastore))
 }
 
-fn told(lab: &Lab, node: &str, code: &str) -> String {
+fn await_problem(lab: &Lab, node: &str, code: &str) -> String {
     let status = await_status(lab, node, 60 * SECOND, code, |s| has(s, code).map(drop));
     has(&status, code).unwrap()
 }
 
 /// Sessions are up; the kernel is not swept.
-fn forwards_stale(status: &Status) -> Result<(), String> {
+fn forwards_stale(status: &NodeStatus) -> Result<(), String> {
     let down = status.peers.iter().find(|p| p.state != "Established");
     if let Some(peer) = down {
         return Err(format!(
@@ -156,13 +155,13 @@ fn restarts(mut lab: Lab) {
     fill(&lab);
     // Told by the nodes that run, and by one that starts.
     for node in caracals(&lab) {
-        let said = told(&lab, &node, "datastore.no_writes");
+        let said = await_problem(&lab, &node, "datastore.no_writes");
         assert!(said.contains("space exceeded"), "{said}");
     }
     lab.kill9_node("node1").unwrap();
     lab.restart_node("node1").unwrap();
     await_status(&lab, "node1", 60 * SECOND, "sessions up", settled);
-    told(&lab, "node1", "datastore.no_writes");
+    await_problem(&lab, "node1", "datastore.no_writes");
     let (_, says) = exit_code(&lab, "node1", &["status"]);
     assert!(says.contains("fresh, takes no writes"), "{says}");
     let (code, says) = exit_code(&lab, "node1", &["audit"]);
@@ -187,7 +186,7 @@ fn restarts(mut lab: Lab) {
         &lab,
         &["member", "add", "ghost", "--peer-urls=http://127.0.0.1:9"],
     );
-    let lost = |s: &Status| match s.datastore.state.as_str() {
+    let lost = |s: &NodeStatus| match s.datastore.state.as_str() {
         "stale" => Ok(()),
         _ => Err(format!("{:?}", s.datastore)),
     };
@@ -277,7 +276,7 @@ fn unwritable_directories(lab: &mut Lab) {
     {
         let _mount = Mount::read_only(&lib);
         lab.restart_node("node1").unwrap();
-        let said = told(lab, "node1", "node.lib_dir");
+        let said = await_problem(lab, "node1", "node.lib_dir");
         assert!(said.contains("Read-only file system"), "{said}");
         await_status(lab, "node1", 60 * SECOND, "sessions up", settled);
         lab.kill9_node("node1").unwrap();
@@ -290,7 +289,7 @@ fn unwritable_directories(lab: &mut Lab) {
         let full = fs::write(lib.join("ballast"), vec![0; 1 << 20]);
         assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
         lab.restart_node("node1").unwrap();
-        let said = told(lab, "node1", "node.lib_dir");
+        let said = await_problem(lab, "node1", "node.lib_dir");
         assert!(said.contains("No space left on device"), "{said}");
         await_status(lab, "node1", 60 * SECOND, "sessions up", settled);
         // Room is made.
@@ -326,7 +325,7 @@ fn unwritable_directories(lab: &mut Lab) {
     await_status(lab, "node1", 60 * SECOND, "no problem left", no_problem);
 }
 
-fn no_problem(status: &Status) -> Result<(), String> {
+fn no_problem(status: &NodeStatus) -> Result<(), String> {
     settled(status)?;
     match status.problems.is_empty() {
         true => Ok(()),
@@ -345,7 +344,7 @@ fn damaged_memory(lab: &mut Lab) {
     octets[middle] ^= 1;
     fs::write(&file, octets).unwrap();
     lab.restart_node("node1").unwrap();
-    let said = told(lab, "node1", "node.last_snapshot");
+    let said = await_problem(lab, "node1", "node.last_snapshot");
     assert!(said.contains("checksum"), "{said}");
     await_status(lab, "node1", 60 * SECOND, "settled", settled);
     await_remembered(lab, "node1");
@@ -438,12 +437,12 @@ fn emptied_and_exchanged(mut lab: Lab) {
     fs::remove_dir_all(&data).unwrap();
     lab.start_etcd().unwrap();
     for node in &nodes {
-        let said = told(&lab, node, "datastore.emptied");
+        let said = await_problem(&lab, node, "datastore.emptied");
         assert!(said.contains("caracal datastore accept"), "{said}");
     }
     lab.kill9_node("node1").unwrap();
     lab.restart_node("node1").unwrap();
-    told(&lab, "node1", "datastore.emptied");
+    await_problem(&lab, "node1", "datastore.emptied");
     await_status(&lab, "node1", 60 * SECOND, "forwarding", forwards_stale);
     assert_nothing_is_given_out(&lab, "has lost all 3 nodes");
     let keys = etcdctl(&lab, &["get", "--prefix", "--keys-only", "/"]);
@@ -455,7 +454,7 @@ fn emptied_and_exchanged(mut lab: Lab) {
     let path = format!("{NODES}/stranger");
     lab.etcdctl(&["put", &path], stranger.as_bytes()).unwrap();
     for node in &nodes {
-        println!("{}", told(&lab, node, "datastore.other_cluster"));
+        println!("{}", await_problem(&lab, node, "datastore.other_cluster"));
     }
     probes.after(1000);
     let during: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
@@ -492,7 +491,7 @@ fn own_node_lost(lab: &Lab, nodes: &[String]) {
             "" => etcdctl(lab, &["del", &own]),
             text => lab.etcdctl(&["put", &own], text.as_bytes()).unwrap(),
         };
-        let said = told(lab, "node1", "node.written_again");
+        let said = await_problem(lab, "node1", "node.written_again");
         println!("{said}");
         wait_until(60 * SECOND, "the Node as it was", || {
             let now = etcdctl(lab, &["get", &own, "--print-value-only"]);
@@ -528,7 +527,7 @@ fn accepted(lab: &Lab) {
     assert_eq!(code, 0);
     assert!(says.contains("Nothing to accept"), "{says}");
     lab.etcdctl(&["put", INFO], OTHER.as_bytes()).unwrap();
-    told(lab, "node3", "datastore.other_cluster");
+    await_problem(lab, "node3", "datastore.other_cluster");
     let (code, says) = exit_code(lab, "node3", &["datastore", "accept"]);
     assert_eq!(code, 0);
     assert!(says.contains("another cluster"), "{says}");
@@ -538,7 +537,7 @@ fn accepted(lab: &Lab) {
             _ => Err(format!("{:?}", s.datastore)),
         }
     });
-    told(lab, "node1", "datastore.other_cluster");
+    await_problem(lab, "node1", "datastore.other_cluster");
 }
 
 #[test]

@@ -8,8 +8,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use caracal_lab::{Lab, PodState, run_in_netns, scaled_time as scaled, wait_until};
-use caracal_model::net::Family;
-use caracal_model::status::Status;
+use caracal_model::{Family, NodeStatus};
 use caracal_tests::kernel::{nft, run};
 use caracal_tests::stack::{Stack, addresses, families, speaks};
 use caracal_tests::{
@@ -91,7 +90,7 @@ fn transfer(from: &PodState, to: &PodState, family: Family, limit: Duration) -> 
 }
 
 /// Path MTUs that a node has to know: to the other rack, and to the neighbour.
-fn widths(lab: &Lab, across: u32) -> impl Fn(&Status) -> Result<(), String> {
+fn widths(lab: &Lab, across: u32) -> impl Fn(&NodeStatus) -> Result<(), String> {
     let wanted: Vec<(IpAddr, u32)> = [("node2", 1500), ("node3", across), ("node4", across)]
         .into_iter()
         .flat_map(|(node, mtu)| addresses(lab, node).into_iter().map(move |a| (a, mtu)))
@@ -103,14 +102,14 @@ fn widths(lab: &Lab, across: u32) -> impl Fn(&Status) -> Result<(), String> {
         };
         let wrong = wanted.iter().find(|(a, mtu)| known(*a) != Some(*mtu));
         let problems = status.problems.iter();
-        let told = problems.filter(|p| p.code == "agent.path_mtu").count();
+        let reported = problems.filter(|p| p.code == "agent.path_mtu").count();
         match wrong {
             Some((address, mtu)) => Err(format!(
                 "{address}: {:?} instead of {mtu}; {:?}",
                 known(*address),
                 status.kernel.paths
             )),
-            None if (told > 0) != (across < 1500) => Err(format!("{:?}", status.problems)),
+            None if (reported > 0) != (across < 1500) => Err(format!("{:?}", status.problems)),
             None => Ok(()),
         }
     }
@@ -195,7 +194,7 @@ fn black_hole(lab: Lab) {
     }
     let narrow = widths(&lab, WIDTH);
     await_status(&lab, "node1", 90 * SECOND, "narrow paths", &narrow);
-    let from_rack2 = |status: &Status| {
+    let from_rack2 = |status: &NodeStatus| {
         let paths = status.kernel.paths.iter();
         let narrow = paths.filter(|p| p.mtu == WIDTH).count();
         match narrow == 2 * families(&lab) {
@@ -206,7 +205,7 @@ fn black_hole(lab: Lab) {
     await_status(&lab, "node3", 90 * SECOND, "narrow paths", from_rack2);
     assert_route_mtu(&lab, WIDTH);
     for family in &stacks {
-        // Running pods: told by their node, and then everything arrives.
+        // Running pods: their node reports it, and then everything arrives.
         until_one_arrives(near, far, *family, 100).expect("a large datagram");
         for _ in 0..20 {
             assert_eq!(
@@ -220,10 +219,10 @@ fn black_hole(lab: Lab) {
         transfer(far, near, *family, scaled(60 * SECOND))
             .unwrap_or_else(|e| panic!("{family}: {e}"));
         let address = far.address_of(*family).unwrap().to_string();
-        let (_, told) = exit_code(&lab, "node1", &["explain", &address]);
+        let (_, output) = exit_code(&lab, "node1", &["explain", &address]);
         assert!(
-            told.contains(&format!("MTU {WIDTH} to node node3")),
-            "{told}"
+            output.contains(&format!("MTU {WIDTH} to node node3")),
+            "{output}"
         );
     }
 

@@ -134,7 +134,7 @@ fn resources_are_written_read_and_deleted() {
     );
 
     // Changes, with the version that was seen and without.
-    let told = bench
+    let output = bench
         .ends(
             0,
             &[
@@ -147,8 +147,8 @@ fn resources_are_written_read_and_deleted() {
         )
         .0;
     assert!(
-        told.contains("from VXLAN between subnets to IPIP"),
-        "{told}"
+        output.contains("from VXLAN between subnets to IPIP"),
+        "{output}"
     );
     let stale = json!({"metadata": {"resourceVersion": version}, "spec": {"natOutgoing": true}})
         .to_string();

@@ -20,10 +20,7 @@ use caracal_lab::{
     Lab, RouteKind, call_program, error_chain, find_program, network_config, run_in_netns,
     spawn_in_netns, wait_until,
 };
-use caracal_model::kind_prefix;
-use caracal_model::net::Family;
-use caracal_model::resource::Kind;
-use caracal_model::txn::Range;
+use caracal_model::{Family, KeyRange, Kind, kind_prefix};
 use caracal_tests::stack::{address_of, either, on_each_stack_of};
 use caracal_tests::{SECOND, assert_gone, await_settled, caracals, logs, with_ipam};
 use serde_json::{Value, json};
@@ -244,7 +241,7 @@ fn traces(lab: &Lab) -> BTreeSet<String> {
         traces.extend(cali.map(|name| format!("{node}: interface {name}")));
     }
     let (view, endpoints) = with_ipam(lab, async |client, store| {
-        let endpoints = Range::Prefix(kind_prefix(Kind::WorkloadEndpoint));
+        let endpoints = KeyRange::Prefix(kind_prefix(Kind::WorkloadEndpoint));
         let endpoints = store.read(&[endpoints]).await.unwrap().ranges.remove(0);
         (client.view().await.unwrap(), endpoints)
     });

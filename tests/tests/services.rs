@@ -10,7 +10,7 @@ use caracal_lab::{
     Lab, call_program, error_chain, ip_batch, program_command, run_in_netns, spawn_in_netns,
     wait_until,
 };
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use caracal_tests::datastore::{is_kubernetes, kubectl, resource};
 use caracal_tests::stack::{Stack, either, focus, on_each_stack_and_datastore_of};
 use caracal_tests::{SECOND, await_settled, await_status};
@@ -160,12 +160,12 @@ impl Bird {
         let what = format!("{prefix} from {nodes:?}");
         wait_until(60 * SECOND, &what, || {
             // Without any route BIRD answers with an error.
-            let told = self
+            let output = self
                 .ask(&format!("show route {prefix} all"))
                 .unwrap_or_default();
-            let from = |n: &&str| told.contains(&format!("[{n} "));
+            let from = |n: &&str| output.contains(&format!("[{n} "));
             let seen: Vec<&str> = ["n1", "n2"].into_iter().filter(from).collect();
-            if seen == nodes { Ok(told) } else { Err(told) }
+            if seen == nodes { Ok(output) } else { Err(output) }
         })
         .unwrap()
     }
@@ -231,10 +231,10 @@ impl Cluster<'_> {
             kubectl(self.0, &["apply", "-f", "-"], text.as_bytes());
             return;
         }
-        let told = self.caracal(text, &[]);
-        assert!(!told.contains("0 written"), "{told}");
-        let told = self.caracal(text, &[]);
-        assert!(told.contains("0 written"), "{told}");
+        let output = self.caracal(text, &[]);
+        assert!(!output.contains("0 written"), "{output}");
+        let output = self.caracal(text, &[]);
+        assert!(output.contains("0 written"), "{output}");
     }
 
     fn delete_all(&self, text: &str) {
@@ -242,8 +242,8 @@ impl Cluster<'_> {
             kubectl(self.0, &["delete", "-f", "-"], text.as_bytes());
             return;
         }
-        let told = self.caracal("apiVersion: v1\nkind: List\nitems: []\n", &["--prune"]);
-        assert!(told.contains("2 deleted"), "{told}");
+        let output = self.caracal("apiVersion: v1\nkind: List\nitems: []\n", &["--prune"]);
+        assert!(output.contains("2 deleted"), "{output}");
     }
 }
 
@@ -284,10 +284,10 @@ fn services(lab: &Lab, secrets: &Path) {
     api.prepare();
     // Without its password the session does not exist, and says so; with the file it comes.
     for node in ["n1", "n2"] {
-        await_status(lab, node, 60 * SECOND, "the missing password told", |s| {
-            let told = s.problems.iter().any(|p| p.code == "bgp.password");
+        await_status(lab, node, 60 * SECOND, "the missing password reported", |s| {
+            let is_reported = s.problems.iter().any(|p| p.code == "bgp.password");
             let peers = s.peers.iter().filter(|p| p.kind == "global").count();
-            if told && peers == 0 {
+            if is_reported && peers == 0 {
                 Ok(())
             } else {
                 Err(format!("{:?}", s.problems))
@@ -298,7 +298,7 @@ fn services(lab: &Lab, secrets: &Path) {
     let bird = Bird::start(lab);
     for node in ["n1", "n2"] {
         await_status(lab, node, 60 * SECOND, "the session with the router", |s| {
-            let up = |p: &caracal_model::status::PeerStatus| {
+            let up = |p: &caracal_model::PeerStatusJson| {
                 p.kind == "global" && p.state == "Established"
             };
             if s.peers.iter().any(up) {

@@ -3,13 +3,13 @@
 //! families, in one after the other.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "settings/told.rs"]
-mod told;
+#[path = "settings/reports.rs"]
+mod reports;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use caracal_lab::{Lab, run_in_netns, scaled_time as scaled, wait_until};
-use caracal_model::net::Family;
+use caracal_model::Family;
 use caracal_tests::kernel::{run, try_run};
 use caracal_tests::stack::{address_of, either, on_each_stack_of};
 use caracal_tests::{SECOND, await_settled, set_pool_modes};
@@ -120,17 +120,17 @@ fn await_said(lab: &Lab, words: &str, wanted: impl Fn(&str) -> bool) {
     println!("{words}: as it is to be");
 }
 
-/// Waits until node1 tells of a problem.
-fn await_told(lab: &Lab, code: &str, word: &str) {
-    let told = || {
+/// Waits until node1 reports a problem.
+fn await_reported(lab: &Lab, code: &str, word: &str) {
+    let is_reported = || {
         let status = lab.node_status("node1").map_err(|e| e.to_string())?;
-        let mut told = status.problems.iter();
-        match told.any(|p| p.code == code && p.reason.contains(word)) {
+        let mut problems = status.problems.iter();
+        match problems.any(|p| p.code == code && p.reason.contains(word)) {
             true => Ok(()),
             false => Err(format!("{:?}", status.problems)),
         }
     };
-    wait_until(scaled(30 * SECOND), code, told).unwrap();
+    wait_until(scaled(30 * SECOND), code, is_reported).unwrap();
 }
 
 #[test]
@@ -203,8 +203,8 @@ fn protocol_of_routes(side: &Side<'_>) {
     await_said(lab, &side.routes_of(80), str::is_empty);
     felix(lab, &json!({"deviceRouteProtocol": 3}));
     // The former number is anybody's now: its routes are the administrator's to take away, and that
-    // is told.
-    await_told(lab, "agent.foreign_route", "");
+    // is reported.
+    await_reported(lab, "agent.foreign_route", "");
     flush(lab, 99);
     await_said(lab, &side.routes_of(80), |said| said.contains(&workload));
 }
@@ -226,15 +226,15 @@ fn switches(side: &Side<'_>) {
         "net.ipv6.conf.all.forwarding",
     );
     felix(lab, &json!({"routeSyncDisabled": true}));
-    await_told(lab, "agent.route_sync_disabled", "");
+    await_reported(lab, "agent.route_sync_disabled", "");
     flush(lab, 80);
     felix(
         lab,
         &json!({"routeSyncDisabled": true, "ipForwarding": "Disabled"}),
     );
-    let told = lab.etcdctl(&["get", "x", "-w", "json"], b"").unwrap();
-    let told: Value = serde_json::from_str(&told).unwrap();
-    let written = told["header"]["revision"].as_i64().unwrap();
+    let answer = lab.etcdctl(&["get", "x", "-w", "json"], b"").unwrap();
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let written = answer["header"]["revision"].as_i64().unwrap();
     let taken = || {
         let status = lab.node_status("node1").map_err(|e| e.to_string())?;
         match status.kernel.revision >= written {
@@ -278,7 +278,7 @@ fn source_of_routes(side: &Side<'_>) {
     await_said(lab, &chosen, |said| {
         said.contains("dev cali") && !said.contains(&source)
     });
-    await_told(lab, "agent.source_address", second);
+    await_reported(lab, "agent.source_address", second);
     felix(lab, &json!({}));
 }
 

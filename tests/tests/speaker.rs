@@ -14,7 +14,7 @@ use std::process::{Child, Command, Output, Stdio};
 use caracal_lab::{
     delete_namespaces, ip_batch, program_command, require_programs, spawn_in_netns, wait_until,
 };
-use caracal_model::net::Family;
+use caracal_model::Family;
 use caracal_tests::{SECOND, binary};
 use serde_json::Value;
 

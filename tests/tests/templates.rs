@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use caracal_lab::{
     Lab, NodeKind, Topology, call_program, program_command, spawn_in_netns, wait_until,
 };
-use caracal_model::status::PeerStatus;
+use caracal_model::PeerStatusJson;
 use caracal_tests::stack::addresses;
 use caracal_tests::{SECOND, await_settled, binary, caracals, example, possible, up};
 use serde_json::Value;
@@ -62,10 +62,10 @@ fn native_accepts(lab: &Lab, node: &str) -> Routes {
 
 /// The same from `birdc show route all`: a line of a prefix or another path of it, then its
 /// attributes.
-fn bird_accepts(told: &str) -> Routes {
+fn bird_accepts(shown: &str) -> Routes {
     let mut routes = Routes::new();
     let (mut prefix, mut counts) = (String::new(), false);
-    for line in told.lines() {
+    for line in shown.lines() {
         let first = line.split_whitespace().next().unwrap_or_default();
         if !line.starts_with(char::is_whitespace) && first.contains('/') {
             first.clone_into(&mut prefix);
@@ -103,11 +103,11 @@ fn whole<T>(
     lab: &Lab,
     node: &str,
     observers: &[String],
-    told: &impl Fn(&Lab) -> Result<BTreeMap<T, Routes>, String>,
+    announced: &impl Fn(&Lab) -> Result<BTreeMap<T, Routes>, String>,
 ) -> BTreeMap<T, Routes> {
     let addresses = |of: &str| addresses(lab, of);
-    let of = |peers: &[PeerStatus], addresses: &[IpAddr]| -> Vec<PeerStatus> {
-        let named = |p: &&PeerStatus| p.address.is_some_and(|a| addresses.contains(&a));
+    let of = |peers: &[PeerStatusJson], addresses: &[IpAddr]| -> Vec<PeerStatusJson> {
+        let named = |p: &&PeerStatusJson| p.address.is_some_and(|a| addresses.contains(&a));
         peers.iter().filter(named).cloned().collect()
     };
     let what = format!("everything that {node} announces");
@@ -127,7 +127,7 @@ fn whole<T>(
                 return Err(format!("{sent} sent to {observer}, {heard} received"));
             }
         }
-        let routes = told(lab)?;
+        let routes = announced(lab)?;
         match routes.values().any(|routes| !routes.is_empty()) {
             true => Ok(routes),
             false => Err("nothing".to_owned()),
@@ -146,7 +146,7 @@ fn compare(lab: &mut Lab, node: &str) {
         .addresses()
         .map(|(a, _)| a.to_string())
         .collect();
-    let told = |lab: &Lab| -> Result<BTreeMap<(String, String), Routes>, String> {
+    let announced = |lab: &Lab| -> Result<BTreeMap<(String, String), Routes>, String> {
         let mut all = BTreeMap::new();
         for observer in &observers {
             let peers = lab.node_status(observer).map_err(|e| e.to_string())?.peers;
@@ -162,7 +162,7 @@ fn compare(lab: &mut Lab, node: &str) {
         }
         Ok(all)
     };
-    let native = whole(lab, node, &observers, &told);
+    let native = whole(lab, node, &observers, &announced);
     let accepted = native_accepts(lab, node);
     let text = lab
         .caracal(node, &["render", "--node", node, "--style", "bird2"])
@@ -182,7 +182,7 @@ fn compare(lab: &mut Lab, node: &str) {
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let bird = Daemon(spawn_in_netns(&netns, &mut command).unwrap());
     let what = format!("{node}: BIRD announces what the native speaker did");
-    wait_until(60 * SECOND, &what, || match told(lab)? {
+    wait_until(60 * SECOND, &what, || match announced(lab)? {
         bird if bird == native => Ok(()),
         bird => Err(format!("native {native:#?}\nBIRD {bird:#?}")),
     })
@@ -194,11 +194,11 @@ fn compare(lab: &mut Lab, node: &str) {
             .arg("-s")
             .arg(&socket)
             .args(["show", "route", "all"]);
-        let told = call_program(Some(&netns), &mut command, b"", 60 * SECOND);
-        let told = told.map_err(|e| e.to_string())?;
-        match bird_accepts(&told) {
+        let output = call_program(Some(&netns), &mut command, b"", 60 * SECOND);
+        let output = output.map_err(|e| e.to_string())?;
+        match bird_accepts(&output) {
             same if same == accepted => Ok(()),
-            other => Err(format!("native {accepted:?}\nBIRD {other:?}\n{told}")),
+            other => Err(format!("native {accepted:?}\nBIRD {other:?}\n{output}")),
         }
     })
     .unwrap();
@@ -309,8 +309,8 @@ fn rendered_files_follow_the_datastore_and_the_last_good_ones_stay() {
         "echo told >> {dir}/told",
     ];
     let (renderer, log) = watch(&lab, &out, &arguments);
-    let told = |n: usize| move |text: &str| text.lines().count() == n;
-    await_text(&out.join("told"), "the first reload", told(1));
+    let has_lines = |n: usize| move |text: &str| text.lines().count() == n;
+    await_text(&out.join("told"), "the first reload", has_lines(1));
     for file in [
         "bird.cfg",
         "bird_aggr.cfg",
@@ -325,7 +325,7 @@ fn rendered_files_follow_the_datastore_and_the_last_good_ones_stay() {
     let good = await_text(&out.join("bird.cfg"), "the new peer", |t| {
         t.contains("Global_10_0_0_99")
     });
-    await_text(&out.join("told"), "the second reload", told(2));
+    await_text(&out.join("told"), "the second reload", has_lines(2));
     put("bad", r#"{"peerIP":"10.9.9.9","asNumber":65001}"#);
     await_text(&log, "the complaint", |t| {
         t.contains("last good files stay") && t.contains("no such peer here")
@@ -336,7 +336,7 @@ fn rendered_files_follow_the_datastore_and_the_last_good_ones_stay() {
     await_text(&out.join("bird.cfg"), "the corrected peer", |t| {
         t.contains("Global_10_0_0_98")
     });
-    await_text(&out.join("told"), "the third reload", told(3));
+    await_text(&out.join("told"), "the third reload", has_lines(3));
     assert!(!out.join(".caracal-candidate").exists());
     drop(renderer);
 

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use caracal_lab::{Lab, error_chain, wait_until};
-use caracal_model::status::Status;
+use caracal_model::NodeStatus;
 use caracal_tests::loss::Probes;
 use caracal_tests::stack::{Stack, families, on_each_stack_of};
 use caracal_tests::{SECOND, await_settled, await_status, caracals, possible, up_text};
@@ -56,8 +56,8 @@ struct Phase {
 }
 
 fn sessions(lab: &Lab, living: &[String]) -> Vec<usize> {
-    let established = |status: Status| {
-        let up = |p: &&caracal_model::status::PeerStatus| p.state == "Established";
+    let established = |status: NodeStatus| {
+        let up = |p: &&caracal_model::PeerStatusJson| p.state == "Established";
         status.peers.iter().filter(up).count()
     };
     living
@@ -207,7 +207,7 @@ fn reflectors_and_back(text: &str, name: &str) {
     let living: Vec<String> = all.iter().filter(|n| !dead.contains(n)).cloned().collect();
     // Until the routes that the dead ones had told are stale no more, but gone.
     let client = &clients[0][0];
-    let forgotten = |status: &Status| {
+    let forgotten = |status: &NodeStatus| {
         let lost: Vec<_> = status
             .peers
             .iter()

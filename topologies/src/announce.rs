@@ -12,10 +12,9 @@ use caracal_bgp::{
     AnyCommunity, Filter, FilterAction, FilterCondition, FilterTerm, FilterVerdict, Origination,
     PrefixPattern, RouteSource,
 };
-use caracal_model::code::ProblemCode;
-use caracal_model::ipam::{AffinityState, Owner};
-use caracal_model::net::{Family, Prefix};
-use caracal_model::{Key, NodeName, Problem, Snapshot};
+use caracal_model::{
+    AffinityState, BlockOwner, Family, Key, NodeName, Prefix, Problem, ProblemCode, Snapshot,
+};
 
 use crate::common::FAMILIES;
 use crate::services::ServiceRoutes;
@@ -119,7 +118,10 @@ impl Announcer {
         if !self.registered {
             return Vec::new();
         }
-        if let Some(affinity) = snapshot.affinities.get(&(Owner::Host(me.clone()), cidr)) {
+        if let Some(affinity) = snapshot
+            .affinities
+            .get(&(BlockOwner::Host(me.clone()), cidr))
+        {
             let announced = affinity.state != AffinityState::Pending && !affinity.deleted;
             return announced.then_some(cidr).into_iter().collect();
         }

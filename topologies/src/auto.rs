@@ -31,8 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use caracal_bgp::{Asn, ClusterId};
-use caracal_model::resource::Node;
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{Node, NodeName, Snapshot};
 use sha2::{Digest, Sha256};
 
 /// Annotation of the BGPConfiguration `default` that switches automatic reflection on: `auto`. Any
@@ -86,7 +85,7 @@ pub enum TopologyChoice {
     Off,
     /// Few enough nodes: a mesh.
     Mesh,
-    /// Reflectors.
+    /// Sessions by elected reflectors.
     Reflectors(Reflection),
 }
 

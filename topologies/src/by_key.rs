@@ -5,13 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use caracal_bgp::Originations;
-use caracal_model::net::Prefix;
-use caracal_model::resource::Kind;
-use caracal_model::{NodeName, Problem, SharedMap, Snapshot};
+use caracal_model::{Kind, NodeName, Prefix, Problem, SharedMap, Snapshot};
 
 use crate::announce::Announcer;
 use crate::common::path;
-use crate::{PlanOptions, Planned, plan_the_rest};
+use crate::{BgpPlan, PlanOptions, plan_the_rest};
 
 /// How a plan came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +23,10 @@ pub enum Replanned {
 
 /// Plans, and remembers what from.
 #[derive(Debug, Default)]
-pub struct Planning(Option<State>);
+pub struct BgpPlanner(Option<LastPlan>);
 
 #[derive(Debug)]
-struct State {
+struct LastPlan {
     snapshot: Snapshot,
     node: NodeName,
     options: PlanOptions,
@@ -42,10 +40,10 @@ struct State {
     /// Each of these prefixes, with how many blocks it is announced because of.
     prefixes: BTreeMap<Prefix, usize>,
     problems_of: BTreeMap<Prefix, Problem>,
-    planned: Planned,
+    planned: BgpPlan,
 }
 
-impl Planning {
+impl BgpPlanner {
     /// Plans the speaker of one node: what follows from what changed since the last time, or all.
     pub fn plan(
         &mut self,
@@ -58,7 +56,7 @@ impl Planning {
                 Replanned::Announcements(state.follow(snapshot))
             }
             _ => {
-                self.0 = Some(State::whole(snapshot, node, options));
+                self.0 = Some(LastPlan::whole(snapshot, node, options));
                 Replanned::Whole
             }
         }
@@ -66,18 +64,18 @@ impl Planning {
 
     /// The last plan; `None` before the first.
     #[must_use]
-    pub fn planned(&self) -> Option<&Planned> {
+    pub fn planned(&self) -> Option<&BgpPlan> {
         self.0.as_ref().map(|state| &state.planned)
     }
 }
 
 /// Plans the speaker of one node.
 #[must_use]
-pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Planned {
-    State::whole(snapshot, node, options).planned
+pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> BgpPlan {
+    LastPlan::whole(snapshot, node, options).planned
 }
 
-impl State {
+impl LastPlan {
     fn whole(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Self {
         let (planned, announcer) = plan_the_rest(snapshot, node, options);
         let mut state = Self {

@@ -1,8 +1,6 @@
 //! Constants and the path of a resource, for every plan.
 
-use caracal_model::Key;
-use caracal_model::net::Family;
-use caracal_model::resource::Kind;
+use caracal_model::{Family, Key, Kind};
 
 /// Both families, in the order in which everything is planned.
 pub(crate) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];

@@ -11,11 +11,9 @@ use caracal_bgp::{
     AnyCommunity, Asn, Filter, FilterAction, FilterCondition, FilterTerm, FilterVerdict, PeerKind,
     PeerName, PrefixPattern, RouteSource,
 };
-use caracal_model::Key;
-use caracal_model::code::ProblemCode;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::{
-    AsNumber, BgpFilterOperation, BgpFilterRule, BgpFilterSpec, Kind, Note, PrefixLength,
+use caracal_model::{
+    AsNumber, BgpFilterOperation, BgpFilterRule, BgpFilterSpec, Family, FieldNote, Key, Kind,
+    Prefix, PrefixLength, ProblemCode,
 };
 use sha2::{Digest, Sha256};
 
@@ -26,7 +24,7 @@ use crate::session::PlannedSession;
 use crate::settings::PRIORITY_BASE;
 use crate::view::NodeView;
 
-/// Which way routes go.
+/// Direction of a filter: import or export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Direction {
     /// From the peer to us.
@@ -97,8 +95,8 @@ pub(crate) fn find<'a>(
     family: Family,
 ) -> Found<'a> {
     let path = path(Kind::BgpFilter, name);
-    let wrong = |note: &Note| note.is_unknown() && note.is_about_content();
-    let unknown = |notes: &Vec<Note>| notes.iter().any(wrong);
+    let wrong = |note: &FieldNote| note.is_unknown() && note.is_about_content();
+    let unknown = |notes: &Vec<FieldNote>| notes.iter().any(wrong);
     match view.snapshot.bgp_filters.get(name) {
         Some(_) if view.snapshot.notes.get(&path).is_some_and(unknown) => Found::Refused,
         Some(resource) => Found::Rules(rules(&resource.spec, direction, family)),

@@ -8,9 +8,7 @@
 use std::collections::BTreeMap;
 
 use caracal_bgp::{GracefulRestart, PeerConfig, PeerName};
-use caracal_model::Key;
-use caracal_model::code::ProblemCode;
-use caracal_model::resource::Kind;
+use caracal_model::{Key, Kind, ProblemCode};
 
 use crate::Problems;
 use crate::auto::TopologyChoice;

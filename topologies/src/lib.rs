@@ -1,6 +1,8 @@
 //! BGP sessions and announcements of a node: from Calico's resources to the speaker's
 //! configuration.
 //!
+//! # Order of calls
+//!
 //! Fill a [`Snapshot`] (from the datastore, or from files by [`resources_from_yaml`]), then
 //! [`plan`] the node. A change of the topology under traffic is two plans: [`begin_transition`]
 //! writes the new resources and what they were, nodes keep the sessions of both, and
@@ -20,6 +22,8 @@
 //! let planned = plan(&snapshot, &"a".into(), &PlanOptions::default());
 //! assert_eq!(planned.config.peers.len(), 1, "a mesh of two");
 //! ```
+//!
+//! # What is where
 //!
 //! [`plan`] is a pure function of a [`Snapshot`]: no clock, no socket, no history. Every node
 //! computes its own part from the same data, so both ends of a session agree without talking to
@@ -45,7 +49,7 @@
 //! | `tunnels` | ranges that a foreign daemon cannot reach |
 //! | `resources` | resource files of `calicoctl` into a snapshot |
 //!
-//! Invariants, cited by tests:
+//! # Invariants, cited by tests
 //!
 //! * `TOPO-1` The plan depends on the snapshot's content only: the order in which resources came
 //!   never shows.
@@ -81,9 +85,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_bgp::{Password, PeerName, SpeakerConfig};
-use caracal_model::code::ProblemCode;
-use caracal_model::net::Prefix;
-use caracal_model::{NodeName, Problem, Snapshot};
+use caracal_model::{NodeName, Prefix, Problem, ProblemCode, Snapshot};
 
 use announce::Announcer;
 pub use announce::EXPORT_FILTER;
@@ -91,8 +93,8 @@ pub use auto::{
     LEVELS_ANNOTATION, MESH_LIMIT_ANNOTATION, REFLECTORS_ANNOTATION, TOPOLOGY_ANNOTATION,
     TopologyChoice, ZONE_LABEL, choose_topology, reflector_tuning,
 };
-pub use by_key::{Planning, Replanned, plan};
-pub use calico::{CalicoPlan, Context, plan_calico};
+pub use by_key::{BgpPlanner, Replanned, plan};
+pub use calico::{CalicoContext, CalicoPlan, plan_calico};
 pub use origins::origin_update;
 pub use paths::{ClusterSessions, MissingPath, cluster_sessions};
 pub use resources::{Resources, ResourcesError, WRITTEN_KINDS, assign_block, resources_from_yaml};
@@ -131,9 +133,9 @@ pub struct SecretName {
     pub key: String,
 }
 
-/// A plan.
+/// Configuration of a node's speaker, and what goes with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Planned {
+pub struct BgpPlan {
     /// The configuration; what could not be planned is missing from it.
     pub config: SpeakerConfig,
     /// Problems: settings that could not be planned, sorted.
@@ -161,7 +163,7 @@ fn plan_the_rest(
     snapshot: &Snapshot,
     node: &NodeName,
     options: &PlanOptions,
-) -> (Planned, Announcer) {
+) -> (BgpPlan, Announcer) {
     let mut problems = Problems::default();
     let view = NodeView::new(snapshot, node, options, &mut problems);
 
@@ -169,7 +171,7 @@ fn plan_the_rest(
     let transition = match transition::transition_under_way(snapshot) {
         Ok(under_way) => under_way.map(|t| transition::join(&t, &view, options, &mut sessions)),
         Err(fault) => {
-            let subject = common::path(caracal_model::resource::Kind::BgpConfiguration, "default");
+            let subject = common::path(caracal_model::Kind::BgpConfiguration, "default");
             let reason = format!("{fault}; the sessions of the topology before are not kept");
             problems.note(ProblemCode::BgpTransition, subject, reason);
             None
@@ -203,7 +205,7 @@ fn plan_the_rest(
     };
     let global = snapshot.bgp_default().map(|c| &c.spec);
     let ignored = global.map(|spec| calico::ignored_interfaces(spec, &mut problems));
-    let planned = Planned {
+    let planned = BgpPlan {
         kernel: KernelFacts {
             reachable_by,
             services: services.rejected,

@@ -14,10 +14,10 @@ use std::net::IpAddr;
 use caracal_bgp::{
     OriginMode, OriginRange, OriginRules, OriginUpdate, OwnerIdentity, PrefixOwner, RouterId,
 };
-use caracal_model::ipam::{self, AffinityState, BlockAffinity};
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::{IpPool, Node};
-use caracal_model::{KnownBlock, NodeName, SharedMap, Snapshot, Versioned};
+use caracal_model::{
+    AffinityState, BlockAffinity, BlockOwner, Family, IpPool, KnownBlock, Node, NodeName, Prefix,
+    SharedMap, Snapshot, Versioned,
+};
 
 use crate::common::FAMILIES;
 use crate::peers::concerns;
@@ -74,7 +74,7 @@ fn has(affinity: &BlockAffinity) -> bool {
     affinity.state != AffinityState::Pending && !affinity.deleted
 }
 
-fn owner_of(owner: &ipam::Owner) -> PrefixOwner {
+fn owner_of(owner: &BlockOwner) -> PrefixOwner {
     match owner.node() {
         Some(node) => PrefixOwner::Named(node.to_string()),
         None => PrefixOwner::Free,
@@ -343,10 +343,10 @@ mod tests {
                 &peer,
             );
             assert_eq!(relays(&snapshot), expected, "{mode} {sides}");
-            let told = origin_update(Some(&old), &snapshot, OriginMode::Enforce)
+            let differs = origin_update(Some(&old), &snapshot, OriginMode::Enforce)
                 .rules
                 .is_some();
-            assert_eq!(told, relays(&old) != relays(&snapshot), "{mode} {sides}");
+            assert_eq!(differs, relays(&old) != relays(&snapshot), "{mode} {sides}");
         }
     }
 
@@ -354,7 +354,7 @@ mod tests {
     fn blocks_of_load_balancers_belong_to_no_node() {
         let mut snapshot = cluster();
         let block = "10.244.9.0/26".parse().unwrap();
-        let owner = ipam::Owner::Virtual("load-balancer".to_owned());
+        let owner = BlockOwner::Virtual("load-balancer".to_owned());
         let path = caracal_model::Key::Affinity(owner, block).to_path();
         put(&mut snapshot, 9, &path, r#"{"state":"confirmed"}"#);
         let origins = origins([origin_update(None, &snapshot, OriginMode::Enforce)]);

@@ -7,8 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
-use caracal_model::net::Family;
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{Family, NodeName, Snapshot};
 
 use crate::common::FAMILIES;
 use crate::{PlanOptions, plan};

@@ -10,10 +10,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use caracal_bgp::{Asn, ClusterId, GracefulRestart, NextHopMode, PeerConfig, PeerName};
-use caracal_model::code::ProblemCode;
-use caracal_model::net::Family;
-use caracal_model::resource::{BgpPeerSpec, Kind, Node};
-use caracal_model::{NodeName, Selector};
+use caracal_model::{BgpPeerSpec, Family, Kind, Node, NodeName, ProblemCode, Selector};
 
 use crate::common::{BGP_PORT, FAMILIES, path};
 use crate::route_reflector::client_of;

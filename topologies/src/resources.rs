@@ -10,11 +10,10 @@ mod kept;
 use std::collections::BTreeMap;
 
 use caracal_bgp::Password;
-use caracal_model::code::ProblemCode;
-use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Owner};
-use caracal_model::net::Prefix;
-use caracal_model::resource::{API_VERSION, Kind};
-use caracal_model::{Applied, DocumentKind, Key, NodeName, Problem, Snapshot};
+use caracal_model::{
+    API_VERSION, AffinityState, Applied, Block, BlockAffinity, BlockOwner, DocumentKind, Key, Kind,
+    NodeName, Prefix, Problem, ProblemCode, Snapshot,
+};
 use serde_json::Value;
 use serde_saphyr::Spanned;
 
@@ -262,7 +261,7 @@ const fn kind_of(value: &Value) -> &'static str {
 
 /// Gives a node a block as IPAM would: a confirmed affinity, and an empty block if none is known.
 pub fn assign_block(snapshot: &mut Snapshot, node: &NodeName, block: Prefix) {
-    let owner = Owner::Host(node.clone());
+    let owner = BlockOwner::Host(node.clone());
     let revision = snapshot.revision + 1;
     let affinity = BlockAffinity::new(AffinityState::Confirmed).to_json();
     let path = Key::Affinity(owner.clone(), block).to_path();

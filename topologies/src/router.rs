@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use caracal_bgp::{Asn, PeerConfig};
-use caracal_model::net::{Family, Prefix};
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{Family, NodeName, Prefix, Snapshot};
 use serde::Serialize;
 
 use crate::common::{BGP_PORT, FAMILIES};
@@ -38,11 +37,11 @@ pub struct Neighbor {
     pub node: String,
     /// Name of a protocol for it: letters, digits, underscores.
     pub symbol: String,
-    /// Its address.
+    /// Address that the node peers from.
     pub address: String,
     /// Its port, when it is not 179.
     pub port: Option<u16>,
-    /// Its AS.
+    /// AS number of the node.
     pub remote_as: u32,
     /// Its AS is not the router's.
     pub external: bool,
@@ -50,9 +49,9 @@ pub struct Neighbor {
     pub client: bool,
     /// Hops of TTL security; null = off.
     pub ttl_security: Option<u8>,
-    /// Seconds.
+    /// In seconds.
     pub hold_time: u64,
-    /// Seconds.
+    /// In seconds.
     pub keepalive: u64,
     /// TCP MD5.
     pub password: Option<String>,
@@ -72,17 +71,17 @@ pub struct RouterFamily {
     /// FRR's word after `match`.
     pub match_command: &'static str,
     /// Ranges that the cluster announces.
-    pub accepted: Vec<Accepted>,
+    pub accepted: Vec<AcceptedRange>,
     /// The nodes.
     pub neighbors: Vec<Neighbor>,
 }
 
 /// A range that the cluster announces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Accepted {
-    /// 5, 10, …
+pub struct AcceptedRange {
+    /// Number of the rule in the router's prefix list: 5, 10, …
     pub sequence: usize,
-    /// The range.
+    /// Range of a pool, or a service's, as `PREFIX/LENGTH`.
     pub range: String,
     /// It can hold longer ones.
     pub longer: bool,
@@ -96,7 +95,7 @@ pub enum RouterError {
         "no node of the cluster peers with {address}; known peers outside the cluster: {known}"
     )]
     Unknown {
-        /// The address.
+        /// Address that was asked for.
         address: IpAddr,
         /// Known peers outside the cluster.
         known: String,
@@ -106,9 +105,9 @@ pub enum RouterError {
         "the password of {node}'s session with {address} has a quotation mark or a control character, which routers cannot read"
     )]
     Password {
-        /// The address.
+        /// Address of the router.
         address: IpAddr,
-        /// The node.
+        /// Node with that session.
         node: NodeName,
     },
     /// The nodes disagree about its AS.
@@ -116,15 +115,15 @@ pub enum RouterError {
         "node {node} takes {address} for AS {other}, node {first} for AS {asn}; a router has one AS"
     )]
     TwoNumbers {
-        /// The address.
+        /// Address of the router.
         address: IpAddr,
-        /// A node.
+        /// Node that peers with it as `asn`.
         first: NodeName,
-        /// Its answer.
+        /// AS number of the router by `first`.
         asn: Asn,
-        /// Another node.
+        /// Node that peers with it as `other`.
         node: NodeName,
-        /// Its answer.
+        /// AS number of the router by `node`.
         other: Asn,
     },
 }
@@ -242,7 +241,7 @@ fn neighbor(
 }
 
 /// Pools that are exported, and service ranges.
-fn accepted(snapshot: &Snapshot, family: Family) -> Vec<Accepted> {
+fn accepted(snapshot: &Snapshot, family: Family) -> Vec<AcceptedRange> {
     let pools = snapshot.pools.values().map(|pool| &pool.spec);
     let mut ranges: BTreeSet<Prefix> = pools
         .filter(|spec| !spec.disable_bgp_export)
@@ -261,7 +260,7 @@ fn accepted(snapshot: &Snapshot, family: Family) -> Vec<Accepted> {
     let of_family = ranges.iter().filter(|range| range.family() == family);
     of_family
         .enumerate()
-        .map(|(index, range)| Accepted {
+        .map(|(index, range)| AcceptedRange {
             sequence: 5 * (index + 1),
             range: range.to_string(),
             longer: range.len() < family.bits(),

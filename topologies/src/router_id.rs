@@ -5,9 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 use caracal_bgp::RouterId;
-use caracal_model::code::ProblemCode;
-use caracal_model::net::Family;
-use caracal_model::{Key, NodeName};
+use caracal_model::{Family, Key, NodeName, ProblemCode};
 use sha2::{Digest, Sha256};
 
 use crate::Problems;

@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::code::ProblemCode;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::{BgpConfigurationSpec, CidrEntry};
-use caracal_model::{DocumentKind, NodeName, Problem, Snapshot};
+use caracal_model::{
+    BgpConfigurationSpec, CidrEntry, DocumentKind, Family, NodeName, Prefix, Problem, ProblemCode,
+    Snapshot,
+};
 use serde_json::Value;
 
 use crate::Problems;

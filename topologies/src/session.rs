@@ -5,9 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use caracal_bgp::{Asn, LimitAction, Password, PeerConfig, PeerName, PrefixLimit};
-use caracal_model::Snapshot;
-use caracal_model::code::ProblemCode;
-use caracal_model::resource::SecretKeyRef;
+use caracal_model::{ProblemCode, SecretKeyRef, Snapshot};
 
 use crate::common::BGP_PORT;
 use crate::view::NodeView;
@@ -20,7 +18,7 @@ const MAX_PASSWORD: usize = 80;
 /// Calico has no field for it.
 pub(crate) const MAX_PREFIXES: &str = "caracal.io/max-prefixes";
 
-/// How many prefixes a peer of a node may announce in each family. A cluster of 5,000 nodes with
+/// Default limit of prefixes from a peer of a node, for each family. A cluster of 5,000 nodes with
 /// four blocks each has 20,000; twelve times that costs a node some 30 MiB and the kernel about as
 /// much.
 const DEFAULT_MAX_PREFIXES: u32 = 250_000;

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use caracal_bgp::{AnyCommunity, Asn, CALICO_LOCAL_PREF};
-use caracal_model::code::ProblemCode;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::{BgpConfigurationSpec, CidrEntry, Kind, SecretKeyRef};
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{
+    BgpConfigurationSpec, CidrEntry, Family, Kind, NodeName, Prefix, ProblemCode, SecretKeyRef,
+    Snapshot,
+};
 
 use crate::common::{BGP_PORT, path};
 use crate::{Problems, go_duration};
@@ -24,12 +24,12 @@ pub(crate) const MAX_RESTART_TIME: Duration = Duration::from_secs(4095);
 
 /// The values that are in force on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Settings {
+pub(crate) struct BgpSettings {
     /// AS of nodes that set none.
     pub default_asn: Asn,
     /// Every node peers with every other.
     pub mesh: bool,
-    /// Our listening port.
+    /// TCP port for sessions of peers.
     pub listen_port: u16,
     /// Listen on the node's address only.
     pub bind_to_node: bool,
@@ -47,7 +47,7 @@ pub(crate) struct Settings {
     pub service_ranges: Vec<Prefix>,
 }
 
-impl Settings {
+impl BgpSettings {
     /// Reads the two resources of a node.
     pub(crate) fn of(snapshot: &Snapshot, node: &NodeName, problems: &mut Problems) -> Self {
         let empty = BgpConfigurationSpec::default();

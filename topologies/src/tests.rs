@@ -9,7 +9,7 @@ use caracal_bgp::{
     Asn, CALICO_LOCAL_PREF, FilterAction, FilterCondition, FilterVerdict, NextHopMode, PeerConfig,
     PeerKind, PeerName,
 };
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use proptest::prelude::*;
 
 use super::*;

@@ -17,9 +17,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use caracal_bgp::PeerName;
-use caracal_model::net::Prefix;
-use caracal_model::resource::{Kind, Node, Resource};
-use caracal_model::{Applied, Key, NodeName, SharedMap, Snapshot, Versioned};
+use caracal_model::{
+    Applied, Key, Kind, Node, NodeName, Prefix, Resource, SharedMap, Snapshot, Versioned,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -62,7 +62,7 @@ pub enum TransitionError {
         "node {node} would go from AS {old} to AS {new}: sessions cannot outlive that; change AS numbers by themselves, node by node"
     )]
     Asn {
-        /// The node.
+        /// Node whose AS changes.
         node: NodeName,
         /// Its AS now.
         old: u32,

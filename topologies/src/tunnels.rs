@@ -3,14 +3,11 @@
 //! Caracal's own agent programs tunnel routes. A foreign routing daemon that stands in for the
 //! speaker on a node cannot, and needs to be told which routes to leave alone.
 
-use caracal_model::net::Prefix;
-use caracal_model::resource::EncapMode;
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{EncapMode, NodeName, Prefix, Snapshot};
 
 /// A range that is reached through tunnels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TunnelledPool {
-    /// The pool.
     pub prefix: Prefix,
     /// `IPIP` or `VXLAN`.
     pub encap: &'static str,

@@ -5,14 +5,11 @@
 use std::net::IpAddr;
 
 use caracal_bgp::{Asn, ClusterId, Listen};
-use caracal_model::code::ProblemCode;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::{IpPool, Kind, Node};
-use caracal_model::{Key, NodeName, Snapshot};
+use caracal_model::{Family, IpPool, Key, Kind, Node, NodeName, Prefix, ProblemCode, Snapshot};
 
 use crate::auto::{self, TopologyChoice};
 use crate::common::{FAMILIES, path};
-use crate::settings::Settings;
+use crate::settings::BgpSettings;
 use crate::{PlanOptions, Problems};
 
 pub(crate) struct NodeView<'a> {
@@ -22,7 +19,7 @@ pub(crate) struct NodeView<'a> {
     pub(crate) node: Option<&'a Node>,
     /// Our AS: the node's, else the cluster's.
     pub(crate) asn: Asn,
-    pub(crate) settings: Settings,
+    pub(crate) settings: BgpSettings,
     pub(crate) options: &'a PlanOptions,
     /// Automatic reflection.
     pub(crate) auto: TopologyChoice,
@@ -52,7 +49,7 @@ impl<'a> NodeView<'a> {
                 ),
             Some(_) => {}
         }
-        let settings = Settings::of(snapshot, name, problems);
+        let settings = BgpSettings::of(snapshot, name, problems);
         let asn = node
             .and_then(Self::asn_set_by)
             .unwrap_or(settings.default_asn);

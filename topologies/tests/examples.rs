@@ -3,9 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use caracal_bgp::{PeerName, SpeakerConfig};
-use caracal_model::net::Family;
-use caracal_model::resource::Kind;
-use caracal_model::{Applied, Key, Snapshot};
+use caracal_model::{Applied, Family, Key, Kind, Snapshot};
 use caracal_topologies::{PlanOptions, RouterIdChoice, plan};
 use serde_json::{Value, json};
 

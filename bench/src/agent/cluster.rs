@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 
 use caracal_agent::{
-    Actual, ActualNeighbour, Desired, HostRoutes, KernelSupport, Learned, Link, Links, PlanInputs,
-    PlanJob, Planned, Planning, Settings, TunnelKind, VxlanParameters,
+    Actual, ActualNeighbour, Desired, HostRoutes, KernelPlan, KernelPlanner, KernelSupport,
+    Learned, Link, Links, PlanInputs, PlanJob, Settings, TunnelDevice, VxlanParameters,
 };
-use caracal_model::ipam::{AllocationAttribute, Block, Owner};
-use caracal_model::net::Prefix;
-use caracal_model::{Key, NodeName, SharedMap, Snapshot};
+use caracal_model::{
+    AllocationAttribute, Block, BlockOwner, Key, NodeName, Prefix, SharedMap, Snapshot,
+};
 
 /// Addresses in use in each block.
 const PODS: usize = 30;
@@ -32,7 +32,7 @@ pub fn snapshot(nodes: u32, blocks: u32) -> Snapshot {
     for n in 0..blocks {
         let node: NodeName = format!("node{}", n % nodes).into();
         let cidr = Prefix::truncated(pod_address(n, 0).into(), 26);
-        let mut block = Block::new(cidr, Some(&Owner::Host(node.clone())), 1);
+        let mut block = Block::new(cidr, Some(&BlockOwner::Host(node.clone())), 1);
         for ordinal in 0..PODS {
             block.allocations[ordinal] = Some(ordinal);
             block.unallocated.retain(|free| *free != ordinal);
@@ -109,20 +109,20 @@ impl PlannedNode {
 
     #[must_use]
     pub fn plan(&self) -> Desired {
-        self.follow(&mut Planning::default()).desired
+        self.follow(&mut KernelPlanner::default()).desired
     }
 
     /// Its plan, by what changed since the one before.
-    pub fn follow(&self, planning: &mut Planning) -> Planned {
+    pub fn follow(&self, planning: &mut KernelPlanner) -> KernelPlan {
         self.in_slices(planning, |_| ())
     }
 
     /// The same, step by step.
     pub fn in_slices(
         &self,
-        planning: &mut Planning,
+        planning: &mut KernelPlanner,
         run: impl FnOnce(&mut PlanJob<'_>),
-    ) -> Planned {
+    ) -> KernelPlan {
         let inputs = PlanInputs {
             lifelines: &BTreeSet::new(),
             snapshot: &self.snapshot,
@@ -146,7 +146,7 @@ impl PlannedNode {
 
     /// Gives a block to another node.
     pub fn move_block(&mut self, block: u32, node: u32) {
-        let owner = Owner::Host(format!("node{node}").into());
+        let owner = BlockOwner::Host(format!("node{node}").into());
         let cidr = Prefix::truncated(pod_address(block, 0).into(), 26);
         let value = Block::new(cidr, Some(&owner), 1).to_json();
         self.apply(&Key::Block(cidr).to_path(), Some(&value));
@@ -181,7 +181,7 @@ impl PlannedNode {
             link.kind = tunnel.kind.as_str().to_owned();
             link.mtu = tunnel.mtu;
             link.addresses.extend(tunnel.cidr());
-            if let TunnelKind::Vxlan {
+            if let TunnelDevice::Vxlan {
                 vni,
                 port,
                 local,

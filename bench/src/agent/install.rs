@@ -15,11 +15,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use caracal_agent::{
-    FIRST_OBJECT, Learned, NextHop, NextHopObject, Op, Reconciler, ReconcilerOptions, Route,
-    Settings, SweepPrecondition, Target, apply_ops,
+    FIRST_OBJECT, ForwardingTarget, Learned, NextHop, NextHopObject, Op, Reconciler,
+    ReconcilerOptions, Route, Settings, SweepPrecondition, apply_ops,
 };
-use caracal_model::net::Prefix;
-use caracal_model::{SharedMap, Snapshot};
+use caracal_model::{Prefix, SharedMap, Snapshot};
 use tokio::sync::watch;
 
 pub use super::methods::Method;
@@ -258,8 +257,8 @@ fn caracal(routes: u32, share: u32, objects: bool) -> Result<InstallCost> {
             metric: 0,
             protocol: PROTOCOL,
             target: match objects {
-                true => Target::Object(id, hop),
-                false => Target::Via(vec![hop]),
+                true => ForwardingTarget::Object(id, hop),
+                false => ForwardingTarget::Via(vec![hop]),
             },
             mtu: None,
             source: None,

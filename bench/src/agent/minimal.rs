@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 
 use anyhow::{Result, bail, ensure};
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 /// Messages in one send.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use caracal_agent::{
-    Actual, Changed, ChangedKeys, Comparison, Desired, Op, Phase, Planning, SLICE, apply_op, diff,
+    Actual, Changed, ChangedKeys, Comparison, Desired, KernelPlanner, Op, Phase, SLICE, apply_op,
+    diff,
 };
 
 use super::cluster::{PlannedNode, snapshot};
@@ -70,7 +71,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
 
 /// The longest steps of a whole plan and of a whole comparison, in slices as a node makes them.
 fn slices(node: &PlannedNode, actual: &Actual) {
-    let mut planning = Planning::default();
+    let mut planning = KernelPlanner::default();
     let mut plan = Vec::new();
     let planned = node.in_slices(&mut planning, |job| steps(&mut plan, || job.step(SLICE)));
     let mut comparison = Comparison::default();
@@ -100,7 +101,7 @@ fn steps(times: &mut Vec<Duration>, mut step: impl FnMut() -> bool) {
 /// The same by key: after another node got a block, and after a node came or went.
 fn by_key(node: &mut PlannedNode, objects: bool, args: &PlanArgs) -> Result<()> {
     node.use_objects(objects);
-    let mut planning = Planning::default();
+    let mut planning = KernelPlanner::default();
     let mut comparison = Comparison::default();
     let desired = node.follow(&mut planning).desired;
     let mut actual = node.in_step(&desired);

@@ -7,13 +7,10 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Result, bail, ensure};
 use caracal_datastore::{EtcdStore, Store};
-use caracal_model::ipam::{
-    AffinityState, AllocationAttribute, Block, BlockAffinity, Handle, Owner,
+use caracal_model::{
+    AffinityState, AllocationAttribute, Block, BlockAffinity, BlockOwner, IpamHandle, Key, Kind,
+    NodeName, Prefix, Txn, TxnOutcome, TxnWrite, endpoint_name,
 };
-use caracal_model::net::Prefix;
-use caracal_model::resource::{Kind, endpoint_name};
-use caracal_model::txn::{Txn, TxnOutcome, Write};
-use caracal_model::{Key, NodeName};
 
 /// Operations in one transaction; etcd allows 128.
 const TOGETHER: usize = 100;
@@ -111,7 +108,7 @@ impl Pod {
 
     /// The pod's own two keys with their values: the handle and the endpoint.
     fn keys(self, size: Size) -> [(String, Vec<u8>); 2] {
-        let mut handle = Handle::default();
+        let mut handle = IpamHandle::default();
         handle.block.insert(cidr(self.block), 1);
         let (node, pod) = (size.node(self.block), self.name());
         let name = endpoint_name(&node, "k8s", &pod, "eth0");
@@ -169,7 +166,7 @@ impl StoredCluster {
             puts.push(node(n));
         }
         for number in 0..size.blocks {
-            let owner = Owner::Host(size.node(number).as_str().into());
+            let owner = BlockOwner::Host(size.node(number).as_str().into());
             let mut block = Block::new(cidr(number), Some(&owner), 1_767_607_872_000_000_000);
             for place in 0..size.pods {
                 let pod = Pod {
@@ -194,7 +191,7 @@ impl StoredCluster {
 
     async fn put(&self, puts: Vec<(String, Vec<u8>)>) -> Result<()> {
         let commit = |chunk: &[(String, Vec<u8>)]| {
-            let put = |(key, value): &(String, Vec<u8>)| Write::Put(key.clone(), value.clone());
+            let put = |(key, value): &(String, Vec<u8>)| TxnWrite::Put(key.clone(), value.clone());
             let writes = chunk.iter().map(put).collect();
             async move { self.commit(writes).await }
         };
@@ -211,7 +208,7 @@ impl StoredCluster {
         }
     }
 
-    async fn commit(&self, writes: Vec<Write>) -> Result<()> {
+    async fn commit(&self, writes: Vec<TxnWrite>) -> Result<()> {
         let compare = Vec::new();
         let outcome = self.store.commit(&Txn { compare, writes }).await?;
         ensure!(
@@ -240,7 +237,7 @@ impl StoredCluster {
         let [handle, endpoint] = pod.keys(size);
         let path = Key::Block(cidr(index)).to_path();
         for (key, value) in [handle, (path, value), endpoint] {
-            self.commit(vec![Write::Put(key, value)]).await?;
+            self.commit(vec![TxnWrite::Put(key, value)]).await?;
         }
         self.up.push_back(pod);
         Ok(())
@@ -263,9 +260,9 @@ impl StoredCluster {
         let value = block.to_json();
         let path = Key::Block(cidr(pod.block)).to_path();
         for write in [
-            Write::Delete(endpoint),
-            Write::Put(path, value),
-            Write::Delete(handle),
+            TxnWrite::Delete(endpoint),
+            TxnWrite::Put(path, value),
+            TxnWrite::Delete(handle),
         ] {
             self.commit(vec![write]).await?;
         }

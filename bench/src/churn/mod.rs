@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use caracal_datastore::{EtcdConfig, EtcdStore};
 use caracal_lab::{ETCD_PORT, Lab, LabName, Topology, UpOptions, run_in_netns};
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use crate::dut::{cpu_of, memory_of, node_binary};
 use crate::report;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use bytes::{BufMut, BytesMut};
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::{
     BmpPeerDown, BmpStatistic, BmpTermination, BmpTimestamp, MonitoredSession, PolicyView,

@@ -19,7 +19,7 @@ mod message;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 pub use message::{
     BMP_COMMON_HEADER, encode_bmp_initiation, encode_bmp_peer_down, encode_bmp_peer_up,

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caracal_model::merge_join;
-use caracal_model::net::Prefix;
+use caracal_model::{Prefix, merge_join};
 
 use super::{PeerConfig, SpeakerConfig};
 use crate::types::PeerName;
@@ -318,10 +317,7 @@ mod tests {
             (|p| p.local_as = Some(Asn(1)), REPLACED),
             (|p| p.source = Some([10, 0, 0, 1].into()), RESET),
             (|p| p.hold_time = Duration::from_secs(3), RESET),
-            (
-                |p| p.families = vec![caracal_model::net::Family::Ipv6],
-                RESET,
-            ),
+            (|p| p.families = vec![caracal_model::Family::Ipv6], RESET),
             (|p| p.graceful_restart = None, RESET),
             (
                 |p| {

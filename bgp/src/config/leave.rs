@@ -85,7 +85,7 @@ mod tests {
     use std::borrow::Cow;
     use std::collections::BTreeMap;
 
-    use caracal_model::net::Prefix;
+    use caracal_model::Prefix;
 
     use super::*;
     use crate::attrs::PathAttrs;

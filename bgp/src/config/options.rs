@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 use serde::{Deserialize, Serialize};
 
 /// Limit of the prefixes that a peer announces, in each family (RFC 4486 §4, subcode 1). Counted

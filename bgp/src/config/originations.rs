@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, btree_map};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Origination;

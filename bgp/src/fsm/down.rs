@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::{ConnectionId, RouterId};
 use crate::types::{Asn, SessionState};

@@ -31,7 +31,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use crate::config::PeerConfig;
 use crate::opens::SessionOpens;

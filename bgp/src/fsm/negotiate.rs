@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::{DownReason, SessionSettings};
 use crate::config::PeerConfig;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::backoff::Backoff;
 use super::connection::{Connection, ConnectionPhase};

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::{
     ConnectFailure, ConnectionEnds, ConnectionId, FsmInput, FsmOutput, PeerFsm, SessionSettings,

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use foldhash::HashMap;
 
 use super::OwnerId;

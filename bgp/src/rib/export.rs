@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use caracal_model::net::{Family, Gateway, Prefix};
+use caracal_model::{Family, Gateway, Prefix};
 
 use super::dest_id::DestId;
 use super::families::{FAMILIES, slot};

@@ -1,6 +1,6 @@
 //! Both families as indices of arrays.
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 /// Both families, each at its [`slot`].
 pub(super) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];

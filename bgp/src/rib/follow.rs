@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use caracal_model::net::{Prefix, Underlay};
+use caracal_model::{Prefix, Underlay};
 
 use super::dest_id::DestId;
 use super::jobs::JobKind;

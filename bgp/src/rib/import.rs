@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use serde::{Deserialize, Serialize};
 
 use super::intern::Interner;

@@ -21,7 +21,7 @@ mod within;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::families::{FAMILIES, slot};
 use super::next_hops::NextHopChange;

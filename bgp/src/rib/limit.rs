@@ -3,7 +3,7 @@
 //! Counted as received, before policy. Beyond the limit nothing more is taken from the peer until
 //! it has a new session, so what a peer costs is bounded even if its session is slow to end.
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::families::slot;
 use super::{Outbound, PeerId, Rib};

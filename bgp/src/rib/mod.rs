@@ -55,9 +55,9 @@ mod view;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, LocalNetworks, Prefix};
 
-pub use caracal_model::net::{Gateway, Underlay, UnderlayRoute};
+pub use caracal_model::{Gateway, Underlay, UnderlayRoute};
 pub use decision::BestPathReason;
 pub use forward::{FibExportFilter, redistribute};
 pub use import::{DecidedBy, ImportRefusal};
@@ -83,7 +83,7 @@ pub use view::{
 };
 
 use crate::config::{Origination, Originations, SpeakerConfig};
-use crate::martian::{LocalNetworks, OpenRanges};
+use crate::martian::OpenRanges;
 use crate::origin;
 use crate::types::{ClusterId, PeerName};
 use crate::wire::update::UpdateMessage;

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use bytes::{BufMut, BytesMut};
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 
 use super::scan::{RouteQuery, RouteTable};
 use super::table::Path;

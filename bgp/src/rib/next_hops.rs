@@ -17,7 +17,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::net::{Family, Gateway, IfName, Prefix, Underlay, UnderlayRoute};
+use caracal_model::{Family, Gateway, IfName, Prefix, Underlay, UnderlayRoute};
 use foldhash::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 

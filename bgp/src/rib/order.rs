@@ -1,6 +1,6 @@
 //! The paths of a destination as they are exported: the best one, or all in order.
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 
 use super::decision::Decision;
 use super::next_hops::NextHopTable;

@@ -8,8 +8,7 @@
 use std::collections::VecDeque;
 use std::ops::Bound;
 
-use caracal_model::merge_join;
-use caracal_model::net::Prefix;
+use caracal_model::{Prefix, merge_join};
 
 use super::{Progress, Rib, forward, table};
 use crate::config::Originations;

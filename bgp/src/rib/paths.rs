@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 
 use super::dest_id::DestId;
 use super::import::{self, ImportRefusal, Imported};

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::families::slot;
 use super::import::{ImportRules, NamedFilter};

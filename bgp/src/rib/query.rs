@@ -1,6 +1,6 @@
 //! Questions about the table. They change nothing and copy only what is asked for.
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use foldhash::HashMap;
 
 use super::dest_id::DestId;

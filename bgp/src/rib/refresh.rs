@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::dest_id::DestId;
 use super::families::slot;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use serde::{Deserialize, Serialize};
 
 use super::{PeerId, Rib};

@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 
 use super::decision::{Candidate, Decision};
 use super::dest_id::DestId;

@@ -10,14 +10,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use caracal_model::net::Prefix;
+use caracal_model::{LocalNetworks, Prefix};
 use serde::{Deserialize, Serialize};
 
 use super::dest_id::DestId;
 use super::import::{ImportRefusal, Imported, run_filters};
 use super::{Changes, PeerId, PeerState, Rib};
 use crate::attrs::PathAttrs;
-use crate::martian::{LocalNetworks, Martian, Martians, OpenRanges};
+use crate::martian::{Martian, Martians, OpenRanges};
 use crate::origin::{OriginCheck, OriginMode, OriginReason, OriginUpdate, OriginVerdict};
 use crate::policy::{FilterCondition, FilterVerdict, PeerKind};
 use crate::types::PeerName;

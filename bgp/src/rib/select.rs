@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 
 use super::decision::{Candidate, Decision};
 use super::next_hops::NextHopTable;

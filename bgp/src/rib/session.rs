@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 use serde::{Deserialize, Serialize};
 
 use crate::config::OwnNextHops;

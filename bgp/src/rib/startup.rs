@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::{PeerId, SessionInfo};
 

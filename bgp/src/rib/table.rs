@@ -6,7 +6,7 @@
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use foldhash::HashMap;
 
 use super::PeerId;

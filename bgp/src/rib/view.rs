@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::net::{Gateway, Prefix};
+use caracal_model::{Gateway, Prefix};
 use serde::{Deserialize, Serialize};
 
 use super::decision::BestPathReason;

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use nix::ifaddrs::getifaddrs;
 
 use crate::config::{PeerConfig, SpeakerConfig};

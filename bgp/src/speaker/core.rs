@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use foldhash::HashMap;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{self, JoinSet};

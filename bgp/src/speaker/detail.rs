@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 use serde::{Deserialize, Serialize};
 
 use super::bfd::BfdStatus;

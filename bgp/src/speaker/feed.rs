@@ -9,7 +9,7 @@ mod pending;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use foldhash::HashMap;
 use tokio::sync::Notify;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tracing::warn;

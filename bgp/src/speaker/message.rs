@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 

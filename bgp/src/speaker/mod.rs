@@ -40,12 +40,12 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::pin::Pin;
 
-use caracal_model::net::Prefix;
+use caracal_model::{LocalNetworks, Prefix};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::core::{Core, Inbox};
 use crate::config::SpeakerConfig;
-use crate::martian::{LocalNetworks, OpenRanges};
+use crate::martian::OpenRanges;
 use crate::origin;
 use crate::rib::{
     AdvertisedRoute, Explanation, FibExportFilter, LearnedRoute, RemovalImpact, RouteInfo,

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use tokio::sync::oneshot;
 
 use super::{Command, SpeakerEnded, SpeakerHandle};

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::BytesMut;
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 
 use crate::attrs::PathAttrs;
 use crate::rib::{Buckets, GroupUpdate, Member, MemberUpdate, Packer, PackingBucket};

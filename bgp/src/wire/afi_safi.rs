@@ -1,6 +1,6 @@
 //! Address families by number (RFC 4760).
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 /// SAFI of unicast forwarding (RFC 4760 §6).
 pub(crate) const SAFI_UNICAST: u8 = 1;

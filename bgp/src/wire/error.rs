@@ -4,7 +4,7 @@
 //! compile until it has one.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::kind::{self, MessageType};
 use super::notification::{

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 /// The standard maximum message size in octets, header included (RFC 4271 §4.1).
 pub const MAX_MESSAGE_LEN: usize = 4096;

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bytes::{BufMut, BytesMut};
-use caracal_model::net::Family;
+use caracal_model::Family;
 use nom::bytes::complete::take;
 use nom::combinator::rest;
 use nom::multi::length_data;

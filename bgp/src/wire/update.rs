@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use bytes::{BufMut, BytesMut};
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use nom::combinator::rest;
 use nom::multi::length_data;
 use nom::number::complete::be_u16;

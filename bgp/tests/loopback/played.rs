@@ -11,7 +11,7 @@ use caracal_bgp::{
     Shutdown, ToCore, ToSession, UpdateMessage, decode_message, encode_keepalive, encode_open,
     encode_refresh, encode_update, frame_len, run_session,
 };
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;

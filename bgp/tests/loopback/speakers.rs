@@ -6,7 +6,7 @@ use caracal_bgp::{
     Asn, Listen, Origination, PeerConfig, PeerName, PeerStatus, RouterId, SessionState, Speaker,
     SpeakerConfig, SpeakerHandle, SpeakerOptions,
 };
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 
 use super::{free_port, loopback, wait_for};
 

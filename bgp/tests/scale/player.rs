@@ -8,7 +8,7 @@ use caracal_bgp::{
     FamilySet, MESSAGE_HEADER_LEN, Message, MessageFormat, PathAttrs, RouterId, decode_message,
     encode_announce, encode_keepalive, encode_open, frame_len,
 };
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};

@@ -10,7 +10,7 @@ use caracal_bgp::{
     FilterVerdict, Message, MessageFormat, NotificationCode, Origination, PrefixPattern,
     SessionState, Station, StationStatus, decode_message,
 };
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;

@@ -2,7 +2,7 @@
 //! of both sizes, the end.
 
 use caracal_bgp::{AnyCommunity, Asn, NextHopMode, Origination, RouteInfo, SpeakerConfig};
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 
 use crate::interop::{Foreign, installed, start_bird};
 use crate::net::{AS, Net, Node, name, wait_for};

@@ -8,7 +8,7 @@ use caracal_bgp::{
     FilterVerdict, GracefulRestart, Origination, PeerConfig, PrefixPattern, RouterId, SessionState,
     SpeakerOptions,
 };
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 
 use crate::net::{AS, Net, Node, name, originate, prefix, stale, wait_for};
 

@@ -11,7 +11,7 @@ use caracal_bgp::{
     PeerName, PeerStatus, RouteInfo, RouterId, SessionState, Speaker, SpeakerConfig, SpeakerHandle,
     SpeakerOptions,
 };
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const AS: Asn = Asn(64512);

@@ -3,7 +3,7 @@
 use caracal_bgp::{
     LimitAction, Password, PeerConfig, PeerName, PeerStatus, PrefixLimit, SessionState,
 };
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 
 use crate::net::{AS, Net, Node, name, originate, wait_for};
 

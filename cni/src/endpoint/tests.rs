@@ -2,7 +2,7 @@
 
 use caracal_datastore::MemoryStore;
 use caracal_ipam::Client;
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::*;
 use crate::addresses;

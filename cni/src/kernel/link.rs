@@ -2,7 +2,7 @@
 
 use std::io;
 
-use caracal_model::resource::Mac;
+use caracal_model::Mac;
 use futures_util::TryStreamExt;
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use rtnetlink::Handle;

@@ -10,7 +10,7 @@ pub(crate) mod veth;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use caracal_model::resource::Mac;
+use caracal_model::Mac;
 
 /// MAC of every host side interface.
 pub(crate) const HOST_MAC: Mac = [0xee; 6];

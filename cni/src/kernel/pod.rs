@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use futures_util::TryStreamExt;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags};
 use netlink_packet_route::neighbour::NeighbourState;

@@ -9,7 +9,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use futures_util::StreamExt;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set {path:?} to {value}; is /proc/sys mounted read-only?")]
 pub struct SysctlError {
-    /// The file.
     pub path: PathBuf,
     /// The value wished.
     pub value: &'static str,

@@ -4,8 +4,7 @@
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
-use caracal_model::net::Family;
-use caracal_model::resource::Mac;
+use caracal_model::{Family, Mac};
 use netlink_packet_route::link::{InfoData, InfoVeth, LinkAttribute};
 use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
 

@@ -76,7 +76,7 @@ fn cni_4_a_replay_that_fails_keeps_the_note() {
     let store = MemoryStore::new();
     let (one, two) = (attachment("aaaa"), attachment("bbbb"));
     for attachment in [&one, &two] {
-        leave(&folder.0, attachment, &pending_release(attachment)).unwrap();
+        write(&folder.0, attachment, &pending_release(attachment)).unwrap();
         store.put(
             attachment.endpoint_key().to_path(),
             endpoint_of(&attachment.container_id),
@@ -102,7 +102,7 @@ fn cni_3_a_replay_spares_the_endpoint_of_a_newer_container() {
     let folder = Folder::new();
     let store = MemoryStore::new();
     let one = attachment("aaaa");
-    leave(&folder.0, &one, &pending_release(&one)).unwrap();
+    write(&folder.0, &one, &pending_release(&one)).unwrap();
     let key = one.endpoint_key().to_path();
     store.put(key.clone(), endpoint_of("newer"));
     assert_eq!(
@@ -119,7 +119,7 @@ fn cni_5_one_replays_at_a_time() {
     let folder = Folder::new();
     let store = MemoryStore::new();
     let one = attachment("aaaa");
-    leave(&folder.0, &one, &pending_release(&one)).unwrap();
+    write(&folder.0, &one, &pending_release(&one)).unwrap();
     let (lock, _) = lock_file(&folder.0).unwrap();
     lock.lock().unwrap();
     assert!(
@@ -127,14 +127,14 @@ fn cni_5_one_replays_at_a_time() {
             .unwrap()
             .busy
     );
-    let settled = block_on(settle(&store, &folder.0, &one, Patience::None));
+    let replayed = block_on(replay_of(&store, &folder.0, &one, Patience::None));
     assert!(
-        matches!(settled, Err(PendingReleaseError::Busy)),
-        "{settled:?}"
+        matches!(replayed, Err(PendingReleaseError::Busy)),
+        "{replayed:?}"
     );
     assert_eq!(list_pending_releases(&folder.0).unwrap().len(), 1);
     drop(lock);
-    block_on(settle(&store, &folder.0, &one, Patience::Endless)).unwrap();
+    block_on(replay_of(&store, &folder.0, &one, Patience::Endless)).unwrap();
     assert_eq!(list_pending_releases(&folder.0).unwrap(), []);
 }
 
@@ -143,7 +143,7 @@ fn a_broken_note_is_named_and_does_not_stop_the_others() {
     let folder = Folder::new();
     let store = MemoryStore::new();
     let one = attachment("bbbb");
-    leave(&folder.0, &one, &pending_release(&one)).unwrap();
+    write(&folder.0, &one, &pending_release(&one)).unwrap();
     let broken = folder.0.join(DIRECTORY).join("pods.aaaa.json");
     fs::write(&broken, "{").unwrap();
     let replayed = block_on(replay_pending_releases(&store, &folder.0)).unwrap();

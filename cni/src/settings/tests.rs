@@ -62,7 +62,7 @@ fn the_nodes_name_is_looked_for_in_order() {
     conf.nodename_file = folder.0.join("other").to_string_lossy().into_owned();
     assert!(matches!(
         name(&conf),
-        Err(SettingsError::File {
+        Err(PluginSettingsError::File {
             key: "nodename_file",
             ..
         })
@@ -93,7 +93,7 @@ fn the_mtu_is_looked_for_in_order() {
         conf.require_mtu_file = true;
         assert!(matches!(
             mtu(&conf, &dirs),
-            Err(SettingsError::NoMtu { .. })
+            Err(PluginSettingsError::NoMtu { .. })
         ));
     }
     folder.write("mtu", "1430\n");

@@ -5,8 +5,7 @@
 
 use std::net::IpAddr;
 
-use caracal_model::net::{Cidr, Family};
-use caracal_model::resource::{Mac, parse_mac};
+use caracal_model::{Cidr, Family, Mac, parse_mac};
 use serde_json::{Map, Value};
 
 use super::{ConfigError, Env, NetConf};

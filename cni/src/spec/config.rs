@@ -40,7 +40,6 @@ pub(crate) enum ConfigError {
     #[error("network configuration: {key} {value:?} is not supported; {hint}")]
     Unsupported {
         key: &'static str,
-        /// The value.
         value: String,
         /// Value to use instead.
         hint: &'static str,

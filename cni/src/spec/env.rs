@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// The verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Command {
     /// Attach a container to the network.
@@ -56,7 +55,6 @@ pub(crate) enum EnvError {
     #[error("{variable} is not set; {command} needs it")]
     Missing {
         variable: &'static str,
-        /// The verb.
         command: &'static str,
     },
     /// `CNI_COMMAND` is unset: this is no CNI runtime.
@@ -69,7 +67,6 @@ pub(crate) enum EnvError {
     #[error("{variable}={value:?} is refused: {rule}")]
     Malformed {
         variable: &'static str,
-        /// The value found.
         value: String,
         /// Rule for valid values.
         rule: &'static str,
@@ -79,7 +76,6 @@ pub(crate) enum EnvError {
 /// The environment of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Env {
-    /// The verb.
     pub command: Command,
     /// `CNI_CONTAINERID`; empty for verbs without an attachment.
     pub container_id: String,

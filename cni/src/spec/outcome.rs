@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use caracal_model::net::{Cidr, Family};
+use caracal_model::{Cidr, Family};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -83,7 +83,6 @@ pub(crate) struct Outcome {
     /// The addresses.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub ips: Vec<IpConfig>,
-    /// The routes.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::net::{Cidr, Family};
+use caracal_model::{Cidr, Family};
 use serde_json::{Map, Value, json};
 
 use super::outcome::Route;

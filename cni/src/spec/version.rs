@@ -33,7 +33,6 @@ impl CniVersion {
     /// All versions, oldest first.
     pub(crate) const ALL: [Self; 4] = [Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
 
-    /// The newest version.
     pub(crate) const NEWEST: Self = Self::V1_1_0;
 
     /// As the configuration writes it.

@@ -13,16 +13,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, Store};
-use caracal_model::txn::{KeyValue, Range, Txn, Write};
+use caracal_model::{KeyRange, KeyValue, Txn, TxnWrite};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 
-/// How long a condition may take to come true.
+/// Longest wait for a condition.
 const LIMIT: Duration = Duration::from_secs(60);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A node.
 pub(crate) struct World {
     pub(crate) etcd: EtcdServer,
     pub(crate) dir: PathBuf,
@@ -126,14 +125,16 @@ impl World {
 
     pub(crate) fn put(&self, key: &str, value: &Value) {
         let mut txn = Txn::new();
-        txn.writes
-            .push(Write::Put(key.to_owned(), value.to_string().into_bytes()));
+        txn.writes.push(TxnWrite::Put(
+            key.to_owned(),
+            value.to_string().into_bytes(),
+        ));
         self.with_store(async |store| store.commit(&txn).await.unwrap());
     }
 
     /// Everything below a prefix.
     pub(crate) fn list(&self, prefix: &str) -> Vec<KeyValue> {
-        let range = Range::Prefix(prefix.to_owned());
+        let range = KeyRange::Prefix(prefix.to_owned());
         self.with_store(async |store| {
             let answer = store.read(std::slice::from_ref(&range)).await.unwrap();
             answer.ranges.into_iter().flatten().collect()

@@ -11,8 +11,7 @@ const CLIENT_PORT: u16 = 2379;
 /// etcd's default client address, used when no endpoint is given.
 const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:2379";
 
-/// Where common distributions keep the CA certificates they trust; used for `https` without a CA
-/// file.
+/// Files with the CA certificates that common distributions trust: for `https` without a CA file.
 const SYSTEM_CA_FILES: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -53,21 +52,21 @@ pub enum EtcdConfigError {
         "endpoint {endpoint} needs a CA certificate: set ETCD_CA_CERT_FILE (no system bundle was found)"
     )]
     NoCa {
-        /// The endpoint.
+        /// URL as it was given.
         endpoint: String,
     },
 }
 
 /// User name and password. Never printed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
+pub struct EtcdCredentials {
     /// User name.
     pub username: String,
-    /// Password.
+    /// In clear text.
     pub password: String,
 }
 
-impl fmt::Debug for Credentials {
+impl fmt::Debug for EtcdCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Credentials({}, password hidden)", self.username)
     }
@@ -86,7 +85,7 @@ pub struct EtcdConfig {
     /// PEM file with the client certificate's key.
     pub key_file: Option<PathBuf>,
     /// For etcd's own authentication.
-    pub credentials: Option<Credentials>,
+    pub credentials: Option<EtcdCredentials>,
     /// Limit for connecting, all endpoints together: [`PATIENCE`].
     pub connect_timeout: Duration,
     /// Limit for one request: [`PATIENCE`].
@@ -156,7 +155,7 @@ impl EtcdConfig {
         config.key_file = get("ETCD_KEY_FILE").map(PathBuf::from);
         let half = |given, missing| Err(EtcdConfigError::HalfCredentials { given, missing });
         config.credentials = match (get("ETCD_USERNAME"), get("ETCD_PASSWORD")) {
-            (Some(username), Some(password)) => Some(Credentials { username, password }),
+            (Some(username), Some(password)) => Some(EtcdCredentials { username, password }),
             (Some(_), None) => return half("ETCD_USERNAME", "ETCD_PASSWORD"),
             (None, Some(_)) => return half("ETCD_PASSWORD", "ETCD_USERNAME"),
             (None, None) => None,

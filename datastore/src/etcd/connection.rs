@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tonic::transport::Endpoint;
 
 use super::config::{EtcdConfig, EtcdConfigError};
-use super::error::Failure;
+use super::error::EtcdFailure;
 use crate::store::StoreError;
 
 /// The largest answer that is accepted. etcd sends whole revisions, up to 1000 of them in one
@@ -83,20 +83,20 @@ struct Slot {
     endpoint: usize,
 }
 
-pub(super) struct Connection {
+pub(super) struct EtcdConnection {
     pub(super) config: EtcdConfig,
     urls: Vec<String>,
     text: String,
     slot: Mutex<Slot>,
 }
 
-impl std::fmt::Debug for Connection {
+impl std::fmt::Debug for EtcdConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Connection({})", self.text)
     }
 }
 
-impl Connection {
+impl EtcdConnection {
     pub(super) fn new(config: EtcdConfig) -> Result<Self, EtcdConfigError> {
         let urls = config.checked_endpoints()?;
         Ok(Self {
@@ -117,7 +117,7 @@ impl Connection {
 
     /// The error for the caller. With TLS 1.3 a server refuses a client certificate after the
     /// handshake, and its reason is often lost with the connection: say what is likely.
-    pub(super) fn explain(&self, failure: Failure, session: &Session) -> StoreError {
+    pub(super) fn explain(&self, failure: EtcdFailure, session: &Session) -> StoreError {
         let suspect =
             failure.is_disconnect() && !session.is_proven() && self.text.contains("https:");
         let mut error = failure.into_store_error(&self.text);
@@ -135,14 +135,14 @@ impl Connection {
     pub(super) async fn timed<T>(
         &self,
         parts: usize,
-        call: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
+        call: impl Future<Output = Result<T, EtcdFailure>>,
+    ) -> Result<T, EtcdFailure> {
         let whole = self.config.request_timeout;
         let parts = u32::try_from(parts).unwrap_or(u32::MAX);
         let limit = (whole / parts).max(MIN_REQUEST_TIMEOUT.min(whole));
         timeout(limit, call)
             .await
-            .unwrap_or(Err(Failure::Timeout(limit)))
+            .unwrap_or(Err(EtcdFailure::Timeout(limit)))
     }
 
     /// The open connection, or a new one. Those who come while one is being opened wait for it.
@@ -194,20 +194,20 @@ impl Connection {
         }
     }
 
-    async fn connect(&self, url: &str, number: u64) -> Result<Session, Failure> {
+    async fn connect(&self, url: &str, number: u64) -> Result<Session, EtcdFailure> {
         let count = u32::try_from(self.urls.len()).unwrap_or(u32::MAX);
         let limit = (self.config.connect_timeout / count).max(MIN_CONNECT_TIMEOUT);
         timeout(limit, self.open(url, number))
             .await
-            .unwrap_or(Err(Failure::Timeout(limit)))
+            .unwrap_or(Err(EtcdFailure::Timeout(limit)))
     }
 
-    async fn open(&self, url: &str, number: u64) -> Result<Session, Failure> {
+    async fn open(&self, url: &str, number: u64) -> Result<Session, EtcdFailure> {
         let channel = self
             .endpoint(url)?
             .connect()
             .await
-            .map_err(|e| Failure::Etcd(e.into()))?;
+            .map_err(|e| EtcdFailure::Etcd(e.into()))?;
         // A member that lost its leader answers at once instead of serving stale data.
         let options = ConnectOptions::new()
             .with_require_leader(true)
@@ -239,8 +239,8 @@ impl Connection {
         })
     }
 
-    fn endpoint(&self, url: &str) -> Result<Endpoint, Failure> {
-        let transport = |e: tonic::transport::Error| Failure::Etcd(e.into());
+    fn endpoint(&self, url: &str) -> Result<Endpoint, EtcdFailure> {
+        let transport = |e: tonic::transport::Error| EtcdFailure::Etcd(e.into());
         let endpoint = Endpoint::from_shared(url.to_owned())
             .map_err(transport)?
             // Ours, around the whole of it, is first and says what it waited for.
@@ -255,7 +255,7 @@ impl Connection {
         Ok(endpoint)
     }
 
-    fn tls(&self) -> Result<TlsOptions, Failure> {
+    fn tls(&self) -> Result<TlsOptions, EtcdFailure> {
         let mut tls = TlsOptions::new();
         if let Some(file) = self.config.ca_file() {
             tls = tls.ca_certificate(Certificate::from_pem(pem(file)?));
@@ -285,9 +285,9 @@ async fn source(url: &str) -> Option<IpAddr> {
     None
 }
 
-fn pem(file: &Path) -> Result<Vec<u8>, Failure> {
+fn pem(file: &Path) -> Result<Vec<u8>, EtcdFailure> {
     let refuse = |reason: String| {
-        Failure::Store(StoreError::Refused(format!(
+        EtcdFailure::Store(StoreError::Refused(format!(
             "TLS file {}: {reason}",
             file.display()
         )))

@@ -10,7 +10,7 @@ use crate::store::StoreError;
 
 /// Error of a call.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum EtcdFailure {
     /// etcd or the connection.
     Etcd(EtcdError),
     /// No answer within this time.
@@ -21,7 +21,7 @@ pub(super) enum Failure {
     Ended,
 }
 
-impl From<EtcdError> for Failure {
+impl From<EtcdError> for EtcdFailure {
     fn from(error: EtcdError) -> Self {
         Self::Etcd(error)
     }
@@ -38,7 +38,7 @@ enum Meaning {
     Refused,
 }
 
-impl Failure {
+impl EtcdFailure {
     fn meaning(&self) -> Meaning {
         match self {
             Self::Timeout(_) | Self::Ended => Meaning::Unreachable,

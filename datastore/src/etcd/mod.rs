@@ -19,12 +19,12 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::txn::{Compare, Range, Txn, TxnOutcome, Write};
+use caracal_model::{Compare, KeyRange, Txn, TxnOutcome, TxnWrite};
 use etcd_client::{Compare as EtcdCompare, CompareOp, Txn as EtcdTxn, TxnOp};
 
-pub use self::config::{Credentials, EtcdConfig, EtcdConfigError};
-use self::connection::{Connection, Session};
-use self::error::Failure;
+pub use self::config::{EtcdConfig, EtcdConfigError, EtcdCredentials};
+use self::connection::{EtcdConnection, Session};
+use self::error::EtcdFailure;
 pub(crate) use self::watch::EtcdWatch;
 use crate::store::{Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError};
 
@@ -34,7 +34,7 @@ const READ_RESTARTS: usize = 3;
 /// A datastore in etcd v3. Clones share the connection.
 #[derive(Clone, Debug)]
 pub struct EtcdStore {
-    connection: Arc<Connection>,
+    connection: Arc<EtcdConnection>,
 }
 
 impl EtcdStore {
@@ -45,7 +45,7 @@ impl EtcdStore {
     /// A setting is missing, malformed, or contradicts another one.
     pub fn new(config: EtcdConfig) -> Result<Self, EtcdConfigError> {
         Ok(Self {
-            connection: Arc::new(Connection::new(config)?),
+            connection: Arc::new(EtcdConnection::new(config)?),
         })
     }
 
@@ -64,17 +64,18 @@ impl EtcdStore {
     /// Runs a call that may be repeated, until an endpoint answers or all were tried.
     async fn repeatable<T, F>(&self, call: impl Fn(Session) -> F) -> Result<T, StoreError>
     where
-        F: Future<Output = Result<T, Failure>>,
+        F: Future<Output = Result<T, EtcdFailure>>,
     {
-        self.attempt(call, Failure::breaks_connection, true).await
+        self.attempt(call, EtcdFailure::breaks_connection, true)
+            .await
     }
 
     /// Runs a call that must not be repeated once it was sent.
     async fn once<T, F>(&self, call: impl Fn(Session) -> F) -> Result<T, StoreError>
     where
-        F: Future<Output = Result<T, Failure>>,
+        F: Future<Output = Result<T, EtcdFailure>>,
     {
-        self.attempt(call, Failure::is_unsent, false).await
+        self.attempt(call, EtcdFailure::is_unsent, false).await
     }
 
     /// `shares`: endpoints that were never heard from share the time of one request, so that
@@ -82,11 +83,11 @@ impl EtcdStore {
     async fn attempt<T, F>(
         &self,
         call: impl Fn(Session) -> F,
-        again: fn(&Failure) -> bool,
+        again: fn(&EtcdFailure) -> bool,
         shares: bool,
     ) -> Result<T, StoreError>
     where
-        F: Future<Output = Result<T, Failure>>,
+        F: Future<Output = Result<T, EtcdFailure>>,
     {
         let endpoints = self.connection.endpoint_count();
         // Twice at least: the connection may have died since the last call.
@@ -100,7 +101,7 @@ impl EtcdStore {
             let answer = tokio::select! {
                 biased;
                 answer = self.connection.timed(parts, call(session.clone())) => answer,
-                () = session.died() => Err(Failure::Ended),
+                () = session.died() => Err(EtcdFailure::Ended),
             };
             let failure = match answer {
                 Ok(answer) => {
@@ -112,7 +113,7 @@ impl EtcdStore {
             if failure.breaks_connection() {
                 self.connection.broken(&session).await;
             }
-            if unheard && matches!(failure, Failure::Timeout(_)) {
+            if unheard && matches!(failure, EtcdFailure::Timeout(_)) {
                 silent += 1;
             }
             // An endpoint that accepts connections and does not answer is not tried twice: another
@@ -127,7 +128,7 @@ impl EtcdStore {
 impl Store for EtcdStore {
     type Watch = EtcdWatch;
 
-    async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+    async fn read(&self, ranges: &[KeyRange]) -> Result<ReadAnswer, StoreError> {
         let mut restarts = 0;
         loop {
             match read::read(self, ranges).await {
@@ -158,13 +159,13 @@ impl Store for EtcdStore {
 }
 
 impl PagedStore for EtcdStore {
-    async fn first_pages(&self, ranges: &[Range]) -> Result<FirstPages, StoreError> {
+    async fn first_pages(&self, ranges: &[KeyRange]) -> Result<FirstPages, StoreError> {
         read::first_pages(self, ranges).await
     }
 
     async fn next_page(
         &self,
-        range: &Range,
+        range: &KeyRange,
         from: &Cursor,
         revision: i64,
     ) -> Result<Page, StoreError> {
@@ -194,8 +195,8 @@ fn to_etcd(txn: &Txn) -> Result<EtcdTxn, StoreError> {
         .writes
         .iter()
         .map(|write| match write {
-            Write::Put(key, value) => TxnOp::put(key.as_str(), value.clone(), None),
-            Write::Delete(key) => TxnOp::delete(key.as_str(), None),
+            TxnWrite::Put(key, value) => TxnOp::put(key.as_str(), value.clone(), None),
+            TxnWrite::Delete(key) => TxnOp::delete(key.as_str(), None),
         })
         .collect();
     Ok(EtcdTxn::new().when(compare).and_then(writes))

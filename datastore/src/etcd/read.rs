@@ -1,7 +1,7 @@
 //! Consistent reads of many ranges: the first request fixes the revision, what does not fit into an
 //! answer is read page by page at that revision.
 
-use caracal_model::txn::{KeyValue, Range};
+use caracal_model::{KeyRange, KeyValue};
 use etcd_client::{GetOptions, GetResponse, Txn as EtcdTxn, TxnOp, TxnOpResponse};
 
 use super::EtcdStore;
@@ -20,13 +20,13 @@ struct Bounds {
 }
 
 impl Bounds {
-    fn of(range: &Range) -> Self {
+    fn of(range: &KeyRange) -> Self {
         match range {
-            Range::Key(key) => Self {
+            KeyRange::Key(key) => Self {
                 start: key.clone().into_bytes(),
                 end: Vec::new(),
             },
-            Range::Prefix(prefix) => Self {
+            KeyRange::Prefix(prefix) => Self {
                 // etcd refuses an empty key; zero is the first one there can be.
                 start: if prefix.is_empty() {
                     vec![0]
@@ -60,7 +60,7 @@ pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     vec![0]
 }
 
-pub(super) async fn read(store: &EtcdStore, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+pub(super) async fn read(store: &EtcdStore, ranges: &[KeyRange]) -> Result<ReadAnswer, StoreError> {
     let first = first_pages(store, ranges).await?;
     let mut answer = ReadAnswer {
         revision: first.revision,
@@ -82,7 +82,7 @@ pub(super) async fn read(store: &EtcdStore, ranges: &[Range]) -> Result<ReadAnsw
 
 pub(super) async fn first_pages(
     store: &EtcdStore,
-    ranges: &[Range],
+    ranges: &[KeyRange],
 ) -> Result<FirstPages, StoreError> {
     let mut first = FirstPages {
         // Zero = the current one; the first answer says which that is.
@@ -106,7 +106,7 @@ pub(super) async fn first_pages(
 
 pub(super) async fn next_page(
     store: &EtcdStore,
-    range: &Range,
+    range: &KeyRange,
     from: &Cursor,
     revision: i64,
 ) -> Result<Page, StoreError> {

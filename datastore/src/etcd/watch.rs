@@ -18,8 +18,8 @@ use etcd_client::{
 use futures_util::Stream;
 use tokio::time::{Instant, Interval, MissedTickBehavior, timeout};
 
-use super::connection::{Connection, Session};
-use super::error::Failure;
+use super::connection::{EtcdConnection, Session};
+use super::error::EtcdFailure;
 use super::read::{prefix_end, text};
 use crate::store::{Change, StoreError, WatchEvent};
 
@@ -47,11 +47,11 @@ impl Stream for EtcdWatch {
 impl EtcdWatch {
     /// Opens a watch and waits for etcd's word that it stands.
     pub(super) async fn open(
-        connection: Arc<Connection>,
+        connection: Arc<EtcdConnection>,
         session: Session,
         prefix: &str,
         revision: i64,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, EtcdFailure> {
         // One revision earlier than asked, and what comes from there is dropped: etcd before 3.4.35
         // may lose a deletion at exactly the revision of a compaction. Zero would mean "from now
         // on".
@@ -67,9 +67,9 @@ impl EtcdWatch {
         };
         let mut client = session.watch.clone();
         let (requests, mut responses) = client.watch(key, Some(options)).await?.split();
-        let first = responses.message().await?.ok_or(Failure::Ended)?;
+        let first = responses.message().await?.ok_or(EtcdFailure::Ended)?;
         if first.canceled() {
-            return Err(Failure::Store(cancelled(&first, revision, &connection)));
+            return Err(EtcdFailure::Store(cancelled(&first, revision, &connection)));
         }
         let mut progress = tokio::time::interval(connection.config.progress_interval);
         progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -102,7 +102,7 @@ impl EtcdWatch {
 struct Live {
     /// Keeps the connection open.
     session: Session,
-    connection: Arc<Connection>,
+    connection: Arc<EtcdConnection>,
     requests: WatchRequestSender,
     responses: WatchResponseStream,
     progress: Interval,
@@ -118,19 +118,19 @@ struct Live {
 }
 
 impl Live {
-    async fn next(&mut self) -> Result<WatchEvent, Failure> {
+    async fn next(&mut self) -> Result<WatchEvent, EtcdFailure> {
         loop {
             tokio::select! {
                 // Events that have arrived come before any deadline: the caller may have been away.
                 biased;
                 response = self.responses.message() => {
                     self.unanswered = None;
-                    let response = response?.ok_or(Failure::Ended)?;
+                    let response = response?.ok_or(EtcdFailure::Ended)?;
                     if let Some(event) = self.event(response)? {
                         return Ok(event);
                     }
                 }
-                () = self.session.died() => return Err(Failure::Ended),
+                () = self.session.died() => return Err(EtcdFailure::Ended),
                 _ = self.progress.tick() => {
                     if let Some(event) = self.ask().await? {
                         return Ok(event);
@@ -140,7 +140,7 @@ impl Live {
         }
     }
 
-    async fn ask(&mut self) -> Result<Option<WatchEvent>, Failure> {
+    async fn ask(&mut self) -> Result<Option<WatchEvent>, EtcdFailure> {
         if self.by_reads {
             return self.read().await.map(Some);
         }
@@ -151,7 +151,7 @@ impl Live {
         let silent = self.unanswered.get_or_insert_with(Instant::now).elapsed();
         let left = limit.saturating_sub(silent);
         if left.is_zero() {
-            return Err(Failure::Timeout(limit));
+            return Err(EtcdFailure::Timeout(limit));
         }
         // Half of the time is left for this question: an end that answers nothing is given up no
         // later because of it.
@@ -179,7 +179,7 @@ impl Live {
     }
 
     /// Asks etcd for its revision: of one key, which need not be there.
-    async fn read(&mut self) -> Result<WatchEvent, Failure> {
+    async fn read(&mut self) -> Result<WatchEvent, EtcdFailure> {
         let mut kv = self.session.kv.clone();
         let options = GetOptions::new().with_keys_only().with_limit(1);
         let read = async { Ok(kv.get(self.key.clone(), Some(options)).await?) };
@@ -188,10 +188,10 @@ impl Live {
         Ok(WatchEvent::Progress(revision))
     }
 
-    fn event(&self, response: WatchResponse) -> Result<Option<WatchEvent>, Failure> {
+    fn event(&self, response: WatchResponse) -> Result<Option<WatchEvent>, EtcdFailure> {
         if response.canceled() {
             let error = cancelled(&response, self.revision, &self.connection);
-            return Err(Failure::Store(error));
+            return Err(EtcdFailure::Store(error));
         }
         if response.created() {
             return Ok(None);
@@ -217,7 +217,7 @@ impl Live {
     }
 }
 
-fn cancelled(response: &WatchResponse, asked: i64, connection: &Connection) -> StoreError {
+fn cancelled(response: &WatchResponse, asked: i64, connection: &EtcdConnection) -> StoreError {
     let reason = response.cancel_reason();
     if response.compact_revision() > 0 || reason.contains("has been compacted") {
         return StoreError::Compacted {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use http::uri::Scheme;
 use http::{HeaderValue, Uri};
 
-/// What is needed to connect. Files are read when they are used, so that renewed ones count.
+/// Server, certificates and credentials. Files are read when they are used, so that renewed ones
+/// count.
 #[derive(PartialEq, Eq)]
 pub(super) struct Access {
     pub(super) server: Uri,
@@ -18,7 +19,7 @@ pub(super) struct Access {
     pub(super) any_server: bool,
     /// A client certificate.
     pub(super) identity: Option<Identity>,
-    pub(super) credentials: Credentials,
+    pub(super) credentials: ApiCredentials,
 }
 
 // Nothing of what is secret.
@@ -47,7 +48,7 @@ impl Pem {
         }
     }
 
-    /// What it is called in messages.
+    /// Name in messages.
     pub(super) fn name(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
@@ -64,10 +65,10 @@ pub(super) struct Identity {
     pub(super) key: Pem,
 }
 
-/// What each request carries.
+/// Credentials of each request.
 #[derive(PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
-pub(super) enum Credentials {
+pub(super) enum ApiCredentials {
     None,
     /// A bearer token.
     Token(String),
@@ -77,7 +78,7 @@ pub(super) enum Credentials {
     Basic(String),
 }
 
-impl Credentials {
+impl ApiCredentials {
     /// The header `Authorization`.
     pub(super) fn header(&self) -> Result<Option<HeaderValue>, String> {
         let text = match self {
@@ -116,7 +117,7 @@ impl Access {
             server_name: None,
             any_server: false,
             identity: None,
-            credentials: Credentials::None,
+            credentials: ApiCredentials::None,
         })
     }
 
@@ -142,7 +143,7 @@ impl Access {
             return Err(format!("{} is not there", token.display()));
         }
         access.authorities = Some(Pem::File(account.join("ca.crt")));
-        access.credentials = Credentials::TokenFile(token);
+        access.credentials = ApiCredentials::TokenFile(token);
         Ok(access)
     }
 
@@ -205,7 +206,7 @@ mod tests {
     #[test]
     fn what_is_printed_holds_no_secret() {
         let mut access = Access::to("https://10.0.0.1:6443").unwrap();
-        access.credentials = Credentials::Token("secret".to_owned());
+        access.credentials = ApiCredentials::Token("secret".to_owned());
         let shown = format!("{access:?}");
         assert!(
             shown.contains("10.0.0.1") && !shown.contains("secret"),

@@ -11,7 +11,7 @@ use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::{KubernetesConfig, KubernetesConfigError, chain};
-use super::connection::Connection;
+use super::connection::ApiConnection;
 use super::mapping::ApiGroup;
 use crate::store::StoreError;
 
@@ -26,7 +26,7 @@ const MOST_SAID: usize = 300;
 
 /// Why a request has no answer that can be used.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum ApiFailure {
     /// There is no such object.
     NotFound,
     /// It exists, or it was changed since.
@@ -39,7 +39,7 @@ pub(super) enum Failure {
     Unavailable(String),
 }
 
-impl Failure {
+impl ApiFailure {
     pub(super) fn into_error(self, server: &str, what: &str) -> StoreError {
         match self {
             Self::Unavailable(reason) => StoreError::Unavailable {
@@ -64,7 +64,7 @@ pub(super) struct Api {
 }
 
 struct Connected {
-    connection: Connection,
+    connection: ApiConnection,
     server: String,
     group: OnceCell<ApiGroup>,
     cluster: OnceCell<u64>,
@@ -84,15 +84,15 @@ impl Api {
         }
     }
 
-    async fn connected(&self) -> Result<&Connected, Failure> {
+    async fn connected(&self) -> Result<&Connected, ApiFailure> {
         let connect = async || {
             let access = self.config.access();
             let access = access.map_err(|error| match error {
-                KubernetesConfigError::Absent(_) => Failure::Unavailable(error.to_string()),
-                error => Failure::Refused(error.to_string()),
+                KubernetesConfigError::Absent(_) => ApiFailure::Unavailable(error.to_string()),
+                error => ApiFailure::Refused(error.to_string()),
             })?;
-            let connection = Connection::new(access, self.config.request_timeout);
-            let connection = connection.map_err(Failure::Refused)?;
+            let connection = ApiConnection::new(access, self.config.request_timeout);
+            let connection = connection.map_err(ApiFailure::Refused)?;
             Ok(Connected {
                 server: connection.server(),
                 connection,
@@ -104,10 +104,10 @@ impl Api {
     }
 
     /// A kubeconfig with this way to the server and that token.
-    pub(super) async fn kubeconfig(&self, token: &str) -> Result<String, Failure> {
+    pub(super) async fn kubeconfig(&self, token: &str) -> Result<String, ApiFailure> {
         let connected = self.connected().await?;
         let text = connected.connection.kubeconfig(token);
-        text.map_err(Failure::Refused)
+        text.map_err(ApiFailure::Refused)
     }
 
     /// The server's address, for messages.
@@ -119,7 +119,7 @@ impl Api {
 
     /// Which of Calico's API groups is used: the newer one only where it is served and the older is
     /// not.
-    pub(super) async fn group(&self) -> Result<ApiGroup, Failure> {
+    pub(super) async fn group(&self) -> Result<ApiGroup, ApiFailure> {
         if let Some(group) = self.config.group {
             return Ok(group);
         }
@@ -139,7 +139,7 @@ impl Api {
 
     /// Which cluster it is, by the identity of its namespace `kube-system`; zero when that may not
     /// be read.
-    pub(super) async fn cluster(&self) -> Result<u64, Failure> {
+    pub(super) async fn cluster(&self) -> Result<u64, ApiFailure> {
         let connected = self.connected().await?;
         let ask = async || match self.get("/api/v1/namespaces/kube-system").await {
             Ok(namespace) => {
@@ -151,7 +151,7 @@ impl Api {
                     .collect();
                 Ok(u64::from_str_radix(&digits, 16).unwrap_or_default())
             }
-            Err(Failure::Unavailable(reason)) => Err(Failure::Unavailable(reason)),
+            Err(ApiFailure::Unavailable(reason)) => Err(ApiFailure::Unavailable(reason)),
             Err(failure) => {
                 let error = failure.into_error(self.server(), "the namespace kube-system");
                 tracing::warn!(
@@ -163,7 +163,7 @@ impl Api {
         connected.cluster.get_or_try_init(ask).await.copied()
     }
 
-    pub(super) async fn get(&self, path: &str) -> Result<Value, Failure> {
+    pub(super) async fn get(&self, path: &str) -> Result<Value, ApiFailure> {
         self.call(Method::GET, path, "application/json", None).await
     }
 
@@ -174,7 +174,7 @@ impl Api {
         path: &str,
         content: &'static str,
         body: Option<&Value>,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, ApiFailure> {
         self.call_accepting(method, path, content, body, "application/json")
             .await
     }
@@ -187,20 +187,20 @@ impl Api {
         content: &'static str,
         body: Option<&Value>,
         accept: &'static str,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, ApiFailure> {
         let limit = self.config.request_timeout;
         let call = async {
             let response = self.send(method, path, content, body, accept).await?;
             let octets = response.into_body().collect().await;
-            let octets = octets.map_err(|error| Failure::Unavailable(chain(&error)))?;
+            let octets = octets.map_err(|error| ApiFailure::Unavailable(chain(&error)))?;
             serde_json::from_slice(&octets.to_bytes()).map_err(|error| {
-                Failure::Unavailable(format!("an answer that is no JSON: {error}"))
+                ApiFailure::Unavailable(format!("an answer that is no JSON: {error}"))
             })
         };
         // A throttled request may wait longer than one that is not answered.
         timeout(limit + THROTTLED, call).await.unwrap_or_else(|_| {
             let reason = format!("no answer within {} s", limit.as_secs());
-            Err(Failure::Unavailable(reason))
+            Err(ApiFailure::Unavailable(reason))
         })
     }
 
@@ -212,7 +212,7 @@ impl Api {
         content: &'static str,
         body: Option<&Value>,
         accept: &'static str,
-    ) -> Result<Response<Incoming>, Failure> {
+    ) -> Result<Response<Incoming>, ApiFailure> {
         let connected = self.connected().await?;
         let patience = Instant::now() + THROTTLED;
         loop {
@@ -223,15 +223,15 @@ impl Api {
                 .header("accept", accept)
                 .header("content-type", content)
                 .body(Full::new(Bytes::from(octets.unwrap_or_default())))
-                .map_err(|error| Failure::Refused(error.to_string()))?;
+                .map_err(|error| ApiFailure::Refused(error.to_string()))?;
             let limit = Instant::now() + self.config.request_timeout;
             let response = timeout_at(limit, connected.connection.send(request)).await;
             let response = response
                 .map_err(|_| {
                     let seconds = self.config.request_timeout.as_secs();
-                    Failure::Unavailable(format!("no answer within {seconds} s"))
+                    ApiFailure::Unavailable(format!("no answer within {seconds} s"))
                 })?
-                .map_err(Failure::Unavailable)?;
+                .map_err(ApiFailure::Unavailable)?;
             if response.status().is_success() {
                 return Ok(response);
             }
@@ -245,7 +245,7 @@ impl Api {
     }
 
     /// Removes an object, if it is this one.
-    pub(super) async fn delete(&self, path: &str, preconditions: Value) -> Result<(), Failure> {
+    pub(super) async fn delete(&self, path: &str, preconditions: Value) -> Result<(), ApiFailure> {
         let options = json!({
             "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions,
         });
@@ -263,7 +263,7 @@ fn retry_after(response: &Response<Incoming>) -> Duration {
 }
 
 /// The failure that a refusal stands for.
-async fn failure(response: Response<Incoming>) -> Failure {
+async fn failure(response: Response<Incoming>) -> ApiFailure {
     let code = response.status().as_u16();
     let octets = response.into_body().collect().await;
     let octets = octets.map(|body| body.to_bytes()).unwrap_or_default();
@@ -272,7 +272,7 @@ async fn failure(response: Response<Incoming>) -> Failure {
 }
 
 /// The failure that a status stands for; `text` is the body where it holds no status.
-pub(super) fn judge(code: u16, status: &Value, text: &str) -> Failure {
+pub(super) fn judge(code: u16, status: &Value, text: &str) -> ApiFailure {
     let said = match status["message"].as_str() {
         Some(message) => message.to_owned(),
         None => text.trim().chars().take(MOST_SAID).collect(),
@@ -282,18 +282,18 @@ pub(super) fn judge(code: u16, status: &Value, text: &str) -> Failure {
         causes.is_some_and(|causes| causes.iter().any(|cause| cause["field"] == "metadata.uid"))
     };
     match code {
-        404 => Failure::NotFound,
-        409 => Failure::Conflict,
-        410 => Failure::Gone,
+        404 => ApiFailure::NotFound,
+        409 => ApiFailure::Conflict,
+        410 => ApiFailure::Gone,
         // An object of that name that is another one.
-        422 if replaced() => Failure::NotFound,
-        401 => Failure::Refused(format!(
+        422 if replaced() => ApiFailure::NotFound,
+        401 => ApiFailure::Refused(format!(
             "the API server does not know these credentials (401): {said}"
         )),
-        403 => Failure::Refused(format!("a right is missing (403): {said}")),
-        400 | 405 | 406 | 413 | 415 | 422 => Failure::Refused(format!("{said} ({code})")),
-        429 => Failure::Unavailable(format!("the API server has too much to do (429): {said}")),
-        500 if said.contains("request is too large") => Failure::Refused(said),
-        _ => Failure::Unavailable(format!("{said} ({code})")),
+        403 => ApiFailure::Refused(format!("a right is missing (403): {said}")),
+        400 | 405 | 406 | 413 | 415 | 422 => ApiFailure::Refused(format!("{said} ({code})")),
+        429 => ApiFailure::Unavailable(format!("the API server has too much to do (429): {said}")),
+        500 if said.contains("request is too large") => ApiFailure::Refused(said),
+        _ => ApiFailure::Unavailable(format!("{said} ({code})")),
     }
 }

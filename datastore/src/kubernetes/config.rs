@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use caracal_model::NodeName;
 
-use super::access::{Access, Credentials, Identity, Pem};
+use super::access::{Access, ApiCredentials, Identity, Pem};
 use super::kubeconfig;
 use super::mapping::ApiGroup;
 use crate::patience::PATIENCE;
 
-/// Where a pod finds its account.
+/// Folder that Kubernetes mounts a pod's service account at.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Why the configuration cannot be used.
@@ -171,7 +171,7 @@ impl KubernetesConfig {
             key: Pem::File(key),
         });
         if let Some(token) = &self.token {
-            access.credentials = Credentials::Token(token.clone());
+            access.credentials = ApiCredentials::Token(token.clone());
         }
         Ok(access)
     }

@@ -33,12 +33,12 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
 
 /// An API server, with what is needed to talk to it. A connection is made when there is a request.
-pub(super) struct Connection {
+pub(super) struct ApiConnection {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     access: Access,
 }
 
-impl Connection {
+impl ApiConnection {
     /// Reads what the first connection needs, so that its faults are told at once.
     pub(super) fn new(access: Access, connect: Duration) -> Result<Self, String> {
         let mut tcp = HttpConnector::new();

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::access::{Access, Credentials, Identity, Pem};
+use super::access::{Access, ApiCredentials, Identity, Pem};
 
 /// Reads a kubeconfig; `endpoint` takes the place of its server. A fault is told in a sentence.
 pub(super) fn read(path: &Path, endpoint: Option<&str>) -> Result<Access, String> {
@@ -70,8 +70,8 @@ pub(super) fn written(access: &Access, token: &str) -> Result<String, String> {
     Ok(format!("{file:#}\n"))
 }
 
-/// Who a user of the file is: a client certificate, and what each request carries.
-fn account(user: &Value, folder: &Path) -> Result<(Option<Identity>, Credentials), String> {
+/// Identity of a user of the file: a client certificate, and the credentials of each request.
+fn account(user: &Value, folder: &Path) -> Result<(Option<Identity>, ApiCredentials), String> {
     if !user["exec"].is_null() || !user["auth-provider"].is_null() {
         return Err(
             "gets its credentials from another program, and Caracal starts none; give it a token or a client \
@@ -96,13 +96,13 @@ fn account(user: &Value, folder: &Path) -> Result<(Option<Identity>, Credentials
         (None, Some(_)) => return Err("has a client's key and no certificate".to_owned()),
     };
     let credentials = match (text(user, "token"), text(user, "tokenFile")) {
-        (Some(token), _) => Credentials::Token(token.to_owned()),
-        (None, Some(file)) => Credentials::TokenFile(folder.join(file)),
+        (Some(token), _) => ApiCredentials::Token(token.to_owned()),
+        (None, Some(file)) => ApiCredentials::TokenFile(folder.join(file)),
         (None, None) => match (text(user, "username"), text(user, "password")) {
             (Some(name), Some(password)) => {
-                Credentials::Basic(STANDARD.encode(format!("{name}:{password}")))
+                ApiCredentials::Basic(STANDARD.encode(format!("{name}:{password}")))
             }
-            _ => Credentials::None,
+            _ => ApiCredentials::None,
         },
     };
     Ok((identity, credentials))
@@ -116,7 +116,7 @@ fn named<'a>(file: &'a Value, list: &str, field: &str, name: &str) -> Result<&'a
     Ok(&found[field])
 }
 
-/// What is given as `FIELD-data` in base64, or as the path `FIELD`.
+/// Reads `FIELD-data` in base64, or the file at the path `FIELD`.
 fn pem(object: &Value, field: &str, folder: &Path) -> Result<Option<Pem>, String> {
     let data = format!("{field}-data");
     if let Some(encoded) = text(object, &data) {
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(access.url("/apis"), "https://10.0.0.1:6443/apis");
         assert_eq!(access.authorities, Some(Pem::File("/etc/k/ca.crt".into())));
         assert_eq!(access.server_name.as_deref(), Some("kubernetes"));
-        let token = Credentials::TokenFile("/etc/k/token".into());
+        let token = ApiCredentials::TokenFile("/etc/k/token".into());
         assert_eq!(access.credentials, token);
         let identity = access.identity.unwrap();
         assert_eq!(identity.certificate, Pem::Text(b"c".to_vec()));
@@ -180,7 +180,10 @@ mod tests {
             Some("http://[::1]:1/api"),
         );
         let access = access.unwrap();
-        assert_eq!(access.credentials, Credentials::Token("secret".to_owned()));
+        assert_eq!(
+            access.credentials,
+            ApiCredentials::Token("secret".to_owned())
+        );
         assert_eq!(access.url("/x?y"), "http://[::1]:1/api/x?y");
         assert_eq!(access.host(), ("::1".to_owned(), 1));
     }
@@ -192,9 +195,12 @@ mod tests {
         let access = parsed(&cluster, &json!({"token": "ours"})).unwrap();
         let text = written(&access, "theirs").unwrap();
         let again = parse(&serde_json::from_str(&text).unwrap(), Path::new(""), None).unwrap();
-        assert_eq!(again.credentials, Credentials::Token("theirs".to_owned()));
+        assert_eq!(
+            again.credentials,
+            ApiCredentials::Token("theirs".to_owned())
+        );
         let same = Access {
-            credentials: Credentials::Token("theirs".to_owned()),
+            credentials: ApiCredentials::Token("theirs".to_owned()),
             ..access
         };
         assert_eq!(again, same);

@@ -29,8 +29,7 @@ mod write;
 
 use std::sync::Arc;
 
-use caracal_model::txn::{Range, Txn, TxnOutcome};
-use caracal_model::{NodeName, Timestamp};
+use caracal_model::{KeyRange, NodeName, Timestamp, Txn, TxnOutcome};
 
 use self::api::Api;
 pub use self::config::{KubernetesConfig, KubernetesConfigError};
@@ -72,8 +71,8 @@ impl KubernetesStore {
         node: &NodeName,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        let told = write::network_is_up(&self.api, node, now).await;
-        told.map_err(|failure| failure.into_error(self.api.server(), "the Node"))
+        let written = write::network_is_up(&self.api, node, now).await;
+        written.map_err(|failure| failure.into_error(self.api.server(), "the Node"))
     }
 }
 
@@ -92,7 +91,7 @@ impl KubernetesStore {
 impl Store for KubernetesStore {
     type Watch = KubernetesWatch;
 
-    async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+    async fn read(&self, ranges: &[KeyRange]) -> Result<ReadAnswer, StoreError> {
         read::read(&self.api, ranges).await
     }
 
@@ -106,13 +105,13 @@ impl Store for KubernetesStore {
 }
 
 impl PagedStore for KubernetesStore {
-    async fn first_pages(&self, ranges: &[Range]) -> Result<FirstPages, StoreError> {
+    async fn first_pages(&self, ranges: &[KeyRange]) -> Result<FirstPages, StoreError> {
         read::first_pages(&self.api, ranges).await
     }
 
     async fn next_page(
         &self,
-        range: &Range,
+        range: &KeyRange,
         from: &Cursor,
         _revision: i64,
     ) -> Result<Page, StoreError> {

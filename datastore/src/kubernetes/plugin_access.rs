@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::Method;
 use serde_json::json;
 
-use super::api::{Api, Failure};
+use super::api::{Api, ApiFailure};
 use super::mapping::NAMESPACE;
 use crate::store::PluginAccess;
 
@@ -17,7 +17,7 @@ const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 const SHORTEST: Duration = Duration::from_secs(600);
 
 /// Asks for a token of a service account in Caracal's namespace.
-pub(super) async fn issue(api: &Api, account: &str) -> Result<PluginAccess, Failure> {
+pub(super) async fn issue(api: &Api, account: &str) -> Result<PluginAccess, ApiFailure> {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token");
     let request = json!({
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
@@ -28,7 +28,7 @@ pub(super) async fn issue(api: &Api, account: &str) -> Result<PluginAccess, Fail
         .await?;
     let token = answer["status"]["token"].as_str();
     let token = token.filter(|token| !token.is_empty()).ok_or_else(|| {
-        Failure::Unavailable("the answer to a request for a token has none".to_owned())
+        ApiFailure::Unavailable("the answer to a request for a token has none".to_owned())
     })?;
     let lasts = answer["spec"]["expirationSeconds"].as_u64();
     Ok(PluginAccess {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use caracal_model::txn::{KeyValue, Range};
+use caracal_model::{KeyRange, KeyValue};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use http::Method;
 use serde_json::{Value, json};
 
-use super::api::{Api, Failure};
+use super::api::{Api, ApiFailure};
 use super::mapping::{self, ApiGroup, Collection, List, Place, is_in};
 use crate::store::{Cursor, FirstPages, Page, ReadAnswer, StoreError};
 
@@ -69,7 +69,7 @@ async fn part(
     limit: usize,
     token: Option<&str>,
     accept: &'static str,
-) -> Result<(Vec<KeyValue>, i64, Option<String>), Failure> {
+) -> Result<(Vec<KeyValue>, i64, Option<String>), ApiFailure> {
     let group = api.group().await?;
     let mut path = format!("{}limit={limit}", list_path(api, group, list));
     if let Some(token) = token {
@@ -77,7 +77,7 @@ async fn part(
     }
     let answer = match api.read(&path, accept).await {
         // The kind is not installed: there is nothing of it.
-        Err(Failure::NotFound) if list.collection != ANCHOR => {
+        Err(ApiFailure::NotFound) if list.collection != ANCHOR => {
             return Ok((Vec::new(), i64::MAX, None));
         }
         answer => answer?,
@@ -92,8 +92,7 @@ async fn part(
     Ok((values, mapping::revision(&answer), next))
 }
 
-/// A whole list.
-async fn whole(api: &Api, list: &List) -> Result<(Vec<KeyValue>, i64), Failure> {
+async fn whole(api: &Api, list: &List) -> Result<(Vec<KeyValue>, i64), ApiFailure> {
     let (mut all, revision, mut next) = part(api, list, PAGE, None, WHOLE).await?;
     while let Some(token) = next {
         let (more, _, following) = part(api, list, PAGE, Some(&token), WHOLE).await?;
@@ -104,10 +103,10 @@ async fn whole(api: &Api, list: &List) -> Result<(Vec<KeyValue>, i64), Failure> 
 }
 
 /// One object; an IPAM object whose deletion was begun is deleted.
-pub(super) async fn object(api: &Api, place: &Place) -> Result<Option<Value>, Failure> {
+pub(super) async fn object(api: &Api, place: &Place) -> Result<Option<Value>, ApiFailure> {
     let path = place.path(api.group().await?);
     let object = match api.get(&path).await {
-        Err(Failure::NotFound) => return Ok(None),
+        Err(ApiFailure::NotFound) => return Ok(None),
         object => object?,
     };
     if !mapping::is_deleted(&object) {
@@ -119,18 +118,22 @@ pub(super) async fn object(api: &Api, place: &Place) -> Result<Option<Value>, Fa
 }
 
 /// The second step of a deletion.
-pub(super) async fn finish_deletion(api: &Api, path: &str, object: &Value) -> Result<(), Failure> {
+pub(super) async fn finish_deletion(
+    api: &Api,
+    path: &str,
+    object: &Value,
+) -> Result<(), ApiFailure> {
     let this = json!({"uid": object["metadata"]["uid"]});
     match api.delete(path, this).await {
         // Somebody else finished it, and somebody may have made another of the same name.
-        Err(Failure::NotFound | Failure::Conflict) | Ok(()) => Ok(()),
+        Err(ApiFailure::NotFound | ApiFailure::Conflict) | Ok(()) => Ok(()),
         Err(failure) => Err(failure),
     }
 }
 
-async fn range(api: &Api, range: &Range) -> Result<(Vec<KeyValue>, i64), Failure> {
+async fn range(api: &Api, range: &KeyRange) -> Result<(Vec<KeyValue>, i64), ApiFailure> {
     let (mut values, revision) = match range {
-        Range::Key(path) => {
+        KeyRange::Key(path) => {
             let place = Place::of_path(path);
             let object = match &place {
                 Some(place) => object(api, place).await?.map(|o| (place.collection, o)),
@@ -142,7 +145,7 @@ async fn range(api: &Api, range: &Range) -> Result<(Vec<KeyValue>, i64), Failure
             let revision = values.first().map_or(0, |kv| kv.mod_revision);
             (values, revision)
         }
-        Range::Prefix(prefix) => {
+        KeyRange::Prefix(prefix) => {
             let (mut all, mut newest) = (Vec::new(), 0);
             for list in List::of(prefix) {
                 let (values, revision) = whole(api, &list).await?;
@@ -158,10 +161,10 @@ async fn range(api: &Api, range: &Range) -> Result<(Vec<KeyValue>, i64), Failure
 }
 
 /// All ranges, one after the other: there is no one moment over several kinds.
-pub(super) async fn read(api: &Api, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
-    let ask = |one: Range| async move { range(api, &one).await };
+pub(super) async fn read(api: &Api, ranges: &[KeyRange]) -> Result<ReadAnswer, StoreError> {
+    let ask = |one: KeyRange| async move { range(api, &one).await };
     let asked = stream::iter(ranges.iter().cloned().map(ask));
-    let answers: Result<Vec<_>, Failure> = asked.buffered(AT_A_TIME).try_collect().await;
+    let answers: Result<Vec<_>, ApiFailure> = asked.buffered(AT_A_TIME).try_collect().await;
     let answers = answers.map_err(|failure| failure.into_error(api.server(), "a list"))?;
     let revision = answers.iter().map(|(_, revision)| *revision).max();
     Ok(ReadAnswer {
@@ -186,9 +189,9 @@ fn cursor(at: usize, token: Option<&str>) -> Cursor {
 
 /// The first part of each range. Two ranges over one kind, as the blocks of both families, are one
 /// list, which is told with the first of them.
-pub(super) async fn first_pages(api: &Api, ranges: &[Range]) -> Result<FirstPages, StoreError> {
-    let fail = |failure: Failure| match failure {
-        Failure::NotFound => StoreError::Refused(
+pub(super) async fn first_pages(api: &Api, ranges: &[KeyRange]) -> Result<FirstPages, StoreError> {
+    let fail = |failure: ApiFailure| match failure {
+        ApiFailure::NotFound => StoreError::Refused(
             "the cluster has none of Calico's custom resources: kubectl apply -k deploy/crds"
                 .to_owned(),
         ),
@@ -199,11 +202,11 @@ pub(super) async fn first_pages(api: &Api, ranges: &[Range]) -> Result<FirstPage
         labels: None,
     };
     let (_, mut revision, _) = part(api, &anchor, 1, None, WHOLE).await.map_err(fail)?;
-    let mut told = BTreeSet::new();
+    let mut listed = BTreeSet::new();
     let mut pages = Vec::with_capacity(ranges.len());
     for one in ranges {
         let lists = lists_of(one);
-        if lists.is_empty() || lists.iter().all(|list| !told.insert(list.clone())) {
+        if lists.is_empty() || lists.iter().all(|list| !listed.insert(list.clone())) {
             pages.push(Page {
                 values: Vec::new(),
                 next: None,
@@ -222,10 +225,10 @@ pub(super) async fn first_pages(api: &Api, ranges: &[Range]) -> Result<FirstPage
     })
 }
 
-fn lists_of(range: &Range) -> Vec<List> {
+fn lists_of(range: &KeyRange) -> Vec<List> {
     match range {
-        Range::Prefix(prefix) => List::of(prefix),
-        Range::Key(path) => {
+        KeyRange::Prefix(prefix) => List::of(prefix),
+        KeyRange::Key(path) => {
             let place = Place::of_path(path);
             let list = place.map(|place| List {
                 collection: place.collection,
@@ -241,7 +244,7 @@ async fn page(
     lists: &[List],
     at: usize,
     token: Option<&str>,
-) -> Result<(Page, i64), Failure> {
+) -> Result<(Page, i64), ApiFailure> {
     let Some(list) = lists.get(at) else {
         return Ok((
             Page {
@@ -259,7 +262,11 @@ async fn page(
     Ok((Page { values, next }, revision))
 }
 
-pub(super) async fn next_page(api: &Api, range: &Range, from: &Cursor) -> Result<Page, StoreError> {
+pub(super) async fn next_page(
+    api: &Api,
+    range: &KeyRange,
+    from: &Cursor,
+) -> Result<Page, StoreError> {
     let text = String::from_utf8_lossy(from);
     let (at, token) = text.split_once(' ').unwrap_or(("0", ""));
     let token = Some(token).filter(|token| !token.is_empty());
@@ -272,7 +279,7 @@ pub(super) async fn next_page(api: &Api, range: &Range, from: &Cursor) -> Result
 
 impl Api {
     /// A read in a form.
-    async fn read(&self, path: &str, accept: &'static str) -> Result<Value, Failure> {
+    async fn read(&self, path: &str, accept: &'static str) -> Result<Value, ApiFailure> {
         self.call_accepting(Method::GET, path, WHOLE, None, accept)
             .await
     }

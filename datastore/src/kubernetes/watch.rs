@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
-use super::api::{Api, Failure, judge};
+use super::api::{Api, ApiFailure, judge};
 use super::mapping::{self, ApiGroup, Collection, List};
 use super::read::{METADATA, WHOLE, key_values, list_path};
 use crate::store::{Change, StoreError, WatchEvent};
@@ -126,7 +126,7 @@ fn probes(api: Arc<Api>, group: ApiGroup) -> Events {
             let path = Collection::Custom("clusterinformations").path(group);
             let path = format!("{path}/default?resourceVersion=0");
             let item = match api.get(&path).await {
-                Ok(_) | Err(Failure::NotFound) => Ok(WatchEvent::Progress(i64::MAX)),
+                Ok(_) | Err(ApiFailure::NotFound) => Ok(WatchEvent::Progress(i64::MAX)),
                 Err(failure) => Err(failure.into_error(api.server(), "the API")),
             };
             Some((item, ()))
@@ -174,7 +174,7 @@ impl One {
             match self.step().await {
                 Ok(Some(event)) => return Ok(event),
                 Ok(None) => {}
-                Err(Failure::Gone) => {
+                Err(ApiFailure::Gone) => {
                     return Err(StoreError::Compacted {
                         asked: self.revision,
                         oldest: 0,
@@ -188,7 +188,7 @@ impl One {
         }
     }
 
-    async fn step(&mut self) -> Result<Option<WatchEvent>, Failure> {
+    async fn step(&mut self) -> Result<Option<WatchEvent>, ApiFailure> {
         let Some(lines) = &mut self.lines else {
             self.open().await?;
             return Ok(None);
@@ -200,8 +200,9 @@ impl One {
             self.lines = None;
             return Ok(None);
         };
-        let event: Value = serde_json::from_slice(&line)
-            .map_err(|error| Failure::Unavailable(format!("an event that is no JSON: {error}")))?;
+        let event: Value = serde_json::from_slice(&line).map_err(|error| {
+            ApiFailure::Unavailable(format!("an event that is no JSON: {error}"))
+        })?;
         match self.on_event(&event)? {
             Said::Changes(changes) if changes.is_empty() => Ok(None),
             Said::Changes(changes) => Ok(Some(WatchEvent::Changes(changes))),
@@ -212,7 +213,7 @@ impl One {
         }
     }
 
-    async fn open(&mut self) -> Result<(), Failure> {
+    async fn open(&mut self) -> Result<(), ApiFailure> {
         let list = List {
             collection: self.collection,
             labels: None,
@@ -230,12 +231,12 @@ impl One {
             Ok(response) => {
                 if std::mem::take(&mut self.absent) {
                     tracing::info!(collection = ?self.collection, "a kind was installed; listing again");
-                    return Err(Failure::Gone);
+                    return Err(ApiFailure::Gone);
                 }
                 self.lines = Some(Lines::of(response.into_body()));
                 self.opened = Instant::now();
             }
-            Err(Failure::NotFound) => {
+            Err(ApiFailure::NotFound) => {
                 self.absent = true;
                 tokio::time::sleep(NOT_INSTALLED).await;
             }
@@ -244,7 +245,7 @@ impl One {
         Ok(())
     }
 
-    fn on_event(&mut self, event: &Value) -> Result<Said, Failure> {
+    fn on_event(&mut self, event: &Value) -> Result<Said, ApiFailure> {
         let object = &event["object"];
         let revision = mapping::revision(object);
         match event["type"].as_str() {
@@ -267,7 +268,9 @@ impl One {
                     kind == "DELETED",
                 )))
             }
-            other => Err(Failure::Unavailable(format!("an event of type {other:?}"))),
+            other => Err(ApiFailure::Unavailable(format!(
+                "an event of type {other:?}"
+            ))),
         }
     }
 
@@ -277,7 +280,7 @@ impl One {
         if values.is_empty() {
             values = mapping::keys_without_values(self.collection, object, self.group)
                 .into_iter()
-                .map(|key| caracal_model::txn::KeyValue {
+                .map(|key| caracal_model::KeyValue {
                     key,
                     value: Vec::new(),
                     mod_revision: revision,

@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::resource::Kind;
-use caracal_model::txn::{KeyValue, Txn, TxnOutcome};
-use caracal_model::{Key, NodeName, Timestamp};
+use caracal_model::{Key, KeyValue, Kind, NodeName, Timestamp, Txn, TxnOutcome};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use http::Method;
 use serde_json::{Value, json};
 
-use super::api::{Api, Failure};
+use super::api::{Api, ApiFailure};
 use super::mapping::{self, Collection, MappingError, Place, Written};
 use super::read;
-use crate::ordered::{Order, OrderedCommit, StepResult};
+use crate::ordered::{CommitStep, OrderedCommit, StepResult};
 use crate::store::StoreError;
 
 /// Requests of one look that are under way at a time.
@@ -35,24 +33,24 @@ pub(super) async fn commit(api: &Api, txn: &Txn) -> Result<TxnOutcome, StoreErro
     loop {
         let order = commit.step(result);
         let done = match &order {
-            Order::Done(outcome) => {
+            CommitStep::Done(outcome) => {
                 return match refused {
                     Some(reason) => Err(StoreError::Refused(reason)),
                     None => Ok(*outcome),
                 };
             }
-            Order::Look(keys) => look(api, keys, &mut known).await.map(StepResult::Found),
-            Order::Create(key, value) => create(api, key, value, &mut known).await,
-            Order::Replace(key, revision, value) => {
+            CommitStep::Look(keys) => look(api, keys, &mut known).await.map(StepResult::Found),
+            CommitStep::Create(key, value) => create(api, key, value, &mut known).await,
+            CommitStep::Replace(key, revision, value) => {
                 replace(api, key, *revision, value, &mut known).await
             }
-            Order::Delete(key, revision) => delete(api, key, *revision, &mut known).await,
+            CommitStep::Delete(key, revision) => delete(api, key, *revision, &mut known).await,
         };
         result = match done {
             Ok(result) => result,
             // Also what is gone is not as it was said to be.
-            Err(Failure::Conflict | Failure::NotFound) => StepResult::Conflict,
-            Err(Failure::Refused(reason)) => {
+            Err(ApiFailure::Conflict | ApiFailure::NotFound) => StepResult::Conflict,
+            Err(ApiFailure::Refused(reason)) => {
                 refused.get_or_insert(reason);
                 StepResult::Refused
             }
@@ -62,19 +60,19 @@ pub(super) async fn commit(api: &Api, txn: &Txn) -> Result<TxnOutcome, StoreErro
 }
 
 /// The place of a key; a refusal when Kubernetes has no such thing.
-fn place_of(path: &str) -> Result<Place, Failure> {
-    let wrong = || Failure::Refused(format!("Kubernetes has nothing that stands for {path}"));
+fn place_of(path: &str) -> Result<Place, ApiFailure> {
+    let wrong = || ApiFailure::Refused(format!("Kubernetes has nothing that stands for {path}"));
     Place::of_path(path).ok_or_else(wrong)
 }
 
-async fn look(api: &Api, keys: &[String], known: &mut Known) -> Result<Vec<KeyValue>, Failure> {
+async fn look(api: &Api, keys: &[String], known: &mut Known) -> Result<Vec<KeyValue>, ApiFailure> {
     let group = api.group().await?;
     let ask = |path: String| async move {
         let Ok(place) = place_of(&path) else {
             return Ok((path, None));
         };
         let object = read::object(api, &place).await?;
-        Ok::<_, Failure>((path, object.map(|object| (place.collection, object))))
+        Ok::<_, ApiFailure>((path, object.map(|object| (place.collection, object))))
     };
     let asked = stream::iter(keys.iter().cloned().map(ask));
     let answers: Vec<_> = asked.buffered(AT_A_TIME).try_collect().await?;
@@ -96,7 +94,7 @@ async fn written(
     path: &str,
     value: Option<&[u8]>,
     known: &mut Known,
-) -> Result<(Place, Written), Failure> {
+) -> Result<(Place, Written), ApiFailure> {
     let place = place_of(path)?;
     // Nodes and pods are made by Kubernetes, before we write to them.
     let patched = matches!(place.collection, Collection::Nodes | Collection::Pods);
@@ -114,7 +112,7 @@ async fn written(
         (_, Ok(key)) => mapping::written(&key, value, before, group),
         (_, Err(_)) => Err(MappingError::NoObject),
     };
-    let written = written.map_err(|error| Failure::Refused(format!("{path}: {error}")))?;
+    let written = written.map_err(|error| ApiFailure::Refused(format!("{path}: {error}")))?;
     Ok((place, written))
 }
 
@@ -123,7 +121,7 @@ async fn create(
     key: &str,
     value: &[u8],
     known: &mut Known,
-) -> Result<StepResult, Failure> {
+) -> Result<StepResult, ApiFailure> {
     let object = match written(api, key, Some(value), known).await? {
         (place, Written::StatusPatch(patch)) => {
             return patch_status(api, key, &place, patch, known).await;
@@ -136,7 +134,7 @@ async fn create(
     let post = || api.call(Method::POST, &collection, JSON, Some(&object));
     let answer = match post().await {
         // The object in the way may be marked for deletion: reading it finishes that.
-        Err(Failure::Conflict) if read::object(api, &place).await?.is_none() => post().await?,
+        Err(ApiFailure::Conflict) if read::object(api, &place).await?.is_none() => post().await?,
         answer => answer?,
     };
     Ok(took(key, answer, known))
@@ -149,10 +147,10 @@ fn took(key: &str, answer: Value, known: &mut Known) -> StepResult {
 }
 
 /// The known object, if its last change was at this revision.
-fn unchanged<'a>(known: &'a Known, key: &str, revision: i64) -> Result<&'a Value, Failure> {
+fn unchanged<'a>(known: &'a Known, key: &str, revision: i64) -> Result<&'a Value, ApiFailure> {
     let object = known.get(key);
     let object = object.filter(|object| mapping::revision(object) == revision);
-    object.ok_or(Failure::Conflict)
+    object.ok_or(ApiFailure::Conflict)
 }
 
 async fn replace(
@@ -161,7 +159,7 @@ async fn replace(
     revision: i64,
     value: &[u8],
     known: &mut Known,
-) -> Result<StepResult, Failure> {
+) -> Result<StepResult, ApiFailure> {
     unchanged(known, key, revision)?;
     match written(api, key, Some(value), known).await? {
         (place, Written::StatusPatch(patch)) => patch_status(api, key, &place, patch, known).await,
@@ -179,7 +177,7 @@ async fn patch_status(
     place: &Place,
     patch: Option<Value>,
     known: &mut Known,
-) -> Result<StepResult, Failure> {
+) -> Result<StepResult, ApiFailure> {
     let Some(patch) = patch else {
         let revision = known.get(key).map(mapping::revision);
         return Ok(StepResult::Written(revision.unwrap_or_default()));
@@ -194,7 +192,7 @@ async fn delete(
     key: &str,
     revision: i64,
     known: &mut Known,
-) -> Result<StepResult, Failure> {
+) -> Result<StepResult, ApiFailure> {
     let object = unchanged(known, key, revision)?.clone();
     let place = place_of(key)?;
     let path = place.path(api.group().await?);
@@ -218,7 +216,7 @@ async fn delete(
         }
         Ok(Key::Resource {
             kind: Kind::Node, ..
-        }) => Err(Failure::Refused(
+        }) => Err(ApiFailure::Refused(
             "Nodes are Kubernetes' own: delete it there (kubectl delete node)".to_owned(),
         )),
         _ => {
@@ -238,7 +236,7 @@ pub(super) async fn network_is_up(
     api: &Api,
     node: &NodeName,
     now: Timestamp,
-) -> Result<bool, Failure> {
+) -> Result<bool, ApiFailure> {
     const KIND: &str = "NetworkUnavailable";
     let place = place_of(&Key::node(node).to_path())?;
     let path = place.path(api.group().await?);

@@ -14,7 +14,7 @@ use crate::store::StoreError;
 /// Fault injected into a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommitFault {
-    /// Answers [`TxnOutcome::Conflict`](caracal_model::txn::TxnOutcome::Conflict) though all
+    /// Answers [`TxnOutcome::Conflict`](caracal_model::TxnOutcome::Conflict) though all
     /// conditions hold.
     Conflict,
     /// Nothing is written, the caller gets [`StoreError::Unavailable`].

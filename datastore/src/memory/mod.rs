@@ -14,7 +14,7 @@ mod watch;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use caracal_model::txn::{KeyValue, Range, Txn, TxnOutcome, Write};
+use caracal_model::{KeyRange, KeyValue, Txn, TxnOutcome, TxnWrite};
 
 pub use self::fault::CommitFault;
 pub(crate) use self::state::Backup;
@@ -54,17 +54,17 @@ impl MemoryStore {
 
     /// Sets a key without a condition and without faults. Returns the revision.
     pub fn put(&self, key: impl Into<String>, value: impl Into<Vec<u8>>) -> i64 {
-        self.write(vec![Write::Put(key.into(), value.into())])
+        self.write(vec![TxnWrite::Put(key.into(), value.into())])
     }
 
     /// Removes a key without a condition and without faults. Returns the revision.
     pub fn delete(&self, key: impl Into<String>) -> i64 {
-        self.write(vec![Write::Delete(key.into())])
+        self.write(vec![TxnWrite::Delete(key.into())])
     }
 
     /// Carries out writes in one revision, without a condition and without faults. Returns the
     /// revision.
-    pub fn write(&self, writes: Vec<Write>) -> i64 {
+    pub fn write(&self, writes: Vec<TxnWrite>) -> i64 {
         let mut state = self.lock();
         state.write(&writes);
         state.revision
@@ -82,7 +82,7 @@ impl MemoryStore {
     #[must_use]
     pub fn get(&self, key: &str) -> Option<KeyValue> {
         self.lock()
-            .range(&Range::Key(key.to_owned()))
+            .range(&KeyRange::Key(key.to_owned()))
             .into_iter()
             .next()
     }
@@ -90,7 +90,7 @@ impl MemoryStore {
     /// All keys below a prefix, sorted.
     #[must_use]
     pub fn list(&self, prefix: &str) -> Vec<KeyValue> {
-        self.lock().range(&Range::Prefix(prefix.to_owned()))
+        self.lock().range(&KeyRange::Prefix(prefix.to_owned()))
     }
 
     /// Forgets the history up to and including `revision`; at most up to the current revision.
@@ -164,7 +164,7 @@ impl MemoryStore {
 impl Store for MemoryStore {
     type Watch = MemoryWatch;
 
-    async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+    async fn read(&self, ranges: &[KeyRange]) -> Result<ReadAnswer, StoreError> {
         self.lock().reads += 1;
         self.arrive().await?;
         let mut state = self.lock();
@@ -206,7 +206,7 @@ impl Store for MemoryStore {
 }
 
 impl PagedStore for MemoryStore {
-    async fn first_pages(&self, ranges: &[Range]) -> Result<FirstPages, StoreError> {
+    async fn first_pages(&self, ranges: &[KeyRange]) -> Result<FirstPages, StoreError> {
         self.lock().reads += 1;
         self.arrive().await?;
         let mut state = self.lock();
@@ -222,7 +222,7 @@ impl PagedStore for MemoryStore {
 
     async fn next_page(
         &self,
-        range: &Range,
+        range: &KeyRange,
         from: &Cursor,
         revision: i64,
     ) -> Result<Page, StoreError> {

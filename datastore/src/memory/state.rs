@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::task::Waker;
 
-use caracal_model::txn::{Compare, KeyValue, Range, Txn, TxnOutcome, Write};
+use caracal_model::{Compare, KeyRange, KeyValue, Txn, TxnOutcome, TxnWrite};
 
 use super::fault::Faults;
 use crate::store::{Change, Cursor, Page, StoreError};
@@ -81,7 +81,7 @@ impl MemoryState {
     /// A part of a range at a revision that was frozen.
     pub(super) fn page(
         &self,
-        range: &Range,
+        range: &KeyRange,
         from: &Cursor,
         revision: i64,
     ) -> Result<Page, StoreError> {
@@ -103,19 +103,19 @@ impl MemoryState {
         Ok(Page { values, next })
     }
 
-    pub(super) fn range(&self, range: &Range) -> Vec<KeyValue> {
+    pub(super) fn range(&self, range: &KeyRange) -> Vec<KeyValue> {
         Self::range_of(&self.data, range)
     }
 
-    fn range_of(data: &Data, range: &Range) -> Vec<KeyValue> {
+    fn range_of(data: &Data, range: &KeyRange) -> Vec<KeyValue> {
         let answer = |(key, (value, mod_revision)): (&String, &(Vec<u8>, i64))| KeyValue {
             key: key.clone(),
             value: value.clone(),
             mod_revision: *mod_revision,
         };
         match range {
-            Range::Key(key) => data.get_key_value(key).map(answer).into_iter().collect(),
-            Range::Prefix(prefix) => data
+            KeyRange::Key(key) => data.get_key_value(key).map(answer).into_iter().collect(),
+            KeyRange::Prefix(prefix) => data
                 .range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded))
                 .take_while(|(key, _)| key.starts_with(prefix.as_str()))
                 .map(answer)
@@ -141,16 +141,16 @@ impl MemoryState {
     }
 
     /// All writes in one revision. As in etcd, to delete what is not there changes nothing.
-    pub(super) fn write(&mut self, writes: &[Write]) {
+    pub(super) fn write(&mut self, writes: &[TxnWrite]) {
         let revision = self.revision + 1;
         let mut changes = Vec::with_capacity(writes.len());
         for write in writes {
             let value = match write {
-                Write::Put(key, value) => {
+                TxnWrite::Put(key, value) => {
                     self.data.insert(key.clone(), (value.clone(), revision));
                     Some(value.clone())
                 }
-                Write::Delete(key) => {
+                TxnWrite::Delete(key) => {
                     if self.data.remove(key).is_none() {
                         continue;
                     }
@@ -225,7 +225,7 @@ fn check_limits(txn: &Txn) -> Result<(), StoreError> {
             return refuse(format!("a transaction writes {} twice", write.key()));
         }
         bytes += write.key().len();
-        if let Write::Put(_, value) = write {
+        if let TxnWrite::Put(_, value) = write {
             bytes += value.len();
         }
     }

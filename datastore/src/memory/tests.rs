@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use std::time::Duration;
 
-use caracal_model::txn::{Txn, TxnOutcome};
+use caracal_model::{Txn, TxnOutcome};
 use futures_util::StreamExt;
 
 use super::*;
@@ -92,7 +92,7 @@ async fn a_restored_backup_brings_back_an_older_revision() {
     let mut watch = store.watch("/", 5).await.unwrap();
     store.restore(&backup);
     assert!(watch.next().await.unwrap().is_err());
-    let answer = store.read(&[Range::Prefix("/".into())]).await.unwrap();
+    let answer = store.read(&[KeyRange::Prefix("/".into())]).await.unwrap();
     assert_eq!(answer.revision, 2);
     assert_eq!(answer.ranges[0].len(), 1);
     assert_eq!(answer.ranges[0][0].value, b"old");

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use caracal_model::ipam::Owner;
+use caracal_model::BlockOwner;
 
 use super::*;
 use crate::memory::MemoryStore;
@@ -11,7 +11,7 @@ const AFFINITY: &str = "/calico/ipam/v2/host/a/ipv4/block/10.0.0.0-30";
 const HANDLE: &str = "/calico/ipam/v2/handle/h";
 
 fn block(cidr: &str, sequence: u64) -> Vec<u8> {
-    let owner = Owner::Host("a".into());
+    let owner = BlockOwner::Host("a".into());
     Block::new(cidr.parse().unwrap(), Some(&owner), sequence).to_json()
 }
 
@@ -20,7 +20,7 @@ fn affinity(state: AffinityState) -> Vec<u8> {
 }
 
 fn handle(counts: &[(&str, u64)]) -> Vec<u8> {
-    let mut handle = Handle::default();
+    let mut handle = IpamHandle::default();
     for (cidr, count) in counts {
         handle.block.insert(cidr.parse().unwrap(), *count);
     }
@@ -28,15 +28,17 @@ fn handle(counts: &[(&str, u64)]) -> Vec<u8> {
 }
 
 /// One order on a store, as a store of single keys carries it out.
-fn apply(store: &MemoryStore, order: &Order) -> StepResult {
+fn apply(store: &MemoryStore, order: &CommitStep) -> StepResult {
     let txn = match order {
-        Order::Look(keys) => {
+        CommitStep::Look(keys) => {
             return StepResult::Found(keys.iter().filter_map(|key| store.get(key)).collect());
         }
-        Order::Create(key, value) => Txn::new().create(key, value.clone()),
-        Order::Replace(key, revision, value) => Txn::new().update(key, *revision, value.clone()),
-        Order::Delete(key, revision) => Txn::new().delete(key, *revision),
-        Order::Done(_) => unreachable!("the end is no order"),
+        CommitStep::Create(key, value) => Txn::new().create(key, value.clone()),
+        CommitStep::Replace(key, revision, value) => {
+            Txn::new().update(key, *revision, value.clone())
+        }
+        CommitStep::Delete(key, revision) => Txn::new().delete(key, *revision),
+        CommitStep::Done(_) => unreachable!("the end is no order"),
     };
     match store.apply(&txn).unwrap() {
         TxnOutcome::Committed(revision) => StepResult::Written(revision),
@@ -46,10 +48,10 @@ fn apply(store: &MemoryStore, order: &Order) -> StepResult {
 
 /// Carries a transaction out; before each write `meddle` may do something else. Returns what was
 /// written, by name of the key's last part, and the outcome.
-fn carry_out(
+fn execute(
     store: &MemoryStore,
     txn: Txn,
-    mut meddle: impl FnMut(&Order, &MemoryStore),
+    mut meddle: impl FnMut(&CommitStep, &MemoryStore),
 ) -> (Vec<String>, TxnOutcome) {
     let mut commit = OrderedCommit::new(txn);
     let (mut result, mut log) = (StepResult::Start, Vec::new());
@@ -57,14 +59,14 @@ fn carry_out(
         let order = commit.step(result);
         meddle(&order, store);
         let (verb, key) = match &order {
-            Order::Done(outcome) => return (log, *outcome),
-            Order::Look(_) => {
+            CommitStep::Done(outcome) => return (log, *outcome),
+            CommitStep::Look(_) => {
                 result = apply(store, &order);
                 continue;
             }
-            Order::Create(key, _) => ("create", key),
-            Order::Replace(key, ..) => ("replace", key),
-            Order::Delete(key, _) => ("delete", key),
+            CommitStep::Create(key, _) => ("create", key),
+            CommitStep::Replace(key, ..) => ("replace", key),
+            CommitStep::Delete(key, _) => ("delete", key),
         };
         let area = match Key::parse(key) {
             Ok(Key::Block(cidr)) => format!("block {cidr}"),
@@ -81,7 +83,7 @@ fn carry_out(
 }
 
 fn quietly(store: &MemoryStore, txn: Txn) -> (Vec<String>, TxnOutcome) {
-    carry_out(store, txn, |_, _| {})
+    execute(store, txn, |_, _| {})
 }
 
 /// A new block with its first address.
@@ -141,8 +143,8 @@ fn a_handle_that_moves_counts_both_in_between() {
         .update(BLOCK, at, block("10.0.0.0/30", 8))
         .create(OTHER, block("10.0.0.4/30", 1));
     let mut between = Vec::new();
-    let (log, outcome) = carry_out(&store, txn, |order, store| {
-        if matches!(order, Order::Create(..)) {
+    let (log, outcome) = execute(&store, txn, |order, store| {
+        if matches!(order, CommitStep::Create(..)) {
             between = store.get(HANDLE).unwrap().value;
         }
     });
@@ -186,15 +188,15 @@ fn two_blocks(store: &MemoryStore) -> Txn {
         .update(OTHER, at, block("10.0.0.4/30", 4))
 }
 
-fn is_write_of(order: &Order, wanted: &str) -> bool {
-    matches!(order, Order::Replace(key, ..) | Order::Create(key, _) if key == wanted)
+fn is_write_of(order: &CommitStep, wanted: &str) -> bool {
+    matches!(order, CommitStep::Replace(key, ..) | CommitStep::Create(key, _) if key == wanted)
 }
 
 #[test]
 fn a_race_that_is_lost_half_way_takes_back_what_was_taken() {
     let store = MemoryStore::new();
     let txn = two_blocks(&store);
-    let (log, outcome) = carry_out(&store, txn, |order, store| {
+    let (log, outcome) = execute(&store, txn, |order, store| {
         if is_write_of(order, OTHER) {
             store.put(OTHER, block("10.0.0.4/30", 9));
         }
@@ -217,7 +219,7 @@ fn a_race_that_is_lost_half_way_takes_back_what_was_taken() {
 fn order_2_what_somebody_else_wrote_since_is_not_taken_back() {
     let store = MemoryStore::new();
     let txn = two_blocks(&store);
-    let (log, _) = carry_out(&store, txn, |order, store| {
+    let (log, _) = execute(&store, txn, |order, store| {
         if is_write_of(order, OTHER) {
             store.put(OTHER, block("10.0.0.4/30", 9));
             store.put(BLOCK, block("10.0.0.0/30", 99));
@@ -253,7 +255,7 @@ fn an_affinity_that_another_process_changed_follows_the_block() {
         let store = MemoryStore::new();
         let txn = claim(&store);
         let mut meddled = false;
-        let (log, outcome) = carry_out(&store, txn, |order, store| {
+        let (log, outcome) = execute(&store, txn, |order, store| {
             if is_write_of(order, AFFINITY) && !std::mem::replace(&mut meddled, true) {
                 match change {
                     Some(state) => store.put(AFFINITY, affinity(state)),
@@ -281,8 +283,8 @@ fn a_block_that_is_taken_back_has_a_sequence_number_of_its_own() {
         .create(HANDLE, handle(&[("10.0.0.0/30", 1), ("10.0.0.4/30", 1)]))
         .update(BLOCK, one, block("10.0.0.0/30", 8))
         .update(OTHER, two, block("10.0.0.4/30", 4));
-    carry_out(&store, txn, |order, store| {
-        if matches!(order, Order::Replace(key, ..) if key == OTHER) {
+    execute(&store, txn, |order, store| {
+        if matches!(order, CommitStep::Replace(key, ..) if key == OTHER) {
             store.put(OTHER, block("10.0.0.4/30", 9));
         }
     });
@@ -301,8 +303,8 @@ fn a_release_that_loses_a_race_stays_where_it_is() {
         .delete(HANDLE, counts)
         .update(BLOCK, one, block("10.0.0.0/30", 8))
         .update(OTHER, two, block("10.0.0.4/30", 4));
-    let (log, outcome) = carry_out(&store, txn, |order, store| {
-        if matches!(order, Order::Replace(key, ..) if key == OTHER) {
+    let (log, outcome) = execute(&store, txn, |order, store| {
+        if matches!(order, CommitStep::Replace(key, ..) if key == OTHER) {
             store.put(OTHER, block("10.0.0.4/30", 9));
         }
     });

@@ -13,9 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_model::net::Family;
-use caracal_model::resource::Node;
-use caracal_model::{Key, NodeName, Snapshot, Versioned, merge_join};
+use caracal_model::{Family, Key, Node, NodeName, Snapshot, Versioned, merge_join};
 use tokio::time::Instant;
 
 /// The Nodes that are kept although they are gone.

@@ -11,8 +11,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use caracal_model::code::ProblemCode;
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{NodeName, ProblemCode, Snapshot};
 
 /// Lost things that a reason names at most.
 const NAMED: usize = 3;

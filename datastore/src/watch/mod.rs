@@ -41,10 +41,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_model::code::ProblemCode;
-use caracal_model::net::Prefix;
-use caracal_model::resource::Kind;
-use caracal_model::{Key, NodeName, Problem, Snapshot, kind_prefix};
+use caracal_model::{Key, Kind, NodeName, Prefix, Problem, ProblemCode, Snapshot, kind_prefix};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 

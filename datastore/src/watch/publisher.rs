@@ -72,8 +72,8 @@ impl Publisher {
         });
     }
 
-    /// Publishes that what is there is not accepted.
-    pub(super) fn held(&mut self, fault: &DatastoreFault, freshness: Freshness) {
+    /// Publishes a fault: the content of the datastore is not accepted.
+    pub(super) fn fault(&mut self, fault: &DatastoreFault, freshness: Freshness) {
         self.sender.send_if_modified(|view| {
             if view.fault.as_ref() == Some(fault) && view.freshness == freshness {
                 return false;

@@ -2,12 +2,9 @@
 
 use std::sync::Arc;
 
-use caracal_model::net::Family;
-use caracal_model::resource::Kind;
-use caracal_model::txn::{KeyValue, Range};
 use caracal_model::{
-    Applied, InvalidValue, Key, NodeName, POLICY_KINDS, Snapshot, blocks_prefix, documents_prefix,
-    ipam_prefix, kind_prefix, resources_prefix,
+    Applied, Family, InvalidValue, Key, KeyRange, KeyValue, Kind, NodeName, POLICY_KINDS, Snapshot,
+    blocks_prefix, documents_prefix, ipam_prefix, kind_prefix, resources_prefix,
 };
 
 use super::EndpointReader;
@@ -28,23 +25,23 @@ const KINDS: [Kind; 10] = [
 ];
 
 /// Ranges to list: everything that a snapshot holds and nothing else.
-pub(super) fn scope() -> Vec<Range> {
+pub(super) fn scope() -> Vec<KeyRange> {
     let ipam = ipam_prefix();
-    let mut ranges: Vec<Range> = KINDS
+    let mut ranges: Vec<KeyRange> = KINDS
         .into_iter()
-        .map(|kind| Range::Prefix(kind_prefix(kind)))
+        .map(|kind| KeyRange::Prefix(kind_prefix(kind)))
         .collect();
     let policies = POLICY_KINDS
         .iter()
-        .map(|(plural, _)| Range::Prefix(format!("{}{plural}/", resources_prefix())));
+        .map(|(plural, _)| KeyRange::Prefix(format!("{}{plural}/", resources_prefix())));
     ranges.extend(policies);
     ranges.extend([
-        Range::Prefix(blocks_prefix(Family::Ipv4)),
-        Range::Prefix(blocks_prefix(Family::Ipv6)),
-        Range::Prefix(format!("{ipam}host/")),
-        Range::Prefix(format!("{ipam}virtual/")),
-        Range::Key(Key::IpamConfig.to_path()),
-        Range::Prefix(documents_prefix()),
+        KeyRange::Prefix(blocks_prefix(Family::Ipv4)),
+        KeyRange::Prefix(blocks_prefix(Family::Ipv6)),
+        KeyRange::Prefix(format!("{ipam}host/")),
+        KeyRange::Prefix(format!("{ipam}virtual/")),
+        KeyRange::Key(Key::IpamConfig.to_path()),
+        KeyRange::Prefix(documents_prefix()),
     ]);
     ranges
 }
@@ -70,7 +67,7 @@ pub(super) enum News {
 
 #[derive(Debug)]
 pub(super) struct Replica {
-    scope: Vec<Range>,
+    scope: Vec<KeyRange>,
     snapshot: Arc<Snapshot>,
     /// The list that is being read, and how many values of it there are so far.
     reading: Option<(Snapshot, usize)>,
@@ -185,8 +182,8 @@ impl Replica {
 
     fn is_in_scope(&self, path: &str) -> bool {
         self.scope.iter().any(|range| match range {
-            Range::Key(key) => path == key,
-            Range::Prefix(prefix) => path.starts_with(prefix.as_str()),
+            KeyRange::Key(key) => path == key,
+            KeyRange::Prefix(prefix) => path.starts_with(prefix.as_str()),
         })
     }
 

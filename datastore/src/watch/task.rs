@@ -4,8 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::time::Duration;
 
-use caracal_model::CALICO_ROOT;
-use caracal_model::txn::Range;
+use caracal_model::{CALICO_ROOT, KeyRange};
 use futures_util::StreamExt;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -46,8 +45,8 @@ pub(super) struct Task<S> {
     listed: StoreId,
     guard: Option<Guard>,
     absences: Absences,
-    /// Why what is there is not accepted, and since when.
-    held: Option<(DatastoreFault, Instant)>,
+    /// Why the content of the datastore is not accepted, and since when.
+    fault: Option<(DatastoreFault, Instant)>,
     /// Orders to obey it all the same.
     orders: mpsc::Receiver<oneshot::Sender<Option<DatastoreFault>>>,
     liveness: Liveness,
@@ -77,7 +76,7 @@ impl<S: PagedStore> Task<S> {
             listed: StoreId::default(),
             absences: Absences::new(options.node_grace, accepted),
             guard: guard.map(Guard::new),
-            held: None,
+            fault: None,
             orders,
             liveness: Liveness::new(Instant::now()),
             outage: Outage::new(options.log_interval),
@@ -119,7 +118,11 @@ impl<S: PagedStore> Task<S> {
         }
     }
 
-    async fn begin(&mut self, what: &'static str, ranges: &[Range]) -> Result<FirstPages, Broken> {
+    async fn begin(
+        &mut self,
+        what: &'static str,
+        ranges: &[KeyRange],
+    ) -> Result<FirstPages, Broken> {
         let store = self.store.clone();
         let limit = self.options.list_timeout;
         let answer = self
@@ -246,7 +249,7 @@ impl<S: PagedStore> Task<S> {
 
     /// Somebody says that what is there is to be accepted.
     fn accept(&mut self, answer: oneshot::Sender<Option<DatastoreFault>>) {
-        let fault = self.held.as_ref().map(|(fault, _)| fault.clone());
+        let fault = self.fault.as_ref().map(|(fault, _)| fault.clone());
         if let (Some(fault), Some(guard)) = (&fault, &mut self.guard) {
             tracing::warn!(reason = %fault, "what the datastore holds was accepted and is followed");
             guard.accept();
@@ -256,10 +259,10 @@ impl<S: PagedStore> Task<S> {
         let _ = answer.send(fault);
     }
 
-    /// How far the view can be trusted: what is held back makes it stale.
+    /// How far the view can be trusted: content that is not accepted makes it stale.
     fn freshness(&self, now: Instant) -> Freshness {
         let freshness = self.liveness.freshness(now, &self.options);
-        match (&self.held, &freshness) {
+        match (&self.fault, &freshness) {
             (Some((fault, since)), Freshness::Fresh | Freshness::Lagging { .. }) => {
                 Freshness::Stale {
                     since: *since,
@@ -275,7 +278,7 @@ impl<S: PagedStore> Task<S> {
     fn absence_ends(&self) -> Option<Instant> {
         self.absences
             .next_deadline()
-            .filter(|_| self.held.is_none())
+            .filter(|_| self.fault.is_none())
     }
 
     /// Publishes what is due.
@@ -295,8 +298,8 @@ impl<S: PagedStore> Task<S> {
     /// Publishes without waking receivers that wait for a change.
     fn publish_quietly(&mut self, now: Instant) {
         let snapshot = self.replica.take();
-        // A snapshot that the guard holds back is held back as a whole.
-        if self.held.is_none() {
+        // A snapshot that the guard does not accept is kept back as a whole.
+        if self.fault.is_none() {
             if let Some(guard) = &mut self.guard {
                 guard.follow(&snapshot);
             }
@@ -311,7 +314,7 @@ impl<S: PagedStore> Task<S> {
         let snapshot = self.replica.take();
         let guard = self.guard.as_mut();
         let fault = guard.and_then(|guard| guard.judge(&snapshot, self.listed));
-        let before = self.held.take();
+        let before = self.fault.take();
         let Some(fault) = fault else {
             if let Some((fault, since)) = before {
                 let seconds = (now - since).as_secs();
@@ -329,8 +332,8 @@ impl<S: PagedStore> Task<S> {
             let (code, revision) = (fault.code(), self.replica.revision());
             tracing::error!(%code, revision, "{fault}; {}", fault.remedy());
         }
-        self.held = Some((fault.clone(), since));
+        self.fault = Some((fault.clone(), since));
         let freshness = self.freshness(now);
-        self.publisher.held(&fault, freshness);
+        self.publisher.fault(&fault, freshness);
     }
 }

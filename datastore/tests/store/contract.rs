@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use caracal_datastore::{Change, Store, StoreError, WatchEvent};
-use caracal_model::txn::{Compare, KeyValue, Range, Txn, TxnOutcome, Write};
+use caracal_model::{Compare, KeyRange, KeyValue, Txn, TxnOutcome, TxnWrite};
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
@@ -31,18 +31,18 @@ pub(crate) async fn committed<S: Store>(store: &S, txn: &Txn) -> i64 {
 
 pub(crate) async fn put<S: Store>(store: &S, key: &str, value: &str) -> i64 {
     let mut txn = Txn::new();
-    txn.writes.push(Write::Put(key.into(), value.into()));
+    txn.writes.push(TxnWrite::Put(key.into(), value.into()));
     committed(store, &txn).await
 }
 
 pub(crate) async fn remove<S: Store>(store: &S, key: &str) -> i64 {
     let mut txn = Txn::new();
-    txn.writes.push(Write::Delete(key.into()));
+    txn.writes.push(TxnWrite::Delete(key.into()));
     committed(store, &txn).await
 }
 
 pub(crate) async fn get<S: Store>(store: &S, key: &str) -> Option<KeyValue> {
-    let answer = store.read(&[Range::Key(key.into())]).await.unwrap();
+    let answer = store.read(&[KeyRange::Key(key.into())]).await.unwrap();
     assert_eq!(answer.ranges.len(), 1);
     assert!(answer.ranges[0].len() <= 1);
     answer.ranges[0].first().cloned()
@@ -143,7 +143,7 @@ async fn conditions<S: Store>(store: &S) {
         .push(Compare::Unchanged("/c/a".into(), back));
     guarded
         .writes
-        .push(Write::Put("/c/b".into(), b"1".to_vec()));
+        .push(TxnWrite::Put("/c/b".into(), b"1".to_vec()));
     assert_eq!(committed(store, &guarded).await, back + 1);
 }
 
@@ -152,10 +152,10 @@ async fn ranges<S: Store>(store: &S) {
         put(store, key, key).await;
     }
     let asked = [
-        Range::Prefix("/r/".into()),
-        Range::Key("/r/a".into()),
-        Range::Key("/r/none".into()),
-        Range::Prefix("/r/none/".into()),
+        KeyRange::Prefix("/r/".into()),
+        KeyRange::Key("/r/a".into()),
+        KeyRange::Key("/r/none".into()),
+        KeyRange::Prefix("/r/none/".into()),
     ];
     let answer = store.read(&asked).await.unwrap();
     let keys: Vec<Vec<&str>> = answer
@@ -174,12 +174,15 @@ async fn ranges<S: Store>(store: &S) {
     );
     assert_eq!(answer.revision, revision(store).await);
     // More ranges than etcd takes in a transaction.
-    let many: Vec<Range> = (0..300).map(|_| Range::Key("/r/b".into())).collect();
+    let many: Vec<KeyRange> = (0..300).map(|_| KeyRange::Key("/r/b".into())).collect();
     let answer = store.read(&many).await.unwrap();
     assert_eq!(answer.ranges.len(), 300);
     assert!(answer.ranges.iter().all(|range| range.len() == 1));
     // The empty prefix is everything.
-    let all = store.read(&[Range::Prefix(String::new())]).await.unwrap();
+    let all = store
+        .read(&[KeyRange::Prefix(String::new())])
+        .await
+        .unwrap();
     assert!(all.ranges[0].len() > 6);
     assert!(all.ranges[0].is_sorted_by(|a, b| a.key < b.key));
 }
@@ -193,7 +196,7 @@ async fn refusals<S: Store>(store: &S) {
         if i < 2 {
             twice
                 .writes
-                .push(Write::Put("/no/twice".into(), b"x".to_vec()));
+                .push(TxnWrite::Put("/no/twice".into(), b"x".to_vec()));
         }
     }
     let large = Txn::new().create("/no/large", vec![b'x'; 1_700_000]);
@@ -218,14 +221,14 @@ async fn watch_tells_history_and_news<S: Store>(store: &S) {
     let third = remove(store, "/w/a").await;
 
     let mut watch = store.watch("/w/", first).await.unwrap();
-    let told = changes(&mut watch, 4).await;
+    let received = changes(&mut watch, 4).await;
     let expected = [
         change("/w/a", Some("1"), first),
         change("/w/a", Some("2"), second),
         change("/w/b", Some("1"), second),
         change("/w/a", None, third),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(received, expected);
     let mut later = store.watch("/w/", second).await.unwrap();
     assert_eq!(
         changes(&mut later, 3).await,
@@ -281,20 +284,20 @@ async fn watch_loses_nothing_when_cancelled<S: Store>(store: &S) {
             put(&writer, "/cancel/a", &i.to_string()).await;
         }
     });
-    let mut told = Vec::new();
-    while told.len() < 50 {
+    let mut received = Vec::new();
+    while received.len() < 50 {
         // Each round polls the watch once or a few times and drops the future.
         let next = tokio::select! {
             next = watch.next() => next,
             () = tokio::task::yield_now() => continue,
         };
         match next.unwrap().unwrap() {
-            WatchEvent::Changes(changes) => told.extend(changes),
+            WatchEvent::Changes(changes) => received.extend(changes),
             WatchEvent::Progress(_) => {}
         }
     }
     writing.await.unwrap();
-    let values: Vec<String> = told
+    let values: Vec<String> = received
         .into_iter()
         .map(|change| String::from_utf8(change.value.unwrap()).unwrap())
         .collect();
@@ -354,8 +357,8 @@ async fn compaction<S: Store>(store: &S, compact: impl AsyncFn(i64)) {
         assert!(timeout(LIMIT, watch.next()).await.unwrap().is_none());
     }
     let mut watch = store.watch("/compact/", kept).await.unwrap();
-    let told = changes(&mut watch, 1).await;
-    assert_eq!(told, [change("/compact/a", Some("3"), kept)]);
+    let received = changes(&mut watch, 1).await;
+    assert_eq!(received, [change("/compact/a", Some("3"), kept)]);
     let last = put(store, "/compact/a", "4").await;
     let news = [change("/compact/a", Some("4"), last)];
     assert_eq!(changes(&mut current, 1).await, news);

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use caracal_datastore::{
-    Credentials, EtcdConfig, EtcdServer, EtcdStore, Store, StoreError, WatchEvent,
+    EtcdConfig, EtcdCredentials, EtcdServer, EtcdStore, Store, StoreError, WatchEvent,
 };
-use caracal_model::txn::{Range, Txn, Write};
+use caracal_model::{KeyRange, Txn, TxnWrite};
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
@@ -192,7 +192,7 @@ async fn a_commit_with_a_lost_answer_is_not_sent_again() {
     put(&through, "/a", "1").await;
     proxy.freeze();
     let mut txn = Txn::new();
-    txn.writes.push(Write::Put("/a".into(), b"2".to_vec()));
+    txn.writes.push(TxnWrite::Put("/a".into(), b"2".to_vec()));
     let error = through.commit(&txn).await.unwrap_err();
     assert!(error.is_transient());
     proxy.thaw();
@@ -211,7 +211,7 @@ async fn twenty_thousand_keys_are_read_at_one_revision_while_they_change() {
     for chunk in (0..KEYS).collect::<Vec<_>>().chunks(128) {
         let mut txn = Txn::new();
         for i in chunk {
-            txn.writes.push(Write::Put(
+            txn.writes.push(TxnWrite::Put(
                 format!("/big/{i:05}"),
                 value.clone().into_bytes(),
             ));
@@ -226,15 +226,15 @@ async fn twenty_thousand_keys_are_read_at_one_revision_while_they_change() {
             // First and last page in one transaction: a torn read would see one without the other.
             let mut txn = Txn::new();
             txn.writes
-                .push(Write::Put("/big/00000".into(), b"changed".to_vec()));
+                .push(TxnWrite::Put("/big/00000".into(), b"changed".to_vec()));
             txn.writes
-                .push(Write::Put("/big/19999".into(), b"changed".to_vec()));
+                .push(TxnWrite::Put("/big/19999".into(), b"changed".to_vec()));
             contract::committed(&writer, &txn).await;
         }
     });
     let ranges = [
-        Range::Prefix("/big/".into()),
-        Range::Key("/big/19999".into()),
+        KeyRange::Prefix("/big/".into()),
+        KeyRange::Key("/big/19999".into()),
     ];
     for _ in 0..3 {
         let answer = store.read(&ranges).await.unwrap();
@@ -255,15 +255,15 @@ async fn twenty_thousand_keys_are_read_at_one_revision_while_they_change() {
 
     // The whole history at once: far more than gRPC's usual 4 MB.
     let mut watch = store.watch("/big/", 2).await.unwrap();
-    let mut told = 0;
-    while told < KEYS {
+    let mut received = 0;
+    while received < KEYS {
         if let WatchEvent::Changes(changes) = timeout(LIMIT, watch.next())
             .await
             .unwrap()
             .unwrap()
             .unwrap()
         {
-            told += changes.len();
+            received += changes.len();
         }
     }
 }
@@ -319,7 +319,7 @@ async fn user_and_password() {
         return;
     };
     let with = |password: &str| EtcdConfig {
-        credentials: Some(Credentials {
+        credentials: Some(EtcdCredentials {
             username: "root".into(),
             password: password.into(),
         }),
@@ -337,7 +337,7 @@ async fn user_and_password() {
     put(&store(with("secret")), "/a", "2").await;
     for config in [with("wrong"), config(server.endpoint())] {
         let error = store(config)
-            .read(&[Range::Key("/a".into())])
+            .read(&[KeyRange::Key("/a".into())])
             .await
             .unwrap_err();
         assert!(matches!(error, StoreError::Refused(_)), "{error:?}");

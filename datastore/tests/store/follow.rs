@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, View, WatchOptions, spawn_watcher};
-use caracal_model::txn::{Txn, Write};
+use caracal_model::{Txn, TxnWrite};
 use tokio::sync::watch::Receiver;
 use tokio::time::timeout;
 
@@ -222,7 +222,7 @@ async fn twenty_thousand_workloads_are_listed_and_followed() {
                 i >> 8 & 255,
                 i & 255
             );
-            txn.writes.push(Write::Put(path, value.into_bytes()));
+            txn.writes.push(TxnWrite::Put(path, value.into_bytes()));
         }
         committed(&store, &txn).await;
     }

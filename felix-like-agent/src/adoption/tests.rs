@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::kernel_objects::{BLACKHOLE_METRIC, PlannedRoute, Route, RouteKind, Target};
+use crate::kernel_objects::{BLACKHOLE_METRIC, ForwardingTarget, PlannedRoute, Route, RouteKind};
 use crate::links::{Link, Links};
-use crate::ownership::{Cluster, Ownership};
+use crate::ownership::{ClusterAddresses, Ownership};
 
-fn via(gateway: &str, link: &str) -> Target {
-    Target::via(Some(gateway.parse().unwrap()), &link.into(), false)
+fn via(gateway: &str, link: &str) -> ForwardingTarget {
+    ForwardingTarget::via(Some(gateway.parse().unwrap()), &link.into(), false)
 }
 
-fn route(prefix: &str, protocol: u8, metric: u32, target: Target) -> Route {
+fn route(prefix: &str, protocol: u8, metric: u32, target: ForwardingTarget) -> Route {
     Route {
         prefix: prefix.parse().unwrap(),
         metric,
@@ -26,7 +26,7 @@ fn route(prefix: &str, protocol: u8, metric: u32, target: Target) -> Route {
 fn desired() -> Desired {
     let mut desired = Desired {
         ownership: Ownership {
-            cluster: Arc::new(Cluster {
+            cluster: Arc::new(ClusterAddresses {
                 pools: vec![("10.244.0.0/16".parse().unwrap(), 26)],
                 nodes: ["10.0.0.1", "10.0.0.2"]
                     .map(|a| (a.parse().unwrap(), 1))
@@ -44,7 +44,12 @@ fn desired() -> Desired {
         ),
         (
             RouteKind::Blackhole,
-            route("10.244.1.0/26", 80, BLACKHOLE_METRIC, Target::Blackhole),
+            route(
+                "10.244.1.0/26",
+                80,
+                BLACKHOLE_METRIC,
+                ForwardingTarget::Blackhole,
+            ),
         ),
     ] {
         let planned = PlannedRoute { route, kind };
@@ -67,7 +72,7 @@ fn kernel(routes: impl IntoIterator<Item = Route>) -> Actual {
 /// Routes that Calico's BIRD leaves on such a node.
 fn calicos() -> Vec<Route> {
     vec![
-        route("10.244.1.0/26", 12, 0, Target::Blackhole),
+        route("10.244.1.0/26", 12, 0, ForwardingTarget::Blackhole),
         route("10.244.2.0/26", 12, 0, via("10.0.0.2", "eth0")),
     ]
 }
@@ -175,7 +180,7 @@ fn handing_back_gives_bird_its_routes_in_place() {
         0,
         via("10.244.4.0", "vxlan.calico"),
     ));
-    let pod = Target::via(None, &"cali1".into(), false);
+    let pod = ForwardingTarget::via(None, &"cali1".into(), false);
     routes.push(route("10.244.1.5/32", 80, 1024, pod));
     let text = |ipip| -> Vec<String> {
         let ops = hand_back_ops(&kernel(routes.clone()), ipip);

@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use caracal_model::{AuditCode, Severity};
 use serde::{Deserialize, Serialize};
 
-use super::{AuditCode, Observation, Severity};
+use super::Observation;
 
 /// Something that is wrong, with its age.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Finding {
+pub struct AuditFinding {
     /// Stable code ([`AuditCode::as_str`]).
     pub code: String,
-    /// How bad it is.
+    /// Errors lose packets; notices never count.
     pub severity: Severity,
     /// Subject of the finding.
     pub subject: String,
@@ -36,7 +37,7 @@ pub struct FindingAges {
 impl FindingAges {
     /// Takes in what one comparison has found; answers with the findings, those that count first,
     /// the worst first.
-    pub fn update(&mut self, now: Instant, found: Vec<Observation>) -> Vec<Finding> {
+    pub fn update(&mut self, now: Instant, found: Vec<Observation>) -> Vec<AuditFinding> {
         let mut since = BTreeMap::new();
         let mut findings = Vec::with_capacity(found.len());
         for observation in found {
@@ -49,15 +50,15 @@ impl FindingAges {
         }
         self.since = since;
         findings.sort_by(|a, b| {
-            let rank = |f: &Finding| (!f.counts, f.severity);
+            let rank = |f: &AuditFinding| (!f.counts, f.severity);
             rank(a).cmp(&rank(b)).then_with(|| a.code.cmp(&b.code))
         });
         findings
     }
 }
 
-fn finding(code: AuditCode, subject: &str, seen: &str, age: std::time::Duration) -> Finding {
-    Finding {
+fn finding(code: AuditCode, subject: &str, seen: &str, age: std::time::Duration) -> AuditFinding {
+    AuditFinding {
         code: code.as_str().to_owned(),
         severity: code.severity(),
         subject: subject.to_owned(),

@@ -2,9 +2,7 @@
 
 use std::ops::Bound;
 
-use caracal_model::ipam::{AffinityState, Owner};
-use caracal_model::net::Prefix;
-use caracal_model::{KnownBlock, NodeName};
+use caracal_model::{AffinityState, BlockOwner, KnownBlock, NodeName, Prefix};
 
 use super::{AuditCode, AuditInputs, AuditRib, Observation, OwnBlock};
 use crate::slice::look_at;
@@ -60,7 +58,7 @@ fn own_blocks(inputs: &AuditInputs<'_>, rib: &AuditRib, found: &mut Vec<Observat
                 );
                 found.push(Observation::new(AuditCode::BlockNotOriginated, cidr, seen));
             }
-            Some(block) if block.told.is_empty() && !alone => {
+            Some(block) if block.advertised_to.is_empty() && !alone => {
                 let seen = format!("{cidr} is in the RIB and {}", to_nobody(block));
                 found.push(Observation::new(AuditCode::BlockNotAnnounced, cidr, seen));
             }
@@ -82,7 +80,7 @@ fn to_nobody(block: &OwnBlock) -> String {
     format!("goes to no peer ({})", reasons.join("; "))
 }
 
-/// Each block of another node has to have a route, whatever the way. At most so many; the last one,
+/// Each block of another node has to have a route, of whatever kind. At most so many; the last one,
 /// where there may be more.
 pub(super) fn other_blocks(
     inputs: &AuditInputs<'_>,
@@ -121,7 +119,7 @@ fn reachable_owner<'a>(inputs: &AuditInputs<'_>, block: &'a KnownBlock) -> Optio
     let owner = block.host()?;
     let node = inputs.snapshot.nodes.get(owner)?;
     node.spec.address(block.cidr.family())?;
-    let key = (Owner::Host(owner.clone()), block.cidr);
+    let key = (BlockOwner::Host(owner.clone()), block.cidr);
     let state = inputs.snapshot.affinities.get(&key)?.state;
     let (_, pool) = inputs.snapshot.pool_of(&block.cidr)?;
     let wanted =
@@ -172,11 +170,11 @@ pub(super) fn unplanned(
             }
             // A complaint names a next hop, a pool or a prefix, and then the reason is known.
             let hops: Vec<String> = learned.next_hops.iter().map(ToString::to_string).collect();
-            let told = desired.problems.iter().any(|problem| {
+            let is_reported = desired.problems.iter().any(|problem| {
                 problem.subject == prefix.to_string()
                     || hops.iter().any(|hop| names(&problem.reason, hop))
             });
-            if !told {
+            if !is_reported {
                 let seen = format!(
                     "BGP's best path to {prefix} goes via {}, and the plan of revision {} has neither a route nor a reason",
                     hops.join(", "),

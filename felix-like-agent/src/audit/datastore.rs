@@ -1,7 +1,6 @@
 //! The datastore itself, and what others could not do about what it says.
 
-use caracal_model::Problem;
-use caracal_model::code::ProblemCode;
+use caracal_model::{Problem, ProblemCode};
 
 use super::{AuditCode, AuditInputs, Observation};
 

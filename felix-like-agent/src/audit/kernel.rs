@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use caracal_model::Problem;
-use caracal_model::code::ProblemCode;
-use caracal_model::net::IfName;
+use caracal_model::{IfName, Problem, ProblemCode};
 
 use super::{AuditCode, AuditInputs, Observation};
 use crate::actual::{Actual, ActualTarget};
@@ -141,7 +139,7 @@ fn missing(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option<Ker
             format!("device {link} does not have {cidr}"),
         ),
         Op::PutNeighbour(key, mac) => {
-            let mac = caracal_model::resource::format_mac(mac);
+            let mac = caracal_model::format_mac(mac);
             let seen = format!("the kernel does not have neighbour {key} with {mac}");
             (AuditCode::NeighbourMissing, key.to_string(), seen)
         }
@@ -250,7 +248,7 @@ fn present(route: &Route, actual: &Actual) -> String {
     }
 }
 
-fn words(target: &ActualTarget, prefix: caracal_model::net::Prefix) -> String {
+fn words(target: &ActualTarget, prefix: caracal_model::Prefix) -> String {
     match target {
         ActualTarget::Known(target) => format!("{prefix} {target}"),
         ActualTarget::Other(kind) => format!("{prefix} of route type {kind}"),

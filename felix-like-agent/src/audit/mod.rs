@@ -17,14 +17,10 @@ mod workloads;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use caracal_model::Problem;
-use caracal_model::net::Prefix;
-use caracal_model::status::KernelStatus;
-use caracal_model::{NodeName, SharedMap, Snapshot};
+use caracal_model::{KernelStatus, NodeName, Prefix, Problem, SharedMap, Snapshot};
 
-pub use ages::{Finding, FindingAges};
-pub(crate) use caracal_model::code::AuditCode;
-pub use caracal_model::code::Severity;
+pub use ages::{AuditFinding, FindingAges};
+pub(crate) use caracal_model::AuditCode;
 
 use crate::actual::Actual;
 use crate::desired::Desired;
@@ -75,7 +71,7 @@ pub struct AuditRib {
 /// One configured peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditPeer {
-    /// Its name.
+    /// Name in the configuration of the speaker.
     pub name: String,
     /// The session is established.
     pub established: bool,
@@ -92,10 +88,10 @@ pub struct AuditPeer {
 /// One confirmed block of this node in the speaker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnBlock {
-    /// It is originated.
+    /// The speaker has it among its own routes.
     pub originated: bool,
-    /// The peers that are told of it.
-    pub told: BTreeSet<String>,
+    /// Names of the peers that it is advertised to.
+    pub advertised_to: BTreeSet<String>,
     /// The peers with a session that are not, with the reason.
     pub withheld: BTreeMap<String, String>,
 }
@@ -109,7 +105,7 @@ pub struct Observation {
     pub subject: String,
     /// Observation and its place.
     pub seen: String,
-    /// Whoever saw it says that it does not count yet, whatever its age.
+    /// The observer says that it does not count yet, whatever its age.
     pub settling: bool,
 }
 

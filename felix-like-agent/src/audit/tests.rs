@@ -5,15 +5,14 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use caracal_model::SharedMap;
-use caracal_model::code::ProblemCode;
-use caracal_model::ipam::{AffinityState, BlockAffinity, Owner};
-use caracal_model::net::Prefix;
+use caracal_model::{AffinityState, BlockAffinity, BlockOwner, Prefix, ProblemCode, SharedMap};
 
 use super::*;
 use crate::actual::{ActualRoute, ActualTarget};
 use crate::diff::{Phase, diff};
-use crate::kernel_objects::{FdbKey, NeighbourKey, NextHop, NextHopObject, RouteKey, Target};
+use crate::kernel_objects::{
+    FdbKey, ForwardingTarget, NeighbourKey, NextHop, NextHopObject, RouteKey,
+};
 use crate::links::Link;
 use crate::op::Op;
 use crate::ownership::FIRST_OBJECT;
@@ -47,7 +46,7 @@ fn prefix(text: &str) -> Prefix {
 }
 
 fn affinity(world: &mut World, cidr: &str, owner: &str, state: AffinityState) {
-    let key = caracal_model::Key::Affinity(Owner::Host(owner.into()), prefix(cidr)).to_path();
+    let key = caracal_model::Key::Affinity(BlockOwner::Host(owner.into()), prefix(cidr)).to_path();
     let revision = world.snapshot.revision + 1;
     let value = BlockAffinity::new(state).to_json();
     world.snapshot.apply(&key, Some(&value), revision);
@@ -77,7 +76,7 @@ impl Case {
         world.links = links;
         let own = OwnBlock {
             originated: true,
-            told: BTreeSet::from(["b".to_owned()]),
+            advertised_to: BTreeSet::from(["b".to_owned()]),
             withheld: BTreeMap::new(),
         };
         let rib = AuditRib {
@@ -176,7 +175,7 @@ impl Case {
             metric,
             tos: 0,
             protocol: 4,
-            target: ActualTarget::Known(Target::Blackhole),
+            target: ActualTarget::Known(ForwardingTarget::Blackhole),
             mtu: None,
             source: None,
         };
@@ -319,7 +318,7 @@ fn a_finding_counts_when_it_is_older_than_its_grace_and_did_not_go_away() {
     let start = Instant::now();
     let code = AuditCode::RouteMissing;
     let at = |seconds: u64| start + Duration::from_secs(seconds);
-    let counts = |findings: Vec<Finding>| findings[0].counts;
+    let counts = |findings: Vec<AuditFinding>| findings[0].counts;
     assert!(!counts(ages.update(at(0), observed(code))));
     assert!(!counts(ages.update(at(9), observed(code))));
     assert!(ages.update(at(9), vec![]).is_empty());

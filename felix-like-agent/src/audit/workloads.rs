@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 
 use super::{AuditCode, AuditInputs, Observation};
 

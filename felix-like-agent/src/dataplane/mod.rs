@@ -18,7 +18,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use netlink::{NetlinkError, Refusal};
+pub use netlink::{KernelRefusal, NetlinkError};
 pub use observe::{observe_kernel, observe_nat};
 pub use probe::echo::{Echo, EchoError};
 pub use probe::prober::KnownPaths;

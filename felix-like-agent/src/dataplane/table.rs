@@ -10,9 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_model::Problem;
-use caracal_model::code::ProblemCode;
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix, Problem, ProblemCode, Underlay};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -29,7 +27,7 @@ use crate::op::Op;
 use crate::ownership::Owner;
 use crate::problem::problem;
 use crate::table::{Foreigners, MAIN_TABLE, Tables, changes, foreigners, note, removal};
-use crate::underlay::{self, Underlay};
+use crate::underlay;
 
 /// Changes that wait for the writer; more wait at their source, where the latest of a prefix
 /// replaces the others.
@@ -62,7 +60,7 @@ pub struct TableStatus {
     pub phase: &'static str,
     /// Routes of ours in the kernel.
     pub routes: usize,
-    /// Problems.
+    /// Faults that the last pass found.
     pub problems: Vec<Problem>,
     /// Underlay for next-hop resolution as of the last look; number 0 before the first.
     pub underlay: PublishedUnderlay,
@@ -78,7 +76,7 @@ enum TableCommand {
     Remove(oneshot::Sender<()>),
 }
 
-/// The way to the task. When it and its inputs are dropped, the task ends and leaves the kernel as
+/// Handle of the task. When it and its inputs are dropped, the task ends and leaves the kernel as
 /// it is.
 #[derive(Debug)]
 pub struct TableHandle {
@@ -418,10 +416,10 @@ impl Keeper {
             }
         };
         self.unreachable.extend(unreachable);
-        self.carry_out(ops).await
+        self.apply(ops).await
     }
 
-    async fn carry_out(&mut self, mut ops: Vec<Op>) -> bool {
+    async fn apply(&mut self, mut ops: Vec<Op>) -> bool {
         let tables = &self.tables;
         ops.retain(|op| {
             op.prefix()
@@ -475,7 +473,7 @@ impl Keeper {
         let tables = tables.map(|(family, table)| (*family, table.clone()));
         let ops = removal(&tables.collect(), &self.actual);
         let count = ops.len();
-        if self.carry_out(ops).await {
+        if self.apply(ops).await {
             tracing::info!(count, "our routes are out of the kernel");
         }
     }

@@ -8,15 +8,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use caracal_model::{LocalNetworks, Underlay};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::links::{Links, LocalNetworks};
+use crate::links::Links;
 use crate::ownership::{Ownership, is_tunnel_device};
-use crate::underlay::Underlay;
 
-/// How long routes are awaited that are resolved over another underlay; after that they are taken
-/// as they are.
+/// Longest wait for routes that are resolved over the published underlay; after it, routes are
+/// written as they are.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// The same for the first underlay: until then no route says where it leads.
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
@@ -105,11 +105,11 @@ mod tests {
     fn what_is_not_new_is_not_published_and_nobody_is_awaited_for_ever() {
         let now = Instant::now();
         let mut publisher = Publisher::new();
-        let told = publisher.subscribe();
+        let published = publisher.subscribe();
         assert_eq!(publisher.awaits(0, now), None, "nothing is published");
         for (n, others) in [(1, None), (1, None), (2, Some(Default::default()))] {
             publisher.publish(Underlay::new([], others), LocalNetworks::default(), now);
-            assert_eq!(told.borrow().number, n);
+            assert_eq!(published.borrow().number, n);
         }
         assert_eq!(publisher.awaits(2, now), None);
         assert_eq!(publisher.awaits(1, now), Some(now + PATIENCE));

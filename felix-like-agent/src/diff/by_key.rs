@@ -4,9 +4,7 @@
 
 use std::sync::Arc;
 
-use caracal_model::code::ProblemCode;
-use caracal_model::net::Prefix;
-use caracal_model::{Problem, SharedMap};
+use caracal_model::{Prefix, Problem, ProblemCode, SharedMap};
 
 use super::shares::Shares;
 use super::{CompareJob, DiffJob, Phase, TunnelState, conflicts, diff, tunnel_state};
@@ -42,7 +40,7 @@ struct InStep {
     phase: Phase,
     nat: Option<Arc<Nat>>,
     routes: SharedMap<Prefix, PlannedRoute>,
-    has_held: bool,
+    has_deferred: bool,
     /// Ranges of the pools, with the length of their blocks.
     pools: Vec<(Prefix, u8)>,
     shares: Option<Shares>,
@@ -153,7 +151,7 @@ impl Comparison {
             phase,
             nat: desired.nat.clone(),
             routes: desired.routes.clone(),
-            has_held: !desired.held.is_empty(),
+            has_deferred: !desired.deferred.is_empty(),
             pools: desired.ownership.cluster.pools.clone(),
             shares: self.shares.take(),
         });
@@ -167,8 +165,8 @@ impl Comparison {
         desired: &Desired,
         actual: &Actual,
     ) -> Option<Vec<Op>> {
-        // A route that is held keeps entries that others left, too.
-        if self.has_leftovers || before.has_held || !desired.held.is_empty() {
+        // A deferred route keeps entries that others left, too.
+        if self.has_leftovers || before.has_deferred || !desired.deferred.is_empty() {
             return None;
         }
         if !desired.objects {
@@ -214,7 +212,7 @@ impl Comparison {
         Some(ops)
     }
 
-    /// Takes over what stands in the way of these keys.
+    /// Replaces the conflicts of these keys.
     fn put_conflicts(&mut self, keys: &ChangedKeys, found: Vec<Problem>) {
         let is_again = |problem: &Problem| {
             let again = || {

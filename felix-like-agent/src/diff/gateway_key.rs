@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use caracal_model::net::IfName;
+use caracal_model::IfName;
 
 use crate::kernel_objects::{NextHop, Route};
 

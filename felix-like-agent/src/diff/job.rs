@@ -5,15 +5,14 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use caracal_model::Problem;
-use caracal_model::net::{IfName, Prefix};
+use caracal_model::{IfName, Prefix, Problem};
 use foldhash::HashMap;
 
 use super::gateway_key::SHARED;
 use super::objects::{Changes, Gateways, Mtus, Objects, add_gateway, add_mtu};
 use super::shares::{Decided, Touched};
 use super::{
-    Ops, Phase, TunnelState, deletion_rank, foreign_devices, foreign_route, held, is_on_device,
+    Ops, Phase, TunnelState, deferred, deletion_rank, foreign_devices, foreign_route, is_on_device,
     routes_behind, tunnel_state,
 };
 use crate::actual::{Actual, ActualObject, ActualRoute};
@@ -127,19 +126,19 @@ impl<'a> DiffJob<'a> {
             .filter(|t| tunnel_state(t, &actual.links) == TunnelState::Foreign)
             .map(|t| &t.name)
             .collect();
-        let kept = match phase {
+        let deferred = match phase {
             Phase::Frozen => BTreeMap::new(),
-            Phase::Learning | Phase::Synced => held::kept(desired, actual),
+            Phase::Learning | Phase::Synced => deferred::routes(desired, actual),
         };
         let mut ops = Ops {
             desired,
             blocked,
-            in_use: kept
+            in_use: deferred
                 .values()
                 .flat_map(|r| r.next_hops())
                 .map(|h| h.link.clone())
                 .collect(),
-            kept: kept.keys().copied().collect(),
+            deferred: deferred.keys().copied().collect(),
             puts: Vec::new(),
             deletes: Vec::new(),
         };
@@ -279,7 +278,7 @@ impl<'a> DiffJob<'a> {
         let (ops, objects) = (&self.ops, &self.objects);
         let look = |(_, routes): (_, &Vec<ActualRoute>)| {
             for route in routes {
-                objects.ask(route, ops.desired, &ops.kept, &mut next);
+                objects.ask(route, ops.desired, &ops.deferred, &mut next);
             }
         };
         if let Some(last) = look_at(routes, most, |(key, _)| **key, look) {

@@ -17,7 +17,7 @@ use super::gateway_key::{GatewayKey, gateway_key, gateway_key_of};
 use super::shares::{Decided, Touched};
 use crate::actual::{Actual, ActualObject, ActualRoute};
 use crate::desired::Desired;
-use crate::kernel_objects::{NextHopObject, Route, RouteKey, Target};
+use crate::kernel_objects::{ForwardingTarget, NextHopObject, Route, RouteKey};
 use crate::op::Op;
 use crate::ownership::{FIRST_OBJECT, LAST_OBJECT, Owner};
 
@@ -126,13 +126,13 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// Asks a route through an idle object what it wants. `kept` = routes that stay as they are
+    /// Asks a route through an idle object what it wants. `deferred` = routes that stay as they are
     /// although another gateway is planned.
     pub(super) fn ask(
         &self,
         route: &ActualRoute,
         desired: &'a Desired,
-        kept: &BTreeSet<RouteKey>,
+        deferred: &BTreeSet<RouteKey>,
         next: &mut Changes<'a>,
     ) {
         let Some(id) = route.object().filter(|id| self.idle.contains(id)) else {
@@ -141,7 +141,7 @@ impl<'a> Objects<'a> {
         let planned = desired.routes.get(&route.prefix).map(|p| &p.route);
         let wants = planned
             .filter(|p| p.key() == route.key() && route.tos == 0)
-            .filter(|_| !kept.contains(&route.key()))
+            .filter(|_| !deferred.contains(&route.key()))
             .filter(|_| desired.ownership.route(route) == Owner::Ours)
             .filter(|p| p.mtu == route.mtu)
             .and_then(gateway_key);
@@ -222,7 +222,7 @@ impl<'a> Objects<'a> {
     pub(super) fn lower(&self, route: &Route) -> Route {
         let mut route = route.clone();
         if let (Some(id), [hop]) = (self.id(&route), route.target.hops()) {
-            route.target = Target::Object(id, hop.clone());
+            route.target = ForwardingTarget::Object(id, hop.clone());
         }
         route
     }

@@ -8,8 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::SharedMap;
-use caracal_model::net::{IfName, Prefix};
+use caracal_model::{IfName, Prefix, SharedMap};
 use foldhash::{HashMap, HashSet};
 
 use super::gateway_key::{GatewayKey, SHARED, gateway_key};
@@ -92,7 +91,7 @@ fn own((gateway, link, mtu): GatewayKey<'_>) -> OwnGatewayKey {
     (gateway, link.clone(), mtu)
 }
 
-fn way_to(routes: &Routes, prefix: &Prefix) -> Option<OwnGatewayKey> {
+fn own_gateway_key(routes: &Routes, prefix: &Prefix) -> Option<OwnGatewayKey> {
     gateway_key(&routes.get(prefix)?.route).map(own)
 }
 
@@ -153,7 +152,7 @@ impl Shares {
             shares.members.get(gateway_key).map_or(0, BTreeSet::len)
         };
         for prefix in keys {
-            let (old, new) = (way_to(was, prefix), way_to(is, prefix));
+            let (old, new) = (own_gateway_key(was, prefix), own_gateway_key(is, prefix));
             for gateway_key in old.iter().chain(&new) {
                 if !before.contains_key(gateway_key) {
                     before.insert(gateway_key.clone(), count(self, gateway_key));
@@ -197,7 +196,7 @@ impl Shares {
         for prefix in self.idle.values().flatten() {
             touched.prefixes.insert(*prefix);
             let gateway_key =
-                way_to(is, prefix).filter(|gateway_key| !touched.new.contains(gateway_key));
+                own_gateway_key(is, prefix).filter(|key| !touched.new.contains(key));
             if let Some((gateway_key, id)) =
                 gateway_key.and_then(|gateway_key| self.ids.get_key_value(&gateway_key))
             {

@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::net::{Cidr, Family, Prefix};
+use caracal_model::{Cidr, Family, Prefix};
 use proptest::prelude::*;
 
 use super::*;
 use crate::actual::{ActualNeighbour, ActualObject, ActualTarget};
 use crate::kernel_objects::{
-    BLACKHOLE_METRIC, FdbKey, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject, PlannedRoute,
-    Route, Target, vxlan_device,
+    BLACKHOLE_METRIC, FdbKey, ForwardingTarget, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject,
+    PlannedRoute, Route, vxlan_device,
 };
 use crate::ownership::FIRST_OBJECT;
 use crate::testing::{apply_op, made};
@@ -46,15 +46,15 @@ fn some_link() -> impl Strategy<Value = IfName> {
         .prop_map(IfName::from)
 }
 
-fn some_target() -> impl Strategy<Value = Target> {
+fn some_target() -> impl Strategy<Value = ForwardingTarget> {
     prop_oneof![
-        Just(Target::Blackhole),
+        Just(ForwardingTarget::Blackhole),
         (some_link(), prop::option::of(2u8..5), any::<bool>()).prop_map(
             |(link, gateway, onlink)| {
                 let gateway = gateway.map(|n| IpAddr::from([10, 0, 0, n]));
                 // A plan says "onlink" wherever the link's subnet does not say it.
                 let onlink = onlink || link.as_str() != "eth0";
-                Target::via(gateway, &link, onlink)
+                ForwardingTarget::via(gateway, &link, onlink)
             }
         ),
     ]
@@ -114,9 +114,9 @@ fn some_tunnel(name: &'static str) -> impl Strategy<Value = Tunnel> {
         .prop_map(move |(vni, big, address, octet)| Tunnel {
             name: name.into(),
             kind: if name == IPIP_DEVICE {
-                TunnelKind::Ipip
+                TunnelDevice::Ipip
             } else {
-                TunnelKind::Vxlan {
+                TunnelDevice::Vxlan {
                     vni,
                     port: 4789,
                     local: [10, 0, 0, 1].into(),
@@ -244,7 +244,8 @@ fn some_actual() -> impl Strategy<Value = Actual> {
                 };
                 actual.objects.insert(object.id, made);
                 if let Some(route) = routes.get_mut(nth) {
-                    route.target = ActualTarget::Known(Target::Object(object.id, object.hop));
+                    route.target =
+                        ActualTarget::Known(ForwardingTarget::Object(object.id, object.hop));
                 }
             }
         }
@@ -399,7 +400,7 @@ fn object_of(op: &Op) -> Option<u32> {
     match op {
         Op::AddObject(object) => Some(object.id),
         Op::AddRoute(route) | Op::ReplaceRoute(route) => match route.target {
-            Target::Object(id, _) => Some(id),
+            ForwardingTarget::Object(id, _) => Some(id),
             _ => None,
         },
         _ => None,
@@ -537,7 +538,7 @@ fn ops_come_in_dependency_order() {
     let link: IfName = vxlan_device(Family::Ipv4).into();
     let tunnel = Tunnel {
         name: link.clone(),
-        kind: TunnelKind::Vxlan {
+        kind: TunnelDevice::Vxlan {
             vni: 4096,
             port: 4789,
             local: [10, 0, 0, 1].into(),
@@ -569,7 +570,7 @@ fn ops_come_in_dependency_order() {
         prefix,
         metric: 0,
         protocol: 80,
-        target: Target::via(Some(vtep), &link, true),
+        target: ForwardingTarget::via(Some(vtep), &link, true),
         mtu: Some(1450),
         source: None,
     };
@@ -589,7 +590,7 @@ fn ops_come_in_dependency_order() {
         prefix: "10.244.9.0/26".parse().unwrap(),
         metric: 0,
         protocol: 80,
-        target: Target::Blackhole,
+        target: ForwardingTarget::Blackhole,
         mtu: None,
         source: None,
     };
@@ -619,7 +620,7 @@ fn ops_come_in_dependency_order() {
 #[test]
 fn an_ipv6_vtep_is_on_the_link_before_anything_goes_through_it() {
     let link: IfName = vxlan_device(Family::Ipv6).into();
-    let route = |prefix: &str, target: Target| Route {
+    let route = |prefix: &str, target: ForwardingTarget| Route {
         prefix: prefix.parse().unwrap(),
         metric: 1024,
         protocol: 80,
@@ -627,11 +628,12 @@ fn an_ipv6_vtep_is_on_the_link_before_anything_goes_through_it() {
         mtu: None,
         source: None,
     };
-    let via = |gateway: &str, link: &IfName| Target::via(gateway.parse().ok(), link, true);
+    let via =
+        |gateway: &str, link: &IfName| ForwardingTarget::via(gateway.parse().ok(), link, true);
     let mut desired = Desired::default();
     let tunnel = Tunnel {
         name: link.clone(),
-        kind: TunnelKind::Vxlan {
+        kind: TunnelDevice::Vxlan {
             vni: 4096,
             port: 4789,
             local: "fd00:a::1".parse().unwrap(),
@@ -644,7 +646,10 @@ fn an_ipv6_vtep_is_on_the_link_before_anything_goes_through_it() {
     desired.tunnels.insert(link.clone(), tunnel);
     for wanted in [
         route("fd00:244::40/122", via("fd00:244::41", &link)),
-        route("fd00:244::41/128", Target::via(None, &link, false)),
+        route(
+            "fd00:244::41/128",
+            ForwardingTarget::via(None, &link, false),
+        ),
     ] {
         let planned = PlannedRoute {
             route: wanted,

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 
 use super::name::{Interfaces, PlainName};
 use super::{BFD_PORTS, BgpGuard, FamilyRules, Nat};
@@ -27,7 +27,7 @@ const ANTISPOOF: &str = "caracal-antispoof";
 pub(crate) const MOST_SENDERS: usize = 256;
 
 /// Desired content of one table.
-struct Table {
+struct IptablesTable {
     name: &'static str,
     /// Built-in chains and our chains that they jump to.
     jumps: &'static [(&'static str, &'static str)],
@@ -35,7 +35,7 @@ struct Table {
     rules: Vec<String>,
 }
 
-impl Table {
+impl IptablesTable {
     /// As printed.
     fn jumps(&self) -> impl Iterator<Item = String> {
         let printed = |(from, to): &(&str, &str)| format!("-A {from} -j {to}");
@@ -43,13 +43,13 @@ impl Table {
     }
 }
 
-fn forward_table(nat: &Nat) -> Table {
+fn forward_table(nat: &Nat) -> IptablesTable {
     let mut rules = Vec::new();
     for prefix in &nat.interface_prefixes {
         rules.push(format!("-A {FORWARD} -i {prefix}+ -j ACCEPT"));
         rules.push(format!("-A {FORWARD} -o {prefix}+ -j ACCEPT"));
     }
-    Table {
+    IptablesTable {
         name: "filter",
         jumps: &[("FORWARD", FORWARD)],
         chains: &[FORWARD],
@@ -101,7 +101,7 @@ fn bgp_guard(guard: &BgpGuard) -> Vec<String> {
 
 /// Forwarding, who may speak BGP to nodes, and who may send tunnel packets. The chains are there
 /// also when nobody is refused.
-fn filter_table(nat: &Nat, rules: &FamilyRules) -> Table {
+fn filter_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
     let mut lines = Vec::new();
     if let Some(guard) = &rules.bgp {
         lines.extend(bgp_packets(FORWARD, nat, guard));
@@ -124,7 +124,7 @@ fn filter_table(nat: &Nat, rules: &FamilyRules) -> Table {
         }
         lines.push(format!("-A {SENDERS} -j DROP"));
     }
-    Table {
+    IptablesTable {
         name: "filter",
         jumps: &[("FORWARD", FORWARD), ("INPUT", INPUT)],
         chains: &[BGP, FORWARD, INPUT, SENDERS],
@@ -133,7 +133,7 @@ fn filter_table(nat: &Nat, rules: &FamilyRules) -> Table {
 }
 
 /// Sources that a workload may use; neighbour discovery of IPv6 has sources of its own.
-fn antispoof_table(nat: &Nat, rules: &FamilyRules) -> Table {
+fn antispoof_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
     let mut lines = Vec::new();
     for prefix in &nat.interface_prefixes {
         if let Some(port) = nat.no_vxlan_from_workloads {
@@ -155,7 +155,7 @@ fn antispoof_table(nat: &Nat, rules: &FamilyRules) -> Table {
         }
         lines.push(format!("-A {ANTISPOOF} -i {link} -j DROP"));
     }
-    Table {
+    IptablesTable {
         name: "raw",
         jumps: &[("PREROUTING", ANTISPOOF)],
         chains: &[ANTISPOOF],
@@ -163,7 +163,7 @@ fn antispoof_table(nat: &Nat, rules: &FamilyRules) -> Table {
     }
 }
 
-fn tables(nat: &Nat, rules: &FamilyRules) -> [Table; 3] {
+fn tables(nat: &Nat, rules: &FamilyRules) -> [IptablesTable; 3] {
     let mut lines = Vec::new();
     let leaving =
         rules
@@ -204,7 +204,7 @@ fn tables(nat: &Nat, rules: &FamilyRules) -> [Table; 3] {
         Some(address) => format!("-A {OUTGOING} -j SNAT --to-source {address}"),
     });
     [
-        Table {
+        IptablesTable {
             name: "nat",
             jumps: &[("POSTROUTING", POSTROUTING)],
             chains: &[OUTGOING, POSTROUTING],
@@ -241,7 +241,7 @@ pub(crate) fn compare_forward(nat: &Nat, saved: &str) -> RulesComparison {
     compare_tables([forward_table(nat)], saved)
 }
 
-fn restore_tables(tables: &[Table], saved: &str) -> String {
+fn restore_tables(tables: &[IptablesTable], saved: &str) -> String {
     let mut text = String::new();
     for table in tables {
         let _ = writeln!(text, "*{}", table.name);
@@ -313,7 +313,7 @@ pub(crate) fn compare(nat: &Nat, rules: &FamilyRules, saved: &str) -> RulesCompa
     compare_tables(tables(nat, rules), saved)
 }
 
-fn compare_tables(tables: impl IntoIterator<Item = Table>, saved: &str) -> RulesComparison {
+fn compare_tables(tables: impl IntoIterator<Item = IptablesTable>, saved: &str) -> RulesComparison {
     let mut any = false;
     let mut wanted = true;
     for table in tables {

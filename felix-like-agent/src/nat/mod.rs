@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::OnceLock;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 
 use name::{Interfaces, PlainName};
 
@@ -99,9 +99,9 @@ pub struct Nat {
     pub no_vxlan_from_workloads: Option<u16>,
     /// Workloads may not send IPIP.
     pub no_ipip_from_workloads: bool,
-    /// IPv4.
+    /// Rules of the table for IPv4.
     pub ipv4: FamilyRules,
-    /// IPv6.
+    /// Rules of the table for IPv6.
     pub ipv6: FamilyRules,
     /// The fingerprint of these rules, which are changed in a copy.
     pub(crate) known_fingerprint: KnownFingerprint,
@@ -138,7 +138,7 @@ impl Nat {
     /// that a new process knows whether it has anything to do.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        let make = || nft::Table::of(self).fingerprint();
+        let make = || nft::NftTable::of(self).fingerprint();
         self.known_fingerprint.0.get_or_init(make).clone()
     }
 }

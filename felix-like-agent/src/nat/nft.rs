@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 
 use super::name::Interfaces;
 use super::{BFD_PORTS, BgpGuard, FamilyRules, Nat, digest};
@@ -32,7 +32,7 @@ pub(crate) fn script(nat: &Nat) -> String {
     let fingerprint = nat.fingerprint();
     format!(
         "table inet {TABLE}\ndelete table inet {TABLE}\ntable inet {TABLE} {{\n\tchain {FINGERPRINT}{fingerprint} {{\n\t}}\n{}}}\n",
-        Table::of(nat),
+        NftTable::of(nat),
     )
 }
 
@@ -50,13 +50,13 @@ pub(crate) fn listing() -> String {
 
 /// The table's content without fingerprint and checksum.
 #[derive(Debug, Default)]
-pub(super) struct Table<'a> {
+pub(super) struct NftTable<'a> {
     /// All but the elements of sets.
     text: String,
     sets: Sets<'a>,
 }
 
-impl std::fmt::Display for Table<'_> {
+impl std::fmt::Display for NftTable<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for line in self.text.lines() {
             match line.strip_prefix(ELEMENTS) {
@@ -68,7 +68,7 @@ impl std::fmt::Display for Table<'_> {
     }
 }
 
-impl<'a> Table<'a> {
+impl<'a> NftTable<'a> {
     /// Tells tables apart, and is kept by element: when only elements change, it follows from them.
     pub(super) fn fingerprint(&self) -> String {
         let structure = digest([self.text.as_str()]);
@@ -97,7 +97,7 @@ impl<'a> Table<'a> {
     }
 }
 
-fn fill<'a>(table: &mut Table<'a>, nat: &'a Nat) {
+fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
     let mut postrouting = String::new();
     let mut antispoof = String::new();
     let mut input = String::new();
@@ -171,7 +171,7 @@ fn tunnels(text: &mut String, family: &str, rules: &FamilyRules) {
 
 /// From masqueraded pools to where nothing is exempt.
 fn masquerading<'a>(
-    table: &mut Table<'a>,
+    table: &mut NftTable<'a>,
     postrouting: &mut String,
     family: &str,
     address: &str,
@@ -228,7 +228,7 @@ fn outgoing(family: &str, rules: &FamilyRules) -> Vec<String> {
 
 /// Sources that a workload may use. Neighbour discovery has sources of its own.
 fn sources<'a>(
-    table: &mut Table<'a>,
+    table: &mut NftTable<'a>,
     antispoof: &mut String,
     family: &str,
     address: &str,
@@ -291,7 +291,7 @@ fn bgp_packets(chain: &mut String, nat: &Nat, guard: &BgpGuard, family: &str) {
 }
 
 /// Action on packets to the BGP port.
-fn bgp_guard<'a>(table: &mut Table<'a>, family: &str, address: &str, guard: &'a BgpGuard) {
+fn bgp_guard<'a>(table: &mut NftTable<'a>, family: &str, address: &str, guard: &'a BgpGuard) {
     let mut set = |name: &str, field: &str, addresses: &BTreeSet<IpAddr>| {
         let hosts = addresses.iter().copied().map(Element::Address).collect();
         hosts_in(
@@ -334,7 +334,7 @@ fn bgp_guard<'a>(table: &mut Table<'a>, family: &str, address: &str, guard: &'a 
 
 /// Tunnel packets to this node come from nodes.
 fn senders<'a>(
-    table: &mut Table<'a>,
+    table: &mut NftTable<'a>,
     input: &mut String,
     family: &str,
     address: &str,
@@ -381,7 +381,7 @@ fn nothing_else(text: &mut String, chain: &str, allowed: impl IntoIterator<Item 
 /// committed, a lookup in one misses what is there before and after (Linux 6.18: a packet in four
 /// rewritings, at 14,000 packets a second).
 fn matches<'a>(
-    table: &mut Table<'a>,
+    table: &mut NftTable<'a>,
     family: &str,
     address: &str,
     field: &str,
@@ -397,7 +397,7 @@ fn matches<'a>(
 
 /// An expression that matches a field with these addresses; none without any.
 fn hosts_in<'a>(
-    table: &mut Table<'a>,
+    table: &mut NftTable<'a>,
     family: &str,
     address: &str,
     field: &str,

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use caracal_model::resource::FELIX_FIELDS;
+use caracal_model::FELIX_FIELDS;
 use proptest::prelude::*;
 use regex::Regex;
 use serde_json::{Value, json};

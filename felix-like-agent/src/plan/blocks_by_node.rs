@@ -3,8 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use caracal_model::net::Prefix;
-use caracal_model::{KnownBlock, NodeName, Snapshot};
+use caracal_model::{KnownBlock, NodeName, Prefix, Snapshot};
 use foldhash::HashMap;
 
 /// The index. Equal to the one made anew from the same blocks, whatever came before.

@@ -17,10 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::Problem;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::Mac;
-use caracal_model::{NodeName, SharedMap, Snapshot};
+use caracal_model::{Family, Mac, NodeName, Prefix, Problem, SharedMap, Snapshot};
 
 use super::blocks_by_node::BlocksByNode;
 use super::destination::{Destination, RouteWarning};
@@ -41,7 +38,7 @@ use job::Work;
 
 /// A plan, and how it differs from the one before.
 #[derive(Clone, Debug)]
-pub struct Planned {
+pub struct KernelPlan {
     /// The state that the kernel should have.
     pub desired: Desired,
     /// Parts of it that may differ from the plan before.
@@ -64,7 +61,7 @@ pub enum Changed {
 pub struct ChangedKeys {
     /// Destinations with another route.
     pub prefixes: BTreeSet<Prefix>,
-    /// Neighbours.
+    /// Permanent neighbours that may differ.
     pub neighbours: BTreeSet<NeighbourKey>,
     /// FDB entries.
     pub fdb: BTreeSet<FdbKey>,
@@ -74,11 +71,11 @@ pub struct ChangedKeys {
 
 /// Plans, and remembers what from.
 #[derive(Debug, Default)]
-pub struct Planning(Option<State>);
+pub struct KernelPlanner(Option<LastPlan>);
 
 /// The last plan with what it was made from.
 #[derive(Debug)]
-struct State {
+struct LastPlan {
     from: PlannedFrom,
     of_nodes: OfNodes,
     own_blocks: Arc<BTreeSet<Prefix>>,
@@ -153,25 +150,25 @@ impl Vteps {
     }
 }
 
-impl Planning {
+impl KernelPlanner {
     /// Plans: what depends on what changed since the last time, or all.
-    pub fn plan(&mut self, inputs: &PlanInputs<'_>) -> Planned {
+    pub fn plan(&mut self, inputs: &PlanInputs<'_>) -> KernelPlan {
         let job = self.begin(inputs);
         self.end(job)
     }
 
-    /// Begins such a plan, to be made in slices. Until [`Planning::end`] nothing is remembered, so
-    /// that a plan that is given up makes the next one a whole one.
+    /// Begins such a plan, to be made in slices. Until [`KernelPlanner::end`] nothing is
+    /// remembered, so that a plan that is given up makes the next one a whole one.
     pub fn begin<'a>(&mut self, inputs: &'a PlanInputs<'a>) -> PlanJob<'a> {
         PlanJob::new(inputs, self.0.take())
     }
 
     /// Does what is left of a plan, and remembers it.
-    pub fn end(&mut self, job: PlanJob<'_>) -> Planned {
+    pub fn end(&mut self, job: PlanJob<'_>) -> KernelPlan {
         let (state, changed) = job.finish();
         let (desired, kinds) = (state.desired.clone(), state.kinds.clone());
         self.0 = Some(state);
-        Planned {
+        KernelPlan {
             desired,
             changed,
             kinds,
@@ -209,7 +206,7 @@ fn links_of_all<'a>(links: &'a Links, settings: &Settings) -> (Vec<&'a Link>, BT
     (others.collect(), links.subnets().collect())
 }
 
-impl State {
+impl LastPlan {
     /// True when what changed since this plan is of the kind that concerns some destinations only.
     fn is_followed(&self, inputs: &PlanInputs<'_>) -> bool {
         let (from, snapshot) = (&self.from, inputs.snapshot);
@@ -234,7 +231,7 @@ impl State {
 
     /// Plans destinations for the first time; the VTEPs that are wanted because of them.
     fn put_first(&mut self, planner: &Planner<'_>, prefixes: Vec<Prefix>) -> Vec<Prefix> {
-        let (mut routes, mut held, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut routes, mut deferred, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
         let mut vteps = Vec::new();
         for prefix in prefixes {
             let mut to = plan_destination(planner, prefix, false);
@@ -242,12 +239,12 @@ impl State {
                 *self.kinds.entry(route.kind.as_str()).or_insert(0) += 1;
                 routes.push((prefix, route));
             }
-            held.extend(to.held.take().map(|node| (prefix, node)));
+            deferred.extend(to.deferred.take().map(|node| (prefix, node)));
             skipped.extend(to.skipped.take().map(|reason| (prefix, reason)));
             vteps.extend(self.put_rest(prefix, to, &mut ChangedKeys::default()));
         }
         self.desired.routes.extend(routes);
-        self.desired.held.extend(held);
+        self.desired.deferred.extend(deferred);
         self.desired.skipped.extend(skipped);
         vteps
     }
@@ -262,8 +259,8 @@ impl State {
         let mut to = plan_destination(planner, prefix, self.vteps.is_wanted(&prefix));
         self.count(prefix, to.route.as_ref());
         let route = put(&mut self.desired.routes, prefix, to.route.take());
-        let held = put(&mut self.desired.held, prefix, to.held.take());
-        if route || held {
+        let deferred = put(&mut self.desired.deferred, prefix, to.deferred.take());
+        if route || deferred {
             changed.prefixes.insert(prefix);
         }
         put(&mut self.desired.skipped, prefix, to.skipped.take());
@@ -404,7 +401,7 @@ impl State {
         self.desired = Desired {
             nat,
             routes: kept.routes,
-            held: kept.held,
+            deferred: kept.deferred,
             skipped: kept.skipped,
             neighbours: kept.neighbours,
             fdb: kept.fdb,

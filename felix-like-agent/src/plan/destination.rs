@@ -2,9 +2,7 @@
 
 use std::net::IpAddr;
 
-use caracal_model::Problem;
-use caracal_model::code::ProblemCode;
-use caracal_model::resource::Mac;
+use caracal_model::{Mac, Problem, ProblemCode};
 
 use crate::kernel_objects::{NeighbourKey, PlannedRoute, Route, RouteKind};
 use crate::problem::problem;
@@ -14,8 +12,8 @@ use crate::problem::problem;
 pub(super) struct Destination {
     /// The route: of several the one of the smallest kind, of those the first (AGENT-1).
     pub(super) route: Option<PlannedRoute>,
-    /// See [`Desired::held`](crate::Desired::held).
-    pub(super) held: Option<IpAddr>,
+    /// See [`Desired::deferred`](crate::Desired::deferred).
+    pub(super) deferred: Option<IpAddr>,
     /// Why there is no route although nothing is wrong.
     pub(super) skipped: Option<String>,
     /// The permanent neighbour of a workload.

@@ -1,6 +1,6 @@
 //! The whole decision how traffic to another node travels: one `match`.
 
-use caracal_model::resource::EncapMode;
+use caracal_model::EncapMode;
 
 use crate::settings::Settings;
 

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caracal_model::Problem;
-use caracal_model::code::ProblemCode;
+use caracal_model::{Problem, ProblemCode};
 
 use crate::problem::problem;
 

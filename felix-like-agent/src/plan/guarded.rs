@@ -8,10 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::code::ProblemCode;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::Node;
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{Family, Node, NodeName, Prefix, ProblemCode, Snapshot};
 
 use super::destination::Destination;
 use super::{PlanInputs, Planner, nat};

@@ -16,16 +16,14 @@
 //! A shorter prefix that covers our addresses or blocks (an aggregate, or 0.0.0.0/0 when BGP
 //! announces it) is written: the longer routes beside it win.
 
-use caracal_model::Snapshot;
-use caracal_model::code::ProblemCode;
-use caracal_model::net::Prefix;
+use caracal_model::{Prefix, ProblemCode, Snapshot};
 
 use super::Planner;
 use super::destination::Destination;
 use super::encap::{Encap, Source, decide};
 use super::pools::Pool;
 use super::remote::{add_direct, ipip, subject};
-use crate::kernel_objects::{NextHop, RouteKind, Target};
+use crate::kernel_objects::{ForwardingTarget, NextHop, RouteKind};
 use crate::learned::Learned;
 
 pub(super) fn plan(on: &Planner<'_>, to: &mut Destination, prefix: Prefix, learned: &Learned) {
@@ -136,7 +134,7 @@ fn outside(on: &Planner<'_>, to: &mut Destination, prefix: Prefix, learned: &Lea
         return;
     }
     let metric = on.inputs.settings.route_metric(prefix.family());
-    let route = on.route(prefix, metric, Target::Via(hops), None);
+    let route = on.route(prefix, metric, ForwardingTarget::Via(hops), None);
     to.add(RouteKind::Direct, route);
 }
 

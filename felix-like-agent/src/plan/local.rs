@@ -1,15 +1,11 @@
 //! Plan of this node's own objects: blackholes for own blocks, routes, neighbours and sysctls of
 //! local workloads, forwarding.
 
-use caracal_model::Key;
-use caracal_model::code::ProblemCode;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::WorkloadEndpointSpec;
-use caracal_model::resource::{Mac, parse_mac};
+use caracal_model::{Family, Key, Mac, Prefix, ProblemCode, WorkloadEndpointSpec, parse_mac};
 
 use super::Planner;
 use super::destination::Destination;
-use crate::kernel_objects::{BLACKHOLE_METRIC, NeighbourKey, RouteKind, Target};
+use crate::kernel_objects::{BLACKHOLE_METRIC, ForwardingTarget, NeighbourKey, RouteKind};
 use crate::links::Link;
 use crate::nat::name::PlainName;
 
@@ -47,7 +43,7 @@ pub(super) fn own_block(on: &Planner<'_>, to: &mut Destination, prefix: Prefix) 
     if prefix.is_host() {
         to.skip("a block of one address gets no blackhole");
     } else if on.family(prefix.family()) {
-        let route = on.route(prefix, BLACKHOLE_METRIC, Target::Blackhole, None);
+        let route = on.route(prefix, BLACKHOLE_METRIC, ForwardingTarget::Blackhole, None);
         to.add(RouteKind::Blackhole, route);
     }
 }
@@ -113,7 +109,7 @@ fn address_of(on: &Planner<'_>, to: &mut Destination, workload: &Workload<'_>, a
         return;
     }
     let metric = on.inputs.settings.route_metric(family);
-    let target = Target::via(None, &link.name, false);
+    let target = ForwardingTarget::via(None, &link.name, false);
     if let Some(other) = &to.route
         && other.kind == RouteKind::Local
         && other.route.target != target

@@ -1,8 +1,8 @@
 //! `plan(inputs) -> Desired`: everything the kernel should hold, computed from the present state.
 //!
-//! A plan is made of destinations: `plan_destination` plans one,
-//! and the whole plan is that function over all of them. [`Planning`] remembers what it planned
-//! from, and plans the destinations again that a change concerns (decision 0077).
+//! A plan is made of destinations: `plan_destination` plans one, and the whole plan is that
+//! function over all of them. [`KernelPlanner`] remembers what it planned from, and plans the
+//! destinations again that a change concerns (decision 0077).
 //!
 //! Where routes come from: VXLAN and IPIP ones from the datastore (blocks by their affinity field
 //! and a host route for each borrowed address), unencapsulated ones from BGP;
@@ -32,21 +32,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::code::ProblemCode;
-use caracal_model::net::IfName;
-use caracal_model::net::{Cidr, Family, Prefix};
-use caracal_model::{NodeName, SharedMap, Snapshot};
+use caracal_model::{Cidr, Family, IfName, NodeName, Prefix, ProblemCode, SharedMap, Snapshot};
 use foldhash::HashMap;
 
 use crate::desired::Desired;
-use crate::kernel_objects::{NextHop, Route, Target};
+use crate::kernel_objects::{ForwardingTarget, NextHop, Route};
 use crate::learned::Learned;
 use crate::links::{Link, Links};
 use crate::ownership::Ownership;
 use crate::problem::problem;
 use crate::settings::Settings;
 use crate::slice::count_look;
-pub use by_key::{Changed, ChangedKeys, PlanJob, Planned, Planning};
+pub use by_key::{Changed, ChangedKeys, KernelPlan, KernelPlanner, PlanJob};
 use destination::{Destination, RouteWarning};
 use encap::Sources;
 use guarded::Guarded;
@@ -59,13 +56,13 @@ pub use resolve::HostRoutes;
 /// Features of this kernel; `Err` is the reason why one is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelSupport {
-    /// IPIP devices.
+    /// IPIP devices can be made, or why not.
     pub ipip: Result<(), String>,
-    /// VXLAN devices.
+    /// VXLAN devices can be made, or why not.
     pub vxlan: Result<(), String>,
-    /// IPv6.
+    /// The kernel has IPv6, or why not.
     pub ipv6: Result<(), String>,
-    /// Next-hop objects.
+    /// Next-hop objects can be used, or why not.
     pub objects: Result<(), String>,
     /// `net.ipv4.conf.default.rp_filter`, which workload interfaces get.
     pub default_rp_filter: u8,
@@ -111,7 +108,7 @@ pub struct PlanInputs<'a> {
 /// Plans the whole state of the kernel.
 #[must_use]
 pub fn plan(inputs: &PlanInputs<'_>) -> Desired {
-    Planning::default().plan(inputs).desired
+    KernelPlanner::default().plan(inputs).desired
 }
 
 /// Which interfaces the plan needs the kernel to be able to make, so that support is probed only
@@ -129,9 +126,9 @@ pub fn wanted_tunnels(snapshot: &Snapshot, settings: &Settings) -> WantedTunnels
 /// Kinds of tunnel that some pool uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WantedTunnels {
-    /// IPIP.
+    /// Some pool wants IPIP.
     pub ipip: bool,
-    /// VXLAN.
+    /// Some pool wants VXLAN.
     pub vxlan: bool,
     /// Next-hop objects, which are no tunnels but have to be tried, too.
     pub objects: bool,
@@ -320,8 +317,14 @@ impl<'a> Planner<'a> {
             .is_some_and(|own| own.cidr.prefix().contains(address))
     }
 
-    fn route(&self, prefix: Prefix, metric: u32, target: Target, mtu: Option<u32>) -> Route {
-        let leads_on = target != Target::Blackhole;
+    fn route(
+        &self,
+        prefix: Prefix,
+        metric: u32,
+        target: ForwardingTarget,
+        mtu: Option<u32>,
+    ) -> Route {
+        let leads_on = target != ForwardingTarget::Blackhole;
         let source = self.hints.get(&prefix.family()).copied();
         Route {
             prefix,

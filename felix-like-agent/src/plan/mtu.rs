@@ -1,7 +1,7 @@
 //! MTUs, derived as Calico does: the smallest MTU of the host's interfaces less the overhead of the
 //! tunnel.
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::Planner;
 use super::encap::{IPIP_OVERHEAD, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD};

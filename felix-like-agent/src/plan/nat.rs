@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use std::net::IpAddr;
 
-use caracal_model::net::{Cidr, Family, Prefix};
-use caracal_model::resource::Node;
+use caracal_model::{Cidr, Family, Node, Prefix};
 
 use super::Planner;
-use crate::kernel_objects::TunnelKind;
+use crate::kernel_objects::TunnelDevice;
 use crate::nat::name::PlainName;
 use crate::nat::{BgpGuard, FamilyRules, KnownFingerprint, Nat, Senders};
 
@@ -86,8 +85,8 @@ fn senders(planner: &Planner<'_>, family: Family) -> Option<Senders> {
     let tunnels = planner.desired.tunnels.values();
     for tunnel in tunnels.filter(|t| t.family() == family) {
         match tunnel.kind {
-            TunnelKind::Ipip => senders.ipip = true,
-            TunnelKind::Vxlan { port, .. } => senders.vxlan = Some(port),
+            TunnelDevice::Ipip => senders.ipip = true,
+            TunnelDevice::Vxlan { port, .. } => senders.vxlan = Some(port),
         }
     }
     if !senders.ipip && senders.vxlan.is_none() {

@@ -8,10 +8,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::NodeName;
-use caracal_model::code::ProblemCode;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::Node;
+use caracal_model::{Family, Node, NodeName, Prefix, ProblemCode};
 
 use super::Planner;
 use super::destination::Destination;
@@ -199,11 +196,11 @@ mod tests {
 
     fn problems(world: &World) -> Vec<String> {
         let desired = world.plan();
-        let told = desired
+        let reported = desired
             .problems
             .iter()
             .filter(|p| p.code == "agent.path_mtu");
-        told.map(|p| p.reason.clone()).collect()
+        reported.map(|p| p.reason.clone()).collect()
     }
 
     #[test]
@@ -215,9 +212,9 @@ mod tests {
         let desired = world.plan();
         assert_eq!(desired.workload_mtu, 1350);
         assert_eq!(desired.tunnels["vxlan.calico"].mtu, 1450);
-        let told = problems(&world);
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].starts_with(
+        let reported = problems(&world);
+        assert_eq!(reported.len(), 1, "{reported:?}");
+        assert!(reported[0].starts_with(
             "packets of more than 1400 octets do not arrive at c (10.0.1.3), although this node's interface sends 1500:"
         ));
     }
@@ -229,13 +226,13 @@ mod tests {
             world.learn(prefix, hop);
         }
         // `c` is not on a link: a route of somebody's leads there.
-        let way = crate::kernel_objects::NextHop {
+        let next_hop = crate::kernel_objects::NextHop {
             gateway: Some("10.0.0.254".parse().unwrap()),
             link: "eth0".into(),
             onlink: true,
         };
         let paths = world.host_routes.paths().clone();
-        let routes = [("10.0.1.0/24".parse().unwrap(), 0, way)];
+        let routes = [("10.0.1.0/24".parse().unwrap(), 0, next_hop)];
         world.host_routes = HostRoutes::from_routes(routes).with_paths(Arc::new(paths));
         let expected = [("10.244.1.0/26", None), ("10.244.2.0/26", Some(1400))];
         let expected = expected.map(|(prefix, mtu)| (prefix.to_owned(), mtu));

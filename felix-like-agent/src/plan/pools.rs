@@ -1,9 +1,6 @@
 //! The pools, parsed once for a plan.
 
-use caracal_model::PoolName;
-use caracal_model::Snapshot;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::EncapMode;
+use caracal_model::{EncapMode, Family, PoolName, Prefix, Snapshot};
 
 use crate::settings::Settings;
 

@@ -6,18 +6,14 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::Key;
-use caracal_model::code::ProblemCode;
-use caracal_model::ipam::Owner;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::Node;
+use caracal_model::{BlockOwner, Family, Key, Node, Prefix, ProblemCode};
 
 use super::destination::Destination;
 use super::encap::{Encap, Source, decide};
 use super::pools::Pool;
 use super::{PlanInputs, Planner};
 use crate::kernel_objects::{
-    IPIP_DEVICE, NextHop, RouteKind, Target, cluster_metric, vxlan_device,
+    ForwardingTarget, IPIP_DEVICE, NextHop, RouteKind, cluster_metric, vxlan_device,
 };
 
 /// Where IPAM is not Calico's: addresses of workloads and tunnels of other nodes, with their nodes
@@ -104,7 +100,7 @@ pub(super) fn of_address(on: &Planner<'_>, to: &mut Destination, prefix: Prefix)
         return;
     };
     // Virtual owners are no place to send packets to.
-    if matches!(block.owner, Some(Owner::Virtual(_))) {
+    if matches!(block.owner, Some(BlockOwner::Virtual(_))) {
         return;
     }
     let Some(pool) = on.pools.covering(&block.cidr) else {
@@ -180,7 +176,7 @@ fn to_node<'a>(on: &Planner<'a>, to: &mut Destination, prefix: Prefix, pool: &Po
             // A node names its tunnel address once its tunnel is up. Until then nothing that works
             // is given up.
             if node.spec.ipip_address().is_none() {
-                to.held = Some(address);
+                to.deferred = Some(address);
             }
             ipip(on, to, prefix, pool, name, address);
         }
@@ -227,7 +223,7 @@ pub(super) fn add_direct(
     let route = on.route(
         prefix,
         cluster_metric(prefix.family()),
-        Target::Via(hops),
+        ForwardingTarget::Via(hops),
         None,
     );
     to.add(RouteKind::Direct, route);
@@ -260,7 +256,7 @@ pub(super) fn ipip(
     let Some((link, mtu)) = on.tunnel(IPIP_DEVICE) else {
         return;
     };
-    let target = Target::via(Some(address), &link, true);
+    let target = ForwardingTarget::via(Some(address), &link, true);
     let metric = cluster_metric(prefix.family());
     let route = on.route(prefix, metric, target, Some(mtu));
     to.add(RouteKind::Ipip, route);
@@ -286,7 +282,7 @@ fn vxlan(
         let why = "the node has no VXLAN tunnel address in the datastore yet";
         let how = "it gets one when its own Caracal or Calico sees the pool";
         let fault = (ProblemCode::AgentNoVtep, why, how);
-        to.held = Some(address);
+        to.deferred = Some(address);
         fall_back(on, to, prefix, pool, name, address, fault);
         return;
     };
@@ -302,7 +298,7 @@ fn vxlan(
         // replacing that route is one step.
         to.vteps.push(vtep);
     }
-    let target = Target::via(gateway, &link, gateway.is_some());
+    let target = ForwardingTarget::via(gateway, &link, gateway.is_some());
     let route = on.route(prefix, cluster_metric(family), target, Some(mtu));
     to.add(RouteKind::Vxlan, route);
 }
@@ -317,7 +313,7 @@ pub(super) fn vtep_on_link(on: &Planner<'_>, to: &mut Destination, prefix: Prefi
     let Some((link, mtu)) = on.tunnel(vxlan_device(family)) else {
         return;
     };
-    let target = Target::via(None, &link, false);
+    let target = ForwardingTarget::via(None, &link, false);
     let route = on.route(prefix, cluster_metric(family), target, Some(mtu));
     to.add(RouteKind::Vxlan, route);
 }
@@ -334,14 +330,14 @@ fn fall_back(
     address: IpAddr,
     (code, why, how): (ProblemCode, &str, &str),
 ) {
-    let way = on
+    let next_hop = on
         .on_link(address)
         .or_else(|| Some(on.inputs.learned.get(&prefix)?.gateways.first()?.into()));
     let wants = match Family::of(address) {
         Family::Ipv4 if code == ProblemCode::AgentNoIpip => "IPIP",
         _ => "VXLAN",
     };
-    let state = if way.is_some() {
+    let state = if next_hop.is_some() {
         "stay unencapsulated"
     } else {
         "are not installed"
@@ -351,7 +347,7 @@ fn fall_back(
         pool.name
     );
     to.warn(code, subject(pool), sentence, name);
-    if let Some(hop) = way {
+    if let Some(hop) = next_hop {
         add_direct(on, to, prefix, vec![hop]);
     }
 }

@@ -3,22 +3,20 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::SharedMap;
-use caracal_model::net::IfName;
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, IfName, Prefix, SharedMap, Underlay};
 
 use super::pools::Pools;
 use super::{PlanInputs, Planner};
 use crate::actual::{Actual, ActualRoute, ActualTarget};
-use crate::kernel_objects::{NextHop, Target};
+use crate::kernel_objects::{ForwardingTarget, NextHop};
 use crate::learned::Learned;
 use crate::links::Links;
 use crate::ownership::{Owner, Ownership, is_tunnel_device};
 use crate::paths::PathMtus;
-use crate::underlay::{self, Underlay};
+use crate::underlay;
 
 /// Routes of others in the main table, over which next hops are reached. Our own routes are left
-/// out: pods are not a way to nodes.
+/// out: pods are no gateways to nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostRoutes {
     /// Longest prefix first, then lowest metric.
@@ -85,7 +83,7 @@ impl HostRoutes {
             metric: *metric,
             tos: 0,
             protocol: 0,
-            target: ActualTarget::Known(Target::Via(vec![hop.clone()])),
+            target: ActualTarget::Known(ForwardingTarget::Via(vec![hop.clone()])),
             mtu: None,
             source: None,
         });
@@ -132,8 +130,8 @@ impl PlanInputs<'_> {
 }
 
 impl Planner<'_> {
-    /// The way to a node's address: on a link, else through a route of somebody else's, or a longer
-    /// learned one.
+    /// Next hop to a node's address: on a link, else through a route of somebody else's, or a
+    /// longer learned one.
     pub(super) fn resolve(&self, address: IpAddr) -> Option<NextHop> {
         let known = self.resolved.borrow().get(&address).cloned();
         known.unwrap_or_else(|| {
@@ -166,7 +164,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The way to an address in a subnet of ours.
+    /// Next hop to an address in a subnet of ours.
     pub(super) fn on_link(&self, address: IpAddr) -> Option<NextHop> {
         let direct = |link: &IfName| NextHop {
             gateway: Some(address),

@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use caracal_model::Applied;
-use caracal_model::ipam::{AllocationAttribute, Block, Owner};
+use caracal_model::{AllocationAttribute, Applied, Block, BlockOwner};
 use proptest::prelude::*;
 
 use super::*;
@@ -76,7 +75,7 @@ impl World {
     }
 
     pub(crate) fn block(&mut self, cidr: &str, owner: &str, used: &[(usize, &str)]) {
-        let owner = Owner::Host(owner.into());
+        let owner = BlockOwner::Host(owner.into());
         let mut block = Block::new(cidr.parse().unwrap(), Some(&owner), 1);
         for (ordinal, node) in used {
             block.allocations[*ordinal] = Some(block.attributes.len());
@@ -257,7 +256,7 @@ fn no_encapsulation_comes_from_bgp() {
         world.route("10.244.1.0/26").unwrap(),
         "via 10.0.0.2 dev eth0 onlink"
     );
-    // Not on a link and no way known.
+    // Not on a link and no route known.
     world.learn("10.244.2.0/26", "10.0.1.3");
     assert_eq!(world.route("10.244.2.0/26"), None);
     assert_eq!(

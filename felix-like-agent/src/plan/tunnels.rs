@@ -3,16 +3,13 @@
 
 use std::net::IpAddr;
 
-use caracal_model::Key;
-use caracal_model::code::ProblemCode;
-use caracal_model::net::IfName;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::Node;
-use caracal_model::resource::vxlan_mac;
+use caracal_model::{Family, IfName, Key, Node, Prefix, ProblemCode, vxlan_mac};
 
 use super::Planner;
 use super::destination::Destination;
-use crate::kernel_objects::{FdbKey, IPIP_DEVICE, NeighbourKey, Tunnel, TunnelKind, vxlan_device};
+use crate::kernel_objects::{
+    FdbKey, IPIP_DEVICE, NeighbourKey, Tunnel, TunnelDevice, vxlan_device,
+};
 
 pub(super) fn plan(planner: &mut Planner<'_>) {
     ipip(planner);
@@ -63,7 +60,7 @@ fn ipip(planner: &mut Planner<'_>) {
         .and_then(|node| node.spec.ipip_address());
     let tunnel = Tunnel {
         name: IPIP_DEVICE.into(),
-        kind: TunnelKind::Ipip,
+        kind: TunnelDevice::Ipip,
         mtu: planner.ipip_mtu(),
         address: possible(planner, IPIP_DEVICE, address.map(Into::into)),
     };
@@ -91,7 +88,7 @@ fn vxlan(planner: &mut Planner<'_>, family: Family) {
     let name: IfName = vxlan_device(family).into();
     let tunnel = Tunnel {
         name: name.clone(),
-        kind: TunnelKind::Vxlan {
+        kind: TunnelDevice::Vxlan {
             vni: inputs.settings.vxlan_vni,
             port: inputs.settings.vxlan_port,
             local: own.cidr.address,

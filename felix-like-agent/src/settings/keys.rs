@@ -1,14 +1,13 @@
 //! Reads the values of FelixConfiguration's keys. The table of all fields
-//! ([`caracal_model::resource::FELIX_FIELDS`]) says what each key does here. A key that would
+//! ([`caracal_model::FELIX_FIELDS`]) says what each key does here. A key that would
 //! change what Felix does, and changes nothing here, is reported.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use caracal_model::net::{Cidr, Prefix};
-use caracal_model::resource::{FELIX_FIELDS, Field};
+use caracal_model::{Cidr, FELIX_FIELDS, FieldEntry, Prefix};
 
-pub(crate) use caracal_model::resource::Effect;
+pub(crate) use caracal_model::FieldEffect;
 
 use super::{
     InterfacePattern, NatBackend, PROTOCOL_BOOT, ProgramClusterRoutes, ROUTE_PROTOCOL, Settings,
@@ -29,18 +28,18 @@ const ENVIRONMENT: [&str; 1] = ["felixHostname"];
 /// The effect of a key in any case, FelixConfiguration's or the environment's; `None` for what is
 /// neither.
 #[must_use]
-pub fn setting_effect(key: &str) -> Option<Effect> {
+pub fn setting_effect(key: &str) -> Option<FieldEffect> {
     if ENVIRONMENT
         .iter()
         .any(|name| name.eq_ignore_ascii_case(key))
     {
-        return Some(Effect::NotApplicable("the node's name is NODENAME"));
+        return Some(FieldEffect::NotApplicable("the node's name is NODENAME"));
     }
     let alias = ALIASES
         .iter()
         .find(|(name, _)| name.eq_ignore_ascii_case(key));
     let key = alias.map_or(key, |(_, name)| name);
-    let same = |(path, _): &&Field| path["spec.".len()..].eq_ignore_ascii_case(key);
+    let same = |(path, _): &&FieldEntry| path["spec.".len()..].eq_ignore_ascii_case(key);
     FELIX_FIELDS.iter().find(same).map(|(_, effect)| *effect)
 }
 
@@ -306,7 +305,7 @@ mod tests {
                 set(&mut settings, key, value).is_ok() && settings != Settings::default()
             };
             let any = values.iter().any(changes);
-            let honoured = *effect == Effect::Honoured && !ELSEWHERE.contains(&key);
+            let honoured = *effect == FieldEffect::Honoured && !ELSEWHERE.contains(&key);
             assert_eq!(any, honoured, "{key}");
         }
     }
@@ -334,7 +333,7 @@ mod tests {
             assert_eq!(setting_effect(alias), setting_effect(name), "{alias}");
             assert!(setting_effect(alias).is_some(), "{alias}");
         }
-        assert_eq!(setting_effect("VXLANMTU"), Some(Effect::Honoured));
+        assert_eq!(setting_effect("VXLANMTU"), Some(FieldEffect::Honoured));
         assert_eq!(setting_effect("wibble"), None);
     }
 

@@ -8,14 +8,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use caracal_model::code::ProblemCode;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::{NodeName, Problem, Snapshot};
+use caracal_model::{Family, NodeName, Prefix, Problem, ProblemCode, Snapshot};
 use serde_json::Value;
 
 use crate::nat::name::Interfaces;
 use crate::problem::problem;
-use keys::Effect;
+use keys::FieldEffect;
 
 /// Which classes of routes to other nodes one of Calico's two programs is told to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,7 +262,7 @@ impl Settings {
     }
 
     fn apply(&mut self, subject: &str, key: &str, value: &str, problems: &mut Vec<Problem>) {
-        if let Some(Effect::Without(harmless, reason)) = keys::setting_effect(key)
+        if let Some(FieldEffect::Without(harmless, reason)) = keys::setting_effect(key)
             && !value.is_empty()
             && !harmless.iter().any(|h| h.eq_ignore_ascii_case(value))
         {
@@ -287,7 +285,7 @@ impl Settings {
     fn apply_bgp(
         &mut self,
         name: &str,
-        spec: &caracal_model::resource::BgpConfigurationSpec,
+        spec: &caracal_model::BgpConfigurationSpec,
         problems: &mut Vec<Problem>,
     ) {
         if let Some(metric) = spec.ipv4_normal_route_priority {

@@ -1,9 +1,11 @@
 #![allow(clippy::unwrap_used)]
 
+use caracal_model::Underlay;
+
 use super::*;
 use crate::actual::ActualRoute;
 use crate::links::Link;
-use crate::underlay::{self, Underlay};
+use crate::underlay;
 
 fn prefix(text: &str) -> Prefix {
     text.parse().unwrap()
@@ -47,7 +49,7 @@ fn there(text: &str, protocol: u8, metric: u32, link: &str) -> ActualRoute {
         prefix: prefix(text),
         metric,
         protocol,
-        target: Target::via(Some("10.0.0.9".parse().unwrap()), &link.into(), false),
+        target: ForwardingTarget::via(Some("10.0.0.9".parse().unwrap()), &link.into(), false),
         mtu: None,
         source: None,
     })
@@ -192,7 +194,7 @@ fn a_route_of_ours_that_leads_nowhere_is_a_blackhole() {
     let [Op::AddRoute(route)] = &ops[..] else {
         panic!("{ops:?}")
     };
-    assert_eq!(route.target, Target::Blackhole);
+    assert_eq!(route.target, ForwardingTarget::Blackhole);
     // Once it is there, nothing is to be done; a learned one takes its place.
     let mut actual = Actual::default();
     note(&mut actual, &ops[0]);
@@ -237,7 +239,7 @@ fn routes_of_others_and_never_our_own() {
     let texts =
         |found: &Foreigners| -> Vec<String> { found.keys().map(ToString::to_string).collect() };
     assert_eq!(seen(None, TABLE_PROTOCOL), Foreigners::new());
-    let some = seen(Some(Learn::Some), TABLE_PROTOCOL);
+    let some = seen(Some(LearnScope::Some), TABLE_PROTOCOL);
     assert_eq!(
         texts(&some),
         ["0.0.0.0/0", "10.1.0.0/16", "10.6.0.0/16", "10.7.0.0/16"]
@@ -245,13 +247,13 @@ fn routes_of_others_and_never_our_own() {
     let lowest = &some[&prefix("10.7.0.0/16")];
     assert_eq!(lowest.protocol, 4);
     assert_eq!(lowest.interface.as_ref().unwrap().to_string(), "eth1");
-    let all = texts(&seen(Some(Learn::All), TABLE_PROTOCOL));
+    let all = texts(&seen(Some(LearnScope::All), TABLE_PROTOCOL));
     assert_eq!(all.len(), 7, "{all:?}");
     assert!(!all.contains(&"10.2.0.0/16".to_owned()), "ours");
     // Whatever its number is.
-    let renumbered = texts(&seen(Some(Learn::All), 188));
+    let renumbered = texts(&seen(Some(LearnScope::All), 188));
     assert!(!renumbered.contains(&"10.6.0.0/16".to_owned()));
     // And what a speaker wrote that is gone is nobody's to announce.
-    let other = texts(&seen(Some(Learn::Some), 90));
+    let other = texts(&seen(Some(LearnScope::Some), 90));
     assert!(!other.contains(&"10.2.0.0/16".to_owned()));
 }

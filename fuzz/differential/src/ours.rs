@@ -4,7 +4,7 @@ use caracal_bgp::{
     FamilySet, Message, MessageFormat, PathAttrs, RefreshKind, SegmentKind, UpdateMessage,
     decode_message,
 };
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 
 use crate::{Facts, Form, Nlri, Routes, push_segment};
 

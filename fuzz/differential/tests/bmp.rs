@@ -15,7 +15,7 @@ use caracal_bgp::{
     encode_bmp_route_monitoring, encode_bmp_statistics, encode_bmp_termination, encode_open,
     encode_update,
 };
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 const TIME: BmpTimestamp = BmpTimestamp(Duration::from_millis(1_700_000_000_250));
 

@@ -16,7 +16,7 @@ use caracal_bgp::{
     UpdateMessage, encode_notification, encode_open, encode_update,
 };
 use caracal_differential::{Facts, Form, Routes, bgpkit, clean, ours, routecore};
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use proptest::collection::{btree_set, vec};
 use proptest::option::of;
 use proptest::prelude::*;
@@ -385,9 +385,9 @@ prop_compose! {
         let attrs = (!announced.is_empty()).then_some(attrs);
         let end_of_rib = end.filter(|_| announced.is_empty() && withdrawn.is_empty());
         let end_of_rib = end_of_rib.map(|six| if six {
-            caracal_model::net::Family::Ipv6
+            caracal_model::Family::Ipv6
         } else {
-            caracal_model::net::Family::Ipv4
+            caracal_model::Family::Ipv4
         });
         (UpdateMessage { withdrawn, announced, attrs, end_of_rib, ..UpdateMessage::default() }, ids)
     }
@@ -436,7 +436,7 @@ proptest! {
     #[test]
     fn generated_opens(asn in asn(), hold in prop_oneof![Just(0u16), 3u16..], id in 1u32.., names in vec(0usize..6, 0..6)) {
         use caracal_bgp::{AddPathMode, Capability};
-        let six = caracal_model::net::Family::Ipv6;
+        let six = caracal_model::Family::Ipv6;
         let all = [
             Capability::Multiprotocol(six.into()),
             Capability::RouteRefresh,

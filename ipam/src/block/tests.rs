@@ -4,7 +4,7 @@ use super::*;
 const NOW: Timestamp = Timestamp::from_nanos(1_767_607_920_500_000_000);
 
 fn new(cidr: &str) -> Block {
-    let owner = Owner::Host("node-a".into());
+    let owner = BlockOwner::Host("node-a".into());
     create(cidr.parse().unwrap(), &owner, NOW)
 }
 

@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used)]
-use caracal_model::txn::{KeyValue, Range};
+use caracal_model::{KeyRange, KeyValue};
 
 use super::*;
 use crate::step::Reading;
@@ -19,7 +19,7 @@ fn view_of(entries: &[(&str, &str)]) -> IpamData {
         revision: 1,
         ranges: vec![list.collect()],
     };
-    view.absorb(&[Range::Prefix("/calico/".into())], reading);
+    view.absorb(&[KeyRange::Prefix("/calico/".into())], reading);
     view
 }
 

@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use caracal_datastore::{ReadAnswer, Store, StoreError};
-use caracal_model::txn::{Range, Txn, TxnOutcome, Write};
+use caracal_model::{KeyRange, Txn, TxnOutcome, TxnWrite};
 
 use crate::overlay::Overlay;
 
-type OnWrite = Arc<dyn Fn(&Write) + Send + Sync>;
+type OnWrite = Arc<dyn Fn(&TxnWrite) + Send + Sync>;
 
 /// A store that reports its writes. Clones share the writes of a dry run, because [`Store`] asks
 /// for clones; one task uses them at a time.
@@ -32,7 +32,7 @@ impl<S: fmt::Debug> fmt::Debug for LoggedStore<S> {
 impl<S: Store> LoggedStore<S> {
     /// Reports each write, then makes it. A write whose transaction then loses a race is reported
     /// too.
-    pub fn new(store: S, on_write: impl Fn(&Write) + Send + Sync + 'static) -> Self {
+    pub fn new(store: S, on_write: impl Fn(&TxnWrite) + Send + Sync + 'static) -> Self {
         Self {
             store,
             on_write: Arc::new(on_write),
@@ -41,7 +41,7 @@ impl<S: Store> LoggedStore<S> {
     }
 
     /// Reports each write and makes none.
-    pub fn dry_run(store: S, on_write: impl Fn(&Write) + Send + Sync + 'static) -> Self {
+    pub fn dry_run(store: S, on_write: impl Fn(&TxnWrite) + Send + Sync + 'static) -> Self {
         Self {
             dry_run: Some(Arc::default()),
             ..Self::new(store, on_write)
@@ -52,7 +52,7 @@ impl<S: Store> LoggedStore<S> {
 impl<S: Store> Store for LoggedStore<S> {
     type Watch = S::Watch;
 
-    async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+    async fn read(&self, ranges: &[KeyRange]) -> Result<ReadAnswer, StoreError> {
         let mut answer = self.store.read(ranges).await?;
         if let Some(overlay) = &self.dry_run {
             let overlay = overlay.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,10 +66,10 @@ impl<S: Store> Store for LoggedStore<S> {
             txn.writes.iter().for_each(|write| (self.on_write)(write));
             return self.store.commit(txn).await;
         };
-        let keys: Vec<Range> = txn
+        let keys: Vec<KeyRange> = txn
             .compare
             .iter()
-            .map(|compare| Range::Key(compare.key().to_owned()))
+            .map(|compare| KeyRange::Key(compare.key().to_owned()))
             .collect();
         let stored = self.store.read(&keys).await?;
         let kept: Vec<_> = stored.ranges.into_iter().flatten().collect();

@@ -1,10 +1,9 @@
 #![allow(clippy::unwrap_used)]
 
-use caracal_model::Timestamp;
-use caracal_model::ipam::{
-    AllocationAttribute, Block, BlockAffinity, ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE, Owner,
+use caracal_model::{
+    AllocationAttribute, Block, BlockAffinity, BlockOwner, ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE,
+    Node, NodeSpec, Timestamp, WorkloadEndpoint, WorkloadEndpointSpec,
 };
-use caracal_model::resource::{Node, NodeSpec, WorkloadEndpoint, WorkloadEndpointSpec};
 
 use super::*;
 use crate::lease::LeaseHolder;
@@ -23,14 +22,14 @@ fn put(snapshot: &mut Snapshot, path: &str, value: &[u8]) {
 
 /// A block of node-a, with its affinity.
 fn block(cidr: &str, change: impl FnOnce(&mut Block)) -> Block {
-    let owner = Owner::Host(me());
+    let owner = BlockOwner::Host(me());
     let mut block = Block::new(cidr.parse().unwrap(), Some(&owner), 1);
     change(&mut block);
     block
 }
 
 fn store(snapshot: &mut Snapshot, block: &Block) {
-    let owner = Owner::Host(me());
+    let owner = BlockOwner::Host(me());
     put(
         snapshot,
         &Key::Block(block.cidr).to_path(),
@@ -79,7 +78,7 @@ fn endpoint(snapshot: &mut Snapshot, network: &str, container: &str) {
 }
 
 /// Looks now and a grace period later.
-fn twice(snapshot: &Snapshot, interfaces: &[&str]) -> Vec<Collection> {
+fn twice(snapshot: &Snapshot, interfaces: &[&str]) -> Vec<Garbage> {
     let mut collector = Collector::new(me(), GRACE);
     let interfaces = interfaces.iter().map(|i| (*i).to_owned()).collect();
     let now = Instant::now();
@@ -91,9 +90,9 @@ fn twice(snapshot: &Snapshot, interfaces: &[&str]) -> Vec<Collection> {
     collector.look(now + GRACE, snapshot, &interfaces)
 }
 
-fn addresses(collections: &[Collection]) -> Vec<String> {
+fn addresses(collections: &[Garbage]) -> Vec<String> {
     let targets = collections.iter().flat_map(|c| match c {
-        Collection::Addresses { targets, .. } => targets.as_slice(),
+        Garbage::Addresses { targets, .. } => targets.as_slice(),
         _ => &[],
     });
     targets.map(|t| t.address.to_string()).collect()
@@ -104,7 +103,7 @@ fn gc_1_two_proofs_of_death() {
     let mut snapshot = leaked();
     let collected = twice(&snapshot, &["eth0"]);
     let [
-        Collection::Addresses {
+        Garbage::Addresses {
             targets,
             preconditions,
             interfaces,
@@ -130,7 +129,7 @@ fn gc_1_a_later_pod_of_the_same_name_has_the_interface() {
     let collected = twice(&snapshot, &["caliweb"]);
     assert_eq!(addresses(&collected), ["10.0.0.0"]);
     let [
-        Collection::Addresses {
+        Garbage::Addresses {
             preconditions,
             interfaces,
             ..
@@ -189,7 +188,7 @@ fn gc_6_empty_blocks_but_never_the_last() {
     store(&mut snapshot, &block("10.0.0.4/30", |_| {}));
     store(&mut snapshot, &block("10.0.0.8/30", |_| {}));
     let collected = twice(&snapshot, &["caliweb"]);
-    let blocks = ["10.0.0.4/30", "10.0.0.8/30"].map(|b| Collection::Block(b.parse().unwrap()));
+    let blocks = ["10.0.0.4/30", "10.0.0.8/30"].map(|b| Garbage::Block(b.parse().unwrap()));
     assert_eq!(collected, blocks);
     // Only empty ones: one stays.
     let mut snapshot = Snapshot::default();
@@ -235,14 +234,14 @@ fn gc_6_blocks_that_only_cool_down_and_blocks_of_nobody() {
         );
     }
     let mut collected = twice(&snapshot, &["caliweb"]);
-    collected.retain(|c| !matches!(c, Collection::Addresses { .. }));
+    collected.retain(|c| !matches!(c, Garbage::Addresses { .. }));
     let cidr = |text: &str| text.parse().unwrap();
     assert_eq!(
         collected,
         [
-            Collection::Block(cidr("10.0.0.4/30")),
-            Collection::Abandoned(cidr("10.0.0.8/30")),
-            Collection::Abandoned(cidr("10.0.0.12/30")),
+            Garbage::Block(cidr("10.0.0.4/30")),
+            Garbage::Abandoned(cidr("10.0.0.8/30")),
+            Garbage::Abandoned(cidr("10.0.0.12/30")),
         ]
     );
 }
@@ -285,7 +284,7 @@ fn lease_of(node: &str, revision: i64) -> KeyValue {
         GRACE,
         Timestamp::from_nanos(0),
     );
-    let [caracal_model::txn::Write::Put(key, value)] = &txn.writes[..] else {
+    let [caracal_model::TxnWrite::Put(key, value)] = &txn.writes[..] else {
         panic!("{txn:?}");
     };
     KeyValue {
@@ -320,7 +319,7 @@ fn gc_2_a_dead_node_is_one_without_node_whose_lease_stands_still() {
     );
     let dead = collector.look_at_leases(now + GRACE * 2, &[lease_of("node-b", 6)]);
     let [
-        Collection::Node {
+        Garbage::Node {
             node,
             preconditions,
         },

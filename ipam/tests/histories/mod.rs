@@ -16,12 +16,9 @@ use std::net::IpAddr;
 
 use caracal_ipam::{
     AffinityWord, Assign, AssignIp, AssignIpRequest, AssignRequest, EnsureTunnel, Inconsistency,
-    ReleaseAffinity, ReleaseHandle, ReleaseIps, ReleaseNode, Target, TunnelKind, check,
+    ReleaseAffinity, ReleaseHandle, ReleaseIps, ReleaseNode, ReleaseTarget, TunnelKind, check,
 };
-use caracal_model::HandleId;
-use caracal_model::ipam::Owner;
-use caracal_model::net::Prefix;
-use caracal_model::resource::{AllowedUse, EncapMode};
+use caracal_model::{AllowedUse, BlockOwner, EncapMode, HandleId, Prefix};
 
 use super::world::actor::{
     Actor, Any, End, counts_too_much, faults, held_by, is_excused, run, view,
@@ -80,7 +77,7 @@ pub fn machine(host: usize, deed: &Deed, block_len: u8, minute: u64) -> Any {
             Any::ReleaseHandle(ReleaseHandle::new(handle, Vec::new(), now))
         }
         Deed::ReleaseIp(number, n) => {
-            let target = Target {
+            let target = ReleaseTarget {
                 address: address(*n),
                 handle: Some(handle(host, *number)),
                 sequence: None,
@@ -88,7 +85,7 @@ pub fn machine(host: usize, deed: &Deed, block_len: u8, minute: u64) -> Any {
             Any::ReleaseIps(ReleaseIps::new(vec![target], now))
         }
         Deed::GiveBack(n, must_be_empty) => {
-            let owner = Owner::Host(name.as_str().into());
+            let owner = BlockOwner::Host(name.as_str().into());
             let cidr = Prefix::truncated(address(*n), block_len);
             let machine = ReleaseAffinity::new(owner, cidr, *must_be_empty, now);
             Any::ReleaseAffinity(machine)
@@ -312,7 +309,7 @@ impl Client {
 
 /// The data at the start of a scenario.
 pub fn stage(scenario: &Scenario) -> World {
-    let ipip = |p: &mut caracal_model::resource::IpPool| p.spec.ipip_mode = EncapMode::Always;
+    let ipip = |p: &mut caracal_model::IpPool| p.spec.ipip_mode = EncapMode::Always;
     let mut world = World::default()
         .with(pool_with("p", scenario.pool, BLOCK_LEN, ipip))
         .with(config(|c| c.strict_affinity = scenario.strict));

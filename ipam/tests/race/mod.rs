@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use caracal_datastore::Store;
 use caracal_ipam::{AffinityOutcome, AssignRequest, Client};
-use caracal_model::HandleId;
-use caracal_model::ipam::Owner;
+use caracal_model::{BlockOwner, HandleId};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -91,7 +90,7 @@ async fn one<S: Store>(client: Client<S>, name: &str, task: usize, rounds: usize
             client.release_by_handle(&handle, &[]).await.unwrap();
         }
         if task == 0 {
-            let owner = Owner::Host(name.into());
+            let owner = BlockOwner::Host(name.into());
             let block = got.v4[0].block;
             match client.release_block_affinity(&owner, block, true).await {
                 Ok(

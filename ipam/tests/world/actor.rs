@@ -4,13 +4,12 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use caracal_datastore::{Order, OrderedCommit, StepResult};
+use caracal_datastore::{CommitStep, OrderedCommit, StepResult};
 use caracal_ipam::{
     Assign, AssignIp, EnsureTunnel, Inconsistency, Input, IpamData, Machine, Reading,
-    ReleaseAffinity, ReleaseHandle, ReleaseIps, ReleaseNode, Step, Timestamp, all_ranges, check,
+    ReleaseAffinity, ReleaseHandle, ReleaseIps, ReleaseNode, Step, all_ranges, check,
 };
-use caracal_model::HandleId;
-use caracal_model::txn::{KeyValue, Range, Txn, TxnOutcome};
+use caracal_model::{HandleId, KeyRange, KeyValue, Timestamp, Txn, TxnOutcome};
 
 use super::World;
 
@@ -26,7 +25,6 @@ pub enum Any {
     Tunnel(EnsureTunnel),
 }
 
-/// How it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// It took these.
@@ -40,7 +38,7 @@ pub enum End {
 /// Next action that it waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wish {
-    Read(Vec<Range>),
+    Read(Vec<KeyRange>),
     Commit(Txn),
     End(End),
 }
@@ -89,7 +87,7 @@ enum Partly {
     /// The lists that are there.
     Read(Vec<Vec<KeyValue>>),
     /// The writes, and the next of them.
-    Commit(OrderedCommit, Order),
+    Commit(OrderedCommit, CommitStep),
 }
 
 impl Actor {
@@ -176,10 +174,10 @@ impl Actor {
                         (commit, order)
                     }
                 };
-                let told = world.obey(&order);
-                match commit.step(told) {
-                    Order::Done(TxnOutcome::Committed(revision)) => Input::Committed(revision),
-                    Order::Done(TxnOutcome::Conflict) => Input::Conflict,
+                let result = world.execute(&order);
+                match commit.step(result) {
+                    CommitStep::Done(TxnOutcome::Committed(revision)) => Input::Committed(revision),
+                    CommitStep::Done(TxnOutcome::Conflict) => Input::Conflict,
                     order => {
                         self.partly = Partly::Commit(commit, order);
                         return world.revision != before;
@@ -205,8 +203,8 @@ impl Actor {
 }
 
 /// Whether machines write what is there.
-fn changes(range: &Range) -> bool {
-    let (Range::Key(path) | Range::Prefix(path)) = range;
+fn changes(range: &KeyRange) -> bool {
+    let (KeyRange::Key(path) | KeyRange::Prefix(path)) = range;
     path.starts_with("/calico/ipam/v2/") && path != "/calico/ipam/v2/config"
 }
 

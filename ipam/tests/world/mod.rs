@@ -13,12 +13,12 @@ pub mod actor;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use caracal_datastore::{Order, StepResult};
-use caracal_ipam::{MAX_OPERATIONS, Reading, Timestamp};
-use caracal_model::Key;
-use caracal_model::ipam::IpamConfig;
-use caracal_model::resource::{IpPool, Kind, Node, NodeSpec};
-use caracal_model::txn::{Compare, KeyValue, Range, Txn, TxnOutcome, Write};
+use caracal_datastore::{CommitStep, StepResult};
+use caracal_ipam::{MAX_OPERATIONS, Reading};
+use caracal_model::{
+    Compare, IpPool, IpamConfig, Key, KeyRange, KeyValue, Kind, Node, NodeSpec, Timestamp, Txn,
+    TxnOutcome, TxnWrite,
+};
 
 /// 2026-01-05T10:12:00.5Z.
 pub const NOW: Timestamp = Timestamp::from_nanos(1_767_607_920_500_000_000);
@@ -48,12 +48,12 @@ impl fmt::Debug for World {
 }
 
 impl World {
-    pub fn read(&self, ranges: &[Range]) -> Reading {
-        let matches = |range: &Range, key: &str| match range {
-            Range::Key(one) => one == key,
-            Range::Prefix(prefix) => key.starts_with(prefix.as_str()),
+    pub fn read(&self, ranges: &[KeyRange]) -> Reading {
+        let matches = |range: &KeyRange, key: &str| match range {
+            KeyRange::Key(one) => one == key,
+            KeyRange::Prefix(prefix) => key.starts_with(prefix.as_str()),
         };
-        let list = |range: &Range| {
+        let list = |range: &KeyRange| {
             let found = self.keys.iter().filter(|(key, _)| matches(range, key));
             found
                 .map(|(key, (mod_revision, value))| KeyValue {
@@ -70,18 +70,18 @@ impl World {
     }
 
     /// One call of an API of single objects, each with compare-and-swap.
-    pub fn obey(&mut self, order: &Order) -> StepResult {
+    pub fn execute(&mut self, order: &CommitStep) -> StepResult {
         let txn = match order {
-            Order::Look(keys) => {
-                let keys: Vec<Range> = keys.iter().cloned().map(Range::Key).collect();
+            CommitStep::Look(keys) => {
+                let keys: Vec<KeyRange> = keys.iter().cloned().map(KeyRange::Key).collect();
                 return StepResult::Found(self.read(&keys).ranges.concat());
             }
-            Order::Create(key, value) => Txn::new().create(key, value.clone()),
-            Order::Replace(key, revision, value) => {
+            CommitStep::Create(key, value) => Txn::new().create(key, value.clone()),
+            CommitStep::Replace(key, revision, value) => {
                 Txn::new().update(key, *revision, value.clone())
             }
-            Order::Delete(key, revision) => Txn::new().delete(key, *revision),
-            Order::Done(_) => panic!("the end is no order"),
+            CommitStep::Delete(key, revision) => Txn::new().delete(key, *revision),
+            CommitStep::Done(_) => panic!("the end is no order"),
         };
         match self.commit(&txn) {
             TxnOutcome::Committed(revision) => StepResult::Written(revision),
@@ -114,11 +114,11 @@ impl World {
         self.revision += 1;
         for write in &txn.writes {
             match write {
-                Write::Put(key, value) => {
+                TxnWrite::Put(key, value) => {
                     let stored = (self.revision, value.clone());
                     self.keys.insert(key.clone(), stored);
                 }
-                Write::Delete(key) => {
+                TxnWrite::Delete(key) => {
                     self.keys.remove(key).expect("deletes what exists");
                 }
             }
@@ -147,7 +147,7 @@ pub fn pool_with(
     block_size: u8,
     change: impl FnOnce(&mut IpPool),
 ) -> (String, Vec<u8>) {
-    let mut pool = IpPool::new(name, caracal_model::resource::IpPoolSpec::default());
+    let mut pool = IpPool::new(name, caracal_model::IpPoolSpec::default());
     pool.spec.cidr = cidr.to_owned();
     pool.spec.block_size = block_size;
     change(&mut pool);

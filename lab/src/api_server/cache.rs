@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_datastore::{Change, EtcdStore, Store, StoreError, WatchEvent};
-use caracal_model::txn::Range;
+use caracal_model::KeyRange;
 use futures_util::StreamExt;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -220,7 +220,7 @@ impl Ask {
 
 impl State {
     async fn load(&mut self, store: &EtcdStore) -> Result<(), StoreError> {
-        let answer = store.read(&[Range::Prefix(ROOT.to_owned())]).await?;
+        let answer = store.read(&[KeyRange::Prefix(ROOT.to_owned())]).await?;
         let values = answer.ranges.into_iter().flatten();
         self.objects = values
             .filter_map(|kv| Some((kv.key.clone(), entry(kv.key, &kv.value, kv.mod_revision)?)))

@@ -1,6 +1,6 @@
 //! Objects that exist from the start: namespaces, Caracal's definitions, and objects from a file.
 
-use caracal_model::txn::Txn;
+use caracal_model::Txn;
 use serde_json::{Value, json};
 
 use super::metadata::Birth;

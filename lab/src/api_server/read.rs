@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use caracal_datastore::Store;
-use caracal_model::txn::Range;
+use caracal_model::KeyRange;
 use serde_json::{Value, json};
 
 use super::Api;
@@ -49,7 +49,7 @@ impl Continue {
 impl Api {
     /// The newest revision of etcd: what was written before this call is not newer.
     pub(super) async fn newest(&self) -> Result<i64, Failure> {
-        let range = [Range::Key(format!("{ROOT}revision"))];
+        let range = [KeyRange::Key(format!("{ROOT}revision"))];
         match self.store.read(&range).await {
             Ok(answer) => Ok(answer.revision),
             Err(error) => Err(Failure::internal(error)),

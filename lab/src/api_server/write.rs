@@ -1,7 +1,7 @@
 //! Writing: create, update, patch, delete. Each is a compare-and-swap in etcd.
 
 use caracal_datastore::{Store, StoreError};
-use caracal_model::txn::{Txn, TxnOutcome};
+use caracal_model::{Txn, TxnOutcome};
 use hyper::StatusCode;
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::InterfaceLayout;
 use crate::topology::{Datastore, Node, Pool, Topology};

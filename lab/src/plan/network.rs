@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 
 use super::{Bridge, InterfaceLayout, Layout, StaticRoute, Step};
 

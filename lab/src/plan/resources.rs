@@ -1,6 +1,6 @@
 //! Calico documents that are in etcd before the first node starts.
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 use serde_json::{Map, Value, json};
 
 use super::Layout;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use serde_saphyr::{Location, Spanned};
 
 use super::kinds::plural;

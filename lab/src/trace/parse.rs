@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use serde::Deserialize;
 
 use super::{Interface, Lookup, Neighbour};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::walk::walk;
 use super::{Interface, Look, Lookup, Neighbour, Packet, TraceReport, parse};

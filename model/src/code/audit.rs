@@ -98,7 +98,7 @@ super::codes! {
 }
 
 impl AuditCode {
-    /// Severity.
+    /// Severity of a finding with this code.
     #[must_use]
     pub const fn severity(self) -> super::Severity {
         self.entry().severity

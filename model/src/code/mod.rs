@@ -1,9 +1,9 @@
 //! The table of codes: every code that Caracal prints for something that is wrong, with severity,
 //! grace, meaning and remedy. Four parts of the program report faults, each with an enum of its
 //! own: [`ProblemCode`] (owners of state, in `caracal status`), [`AuditCode`] (`caracal audit`),
-//! [`DoctorCode`] (`caracal doctor`) and [`IpamCode`] (`caracal ipam check`). [`entries`] is the
-//! whole table; `caracal explain-code` prints it, and the tables of `docs/troubleshooting.md` are
-//! generated from it.
+//! [`DoctorCode`] (`caracal doctor`) and [`IpamCode`] (`caracal ipam check`). [`code_entries`] is
+//! the whole table; `caracal explain-code` prints it, and the tables of `docs/troubleshooting.md`
+//! are generated from it.
 //!
 //! A code never changes its meaning; a code that is given up is not used again.
 
@@ -82,7 +82,7 @@ impl Reporter {
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct CodeEntry {
     /// The code as it is printed.
     pub code: &'static str,
     /// Component that prints it.
@@ -99,7 +99,7 @@ pub struct Entry {
 }
 
 /// The table, in the order of the documentation.
-pub fn entries() -> impl Iterator<Item = Entry> {
+pub fn code_entries() -> impl Iterator<Item = CodeEntry> {
     let audit = AuditCode::ALL.iter().map(|code| code.entry());
     let problems = ProblemCode::ALL.iter().map(|code| code.entry());
     let doctor = DoctorCode::ALL.iter().map(|code| code.entry());
@@ -109,22 +109,22 @@ pub fn entries() -> impl Iterator<Item = Entry> {
 
 /// The row of a code; upper and lower case are the same.
 #[must_use]
-pub fn find(code: &str) -> Option<Entry> {
-    entries().find(|entry| entry.code.eq_ignore_ascii_case(code))
+pub fn find_code(code: &str) -> Option<CodeEntry> {
+    code_entries().find(|entry| entry.code.eq_ignore_ascii_case(code))
 }
 
 /// The codes nearest to one that does not exist: those that contain it, or the one with the fewest
 /// edits, which are at most one for two letters.
 #[must_use]
-pub fn nearest(code: &str) -> Vec<Entry> {
+pub fn nearest_codes(code: &str) -> Vec<CodeEntry> {
     let typed = code.to_ascii_lowercase();
-    let containing = |entry: &Entry| entry.code.to_ascii_lowercase().contains(&typed);
-    let found: Vec<Entry> = entries().filter(containing).take(5).collect();
+    let containing = |entry: &CodeEntry| entry.code.to_ascii_lowercase().contains(&typed);
+    let found: Vec<CodeEntry> = code_entries().filter(containing).take(5).collect();
     if !found.is_empty() && typed.len() > 2 {
         return found;
     }
-    let edits = |entry: &Entry| strsim::osa_distance(&typed, &entry.code.to_ascii_lowercase());
-    let nearest = entries().min_by_key(edits);
+    let edits = |entry: &CodeEntry| strsim::osa_distance(&typed, &entry.code.to_ascii_lowercase());
+    let nearest = code_entries().min_by_key(edits);
     nearest
         .filter(|e| edits(e) <= typed.len() / 2)
         .into_iter()
@@ -149,9 +149,9 @@ macro_rules! codes {
 
             /// The row of the table.
             #[must_use]
-            pub const fn entry(self) -> $crate::code::Entry {
+            pub const fn entry(self) -> $crate::code::CodeEntry {
                 match self {
-                    $(Self::$variant => $crate::code::Entry {
+                    $(Self::$variant => $crate::code::CodeEntry {
                         code: $text,
                         reporter: $crate::code::Reporter::$reporter,
                         severity: $crate::code::Severity::$severity,

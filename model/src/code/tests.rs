@@ -16,7 +16,7 @@ fn section() -> String {
     for reporter in Reporter::ALL {
         text += &format!("\n### Codes of {}\n\n", reporter.command());
         text += "| code | severity | grace, s | meaning | what to do |\n|---|---|---|---|---|\n";
-        for e in entries().filter(|e| e.reporter == reporter) {
+        for e in code_entries().filter(|e| e.reporter == reporter) {
             let (severity, grace) = (e.severity.as_str(), e.grace.as_secs());
             let (code, meaning, remedy) = (e.code, e.meaning, e.remedy);
             text += &format!("| `{code}` | {severity} | {grace} | {meaning} | {remedy} |\n");
@@ -50,19 +50,24 @@ fn the_documentation_has_the_table() {
 #[test]
 fn every_code_is_there_once_and_says_what_to_do() {
     let mut codes = BTreeSet::new();
-    for entry in entries() {
+    for entry in code_entries() {
         assert!(codes.insert(entry.code), "{} is there twice", entry.code);
         assert!(!entry.meaning.is_empty() && !entry.remedy.is_empty());
         for text in [entry.meaning, entry.remedy] {
             assert!(!text.contains('|') && !text.ends_with('.'), "{text}");
         }
-        assert_eq!(find(&entry.code.to_ascii_uppercase()), Some(entry));
+        assert_eq!(find_code(&entry.code.to_ascii_uppercase()), Some(entry));
     }
 }
 
 #[test]
 fn what_is_suggested_is_near() {
-    let codes = |typed: &str| nearest(typed).iter().map(|e| e.code).collect::<Vec<_>>();
+    let codes = |typed: &str| {
+        nearest_codes(typed)
+            .iter()
+            .map(|e| e.code)
+            .collect::<Vec<_>>()
+    };
     assert_eq!(codes("CRL-X001").len(), 1);
     assert_eq!(codes("bgp.pasword"), ["bgp.password"]);
     assert_eq!(

@@ -56,12 +56,21 @@ impl fmt::Display for UnderlayRoute {
     }
 }
 
+/// The subnets and addresses of this machine: nobody else's route to them is to be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LocalNetworks {
+    /// Subnets of interfaces that are up, without host prefixes.
+    pub subnets: BTreeSet<Prefix>,
+    /// Addresses of interfaces that are up or down, without link-local ones of IPv6.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
 /// Where a packet goes: a neighbour on an interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Gateway {
-    /// The neighbour's address.
+    /// Address of the next router, or of the destination itself when it is on the link.
     pub address: IpAddr,
-    /// The interface.
+    /// Interface that the packet leaves by.
     pub interface: IfName,
 }
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use super::{Invalid, Kind, Resource, Spec, null_default};
+use super::{Kind, Resource, ResourceSpec, ValueError, null_default};
 use crate::net::Prefix;
 use crate::selector::Selector;
 
@@ -100,7 +100,7 @@ pub struct NamedCommunity {
     /// Name that `prefixAdvertisements` refers to.
     #[serde(default)]
     pub name: String,
-    /// `AS:VALUE` or `A:B:C`.
+    /// Value of the community: `AS:VALUE` or `A:B:C`.
     #[serde(default)]
     pub value: String,
 }
@@ -141,7 +141,7 @@ pub struct BgpConfigurationSpec {
     /// Graceful restart time of mesh sessions, a Go duration such as `120s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_mesh_max_restart_time: Option<String>,
-    /// Named communities.
+    /// Names for communities, to be used in `prefixAdvertisements`.
     #[serde(
         default,
         deserialize_with = "null_default",
@@ -202,7 +202,7 @@ pub struct BgpConfigurationSpec {
     pub extra: Map<String, Value>,
 }
 
-impl Spec for BgpConfigurationSpec {
+impl ResourceSpec for BgpConfigurationSpec {
     const KIND: Kind = Kind::BgpConfiguration;
 }
 
@@ -338,11 +338,11 @@ impl BgpPeerSpec {
     }
 }
 
-impl Spec for BgpPeerSpec {
+impl ResourceSpec for BgpPeerSpec {
     const KIND: Kind = Kind::BgpPeer;
 
-    fn validate(&self) -> Result<(), Invalid> {
-        let no = |text: String| Err(Invalid(text));
+    fn validate(&self) -> Result<(), ValueError> {
+        let no = |text: String| Err(ValueError(text));
         if !self.node.is_empty() && !self.node_selector.is_empty() {
             return no("spec.node and spec.nodeSelector exclude each other".into());
         }
@@ -502,7 +502,7 @@ pub struct PrefixLength {
 /// `communities` of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommunityMatch {
-    /// One value.
+    /// Values of which one must be carried.
     #[serde(default, deserialize_with = "null_default")]
     pub values: Vec<String>,
 }
@@ -511,7 +511,7 @@ pub struct CommunityMatch {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BgpFilterOperation {
-    /// Adds a community.
+    /// Adds this community to the route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub add_community: Option<AddCommunity>,
     /// Prepends to the path.
@@ -550,6 +550,6 @@ pub struct SetPriority {
     pub value: u32,
 }
 
-impl Spec for BgpFilterSpec {
+impl ResourceSpec for BgpFilterSpec {
     const KIND: Kind = Kind::BgpFilter;
 }

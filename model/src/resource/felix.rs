@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Kind, Resource, Spec};
+use super::{Kind, Resource, ResourceSpec};
 
 /// A FelixConfiguration; `default` for the cluster, `node.NAME` for one node.
 pub type FelixConfiguration = Resource<FelixConfigurationSpec>;
@@ -38,6 +38,6 @@ pub struct FelixConfigurationSpec {
     pub extra: Map<String, Value>,
 }
 
-impl Spec for FelixConfigurationSpec {
+impl ResourceSpec for FelixConfigurationSpec {
     const KIND: Kind = Kind::FelixConfiguration;
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Invalid, Kind, Resource, Spec, is_false, null_default};
+use super::{Kind, Resource, ResourceSpec, ValueError, is_false, null_default};
 use crate::net::{Family, Prefix};
 
 /// An IPPool.
@@ -214,13 +214,13 @@ impl IpPoolSpec {
     }
 }
 
-impl Spec for IpPoolSpec {
+impl ResourceSpec for IpPoolSpec {
     const KIND: Kind = Kind::IpPool;
 
-    fn validate(&self) -> Result<(), Invalid> {
-        let no = |text: String| Err(Invalid(text));
+    fn validate(&self) -> Result<(), ValueError> {
+        let no = |text: String| Err(ValueError(text));
         let prefix =
-            Prefix::parse_strict(&self.cidr).map_err(|e| Invalid(format!("spec.cidr: {e}")))?;
+            Prefix::parse_strict(&self.cidr).map_err(|e| ValueError(format!("spec.cidr: {e}")))?;
         let family = prefix.family();
         if self.ipip_mode != EncapMode::Never && self.vxlan_mode != EncapMode::Never {
             return no(

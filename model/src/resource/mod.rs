@@ -25,7 +25,7 @@ pub use bgp::{
     PasswordRef, PrefixAdvertisement, PrefixLength, PrependAsPath, SecretKeyRef, SetPriority,
 };
 pub use felix::{FelixConfiguration, FelixConfigurationSpec};
-pub use fields::{Effect, FELIX_FIELDS, Field, Note};
+pub use fields::{FELIX_FIELDS, FieldEffect, FieldEntry, FieldNote};
 pub use ip_pool::{AllowedUse, EncapMode, IpPool, IpPoolSpec, default_block_len};
 pub use node::{
     Mac, Node, NodeAddress, NodeBgp, NodeSpec, OrchRef, format_mac, parse_mac, vxlan_mac,
@@ -64,7 +64,7 @@ pub struct Resource<S> {
     pub extra: Map<String, Value>,
 }
 
-impl<S: Spec> Resource<S> {
+impl<S: ResourceSpec> Resource<S> {
     /// A new resource of this kind.
     #[must_use]
     pub fn new(name: &str, spec: S) -> Self {
@@ -84,9 +84,10 @@ impl<S: Spec> Resource<S> {
     /// Parses and validates a value as it stands in etcd.
     ///
     /// # Errors
-    /// [`Invalid`] says what is wrong with which field.
-    pub fn from_json(value: &[u8]) -> Result<Self, Invalid> {
-        let resource: Self = serde_json::from_slice(value).map_err(|e| Invalid(e.to_string()))?;
+    /// [`ValueError`] says what is wrong with which field.
+    pub fn from_json(value: &[u8]) -> Result<Self, ValueError> {
+        let resource: Self =
+            serde_json::from_slice(value).map_err(|e| ValueError(e.to_string()))?;
         resource.spec.validate()?;
         Ok(resource)
     }
@@ -105,15 +106,15 @@ impl<S: Serialize> Resource<S> {
 }
 
 /// A resource's spec: its kind and its rules.
-pub trait Spec: Serialize + DeserializeOwned + Default {
-    /// The kind.
+pub trait ResourceSpec: Serialize + DeserializeOwned + Default {
+    /// `kind` of resources with this spec.
     const KIND: Kind;
 
     /// Checks what the types cannot say.
     ///
     /// # Errors
-    /// [`Invalid`] with the field and the reason.
-    fn validate(&self) -> Result<(), Invalid> {
+    /// [`ValueError`] with the field and the reason.
+    fn validate(&self) -> Result<(), ValueError> {
         Ok(())
     }
 }
@@ -121,13 +122,13 @@ pub trait Spec: Serialize + DeserializeOwned + Default {
 /// Why a value is refused: one sentence for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Invalid(pub String);
+pub struct ValueError(pub String);
 
 /// `metadata` of a resource.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Metadata {
-    /// The name.
+    /// Unique within the kind, and within the namespace where there is one.
     #[serde(default)]
     pub name: String,
     /// The namespace of a namespaced kind.
@@ -146,7 +147,7 @@ pub struct Metadata {
         skip_serializing_if = "BTreeMap::is_empty"
     )]
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
+    /// Texts by key, which selectors do not look at.
     #[serde(
         default,
         deserialize_with = "null_default",
@@ -263,7 +264,7 @@ pub struct IpReservationSpec {
     pub extra: Map<String, Value>,
 }
 
-impl Spec for IpReservationSpec {
+impl ResourceSpec for IpReservationSpec {
     const KIND: Kind = Kind::IpReservation;
 }
 

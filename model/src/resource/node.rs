@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use sha1::{Digest, Sha1};
 
 use super::bgp::AsNumber;
-use super::{Invalid, Kind, Resource, Spec, null_default};
+use super::{Kind, Resource, ResourceSpec, ValueError, null_default};
 use crate::net::{Cidr, Family};
 
 /// A Node.
@@ -152,12 +152,12 @@ const fn wireguard_field(family: Family) -> &'static str {
     }
 }
 
-impl Spec for NodeSpec {
+impl ResourceSpec for NodeSpec {
     const KIND: Kind = Kind::Node;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), ValueError> {
         let wrong = |field: &str, cidr: Cidr| {
-            Err(Invalid(format!(
+            Err(ValueError(format!(
                 "spec.bgp.{field}: {cidr} is of the other address family"
             )))
         };

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha1::{Digest, Sha1};
 
-use super::{Kind, Resource, Spec, null_default};
+use super::{Kind, Resource, ResourceSpec, null_default};
 use crate::net::Prefix;
 
 /// A WorkloadEndpoint.
@@ -48,7 +48,7 @@ pub struct WorkloadEndpointSpec {
     /// Addresses, as /32 or /128.
     #[serde(default, deserialize_with = "null_default")]
     pub ip_networks: Vec<Prefix>,
-    /// Profiles.
+    /// Names of Profiles; `kns.NAMESPACE` in Kubernetes.
     #[serde(
         default,
         deserialize_with = "null_default",
@@ -70,7 +70,7 @@ pub struct WorkloadEndpointSpec {
     pub extra: Map<String, Value>,
 }
 
-impl Spec for WorkloadEndpointSpec {
+impl ResourceSpec for WorkloadEndpointSpec {
     const KIND: Kind = Kind::WorkloadEndpoint;
 }
 

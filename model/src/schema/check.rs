@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::duration;
 use super::types::{Rule, Type};
 use crate::net::{Cidr, Family, Prefix};
-use crate::resource::{AsNumber, Invalid, parse_mac};
+use crate::resource::{AsNumber, ValueError, parse_mac};
 use crate::selector::Selector;
 
 /// Checks a mapping. `path` is its place in the table with the dot behind it, `shown` its place in
@@ -17,7 +17,7 @@ pub(super) fn object(
     path: &str,
     shown: &str,
     value: &Value,
-    faults: &mut Vec<Invalid>,
+    faults: &mut Vec<ValueError>,
 ) {
     let Value::Object(fields) = value else {
         faults.push(mismatch(shown, value, "a mapping"));
@@ -33,7 +33,7 @@ pub(super) fn object(
         let place = format!("{shown}.{name}");
         match fields.get(name).filter(|value| !is_absent(value)) {
             Some(value) => field(rules, rule, &place, value, faults),
-            None if rule.required => faults.push(Invalid(format!("{place} is required"))),
+            None if rule.required => faults.push(ValueError(format!("{place} is required"))),
             None => {}
         }
     }
@@ -44,7 +44,7 @@ pub(super) fn is_absent(value: &Value) -> bool {
     matches!(value, Value::Null) || value.as_str().is_some_and(str::is_empty)
 }
 
-fn field(rules: &[Rule], rule: &Rule, shown: &str, value: &Value, faults: &mut Vec<Invalid>) {
+fn field(rules: &[Rule], rule: &Rule, shown: &str, value: &Value, faults: &mut Vec<ValueError>) {
     let below = format!("{}.", rule.path);
     match (rule.holds, value) {
         (Type::Object, _) => object(rules, &below, shown, value, faults),
@@ -64,17 +64,17 @@ fn field(rules: &[Rule], rule: &Rule, shown: &str, value: &Value, faults: &mut V
     }
 }
 
-fn mismatch(shown: &str, value: &Value, expected: &str) -> Invalid {
+fn mismatch(shown: &str, value: &Value, expected: &str) -> ValueError {
     const LONGEST: usize = 60;
     let mut seen = value.to_string();
     if let Some((end, _)) = seen.char_indices().nth(LONGEST) {
         seen.truncate(end);
         seen.push('…');
     }
-    Invalid(format!("{shown} {seen}: expected {expected}"))
+    ValueError(format!("{shown} {seen}: expected {expected}"))
 }
 
-fn scalar(holds: Type, shown: &str, value: &Value, faults: &mut Vec<Invalid>) {
+fn scalar(holds: Type, shown: &str, value: &Value, faults: &mut Vec<ValueError>) {
     if let Err(expected) = fits(holds, value) {
         faults.push(mismatch(shown, value, &expected));
     }

@@ -6,11 +6,11 @@ use serde_json::Value;
 use super::check::at;
 use super::of;
 use crate::net::{Family, Prefix};
-use crate::resource::{Invalid, Kind};
+use crate::resource::{Kind, ValueError};
 use crate::snapshot::Snapshot;
 
 /// Changes of immutable fields, one entry each.
-pub(super) fn immutable(kind: Kind, stored: &Value, new: &Value) -> Vec<Invalid> {
+pub(super) fn immutable(kind: Kind, stored: &Value, new: &Value) -> Vec<ValueError> {
     let mut faults = Vec::new();
     for rule in of(kind).unwrap_or_default() {
         let Some(reason) = rule.immutable else {
@@ -18,7 +18,7 @@ pub(super) fn immutable(kind: Kind, stored: &Value, new: &Value) -> Vec<Invalid>
         };
         let (is, wanted) = (value(kind, rule.path, stored), value(kind, rule.path, new));
         if is != wanted && !is.is_null() {
-            faults.push(Invalid(format!(
+            faults.push(ValueError(format!(
                 "{} {wanted}: it is {is} and cannot be changed; {reason}",
                 rule.path
             )));
@@ -40,7 +40,12 @@ fn value(kind: Kind, path: &str, resource: &Value) -> Value {
 }
 
 /// Conflicts of a resource with other resources of the cluster. `snapshot` holds pools and blocks.
-pub(super) fn conflicts(kind: Kind, name: &str, new: &Value, snapshot: &Snapshot) -> Vec<Invalid> {
+pub(super) fn conflicts(
+    kind: Kind,
+    name: &str,
+    new: &Value,
+    snapshot: &Snapshot,
+) -> Vec<ValueError> {
     let cidr = at(new, "spec.cidr").and_then(Value::as_str);
     let Some(cidr) = cidr.and_then(|text| Prefix::parse_strict(text).ok()) else {
         return Vec::new();
@@ -52,7 +57,7 @@ pub(super) fn conflicts(kind: Kind, name: &str, new: &Value, snapshot: &Snapshot
     for (other, pool) in &snapshot.pools {
         let range = pool.spec.prefix();
         if other.as_str() != name && range.overlaps(&cidr) {
-            faults.push(Invalid(format!(
+            faults.push(ValueError(format!(
                 "spec.cidr {cidr} overlaps {range} of IPPool {other}; an address belongs to one pool"
             )));
         }
@@ -63,7 +68,7 @@ pub(super) fn conflicts(kind: Kind, name: &str, new: &Value, snapshot: &Snapshot
     let differs = |block: &&Prefix| Some(u64::from(block.len())) != len;
     if let (false, Some(block)) = (exists, inside().find(differs)) {
         let count = inside().filter(|b| differs(b)).count();
-        faults.push(Invalid(format!(
+        faults.push(ValueError(format!(
             "spec.blockSize {}: {count} block(s) of another size lie in {cidr}, such as {block}; use blockSize {}, or release their addresses first",
             len.unwrap_or_default(),
             block.len()

@@ -5,14 +5,14 @@ use serde_json::Value;
 use super::check::{at, is_community};
 use crate::net::Prefix;
 use crate::resource::{
-    BgpConfiguration, BgpFilter, BgpPeer, FelixConfiguration, Invalid, IpPool, IpReservation, Kind,
-    Node, WorkloadEndpoint, endpoint_name,
+    BgpConfiguration, BgpFilter, BgpPeer, FelixConfiguration, IpPool, IpReservation, Kind, Node,
+    ValueError, WorkloadEndpoint, endpoint_name,
 };
 
 /// Adds what is wrong between fields that are right each for itself. What Caracal's own readers
 /// refuse is refused here too, so that nothing is written that no node takes.
-pub(super) fn validate(kind: Kind, resource: &Value, faults: &mut Vec<Invalid>) {
-    let mut no = |text: String| faults.push(Invalid(text));
+pub(super) fn validate(kind: Kind, resource: &Value, faults: &mut Vec<ValueError>) {
+    let mut no = |text: String| faults.push(ValueError(text));
     match kind {
         Kind::IpPool => ip_pool(resource, &mut no),
         Kind::BgpConfiguration => bgp_configuration(resource, &mut no),

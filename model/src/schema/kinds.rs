@@ -4,7 +4,7 @@ use crate::resource::Kind;
 
 /// Object of a command: a kind of resource, or one of IPAM's read-only kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Target {
+pub enum ResourceType {
     /// A resource.
     Resource(Kind),
     /// IPAM's blocks.
@@ -25,60 +25,69 @@ pub enum WriteRule {
 }
 
 /// Names of a kind: singular, plural, then what calicoctl's users type.
-const NAMES: &[(Target, &str)] = &[
+const NAMES: &[(ResourceType, &str)] = &[
     (
-        Target::Resource(Kind::BgpConfiguration),
+        ResourceType::Resource(Kind::BgpConfiguration),
         "bgpconfiguration bgpconfigurations bgpconfig bgpconfigs",
     ),
     (
-        Target::Resource(Kind::BgpPeer),
+        ResourceType::Resource(Kind::BgpPeer),
         "bgppeer bgppeers bgpp bgpps bp bps",
     ),
-    (Target::Resource(Kind::BgpFilter), "bgpfilter bgpfilters"),
     (
-        Target::Resource(Kind::FelixConfiguration),
+        ResourceType::Resource(Kind::BgpFilter),
+        "bgpfilter bgpfilters",
+    ),
+    (
+        ResourceType::Resource(Kind::FelixConfiguration),
         "felixconfiguration felixconfigurations felixconfig felixconfigs",
     ),
     (
-        Target::Resource(Kind::IpPool),
+        ResourceType::Resource(Kind::IpPool),
         "ippool ippools ipp ipps pool pools",
     ),
     (
-        Target::Resource(Kind::IpReservation),
+        ResourceType::Resource(Kind::IpReservation),
         "ipreservation ipreservations reservation reservations",
     ),
-    (Target::Resource(Kind::Node), "node nodes no nos"),
+    (ResourceType::Resource(Kind::Node), "node nodes no nos"),
     (
-        Target::Resource(Kind::WorkloadEndpoint),
+        ResourceType::Resource(Kind::WorkloadEndpoint),
         "workloadendpoint workloadendpoints wep weps",
     ),
     (
-        Target::Resource(Kind::ClusterInformation),
+        ResourceType::Resource(Kind::ClusterInformation),
         "clusterinformation clusterinformations clusterinfo clusterinfos",
     ),
     (
-        Target::Resource(Kind::IpamConfiguration),
+        ResourceType::Resource(Kind::IpamConfiguration),
         "ipamconfiguration ipamconfigurations ipamconfig ipamconfigs",
     ),
     (
-        Target::Resource(Kind::HostEndpoint),
+        ResourceType::Resource(Kind::HostEndpoint),
         "hostendpoint hostendpoints hep heps",
     ),
-    (Target::Resource(Kind::Profile), "profile profiles pro pros"),
-    (Target::Resource(Kind::Tier), "tier tiers"),
     (
-        Target::BlockAffinity,
+        ResourceType::Resource(Kind::Profile),
+        "profile profiles pro pros",
+    ),
+    (ResourceType::Resource(Kind::Tier), "tier tiers"),
+    (
+        ResourceType::BlockAffinity,
         "blockaffinity blockaffinities affinity affinities",
     ),
-    (Target::IpamBlock, "ipamblock ipamblocks block blocks"),
-    (Target::IpamHandle, "ipamhandle ipamhandles handle handles"),
+    (ResourceType::IpamBlock, "ipamblock ipamblocks block blocks"),
+    (
+        ResourceType::IpamHandle,
+        "ipamhandle ipamhandles handle handles",
+    ),
 ];
 
 fn names(names: &'static str) -> std::str::SplitAsciiWhitespace<'static> {
     names.split_ascii_whitespace()
 }
 
-impl Target {
+impl ResourceType {
     /// Finds a kind by any of its names, in any case of letters.
     ///
     /// # Errors

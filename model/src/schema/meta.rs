@@ -2,33 +2,35 @@
 
 use serde_json::Value;
 
-use crate::resource::{Invalid, Kind};
+use crate::resource::{Kind, ValueError};
 
 /// Longest name of an object.
 const LONGEST_NAME: usize = 253;
 /// Longest name or value of a label.
 const LONGEST_LABEL: usize = 63;
 
-pub(super) fn validate(kind: Kind, resource: &Value, faults: &mut Vec<Invalid>) {
+pub(super) fn validate(kind: Kind, resource: &Value, faults: &mut Vec<ValueError>) {
     let Some(metadata @ Value::Object(_)) = resource.get("metadata") else {
-        faults.push(Invalid("metadata.name is required".to_owned()));
+        faults.push(ValueError("metadata.name is required".to_owned()));
         return;
     };
     match metadata.get("name") {
         Some(Value::String(name)) if !name.is_empty() => {
             if let Err(reason) = name_of(kind, name) {
-                faults.push(Invalid(format!("metadata.name {name:?}: {reason}")));
+                faults.push(ValueError(format!("metadata.name {name:?}: {reason}")));
             }
         }
         None | Some(Value::Null | Value::String(_)) => {
-            faults.push(Invalid("metadata.name is required".to_owned()));
+            faults.push(ValueError("metadata.name is required".to_owned()));
         }
-        Some(other) => faults.push(Invalid(format!("metadata.name {other}: expected a text"))),
+        Some(other) => faults.push(ValueError(format!(
+            "metadata.name {other}: expected a text"
+        ))),
     }
     let namespace = metadata.get("namespace").and_then(Value::as_str);
     match namespace {
         Some(namespace) if !namespace.is_empty() && !kind.is_namespaced() => {
-            faults.push(Invalid(format!(
+            faults.push(ValueError(format!(
                 "metadata.namespace {namespace:?}: a {kind} belongs to the whole cluster and has no namespace"
             )));
         }
@@ -81,14 +83,14 @@ pub(super) fn is_subdomain(name: &str) -> bool {
 fn texts(
     metadata: &Value,
     name: &str,
-    faults: &mut Vec<Invalid>,
+    faults: &mut Vec<ValueError>,
     check: impl Fn(&str, &str) -> Result<(), String>,
 ) {
     let map = match metadata.get(name) {
         None | Some(Value::Null) => return,
         Some(Value::Object(map)) => map,
         Some(other) => {
-            faults.push(Invalid(format!(
+            faults.push(ValueError(format!(
                 "metadata.{name} {other}: expected a mapping of texts"
             )));
             return;
@@ -100,7 +102,7 @@ fn texts(
             Some(value) => check(key, value),
         };
         if let Err(reason) = fault {
-            faults.push(Invalid(format!("metadata.{name}.{key}: {reason}")));
+            faults.push(ValueError(format!("metadata.{name}.{key}: {reason}")));
         }
     }
 }

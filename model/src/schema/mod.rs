@@ -21,11 +21,11 @@ mod types;
 use serde_json::Value;
 
 use cluster::{conflicts, immutable};
-pub use kinds::{Target, WriteRule};
+pub use kinds::{ResourceType, WriteRule};
 use owned::{defaults, export, keep, keep_identity, other_addresses};
 use types::Rule;
 
-use crate::resource::{API_VERSION, Invalid, Kind, fields};
+use crate::resource::{API_VERSION, Kind, ValueError, fields};
 use crate::snapshot::Snapshot;
 
 /// The schema of a kind.
@@ -36,13 +36,13 @@ impl Schema {
     /// Everything that is wrong with a resource as such, without a look at others. Fields that no
     /// table knows are in [`Schema::unknown_fields`].
     #[must_use]
-    pub fn validate(self, resource: &Value) -> Vec<Invalid> {
+    pub fn validate(self, resource: &Value) -> Vec<ValueError> {
         validate(self.0, resource)
     }
 
     /// The same for `metadata` alone.
     #[must_use]
-    pub fn validate_metadata(self, resource: &Value) -> Vec<Invalid> {
+    pub fn validate_metadata(self, resource: &Value) -> Vec<ValueError> {
         let mut faults = Vec::new();
         meta::validate(self.0, resource, &mut faults);
         faults
@@ -52,7 +52,7 @@ impl Schema {
     /// that stands in the stored resource already was written by somebody who knows it, and is left
     /// alone.
     #[must_use]
-    pub fn unknown_fields(self, resource: &Value, stored: Option<&Value>) -> Vec<Invalid> {
+    pub fn unknown_fields(self, resource: &Value, stored: Option<&Value>) -> Vec<ValueError> {
         unknown_fields(self.0, resource, stored)
     }
 
@@ -64,14 +64,14 @@ impl Schema {
 
     /// Changes of immutable fields, one entry each.
     #[must_use]
-    pub fn immutable(self, stored: &Value, new: &Value) -> Vec<Invalid> {
+    pub fn immutable(self, stored: &Value, new: &Value) -> Vec<ValueError> {
         immutable(self.0, stored, new)
     }
 
     /// Conflicts of a resource with other resources of the cluster. `snapshot` holds pools and
     /// blocks.
     #[must_use]
-    pub fn conflicts(self, name: &str, new: &Value, snapshot: &Snapshot) -> Vec<Invalid> {
+    pub fn conflicts(self, name: &str, new: &Value, snapshot: &Snapshot) -> Vec<ValueError> {
         conflicts(self.0, name, new, snapshot)
     }
 
@@ -129,12 +129,12 @@ const fn of(kind: Kind) -> Option<&'static [Rule]> {
     })
 }
 
-fn validate(kind: Kind, resource: &Value) -> Vec<Invalid> {
+fn validate(kind: Kind, resource: &Value) -> Vec<ValueError> {
     let mut faults = Vec::new();
     let version = resource.get("apiVersion").and_then(Value::as_str);
     if version != Some(API_VERSION) {
         let seen = version.unwrap_or("nothing");
-        faults.push(Invalid(format!(
+        faults.push(ValueError(format!(
             "apiVersion: expected {API_VERSION}, found {seen}"
         )));
     }
@@ -156,10 +156,10 @@ fn validate(kind: Kind, resource: &Value) -> Vec<Invalid> {
     faults
 }
 
-fn unknown_fields(kind: Kind, resource: &Value, stored: Option<&Value>) -> Vec<Invalid> {
-    let unknown = |value: &Value| -> Vec<fields::Note> {
+fn unknown_fields(kind: Kind, resource: &Value, stored: Option<&Value>) -> Vec<ValueError> {
+    let unknown = |value: &Value| -> Vec<fields::FieldNote> {
         let notes = fields::notes(kind, value).into_iter();
-        notes.filter(fields::Note::is_unknown).collect()
+        notes.filter(fields::FieldNote::is_unknown).collect()
     };
     let known: Vec<String> = stored.map_or_else(Vec::new, |stored| {
         let notes = unknown(stored).into_iter();
@@ -168,14 +168,14 @@ fn unknown_fields(kind: Kind, resource: &Value, stored: Option<&Value>) -> Vec<I
     let new = unknown(resource)
         .into_iter()
         .filter(|note| !known.contains(&without_indices(&note.field)));
-    new.map(|note| Invalid(unknown_field(kind, &note)))
+    new.map(|note| ValueError(unknown_field(kind, &note)))
         .collect()
 }
 
-fn unknown_field(kind: Kind, note: &fields::Note) -> String {
+fn unknown_field(kind: Kind, note: &fields::FieldNote) -> String {
     let article = article(kind);
     match &note.what {
-        fields::What::Unknown(Some(nearest)) => format!(
+        fields::NoteKind::Unknown(Some(nearest)) => format!(
             "{}: {article} {kind} has no such field; did you mean {nearest}?",
             note.field
         ),
@@ -203,25 +203,25 @@ fn without_indices(field: &str) -> String {
 }
 
 fn without_effect(kind: Kind, resource: &Value) -> Vec<String> {
-    let mut told: Vec<String> = fields::notes(kind, resource)
+    let mut texts: Vec<String> = fields::notes(kind, resource)
         .into_iter()
         .filter(|note| !note.is_unknown())
         .map(|note| note.text(kind.as_str()))
         .collect();
     let spec = resource.get("spec").and_then(Value::as_object);
     let Some(table) = fields::of(kind).filter(|_| kind == Kind::FelixConfiguration) else {
-        return told;
+        return texts;
     };
     // Of a FelixConfiguration the other table tells nothing: which of several resources counts is
     // not in one value.
     for (name, value) in spec.into_iter().flatten() {
         let path = format!("spec.{name}");
         let found = table.iter().find(|(known, _)| *known == path);
-        if let Some((_, fields::Effect::Without(harmless, reason))) = found
+        if let Some((_, fields::FieldEffect::Without(harmless, reason))) = found
             && !fields::is_harmless(value, harmless)
         {
-            told.push(format!("{path} {value} has no effect: {reason}"));
+            texts.push(format!("{path} {value} has no effect: {reason}"));
         }
     }
-    told
+    texts
 }

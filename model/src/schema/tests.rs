@@ -22,7 +22,7 @@ fn faults(kind: Kind, name: &str, spec: Value) -> Vec<String> {
     let mut value = resource(kind, name, spec);
     defaults(kind, &mut value);
     let faults = validate(kind, &value).into_iter();
-    faults.map(|Invalid(text)| text).collect()
+    faults.map(|ValueError(text)| text).collect()
 }
 
 #[test]
@@ -111,11 +111,11 @@ fn faults_inside_lists_are_told_with_their_place() {
     let rule = json!({"importV6": [{"cidr": "fd00::/64", "action": "Reject",
         "communities": {"values": ["65000:1", "65000:2"]}, "prefixLength": {"min": 70, "max": 64},
         "operations": [{"addCommunity": {"value": "65000:1"}, "setPriority": {"value": 1}}]}]});
-    let told = faults(Kind::BgpFilter, "f", rule);
-    assert_eq!(told.len(), 5, "{told:#?}");
+    let found = faults(Kind::BgpFilter, "f", rule);
+    assert_eq!(found.len(), 5, "{found:#?}");
     assert!(
-        told.iter().all(|t| t.starts_with("spec.importV6[0].")),
-        "{told:#?}"
+        found.iter().all(|t| t.starts_with("spec.importV6[0].")),
+        "{found:#?}"
     );
 }
 
@@ -155,9 +155,9 @@ fn peers_and_configurations_are_held_against_their_rules() {
     assert!(config("other", json!({}))[0].contains("default (for the cluster) or node.NAME"));
     let unnamed = json!({"communities": [{"name": "a", "value": "1:2"}],
         "prefixAdvertisements": [{"cidr": "10.0.0.0/8", "communities": ["a", "b", "1:2:3"]}]});
-    let told = config("default", unnamed);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("\"b\""), "{told:?}");
+    let found = config("default", unnamed);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("\"b\""), "{found:?}");
 }
 
 #[test]
@@ -172,8 +172,8 @@ fn nodes_endpoints_and_the_rest_are_held_against_their_rules() {
     assert!(faults(Kind::IpReservation, "r", reserved)[0].starts_with("spec.reservedCIDRs[1] "));
     let felix = json!({"vxlanPort": 0, "bpfEnabled": 1, "routeRefreshInterval": "90s",
         "logSeverityScreen": "INFO", "natPortRange": "32768:1024"});
-    let told = faults(Kind::FelixConfiguration, "default", felix);
-    assert_eq!(told.len(), 3, "{told:?}");
+    let found = faults(Kind::FelixConfiguration, "default", felix);
+    assert_eq!(found.len(), 3, "{found:?}");
     let endpoint = json!({"orchestrator": "k8s", "node": "node-a", "pod": "web-0",
         "endpoint": "eth0", "interfaceName": "cali1", "ipNetworks": ["10.0.0.1/32"]});
     let kind = Kind::WorkloadEndpoint;
@@ -193,7 +193,7 @@ fn metadata_follows_kubernetes() {
         let mut value = resource(Kind::IpReservation, "r", json!({}));
         value["metadata"] = metadata;
         let faults = validate(Kind::IpReservation, &value).into_iter();
-        faults.map(|Invalid(text)| text).collect::<Vec<_>>()
+        faults.map(|ValueError(text)| text).collect::<Vec<_>>()
     };
     assert_eq!(
         with(json!({"name": "r.1-a", "labels": {"projectcalico.org/x": "A_1"}})),
@@ -216,9 +216,9 @@ fn metadata_follows_kubernetes() {
         "{space:?}"
     );
     let version = json!({"apiVersion": "crd.projectcalico.org/v1", "metadata": {"name": "r"}});
-    let told = validate(Kind::IpReservation, &version);
+    let found = validate(Kind::IpReservation, &version);
     assert_eq!(
-        told[0].0,
+        found[0].0,
         "apiVersion: expected projectcalico.org/v3, found crd.projectcalico.org/v1"
     );
 }
@@ -230,9 +230,9 @@ fn unknown_fields_are_refused_unless_they_are_stored_already() {
         "p",
         json!({"cidr": "10.0.0.0/16", "nodeSelecter": "all()"}),
     );
-    let told = unknown_fields(Kind::IpPool, &new, None);
+    let found = unknown_fields(Kind::IpPool, &new, None);
     assert_eq!(
-        told[0].0,
+        found[0].0,
         "spec.nodeSelecter: an IPPool has no such field; did you mean nodeSelector?"
     );
     assert_eq!(unknown_fields(Kind::IpPool, &new, Some(&new)), []);
@@ -250,9 +250,9 @@ fn unknown_fields_are_refused_unless_they_are_stored_already() {
         "default",
         json!({"bpfEnabled": true}),
     );
-    let told = without_effect(Kind::FelixConfiguration, &felix);
+    let found = without_effect(Kind::FelixConfiguration, &felix);
     assert_eq!(
-        told,
+        found,
         ["spec.bpfEnabled true has no effect: there is no eBPF data path"]
     );
 }
@@ -268,20 +268,20 @@ fn kinds_are_found_by_all_their_names() {
         "no",
         "affinities",
     ];
-    assert!(names.iter().all(|name| Target::named(name).is_ok()));
+    assert!(names.iter().all(|name| ResourceType::named(name).is_ok()));
     assert_eq!(
-        Target::named("ipool").unwrap_err(),
+        ResourceType::named("ipool").unwrap_err(),
         "there is no kind \"ipool\"; did you mean ippool?"
     );
     assert!(
-        Target::named("networkpolicy")
+        ResourceType::named("networkpolicy")
             .unwrap_err()
             .contains("the kinds are: bgpconfigurations,")
     );
     for kind in Kind::ALL {
-        let target = Target::Resource(kind);
-        assert_eq!(Target::named(target.as_str()), Ok(target));
-        assert_eq!(Target::named(target.short()), Ok(target));
+        let target = ResourceType::Resource(kind);
+        assert_eq!(ResourceType::named(target.as_str()), Ok(target));
+        assert_eq!(ResourceType::named(target.short()), Ok(target));
     }
 }
 
@@ -292,10 +292,10 @@ fn a_pool_keeps_its_range_and_block_size_and_overlaps_no_other() {
     let same = pool(json!({"cidr": "10.244.0.0/16", "blockSize": 26, "vxlanMode": "Always"}));
     assert_eq!(immutable(Kind::IpPool, &stored, &same), []);
     let other = pool(json!({"cidr": "10.245.0.0/16", "blockSize": 27}));
-    let told = immutable(Kind::IpPool, &stored, &other);
-    assert_eq!(told.len(), 2, "{told:?}");
+    let found = immutable(Kind::IpPool, &stored, &other);
+    assert_eq!(found.len(), 2, "{found:?}");
     assert!(
-        told[1]
+        found[1]
             .0
             .starts_with("spec.blockSize 27: it is 26 and cannot be changed; ")
     );
@@ -305,22 +305,25 @@ fn a_pool_keeps_its_range_and_block_size_and_overlaps_no_other() {
     let bytes = pool(json!({"cidr": "10.244.0.0/16"})).to_string();
     snapshot.apply(&key, Some(bytes.as_bytes()), 1);
     let inside = pool(json!({"cidr": "10.244.8.0/24"}));
-    let told = conflicts(Kind::IpPool, "p", &inside, &snapshot);
+    let found = conflicts(Kind::IpPool, "p", &inside, &snapshot);
     assert!(
-        told[0].0.contains("overlaps 10.244.0.0/16 of IPPool q"),
-        "{told:?}"
+        found[0].0.contains("overlaps 10.244.0.0/16 of IPPool q"),
+        "{found:?}"
     );
     assert_eq!(conflicts(Kind::IpPool, "q", &inside, &snapshot), []);
     let block = crate::ipam::Block::new("10.9.0.0/27".parse().unwrap(), None, 1);
     let key = crate::Key::Block(block.cidr).to_path();
     snapshot.apply(&key, Some(&block.to_json()), 2);
-    let told = conflicts(
+    let found = conflicts(
         Kind::IpPool,
         "p",
         &pool(json!({"cidr": "10.9.0.0/16"})),
         &snapshot,
     );
-    assert!(told[0].0.contains("1 block(s) of another size"), "{told:?}");
+    assert!(
+        found[0].0.contains("1 block(s) of another size"),
+        "{found:?}"
+    );
 }
 
 #[test]

@@ -90,7 +90,6 @@ impl Rule {
     }
 }
 
-/// A port.
 pub(super) const PORT: Type = Type::Integer(1, 65_535);
 /// A number of 32 bits.
 pub(super) const U32: Type = Type::Integer(0, 4_294_967_295);

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{InvalidValue, KnownBlock, Snapshot, StoreEffect, Stored, Versioned, known_value};
-use crate::ipam::Owner;
+use crate::ipam::BlockOwner;
 use crate::keys::Key;
 use crate::merge_join;
 use crate::names::NodeName;
 use crate::net::Prefix;
-use crate::resource::{Invalid, Kind, WorkloadEndpoint};
+use crate::resource::{Kind, ValueError, WorkloadEndpoint};
 use crate::shared_map::SharedMap;
 
 /// A workload endpoint of another node.
@@ -19,16 +19,16 @@ use crate::shared_map::SharedMap;
 pub struct Elsewhere {
     /// etcd's ModRevision.
     pub revision: i64,
-    /// The node.
+    /// Node of the endpoint.
     pub node: NodeName,
-    /// Its addresses.
+    /// `spec.ipNetworks`.
     pub networks: Networks,
 }
 
 /// Addresses of an endpoint, which are one almost always.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Networks {
-    /// One.
+    /// A single address, without an allocation.
     One(Prefix),
     /// None, or several.
     Many(Arc<[Prefix]>),
@@ -89,10 +89,10 @@ impl Snapshot {
         known.map_or_else(|| name.into(), |(name, _)| name.clone())
     }
 
-    pub(super) fn interned_owner(&self, owner: Owner) -> Owner {
+    pub(super) fn interned_owner(&self, owner: BlockOwner) -> BlockOwner {
         match owner {
-            Owner::Host(name) => Owner::Host(self.interned(name.as_str())),
-            other @ Owner::Virtual(_) => other,
+            BlockOwner::Host(name) => BlockOwner::Host(self.interned(name.as_str())),
+            other @ BlockOwner::Virtual(_) => other,
         }
     }
 
@@ -112,7 +112,7 @@ impl Snapshot {
                 self.blocks.insert(cidr, Versioned::new(rev, block));
                 Ok(effect)
             }
-            Err(Invalid(reason)) => Err((reason, before.is_some())),
+            Err(ValueError(reason)) => Err((reason, before.is_some())),
         }
     }
 
@@ -142,7 +142,7 @@ impl Snapshot {
             });
         }
         let endpoint = match v.map(WorkloadEndpoint::from_json) {
-            Some(Err(Invalid(reason))) => {
+            Some(Err(ValueError(reason))) => {
                 let known = self.workloads.contains_key(&key);
                 return Err((reason, known || self.elsewhere.contains_key(&place)));
             }

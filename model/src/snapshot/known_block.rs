@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ipam::{AllocationAttribute, Block, Owner};
+use crate::ipam::{AllocationAttribute, Block, BlockOwner};
 use crate::names::NodeName;
 use crate::net::Prefix;
 
@@ -18,7 +18,7 @@ pub struct KnownBlock {
     pub cidr: Prefix,
     /// Node or virtual owner that the block belongs to.
     #[serde(default, with = "owner_text", skip_serializing_if = "Option::is_none")]
-    pub owner: Option<Owner>,
+    pub owner: Option<BlockOwner>,
     /// Allocated addresses, cooling ones included.
     pub in_use: u32,
     /// Those of them that name the owner's node.
@@ -39,20 +39,25 @@ pub struct KnownBlock {
 mod owner_text {
     use serde::{Deserialize, Deserializer, Serializer};
 
-    use crate::ipam::Owner;
+    use crate::ipam::BlockOwner;
 
-    pub(super) fn serialize<S: Serializer>(owner: &Option<Owner>, s: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        owner: &Option<BlockOwner>,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
         match owner {
             Some(owner) => s.collect_str(owner),
             None => s.serialize_none(),
         }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Owner>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        d: D,
+    ) -> Result<Option<BlockOwner>, D::Error> {
         let Some(text) = Option::<String>::deserialize(d)? else {
             return Ok(None);
         };
-        let owner = Owner::from_text(&text);
+        let owner = BlockOwner::from_text(&text);
         owner.map(Some).ok_or_else(|| {
             serde::de::Error::custom(format!("{text:?} is neither host:NODE nor virtual:NAME"))
         })
@@ -133,7 +138,7 @@ impl From<&Block> for KnownBlock {
 
 impl KnownBlock {
     /// A block of which no address is in use.
-    pub(super) fn empty(cidr: Prefix, owner: Option<Owner>, size: usize) -> Self {
+    pub(super) fn empty(cidr: Prefix, owner: Option<BlockOwner>, size: usize) -> Self {
         Self {
             cidr,
             owner,
@@ -212,7 +217,7 @@ impl KnownBlock {
     /// The node that holds the block.
     #[must_use]
     pub fn host(&self) -> Option<&NodeName> {
-        self.owner.as_ref().and_then(Owner::node)
+        self.owner.as_ref().and_then(BlockOwner::node)
     }
 
     /// Addresses in use by another node than the owner, with that node. Cooling ones are not.
@@ -271,7 +276,7 @@ mod tests {
 
     /// Ordinals of a /25 of node a, with node, type and whether they cool down.
     fn block(held: &[(usize, &str, Option<&str>, bool)]) -> KnownBlock {
-        let owner = Owner::Host("a".into());
+        let owner = BlockOwner::Host("a".into());
         let mut block = Block::new("10.0.0.0/25".parse().unwrap(), Some(&owner), 1);
         for (index, (ordinal, node, usage, cooling)) in held.iter().enumerate() {
             let mut attribute = AllocationAttribute::default();
@@ -336,7 +341,7 @@ mod tests {
     #[test]
     fn only_what_concerns_a_node_is_kept_whole() {
         let [a, b, c] = ["a", "b", "c"].map(NodeName::from);
-        let owner = Owner::Host(a.clone());
+        let owner = BlockOwner::Host(a.clone());
         let mut block = Block::new("10.0.0.0/30".parse().unwrap(), Some(&owner), 1);
         let mut attribute = AllocationAttribute::default();
         attribute.secondary.insert("node".into(), "b".into());

@@ -11,10 +11,10 @@ use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::known_block::Holder;
 use super::{KnownBlock, Networks};
-use crate::ipam::{Block, Owner};
+use crate::ipam::{Block, BlockOwner};
 use crate::names::NodeName;
 use crate::net::Prefix;
-use crate::resource::Invalid;
+use crate::resource::ValueError;
 
 #[derive(Deserialize)]
 struct Value<'a> {
@@ -95,7 +95,7 @@ pub(super) fn block(
     value: &[u8],
     node: Option<&NodeName>,
     interned: &dyn Fn(&str) -> NodeName,
-) -> Result<KnownBlock, Invalid> {
+) -> Result<KnownBlock, ValueError> {
     if let Some(node) = node
         && let Ok(known) = known(value, interned)
         && known.cidr == key
@@ -107,7 +107,7 @@ pub(super) fn block(
     if block.cidr == key {
         return Ok(KnownBlock::of(block, node));
     }
-    Err(Invalid(format!(
+    Err(ValueError(format!(
         "the block says {} under the key of {key}",
         block.cidr
     )))
@@ -139,11 +139,11 @@ fn known(
     }
     let owner = match value.affinity {
         None => None,
-        Some(Text(text)) => Some(Owner::from_text(&text).ok_or_else(|| wrong("no owner"))?),
+        Some(Text(text)) => Some(BlockOwner::from_text(&text).ok_or_else(|| wrong("no owner"))?),
     };
     let owner = owner.map(|owner| match owner {
-        Owner::Host(name) => Owner::Host(interned(name.as_str())),
-        other @ Owner::Virtual(_) => other,
+        BlockOwner::Host(name) => BlockOwner::Host(interned(name.as_str())),
+        other @ BlockOwner::Virtual(_) => other,
     });
     let mut known = KnownBlock::empty(value.cidr, owner, size);
     for (ordinal, index) in allocations.iter().enumerate() {

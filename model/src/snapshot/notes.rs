@@ -6,7 +6,7 @@ use super::{Problem, Snapshot};
 use crate::code::ProblemCode;
 use crate::keys::Key;
 use crate::resource::Kind;
-use crate::resource::fields::{self, Note};
+use crate::resource::fields::{self, FieldNote};
 
 /// Name of the value under IPAM's own key, in messages.
 const IPAM_CONFIGURATION: &str = "IPAM configuration";
@@ -14,7 +14,7 @@ const IPAM_CONFIGURATION: &str = "IPAM configuration";
 impl Snapshot {
     /// Notes on the fields of a value that was just stored. Endpoints, of which there are many, are
     /// not parsed a second time: what has no place in their type is looked at.
-    pub(super) fn notes_of(&self, path: &str, value: Option<&[u8]>) -> Vec<Note> {
+    pub(super) fn notes_of(&self, path: &str, value: Option<&[u8]>) -> Vec<FieldNote> {
         let (Some(value), Ok(key)) = (value, Key::parse(path)) else {
             return Vec::new();
         };
@@ -57,7 +57,7 @@ impl Snapshot {
     /// that have it.
     pub(super) fn all_field_problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut endpoints: BTreeMap<_, (&str, &Note, usize)> = BTreeMap::new();
+        let mut endpoints: BTreeMap<_, (&str, &FieldNote, usize)> = BTreeMap::new();
         for (path, notes) in &self.notes {
             if !path.contains(Kind::WorkloadEndpoint.plural()) {
                 problems.extend(self.field_problems(path));
@@ -80,7 +80,7 @@ impl Snapshot {
     }
 }
 
-fn field_problem(path: &str, note: &Note, reason: String) -> Problem {
+fn field_problem(path: &str, note: &FieldNote, reason: String) -> Problem {
     let code = match note.is_unknown() {
         true => ProblemCode::DatastoreUnknownField,
         false => ProblemCode::DatastoreFieldWithoutEffect,

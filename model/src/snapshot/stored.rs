@@ -32,9 +32,9 @@ pub enum StoredLineError {
     /// Its value is refused.
     #[error("{key}: {reason}")]
     Refused {
-        /// The key.
+        /// Path of the value.
         key: String,
-        /// Why.
+        /// The parser's reason.
         reason: String,
     },
 }
@@ -45,7 +45,7 @@ pub enum StoredLineError {
 pub enum StoredEndpoints<'a> {
     /// Those of one node.
     Of(&'a NodeName),
-    /// All.
+    /// Endpoints of all nodes.
     All,
 }
 
@@ -330,12 +330,12 @@ impl Snapshot {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::ipam::{AllocationAttribute, Block, Owner};
+    use crate::ipam::{AllocationAttribute, Block, BlockOwner};
 
     const RESOURCES: &str = "/calico/resources/v3/projectcalico.org";
 
     fn block(cidr: &str, owner: &str, used: usize) -> Vec<u8> {
-        let owner = Owner::Host(owner.into());
+        let owner = BlockOwner::Host(owner.into());
         let mut block = Block::new(cidr.parse().unwrap(), Some(&owner), 1);
         let mut attribute = AllocationAttribute::default();
         attribute.secondary.insert("node".into(), "guest".into());

@@ -109,10 +109,10 @@ fn blocks_and_pools_are_found_by_range() {
 fn affinities_are_found_by_their_node_alone() {
     let mut s = Snapshot::default();
     let owners = [
-        Owner::Host("a".into()),
-        Owner::Host("b".into()),
-        Owner::Host("bb".into()),
-        Owner::Virtual("b".into()),
+        BlockOwner::Host("a".into()),
+        BlockOwner::Host("b".into()),
+        BlockOwner::Host("bb".into()),
+        BlockOwner::Virtual("b".into()),
     ];
     for (owner, third) in owners.iter().zip(0..) {
         for text in [format!("10.0.{third}.0/26"), format!("fd00:{third}::/122")] {

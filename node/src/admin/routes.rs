@@ -10,9 +10,9 @@ use caracal_bgp::{
     AdvertisedRoute, LearnedRoute, OriginMode, PeerCommand, PeerCommandError, PeerName, Progress,
     RouteInfo, RouteQuery, RouteReader, RouteTable, SpeakerHandle, SpeakerStatus,
 };
-use caracal_model::net::Prefix;
-use caracal_model::status::{
-    BfdStatus, OriginStatus, PastError, PeerStatus, StationStatus, WorkStatus,
+use caracal_model::{
+    BfdStatusJson, OriginStatusJson, PastErrorJson, PeerStatusJson, Prefix, StationStatusJson,
+    WorkStatus,
 };
 use serde_json::Value;
 use tokio::fs::File;
@@ -187,7 +187,7 @@ pub(crate) async fn operate(
 }
 
 /// The peers, for `caracal bgp peers`.
-pub(crate) fn peers(peers: Vec<caracal_bgp::PeerStatus>) -> Vec<PeerStatus> {
+pub(crate) fn peers(peers: Vec<caracal_bgp::PeerStatus>) -> Vec<PeerStatusJson> {
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default()
@@ -198,8 +198,8 @@ pub(crate) fn peers(peers: Vec<caracal_bgp::PeerStatus>) -> Vec<PeerStatus> {
         .collect()
 }
 
-fn peer_status(peer: caracal_bgp::PeerStatus, now: u64) -> PeerStatus {
-    PeerStatus {
+fn peer_status(peer: caracal_bgp::PeerStatus, now: u64) -> PeerStatusJson {
+    PeerStatusJson {
         name: peer.name.to_string(),
         address: Some(peer.address),
         asn: peer.remote_as.0,
@@ -209,7 +209,7 @@ fn peer_status(peer: caracal_bgp::PeerStatus, now: u64) -> PeerStatus {
         reason: peer.reason,
         down_seconds: peer.down_seconds,
         disabled: peer.disabled,
-        last_error: peer.last_error.map(|error| PastError {
+        last_error: peer.last_error.map(|error| PastErrorJson {
             age_seconds: now.saturating_sub(error.at),
             text: error.text,
         }),
@@ -223,7 +223,7 @@ fn peer_status(peer: caracal_bgp::PeerStatus, now: u64) -> PeerStatus {
         accepted: peer.routes.accepted,
         advertised: peer.routes.advertised,
         stale: peer.routes.stale,
-        bfd: peer.bfd.map(|seen| BfdStatus {
+        bfd: peer.bfd.map(|seen| BfdStatusJson {
             state: seen.state,
             downs: seen.downs,
             diagnostic: seen.diagnostic,
@@ -242,8 +242,8 @@ pub(crate) fn learned(route: LearnedRoute) -> Learned {
 }
 
 /// The monitoring stations, for `caracal status`.
-pub(crate) fn stations(stations: Vec<caracal_bgp::StationStatus>) -> Vec<StationStatus> {
-    let status = |station: caracal_bgp::StationStatus| StationStatus {
+pub(crate) fn stations(stations: Vec<caracal_bgp::StationStatus>) -> Vec<StationStatusJson> {
+    let status = |station: caracal_bgp::StationStatus| StationStatusJson {
         name: station.name,
         address: SocketAddr::new(station.address, station.port).to_string(),
         state: match (station.connected, station.table_sent) {
@@ -307,7 +307,7 @@ async fn find(speaker: &SpeakerHandle, wanted: &str) -> Result<Option<PeerName>,
 }
 
 /// The origin check for `caracal status`.
-pub(crate) fn origin(speaker: &SpeakerStatus) -> OriginStatus {
+pub(crate) fn origin(speaker: &SpeakerStatus) -> OriginStatusJson {
     let screened = speaker.screened;
     let mode = match speaker.origin.mode {
         OriginMode::Off => "off",
@@ -315,7 +315,7 @@ pub(crate) fn origin(speaker: &SpeakerStatus) -> OriginStatus {
         OriginMode::Enforce => "enforce",
     };
     let last = speaker.origin.last_violation.as_ref();
-    OriginStatus {
+    OriginStatusJson {
         mode: mode.to_owned(),
         never_routed: screened.never_routed,
         not_owner: screened.not_owner,

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use caracal_agent::{Finding, Severity};
+use caracal_agent::AuditFinding;
+use caracal_model::Severity;
 use serde_json::json;
 
 use super::exit::DEGRADED;
@@ -56,7 +57,7 @@ fn print(report: &AuditReport) {
     println!("{shown}");
 }
 
-fn severity(finding: &Finding) -> String {
+fn severity(finding: &AuditFinding) -> String {
     let word = finding.severity.as_str();
     if finding.counts || finding.severity == Severity::Notice {
         word.to_owned()
@@ -83,10 +84,10 @@ impl Event {
     }
 }
 
-type Known = BTreeMap<(String, String), Finding>;
+type Known = BTreeMap<(String, String), AuditFinding>;
 
 /// Changes from one report to the next.
-fn changes(known: &Known, now: &Known) -> Vec<(Event, Finding)> {
+fn changes(known: &Known, now: &Known) -> Vec<(Event, AuditFinding)> {
     let mut events = Vec::new();
     for (key, finding) in now {
         let old = known.get(key);
@@ -117,7 +118,7 @@ fn watch(output: Output) -> anyhow::Result<ExitCode> {
                 let first = known.is_none();
                 let before = known.unwrap_or_default();
                 for (event, finding) in changes(&before, &now) {
-                    tell(output, event, &finding);
+                    print_change(output, event, &finding);
                 }
                 let cleared = !before.is_empty() && now.is_empty();
                 if !output.is_data() && (cleared || (first && now.is_empty())) {
@@ -135,7 +136,7 @@ fn watch(output: Output) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn tell(output: Output, event: Event, finding: &Finding) {
+fn print_change(output: Output, event: Event, finding: &AuditFinding) {
     match output {
         Output::Json => println!("{}", json!({"event": event.as_str(), "finding": finding})),
         Output::Yaml => {
@@ -157,8 +158,8 @@ fn tell(output: Output, event: Event, finding: &Finding) {
 mod tests {
     use super::*;
 
-    fn finding(code: &str, counts: bool) -> Finding {
-        Finding {
+    fn finding(code: &str, counts: bool) -> AuditFinding {
+        AuditFinding {
             code: code.to_owned(),
             severity: Severity::Error,
             subject: "x".to_owned(),
@@ -169,7 +170,7 @@ mod tests {
         }
     }
 
-    fn known(findings: &[Finding]) -> Known {
+    fn known(findings: &[AuditFinding]) -> Known {
         let keyed = findings
             .iter()
             .map(|f| ((f.code.clone(), f.subject.clone()), f.clone()));
@@ -185,7 +186,7 @@ mod tests {
             finding("d", false),
             finding("e", true),
         ]);
-        let told: Vec<(Event, String)> = changes(&before, &now)
+        let events: Vec<(Event, String)> = changes(&before, &now)
             .into_iter()
             .map(|(event, finding)| (event, finding.code))
             .collect();
@@ -196,7 +197,10 @@ mod tests {
             (Event::Counts, "e"),
             (Event::Gone, "b"),
         ];
-        assert_eq!(told, expected.map(|(event, code)| (event, code.to_owned())));
+        assert_eq!(
+            events,
+            expected.map(|(event, code)| (event, code.to_owned()))
+        );
         assert_eq!(changes(&now, &now), []);
     }
 }

@@ -9,8 +9,7 @@ use caracal_bgp::{
     Advertisement, BestPathReason, DecidedBy, Explanation, ImportRefusal, PathStatus,
     ResolvedNextHop, RouteInfo,
 };
-use caracal_model::net::Prefix;
-use caracal_model::status::Status;
+use caracal_model::{NodeStatus, Prefix};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -73,18 +72,23 @@ pub(crate) fn run(command: BgpCommand) -> anyhow::Result<ExitCode> {
             println!("{}: {octets} octets", file.display());
         }
         BgpCommand::Explain { prefix, output } => {
-            let value = ask(&run_dir(), &Request::Explain { prefix })?;
-            let explanation: Explanation = serde_json::from_value(value.clone())?;
-            match output.output {
-                Output::Json | Output::Yaml => output.output.print(&value),
-                Output::Table | Output::Wide => explain(prefix, &explanation),
-            }
-            if explanation.prefix.is_none() {
-                return Ok(ExitCode::from(NOT_FOUND));
-            }
+            return explain_prefix(prefix, output.output);
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn explain_prefix(prefix: caracal_model::Prefix, output: Output) -> anyhow::Result<ExitCode> {
+    let value = ask(&run_dir(), &Request::Explain { prefix })?;
+    let explanation: Explanation = serde_json::from_value(value.clone())?;
+    match output {
+        Output::Json | Output::Yaml => output.print(&value),
+        Output::Table | Output::Wide => explain(prefix, &explanation),
+    }
+    Ok(match explanation.prefix {
+        None => ExitCode::from(NOT_FOUND),
+        Some(_) => ExitCode::SUCCESS,
+    })
 }
 
 fn peers(goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
@@ -96,9 +100,9 @@ fn peers(goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
         if output.is_data() {
             output.print(peers);
         } else {
-            let status = Status {
+            let status = NodeStatus {
                 peers: Vec::deserialize(peers)?,
-                ..Status::default()
+                ..NodeStatus::default()
             };
             println!("{}", status::peers(&status, output, true));
         }
@@ -294,7 +298,7 @@ fn status_of(route: &RouteInfo) -> String {
 fn sentence(
     status: &PathStatus,
     stale: bool,
-    way: Option<&ResolvedNextHop>,
+    next_hop: Option<&ResolvedNextHop>,
     origin: Option<&str>,
 ) -> String {
     let stale = if stale {
@@ -302,15 +306,15 @@ fn sentence(
     } else {
         ""
     };
-    let way = way.map_or_else(String::new, |way| format!("; next hop {way}"));
+    let next_hop = next_hop.map_or_else(String::new, |hop| format!("; next hop {hop}"));
     // A refusal has the reason in it.
     let refused = matches!(status, PathStatus::Refused { .. });
     let origin = origin.filter(|_| !refused);
     let origin = origin.map_or_else(String::new, |said| format!("; origin check: {said}"));
-    format!("{}{stale}{way}{origin}", status.sentence())
+    format!("{}{stale}{next_hop}{origin}", status.sentence())
 }
 
-pub(super) fn explain(asked: caracal_model::net::Prefix, explanation: &Explanation) {
+pub(super) fn explain(asked: caracal_model::Prefix, explanation: &Explanation) {
     let Some(prefix) = explanation.prefix else {
         println!("{asked}: no route, and none that covers it");
         return;

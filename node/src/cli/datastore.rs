@@ -7,9 +7,9 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use caracal_datastore::{Datastore, Store, StoreError};
-use caracal_model::resource::Kind;
-use caracal_model::txn::{KeyValue, Range, Txn, TxnOutcome};
-use caracal_model::{Key, ipam_prefix, resources_prefix};
+use caracal_model::{
+    Key, KeyRange, KeyValue, Kind, Txn, TxnOutcome, ipam_prefix, resources_prefix,
+};
 use clap::Subcommand;
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ use super::{in_this_namespace, open_store, run_dir};
 use crate::admin::{Request, ask};
 use crate::args::OutputArgs;
 
-/// How often a lost race is tried again.
+/// Most tries of a transaction that loses races.
 const TRIES: usize = 5;
 
 /// `caracal datastore COMMAND`.
@@ -91,7 +91,7 @@ async fn set_ready(ready: bool) -> anyhow::Result<ExitCode> {
     let store = open_store()?;
     let key = cluster_key();
     for _ in 0..TRIES {
-        let answer = store.read(&[Range::Key(key.clone())]).await;
+        let answer = store.read(&[KeyRange::Key(key.clone())]).await;
         let answer = answer.context(store.advice())?;
         let Some(kv) = answer.ranges.into_iter().flatten().next() else {
             eprintln!("there is no ClusterInformation \"default\": no node has registered yet");
@@ -123,8 +123,8 @@ const fn state(ready: bool) -> &'static str {
 /// Everything of Calico's.
 async fn everything(store: &Datastore) -> anyhow::Result<Vec<KeyValue>> {
     let ranges = [
-        Range::Prefix(resources_prefix()),
-        Range::Prefix(ipam_prefix()),
+        KeyRange::Prefix(resources_prefix()),
+        KeyRange::Prefix(ipam_prefix()),
     ];
     let answer = store.read(&ranges).await.context(store.advice())?;
     Ok(answer.ranges.into_iter().flatten().collect())
@@ -211,12 +211,12 @@ async fn import(path: &Path, dry_run: bool) -> anyhow::Result<ExitCode> {
 }
 
 /// Writes one value; the reason where this datastore has no place for it.
-async fn write(store: &Datastore, order: &transfer::Order) -> anyhow::Result<Option<String>> {
+async fn write(store: &Datastore, order: &transfer::ImportWrite) -> anyhow::Result<Option<String>> {
     match store.commit(&order.txn).await {
         Ok(TxnOutcome::Committed(_)) => Ok(None),
         Ok(TxnOutcome::Conflict) => {
             // Two keys may be one object.
-            let answer = store.read(&[Range::Key(order.key.clone())]).await?;
+            let answer = store.read(&[KeyRange::Key(order.key.clone())]).await?;
             let there = answer.ranges.into_iter().flatten().next();
             let reason = match there {
                 Some(there) if order.is_done_by(&there) => return Ok(None),

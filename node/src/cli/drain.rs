@@ -13,7 +13,7 @@ use crate::node::announce::drain::{DrainStage, DrainStatus};
 
 /// Time between looks.
 const LOOK: Duration = Duration::from_millis(200);
-/// How much longer than the time for the peers it may take.
+/// Longest wait for the drain beyond the time that peers get.
 const LIMIT: Duration = Duration::from_secs(90);
 
 pub(crate) fn run(args: DrainArgs) -> anyhow::Result<ExitCode> {
@@ -45,14 +45,14 @@ pub(crate) fn run(args: DrainArgs) -> anyhow::Result<ExitCode> {
 /// Tells each stage once, until the last.
 fn follow(goal: DrainStage, limit: Duration, output: Output) -> anyhow::Result<DrainStatus> {
     let end = Instant::now() + limit;
-    let mut told = None;
+    let mut shown = None;
     loop {
         let value = ask(&run_dir(), &Request::DrainStatus)?;
         let status: DrainStatus = serde_json::from_value(value).context("the drain's status")?;
         let begun = status.stage != DrainStage::InService || goal == DrainStage::InService;
-        if !output.is_data() && begun && told != Some(status.stage) {
+        if !output.is_data() && begun && shown != Some(status.stage) {
             println!("{}", words(status.stage));
-            told = Some(status.stage);
+            shown = Some(status.stage);
         }
         if status.stage == goal {
             return Ok(status);

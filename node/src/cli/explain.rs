@@ -10,7 +10,7 @@ use super::{bgp, run_dir};
 use crate::admin::{Request, ask};
 use crate::args::{ExplainArgs, Output};
 use crate::cli::exit::NOT_FOUND;
-use crate::node::answers::explain::{DataStage, Explained};
+use crate::node::answers::explain::{DataStage, Explained, PoolJson};
 
 pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let prefix = args.destination;
@@ -49,24 +49,8 @@ fn print(explained: &Explained) {
             .as_deref()
             .unwrap_or("nobody that the datastore knows"),
     );
-    match &explained.pool {
-        Some(pool) => line(
-            "Pool",
-            &format!(
-                "{} {}, ipipMode {}, vxlanMode {}{}",
-                pool.name,
-                pool.cidr,
-                pool.ipip,
-                pool.vxlan,
-                if pool.nat_outgoing {
-                    ", natOutgoing"
-                } else {
-                    ""
-                }
-            ),
-        ),
-        None => line("Pool", "none"),
-    }
+    let pool = explained.pool.as_ref();
+    line("Pool", &pool.map_or_else(|| "none".to_owned(), pool_text));
     if let Some(block) = &explained.block {
         let affinity = block.affinity.as_deref().unwrap_or("no affinity");
         line("Block", &format!("{} ({affinity})", block.cidr));
@@ -101,6 +85,18 @@ fn print(explained: &Explained) {
             problem.code, problem.subject, problem.reason
         );
     }
+}
+
+fn pool_text(pool: &PoolJson) -> String {
+    let nat = if pool.nat_outgoing {
+        ", natOutgoing"
+    } else {
+        ""
+    };
+    format!(
+        "{} {}, ipipMode {}, vxlanMode {}{nat}",
+        pool.name, pool.cidr, pool.ipip, pool.vxlan
+    )
 }
 
 fn planned(explained: &Explained) -> &str {

@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use caracal_model::code::{Entry, entries, find, nearest};
+use caracal_model::{CodeEntry, code_entries, find_code, nearest_codes};
 use clap::Args;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ impl TypedValueParser for AnyCode {
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         Some(Box::new(
-            entries().map(|entry| PossibleValue::new(entry.code)),
+            code_entries().map(|entry| PossibleValue::new(entry.code)),
         ))
     }
 }
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &ExplainCodeArgs) -> ExitCode {
         list(output);
         return ExitCode::SUCCESS;
     };
-    match find(code) {
+    match find_code(code) {
         Some(entry) if output.is_data() => output.print(&to_json(&entry)),
         Some(entry) => println!("{}", text(&entry)),
         None => {
@@ -69,12 +69,12 @@ pub(crate) fn run(args: &ExplainCodeArgs) -> ExitCode {
 
 fn list(output: Output) {
     if output.is_data() {
-        let all: Vec<Value> = entries().map(|entry| to_json(&entry)).collect();
+        let all: Vec<Value> = code_entries().map(|entry| to_json(&entry)).collect();
         output.print(&json!({ "codes": all }));
         return;
     }
     let mut table = output.table(&["CODE", "SEVERITY", "PRINTED BY", "MEANING"]);
-    for entry in entries() {
+    for entry in code_entries() {
         table.add_row([
             entry.code,
             entry.severity.as_str(),
@@ -85,7 +85,7 @@ fn list(output: Output) {
     println!("{table}");
 }
 
-fn to_json(entry: &Entry) -> Value {
+fn to_json(entry: &CodeEntry) -> Value {
     json!({
         "code": entry.code,
         "printedBy": entry.reporter,
@@ -96,7 +96,7 @@ fn to_json(entry: &Entry) -> Value {
     })
 }
 
-fn text(entry: &Entry) -> String {
+fn text(entry: &CodeEntry) -> String {
     let grace = match entry.grace.as_secs() {
         0 => String::new(),
         seconds => format!(", counts after {seconds} s"),
@@ -112,7 +112,7 @@ fn text(entry: &Entry) -> String {
 }
 
 fn unknown(code: &str) -> String {
-    let near: Vec<&str> = nearest(code).iter().map(|entry| entry.code).collect();
+    let near: Vec<&str> = nearest_codes(code).iter().map(|entry| entry.code).collect();
     match near.is_empty() {
         true => format!("there is no code {code:?}; caracal explain-code lists all codes"),
         false => format!(
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_code_is_explained_and_a_wrong_one_gets_a_suggestion() {
-        let entry = find("crl-d001").map(|entry| text(&entry));
+        let entry = find_code("crl-d001").map(|entry| text(&entry));
         assert_eq!(
             entry.as_deref(),
             Some(

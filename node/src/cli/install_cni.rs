@@ -38,7 +38,7 @@ const PLUGINS: [&str; 2] = ["caracal-cni", "caracal-ipam"];
 
 /// Programs and files to install, and their directories.
 #[derive(Debug, PartialEq, Eq)]
-struct Plan {
+struct InstallPlan {
     bin_dir: PathBuf,
     net_dir: PathBuf,
     /// `net_dir` as the host knows it.
@@ -62,7 +62,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let vars: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
         .collect();
-    let plan = Plan::from_env(&Env::new(&vars))?;
+    let plan = InstallPlan::from_env(&Env::new(&vars))?;
     // Without it the configuration would be of no use.
     if let Some(account) = plan.account.as_ref().filter(|_| plan.kubernetes) {
         fs::create_dir_all(&plan.net_dir)
@@ -74,7 +74,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-impl Plan {
+impl InstallPlan {
     fn from_env(env: &Env<'_>) -> anyhow::Result<Self> {
         let dir = |name, default: &str| PathBuf::from(env.text(name).unwrap_or(default));
         let conf_name = env.parse("CNI_CONF_NAME", |name| match name {
@@ -175,7 +175,7 @@ fn default_template(kubernetes: bool) -> String {
     value.to_string()
 }
 
-fn install(plan: &Plan, program: &Path) -> anyhow::Result<()> {
+fn install(plan: &InstallPlan, program: &Path) -> anyhow::Result<()> {
     for dir in [&plan.bin_dir, &plan.net_dir] {
         fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
     }
@@ -203,7 +203,7 @@ fn write_kubeconfig(account: &PluginAccount) -> anyhow::Result<()> {
 }
 
 /// One file under two names.
-fn programs(plan: &Plan, program: &Path) -> anyhow::Result<()> {
+fn programs(plan: &InstallPlan, program: &Path) -> anyhow::Result<()> {
     let [first, second] = PLUGINS.map(|name| plan.bin_dir.join(name));
     if plan.keep_programs && first.exists() && second.exists() {
         println!("{} stays (UPDATE_CNI_BINARIES=false)", first.display());
@@ -224,7 +224,7 @@ fn programs(plan: &Plan, program: &Path) -> anyhow::Result<()> {
 }
 
 /// The certificates that are there, copied to the host; their paths there, by place-holder.
-fn copy_secrets(plan: &Plan) -> anyhow::Result<BTreeMap<&'static str, String>> {
+fn copy_secrets(plan: &InstallPlan) -> anyhow::Result<BTreeMap<&'static str, String>> {
     let mut paths = BTreeMap::new();
     for (name, holder) in SECRETS {
         let source = plan.secrets_dir.join(name);

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use caracal_datastore::{Datastore, Store};
 use caracal_ipam::{Lease, ReleasedNode};
-use caracal_model::resource::Kind;
-use caracal_model::txn::{KeyValue, Range, Txn, TxnOutcome, Write};
-use caracal_model::{Key, NodeName, Timestamp, kind_prefix};
+use caracal_model::{
+    Key, KeyRange, KeyValue, Kind, NodeName, Timestamp, Txn, TxnOutcome, TxnWrite, kind_prefix,
+};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
@@ -173,8 +173,8 @@ async fn delete(
 pub(super) async fn remove(store: &Datastore, order: &NodeDeletion) -> anyhow::Result<Removed> {
     let node = &order.node;
     let ranges = [
-        Range::Key(Key::node(node).to_path()),
-        Range::Key(Lease::path(node)),
+        KeyRange::Key(Key::node(node).to_path()),
+        KeyRange::Key(Lease::path(node)),
     ];
     let answer = store.read(&ranges).await?;
     let [stored, leases] = &answer.ranges[..] else {
@@ -209,7 +209,7 @@ pub(super) async fn remove(store: &Datastore, order: &NodeDeletion) -> anyhow::R
             continue;
         }
         let txn = Txn::new().delete(path.clone(), kv.mod_revision);
-        debug_assert!(matches!(txn.writes[..], [Write::Delete(_)]));
+        debug_assert!(matches!(txn.writes[..], [TxnWrite::Delete(_)]));
         if store.commit(&txn).await.with_context(|| path.clone())? == TxnOutcome::Conflict {
             return Ok(Removed::Changed(format!(
                 "{path} changed at the same time; is {node} still running? Try again"
@@ -233,12 +233,12 @@ fn alive(stored: &KeyValue, now: Timestamp) -> Option<String> {
 async fn belongings(store: &Datastore, node: &NodeName) -> anyhow::Result<Vec<KeyValue>> {
     let own = format!("node.{node}");
     let ranges = [
-        Range::Prefix(kind_prefix(Kind::WorkloadEndpoint)),
-        Range::Prefix(kind_prefix(Kind::BgpPeer)),
-        Range::Prefix(kind_prefix(Kind::HostEndpoint)),
-        Range::Key(Key::resource(Kind::FelixConfiguration, own.clone()).to_path()),
-        Range::Key(Key::resource(Kind::BgpConfiguration, own).to_path()),
-        Range::Key(Key::IpamHost(node.clone()).to_path()),
+        KeyRange::Prefix(kind_prefix(Kind::WorkloadEndpoint)),
+        KeyRange::Prefix(kind_prefix(Kind::BgpPeer)),
+        KeyRange::Prefix(kind_prefix(Kind::HostEndpoint)),
+        KeyRange::Key(Key::resource(Kind::FelixConfiguration, own.clone()).to_path()),
+        KeyRange::Key(Key::resource(Kind::BgpConfiguration, own).to_path()),
+        KeyRange::Key(Key::IpamHost(node.clone()).to_path()),
     ];
     let answer = store.read(&ranges).await?;
     let names = |kv: &KeyValue| {

@@ -9,8 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use caracal_datastore::{Datastore, Store};
-use caracal_model::txn::{Range, Txn, TxnOutcome};
-use caracal_model::{Key, NodeName, Snapshot, documents_prefix};
+use caracal_model::{Key, KeyRange, NodeName, Snapshot, Txn, TxnOutcome, documents_prefix};
 use caracal_topologies::{Services, resources_from_yaml};
 use clap::Subcommand;
 use serde_json::Value;
@@ -59,7 +58,7 @@ async fn apply(store: &Datastore, files: &[PathBuf], prune: bool) -> anyhow::Res
     for file in files {
         wanted.extend(read(file)?);
     }
-    let range = Range::Prefix(documents_prefix());
+    let range = KeyRange::Prefix(documents_prefix());
     let there = store.read(&[range]).await?.ranges.into_iter().flatten();
     let mut there: BTreeMap<String, (i64, Vec<u8>)> = there
         .map(|entry| (entry.key, (entry.mod_revision, entry.value)))
@@ -158,7 +157,7 @@ fn documents(text: &str) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
 
 async fn show(store: &Datastore, output: Output) -> anyhow::Result<ExitCode> {
     let mut snapshot = mode::read(store).await?;
-    let answer = store.read(&[Range::Prefix(documents_prefix())]).await?;
+    let answer = store.read(&[KeyRange::Prefix(documents_prefix())]).await?;
     for entry in answer.ranges.iter().flatten() {
         snapshot.apply(&entry.key, Some(&entry.value), entry.mod_revision);
     }

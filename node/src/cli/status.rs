@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use caracal_model::status::{OriginStatus, PathStatus, PeerStatus, Status};
+use caracal_model::{
+    BlockStatus, DatastoreStatus, KernelStatus, NodeStatus, OriginStatusJson, PathStatusJson,
+    PeerStatusJson, StationStatusJson,
+};
 
 use serde_json::Value;
 
@@ -25,7 +28,7 @@ pub(crate) fn run(goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
 }
 
 fn show(value: &Value, output: Output) -> anyhow::Result<ExitCode> {
-    let status: Status = serde_json::from_value(value.clone())?;
+    let status: NodeStatus = serde_json::from_value(value.clone())?;
     match output {
         Output::Json | Output::Yaml => output.print(value),
         Output::Table | Output::Wide => print(&status, output),
@@ -55,8 +58,8 @@ fn list(items: &[String]) -> String {
 }
 
 /// The narrow ones by name.
-fn paths(paths: &[PathStatus]) -> String {
-    let narrow: Vec<&PathStatus> = paths.iter().filter(|p| p.mtu < p.interface_mtu).collect();
+fn paths(paths: &[PathStatusJson]) -> String {
+    let narrow: Vec<&PathStatusJson> = paths.iter().filter(|p| p.mtu < p.interface_mtu).collect();
     let measured = format!("{} measured", paths.len());
     if narrow.is_empty() {
         return format!("{measured}, all as wide as the interface");
@@ -76,7 +79,7 @@ fn paths(paths: &[PathStatus]) -> String {
 }
 
 /// Routes that are refused for their prefix, in a line.
-fn refused(origin: &OriginStatus) -> String {
+fn refused(origin: &OriginStatusJson) -> String {
     let last = origin.last_violation.as_ref();
     let last = last.map_or_else(String::new, |last| format!("; the last was {last}"));
     format!(
@@ -85,7 +88,7 @@ fn refused(origin: &OriginStatus) -> String {
     )
 }
 
-fn print(status: &Status, output: Output) {
+fn print(status: &NodeStatus, output: Output) {
     println!(
         "Node {} ({}), caracal {}, up {}, AS {}, router id {}",
         status.node,
@@ -98,32 +101,9 @@ fn print(status: &Status, output: Output) {
     for work in &status.work {
         println!("Table: {work}");
     }
-    println!(
-        "Datastore: {}{} at revision {}{}",
-        status.datastore.state,
-        match status.datastore.no_writes {
-            Some(_) => ", takes no writes",
-            None => "",
-        },
-        status.datastore.revision,
-        because(status.datastore.reason.as_ref())
-    );
+    println!("{}", datastore_line(&status.datastore));
+    println!("{}", kernel_line(&status.kernel));
     let kernel = &status.kernel;
-    let routes: Vec<String> = kernel
-        .routes
-        .iter()
-        .map(|(k, n)| format!("{n} {k}"))
-        .collect();
-    println!(
-        "Kernel: {} at revision {}{}; routes: {}; next hops: {}; tunnels: {}; NAT: {}",
-        kernel.phase,
-        kernel.revision,
-        because(kernel.reason.as_ref()),
-        list(&routes),
-        kernel.next_hops,
-        list(&kernel.tunnels),
-        kernel.nat
-    );
     if !kernel.paths.is_empty() {
         println!("Paths: {}", paths(&kernel.paths));
     }
@@ -137,28 +117,10 @@ fn print(status: &Status, output: Output) {
         println!("\n{}", peers(status, output, false));
     }
     if !status.stations.is_empty() {
-        let mut stations = output.table(&["STATION", "ADDRESS", "STATE", "CONNECTIONS", "INFO"]);
-        for s in &status.stations {
-            stations.add_row([
-                s.name.clone(),
-                s.address.clone(),
-                s.state.clone(),
-                s.connections.to_string(),
-                s.reason.clone().unwrap_or_default(),
-            ]);
-        }
-        println!("\n{stations}");
+        println!("\n{}", stations(&status.stations, output));
     }
     if !status.blocks.is_empty() {
-        let mut blocks = output.table(&["BLOCK", "STATE", "IN USE"]);
-        for b in &status.blocks {
-            blocks.add_row([
-                b.cidr.to_string(),
-                b.state.clone(),
-                format!("{} of {}", b.in_use, b.size),
-            ]);
-        }
-        println!("\n{blocks}");
+        println!("\n{}", blocks(&status.blocks, output));
     }
     if !status.problems.is_empty() {
         println!("\nPROBLEMS");
@@ -168,9 +130,63 @@ fn print(status: &Status, output: Output) {
     }
 }
 
+fn datastore_line(datastore: &DatastoreStatus) -> String {
+    format!(
+        "Datastore: {}{} at revision {}{}",
+        datastore.state,
+        match datastore.no_writes {
+            Some(_) => ", takes no writes",
+            None => "",
+        },
+        datastore.revision,
+        because(datastore.reason.as_ref())
+    )
+}
+
+fn kernel_line(kernel: &KernelStatus) -> String {
+    let routes = kernel.routes.iter();
+    let routes: Vec<String> = routes.map(|(k, n)| format!("{n} {k}")).collect();
+    format!(
+        "Kernel: {} at revision {}{}; routes: {}; next hops: {}; tunnels: {}; NAT: {}",
+        kernel.phase,
+        kernel.revision,
+        because(kernel.reason.as_ref()),
+        list(&routes),
+        kernel.next_hops,
+        list(&kernel.tunnels),
+        kernel.nat
+    )
+}
+
+fn stations(stations: &[StationStatusJson], output: Output) -> comfy_table::Table {
+    let mut table = output.table(&["STATION", "ADDRESS", "STATE", "CONNECTIONS", "INFO"]);
+    for s in stations {
+        table.add_row([
+            s.name.clone(),
+            s.address.clone(),
+            s.state.clone(),
+            s.connections.to_string(),
+            s.reason.clone().unwrap_or_default(),
+        ]);
+    }
+    table
+}
+
+fn blocks(blocks: &[BlockStatus], output: Output) -> comfy_table::Table {
+    let mut table = output.table(&["BLOCK", "STATE", "IN USE"]);
+    for b in blocks {
+        table.add_row([
+            b.cidr.to_string(),
+            b.state.clone(),
+            format!("{} of {}", b.in_use, b.size),
+        ]);
+    }
+    table
+}
+
 /// Warning of the session; else the reason why there is none, or why the last one ended (in the
 /// past tense).
-fn info(peer: &PeerStatus) -> String {
+fn info(peer: &PeerStatusJson) -> String {
     if let Some(warning) = &peer.warning {
         return warning.clone();
     }
@@ -190,7 +206,7 @@ pub(super) fn errors(errors: &BTreeMap<String, u64>) -> String {
 }
 
 /// The peers as a table; also what `caracal bgp peers` prints, with the errors by kind.
-pub(super) fn peers(status: &Status, output: Output, with_errors: bool) -> comfy_table::Table {
+pub(super) fn peers(status: &NodeStatus, output: Output, with_errors: bool) -> comfy_table::Table {
     // Where nobody has asked for BFD, its column would be empty.
     let bfd = status.peers.iter().any(|peer| peer.bfd.is_some());
     let mut columns = vec![
@@ -236,26 +252,26 @@ pub(super) fn peers(status: &Status, output: Output, with_errors: bool) -> comfy
 
 #[cfg(test)]
 mod tests {
-    use caracal_model::status::{BfdStatus, PastError};
+    use caracal_model::{BfdStatusJson, PastErrorJson};
 
     use super::*;
 
-    fn status(bfd: Option<BfdStatus>) -> Status {
-        let peer = PeerStatus {
+    fn status(bfd: Option<BfdStatusJson>) -> NodeStatus {
+        let peer = PeerStatusJson {
             name: "edge".to_owned(),
             state: "Established".to_owned(),
             bfd,
-            ..PeerStatus::default()
+            ..PeerStatusJson::default()
         };
-        Status {
-            peers: vec![peer, PeerStatus::default()],
-            ..Status::default()
+        NodeStatus {
+            peers: vec![peer, PeerStatusJson::default()],
+            ..NodeStatus::default()
         }
     }
 
     #[test]
     fn what_ended_the_last_session_is_told_as_past() {
-        let past = PastError {
+        let past = PastErrorJson {
             age_seconds: 190,
             text: "peer closed the connection".to_owned(),
         };
@@ -263,8 +279,8 @@ mod tests {
         status.peers[0].last_error = Some(past);
         status.peers[0].errors = [("connection_lost".to_owned(), 2)].into();
         let shown = peers(&status, Output::Wide, true).to_string();
-        let told = "was 3m10s ago: peer closed the connection";
-        assert!(shown.contains(told), "{shown}");
+        let last_error = "was 3m10s ago: peer closed the connection";
+        assert!(shown.contains(last_error), "{shown}");
         assert!(shown.contains("connection_lost 2"), "{shown}");
         assert!(
             !peers(&status, Output::Wide, false)
@@ -281,9 +297,9 @@ mod tests {
 
     #[test]
     fn bfd_has_a_column_where_somebody_asked_for_it() {
-        let up = BfdStatus {
+        let up = BfdStatusJson {
             state: "Up".to_owned(),
-            ..BfdStatus::default()
+            ..BfdStatusJson::default()
         };
         let watched = status(Some(up));
         let shown = peers(&watched, Output::Table, false).to_string();

@@ -3,8 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use caracal_model::code::ProblemCode;
-use caracal_model::{NodeName, Problem, Snapshot};
+use caracal_model::{NodeName, Problem, ProblemCode, Snapshot};
 use serde_json::{Map, Value};
 
 use crate::config::{ConfigError, Env};
@@ -203,8 +202,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::collections::BTreeMap;
 
-    use caracal_model::Key;
-    use caracal_model::resource::Kind;
+    use caracal_model::{Key, Kind};
 
     use super::*;
 

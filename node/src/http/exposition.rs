@@ -6,9 +6,8 @@
 
 use std::fmt::Write;
 
-/// One metric family.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Family {
+pub(crate) struct MetricFamily {
     /// Name without `_total`, `_info`, `_sum`, `_count`.
     name: &'static str,
     kind: MetricKind,
@@ -46,7 +45,7 @@ enum Value {
     Observed { count: f64, sum: f64 },
 }
 
-impl Family {
+impl MetricFamily {
     /// A family without samples; one that stays so is not written.
     pub(crate) const fn new(name: &'static str, kind: MetricKind, help: &'static str) -> Self {
         Self {
@@ -124,7 +123,7 @@ impl SampleFormat {
 }
 
 /// The families that have another name elsewhere, under it.
-pub(crate) fn upstream(families: &[Family]) -> Vec<Family> {
+pub(crate) fn upstream(families: &[MetricFamily]) -> Vec<MetricFamily> {
     let named = families.iter().filter_map(|family| {
         let mut family = family.clone();
         family.name = family.upstream?;
@@ -134,7 +133,7 @@ pub(crate) fn upstream(families: &[Family]) -> Vec<Family> {
 }
 
 /// The text of families in a form.
-pub(crate) fn render(families: &[Family], form: SampleFormat) -> String {
+pub(crate) fn render(families: &[MetricFamily], form: SampleFormat) -> String {
     let mut text = String::new();
     for family in families.iter().filter(|f| !f.samples.is_empty()) {
         header(&mut text, family, form);
@@ -148,7 +147,7 @@ pub(crate) fn render(families: &[Family], form: SampleFormat) -> String {
     text
 }
 
-fn header(text: &mut String, family: &Family, form: SampleFormat) {
+fn header(text: &mut String, family: &MetricFamily, form: SampleFormat) {
     let (suffix, kind) = match (form, family.kind) {
         (_, MetricKind::Gauge) => ("", "gauge"),
         (_, MetricKind::Summary) => ("", "summary"),
@@ -157,13 +156,13 @@ fn header(text: &mut String, family: &Family, form: SampleFormat) {
         (SampleFormat::Text, MetricKind::Counter) => ("_total", "counter"),
         (SampleFormat::Text, MetricKind::Info) => ("_info", "gauge"),
     };
-    let Family { name, help, .. } = family;
+    let MetricFamily { name, help, .. } = family;
     // Writing to a String cannot fail.
     let _ = writeln!(text, "# HELP {name}{suffix} {help}");
     let _ = writeln!(text, "# TYPE {name}{suffix} {kind}");
 }
 
-fn write_sample(text: &mut String, family: &Family, sample: &Sample) {
+fn write_sample(text: &mut String, family: &MetricFamily, sample: &Sample) {
     let mut line = |suffix: &str, value: f64| {
         text.push_str(family.name);
         text.push_str(suffix);
@@ -208,16 +207,16 @@ fn write_labels(text: &mut String, labels: &MetricLabels) {
 mod tests {
     use super::*;
 
-    fn families() -> Vec<Family> {
+    fn families() -> Vec<MetricFamily> {
         vec![
-            Family::new("a_build", MetricKind::Info, "Build.")
+            MetricFamily::new("a_build", MetricKind::Info, "Build.")
                 .sample(vec![("version", "1\"2\\3\n4".to_owned())], 1.0),
-            Family::new("a_passes", MetricKind::Counter, "Passes.")
+            MetricFamily::new("a_passes", MetricKind::Counter, "Passes.")
                 .upstream("felix_passes")
                 .value(12.0),
-            Family::new("a_time_seconds", MetricKind::Summary, "Time.").observed(2.0, 0.25),
-            Family::new("a_nothing", MetricKind::Gauge, "Never written."),
-            Family::new("a_level", MetricKind::Gauge, "Level.").samples([
+            MetricFamily::new("a_time_seconds", MetricKind::Summary, "Time.").observed(2.0, 0.25),
+            MetricFamily::new("a_nothing", MetricKind::Gauge, "Never written."),
+            MetricFamily::new("a_level", MetricKind::Gauge, "Level.").samples([
                 (vec![("x", "1".to_owned()), ("y", String::new())], -1.5),
                 (vec![("x", "2".to_owned())], 1e6),
             ]),

@@ -24,7 +24,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 
-use exposition::{Family, SampleFormat};
+use exposition::{MetricFamily, SampleFormat};
 use health::HealthReport;
 use slots::Slots;
 
@@ -56,7 +56,7 @@ pub(crate) trait Observe: Clone + Send + Sync + 'static {
     /// Whether it does its work.
     fn ready(&self) -> impl Future<Output = HealthReport> + Send;
     /// Everything that is counted.
-    fn metrics(&self) -> impl Future<Output = Vec<Family>> + Send;
+    fn metrics(&self) -> impl Future<Output = Vec<MetricFamily>> + Send;
 }
 
 /// Waits for the answer of an owner of state, with a time limit.
@@ -79,7 +79,7 @@ async fn take(listener: TcpListener, observe: impl Observe, patience: Patience) 
         match listener.accept().await {
             Ok((stream, client)) => {
                 let observe = observe.clone();
-                slots.make_room(client.ip());
+                slots.free_slot(client.ip());
                 let task = tokio::spawn(async move {
                     let ended = tokio::time::timeout(
                         patience.life,
@@ -101,12 +101,12 @@ async fn take(listener: TcpListener, observe: impl Observe, patience: Patience) 
 }
 
 async fn bind(address: SocketAddr) -> TcpListener {
-    let mut told = false;
+    let mut is_logged = false;
     loop {
         match TcpListener::bind(address).await {
             Ok(listener) => return listener,
-            Err(error) if !told => {
-                told = true;
+            Err(error) if !is_logged => {
+                is_logged = true;
                 tracing::warn!(
                     %error, %address,
                     "no health and metrics yet; trying on: does another calico-node or caracal run here?"

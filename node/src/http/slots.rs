@@ -20,7 +20,7 @@ pub(super) struct Slots {
 
 impl Slots {
     /// Makes room for one more connection.
-    pub(super) fn make_room(&mut self, client: IpAddr) {
+    pub(super) fn free_slot(&mut self, client: IpAddr) {
         self.open.retain(|(_, task)| !task.is_finished());
         if self.open.len() < CONNECTIONS {
             return;

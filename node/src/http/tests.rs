@@ -24,9 +24,9 @@ impl Observe for Subject {
             .with("datastore", datastore)
     }
 
-    async fn metrics(&self) -> Vec<Family> {
+    async fn metrics(&self) -> Vec<MetricFamily> {
         vec![
-            Family::new("caracal_cluster_hosts", MetricKind::Gauge, "Nodes.")
+            MetricFamily::new("caracal_cluster_hosts", MetricKind::Gauge, "Nodes.")
                 .upstream("felix_cluster_num_hosts")
                 .value(3.0),
         ]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use caracal_bgp::{ErrorKind, PeerStatus, SessionState, SpeakerStatus};
 
 use super::{count, total};
-use crate::http::exposition::{Family, MetricKind, MetricLabels};
+use crate::http::exposition::{MetricFamily, MetricKind, MetricLabels};
 use crate::peer_problems;
 
 /// Configured peers with series of their own.
@@ -51,13 +51,12 @@ fn is_up(peer: &PeerStatus) -> bool {
     peer.state == SessionState::Established
 }
 
-pub(crate) fn families(status: &SpeakerStatus) -> Vec<Family> {
+pub(crate) fn families(status: &SpeakerStatus) -> Vec<MetricFamily> {
     let peers = &status.peers;
-    let sum = |of: fn(&PeerStatus) -> usize| count(peers.iter().map(of).sum());
     let listed = listed(peers);
     let mut families = vec![
         by_state(peers),
-        Family::new(
+        MetricFamily::new(
             "caracal_bgp_converged",
             MetricKind::Gauge,
             "1 when every peer has sent End-of-RIB since the start, or had time to.",
@@ -67,68 +66,76 @@ pub(crate) fn families(status: &SpeakerStatus) -> Vec<Family> {
         } else {
             0.0
         }),
-        Family::new(
-            "caracal_bgp_routes_received",
-            MetricKind::Gauge,
-            "Routes received, over all peers.",
-        )
-        .upstream("bgp_routes_received")
-        .value(sum(|p| p.routes.received)),
-        Family::new(
-            "caracal_bgp_routes_accepted",
-            MetricKind::Gauge,
-            "Routes received that policy accepts, over all peers.",
-        )
-        .upstream("bgp_routes_accepted")
-        .value(sum(|p| p.routes.accepted)),
-        Family::new(
-            "caracal_bgp_routes_advertised",
-            MetricKind::Gauge,
-            "Routes advertised, over all peers.",
-        )
-        .upstream("bgp_routes_advertised")
-        .value(sum(|p| p.routes.advertised)),
-        Family::new(
+        MetricFamily::new(
             "caracal_bgp_prefixes",
             MetricKind::Gauge,
             "Prefixes with a path.",
         )
         .value(count(status.rib.prefixes)),
-        Family::new("caracal_bgp_paths", MetricKind::Gauge, "Paths.")
+        MetricFamily::new("caracal_bgp_paths", MetricKind::Gauge, "Paths.")
             .value(count(status.rib.paths)),
-        Family::new(
+        MetricFamily::new(
             "caracal_bgp_table_work",
             MetricKind::Gauge,
             "Pieces of long work on the table that are under way.",
         )
         .value(count(status.work.len())),
-        Family::new(
+        MetricFamily::new(
             "caracal_bgp_core_longest_turn_seconds",
             MetricKind::Gauge,
             "The longest time since the start for which the owner of the table heard nobody.",
         )
         .value(status.turns.longest.as_secs_f64()),
-        Family::new(
+        MetricFamily::new(
             "caracal_bgp_core_slow_turns",
             MetricKind::Counter,
             "Times since the start that this took more than 20 ms.",
         )
         .value(total(status.turns.slow)),
     ];
+    families.splice(2..2, routes(peers));
     families.push(errors(peers));
     families.extend(screened(status));
     families.extend(of_peers(&listed));
     families
 }
 
+/// Numbers of routes over all peers.
+fn routes(peers: &[PeerStatus]) -> [MetricFamily; 3] {
+    let sum = |of: fn(&PeerStatus) -> usize| count(peers.iter().map(of).sum());
+    [
+        MetricFamily::new(
+            "caracal_bgp_routes_received",
+            MetricKind::Gauge,
+            "Routes received, over all peers.",
+        )
+        .upstream("bgp_routes_received")
+        .value(sum(|p| p.routes.received)),
+        MetricFamily::new(
+            "caracal_bgp_routes_accepted",
+            MetricKind::Gauge,
+            "Routes received that policy accepts, over all peers.",
+        )
+        .upstream("bgp_routes_accepted")
+        .value(sum(|p| p.routes.accepted)),
+        MetricFamily::new(
+            "caracal_bgp_routes_advertised",
+            MetricKind::Gauge,
+            "Routes advertised, over all peers.",
+        )
+        .upstream("bgp_routes_advertised")
+        .value(sum(|p| p.routes.advertised)),
+    ]
+}
+
 /// Errors by kind over all peers; every kind, so that the first error is an increase.
-fn errors(peers: &[PeerStatus]) -> Family {
+fn errors(peers: &[PeerStatus]) -> MetricFamily {
     let samples = ErrorKind::ALL.iter().map(|kind| {
         let counts = peers.iter().filter_map(|peer| peer.errors.get(kind));
         let labels = vec![("kind", kind.as_str().to_owned())];
         (labels, total(counts.sum::<u64>()))
     });
-    Family::new(
+    MetricFamily::new(
         "caracal_bgp_errors",
         MetricKind::Counter,
         "Errors by kind, over all peers that are configured now.",
@@ -137,7 +144,7 @@ fn errors(peers: &[PeerStatus]) -> Family {
 }
 
 /// Routes that are refused for their prefix.
-fn screened(status: &SpeakerStatus) -> [Family; 3] {
+fn screened(status: &SpeakerStatus) -> [MetricFamily; 3] {
     let screened = status.screened;
     let now = [
         ("never-routed", screened.never_routed),
@@ -150,19 +157,19 @@ fn screened(status: &SpeakerStatus) -> [Family; 3] {
         ("not-owner", screened.violations),
     ];
     [
-        Family::new(
+        MetricFamily::new(
             "caracal_bgp_routes_screened",
             MetricKind::Gauge,
             "Routes that are refused for their prefix, by reason.",
         )
         .samples(now.map(|(text, number)| (reason(text), count(number)))),
-        Family::new(
+        MetricFamily::new(
             "caracal_bgp_screened",
             MetricKind::Counter,
             "Times that a route was refused for its prefix, or would have been, by reason.",
         )
         .samples(seen.map(|(text, number)| (reason(text), total(number)))),
-        Family::new(
+        MetricFamily::new(
             "caracal_bgp_routes_overdue",
             MetricKind::Gauge,
             "Routes that have waited too long for their owner to become known.",
@@ -171,7 +178,7 @@ fn screened(status: &SpeakerStatus) -> [Family; 3] {
     ]
 }
 
-fn by_state(peers: &[PeerStatus]) -> Family {
+fn by_state(peers: &[PeerStatus]) -> MetricFamily {
     let mut states: BTreeMap<(String, String), usize> = BTreeMap::new();
     for peer in peers {
         let key = (peer.kind.clone(), peer.state.to_string());
@@ -187,7 +194,7 @@ fn by_state(peers: &[PeerStatus]) -> Family {
     let samples = states
         .into_iter()
         .map(|((kind, state), number)| (vec![("type", kind), ("state", state)], count(number)));
-    Family::new(
+    MetricFamily::new(
         "caracal_bgp_peers",
         MetricKind::Gauge,
         "Peers by type and session state.",
@@ -211,43 +218,33 @@ fn listed(peers: &[PeerStatus]) -> Vec<&PeerStatus> {
         .collect()
 }
 
-fn of_peers(peers: &[&PeerStatus]) -> Vec<Family> {
+fn of_peers(peers: &[&PeerStatus]) -> Vec<MetricFamily> {
     let labels = |peer: &PeerStatus| -> MetricLabels {
         vec![("peer", peer.name.to_string()), ("type", peer.kind.clone())]
     };
-    let info = peers.iter().map(|peer| {
-        let labels = vec![
-            ("peer", peer.name.to_string()),
-            ("address", peer.address.to_string()),
-            ("type", peer.kind.clone()),
-            ("asn", peer.remote_as.0.to_string()),
-            ("state", peer.state.to_string()),
-        ];
-        (labels, 1.0)
-    });
     let of =
         |value: fn(&PeerStatus) -> f64| peers.iter().map(move |peer| (labels(peer), value(peer)));
     vec![
-        Family::new(
+        MetricFamily::new(
             "caracal_bgp_peer",
             MetricKind::Info,
             "Configured peers, and mesh peers whose sessions come and go.",
         )
         .upstream("bgp_peer")
-        .samples(info),
-        Family::new(
+        .samples(peers.iter().map(|peer| (info(peer), 1.0))),
+        MetricFamily::new(
             "caracal_bgp_peer_up",
             MetricKind::Gauge,
             "1 when the session is established.",
         )
         .samples(of(|p| if is_up(p) { 1.0 } else { 0.0 })),
-        Family::new(
+        MetricFamily::new(
             "caracal_bgp_peer_sessions",
             MetricKind::Counter,
             "Sessions established since the start.",
         )
         .samples(of(|p| total(p.established_count))),
-        Family::new(
+        MetricFamily::new(
             "caracal_bgp_peer_errors",
             MetricKind::Counter,
             "Errors of a peer by kind; those that have happened.",
@@ -259,17 +256,27 @@ fn of_peers(peers: &[&PeerStatus]) -> Vec<Family> {
                 (labels, total(*count))
             })
         })),
-        Family::new(
+        MetricFamily::new(
             "caracal_bgp_peer_routes_received",
             MetricKind::Gauge,
             "Routes received from a peer.",
         )
         .samples(of(|p| count(p.routes.received))),
-        Family::new(
+        MetricFamily::new(
             "caracal_bgp_peer_routes_advertised",
             MetricKind::Gauge,
             "Routes advertised to a peer.",
         )
         .samples(of(|p| count(p.routes.advertised))),
+    ]
+}
+
+fn info(peer: &PeerStatus) -> MetricLabels {
+    vec![
+        ("peer", peer.name.to_string()),
+        ("address", peer.address.to_string()),
+        ("type", peer.kind.clone()),
+        ("asn", peer.remote_as.0.to_string()),
+        ("state", peer.state.to_string()),
     ]
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use caracal_model::{NodeName, PoolName, Snapshot};
 
 use super::{POOLS, count, total};
-use crate::http::exposition::{Family, MetricKind};
+use crate::http::exposition::{MetricFamily, MetricKind};
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Use {
@@ -29,7 +29,11 @@ pub(crate) struct Collected {
 }
 
 /// The families; the first [`POOLS`] pools by name have series.
-pub(crate) fn families(snapshot: &Snapshot, me: &NodeName, collected: Collected) -> Vec<Family> {
+pub(crate) fn families(
+    snapshot: &Snapshot,
+    me: &NodeName,
+    collected: Collected,
+) -> Vec<MetricFamily> {
     let used = by_pool(snapshot, me);
     let pools: Vec<_> = snapshot.pools.iter().take(POOLS).collect();
     let gauge = |name, help, value: &dyn Fn(&Use) -> usize| {
@@ -37,7 +41,7 @@ pub(crate) fn families(snapshot: &Snapshot, me: &NodeName, collected: Collected)
             let number = used.get(*pool).map_or(0, value);
             (vec![("ippool", pool.to_string())], count(number))
         });
-        Family::new(name, MetricKind::Gauge, help).samples(samples)
+        MetricFamily::new(name, MetricKind::Gauge, help).samples(samples)
     };
     let sizes = pools.iter().map(|(name, pool)| {
         let size = u64::try_from(pool.spec.prefix().size()).unwrap_or(u64::MAX);
@@ -63,17 +67,17 @@ pub(crate) fn families(snapshot: &Snapshot, me: &NodeName, collected: Collected)
             "Addresses that all nodes together use, by pool.",
             &|u| u.all,
         ),
-        Family::new("caracal_ipam_ippool_size", MetricKind::Gauge, "Addresses of a pool.")
+        MetricFamily::new("caracal_ipam_ippool_size", MetricKind::Gauge, "Addresses of a pool.")
             .upstream("ipam_ippool_size")
             .samples(sizes),
-        Family::new(
+        MetricFamily::new(
             "caracal_ipam_allocations_gc_candidates",
             MetricKind::Gauge,
             "Addresses and blocks of this node that look dead, but not for long enough to be collected.",
         )
         .upstream("ipam_allocations_gc_candidates")
         .value(count(collected.candidates)),
-        Family::new(
+        MetricFamily::new(
             "caracal_ipam_allocations_gc_reclamations",
             MetricKind::Counter,
             "Collections that this node carried out.",

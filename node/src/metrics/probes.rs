@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use caracal_model::Problem;
 
 use super::count;
-use crate::http::exposition::{Family, MetricKind};
+use crate::http::exposition::{MetricFamily, MetricKind};
 use crate::http::health::HealthReport;
 
 /// The families. Codes of problems are a closed list, so their series are bounded.
-pub(crate) fn families(ready: &HealthReport, problems: &[Problem]) -> Vec<Family> {
+pub(crate) fn families(ready: &HealthReport, problems: &[Problem]) -> Vec<MetricFamily> {
     let checks = ready.checks().iter().map(|check| {
         let good = if check.verdict.is_ok() { 1.0 } else { 0.0 };
         (vec![("check", check.name.to_owned())], good)
@@ -22,13 +22,13 @@ pub(crate) fn families(ready: &HealthReport, problems: &[Problem]) -> Vec<Family
         .into_iter()
         .map(|(code, number)| (vec![("code", code.to_owned())], count(number)));
     vec![
-        Family::new(
+        MetricFamily::new(
             "caracal_ready",
             MetricKind::Gauge,
             "1 when a check of the readiness probe is passed, by check.",
         )
         .samples(checks),
-        Family::new(
+        MetricFamily::new(
             "caracal_problems",
             MetricKind::Gauge,
             "Things that are wrong, by code; caracal status has each with its reason.",

@@ -1,17 +1,17 @@
 //! The process: version, memory, processor time. Names as every Prometheus client has them.
 
 use super::{count, total};
-use crate::http::exposition::{Family, MetricKind};
+use crate::http::exposition::{MetricFamily, MetricKind};
 
 /// The families. What the kernel does not tell is left out.
-pub(crate) fn families() -> Vec<Family> {
+pub(crate) fn families() -> Vec<MetricFamily> {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let system = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let fds = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     let mut families = vec![
-        Family::new("caracal_build", MetricKind::Info, "Version of the program.")
+        MetricFamily::new("caracal_build", MetricKind::Info, "Version of the program.")
             .sample(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0),
-        Family::new(
+        MetricFamily::new(
             "process_open_fds",
             MetricKind::Gauge,
             "Open file descriptors.",
@@ -20,19 +20,19 @@ pub(crate) fn families() -> Vec<Family> {
     ];
     if let Some(usage) = Usage::read(&stat, &system) {
         families.extend([
-            Family::new(
+            MetricFamily::new(
                 "process_cpu_seconds",
                 MetricKind::Counter,
                 "Processor time.",
             )
             .value(usage.cpu_seconds),
-            Family::new(
+            MetricFamily::new(
                 "process_resident_memory_bytes",
                 MetricKind::Gauge,
                 "Resident memory.",
             )
             .value(usage.resident_bytes),
-            Family::new(
+            MetricFamily::new(
                 "process_start_time_seconds",
                 MetricKind::Gauge,
                 "Start of the process, in seconds of Unix time.",

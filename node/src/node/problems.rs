@@ -25,33 +25,33 @@ impl Reported {
 /// Where all problems are read.
 pub(crate) type Problems = watch::Receiver<Reported>;
 
-/// Gives out the ways to report and to read.
+/// Hands out reporters and readers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Registry(watch::Sender<Reported>);
 
 impl Registry {
-    /// The way to report under a name, which must be nobody else's.
-    pub(crate) fn reporter(&self, name: &'static str) -> Reporter {
-        Reporter {
+    /// Reporter under a name, which must be nobody else's.
+    pub(crate) fn reporter(&self, name: &'static str) -> ProblemReporter {
+        ProblemReporter {
             name,
             reported: self.0.clone(),
         }
     }
 
-    /// The way to read.
+    /// Reader of all that is reported.
     pub(crate) fn problems(&self) -> Problems {
         self.0.subscribe()
     }
 }
 
-/// The way to report for one task.
+/// Replaces what one task has reported.
 #[derive(Debug)]
-pub(crate) struct Reporter {
+pub(crate) struct ProblemReporter {
     name: &'static str,
     reported: watch::Sender<Reported>,
 }
 
-impl Reporter {
+impl ProblemReporter {
     /// Replaces what this reporter has reported. Nobody is woken when it is the same.
     pub(crate) fn replace(&self, found: Vec<Problem>) {
         self.reported.send_if_modified(|reported| {
@@ -84,7 +84,7 @@ impl Reporter {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use caracal_model::code::ProblemCode;
+    use caracal_model::ProblemCode;
 
     use super::*;
 

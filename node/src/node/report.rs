@@ -2,7 +2,7 @@
 //! there while the change is under way.
 
 use caracal_datastore::{Store, StoreError};
-use caracal_model::txn::{Range, Txn};
+use caracal_model::{KeyRange, Txn};
 use serde::Serialize;
 
 /// Makes the key hold the report, or be gone.
@@ -15,7 +15,7 @@ pub(crate) async fn keep<S: Store>(
     path: String,
     report: Option<&impl Serialize>,
 ) -> Result<(), StoreError> {
-    let answer = store.read(&[Range::Key(path.clone())]).await?;
+    let answer = store.read(&[KeyRange::Key(path.clone())]).await?;
     let stored = answer.ranges.into_iter().flatten().next();
     let value = report.map(|r| serde_json::to_vec(r).expect("a report is always valid JSON"));
     let txn = match (stored, value) {

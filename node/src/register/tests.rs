@@ -24,7 +24,7 @@ fn now() -> Timestamp {
 }
 
 async fn value(store: &MemoryStore, key: &str) -> serde_json::Value {
-    let answer = store.read(&[Range::Key(key.into())]).await.unwrap();
+    let answer = store.read(&[KeyRange::Key(key.into())]).await.unwrap();
     serde_json::from_slice(&answer.ranges[0][0].value).unwrap()
 }
 
@@ -88,7 +88,7 @@ async fn a_second_start_writes_nothing() {
     ensure_defaults(&store, &config, &[], None, now())
         .await
         .unwrap();
-    let before = store.read(&[Range::Prefix("/".into())]).await.unwrap();
+    let before = store.read(&[KeyRange::Prefix("/".into())]).await.unwrap();
     register(&store, &config, addresses("10.0.0.5/24"), now())
         .await
         .unwrap();
@@ -99,7 +99,7 @@ async fn a_second_start_writes_nothing() {
             .is_empty()
     );
     assert_eq!(
-        store.read(&[Range::Prefix("/".into())]).await.unwrap(),
+        store.read(&[KeyRange::Prefix("/".into())]).await.unwrap(),
         before
     );
 }
@@ -147,7 +147,10 @@ async fn default_pools_are_made_once_and_validly() {
         .unwrap();
     assert_eq!(made.len(), 6, "{made:?}");
     let prefix = "/calico/resources/v3/projectcalico.org/ippools/";
-    let answer = store.read(&[Range::Prefix(prefix.into())]).await.unwrap();
+    let answer = store
+        .read(&[KeyRange::Prefix(prefix.into())])
+        .await
+        .unwrap();
     for entry in &answer.ranges[0] {
         IpPool::from_json(&entry.value).unwrap_or_else(|e| panic!("{}: {e}", entry.key));
     }

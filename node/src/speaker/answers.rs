@@ -6,9 +6,7 @@ use std::time::Instant;
 
 use caracal_agent::TableStatus;
 use caracal_bgp::SpeakerHandle;
-use caracal_model::Problem;
-use caracal_model::code::ProblemCode;
-use caracal_model::status::{DatastoreStatus, KernelStatus, Status};
+use caracal_model::{DatastoreStatus, KernelStatus, NodeStatus, Problem, ProblemCode};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -75,7 +73,7 @@ impl SpeakerAnswers {
         to_value(&wait.await.map_err(text)??)
     }
 
-    async fn status(&self) -> Result<Status, String> {
+    async fn status(&self) -> Result<NodeStatus, String> {
         let bgp = self.speaker.status().await.map_err(text)?;
         let mut problems = peer_problems::problems(&bgp);
         let listen = bgp.listen_error.clone().map(|reason| Problem {
@@ -86,7 +84,7 @@ impl SpeakerAnswers {
         let kernel = self.kernel.borrow().clone();
         problems.extend(listen);
         problems.extend(kernel.iter().flat_map(|kernel| kernel.problems.clone()));
-        Ok(Status {
+        Ok(NodeStatus {
             node: self.file.display().to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds: self.started.elapsed().as_secs(),
@@ -114,7 +112,7 @@ impl SpeakerAnswers {
             stations: routes::stations(bgp.stations),
             work: routes::work(bgp.work),
             problems,
-            ..Status::default()
+            ..NodeStatus::default()
         })
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use caracal_bgp::{ConfigChange, PeerChange, PeerName};
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use serde::{Deserialize, Serialize};
 
 /// The difference between the configuration before and after. Empty when the file says the same.

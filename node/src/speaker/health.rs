@@ -1,7 +1,7 @@
 //! How a standalone speaker is, for probes and scrapers.
 
 use crate::admin::routes::text;
-use crate::http::exposition::Family;
+use crate::http::exposition::MetricFamily;
 use crate::http::health::HealthReport;
 use crate::http::{Observe, in_time};
 use crate::metrics;
@@ -29,7 +29,7 @@ impl Observe for Health {
         HealthReport::default().with("bgp", metrics::bgp::readiness(&self.status().await))
     }
 
-    async fn metrics(&self) -> Vec<Family> {
+    async fn metrics(&self) -> Vec<MetricFamily> {
         let status = self.status().await;
         let report = HealthReport::default().with("bgp", metrics::bgp::readiness(&status));
         let mut families = metrics::process::families();

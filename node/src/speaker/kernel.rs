@@ -10,26 +10,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_agent::{
-    Foreign, Learn, Learned, NetlinkError, TABLE_PROTOCOL, TableHandle, TableInput, TableSettings,
-    TableStatus, Tables, spawn_table, table_holds_routes,
+    Foreign, LearnScope, Learned, NetlinkError, TABLE_PROTOCOL, TableHandle, TableInput,
+    TableSettings, TableStatus, Tables, spawn_table, table_holds_routes,
 };
 use caracal_bgp::{
-    Convergence, FibExportFilter, FibFeed, LocalNetworks, Origination, Originations, SpeakerEnded,
-    SpeakerHandle, Underlay, redistribute,
+    Convergence, FibExportFilter, FibFeed, Origination, Originations, SpeakerEnded, SpeakerHandle,
+    redistribute,
 };
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, LocalNetworks, Prefix, Underlay};
 use caracal_templates::KernelTable;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::admin::routes::learned;
-use crate::local_networks;
 
-/// How long a start waits for what the kernel says of interfaces and routes.
-const FIRST: Duration = Duration::from_secs(2);
+/// Longest wait of a start for the first underlay.
+const FIRST_UNDERLAY: Duration = Duration::from_secs(2);
 
 /// The tables of a file.
-pub(super) type Wanted = BTreeMap<Family, KernelTable>;
+pub(super) type WantedTables = BTreeMap<Family, KernelTable>;
 
 /// Errors of taking kernel tables into use.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +41,7 @@ pub(super) enum KernelError {
     Speaker(#[from] SpeakerEnded),
 }
 
-fn tables(wanted: &Wanted) -> Tables {
+fn tables(wanted: &WantedTables) -> Tables {
     let settings = |table: &KernelTable| TableSettings {
         table: table.table,
         protocol: table.protocol.unwrap_or(TABLE_PROTOCOL),
@@ -50,8 +49,8 @@ fn tables(wanted: &Wanted) -> Tables {
         paths: usize::try_from(table.paths).unwrap_or(usize::MAX),
         persist: table.persist,
         learn: table.learn.as_ref().map(|learn| match learn.all {
-            true => Learn::All,
-            false => Learn::Some,
+            true => LearnScope::All,
+            false => LearnScope::Some,
         }),
     };
     let pair = |(family, table): (&Family, &KernelTable)| (*family, settings(table));
@@ -59,36 +58,36 @@ fn tables(wanted: &Wanted) -> Tables {
 }
 
 /// The filters of the tables.
-fn policy(wanted: &Wanted) -> FibExportFilter {
+fn policy(wanted: &WantedTables) -> FibExportFilter {
     let filter = |(family, table): (&Family, &KernelTable)| Some((*family, table.export.clone()?));
     wanted.iter().filter_map(filter).collect()
 }
 
-/// The routes that we announce and nobody told us.
-type Own = Originations;
+/// The routes of the configuration, which no peer announced to us.
+type OwnRoutes = Originations;
 
 /// True when the kernel forwards by routes of an earlier run.
-pub(super) async fn holds_routes(wanted: &Wanted) -> Result<bool, KernelError> {
+pub(super) async fn holds_routes(wanted: &WantedTables) -> Result<bool, KernelError> {
     Ok(table_holds_routes(&tables(wanted)).await?)
 }
 
 /// The machine's own networks, where tables are written; a speaker alone does not look at the
 /// kernel.
-pub(super) async fn local_networks(wanted: &Wanted) -> Result<LocalNetworks, KernelError> {
+pub(super) async fn local_networks(wanted: &WantedTables) -> Result<LocalNetworks, KernelError> {
     if wanted.is_empty() {
         return Ok(LocalNetworks::default());
     }
     let links = caracal_agent::read_links().await?;
-    Ok(local_networks::of(&links.local_networks(|_| false)))
+    Ok(links.local_networks(|_| false))
 }
 
 /// The tables in use.
 #[derive(Debug)]
 pub(super) struct Kernel {
-    wanted: Wanted,
+    wanted: WantedTables,
     running: Option<Running>,
     /// Routes that the file announces.
-    own: watch::Sender<Arc<Own>>,
+    own: watch::Sender<Arc<OwnRoutes>>,
     /// Status of the tables; this channel outlives the task that keeps them.
     status: watch::Sender<Option<Arc<TableStatus>>>,
 }
@@ -110,8 +109,8 @@ impl Drop for Running {
 impl Kernel {
     /// Takes the tables into use.
     pub(super) async fn start(
-        wanted: Wanted,
-        own: Own,
+        wanted: WantedTables,
+        own: OwnRoutes,
         speaker: &SpeakerHandle,
     ) -> Result<Self, KernelError> {
         let status = watch::Sender::new(None);
@@ -128,9 +127,9 @@ impl Kernel {
         })
     }
 
-    /// The file announces these routes. To be told before the speaker is: what it then says of
-    /// their prefixes is what writes them and takes them out.
-    pub(super) fn announce(&self, own: &Own) {
+    /// The file announces these routes. To be called before the speaker has them: what it then says
+    /// of their prefixes is what writes them and takes them out.
+    pub(super) fn announce(&self, own: &OwnRoutes) {
         self.own.send_if_modified(|known| {
             let other = **known != *own;
             if other {
@@ -141,7 +140,7 @@ impl Kernel {
     }
 
     /// Foreign routes of the tables that are to be announced.
-    pub(super) fn redistributed(&self) -> Own {
+    pub(super) fn redistributed(&self) -> OwnRoutes {
         let status = self.status.borrow().clone();
         let foreign = status.and_then(|status| status.foreign.clone());
         let announced = |(prefix, foreign): (&Prefix, &Foreign)| {
@@ -164,7 +163,7 @@ impl Kernel {
     /// differed.
     pub(super) async fn change(
         &mut self,
-        wanted: Wanted,
+        wanted: WantedTables,
         speaker: &SpeakerHandle,
     ) -> Result<bool, KernelError> {
         if wanted == self.wanted {
@@ -211,10 +210,10 @@ impl Kernel {
 
 impl Running {
     async fn start(
-        wanted: &Wanted,
-        own: &watch::Sender<Arc<Own>>,
+        wanted: &WantedTables,
+        own: &watch::Sender<Arc<OwnRoutes>>,
         speaker: &SpeakerHandle,
-        told: &watch::Sender<Option<Arc<TableStatus>>>,
+        table_status: &watch::Sender<Option<Arc<TableStatus>>>,
     ) -> Result<Self, KernelError> {
         let handle = spawn_table(tables(wanted))?;
         let policy = policy(wanted);
@@ -224,12 +223,17 @@ impl Running {
             policy: policy.clone(),
         };
         let (resolved, resolved_rx) = watch::channel(0);
-        let underlay = feed(handle.status(), speaker.clone(), told.clone(), resolved);
+        let underlay = feed(
+            handle.status(),
+            speaker.clone(),
+            table_status.clone(),
+            resolved,
+        );
         let underlay = tokio::spawn(underlay);
         // A route that is not resolved yet would be taken for one that leads nowhere.
         let mut first = resolved_rx.clone();
         let first = first.wait_for(|number| *number > 0);
-        if tokio::time::timeout(FIRST, first).await.is_err() {
+        if tokio::time::timeout(FIRST_UNDERLAY, first).await.is_err() {
             tracing::warn!(
                 "the kernel's interfaces and routes are not read yet; routes wait for them"
             );
@@ -243,10 +247,10 @@ impl Running {
     }
 }
 
-/// Our own routes as they stand in the tables: traffic for what is announced and has no longer way
-/// ends there.
+/// Our own routes as they stand in the tables: traffic for what is announced and has no longer
+/// prefix ends there.
 struct Blackholes {
-    own: watch::Receiver<Arc<Own>>,
+    own: watch::Receiver<Arc<OwnRoutes>>,
     families: Vec<Family>,
     policy: FibExportFilter,
 }
@@ -284,7 +288,7 @@ async fn forward(
     mut resolved: watch::Receiver<u64>,
     inputs: mpsc::Sender<TableInput>,
 ) {
-    let mut told = false;
+    let mut is_complete = false;
     let mut over = 0;
     let mut changes = Vec::new();
     if inputs
@@ -315,8 +319,8 @@ async fn forward(
                 return;
             }
         }
-        if complete && !told {
-            told = true;
+        if complete && !is_complete {
+            is_complete = true;
             if inputs.send(TableInput::Complete).await.is_err() {
                 return;
             }
@@ -338,15 +342,15 @@ async fn forward(
 async fn feed(
     mut status: watch::Receiver<Arc<TableStatus>>,
     speaker: SpeakerHandle,
-    told: watch::Sender<Option<Arc<TableStatus>>>,
+    table_status: watch::Sender<Option<Arc<TableStatus>>>,
     resolved: watch::Sender<u64>,
 ) {
     loop {
         let now = status.borrow_and_update().clone();
         let found = now.underlay.clone();
-        told.send_replace(Some(now));
+        table_status.send_replace(Some(now));
         if found.number != *resolved.borrow() {
-            let local = local_networks::of(&found.local);
+            let local = LocalNetworks::clone(&found.local);
             let underlay = Underlay::clone(&found.underlay);
             if speaker.set_local_networks(local).await.is_err()
                 || speaker.set_underlay(underlay).await.is_err()

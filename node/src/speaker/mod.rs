@@ -15,15 +15,17 @@ mod mark;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use caracal_agent::TableStatus;
 use caracal_bgp::{
     OpenRanges, Originations, Speaker, SpeakerConfig, SpeakerEnded, SpeakerHandle, SpeakerOptions,
     compare_configs,
 };
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::admin;
 use answers::SpeakerAnswers;
@@ -81,9 +83,7 @@ async fn serve(
         true => marked,
         false => kernel::holds_routes(&tables).await?,
     };
-    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
-    let mut hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
+    let signals = Signals::listen()?;
 
     tracing::info!(
         file = %file.display(), asn = %config.local_as, router_id = %config.router_id,
@@ -98,8 +98,8 @@ async fn serve(
     };
     let speaker = Speaker::spawn(config.clone(), options);
     let kernel = Kernel::start(tables, config.originate.clone(), &speaker).await?;
-    let mut tables_say = kernel.status();
-    let (reload, mut reloads) = mpsc::channel::<Reload>(RELOADS);
+    let tables_say = kernel.status();
+    let (reload, reloads) = mpsc::channel::<Reload>(RELOADS);
     let answers = SpeakerAnswers {
         started: Instant::now(),
         file: file.clone(),
@@ -122,11 +122,42 @@ async fn serve(
         kernel,
         speaker: speaker.clone(),
     };
-    let restart = loop {
+    let restart = follow(&mut current, signals, tables_say, reloads).await;
+    stop(&current, &mark, restart).await;
+    let _removed = std::fs::remove_file(admin::socket_path(run_dir));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Signals that the speaker follows.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("listening for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("listening for SIGINT")?,
+            hangup: signal(SignalKind::hangup()).context("listening for SIGHUP")?,
+        })
+    }
+}
+
+/// Follows signals, orders to reload and the tables until a signal ends the speaker; true when a
+/// restart is expected.
+async fn follow(
+    current: &mut Current,
+    mut signals: Signals,
+    mut tables_say: watch::Receiver<Option<Arc<TableStatus>>>,
+    mut reloads: mpsc::Receiver<Reload>,
+) -> bool {
+    loop {
         tokio::select! {
-            _ = terminate.recv() => break true,
-            _ = interrupt.recv() => break false,
-            _ = hangup.recv() => drop(current.reload().await),
+            _ = signals.terminate.recv() => break true,
+            _ = signals.interrupt.recv() => break false,
+            _ = signals.hangup.recv() => drop(current.reload().await),
             Ok(()) = tables_say.changed() => {
                 tables_say.mark_unchanged();
                 current.redistribute().await;
@@ -137,10 +168,7 @@ async fn serve(
                 let _gone = answer.send(change);
             }
         }
-    };
-    stop(&current, &mark, restart).await;
-    let _removed = std::fs::remove_file(admin::socket_path(run_dir));
-    Ok(ExitCode::SUCCESS)
+    }
 }
 
 async fn stop(current: &Current, mark: &Mark, restart: bool) {

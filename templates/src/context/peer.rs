@@ -6,7 +6,7 @@ use std::time::Duration;
 use caracal_bgp::{
     AddPath, LimitAction, NextHopMode, PathCount, PeerConfig, PeerName, SpeakerConfig,
 };
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::{Peer, quoted};
 use crate::RenderError;

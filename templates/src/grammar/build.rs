@@ -8,7 +8,7 @@ use caracal_bgp::{
     Asn, ClusterId, Filter, GracefulRestart, Listen, NextHopMode, Origination, Password,
     PeerConfig, PeerName, RouterId, SpeakerConfig, Station,
 };
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 
 use super::lexer::{Located, Number, ParseFault};
 use super::options::{self, Extras};

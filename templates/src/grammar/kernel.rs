@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use caracal_bgp::{Filter, FilterTerm, FilterVerdict};
-use caracal_model::net::Family;
+use caracal_model::Family;
 use nom::Parser;
 use nom::branch::alt;
 use nom::combinator::{cut, opt};

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use nom::combinator::opt;
 use nom::error::{ErrorKind, ParseError as NomError};
 use nom::{Err, IResult, Parser};

@@ -18,7 +18,6 @@ const STALE_TIME: Duration = Duration::from_secs(3600);
 /// The pause of `action restart` without a `#: limit` line.
 const RESTART: Duration = Duration::from_secs(60);
 
-/// One of them.
 #[derive(Clone, Debug)]
 pub(super) enum Extra {
     LongLived(bool),

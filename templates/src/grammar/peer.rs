@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use caracal_bgp::NextHopMode;
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, preceded, terminated};
 use nom::{Err, Parser};

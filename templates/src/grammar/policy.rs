@@ -4,7 +4,7 @@ use caracal_bgp::{
     AsPathPlace, Asn, Filter, FilterAction, FilterCondition, FilterTerm, FilterVerdict, PeerKind,
     PrefixPattern, RouteSource,
 };
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use nom::branch::alt;
 use nom::combinator::{cut, opt};
 use nom::multi::{many0, separated_list1};

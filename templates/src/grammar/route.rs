@@ -1,7 +1,7 @@
 //! Static protocols: the routes that this speaker originates.
 
 use caracal_bgp::Origination;
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use nom::Parser;
 use nom::combinator::opt;
 use nom::sequence::{delimited, terminated};

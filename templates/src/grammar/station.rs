@@ -37,14 +37,14 @@ pub(super) fn station_block(s: &str) -> Res<'_, StationStatement<'_>> {
     let at = name.map_or_else(|| skip(s), |name| name.at);
     let name = name.map_or("bmp1", |name| name.value).to_owned();
     let (rest, options) = block(station_option)(rest)?;
-    let mut place = None;
+    let mut address = None;
     let mut station = Station {
         pre_policy: false,
         ..Station::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 0)
     };
     for option in options {
         match option.value {
-            StationOption::Place(address, port) => place = Some((address, port)),
+            StationOption::Place(ip, port) => address = Some((ip, port)),
             StationOption::PrePolicy(on) => station.pre_policy = on,
             StationOption::PostPolicy(on) => station.post_policy = on,
             StationOption::SystemName(text) => station.system_name = Some(text),
@@ -53,7 +53,7 @@ pub(super) fn station_block(s: &str) -> Res<'_, StationStatement<'_>> {
             StationOption::Statistics(every) => station.statistics = every.map(seconds),
         }
     }
-    let Some((address, port)) = place else {
+    let Some((address, port)) = address else {
         let what = "a station with a line \"station address ip ADDRESS port PORT;\"";
         return Err(nom::Err::Failure(ParseFault::new(at, what)));
     };
@@ -72,7 +72,7 @@ fn seconds(count: u32) -> Duration {
     Duration::from_secs(count.into())
 }
 
-fn place(s: &str) -> Res<'_, (std::net::IpAddr, u16)> {
+fn address_and_port(s: &str) -> Res<'_, (std::net::IpAddr, u16)> {
     let port = preceded(token("port"), cut(u16_number));
     (ip_address, port).parse(s)
 }
@@ -81,7 +81,7 @@ fn station_option(s: &str) -> Res<'_, StationOption> {
     let words = ["station", "monitoring", "system", "tx", "#:"];
     let (rest, word) = one_of_words(&words, s)?;
     let option = match word {
-        "station" => preceded((token("address"), token("ip")), place)
+        "station" => preceded((token("address"), token("ip")), address_and_port)
             .map(|(address, port)| StationOption::Place(address, port))
             .parse(rest)?,
         "monitoring" => monitoring(rest)?,
@@ -133,7 +133,7 @@ fn statistics(s: &str) -> Res<'_, StationOption> {
 pub(super) fn station_line(s: &str) -> Res<'_, StationStatement<'_>> {
     let at = skip(s);
     let named = delimited(token("bmp"), json_string, token("station"));
-    let (rest, (name, (address, port))) = (named, place).parse(at)?;
+    let (rest, (name, (address, port))) = (named, address_and_port).parse(at)?;
     let flag = |word: &'static str| opt(token(word)).map(|found| found.is_some());
     let statistics = opt(preceded(token("statistics"), u32_number));
     let buffer = preceded(token("buffer"), u32_number);

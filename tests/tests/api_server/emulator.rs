@@ -11,9 +11,7 @@ use std::time::Duration;
 use caracal_datastore::{
     KubernetesConfig, KubernetesStore, Store as _, View, WatchOptions, spawn_watcher,
 };
-use caracal_model::resource::{Kind, Node};
-use caracal_model::txn::{Range, Txn, TxnOutcome};
-use caracal_model::{Key, kind_prefix};
+use caracal_model::{Key, KeyRange, Kind, Node, Txn, TxnOutcome, kind_prefix};
 use caracal_tests::python;
 use serde_json::{Value, json};
 
@@ -94,9 +92,9 @@ fn a_foreign_server_is_read_followed_and_written() {
     config.progress_interval = Duration::from_millis(200);
     let store = KubernetesStore::new(config);
     runtime().block_on(async {
-        let pools = Range::Prefix(kind_prefix(Kind::IpPool));
+        let pools = KeyRange::Prefix(kind_prefix(Kind::IpPool));
         let node = Key::resource(Kind::Node, "node-a").to_path();
-        let ranges = [pools, Range::Key(node.clone())];
+        let ranges = [pools, KeyRange::Key(node.clone())];
         let read = store.read(&ranges).await.expect("an answer");
         let keys: Vec<_> = read.ranges.iter().flatten().map(|kv| &*kv.key).collect();
         let pool = Key::resource(Kind::IpPool, "p").to_path();
@@ -129,7 +127,7 @@ fn a_foreign_server_is_read_followed_and_written() {
         let create = Txn::new().create(third.as_str(), value.to_string().into_bytes());
         let created = store.commit(&create).await.expect("an answer");
         assert!(matches!(created, TxnOutcome::Committed(_)), "{created:?}");
-        let found = store.read(&[Range::Key(third)]).await.expect("an answer");
+        let found = store.read(&[KeyRange::Key(third)]).await.expect("an answer");
         assert_eq!(found.ranges[0].len(), 1);
 
         // Annotations of a Node, by a patch of its status.
@@ -139,7 +137,7 @@ fn a_foreign_server_is_read_followed_and_written() {
         let update = Txn::new().update(node.as_str(), kv.mod_revision, changed.to_json());
         let updated = store.commit(&update).await.expect("an answer");
         assert!(matches!(updated, TxnOutcome::Committed(_)), "{updated:?}");
-        let read = store.read(&[Range::Key(node)]).await.expect("an answer");
+        let read = store.read(&[KeyRange::Key(node)]).await.expect("an answer");
         let stored = Node::from_json(&read.ranges[0][0].value).expect("a Node");
         assert_eq!(
             stored.spec.ipv4_vxlan_tunnel_addr,

@@ -8,11 +8,10 @@ use caracal_datastore::{
 };
 use caracal_ipam::{AffinityOutcome, AssignRequest, Client, Inconsistency};
 use caracal_lab::wait_until;
-use caracal_model::ipam::{AffinityState, BlockAffinity, Owner};
-use caracal_model::net::Family;
-use caracal_model::resource::{Kind, Node};
-use caracal_model::txn::{Range, Txn, TxnOutcome};
-use caracal_model::{Key, affinity_prefix, kind_prefix};
+use caracal_model::{
+    AffinityState, BlockAffinity, BlockOwner, Family, Key, KeyRange, Kind, Node, Txn, TxnOutcome,
+    affinity_prefix, kind_prefix,
+};
 use serde_json::json;
 
 use super::{PATIENCE, Server, definitions, pod, pool};
@@ -95,7 +94,7 @@ fn addresses_are_taken_and_released_as_objects() {
             assert_eq!(released.expect("a release").addresses.len(), 1);
         }
         assert!(server.kubectl(&["get", "ipamhandles"]).is_empty());
-        let owner = Owner::Host("node-a".into());
+        let owner = BlockOwner::Host("node-a".into());
         let back = client.release_block_affinity(&owner, block, true).await;
         assert_eq!(back.expect("given back"), AffinityOutcome::Deleted);
         let view = client.view().await.expect("a view");
@@ -156,7 +155,7 @@ fn an_interrupted_deletion_is_finished_by_who_comes_next() {
     };
     runtime().block_on(async {
         let store = store(&server, None);
-        let owner = Owner::Host("node-a".into());
+        let owner = BlockOwner::Host("node-a".into());
         let cidr = "10.0.0.16/28".parse().expect("a prefix");
         let key = Key::Affinity(owner.clone(), cidr).to_path();
         let pending = BlockAffinity::new(AffinityState::Pending).to_json();
@@ -182,7 +181,7 @@ fn an_interrupted_deletion_is_finished_by_who_comes_next() {
             store.commit(&create).await,
             Ok(TxnOutcome::Committed(_))
         ));
-        let own = Range::Prefix(affinity_prefix(&owner, Family::Ipv4));
+        let own = KeyRange::Prefix(affinity_prefix(&owner, Family::Ipv4));
         let read = store.read(&[own]).await.expect("a list");
         assert_eq!(read.ranges[0].len(), 1, "it has Calico's labels");
     });
@@ -197,7 +196,7 @@ fn a_node_and_a_pod_are_written_as_annotations() {
         let store = store(&server, None);
         let key = Key::resource(Kind::Node, "node-a").to_path();
         let read = store
-            .read(&[Range::Key(key.clone())])
+            .read(&[KeyRange::Key(key.clone())])
             .await
             .expect("a Node");
         let kv = &read.ranges[0][0];
@@ -246,7 +245,7 @@ fn a_node_and_a_pod_are_written_as_annotations() {
         let TxnOutcome::Committed(_) = store.commit(&create).await.expect("written") else {
             panic!("nobody else is here")
         };
-        let range = [Range::Prefix(kind_prefix(Kind::WorkloadEndpoint))];
+        let range = [KeyRange::Prefix(kind_prefix(Kind::WorkloadEndpoint))];
         let found = store.read(&range).await.expect("a list");
         assert_eq!(found.ranges[0].len(), 1);
         let revision = found.ranges[0][0].mod_revision;
@@ -324,17 +323,19 @@ fn a_cluster_without_calicos_kinds_and_a_server_that_is_away_are_told() {
     runtime().block_on(async {
         let store = store(&server, None);
         let mut views = spawn_watcher(store.clone(), WatchOptions::default());
-        let told = views.wait_for(|view| {
+        let reported = views.wait_for(|view| {
             let reason = view.freshness.reason().unwrap_or_default();
             reason.contains("none of Calico's custom resources")
         });
-        tokio::time::timeout(PATIENCE, told)
+        tokio::time::timeout(PATIENCE, reported)
             .await
             .expect("in time")
             .expect("it runs");
         server.process.kill().expect("it is killed");
         server.process.wait().expect("it ends");
-        let away = store.read(&[Range::Key(Key::IpamConfig.to_path())]).await;
+        let away = store
+            .read(&[KeyRange::Key(Key::IpamConfig.to_path())])
+            .await;
         assert!(
             matches!(away, Err(StoreError::Unavailable { .. })),
             "{away:?}"

@@ -7,13 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use caracal_agent::{
-    Actual, Comparison, Desired, HostRoutes, KernelSupport, Learned, Op, Overrides, Owner,
-    Ownership, Phase, PlanInputs, Planned, Planning, RouteKey, Settings, diff, is_tunnel_device,
+    Actual, Comparison, Desired, HostRoutes, KernelPlan, KernelPlanner, KernelSupport, Learned, Op,
+    Overrides, Owner, Ownership, Phase, PlanInputs, RouteKey, Settings, diff, is_tunnel_device,
 };
 use caracal_bgp::{Changes, Rib, RibOptions, SpeakerConfig};
 use caracal_datastore::MemoryStore;
-use caracal_model::net::{IfName, Prefix};
-use caracal_model::{NodeName, SharedMap, Snapshot};
+use caracal_model::{IfName, NodeName, Prefix, SharedMap, Snapshot};
 use caracal_topologies::PlanOptions;
 
 use crate::dice::Dice;
@@ -45,7 +44,7 @@ pub struct Agent {
     restarting: bool,
     learned: SharedMap<Prefix, Learned>,
     /// Plans again by the changed keys.
-    planning: Planning,
+    planning: KernelPlanner,
     comparison: Comparison,
     /// The kernel as the last pass left it: notifications tell of all that others do.
     left: Actual,
@@ -75,7 +74,7 @@ impl Agent {
             speaker: None,
             restarting: kernel.actual.all_routes().any(ours),
             learned: SharedMap::default(),
-            planning: Planning::default(),
+            planning: KernelPlanner::default(),
             comparison: Comparison::default(),
             left: Actual::default(),
             converged: false,
@@ -103,8 +102,14 @@ impl Agent {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// Hears of the datastore, or does not. Gives what the speaker has to tell because of it.
-    pub fn hear(&mut self, now: Instant, store: &MemoryStore, reachable: bool) -> Option<Changes> {
+    /// Reads the datastore when it can be reached; returns the changes that the speaker has to
+    /// send.
+    pub fn observe(
+        &mut self,
+        now: Instant,
+        store: &MemoryStore,
+        reachable: bool,
+    ) -> Option<Changes> {
         if self.fresh != reachable {
             self.fresh = reachable;
             self.wake(now);
@@ -183,10 +188,10 @@ impl Agent {
 
     /// Desired state for this kernel.
     pub fn desired(&self, kernel: &Kernel) -> Desired {
-        self.planned(kernel, &mut Planning::default()).desired
+        self.planned(kernel, &mut KernelPlanner::default()).desired
     }
 
-    fn planned(&self, kernel: &Kernel, planning: &mut Planning) -> Planned {
+    fn planned(&self, kernel: &Kernel, planning: &mut KernelPlanner) -> KernelPlan {
         let (settings, _) = Settings::resolve(
             &Settings {
                 // Some nodes use next-hop objects, and some do not.
@@ -242,7 +247,7 @@ impl Agent {
         }
         self.passes += 1;
         let mut planning = std::mem::take(&mut self.planning);
-        let Planned {
+        let KernelPlan {
             desired, changed, ..
         } = self.planned(kernel, &mut planning);
         self.planning = planning;

@@ -10,10 +10,7 @@ use caracal_bgp::{
 };
 use caracal_datastore::MemoryStore;
 use caracal_ipam::{EnsureTunnel, Input, Machine as Request, Reading, Step, TunnelKind};
-use caracal_model::net::{Cidr, Family};
-use caracal_model::resource::Node;
-use caracal_model::txn::{Range, TxnOutcome};
-use caracal_model::{Key, NodeName, Timestamp};
+use caracal_model::{Cidr, Family, Key, KeyRange, Node, NodeName, Timestamp, TxnOutcome};
 
 use crate::agent::{Agent, RESYNC};
 use crate::dice::Dice;
@@ -26,7 +23,6 @@ const RESTLESS: usize = 60;
 /// 2026-01-05T10:12:00Z.
 const EPOCH: u64 = 1_767_607_920_000_000_000;
 
-/// One machine.
 pub struct Machine {
     pub number: usize,
     pub name: NodeName,
@@ -144,9 +140,9 @@ impl Cluster {
                 Step::Done(output) => return Some(output),
                 Step::Failed(_) => return None,
                 Step::Read(ranges) => {
-                    let list = |range: &Range| match range {
-                        Range::Key(key) => self.store.get(key).into_iter().collect(),
-                        Range::Prefix(prefix) => self.store.list(prefix),
+                    let list = |range: &KeyRange| match range {
+                        KeyRange::Key(key) => self.store.get(key).into_iter().collect(),
+                        KeyRange::Prefix(prefix) => self.store.list(prefix),
                     };
                     Input::Read(Reading {
                         revision: self.store.revision(),
@@ -245,7 +241,7 @@ impl Cluster {
             return false;
         };
         let mut busy = false;
-        if let Some(changes) = agent.hear(now, &store, reachable) {
+        if let Some(changes) = agent.observe(now, &store, reachable) {
             busy = true;
             self.post(number, changes);
         }
@@ -490,7 +486,7 @@ fn name_tunnel(node: &mut Node, kind: TunnelKind, address: Option<IpAddr>) {
 }
 
 fn update(
-    prefix: caracal_model::net::Prefix,
+    prefix: caracal_model::Prefix,
     attrs: Option<std::sync::Arc<caracal_bgp::PathAttrs>>,
 ) -> UpdateMessage {
     match attrs {

@@ -5,7 +5,6 @@
 pub struct Dice(u64);
 
 impl Dice {
-    /// For a seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }

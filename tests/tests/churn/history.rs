@@ -3,14 +3,12 @@
 
 use std::time::Duration;
 
-use caracal_agent::{ActualRoute, ActualTarget, NextHop, Target};
+use caracal_agent::{ActualRoute, ActualTarget, ForwardingTarget, NextHop};
 use caracal_ipam::{Assign, AssignRequest, ReleaseHandle, ReleaseNode};
-use caracal_model::net::Prefix;
-use caracal_model::resource::{
-    EncapMode, IpPool, IpPoolSpec, Kind, Node, NodeBgp, NodeSpec, WorkloadEndpoint,
-    WorkloadEndpointSpec,
+use caracal_model::{
+    EncapMode, HandleId, IpPool, IpPoolSpec, Key, Kind, Node, NodeBgp, NodeSpec, Prefix,
+    WorkloadEndpoint, WorkloadEndpointSpec, kind_prefix,
 };
-use caracal_model::{HandleId, Key, kind_prefix};
 
 use crate::agent::Agent;
 use crate::cluster::{Cluster, Machine, addresses, gateways};
@@ -70,7 +68,6 @@ pub enum Event {
 pub struct Dated {
     /// Since the start.
     pub at: Duration,
-    /// The event.
     pub event: Event,
 }
 
@@ -371,15 +368,15 @@ impl World {
                 _ => (format!("192.0.2.{which}/32"), 20, "dummy0", None),
             };
             let target = match which % 7 {
-                6 => Target::Blackhole,
-                _ => Target::Via(vec![NextHop {
+                6 => ForwardingTarget::Blackhole,
+                _ => ForwardingTarget::Via(vec![NextHop {
                     gateway: hop,
                     link: link.into(),
                     onlink: false,
                 }]),
             };
             let up = m.kernel.actual.links.by_name(link).is_some_and(|l| l.up);
-            if up || target == Target::Blackhole {
+            if up || target == ForwardingTarget::Blackhole {
                 m.kernel
                     .add_foreign(foreign(prefix.parse().unwrap(), metric, which, target));
             }
@@ -394,13 +391,13 @@ impl World {
                 return;
             }
             let victim = &ours[usize::from(which) % ours.len()];
-            let target = Target::Via(vec![NextHop {
+            let target = ForwardingTarget::Via(vec![NextHop {
                 gateway: None,
                 link: "dummy0".into(),
                 onlink: false,
             }]);
             let theirs = foreign(victim.prefix, victim.metric, which, target);
-            if which >= 125 && victim.prefix.family() == caracal_model::net::Family::Ipv4 {
+            if which >= 125 && victim.prefix.family() == caracal_model::Family::Ipv4 {
                 m.kernel.append_foreign(theirs);
                 return;
             }
@@ -416,9 +413,9 @@ fn handle(pod: &str) -> HandleId {
 
 /// Zebra, DHCP, BGP, Babel. Not BIRD: what it writes inside pools is what a Calico node left
 /// (decision 0024).
-fn foreign(prefix: Prefix, metric: u32, which: u8, target: Target) -> ActualRoute {
+fn foreign(prefix: Prefix, metric: u32, which: u8, target: ForwardingTarget) -> ActualRoute {
     let metric = match (prefix.family(), metric) {
-        (caracal_model::net::Family::Ipv6, 0) => 1024,
+        (caracal_model::Family::Ipv6, 0) => 1024,
         (_, metric) => metric,
     };
     ActualRoute {

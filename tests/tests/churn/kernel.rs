@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use caracal_agent::{
-    Actual, ActualRoute, ActualTarget, Link, NextHop, Op, Refused, Target, apply_op, next_index,
+    Actual, ActualRoute, ActualTarget, ForwardingTarget, Link, NextHop, Op, Refused, apply_op,
+    next_index,
 };
-use caracal_model::net::{Cidr, Family, IfName, Prefix};
+use caracal_model::{Cidr, Family, IfName, Prefix};
 
 use crate::dice::Dice;
 
@@ -31,7 +32,7 @@ pub struct Kernel {
     foreign: Vec<ActualRoute>,
 }
 
-fn route(prefix: Prefix, metric: u32, protocol: u8, target: Target) -> ActualRoute {
+fn route(prefix: Prefix, metric: u32, protocol: u8, target: ForwardingTarget) -> ActualRoute {
     ActualRoute {
         prefix,
         metric,
@@ -43,8 +44,8 @@ fn route(prefix: Prefix, metric: u32, protocol: u8, target: Target) -> ActualRou
     }
 }
 
-fn via(gateway: Option<IpAddr>, link: &str) -> Target {
-    Target::Via(vec![NextHop {
+fn via(gateway: Option<IpAddr>, link: &str) -> ForwardingTarget {
+    ForwardingTarget::Via(vec![NextHop {
         gateway,
         link: link.into(),
         onlink: false,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use caracal_agent::{ActualRoute, Desired, FdbKey, NeighbourKey, NextHop, Owner, leads_elsewhere};
-use caracal_model::net::{IfName, Prefix};
+use caracal_model::{IfName, Prefix};
 
 use crate::cluster::{Machine, addresses, gateways};
 use crate::history::World;
@@ -47,7 +47,7 @@ fn puts(desired: &Desired, kernel: &Kernel) -> Result<(), String> {
         let there = there.map_or(&[][..], Vec::as_slice);
         let right = |r: &ActualRoute| r.satisfies(route);
         let taken = there.iter().any(|r| kernel.foreign().contains(r));
-        let held = desired.held.contains_key(&route.prefix);
+        let held = desired.deferred.contains_key(&route.prefix);
         let barred = route.target.hops().iter().any(|hop| {
             let elsewhere = leads_elsewhere(actual, hop);
             elsewhere.is_some_and(|r| kernel.foreign().contains(r))
@@ -97,7 +97,7 @@ fn nothing_else(desired: &Desired, kernel: &Kernel) -> Result<(), String> {
     // A route that stays until its far end can receive what the pool's mode sends keeps its device
     // (AGENT-7).
     let held = actual.all_routes().filter(|r| {
-        desired.ownership.route(r) == Owner::Ours && desired.held.contains_key(&r.prefix)
+        desired.ownership.route(r) == Owner::Ours && desired.deferred.contains_key(&r.prefix)
     });
     let in_use: BTreeSet<&IfName> = held
         .flat_map(|r| r.next_hops())
@@ -109,7 +109,7 @@ fn nothing_else(desired: &Desired, kernel: &Kernel) -> Result<(), String> {
         }
         let planned = desired.routes.get(&route.prefix);
         let right = |p: &caracal_agent::PlannedRoute| route.satisfies(&p.route);
-        if !planned.is_some_and(right) && !desired.held.contains_key(&route.prefix) {
+        if !planned.is_some_and(right) && !desired.deferred.contains_key(&route.prefix) {
             return Err(format!("{route:?} is not wanted"));
         }
     }

@@ -3,8 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use caracal_model::Schema;
-use caracal_model::resource::Kind;
+use caracal_model::{Kind, Schema};
 use serde_json::{Map, Value, json};
 
 use super::{deploy, documents, read, schema};
@@ -128,9 +127,11 @@ fn what_a_definition_refuses_the_command_line_refuses() {
             };
             let resource = json!({"apiVersion": "projectcalico.org/v3", "kind": kind.as_str(),
                 "metadata": {"name": "default"}, "spec": bad});
-            let told = Schema(kind).validate(&resource);
-            let named = told.iter().any(|fault| fault.0.starts_with(&field(&place)));
-            assert!(named, "{kind}: {} {wrong:?}: {told:?}", field(&place));
+            let faults = Schema(kind).validate(&resource);
+            let named = faults
+                .iter()
+                .any(|fault| fault.0.starts_with(&field(&place)));
+            assert!(named, "{kind}: {} {wrong:?}: {faults:?}", field(&place));
         }
     }
     assert!(looked_at > 500, "{looked_at}");

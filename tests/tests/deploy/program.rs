@@ -142,9 +142,12 @@ fn probes_and_ports_are_served() {
                 let path = get["path"].as_str().unwrap();
                 assert!(sources.contains(&format!("\"{path}\"")), "{name}: {path}");
                 let port = get["port"].as_u64().unwrap();
-                let told = container["env"].to_string().contains(&format!(":{port}\""));
+                let configured = container["env"].to_string().contains(&format!(":{port}\""));
                 let by_default = sources.contains(&format!("u16 = {port};"));
-                assert!(told || by_default, "{name}: nothing listens on {port}");
+                assert!(
+                    configured || by_default,
+                    "{name}: nothing listens on {port}"
+                );
                 assert_eq!(
                     get["host"], "127.0.0.1",
                     "{name}: the kubelet asks on the node"

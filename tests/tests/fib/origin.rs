@@ -57,8 +57,8 @@ fn stolen(lab: &Lab, node: &str) -> Vec<String> {
 }
 
 fn explain(lab: &Lab, prefix: &str) -> String {
-    let told = lab.caracal("node1", &["bgp", "explain", prefix]);
-    told.unwrap_or_else(|error| error.to_string())
+    let output = lab.caracal("node1", &["bgp", "explain", prefix]);
+    output.unwrap_or_else(|error| error.to_string())
 }
 
 #[test]
@@ -83,14 +83,14 @@ fn a_router_that_announces_what_nodes_have_moves_nothing() {
         assert_eq!(status.origin.unwrap_or_default().mode, "enforce");
         assert_eq!(stolen(&lab, node), [""; 0]);
     }
-    let told = explain(&lab, "198.51.100.0/24");
-    assert!(told.contains("best"), "{told}");
-    let told = explain(&lab, "10.244.0.0/25");
-    assert!(told.contains("no node has a prefix as short"), "{told}");
-    let told = explain(&lab, "10.244.0.65/32") + &explain(&lab, "10.244.0.1/32");
+    let output = explain(&lab, "198.51.100.0/24");
+    assert!(output.contains("best"), "{output}");
+    let output = explain(&lab, "10.244.0.0/25");
+    assert!(output.contains("no node has a prefix as short"), "{output}");
+    let output = explain(&lab, "10.244.0.65/32") + &explain(&lab, "10.244.0.1/32");
     assert!(
-        told.contains("is node2's, and the next hop 10.0.0.31"),
-        "{told}"
+        output.contains("is node2's, and the next hop 10.0.0.31"),
+        "{output}"
     );
     // A block of a node that is restarting, by death and by order: nothing moves, nothing is lost.
     let probes = Probes::start(&lab, &pairs);

@@ -38,7 +38,7 @@ fn own(site: &Site) -> Vec<String> {
 }
 
 /// Prefixes that BIRD has from us, sorted.
-fn told(site: &Site) -> Vec<String> {
+fn announced_routes(site: &Site) -> Vec<String> {
     let shown = site.birdc("a", &["show", "route", "protocol", "caracal"]);
     let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
     let mut prefixes: Vec<String> = shown.lines().filter_map(first).collect();
@@ -90,7 +90,9 @@ fn a_table_has_a_filter_our_own_routes_and_gives_those_of_others() {
     // The subnets of our interfaces are the kernel's own; what a BGP daemon wrote may be ours; one
     // leads elsewhere.
     let first = strings(&["192.0.2.0/24", "192.0.3.0/24", "203.0.113.0/24"]);
-    site.until("our routes, and one of somebody's", &first, || told(&site));
+    site.until("our routes, and one of somebody's", &first, || {
+        announced_routes(&site)
+    });
     assert_eq!(own(&site), first, "nothing that we wrote ourselves");
     site.until_synced();
 
@@ -103,7 +105,7 @@ fn a_table_has_a_filter_our_own_routes_and_gives_those_of_others() {
         ],
     );
     let second = strings(&["192.0.2.0/24", "192.0.3.0/24", "203.0.116.0/24"]);
-    site.until("the other one", &second, || told(&site));
+    site.until("the other one", &second, || announced_routes(&site));
 
     // A route that becomes ours is in the table as ours, and leaves it when it is ours no more: so
     // does a learned route in its place.
@@ -132,7 +134,7 @@ fn a_table_has_a_filter_our_own_routes_and_gives_those_of_others() {
         written(&site)
     });
     let third = strings(&["192.0.2.0/24", "192.0.3.0/24"]);
-    site.until("nothing of others", &third, || told(&site));
+    site.until("nothing of others", &third, || announced_routes(&site));
     site.until_synced();
     site.end("us", "-INT");
     assert_eq!(written(&site), [""; 0]);

@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use caracal_model::Key;
-use caracal_model::ipam::{AffinityState, AllocationAttribute, Block, BlockAffinity, Owner};
+use caracal_model::{AffinityState, AllocationAttribute, Block, BlockAffinity, BlockOwner, Key};
 use proptest::prelude::*;
 
 use super::*;
@@ -81,7 +80,7 @@ fn block(at: u8) -> Prefix {
 
 struct World {
     snapshot: Snapshot,
-    planning: Planning,
+    planning: BgpPlanner,
     by_key: usize,
 }
 
@@ -92,7 +91,7 @@ impl World {
         assert_eq!(refused, []);
         Self {
             snapshot,
-            planning: Planning::default(),
+            planning: BgpPlanner::default(),
             by_key: 0,
         }
     }
@@ -114,8 +113,8 @@ impl World {
 
     fn step(&mut self, step: &Step) {
         let owner = |n: u8| match n % 4 {
-            3 => Owner::Virtual("load-balancer".into()),
-            n => Owner::Host(NAMES[usize::from(n)].into()),
+            3 => BlockOwner::Virtual("load-balancer".into()),
+            n => BlockOwner::Host(NAMES[usize::from(n)].into()),
         };
         match step {
             Step::Block(at, how, _) if how % 7 == 6 => {

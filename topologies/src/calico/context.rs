@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// Both daemons: the root of templates that users add.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Context {
+pub struct CalicoContext {
     /// Name of the node.
     pub node: String,
     /// The daemon `bird`.
@@ -134,18 +134,18 @@ pub struct FilterCall {
     pub argument: &'static str,
 }
 
-/// A peer.
+/// A session of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Peer {
     /// Name of the protocol.
     pub name: String,
     /// Path of the resource that asks for the session.
     pub resource: String,
-    /// Its address.
+    /// Address of the peer.
     pub address: String,
     /// Its port, when it is not 179.
     pub port: Option<u16>,
-    /// Its AS.
+    /// AS number of the peer.
     pub remote_as: u32,
     /// Our AS on this session, when it is not the node's.
     pub local_as: Option<u32>,

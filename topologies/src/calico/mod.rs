@@ -3,8 +3,8 @@
 //!
 //! The speaker's configuration is not enough for these files: they program the kernel, and Calico's
 //! functions name pools, affinities and filters one by one. So the files have a context of their
-//! own, [`Context`], a pure function of the snapshot like the plan; the sessions in it are the
-//! plan's.
+//! own, [`CalicoContext`], a pure function of the snapshot like the plan; the sessions in it are
+//! the plan's.
 //!
 //! Where Caracal knowingly differs from Calico: a session whose password is not known is left out
 //! (TOPO-4), a BGPFilter that cannot be understood refuses every route, and a mesh session gives
@@ -15,13 +15,12 @@ mod policy;
 mod pools;
 mod sessions;
 
-use caracal_model::code::ProblemCode;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::{BgpConfigurationSpec, Kind};
-use caracal_model::{NodeName, Problem, Snapshot};
+use caracal_model::{
+    BgpConfigurationSpec, Family, Kind, NodeName, Prefix, Problem, ProblemCode, Snapshot,
+};
 use serde_json::Value;
 
-pub use context::Context;
+pub use context::CalicoContext;
 pub(crate) use context::{
     Block, Community, Daemon, Filter, FilterCall, Function, KernelPool, Peer, Reach, Rule,
 };
@@ -35,8 +34,8 @@ use crate::{PlanOptions, Problems, router_id};
 /// The context of both daemons, and what could not be planned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CalicoPlan {
-    /// The context.
-    pub context: Context,
+    /// Root of the templates.
+    pub context: CalicoContext,
     /// Problems: settings that could not be planned, sorted.
     pub problems: Vec<Problem>,
 }
@@ -47,7 +46,7 @@ pub fn plan_calico(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) 
     let mut problems = Problems::default();
     let view = NodeView::new(snapshot, node, options, &mut problems);
     let routes = services::routes(&view, &mut problems);
-    let context = Context {
+    let context = CalicoContext {
         node: node.to_string(),
         ipv4: daemon(&view, Family::Ipv4, &routes, &mut problems),
         ipv6: daemon(&view, Family::Ipv6, &routes, &mut problems),

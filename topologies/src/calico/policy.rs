@@ -4,7 +4,7 @@ use caracal_bgp::{
     AnyCommunity, AsPathPlace, FilterAction, FilterCondition, FilterTerm, FilterVerdict, PeerKind,
     PrefixPattern, RouteSource,
 };
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::{Community, Filter, FilterCall, Function, Rule};
 use crate::Problems;

@@ -1,8 +1,6 @@
 //! Pools and blocks: what is exported and what the kernel is told.
 
-use caracal_model::ipam::AffinityState;
-use caracal_model::net::Family;
-use caracal_model::resource::{EncapMode, Node};
+use caracal_model::{AffinityState, EncapMode, Family, Node};
 use serde_json::Value;
 
 use super::sorted_as_text;

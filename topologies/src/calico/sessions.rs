@@ -1,8 +1,7 @@
 //! The plan's sessions of one family, in the words of BIRD 1.6.
 
 use caracal_bgp::{NextHopMode, PeerName};
-use caracal_model::code::ProblemCode;
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix, ProblemCode};
 
 use super::{FilterCall, Peer, Reach, policy};
 use crate::Problems;

@@ -1,9 +1,7 @@
 //! Fields that a document of a file takes over from the existing resource: identity, and status
 //! written by a node. People write what they want; the rest is not theirs to lose.
 
-use caracal_model::code::ProblemCode;
-use caracal_model::resource::Kind;
-use caracal_model::{Key, Problem, Schema, Snapshot};
+use caracal_model::{Key, Kind, Problem, ProblemCode, Schema, Snapshot};
 use serde::Serialize;
 use serde_json::Value;
 

@@ -30,7 +30,7 @@ pub(super) fn snapshot(texts: &[&str]) -> Snapshot {
     snapshot
 }
 
-pub(super) fn planned(node: &str, texts: &[&str]) -> Planned {
+pub(super) fn planned(node: &str, texts: &[&str]) -> BgpPlan {
     plan(&snapshot(texts), &node.into(), &PlanOptions::default())
 }
 
@@ -45,7 +45,7 @@ pub(super) fn names(config: &SpeakerConfig) -> Vec<&str> {
     config.peers.keys().map(PeerName::as_str).collect()
 }
 
-pub(super) fn codes(planned: &Planned) -> Vec<&str> {
+pub(super) fn codes(planned: &BgpPlan) -> Vec<&str> {
     planned.problems.iter().map(|p| p.code.as_str()).collect()
 }
 

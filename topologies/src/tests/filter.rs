@@ -169,9 +169,9 @@ fn a_filter_with_a_field_that_does_not_exist_refuses_every_route() {
 fn unknown_fields_of_a_file_are_named_with_the_nearest_known_name() {
     let text = "kind: BGPFilter\nmetadata: {name: f}\nspec: {exportV4: [{cdir: 10.244.0.0/16, action: Reject}]}";
     let mut snapshot = Snapshot::default();
-    let told = resources_from_yaml(text).unwrap().apply(&mut snapshot);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!(told[0].code, "datastore.unknown_field");
+    let problems = resources_from_yaml(text).unwrap().apply(&mut snapshot);
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert_eq!(problems[0].code, "datastore.unknown_field");
     let reason = "line 1: spec.exportV4[0].cdir: a BGPFilter has no such field; did you mean cidr? The filter refuses every route until it is corrected";
-    assert_eq!(told[0].reason, reason);
+    assert_eq!(problems[0].reason, reason);
 }

@@ -41,8 +41,11 @@ fn routes(node: &str, texts: &[&str]) -> (Vec<String>, Vec<String>) {
     // The speaker's plan says the same, of the families in which the node has an address.
     let planned = plan(&snapshot, &node.into(), &PlanOptions::default());
     let v4 = |p: &&Prefix| p.family() == Family::Ipv4;
-    let told: BTreeSet<Prefix> = planned.config.originate.keys().copied().collect();
-    assert_eq!(told, routes.announced.iter().filter(v4).copied().collect());
+    let originated: BTreeSet<Prefix> = planned.config.originate.keys().copied().collect();
+    assert_eq!(
+        originated,
+        routes.announced.iter().filter(v4).copied().collect()
+    );
     assert_eq!(planned.kernel.services, routes.rejected);
     (text(&routes.announced), text(&routes.rejected))
 }
@@ -207,8 +210,8 @@ spec:
         let route = &config.originate[&prefix];
         assert_eq!(route.next_hop, Some([10, 0, 0, 9].into()));
         assert_eq!(route.local_pref, Some(CALICO_LOCAL_PREF));
-        let told: Vec<_> = route.communities.iter().map(ToString::to_string).collect();
-        assert_eq!(told, ["64512:7"]);
+        let originated: Vec<_> = route.communities.iter().map(ToString::to_string).collect();
+        assert_eq!(originated, ["64512:7"]);
     }
     // Without ranges nothing of a service is announced, whatever there is.
     let none = super::cluster::snapshot(&[THREE, SERVICES]);

@@ -18,7 +18,7 @@ const RR: &str = "
 {kind: Node, metadata: {name: n001, labels: {rr: ''}}, spec: {bgp: {ipv4Address: 10.0.0.2/16, ipv6Address: 'fd00::2/64', routeReflectorClusterID: 1.1.1.1}}}
 ";
 
-fn of(snapshot: &Snapshot, node: &str) -> Planned {
+fn of(snapshot: &Snapshot, node: &str) -> BgpPlan {
     plan(snapshot, &NodeName::from(node), &PlanOptions::default())
 }
 

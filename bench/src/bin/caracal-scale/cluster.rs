@@ -5,9 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Result, ensure};
 use caracal_bgp::SpeakerConfig;
-use caracal_model::ipam::{AffinityState, BlockAffinity, Owner};
-use caracal_model::net::Prefix;
-use caracal_model::{Key, NodeName, Snapshot};
+use caracal_model::{AffinityState, BlockAffinity, BlockOwner, Key, NodeName, Prefix, Snapshot};
 use caracal_topologies::{
     LEVELS_ANNOTATION, MESH_LIMIT_ANNOTATION, PlanOptions, TOPOLOGY_ANNOTATION, plan,
 };
@@ -163,7 +161,7 @@ fn snapshot(shape: Shape, nodes: usize) -> Snapshot {
         });
         put(&mut all, &format!("{resources}/nodes/{name}"), &node);
         let affinity = BlockAffinity::new(AffinityState::Confirmed).to_json();
-        let path = Key::Affinity(Owner::Host(name), block(index)).to_path();
+        let path = Key::Affinity(BlockOwner::Host(name), block(index)).to_path();
         all.apply(&path, Some(&affinity), 1);
     }
     all

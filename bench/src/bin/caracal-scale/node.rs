@@ -15,7 +15,7 @@ use caracal_bgp::{
     SpeakerConfig, UpdateMessage, decode_message, encode_announce, encode_end_of_rib,
     encode_withdraw, frame_len,
 };
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 
 use crate::cluster;
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::{Connection, PeerFsm};
 use crate::fsm::{ConnectionId, DownReason, FsmOutput, SessionStop};

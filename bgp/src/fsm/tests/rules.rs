@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::super::negotiate::{negotiate, our_open};
 use super::super::{ConnectionId, DownReason, FsmInput, FsmOutput, PeerFsm, SessionStop};

@@ -1,7 +1,7 @@
 //! Every state with every input, on the outgoing connection. A new state or a new event does not
 //! compile until each of its cells is here.
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::super::{ConnectionId, FsmInput, SessionStop};
 use super::{Bench, THEM, US, ends, refused, settings, their_open};

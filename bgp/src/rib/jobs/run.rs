@@ -1,6 +1,6 @@
 //! Runs jobs over destinations, a slice at a time.
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 
 use super::within::PATHS_AT_ONCE;
 use super::{Job, JobKind, PATHS_PER_SLOT, Within};

@@ -15,7 +15,7 @@
 
 use std::net::IpAddr;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use foldhash::HashMap;
 
 use super::{Cost, ResolvedNextHop};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::net::{Family, Prefix, Underlay};
+use caracal_model::{Family, Prefix, Underlay};
 use foldhash::HashMap;
 
 use super::graph::{Branch, Graph, Node};

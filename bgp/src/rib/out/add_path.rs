@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use foldhash::HashMap;
 
 use super::advertised::{Advertised, Member, VisibleCount};

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 
 use super::advertised::{Advertised, Before, Member, visible};
 use crate::attrs::PathAttrs;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 
 use super::add_path::{AdvertisedPaths, ByPathId};
 use super::advertised::{Advertised, Member, Withheld, visible};

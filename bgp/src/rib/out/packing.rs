@@ -8,7 +8,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use foldhash::{HashMap, HashSet};
 
 use super::advertised::Member;

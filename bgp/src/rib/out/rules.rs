@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 
 use super::advertised::Withheld;
 use crate::attrs::PathAttrs;

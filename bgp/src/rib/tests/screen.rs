@@ -1,7 +1,6 @@
 //! Prefixes that are refused whatever policy says.
 
 use super::*;
-use crate::martian::LocalNetworks;
 
 fn local(subnets: &[&str], addresses: &[&str]) -> LocalNetworks {
     LocalNetworks {

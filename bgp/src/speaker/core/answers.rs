@@ -1,6 +1,6 @@
 //! Commands and questions of the handles.
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 use tokio::sync::oneshot;
 
 use super::history::unix;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;

@@ -200,7 +200,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::collections::BTreeMap;
 
-    use caracal_model::net::Prefix;
+    use caracal_model::Prefix;
     use tokio::sync::watch;
 
     use super::*;

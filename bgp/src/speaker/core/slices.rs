@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use tokio::sync::oneshot;
 use tokio::task::{Id, JoinError};
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
-use caracal_model::net::Family;
+use caracal_model::Family;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tracing::debug;

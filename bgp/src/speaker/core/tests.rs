@@ -7,7 +7,7 @@ mod operate;
 use std::cell::RefCell;
 use std::net::IpAddr;
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use tokio::sync::oneshot;
 
 use super::*;

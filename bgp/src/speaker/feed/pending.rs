@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 
 use super::parts::{PartedMap, PartedQueue};
 use crate::attrs::PathAttrs;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use tracing::{info, warn};
 
 use super::link::Link;

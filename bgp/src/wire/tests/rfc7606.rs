@@ -7,7 +7,7 @@ use super::super::{Message, decode_message};
 use super::{ibgp, update};
 use crate::attrs::PathAttrs;
 use crate::types::{Asn, Community};
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 
 const ORIGIN: &[u8] = &[0x40, 1, 1, 0];
 const AS_PATH: &[u8] = &[0x40, 2, 6, 2, 1, 0, 0, 0xfc, 0];

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bytes::{Bytes, BytesMut};
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 use proptest::collection::vec;
 use proptest::prelude::*;
 

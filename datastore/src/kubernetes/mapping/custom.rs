@@ -2,10 +2,7 @@
 //! IPAM's blocks, affinities, handles and settings. Fields that nobody here knows survive both
 //! ways.
 
-use caracal_model::Key;
-use caracal_model::ipam::Owner;
-use caracal_model::net::Prefix;
-use caracal_model::resource::{API_VERSION, Kind};
+use caracal_model::{API_VERSION, BlockOwner, Key, Kind, Prefix};
 use serde_json::{Map, Value, json};
 
 use super::MappingError;
@@ -230,8 +227,8 @@ pub(super) fn affinity_value(object: &Value) -> Result<(Key, Value), MappingErro
     let cidr = cidr_of(&spec)?;
     let name = text_of(&spec, "node")?;
     let owner = match spec.get("type").and_then(Value::as_str) {
-        None | Some("" | "host") => Owner::Host(name.into()),
-        Some("virtual") => Owner::Virtual(name.to_owned()),
+        None | Some("" | "host") => BlockOwner::Host(name.into()),
+        Some("virtual") => BlockOwner::Virtual(name.to_owned()),
         Some(other) => return Err(MappingError::Field("type", other.to_owned())),
     };
     for field in ["cidr", "node", "type"] {
@@ -242,7 +239,7 @@ pub(super) fn affinity_value(object: &Value) -> Result<(Key, Value), MappingErro
 }
 
 pub(super) fn affinity_object(
-    owner: &Owner,
+    owner: &BlockOwner,
     cidr: &Prefix,
     value: Map<String, Value>,
     before: Option<&Value>,

@@ -2,8 +2,7 @@
 //! of the system. The liveness lease is one in Kubernetes' sense too; of the reports only the value
 //! counts, and a Lease is the object for which a node needs the fewest rights.
 
-use caracal_model::HandleId;
-use caracal_model::txn::KeyValue;
+use caracal_model::{HandleId, KeyValue};
 use serde_json::{Map, Value, json};
 
 use super::{MappingError, names, revision};
@@ -61,7 +60,7 @@ pub(super) fn object(
 ) -> Result<Value, MappingError> {
     let (kind, name) = parts(path).ok_or(MappingError::NoObject)?;
     let text = std::str::from_utf8(value).map_err(|_| MappingError::NoObject)?;
-    let told: Value = serde_json::from_str(text).map_err(|_| MappingError::NoObject)?;
+    let lease: Value = serde_json::from_str(text).map_err(|_| MappingError::NoObject)?;
     metadata.insert("name".to_owned(), self::name(path).into());
     metadata.insert("namespace".to_owned(), NAMESPACE.into());
     metadata.insert("labels".to_owned(), json!({(KIND): kind}));
@@ -70,12 +69,12 @@ pub(super) fn object(
     let mut spec = json!({});
     // For people who look at leases, and for tools that know them.
     if kind == "lease" {
-        let machine = told["machine"].as_str().unwrap_or(name);
+        let machine = lease["machine"].as_str().unwrap_or(name);
         spec["holderIdentity"] = machine.into();
-        if let Some(seconds) = told["seconds"].as_u64().filter(|seconds| *seconds > 0) {
+        if let Some(seconds) = lease["seconds"].as_u64().filter(|seconds| *seconds > 0) {
             spec["leaseDurationSeconds"] = seconds.into();
         }
-        if let Some(renewed) = told["renewed"].as_str().and_then(micro_time) {
+        if let Some(renewed) = lease["renewed"].as_str().and_then(micro_time) {
             spec["renewTime"] = renewed.into();
         }
     }

@@ -10,9 +10,7 @@ mod pod;
 #[cfg(test)]
 mod tests;
 
-use caracal_model::resource::{API_VERSION, Kind};
-use caracal_model::txn::KeyValue;
-use caracal_model::{DocumentKind, Key};
+use caracal_model::{API_VERSION, DocumentKind, Key, KeyValue, Kind};
 use serde_json::{Map, Value, json};
 
 pub(super) use self::custom::{is_deleted, marked_deleted};

@@ -1,9 +1,6 @@
 //! Names of objects, which are lookup keys only: what an object is of stands in its `spec`.
 
-use caracal_model::HandleId;
-use caracal_model::ipam::Owner;
-use caracal_model::net::Family;
-use caracal_model::net::Prefix;
+use caracal_model::{BlockOwner, Family, HandleId, Prefix};
 use sha2::Digest as _;
 
 /// The longest name of an object.
@@ -20,7 +17,7 @@ pub(crate) fn of_cidr(cidr: &Prefix) -> String {
 
 /// The name of an affinity.
 #[must_use]
-pub(crate) fn of_affinity(owner: &Owner, cidr: &Prefix) -> String {
+pub(crate) fn of_affinity(owner: &BlockOwner, cidr: &Prefix) -> String {
     let (host, block) = (owner_name(owner), of_cidr(cidr));
     let name = format!("{host}-{block}");
     if name.len() < LONGEST {
@@ -68,7 +65,7 @@ fn is_name(text: &str) -> bool {
 
 /// The labels by which Calico finds an owner's affinities.
 #[must_use]
-pub(crate) fn affinity_labels(owner: &Owner, family: Family) -> [(&'static str, String); 3] {
+pub(crate) fn affinity_labels(owner: &BlockOwner, family: Family) -> [(&'static str, String); 3] {
     let version = match family {
         Family::Ipv4 => "4",
         Family::Ipv6 => "6",
@@ -86,19 +83,19 @@ pub(crate) fn affinity_labels(owner: &Owner, family: Family) -> [(&'static str, 
 
 /// `host` or `virtual`.
 #[must_use]
-pub(crate) fn owner_type(owner: &Owner) -> &'static str {
+pub(crate) fn owner_type(owner: &BlockOwner) -> &'static str {
     match owner {
-        Owner::Host(_) => "host",
-        Owner::Virtual(_) => "virtual",
+        BlockOwner::Host(_) => "host",
+        BlockOwner::Virtual(_) => "virtual",
     }
 }
 
 /// The name behind the type.
 #[must_use]
-pub(crate) fn owner_name(owner: &Owner) -> &str {
+pub(crate) fn owner_name(owner: &BlockOwner) -> &str {
     match owner {
-        Owner::Host(node) => node.as_str(),
-        Owner::Virtual(name) => name,
+        BlockOwner::Host(node) => node.as_str(),
+        BlockOwner::Virtual(name) => name,
     }
 }
 
@@ -158,9 +155,9 @@ mod tests {
         let v6: Prefix = "fd00:244::40/122".parse().unwrap();
         assert_eq!(of_cidr(&v4), "10-244-3-64-26");
         assert_eq!(of_cidr(&v6), "fd00-244--40-122");
-        let node = Owner::Host("node-1".into());
+        let node = BlockOwner::Host("node-1".into());
         assert_eq!(of_affinity(&node, &v4), "node-1-10-244-3-64-26");
-        let long = Owner::Host("n".repeat(250).as_str().into());
+        let long = BlockOwner::Host("n".repeat(250).as_str().into());
         let name = of_affinity(&long, &v4);
         assert_eq!(name.len(), 252 - 13 + 13);
         assert!(name.contains("n-10-244-3-64-26-"), "{name}");
@@ -168,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_hash_of_a_host_is_the_one_calico_selects_by() {
-        let labels = affinity_labels(&Owner::Host("node-1".into()), Family::Ipv4);
+        let labels = affinity_labels(&BlockOwner::Host("node-1".into()), Family::Ipv4);
         let hash = "A3XPYDATRKB7Q4SM2O5FN4RXIHBFIL2PITFX26BAIP5XAB2X74CA";
         assert_eq!(labels[2].1, hash);
         assert_eq!((labels[0].1.as_str(), labels[1].1.as_str()), ("host", "4"));

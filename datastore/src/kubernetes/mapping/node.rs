@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::resource::API_VERSION;
+use caracal_model::API_VERSION;
 use serde_json::{Map, Value, json};
 
 const PREFIX: &str = "projectcalico.org/";

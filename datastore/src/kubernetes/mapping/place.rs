@@ -1,10 +1,6 @@
 //! Which objects of the API hold what stands under a key.
 
-use caracal_model::ipam::Owner;
-use caracal_model::net::Family;
-use caracal_model::resource::Kind;
-use caracal_model::txn::Range;
-use caracal_model::{DocumentKind, Key};
+use caracal_model::{BlockOwner, DocumentKind, Family, Key, KeyRange, Kind};
 
 use super::{lease, names};
 
@@ -248,8 +244,8 @@ fn of_ipam(rest: &str) -> Vec<List> {
     }
     let parts: Vec<&str> = rest.split('/').collect();
     let owner = |kind: &str, name: &str| match kind {
-        "host" => Owner::Host(name.into()),
-        _ => Owner::Virtual(name.to_owned()),
+        "host" => BlockOwner::Host(name.into()),
+        _ => BlockOwner::Virtual(name.to_owned()),
     };
     match parts[..] {
         [
@@ -303,10 +299,10 @@ fn of_resources(rest: &str) -> Vec<List> {
 
 /// Whether a key lies in a range.
 #[must_use]
-pub(crate) fn is_in(range: &Range, key: &str) -> bool {
+pub(crate) fn is_in(range: &KeyRange, key: &str) -> bool {
     match range {
-        Range::Key(one) => one == key,
-        Range::Prefix(prefix) => key.starts_with(prefix.as_str()),
+        KeyRange::Key(one) => one == key,
+        KeyRange::Prefix(prefix) => key.starts_with(prefix.as_str()),
     }
 }
 
@@ -372,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_hosts_affinities_are_selected_by_calicos_labels() {
-        let owner = Owner::Host("node-1".into());
+        let owner = BlockOwner::Host("node-1".into());
         let lists = List::of(&caracal_model::affinity_prefix(&owner, Family::Ipv4));
         assert_eq!(lists.len(), 1);
         let labels = lists[0].labels.as_deref().unwrap();

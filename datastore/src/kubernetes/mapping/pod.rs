@@ -1,9 +1,7 @@
 //! Pod → WorkloadEndpoint, and the annotations that the CNI plugin leaves on a pod instead of an
 //! endpoint.
 
-use caracal_model::Key;
-use caracal_model::resource::API_VERSION;
-use caracal_model::resource::{endpoint_name, pod_interface};
+use caracal_model::{API_VERSION, Key, endpoint_name, pod_interface};
 use serde_json::{Map, Value, json};
 
 const POD_IP: &str = "cni.projectcalico.org/podIP";

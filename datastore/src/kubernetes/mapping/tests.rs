@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use caracal_model::ipam::Block;
+use caracal_model::Block;
 use proptest::prelude::*;
 
 use super::*;
@@ -209,7 +209,7 @@ fn a_node_is_read_from_its_annotations() {
             {"address": "10.0.0.1", "type": "InternalIP"}])
     );
     assert_eq!(value["status"]["podCIDRs"], json!(["10.244.1.0/24"]));
-    let parsed = caracal_model::resource::Node::from_json(value.to_string().as_bytes()).unwrap();
+    let parsed = caracal_model::Node::from_json(value.to_string().as_bytes()).unwrap();
     assert_eq!(parsed.metadata.name, "node-1");
 }
 
@@ -349,8 +349,8 @@ proptest! {
         length in 26u8..=32,
         claimed in prop::option::of(Just("2026-01-05T10:11:12Z".to_owned())),
     ) {
-        let cidr = caracal_model::net::Prefix::truncated("10.244.3.64".parse().unwrap(), length);
-        let owner = caracal_model::ipam::Owner::Host(host.as_str().into());
+        let cidr = caracal_model::Prefix::truncated("10.244.3.64".parse().unwrap(), length);
+        let owner = caracal_model::BlockOwner::Host(host.as_str().into());
         let mut block = Block::new(cidr, Some(&owner), sequence);
         block.affinity_claim_time = claimed;
         let key = Key::Block(cidr).to_path();

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_model::ipam::{AllocationAttribute, Block, Owner};
-use caracal_model::net::Prefix;
-use caracal_model::{Key, NodeName, Snapshot};
+use caracal_model::{AllocationAttribute, Block, BlockOwner, Key, NodeName, Prefix, Snapshot};
 use proptest::prelude::*;
 use tokio::time::{sleep, timeout};
 
@@ -35,7 +33,7 @@ async fn started(store: &MemoryStore, reader: EndpointReader) -> Receiver {
 /// A block with who has its first addresses.
 fn put_block(store: &MemoryStore, cidr: &str, owner: &str, nodes: &[&str]) {
     let cidr: Prefix = cidr.parse().unwrap();
-    let mut block = Block::new(cidr, Some(&Owner::Host(owner.into())), 1);
+    let mut block = Block::new(cidr, Some(&BlockOwner::Host(owner.into())), 1);
     for (ordinal, node) in nodes.iter().enumerate() {
         let mut attribute = AllocationAttribute::default();
         attribute.secondary.insert("node".into(), (*node).into());

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_model::Snapshot;
-use caracal_model::txn::Write;
+use caracal_model::{Snapshot, TxnWrite};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -93,7 +92,7 @@ async fn watch_7_what_is_lost_at_once_is_held_back_until_it_is_mended() {
     let delete = |paths: &[&str]| {
         paths
             .iter()
-            .map(|p| Write::Delete((*p).to_owned()))
+            .map(|p| TxnWrite::Delete((*p).to_owned()))
             .collect()
     };
     for (lost, code) in [
@@ -112,7 +111,7 @@ async fn watch_7_what_is_lost_at_once_is_held_back_until_it_is_mended() {
         assert_eq!(held.snapshot.nodes.len(), 2);
         assert_eq!(held.snapshot.blocks.len(), before.snapshot.blocks.len());
         assert_eq!(held.forbids_writing(), code != "datastore.own_node");
-        let put = backup.into_iter().map(|kv| Write::Put(kv.key, kv.value));
+        let put = backup.into_iter().map(|kv| TxnWrite::Put(kv.key, kv.value));
         store.write(put.collect());
         let mended = view(&mut views, "mended", View::is_current).await;
         assert_eq!(mended.fault, None);
@@ -130,9 +129,9 @@ async fn watch_7_what_goes_one_by_one_is_an_order() {
     // The last address is given back, then the block goes, then the last pool.
     let empty = block(2).replace("[0,null", "[null,null");
     for write in [
-        Write::Put(block_path(2), empty.into_bytes()),
-        Write::Delete(block_path(2)),
-        Write::Delete(key("p")),
+        TxnWrite::Put(block_path(2), empty.into_bytes()),
+        TxnWrite::Delete(block_path(2)),
+        TxnWrite::Delete(key("p")),
     ] {
         view(&mut views, "current", View::is_current).await;
         let revision = store.write(vec![write]);
@@ -168,7 +167,7 @@ async fn watch_7_what_is_accepted_waits_for_the_own_node() {
     let (mut views, accepter) = guarded(&store, None, Accept::Never);
     fresh(&mut views).await;
     let all = store.list("/calico/").into_iter();
-    store.write(all.map(|kv| Write::Delete(kv.key)).collect());
+    store.write(all.map(|kv| TxnWrite::Delete(kv.key)).collect());
     held(&mut views, "datastore.emptied").await;
     accepter.accept().await.unwrap();
     let waiting = held(&mut views, "datastore.own_node").await;

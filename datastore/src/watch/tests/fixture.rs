@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use caracal_model::txn::{Range, Txn, TxnOutcome};
+use caracal_model::{KeyRange, Txn, TxnOutcome};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -80,7 +80,7 @@ pub(super) struct Fragile {
 impl Store for Fragile {
     type Watch = MemoryWatch;
 
-    async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+    async fn read(&self, ranges: &[KeyRange]) -> Result<ReadAnswer, StoreError> {
         assert!(!self.broken.load(Ordering::SeqCst), "broken for the test");
         self.inner.read(ranges).await
     }
@@ -95,14 +95,14 @@ impl Store for Fragile {
 }
 
 impl PagedStore for Fragile {
-    async fn first_pages(&self, ranges: &[Range]) -> Result<FirstPages, StoreError> {
+    async fn first_pages(&self, ranges: &[KeyRange]) -> Result<FirstPages, StoreError> {
         assert!(!self.broken.load(Ordering::SeqCst), "broken for the test");
         self.inner.first_pages(ranges).await
     }
 
     async fn next_page(
         &self,
-        range: &Range,
+        range: &KeyRange,
         from: &Cursor,
         revision: i64,
     ) -> Result<Page, StoreError> {
@@ -121,7 +121,7 @@ pub(super) struct Behind {
 impl Store for Behind {
     type Watch = MemoryWatch;
 
-    async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+    async fn read(&self, ranges: &[KeyRange]) -> Result<ReadAnswer, StoreError> {
         self.inner.read(ranges).await
     }
 
@@ -135,13 +135,13 @@ impl Store for Behind {
 }
 
 impl PagedStore for Behind {
-    async fn first_pages(&self, ranges: &[Range]) -> Result<FirstPages, StoreError> {
+    async fn first_pages(&self, ranges: &[KeyRange]) -> Result<FirstPages, StoreError> {
         self.inner.first_pages(ranges).await
     }
 
     async fn next_page(
         &self,
-        range: &Range,
+        range: &KeyRange,
         from: &Cursor,
         revision: i64,
     ) -> Result<Page, StoreError> {

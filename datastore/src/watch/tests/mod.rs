@@ -6,7 +6,7 @@ mod history;
 
 use std::sync::atomic::Ordering;
 
-use caracal_model::txn::Write;
+use caracal_model::TxnWrite;
 use tokio::time::{advance, sleep, timeout};
 
 use self::fixture::{
@@ -50,7 +50,7 @@ async fn views_of_few_keys_follow_one_another_closely() {
 async fn the_first_change_passes_at_once_and_bursts_coalesce() {
     let store = MemoryStore::new();
     // Four microseconds for each of 50000 keys would be twice the limit.
-    let many = (0..50_000).map(|n| Write::Put(key(&format!("other{n}")), pool(0).into_bytes()));
+    let many = (0..50_000).map(|n| TxnWrite::Put(key(&format!("other{n}")), pool(0).into_bytes()));
     store.write(many.collect());
     let mut receiver = started(&store).await;
     sleep(Duration::from_secs(10)).await;
@@ -91,7 +91,7 @@ async fn watch_1_views_hold_whole_transactions() {
     let writer = store.clone();
     tokio::spawn(async move {
         for i in 1..=250 {
-            let both = ["a", "b"].map(|name| Write::Put(key(name), pool(i).into_bytes()));
+            let both = ["a", "b"].map(|name| TxnWrite::Put(key(name), pool(i).into_bytes()));
             writer.write(both.to_vec());
             match i {
                 100 => writer.cut_watches("for the test"),

@@ -75,7 +75,7 @@ pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
     ),
     (
         |c| {
-            own(c).told.clear();
+            own(c).advertised_to.clear();
             let why = "rejected by filter".to_owned();
             own(c).withheld.insert("b".to_owned(), why);
         },
@@ -123,7 +123,7 @@ pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
     (
         |c| {
             let key = c.route("10.245.1.0/26");
-            let wrong = Target::via(Some([10, 0, 0, 9].into()), &"eth0".into(), true);
+            let wrong = ForwardingTarget::via(Some([10, 0, 0, 9].into()), &"eth0".into(), true);
             c.actual.routes.get_mut(&key).unwrap()[0].target = ActualTarget::Known(wrong);
         },
         AuditCode::RouteWrong,

@@ -13,7 +13,7 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST}
 use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket};
 
 use crate::dataplane::netlink::framing::{self, HEADER};
-use crate::dataplane::netlink::{NetlinkError, RECEIVE_BUFFER, Refusal, Request};
+use crate::dataplane::netlink::{KernelRefusal, NetlinkError, RECEIVE_BUFFER, Request};
 use crate::settings::KERNEL_TIMEOUT;
 
 /// Most messages in one send: more do not make it faster.
@@ -128,7 +128,7 @@ impl Writer {
     /// message does not stop those behind it.
     pub(in crate::dataplane) async fn flush(
         &mut self,
-    ) -> Result<Vec<Result<(), Refusal>>, NetlinkError> {
+    ) -> Result<Vec<Result<(), KernelRefusal>>, NetlinkError> {
         let mut results = vec![Ok(()); self.waiting];
         if self.waiting > 0 {
             // Sent or given up, nothing of it waits any more.
@@ -153,7 +153,7 @@ impl Writer {
         &mut self,
         request: Request,
         mut read: impl FnMut(&[u8]) -> Option<T>,
-    ) -> Result<Result<Option<Vec<T>>, Refusal>, NetlinkError> {
+    ) -> Result<Result<Option<Vec<T>>, KernelRefusal>, NetlinkError> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut datagram = Vec::new();
         let flags = request.flags | NLM_F_DUMP;
@@ -200,7 +200,7 @@ impl Writer {
     async fn exchange(
         &self,
         datagram: &[u8],
-        results: &mut [Result<(), Refusal>],
+        results: &mut [Result<(), KernelRefusal>],
     ) -> Result<(), NetlinkError> {
         let kernel = SocketAddr::new(0, 0);
         poll_fn(|cx| self.socket.poll_send_to(cx, datagram, &kernel))
@@ -224,7 +224,7 @@ impl Writer {
 }
 
 /// Answers in a datagram to the requests with these sequence numbers.
-fn answers(datagram: &[u8]) -> impl Iterator<Item = (u32, Result<(), Refusal>)> {
+fn answers(datagram: &[u8]) -> impl Iterator<Item = (u32, Result<(), KernelRefusal>)> {
     framing::messages(datagram).filter_map(|message| {
         if framing::half(message, 4)? != ERROR {
             return None;
@@ -233,7 +233,7 @@ fn answers(datagram: &[u8]) -> impl Iterator<Item = (u32, Result<(), Refusal>)> 
         let code = framing::word(message, HEADER)?.cast_signed();
         let answer = match code {
             0 => Ok(()),
-            code => Err(Refusal {
+            code => Err(KernelRefusal {
                 code: code.saturating_neg(),
                 sentence: sentence(message).unwrap_or_default(),
             }),
@@ -288,8 +288,8 @@ mod tests {
         message
     }
 
-    fn refusal(code: i32, sentence: &str) -> Result<(), Refusal> {
-        Err(Refusal {
+    fn refusal(code: i32, sentence: &str) -> Result<(), KernelRefusal> {
+        Err(KernelRefusal {
             code,
             sentence: sentence.to_owned(),
         })

@@ -1,6 +1,6 @@
 //! Why something has no netlink message.
 
-use caracal_model::net::IfName;
+use caracal_model::IfName;
 
 /// Why an op has no message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

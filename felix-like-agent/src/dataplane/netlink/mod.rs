@@ -30,7 +30,7 @@ const DUMP_ATTEMPTS: usize = 5;
 /// `struct sockaddr_nl` of the kernel.
 const KERNEL: (u32, u32) = (0, 0);
 
-/// Failure of a netlink socket as a whole; refusals of single messages are [`Refusal`]s.
+/// Failure of a netlink socket as a whole; refusals of single messages are [`KernelRefusal`]s.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
     /// The socket cannot be opened.
@@ -55,7 +55,7 @@ pub enum NetlinkError {
         what: &'static str,
         /// Why.
         #[source]
-        source: Refusal,
+        source: KernelRefusal,
     },
     /// The table changed during every attempt to read it.
     #[error("{what} changed during each of {DUMP_ATTEMPTS} attempts to list them")]
@@ -68,7 +68,7 @@ pub enum NetlinkError {
 /// The kernel's answer to a message that it refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{}{}", io::Error::from_raw_os_error(*.code), said(.sentence))]
-pub struct Refusal {
+pub struct KernelRefusal {
     /// An errno.
     pub code: i32,
     /// The kernel's own words (extended acknowledgement); empty where it has none.
@@ -82,7 +82,7 @@ fn said(sentence: &str) -> String {
     }
 }
 
-impl Refusal {
+impl KernelRefusal {
     fn of(error: &ErrorMessage) -> Option<Self> {
         error.code.map(|code| Self {
             code: code.get().saturating_neg(),
@@ -212,7 +212,7 @@ impl Netlink {
                 NetlinkPayload::InnerMessage(message) => found.push(message),
                 NetlinkPayload::Overrun(_) => return Err(NetlinkError::Overrun),
                 NetlinkPayload::Error(error) => {
-                    if let Some(source) = Refusal::of(&error) {
+                    if let Some(source) = KernelRefusal::of(&error) {
                         return Err(NetlinkError::Dump { what, source });
                     }
                 }
@@ -253,7 +253,7 @@ impl Netlink {
     pub(in crate::dataplane) async fn send(
         &mut self,
         request: Request,
-    ) -> Result<Result<(), Refusal>, NetlinkError> {
+    ) -> Result<Result<(), KernelRefusal>, NetlinkError> {
         self.writer.push(request);
         let results = self.writer.flush().await?;
         results.into_iter().next().ok_or(NetlinkError::Overrun)
@@ -283,9 +283,9 @@ mod tests {
         let start = tokio::time::Instant::now();
         let mut silence = futures_util::stream::pending::<()>();
         let error = next(&mut silence, patience).await;
-        let told = error.err().map(|error| error.to_string());
+        let reason = error.err().map(|error| error.to_string());
         assert_eq!(
-            told.as_deref(),
+            reason.as_deref(),
             Some("no answer from the kernel within 17s")
         );
         assert_eq!(start.elapsed(), patience);

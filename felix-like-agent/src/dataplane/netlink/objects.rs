@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 
 use crate::actual::ActualObject;
@@ -28,7 +28,7 @@ const ID: u16 = 1;
 const BLACKHOLE: u16 = 4;
 const DEVICE: u16 = 5;
 const GATEWAY: u16 = 6;
-/// Attributes of a plain way out through a gateway; an object with another one is not of our kind.
+/// Attributes of a plain next hop through a gateway; an object with another one is not of our kind.
 const PLAIN: [u16; 3] = [ID, DEVICE, GATEWAY];
 
 /// Makes an object, or changes ours.

@@ -4,13 +4,13 @@
 
 use std::net::IpAddr;
 
-use caracal_model::net::{Family, IfName, Prefix};
+use caracal_model::{Family, IfName, Prefix};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 
 use crate::actual::{ActualRoute, ActualTarget};
 use crate::dataplane::netlink::error::EncodeError;
 use crate::dataplane::netlink::framing::{attribute, close, open};
-use crate::kernel_objects::{NextHop, Route, Target};
+use crate::kernel_objects::{ForwardingTarget, NextHop, Route};
 use crate::links::{Link, Links};
 use crate::op::Op;
 
@@ -136,7 +136,7 @@ fn put(
     devices: &mut Devices<'_>,
 ) -> Result<(), EncodeError> {
     let hops = route.target.hops();
-    let through_object = matches!(route.target, Target::Object(..));
+    let through_object = matches!(route.target, ForwardingTarget::Object(..));
     // Directly reachable destinations have link scope, the others are behind a gateway.
     let on_link =
         !through_object && !hops.is_empty() && hops.iter().all(|hop| hop.gateway.is_none());
@@ -194,23 +194,23 @@ fn delete(
     }
 }
 
-const fn kind_of(target: &Target) -> u8 {
+const fn kind_of(target: &ForwardingTarget) -> u8 {
     match target {
-        Target::Blackhole => BLACKHOLE,
-        Target::Via(_) | Target::Object(..) => UNICAST,
+        ForwardingTarget::Blackhole => BLACKHOLE,
+        ForwardingTarget::Via(_) | ForwardingTarget::Object(..) => UNICAST,
     }
 }
 
 fn target(
     message: &mut Vec<u8>,
-    target: &Target,
+    target: &ForwardingTarget,
     family: Family,
     devices: &mut Devices<'_>,
 ) -> Result<(), EncodeError> {
     match target {
-        Target::Blackhole => {}
-        Target::Object(id, _) => attribute(message, OBJECT, &id.to_ne_bytes()),
-        Target::Via(hops) => {
+        ForwardingTarget::Blackhole => {}
+        ForwardingTarget::Object(id, _) => attribute(message, OBJECT, &id.to_ne_bytes()),
+        ForwardingTarget::Via(hops) => {
             if let [hop] = hops.as_slice() {
                 gateway(message, hop, family);
                 attribute(message, DEVICE, &devices.index(&hop.link)?.to_ne_bytes());
@@ -319,7 +319,7 @@ mod tests {
         }
     }
 
-    fn route(prefix: &str, target: Target) -> Route {
+    fn route(prefix: &str, target: ForwardingTarget) -> Route {
         Route {
             prefix: prefix.parse().unwrap(),
             metric: 0,
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn a_route_through_a_gateway() {
         let hop = via(Some("10.0.0.2"), "vxlan.calico", true);
-        let mut route = route("10.244.1.0/26", Target::Via(vec![hop]));
+        let mut route = route("10.244.1.0/26", ForwardingTarget::Via(vec![hop]));
         route.metric = 9;
         route.mtu = Some(1400);
         route.source = Some("10.0.0.1".parse().unwrap());
@@ -364,19 +364,22 @@ mod tests {
 
     #[test]
     fn routes_of_other_kinds() {
-        let local = Target::via(None, &"eth0".into(), false);
+        let local = ForwardingTarget::via(None, &"eth0".into(), false);
         let message = read_back(&Op::ReplaceRoute(route("::/0", local)), 10_000);
         assert_eq!(message.header.scope, RouteScope::Link);
         assert_eq!(message.header.table, 0);
         let expected = [RouteAttribute::Table(10_000), RouteAttribute::Oif(2)];
         assert_eq!(message.attributes, expected);
 
-        let black = read_back(&Op::AddRoute(route("10.0.0.0/8", Target::Blackhole)), 254);
+        let black = read_back(
+            &Op::AddRoute(route("10.0.0.0/8", ForwardingTarget::Blackhole)),
+            254,
+        );
         assert_eq!(black.header.kind, RouteType::BlackHole);
         assert_eq!(black.header.scope, RouteScope::Universe);
 
         let hop = via(Some("10.0.0.2"), "eth0", true);
-        let through = route("10.0.0.0/8", Target::Object(0x4300_0001, hop));
+        let through = route("10.0.0.0/8", ForwardingTarget::Object(0x4300_0001, hop));
         let message = read_back(&Op::AddRoute(through), 254);
         assert_eq!(message.header.flags, RouteFlags::empty());
         assert_eq!(message.attributes[1..], [RouteAttribute::NhId(0x4300_0001)]);
@@ -388,7 +391,10 @@ mod tests {
             via(Some("10.0.0.2"), "eth0", false),
             via(Some("fe80::1"), "vxlan.calico", true),
         ];
-        let message = read_back(&Op::AddRoute(route("10.9.0.0/16", Target::Via(hops))), 254);
+        let message = read_back(
+            &Op::AddRoute(route("10.9.0.0/16", ForwardingTarget::Via(hops))),
+            254,
+        );
         let mut first = RouteNextHop::default();
         first.interface_index = 2;
         first.attributes = vec![RouteAttribute::Gateway(inet("10.0.0.2"))];
@@ -405,7 +411,7 @@ mod tests {
     fn a_deletion_names_everything_but_the_scope() {
         let mut there = ActualRoute::from(route(
             "10.244.1.0/26",
-            Target::via(Some("10.0.0.2".parse().unwrap()), &"eth0".into(), true),
+            ForwardingTarget::via(Some("10.0.0.2".parse().unwrap()), &"eth0".into(), true),
         ));
         there.tos = 8;
         let message = read_back(&Op::DeleteRoute(there.clone()), 254);
@@ -425,9 +431,12 @@ mod tests {
 
     #[test]
     fn a_device_that_is_not_there_is_told() {
-        let route = route("10.0.0.0/8", Target::via(None, &"eth9".into(), false));
+        let route = route(
+            "10.0.0.0/8",
+            ForwardingTarget::via(None, &"eth9".into(), false),
+        );
         let op = Op::AddRoute(route);
-        let told = body(&mut Vec::new(), &op, 254, &mut Devices::of(&links()));
-        assert_eq!(told, Err(EncodeError::NoDevice("eth9".into())));
+        let message = body(&mut Vec::new(), &op, 254, &mut Devices::of(&links()));
+        assert_eq!(message, Err(EncodeError::NoDevice("eth9".into())));
     }
 }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use caracal_model::net::Family;
+use caracal_model::Family;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 /// Octets of an echo's own header.

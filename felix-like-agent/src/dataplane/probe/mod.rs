@@ -9,7 +9,7 @@ use netlink_packet_route::link::{
     InfoData, InfoIpTunnel, InfoKind, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage,
 };
 
-use caracal_model::net::IfName;
+use caracal_model::IfName;
 
 use crate::dataplane::netlink::{Message, Netlink, NetlinkError, Request};
 use crate::dataplane::write::sysctl;
@@ -68,7 +68,7 @@ pub(in crate::dataplane) async fn support(
     Ok(())
 }
 
-/// An object without a way, made and deleted.
+/// An object without a next hop, made and deleted.
 async fn objects(netlink: &mut Netlink) -> Result<Result<(), String>, NetlinkError> {
     let made = netlink
         .send(crate::dataplane::netlink::objects::blackhole(

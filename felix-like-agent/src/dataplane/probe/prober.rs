@@ -7,9 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use caracal_model::net::Family;
-use caracal_model::resource::Node;
-use caracal_model::{NodeName, SharedMap, Snapshot, Versioned};
+use caracal_model::{Family, Node, NodeName, SharedMap, Snapshot, Versioned};
 use tokio::sync::{Notify, watch};
 
 use crate::dataplane::probe::echo::Echo;
@@ -203,7 +201,7 @@ async fn measure_all(
                 schedule.done(address, verdict, Instant::now());
                 if let PathVerdict::Mtu(mtu) = verdict {
                     let found = PathMtu { mtu, interface };
-                    if tell(&results, address, found) {
+                    if record(&results, address, found) {
                         wake_up.notify_one();
                     }
                 }
@@ -239,7 +237,7 @@ fn forget(results: &watch::Sender<Arc<PathMtus>>, paths: &SharedMap<IpAddr, u32>
 
 /// True when a plan may be another one because of a result: one is where the path is narrow, or
 /// was. With thousands of nodes the others come several times a second, for a long time.
-fn tell(results: &watch::Sender<Arc<PathMtus>>, address: IpAddr, found: PathMtu) -> bool {
+fn record(results: &watch::Sender<Arc<PathMtus>>, address: IpAddr, found: PathMtu) -> bool {
     let before = results.borrow().get(&address).copied();
     if before == Some(found) {
         return false;
@@ -332,7 +330,7 @@ mod tests {
             (1500, true),
             (1500, false),
         ] {
-            assert_eq!(tell(&results, address, path(mtu)), wakes, "{mtu}");
+            assert_eq!(record(&results, address, path(mtu)), wakes, "{mtu}");
             assert_eq!(
                 known.now().get(&address),
                 Some(&path(mtu)),

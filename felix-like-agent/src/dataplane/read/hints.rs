@@ -35,7 +35,7 @@ const CHAIN_HOOK: u16 = 4;
 /// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWGEN`: the end of a transaction.
 const NEW_GENERATION: u16 = 10 << 8 | 15;
 
-/// Whose transaction on our nftables table is our own doing: that of the program which writes it.
+/// Program whose transactions on our nftables table are our own.
 /// The kernel names the port of a netlink socket with each change, and a program's first socket has
 /// the number of its process. It counts for one transaction; where it does not hold, the table is
 /// read once more.

@@ -5,8 +5,7 @@ pub(in crate::dataplane) mod monitor;
 mod neighbours;
 pub(in crate::dataplane) mod routes;
 
-use caracal_model::net::{Cidr, Family, IfName};
-use caracal_model::resource::Mac;
+use caracal_model::{Cidr, Family, IfName, Mac};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use caracal_model::resource::Mac;
+use caracal_model::Mac;
 
 use super::routes::address;
 use crate::actual::ActualNeighbour;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::{Family, Prefix};
 
 use crate::actual::{ActualObject, ActualRoute, ActualTarget};
 use crate::dataplane::netlink::framing::{HEADER, attribute, attributes, half, word};
@@ -13,7 +13,7 @@ use crate::dataplane::netlink::routes::{
     PRIORITY, SOURCE, TABLE, UNICAST, VIA, address_family,
 };
 use crate::dataplane::netlink::{Message, Netlink, NetlinkError, Request};
-use crate::kernel_objects::{NextHop, Target};
+use crate::kernel_objects::{ForwardingTarget, NextHop};
 use crate::links::Links;
 
 /// `RTM_GETROUTE`.
@@ -164,13 +164,13 @@ impl<'a> RouteParts<'a> {
         if let Some(id) = self.object
             && let Some(hop) = objects.get(&id).and_then(|object| object.hop.clone())
         {
-            return ActualTarget::Known(Target::Object(id, hop));
+            return ActualTarget::Known(ForwardingTarget::Object(id, hop));
         }
         match kind {
-            BLACKHOLE => ActualTarget::Known(Target::Blackhole),
+            BLACKHOLE => ActualTarget::Known(ForwardingTarget::Blackhole),
             UNICAST => self
                 .next_hops(onlink, links)
-                .map_or(other, |hops| ActualTarget::Known(Target::Via(hops))),
+                .map_or(other, |hops| ActualTarget::Known(ForwardingTarget::Via(hops))),
             _ => other,
         }
     }
@@ -228,7 +228,7 @@ fn via(value: &[u8]) -> Option<IpAddr> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use caracal_model::net::IfName;
+    use caracal_model::IfName;
     use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
     use netlink_packet_route::route::{
         RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteNextHop,
@@ -277,29 +277,29 @@ mod tests {
             (
                 "10.244.1.0/26",
                 0,
-                Target::Via(vec![via(Some("10.0.0.2"), "eth0", true)]),
+                ForwardingTarget::Via(vec![via(Some("10.0.0.2"), "eth0", true)]),
                 Some(1400),
                 None,
             ),
-            ("10.244.1.0/26", 7, Target::Blackhole, None, None),
+            ("10.244.1.0/26", 7, ForwardingTarget::Blackhole, None, None),
             (
                 "0.0.0.0/0",
                 20,
-                Target::Via(vec![via(None, "eth1", false)]),
+                ForwardingTarget::Via(vec![via(None, "eth1", false)]),
                 None,
                 Some("10.0.0.1"),
             ),
             (
                 "fd00::/64",
                 1024,
-                Target::Via(vec![via(Some("fe80::1"), "eth0", true)]),
+                ForwardingTarget::Via(vec![via(Some("fe80::1"), "eth0", true)]),
                 None,
                 None,
             ),
             (
                 "10.9.0.0/16",
                 0,
-                Target::Via(vec![
+                ForwardingTarget::Via(vec![
                     via(Some("10.0.0.2"), "eth0", false),
                     via(Some("10.0.0.3"), "eth1", true),
                 ]),
@@ -309,14 +309,14 @@ mod tests {
             (
                 "10.8.0.0/16",
                 0,
-                Target::Via(vec![via(Some("fe80::2"), "eth0", true)]),
+                ForwardingTarget::Via(vec![via(Some("fe80::2"), "eth0", true)]),
                 None,
                 None,
             ),
             (
                 "10.7.0.0/16",
                 0,
-                Target::Object(5, via(Some("10.0.0.9"), "eth1", false)),
+                ForwardingTarget::Object(5, via(Some("10.0.0.9"), "eth1", false)),
                 None,
                 None,
             ),
@@ -397,7 +397,7 @@ mod tests {
             metric: 3,
             tos: 8,
             protocol: 4,
-            target: ActualTarget::Known(Target::Via(hops)),
+            target: ActualTarget::Known(ForwardingTarget::Via(hops)),
             mtu: Some(1300),
             source: None,
         };

@@ -1,6 +1,6 @@
 //! Carrying out the ops of a pass.
 
-use caracal_model::net::IfName;
+use caracal_model::IfName;
 use tokio::time::Instant;
 
 use super::Reconciler;

@@ -4,9 +4,7 @@
 
 use std::sync::Arc;
 
-use caracal_model::NodeName;
-use caracal_model::resource::Node;
-use caracal_model::{SharedMap, Snapshot, Versioned};
+use caracal_model::{Node, NodeName, SharedMap, Snapshot, Versioned};
 
 use super::Reconciler;
 use crate::actual::Actual;

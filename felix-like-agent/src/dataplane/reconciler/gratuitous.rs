@@ -11,8 +11,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV6};
 use std::time::Duration;
 
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::{Mac, Node, format_mac};
+use caracal_model::{Family, Mac, Node, Prefix, format_mac};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -320,12 +319,12 @@ mod tests {
 
     #[test]
     fn the_nodes_addresses_are_told_where_somebody_hears() {
-        let told = |link: Link| {
+        let addresses = |link: Link| {
             let links: Links = [link].into_iter().collect();
             let places = places(&node(), &links, true);
             places.keys().map(ToString::to_string).collect::<Vec<_>>()
         };
-        assert_eq!(told(link()), ["10.0.0.1", "fd00::1", "fe80::7"]);
+        assert_eq!(addresses(link()), ["10.0.0.1", "fd00::1", "fe80::7"]);
         for silent in [
             |link: &mut Link| link.carrier = false,
             |link: &mut Link| link.up = false,
@@ -333,7 +332,7 @@ mod tests {
         ] {
             let mut link = link();
             silent(&mut link);
-            assert_eq!(told(link), [] as [&str; 0]);
+            assert_eq!(addresses(link), [] as [&str; 0]);
         }
     }
 

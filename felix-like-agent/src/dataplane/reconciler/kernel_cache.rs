@@ -143,7 +143,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::kernel_objects::{Route, Target};
+    use crate::kernel_objects::{ForwardingTarget, Route};
     use crate::testing;
 
     fn route(prefix: &str) -> Route {
@@ -151,7 +151,7 @@ mod tests {
             prefix: prefix.parse().unwrap(),
             metric: 0,
             protocol: 80,
-            target: Target::Blackhole,
+            target: ForwardingTarget::Blackhole,
             mtu: None,
             source: None,
         }

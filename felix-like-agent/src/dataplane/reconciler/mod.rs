@@ -17,10 +17,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_model::code::ProblemCode;
-use caracal_model::net::IfName;
-use caracal_model::net::Prefix;
-use caracal_model::{SharedMap, Snapshot};
+use caracal_model::{IfName, Prefix, ProblemCode, SharedMap, Snapshot};
 use futures_util::FutureExt;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
@@ -47,7 +44,7 @@ use crate::links::Links;
 use crate::nat::Nat;
 use crate::op::Op;
 use crate::ownership::is_tunnel_device;
-use crate::plan::{KernelSupport, PlanInputs, Planning, wanted_tunnels};
+use crate::plan::{KernelPlanner, KernelSupport, PlanInputs, wanted_tunnels};
 use crate::problem::problem;
 use crate::settings::Settings;
 use crate::slice::SLICE;
@@ -102,7 +99,7 @@ pub struct Reconciler {
     /// Since when a device of ours is unwanted.
     unwanted: HashMap<IfName, Instant>,
     cache: KernelCache,
-    planning: Planning,
+    planning: KernelPlanner,
     remembered: Remembered,
     underlay: Publisher,
     frozen: bool,
@@ -162,7 +159,7 @@ impl Reconciler {
             gratuitous: GratuitousSender::start(),
             unwanted: HashMap::new(),
             cache: KernelCache::default(),
-            planning: Planning::default(),
+            planning: KernelPlanner::default(),
             remembered: Remembered::default(),
             underlay,
             frozen: false,

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use caracal_model::Problem;
-use caracal_model::status::KernelStatus;
+use caracal_model::{KernelStatus, Problem};
 
 use super::Reconciler;
 use crate::dataplane::probe::prober::Prober;

@@ -4,8 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use caracal_model::Problem;
-use caracal_model::code::ProblemCode;
+use caracal_model::{Problem, ProblemCode};
 use tokio::time::Instant;
 
 use crate::op::Op;

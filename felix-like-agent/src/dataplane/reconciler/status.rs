@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_model::Problem;
-use caracal_model::code::ProblemCode;
-use caracal_model::status::KernelStatus;
+use caracal_model::{KernelStatus, Problem, ProblemCode};
 
 use crate::dataplane::probe::prober::KnownPaths;
 use crate::desired::Desired;
@@ -21,7 +19,7 @@ use crate::problem::problem;
 pub struct AgentStatus {
     /// The kernel's part of `caracal status`.
     pub kernel: KernelStatus,
-    /// Problems.
+    /// Faults that the last pass found.
     pub problems: Vec<Problem>,
     /// Passes since the start.
     pub passes: u64,

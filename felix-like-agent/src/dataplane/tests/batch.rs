@@ -1,7 +1,7 @@
 //! Batches of changes: order, attribution of refusals, more of both than a socket buffer holds.
 
 use super::*;
-use crate::kernel_objects::{Route, Target};
+use crate::kernel_objects::{ForwardingTarget, Route};
 use crate::op::Op;
 
 fn route(n: u32, gateway: &str) -> Route {
@@ -9,7 +9,7 @@ fn route(n: u32, gateway: &str) -> Route {
         prefix: Prefix::v4((0x0b00_0000 + n * 64).into(), 26),
         metric: 0,
         protocol: 80,
-        target: Target::via(Some(gateway.parse().unwrap()), &"eth0".into(), false),
+        target: ForwardingTarget::via(Some(gateway.parse().unwrap()), &"eth0".into(), false),
         mtu: None,
         source: None,
     }
@@ -30,7 +30,7 @@ fn every_refusal_is_told_of_its_own_op_in_the_kernels_words() {
                 })
                 .collect();
             let mut nowhere = route(20_000, "10.0.0.2");
-            nowhere.target = Target::via(None, &"eth9".into(), false);
+            nowhere.target = ForwardingTarget::via(None, &"eth9".into(), false);
             ops.insert(5000, Op::AddRoute(nowhere));
             ops.insert(5001, Op::AddRoute(route(20_001, "10.0.0.2")));
             ops.insert(5002, Op::ReplaceRoute(route(20_001, "10.0.0.3")));

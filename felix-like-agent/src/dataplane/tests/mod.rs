@@ -15,8 +15,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use caracal_model::net::Prefix;
-use caracal_model::{SharedMap, Snapshot};
+use caracal_model::{Prefix, SharedMap, Snapshot};
 use tokio::sync::watch;
 
 use super::{AgentStatus, Reconciler, ReconcilerHandle, ReconcilerOptions, SweepPrecondition};
@@ -328,8 +327,8 @@ fn node(name: &'static str, address: &str, tunnel: &str) -> (&'static str, &'sta
 }
 
 fn block(cidr: &'static str, owner: &str) -> (&'static str, &'static str, String) {
-    let owner = caracal_model::ipam::Owner::Host(owner.into());
-    let block = caracal_model::ipam::Block::new(cidr.parse().unwrap(), Some(&owner), 1);
+    let owner = caracal_model::BlockOwner::Host(owner.into());
+    let block = caracal_model::Block::new(cidr.parse().unwrap(), Some(&owner), 1);
     ("block", cidr, String::from_utf8(block.to_json()).unwrap())
 }
 

@@ -226,7 +226,7 @@ fn a_node_that_moves_is_one_message() {
     });
 }
 
-/// A way of a single route has no object, as long as it has none already.
+/// A gateway of a single route has no object, as long as it has none already.
 #[test]
 fn an_object_is_made_for_the_second_route() {
     in_namespace(
@@ -386,12 +386,12 @@ fn a_mode_change_replaces_objects_in_both_families() {
                 ("fd00:10:244:2::/122", "fd00:a::2"),
                 ("fd00:10:244:3::/122", "fd00:a::2"),
             ]);
-            let ways = || {
+            let routes = || {
                 let shown = sh(
                     "for p in 10.244.2.0/26 10.244.3.0/26; do ip route show $p; done
                     for p in fd00:10:244:2::/122 fd00:10:244:3::/122; do ip -6 route show $p; done",
                 );
-                let way = |line: &str| {
+                let of_line = |line: &str| {
                     let words: Vec<&str> = line.split(' ').collect();
                     let through = if words[1] == "nhid" {
                         words[3..7].join(" ")
@@ -400,7 +400,7 @@ fn a_mode_change_replaces_objects_in_both_families() {
                     };
                     format!("{} {through}\n", words[0])
                 };
-                shown.lines().map(way).collect::<String>()
+                shown.lines().map(of_line).collect::<String>()
             };
             let direct = "10.244.2.0/26 via 10.0.0.2 dev eth0
 10.244.3.0/26 via 10.0.0.2 dev eth0
@@ -418,7 +418,7 @@ fd00:10:244:3::/122 via fd00:10:244:2::1 dev vxlan-v6.calico
                 let mut through_objects = shown.lines().filter(|line| line.contains("nhid"));
                 through_objects.all(|line| line.contains("vxlan") == line.contains("mtu"))
             };
-            wait_for("direct", LIMIT, ways, |seen| seen == direct).await;
+            wait_for("direct", LIMIT, routes, |seen| seen == direct).await;
             node.settled().await;
             let made = ids();
             assert_eq!(made.len(), 2);
@@ -427,7 +427,7 @@ fd00:10:244:3::/122 via fd00:10:244:2::1 dev vxlan-v6.calico
                     let (kind, name, value) = pool(name, cidr, mode);
                     node.put(kind, name, value);
                 }
-                wait_for("the other mode", LIMIT, ways, |seen| seen == wanted).await;
+                wait_for("the other mode", LIMIT, routes, |seen| seen == wanted).await;
                 let rest = || {
                     sh("ip nexthop list protocol 80 | wc -l; ip -o link | grep -c vxlan || true")
                 };

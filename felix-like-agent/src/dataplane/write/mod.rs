@@ -8,7 +8,7 @@ pub(in crate::dataplane) mod sysctl;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use caracal_model::net::{Cidr, Family, IfName};
+use caracal_model::{Cidr, Family, IfName};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
@@ -21,9 +21,11 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::dataplane::netlink::batch::Writer;
 use crate::dataplane::netlink::routes::{self, Devices};
-use crate::dataplane::netlink::{EncodeError, Message, Netlink, NetlinkError, Refusal, Request};
+use crate::dataplane::netlink::{
+    EncodeError, KernelRefusal, Message, Netlink, NetlinkError, Request,
+};
 use crate::dataplane::read::MAIN_TABLE;
-use crate::kernel_objects::{FdbKey, NeighbourKey, Tunnel, TunnelKind};
+use crate::kernel_objects::{FdbKey, NeighbourKey, Tunnel, TunnelDevice};
 use crate::links::Links;
 use crate::op::Op;
 
@@ -92,7 +94,7 @@ fn push(
 }
 
 /// An object that is gone needs no deletion, and a device that has come needs no creation.
-fn judge(op: &Op, answer: Option<Result<(), Refusal>>) -> Result<(), String> {
+fn judge(op: &Op, answer: Option<Result<(), KernelRefusal>>) -> Result<(), String> {
     match answer {
         Some(Ok(())) => Ok(()),
         Some(Err(refusal)) => {
@@ -186,8 +188,8 @@ fn add_tunnel(tunnel: &Tunnel, links: &Links) -> Result<Request, EncodeError> {
         LinkAttribute::Mtu(tunnel.mtu),
     ]);
     let info = match &tunnel.kind {
-        TunnelKind::Ipip => vec![LinkInfo::Kind(InfoKind::IpIp)],
-        TunnelKind::Vxlan {
+        TunnelDevice::Ipip => vec![LinkInfo::Kind(InfoKind::IpIp)],
+        TunnelDevice::Vxlan {
             vni,
             port,
             local,
@@ -225,7 +227,7 @@ fn set_tunnel(tunnel: &Tunnel, links: &Links) -> Result<Request, EncodeError> {
     message.header.index = index(&tunnel.name, links)?;
     up(&mut message);
     message.attributes.push(LinkAttribute::Mtu(tunnel.mtu));
-    if let TunnelKind::Vxlan { mac, .. } = &tunnel.kind {
+    if let TunnelDevice::Vxlan { mac, .. } = &tunnel.kind {
         message
             .attributes
             .push(LinkAttribute::Address(mac.to_vec()));

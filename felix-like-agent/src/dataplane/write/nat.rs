@@ -22,7 +22,7 @@ pub(in crate::dataplane) const CHANGED: &str = "changed by others";
 /// A program that runs longer than this is killed.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// How often our table is written when others change it before it is marked.
+/// Most tries to write our table when others change it before it is marked.
 const TRIES: u32 = 3;
 
 /// Why a program's work was not done.
@@ -31,22 +31,16 @@ pub(crate) enum CommandError {
     /// It cannot be started or spoken to.
     #[error("cannot run {program}")]
     Run {
-        /// Its name.
         program: &'static str,
-        /// Why.
         #[source]
         source: io::Error,
     },
     /// It took too long.
     #[error("{program} did not finish within {} s", TIME_LIMIT.as_secs())]
-    Timeout {
-        /// Its name.
-        program: &'static str,
-    },
+    Timeout { program: &'static str },
     /// It said no.
     #[error("{program} says {:?}", first_line(stderr))]
     Refused {
-        /// Its name.
         program: &'static str,
         /// Its standard error.
         stderr: String,

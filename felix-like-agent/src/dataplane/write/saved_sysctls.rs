@@ -37,7 +37,6 @@ pub(in crate::dataplane) struct SavedSysctl {
     beside: BTreeMap<String, String>,
 }
 
-/// The file.
 #[derive(Debug)]
 pub(in crate::dataplane) struct SavedSysctls {
     path: PathBuf,
@@ -240,9 +239,9 @@ mod tests {
             (path.to_owned(), other.to_owned()),
             (differs, "7".to_owned()),
         ];
-        let told = saved_sysctls.to_restore();
+        let restored = saved_sysctls.to_restore();
         assert_eq!(
-            told, expected,
+            restored, expected,
             "one device is gone, and one follows by itself"
         );
     }

@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 
 const ROOT: &str = "/proc/sys";
-/// Where a container without privileges has the host's, writable: its own `/proc/sys` is read-only.
+/// Mount point of the host's `/proc/sys` in a container without privileges, whose own is read-only.
 const HOST_ROOT: &str = "/host/proc/sys";
 
 /// The present values of paths; those that cannot be read are left out.

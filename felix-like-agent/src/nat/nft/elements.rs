@@ -9,9 +9,7 @@ use super::super::{HASH_OF_NOTHING, hashed};
 /// One element of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Element<'a> {
-    /// An address.
     Address(IpAddr),
-    /// An interface.
     Interface(&'a str),
     /// An interface with a source.
     Source(&'a str, IpAddr),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::super::{HASH_OF_NOTHING, digest, hashed};
 use super::elements::listed_hash;
-use super::{CHECKSUM, FINGERPRINT, TABLE, Table};
+use super::{CHECKSUM, FINGERPRINT, NftTable, TABLE};
 use crate::nat::Nat;
 
 /// A chain of somebody else's that drops by policy what is forwarded. Accepting in our own chain
@@ -13,9 +13,8 @@ use crate::nat::Nat;
 pub(crate) struct Blocker {
     /// `ip`, `ip6` or `inet`.
     pub family: String,
-    /// Its table.
+    /// Table of the chain.
     pub table: String,
-    /// Its name.
     pub chain: String,
 }
 
@@ -150,7 +149,7 @@ impl<'a> Listing<'a> {
     /// True when the table says that it is that of these rules.
     #[must_use]
     pub(crate) fn is_of(&self, nat: &Nat) -> bool {
-        let table = Table::of(nat);
+        let table = NftTable::of(nat);
         let is_it = |found| found == table.fingerprint() || found == table.former_fingerprint();
         self.fingerprint().is_some_and(is_it)
     }
@@ -159,7 +158,7 @@ impl<'a> Listing<'a> {
 /// The marks that the version before would have given this table: fingerprint and checksum.
 #[cfg(test)]
 pub(crate) fn former_marks(nat: &Nat, listing: &str) -> [String; 2] {
-    let fingerprint = Table::of(nat).former_fingerprint();
+    let fingerprint = NftTable::of(nat).former_fingerprint();
     let of = |line: &str| line.split_once(FINGERPRINT).is_some();
     let marked = |line: &str| match of(line) {
         true => format!("chain {FINGERPRINT}{fingerprint} {{\n"),

@@ -166,7 +166,7 @@ fn a_checksum_tells_what_somebody_changed() {
 #[test]
 fn a_table_of_the_version_before_is_known_again_and_changed_by_element() {
     let nat = Arc::new(example());
-    let former = Table::of(&nat).former_fingerprint();
+    let former = NftTable::of(&nat).former_fingerprint();
     assert_eq!(former, "15ec4bf4d2b49f6a");
     let script = script(&nat).replace(&nat.fingerprint(), &former);
     let unmarked = script.replace("table inet caracal\ndelete table inet caracal\n", "");
@@ -193,42 +193,42 @@ fn a_table_of_the_version_before_is_known_again_and_changed_by_element() {
 fn tunnels_that_are_open_have_no_rules() {
     let mut nat = example();
     nat.open_tunnels();
-    let text = Table::of(&nat).to_string();
+    let text = NftTable::of(&nat).to_string();
     assert!(!text.contains("senders"), "{text}");
     assert!(
         text.contains("hook input"),
         "the guard of BGP stays: {text}"
     );
     nat.ipv4.bgp = None;
-    assert!(!Table::of(&nat).to_string().contains("hook input"));
+    assert!(!NftTable::of(&nat).to_string().contains("hook input"));
 }
 
 #[test]
 fn without_masqueraded_pools_nothing_is_masqueraded() {
     let mut nat = example();
     nat.ipv4.masquerade.clear();
-    assert!(!Table::of(&nat).to_string().contains("ip_outgoing"));
+    assert!(!NftTable::of(&nat).to_string().contains("ip_outgoing"));
     nat.ipv4.outgoing = Some("192.0.2.7".parse().unwrap());
     nat.ipv4.masquerade = example().ipv4.masquerade;
     let exempt = "\t\tip daddr 10.245.0.0/16 return\n";
     assert!(
-        Table::of(&nat)
+        NftTable::of(&nat)
             .to_string()
             .contains(&format!("{exempt}\t\tsnat ip to 192.0.2.7\n"))
     );
     nat.ipv4.ports = Some((40_000, 40_999));
     nat.ipv4.leaving_by = Interfaces::from_text("eth+");
-    let text = Table::of(&nat).to_string();
+    let text = NftTable::of(&nat).to_string();
     let rules_of =
         "meta l4proto { tcp, udp } snat ip to 192.0.2.7:40000-40999\n\t\tsnat ip to 192.0.2.7\n";
     assert!(text.contains(&format!("{exempt}\t\t{rules_of}")), "{text}");
     let rule = "oifname \"eth*\" ip saddr 10.244.0.0/16 jump ip_outgoing\n";
     assert!(text.contains(rule), "{text}");
     nat.ipv4.outgoing = None;
-    let text = Table::of(&nat).to_string();
+    let text = NftTable::of(&nat).to_string();
     let masquerade = "meta l4proto { tcp, udp } masquerade to :40000-40999\n";
     assert!(text.contains(masquerade), "{text}");
-    assert!(Table::of(&nat).to_string().contains("oifname \"tunl0\""));
+    assert!(NftTable::of(&nat).to_string().contains("oifname \"tunl0\""));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use caracal_model::merge_join;
 
 use super::elements::{Element, sum};
 use super::listing::{Checksum, Listing};
-use super::{CHECKSUM, FINGERPRINT, TABLE, Table};
+use super::{CHECKSUM, FINGERPRINT, NftTable, TABLE};
 use crate::nat::Nat;
 
 /// Our table in the kernel, as it was written.
@@ -58,14 +58,14 @@ impl Written {
     /// between the writing and the listing.
     #[must_use]
     pub(crate) fn has_all_elements(&self) -> bool {
-        self.checksum.elements == Table::of(&self.nat).sets.sum()
+        self.checksum.elements == NftTable::of(&self.nat).sets.sum()
     }
 
     /// The script, one transaction, that makes the table that of `nat`, and the table afterwards.
     /// `None` where they differ in more than elements of sets.
     #[must_use]
     pub(crate) fn change(&self, nat: &Arc<Nat>) -> Option<(String, Self)> {
-        let (was, is) = (Table::of(&self.nat), Table::of(nat));
+        let (was, is) = (NftTable::of(&self.nat), NftTable::of(nat));
         if was.text != is.text {
             return None;
         }

@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use caracal_model::net::{Family, Prefix};
-use caracal_model::{KnownBlock, NodeName, Snapshot};
+use caracal_model::{Family, KnownBlock, NodeName, Prefix, Snapshot};
 
-use super::State;
+use super::LastPlan;
 use crate::plan::{PlanInputs, Planner, nat};
 
-impl State {
+impl LastPlan {
     /// Blocks and addresses of these nodes, and what covers a node's own addresses.
     pub(super) fn add_of_nodes(
         &self,

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 
-use super::{Changed, ChangedKeys, PlannedFrom, State, Vteps, destinations, own_blocks};
+use super::{Changed, ChangedKeys, LastPlan, PlannedFrom, Vteps, destinations, own_blocks};
 use crate::nat::Nat;
 use crate::plan::{OfNodes, PlanInputs, Planner, nat, tunnels};
 
@@ -19,19 +19,19 @@ pub struct PlanJob<'a> {
 
 enum Stage<'a> {
     /// The plan before, where there is one.
-    Begin(Option<Box<State>>),
+    Begin(Option<Box<LastPlan>>),
     /// All is planned. Each of these stages is one walk over nodes or blocks.
     Nodes(OfNodes),
     Shared(Box<Planner<'a>>, OfNodes),
     Gather(Box<Work<'a>>),
     /// Destinations are planned, and there may be more.
     Destinations(Box<Work<'a>>),
-    Done(Box<State>, Changed),
+    Done(Box<LastPlan>, Changed),
 }
 
 /// The plan so far, and the destinations to plan.
 pub(super) struct Work<'a> {
-    pub(super) state: State,
+    pub(super) state: LastPlan,
     pub(super) planner: Planner<'a>,
     /// Each for the first time; all are planned when there is one.
     first: std::vec::IntoIter<Prefix>,
@@ -44,7 +44,7 @@ pub(super) struct Work<'a> {
 }
 
 impl<'a> PlanJob<'a> {
-    pub(super) fn new(inputs: &'a PlanInputs<'a>, last: Option<State>) -> Self {
+    pub(super) fn new(inputs: &'a PlanInputs<'a>, last: Option<LastPlan>) -> Self {
         let stage = Stage::Begin(last.map(Box::new));
         Self { inputs, stage }
     }
@@ -82,7 +82,7 @@ impl<'a> PlanJob<'a> {
     }
 
     /// The end of it.
-    pub(super) fn finish(mut self) -> (State, Changed) {
+    pub(super) fn finish(mut self) -> (LastPlan, Changed) {
         loop {
             if let Stage::Done(state, changed) = self.stage {
                 return (*state, changed);
@@ -96,7 +96,7 @@ impl<'a> Work<'a> {
     /// Everything anew.
     fn whole(mut planner: Planner<'a>, of_nodes: OfNodes) -> Self {
         let vtep_count = tunnels::vteps(&mut planner);
-        let state = State {
+        let state = LastPlan {
             from: PlannedFrom::of(planner.inputs),
             of_nodes,
             own_blocks: Arc::clone(&planner.own_blocks),
@@ -116,7 +116,7 @@ impl<'a> Work<'a> {
         work
     }
 
-    pub(super) fn of(state: State, planner: Planner<'a>) -> Self {
+    pub(super) fn of(state: LastPlan, planner: Planner<'a>) -> Self {
         Self {
             state,
             planner,

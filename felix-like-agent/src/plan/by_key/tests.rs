@@ -4,8 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use caracal_model::ipam::{AllocationAttribute, Block, Owner};
-use caracal_model::{Key, SharedMap};
+use caracal_model::{AllocationAttribute, Block, BlockOwner, Key, SharedMap};
 use proptest::prelude::*;
 
 use super::*;
@@ -27,7 +26,7 @@ struct History {
     settings: Settings,
     kernel: KernelSupport,
     paths: Arc<PathMtus>,
-    planning: Planning,
+    planning: KernelPlanner,
     last: Desired,
     by_key: usize,
     /// The machine that the plans are carried out on.
@@ -87,7 +86,7 @@ impl History {
                 ..KernelSupport::default()
             },
             paths: Arc::default(),
-            planning: Planning::default(),
+            planning: KernelPlanner::default(),
             last: Desired::default(),
             by_key: 0,
             machine: Actual::default(),
@@ -238,8 +237,8 @@ impl History {
             return;
         }
         let owner = match owner % 9 {
-            7 => Owner::Virtual("load-balancer".into()),
-            at => Owner::Host(NAMES[usize::from(at % 5)].into()),
+            7 => BlockOwner::Virtual("load-balancer".into()),
+            at => BlockOwner::Host(NAMES[usize::from(at % 5)].into()),
         };
         let mut block = Block::new(cidr, Some(&owner), 1);
         for (ordinal, node) in guests {
@@ -289,8 +288,12 @@ impl History {
         if let Changed::Keys(keys) = &planned.changed {
             self.by_key += 1;
             let same = |prefix: &Prefix| {
-                let kept =
-                    |d: &Desired| (d.routes.get(prefix).cloned(), d.held.get(prefix).copied());
+                let kept = |d: &Desired| {
+                    (
+                        d.routes.get(prefix).cloned(),
+                        d.deferred.get(prefix).copied(),
+                    )
+                };
                 kept(&self.last) == kept(&whole)
             };
             let routes = whole.routes.keys().chain(self.last.routes.keys());
@@ -304,14 +307,14 @@ impl History {
             assert_eq!(whole.tunnels, self.last.tunnels);
             assert!(keys.nat || whole.nat == self.last.nat);
         }
-        self.carry_out(&planned.changed, &whole);
+        self.apply_changes(&planned.changed, &whole);
         self.last = whole;
     }
 }
 
 impl History {
-    /// What the machine needs is the same by key and as a whole, pass by pass.
-    fn carry_out(&mut self, changed: &Changed, whole: &Desired) {
+    /// Operations by key and by the whole comparison are the same, pass by pass.
+    fn apply_changes(&mut self, changed: &Changed, whole: &Desired) {
         if self.seen != self.links {
             self.follow_links();
         }
@@ -454,7 +457,7 @@ fn the_whole_comes_in_slices() {
         for n in 0..u16::try_from(BLOCKS).unwrap() {
             let [high, low] = (n * 8 + 4096).to_be_bytes();
             let cidr = Prefix::v4([10, 244, high, low].into(), 29);
-            let owner = Owner::Host(NAMES[usize::from(n % 3)].into());
+            let owner = BlockOwner::Host(NAMES[usize::from(n % 3)].into());
             let block = Block::new(cidr, Some(&owner), 1).to_json();
             let revision = world.snapshot.revision + 1;
             let key = Key::Block(cidr).to_path();
@@ -533,7 +536,7 @@ fn the_whole_comes_in_slices() {
 #[test]
 fn with_objects_changes_of_few_keys_are_compared_by_key() {
     let mut world = History::new(true);
-    // Outside the pools, where what BGP learned leads the way.
+    // Outside the pools, where learned routes decide.
     world.step(&Step::Learned(5, 2, 2));
     world.check();
     world.check();
@@ -543,9 +546,9 @@ fn with_objects_changes_of_few_keys_are_compared_by_key() {
         (&[21][..], 2, 1), // a second route the same way: an object
         (&[37], 2, 1),     // a third
         (&[13], 3, 1),     // another way
-        (&[21], 3, 2),     // two ways that are shared
-        (&[13, 21], 5, 2), // all that went one way go another: the object is changed
-        (&[37], 4, 1),     // one route is left of a way: its object is needed no more
+        (&[21], 3, 2),     // two gateways that are shared
+        (&[13, 21], 5, 2), // all routes over one gateway go over another: the object is changed
+        (&[37], 4, 1),     // one route is left over a gateway: its object is needed no more
         (&[13], 3, 0),     // and of the other
         (&[21], 3, 1),
         (&[5, 13, 21], 4, 0),

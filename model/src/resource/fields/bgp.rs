@@ -1,11 +1,11 @@
 //! BGPConfiguration, BGPPeer and BGPFilter.
 
-use super::Effect::{Honoured, NotApplicable, Without};
-use super::Field;
+use super::FieldEffect::{Honoured, NotApplicable, Without};
+use super::FieldEntry;
 
 const LOCAL_PEERS: &str = "workloads as BGP peers are reached at their own addresses; no address is added on their interfaces";
 
-pub(super) const CONFIGURATION: &[Field] = &[
+pub(super) const CONFIGURATION: &[FieldEntry] = &[
     ("spec.asNumber", Honoured),
     ("spec.nodeToNodeMeshEnabled", Honoured),
     (
@@ -45,7 +45,7 @@ pub(super) const CONFIGURATION: &[Field] = &[
     ("spec.localWorkloadPeeringIPV6", Without(&[], LOCAL_PEERS)),
 ];
 
-pub(super) const PEER: &[Field] = &[
+pub(super) const PEER: &[FieldEntry] = &[
     ("spec.node", Honoured),
     ("spec.nodeSelector", Honoured),
     ("spec.peerIP", Honoured),
@@ -93,4 +93,4 @@ macro_rules! rules {
     };
 }
 
-pub(super) const FILTER: &[Field] = rules!("importV4", "exportV4", "importV6", "exportV6");
+pub(super) const FILTER: &[FieldEntry] = rules!("importV4", "exportV4", "importV6", "exportV6");

@@ -1,7 +1,7 @@
 //! FelixConfiguration.
 
-use super::Effect::{Honoured, NotApplicable, Without};
-use super::Field;
+use super::FieldEffect::{Honoured, NotApplicable, Without};
+use super::FieldEntry;
 
 const LOG: &str = "Felix's log; ours is set by CARACAL_LOG";
 const REPORT: &str = "reports that nobody here writes";
@@ -16,7 +16,7 @@ const BPF: &str = "of the eBPF data path; bpfEnabled is told";
 const FLOW_LOGS: &str = "of flow logs; flowLogsGoldmaneServer is told";
 
 /// The fields of a FelixConfiguration, in the order of the documentation.
-pub const FELIX_FIELDS: &[Field] = &[
+pub const FELIX_FIELDS: &[FieldEntry] = &[
     ("spec.interfacePrefix", Honoured),
     ("spec.vxlanVNI", Honoured),
     ("spec.vxlanPort", Honoured),

@@ -18,7 +18,7 @@ pub use felix::FELIX_FIELDS;
 
 /// Effect of a field in Caracal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum FieldEffect {
     /// Read, and followed.
     Honoured,
     /// Calico's, and without effect here: any value but these (Calico's default, or what is done
@@ -30,11 +30,11 @@ pub enum Effect {
 
 /// A field: its path below the resource (`spec.` for most) without indices of lists, and what it
 /// does here. A path that begins others is an object, or a list of objects.
-pub type Field = (&'static str, Effect);
+pub type FieldEntry = (&'static str, FieldEffect);
 
 /// The fields of a kind; `None` for kinds that are not read.
 #[must_use]
-pub(crate) const fn of(kind: Kind) -> Option<&'static [Field]> {
+pub(crate) const fn of(kind: Kind) -> Option<&'static [FieldEntry]> {
     Some(match kind {
         Kind::BgpConfiguration => bgp::CONFIGURATION,
         Kind::BgpPeer => bgp::PEER,
@@ -51,36 +51,36 @@ pub(crate) const fn of(kind: Kind) -> Option<&'static [Field]> {
 }
 
 /// The fields of the value under `/calico/ipam/v2/config`.
-pub(crate) const IPAM_CONFIG: &[Field] = other::IPAM_CONFIG;
+pub(crate) const IPAM_CONFIG: &[FieldEntry] = other::IPAM_CONFIG;
 
 /// Something about a field that its writer should know.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Note {
+pub struct FieldNote {
     /// Where it stands, as `spec.exportV4[0].cidr`.
     pub field: String,
     /// The note itself.
-    pub what: What,
+    pub what: NoteKind,
 }
 
 /// Kind of a note on a field.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum What {
+pub enum NoteKind {
     /// No field of this kind has this name; the nearest that exists.
     Unknown(Option<String>),
     /// Calico's, with a value that has no effect here; the value and the reason.
     Without(String, String),
 }
 
-impl Note {
+impl FieldNote {
     /// One sentence, and what follows.
     #[must_use]
     pub fn text(&self, kind: &str) -> String {
         let Self { field, what } = self;
         let nearest = match what {
-            What::Without(value, reason) => {
+            NoteKind::Without(value, reason) => {
                 return format!("{field} {value} has no effect: {reason}");
             }
-            What::Unknown(nearest) => nearest,
+            NoteKind::Unknown(nearest) => nearest,
         };
         let follows = match kind == Kind::BgpFilter.as_str() && self.is_about_content() {
             true => "The filter refuses every route until it is corrected",
@@ -106,58 +106,58 @@ impl Note {
     /// True when no field has this name.
     #[must_use]
     pub const fn is_unknown(&self) -> bool {
-        matches!(self.what, What::Unknown(_))
+        matches!(self.what, NoteKind::Unknown(_))
     }
 }
 
 /// Kubernetes' ObjectMeta. What is in labels, annotations and the lists is their writers' own.
-const METADATA: &[Field] = &[
-    ("metadata.name", Effect::Honoured),
-    ("metadata.namespace", Effect::Honoured),
-    ("metadata.labels", Effect::Honoured),
-    ("metadata.annotations", Effect::Honoured),
-    ("metadata.uid", Effect::Honoured),
-    ("metadata.resourceVersion", Effect::Honoured),
-    ("metadata.generation", Effect::Honoured),
-    ("metadata.creationTimestamp", Effect::Honoured),
-    ("metadata.deletionTimestamp", Effect::Honoured),
-    ("metadata.deletionGracePeriodSeconds", Effect::Honoured),
-    ("metadata.generateName", Effect::Honoured),
-    ("metadata.selfLink", Effect::Honoured),
-    ("metadata.ownerReferences", Effect::Honoured),
-    ("metadata.finalizers", Effect::Honoured),
-    ("metadata.managedFields", Effect::Honoured),
+const METADATA: &[FieldEntry] = &[
+    ("metadata.name", FieldEffect::Honoured),
+    ("metadata.namespace", FieldEffect::Honoured),
+    ("metadata.labels", FieldEffect::Honoured),
+    ("metadata.annotations", FieldEffect::Honoured),
+    ("metadata.uid", FieldEffect::Honoured),
+    ("metadata.resourceVersion", FieldEffect::Honoured),
+    ("metadata.generation", FieldEffect::Honoured),
+    ("metadata.creationTimestamp", FieldEffect::Honoured),
+    ("metadata.deletionTimestamp", FieldEffect::Honoured),
+    ("metadata.deletionGracePeriodSeconds", FieldEffect::Honoured),
+    ("metadata.generateName", FieldEffect::Honoured),
+    ("metadata.selfLink", FieldEffect::Honoured),
+    ("metadata.ownerReferences", FieldEffect::Honoured),
+    ("metadata.finalizers", FieldEffect::Honoured),
+    ("metadata.managedFields", FieldEffect::Honoured),
 ];
 
 /// Fields of every resource beside its spec.
-const COMMON: &[Field] = &[
-    ("kind", Effect::Honoured),
-    ("apiVersion", Effect::Honoured),
-    ("metadata", Effect::Honoured),
-    ("spec", Effect::Honoured),
-    ("status", Effect::Honoured),
+const COMMON: &[FieldEntry] = &[
+    ("kind", FieldEffect::Honoured),
+    ("apiVersion", FieldEffect::Honoured),
+    ("metadata", FieldEffect::Honoured),
+    ("spec", FieldEffect::Honoured),
+    ("status", FieldEffect::Honoured),
 ];
 
 /// Notes on the fields of a resource. FelixConfiguration's known ones are left to who resolves
 /// them: which of several resources counts is not in one value.
 #[must_use]
-pub(crate) fn notes(kind: Kind, resource: &Value) -> Vec<Note> {
+pub(crate) fn notes(kind: Kind, resource: &Value) -> Vec<FieldNote> {
     let mut notes = Vec::new();
     let (Some(fields), Value::Object(resource)) = (of(kind), resource) else {
         return notes;
     };
-    let told = kind != Kind::FelixConfiguration;
+    let checks_effect = kind != Kind::FelixConfiguration;
     for (name, value) in resource {
         if name == "spec" {
             if let Value::Object(spec) = value {
-                walk(fields, "spec.", "spec.", spec, told, &mut notes);
+                walk(fields, "spec.", "spec.", spec, checks_effect, &mut notes);
             }
         } else if let ("metadata", Value::Object(metadata)) = (name.as_str(), value) {
             notes.extend(metadata.keys().filter_map(|name| of_metadata(name)));
         } else if !COMMON.iter().any(|(known, _)| known == name) {
-            notes.push(Note {
+            notes.push(FieldNote {
                 field: name.clone(),
-                what: What::Unknown(nearest(COMMON, "", name)),
+                what: NoteKind::Unknown(nearest(COMMON, "", name)),
             });
         }
     }
@@ -165,18 +165,21 @@ pub(crate) fn notes(kind: Kind, resource: &Value) -> Vec<Note> {
 }
 
 /// A note when Kubernetes' ObjectMeta has no such field.
-fn of_metadata(name: &str) -> Option<Note> {
+fn of_metadata(name: &str) -> Option<FieldNote> {
     let field = format!("metadata.{name}");
     let known = METADATA.iter().any(|(known, _)| **known == field);
-    (!known).then(|| Note {
+    (!known).then(|| FieldNote {
         field,
-        what: What::Unknown(nearest(METADATA, "metadata.", name)),
+        what: NoteKind::Unknown(nearest(METADATA, "metadata.", name)),
     })
 }
 
 /// The same for the fields of an object that is no resource.
 #[must_use]
-pub(crate) fn notes_of_object(fields: &'static [Field], object: &Map<String, Value>) -> Vec<Note> {
+pub(crate) fn notes_of_object(
+    fields: &'static [FieldEntry],
+    object: &Map<String, Value>,
+) -> Vec<FieldNote> {
     let mut notes = Vec::new();
     walk(fields, "", "", object, true, &mut notes);
     notes
@@ -189,8 +192,8 @@ pub(crate) fn notes_of_rest(
     kind: Kind,
     metadata: &Map<String, Value>,
     rest: &Map<String, Value>,
-) -> Vec<Note> {
-    let mut notes: Vec<Note> = metadata.keys().filter_map(|key| of_metadata(key)).collect();
+) -> Vec<FieldNote> {
+    let mut notes: Vec<FieldNote> = metadata.keys().filter_map(|key| of_metadata(key)).collect();
     if let Some(fields) = of(kind).filter(|_| !rest.is_empty()) {
         walk(fields, "spec.", "spec.", rest, true, &mut notes);
     }
@@ -199,12 +202,12 @@ pub(crate) fn notes_of_rest(
 
 /// `path` is the place in the table, `shown` the place in the value, both with the dot behind them.
 fn walk(
-    fields: &[Field],
+    fields: &[FieldEntry],
     path: &str,
     shown: &str,
     object: &Map<String, Value>,
-    told: bool,
-    notes: &mut Vec<Note>,
+    checks_effect: bool,
+    notes: &mut Vec<FieldNote>,
 ) {
     for (name, value) in object {
         let place = format!("{path}{name}");
@@ -213,27 +216,34 @@ fn walk(
         let effect = fields.iter().find(|(known, _)| *known == place);
         let is_object = fields.iter().any(|(known, _)| known.starts_with(&below));
         if effect.is_none() && !is_object {
-            let what = What::Unknown(nearest(fields, path, name));
-            notes.push(Note { field, what });
+            let what = NoteKind::Unknown(nearest(fields, path, name));
+            notes.push(FieldNote { field, what });
             continue;
         }
-        if let Some((_, Effect::Without(harmless, reason))) = effect
-            && told
+        if let Some((_, FieldEffect::Without(harmless, reason))) = effect
+            && checks_effect
             && !is_harmless(value, harmless)
         {
-            let what = What::Without(short(value), (*reason).to_owned());
-            notes.push(Note { field, what });
+            let what = NoteKind::Without(short(value), (*reason).to_owned());
+            notes.push(FieldNote { field, what });
             continue;
         }
         match value {
             Value::Object(inner) if is_object => {
-                walk(fields, &below, &format!("{field}."), inner, told, notes);
+                walk(
+                    fields,
+                    &below,
+                    &format!("{field}."),
+                    inner,
+                    checks_effect,
+                    notes,
+                );
             }
             Value::Array(items) if is_object => {
                 for (index, item) in items.iter().enumerate() {
                     if let Value::Object(inner) = item {
                         let shown = format!("{field}[{index}].");
-                        walk(fields, &below, &shown, inner, told, notes);
+                        walk(fields, &below, &shown, inner, checks_effect, notes);
                     }
                 }
             }
@@ -267,7 +277,7 @@ fn short(value: &Value) -> String {
 
 /// The name beside `name` that is spelled most like it; none when all are too far.
 #[must_use]
-pub(crate) fn nearest(fields: &[Field], path: &str, name: &str) -> Option<String> {
+pub(crate) fn nearest(fields: &[FieldEntry], path: &str, name: &str) -> Option<String> {
     let wanted = name.to_ascii_lowercase();
     // A third of the letters may differ; of short names one.
     let most = (wanted.chars().count() / 3).max(1);

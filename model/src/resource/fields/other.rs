@@ -1,11 +1,11 @@
 //! Pools, nodes, endpoints and IPAM's settings.
 
-use super::Effect::{Honoured, NotApplicable, Without};
-use super::Field;
+use super::FieldEffect::{Honoured, NotApplicable, Without};
+use super::FieldEntry;
 
 const OLD: &str = "a field of API version 1; set ipipMode and natOutgoing";
 
-pub(super) const IP_POOL: &[Field] = &[
+pub(super) const IP_POOL: &[FieldEntry] = &[
     ("spec.cidr", Honoured),
     ("spec.ipipMode", Honoured),
     ("spec.vxlanMode", Honoured),
@@ -25,11 +25,11 @@ pub(super) const IP_POOL: &[Field] = &[
     ),
 ];
 
-pub(super) const IP_RESERVATION: &[Field] = &[("spec.reservedCIDRs", Honoured)];
+pub(super) const IP_RESERVATION: &[FieldEntry] = &[("spec.reservedCIDRs", Honoured)];
 
 const WIREGUARD: &str = "there is no WireGuard: nothing is encrypted";
 
-pub(super) const NODE: &[Field] = &[
+pub(super) const NODE: &[FieldEntry] = &[
     ("spec.addresses.address", Honoured),
     ("spec.addresses.type", Honoured),
     ("spec.bgp.asNumber", Honoured),
@@ -55,7 +55,7 @@ pub(super) const NODE: &[Field] = &[
 
 const POLICY: &str = "for policies, which are not enforced";
 
-pub(super) const WORKLOAD_ENDPOINT: &[Field] = &[
+pub(super) const WORKLOAD_ENDPOINT: &[FieldEntry] = &[
     ("spec.orchestrator", Honoured),
     ("spec.workload", Honoured),
     ("spec.node", Honoured),
@@ -97,7 +97,7 @@ pub(super) const WORKLOAD_ENDPOINT: &[Field] = &[
     ),
 ];
 
-pub(super) const CLUSTER_INFORMATION: &[Field] = &[
+pub(super) const CLUSTER_INFORMATION: &[FieldEntry] = &[
     ("spec.clusterGUID", Honoured),
     ("spec.clusterType", Honoured),
     (
@@ -110,7 +110,7 @@ pub(super) const CLUSTER_INFORMATION: &[Field] = &[
 
 const ETCD: &str = "Calico's clients on etcd read IPAM's settings from /calico/ipam/v2/config, and so does Caracal: caracal ipam configure";
 
-pub(super) const IPAM_CONFIGURATION: &[Field] = &[
+pub(super) const IPAM_CONFIGURATION: &[FieldEntry] = &[
     ("spec.strictAffinity", NotApplicable(ETCD)),
     ("spec.autoAllocateBlocks", NotApplicable(ETCD)),
     ("spec.maxBlocksPerHost", NotApplicable(ETCD)),
@@ -118,7 +118,7 @@ pub(super) const IPAM_CONFIGURATION: &[Field] = &[
     ("spec.ipCooldownSeconds", NotApplicable(ETCD)),
 ];
 
-pub(super) const IPAM_CONFIG: &[Field] = &[
+pub(super) const IPAM_CONFIG: &[FieldEntry] = &[
     ("strict_affinity", Honoured),
     ("auto_allocate_blocks", Honoured),
     ("maxBlocksPerHost", Honoured),

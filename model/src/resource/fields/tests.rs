@@ -20,16 +20,16 @@ const KINDS: [Kind; 10] = [
     Kind::IpamConfiguration,
 ];
 
-fn rows(fields: &[Field]) -> String {
+fn rows(fields: &[FieldEntry]) -> String {
     let mut text = String::from("| field | here | |\n|---|---|---|\n");
     for (path, effect) in fields {
         let path = path.trim_start_matches("spec.");
         let _ = match effect {
-            Effect::Honoured => writeln!(text, "| `{path}` | honoured | |"),
-            Effect::Without([], reason) => {
+            FieldEffect::Honoured => writeln!(text, "| `{path}` | honoured | |"),
+            FieldEffect::Without([], reason) => {
                 writeln!(text, "| `{path}` | **not honoured**, named | {reason} |")
             }
-            Effect::Without(harmless, reason) => writeln!(
+            FieldEffect::Without(harmless, reason) => writeln!(
                 text,
                 "| `{path}` | **not honoured**, named unless {} | {reason} |",
                 harmless
@@ -38,7 +38,7 @@ fn rows(fields: &[Field]) -> String {
                     .collect::<Vec<_>>()
                     .join(" or ")
             ),
-            Effect::NotApplicable(what) => {
+            FieldEffect::NotApplicable(what) => {
                 writeln!(text, "| `{path}` | not applicable | {what} |")
             }
         };
@@ -73,7 +73,8 @@ fn every_kind_that_is_read_has_a_table() {
             assert!(path.starts_with("spec."), "{path}");
             let twice = fields[index + 1..].iter().any(|(other, _)| other == path);
             assert!(!twice, "{kind} {path} twice");
-            let (Effect::Without(_, reason) | Effect::NotApplicable(reason)) = effect else {
+            let (FieldEffect::Without(_, reason) | FieldEffect::NotApplicable(reason)) = effect
+            else {
                 continue;
             };
             assert!(!reason.is_empty(), "{kind} {path}");
@@ -103,12 +104,16 @@ fn every_field_of_the_types_is_in_its_table() {
         for name in value["spec"].as_object().unwrap().keys() {
             let path = format!("spec.{name}");
             let field = of(kind).unwrap().iter().find(|(known, _)| *known == path);
-            assert_eq!(field.map(|(_, e)| *e), Some(Effect::Honoured), "{path}");
+            assert_eq!(
+                field.map(|(_, e)| *e),
+                Some(FieldEffect::Honoured),
+                "{path}"
+            );
         }
     }
 }
 
-fn told(kind: Kind, resource: &Value) -> Vec<String> {
+fn note_texts(kind: Kind, resource: &Value) -> Vec<String> {
     let notes = notes(kind, resource);
     notes.iter().map(|n| n.text(kind.as_str())).collect()
 }
@@ -160,7 +165,7 @@ fn an_unknown_field_is_named_with_the_nearest_known_name() {
             "metadata.anotations: a BGPFilter has no such field; did you mean annotations? It has no effect",
         ),
     ] {
-        assert_eq!(told(kind, &value), [said]);
+        assert_eq!(note_texts(kind, &value), [said]);
     }
 }
 
@@ -168,22 +173,22 @@ fn an_unknown_field_is_named_with_the_nearest_known_name() {
 fn known_fields_without_effect_are_told_apart_from_mistakes() {
     let endpoint = json!({"spec": {"ipNATs": [{"internalIP": "10.0.0.1", "externalIP": "192.0.2.1"}], "ports": [{"port": 1}],
         "qosControls": {"ingressBandwidth": 1}, "serviceAccountName": "x"}});
-    let texts = told(Kind::WorkloadEndpoint, &endpoint);
+    let texts = note_texts(Kind::WorkloadEndpoint, &endpoint);
     assert_eq!(texts.len(), 2, "{texts:?}");
     assert!(texts[0].starts_with("spec.ipNATs [{"), "{texts:?}");
     assert!(texts[1].contains("has no effect: bandwidth"), "{texts:?}");
     // Calico's default, or what is done anyway, is worth no word.
     let harmless = json!({"spec": {"ipv4ElevatedRoutePriority": 512, "nodeMeshPassword": {"secretKeyRef": {"optional": false}}}});
-    assert_eq!(told(Kind::BgpConfiguration, &harmless), [""; 0]);
+    assert_eq!(note_texts(Kind::BgpConfiguration, &harmless), [""; 0]);
     let other = json!({"spec": {"ipv4ElevatedRoutePriority": 100}});
     assert_eq!(
-        told(Kind::BgpConfiguration, &other),
+        note_texts(Kind::BgpConfiguration, &other),
         ["spec.ipv4ElevatedRoutePriority 100 has no effect: there is no live migration"]
     );
     // Of several FelixConfigurations one counts: who resolves them tells.
     let felix = json!({"spec": {"bpfEnabled": true, "bpfEnable": true}});
     assert_eq!(
-        told(Kind::FelixConfiguration, &felix),
+        note_texts(Kind::FelixConfiguration, &felix),
         [
             "spec.bpfEnable: a FelixConfiguration has no such field; did you mean bpfEnabled? It has no effect"
         ]

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use caracal_model::resource::Kind;
-use caracal_model::txn::KeyValue;
-use caracal_model::{Key, txn::Txn};
+use caracal_model::{Key, KeyValue, Kind, Txn};
 use serde_json::{Value, json};
 
 /// `kind` of an exported file.
@@ -26,7 +24,7 @@ pub(super) fn file(values: &[KeyValue], from: &str) -> anyhow::Result<Value> {
     Ok(json!({"kind": KIND, "version": VERSION, "from": from, "values": list}))
 }
 
-/// What an exported file holds.
+/// Content of an exported file.
 pub(super) fn content(file: &Value) -> anyhow::Result<Content> {
     anyhow::ensure!(
         file["kind"] == KIND,
@@ -55,13 +53,13 @@ pub(super) fn content(file: &Value) -> anyhow::Result<Content> {
 
 /// One write of an import.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Order {
+pub(super) struct ImportWrite {
     pub(super) key: String,
     pub(super) value: Value,
     pub(super) txn: Txn,
 }
 
-impl Order {
+impl ImportWrite {
     /// True when a value that is there says what is to be written.
     pub(super) fn is_done_by(&self, there: &KeyValue) -> bool {
         let found: Value = serde_json::from_slice(&there.value).unwrap_or_default();
@@ -69,11 +67,11 @@ impl Order {
     }
 }
 
-/// What an import does.
+/// Writes of an import.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct ImportPlan {
     /// In this order: the lock first, IPAM's objects last.
-    pub(super) orders: Vec<Order>,
+    pub(super) orders: Vec<ImportWrite>,
     /// Values that are there already.
     pub(super) same: usize,
     /// Keys that are there with something else; with any of them nothing is written.
@@ -82,9 +80,9 @@ pub(super) struct Plan {
 
 /// Compares what is to be imported with what is there. What others make (Nodes and pods, in
 /// Kubernetes' API) is completed; nothing else that is there is changed.
-pub(super) fn plan(content: &Content, there: &[KeyValue]) -> Plan {
+pub(super) fn plan(content: &Content, there: &[KeyValue]) -> ImportPlan {
     let there: BTreeMap<&str, &KeyValue> = there.iter().map(|kv| (kv.key.as_str(), kv)).collect();
-    let mut plan = Plan::default();
+    let mut plan = ImportPlan::default();
     let mut keys: Vec<&String> = content.keys().collect();
     keys.sort_by_key(|key| (rank(key), key.as_str()));
     for key in keys {
@@ -105,7 +103,7 @@ pub(super) fn plan(content: &Content, there: &[KeyValue]) -> Plan {
                 Txn::new().update(key, kv.mod_revision, octets)
             }
         };
-        plan.orders.push(Order {
+        plan.orders.push(ImportWrite {
             key: key.clone(),
             value: value.clone(),
             txn,
@@ -142,7 +140,7 @@ fn is_completed(key: &str) -> bool {
     )
 }
 
-/// What a value says: a resource without its metadata, which servers make.
+/// Content of a value: a resource without its metadata, which servers make.
 fn said(value: &Value) -> &Value {
     value.get("spec").unwrap_or(value)
 }
@@ -222,7 +220,7 @@ mod tests {
             CLUSTER.to_owned(),
             json!({"spec": {"datastoreReady": false}}),
         );
-        let keys = |plan: &Plan| -> Vec<String> {
+        let keys = |plan: &ImportPlan| -> Vec<String> {
             plan.orders.iter().map(|order| order.key.clone()).collect()
         };
         let bare = plan(&content, &[]);

@@ -6,11 +6,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use caracal_datastore::{Datastore, Store};
 use caracal_ipam::{LEASE_PREFIX, Lease};
-use caracal_model::code::{DoctorCode, ProblemCode};
-use caracal_model::txn::{KeyValue, Range};
-use caracal_model::{Snapshot, Timestamp};
+use caracal_model::{DoctorCode, KeyRange, KeyValue, ProblemCode, Snapshot, Timestamp};
 
-use super::{CheckVerdict, Finding};
+use super::{CheckVerdict, DoctorFinding};
 use crate::cli::read_everything;
 
 const UNREACHABLE_ETCD: &str = "check ETCD_ENDPOINTS, the certificates in ETCD_CA_CERT_FILE, ETCD_CERT_FILE and ETCD_KEY_FILE, and TCP 2379 from here; routes stay as they are meanwhile";
@@ -21,7 +19,7 @@ const SLOW: Duration = Duration::from_millis(500);
 const APART: Duration = Duration::from_secs(5);
 
 /// Reads everything; `None` when etcd does not answer.
-pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
+pub(super) async fn look(findings: &mut Vec<DoctorFinding>) -> Option<Arc<Snapshot>> {
     let (store, snapshot) = match read_everything().await {
         Ok(read) => read,
         Err(error) => {
@@ -31,7 +29,7 @@ pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
                 true => UNREACHABLE_API,
                 false => UNREACHABLE_ETCD,
             };
-            findings.push(Finding::new(
+            findings.push(DoctorFinding::new(
                 DoctorCode::EtcdReachable,
                 subject,
                 CheckVerdict::Fail,
@@ -42,7 +40,9 @@ pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
         }
     };
     let began = Instant::now();
-    let leases = store.read(&[Range::Prefix(LEASE_PREFIX.to_owned())]).await;
+    let leases = store
+        .read(&[KeyRange::Prefix(LEASE_PREFIX.to_owned())])
+        .await;
     speed(findings, &store, began.elapsed(), snapshot.revision);
     for problem in snapshot.problems() {
         let (check, verdict, remedy) = match problem.code {
@@ -62,7 +62,7 @@ pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
                 "correct or delete the key; the last good value is in use meanwhile",
             ),
         };
-        findings.push(Finding::new(
+        findings.push(DoctorFinding::new(
             check,
             problem.subject,
             verdict,
@@ -78,7 +78,7 @@ pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
     Some(snapshot)
 }
 
-fn speed(findings: &mut Vec<Finding>, store: &Datastore, took: Duration, revision: i64) {
+fn speed(findings: &mut Vec<DoctorFinding>, store: &Datastore, took: Duration, revision: i64) {
     let slow = match store.counts_by_kind() {
         false => {
             "look at etcd's disk: etcd_disk_wal_fsync_duration_seconds should stay below 10 ms"
@@ -89,8 +89,8 @@ fn speed(findings: &mut Vec<Finding>, store: &Datastore, took: Duration, revisio
     };
     let seen = format!("answers in {} ms at revision {revision}", took.as_millis());
     findings.push(match took < SLOW {
-        true => Finding::ok(DoctorCode::EtcdReachable, store.kind(), seen),
-        false => Finding::new(
+        true => DoctorFinding::ok(DoctorCode::EtcdReachable, store.kind(), seen),
+        false => DoctorFinding::new(
             DoctorCode::EtcdReachable,
             store.kind(),
             CheckVerdict::Warn,
@@ -101,18 +101,17 @@ fn speed(findings: &mut Vec<Finding>, store: &Datastore, took: Duration, revisio
 }
 
 /// Calico's own word that the datastore may be used.
-async fn ready(findings: &mut Vec<Finding>, store: &Datastore) {
-    use caracal_model::Key;
-    use caracal_model::resource::Kind;
+async fn ready(findings: &mut Vec<DoctorFinding>, store: &Datastore) {
+    use caracal_model::{Key, Kind};
     let key = Key::resource(Kind::ClusterInformation, "default").to_path();
-    let Ok(answer) = store.read(&[Range::Key(key)]).await else {
+    let Ok(answer) = store.read(&[KeyRange::Key(key)]).await else {
         return;
     };
     let stored = answer.ranges.into_iter().flatten().next();
     let value: Option<serde_json::Value> =
         stored.and_then(|kv| serde_json::from_slice(&kv.value).ok());
     if value.is_some_and(|v| v["spec"]["datastoreReady"] == false) {
-        findings.push(Finding::new(
+        findings.push(DoctorFinding::new(
             DoctorCode::EtcdReady,
             "ClusterInformation default",
             CheckVerdict::Fail,
@@ -123,7 +122,7 @@ async fn ready(findings: &mut Vec<Finding>, store: &Datastore) {
 }
 
 /// A lease that was renewed in our future: one of the two clocks is wrong.
-fn clocks(leases: &[KeyValue], now: Timestamp) -> Finding {
+fn clocks(leases: &[KeyValue], now: Timestamp) -> DoctorFinding {
     const CHECK: DoctorCode = DoctorCode::Clock;
     let ahead = leases.iter().filter_map(|kv| {
         let lease = Lease::read(kv)?;
@@ -132,14 +131,14 @@ fn clocks(leases: &[KeyValue], now: Timestamp) -> Finding {
         Some((renewed.since(now), lease.node))
     });
     match ahead.max() {
-        None => Finding::new(
+        None => DoctorFinding::new(
             CHECK,
             "clocks",
             CheckVerdict::Skip,
             "no node has written a liveness lease yet",
             "",
         ),
-        Some((ahead, node)) if ahead > APART => Finding::new(
+        Some((ahead, node)) if ahead > APART => DoctorFinding::new(
             CHECK,
             node.to_string(),
             CheckVerdict::Fail,
@@ -149,7 +148,7 @@ fn clocks(leases: &[KeyValue], now: Timestamp) -> Finding {
             ),
             "set the clock with NTP on both (timedatectl set-ntp true); certificates and logs depend on it",
         ),
-        Some(_) => Finding::ok(CHECK, "clocks", "no node writes times of the future"),
+        Some(_) => DoctorFinding::ok(CHECK, "clocks", "no node writes times of the future"),
     }
 }
 

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use caracal_agent::Links;
 
-use super::{CheckVerdict, Finding};
-use caracal_model::code::DoctorCode;
+use super::{CheckVerdict, DoctorFinding};
+use caracal_model::DoctorCode;
 
 /// Devices by name or by its beginning (`*`), and whose they are.
 const DEVICES: [(&str, &str); 12] = [
@@ -25,13 +25,13 @@ const DEVICES: [(&str, &str); 12] = [
 ];
 
 /// Looks for leftovers.
-pub(super) fn look(findings: &mut Vec<Finding>, links: &Links, conf_dir: &Path) {
+pub(super) fn look(findings: &mut Vec<DoctorFinding>, links: &Links, conf_dir: &Path) {
     let devices: Vec<(String, &str)> = links
         .iter()
         .filter_map(|link| Some((link.name.to_string(), owner(link.name.as_str())?)))
         .collect();
     for (device, owner) in &devices {
-        findings.push(Finding::new(
+        findings.push(DoctorFinding::new(
             DoctorCode::LeftoverDevice,
             device,
             CheckVerdict::Fail,
@@ -40,7 +40,7 @@ pub(super) fn look(findings: &mut Vec<Finding>, links: &Links, conf_dir: &Path) 
         ));
     }
     if devices.is_empty() {
-        findings.push(Finding::ok(
+        findings.push(DoctorFinding::ok(
             DoctorCode::LeftoverDevice,
             "devices",
             "none of another network plugin",
@@ -73,7 +73,7 @@ pub(in crate::cli) fn conflists(dir: &Path) -> Vec<String> {
     names
 }
 
-fn configurations(findings: &mut Vec<Finding>, dir: &Path) {
+fn configurations(findings: &mut Vec<DoctorFinding>, dir: &Path) {
     const CHECK: DoctorCode = DoctorCode::CniConfiguration;
     let names = conflists(dir);
     let is_ours = |name: &String| {
@@ -83,7 +83,7 @@ fn configurations(findings: &mut Vec<Finding>, dir: &Path) {
     let subject = dir.display().to_string();
     findings.push(
         match (names.first(), names.iter().find(|name| is_ours(name))) {
-            (None, _) => Finding::new(
+            (None, _) => DoctorFinding::new(
                 CHECK,
                 subject,
                 CheckVerdict::Warn,
@@ -91,9 +91,9 @@ fn configurations(findings: &mut Vec<Finding>, dir: &Path) {
                 "caracal install-cni",
             ),
             (Some(first), Some(ours)) if first == ours => {
-                Finding::ok(CHECK, subject, format!("{ours} is the first"))
+                DoctorFinding::ok(CHECK, subject, format!("{ours} is the first"))
             }
-            (Some(first), Some(ours)) => Finding::new(
+            (Some(first), Some(ours)) => DoctorFinding::new(
                 CHECK,
                 subject,
                 CheckVerdict::Fail,
@@ -105,7 +105,7 @@ fn configurations(findings: &mut Vec<Finding>, dir: &Path) {
                     dir.join(first).display()
                 ),
             ),
-            (Some(first), None) => Finding::new(
+            (Some(first), None) => DoctorFinding::new(
                 CHECK,
                 subject,
                 CheckVerdict::Warn,

@@ -7,11 +7,9 @@ use caracal_agent::{
     IPIP_DEVICE, IPIP_OVERHEAD, KernelSupport, Links, Settings, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD,
     WantedTunnels, vxlan_device, wanted_tunnels,
 };
-use caracal_model::Snapshot;
-use caracal_model::code::DoctorCode;
-use caracal_model::net::Family;
+use caracal_model::{DoctorCode, Family, Snapshot};
 
-use super::{CheckVerdict, Finding};
+use super::{CheckVerdict, DoctorFinding};
 use crate::config::Config;
 
 const HERE: &str = "this machine";
@@ -24,7 +22,7 @@ const TUNNELS: [(&str, Family, u32); 3] = [
 
 /// Looks at this machine.
 pub(super) async fn look(
-    findings: &mut Vec<Finding>,
+    findings: &mut Vec<DoctorFinding>,
     snapshot: Option<&Snapshot>,
     config: &Config,
     links: &Links,
@@ -41,7 +39,7 @@ pub(super) async fn look(
     };
     match caracal_agent::kernel_support(both).await {
         Ok(support) => kernel(findings, &support, wanted),
-        Err(error) => findings.push(Finding::new(
+        Err(error) => findings.push(DoctorFinding::new(
             DoctorCode::KernelNetlink,
             HERE,
             CheckVerdict::Fail,
@@ -55,7 +53,11 @@ pub(super) async fn look(
     port(findings);
 }
 
-fn kernel(findings: &mut Vec<Finding>, support: &KernelSupport, wanted: Option<WantedTunnels>) {
+fn kernel(
+    findings: &mut Vec<DoctorFinding>,
+    support: &KernelSupport,
+    wanted: Option<WantedTunnels>,
+) {
     let wanted = wanted.unwrap_or_default();
     for (check, support, wanted, module) in [
         (
@@ -67,8 +69,8 @@ fn kernel(findings: &mut Vec<Finding>, support: &KernelSupport, wanted: Option<W
         (DoctorCode::KernelIpip, &support.ipip, wanted.ipip, "ipip"),
     ] {
         let finding = match support {
-            Ok(()) => Finding::ok(check, HERE, "the kernel makes such devices"),
-            Err(reason) if wanted => Finding::new(
+            Ok(()) => DoctorFinding::ok(check, HERE, "the kernel makes such devices"),
+            Err(reason) if wanted => DoctorFinding::new(
                 check,
                 HERE,
                 CheckVerdict::Fail,
@@ -77,7 +79,7 @@ fn kernel(findings: &mut Vec<Finding>, support: &KernelSupport, wanted: Option<W
                     "modprobe {module}, and name {module} in /etc/modules-load.d/caracal.conf; without the module change the pool with caracal mode apply"
                 ),
             ),
-            Err(reason) => Finding::new(
+            Err(reason) => DoctorFinding::new(
                 check,
                 HERE,
                 CheckVerdict::Ok,
@@ -88,8 +90,8 @@ fn kernel(findings: &mut Vec<Finding>, support: &KernelSupport, wanted: Option<W
         findings.push(finding);
     }
     findings.push(match &support.ipv6 {
-        Ok(()) => Finding::ok(DoctorCode::KernelIpv6, HERE, "the kernel has IPv6"),
-        Err(reason) => Finding::new(
+        Ok(()) => DoctorFinding::ok(DoctorCode::KernelIpv6, HERE, "the kernel has IPv6"),
+        Err(reason) => DoctorFinding::new(
             DoctorCode::KernelIpv6,
             HERE,
             CheckVerdict::Ok,
@@ -100,15 +102,15 @@ fn kernel(findings: &mut Vec<Finding>, support: &KernelSupport, wanted: Option<W
 }
 
 /// Pools with natOutgoing need a program that writes the rules.
-fn nat(findings: &mut Vec<Finding>, snapshot: Option<&Snapshot>) {
+fn nat(findings: &mut Vec<DoctorFinding>, snapshot: Option<&Snapshot>) {
     let pools = snapshot.into_iter().flat_map(|s| s.pools.values());
     let wanted = pools.into_iter().any(|pool| pool.spec.nat_outgoing);
     let found = ["nft", "iptables-legacy-restore"]
         .into_iter()
         .find(|program| in_path(program));
     findings.push(match found {
-        Some(program) => Finding::ok(DoctorCode::KernelNat, HERE, format!("{program} is installed")),
-        None => Finding::new(
+        Some(program) => DoctorFinding::ok(DoctorCode::KernelNat, HERE, format!("{program} is installed")),
+        None => DoctorFinding::new(
             DoctorCode::KernelNat,
             HERE,
             if wanted { CheckVerdict::Fail } else { CheckVerdict::Ok },
@@ -132,15 +134,15 @@ fn sysctl(path: &str) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-fn sysctls(findings: &mut Vec<Finding>, snapshot: Option<&Snapshot>) {
+fn sysctls(findings: &mut Vec<DoctorFinding>, snapshot: Option<&Snapshot>) {
     let has = |family| snapshot.is_some_and(|s| s.has_pool(family));
     let mut forwarding = vec!["net/ipv4/ip_forward"];
     forwarding.extend(has(Family::Ipv6).then_some("net/ipv6/conf/all/forwarding"));
     for path in forwarding {
         let name = path.replace('/', ".");
         findings.push(match sysctl(path).as_deref() {
-            Some("1") => Finding::ok(DoctorCode::SysctlForwarding, name, "1"),
-            seen => Finding::new(
+            Some("1") => DoctorFinding::ok(DoctorCode::SysctlForwarding, name, "1"),
+            seen => DoctorFinding::new(
                 DoctorCode::SysctlForwarding,
                 name.clone(),
                 CheckVerdict::Warn,
@@ -158,8 +160,8 @@ fn sysctls(findings: &mut Vec<Finding>, snapshot: Option<&Snapshot>) {
         .into_iter()
         .find(|scope| sysctl(&format!("net/ipv4/conf/{scope}/rp_filter")).as_deref() == Some("1"));
     findings.push(match strict {
-        None => Finding::ok(DoctorCode::SysctlRpFilter, HERE, "not strict"),
-        Some(scope) => Finding::new(
+        None => DoctorFinding::ok(DoctorCode::SysctlRpFilter, HERE, "not strict"),
+        Some(scope) => DoctorFinding::new(
             DoctorCode::SysctlRpFilter,
             format!("net.ipv4.conf.{scope}.rp_filter"),
             CheckVerdict::Warn,
@@ -170,7 +172,12 @@ fn sysctls(findings: &mut Vec<Finding>, snapshot: Option<&Snapshot>) {
 }
 
 /// Tunnel devices that are larger than what carries them.
-fn mtu(findings: &mut Vec<Finding>, links: &Links, snapshot: Option<&Snapshot>, config: &Config) {
+fn mtu(
+    findings: &mut Vec<DoctorFinding>,
+    links: &Links,
+    snapshot: Option<&Snapshot>,
+    config: &Config,
+) {
     let node = snapshot.and_then(|s| s.nodes.get(&config.node));
     let uplink = |family| links.holding(node?.spec.address(family)?);
     if [Family::Ipv4, Family::Ipv6]
@@ -178,7 +185,7 @@ fn mtu(findings: &mut Vec<Finding>, links: &Links, snapshot: Option<&Snapshot>, 
         .all(|f| uplink(f).is_none())
     {
         let seen = "the interface with the node's address is not known yet";
-        findings.push(Finding::new(
+        findings.push(DoctorFinding::new(
             DoctorCode::MtuDevice,
             HERE,
             CheckVerdict::Skip,
@@ -197,8 +204,8 @@ fn mtu(findings: &mut Vec<Finding>, links: &Links, snapshot: Option<&Snapshot>, 
             tunnel.mtu, uplink.name, uplink.mtu
         );
         findings.push(match tunnel.mtu <= most {
-            true => Finding::ok(DoctorCode::MtuDevice, name, seen),
-            false => Finding::new(
+            true => DoctorFinding::ok(DoctorCode::MtuDevice, name, seen),
+            false => DoctorFinding::new(
                 DoctorCode::MtuDevice,
                 name,
                 CheckVerdict::Fail,
@@ -210,12 +217,12 @@ fn mtu(findings: &mut Vec<Finding>, links: &Links, snapshot: Option<&Snapshot>, 
 }
 
 /// BGP's port: ours, free, or somebody else's.
-fn port(findings: &mut Vec<Finding>) {
+fn port(findings: &mut Vec<DoctorFinding>) {
     const CHECK: DoctorCode = DoctorCode::PortBgp;
     findings.push(match listener_on(179) {
-        None => Finding::ok(CHECK, HERE, "TCP 179 is free"),
-        Some(owner) if owner.contains("caracal") => Finding::ok(CHECK, HERE, format!("{owner} listens")),
-        Some(owner) => Finding::new(
+        None => DoctorFinding::ok(CHECK, HERE, "TCP 179 is free"),
+        Some(owner) if owner.contains("caracal") => DoctorFinding::ok(CHECK, HERE, format!("{owner} listens")),
+        Some(owner) => DoctorFinding::new(
             CHECK,
             HERE,
             CheckVerdict::Fail,

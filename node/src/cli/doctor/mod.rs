@@ -11,7 +11,7 @@ pub(super) mod network;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use caracal_model::code::DoctorCode;
+use caracal_model::DoctorCode;
 use clap::Args;
 use serde::Serialize;
 
@@ -49,7 +49,7 @@ pub(super) enum CheckVerdict {
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Finding {
+pub(super) struct DoctorFinding {
     /// Its code.
     pub(super) check: DoctorCode,
     /// Object of the check: this machine, or another node.
@@ -62,7 +62,7 @@ pub(super) struct Finding {
     pub(super) fix: String,
 }
 
-impl Finding {
+impl DoctorFinding {
     /// All is well.
     pub(super) fn ok(
         check: DoctorCode,
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn show(findings: &[Finding]) {
+fn show(findings: &[DoctorFinding]) {
     let mut rows = table(&["", "CHECK", "SUBJECT", "SEEN"]);
     for finding in findings {
         let sign = match finding.verdict {

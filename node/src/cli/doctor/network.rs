@@ -10,12 +10,9 @@ use std::time::Duration;
 use caracal_agent::{
     Echo, EchoError, IPIP_DEVICE, Links, MtuSearch, PathVerdict as Found, SearchStep, vxlan_device,
 };
-use caracal_model::code::DoctorCode;
-use caracal_model::net::{Cidr, Family};
-use caracal_model::resource::{EncapMode, Node};
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{Cidr, DoctorCode, EncapMode, Family, Node, NodeName, Snapshot};
 
-use super::{CheckVerdict, Finding};
+use super::{CheckVerdict, DoctorFinding};
 
 /// Nodes that are probed; a large cluster is not to hear from everybody at once.
 const MOST: usize = 20;
@@ -23,12 +20,17 @@ const MOST: usize = 20;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Probes the other nodes, side by side.
-pub(super) fn look(findings: &mut Vec<Finding>, snapshot: &Snapshot, me: &NodeName, links: &Links) {
+pub(super) fn look(
+    findings: &mut Vec<DoctorFinding>,
+    snapshot: &Snapshot,
+    me: &NodeName,
+    links: &Links,
+) {
     let others = snapshot.nodes.iter().filter(|(name, _)| *name != me);
     let others: Vec<(&NodeName, &Node)> = others.map(|(name, node)| (name, &**node)).collect();
     let (probed, rest) = others.split_at(others.len().min(MOST));
     let here = Here::of(snapshot, me, links);
-    let mut found: BTreeMap<&NodeName, Vec<Finding>> = BTreeMap::new();
+    let mut found: BTreeMap<&NodeName, Vec<DoctorFinding>> = BTreeMap::new();
     std::thread::scope(|scope| {
         let start = |(name, node): &(&'_ NodeName, &'_ Node)| {
             let (name, node, here) = (name.to_string(), (*node).clone(), &here);
@@ -43,7 +45,7 @@ pub(super) fn look(findings: &mut Vec<Finding>, snapshot: &Snapshot, me: &NodeNa
     findings.extend(found.into_values().flatten());
     if !rest.is_empty() {
         let seen = format!("{} more nodes were not probed", rest.len());
-        findings.push(Finding::new(
+        findings.push(DoctorFinding::new(
             DoctorCode::Nodes,
             "other nodes",
             CheckVerdict::Skip,
@@ -56,11 +58,11 @@ pub(super) fn look(findings: &mut Vec<Finding>, snapshot: &Snapshot, me: &NodeNa
 /// Facts about this node that the probes need.
 struct Here {
     port: u16,
-    families: BTreeMap<Family, Side>,
+    families: BTreeMap<Family, FamilyFacts>,
 }
 
 /// The same facts of one address family.
-struct Side {
+struct FamilyFacts {
     own: Cidr,
     /// MTU of the interface with the node's address.
     mtu: Option<u32>,
@@ -78,12 +80,12 @@ enum Uses {
 
 impl Here {
     fn of(snapshot: &Snapshot, me: &NodeName, links: &Links) -> Self {
-        let side = |family| {
+        let of_family = |family| {
             let own = snapshot.nodes.get(me)?.spec.cidr(family)?;
             let pools = || snapshot.pools.values();
             let pools = || pools().filter(|p| p.spec.prefix().family() == family);
             let ipip = family == Family::Ipv4;
-            let side = Side {
+            let facts = FamilyFacts {
                 own,
                 mtu: links.holding(own.address).map(|link| link.mtu),
                 vxlan: uses(
@@ -93,14 +95,14 @@ impl Here {
                 ),
                 ipip: uses(links, IPIP_DEVICE, pools().map(|p| p.spec.ipip_mode)).filter(|_| ipip),
             };
-            Some((family, side))
+            Some((family, facts))
         };
         let configured = snapshot.bgp_default().and_then(|bgp| bgp.spec.listen_port);
         Self {
             port: configured.unwrap_or(179),
             families: [Family::Ipv4, Family::Ipv6]
                 .into_iter()
-                .filter_map(side)
+                .filter_map(of_family)
                 .collect(),
         }
     }
@@ -116,11 +118,11 @@ fn uses(links: &Links, device: &str, mut modes: impl Iterator<Item = EncapMode>)
     strongest.unwrap_or_else(Some)
 }
 
-fn probe(here: &Here, name: &str, node: &Node) -> Vec<Finding> {
+fn probe(here: &Here, name: &str, node: &Node) -> Vec<DoctorFinding> {
     let addresses = [Family::Ipv4, Family::Ipv6].map(|family| node.spec.address(family));
     if addresses.iter().all(Option::is_none) {
         let seen = "it has no address in the datastore";
-        return vec![Finding::new(
+        return vec![DoctorFinding::new(
             DoctorCode::Nodes,
             name,
             CheckVerdict::Fail,
@@ -131,20 +133,20 @@ fn probe(here: &Here, name: &str, node: &Node) -> Vec<Finding> {
     let mut found = Vec::new();
     for address in addresses.into_iter().flatten() {
         found.push(bgp(here.port, name, address));
-        let side = here.families.get(&Family::of(address));
-        let mtu = side.and_then(|side| side.mtu);
-        if let (true, Some(side)) = (path(mtu, name, address, &mut found), side) {
-            tunnels(side, name, node, address, &mut found);
+        let facts = here.families.get(&Family::of(address));
+        let mtu = facts.and_then(|facts| facts.mtu);
+        if let (true, Some(facts)) = (path(mtu, name, address, &mut found), facts) {
+            tunnels(facts, name, node, address, &mut found);
         }
     }
     found
 }
 
-fn bgp(port: u16, name: &str, address: IpAddr) -> Finding {
+fn bgp(port: u16, name: &str, address: IpAddr) -> DoctorFinding {
     const CHECK: DoctorCode = DoctorCode::TcpBgp;
     match TcpStream::connect_timeout(&SocketAddr::new(address, port), PATIENCE) {
-        Ok(_) => Finding::ok(CHECK, name, format!("TCP {port} of {address} accepts")),
-        Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Finding::new(
+        Ok(_) => DoctorFinding::ok(CHECK, name, format!("TCP {port} of {address} accepts")),
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => DoctorFinding::new(
             CHECK,
             name,
             CheckVerdict::Fail,
@@ -153,7 +155,7 @@ fn bgp(port: u16, name: &str, address: IpAddr) -> Finding {
                 "nothing listens there, or a firewall rejects: start caracal on {name}, allow TCP {port} between nodes"
             ),
         ),
-        Err(error) => Finding::new(
+        Err(error) => DoctorFinding::new(
             CHECK,
             name,
             CheckVerdict::Fail,
@@ -166,7 +168,7 @@ fn bgp(port: u16, name: &str, address: IpAddr) -> Finding {
 }
 
 /// Echoes as large as our interface can send; true when small ones come back at least.
-fn path(mtu: Option<u32>, name: &str, address: IpAddr, found: &mut Vec<Finding>) -> bool {
+fn path(mtu: Option<u32>, name: &str, address: IpAddr, found: &mut Vec<DoctorFinding>) -> bool {
     const CHECK: DoctorCode = DoctorCode::MtuPath;
     if let Err(error) = Echo::to(address).send(PATIENCE) {
         let seen = format!("{address} does not answer to pings ({error})");
@@ -176,15 +178,21 @@ fn path(mtu: Option<u32>, name: &str, address: IpAddr, found: &mut Vec<Finding>)
                 "allow ICMP echo between nodes; without it neither the MTU nor the tunnels can be tested"
             }
         };
-        found.push(Finding::new(CHECK, name, CheckVerdict::Skip, seen, fix));
+        found.push(DoctorFinding::new(
+            CHECK,
+            name,
+            CheckVerdict::Skip,
+            seen,
+            fix,
+        ));
         return false;
     }
     let Some(mtu) = mtu else {
         return true;
     };
     found.push(match Echo::to(address).of_size(mtu).send(PATIENCE) {
-        Ok(()) => Finding::ok(CHECK, name, format!("packets of {mtu} octets pass to {address}")),
-        Err(error) => Finding::new(
+        Ok(()) => DoctorFinding::ok(CHECK, name, format!("packets of {mtu} octets pass to {address}")),
+        Err(error) => DoctorFinding::new(
             CHECK,
             name,
             CheckVerdict::Fail,
@@ -213,17 +221,23 @@ fn passes(address: IpAddr, too_large: u32) -> String {
     }
 }
 
-fn tunnels(side: &Side, name: &str, node: &Node, address: IpAddr, found: &mut Vec<Finding>) {
+fn tunnels(
+    facts: &FamilyFacts,
+    name: &str,
+    node: &Node,
+    address: IpAddr,
+    found: &mut Vec<DoctorFinding>,
+) {
     // Within a subnet a CrossSubnet pool does not use the tunnel, and the answer would prove
     // nothing.
-    let far = !side.own.prefix().contains(address);
+    let far = !facts.own.prefix().contains(address);
     let used = |uses: Option<Uses>| uses == Some(Uses::All) || (far && uses.is_some());
     let vtep = node.spec.vxlan_address(Family::of(address));
-    if let Some(vtep) = vtep.filter(|_| used(side.vxlan)) {
+    if let Some(vtep) = vtep.filter(|_| used(facts.vxlan)) {
         let fix = "allow UDP 4789 between nodes in firewalls and security groups";
         found.push(tunnel(DoctorCode::UdpVxlan, name, vtep, fix));
     }
-    let ipip = node.spec.ipip_address().filter(|_| used(side.ipip));
+    let ipip = node.spec.ipip_address().filter(|_| used(facts.ipip));
     if let Some(tunnel_address) = ipip {
         let fix = "allow IP protocol 4 between nodes; clouds that cannot (Azure) need VXLAN: caracal mode apply";
         found.push(tunnel(
@@ -235,10 +249,10 @@ fn tunnels(side: &Side, name: &str, node: &Node, address: IpAddr, found: &mut Ve
     }
 }
 
-fn tunnel(check: DoctorCode, name: &str, address: IpAddr, fix: &str) -> Finding {
+fn tunnel(check: DoctorCode, name: &str, address: IpAddr, fix: &str) -> DoctorFinding {
     match Echo::to(address).send(PATIENCE) {
-        Ok(()) => Finding::ok(check, name, format!("{address} answers through the tunnel")),
-        Err(error) => Finding::new(
+        Ok(()) => DoctorFinding::ok(check, name, format!("{address} answers through the tunnel")),
+        Err(error) => DoctorFinding::new(
             check,
             name,
             CheckVerdict::Fail,

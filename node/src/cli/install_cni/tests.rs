@@ -9,8 +9,8 @@ fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(pair).collect()
 }
 
-fn plan(pairs: &[(&str, &str)]) -> Result<Plan, String> {
-    Plan::from_env(&Env::new(&env(pairs))).map_err(|e| e.to_string())
+fn plan(pairs: &[(&str, &str)]) -> Result<InstallPlan, String> {
+    InstallPlan::from_env(&Env::new(&env(pairs))).map_err(|e| e.to_string())
 }
 
 /// A directory of its own, removed at the end.
@@ -25,7 +25,7 @@ impl Folder {
         Self(path)
     }
 
-    fn plan(&self, more: &[(&str, &str)]) -> Plan {
+    fn plan(&self, more: &[(&str, &str)]) -> InstallPlan {
         let at = |name: &str| self.0.join(name).display().to_string();
         let (bin, net, secrets) = (at("bin"), at("net"), at("secrets"));
         let mut pairs = vec![
@@ -47,7 +47,7 @@ impl Folder {
         names
     }
 
-    fn install(&self, plan: &Plan) -> Result<(), String> {
+    fn install(&self, plan: &InstallPlan) -> Result<(), String> {
         install(plan, &self.0.join("program")).map_err(|e| format!("{e:#}"))
     }
 }

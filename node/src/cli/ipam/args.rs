@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use caracal_model::net::Prefix;
+use caracal_model::Prefix;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
 use crate::args::OutputArgs;

@@ -8,7 +8,7 @@ use caracal_datastore::Datastore;
 use caracal_ipam::LeakReport;
 use caracal_ipam::{Audit, audit};
 use caracal_ipam::{Mender, plan_repairs};
-use caracal_model::code::IpamCode;
+use caracal_model::IpamCode;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
@@ -121,6 +121,26 @@ fn print(found: &Audit) {
     for (why, count) in &found.unjudged {
         println!("  {count} not judged: {why}");
     }
+    print_leaked(found);
+    print_unallocated(found);
+    for (key, reason) in &found.unreadable {
+        println!(
+            "  {key} does not parse: {reason} [{}]",
+            IpamCode::Unreadable
+        );
+    }
+    let (faults, notes): (Vec<_>, Vec<_>) = found.findings.iter().partition(|f| f.is_fault());
+    println!("Found {} inconsistencies in the data", faults.len());
+    faults
+        .iter()
+        .for_each(|finding| println!("  {finding} [{}]", finding.code()));
+    notes
+        .iter()
+        .for_each(|finding| println!("  note: {finding} [{}]", finding.code()));
+    println!("Check complete; found {} problems", found.problems());
+}
+
+fn print_leaked(found: &Audit) {
     println!(
         "Found {} addresses held and not in use (leaked)",
         found.leaked.len()
@@ -137,6 +157,9 @@ fn print(found: &Audit) {
             IpamCode::Leaked
         );
     }
+}
+
+fn print_unallocated(found: &Audit) {
     println!(
         "Found {} addresses in use and not held",
         found.unallocated.len()
@@ -157,19 +180,4 @@ fn print(found: &Audit) {
             users.join(", ")
         );
     }
-    for (key, reason) in &found.unreadable {
-        println!(
-            "  {key} does not parse: {reason} [{}]",
-            IpamCode::Unreadable
-        );
-    }
-    let (faults, notes): (Vec<_>, Vec<_>) = found.findings.iter().partition(|f| f.is_fault());
-    println!("Found {} inconsistencies in the data", faults.len());
-    faults
-        .iter()
-        .for_each(|finding| println!("  {finding} [{}]", finding.code()));
-    notes
-        .iter()
-        .for_each(|finding| println!("  note: {finding} [{}]", finding.code()));
-    println!("Check complete; found {} problems", found.problems());
 }

@@ -15,15 +15,13 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use caracal_datastore::{Datastore, Store};
-use caracal_ipam::Cluster;
+use caracal_ipam::Client;
+use caracal_ipam::ClusterSummary;
 use caracal_ipam::LoggedStore;
 use caracal_ipam::Reading;
-use caracal_ipam::{Client, Timestamp};
 use caracal_ipam::{IpamData, all_ranges};
 use caracal_ipam::{Users, user_ranges};
-use caracal_model::Key;
-use caracal_model::resource::Kind;
-use caracal_model::txn::{Range, Write};
+use caracal_model::{Key, KeyRange, Kind, Timestamp, TxnWrite};
 use serde_json::Value;
 
 use crate::cli::exit::{DEGRADED, NOT_FOUND, REFUSED};
@@ -57,12 +55,12 @@ pub(super) fn on_store(
 struct Survey {
     view: IpamData,
     users: Users,
-    cluster: Cluster,
+    cluster: ClusterSummary,
 }
 
 async fn survey(store: &Datastore) -> anyhow::Result<Survey> {
     let (everything, uses) = (all_ranges(), user_ranges());
-    let cluster = Range::Key(Key::resource(Kind::ClusterInformation, "default").to_path());
+    let cluster = KeyRange::Key(Key::resource(Kind::ClusterInformation, "default").to_path());
     let mut ranges = [everything.clone(), uses.clone()].concat();
     ranges.push(cluster);
     let mut answer = store.read(&ranges).await.context("reading the datastore")?;
@@ -77,7 +75,7 @@ async fn survey(store: &Datastore) -> anyhow::Result<Survey> {
     let cluster = cluster.first().map(|kv| {
         let value: Value = serde_json::from_slice(&kv.value).unwrap_or_default();
         let text = |field: &str| value["spec"][field].as_str().unwrap_or_default().to_owned();
-        Cluster {
+        ClusterSummary {
             guid: text("clusterGUID"),
             kind: text("clusterType"),
             locked: value["spec"]["datastoreReady"] == Value::Bool(false),
@@ -98,10 +96,10 @@ pub(super) fn announced(
     dry_run: bool,
     data: bool,
 ) -> Client<LoggedStore<Datastore>> {
-    let tell = move |write: &Write| {
+    let tell = move |write: &TxnWrite| {
         let verb = match write {
-            Write::Put(..) => "put",
-            Write::Delete(_) => "delete",
+            TxnWrite::Put(..) => "put",
+            TxnWrite::Delete(_) => "delete",
         };
         let note = if dry_run {
             " (dry run: not written)"

@@ -8,14 +8,14 @@ use caracal_ipam::Conditional;
 use caracal_ipam::LeakReport;
 use caracal_ipam::ReleaseIps;
 use caracal_ipam::holder_of;
-use caracal_ipam::{ClientError, Target};
+use caracal_ipam::{ClientError, ReleaseTarget};
 use serde_json::json;
 
 use super::args::ReleaseArgs;
 use super::{NOT_FOUND, Survey, announced, now, refuse, survey};
 
 /// A release, what it rests on, and what of it must be so.
-type AddressRelease = (Target, Vec<caracal_model::txn::Compare>);
+type AddressRelease = (ReleaseTarget, Vec<caracal_model::Compare>);
 
 pub(super) async fn run(store: &Datastore, args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
     let survey = survey(store).await?;
@@ -84,7 +84,10 @@ fn by_hand(survey: &Survey, args: &ReleaseArgs) -> Result<Vec<AddressRelease>, S
         }
         // Release only if the holder is still the one that the survey showed (IPAM-8).
         let held = holder_of(&survey.view, *address);
-        let target = held.map_or_else(|| Target::any(*address), |allocation| allocation.target());
+        let target = held.map_or_else(
+            || ReleaseTarget::any(*address),
+            |allocation| allocation.target(),
+        );
         orders.push((target, Vec::new()));
     }
     Ok(orders)

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use caracal_datastore::Datastore;
 use caracal_ipam::{Fill, PoolFill, borrowed_addresses, holder_of, pool_fill};
-use caracal_model::ipam::IpamConfig;
+use caracal_model::IpamConfig;
 use serde_json::{Value, json};
 
 use super::args::ShowArgs;

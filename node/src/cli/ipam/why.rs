@@ -6,13 +6,11 @@ use std::process::ExitCode;
 use anyhow::Context;
 use caracal_datastore::{Datastore, Store};
 use caracal_ipam::{
-    AssignRequest, Client, ClientError, LoggedStore, Why, namespace_key, namespace_labels,
-    namespace_named, why,
+    AssignError, AssignRequest, Assigned, Client, ClientError, LoggedStore, Why, namespace_key,
+    namespace_labels, namespace_named, why,
 };
-use caracal_model::NodeName;
-use caracal_model::net::Family;
-use caracal_model::txn::Range;
-use serde_json::json;
+use caracal_model::{Family, KeyRange, NodeName};
+use serde_json::{Value, json};
 
 use super::args::WhyArgs;
 use super::{NOT_FOUND, survey};
@@ -44,7 +42,26 @@ pub(super) async fn run(store: &Datastore, args: &WhyArgs) -> anyhow::Result<Exi
         (request.num_v4, request.num_v6) = (0, 1);
     }
     let dry_run = Client::new(LoggedStore::dry_run(store.clone(), |_| {}));
-    let (sentence, next) = match dry_run.auto_assign(request).await {
+    let (sentence, next) = next_address(dry_run.auto_assign(request).await, &why)?;
+    let output = args.output.output;
+    if output.is_data() {
+        let mut value = serde_json::to_value(&why)?;
+        value["next"] = next;
+        value["sentence"] = sentence.into();
+        output.print(&value);
+    } else {
+        print(&why);
+        println!("{sentence}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The outcome of the dry run: a sentence, and the same for programs.
+fn next_address(
+    tried: Result<Assigned, ClientError<AssignError>>,
+    why: &Why,
+) -> anyhow::Result<(String, Value)> {
+    Ok(match tried {
         Ok(assigned) => {
             let Some(next) = assigned.all().next() else {
                 anyhow::bail!("the dry run assigned nothing and gave no reason");
@@ -67,23 +84,12 @@ pub(super) async fn run(store: &Datastore, args: &WhyArgs) -> anyhow::Result<Exi
             (format!("There is no next address: {error}."), json!(null))
         }
         Err(error) => return Err(error).context("trying an assignment"),
-    };
-    let output = args.output.output;
-    if output.is_data() {
-        let mut value = serde_json::to_value(&why)?;
-        value["next"] = next;
-        value["sentence"] = sentence.into();
-        output.print(&value);
-    } else {
-        print(&why);
-        println!("{sentence}");
-    }
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
 /// The labels of a namespace, as an assignment for a pod in it would see them.
 async fn labels(store: &Datastore, namespace: &str) -> anyhow::Result<BTreeMap<String, String>> {
-    let profile = Range::Key(namespace_key(namespace).to_path());
+    let profile = KeyRange::Key(namespace_key(namespace).to_path());
     let answer = store.read(&[profile]).await?;
     let Some(stored) = answer.ranges.iter().flatten().next() else {
         return Ok(namespace_named(namespace));

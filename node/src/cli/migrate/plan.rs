@@ -13,10 +13,7 @@ use caracal_agent::{
     Actual, AdoptionItem, Desired, Fate, HostRoutes, Learned, Ownership, PlanInputs, Settings,
     adoption_report, plan, wanted_tunnels,
 };
-use caracal_model::code::ProblemCode;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::Node;
-use caracal_model::{NodeName, SharedMap, Snapshot};
+use caracal_model::{Family, Node, NodeName, Prefix, ProblemCode, SharedMap, Snapshot};
 use serde_json::json;
 
 use crate::args::Output;
@@ -259,7 +256,7 @@ mod tests {
         for (cidr, owner) in [("10.244.1.0/26", "host:a"), ("10.244.2.0/26", "host:b")] {
             let key = cidr.replace('/', "-");
             let path = format!("/calico/ipam/v2/assignment/ipv4/block/{key}");
-            let block = caracal_model::ipam::Block::new(cidr.parse().unwrap(), None, 1);
+            let block = caracal_model::Block::new(cidr.parse().unwrap(), None, 1);
             let mut block: serde_json::Value = serde_json::from_slice(&block.to_json()).unwrap();
             block["affinity"] = owner.into();
             snapshot.apply(&path, Some(block.to_string().as_bytes()), 2);

@@ -14,10 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use caracal_agent::{IPIP_DEVICE, vxlan_device};
 use caracal_datastore::Store;
 use caracal_ipam::TunnelKind;
-use caracal_model::resource::IpPool;
-use caracal_model::status::Status;
-use caracal_model::txn::{Range, Txn, TxnOutcome};
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{IpPool, KeyRange, NodeName, NodeStatus, Snapshot, Txn, TxnOutcome};
 
 use super::super::run_dir;
 use super::plan::ModePlan;
@@ -66,7 +63,7 @@ pub(super) async fn run<S: Store>(
     plan: &ModePlan,
     options: &ModeOptions<'_>,
 ) -> anyhow::Result<ExitCode> {
-    let old = store.read(&[Range::Key(plan.key.clone())]).await?;
+    let old = store.read(&[KeyRange::Key(plan.key.clone())]).await?;
     let old = old.ranges.into_iter().flatten().next();
     let Some(old) = old.filter(|entry| entry.mod_revision == plan.revision) else {
         return Err(changed_meanwhile(plan));
@@ -284,13 +281,13 @@ fn watched(run_dirs: &[PathBuf]) -> Vec<PathBuf> {
     folders
 }
 
-fn status(folder: &Path) -> Option<Status> {
+fn status(folder: &Path) -> Option<NodeStatus> {
     serde_json::from_value(ask(folder, &Request::Status).ok()?).ok()
 }
 
 fn problems(folder: &Path) -> Vec<String> {
-    let told = status(folder).map(|s| s.problems).unwrap_or_default();
-    told.into_iter().map(|p| p.reason).collect()
+    let reported = status(folder).map(|s| s.problems).unwrap_or_default();
+    reported.into_iter().map(|p| p.reason).collect()
 }
 
 /// Part of the change that is not in effect yet; else the basis on which nodes have to report.

@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use caracal_agent::{Assumed, FALLBACK_MTU, WantedTunnels, host_mtu, kernel_support, read_links};
 use caracal_datastore::Store;
-use caracal_model::resource::{EncapMode, Kind};
-use caracal_model::txn::Range;
-use caracal_model::{Snapshot, ipam_prefix, kind_prefix};
+use caracal_model::{EncapMode, KeyRange, Kind, Snapshot, ipam_prefix, kind_prefix};
 
 use crate::args::{ModeArgs, ModeCommand, Output};
 use crate::cli::exit::REFUSED;
@@ -74,8 +72,8 @@ pub(super) async fn read<S: Store>(store: &S) -> anyhow::Result<Snapshot> {
     // In Kubernetes' API profiles are namespaces and service accounts, which nodes may not list.
     let foreign = |kind: &Kind| matches!(kind, Kind::Profile | Kind::Tier | Kind::HostEndpoint);
     let kinds = Kind::ALL.into_iter().filter(|kind| !foreign(kind));
-    let mut ranges: Vec<_> = kinds.map(|kind| Range::Prefix(kind_prefix(kind))).collect();
-    ranges.push(Range::Prefix(ipam_prefix()));
+    let mut ranges: Vec<_> = kinds.map(|kind| KeyRange::Prefix(kind_prefix(kind))).collect();
+    ranges.push(KeyRange::Prefix(ipam_prefix()));
     let answer = store.read(&ranges).await?;
     let mut snapshot = Snapshot::default();
     for entry in answer.ranges.iter().flatten() {

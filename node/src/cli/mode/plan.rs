@@ -7,9 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use caracal_agent::{Assumed, Learned, PlanChange, RouteKind, compare_plans, forecast};
 use caracal_ipam::TunnelKind;
-use caracal_model::net::Prefix;
-use caracal_model::resource::{EncapMode, IpPool, Kind};
-use caracal_model::{Key, NodeName, SharedMap, Snapshot};
+use caracal_model::{EncapMode, IpPool, Key, Kind, NodeName, Prefix, SharedMap, Snapshot};
 use caracal_topologies::PlanOptions;
 use serde_json::{Value, json};
 
@@ -26,11 +24,7 @@ pub(super) enum ModeError {
     },
     /// The pool would not be valid.
     #[error("pool {pool} cannot have these modes: {reason}")]
-    Invalid {
-        pool: String,
-        /// Why.
-        reason: String,
-    },
+    Invalid { pool: String, reason: String },
 }
 
 /// The modes that are asked for; what is `None` stays.
@@ -188,7 +182,7 @@ fn sentence(change: &PlanChange) -> String {
 fn promise_addresses(snapshot: &mut Snapshot) {
     let names: Vec<NodeName> = snapshot.nodes.keys().cloned().collect();
     for (n, name) in names.iter().enumerate() {
-        let mut node = caracal_model::resource::Node::clone(&snapshot.nodes[name]);
+        let mut node = caracal_model::Node::clone(&snapshot.nodes[name]);
         let low = u16::try_from(n % 0x1_0000).unwrap_or_default();
         for kind in TunnelKind::ALL {
             let qualifies = snapshot

@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Context;
 use caracal_datastore::Store;
 use caracal_ipam::LEASE_PREFIX;
-use caracal_model::net::Family;
-use caracal_model::txn::Range;
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{Family, KeyRange, NodeName, Snapshot};
 
 use crate::mode_check::{ModeCheckReport, PeerAnswer, REPORTS};
 
@@ -26,10 +24,10 @@ pub(super) async fn reports<S: Store>(store: &S, check: &str) -> anyhow::Result<
 
 pub(super) async fn all_reports<S: Store>(store: &S) -> anyhow::Result<Reports> {
     let answer = store
-        .read(&[Range::Prefix(REPORTS.to_owned())])
+        .read(&[KeyRange::Prefix(REPORTS.to_owned())])
         .await
         .context("reading the nodes' reports")?;
-    let report = |entry: &caracal_model::txn::KeyValue| {
+    let report = |entry: &caracal_model::KeyValue| {
         let node = entry.key.strip_prefix(REPORTS)?;
         let report = serde_json::from_slice(&entry.value).ok()?;
         Some((NodeName::from(node), report))
@@ -51,7 +49,7 @@ pub(super) async fn reporters<S: Store>(
         );
     }
     let answer = store
-        .read(&[Range::Prefix(LEASE_PREFIX.to_owned())])
+        .read(&[KeyRange::Prefix(LEASE_PREFIX.to_owned())])
         .await?;
     let leases: BTreeSet<&str> = answer
         .ranges
@@ -181,16 +179,16 @@ mod tests {
     #[test]
     fn who_is_missing_is_named() {
         let reporters: BTreeSet<NodeName> = ["a", "b", "c", "d", "e"].map(Into::into).into();
-        let told = reports(&[("c", "a", PeerAnswer::Answers)]);
-        let reason = awaited(&reporters, &told, 0).unwrap_err();
+        let answers = reports(&[("c", "a", PeerAnswer::Answers)]);
+        let reason = awaited(&reporters, &answers, 0).unwrap_err();
         assert!(
             reason.starts_with("no report from a, b, d and 1 more:"),
             "{reason}"
         );
         let alone: BTreeSet<NodeName> = ["c".into()].into();
-        assert_eq!(awaited(&alone, &told, 0), Ok(()));
+        assert_eq!(awaited(&alone, &answers, 0), Ok(()));
         assert!(
-            awaited(&alone, &told, 1).is_err(),
+            awaited(&alone, &answers, 1).is_err(),
             "of before the last change"
         );
     }

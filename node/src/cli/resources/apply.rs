@@ -5,22 +5,20 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use caracal_datastore::Store;
-use caracal_model::net::Family;
-use caracal_model::resource::Kind;
-use caracal_model::txn::Range;
 use caracal_model::{
-    Key, Schema, Snapshot, Target, Timestamp, WriteRule, blocks_prefix, kind_prefix,
+    Family, Key, KeyRange, Kind, ResourceType, Schema, Snapshot, Timestamp, WriteRule,
+    blocks_prefix, kind_prefix,
 };
 use serde_json::Value;
 
 use super::form::Form;
-use super::write::{Order, Outcome, Stored, Wanted, WriteError, stored, write};
+use super::write::{Outcome, RequestedState, RequestedWrite, Stored, WriteError, stored, write};
 use super::{effect, get};
 use crate::cli::exit::REFUSED;
 
 /// How orders are carried out.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Options {
+pub(super) struct ApplyOptions {
     pub(super) dry_run: bool,
     /// Fields that no table knows are written.
     pub(super) allow_unknown: bool,
@@ -31,7 +29,7 @@ pub(super) struct Options {
 
 /// An order that was checked.
 struct Checked {
-    order: Order,
+    order: RequestedWrite,
     /// The new value; `None`: the resource exists and is left unchanged.
     next: Option<(Outcome, Value)>,
     effects: Vec<String>,
@@ -41,8 +39,8 @@ struct Checked {
 /// Checks all orders and carries them out, one after the other.
 pub(super) async fn run<S: Store>(
     store: &S,
-    orders: Vec<Order>,
-    options: Options,
+    orders: Vec<RequestedWrite>,
+    options: ApplyOptions,
     now: Timestamp,
 ) -> anyhow::Result<ExitCode> {
     let checked = match check(store, orders, options, now).await {
@@ -86,7 +84,7 @@ pub(super) async fn run<S: Store>(
             &one.effects
         };
         say(options, &one.order, outcome.as_str(), effects);
-        shown.push((Target::Resource(one.order.kind), value));
+        shown.push((ResourceType::Resource(one.order.kind), value));
     }
     print(options.form, &shown);
     Ok(ExitCode::SUCCESS)
@@ -102,7 +100,7 @@ fn tell_error(subject: &str, error: &WriteError) {
 }
 
 /// `pools.yaml, line 3: IPPool p`.
-fn subject(order: &Order) -> String {
+fn subject(order: &RequestedWrite) -> String {
     let what = match &order.key {
         Key::Resource {
             namespace: Some(namespace),
@@ -118,8 +116,8 @@ fn subject(order: &Order) -> String {
 }
 
 /// Says what became of a resource: on standard error beside data.
-fn say(options: Options, order: &Order, outcome: &str, effects: &[String]) {
-    let short = Target::Resource(order.kind).short();
+fn say(options: ApplyOptions, order: &RequestedWrite, outcome: &str, effects: &[String]) {
+    let short = ResourceType::Resource(order.kind).short();
     let note = if options.dry_run {
         " (dry run: not written)"
     } else {
@@ -135,7 +133,7 @@ fn say(options: Options, order: &Order, outcome: &str, effects: &[String]) {
     }
 }
 
-fn print(form: Form, shown: &[(Target, Value)]) {
+fn print(form: Form, shown: &[(ResourceType, Value)]) {
     match (form, shown) {
         (Form::Table | Form::Wide, _) | (_, []) => {}
         (Form::Name, all) => all
@@ -156,14 +154,14 @@ type Faults = Vec<(String, WriteError)>;
 /// Checks every order against the schema, what is stored, and the orders before it.
 async fn check<S: Store>(
     store: &S,
-    orders: Vec<Order>,
-    options: Options,
+    orders: Vec<RequestedWrite>,
+    options: ApplyOptions,
     now: Timestamp,
 ) -> Result<Vec<Checked>, Faults> {
     let mut faults = Faults::new();
     let mut seen = BTreeSet::new();
     for order in &orders {
-        if let WriteRule::ReadOnly(reason) = Target::Resource(order.kind).writable() {
+        if let WriteRule::ReadOnly(reason) = ResourceType::Resource(order.kind).writable() {
             let text = format!("it is read only: {reason}");
             faults.push((subject(order), invalid(text)));
         } else if !seen.insert(order.key.clone()) {
@@ -180,7 +178,10 @@ async fn check<S: Store>(
     for order in orders {
         let known = stored(store, &order.key).await;
         let next = known.and_then(|known| {
-            if options.skip_exists && known.is_some() && matches!(order.wanted, Wanted::Create(_)) {
+            if options.skip_exists
+                && known.is_some()
+                && matches!(order.wanted, RequestedState::Create(_))
+            {
                 return Ok((known, None));
             }
             let next = order.next(known.as_ref(), now)?;
@@ -206,17 +207,17 @@ async fn check<S: Store>(
 }
 
 fn invalid(reason: String) -> WriteError {
-    WriteError::Invalid(vec![caracal_model::resource::Invalid(reason)])
+    WriteError::Invalid(vec![caracal_model::ValueError(reason)])
 }
 
 /// Looks at one resource as it would become, beside the rest of the cluster.
 fn examine(
-    order: &Order,
+    order: &RequestedWrite,
     known: Option<&Stored>,
     next: Option<Value>,
     before: &Snapshot,
-    options: Options,
-) -> Result<(Checked, Snapshot), Vec<caracal_model::resource::Invalid>> {
+    options: ApplyOptions,
+) -> Result<(Checked, Snapshot), Vec<caracal_model::ValueError>> {
     let mut checked = Checked {
         order: order.clone(),
         next: None,
@@ -255,7 +256,7 @@ fn examine(
 
 /// Resources that the checks of the orders need: pools, nodes, peers, filters; blocks only if a
 /// pool changes.
-async fn cluster<S: Store>(store: &S, orders: &[Order]) -> Result<Snapshot, WriteError> {
+async fn cluster<S: Store>(store: &S, orders: &[RequestedWrite]) -> Result<Snapshot, WriteError> {
     let about = |kinds: &[Kind]| orders.iter().any(|order| kinds.contains(&order.kind));
     let mut snapshot = Snapshot::default();
     let network = [
@@ -268,10 +269,10 @@ async fn cluster<S: Store>(store: &S, orders: &[Order]) -> Result<Snapshot, Writ
     if !about(&network) {
         return Ok(snapshot);
     }
-    let mut ranges: Vec<Range> = network.map(|kind| Range::Prefix(kind_prefix(kind))).into();
+    let mut ranges: Vec<KeyRange> = network.map(|kind| KeyRange::Prefix(kind_prefix(kind))).into();
     if about(&[Kind::IpPool]) {
         let blocks = [Family::Ipv4, Family::Ipv6].map(blocks_prefix);
-        ranges.extend(blocks.map(Range::Prefix));
+        ranges.extend(blocks.map(KeyRange::Prefix));
     }
     let answer = store.read(&ranges).await?;
     for entry in answer.ranges.iter().flatten() {

@@ -1,11 +1,11 @@
 //! Changes of what is stored: patches and labels.
 
-use caracal_model::resource::Kind;
+use caracal_model::Kind;
 use serde_json::{Map, Value};
 
 /// A change of a resource.
 #[derive(Clone, Debug)]
-pub(super) enum Change {
+pub(super) enum ResourceChange {
     /// RFC 7386.
     Merge(Value),
     /// RFC 6902.
@@ -23,7 +23,7 @@ pub(super) struct Labels {
     pub(super) overwrite: bool,
 }
 
-impl Change {
+impl ResourceChange {
     /// The resource with the change.
     ///
     /// # Errors

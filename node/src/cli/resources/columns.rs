@@ -1,7 +1,6 @@
 //! The columns of `caracal get` for each kind, in calicoctl's order where calicoctl has them.
 
-use caracal_model::Target;
-use caracal_model::resource::Kind;
+use caracal_model::{Kind, ResourceType};
 use serde_json::Value;
 
 /// Source of a column's text.
@@ -135,9 +134,9 @@ const AFFINITY: &[Column] = &[
 ];
 const HANDLE: &[Column] = &[NAME, ("BLOCKS", false, Cell::Of(handle_blocks))];
 
-const fn of(target: Target) -> &'static [Column] {
+const fn of(target: ResourceType) -> &'static [Column] {
     match target {
-        Target::Resource(kind) => match kind {
+        ResourceType::Resource(kind) => match kind {
             Kind::BgpConfiguration => BGP_CONFIGURATION,
             Kind::BgpPeer => BGP_PEER,
             Kind::BgpFilter => BGP_FILTER,
@@ -152,15 +151,15 @@ const fn of(target: Target) -> &'static [Column] {
             Kind::Tier => TIER,
             Kind::Profile => PROFILE,
         },
-        Target::IpamBlock => BLOCK,
-        Target::BlockAffinity => AFFINITY,
-        Target::IpamHandle => HANDLE,
+        ResourceType::IpamBlock => BLOCK,
+        ResourceType::BlockAffinity => AFFINITY,
+        ResourceType::IpamHandle => HANDLE,
     }
 }
 
 /// The header and the rows of a table of resources.
 pub(super) fn table(
-    target: Target,
+    target: ResourceType,
     wide: bool,
     resources: &[Value],
 ) -> (Vec<&'static str>, Vec<Vec<String>>) {

@@ -8,11 +8,9 @@ use std::time::Duration;
 use anyhow::Context;
 use caracal_datastore::{Datastore, Store};
 use caracal_ipam::{Client, ClientError, ReleaseAffinity};
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::{IpPool, Kind};
-use caracal_model::txn::{Range, Txn, TxnOutcome};
 use caracal_model::{
-    Key, KnownBlock, NodeName, Snapshot, Target, WriteRule, blocks_prefix, kind_prefix,
+    Family, IpPool, Key, KeyRange, Kind, KnownBlock, NodeName, Prefix, ResourceType, Snapshot, Txn,
+    TxnOutcome, WriteRule, blocks_prefix, kind_prefix,
 };
 use serde_json::{Value, json};
 
@@ -42,7 +40,7 @@ pub(super) async fn run(store: &Datastore, args: &DeleteArgs) -> anyhow::Result<
         Err(code) => return Ok(code),
     };
     for (kind, key) in &keys {
-        if let WriteRule::ReadOnly(reason) = Target::Resource(*kind).writable() {
+        if let WriteRule::ReadOnly(reason) = ResourceType::Resource(*kind).writable() {
             return Ok(refuse(&format!(
                 "{kind} {}: it is read only: {reason}",
                 name(key)
@@ -105,7 +103,7 @@ fn say(args: &DeleteArgs, kind: Kind, name: &str, effects: &[String]) {
     } else {
         ""
     };
-    let short = Target::Resource(kind).short();
+    let short = ResourceType::Resource(kind).short();
     let mut lines = vec![format!("{short}/{name} deleted{note}")];
     lines.extend(effects.iter().map(|effect| format!("  {effect}")));
     for line in lines {
@@ -133,7 +131,7 @@ fn keys_of(args: &DeleteArgs) -> anyhow::Result<Result<Doomed, ExitCode>> {
         Err(code) => return Ok(Err(code)),
     };
     let kind = match target {
-        Target::Resource(kind) => kind,
+        ResourceType::Resource(kind) => kind,
         other => {
             let WriteRule::ReadOnly(reason) = other.writable() else {
                 return Ok(Ok(Vec::new()));
@@ -187,7 +185,7 @@ async fn delete(
 }
 
 async fn revision_of<S: Store>(store: &S, key: &Key) -> anyhow::Result<Option<Stored>> {
-    let answer = store.read(&[Range::Key(key.to_path())]).await?;
+    let answer = store.read(&[KeyRange::Key(key.to_path())]).await?;
     let entry = answer.ranges.into_iter().flatten().next();
     Ok(entry.map(|entry| Stored {
         value: Value::Null,
@@ -212,10 +210,10 @@ async fn remove<S: Store>(
 
 /// Effects of deleting a resource.
 async fn effects<S: Store>(store: &S, kind: Kind, name: &str) -> anyhow::Result<Vec<String>> {
-    let told = match kind {
+    let effect = match kind {
         Kind::BgpFilter => {
             let prefix = kind_prefix(Kind::BgpPeer);
-            let snapshot = snapshot(store, vec![Range::Prefix(prefix)]).await?;
+            let snapshot = snapshot(store, vec![KeyRange::Prefix(prefix)]).await?;
             let uses = |peer: &&str| {
                 let peer = &snapshot.bgp_peers[*peer];
                 peer.spec.filters.iter().any(|filter| filter == name)
@@ -233,10 +231,10 @@ async fn effects<S: Store>(store: &S, kind: Kind, name: &str) -> anyhow::Result<
         Kind::WorkloadEndpoint => Some("its routes go; its addresses stay with their handle: see `caracal ipam check`".to_owned()),
         _ => None,
     };
-    Ok(told.into_iter().collect())
+    Ok(effect.into_iter().collect())
 }
 
-async fn snapshot<S: Store>(store: &S, ranges: Vec<Range>) -> anyhow::Result<Snapshot> {
+async fn snapshot<S: Store>(store: &S, ranges: Vec<KeyRange>) -> anyhow::Result<Snapshot> {
     let answer = store.read(&ranges).await?;
     let mut snapshot = Snapshot::default();
     for entry in answer.ranges.iter().flatten() {
@@ -274,7 +272,7 @@ async fn delete_node(store: &Datastore, name: &str, args: &DeleteArgs) -> anyhow
 
 async fn blocks_in<S: Store>(store: &S, range: Prefix) -> anyhow::Result<Vec<KnownBlock>> {
     let prefixes = [Family::Ipv4, Family::Ipv6].map(blocks_prefix);
-    let snapshot = snapshot(store, prefixes.map(Range::Prefix).into()).await?;
+    let snapshot = snapshot(store, prefixes.map(KeyRange::Prefix).into()).await?;
     let inside = snapshot.blocks.values().filter(|b| range.covers(&b.cidr));
     Ok(inside.map(|block| KnownBlock::clone(block)).collect())
 }

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use caracal_model::resource::{BgpPeer, EncapMode, IpPool, IpPoolSpec, Kind};
-use caracal_model::{KnownBlock, NodeName, PoolName, Selector, Snapshot};
+use caracal_model::{
+    BgpPeer, EncapMode, IpPool, IpPoolSpec, Kind, KnownBlock, NodeName, PoolName, Selector,
+    Snapshot,
+};
 
 /// The sentences for one resource; none where nothing is worth telling.
 pub(super) fn of(kind: Kind, name: &str, before: &Snapshot, after: &Snapshot) -> Vec<String> {
@@ -87,51 +89,28 @@ fn pool(name: &str, before: &Snapshot, after: &Snapshot) -> Vec<String> {
     let Some(new) = get(after, name).map(|pool| &pool.spec) else {
         return Vec::new();
     };
-    let (nodes, takers) = (after.nodes.len(), selected(after, new));
-    let selection = match takers {
-        0 if nodes > 0 => format!(
-            "nodeSelector {} selects none of the {}: nobody takes a block from it",
-            new.node_selector,
-            count(nodes, "node")
-        ),
-        _ => format!(
-            "{takers} of {} may take blocks from it",
-            count(nodes, "node")
-        ),
-    };
+    let selection = selection(after, new);
+    let nodes = after.nodes.len();
     let Some(old) = get(before, name).map(|pool| &pool.spec) else {
-        let mut told: Vec<String> = (nodes > 0).then_some(selection).into_iter().collect();
+        let mut effects: Vec<String> = (nodes > 0).then_some(selection).into_iter().collect();
         if new.disabled {
-            told.push("it is disabled: no address comes from it".to_owned());
+            effects.push("it is disabled: no address comes from it".to_owned());
         }
-        return told;
+        return effects;
     };
     let blocks = blocks_of(after, new);
-    let mut told = Vec::new();
+    let mut effects = Vec::new();
     if (old.ipip_mode, old.vxlan_mode) != (new.ipip_mode, new.vxlan_mode) {
-        told.push(match blocks.len() {
-            0 => format!(
-                "from {} to {}; it has no blocks yet, so nothing moves",
-                travel(old),
-                travel(new)
-            ),
-            number => format!(
-                "moves {} from {} to {} on {}; see `caracal mode plan` (`caracal mode apply` also checks that pods answer, and takes it back when they do not)",
-                count(number, "block"),
-                travel(old),
-                travel(new),
-                count(owners(&blocks), "node")
-            ),
-        });
+        effects.push(mode_change(old, new, &blocks));
     }
     if old.node_selector != new.node_selector {
-        told.push(format!(
+        effects.push(format!(
             "{selection} (before: {}); blocks stay with their nodes as long as they are in use",
             selected(before, old)
         ));
     }
     if old.disabled != new.disabled {
-        told.push(if new.disabled {
+        effects.push(if new.disabled {
             format!(
                 "no new address comes from it; the {} in use stay",
                 addresses(in_use(&blocks))
@@ -146,7 +125,7 @@ fn pool(name: &str, before: &Snapshot, after: &Snapshot) -> Vec<String> {
         } else {
             "are announced to peers"
         };
-        told.push(format!("{} {verb}", count(blocks.len(), "block")));
+        effects.push(format!("{} {verb}", count(blocks.len(), "block")));
     }
     if old.nat_outgoing != new.nat_outgoing {
         let source = if new.nat_outgoing {
@@ -154,13 +133,45 @@ fn pool(name: &str, before: &Snapshot, after: &Snapshot) -> Vec<String> {
         } else {
             "their own addresses"
         };
-        told.push(format!(
+        effects.push(format!(
             "pods in {} on {} reach the outside with {source}",
             count(blocks.len(), "block"),
             count(owners(&blocks), "node")
         ));
     }
-    told
+    effects
+}
+
+fn selection(after: &Snapshot, pool: &IpPoolSpec) -> String {
+    let (nodes, takers) = (after.nodes.len(), selected(after, pool));
+    match takers {
+        0 if nodes > 0 => format!(
+            "nodeSelector {} selects none of the {}: nobody takes a block from it",
+            pool.node_selector,
+            count(nodes, "node")
+        ),
+        _ => format!(
+            "{takers} of {} may take blocks from it",
+            count(nodes, "node")
+        ),
+    }
+}
+
+fn mode_change(old: &IpPoolSpec, new: &IpPoolSpec, blocks: &[&KnownBlock]) -> String {
+    match blocks.len() {
+        0 => format!(
+            "from {} to {}; it has no blocks yet, so nothing moves",
+            travel(old),
+            travel(new)
+        ),
+        number => format!(
+            "moves {} from {} to {} on {}; see `caracal mode plan` (`caracal mode apply` also checks that pods answer, and takes it back when they do not)",
+            count(number, "block"),
+            travel(old),
+            travel(new),
+            count(owners(blocks), "node")
+        ),
+    }
 }
 
 fn nodes_of(snapshot: &Snapshot, peer: &BgpPeer) -> usize {
@@ -174,17 +185,17 @@ fn peer(name: &str, before: &Snapshot, after: &Snapshot) -> Vec<String> {
     let Some(new) = after.bgp_peers.get(name) else {
         return Vec::new();
     };
-    let mut told = Vec::new();
+    let mut effects = Vec::new();
     let nodes = nodes_of(after, new);
     let all = count(after.nodes.len(), "node");
     let old = before.bgp_peers.get(name);
     match old {
         None if after.nodes.is_empty() => {}
         None if nodes == 0 => {
-            told.push(format!("it is for none of the {all}: no session comes"));
+            effects.push(format!("it is for none of the {all}: no session comes"));
         }
-        None => told.push(format!("it is for {nodes} of {all}")),
-        Some(old) if old.spec != new.spec => told.push(format!(
+        None => effects.push(format!("it is for {nodes} of {all}")),
+        Some(old) if old.spec != new.spec => effects.push(format!(
             "it is for {nodes} of {all} (before: {}); sessions that differ end and begin anew at once; `caracal topology apply` makes the new ones first",
             nodes_of(before, old)
         )),
@@ -197,17 +208,17 @@ fn peer(name: &str, before: &Snapshot, after: &Snapshot) -> Vec<String> {
             .values()
             .any(|n| selector.matches(&n.metadata.labels))
     {
-        told.push(format!(
+        effects.push(format!(
             "peerSelector {} selects no node: no session comes",
             new.spec.peer_selector
         ));
     }
     for filter in &new.spec.filters {
         if !after.bgp_filters.contains_key(filter.as_str()) {
-            told.push(format!("BGPFilter {filter} does not exist"));
+            effects.push(format!("BGPFilter {filter} does not exist"));
         }
     }
-    told
+    effects
 }
 
 fn filter(name: &str, after: &Snapshot) -> Vec<String> {
@@ -224,11 +235,11 @@ fn configuration(name: &str, before: &Snapshot, after: &Snapshot) -> Vec<String>
     if name != "default" {
         return Vec::new();
     }
-    let mut told = Vec::new();
+    let mut effects = Vec::new();
     let nodes = count(after.nodes.len(), "node");
     let (was, is) = (before.default_asn(), after.default_asn());
     if was != is {
-        told.push(format!(
+        effects.push(format!(
             "AS {was} → {is}: sessions of all nodes without a number of their own begin anew"
         ));
     }
@@ -239,10 +250,10 @@ fn configuration(name: &str, before: &Snapshot, after: &Snapshot) -> Vec<String>
             .unwrap_or(true)
     };
     match (mesh(before), mesh(after)) {
-        (true, false) => told.push(format!(
+        (true, false) => effects.push(format!(
             "ends the mesh of {nodes} at once; `caracal topology apply --change` waits until nobody needs it any more"
         )),
-        (false, true) => told.push(format!("{nodes} begin a mesh")),
+        (false, true) => effects.push(format!("{nodes} begin a mesh")),
         _ => {}
     }
     let auto = |snapshot: &Snapshot| {
@@ -251,11 +262,11 @@ fn configuration(name: &str, before: &Snapshot, after: &Snapshot) -> Vec<String>
         value.is_some_and(|value| value == "auto")
     };
     match (auto(before), auto(after)) {
-        (true, false) => told.push(format!(
+        (true, false) => effects.push(format!(
             "without the annotation {} automatic reflectors end at once; `caracal topology apply --mesh` makes the mesh first",
             caracal_topologies::TOPOLOGY_ANNOTATION
         )),
-        (false, true) => told.push(
+        (false, true) => effects.push(
             "automatic reflectors begin at once; `caracal topology apply --auto` makes the new sessions first".to_owned(),
         ),
         _ => {}
@@ -265,13 +276,13 @@ fn configuration(name: &str, before: &Snapshot, after: &Snapshot) -> Vec<String>
         config.and_then(|c| c.spec.listen_port).unwrap_or(179)
     };
     if port(before) != port(after) {
-        told.push(format!(
+        effects.push(format!(
             "port {} → {}: all sessions begin anew",
             port(before),
             port(after)
         ));
     }
-    told
+    effects
 }
 
 /// A Node's own fields are the node's to write.
@@ -280,7 +291,7 @@ fn node(name: &str, before: &Snapshot, after: &Snapshot) -> Vec<String> {
         return Vec::new();
     };
     let value = |node| serde_json::to_value(node).unwrap_or_default();
-    let mut told: Vec<String> =
+    let mut effects: Vec<String> =
         caracal_model::Schema::other_addresses(&value(&**old), &value(&**new));
     let labels = |s: &Snapshot| -> Vec<usize> {
         s.pools
@@ -296,17 +307,17 @@ fn node(name: &str, before: &Snapshot, after: &Snapshot) -> Vec<String> {
             .count();
         if changed > 0 {
             let pools = count(changed, "pool");
-            told.push(format!("it comes to or leaves the nodes of {pools}"));
+            effects.push(format!("it comes to or leaves the nodes of {pools}"));
         }
         let peers = after.bgp_peers.values();
-        let is_for = |n: &caracal_model::resource::Node, p: &BgpPeer| {
+        let is_for = |n: &caracal_model::Node, p: &BgpPeer| {
             p.spec.is_for(&n.metadata.name, &n.metadata.labels)
         };
         let moved = peers.filter(|p| is_for(old, p) != is_for(new, p)).count();
         if moved > 0 {
             let peers = count(moved, "BGPPeer");
-            told.push(format!("it comes to or leaves {peers}: sessions change"));
+            effects.push(format!("it comes to or leaves {peers}: sessions change"));
         }
     }
-    told
+    effects
 }

@@ -3,11 +3,9 @@
 use std::process::ExitCode;
 
 use caracal_datastore::Store;
-use caracal_model::ipam::Owner;
-use caracal_model::resource::API_VERSION;
-use caracal_model::txn::{KeyValue, Range};
 use caracal_model::{
-    Key, KeyError, Schema, Selector, Target, handles_prefix, ipam_prefix, kind_prefix,
+    API_VERSION, BlockOwner, Key, KeyError, KeyRange, KeyValue, ResourceType, Schema, Selector,
+    handles_prefix, ipam_prefix, kind_prefix,
 };
 use serde_json::{Map, Value, json};
 
@@ -28,7 +26,7 @@ pub(super) async fn run<S: Store>(store: &S, args: &GetArgs) -> anyhow::Result<E
         Ok(selector) => selector,
         Err(error) => return Ok(super::usage(&format!("--selector: {error}"))),
     };
-    let namespaced = matches!(target, Target::Resource(kind) if kind.is_namespaced());
+    let namespaced = matches!(target, ResourceType::Resource(kind) if kind.is_namespaced());
     let namespace = namespaced.then(|| args.space.or_default());
     let found = read(
         store,
@@ -36,20 +34,7 @@ pub(super) async fn run<S: Store>(store: &S, args: &GetArgs) -> anyhow::Result<E
         namespace.as_deref().filter(|_| !args.all_namespaces),
     )
     .await?;
-    let mut missing = Vec::new();
-    let mut shown: Vec<Value> = Vec::new();
-    if names.is_empty() {
-        shown.extend(found.resources);
-    } else {
-        for name in &names {
-            let is_it = |r: &&Value| r["metadata"]["name"].as_str() == Some(name.as_str());
-            let before = shown.len();
-            shown.extend(found.resources.iter().filter(is_it).cloned());
-            if shown.len() == before {
-                missing.push(name);
-            }
-        }
-    }
+    let (mut shown, mut missing) = pick(found.resources, &names);
     if let Some(selector) = selector {
         shown.retain(|resource| selector.matches(&super::labels(resource)));
     }
@@ -107,6 +92,23 @@ pub(super) async fn run<S: Store>(store: &S, args: &GetArgs) -> anyhow::Result<E
     })
 }
 
+/// The resources with these names, or all without names; and the names that nothing has.
+fn pick(resources: Vec<Value>, names: &[String]) -> (Vec<Value>, Vec<&String>) {
+    if names.is_empty() {
+        return (resources, Vec::new());
+    }
+    let (mut shown, mut missing) = (Vec::new(), Vec::new());
+    for name in names {
+        let is_it = |r: &&Value| r["metadata"]["name"].as_str() == Some(name.as_str());
+        let before = shown.len();
+        shown.extend(resources.iter().filter(is_it).cloned());
+        if shown.len() == before {
+            missing.push(name);
+        }
+    }
+    (shown, missing)
+}
+
 /// Resources that were read.
 struct Found {
     revision: i64,
@@ -117,18 +119,18 @@ struct Found {
 
 async fn read<S: Store>(
     store: &S,
-    target: Target,
+    target: ResourceType,
     namespace: Option<&str>,
 ) -> anyhow::Result<Found> {
     let prefix = match target {
-        Target::Resource(kind) => match namespace {
+        ResourceType::Resource(kind) => match namespace {
             Some(namespace) => format!("{}{namespace}/", kind_prefix(kind)),
             None => kind_prefix(kind),
         },
-        Target::IpamHandle => handles_prefix(),
-        Target::IpamBlock | Target::BlockAffinity => ipam_prefix(),
+        ResourceType::IpamHandle => handles_prefix(),
+        ResourceType::IpamBlock | ResourceType::BlockAffinity => ipam_prefix(),
     };
-    let answer = store.read(&[Range::Prefix(prefix)]).await?;
+    let answer = store.read(&[KeyRange::Prefix(prefix)]).await?;
     let mut found = Found {
         revision: answer.revision,
         resources: Vec::new(),
@@ -145,7 +147,7 @@ async fn read<S: Store>(
 }
 
 /// An entry as a resource; `None` for what is of another kind.
-fn resource(target: Target, entry: &KeyValue) -> Option<Result<Value, String>> {
+fn resource(target: ResourceType, entry: &KeyValue) -> Option<Result<Value, String>> {
     let key = match Key::parse(&entry.key) {
         Ok(key) => key,
         Err(KeyError::Foreign) => return None,
@@ -165,17 +167,19 @@ fn resource(target: Target, entry: &KeyValue) -> Option<Result<Value, String>> {
             "spec": spec})
     };
     let value = match (target, key) {
-        (Target::Resource(_), Key::Resource { .. }) => {
+        (ResourceType::Resource(_), Key::Resource { .. }) => {
             parsed().map(|fields| super::versioned(Value::Object(fields), entry.mod_revision))
         }
-        (Target::IpamBlock, Key::Block(cidr)) => {
+        (ResourceType::IpamBlock, Key::Block(cidr)) => {
             parsed().map(|spec| made(cidr.to_key().replace(['.', ':'], "-"), spec))
         }
-        (Target::IpamHandle, Key::Handle(id)) => parsed().map(|spec| made(id.to_string(), spec)),
-        (Target::BlockAffinity, Key::Affinity(owner, cidr)) => parsed().map(|mut spec| {
+        (ResourceType::IpamHandle, Key::Handle(id)) => {
+            parsed().map(|spec| made(id.to_string(), spec))
+        }
+        (ResourceType::BlockAffinity, Key::Affinity(owner, cidr)) => parsed().map(|mut spec| {
             let (kind, name) = match &owner {
-                Owner::Host(node) => ("host", node.to_string()),
-                Owner::Virtual(name) => ("virtual", name.clone()),
+                BlockOwner::Host(node) => ("host", node.to_string()),
+                BlockOwner::Virtual(name) => ("virtual", name.clone()),
             };
             spec.insert("node".to_owned(), Value::from(name.clone()));
             spec.insert("type".to_owned(), Value::from(kind));
@@ -189,7 +193,7 @@ fn resource(target: Target, entry: &KeyValue) -> Option<Result<Value, String>> {
 }
 
 /// Resources as one value: one that was asked for by its name alone, else a list.
-fn document(target: Target, alone: bool, revision: i64, shown: &[Value]) -> Option<Value> {
+fn document(target: ResourceType, alone: bool, revision: i64, shown: &[Value]) -> Option<Value> {
     match shown {
         [one] if alone => Some(one.clone()),
         [] if alone => None,
@@ -201,7 +205,7 @@ fn document(target: Target, alone: bool, revision: i64, shown: &[Value]) -> Opti
 }
 
 /// Prints resources in a form.
-pub(super) fn print(target: Target, form: Form, alone: bool, revision: i64, shown: &[Value]) {
+pub(super) fn print(target: ResourceType, form: Form, alone: bool, revision: i64, shown: &[Value]) {
     match form {
         Form::Json | Form::Yaml => {
             if let Some(document) = document(target, alone, revision, shown) {

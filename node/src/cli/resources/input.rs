@@ -4,8 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use caracal_model::Key;
-use caracal_model::resource::Kind;
+use caracal_model::{Key, Kind};
 use serde_json::Value;
 
 /// A resource of a file.
@@ -13,9 +12,7 @@ use serde_json::Value;
 pub(super) struct Document {
     /// `pools.yaml, line 3`.
     pub(super) origin: String,
-    /// Its kind.
     pub(super) kind: Kind,
-    /// Its key.
     pub(super) key: Key,
     /// The resource as it is written there.
     pub(super) value: Value,

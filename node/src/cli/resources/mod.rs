@@ -20,17 +20,17 @@ mod write;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use caracal_model::{Key, Target, WriteRule};
+use caracal_model::{Key, ResourceType, WriteRule};
 use serde_json::Value;
 
 use super::ipam::{now, on_store};
-use apply::Options;
+use apply::ApplyOptions;
 use args::{
     ApplyArgs, CreateArgs, DeleteArgs, GetArgs, LabelArgs, PatchArgs, PatchType, WriteArgs,
 };
-use change::{Change, Labels};
+use change::{Labels, ResourceChange};
 use input::Document;
-use write::{Order, Wanted};
+use write::{RequestedState, RequestedWrite};
 
 /// A command line that cannot be read.
 const USAGE: u8 = 2;
@@ -40,15 +40,15 @@ pub(crate) fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(crate) fn apply(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
-    write_files(args, Wanted::Apply, false)
+    write_files(args, RequestedState::Apply, false)
 }
 
 pub(crate) fn create(args: &CreateArgs) -> anyhow::Result<ExitCode> {
-    write_files(&args.apply, Wanted::Create, args.skip_exists)
+    write_files(&args.apply, RequestedState::Create, args.skip_exists)
 }
 
 pub(crate) fn replace(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
-    write_files(args, Wanted::Replace, false)
+    write_files(args, RequestedState::Replace, false)
 }
 
 pub(crate) fn delete(args: &DeleteArgs) -> anyhow::Result<ExitCode> {
@@ -60,9 +60,9 @@ pub(crate) fn patch(args: &PatchArgs) -> anyhow::Result<ExitCode> {
         PatchType::Merge if !args.patch.is_object() => {
             return Ok(usage("--patch: a merge patch is a mapping"));
         }
-        PatchType::Merge => Change::Merge(args.patch.clone()),
+        PatchType::Merge => ResourceChange::Merge(args.patch.clone()),
         PatchType::Json => match serde_json::from_value(args.patch.clone()) {
-            Ok(operations) => Change::Operations(operations),
+            Ok(operations) => ResourceChange::Operations(operations),
             Err(error) => {
                 return Ok(usage(&format!(
                     "--patch: a JSON patch is a list of operations (RFC 6902): {error}"
@@ -87,12 +87,12 @@ pub(crate) fn label(args: &LabelArgs) -> anyhow::Result<ExitCode> {
         Ok(labels) => labels,
         Err(reason) => return Ok(usage(&reason)),
     };
-    let change = Change::Labels(labels);
+    let change = ResourceChange::Labels(labels);
     let order = match changed(&args.kind, &names, args.space.or_default(), change) {
         Ok(order) => order,
         Err(code) => return Ok(code),
     };
-    let options = Options {
+    let options = ApplyOptions {
         dry_run: args.dry_run,
         allow_unknown: false,
         skip_exists: false,
@@ -106,14 +106,14 @@ fn changed(
     kind: &str,
     names: &[String],
     namespace: String,
-    change: Change,
-) -> Result<Order, ExitCode> {
+    change: ResourceChange,
+) -> Result<RequestedWrite, ExitCode> {
     let (target, names) = kind_and_names(kind, names)?;
     let [name] = &names[..] else {
         return Err(usage("which one? give its name"));
     };
     let kind = match (target, target.writable()) {
-        (Target::Resource(kind), _) => kind,
+        (ResourceType::Resource(kind), _) => kind,
         (_, WriteRule::ReadOnly(reason)) => {
             let what = target.as_str();
             return Err(super::ipam::refuse(&format!(
@@ -122,7 +122,7 @@ fn changed(
         }
         (_, WriteRule::Writable) => return Err(usage("which kind?")),
     };
-    Ok(Order {
+    Ok(RequestedWrite {
         origin: String::new(),
         kind,
         key: Key::Resource {
@@ -130,12 +130,12 @@ fn changed(
             namespace: kind.is_namespaced().then_some(namespace),
             name: name.clone(),
         },
-        wanted: Wanted::Change(change),
+        wanted: RequestedState::Change(change),
     })
 }
 
-fn options(args: &WriteArgs, skip_exists: bool) -> Options {
-    Options {
+fn options(args: &WriteArgs, skip_exists: bool) -> ApplyOptions {
+    ApplyOptions {
         dry_run: args.dry_run,
         allow_unknown: args.allow_unknown,
         skip_exists,
@@ -143,13 +143,13 @@ fn options(args: &WriteArgs, skip_exists: bool) -> Options {
     }
 }
 
-fn run(orders: Vec<Order>, options: Options) -> anyhow::Result<ExitCode> {
+fn run(orders: Vec<RequestedWrite>, options: ApplyOptions) -> anyhow::Result<ExitCode> {
     on_store(async |store| apply::run(&store, orders, options, now()).await)
 }
 
 fn write_files(
     args: &ApplyArgs,
-    wanted: fn(Value) -> Wanted,
+    wanted: fn(Value) -> RequestedState,
     skip_exists: bool,
 ) -> anyhow::Result<ExitCode> {
     let documents = match input::read(&args.files.files, &args.space.or_default()) {
@@ -160,7 +160,7 @@ fn write_files(
         }
         Err(error) => return Err(error),
     };
-    let order = |document: Document| Order {
+    let order = |document: Document| RequestedWrite {
         origin: document.origin,
         kind: document.kind,
         key: document.key,
@@ -177,19 +177,19 @@ fn usage(reason: &str) -> ExitCode {
 }
 
 /// The kind and the names that were asked for: `KIND NAME…` or `KIND/NAME`.
-fn kind_and_names(kind: &str, names: &[String]) -> Result<(Target, Vec<String>), ExitCode> {
+fn kind_and_names(kind: &str, names: &[String]) -> Result<(ResourceType, Vec<String>), ExitCode> {
     let (kind, first) = match kind.split_once('/') {
         Some((kind, name)) => (kind, Some(name.to_owned())),
         None => (kind, None),
     };
-    let target = Target::named(kind).map_err(|reason| usage(&reason))?;
+    let target = ResourceType::named(kind).map_err(|reason| usage(&reason))?;
     let mut all: Vec<String> = first.into_iter().collect();
     for name in names {
         // `ippool/a ippool/b`, as `-o name` prints them.
         let bare = name
             .split_once('/')
             .map_or(Ok(name.as_str()), |(other, bare)| {
-                match Target::named(other) == Ok(target) {
+                match ResourceType::named(other) == Ok(target) {
                     true => Ok(bare),
                     false => Err(usage(&format!(
                         "{name:?} is of another kind than {kind:?}; ask for one kind at a time"
@@ -202,7 +202,7 @@ fn kind_and_names(kind: &str, names: &[String]) -> Result<(Target, Vec<String>),
 }
 
 /// `ippool/default-ipv4-ippool`; with its namespace where there is one.
-fn name_of(target: Target, resource: &Value) -> String {
+fn name_of(target: ResourceType, resource: &Value) -> String {
     let text = |name: &str| resource["metadata"][name].as_str().unwrap_or_default();
     format!("{}/{}", target.short(), text("name"))
 }

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 
-use caracal_model::Target;
+use caracal_model::ResourceType;
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command, ValueEnum};
 use serde_json::Value;
@@ -155,7 +155,7 @@ fn columns_of(text: &str) -> Result<Vec<Column>, String> {
 /// The heading and the rows of columns that were asked for. The error names a heading that the kind
 /// does not have.
 pub(super) fn table(
-    target: Target,
+    target: ResourceType,
     asked: &[Column],
     resources: &[Value],
 ) -> Result<(Vec<String>, Vec<Vec<String>>), String> {
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn columns_are_calicoctls_and_kubectls() {
-        let target = Target::named("ippool").unwrap();
+        let target = ResourceType::named("ippool").unwrap();
         let items = pools()["items"].as_array().unwrap().clone();
         let shown = |text: &str| match Shape::parse(text).unwrap() {
             Shape::Columns(columns) => table(target, &columns, &items),

@@ -1,15 +1,13 @@
 #![allow(clippy::unwrap_used)]
 
 use caracal_datastore::MemoryStore;
-use caracal_model::ipam::Block;
-use caracal_model::resource::Kind;
-use caracal_model::{Key, Schema, Snapshot, Timestamp};
+use caracal_model::{Block, Key, Kind, Schema, Snapshot, Timestamp};
 use serde_json::{Value, json};
 
-use super::apply::{self, Options};
-use super::change::{Change, Labels};
+use super::apply::{self, ApplyOptions};
+use super::change::{Labels, ResourceChange};
 use super::form::Form;
-use super::write::{Order, Outcome, Stored, Wanted, WriteError, stored, write};
+use super::write::{Outcome, RequestedState, RequestedWrite, Stored, WriteError, stored, write};
 use super::{effect, input};
 
 fn now() -> Timestamp {
@@ -39,9 +37,9 @@ const EVERY_KIND: &str = "
  spec: {orchestrator: k8s, node: a, pod: web, endpoint: eth0, interfaceName: cali1, ipNetworks: [10.244.0.9/32]}}
 ";
 
-fn orders(text: &str, wanted: fn(Value) -> Wanted) -> Vec<Order> {
+fn orders(text: &str, wanted: fn(Value) -> RequestedState) -> Vec<RequestedWrite> {
     let documents = input::parse("file", text, "ns").unwrap();
-    let order = |d: input::Document| Order {
+    let order = |d: input::Document| RequestedWrite {
         origin: d.origin,
         kind: d.kind,
         key: d.key,
@@ -50,22 +48,22 @@ fn orders(text: &str, wanted: fn(Value) -> Wanted) -> Vec<Order> {
     documents.into_iter().map(order).collect()
 }
 
-fn change(kind: Kind, name: &str, change: Change) -> Order {
-    Order {
+fn change(kind: Kind, name: &str, change: ResourceChange) -> RequestedWrite {
+    RequestedWrite {
         origin: String::new(),
         kind,
         key: Key::resource(kind, name),
-        wanted: Wanted::Change(change),
+        wanted: RequestedState::Change(change),
     }
 }
 
-async fn put(store: &MemoryStore, order: &Order) -> Result<(Outcome, Stored), WriteError> {
+async fn put(store: &MemoryStore, order: &RequestedWrite) -> Result<(Outcome, Stored), WriteError> {
     write(store, order, false, now()).await
 }
 
 /// Runs as the command does; the exit code as text.
-async fn run(store: &MemoryStore, orders: Vec<Order>, dry_run: bool) -> String {
-    let options = Options {
+async fn run(store: &MemoryStore, orders: Vec<RequestedWrite>, dry_run: bool) -> String {
+    let options = ApplyOptions {
         dry_run,
         allow_unknown: false,
         skip_exists: false,
@@ -82,7 +80,7 @@ fn code(number: u8) -> String {
 #[tokio::test]
 async fn what_is_applied_exported_and_applied_again_is_the_same() {
     let store = MemoryStore::new();
-    for order in orders(EVERY_KIND, Wanted::Apply) {
+    for order in orders(EVERY_KIND, RequestedState::Apply) {
         let (outcome, first) = put(&store, &order).await.unwrap();
         assert_eq!(outcome, Outcome::Created, "{order:?}");
         let metadata = &first.value["metadata"];
@@ -91,8 +89,8 @@ async fn what_is_applied_exported_and_applied_again_is_the_same() {
         assert_eq!(metadata.get("resourceVersion"), None);
         let mut exported = first.value.clone();
         Schema::export(&mut exported);
-        let again = Order {
-            wanted: Wanted::Apply(exported.clone()),
+        let again = RequestedWrite {
+            wanted: RequestedState::Apply(exported.clone()),
             ..order.clone()
         };
         let (outcome, second) = put(&store, &again).await.unwrap();
@@ -123,12 +121,12 @@ async fn a_version_that_was_seen_is_held_against_the_one_that_is() {
         let text = format!(
             "{{kind: IPReservation, apiVersion: projectcalico.org/v3, metadata: {{name: r{extra}}}, spec: {{reservedCIDRs: [10.0.0.0/30]}}}}"
         );
-        orders(&text, Wanted::Replace).remove(0)
+        orders(&text, RequestedState::Replace).remove(0)
     };
     let missing = put(&store, &reservation("")).await.unwrap_err();
     assert_eq!(missing.code(), 3);
-    let new = Order {
-        wanted: Wanted::Create(json!({"kind": "IPReservation", "metadata": {"name": "r"}})),
+    let new = RequestedWrite {
+        wanted: RequestedState::Create(json!({"kind": "IPReservation", "metadata": {"name": "r"}})),
         ..reservation("")
     };
     let first = put(&store, &new).await.unwrap().1.revision;
@@ -146,7 +144,7 @@ async fn a_version_that_was_seen_is_held_against_the_one_that_is() {
         other.to_string().contains("deleted and made anew"),
         "{other}"
     );
-    let patch = Change::Merge(json!({"metadata": {"resourceVersion": "1"}}));
+    let patch = ResourceChange::Merge(json!({"metadata": {"resourceVersion": "1"}}));
     let stale = put(&store, &change(Kind::IpReservation, "r", patch)).await;
     assert_eq!(stale.unwrap_err().code(), 6);
 }
@@ -159,7 +157,7 @@ async fn a_patch_and_a_label_keep_what_caracal_does_not_know() {
         "metadata": {"name": "x", "uid": "u", "creationTimestamp": null, "managedFields": [1]},
         "spec": {"peerIP": "10.0.0.9", "asNumber": 1, "futureField": {"a": 1}}});
     store.put(key.to_path(), value.to_string());
-    let patch = Change::Merge(json!({"spec": {"asNumber": 2, "nodeSelector": "all()"}}));
+    let patch = ResourceChange::Merge(json!({"spec": {"asNumber": 2, "nodeSelector": "all()"}}));
     let (_, is) = put(&store, &change(Kind::BgpPeer, "x", patch))
         .await
         .unwrap();
@@ -168,7 +166,7 @@ async fn a_patch_and_a_label_keep_what_caracal_does_not_know() {
     wanted["spec"]["nodeSelector"] = json!("all()");
     assert_eq!(is.value, wanted);
     let words = ["a=1".to_owned(), "b-".to_owned()];
-    let labels = Change::Labels(Labels::parse(&words, false, false).unwrap());
+    let labels = ResourceChange::Labels(Labels::parse(&words, false, false).unwrap());
     let (_, is) = put(&store, &change(Kind::BgpPeer, "x", labels))
         .await
         .unwrap();
@@ -176,7 +174,7 @@ async fn a_patch_and_a_label_keep_what_caracal_does_not_know() {
     assert_eq!(is.value, wanted);
     let operations = json!([{"op": "test", "path": "/spec/asNumber", "value": 2},
         {"op": "remove", "path": "/spec/futureField"}]);
-    let operations = Change::Operations(serde_json::from_value(operations).unwrap());
+    let operations = ResourceChange::Operations(serde_json::from_value(operations).unwrap());
     let order = change(Kind::BgpPeer, "x", operations);
     let (_, is) = put(&store, &order).await.unwrap();
     assert_eq!(is.value["spec"].get("futureField"), None);
@@ -189,7 +187,7 @@ async fn a_patch_and_a_label_keep_what_caracal_does_not_know() {
         json!({"spec": {"asNumer": 3}}),
         json!({"metadata": null}),
     ] {
-        let order = change(Kind::BgpPeer, "x", Change::Merge(bad.clone()));
+        let order = change(Kind::BgpPeer, "x", ResourceChange::Merge(bad.clone()));
         let error = put(&store, &order).await.unwrap_err();
         assert_eq!(error.code(), 5, "{bad}: {error}");
     }
@@ -205,7 +203,7 @@ async fn labels_of_two_people_both_stay() {
         change(
             Kind::Node,
             "a",
-            Change::Labels(Labels::parse(&words, false, false).unwrap()),
+            ResourceChange::Labels(Labels::parse(&words, false, false).unwrap()),
         )
     };
     let (one, two) = (label(1), label(2));
@@ -215,7 +213,8 @@ async fn labels_of_two_people_both_stay() {
     let is = stored(&store, &key).await.unwrap().unwrap().value;
     assert_eq!(is["metadata"]["labels"], json!({"l1": "1", "l2": "2"}));
     let words = ["l1=other".to_owned()];
-    let labels = |overwrite| Change::Labels(Labels::parse(&words, overwrite, false).unwrap());
+    let labels =
+        |overwrite| ResourceChange::Labels(Labels::parse(&words, overwrite, false).unwrap());
     let refused = put(&store, &change(Kind::Node, "a", labels(false))).await;
     assert!(refused.unwrap_err().to_string().contains("--overwrite"));
     put(&store, &change(Kind::Node, "a", labels(true)))
@@ -247,26 +246,26 @@ async fn nothing_is_written_when_one_of_several_is_not_valid() {
         pool("a", "10.2.0.0/16", ""),
         "{kind: Tier, apiVersion: projectcalico.org/v3, metadata: {name: t}, spec: {}}".to_owned(),
     ] {
-        let both = orders(&format!("{good}{bad}"), Wanted::Apply);
+        let both = orders(&format!("{good}{bad}"), RequestedState::Apply);
         assert_eq!(run(&store, both, false).await, code(5), "{bad}");
         let key = Key::resource(Kind::IpPool, "a");
         assert_eq!(stored(&store, &key).await.unwrap(), None, "{bad}");
     }
     assert_eq!(
-        run(&store, orders(&good, Wanted::Apply), true).await,
+        run(&store, orders(&good, RequestedState::Apply), true).await,
         code(0)
     );
     let key = Key::resource(Kind::IpPool, "a");
     assert_eq!(stored(&store, &key).await.unwrap(), None);
     assert_eq!(
-        run(&store, orders(&good, Wanted::Apply), false).await,
+        run(&store, orders(&good, RequestedState::Apply), false).await,
         code(0)
     );
-    let moved = orders(&pool("a", "10.3.0.0/16", ""), Wanted::Apply);
+    let moved = orders(&pool("a", "10.3.0.0/16", ""), RequestedState::Apply);
     assert_eq!(run(&store, moved, false).await, code(5));
     let block = Block::new("10.4.0.0/27".parse().unwrap(), None, 1);
     store.put(Key::Block(block.cidr).to_path(), block.to_json());
-    let other = orders(&pool("c", "10.4.0.0/16", ""), Wanted::Create);
+    let other = orders(&pool("c", "10.4.0.0/16", ""), RequestedState::Create);
     assert_eq!(run(&store, other, false).await, code(5));
 }
 
@@ -289,7 +288,7 @@ fn files_that_are_no_resources_are_told_with_their_place() {
 }
 
 /// A cluster of two nodes with blocks, and what a change of a resource there is said to do.
-fn told(kind: Kind, name: &str, spec: Value) -> Vec<String> {
+fn change_effects(kind: Kind, name: &str, spec: Value) -> Vec<String> {
     let mut before = Snapshot::default();
     let put = |snapshot: &mut Snapshot, kind: Kind, name: &str, spec: Value| {
         let value = json!({"metadata": {"name": name, "labels": {"n": name}}, "spec": spec});
@@ -322,7 +321,7 @@ fn effects_are_told_in_sentences() {
         spec.as_object_mut()
             .unwrap()
             .extend(rest.as_object().unwrap().clone());
-        told(Kind::IpPool, "p", spec)
+        change_effects(Kind::IpPool, "p", spec)
     };
     let vxlan = pool(json!({"ipipMode": "Never", "vxlanMode": "CrossSubnet"}));
     assert!(
@@ -348,13 +347,13 @@ fn effects_are_told_in_sentences() {
         selector[0].starts_with("1 of 2 nodes may take blocks from it (before: 2)"),
         "{selector:?}"
     );
-    let new = told(
+    let new = change_effects(
         Kind::IpPool,
         "q",
         json!({"cidr": "10.7.0.0/16", "nodeSelector": "has(no)"}),
     );
     assert!(new[0].contains("selects none of the 2 nodes"), "{new:?}");
-    let peer = told(
+    let peer = change_effects(
         Kind::BgpPeer,
         "y",
         json!({"peerSelector": "has(no)", "node": "a"}),
@@ -367,18 +366,18 @@ fn effects_are_told_in_sentences() {
         ]
     );
     let changed = json!({"peerIP": "10.9.0.1", "asNumber": 2, "filters": ["f"]});
-    let changed = told(Kind::BgpPeer, "x", changed);
+    let changed = change_effects(Kind::BgpPeer, "x", changed);
     assert!(
         changed[0].contains("end and begin anew at once"),
         "{changed:?}"
     );
     assert_eq!(changed[1], "BGPFilter f does not exist");
     assert_eq!(
-        told(Kind::BgpFilter, "f", json!({})),
+        change_effects(Kind::BgpFilter, "f", json!({})),
         ["routes of BGPPeer x are filtered anew"]
     );
     let config = json!({"asNumber": 1, "nodeToNodeMeshEnabled": false, "listenPort": 1790});
-    assert_eq!(told(Kind::BgpConfiguration, "default", config).len(), 3);
+    assert_eq!(change_effects(Kind::BgpConfiguration, "default", config).len(), 3);
 }
 
 /// `apply` replaces annotations, as calicoctl does; what goes with this one is told.
@@ -395,13 +394,13 @@ fn an_end_of_automatic_reflectors_is_told() {
         config(json!({"caracal.io/topology": "auto"})),
         config(json!({})),
     );
-    let told = effect::of(Kind::BgpConfiguration, "default", &auto, &mesh);
+    let found = effect::of(Kind::BgpConfiguration, "default", &auto, &mesh);
     assert!(
-        told[0].contains("automatic reflectors end at once"),
-        "{told:?}"
+        found[0].contains("automatic reflectors end at once"),
+        "{found:?}"
     );
-    let told = effect::of(Kind::BgpConfiguration, "default", &mesh, &auto);
-    assert!(told[0].contains("--auto"), "{told:?}");
+    let found = effect::of(Kind::BgpConfiguration, "default", &mesh, &auto);
+    assert!(found[0].contains("--auto"), "{found:?}");
     let same = effect::of(Kind::BgpConfiguration, "default", &auto, &auto);
     assert_eq!(same, [""; 0]);
 }
@@ -413,8 +412,7 @@ async fn what_a_node_writes_is_what_the_schema_takes() {
     use std::collections::BTreeMap;
 
     use caracal_datastore::Store;
-    use caracal_model::resources_prefix;
-    use caracal_model::txn::Range;
+    use caracal_model::{KeyRange, resources_prefix};
 
     use crate::config::Config;
     use crate::register::{self, Addresses};
@@ -439,7 +437,7 @@ async fn what_a_node_writes_is_what_the_schema_takes() {
     register::ensure_defaults(&store, &config, &[], None, now())
         .await
         .unwrap();
-    let all = Range::Prefix(resources_prefix());
+    let all = KeyRange::Prefix(resources_prefix());
     let answer = store.read(&[all]).await.unwrap();
     let mut kinds = Vec::new();
     for entry in answer.ranges.iter().flatten() {
@@ -453,7 +451,7 @@ async fn what_a_node_writes_is_what_the_schema_takes() {
             [],
             "{kind} {name}"
         );
-        let nothing = change(kind, &name, Change::Merge(json!({})));
+        let nothing = change(kind, &name, ResourceChange::Merge(json!({})));
         let (outcome, _) = put(&store, &nothing).await.unwrap();
         // A pool gets the block size that its maker left to the default.
         assert!(

@@ -5,12 +5,10 @@
 //! are decided anew on what somebody else has written meanwhile, as Calico's clients do.
 
 use caracal_datastore::{Store, StoreError};
-use caracal_model::resource::{Invalid, Kind};
-use caracal_model::txn::{Range, Txn, TxnOutcome};
-use caracal_model::{Key, Schema, Timestamp};
+use caracal_model::{Key, KeyRange, Kind, Schema, Timestamp, Txn, TxnOutcome, ValueError};
 use serde_json::{Map, Value};
 
-use super::change::Change;
+use super::change::ResourceChange;
 use crate::cli::exit::{CONFLICT, NOT_FOUND, REFUSED};
 use crate::register::uuid;
 
@@ -19,7 +17,7 @@ const TRIES: usize = 10;
 
 /// Requested state of one resource.
 #[derive(Clone, Debug)]
-pub(super) enum Wanted {
+pub(super) enum RequestedState {
     /// This document, and nothing is there.
     Create(Value),
     /// This document, whatever is there.
@@ -27,17 +25,17 @@ pub(super) enum Wanted {
     /// This document, and something is there.
     Replace(Value),
     /// The stored resource with this change.
-    Change(Change),
+    Change(ResourceChange),
 }
 
 /// A write that is asked for.
 #[derive(Clone, Debug)]
-pub(super) struct Order {
+pub(super) struct RequestedWrite {
     /// Where it comes from, for sentences: `pools.yaml, line 3`; empty for the command line.
     pub(super) origin: String,
     pub(super) kind: Kind,
     pub(super) key: Key,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: RequestedState,
 }
 
 /// A resource as it is stored.
@@ -67,7 +65,7 @@ pub(super) enum WriteError {
     Contention,
     /// It would not be valid.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Invalid(Vec<Invalid>),
+    Invalid(Vec<ValueError>),
     /// The stored value cannot be parsed, so it cannot be changed.
     #[error("the stored value is no resource: {0}; delete it, or correct it with another tool")]
     Unreadable(String),
@@ -94,7 +92,7 @@ impl WriteError {
     }
 
     fn invalid(reason: impl Into<String>) -> Self {
-        Self::Invalid(vec![Invalid(reason.into())])
+        Self::Invalid(vec![ValueError(reason.into())])
     }
 }
 
@@ -118,7 +116,7 @@ impl Outcome {
 
 /// Value stored under a key.
 pub(super) async fn stored<S: Store>(store: &S, key: &Key) -> Result<Option<Stored>, WriteError> {
-    let answer = store.read(&[Range::Key(key.to_path())]).await?;
+    let answer = store.read(&[KeyRange::Key(key.to_path())]).await?;
     let Some(entry) = answer.ranges.into_iter().flatten().next() else {
         return Ok(None);
     };
@@ -132,7 +130,7 @@ pub(super) async fn stored<S: Store>(store: &S, key: &Key) -> Result<Option<Stor
     }
 }
 
-impl Order {
+impl RequestedWrite {
     /// The name of the resource.
     pub(super) fn name(&self) -> &str {
         match &self.key {
@@ -151,12 +149,14 @@ impl Order {
         now: Timestamp,
     ) -> Result<Value, WriteError> {
         let document = match (&self.wanted, stored) {
-            (Wanted::Create(_), Some(_)) => return Err(WriteError::Exists),
-            (Wanted::Replace(_) | Wanted::Change(_), None) => return Err(WriteError::NotFound),
-            (Wanted::Create(document) | Wanted::Apply(document), None) => {
+            (RequestedState::Create(_), Some(_)) => return Err(WriteError::Exists),
+            (RequestedState::Replace(_) | RequestedState::Change(_), None) => {
+                return Err(WriteError::NotFound);
+            }
+            (RequestedState::Create(document) | RequestedState::Apply(document), None) => {
                 if let Some(version) = version(document)? {
                     return Err(match self.wanted {
-                        Wanted::Create(_) => WriteError::invalid(format!(
+                        RequestedState::Create(_) => WriteError::invalid(format!(
                             "metadata.resourceVersion {version}: a new resource has none; `caracal get --export` leaves it out"
                         )),
                         _ => WriteError::Stale(format!(
@@ -166,11 +166,11 @@ impl Order {
                 }
                 document.clone()
             }
-            (Wanted::Apply(document) | Wanted::Replace(document), Some(stored)) => {
+            (RequestedState::Apply(document) | RequestedState::Replace(document), Some(stored)) => {
                 check_identity(document, stored)?;
                 document.clone()
             }
-            (Wanted::Change(change), Some(stored)) => {
+            (RequestedState::Change(change), Some(stored)) => {
                 let mut base = stored.value.clone();
                 set(
                     &mut base,
@@ -198,12 +198,15 @@ impl Order {
                 set(&mut document, "creationTimestamp", now.rfc3339().into());
             }
             Some(stored) => match self.wanted {
-                Wanted::Change(_) => Schema::keep_identity(&stored.value, &mut document),
+                RequestedState::Change(_) => Schema::keep_identity(&stored.value, &mut document),
                 _ => Schema(self.kind).keep(&stored.value, &mut document),
             },
         }
         // A label changes nothing but the label.
-        if !matches!(self.wanted, Wanted::Change(Change::Labels(_))) {
+        if !matches!(
+            self.wanted,
+            RequestedState::Change(ResourceChange::Labels(_))
+        ) {
             Schema(self.kind).complete(&mut document);
         }
         ordered(document)
@@ -215,8 +218,11 @@ impl Order {
         next: &Value,
         stored: Option<&Stored>,
         unknown_allowed: bool,
-    ) -> Vec<Invalid> {
-        if matches!(self.wanted, Wanted::Change(Change::Labels(_))) {
+    ) -> Vec<ValueError> {
+        if matches!(
+            self.wanted,
+            RequestedState::Change(ResourceChange::Labels(_))
+        ) {
             return Schema(self.kind).validate_metadata(next);
         }
         let stored = stored.map(|stored| &stored.value);
@@ -234,7 +240,7 @@ impl Order {
 /// Writes what was decided; decides anew on what others have written meanwhile.
 pub(super) async fn write<S: Store>(
     store: &S,
-    order: &Order,
+    order: &RequestedWrite,
     unknown_allowed: bool,
     now: Timestamp,
 ) -> Result<(Outcome, Stored), WriteError> {

@@ -9,9 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use caracal_datastore::{Datastore, Store};
-use caracal_model::net::Family;
-use caracal_model::txn::{Range, Txn, TxnOutcome};
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{Family, KeyRange, NodeName, Snapshot, Txn, TxnOutcome};
 use caracal_topologies::{
     REPORT_PREFIX, TransitionReport, begin_transition, changed_resources, end_transition,
     transition_under_way,
@@ -179,10 +177,10 @@ async fn gone(store: &Datastore, args: &TopologyApplyArgs) -> anyhow::Result<Exi
 
 async fn reports(store: &Datastore) -> anyhow::Result<BTreeMap<NodeName, TransitionReport>> {
     let answer = store
-        .read(&[Range::Prefix(REPORT_PREFIX.to_owned())])
+        .read(&[KeyRange::Prefix(REPORT_PREFIX.to_owned())])
         .await
         .context("reading the nodes' reports")?;
-    let report = |entry: &caracal_model::txn::KeyValue| {
+    let report = |entry: &caracal_model::KeyValue| {
         let node = entry.key.strip_prefix(REPORT_PREFIX)?;
         Some((
             NodeName::from(node),

@@ -1,9 +1,7 @@
 //! Input of a change: resource files, and the switches for the most frequent changes.
 
 use anyhow::Context;
-use caracal_model::code::ProblemCode;
-use caracal_model::resource::{BgpConfiguration, Kind, Resource};
-use caracal_model::{Applied, Key, Snapshot};
+use caracal_model::{Applied, BgpConfiguration, Key, Kind, ProblemCode, Resource, Snapshot};
 use caracal_topologies::{
     LEVELS_ANNOTATION, MESH_LIMIT_ANNOTATION, REFLECTORS_ANNOTATION, TOPOLOGY_ANNOTATION,
     WRITTEN_KINDS, reflector_tuning,

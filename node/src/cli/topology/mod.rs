@@ -9,8 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use caracal_bgp::Password;
-use caracal_model::net::Prefix;
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{NodeName, Prefix, Snapshot};
 use caracal_topologies::{
     ClusterSessions, MissingPath, PlanOptions, SecretName, TopologyChoice, choose_topology,
     cluster_sessions, secret_names,

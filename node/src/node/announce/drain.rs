@@ -17,19 +17,18 @@ use std::time::Duration;
 
 use caracal_bgp::{SessionState, SpeakerConfig, SpeakerHandle};
 use caracal_datastore::View;
-use caracal_model::code::ProblemCode;
-use caracal_model::{NodeName, Problem};
+use caracal_model::{NodeName, Problem, ProblemCode};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::node::problems::Reporter;
+use crate::node::problems::ProblemReporter;
 
 /// The file that says that the node is drained, in the library directory; it holds the text.
 const FILE: &str = "drained";
-/// Interval of checking that all sessions have been told.
+/// Interval of checking that all sessions have sent the change.
 const LOOK: Duration = Duration::from_millis(100);
 /// A session that takes nothing for this long does not hold up the others.
-const TELL_LIMIT: Duration = Duration::from_secs(30);
+const SEND_LIMIT: Duration = Duration::from_secs(30);
 /// Orders that may wait.
 const ORDERS: usize = 4;
 /// Most workloads that a refusal names.
@@ -93,7 +92,7 @@ pub(crate) enum DrainOrder {
     Undo,
 }
 
-/// The way to the task.
+/// Handle of the task.
 #[derive(Clone)]
 pub(crate) struct Drainer {
     orders: mpsc::Sender<(DrainOrder, oneshot::Sender<DrainStatus>)>,
@@ -126,7 +125,7 @@ pub(crate) fn at_stage(config: SpeakerConfig, stage: DrainStage) -> SpeakerConfi
 
 /// Whether the node was drained. Where that cannot be read it is taken to be in service, and
 /// reported.
-pub(crate) fn recall_or_report(lib_dir: &Path, problems: &Reporter) -> DrainStatus {
+pub(crate) fn recall_or_report(lib_dir: &Path, problems: &ProblemReporter) -> DrainStatus {
     recall(lib_dir).unwrap_or_else(|error| {
         problems.warn(vec![Problem {
             code: ProblemCode::NodeLibDir,
@@ -189,7 +188,7 @@ impl DrainerParts {
             next = tokio::select! {
                 biased;
                 later = orders.recv() => later,
-                () = self.carry_out(order) => orders.recv().await,
+                () = self.execute(order) => orders.recv().await,
             };
         }
     }
@@ -229,7 +228,7 @@ impl DrainerParts {
         ))
     }
 
-    async fn carry_out(&mut self, order: DrainOrder) {
+    async fn execute(&mut self, order: DrainOrder) {
         match order {
             DrainOrder::Drain { text, wait, .. } => self.drain(text, wait).await,
             DrainOrder::Undo => self.undo().await,
@@ -278,7 +277,7 @@ impl DrainerParts {
         });
     }
 
-    /// Goes to a stage; returns when its configuration is in force and all sessions have been told.
+    /// Goes to a stage; returns when its configuration is in force and all sessions have sent it.
     async fn go(&mut self, stage: DrainStage, text: &str) {
         self.set(stage, text);
         if self
@@ -289,12 +288,12 @@ impl DrainerParts {
         {
             return;
         }
-        let told = async {
+        let sent = async {
             while !self.all_told().await {
                 tokio::time::sleep(LOOK).await;
             }
         };
-        if tokio::time::timeout(TELL_LIMIT, told).await.is_err() {
+        if tokio::time::timeout(SEND_LIMIT, sent).await.is_err() {
             tracing::warn!("a peer takes nothing; the others have been told");
         }
     }

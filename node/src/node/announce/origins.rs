@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use caracal_bgp::{OriginMode, OriginUpdate, SpeakerHandle, SpeakerStatus};
 use caracal_datastore::View;
-use caracal_model::code::ProblemCode;
-use caracal_model::{Problem, Snapshot};
+use caracal_model::{Problem, ProblemCode, Snapshot};
 use caracal_topologies::origin_update;
 use tokio::sync::watch;
 

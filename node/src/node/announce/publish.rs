@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use caracal_bgp::{Filter, FilterTerm, FilterVerdict, SpeakerConfig, SpeakerHandle};
 use caracal_datastore::View;
-use caracal_model::net::Prefix;
-use caracal_model::{NodeName, Problem, Snapshot};
-use caracal_topologies::{EXPORT_FILTER, PlanOptions, Planned, Planning, Replanned, plan};
+use caracal_model::{NodeName, Prefix, Problem, Snapshot};
+use caracal_topologies::{BgpPlan, BgpPlanner, EXPORT_FILTER, PlanOptions, Replanned, plan};
 use tokio::sync::watch;
 
 use crate::config::{Backend, Config};
@@ -15,21 +14,20 @@ use crate::node::announce::drain;
 use crate::node::announce::secrets::Secrets;
 use crate::node::announce::transition_report::InForce;
 use crate::node::kernel::underlay::PeerGateways;
-use crate::node::problems::Reporter;
+use crate::node::problems::ProblemReporter;
 
 /// The plan that the speaker has in force.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AnnouncedPlan {
     /// Revision of the snapshot that the plan is of.
     pub(crate) revision: i64,
-    /// That snapshot.
     pub(crate) snapshot: Arc<Snapshot>,
     /// Prefixes that this node originates.
     pub(crate) originated: Vec<Prefix>,
 }
 
 /// The speaker's configuration for a snapshot, and what could not be planned.
-pub(crate) fn speaker_config(snapshot: &Snapshot, config: &Config, secrets: &Secrets) -> Planned {
+pub(crate) fn speaker_config(snapshot: &Snapshot, config: &Config, secrets: &Secrets) -> BgpPlan {
     for_this_node(
         plan(snapshot, &config.node, &plan_options(config, secrets)),
         config,
@@ -46,7 +44,7 @@ fn plan_options(config: &Config, secrets: &Secrets) -> PlanOptions {
 }
 
 /// The plan as the settings of the process have it.
-fn for_this_node(mut planned: Planned, config: &Config) -> Planned {
+fn for_this_node(mut planned: BgpPlan, config: &Config) -> BgpPlan {
     if config.ebgp_requires_policy {
         require_policy(&mut planned.config);
     }
@@ -122,10 +120,10 @@ pub(crate) struct Publisher {
     pub(crate) speaker: SpeakerHandle,
     /// Configuration last given to the speaker.
     pub(crate) current: SpeakerConfig,
-    pub(crate) problems: Reporter,
-    pub(crate) told: watch::Sender<AnnouncedPlan>,
+    pub(crate) problems: ProblemReporter,
+    pub(crate) announced: watch::Sender<AnnouncedPlan>,
     pub(crate) in_force: watch::Sender<Option<InForce>>,
-    /// The stage of the drain that the speaker was told last.
+    /// The stage of the drain whose configuration the speaker has.
     pub(crate) stage_in_force: watch::Sender<drain::DrainStage>,
     pub(crate) gateways: watch::Sender<PeerGateways>,
 }
@@ -142,14 +140,14 @@ impl Publisher {
             speaker,
             current,
             problems,
-            told,
+            announced,
             in_force,
             stage_in_force,
             gateways,
         } = &mut self;
         // The snapshot may have moved on since the speaker was started with a plan.
         view.mark_changed();
-        let (mut planning, mut last_stage) = (Planning::default(), None);
+        let (mut planning, mut last_stage) = (BgpPlanner::default(), None);
         loop {
             let alive = tokio::select! {
                 changed = view.changed() => changed,
@@ -166,14 +164,14 @@ impl Publisher {
             let again = last_stage.replace(stage) == Some(stage);
             let differs = !again || replanned != Replanned::Announcements(false);
             let Some(planned) = planning.planned().filter(|_| differs) else {
-                tell_revision(told, snapshot);
+                publish_revision(announced, snapshot);
                 continue;
             };
             let planned = for_this_node(planned.clone(), config);
             log_changes(&problems.current(), &planned.problems, &config.node);
             problems.replace(planned.problems);
             // Before the sessions that need them.
-            tell(gateways, planned.kernel.reachable_by);
+            send_if_changed(gateways, planned.kernel.reachable_by);
             let wanted = drain::at_stage(planned.config, stage);
             if wanted != *current {
                 log_new(&wanted, snapshot.revision);
@@ -183,13 +181,13 @@ impl Publisher {
                     return;
                 }
             }
-            told.send_replace(AnnouncedPlan {
+            announced.send_replace(AnnouncedPlan {
                 revision: snapshot.revision,
                 snapshot,
                 originated: current.originate.keys().copied().collect(),
             });
             // Behind the configuration: a report is about sessions that the speaker has.
-            tell(in_force, InForce::of(planned.transition, current));
+            send_if_changed(in_force, InForce::of(planned.transition, current));
             stage_in_force.send_replace(stage);
         }
     }
@@ -200,16 +198,15 @@ fn log_new(wanted: &SpeakerConfig, rev: i64) {
     tracing::info!(rev, peers, originated, "speaker reconfigured");
 }
 
-/// Tells that the plan in force is that of this snapshot, too.
-fn tell_revision(told: &watch::Sender<AnnouncedPlan>, snapshot: Arc<Snapshot>) {
-    told.send_modify(|told| {
-        told.revision = snapshot.revision;
-        told.snapshot = snapshot;
+/// The plan in force is that of this snapshot, too.
+fn publish_revision(announced: &watch::Sender<AnnouncedPlan>, snapshot: Arc<Snapshot>) {
+    announced.send_modify(|plan| {
+        plan.revision = snapshot.revision;
+        plan.snapshot = snapshot;
     });
 }
 
-/// Tells what is new.
-fn tell<T: PartialEq>(sender: &watch::Sender<T>, next: T) {
+fn send_if_changed<T: PartialEq>(sender: &watch::Sender<T>, next: T) {
     sender.send_if_modified(|known| {
         let changed = *known != next;
         *known = next;

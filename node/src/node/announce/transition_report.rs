@@ -72,16 +72,16 @@ pub(crate) async fn report<S: Store>(
 
 /// `None`: the speaker has ended.
 async fn look(speaker: &SpeakerHandle, current: &InForce) -> Option<TransitionReport> {
-    let told = speaker
+    let impact = speaker
         .removal_impact(current.sessions.to_remove.clone())
         .await
         .ok()?;
     let address = |name: &PeerName| current.added.get(name).copied();
-    let incomplete: BTreeSet<IpAddr> = told.incomplete.iter().filter_map(address).collect();
+    let incomplete: BTreeSet<IpAddr> = impact.incomplete.iter().filter_map(address).collect();
     Some(TransitionReport {
         transition: current.sessions.id.clone(),
         incomplete,
-        uncovered: told.uncovered.len(),
-        examples: told.uncovered.into_iter().take(EXAMPLES).collect(),
+        uncovered: impact.uncovered.len(),
+        examples: impact.uncovered.into_iter().take(EXAMPLES).collect(),
     })
 }

@@ -2,8 +2,8 @@
 //! every established session has taken what it is to send. BGP knows no receipt, so this is as far
 //! as a sender can see.
 //!
-//! In Kubernetes' API a later revision of another kind may be told first. There the plan has to
-//! know the pod's endpoint and the blocks of its addresses.
+//! In Kubernetes' API a later revision of another kind may be published first. There the plan has
+//! to know the pod's endpoint and the blocks of its addresses.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use caracal_bgp::{SessionState, SpeakerHandle};
 use caracal_datastore::View;
-use caracal_model::net::Prefix;
-use caracal_model::{Announcement, AwaitAnnouncement};
+use caracal_model::{Announcement, AwaitAnnouncement, Prefix};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -29,7 +28,6 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(crate) enum Counting {
     /// Everything: who is at a revision knows all that came before.
     Whole,
-    /// One kind.
     ByKind,
 }
 
@@ -38,14 +36,14 @@ pub(crate) enum Counting {
 /// # Errors
 /// When the speaker has ended.
 pub(crate) async fn wait(
-    (mut told, counting): (watch::Receiver<AnnouncedPlan>, Counting),
+    (mut announced, counting): (watch::Receiver<AnnouncedPlan>, Counting),
     view: &watch::Receiver<View>,
     speaker: &SpeakerHandle,
     question: &AwaitAnnouncement,
 ) -> Result<Announcement, String> {
     let end = Instant::now() + Duration::from_millis(question.milliseconds).min(LIMIT);
     loop {
-        let plan = told.borrow_and_update().clone();
+        let plan = announced.borrow_and_update().clone();
         // A pod that is written again as it was wakes nobody.
         let followed = view.borrow().followed(plan.revision);
         let answer = match behind(&plan, followed, counting, question) {
@@ -60,7 +58,7 @@ pub(crate) async fn wait(
         }
         let next = end.min(Instant::now() + LOOK);
         tokio::select! {
-            changed = told.changed() => changed.map_err(text)?,
+            changed = announced.changed() => changed.map_err(text)?,
             () = sleep_until(next) => {}
         }
     }
@@ -164,7 +162,7 @@ mod tests {
             };
             behind(&plan, plan.revision, counting, &question)
         };
-        // Another kind is at revision 9; the pod's was not told yet.
+        // Another kind is at revision 9; the pod's has not arrived yet.
         assert_eq!(said(&snapshot, Counting::Whole), None);
         let missing = said(&snapshot, Counting::ByKind).unwrap();
         assert_eq!(

@@ -7,14 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_agent::{
-    AgentStatus, AuditInputs, AuditJob, AuditPeer, AuditRib, Finding, FindingAges, OwnBlock, SLICE,
-    observe_kernel, observe_nat,
+    AgentStatus, AuditFinding, AuditInputs, AuditJob, AuditPeer, AuditRib, FindingAges, OwnBlock,
+    SLICE, observe_kernel, observe_nat,
 };
 use caracal_bgp::{Advertisement, Explanation, SessionState, SpeakerEnded, SpeakerHandle};
 use caracal_datastore::View;
-use caracal_model::ipam::AffinityState;
-use caracal_model::net::Prefix;
-use caracal_model::{NodeName, Problem};
+use caracal_model::{AffinityState, NodeName, Prefix, Problem};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -45,7 +43,7 @@ pub(crate) struct AuditReport {
     /// Something counts as wrong.
     pub(crate) wrong: bool,
     /// Everything that was found, those that count first.
-    pub(crate) findings: Vec<Finding>,
+    pub(crate) findings: Vec<AuditFinding>,
 }
 
 /// Inputs of the auditor.
@@ -60,7 +58,7 @@ pub(crate) struct AuditorInputs {
     pub(crate) drain: watch::Receiver<DrainStatus>,
 }
 
-/// The way to the auditor.
+/// Handle of the auditor.
 #[derive(Clone)]
 pub(crate) struct Auditor {
     questions: mpsc::Sender<oneshot::Sender<AuditReport>>,
@@ -226,7 +224,7 @@ fn own_block(cidr: Prefix, explanation: Explanation) -> OwnBlock {
     for (peer, advertisement) in explanation.advertised {
         match advertisement {
             Advertisement::Sent(_) => {
-                block.told.insert(peer.to_string());
+                block.advertised_to.insert(peer.to_string());
             }
             Advertisement::Withheld(why) => {
                 block.withheld.insert(peer.to_string(), why.to_string());
@@ -237,7 +235,7 @@ fn own_block(cidr: Prefix, explanation: Explanation) -> OwnBlock {
 }
 
 /// Logs what begins to count and what is no longer found, each once.
-fn log_changes(known: &mut BTreeSet<(String, String)>, findings: &[Finding]) {
+fn log_changes(known: &mut BTreeSet<(String, String)>, findings: &[AuditFinding]) {
     let mut now = BTreeSet::new();
     for finding in findings.iter().filter(|finding| finding.counts) {
         let key = (finding.code.clone(), finding.subject.clone());

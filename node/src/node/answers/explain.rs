@@ -12,11 +12,10 @@ use caracal_agent::{
 };
 use caracal_bgp::{Explanation, SpeakerHandle};
 use caracal_datastore::{Datastore, Store, View};
-use caracal_model::code::ProblemCode;
-use caracal_model::net::Prefix;
-use caracal_model::resource::{Node, WorkloadEndpoint, format_mac};
-use caracal_model::txn::Range;
-use caracal_model::{Elsewhere, Key, NodeName, Problem, Snapshot, ipam};
+use caracal_model::{
+    BlockOwner, Elsewhere, Key, KeyRange, Node, NodeName, Prefix, Problem, ProblemCode, Snapshot,
+    WorkloadEndpoint, format_mac,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -32,11 +31,11 @@ pub(crate) struct Explained {
     /// Owner of the destination: a pod, a node, a service.
     pub(crate) owner: Option<String>,
     /// The pool that holds it.
-    pub(crate) pool: Option<Pool>,
+    pub(crate) pool: Option<PoolJson>,
     /// The block that holds it.
-    pub(crate) block: Option<Block>,
+    pub(crate) block: Option<BlockJson>,
     /// Holder of the address.
-    pub(crate) allocation: Option<Allocation>,
+    pub(crate) allocation: Option<AllocationJson>,
     /// Why there is a route: `workload`, `own block`, `remote block`, `BGP`, `tunnel`, `this node`,
     /// `foreign`, `none`.
     pub(crate) source: String,
@@ -52,7 +51,7 @@ pub(crate) struct Explained {
     pub(crate) kernel: Option<KernelRoute>,
     /// Path MTU to the node behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) path: Option<Path>,
+    pub(crate) path: Option<PathJson>,
     /// The kernel has what the agent wants.
     pub(crate) in_step: bool,
     /// The revision of the datastore at each stage.
@@ -92,7 +91,7 @@ pub(crate) struct Revision {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Pool {
+pub(crate) struct PoolJson {
     pub(crate) name: String,
     pub(crate) cidr: Prefix,
     pub(crate) ipip: String,
@@ -101,7 +100,7 @@ pub(crate) struct Pool {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Block {
+pub(crate) struct BlockJson {
     pub(crate) cidr: Prefix,
     /// `host:NODE`.
     pub(crate) affinity: Option<String>,
@@ -109,7 +108,7 @@ pub(crate) struct Block {
 
 /// An address in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Allocation {
+pub(crate) struct AllocationJson {
     pub(crate) handle: Option<String>,
     pub(crate) attributes: BTreeMap<String, String>,
 }
@@ -129,7 +128,7 @@ pub(crate) struct KernelRoute {
 
 /// The measured path to the node that has a destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Path {
+pub(crate) struct PathJson {
     pub(crate) node: String,
     pub(crate) address: IpAddr,
     /// The largest packet that arrives.
@@ -198,7 +197,7 @@ pub(crate) async fn explain(
 #[derive(Default)]
 struct Read {
     /// The destination's block, with its addresses' holders.
-    block: Option<ipam::Block>,
+    block: Option<caracal_model::Block>,
     /// The endpoint that has the destination.
     endpoint: Option<WorkloadEndpoint>,
 }
@@ -218,7 +217,7 @@ async fn read_elsewhere(
         Key::workload(namespace, name).to_path()
     });
     let keys = [block, endpoint];
-    let ranges: Vec<Range> = keys.iter().flatten().cloned().map(Range::Key).collect();
+    let ranges: Vec<KeyRange> = keys.iter().flatten().cloned().map(KeyRange::Key).collect();
     if ranges.is_empty() {
         return Ok(Read::default());
     }
@@ -228,7 +227,9 @@ async fn read_elsewhere(
     let mut read = Read::default();
     for stored in answer.ranges.into_iter().flatten() {
         match keys[0].as_ref() == Some(&stored.key) {
-            true => read.block = Some(ipam::Block::from_json(&stored.value).map_err(text)?),
+            true => {
+                read.block = Some(caracal_model::Block::from_json(&stored.value).map_err(text)?)
+            }
             false => {
                 let endpoint = WorkloadEndpoint::from_json(&stored.value).map_err(text)?;
                 read.endpoint = Some(endpoint);
@@ -273,10 +274,13 @@ impl Facts<'_> {
             destination: self.destination,
             owner: self.owner(),
             pool: self.pool(),
-            block: self.snapshot.block_of(&self.destination).map(|b| Block {
-                cidr: b.cidr,
-                affinity: b.owner.as_ref().map(ToString::to_string),
-            }),
+            block: self
+                .snapshot
+                .block_of(&self.destination)
+                .map(|b| BlockJson {
+                    cidr: b.cidr,
+                    affinity: b.owner.as_ref().map(ToString::to_string),
+                }),
             allocation: self.allocation(),
             source,
             mode,
@@ -364,7 +368,7 @@ impl Facts<'_> {
             return Some(format!("workload {place} on node {}", endpoint.node));
         }
         let address = self.destination.address();
-        let on_node = |(name, node): (&NodeName, &caracal_model::resource::Node)| {
+        let on_node = |(name, node): (&NodeName, &caracal_model::Node)| {
             let family = self.destination.family();
             let what = if node.spec.address(family) == Some(address) {
                 "the address"
@@ -388,7 +392,7 @@ impl Facts<'_> {
         Some(format!("node {node}, whose block {} holds it", block.cidr))
     }
 
-    fn path(&self) -> Option<Path> {
+    fn path(&self) -> Option<PathJson> {
         let address = self.destination.address();
         let family = self.destination.family();
         let has = |node: &Node| node.spec.address(family) == Some(address);
@@ -409,16 +413,16 @@ impl Facts<'_> {
         let (name, node) = itself().or_else(behind)?;
         let address = node.spec.address(family)?;
         let mtu = self.paths.get(&address)?.mtu;
-        Some(Path {
+        Some(PathJson {
             node: name.to_string(),
             address,
             mtu,
         })
     }
 
-    fn pool(&self) -> Option<Pool> {
+    fn pool(&self) -> Option<PoolJson> {
         let (name, pool) = self.snapshot.pool_of(&self.destination)?;
-        Some(Pool {
+        Some(PoolJson {
             name: name.to_string(),
             cidr: pool.spec.prefix(),
             ipip: pool.spec.ipip_mode.to_string(),
@@ -427,21 +431,21 @@ impl Facts<'_> {
         })
     }
 
-    fn allocation(&self) -> Option<Allocation> {
+    fn allocation(&self) -> Option<AllocationJson> {
         let block = self.snapshot.block_of(&self.destination)?;
         let block = block.whole().or(self.read.block.as_ref())?;
         let address = self.destination.address();
         let (_, _, attribute) = block
             .allocated()
             .find(|(_, allocated, _)| *allocated == address && self.destination.is_host())?;
-        Some(Allocation {
+        Some(AllocationJson {
             handle: attribute.handle_id.as_ref().map(ToString::to_string),
             attributes: attribute.secondary.clone().into_iter().collect(),
         })
     }
 
     fn kernel(&self, route: &ActualRoute) -> KernelRoute {
-        let device = |link: &caracal_model::net::IfName| {
+        let device = |link: &caracal_model::IfName| {
             let there = self.actual.links.by_name(link.as_str());
             Device {
                 name: link.to_string(),
@@ -523,7 +527,7 @@ impl Facts<'_> {
             let what = format!("block {}", block.cidr);
             add(DataStage::Datastore, what, block.revision);
             if let Some(node) = block.host() {
-                let owner = ipam::Owner::Host(node.clone());
+                let owner = BlockOwner::Host(node.clone());
                 if let Some(affinity) = self.snapshot.affinities.get(&(owner, block.cidr)) {
                     let what = format!("affinity of {node}");
                     add(DataStage::Datastore, what, affinity.revision);

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use caracal_bgp::SpeakerStatus;
 use caracal_datastore::View;
-use caracal_model::status::KernelStatus;
+use caracal_model::KernelStatus;
 
 use crate::admin::routes::text;
-use crate::http::exposition::Family;
+use crate::http::exposition::MetricFamily;
 use crate::http::health::HealthReport;
 use crate::http::{Observe, in_time};
 use crate::metrics;
@@ -36,7 +36,7 @@ impl Observe for Answers {
         }
     }
 
-    async fn metrics(&self) -> Vec<Family> {
+    async fn metrics(&self) -> Vec<MetricFamily> {
         let mut families = metrics::process::families();
         let Ok(owners) = self.owners() else {
             let report = self.ready().await;

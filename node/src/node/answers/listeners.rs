@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::config::ports::Ports;
 use crate::http;
 use crate::node::answers::Answers;
-use crate::node::problems::Reporter;
+use crate::node::problems::ProblemReporter;
 
 /// The listeners, by what they listen on.
 pub(crate) struct Listeners {
@@ -38,7 +38,11 @@ impl Listeners {
     }
 
     /// Follows the datastore for ever. `problems` hears of values that cannot be used.
-    pub(crate) async fn follow(mut self, mut view: watch::Receiver<View>, problems: Reporter) {
+    pub(crate) async fn follow(
+        mut self,
+        mut view: watch::Receiver<View>,
+        problems: ProblemReporter,
+    ) {
         loop {
             let snapshot = view.borrow_and_update().snapshot.clone();
             let (ports, wrong) = self.config.ports.with(&snapshot, &self.config.node);

@@ -13,14 +13,10 @@ use std::time::{Duration, Instant};
 use caracal_agent::{AgentStatus, PathMtus, ReconcilerHandle};
 use caracal_bgp::{SpeakerHandle, SpeakerStatus};
 use caracal_datastore::{Accepter, Datastore, View};
-use caracal_model::code::ProblemCode;
-use caracal_model::ipam::AffinityState;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::WorkloadEndpoint;
-use caracal_model::status::{BlockStatus, DatastoreStatus, PathStatus, Status};
 use caracal_model::{
-    Announcement, AskInUse, AwaitAnnouncement, Elsewhere, InUse, NodeName, Problem, Snapshot,
-    Versioned,
+    AffinityState, Announcement, AskInUse, AwaitAnnouncement, BlockStatus, DatastoreStatus,
+    Elsewhere, Family, InUse, NodeName, NodeStatus, PathStatusJson, Prefix, Problem, ProblemCode,
+    Snapshot, Versioned, WorkloadEndpoint,
 };
 use serde_json::json;
 use tokio::sync::watch;
@@ -46,14 +42,14 @@ pub(crate) enum NodeStage {
     Running(Arc<Owners>),
 }
 
-/// The ways to the owners of all state.
+/// Handles of the owners of all state.
 pub(crate) struct Owners {
     pub(crate) store: Datastore,
     pub(crate) view: watch::Receiver<View>,
     pub(crate) accepter: Accepter,
     pub(crate) speaker: SpeakerHandle,
     /// Announcements that the speaker was given.
-    pub(crate) told: watch::Receiver<AnnouncedPlan>,
+    pub(crate) announced: watch::Receiver<AnnouncedPlan>,
     pub(crate) kernel: watch::Receiver<Arc<AgentStatus>>,
     pub(crate) reconciler: ReconcilerHandle,
     pub(crate) collected: watch::Receiver<Collected>,
@@ -132,28 +128,28 @@ impl AnswerRequests for Answers {
 }
 
 impl Answers {
-    fn base(&self) -> Status {
-        Status {
+    fn base(&self) -> NodeStatus {
+        NodeStatus {
             node: self.config.node.to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds: self.started.elapsed().as_secs(),
-            ..Status::default()
+            ..NodeStatus::default()
         }
     }
 
-    fn starting(&self, reason: String) -> Status {
+    fn starting(&self, reason: String) -> NodeStatus {
         let datastore = DatastoreStatus {
             state: "starting".to_owned(),
             reason: Some(reason),
             ..Default::default()
         };
-        Status {
+        NodeStatus {
             datastore,
             ..self.base()
         }
     }
 
-    async fn status(&self, owners: &Owners) -> Result<Status, String> {
+    async fn status(&self, owners: &Owners) -> Result<NodeStatus, String> {
         let bgp = owners.speaker.status().await.map_err(text)?;
         let view = owners.view.borrow().clone();
         let kernel = owners.kernel.borrow().clone();
@@ -206,7 +202,7 @@ impl Owners {
             false => Counting::Whole,
         };
         announced::wait(
-            (self.told.clone(), counting),
+            (self.announced.clone(), counting),
             &self.view,
             &self.speaker,
             question,
@@ -261,7 +257,7 @@ impl Owners {
 }
 
 /// Known path MTUs to other nodes.
-fn paths(snapshot: &Snapshot, known: &PathMtus) -> Vec<PathStatus> {
+fn paths(snapshot: &Snapshot, known: &PathMtus) -> Vec<PathStatusJson> {
     let nodes = snapshot.nodes.iter().flat_map(|(name, node)| {
         let addresses = [Family::Ipv4, Family::Ipv6].map(|family| node.spec.address(family));
         let addresses = addresses.into_iter().flatten();
@@ -269,7 +265,7 @@ fn paths(snapshot: &Snapshot, known: &PathMtus) -> Vec<PathStatus> {
     });
     let path = |(name, address): (&NodeName, IpAddr)| {
         let path = known.get(&address)?;
-        Some(PathStatus {
+        Some(PathStatusJson {
             node: name.to_string(),
             address,
             mtu: path.mtu,
@@ -281,10 +277,7 @@ fn paths(snapshot: &Snapshot, known: &PathMtus) -> Vec<PathStatus> {
 
 fn blocks(view: &View, config: &Config) -> Vec<BlockStatus> {
     let snapshot = &view.snapshot;
-    let describe = |(cidr, affinity): (
-        caracal_model::net::Prefix,
-        &caracal_model::ipam::BlockAffinity,
-    )| {
+    let describe = |(cidr, affinity): (caracal_model::Prefix, &caracal_model::BlockAffinity)| {
         let block = snapshot.blocks.get(&cidr);
         let state = match affinity.state {
             AffinityState::Pending => "pending",

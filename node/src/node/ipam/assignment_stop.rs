@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 /// Tells for ever. Before anything was read, the word of an earlier process stays.
 pub(crate) async fn keep(run_dir: PathBuf, mut view: watch::Receiver<View>) {
-    let mut told: Option<Option<String>> = None;
+    let mut written: Option<Option<String>> = None;
     loop {
         let word = {
             let view = view.borrow_and_update();
@@ -19,10 +19,10 @@ pub(crate) async fn keep(run_dir: PathBuf, mut view: watch::Receiver<View>) {
             }
         };
         if let Some(word) = word
-            && told.as_ref() != Some(&word)
+            && written.as_ref() != Some(&word)
         {
             match caracal_cni::forbid_addresses(&run_dir, word.as_deref()) {
-                Ok(()) => told = Some(word),
+                Ok(()) => written = Some(word),
                 Err(error) => {
                     tracing::warn!(%error, "cannot tell the CNI plugins whether addresses may be given out");
                 }

@@ -4,8 +4,7 @@
 use std::path::PathBuf;
 
 use caracal_datastore::View;
-use caracal_model::NodeName;
-use caracal_model::net::Prefix;
+use caracal_model::{NodeName, Prefix};
 use tokio::sync::watch;
 
 /// Suggests the node's blocks whenever they change. A failure costs the next plugin a read, no

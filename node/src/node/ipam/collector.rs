@@ -9,17 +9,16 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use caracal_datastore::{Store, View};
 use caracal_ipam::{AffinityError, AffinityOutcome, Conditional, ReleaseIps, ReleaseNode};
-use caracal_ipam::{Client, ClientError, Collection, Collector, Mender, Repair};
+use caracal_ipam::{Client, ClientError, Collector, Garbage, Mender, Repair};
 use caracal_ipam::{Lease, LeaseHolder};
-use caracal_model::code::ProblemCode;
-use caracal_model::ipam::Owner;
-use caracal_model::txn::{Compare, KeyValue, Range, Txn};
-use caracal_model::{NodeName, Problem, Timestamp};
+use caracal_model::{
+    BlockOwner, Compare, KeyRange, KeyValue, NodeName, Problem, ProblemCode, Timestamp, Txn,
+};
 use tokio::sync::{mpsc, watch};
 
 use crate::metrics::ipam::Collected;
 use crate::node::membership::machine::{self, Taken};
-use crate::node::problems::Reporter;
+use crate::node::problems::ProblemReporter;
 
 /// Pause after a renewal that failed: whose the name is has to be known soon.
 const RETRY: Duration = Duration::from_secs(5);
@@ -51,7 +50,7 @@ impl<S: Store> Life<S> {
         self,
         mut view: watch::Receiver<View>,
         lost: mpsc::Sender<Taken>,
-        problems: Reporter,
+        problems: ProblemReporter,
     ) {
         let mut failures = 0_u32;
         loop {
@@ -74,7 +73,7 @@ impl<S: Store> Life<S> {
                         tracing::warn!(%error, "cannot renew the liveness lease; trying again");
                     }
                     failures += 1;
-                    // A datastore that does not answer at all is told by its view.
+                    // A datastore that does not answer at all shows in its view.
                     match view.borrow().is_current() {
                         true => problems.warn(vec![self.refused(&error)]),
                         false => problems.replace(Vec::new()),
@@ -128,9 +127,9 @@ async fn leases<S: Store>(
     store: &S,
     nodes: impl IntoIterator<Item = &NodeName>,
 ) -> anyhow::Result<Vec<KeyValue>> {
-    let ranges: Vec<Range> = nodes
+    let ranges: Vec<KeyRange> = nodes
         .into_iter()
-        .map(|node| Range::Key(Lease::path(node)))
+        .map(|node| KeyRange::Key(Lease::path(node)))
         .collect();
     let answer = store.read(&ranges).await?;
     Ok(answer.ranges.into_iter().flatten().collect())
@@ -166,7 +165,7 @@ pub(crate) async fn collect<S: Store>(
         };
         tell.send_modify(|counts| counts.candidates = collector.candidates());
         for collection in collections {
-            match carry_out(&store, &client, &me, collection).await {
+            match release(&store, &client, &me, collection).await {
                 Ok(()) => tell.send_modify(|counts| counts.reclaimed += 1),
                 Err(error) => tracing::info!("not collected: {error:#}"),
             }
@@ -178,7 +177,7 @@ async fn look<S: Store>(
     collector: &mut Collector,
     store: &S,
     view: &View,
-) -> anyhow::Result<Vec<Collection>> {
+) -> anyhow::Result<Vec<Garbage>> {
     let snapshot = &view.snapshot;
     let mut collections = collector.look(Instant::now(), snapshot, &interfaces().await?);
     let orphans = collector.orphans(snapshot);
@@ -196,14 +195,14 @@ async fn interfaces() -> anyhow::Result<BTreeSet<String>> {
     Ok(links.iter().map(|link| link.name.to_string()).collect())
 }
 
-async fn carry_out<S: Store>(
+async fn release<S: Store>(
     store: &S,
     client: &Client<S>,
     me: &NodeName,
-    collection: Collection,
+    collection: Garbage,
 ) -> anyhow::Result<()> {
     match collection {
-        Collection::Addresses {
+        Garbage::Addresses {
             targets,
             preconditions,
             interfaces: gone,
@@ -216,8 +215,8 @@ async fn carry_out<S: Store>(
             let released = client.drive(machine).await.context(reason.clone())?;
             tracing::info!(addresses = ?released.addresses, "collected {reason}");
         }
-        Collection::Block(cidr) => {
-            let owner = Owner::Host(me.clone());
+        Garbage::Block(cidr) => {
+            let owner = BlockOwner::Host(me.clone());
             match client.release_block_affinity(&owner, cidr, true).await {
                 Ok(AffinityOutcome::Deleted) => tracing::info!(%cidr, "collected an empty block"),
                 // Used again meanwhile: nothing to collect.
@@ -225,14 +224,14 @@ async fn carry_out<S: Store>(
                 Err(error) => return Err(error).context(format!("block {cidr}")),
             }
         }
-        Collection::Abandoned(cidr) => {
+        Garbage::Abandoned(cidr) => {
             let mender = Mender::new(Repair::Mend(cidr), now());
             let done = client.drive(mender).await;
             if done.with_context(|| format!("block {cidr}"))? {
                 tracing::info!(%cidr, "collected an empty block of nobody");
             }
         }
-        Collection::Node {
+        Garbage::Node {
             node,
             preconditions,
         } => {

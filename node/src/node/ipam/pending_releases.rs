@@ -6,23 +6,22 @@ use std::time::Duration;
 
 use caracal_cni::PendingReleaseError;
 use caracal_datastore::{Store, View};
-use caracal_model::Problem;
-use caracal_model::code::ProblemCode;
+use caracal_model::{Problem, ProblemCode};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use crate::node::problems::Reporter;
+use crate::node::problems::ProblemReporter;
 
 /// Interval of reading the folder. A plugin that cannot reach etcd leaves a file at any time,
 /// also while this process still can.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Replays for ever; what stays is told as problems.
+/// Replays for ever; what stays is reported as problems.
 pub(crate) async fn keep<S: Store>(
     store: S,
     lib_dir: PathBuf,
     mut view: watch::Receiver<View>,
-    problems: Reporter,
+    problems: ProblemReporter,
 ) {
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

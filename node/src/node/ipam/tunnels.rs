@@ -16,12 +16,10 @@ use std::time::{Duration, SystemTime};
 use caracal_agent::{AgentStatus, IPIP_DEVICE, vxlan_device};
 use caracal_datastore::{Store, View};
 use caracal_ipam::{Client, TunnelKind};
-use caracal_model::code::ProblemCode;
-use caracal_model::resource::{IpPool, Node, NodeBgp};
-use caracal_model::{NodeName, Problem, Snapshot, Timestamp};
+use caracal_model::{IpPool, Node, NodeBgp, NodeName, Problem, ProblemCode, Snapshot, Timestamp};
 use tokio::sync::watch;
 
-use crate::node::problems::Reporter;
+use crate::node::problems::ProblemReporter;
 use crate::register::update_node;
 
 /// Pause after a failed try; doubled up to the second value.
@@ -66,13 +64,13 @@ enum TunnelOutcome {
     NoDevice,
 }
 
-/// Keeps the addresses right for ever. What fails is told as problems and tried again.
+/// Keeps the addresses right for ever. What fails is reported as problems and tried again.
 pub(crate) async fn keep<S: Store>(
     store: S,
     client: Client<S>,
     me: NodeName,
     mut feeds: TunnelInputs,
-    problems: Reporter,
+    problems: ProblemReporter,
 ) {
     let mut done: Option<Inputs> = None;
     let mut pause = RETRY.0;

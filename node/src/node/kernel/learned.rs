@@ -11,8 +11,7 @@ use std::sync::Arc;
 
 use caracal_agent::Learned;
 use caracal_bgp::{Convergence, FibFeed, LearnedRoute};
-use caracal_model::SharedMap;
-use caracal_model::net::Prefix;
+use caracal_model::{Prefix, SharedMap};
 use tokio::sync::watch;
 
 /// Learned routes by prefix.
@@ -36,7 +35,7 @@ pub(crate) struct Completeness {
     pub(crate) judged: bool,
 }
 
-/// What is known of the routes beside the feed.
+/// State of the learned routes besides the feed.
 pub(crate) struct Beside {
     pub(crate) convergence: watch::Receiver<Convergence>,
     /// The origin check has judged the routes by the owners of a current view.

@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use caracal_agent::{AgentStatus, Echo};
 use caracal_datastore::{Store, View};
-use caracal_model::net::Family;
-use caracal_model::resource::{EncapMode, IpPool, Node};
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{EncapMode, Family, IpPool, Node, NodeName, Snapshot};
 use tokio::sync::watch;
 
 use crate::mode_check::{ModeCheckReport, PeerAnswer, basis, report_path, wanted};

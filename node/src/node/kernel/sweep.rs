@@ -22,10 +22,10 @@ use super::learned::Completeness;
 const AWAY: Duration = Duration::from_secs(5);
 /// Time for peers to come back: Caracal's default restart time.
 const GRACE: Duration = Duration::from_secs(120);
-/// How often is looked whether they are up.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval of looking whether peers are up.
+const INTERVAL: Duration = Duration::from_secs(1);
 /// Time for an established peer to send its routes.
-const TELL: Duration = Duration::from_secs(5);
+const ROUTES_LIMIT: Duration = Duration::from_secs(5);
 
 /// Says of each peer whether it is established.
 pub(crate) trait Peers {
@@ -72,7 +72,7 @@ impl Starting {
         if self.down.len() < before {
             self.up = Some(now);
         }
-        let telling = self.up.is_some_and(|up| now < up + TELL);
+        let telling = self.up.is_some_and(|up| now < up + ROUTES_LIMIT);
         now < self.until && (!self.down.is_empty() || telling)
     }
 
@@ -138,7 +138,7 @@ pub(crate) async fn keep(
         tokio::select! {
             changed = view.changed() => if changed.is_err() { return },
             changed = completeness.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(LOOK), if starting.is_some() => {}
+            () = tokio::time::sleep(INTERVAL), if starting.is_some() => {}
         }
     }
 }

@@ -8,12 +8,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_agent::{Learned, PublishedUnderlay, Underlay, UnderlayRoute};
+use caracal_agent::{Learned, PublishedUnderlay};
 use caracal_bgp::{SpeakerEnded, SpeakerHandle};
-use caracal_model::net::Prefix;
+use caracal_model::{LocalNetworks, Prefix, Underlay, UnderlayRoute};
 use tokio::sync::watch;
 
-use crate::local_networks;
 use crate::node::kernel::learned::{Map, Resolved};
 
 /// Gateways of peers (`reachableBy`), by the prefix of the peer's address.
@@ -36,7 +35,7 @@ pub(crate) async fn keep(
         let through = gateways.borrow_and_update().clone();
         if now.number > 0 {
             let (underlay, peers) = with_peers(&now.underlay, &through);
-            if tell(&speaker, &now, underlay).await.is_err() {
+            if hand_over(&speaker, &now, underlay).await.is_err() {
                 return;
             }
             resolved.send_replace(Resolved {
@@ -51,13 +50,13 @@ pub(crate) async fn keep(
     }
 }
 
-async fn tell(
+async fn hand_over(
     speaker: &SpeakerHandle,
     now: &PublishedUnderlay,
     underlay: Underlay,
 ) -> Result<(), SpeakerEnded> {
     // Before the underlay: what leads to our own networks is not to be used for a moment.
-    let local = local_networks::of(&now.local);
+    let local = LocalNetworks::clone(&now.local);
     speaker.set_local_networks(local).await?;
     speaker.set_underlay(underlay).await
 }

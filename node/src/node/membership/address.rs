@@ -2,8 +2,7 @@
 
 use std::net::{IpAddr, UdpSocket};
 
-use caracal_model::net::{Cidr, Family};
-use caracal_model::resource::Node;
+use caracal_model::{Cidr, Family, Node};
 
 use crate::config::{AddressChoice, Config};
 use crate::detect::{DetectError, Interface, complete, detect};

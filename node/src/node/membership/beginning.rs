@@ -14,10 +14,7 @@ use caracal_datastore::{
     spawn_guarded_watcher,
 };
 use caracal_ipam::LeaseHolder;
-use caracal_model::code::ProblemCode;
-use caracal_model::net::Prefix;
-use caracal_model::resource::Node;
-use caracal_model::{Problem, Snapshot};
+use caracal_model::{Node, Prefix, Problem, ProblemCode, Snapshot};
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;
@@ -26,11 +23,11 @@ use crate::node::membership::machine;
 use crate::node::membership::registration::Registrar;
 use crate::node::membership::remember::{self, Rememberer};
 use crate::node::membership::startup;
-use crate::node::problems::{Registry, Reporter};
+use crate::node::problems::{ProblemReporter, Registry};
 
-/// How long a start waits for a datastore that does not answer, when it can go on without it.
+/// Longest wait of a start for the datastore, when a last snapshot is there to go on with.
 const ANSWER: Duration = Duration::from_secs(2);
-/// How long a Node that was deleted or lost its address stays in use while it has blocks or
+/// Time for which a Node that was deleted or lost its address stays in use while it has blocks or
 /// reflects routes. Its own process writes it again within a second; one that is being restarted
 /// needs some more.
 const NODE_GRACE: Duration = Duration::from_secs(20);
@@ -51,7 +48,7 @@ pub(crate) async fn begin<S: PagedStore>(
     config: &Arc<Config>,
     holder: &LeaseHolder,
     lost: mpsc::Sender<machine::Taken>,
-    tell: impl Fn(String),
+    report: impl Fn(String),
     registry: &Registry,
 ) -> anyhow::Result<Begun> {
     let accepted = recall(config, &registry.reporter("recalled snapshot"));
@@ -60,9 +57,9 @@ pub(crate) async fn begin<S: PagedStore>(
     let goes_on = accepted.as_ref().is_some_and(of_ours);
     machine::admit(store, &config.node, holder).await?;
     if !goes_on {
-        startup::register(store, config, startup::interfaces, &tell).await?;
+        startup::register(store, config, startup::interfaces, &report).await?;
     }
-    tell("reading the datastore".to_owned());
+    report("reading the datastore".to_owned());
     let (mut view, accepter) = watch_datastore((store, times), config, etcd, accepted);
     let (outcome, registered) = watch::channel(None);
     let registrar = Registrar {
@@ -101,7 +98,7 @@ pub(crate) async fn begin<S: PagedStore>(
 }
 
 /// Reads the last snapshot of an earlier process. A file that is not used is a problem.
-fn recall(config: &Config, problems: &Reporter) -> Option<Accepted> {
+fn recall(config: &Config, problems: &ProblemReporter) -> Option<Accepted> {
     match remember::recall(&config.lib_dir, &config.node) {
         Ok(accepted) => accepted,
         Err(error) => {
@@ -167,12 +164,12 @@ async fn await_answer(
 /// Whether what routes and announcements follow from is the same. A watch of Kubernetes' Nodes has
 /// no status, so without the addresses that the kubelet tells.
 fn says_the_same(one: &Node, other: &Node) -> bool {
-    let told = |node: &Node| {
+    let addresses = |node: &Node| {
         let mut spec = node.spec.clone();
         spec.addresses.clear();
         spec
     };
-    told(one) == told(other)
+    addresses(one) == addresses(other)
 }
 
 /// Which endpoints of other nodes something follows from: all where they have routes of their own,
@@ -203,7 +200,7 @@ fn all_endpoints(config: &Config) -> AllEndpoints {
 
 /// Leaves the node's name where Calico's CNI plugin and ours look for it. Nothing else depends on
 /// it, so a directory that cannot be written is a problem and no reason not to start.
-async fn leave_name(config: Arc<Config>, problems: Reporter) {
+async fn leave_name(config: Arc<Config>, problems: ProblemReporter) {
     while let Err(error) = leave_file(&config.lib_dir, "nodename", config.node.as_str()) {
         problems.warn(vec![unwritable(&config.lib_dir, &error)]);
         tokio::time::sleep(RETRY).await;

@@ -10,8 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use caracal_datastore::{Store, StoreError};
 use caracal_ipam::{Lease, LeaseHolder};
-use caracal_model::txn::{KeyValue, Range, TxnOutcome};
-use caracal_model::{NodeName, Timestamp};
+use caracal_model::{KeyRange, KeyValue, NodeName, Timestamp, TxnOutcome};
 
 use crate::node::leave_file;
 
@@ -81,7 +80,7 @@ pub(crate) async fn stored<S: Store>(
     store: &S,
     node: &NodeName,
 ) -> Result<Option<KeyValue>, StoreError> {
-    let answer = store.read(&[Range::Key(Lease::path(node))]).await?;
+    let answer = store.read(&[KeyRange::Key(Lease::path(node))]).await?;
     Ok(answer.ranges.into_iter().flatten().next())
 }
 

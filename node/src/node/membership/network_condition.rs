@@ -10,22 +10,21 @@ use std::time::{Duration, SystemTime};
 
 use caracal_agent::AgentStatus;
 use caracal_datastore::{Datastore, View};
-use caracal_model::code::ProblemCode;
-use caracal_model::{NodeName, Problem, Timestamp};
+use caracal_model::{NodeName, Problem, ProblemCode, Timestamp};
 use tokio::sync::watch;
 
-use crate::node::problems::Reporter;
+use crate::node::problems::ProblemReporter;
 
 /// Pause after a failed try.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Tells it once per start.
-pub(crate) async fn tell(
+/// Sets the condition once per start.
+pub(crate) async fn set_once(
     store: Datastore,
     me: NodeName,
     mut view: watch::Receiver<View>,
     mut kernel: watch::Receiver<Arc<AgentStatus>>,
-    problems: Reporter,
+    problems: ProblemReporter,
 ) {
     let worked_on = |status: &Arc<AgentStatus>| status.kernel.revision > 0;
     loop {

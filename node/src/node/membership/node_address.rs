@@ -9,15 +9,12 @@ use std::time::{Duration, SystemTime};
 
 use caracal_agent::{AgentStatus, Links};
 use caracal_datastore::{Store, View};
-use caracal_model::code::ProblemCode;
-use caracal_model::net::{Cidr, Family};
-use caracal_model::resource::Node;
-use caracal_model::{Problem, Timestamp};
+use caracal_model::{Cidr, Family, Node, Problem, ProblemCode, Timestamp};
 use tokio::sync::watch;
 
 use crate::config::{AddressChoice, Config};
 use crate::node::membership::{address, startup};
-use crate::node::problems::Reporter;
+use crate::node::problems::ProblemReporter;
 use crate::register::{self, Addresses};
 
 /// A change of address is a deletion and an addition: what is seen this long after the first of
@@ -26,7 +23,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// Pause after a failed try.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Follows for ever. What fails is told as problems and tried again.
+/// Follows for ever. What fails is reported as problems and tried again.
 ///
 /// `store` opens a new connection: those that are open come from the address that went away, and
 /// are dead.
@@ -35,7 +32,7 @@ pub(crate) async fn keep<S: Store>(
     config: Arc<Config>,
     view: watch::Receiver<View>,
     mut kernel: watch::Receiver<Arc<AgentStatus>>,
-    problems: Reporter,
+    problems: ProblemReporter,
 ) {
     loop {
         let links = Arc::clone(&kernel.borrow_and_update().links);

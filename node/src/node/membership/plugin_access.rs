@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use caracal_datastore::Datastore;
-use caracal_model::Problem;
-use caracal_model::code::ProblemCode;
+use caracal_model::{Problem, ProblemCode};
 
 use crate::config::PluginAccount;
 use crate::files::put;
-use crate::node::problems::Reporter;
+use crate::node::problems::ProblemReporter;
 
 /// Pause after a failed try.
 const RETRY: Duration = Duration::from_secs(10);
@@ -33,7 +32,7 @@ pub(crate) async fn write(
 }
 
 /// Keeps the kubeconfig: a new token in half of the old one's lifetime.
-pub(crate) async fn keep(store: Datastore, account: PluginAccount, problems: Reporter) {
+pub(crate) async fn keep(store: Datastore, account: PluginAccount, problems: ProblemReporter) {
     loop {
         let pause = match write(&store, &account).await {
             Ok(None) => return,

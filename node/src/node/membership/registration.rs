@@ -8,23 +8,20 @@ use std::time::{Duration, SystemTime};
 
 use caracal_datastore::{DatastoreFault, Store, View};
 use caracal_ipam::LeaseHolder;
-use caracal_model::code::ProblemCode;
-use caracal_model::net::{Cidr, Family};
-use caracal_model::resource::Node;
-use caracal_model::{Key, Problem, Timestamp};
+use caracal_model::{Cidr, Family, Key, Node, Problem, ProblemCode, Timestamp};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::config::{AddressChoice, Config};
 use crate::detect::Interface;
 use crate::node::membership::{address, machine, startup};
-use crate::node::problems::Reporter;
+use crate::node::problems::ProblemReporter;
 use crate::register::{self, Addresses};
 
 /// First and longest pause after a failed try.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Time for which the problem that the Node was written again is shown.
-const TOLD: Duration = Duration::from_secs(600);
+const SHOWN: Duration = Duration::from_secs(600);
 
 /// Dependencies of the task.
 pub(crate) struct Registrar<S, I> {
@@ -41,7 +38,7 @@ pub(crate) struct Registrar<S, I> {
     pub(crate) guid: Option<String>,
     /// The Node as it was registered.
     pub(crate) outcome: watch::Sender<Option<Node>>,
-    pub(crate) problems: Reporter,
+    pub(crate) problems: ProblemReporter,
     /// Another machine has the name: this process has to end.
     pub(crate) lost: mpsc::Sender<machine::Taken>,
 }
@@ -61,7 +58,7 @@ enum Work {
 
 impl Work {
     /// Text of the problem after the Node was written again.
-    const fn told(self) -> Option<&'static str> {
+    const fn rewrite_reason(self) -> Option<&'static str> {
         match self {
             Self::Deleted => Some("was deleted"),
             Self::Unreadable => Some("was overwritten with something that is no Node"),
@@ -76,7 +73,7 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
     pub(crate) async fn run(mut self) {
         let mut last: Option<Node> = None;
         let mut failure: Option<Problem> = None;
-        let mut told: Option<(Problem, Instant)> = None;
+        let mut notice: Option<(Problem, Instant)> = None;
         let mut pause = RETRY.0;
         loop {
             let view = self.view.borrow_and_update().clone();
@@ -89,15 +86,15 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
             }
             let work = self.work(&view, last.as_ref());
             if let Some(work) = work {
-                match self.carry_out(work, &view, last.as_ref()).await {
+                match self.execute(work, &view, last.as_ref()).await {
                     Ok(wrote) => {
                         failure = None;
                         pause = RETRY.0;
                         if work == Work::Register {
                             last = self.outcome.borrow().clone();
                         }
-                        if let Some(what) = work.told().filter(|_| wrote) {
-                            told = Some((self.written_again(what), Instant::now() + TOLD));
+                        if let Some(what) = work.rewrite_reason().filter(|_| wrote) {
+                            notice = Some((self.written_again(what), Instant::now() + SHOWN));
                         }
                     }
                     Err(error) => match error.downcast::<machine::Taken>() {
@@ -113,17 +110,17 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
             {
                 last = Some(Node::clone(node));
             }
-            if told
+            if notice
                 .as_ref()
                 .is_some_and(|(_, until)| *until <= Instant::now())
             {
-                told = None;
+                notice = None;
             }
             let found = failure
                 .iter()
-                .chain(told.iter().map(|(problem, _)| problem));
+                .chain(notice.iter().map(|(problem, _)| problem));
             self.problems.warn(found.cloned().collect());
-            let until = told.as_ref().map(|(_, until)| *until);
+            let until = notice.as_ref().map(|(_, until)| *until);
             tokio::select! {
                 changed = self.view.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(pause), if failure.is_some() => {
@@ -157,7 +154,7 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
         (kept || lacks(&self.config, node, last)).then_some(Work::Overwritten)
     }
 
-    async fn carry_out(
+    async fn execute(
         &mut self,
         work: Work,
         view: &View,

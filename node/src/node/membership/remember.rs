@@ -14,15 +14,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_datastore::{Accepted, StoreId, View};
-use caracal_model::code::ProblemCode;
-use caracal_model::net::Prefix;
-use caracal_model::{NodeName, Problem, Snapshot, StoredEndpoints, StoredLineError};
+use caracal_model::{
+    NodeName, Prefix, Problem, ProblemCode, Snapshot, StoredEndpoints, StoredLineError,
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use crate::node::problems::Reporter;
+use crate::node::problems::ProblemReporter;
 
 const FILE: &str = "last-snapshot";
 /// Raised when an older program could not read it.
@@ -40,7 +40,6 @@ const BLOCKS_REST: Duration = Duration::from_secs(1);
 /// Why the file is not used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecallError {
-    /// The system.
     #[error("cannot be read")]
     Io(#[from] io::Error),
     /// It has no first or no last line.
@@ -233,10 +232,10 @@ pub(crate) struct Parts {
     pub(crate) view: watch::Receiver<View>,
     /// Endpoints of other nodes have routes of their own.
     pub(crate) all_endpoints: Box<dyn Fn(&Snapshot) -> bool + Send + Sync>,
-    pub(crate) problems: Reporter,
+    pub(crate) problems: ProblemReporter,
 }
 
-/// The way to the task.
+/// Handle of the task.
 pub(crate) struct Rememberer {
     finish: oneshot::Sender<()>,
     task: tokio::task::JoinHandle<()>,
@@ -261,12 +260,12 @@ pub(crate) fn spawn(parts: Parts) -> Rememberer {
 
 /// Data of a snapshot about this node itself: a change of it is written sooner.
 #[derive(PartialEq)]
-struct Own {
+struct OwnRevisions {
     node: Option<i64>,
     blocks: Vec<(Prefix, i64, Option<i64>)>,
 }
 
-impl Own {
+impl OwnRevisions {
     fn of(snapshot: &Snapshot, me: &NodeName) -> Self {
         let block = |(cidr, affinity): (Prefix, &caracal_model::Versioned<_>)| {
             let block = snapshot.blocks.get(&cidr).map(|block| block.revision);
@@ -294,7 +293,7 @@ struct Written {
     /// Which view it was of; `None` = it failed, and is tried again after a rest also when nothing
     /// changes.
     wakes: Option<u64>,
-    own: Own,
+    own: OwnRevisions,
     ended: Instant,
     took: Duration,
 }
@@ -336,7 +335,7 @@ impl Parts {
         if last.wakes == Some(view.wakes) {
             return None;
         }
-        let own = Own::of(&view.snapshot, &self.me);
+        let own = OwnRevisions::of(&view.snapshot, &self.me);
         let rest = match own == last.own {
             true => REST,
             false if own.has_the_blocks_of(&last.own) => OWN_REST,
@@ -368,7 +367,7 @@ impl Parts {
         }
         let written = found.is_empty();
         self.problems.warn(found);
-        let own = Own::of(&view.snapshot, &self.me);
+        let own = OwnRevisions::of(&view.snapshot, &self.me);
         Some(Written {
             revision: match written {
                 true => view.snapshot.revision,

@@ -5,8 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use caracal_datastore::Store;
-use caracal_model::Timestamp;
-use caracal_model::resource::Node;
+use caracal_model::{Node, Timestamp};
 
 use crate::config::{Backend, Config};
 use crate::detect::Interface;
@@ -16,12 +15,12 @@ use crate::register::{self, RegisterError};
 /// First and longest pause between tries while the datastore does not answer.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
-/// Registers this node; returns its resource. `tell` hears what is being waited for.
+/// Registers this node; returns its resource. `report` gets what is being waited for.
 pub(crate) async fn register<S: Store>(
     store: &S,
     config: &Config,
     interfaces: impl AsyncFn() -> anyhow::Result<Vec<Interface>>,
-    tell: impl Fn(String),
+    report: impl Fn(String),
 ) -> anyhow::Result<Node> {
     let mut pause = RETRY.0;
     loop {
@@ -37,7 +36,7 @@ pub(crate) async fn register<S: Store>(
             return Err(error);
         }
         tracing::warn!("waiting for the datastore: {error:#}");
-        tell(format!("waiting for the datastore: {error:#}"));
+        report(format!("waiting for the datastore: {error:#}"));
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(RETRY.1);
     }
@@ -60,8 +59,8 @@ pub(crate) async fn attempt<S: Store>(
             .is_some_and(|n| n.spec.address(family).is_some())
     };
     let none = addresses == register::Addresses::default()
-        && !known(caracal_model::net::Family::Ipv4)
-        && !known(caracal_model::net::Family::Ipv6);
+        && !known(caracal_model::Family::Ipv4)
+        && !known(caracal_model::Family::Ipv6);
     if none && config.backend != Backend::None {
         return Err(RegisterError::NoAddress.into());
     }

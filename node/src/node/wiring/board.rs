@@ -58,8 +58,8 @@ pub(super) struct Feeds {
     pub(super) secrets: Feed<Secrets>,
     /// How far a drain is.
     pub(super) drain: Feed<DrainStatus>,
-    /// The revision and the announcements that the speaker was told last.
-    pub(super) told: Feed<AnnouncedPlan>,
+    /// The revision and the announcements of the configuration last given to the speaker.
+    pub(super) announced: Feed<AnnouncedPlan>,
     /// Gateways of peers (`reachableBy`).
     pub(super) gateways: Feed<PeerGateways>,
     /// Underlay over which the speaker has resolved next hops.

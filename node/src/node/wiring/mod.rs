@@ -13,8 +13,7 @@ use anyhow::Context;
 use caracal_agent::ReconcilerHandle;
 use caracal_bgp::SpeakerHandle;
 use caracal_datastore::{Datastore, View};
-use caracal_model::Problem;
-use caracal_model::code::ProblemCode;
+use caracal_model::{Problem, ProblemCode};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -26,9 +25,9 @@ use crate::node::answers::{Answers, NodeStage};
 use crate::node::ipam::collector::Life;
 use crate::node::membership::machine::Taken;
 use crate::node::membership::remember::Rememberer;
-use crate::node::problems::{Registry, Reporter};
+use crate::node::problems::{ProblemReporter, Registry};
 
-/// Longest time for what is told to the datastore at the end.
+/// Longest time for the last writes to the datastore at the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Pause between two tries to listen on the admin socket.
 const RETRY: Duration = Duration::from_secs(5);
@@ -37,7 +36,7 @@ const SHUTDOWN: Duration = Duration::from_secs(5);
 
 /// State that exists before any task of the table, so that questions are answered from the first
 /// moment on.
-struct Ground {
+struct StartState {
     config: Arc<Config>,
     stage: watch::Sender<NodeStage>,
     listeners: Listeners,
@@ -77,7 +76,7 @@ pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
     tokio::pin!(ended);
 
     let (lost, mut taken) = mpsc::channel(1);
-    let ground = Ground {
+    let start_state = StartState {
         config: config.clone(),
         stage,
         listeners,
@@ -85,7 +84,7 @@ pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
         lost,
     };
     let node = tokio::select! {
-        node = owners::start(ground) => node?,
+        node = owners::start(start_state) => node?,
         name = &mut ended => {
             tracing::info!("{name} before the node was up");
             return Ok(ExitCode::SUCCESS);
@@ -121,15 +120,15 @@ impl Node {
     async fn stop(self) {
         self.reconciler.freeze().await;
         let current = self.view.borrow().is_current();
-        let told = async {
+        let written = async {
             if current && let Err(error) = self.life.end().await {
                 tracing::debug!(%error, "the liveness lease runs out by itself");
             }
         };
         let last = async {
-            let told = tokio::time::timeout(LAST_WORDS, told);
+            let written = tokio::time::timeout(LAST_WORDS, written);
             let remembered = tokio::time::timeout(SHUTDOWN, self.rememberer.finish());
-            if tokio::join!(told, remembered).1.is_err() {
+            if tokio::join!(written, remembered).1.is_err() {
                 tracing::warn!(
                     "the last snapshot was not written in {} s",
                     SHUTDOWN.as_secs()
@@ -152,7 +151,7 @@ async fn serve_admin(
     config: Arc<Config>,
     mut listener: anyhow::Result<UnixListener>,
     answers: Answers,
-    problems: Reporter,
+    problems: ProblemReporter,
 ) {
     loop {
         match listener {

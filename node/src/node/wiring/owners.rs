@@ -9,12 +9,11 @@ use caracal_agent::{
 };
 use caracal_bgp::{Speaker, SpeakerConfig, SpeakerHandle, SpeakerOptions};
 use caracal_datastore::{Accepter, DatastoreConfig, View};
-use caracal_topologies::Planned;
+use caracal_topologies::BgpPlan;
 
 use super::board::{Board, Feed, Feeds};
-use super::{Ground, Node, tasks};
+use super::{Node, StartState, tasks};
 use crate::config::{Backend, Config};
-use crate::local_networks;
 use crate::metrics::ipam::Collected;
 use crate::node::announce::drain::{self, DrainStatus};
 use crate::node::announce::origins;
@@ -32,14 +31,14 @@ use crate::node::membership::machine;
 use crate::node::problems::Registry;
 
 /// Starts everything.
-pub(super) async fn start(ground: Ground) -> anyhow::Result<Node> {
-    let Ground {
+pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
+    let StartState {
         config,
         stage,
         listeners,
         registry,
         lost,
-    } = ground;
+    } = start_state;
     let datastore = DatastoreConfig::from_env()?.for_node(&config.node);
     let hosts = datastore.hosts()?;
     let store = datastore.open()?;
@@ -47,10 +46,10 @@ pub(super) async fn start(ground: Ground) -> anyhow::Result<Node> {
     let known = lifelines.reader().borrow().clone();
     lifelines::free(&config.node, &config.felix, &known).await;
     let holder = machine::this(&config.lib_dir);
-    let tell = |what: String| drop(stage.send_replace(NodeStage::Starting(what)));
+    let report = |what: String| drop(stage.send_replace(NodeStage::Starting(what)));
     let etcd = lifelines.reader();
-    let ground = (&store, store.watch_options(), etcd);
-    let begun = beginning::begin(ground, &config, &holder, lost.clone(), tell, &registry).await?;
+    let from = (&store, store.watch_options(), etcd);
+    let begun = beginning::begin(from, &config, &holder, lost.clone(), report, &registry).await?;
     let Begun {
         view,
         accepter,
@@ -97,7 +96,7 @@ pub(super) async fn start(ground: Ground) -> anyhow::Result<Node> {
 struct Speaking {
     speaker: SpeakerHandle,
     config: SpeakerConfig,
-    planned: Planned,
+    planned: BgpPlan,
     secrets: Secrets,
     drain: DrainStatus,
 }
@@ -123,7 +122,7 @@ impl Speaking {
             restarting,
             open: config.allow_martians,
             // The agent tells later ones after each pass.
-            local: local_networks::of_node(&links, &Ownership::default()),
+            local: caracal_agent::local_networks(&links, &Ownership::default()),
             origins: origins::whole(first, config.origin_check),
             ..SpeakerOptions::default()
         };
@@ -164,7 +163,7 @@ fn feeds(
         lifelines,
         secrets: Feed::new(secrets.clone()),
         drain: Feed::new(drain.clone()),
-        told: Feed::new(AnnouncedPlan::default()),
+        announced: Feed::new(AnnouncedPlan::default()),
         gateways: Feed::new(planned.kernel.reachable_by.clone()),
         resolved: Feed::new(Resolved::default()),
         resolved_routes: Feed::new(0),
@@ -201,7 +200,7 @@ fn start_reconciler(config: &Config, feeds: &Feeds) -> anyhow::Result<Reconciler
     )?)
 }
 
-/// Starts the owners that only answer, and gives the ways to all owners.
+/// Starts the owners that only answer, and returns the handles of all owners.
 fn answering(board: &Board, accepter: Accepter, reconciler: &ReconcilerHandle) -> Owners {
     let drainer = drain::spawn(drain::DrainerParts {
         me: board.config.node.clone(),
@@ -225,7 +224,7 @@ fn answering(board: &Board, accepter: Accepter, reconciler: &ReconcilerHandle) -
         view: board.view.clone(),
         accepter,
         speaker: board.speaker.clone(),
-        told: board.feeds.told.reader(),
+        announced: board.feeds.announced.reader(),
         kernel: reconciler.status(),
         reconciler: reconciler.clone(),
         collected: board.feeds.collected.reader(),

@@ -108,7 +108,7 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "origins", file: "node/src/node/announce/origins.rs", count: "1",
-        owns: "what the speaker was told last", hears: "`View`", tells: "speaker: who may announce what; then the learned-routes adapter",
+        owns: "owners of prefixes last given to the speaker", hears: "`View`", tells: "speaker: who may announce what; then the learned-routes adapter",
         start: Start::From(origin_check),
     },
     Task {
@@ -133,7 +133,7 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "reconciler", file: "felix-like-agent/src/dataplane/", count: "1",
-        owns: "Desired, Actual (remembered while nothing is told of the kernel, decision 0029), failed operations", hears: "snapshot, learned routes, sweep precondition, netlink", tells: "kernel, `watch<KernelStatus>`, `watch<PublishedUnderlay>`",
+        owns: "Desired, Actual (remembered between notifications of the kernel, decision 0029), failed operations", hears: "snapshot, learned routes, sweep precondition, netlink", tells: "kernel, `watch<AgentStatus>`, `watch<PublishedUnderlay>`",
         start: Start::Owner,
     },
     Task {
@@ -244,7 +244,7 @@ fn publisher(board: &Board) -> Publisher {
         speaker: board.speaker.clone(),
         current: board.speaker_config.clone(),
         problems: board.registry.reporter("plan"),
-        told: feeds.told.writer(),
+        announced: feeds.announced.writer(),
         in_force: feeds.in_force.writer(),
         stage_in_force: feeds.stage_in_force.writer(),
         gateways: feeds.gateways.writer(),
@@ -314,7 +314,7 @@ fn node_address(board: &Board) {
 }
 
 fn network_condition(board: &Board) {
-    spawn(network_condition::tell(
+    spawn(network_condition::set_once(
         board.store.clone(),
         board.config.node.clone(),
         board.view.clone(),

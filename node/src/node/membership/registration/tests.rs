@@ -78,12 +78,12 @@ impl Fixture {
         node.clone().unwrap()
     }
 
-    async fn told(&mut self, code: &str, what: &str) {
+    async fn await_problem(&mut self, code: &str, what: &str) {
         let about = |p: &Problem| p.code == code && p.reason.contains(what);
         let there = |found: &Reported| found.all().any(about);
         let limit = Duration::from_secs(60);
         let found = tokio::time::timeout(limit, self.problems.wait_for(there)).await;
-        drop(found.unwrap_or_else(|_| panic!("{code}: {what} is not told")));
+        drop(found.unwrap_or_else(|_| panic!("{code}: {what} is not reported")));
     }
 
     fn stored(&self) -> Node {
@@ -138,7 +138,7 @@ async fn a_node_that_is_deleted_or_overwritten_is_written_again_and_told() {
                 None => stage.store.delete(NODE),
                 Some(text) => stage.store.put(NODE, text),
             };
-            stage.told("node.written_again", what).await;
+            stage.await_problem("node.written_again", what).await;
             assert_eq!(stage.stored().spec, labelled.spec, "{what}");
             assert_eq!(stage.stored().metadata.labels, labelled.metadata.labels);
             let current = stage.view.wait_for(View::is_current).await.unwrap();
@@ -201,12 +201,12 @@ async fn a_datastore_that_takes_no_writes_is_a_problem_and_no_end() {
         let full = "etcdserver: mvcc: database space exceeded";
         again.fail_commit(1, CommitFault::Refused(full.to_owned()));
         let mut next = Fixture::new(again, Some(accepted));
-        next.told("node.registration", full).await;
+        next.await_problem("node.registration", full).await;
         // Room was made.
         next.registered().await;
         assert_eq!(next.stored().spec.bgp, stage.stored().spec.bgp);
         let gone = next.problems.wait_for(|found| found.all().next().is_none());
-        tokio::time::timeout(TOLD, gone).await.unwrap().unwrap();
+        tokio::time::timeout(SHOWN, gone).await.unwrap().unwrap();
     })
     .await;
 }

@@ -117,7 +117,7 @@ fn changes_are_written_seldom_and_own_ones_sooner() {
     let written = |took| Written {
         revision: before.revision,
         wakes: Some(before.wakes),
-        own: Own::of(&before.snapshot, &me()),
+        own: OwnRevisions::of(&before.snapshot, &me()),
         ended,
         took,
     };
@@ -177,12 +177,12 @@ async fn a_directory_that_cannot_be_written_is_a_problem() {
     assert!(recall(&dir, &me()).unwrap().is_none());
     let (parts, _sender, mut seen) = parts(&dir, view(example(1)));
     let rememberer = spawn(parts);
-    let told = seen
+    let reported = seen
         .wait_for(|found| found.all().next().is_some())
         .await
         .unwrap();
-    assert_eq!(told.all().next().unwrap().code, "node.lib_dir");
-    drop(told);
+    assert_eq!(reported.all().next().unwrap().code, "node.lib_dir");
+    drop(reported);
     rememberer.finish().await;
     fs::remove_file(&dir).unwrap();
 }

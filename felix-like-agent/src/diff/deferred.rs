@@ -1,6 +1,6 @@
-//! Routes that stay as they are because the far end cannot receive yet what the pool's mode sends
-//! (AGENT-7): the sender's half of *receive before send*. The receiver's half is that a node names
-//! its tunnel address only once the device is up.
+//! Deferred routes: they stay as they are because the far end cannot receive yet what the pool's
+//! mode sends (AGENT-7): the sender's half of *receive before send*. The receiver's half is that a
+//! node names its tunnel address only once the device is up.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,19 +10,19 @@ use crate::desired::Desired;
 use crate::kernel_objects::{FdbKey, NeighbourKey, RouteKey};
 use crate::ownership::{Owner, is_vxlan_device};
 
-/// Routes of ours to prefixes that are held, and that lead to the node in question: they work, and
+/// Routes of ours to deferred prefixes that lead to the node in question: they work, and
 /// they stay.
-pub(super) fn kept<'a>(
+pub(super) fn routes<'a>(
     desired: &Desired,
     actual: &'a Actual,
 ) -> BTreeMap<RouteKey, &'a ActualRoute> {
-    if desired.held.is_empty() {
+    if desired.deferred.is_empty() {
         return BTreeMap::new();
     }
     let leads = |r: &&ActualRoute| {
         matches!(desired.ownership.route(r), Owner::Ours | Owner::Leftover)
             && desired
-                .held
+                .deferred
                 .get(&r.prefix)
                 .is_some_and(|node| leads_to(r, *node, actual))
     };
@@ -65,12 +65,12 @@ fn leads_to(route: &ActualRoute, node: IpAddr, actual: &Actual) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use caracal_model::net::IfName;
+    use caracal_model::IfName;
 
     use super::*;
     use crate::actual::ActualNeighbour;
     use crate::diff::{Phase, diff};
-    use crate::kernel_objects::{PlannedRoute, Route, RouteKind, Target};
+    use crate::kernel_objects::{ForwardingTarget, PlannedRoute, Route, RouteKind};
     use crate::links::{Link, Links};
     use crate::op::Op;
 
@@ -85,7 +85,7 @@ mod tests {
             prefix: "10.244.2.0/26".parse().unwrap(),
             metric: 0,
             protocol: 80,
-            target: Target::via(Some(ip(gateway)), &link.into(), true),
+            target: ForwardingTarget::via(Some(ip(gateway)), &link.into(), true),
             mtu: None,
             source: None,
         }
@@ -96,7 +96,7 @@ mod tests {
         let route = route("10.0.0.254", "eth0");
         let kind = RouteKind::Direct;
         let mut desired = Desired::default();
-        desired.held.insert(route.prefix, ip("10.0.0.2"));
+        desired.deferred.insert(route.prefix, ip("10.0.0.2"));
         desired
             .routes
             .insert(route.prefix, PlannedRoute { route, kind });
@@ -168,8 +168,8 @@ mod tests {
         }
         let mut foreign = route("10.0.0.2", "eth0");
         foreign.protocol = 4;
-        let unheld = diff(&desired(), &kernel(foreign.clone()), Phase::Learning);
-        assert_eq!(unheld, [], "a foreign route is neither kept nor replaced");
+        let at_once = diff(&desired(), &kernel(foreign.clone()), Phase::Learning);
+        assert_eq!(at_once, [], "a foreign route is neither kept nor replaced");
     }
 
     #[test]

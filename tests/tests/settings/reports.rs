@@ -13,7 +13,7 @@ use caracal_tests::kernel::run;
 use caracal_tests::{SECOND, await_settled, possible, up_text};
 use serde_json::json;
 
-use super::{TOPOLOGY, await_told, felix};
+use super::{TOPOLOGY, await_reported, felix};
 
 /// The status of an answer on a port of node1, or why there is none.
 fn probe(lab: &Lab, port: u16) -> Result<String, String> {
@@ -78,10 +78,10 @@ fn settings_are_read_or_named() {
             "awsSrcDstCheck": "Disable", "vxlanMtuu": 1400}),
     );
     await_ports(&lab, &[9199, 9191], &[9099]);
-    await_told(&lab, "agent.setting_without_effect", "awsSrcDstCheck");
-    await_told(&lab, "datastore.unknown_field", "did you mean vxlanMTU");
+    await_reported(&lab, "agent.setting_without_effect", "awsSrcDstCheck");
+    await_reported(&lab, "datastore.unknown_field", "did you mean vxlanMTU");
     felix(&lab, &json!({"healthPort": 99_999}));
-    await_told(&lab, "agent.invalid_setting", "healthPort");
+    await_reported(&lab, "agent.invalid_setting", "healthPort");
     await_ports(&lab, &[9099], &[9199, 9191]);
     felix(&lab, &json!({}));
 
@@ -92,7 +92,7 @@ fn settings_are_read_or_named() {
         "BGPFilter",
         &json!({"exportV4": [{"cdir": "10.0.0.0/8", "action": "Accept"}]}),
     );
-    await_told(&lab, "datastore.unknown_field", "spec.exportV4[0].cdir");
+    await_reported(&lab, "datastore.unknown_field", "spec.exportV4[0].cdir");
     let endpoint =
         json!({"node": "node1", "interfaceName": "cali1", "qosControls": {"ingressBandwidth": 1}});
     put(
@@ -102,7 +102,7 @@ fn settings_are_read_or_named() {
         "WorkloadEndpoint",
         &endpoint,
     );
-    await_told(&lab, "datastore.field_without_effect", "qosControls");
+    await_reported(&lab, "datastore.field_without_effect", "qosControls");
     let audit = lab
         .caracal_output("node1", &["audit"], 60 * SECOND)
         .unwrap();
