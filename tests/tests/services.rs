@@ -165,7 +165,11 @@ impl Bird {
                 .unwrap_or_default();
             let from = |n: &&str| output.contains(&format!("[{n} "));
             let seen: Vec<&str> = ["n1", "n2"].into_iter().filter(from).collect();
-            if seen == nodes { Ok(output) } else { Err(output) }
+            if seen == nodes {
+                Ok(output)
+            } else {
+                Err(output)
+            }
         })
         .unwrap()
     }
@@ -284,23 +288,28 @@ fn services(lab: &Lab, secrets: &Path) {
     api.prepare();
     // Without its password the session does not exist, and says so; with the file it comes.
     for node in ["n1", "n2"] {
-        await_status(lab, node, 60 * SECOND, "the missing password reported", |s| {
-            let is_reported = s.problems.iter().any(|p| p.code == "bgp.password");
-            let peers = s.peers.iter().filter(|p| p.kind == "global").count();
-            if is_reported && peers == 0 {
-                Ok(())
-            } else {
-                Err(format!("{:?}", s.problems))
-            }
-        });
+        await_status(
+            lab,
+            node,
+            60 * SECOND,
+            "the missing password reported",
+            |s| {
+                let is_reported = s.problems.iter().any(|p| p.code == "bgp.password");
+                let peers = s.peers.iter().filter(|p| p.kind == "global").count();
+                if is_reported && peers == 0 {
+                    Ok(())
+                } else {
+                    Err(format!("{:?}", s.problems))
+                }
+            },
+        );
     }
     std::fs::write(secrets.join("bgp/tor"), "hunter2\n").unwrap();
     let bird = Bird::start(lab);
     for node in ["n1", "n2"] {
         await_status(lab, node, 60 * SECOND, "the session with the router", |s| {
-            let up = |p: &caracal_model::PeerStatusJson| {
-                p.kind == "global" && p.state == "Established"
-            };
+            let up =
+                |p: &caracal_model::PeerStatusJson| p.kind == "global" && p.state == "Established";
             if s.peers.iter().any(up) {
                 Ok(())
             } else {

@@ -195,8 +195,7 @@ impl Shares {
         }
         for prefix in self.idle.values().flatten() {
             touched.prefixes.insert(*prefix);
-            let gateway_key =
-                own_gateway_key(is, prefix).filter(|key| !touched.new.contains(key));
+            let gateway_key = own_gateway_key(is, prefix).filter(|key| !touched.new.contains(key));
             if let Some((gateway_key, id)) =
                 gateway_key.and_then(|gateway_key| self.ids.get_key_value(&gateway_key))
             {

@@ -127,7 +127,10 @@ fn a_foreign_server_is_read_followed_and_written() {
         let create = Txn::new().create(third.as_str(), value.to_string().into_bytes());
         let created = store.commit(&create).await.expect("an answer");
         assert!(matches!(created, TxnOutcome::Committed(_)), "{created:?}");
-        let found = store.read(&[KeyRange::Key(third)]).await.expect("an answer");
+        let found = store
+            .read(&[KeyRange::Key(third)])
+            .await
+            .expect("an answer");
         assert_eq!(found.ranges[0].len(), 1);
 
         // Annotations of a Node, by a patch of its status.

@@ -168,9 +168,9 @@ impl<'a> RouteParts<'a> {
         }
         match kind {
             BLACKHOLE => ActualTarget::Known(ForwardingTarget::Blackhole),
-            UNICAST => self
-                .next_hops(onlink, links)
-                .map_or(other, |hops| ActualTarget::Known(ForwardingTarget::Via(hops))),
+            UNICAST => self.next_hops(onlink, links).map_or(other, |hops| {
+                ActualTarget::Known(ForwardingTarget::Via(hops))
+            }),
             _ => other,
         }
     }

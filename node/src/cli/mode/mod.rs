@@ -72,7 +72,9 @@ pub(super) async fn read<S: Store>(store: &S) -> anyhow::Result<Snapshot> {
     // In Kubernetes' API profiles are namespaces and service accounts, which nodes may not list.
     let foreign = |kind: &Kind| matches!(kind, Kind::Profile | Kind::Tier | Kind::HostEndpoint);
     let kinds = Kind::ALL.into_iter().filter(|kind| !foreign(kind));
-    let mut ranges: Vec<_> = kinds.map(|kind| KeyRange::Prefix(kind_prefix(kind))).collect();
+    let mut ranges: Vec<_> = kinds
+        .map(|kind| KeyRange::Prefix(kind_prefix(kind)))
+        .collect();
     ranges.push(KeyRange::Prefix(ipam_prefix()));
     let answer = store.read(&ranges).await?;
     let mut snapshot = Snapshot::default();

@@ -269,7 +269,9 @@ async fn cluster<S: Store>(store: &S, orders: &[RequestedWrite]) -> Result<Snaps
     if !about(&network) {
         return Ok(snapshot);
     }
-    let mut ranges: Vec<KeyRange> = network.map(|kind| KeyRange::Prefix(kind_prefix(kind))).into();
+    let mut ranges: Vec<KeyRange> = network
+        .map(|kind| KeyRange::Prefix(kind_prefix(kind)))
+        .into();
     if about(&[Kind::IpPool]) {
         let blocks = [Family::Ipv4, Family::Ipv6].map(blocks_prefix);
         ranges.extend(blocks.map(KeyRange::Prefix));

@@ -377,7 +377,10 @@ fn effects_are_told_in_sentences() {
         ["routes of BGPPeer x are filtered anew"]
     );
     let config = json!({"asNumber": 1, "nodeToNodeMeshEnabled": false, "listenPort": 1790});
-    assert_eq!(change_effects(Kind::BgpConfiguration, "default", config).len(), 3);
+    assert_eq!(
+        change_effects(Kind::BgpConfiguration, "default", config).len(),
+        3
+    );
 }
 
 /// `apply` replaces annotations, as calicoctl does; what goes with this one is told.
