@@ -124,7 +124,7 @@ fn the_rest() {
             ("/calico/ipam/v2/handle/x", "[]"),
         ]),
         [
-            "/calico/ipam/v2/handle/x does not parse: invalid type: sequence, expected struct Handle at line 1 \
+            "/calico/ipam/v2/handle/x does not parse: invalid type: sequence, expected struct IpamHandle at line 1 \
              column 0"
                 .to_owned(),
             "block 10.9.0.0/30: 10.9.0.1 cools down since \"2026-01-05T10:12:00Z\", which is no time in the past"
