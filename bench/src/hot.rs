@@ -186,7 +186,6 @@ fn checked_table(peers: usize, internal: bool, range: (Ipv4Addr, u8)) -> (Rib, I
             OriginRange::Owned { shortest: 8 },
         )]
         .into(),
-        owners: [(owner.clone(), sender)].into(),
     };
     // As many whatever is announced, so that what it costs to learn of them falls out of a
     // comparison of two sizes.
@@ -195,6 +194,7 @@ fn checked_table(peers: usize, internal: bool, range: (Ipv4Addr, u8)) -> (Rib, I
     let owned = blocks.map(|block| (block, PrefixOwner::Named(owner.clone()), true));
     let origins = OriginUpdate {
         rules: Some(rules),
+        identities: vec![(owner.clone(), Some(sender))],
         ownership: owned.collect(),
         stale: Some(false),
     };

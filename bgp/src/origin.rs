@@ -7,6 +7,7 @@
 //! somebody else's makes the route invalid, an unknown one does not, for a node may have a BGP
 //! Identifier that nobody else knows of.
 
+mod identities;
 mod prefix_owners;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,13 +15,16 @@ use std::fmt;
 use std::net::IpAddr;
 
 use caracal_model::Prefix;
-use foldhash::{HashMap, HashSet};
+use foldhash::HashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::attrs::PathAttrs;
 use crate::ranges::Ranges;
 use crate::types::RouterId;
+use identities::{Entitled, Identities};
 use prefix_owners::PrefixOwners;
+
+pub(crate) use identities::Sources;
 
 /// Action on the verdicts of the check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,15 +81,13 @@ pub enum OriginRange {
     Free,
 }
 
-/// The rules but for the owners of single prefixes: small, and replaced as a whole.
+/// The rules but for the owners: small, and replaced as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OriginRules {
     /// Action on the verdicts.
     pub mode: OriginMode,
     /// Ranges; the longest that covers a prefix counts, and without one there is no check.
     pub ranges: BTreeMap<Prefix, OriginRange>,
-    /// Identity of each owner, by its name.
-    pub owners: BTreeMap<String, OwnerIdentity>,
 }
 
 /// The owner of a prefix.
@@ -102,6 +104,8 @@ pub enum PrefixOwner {
 pub struct OriginUpdate {
     /// The rules, when they differ.
     pub rules: Option<OriginRules>,
+    /// Identities that owners have now, by name; `None`: there is no such owner any more.
+    pub identities: Vec<(String, Option<OwnerIdentity>)>,
     /// Owners that a prefix has now (true), or has no more.
     pub ownership: Vec<(Prefix, PrefixOwner, bool)>,
     /// The data may be out of date; `None`: as before.
@@ -185,25 +189,23 @@ pub struct OriginCheck {
     /// Names by index; an owner keeps its index for good.
     names: Vec<String>,
     ids: HashMap<String, OwnerId>,
-    /// Owners that have an address.
-    addresses: HashMap<IpAddr, Vec<OwnerId>>,
-    /// Next hops of owners that relay.
-    relays: HashSet<IpAddr>,
-    /// Owner by BGP Identifier; `None` when several owners have the same.
-    router_ids: HashMap<RouterId, Option<OwnerId>>,
+    identities: Identities,
     owners: PrefixOwners,
-    /// Cached answer for the last source: routes of one UPDATE share it.
-    last: Entitled,
+    /// The last source and its answer: routes of one UPDATE share it.
+    last: (SourceIds, Entitled),
 }
 
 /// The source of a route: NEXT_HOP and ORIGINATOR_ID.
 type SourceIds = (Option<IpAddr>, Option<RouterId>);
 
-/// Owners that a source speaks for.
+/// Routes that a change of the data concerns, but for its rules, which concern all.
 #[derive(Debug, Default)]
-struct Entitled {
-    source: SourceIds,
-    owners: Vec<OwnerId>,
+pub(crate) struct Concerned {
+    /// What other owners have now, and what owners with another identity have.
+    pub(crate) prefixes: BTreeSet<Prefix>,
+    /// Sources that speak for others than before: they concern routes whose verdict follows from
+    /// more than the identity of the owner of their prefix.
+    pub(crate) sources: Sources,
 }
 
 /// Result of the quick check of a route: all that is needed for most of them.
@@ -213,6 +215,8 @@ pub(crate) struct QuickCheck {
     pub(crate) passes: bool,
     /// The prefix lies in a range with owners, and nobody has exactly it.
     pub(crate) within: bool,
+    /// The answer follows from the identity of the owner of the prefix alone.
+    pub(crate) by_owner: bool,
 }
 
 impl OriginCheck {
@@ -263,10 +267,31 @@ impl OriginCheck {
         name.map_or_else(|| "nobody".to_owned(), Clone::clone)
     }
 
+    /// Routes that a change will concern. Asked before it is applied.
+    pub(crate) fn concerned(&self, update: &OriginUpdate) -> Concerned {
+        let prefixes = update.ownership.iter().map(|(prefix, ..)| *prefix);
+        let mut concerned = Concerned {
+            prefixes: prefixes.collect(),
+            sources: Sources::default(),
+        };
+        for (name, identity) in &update.identities {
+            let id = self.ids.get(name).copied();
+            self.identities
+                .differences(id, identity.as_ref(), &mut concerned.sources);
+            let held = id.into_iter().flat_map(|id| self.owners.of(id));
+            concerned.prefixes.extend(held);
+        }
+        concerned
+    }
+
     /// Takes a change over.
     pub fn apply(&mut self, update: OriginUpdate) {
         if let Some(stale) = update.stale {
             self.stale = stale;
+        }
+        for (name, identity) in update.identities {
+            let id = self.id(&PrefixOwner::Named(name));
+            self.identities.set(id, identity);
         }
         for (prefix, owner, has) in update.ownership {
             let id = self.id(&owner);
@@ -276,34 +301,16 @@ impl OriginCheck {
         if let Some(rules) = update.rules {
             self.set_rules(rules);
         }
+        self.last = Default::default();
     }
 
     fn set_rules(&mut self, rules: OriginRules) {
-        self.addresses.clear();
-        self.relays.clear();
-        self.router_ids.clear();
-        for (name, identity) in &rules.owners {
-            let id = self.id(&PrefixOwner::Named(name.clone()));
-            for address in &identity.addresses {
-                self.addresses.entry(*address).or_default().push(id);
-                if identity.relays {
-                    self.relays.insert(*address);
-                }
-            }
-            for router_id in &identity.router_ids {
-                let one = self.router_ids.entry(*router_id).or_insert(Some(id));
-                if *one != Some(id) {
-                    *one = None;
-                }
-            }
-        }
         let mut ranges: Vec<_> = rules.ranges.iter().map(|(p, rule)| (*p, *rule)).collect();
         ranges.sort_by_key(|(range, _)| std::cmp::Reverse(range.len()));
         self.ranges = ranges.into_iter().collect();
         let ranges = &self.ranges;
         self.owners.check_again(|prefix| is_checked(ranges, prefix));
         self.rules = rules;
-        self.last = Entitled::default();
     }
 
     /// The longest range that covers a prefix.
@@ -315,27 +322,7 @@ impl OriginCheck {
     /// True for an address of some owner.
     #[must_use]
     pub(crate) fn is_owner_address(&self, address: &IpAddr) -> bool {
-        self.addresses.contains_key(address)
-    }
-
-    /// Owners that a source speaks for.
-    fn entitled(&self, (hop, originator): SourceIds) -> Vec<OwnerId> {
-        let Some(hop) = hop else {
-            return Vec::new();
-        };
-        let mut owners = self.addresses.get(&hop).cloned().unwrap_or_default();
-        let known = originator.and_then(|id| self.router_ids.get(&id).copied().flatten());
-        let Some(known) = known else {
-            return owners;
-        };
-        owners.retain(|id| *id == known);
-        // RFC 4456 §10: a reflector keeps the next hop, unless it is configured with next-hop-self.
-        // A route that it then reflects is the owner's only if the ORIGINATOR_ID is known to be the
-        // owner's: an unknown one proves nothing.
-        if owners.is_empty() && self.relays.contains(&hop) {
-            owners.push(known);
-        }
-        owners
+        !self.identities.of_address(address).is_empty()
     }
 
     /// Whether a route is valid or not checked. Says the same as [`OriginCheck::check`], for less.
@@ -343,6 +330,7 @@ impl OriginCheck {
         let unchecked = QuickCheck {
             passes: true,
             within: false,
+            by_owner: true,
         };
         if self.rules.mode == OriginMode::Off {
             return unchecked;
@@ -358,25 +346,28 @@ impl OriginCheck {
                     return QuickCheck {
                         passes: false,
                         within: true,
+                        by_owner: false,
                     };
                 };
                 (owners, true)
             }
         };
         let source = (attrs.next_hop, attrs.originator_id);
-        if self.last.source == source {
-            return QuickCheck {
-                passes: self.last.may_have(owners),
+        let answer = |entitled: &Entitled| {
+            let passes = entitled.may_have(owners);
+            QuickCheck {
+                passes,
                 within,
-            };
-        }
-        let last = Entitled {
-            source,
-            owners: self.entitled(source),
+                by_owner: passes && entitled.by_own,
+            }
         };
-        let passes = last.may_have(owners);
-        self.last = last;
-        QuickCheck { passes, within }
+        if self.last.0 == source {
+            return answer(&self.last.1);
+        }
+        let entitled = self.identities.entitled(source);
+        let quick = answer(&entitled);
+        self.last = (source, entitled);
+        quick
     }
 
     /// The longest prefix with an owner that covers this one and lies in the range, and its owners.
@@ -404,8 +395,7 @@ impl OriginCheck {
             return OriginVerdict::Unchecked;
         }
         let source = (attrs.next_hop, attrs.originator_id);
-        let owners_of_source = self.entitled(source);
-        if owners.iter().any(|id| owners_of_source.contains(id)) {
+        if self.identities.entitled(source).may_have(owners) {
             return OriginVerdict::Valid;
         }
         let reason = self.reason(owned, owners, source);
@@ -422,9 +412,9 @@ impl OriginCheck {
         owners: &[OwnerId],
         (hop, originator): SourceIds,
     ) -> OriginReason {
-        let of_hop = hop.and_then(|hop| self.addresses.get(&hop));
+        let of_hop = hop.map(|hop| self.identities.of_address(&hop));
         let owner = of_hop.and_then(|ids| owners.iter().find(|id| ids.contains(id)));
-        let known = originator.and_then(|id| Some((id, (*self.router_ids.get(&id)?)?)));
+        let known = originator.and_then(|id| Some((id, self.identities.of_router_id(id)?)));
         match (owner, known) {
             // The next hop is the owner's; so it is the originator that is not.
             (Some(owner), Some((id, other))) => {

@@ -4,9 +4,9 @@
 //! addresses of its workloads in blocks of other nodes. Blocks of `virtual:…` affinities belong to
 //! no node, and pools of load balancers and the ranges of services are left to their own rules.
 //!
-//! A change costs what differs between two snapshots, which share the rest; only another node, pool
-//! or range costs as much as there are nodes. The whole is a change from nothing, and so its own
-//! oracle.
+//! A change costs what differs between two snapshots, which share the rest: a node its own
+//! identity, and only another BGPPeer looks at all reflectors. The whole is a change from nothing,
+//! and so its own oracle.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -30,11 +30,16 @@ pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: OriginMode) -
     let nothing = Snapshot::default();
     let before = old.unwrap_or(&nothing);
     let mut ownership = Vec::new();
+    // Blocks that some affinity names now, or no longer.
+    let mut named = Vec::new();
     for key in new.affinities.changed_since(&before.affinities) {
+        let (was, is) = (before.affinities.get(&key), new.affinities.get(&key));
+        if was.is_some() != is.is_some() {
+            named.push(key.1);
+        }
         let counts = |affinity: Option<&Versioned<BlockAffinity>>| affinity.is_some_and(|a| has(a));
-        let is = counts(new.affinities.get(&key));
-        if counts(before.affinities.get(&key)) != is {
-            ownership.push((key.1, owner_of(&key.0), is));
+        if counts(was) != counts(is) {
+            ownership.push((key.1, owner_of(&key.0), counts(is)));
         }
     }
     for cidr in new.blocks.changed_since(&before.blocks) {
@@ -47,19 +52,40 @@ pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: OriginMode) -
             (Prefix::host(*address), owner, has)
         }));
     }
+    let mut disabled = new.pools.values().filter(|pool| pool.spec.disabled);
     let differ = old.is_none()
-        || moves(&before.nodes, &new.nodes)
         || moves(&before.pools, &new.pools)
         || moves(&before.bgp_configurations, &new.bgp_configurations)
-        || moves(&before.bgp_peers, &new.bgp_peers)
-        || !ownership.is_empty() && new.pools.values().any(|pool| pool.spec.disabled);
+        || disabled.any(|pool| {
+            let range = pool.spec.prefix();
+            named.iter().any(|block| range.covers(block))
+        });
     let rules = differ.then(|| rules(new, mode));
     let same = old.is_some_and(|old| rules == Some(self::rules(old, mode)));
     OriginUpdate {
         rules: rules.filter(|_| !same),
+        identities: identities(before, new),
         ownership,
         stale: None,
     }
+}
+
+/// The identities that differ between two snapshots.
+fn identities(old: &Snapshot, new: &Snapshot) -> Vec<(String, Option<OwnerIdentity>)> {
+    let mut names: BTreeSet<NodeName> = new.nodes.changed_since(&old.nodes).into_iter().collect();
+    if moves(&old.bgp_peers, &new.bgp_peers) {
+        let reflectors = new.nodes.iter().filter(|(_, node)| reflects(node));
+        names.extend(reflectors.map(|(name, _)| name.clone()));
+    }
+    let of = |snapshot: &Snapshot, name: &NodeName| {
+        let node = snapshot.nodes.get(name)?;
+        Some(identity(name, node, relays(snapshot, name, node)))
+    };
+    let differing = names.into_iter().filter_map(|name| {
+        let identity = of(new, &name);
+        (identity != of(old, &name)).then(|| (name.to_string(), identity))
+    });
+    differing.collect()
 }
 
 fn moves<K: Ord + Clone, V: PartialEq>(
@@ -100,14 +126,6 @@ fn rules(snapshot: &Snapshot, mode: OriginMode) -> OriginRules {
     OriginRules {
         mode,
         ranges: pools.chain(services).collect(),
-        owners: snapshot
-            .nodes
-            .iter()
-            .map(|(name, node)| {
-                let relays = relays(snapshot, name, node);
-                (name.to_string(), identity(name, node, relays))
-            })
-            .collect(),
     }
 }
 
@@ -159,13 +177,16 @@ fn identity(name: &NodeName, node: &Node, relays: bool) -> OwnerIdentity {
     }
 }
 
+fn reflects(node: &Node) -> bool {
+    let bgp = node.spec.bgp.as_ref();
+    bgp.is_some_and(|bgp| bgp.route_reflector_cluster_id.is_some())
+}
+
 /// True for a reflector of which a BGPPeer with `nextHopMode: Self` makes sessions: it puts itself
 /// in as next hop of what it reflects. Most clusters have none, so nothing is parsed.
 fn relays(snapshot: &Snapshot, name: &NodeName, node: &Node) -> bool {
-    let bgp = node.spec.bgp.as_ref();
-    let reflects = bgp.is_some_and(|bgp| bgp.route_reflector_cluster_id.is_some());
     let mut peers = snapshot.bgp_peers.values().map(|peer| &peer.spec);
-    reflects
+    reflects(node)
         && peers
             .any(|spec| spec.next_hop_mode.as_deref() == Some("Self") && concerns(spec, name, node))
 }
@@ -299,8 +320,8 @@ mod tests {
         let reflector = r#"{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"node9","labels":{"rr":"yes"}},"spec":{"bgp":{"ipv4Address":"10.0.0.9/24","routeReflectorClusterID":"244.0.0.1"}}}"#;
         put(&mut snapshot, 20, &format!("{ROOT}/nodes/node9"), reflector);
         let relays = |snapshot: &Snapshot| -> Vec<String> {
-            let owners = rules(snapshot, OriginMode::Enforce).owners.into_iter();
-            let relays = owners.filter(|(_, identity)| identity.relays);
+            let owners = identities(&Snapshot::default(), snapshot).into_iter();
+            let relays = owners.filter(|(_, identity)| identity.as_ref().unwrap().relays);
             relays.map(|(name, _)| name).collect()
         };
         assert_eq!(relays(&snapshot), [""; 0]);
@@ -343,10 +364,10 @@ mod tests {
                 &peer,
             );
             assert_eq!(relays(&snapshot), expected, "{mode} {sides}");
-            let differs = origin_update(Some(&old), &snapshot, OriginMode::Enforce)
-                .rules
-                .is_some();
+            let update = origin_update(Some(&old), &snapshot, OriginMode::Enforce);
+            let differs = !update.identities.is_empty();
             assert_eq!(differs, relays(&old) != relays(&snapshot), "{mode} {sides}");
+            assert_eq!(update.rules, None);
         }
     }
 
@@ -371,11 +392,17 @@ mod tests {
         let far = |origins: &OriginCheck| verdict(origins, "10.246.1.0/26", "10.0.0.9");
         assert_eq!(far(&stepwise), "unchecked");
         // It has a block after all: it is an old pool of ours that empties.
-        let old = snapshot.clone();
         let path = "/calico/ipam/v2/host/node1/ipv4/block/10.246.1.0-26";
-        snapshot.apply(path, Some(br#"{"state":"confirmed"}"#), 21);
-        stepwise.apply(origin_update(Some(&old), &snapshot, OriginMode::Enforce));
-        assert_eq!(far(&stepwise), "invalid");
+        let steps: [(&[u8], _); 2] = [
+            (br#"{"state":"pending"}"#, "unknown"),
+            (br#"{"state":"confirmed"}"#, "invalid"),
+        ];
+        for (revision, (value, expected)) in (21..).zip(steps) {
+            let old = snapshot.clone();
+            snapshot.apply(path, Some(value), revision);
+            stepwise.apply(origin_update(Some(&old), &snapshot, OriginMode::Enforce));
+            assert_eq!(far(&stepwise), expected);
+        }
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Owners by prefix, looked up for each route that is received in a pool.
 
-use std::net::IpAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
 
 use caracal_model::{Family, Prefix};
 use foldhash::HashMap;
 
-use super::OwnerId;
+use super::{FREE, OwnerId};
 
 /// The owners of one prefix.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +54,8 @@ pub(super) struct PrefixOwners {
     v6: HashMap<(u128, u8), Owned>,
     /// The owners where there are several.
     several: HashMap<Prefix, Vec<OwnerId>>,
+    /// The same the other way round, but for [`FREE`].
+    by_owner: BTreeSet<(OwnerId, Prefix)>,
     lengths: [Lengths; 2],
 }
 
@@ -64,7 +67,7 @@ const fn index(family: Family) -> usize {
 }
 
 /// The key of an IPv4 prefix.
-fn v4_key(address: std::net::Ipv4Addr, len: u8) -> u64 {
+fn v4_key(address: Ipv4Addr, len: u8) -> u64 {
     u64::from(address.to_bits()) << 8 | u64::from(len)
 }
 
@@ -113,6 +116,12 @@ impl PrefixOwners {
     /// Adds an owner of a prefix, or removes it; `checked`: it lies in a range in which only owners
     /// announce.
     pub(super) fn set(&mut self, prefix: Prefix, id: OwnerId, has: bool, checked: bool) {
+        if id != FREE {
+            match has {
+                true => self.by_owner.insert((id, prefix)),
+                false => self.by_owner.remove(&(id, prefix)),
+            };
+        }
         let known = self.get(&prefix);
         let known = known.map_or(&[][..], |owned| self.owners(&prefix, owned));
         let mut ids: Vec<OwnerId> = known.iter().copied().filter(|known| *known != id).collect();
@@ -135,6 +144,14 @@ impl PrefixOwners {
             Some(SEVERAL) => drop(self.several.insert(prefix, ids)),
             _ => drop(self.several.remove(&prefix)),
         }
+    }
+
+    /// The prefixes of an owner, in order.
+    pub(super) fn of(&self, id: OwnerId) -> impl Iterator<Item = Prefix> {
+        let first = (id, Prefix::v4(Ipv4Addr::UNSPECIFIED, 0));
+        let from = self.by_owner.range(first..);
+        let own = from.take_while(move |(owner, _)| *owner == id);
+        own.map(|(_, prefix)| *prefix)
     }
 
     /// Notes again which prefixes lie in a range in which only owners announce.
@@ -198,6 +215,9 @@ mod tests {
                 let exact = exact.map(|(checked, ids)| (checked, ids.iter().copied().collect()));
                 let expected = all.get(&prefix).map(|owners| (bits % 2 == 0, owners.clone()));
                 prop_assert_eq!(exact, expected);
+                let own = all.iter().filter(|(_, owners)| owners.contains(&owner));
+                let own: Vec<Prefix> = own.map(|(prefix, _)| *prefix).collect();
+                prop_assert_eq!(by_prefix.of(owner).collect::<Vec<_>>(), own);
                 for bits in 0x0a00_0000..0x0a00_0010u32 {
                     let asked = Prefix::v4(bits.into(), 31);
                     let covers = |p: &&Prefix| p.covers(&asked);

@@ -33,12 +33,8 @@ fn origins() -> OriginCheck {
             (prefix("10.244.255.0/24"), OriginRange::Free),
         ]
         .into(),
-        owners: [
-            ("node1".to_owned(), identity(1)),
-            ("node2".to_owned(), identity(2)),
-        ]
-        .into(),
     };
+    let node = |n: u8| (format!("node{n}"), Some(identity(n)));
     let ownership = vec![
         (prefix("10.244.1.0/26"), named("node1"), true),
         (prefix("10.244.2.0/26"), named("node2"), true),
@@ -47,6 +43,7 @@ fn origins() -> OriginCheck {
     ];
     origins.apply(OriginUpdate {
         rules: Some(rules),
+        identities: [1, 2].map(node).into(),
         ownership,
         stale: None,
     });
@@ -126,14 +123,12 @@ fn rfc4456_10_a_reflector_that_is_the_next_hop_is_believed_what_is_the_owners() 
         (true, Some(77), "invalid"),
         (true, None, "invalid"),
     ] {
-        let mut rules = origins.rules.clone();
         let reflector = OwnerIdentity {
             relays,
             ..identity(9)
         };
-        rules.owners.insert("node9".to_owned(), reflector);
         origins.apply(OriginUpdate {
-            rules: Some(rules),
+            identities: vec![("node9".to_owned(), Some(reflector))],
             ..OriginUpdate::default()
         });
         let seen = verdict(&origins, "10.244.1.0/26", &route(9, originator));
@@ -219,18 +214,19 @@ proptest! {
         ),
     ) {
         let mut origins = origins();
-        let mut rules = origins.rules.clone();
-        rules.owners.get_mut("node2").unwrap().relays = relays;
         // Both nodes have this address, and both of them this block.
-        for owner in rules.owners.values_mut() {
-            owner.addresses.insert([10, 0, 0, 3].into());
-        }
+        let identities = [1, 2].map(|n| {
+            let mut identity = identity(n);
+            identity.relays = relays && n == 2;
+            identity.addresses.insert([10, 0, 0, 3].into());
+            (format!("node{n}"), Some(identity))
+        });
         let ownership = vec![
             (prefix("10.244.2.0/26"), named("node1"), true),
             // Where other rules count.
             (prefix("10.244.255.0/26"), named("node1"), true),
         ];
-        origins.apply(OriginUpdate { rules: Some(rules), ownership, stale: None });
+        origins.apply(OriginUpdate { identities: identities.into(), ownership, ..OriginUpdate::default() });
         for (third, fourth, len, hop, originator) in routes {
             let asked = Prefix::v4([10, 244, third, fourth].into(), len);
             let attrs = route(hop, (originator > 0).then_some(originator));

@@ -18,7 +18,7 @@ use super::import::{ImportRefusal, Imported, run_filters};
 use super::{Changes, PeerId, PeerState, Rib};
 use crate::attrs::PathAttrs;
 use crate::martian::{Martian, Martians, OpenRanges};
-use crate::origin::{OriginCheck, OriginMode, OriginReason, OriginUpdate, OriginVerdict};
+use crate::origin::{OriginCheck, OriginMode, OriginReason, OriginUpdate, OriginVerdict, Sources};
 use crate::policy::{FilterCondition, FilterVerdict, PeerKind};
 use crate::types::PeerName;
 
@@ -69,6 +69,10 @@ pub(super) struct Screen {
     /// Prefixes in the table inside checked ranges that nobody has as they are: what changes around
     /// them concerns them.
     tracked: BTreeSet<Prefix>,
+    /// Prefixes in the table with a route whose verdict follows from more than the identity of the
+    /// prefix's owner: one that is refused or waits, or comes through somebody else. What changes
+    /// about its source concerns it.
+    by_source: BTreeSet<Prefix>,
     /// Routes that wait have been seen since the last call ended.
     new_waits: Vec<Prefix>,
     /// Since when prefixes have had a path that waits.
@@ -87,6 +91,7 @@ impl Screen {
             origins: OriginCheck::default(),
             octets: Octets::default(),
             tracked: BTreeSet::new(),
+            by_source: BTreeSet::new(),
             new_waits: Vec::new(),
             waiting: BTreeMap::new(),
             due: VecDeque::new(),
@@ -148,6 +153,7 @@ impl Screen {
     pub(super) fn forget(&mut self, prefix: &Prefix) {
         if self.concerns(prefix) {
             self.tracked.remove(prefix);
+            self.by_source.remove(prefix);
             self.waiting.remove(prefix);
             self.overdue.remove(prefix);
         }
@@ -241,22 +247,22 @@ impl Rib {
     }
 
     /// Takes over a change of who may announce what. Routes that it concerns are judged again at
-    /// once.
+    /// once: all of them if the rules differ, otherwise those of the owners that differ.
     pub fn set_origins(&mut self, now: Instant, update: OriginUpdate) -> Changes {
         let rules = update.rules.is_some();
         let was_stale = self.screen.origins.is_stale();
-        let prefixes: Vec<Prefix> = update
-            .ownership
-            .iter()
-            .map(|(prefix, ..)| *prefix)
-            .collect();
+        let concerned = self.screen.origins.concerned(&update);
         self.screen.origins.apply(update);
         if rules {
             self.screen.index();
+        }
+        let fresh = was_stale && !self.screen.origins.is_stale();
+        let by_source = fresh || !concerned.sources.is_empty();
+        if rules || by_source && self.screen.by_source.len() > self.inline {
             self.import_again(self.peers.ids().into_iter().collect());
         } else {
-            let mut again: BTreeSet<Prefix> = prefixes.iter().copied().collect();
-            for prefix in &prefixes {
+            let mut again = concerned.prefixes.clone();
+            for prefix in &concerned.prefixes {
                 // A prefix has a last address.
                 let last = prefix
                     .nth(prefix.size() - 1)
@@ -264,8 +270,9 @@ impl Rib {
                 let inside = self.screen.tracked.range(*prefix..=Prefix::host(last));
                 again.extend(inside);
             }
-            if was_stale && !self.screen.origins.is_stale() {
-                again.extend(self.screen.waiting.keys());
+            match fresh {
+                true => again.extend(&self.screen.by_source),
+                false => again.extend(self.routes_from(&concerned.sources)),
             }
             for prefix in again {
                 if let Some(id) = self.table.find(&prefix) {
@@ -274,6 +281,25 @@ impl Rib {
             }
         }
         self.finish(now, Changes::default())
+    }
+
+    /// Prefixes with a route from these sources whose verdict depends on its source.
+    fn routes_from(&self, sources: &Sources) -> Vec<Prefix> {
+        if sources.is_empty() {
+            return Vec::new();
+        }
+        let comes = |prefix: &&Prefix| {
+            self.table.find(prefix).is_some_and(|id| {
+                let mut paths = self.table.get(id).paths().iter();
+                paths.any(|path| sources.include(&path.received))
+            })
+        };
+        self.screen
+            .by_source
+            .iter()
+            .filter(comes)
+            .copied()
+            .collect()
     }
 
     /// Numbers of routes that are refused for their prefix.
@@ -333,14 +359,16 @@ impl Rib {
 
     /// Runs import again over all paths of a destination.
     fn import_dest(&mut self, id: DestId) {
-        self.screen.tracked.remove(&self.table.get(id).prefix);
+        let prefix = self.table.get(id).prefix;
+        self.screen.tracked.remove(&prefix);
+        self.screen.by_source.remove(&prefix);
         for at in 0..self.table.get(id).paths().len() {
             let dest = self.table.get(id);
             let path = &dest.paths()[at];
             if path.peer == PeerId::LOCAL {
                 continue;
             }
-            let (from, prefix, received) = (path.peer, dest.prefix, path.received.clone());
+            let (from, received) = (path.peer, path.received.clone());
             let outcome = self.import(from, prefix, &received);
             self.replace_outcome(id, at, outcome);
         }
@@ -406,6 +434,9 @@ impl Rib {
         let quick = self.screen.origins.quick_check(&prefix, received);
         if quick.within {
             self.screen.tracked.insert(prefix);
+        }
+        if !quick.by_owner {
+            self.screen.by_source.insert(prefix);
         }
         if quick.passes {
             return None;

@@ -1,29 +1,46 @@
 //! The origin check in a table that follows the data.
 
+mod owners;
+
 use super::*;
 use crate::origin::{
     OriginMode, OriginRange, OriginRules, OriginUpdate, OwnerIdentity, PrefixOwner,
 };
 use crate::policy::{Filter, FilterCondition, FilterTerm, FilterVerdict, PrefixPattern};
 
-/// 10.244.0.0/16 in blocks of /24; the nodes have 10.0.0.2, .3 and .4.
+/// 10.244.0.0/16 in blocks of /24.
 fn rules(mode: OriginMode) -> OriginRules {
-    let node = |n: u8| {
-        let identity = OwnerIdentity {
-            addresses: [address(n)].into(),
-            router_ids: [RouterId([1, 0, 0, n].into())].into(),
-            relays: false,
-        };
-        (format!("node{n}"), identity)
-    };
+    let owned = OriginRange::Owned { shortest: 24 };
     OriginRules {
         mode,
-        ranges: [(
-            "10.244.0.0/16".parse().unwrap(),
-            OriginRange::Owned { shortest: 24 },
-        )]
-        .into(),
-        owners: [2, 3, 4].map(node).into(),
+        ranges: [("10.244.0.0/16".parse().unwrap(), owned)].into(),
+    }
+}
+
+fn identity(addresses: &[u8], router_ids: &[u8], relays: bool) -> OwnerIdentity {
+    let router_id = |n: &u8| RouterId([1, 0, 0, *n].into());
+    OwnerIdentity {
+        addresses: addresses.iter().map(|n| address(*n)).collect(),
+        router_ids: router_ids.iter().map(router_id).collect(),
+        relays,
+    }
+}
+
+/// Node `n` has this identity now, or is gone.
+fn node_is(n: u8, identity: Option<OwnerIdentity>) -> OriginUpdate {
+    OriginUpdate {
+        identities: vec![(format!("node{n}"), identity)],
+        ..OriginUpdate::default()
+    }
+}
+
+/// The rules, and nodes 2, 3 and 4 with 10.0.0.2, .3 and .4.
+fn cluster(mode: OriginMode) -> OriginUpdate {
+    let node = |n: u8| (format!("node{n}"), Some(identity(&[n], &[n], false)));
+    OriginUpdate {
+        rules: Some(rules(mode)),
+        identities: [2, 3, 4].map(node).into(),
+        ..OriginUpdate::default()
     }
 }
 
@@ -45,10 +62,7 @@ fn stale(stale: bool) -> OriginUpdate {
 impl Net {
     fn checked(peers: impl IntoIterator<Item = (u8, PeerConfig)>, mode: OriginMode) -> Self {
         let options = RibOptions {
-            origins: OriginUpdate {
-                rules: Some(rules(mode)),
-                ..OriginUpdate::default()
-            },
+            origins: cluster(mode),
             ..RibOptions::default()
         };
         let config = with_peers(peers);
@@ -180,6 +194,14 @@ fn routes_in_force_stay_while_their_block_is_not_known_or_the_data_is_stale() {
     assert_eq!((screened.waiting, screened.not_owner), (1, 1));
     net.origins(held(2, 3, true));
     assert_eq!(net.hops(2), [address(3)]);
+
+    // The block changes hands while the data is stale, and the word of it counts once it is not.
+    net.origins(stale(true));
+    net.origins(held(2, 4, true));
+    net.origins(held(2, 3, false));
+    assert_eq!(net.hops(2), [address(3)]);
+    net.origins(stale(false));
+    assert!(net.hops(2).is_empty());
 }
 
 #[test]
@@ -240,10 +262,7 @@ fn a_filter_that_names_the_range_admits_a_peer_and_one_that_accepts_all_does_not
         let peer = config.peers.get_mut(&name(2)).unwrap();
         peer.import.push("in".to_owned());
         let options = RibOptions {
-            origins: OriginUpdate {
-                rules: Some(rules(OriginMode::Enforce)),
-                ..OriginUpdate::default()
-            },
+            origins: cluster(OriginMode::Enforce),
             ..RibOptions::default()
         };
         let mut net = Net::with_options(config, options);
@@ -288,12 +307,8 @@ fn rules_that_change_are_run_over_all_routes() {
     assert_eq!(net.hops(1), [address(2)]);
     // The node gets another address: its routes are valid with it, and what is in use with the old
     // one is not.
-    let mut moved = rules(OriginMode::Enforce);
-    moved.owners.get_mut("node2").unwrap().addresses = [address(9)].into();
-    net.origins(OriginUpdate {
-        rules: Some(moved),
-        ..OriginUpdate::default()
-    });
+    net.origins(node_is(2, Some(identity(&[9], &[2], false))));
+    assert!(net.hops(1).is_empty());
     net.announce(2, &[1], attrs(9));
     assert_eq!(net.hops(1), [address(9)]);
 }
