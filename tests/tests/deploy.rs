@@ -6,6 +6,8 @@
 mod crds;
 #[path = "deploy/kustomize.rs"]
 mod kustomize;
+#[path = "deploy/matrix.rs"]
+mod matrix;
 #[path = "deploy/monitoring.rs"]
 mod monitoring;
 #[path = "deploy/program.rs"]
@@ -19,21 +21,27 @@ use std::process::Command;
 use caracal_tests::python;
 use serde_json::Value;
 
-/// Everything that `kubectl apply -k` takes.
-const OVERLAYS: [&str; 12] = [
-    "base",
-    "crds",
-    "overlays/vxlan",
-    "overlays/ipip-cross-subnet",
-    "overlays/reflectors",
-    "overlays/migrate-from-calico",
-    "kubernetes",
-    "overlays/kubernetes",
-    "overlays/kubernetes-vxlan",
-    "overlays/kubernetes-ipip-cross-subnet",
-    "overlays/kubernetes-reflectors",
-    "overlays/kubernetes-migrate-from-calico",
+/// Where Calico's data are: what the names of overlays begin with.
+const DATASTORES: [&str; 2] = ["kubernetes", "etcd"];
+
+/// What there is on either datastore, behind its name.
+const VARIANTS: [&str; 5] = [
+    "",
+    "-vxlan",
+    "-ipip-cross-subnet",
+    "-reflectors",
+    "-migrate-from-calico",
 ];
+
+/// Everything that `kubectl apply -k` takes.
+fn overlays() -> Vec<String> {
+    let parts = ["base", "crds", "kubernetes", "reflectors"].map(str::to_owned);
+    let of = |store: &&'static str| VARIANTS.map(|variant| format!("overlays/{store}{variant}"));
+    parts
+        .into_iter()
+        .chain(DATASTORES.iter().flat_map(of))
+        .collect()
+}
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -57,14 +65,13 @@ fn documents(text: &str, name: &str) -> Vec<Value> {
 
 /// All objects of all overlays.
 fn objects() -> Vec<(String, Value)> {
-    let of = |overlay: &&str| {
-        let overlay = (*overlay).to_owned();
+    let of = |overlay: String| {
         let built = kustomize::build(&deploy(&overlay));
         built
             .into_iter()
             .map(move |object| (overlay.clone(), object))
     };
-    OVERLAYS.iter().flat_map(of).collect()
+    overlays().into_iter().flat_map(of).collect()
 }
 
 /// The pod templates among them, with what they belong to.
@@ -173,15 +180,15 @@ fn a_misspelt_field_and_a_wrong_type_are_refused() {
 /// `kubectl kustomize`, where it is installed, builds the same objects as the test's own few rules.
 #[test]
 fn kubectl_builds_the_same() {
-    for overlay in OVERLAYS {
-        let path = deploy(overlay);
+    for overlay in overlays() {
+        let path = deploy(&overlay);
         let Some((ok, text)) = run("kubectl", &["kustomize", path.to_str().unwrap()]) else {
             println!("kubectl is not installed: not compared");
             return;
         };
         assert!(ok, "{overlay}: {text}");
         let key = |o: &Value| format!("{}/{}", o["kind"], o["metadata"]["name"]);
-        let mut theirs = documents(&text, overlay);
+        let mut theirs = documents(&text, &overlay);
         let mut ours = kustomize::build(&path);
         theirs.sort_by_key(key);
         ours.sort_by_key(key);
@@ -257,7 +264,7 @@ fn mounts_have_volumes() {
 
 #[test]
 fn the_reflectors_files_are_valid() {
-    let objects = kustomize::build(&deploy("overlays/reflectors"));
+    let objects = kustomize::build(&deploy("overlays/etcd-reflectors"));
     let map = objects
         .iter()
         .find(|o| o["kind"] == "ConfigMap" && o["metadata"]["name"] == "caracal-reflector")
@@ -272,7 +279,7 @@ fn the_reflectors_files_are_valid() {
         assert!(ok, "{name}: {said}");
         assert!(said.contains("3 peers"), "{said}");
     }
-    let input = deploy("overlays/reflectors/calico-resources.yaml");
+    let input = deploy("reflectors/calico-resources.yaml");
     let nodes = std::env::temp_dir().join(format!("caracal-{}-nodes.yaml", std::process::id()));
     let node = |n: u8| {
         format!(

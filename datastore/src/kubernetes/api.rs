@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::config::{KubernetesConfig, KubernetesConfigError, chain};
 use super::connection::ApiConnection;
 use super::mapping::ApiGroup;
+use super::rights;
 use crate::store::StoreError;
 
 /// The longest time that a throttled request waits, all its tries together.
@@ -290,7 +291,10 @@ pub(super) fn judge(code: u16, status: &Value, text: &str) -> ApiFailure {
         401 => ApiFailure::Refused(format!(
             "the API server does not know these credentials (401): {said}"
         )),
-        403 => ApiFailure::Refused(format!("a right is missing (403): {said}")),
+        403 => {
+            let said = rights::explained(&said);
+            ApiFailure::Refused(format!("a right is missing (403): {said}"))
+        }
         400 | 405 | 406 | 413 | 415 | 422 => ApiFailure::Refused(format!("{said} ({code})")),
         429 => ApiFailure::Unavailable(format!("the API server has too much to do (429): {said}")),
         500 if said.contains("request is too large") => ApiFailure::Refused(said),

@@ -24,6 +24,7 @@ mod kubeconfig;
 mod mapping;
 mod plugin_access;
 mod read;
+mod rights;
 mod watch;
 mod write;
 

@@ -1,0 +1,145 @@
+//! Overlays: each variant on each datastore, by what it renders to.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::{DATASTORES, VARIANTS, deploy, kustomize, overlays};
+
+/// What an overlay renders to.
+struct Rendered {
+    name: String,
+    objects: Vec<Value>,
+}
+
+impl Rendered {
+    fn of(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            objects: kustomize::build(&deploy(&format!("overlays/{name}"))),
+        }
+    }
+
+    fn has(&self, kind: &str, name: &str) -> bool {
+        self.find(kind, name).is_some()
+    }
+
+    fn find(&self, kind: &str, name: &str) -> Option<&Value> {
+        let is_it = |o: &&Value| o["kind"] == kind && o["metadata"]["name"] == name;
+        let mut found = self.objects.iter().filter(is_it);
+        let first = found.next();
+        assert!(
+            found.next().is_none(),
+            "{}: two of {kind} {name}",
+            self.name
+        );
+        first
+    }
+
+    fn get(&self, kind: &str, name: &str) -> &Value {
+        let found = self.find(kind, name);
+        found.unwrap_or_else(|| panic!("{}: no {kind} {name}", self.name))
+    }
+
+    fn config(&self) -> BTreeMap<String, String> {
+        let data = self.get("ConfigMap", "caracal-config")["data"].as_object();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let data = data.unwrap().iter();
+        data.map(|(key, value)| (key.clone(), text(value)))
+            .collect()
+    }
+
+    fn pod(&self) -> &Value {
+        &self.get("DaemonSet", "caracal-node")["spec"]["template"]["spec"]
+    }
+
+    fn kinds(&self) -> usize {
+        let is_kind = |o: &&Value| o["kind"] == "CustomResourceDefinition";
+        self.objects.iter().filter(is_kind).count()
+    }
+}
+
+#[test]
+fn every_folder_is_a_combination() {
+    let mut there: Vec<String> = std::fs::read_dir(deploy("overlays"))
+        .unwrap()
+        .map(|entry| format!("overlays/{}", entry.unwrap().file_name().display()))
+        .collect();
+    there.sort();
+    let mut known = overlays();
+    known.retain(|name| name.starts_with("overlays/"));
+    known.sort();
+    assert_eq!(there, known);
+}
+
+#[test]
+fn an_overlay_is_of_its_datastore() {
+    for variant in VARIANTS {
+        let rendered = Rendered::of(&format!("kubernetes{variant}"));
+        let name = &rendered.name;
+        let config = rendered.config();
+        assert_eq!(config["DATASTORE_TYPE"], "kubernetes", "{name}");
+        assert_eq!(config["ETCD_ENDPOINTS"], "", "{name}");
+        assert_eq!(config["CALICO_CNI_SERVICE_ACCOUNT"], "caracal-cni-plugin");
+        assert_eq!(rendered.pod()["automountServiceAccountToken"], true);
+        for account in ["caracal-node", "caracal-cni-plugin"] {
+            assert!(rendered.has("ServiceAccount", account), "{name}: {account}");
+            let role = rendered.get("ClusterRole", account);
+            assert!(!role["rules"].as_array().unwrap().is_empty(), "{name}");
+        }
+        // Where Calico is, its kinds know more fields than ours.
+        let takes_over = variant == "-migrate-from-calico";
+        assert_eq!(rendered.kinds() == 0, takes_over, "{name}");
+
+        let rendered = Rendered::of(&format!("etcd{variant}"));
+        let name = &rendered.name;
+        let config = rendered.config();
+        assert!(!config.contains_key("DATASTORE_TYPE"), "{name}");
+        assert!(config["ETCD_ENDPOINTS"].starts_with("http"), "{name}");
+        assert_eq!(rendered.pod()["automountServiceAccountToken"], false);
+        assert!(!rendered.has("ServiceAccount", "caracal-cni-plugin"));
+        let role = rendered.get("ClusterRole", "caracal-node");
+        assert_eq!(role["rules"], json!([]), "{name}");
+        assert_eq!(rendered.kinds(), 0, "{name}");
+    }
+}
+
+/// What a variant sets, beside the overlay without one.
+fn set_by(store: &str, variant: &str) -> BTreeMap<String, String> {
+    let plain = Rendered::of(store).config();
+    let mut config = Rendered::of(&format!("{store}{variant}")).config();
+    config.retain(|key, value| plain.get(key) != Some(value));
+    config
+}
+
+#[test]
+fn a_variant_is_the_same_on_either_datastore() {
+    for variant in VARIANTS {
+        let sets = match variant {
+            "-vxlan" => json!({"CALICO_NETWORKING_BACKEND": "vxlan",
+                "CALICO_IPV4POOL_VXLAN": "Always", "CLUSTER_TYPE": "k8s"}),
+            "-ipip-cross-subnet" => json!({"CALICO_IPV4POOL_IPIP": "CrossSubnet"}),
+            "-migrate-from-calico" => json!({"IP": "", "NO_DEFAULT_POOLS": "true",
+                "CNI_CONF_NAME": "10-calico.conflist"}),
+            _ => json!({}),
+        };
+        for store in DATASTORES {
+            let name = format!("{store}{variant}");
+            assert_eq!(json!(set_by(store, variant)), sets, "{name}");
+            let rendered = Rendered::of(&name);
+            let pod = rendered.pod();
+            let labels = &pod["nodeSelector"];
+            let waits_for_label = labels["caracal.io/node"] == "true";
+            assert_eq!(waits_for_label, variant == "-migrate-from-calico", "{name}");
+            assert_eq!(labels["kubernetes.io/os"], "linux", "{name}");
+            let apart = variant == "-reflectors";
+            assert_eq!(rendered.has("Deployment", "caracal-reflector"), apart);
+            let rule = pod.pointer(
+                "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution\
+                 /nodeSelectorTerms/0/matchExpressions/0",
+            );
+            let keeps_off = json!({"key": "caracal.io/reflector", "operator": "DoesNotExist"});
+            assert_eq!(rule, apart.then_some(&keeps_off), "{name}");
+        }
+    }
+}
