@@ -27,6 +27,8 @@
 //! operator's own reflectors: the election leaves both alone, and [`crate::paths`] tells whether
 //! somebody is cut off.
 
+use std::cell::OnceCell;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
@@ -162,12 +164,12 @@ pub fn choose_topology(snapshot: &Snapshot) -> TopologyChoice {
 #[must_use]
 pub(crate) fn elect_reflectors(snapshot: &Snapshot, tuning: ReflectorTuning) -> TopologyChoice {
     let default = Asn(snapshot.default_asn());
-    let mut zones: BTreeMap<String, Vec<(&NodeName, &Node)>> = BTreeMap::new();
+    let mut zones: BTreeMap<&str, Vec<(&NodeName, &Node)>> = BTreeMap::new();
     let mut count = 0;
     for (name, node) in &snapshot.nodes {
         if is_member(node, default) {
             count += 1;
-            let zone = label(node, ZONE_LABEL).unwrap_or_default().to_owned();
+            let zone = label(node, ZONE_LABEL).unwrap_or_default();
             zones.entry(zone).or_default().push((name, node));
         }
     }
@@ -184,7 +186,7 @@ pub(crate) fn elect_reflectors(snapshot: &Snapshot, tuning: ReflectorTuning) -> 
         members.retain(|(name, _)| !top.contains(name));
     }
     let zones = zones.into_iter().map(|(zone, members)| {
-        let reflectors = ranked(&zone, &members, tuning.reflectors + 1, RACK_LABEL);
+        let reflectors = ranked(zone, &members, tuning.reflectors + 1, RACK_LABEL);
         let clients = members
             .iter()
             .map(|(name, _)| (*name).clone())
@@ -195,7 +197,7 @@ pub(crate) fn elect_reflectors(snapshot: &Snapshot, tuning: ReflectorTuning) -> 
             reflectors,
             clients,
         };
-        (zone, elected)
+        (zone.to_owned(), elected)
     });
     TopologyChoice::Reflectors(Reflection {
         zones: zones.collect(),
@@ -216,37 +218,73 @@ fn label<'a>(node: &'a Node, name: &str) -> Option<&'a str> {
     node.metadata.labels.get(name).map(String::as_str)
 }
 
+/// A member in the order of election. The hash is for members of one age, and only made for these.
+struct Candidate<'a> {
+    leaving: bool,
+    avoided: bool,
+    /// RFC 3339 in UTC, as Calico writes it, sorts as text; a node without a time is the youngest.
+    age: (bool, &'a str),
+    digest: OnceCell<[u8; 32]>,
+    zone: &'a str,
+    name: &'a NodeName,
+    /// The value of the label over which reflectors are spread.
+    place: Option<&'a str>,
+}
+
+impl Candidate<'_> {
+    const fn standing(&self) -> (bool, bool) {
+        (self.leaving, self.avoided)
+    }
+
+    fn digest(&self) -> &[u8; 32] {
+        let digest = || Sha256::digest(format!("{}/{}", self.zone, self.name)).into();
+        self.digest.get_or_init(digest)
+    }
+
+    fn compare(&self, other: &Self) -> Ordering {
+        let by_age = (self.standing(), self.age).cmp(&(other.standing(), other.age));
+        by_age.then_with(|| self.digest().cmp(other.digest()))
+    }
+}
+
 /// The first `count` members in the order of election, spread over the values of the label
 /// `spread`.
 fn ranked(zone: &str, members: &[(&NodeName, &Node)], count: usize, spread: &str) -> Vec<NodeName> {
-    let mut order: Vec<_> = members
-        .iter()
-        .map(|(name, node)| {
-            let avoided = label(node, REFLECTOR_LABEL) == Some("false");
-            let leaving = node.metadata.deletion_timestamp.is_some();
-            // RFC 3339 in UTC, as Calico writes it, sorts as text; a node without a time is the
-            // youngest.
-            let created = node.metadata.creation_timestamp.as_deref();
-            let age = (created.is_none(), created.unwrap_or_default());
-            let digest: [u8; 32] = Sha256::digest(format!("{zone}/{name}")).into();
-            ((leaving, avoided, age, digest), *name, *node)
-        })
-        .collect();
-    order.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    let candidates = members.iter().map(|(name, node)| {
+        let created = node.metadata.creation_timestamp.as_deref();
+        Candidate {
+            leaving: node.metadata.deletion_timestamp.is_some(),
+            avoided: label(node, REFLECTOR_LABEL) == Some("false"),
+            age: (created.is_none(), created.unwrap_or_default()),
+            digest: OnceCell::new(),
+            zone,
+            name,
+            place: label(node, spread),
+        }
+    });
+    let mut candidates: Vec<Candidate<'_>> = candidates.collect();
     let mut elected: Vec<NodeName> = Vec::new();
     let mut places = BTreeSet::new();
-    while elected.len() < count && !order.is_empty() {
+    while elected.len() < count {
+        let Some(standing) = candidates.iter().map(Candidate::standing).min() else {
+            break;
+        };
+        let first = |fits: &dyn Fn(&Candidate<'_>) -> bool| {
+            let fitting = candidates.iter().enumerate().filter(|(_, c)| fits(c));
+            let first = fitting.min_by(|(_, a), (_, b)| a.compare(b));
+            first.map(|(at, _)| at)
+        };
         // Another place is only worth a younger node, never one that is leaving or to be avoided.
-        let standing = (order[0].0.0, order[0].0.1);
-        let fresh = order
-            .iter()
-            .take_while(|(key, ..)| (key.0, key.1) == standing)
-            .position(|(_, _, node)| {
-                label(node, spread).is_some_and(|place| !places.contains(place))
-            });
-        let (_, name, node) = order.remove(fresh.unwrap_or(0));
-        places.extend(label(node, spread));
-        elected.push(name.clone());
+        let fresh = first(&|candidate| {
+            let place = candidate.place;
+            candidate.standing() == standing && place.is_some_and(|p| !places.contains(p))
+        });
+        let Some(next) = fresh.or_else(|| first(&|_| true)) else {
+            break;
+        };
+        let next = candidates.swap_remove(next);
+        places.extend(next.place);
+        elected.push(next.name.clone());
     }
     elected
 }

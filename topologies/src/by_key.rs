@@ -1,6 +1,6 @@
-//! A plan that follows what changed: a block plans its own announcements again, and nothing else.
-//! Whatever sessions, filters and settings follow from plans the whole. The two never differ
-//! (property test).
+//! A plan that follows what changed: a block plans its own announcements again, and nothing else; a
+//! node that is nobody's peer here plans nothing. Whatever sessions, filters and settings follow
+//! from plans the whole. The two never differ (property test).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +9,7 @@ use caracal_model::{Kind, NodeName, Prefix, Problem, SharedMap, Snapshot};
 
 use crate::announce::Announcer;
 use crate::common::path;
+use crate::others::nodes_concern;
 use crate::{BgpPlan, PlanOptions, plan_the_rest};
 
 /// How a plan came about.
@@ -96,7 +97,8 @@ impl LastPlan {
         state
     }
 
-    /// True when nothing differs but blocks, affinities, and what no plan reads.
+    /// True when nothing differs but blocks, affinities, nodes that are nobody's peers here, and
+    /// what no plan reads.
     fn is_followed(&self, snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> bool {
         let (was, is) = (&self.snapshot, snapshot);
         let chooses_workloads = || {
@@ -107,7 +109,6 @@ impl LastPlan {
             && self.options == *options
             // The sessions of before are planned over other values of the snapshot.
             && self.planned.transition.is_none()
-            && was.nodes.is_same(&is.nodes)
             && was.pools.is_same(&is.pools)
             && was.bgp_configurations.is_same(&is.bgp_configurations)
             && was.bgp_peers.is_same(&is.bgp_peers)
@@ -116,6 +117,7 @@ impl LastPlan {
             && same_of_filters(&was.notes, &is.notes)
             && same_of_filters(&was.invalid, &is.invalid)
             && (was.workloads.is_same(&is.workloads) || !chooses_workloads())
+            && !nodes_concern(was, is, node)
     }
 
     /// Plans what changed; true when something differs.

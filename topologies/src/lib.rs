@@ -68,6 +68,7 @@ mod filters;
 mod full_mesh;
 mod go_duration;
 mod origins;
+mod others;
 mod paths;
 mod peers;
 mod resources;

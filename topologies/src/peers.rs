@@ -48,17 +48,17 @@ enum Scope {
 }
 
 /// A BGPPeer with its selectors parsed; a selector is asked once a node.
-struct Request<'a> {
+pub(crate) struct Request<'a> {
     name: &'a str,
-    spec: &'a BgpPeerSpec,
+    pub(crate) spec: &'a BgpPeerSpec,
     scope: Scope,
     local_side: Selector,
     /// `None` when the peer is given by its address.
-    remote_side: Option<Selector>,
+    pub(crate) remote_side: Option<Selector>,
 }
 
 impl<'a> Request<'a> {
-    fn new(name: &'a str, spec: &'a BgpPeerSpec) -> Self {
+    pub(crate) fn new(name: &'a str, spec: &'a BgpPeerSpec) -> Self {
         // Selectors were checked when the resource entered the snapshot.
         let parse = |text: &str| {
             Selector::parse(text).unwrap_or_else(|_| Selector::Not(Box::new(Selector::All)))
@@ -80,7 +80,7 @@ impl<'a> Request<'a> {
     }
 
     /// True when the resource gives a node peers.
-    fn is_local_side(&self, name: &NodeName, node: &Node) -> bool {
+    pub(crate) fn is_local_side(&self, name: &NodeName, node: &Node) -> bool {
         if self.spec.node.is_empty() {
             self.local_side.matches(&node.metadata.labels)
         } else {
