@@ -11,6 +11,7 @@ pub mod foreign;
 pub mod kernel;
 pub mod loss;
 pub mod next_hops;
+pub mod oci;
 pub mod python;
 pub mod stack;
 pub mod uninstall;
@@ -18,7 +19,7 @@ pub mod uninstall;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use caracal_datastore::{EtcdConfig, EtcdStore};
+use caracal_datastore::{Datastore, DatastoreConfig};
 use caracal_ipam::Client;
 use caracal_lab::{
     Lab, LabName, PodState, RouteKind, Topology, UpError, UpOptions, container_id, error_chain,
@@ -359,21 +360,29 @@ pub fn assert_full_matrix(lab: &Lab) {
     }
 }
 
-/// Asks IPAM on the lab's etcd, from inside etcd's namespace.
+/// Asks IPAM on the lab's datastore, from beside etcd and the API server, as the administrator.
 ///
 /// # Panics
 /// When the namespace cannot be entered.
 pub fn with_ipam<T: Send>(
     lab: &Lab,
-    work: impl AsyncFnOnce(Client<EtcdStore>, EtcdStore) -> T + Send,
+    work: impl AsyncFnOnce(Client<Datastore>, Datastore) -> T + Send,
 ) -> T {
-    let endpoint = format!("http://127.0.0.1:{}", caracal_lab::ETCD_PORT);
+    let kubeconfig = lab.folder().kubeconfig("admin").display().to_string();
+    let is_kubernetes = datastore::is_kubernetes(lab);
+    let lookup = |name: &str| match (is_kubernetes, name) {
+        (true, "DATASTORE_TYPE") => Some("kubernetes".to_owned()),
+        (true, "KUBECONFIG") => Some(kubeconfig.clone()),
+        (false, "ETCD_ENDPOINTS") => Some(format!("http://127.0.0.1:{}", caracal_lab::ETCD_PORT)),
+        _ => None,
+    };
+    let config = DatastoreConfig::from_lookup(lookup).expect("a datastore");
     let inside = || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .expect("a runtime");
-        let store = EtcdStore::new(EtcdConfig::new([endpoint])).expect("a valid endpoint");
+        let store = config.open().expect("a valid endpoint");
         runtime.block_on(work(Client::new(store.clone()), store))
     };
     run_in_netns(&lab.layout().etcd_netns(), inside).expect("etcd's namespace")

@@ -14,11 +14,12 @@ use caracal_lab::{
     wait_until,
 };
 use caracal_tests::loss::Probes;
+use caracal_tests::oci::{Mount, bundle, crun, with_one_cgroup_version};
 use caracal_tests::{
     SECOND, assert_full_matrix, await_settled, await_status, is_static_built, possible,
     static_binary, up,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// The most that the static program may have, in octets (decision 0042). It may only shrink.
 const MOST: u64 = 15_000_000;
@@ -124,76 +125,6 @@ impl Drop for Image {
         // A gigabyte after a few runs otherwise.
         let _removed = fs::remove_dir_all(&self.dir);
     }
-}
-
-/// A bundle for an OCI runtime with the rights that the manifest gives a container.
-fn bundle(dir: &Path, container: &Value, netns: &Path, env: &[String], binds: &[(PathBuf, &str)]) {
-    let security = &container["securityContext"];
-    assert_eq!(security["allowPrivilegeEscalation"], false);
-    assert_eq!(security["capabilities"]["drop"], json!(["ALL"]));
-    let added = security["capabilities"]["add"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
-    let capabilities: Vec<String> = added
-        .iter()
-        .map(|name| format!("CAP_{}", name.as_str().unwrap()))
-        .collect();
-    let mut mounts = vec![
-        json!({"destination": "/proc", "type": "proc", "source": "proc"}),
-        json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]}),
-    ];
-    mounts.extend(binds.iter().map(|(source, destination)| {
-        json!({"destination": destination, "type": "bind", "source": source, "options": ["rbind", "rw"]})
-    }));
-    let config = json!({
-        "ociVersion": "1.0.2",
-        "root": {"path": "rootfs", "readonly": security["readOnlyRootFilesystem"]},
-        "process": {
-            "terminal": false,
-            "user": {"uid": security["runAsUser"], "gid": 0},
-            "args": container["command"],
-            "env": env,
-            "cwd": "/",
-            "noNewPrivileges": true,
-            "capabilities": {
-                "bounding": capabilities, "effective": capabilities,
-                "permitted": capabilities, "inheritable": [], "ambient": [],
-            },
-        },
-        "mounts": mounts,
-        "linux": {
-            "namespaces": [
-                {"type": "mount"}, {"type": "pid"}, {"type": "ipc"}, {"type": "uts"},
-                {"type": "network", "path": netns},
-            ],
-            // As container runtimes do for whatever is not privileged.
-            "readonlyPaths": ["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"],
-        },
-    });
-    fs::write(dir.join("config.json"), config.to_string()).unwrap();
-}
-
-/// crun takes either version of control groups, but no mixture.
-const ONE_VERSION: &str =
-    "if mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi; exec \"$@\"";
-
-fn with_one_cgroup_version(program: &str) -> Command {
-    let mut command = program_command("unshare").unwrap();
-    command.args(["--mount", "--propagation", "private"]);
-    command.args(["sh", "-c", ONE_VERSION, "sh", program]);
-    command
-}
-
-fn crun(dir: &Path, name: &str) -> Command {
-    let mut command = with_one_cgroup_version("crun");
-    command
-        .args(["--cgroup-manager=disabled", "--root"])
-        .arg(dir.join("state"))
-        .args(["run", "--bundle"])
-        .arg(dir)
-        .arg(name);
-    command
 }
 
 /// Answers DNS queries in a namespace, on the loopback address: each name has one IPv4 address.
@@ -365,9 +296,9 @@ fn a_node_runs_with_the_rights_of_the_manifest() {
     *endpoints = format!("ETCD_ENDPOINTS=http://etcd.caracal.example:{port}");
     fs::write(dir.join("rootfs/etc/resolv.conf"), "nameserver 127.0.0.1\n").unwrap();
     let binds = [
-        (lab.folder().lib("node1"), "/var/lib/calico"),
-        (lab.folder().run("node1"), "/var/run/caracal"),
-        (PathBuf::from("/proc/sys/net"), "/host/proc/sys/net"),
+        Mount::writable(&lab.folder().lib("node1"), "/var/lib/calico"),
+        Mount::writable(&lab.folder().run("node1"), "/var/run/caracal"),
+        Mount::writable(Path::new("/proc/sys/net"), "/host/proc/sys/net"),
     ];
     let netns_path = caracal_lab::netns_path(&layout.netns);
     bundle(&dir, &manifest("containers"), &netns_path, &env, &binds);
@@ -428,8 +359,8 @@ fn install(lab: &Lab, dir: &Path, netns: &Path) {
         "CNI_CONF_NAME=10-caracal.conflist".to_owned(),
     ];
     let binds = [
-        (bin.clone(), "/host/opt/cni/bin"),
-        (net.clone(), "/host/etc/cni/net.d"),
+        Mount::writable(&bin, "/host/opt/cni/bin"),
+        Mount::writable(&net, "/host/etc/cni/net.d"),
     ];
     bundle(dir, &manifest("initContainers"), netns, &env, &binds);
     let mut command = crun(dir, "caracal-e2e-install");

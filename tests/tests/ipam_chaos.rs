@@ -1,28 +1,31 @@
 //! IPAM and CNI while everything around them is killed: 200 pods come and go on three nodes, and
-//! plugins, nodes and etcd die by SIGKILL at random moments. Afterwards nothing may be left, and by
+//! plugins, nodes and the datastore (etcd, or the API server and its etcd) die by SIGKILL at random
+//! moments. Afterwards nothing may be left, and by
 //! the log of results no address may ever have been held twice (IPAM-1).
 //!
 //! `CARACAL_CHAOS_SEED=n` repeats the choices of a run; the timing remains the machine's own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use caracal_datastore::Store;
+use caracal_ipam::Inconsistency;
 use caracal_lab::{
     CniError, Lab, PodState, ProgramError, RouteKind, container_id, error_chain, parse_cni_result,
     run_in_netns, time_scale, wait_for, wait_until,
 };
 use caracal_model::{Family, KeyRange, Kind, kind_prefix};
-use caracal_tests::stack::{Stack, either, families, on_stacks};
+use caracal_tests::datastore::{self, is_kubernetes, kubectl};
+use caracal_tests::stack::{Stack, either, families, on_each_stack_and_datastore_of};
 use caracal_tests::{SECOND, assert_gone, await_settled, caracals, more_pods, with_ipam};
 use serde_json::json;
 
 const PODS: usize = 200;
-/// On the second and third stack: the same, smaller, beside the first.
+/// On the other stacks and the other datastore: the same, smaller, beside the first.
 const FEWER_PODS: usize = 90;
 /// Runtimes that work at the same time on each node.
 const WORKERS: usize = 3;
@@ -173,10 +176,26 @@ impl Storm<'_> {
             Err(error) => {
                 self.tally.refused.fetch_add(1, Ordering::Relaxed);
                 let text = error_chain(&error).replace(&pod.label(), "POD");
+                let is_away = text.contains("does not answer");
                 *self.refusals.lock().unwrap().entry(text).or_default() += 1;
+                if is_away {
+                    self.await_datastore();
+                }
                 None
             }
         }
+    }
+
+    /// Runtimes try again after a while, and not at once while nobody answers.
+    fn await_datastore(&self) {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, datastore::port(&self.lab)));
+        let connect = || TcpStream::connect(address);
+        let netns = self.lab.layout().etcd_netns();
+        wait_until(60 * SECOND, "the datastore to listen", || {
+            let connected = run_in_netns(&netns, connect).unwrap();
+            connected.map(drop).map_err(|e| e.to_string())
+        })
+        .unwrap_or_else(|e| panic!("{e}"));
     }
 
     /// ADD as a runtime does it: what failed is tried again, with the same container.
@@ -259,7 +278,21 @@ impl Storm<'_> {
     }
 }
 
-/// Kills a node, etcd, or both, and starts them again, each time that so many pods are done.
+/// Kills the datastore and starts it again: etcd, or the API server or the etcd below it.
+fn hit_datastore(lab: &mut Lab, dice: &mut Dice) -> &'static str {
+    let server = is_kubernetes(lab) && dice.one_in(2);
+    if server {
+        datastore::stop(lab);
+        datastore::start(lab);
+        return "the API server";
+    }
+    lab.kill9_etcd().unwrap();
+    lab.start_etcd().unwrap();
+    "etcd"
+}
+
+/// Kills a node, the datastore, or both, and starts them again, each time that so many pods are
+/// done.
 fn blows(lab: &mut Lab, pods: usize, mut dice: Dice, done: &AtomicUsize) -> usize {
     let mut blows = 0;
     let nodes = caracals(lab);
@@ -267,33 +300,28 @@ fn blows(lab: &mut Lab, pods: usize, mut dice: Dice, done: &AtomicUsize) -> usiz
         let seen = || done.load(Ordering::Relaxed);
         wait_for(300 * SECOND, "pods done", seen, |n| *n >= threshold).unwrap();
         let node = &nodes[usize::try_from(dice.below(3)).unwrap()];
-        let (hit_node, hit_etcd) = match dice.below(4) {
+        let (hit_node, hit_store) = match dice.below(4) {
             0 => (true, true),
             1 => (false, true),
             _ => (true, false),
         };
-        println!(
-            "after {threshold} pods: kill -9{}{}",
-            if hit_etcd { " etcd" } else { "" },
-            if hit_node {
-                format!(" {node}")
-            } else {
-                String::new()
-            }
-        );
-        if hit_etcd {
-            lab.kill9_etcd().unwrap();
-        }
+        let mut hit = Vec::new();
         if hit_node {
             lab.kill9_node(node).unwrap();
+            hit.push(node.as_str());
         }
-        if hit_etcd {
-            lab.start_etcd().unwrap();
+        if hit_store {
+            hit.push(hit_datastore(lab, &mut dice));
         }
         if hit_node {
             lab.start_node(node).unwrap();
         }
-        blows += usize::from(hit_etcd) + usize::from(hit_node);
+        println!(
+            "{}: after {threshold} pods: kill -9 {}",
+            lab.name(),
+            hit.join(", ")
+        );
+        blows += hit.len();
     }
     blows
 }
@@ -348,8 +376,33 @@ fn assert_nodes_clean(lab: &Lab) {
     }
 }
 
+/// Ordered writes leave more behind than transactions do (decision 0093): affinities without their
+/// block, blocks without their affinity, handles that count too much. Nothing else, and each is put
+/// right without being asked about.
+fn mend(lab: &Lab) {
+    let findings = with_ipam(lab, async |client, _| client.check().await.unwrap());
+    for finding in findings.iter().filter(|finding| finding.is_fault()) {
+        let of_a_death = match finding {
+            Inconsistency::Affinity { .. } | Inconsistency::NoAffinity(..) => true,
+            Inconsistency::Count { counted, held, .. } => counted.is_some_and(|n| n > *held),
+            _ => false,
+        };
+        assert!(of_a_death, "{finding:?}");
+        println!("left by a death: {finding}");
+    }
+    let node = &caracals(lab)[0];
+    let fixed = lab.caracal(node, &["ipam", "check", "--fix", "--min-age", "0"]);
+    println!(
+        "{}",
+        fixed.unwrap_or_else(|e| panic!("{}", error_chain(&e)))
+    );
+}
+
 /// IPAM's data is in order, and holds nothing any more; no WorkloadEndpoint is left.
 fn assert_datastore_clean(lab: &Lab) {
+    if is_kubernetes(lab) {
+        mend(lab);
+    }
     let (findings, view, endpoints) = with_ipam(lab, async |client, store| {
         let endpoints = KeyRange::Prefix(kind_prefix(Kind::WorkloadEndpoint));
         let endpoints = store.read(&[endpoints]).await.unwrap().ranges.remove(0);
@@ -385,12 +438,26 @@ fn assert_datastore_clean(lab: &Lab) {
 }
 
 #[test]
-fn two_hundred_pods_while_plugins_nodes_and_etcd_are_killed() {
-    let scenario = "two_hundred_pods_while_plugins_nodes_and_etcd_are_killed";
-    on_stacks(scenario, &[], "e2e-chaos", topology, |lab| {
-        let first = lab.topology().families() == [Family::Ipv4];
+fn two_hundred_pods_while_plugins_nodes_and_datastores_are_killed() {
+    let scenario = "two_hundred_pods_while_plugins_nodes_and_datastores_are_killed";
+    let text = |stack, _lab: &str| topology(stack);
+    on_each_stack_and_datastore_of(scenario, &[], "e2e-chaos", text, |lab| {
+        let first = lab.topology().families() == [Family::Ipv4] && !is_kubernetes(&lab);
         storm(lab, if first { PODS } else { FEWER_PODS });
     });
+}
+
+/// In Kubernetes pods are bound before their ADD.
+fn bind(lab: &Lab, pods: &[PodState]) {
+    let spec = |pod: &PodState| {
+        let containers = json!([{"name": "c", "image": "none"}]);
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": format!("{}-{}", pod.node, pod.name), "namespace": "default"},
+            "spec": {"nodeName": pod.node, "containers": containers}})
+    };
+    let items: Vec<_> = pods.iter().map(spec).collect();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    kubectl(lab, &["create", "-f", "-"], list.to_string().as_bytes());
 }
 
 fn storm(mut lab: Lab, count_of_pods: usize) {
@@ -402,6 +469,9 @@ fn storm(mut lab: Lab, count_of_pods: usize) {
         &lab,
         (0..count_of_pods).map(|n| nodes[n % nodes.len()].as_str()),
     );
+    if is_kubernetes(&lab) {
+        bind(&lab, &pods);
+    }
     let (tally, log, refusals) = (Tally::default(), Mutex::default(), Mutex::default());
     let containers = Mutex::default();
     let hits = std::thread::scope(|scope| {
@@ -427,7 +497,7 @@ fn storm(mut lab: Lab, count_of_pods: usize) {
     });
     let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
     println!(
-        "{}: {count_of_pods} pods, some restarted, in {:.1?}: {} attached, {} plugins killed, {} calls refused, {hits} nodes and etcds killed",
+        "{}: {count_of_pods} pods, some restarted, in {:.1?}: {} attached, {} plugins killed, {} calls refused, {hits} nodes and datastores killed",
         lab.name(),
         start.elapsed(),
         count(&tally.added),

@@ -24,7 +24,7 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-fn store(server: &Server, node: Option<&str>) -> KubernetesStore {
+pub(crate) fn store(server: &Server, node: Option<&str>) -> KubernetesStore {
     let endpoint = format!("http://{}", server.address);
     let lookup = |name: &str| (name == "K8S_API_ENDPOINT").then(|| endpoint.clone());
     let mut config = KubernetesConfig::from_lookup(lookup).expect("a configuration");
@@ -34,7 +34,7 @@ fn store(server: &Server, node: Option<&str>) -> KubernetesStore {
 }
 
 /// A server with all of Calico's kinds, a pool of 16 blocks of 16 addresses, and three Nodes.
-fn started(scenario: &str, arguments: &[&str]) -> Option<Server> {
+pub(crate) fn started(scenario: &str, arguments: &[&str]) -> Option<Server> {
     let server = Server::start(scenario, arguments)?;
     server.kubectl(&["apply", "-k", &definitions()]);
     let mut small: serde_json::Value =
@@ -50,7 +50,7 @@ fn started(scenario: &str, arguments: &[&str]) -> Option<Server> {
     Some(server)
 }
 
-fn request(node: &str, handle: &str) -> AssignRequest {
+pub(crate) fn request(node: &str, handle: &str) -> AssignRequest {
     let mut request = AssignRequest::workload(node.into(), handle.into());
     request.num_v4 = 1;
     request
