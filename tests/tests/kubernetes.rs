@@ -3,6 +3,9 @@
 //! nor a node that restarts meanwhile loses a packet or a route.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "kubernetes/daemonset.rs"]
+mod daemonset;
+
 use std::net::IpAddr;
 
 use caracal_lab::{Datastore, Lab, PodState, error_chain, parse_cni_result, wait_until};

@@ -1,0 +1,374 @@
+//! `kubectl apply -k` of an overlay on a cluster that has Nodes and nothing of Caracal, and then
+//! nodes that are what the DaemonSet on the API server says: its containers in `crun`, with their
+//! command, rights, environment, volumes and the token of their account. The lab plays kubelet and
+//! scheduler, and the container runtime that calls the plugin as it was installed.
+//!
+//! Not played: images (the program and the libraries of this machine are mounted), seccomp, limits
+//! of memory, and priorities.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, TcpStream};
+use std::path::{Path, PathBuf};
+
+use caracal_lab::{
+    API_PORT, Extent, Lab, NodeLayout, RunningProcess, Topology, UpOptions, call_program,
+    container_id, delete_namespaces, error_chain, netns_path, parse_cni_result, program_command,
+    run_in_netns, wait_until,
+};
+use caracal_tests::datastore::{kubectl, object};
+use caracal_tests::oci::{Mount, bundle, crun};
+use caracal_tests::{SECOND, await_status, binary, caracals, exit_code, possible, settled};
+use serde_json::{Value, json};
+
+const TOPOLOGY: &str = "
+name: daemonset
+description: two Nodes as their kubelets make them, and a pod bound to each
+datastore: kubernetes
+segments:
+  - {name: lan, cidr: 10.0.0.0/24}
+nodes:
+  - {name: node1, segment: lan, pods: 1}
+  - {name: node2, segment: lan, pods: 1}
+";
+
+/// Where pods find the token of their account.
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// What the image is made of.
+const OF_THE_MACHINE: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
+
+#[test]
+fn a_bare_cluster_needs_one_command() {
+    applied("a_bare_cluster_needs_one_command", "kubernetes", |lab| {
+        let routes = lab.routes("node1").unwrap();
+        let by_vxlan = |dev: &String| dev.starts_with("vxlan");
+        assert!(
+            !routes.iter().filter_map(|r| r.dev.as_ref()).any(by_vxlan),
+            "{routes:?}"
+        );
+    });
+}
+
+#[test]
+fn a_bare_cluster_with_vxlan_needs_one_command() {
+    applied(
+        "a_bare_cluster_with_vxlan_needs_one_command",
+        "kubernetes-vxlan",
+        |lab| {
+            let routes = lab.routes("node1").unwrap();
+            let by_vxlan = |dev: &String| dev == "vxlan.calico";
+            assert!(
+                routes.iter().filter_map(|r| r.dev.as_ref()).any(by_vxlan),
+                "{routes:?}"
+            );
+            let status = lab.node_status("node1").unwrap();
+            assert!(status.peers.is_empty(), "BGP is off: {:?}", status.peers);
+        },
+    );
+}
+
+fn applied(scenario: &str, overlay: &str, and: impl Fn(&Lab)) {
+    if !possible(scenario, &["kubectl", "openssl", "crun", "nft"]) {
+        return;
+    }
+    let lab = bare(&format!("ds-{overlay}"));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/overlays");
+    let folder = folder.join(overlay).display().to_string();
+    let said = kubectl(&lab, &["apply", "-k", &folder], b"");
+    assert!(
+        said.contains("daemonset.apps/caracal-node created"),
+        "{said}"
+    );
+    let again = kubectl(&lab, &["apply", "-k", &folder], b"");
+    assert!(!again.contains("created"), "{again}");
+
+    let set = object(&lab, "daemonsets", "caracal-node");
+    let pod = &set["spec"]["template"]["spec"];
+    let mut running: Vec<_> = caracals(&lab)
+        .iter()
+        .map(|node| start(&lab, node, pod))
+        .collect();
+    for node in caracals(&lab) {
+        await_status(&lab, &node, 60 * SECOND, "settled", settled);
+        let status = lab.node_status(&node).unwrap();
+        assert!(status.problems.is_empty(), "{node}: {:?}", status.problems);
+        answers_probes(&lab, &node, &pod["containers"][0]);
+    }
+    let pods: Vec<_> = caracals(&lab)
+        .iter()
+        .map(|node| attached(&lab, node))
+        .collect();
+    for (netns, _) in &pods {
+        for (_, address) in &pods {
+            reaches(netns, *address);
+        }
+    }
+    and(&lab);
+    let (code, said) = exit_code(&lab, "node1", &["ipam", "check"]);
+    assert_eq!(code, 0, "{said}");
+    for process in &mut running {
+        process.stop(30 * SECOND).unwrap();
+    }
+    let netns: Vec<_> = pods.into_iter().map(|(netns, _)| netns).collect();
+    delete_namespaces(&netns).unwrap();
+}
+
+/// A lab with an API server that has Nodes, pods and Calico's kinds, and no node that runs; the
+/// accounts and rights that labs have are taken away.
+fn bare(name: &str) -> Lab {
+    let topology =
+        Topology::parse(TOPOLOGY, name).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    let lab_name = caracal_lab::LabName::new(name).unwrap();
+    let _leftovers = caracal_lab::down(&lab_name);
+    let mut options = UpOptions::test(binary(), name);
+    options.extent = Extent::Network;
+    let lab = Lab::up(topology, TOPOLOGY, options, &|_| {});
+    let lab = lab.unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    // For commands in the nodes.
+    let program = std::path::absolute(binary()).unwrap();
+    lab.folder().link_binary(&program).unwrap();
+    for account in ["caracal-node", "caracal-cni-plugin"] {
+        for kind in ["clusterrolebinding", "clusterrole"] {
+            kubectl(&lab, &["delete", kind, account], b"");
+        }
+        kubectl(
+            &lab,
+            &["-n", "kube-system", "delete", "serviceaccount", account],
+            b"",
+        );
+    }
+    for kind in ["rolebinding", "role"] {
+        kubectl(
+            &lab,
+            &["-n", "kube-system", "delete", kind, "caracal-node"],
+            b"",
+        );
+    }
+    lab
+}
+
+/// A folder of the host of a node.
+fn of_host(lab: &Lab, node: &str, path: &str) -> PathBuf {
+    match path {
+        "/proc/sys/net" => path.into(),
+        "/var/lib/calico" => lab.folder().lib(node),
+        "/var/run/caracal" => lab.folder().run(node),
+        path => lab
+            .folder()
+            .run(node)
+            .join("host")
+            .join(path.trim_start_matches('/')),
+    }
+}
+
+/// The token of a pod's account, with the CA, as the kubelet mounts them.
+fn account(lab: &Lab, node: &str, name: &str) -> Mount {
+    let folder = lab.folder().run(node).join("account");
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = format!("/api/v1/namespaces/kube-system/serviceaccounts/{name}/token");
+    let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+        "spec": {"expirationSeconds": 3607}});
+    let arguments = ["create", "--raw", &path, "-f", "-"];
+    let answer = kubectl(lab, &arguments, request.to_string().as_bytes());
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let token = answer["status"]["token"].as_str().expect("a token");
+    std::fs::write(folder.join("token"), token).unwrap();
+    std::fs::write(folder.join("namespace"), "kube-system").unwrap();
+    std::fs::copy(
+        lab.folder().kubernetes().join("ca.pem"),
+        folder.join("ca.crt"),
+    )
+    .unwrap();
+    Mount::read_only(&folder, ACCOUNT)
+}
+
+/// What a container is told: the ConfigMaps that it names, its own variables, and where the API
+/// server is.
+fn environment(lab: &Lab, node: &str, container: &Value) -> Vec<String> {
+    // What runtimes set for an image that says nothing.
+    let mut all =
+        vec!["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()];
+    let layout = lab.layout();
+    let uplink = &layout.node(node).unwrap().uplink;
+    let server = layout.etcd.iter().find(|leg| leg.segment == uplink.segment);
+    let server = server
+        .expect("the API server on the node's segment")
+        .address;
+    all.push(format!("KUBERNETES_SERVICE_HOST={server}"));
+    all.push(format!("KUBERNETES_SERVICE_PORT={API_PORT}"));
+    for source in container["envFrom"].as_array().into_iter().flatten() {
+        let map = object(
+            lab,
+            "configmaps",
+            source["configMapRef"]["name"].as_str().unwrap(),
+        );
+        let data = map["data"].as_object().unwrap();
+        all.extend(
+            data.iter()
+                .map(|(k, v)| format!("{k}={}", v.as_str().unwrap())),
+        );
+    }
+    for variable in container["env"].as_array().into_iter().flatten() {
+        let value = match variable["valueFrom"]["fieldRef"]["fieldPath"].as_str() {
+            Some("spec.nodeName") => node,
+            Some(other) => panic!("{other} is not known to this test"),
+            None => variable["value"].as_str().unwrap(),
+        };
+        all.push(format!("{}={value}", variable["name"].as_str().unwrap()));
+    }
+    all
+}
+
+/// The mounts of a container by the pod's volumes.
+fn mounts(lab: &Lab, node: &str, pod: &Value, container: &Value) -> Vec<Mount> {
+    let mut all = vec![Mount::read_only(Path::new("/usr"), "/usr")];
+    let program = std::path::absolute(binary()).unwrap();
+    all.push(Mount::read_only(&program, "/caracal"));
+    for mount in container["volumeMounts"].as_array().into_iter().flatten() {
+        let volumes = pod["volumes"].as_array().unwrap();
+        let volume = volumes.iter().find(|v| v["name"] == mount["name"]).unwrap();
+        let source = match (volume["hostPath"]["path"].as_str(), &volume["secret"]) {
+            (Some(path), _) => of_host(lab, node, path),
+            // One that is not there, which is an empty folder.
+            (None, secret) => {
+                assert_eq!(secret["optional"], true, "{volume}");
+                lab.folder().run(node).join("no-secret")
+            }
+        };
+        if volume["hostPath"]["type"] != "Directory" {
+            std::fs::create_dir_all(&source).unwrap();
+        }
+        let destination = mount["mountPath"].as_str().unwrap();
+        all.push(match mount["readOnly"] == true {
+            true => Mount::read_only(&source, destination),
+            false => Mount::writable(&source, destination),
+        });
+    }
+    if pod["automountServiceAccountToken"] != false {
+        let name = pod["serviceAccountName"].as_str().unwrap();
+        all.push(account(lab, node, name));
+    }
+    all
+}
+
+/// The bundle of a container, with a root that has nothing but what is mounted.
+fn bundle_of(lab: &Lab, layout: &NodeLayout, pod: &Value, container: &Value) -> PathBuf {
+    let name = container["name"].as_str().unwrap();
+    let dir = lab.folder().run(&layout.name).join("containers").join(name);
+    let root = dir.join("rootfs");
+    std::fs::create_dir_all(&root).unwrap();
+    for link in OF_THE_MACHINE {
+        std::os::unix::fs::symlink(format!("usr/{link}"), root.join(link)).unwrap();
+    }
+    let env = environment(lab, &layout.name, container);
+    let mounts = mounts(lab, &layout.name, pod, container);
+    bundle(&dir, container, &netns_path(&layout.netns), &env, &mounts);
+    dir
+}
+
+/// Runs the containers of a pod of the DaemonSet on a node: the first one to its end.
+fn start(lab: &Lab, node: &str, pod: &Value) -> RunningProcess {
+    assert_eq!(pod["hostNetwork"], true);
+    let layout = lab.layout().node(node).unwrap();
+    let [install] = &pod["initContainers"].as_array().unwrap()[..] else {
+        panic!("one container that installs");
+    };
+    let dir = bundle_of(lab, layout, pod, install);
+    let mut command = crun(&dir, &format!("{}-install", layout.netns));
+    let said = call_program(Some(&layout.netns), &mut command, b"", 60 * SECOND);
+    let said = said.unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    assert!(said.contains("10-caracal.conflist"), "{said}");
+    let [container] = &pod["containers"].as_array().unwrap()[..] else {
+        panic!("one container");
+    };
+    let dir = bundle_of(lab, layout, pod, container);
+    let mut command = crun(&dir, &format!("{}-node", layout.netns));
+    RunningProcess::start(&layout.netns, &mut command, &lab.folder().log(node)).unwrap()
+}
+
+/// The kubelet's probes, on the node itself.
+fn answers_probes(lab: &Lab, node: &str, container: &Value) {
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        let get = &container[probe]["httpGet"];
+        let host = get["host"].as_str().unwrap();
+        let (port, path) = (get["port"].as_u64().unwrap(), get["path"].as_str().unwrap());
+        let ask = || -> std::io::Result<String> {
+            let mut stream = TcpStream::connect(format!("{host}:{port}"))?;
+            write!(stream, "GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n")?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        };
+        wait_until(60 * SECOND, probe, || {
+            let answer = run_in_netns(&lab.netns(node).unwrap(), ask).unwrap();
+            let answer = answer.map_err(|e| e.to_string())?;
+            match answer.split(' ').nth(1) {
+                Some("200") => Ok(()),
+                _ => Err(answer),
+            }
+        })
+        .unwrap_or_else(|e| panic!("{node}: {e}"));
+    }
+}
+
+/// Calls the installed plugin for the pod that is bound to a node, as a container runtime does with
+/// what `install-cni` has written: the namespace of the pod and its address.
+fn attached(lab: &Lab, node: &str) -> (String, IpAddr) {
+    let layout = lab.layout().node(node).unwrap();
+    let netns = format!("{}-pod", layout.netns);
+    caracal_lab::ip_batch(None, &[format!("netns add {netns}")]).unwrap();
+    let (bin, net) = (
+        of_host(lab, node, "/opt/cni/bin"),
+        of_host(lab, node, "/etc/cni/net.d"),
+    );
+    let list = std::fs::read_to_string(net.join("10-caracal.conflist")).unwrap();
+    let list: Value = serde_json::from_str(&list).unwrap();
+    let plugins = list["plugins"].as_array().unwrap();
+    let ours = plugins
+        .iter()
+        .find(|plugin| plugin["type"] == "caracal-cni");
+    let mut config = ours.expect("our plugin").clone();
+    for key in ["name", "cniVersion"] {
+        config[key] = list[key].clone();
+    }
+    // On the host its folder is at this path.
+    let script = "mkdir -p /etc/cni/net.d && mount --bind \"$0\" /etc/cni/net.d && exec \"$@\"";
+    let mut command = program_command("unshare").unwrap();
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+    command.arg(&net).arg(bin.join("caracal-cni"));
+    let container = container_id();
+    command
+        .env("CNI_COMMAND", "ADD")
+        .env("CNI_PATH", &bin)
+        .env("CNI_CONTAINERID", &container)
+        .env("CNI_NETNS", netns_path(&netns))
+        .env("CNI_IFNAME", "eth0")
+        .env(
+            "CNI_ARGS",
+            format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={node}-p1"),
+        )
+        .env("CARACAL_RUN_DIR", of_host(lab, node, "/var/run/caracal"))
+        .env("CARACAL_LIB_DIR", of_host(lab, node, "/var/lib/calico"));
+    let config = config.to_string();
+    let answer = call_program(
+        Some(&layout.netns),
+        &mut command,
+        config.as_bytes(),
+        60 * SECOND,
+    );
+    let answer = answer.unwrap_or_else(|e| panic!("{node}: {}", error_chain(&e)));
+    let address = parse_cni_result(&answer).expect("a result").address;
+    let stored = object(lab, "pods", &format!("{node}-p1"));
+    let annotation = &stored["metadata"]["annotations"]["cni.projectcalico.org/podIP"];
+    assert_eq!(annotation, &json!(format!("{address}/32")));
+    (netns, address)
+}
+
+fn reaches(netns: &str, address: IpAddr) {
+    wait_until(30 * SECOND, "an answer to a ping", || {
+        let mut ping = program_command("ping").map_err(|e| e.to_string())?;
+        ping.args(["-c", "1", "-W", "2", &address.to_string()]);
+        let answer = call_program(Some(netns), &mut ping, b"", 10 * SECOND);
+        answer.map(drop).map_err(|e| error_chain(&e))
+    })
+    .unwrap_or_else(|e| panic!("{netns} → {address}: {e}"));
+}
