@@ -1,4 +1,5 @@
-# make demo   a four-node cluster on this machine: real etcd, real BGP, real kernel routes, pings between pods
+# make demo   a four-node cluster on this machine: real etcd, real BGP, real kernel routes, pings between pods;
+#             make demo TOPOLOGY=kubernetes has Calico's data in Kubernetes' API, on the test API server
 # make test   everything: format, lints, documentation, unit, property, end-to-end, and IPIP in a kernel that has it
 # make bench  the same BGP work for caracal, BIRD 2, BIRD 1.6, FRR and GoBGP, interleaved; tables go to docs/performance.md
 #
@@ -8,12 +9,14 @@ SHELL := /bin/bash
 CARGO ?= cargo
 # Test programs that run at once. Each scenario has namespaces of its own; more than cores would starve those that count packets.
 JOBS ?= $(shell nproc)
+# What `make demo` brings up: one of topologies/examples.
+TOPOLOGY ?= cross-subnet
 
 # To build (protobuf compiler for the etcd API) and to run the lab.
 BUILD_PACKAGES := protobuf-compiler libprotobuf-dev python3-pip
-LAB_PACKAGES := etcd-server etcd-client iproute2 iputils-ping nftables util-linux procps
+LAB_PACKAGES := etcd-server etcd-client iproute2 iputils-ping nftables openssl util-linux procps
 # Real peers, packet captures, certificates, and the kernel with IPIP.
-TEST_PACKAGES := bird2 bgpdump gobgpd tcpdump iptables containernetworking-plugins openssl user-mode-linux kmod valgrind
+TEST_PACKAGES := bird2 bgpdump gobgpd tcpdump iptables containernetworking-plugins user-mode-linux kmod valgrind
 # Container runtimes, and a root file system for their containers.
 TEST_PACKAGES += podman containerd runc crun busybox-static
 # promtool, and a Prometheus that scrapes a node.
@@ -64,8 +67,8 @@ E2E := \
 .PHONY: demo test lint deny built unit e2e ipip scenarios static instructions instructions-record bench clean rust packages-build packages-demo packages-test
 
 demo: packages-demo
-	$(CARGO) build -p caracal
-	target/debug/caracal lab demo topologies/examples/cross-subnet.yaml
+	$(CARGO) build -p caracal $(if $(filter kubernetes,$(TOPOLOGY)),-p caracal-tests --bin caracal --bin caracal-test-api-server)
+	target/debug/caracal lab demo topologies/examples/$(TOPOLOGY).yaml
 
 test: packages-test lint unit instructions scenarios
 

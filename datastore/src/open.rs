@@ -155,6 +155,16 @@ impl Datastore {
         }
     }
 
+    /// The addresses of its servers, for messages.
+    #[must_use]
+    pub fn endpoints(&self) -> &str {
+        match self {
+            Self::Etcd(store) => store.endpoints(),
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(store) => store.endpoints(),
+        }
+    }
+
     /// Where an answer that does not come is to be looked for.
     #[must_use]
     pub const fn advice(&self) -> &'static str {

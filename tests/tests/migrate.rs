@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use caracal_lab::{Lab, RunningProcess as Running, error_chain, program_command, wait_until};
 use caracal_model::Family;
 use caracal_tests::calico::{batch, dress, forget, index, with_protocol};
+use caracal_tests::datastore::is_kubernetes;
 use caracal_tests::loss::Probes;
 use caracal_tests::stack::{address_of, either, on_each_stack_and_datastore};
 use caracal_tests::{SECOND, assert_full_matrix, await_settled, caracals};
@@ -117,6 +118,12 @@ fn assert_plan(lab: &Lab) {
             .filter(|(k, o, ..)| k == kind && o.starts_with(start));
         of.map(|(_, _, fate, _)| fate.as_str()).collect()
     };
+    let store = if is_kubernetes(lab) {
+        "Kubernetes' API https://"
+    } else {
+        "etcd http://"
+    };
+    assert_eq!(fate("datastore", store), ["adopted"]);
     assert_eq!(fate("node", "node1"), ["adopted"]);
     assert_eq!(fate("workload", "cali"), ["adopted"]);
     for device in tunnels(lab) {

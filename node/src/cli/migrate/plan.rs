@@ -13,6 +13,7 @@ use caracal_agent::{
     Actual, AdoptionItem, Desired, Fate, HostRoutes, Learned, Ownership, PlanInputs, Settings,
     adoption_report, plan, wanted_tunnels,
 };
+use caracal_datastore::Datastore;
 use caracal_model::{Family, Node, NodeName, Prefix, ProblemCode, SharedMap, Snapshot};
 use serde_json::json;
 
@@ -28,8 +29,9 @@ const CNI_CONF_DIR: &str = "/etc/cni/net.d";
 pub(super) fn run(output: Output) -> anyhow::Result<ExitCode> {
     let config = crate::node::read_config()?;
     in_this_namespace(async {
-        let (_store, snapshot) = read_everything().await?;
-        let mut items = around(&config, &snapshot);
+        let (store, snapshot) = read_everything().await?;
+        let mut items = vec![data(&store)];
+        items.extend(around(&config, &snapshot));
         items.extend(policies(&snapshot));
         let actual = caracal_agent::read_kernel()
             .await
@@ -95,6 +97,18 @@ fn announced(snapshot: &Snapshot, me: &NodeName) -> SharedMap<Prefix, Learned> {
         Some((*cidr, Learned::internal(hop)))
     });
     blocks.collect()
+}
+
+/// Where Calico's data were read, and will be read by the node.
+fn data(store: &Datastore) -> AdoptionItem {
+    let object = format!("{} {}", store.kind(), store.endpoints());
+    let reason = match store {
+        Datastore::Etcd(_) => "Calico's data stay where they are",
+        Datastore::Kubernetes(_) => {
+            "Calico's custom resources, and annotations of Nodes and pods, stay where they are; its kinds stay its own"
+        }
+    };
+    AdoptionItem::new("datastore", object, Fate::Adopted, reason)
 }
 
 /// Items outside the kernel: the Node, pools, the CNI configuration, a BIRD that still runs.
