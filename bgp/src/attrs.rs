@@ -22,7 +22,7 @@ use crate::types::{AnyCommunity, Asn, ClusterId, Community, LargeCommunity, Rout
 /// hop.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PathAttrs {
-    /// ORIGIN.
+    /// ORIGIN (RFC 4271 §5.1.1).
     pub origin: Origin,
     /// AS_PATH, merged with AS4_PATH where the peer speaks two octets.
     pub as_path: AsPath,
@@ -34,7 +34,7 @@ pub struct PathAttrs {
     pub med: Option<u32>,
     /// LOCAL_PREF; present on internal sessions only.
     pub local_pref: Option<u32>,
-    /// ATOMIC_AGGREGATE.
+    /// ATOMIC_AGGREGATE (RFC 4271 §5.1.6): carried on, never set by us.
     pub atomic_aggregate: bool,
     /// AGGREGATOR, merged with AS4_AGGREGATOR.
     pub aggregator: Option<Aggregator>,

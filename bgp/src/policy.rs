@@ -189,7 +189,7 @@ pub enum FilterAction {
     AddCommunity(AnyCommunity),
     /// Removes a community if it is present.
     RemoveCommunity(AnyCommunity),
-    /// Sets LOCAL_PREF.
+    /// Sets LOCAL_PREF (RFC 4271 §5.1.5), whatever it was.
     SetLocalPref(u32),
     /// Sets MULTI_EXIT_DISC.
     SetMed(u32),

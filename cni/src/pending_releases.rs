@@ -27,7 +27,7 @@ pub struct PendingRelease {
     /// The IPAM handle; absent when another IPAM plugin has the addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<HandleId>,
-    /// The container.
+    /// `CNI_CONTAINERID`.
     pub container_id: String,
     /// Path of the WorkloadEndpoint's key; absent when there never was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

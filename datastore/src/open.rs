@@ -47,7 +47,7 @@ pub enum DatastoreConfigError {
 /// How to reach the datastore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DatastoreConfig {
-    /// In etcd.
+    /// `DATASTORE_TYPE=etcdv3`, the default.
     Etcd(Box<EtcdConfig>),
     /// In Kubernetes' API.
     #[cfg(feature = "kubernetes")]
@@ -129,7 +129,7 @@ impl DatastoreConfig {
 /// The datastore of a process. Clones share the connections.
 #[derive(Clone, Debug)]
 pub enum Datastore {
-    /// In etcd.
+    /// Transactions over any keys, one revision for everything.
     Etcd(EtcdStore),
     /// In Kubernetes' API.
     #[cfg(feature = "kubernetes")]

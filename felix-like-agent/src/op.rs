@@ -37,13 +37,13 @@ pub enum Op {
     WriteSysctl(String, String),
     /// Put our NAT rules in the place of those before, in one transaction.
     PutNat(Arc<Nat>),
-    /// Delete a route.
+    /// Delete a route exactly as it was read, so that nobody else's goes.
     DeleteRoute(ActualRoute),
     /// Delete a next-hop object that no route leads through.
     DeleteObject(u32),
     /// Delete an FDB entry.
     DeleteFdb(FdbKey, IpAddr),
-    /// Delete a neighbour.
+    /// Delete a neighbour entry, static ARP, NDP or FDB.
     DeleteNeighbour(NeighbourKey),
     /// Remove an address from a device.
     DeleteAddress(IfName, Cidr),

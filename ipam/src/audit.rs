@@ -26,7 +26,7 @@ pub enum AddressUse {
     Leaked(String),
 }
 
-/// Judges one allocation.
+/// Whether somebody uses the address of `allocation`.
 #[must_use]
 pub(crate) fn judge(allocation: &Allocation, users: &Users) -> AddressUse {
     if allocation.released_at.is_some() {

@@ -37,7 +37,7 @@ pub struct LeakReport {
     /// Cluster that they were found in: a release refuses another one's.
     #[serde(flatten)]
     pub cluster: ClusterSummary,
-    /// Leaked addresses.
+    /// By address; an address of two blocks that overlap has an entry for each.
     pub allocations: BTreeMap<IpAddr, Vec<Leak>>,
     /// Handles that hold nothing of what they count.
     pub leaked_handles: Vec<String>,

@@ -10,7 +10,7 @@ use crate::view::{self, IpamData};
 /// Most parts: one transaction writes them all, and etcd takes 128 operations in one.
 pub const MAX_PARTS: u32 = 64;
 
-/// Pool to split.
+/// How the operator names the pool that is to be split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolChoice {
     /// `metadata.name`.

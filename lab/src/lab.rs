@@ -31,7 +31,6 @@ pub enum AttachError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("lab {lab} has no {target:?}; it has: {known}")]
 pub struct UnknownTarget {
-    /// The lab.
     pub lab: String,
     /// Name that was asked for.
     pub target: String,

@@ -88,7 +88,6 @@ pub(crate) struct Config {
     pub(crate) pool_v4: Option<PoolDefaults>,
     /// The same for IPv6.
     pub(crate) pool_v6: Option<PoolDefaults>,
-    /// `CLUSTER_TYPE`.
     pub(crate) cluster_type: Option<String>,
     /// `CARACAL_NEXTHOP_OBJECTS`: where the kernel has them, unless it is `off`.
     pub(crate) next_hop_objects: bool,

@@ -50,7 +50,6 @@ macro_rules! shipped {
 }
 
 impl Set {
-    /// All sets.
     pub const ALL: [Self; 4] = [Self::Bird2, Self::Calico, Self::Frr, Self::Bird2Tor];
 
     /// Name on the command line.

@@ -28,7 +28,6 @@ pub enum Tunnel {
     Vxlan {
         /// Its name.
         device: &'static str,
-        /// Its MAC.
         mac: &'static str,
         /// The Node names the MAC; else it is the one derived from the name.
         named: bool,
@@ -40,15 +39,12 @@ pub enum Tunnel {
 /// A node that is not ours.
 #[derive(Clone, Copy, Debug)]
 pub struct Foreign {
-    /// Name.
     pub name: &'static str,
     /// Address on the underlay.
     pub address: &'static str,
-    /// Its tunnel.
     pub tunnel: Tunnel,
     /// Address of its tunnel.
     pub vtep: &'static str,
-    /// Its block.
     pub block: &'static str,
     /// An address of its block, in use.
     pub pod: &'static str,

@@ -27,7 +27,6 @@ use caracal_lab::{
 };
 use caracal_model::NodeStatus;
 
-/// One second.
 pub const SECOND: Duration = Duration::from_secs(1);
 
 /// The binary under test: `CARACAL_BIN` (in `make scenarios` the static program that ships), else

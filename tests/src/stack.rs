@@ -39,7 +39,6 @@ impl Stack {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Ipv4, Self::Ipv6, Self::Dual];
 
-    /// Its families.
     #[must_use]
     pub const fn families(self) -> &'static [Family] {
         match self {

@@ -20,7 +20,6 @@ use crate::view::NodeView;
 /// Label of nodes that announce no service addresses.
 pub(crate) const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
-/// Namespace and name.
 type Name = (String, String);
 
 /// Services and their endpoints.

@@ -96,7 +96,7 @@ pub struct TransitionReport {
 /// A plan's part in a transition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransitionSessions {
-    /// The transition.
+    /// Tells this transition from an earlier one, so that a report on that one does not count.
     pub id: String,
     /// Sessions of the old topology only.
     pub to_remove: BTreeSet<PeerName>,

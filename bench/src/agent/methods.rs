@@ -21,7 +21,7 @@ pub enum Method {
     AgentObjects,
     /// BIRD 2: a static protocol with all routes, and the kernel protocol.
     Bird2,
-    /// `ip -batch`.
+    /// iproute2's `ip -batch`, one message per route.
     IpBatch,
 }
 

@@ -28,7 +28,6 @@ pub(super) struct Candidate {
     pub local_pref: u32,
     /// Length of the AS path; a set counts 1.
     pub as_path_len: usize,
-    /// ORIGIN.
     pub origin: Origin,
     /// MULTI_EXIT_DISC; 0 when absent, the lowest possible value (RFC 4271 §9.1.2.2 c).
     pub med: u32,

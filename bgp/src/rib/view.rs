@@ -51,15 +51,15 @@ pub struct AttrsInfo {
     pub origin: String,
     /// AS_PATH: `64512 65001 {65002 65003}`.
     pub as_path: String,
-    /// LOCAL_PREF.
+    /// LOCAL_PREF; `None`: the peer sent none.
     pub local_pref: Option<u32>,
     /// MULTI_EXIT_DISC.
     pub med: Option<u32>,
     /// Standard, large and extended communities.
     pub communities: Vec<AnyCommunity>,
-    /// ORIGINATOR_ID.
+    /// ORIGINATOR_ID (RFC 4456 §8): who announced it to the first reflector.
     pub originator_id: Option<RouterId>,
-    /// CLUSTER_LIST.
+    /// CLUSTER_LIST (RFC 4456 §8), the latest reflector first.
     pub cluster_list: Vec<ClusterId>,
 }
 

@@ -186,15 +186,15 @@ fn add(counter: &AtomicU64) {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MessageCounts {
-    /// OPEN.
+    /// OPENs (RFC 4271 §4.2).
     pub open: u64,
-    /// UPDATE.
+    /// UPDATEs (§4.3), End-of-RIB markers included.
     pub update: u64,
-    /// NOTIFICATION.
+    /// NOTIFICATIONs (§4.5).
     pub notification: u64,
-    /// KEEPALIVE.
+    /// KEEPALIVEs (§4.4).
     pub keepalive: u64,
-    /// ROUTE-REFRESH.
+    /// ROUTE-REFRESHes (RFC 2918).
     pub route_refresh: u64,
 }
 

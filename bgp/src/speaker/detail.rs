@@ -57,7 +57,7 @@ pub struct PeerDetail {
     pub bfd: Option<BfdStatus>,
     /// Capabilities of the session, or of the last one.
     pub capabilities: Capabilities,
-    /// Its families.
+    /// One entry per negotiated or configured address family.
     pub families: Vec<FamilyDetail>,
     /// Routes advertised to it, in all families: with ADD-PATH several of a prefix.
     pub advertised: usize,

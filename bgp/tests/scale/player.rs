@@ -131,7 +131,7 @@ impl Writer {
         let _closed = self.0.write_all(octets).await;
     }
 
-    /// Keepalives for ever.
+    /// Sends a KEEPALIVE `every` so long until the connection ends.
     pub(crate) async fn keep_alive(mut self, every: Duration) {
         let mut keepalive = BytesMut::new();
         encode_keepalive(&mut keepalive);

@@ -26,7 +26,7 @@ pub enum EtcdConfigError {
         "etcd endpoint \"{endpoint}\": {reason}; expected http://HOST:PORT or https://HOST:PORT"
     )]
     Endpoint {
-        /// The configured endpoint.
+        /// As it was given.
         endpoint: String,
         /// The fault.
         reason: String,

@@ -50,7 +50,7 @@ pub enum Accept {
 /// Settings of the guard.
 #[derive(Clone, Debug)]
 pub struct GuardOptions {
-    /// This node.
+    /// The node whose registration must not have vanished.
     pub me: NodeName,
     /// Last accepted snapshot of an earlier process.
     pub accepted: Option<Accepted>,

@@ -57,7 +57,6 @@ pub(super) struct Listed {
 /// Whether what was published last is what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum News {
-    /// It is.
     None,
     /// It differs in what is only looked up when somebody asks ([`Applied::Quiet`]).
     Quiet,

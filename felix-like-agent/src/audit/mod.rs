@@ -33,7 +33,7 @@ const NAMED: usize = 50;
 /// Everything that is compared.
 #[derive(Clone, Copy, Debug)]
 pub struct AuditInputs<'a> {
-    /// This node.
+    /// The node whose plan and kernel are compared.
     pub me: &'a NodeName,
     /// The datastore.
     pub snapshot: &'a Snapshot,

@@ -18,7 +18,6 @@ pub(crate) enum Encap {
     Direct,
     /// IP in IP.
     Ipip,
-    /// VXLAN.
     Vxlan,
     /// Not by a route of this source: the other source makes it.
     None,

@@ -89,7 +89,7 @@ impl Default for KernelSupport {
 pub struct PlanInputs<'a> {
     /// The datastore.
     pub snapshot: &'a Snapshot,
-    /// This node.
+    /// The node that is planned for.
     pub me: &'a NodeName,
     /// Routes learned by BGP, their next hops resolved by the speaker.
     pub learned: &'a SharedMap<Prefix, Learned>,

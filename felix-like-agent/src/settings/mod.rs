@@ -18,9 +18,9 @@ use keys::FieldEffect;
 /// Which classes of routes to other nodes one of Calico's two programs is told to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgramClusterRoutes {
-    /// All.
+    /// Routes of every encapsulation, and without one.
     Enabled,
-    /// None.
+    /// No routes.
     Disabled,
     /// Those of IPIP pools.
     EnabledIpipOnly,

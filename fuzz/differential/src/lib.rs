@@ -25,7 +25,6 @@ pub struct Form {
 /// A decoded message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Facts {
-    /// OPEN.
     Open {
         /// The AS of the two-octet field, or of the four-octet capability.
         asn: u32,
@@ -36,16 +35,12 @@ pub enum Facts {
         /// Codes of the capabilities, in order.
         capabilities: Vec<u8>,
     },
-    /// UPDATE.
     Update(Box<Routes>),
-    /// NOTIFICATION.
     Notification {
         /// Code and subcode.
         code: (u8, u8),
-        /// Data.
         data: Vec<u8>,
     },
-    /// KEEPALIVE.
     Keepalive,
     /// ROUTE-REFRESH: AFI, subtype, SAFI.
     Refresh(u16, u8, u8),
@@ -65,19 +60,14 @@ pub struct Routes {
     pub next_hop: Option<String>,
     /// The global next hop of MP_REACH_NLRI.
     pub mp_next_hop: Option<String>,
-    /// ORIGIN.
     pub origin: Option<u8>,
     /// AS_PATH: each segment with a letter, `+` a sequence, `*` a set. Sequences in a row are one.
     pub as_path: Vec<(char, Vec<u32>)>,
     /// MULTI_EXIT_DISC.
     pub med: Option<u32>,
-    /// LOCAL_PREF.
     pub local_pref: Option<u32>,
-    /// ATOMIC_AGGREGATE.
     pub atomic_aggregate: bool,
-    /// AGGREGATOR.
     pub aggregator: Option<(u32, [u8; 4])>,
-    /// COMMUNITIES.
     pub communities: BTreeSet<u32>,
     /// EXTENDED COMMUNITIES; `None`: the decoder does not give their octets.
     pub extended: Option<BTreeSet<[u8; 8]>>,

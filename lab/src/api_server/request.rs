@@ -15,7 +15,6 @@ pub(super) enum Form {
     Whole,
     /// `PartialObjectMetadata`, or a list of them.
     Metadata,
-    /// `Table`.
     Table,
 }
 

@@ -44,7 +44,7 @@ pub struct Resource<S> {
     /// `IPPool`, `Node`, …
     #[serde(default)]
     pub kind: String,
-    /// [`API_VERSION`].
+    /// API group and version, always [`API_VERSION`].
     #[serde(default)]
     pub api_version: String,
     /// Name, labels and the rest.

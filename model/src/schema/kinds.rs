@@ -5,7 +5,7 @@ use crate::resource::Kind;
 /// Object of a command: a kind of resource, or one of IPAM's read-only kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ResourceType {
-    /// A resource.
+    /// One that can be read and written.
     Resource(Kind),
     /// IPAM's blocks.
     IpamBlock,

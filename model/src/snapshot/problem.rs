@@ -8,7 +8,7 @@ use crate::code::ProblemCode;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "ProblemText")]
 pub struct Problem {
-    /// Its code.
+    /// The kind of fault; its severity, grace and remedy follow from it.
     pub code: ProblemCode,
     /// Subject: an etcd key, a peer's name, a device.
     pub subject: String,

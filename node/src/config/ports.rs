@@ -31,7 +31,7 @@ struct EndpointSettings {
 }
 
 impl EndpointSettings {
-    /// This over `below`.
+    /// These ports; those that are not set, from `below`.
     const fn over(self, below: Self) -> Self {
         const fn first<T: Copy>(a: Option<T>, b: Option<T>) -> Option<T> {
             if a.is_some() { a } else { b }

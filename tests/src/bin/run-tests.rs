@@ -58,7 +58,6 @@ struct Args {
     arguments: Vec<String>,
 }
 
-/// A test program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Program {
     /// Package and target.

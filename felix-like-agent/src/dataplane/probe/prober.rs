@@ -18,7 +18,6 @@ use crate::plan::HostRoutes;
 /// Limit of the wait for an answer, the second try included.
 const PATIENCE: Duration = Duration::from_millis(1200);
 
-/// All nodes.
 type Nodes = SharedMap<NodeName, Versioned<Node>>;
 
 /// The paths to measure.

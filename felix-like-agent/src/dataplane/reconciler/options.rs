@@ -18,7 +18,7 @@ use crate::settings::{Overrides, Settings};
 /// How the agent runs.
 #[derive(Clone, Debug)]
 pub struct ReconcilerOptions {
-    /// This node.
+    /// The node whose kernel this is.
     pub me: NodeName,
     /// Built-in settings; FelixConfiguration is laid over them.
     pub settings: Settings,

@@ -44,7 +44,6 @@ pub(in crate::dataplane) fn names(folder: &str) -> Vec<String> {
         .collect()
 }
 
-/// Writes a value.
 pub(in crate::dataplane) fn write(path: &str, value: &str) -> io::Result<()> {
     match std::fs::write(Path::new(ROOT).join(path), value) {
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {

@@ -24,7 +24,6 @@ const DEVICES: [(&str, &str); 12] = [
     ("wireguard.cali", "Calico's WireGuard"),
 ];
 
-/// Looks for leftovers.
 pub(super) fn look(findings: &mut Vec<DoctorFinding>, links: &Links, conf_dir: &Path) {
     let devices: Vec<(String, &str)> = links
         .iter()

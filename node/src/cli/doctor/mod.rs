@@ -50,7 +50,6 @@ pub(super) enum CheckVerdict {
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct DoctorFinding {
-    /// Its code.
     pub(super) check: DoctorCode,
     /// Object of the check: this machine, or another node.
     pub(super) subject: String,

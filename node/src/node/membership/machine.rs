@@ -41,7 +41,6 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// The other machine.
     pub(crate) fn other(&self) -> &str {
         &self.other
     }
