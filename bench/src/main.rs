@@ -225,7 +225,7 @@ fn compare(dut: &str, args: &RunArgs, speakers: &[Speaker], dir: &Path) -> Resul
         };
         let mut all: Vec<(usize, Runs)> = speakers
             .iter()
-            .map(|speaker| (runs(*speaker), Runs::of(*speaker)))
+            .map(|speaker| (runs(*speaker), Runs::new(*speaker)))
             .filter(|(wanted, _)| *wanted > 0)
             .collect();
         for round in 0..args.runs {

@@ -20,7 +20,7 @@ pub struct Runs {
 
 impl Runs {
     /// No run of the speaker yet.
-    pub const fn of(speaker: Speaker) -> Self {
+    pub const fn new(speaker: Speaker) -> Self {
         Self {
             speaker,
             outcomes: Vec::new(),

@@ -85,7 +85,7 @@ async fn attach<S: Store>(
     known: Known,
     progress: Progress<'_>,
 ) -> Result<Outcome, CniError> {
-    let wishes = Wishes::of(&call.env, &call.conf)?;
+    let wishes = Wishes::read(&call.env, &call.conf)?;
     let families = expected_families(call, &wishes);
     let allow_forwarding = call.conf.container_settings.allow_ip_forwarding;
     let site = Site {

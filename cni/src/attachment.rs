@@ -72,7 +72,7 @@ pub(crate) struct Attachment {
 impl Attachment {
     /// The attachment that a call names.
     #[must_use]
-    pub(crate) fn of(env: &Env, conf: &NetConf, node: NodeName) -> Self {
+    pub(crate) fn new(env: &Env, conf: &NetConf, node: NodeName) -> Self {
         let workload = match (env.arg("K8S_POD_NAMESPACE"), env.arg("K8S_POD_NAME")) {
             (Some(namespace), Some(name)) => Workload::Pod {
                 namespace: namespace.to_owned(),

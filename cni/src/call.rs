@@ -87,9 +87,9 @@ impl Call {
     ) -> Result<Self, CniError> {
         let conf = NetConf::parse(&stdin)?;
         let kubernetes = conf.uses_kubernetes(&get);
-        let dirs = Dirs::of(&conf, get);
+        let dirs = Dirs::from_conf(&conf, get);
         let node = settings::node_name(&conf, &dirs)?;
-        let mut attachment = Attachment::of(&env, &conf, node);
+        let mut attachment = Attachment::new(&env, &conf, node);
         attachment.wired = role == PluginRole::Main;
         if kubernetes {
             let uid = env.arg("K8S_POD_UID").filter(|uid| !uid.is_empty());

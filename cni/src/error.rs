@@ -152,7 +152,7 @@ impl CniError {
     /// The error object for stdout.
     #[must_use]
     pub(crate) fn failure(&self) -> Failure {
-        Failure::of(self.code(), self)
+        Failure::new(self.code(), self)
     }
 }
 

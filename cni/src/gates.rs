@@ -78,7 +78,7 @@ impl Gate {
     ///
     /// # Errors
     /// [`GateError`].
-    pub(crate) async fn look(&self) -> Result<(), GateError> {
+    pub(crate) async fn probe(&self) -> Result<(), GateError> {
         let answer = tokio::time::timeout(ANSWER, self.first_line()).await;
         let line = answer.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()));
         let cause = match line {
@@ -123,7 +123,7 @@ fn is_ready(line: &str) -> bool {
 pub(crate) async fn wait(gates: &[Gate]) -> Result<(), GateError> {
     let end = tokio::time::Instant::now() + LIMIT;
     for gate in gates {
-        while let Err(closed) = gate.look().await {
+        while let Err(closed) = gate.probe().await {
             if tokio::time::Instant::now() >= end {
                 return Err(closed);
             }

@@ -58,7 +58,7 @@ impl Dirs {
     /// The configuration's, else the environment's `CARACAL_LIB_DIR` and `CARACAL_RUN_DIR`, else
     /// the default.
     #[must_use]
-    pub(crate) fn of(conf: &NetConf, get: impl Fn(&str) -> Option<String>) -> Self {
+    pub(crate) fn from_conf(conf: &NetConf, get: impl Fn(&str) -> Option<String>) -> Self {
         let variable = |name| get(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         Self {
             lib: conf

@@ -27,7 +27,7 @@ pub(crate) async fn status<S: Store>(call: &Call, store: &S) -> Result<(), CniEr
         }
     }
     for gate in call.conf.gates()? {
-        gate.look().await.map_err(StatusError::Gate)?;
+        gate.probe().await.map_err(StatusError::Gate)?;
     }
     endpoint::read(store, &call.attachment)
         .await

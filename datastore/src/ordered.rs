@@ -146,7 +146,7 @@ impl OrderedCommit {
     /// The next order, given what came of the last.
     pub fn step(&mut self, result: StepResult) -> CommitStep {
         match (&self.state, result) {
-            (CommitState::Begun, _) => self.look(),
+            (CommitState::Begun, _) => self.read_first(),
             (CommitState::Looking, StepResult::Found(found)) => {
                 let found = found.into_iter().map(|kv| (kv.key.clone(), kv)).collect();
                 if !self.plan(&found) {
@@ -239,7 +239,7 @@ impl OrderedCommit {
     }
 
     /// Reads what is compared by its revision, and what is replaced.
-    fn look(&mut self) -> CommitStep {
+    fn read_first(&mut self) -> CommitStep {
         let created = |key: &str| {
             let absent = |c: &Compare| matches!(c, Compare::Absent(k) if k == key);
             let put = |w: &TxnWrite| matches!(w, TxnWrite::Put(k, _) if k == key);

@@ -83,7 +83,7 @@ pub fn unused_objects(actual: &Actual, ownership: &crate::ownership::Ownership) 
         ownership: ownership.clone(),
         ..Desired::default()
     };
-    Objects::of(&nothing, actual, None).unused(actual, &[])
+    Objects::new(&nothing, actual, None).unused(actual, &[])
 }
 
 /// Those that will be left so by these changes of routes, which lead none through an object.

@@ -161,7 +161,7 @@ pub fn is_tunnel_device(name: &str) -> bool {
 impl Ownership {
     /// The rules of a node of the cluster that the datastore describes.
     #[must_use]
-    pub fn of(settings: &Settings, snapshot: &Snapshot) -> Self {
+    pub fn from_settings(settings: &Settings, snapshot: &Snapshot) -> Self {
         Self {
             cluster: Arc::new(ClusterAddresses::from(snapshot)),
             ..Self::from(settings)

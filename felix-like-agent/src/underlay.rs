@@ -33,7 +33,10 @@ pub(crate) fn on_link(link: &Link) -> UnderlayRoute {
 
 /// The underlay of these interfaces and routes. The routes must be those of others.
 #[must_use]
-pub(crate) fn of<'a>(links: &Links, routes: impl IntoIterator<Item = &'a ActualRoute>) -> Underlay {
+pub(crate) fn underlay_of<'a>(
+    links: &Links,
+    routes: impl IntoIterator<Item = &'a ActualRoute>,
+) -> Underlay {
     // One entry for all: each interface of a pod has such an address, and none of them changes
     // anything.
     let mut underlay = Underlay::new([(link_local(), None)], None);
@@ -141,7 +144,7 @@ mod tests {
             hole,
             refusing,
         ];
-        let underlay = of(&links(), &routes);
+        let underlay = underlay_of(&links(), &routes);
         let find = |text: &str| {
             underlay.find(text.parse().unwrap()).map(|route| {
                 let via = route
@@ -183,7 +186,7 @@ mod tests {
             first
         };
         let link = |routes: &[ActualRoute]| {
-            let underlay = of(&links(), routes);
+            let underlay = underlay_of(&links(), routes);
             let found = underlay.find("192.0.2.1".parse().unwrap()).cloned();
             found.map(|route| route.interface.unwrap().to_string())
         };
@@ -198,12 +201,12 @@ mod tests {
 
     #[test]
     fn an_interface_of_a_pod_is_no_news() {
-        let before = of(&links(), []);
+        let before = underlay_of(&links(), []);
         let mut links = links();
         links.insert(Link::new(9, "cali123").with_address("fe80::9/64".parse().unwrap()));
-        assert_eq!(of(&links, []), before);
+        assert_eq!(underlay_of(&links, []), before);
         let default = route("::/0", "fe80::1", "eth0", 0);
-        let underlay = of(&links, &[default]);
+        let underlay = underlay_of(&links, &[default]);
         assert_eq!(underlay.find("fe80::9".parse().unwrap()), None);
         assert!(underlay.find("2001:db8::9".parse().unwrap()).is_some());
     }

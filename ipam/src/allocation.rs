@@ -57,7 +57,7 @@ const TUNNELS: [&str; 5] = [
 
 impl Allocation {
     /// All allocations of a block, cooling ones included, in address order.
-    pub fn of(block: &Block) -> impl Iterator<Item = Self> {
+    pub fn in_block(block: &Block) -> impl Iterator<Item = Self> {
         let numbers = &block.sequence_number_for_allocation;
         block.allocated().map(|(ordinal, address, attribute)| Self {
             address,

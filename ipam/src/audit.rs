@@ -164,7 +164,7 @@ pub fn audit(view: &IpamData, users: &Users, now: Timestamp) -> Audit {
     );
     let mut held = std::collections::BTreeSet::new();
     for known in view.blocks.values() {
-        for allocation in Allocation::of(&known.value) {
+        for allocation in Allocation::in_block(&known.value) {
             audit.counts.allocations += 1;
             if allocation.released_at.is_none() {
                 held.insert(allocation.address);

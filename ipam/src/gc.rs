@@ -101,13 +101,13 @@ impl Collector {
     }
 
     /// Looks at this node's own addresses and blocks. `interfaces` are all of the node's.
-    pub fn look(
+    pub fn collectable(
         &mut self,
         now: Instant,
         snapshot: &Snapshot,
         interfaces: &BTreeSet<String>,
     ) -> Vec<Garbage> {
-        let users = Users::of(snapshot);
+        let users = Users::from_snapshot(snapshot);
         if !users.unreadable.is_empty() || snapshot.is_doubtful() {
             // GC-7, and what was seen before may have been a mistake too.
             self.suspects.clear();
@@ -130,7 +130,7 @@ impl Collector {
         let mut by_handle: BTreeMap<Option<String>, (Vec<Allocation>, bool)> = BTreeMap::new();
         let mut suspects = BTreeMap::new();
         let blocks = snapshot.blocks.values().filter_map(|known| known.whole());
-        for allocation in blocks.flat_map(Allocation::of) {
+        for allocation in blocks.flat_map(Allocation::in_block) {
             let entry = by_handle.entry(allocation.handle.clone()).or_default();
             if allocation.released_at.is_some() {
                 continue;

@@ -43,7 +43,7 @@ impl<M: Machine> Conditional<M> {
         }
     }
 
-    fn look(&mut self) -> Vec<KeyRange> {
+    fn keys_to_read(&mut self) -> Vec<KeyRange> {
         self.looking = true;
         let keys = self.preconditions.iter().map(Compare::key);
         keys.map(|key| KeyRange::Key(key.to_owned())).collect()
@@ -71,7 +71,9 @@ where
         let seen = match seen {
             // Conflict of the key or of a precondition? The machine must not try again on a broken
             // precondition.
-            Input::Conflict if !self.preconditions.is_empty() => return Step::Read(self.look()),
+            Input::Conflict if !self.preconditions.is_empty() => {
+                return Step::Read(self.keys_to_read());
+            }
             Input::Read(reading) if self.looking => {
                 self.looking = false;
                 let answers = self.preconditions.iter().zip(&reading.ranges);

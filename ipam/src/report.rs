@@ -69,7 +69,7 @@ pub enum LeakReportError {
 impl LeakReport {
     /// The report of an audit.
     #[must_use]
-    pub fn of(audit: &Audit, cluster: ClusterSummary, version: &str) -> Self {
+    pub fn new(audit: &Audit, cluster: ClusterSummary, version: &str) -> Self {
         let mut allocations: BTreeMap<IpAddr, Vec<Leak>> = BTreeMap::new();
         for leak in &audit.leaked {
             let list = allocations.entry(leak.allocation.address).or_default();

@@ -115,7 +115,10 @@ pub fn pool_fill(view: &IpamData) -> Vec<PoolFill> {
 /// Addresses that another node than the block's owner uses, in address order.
 #[must_use]
 pub fn borrowed_addresses(view: &IpamData) -> Vec<Allocation> {
-    let all = view.blocks.values().flat_map(|b| Allocation::of(&b.value));
+    let all = view
+        .blocks
+        .values()
+        .flat_map(|b| Allocation::in_block(&b.value));
     all.filter(|a| a.released_at.is_none() && a.is_borrowed())
         .collect()
 }
@@ -127,5 +130,5 @@ pub fn holder_of(view: &IpamData, address: IpAddr) -> Option<Allocation> {
         .blocks
         .values()
         .find(|b| b.value.cidr.contains(address))?;
-    Allocation::of(&block.value).find(|a| a.address == address)
+    Allocation::in_block(&block.value).find(|a| a.address == address)
 }

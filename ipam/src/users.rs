@@ -72,7 +72,7 @@ impl Users {
 
     /// From a snapshot. A value of which only an older version parses counts as unreadable too.
     #[must_use]
-    pub fn of(snapshot: &Snapshot) -> Self {
+    pub fn from_snapshot(snapshot: &Snapshot) -> Self {
         let mut users = Self::default();
         for ((namespace, name), endpoint) in &snapshot.workloads {
             let key = Key::workload(namespace, name).to_path();

@@ -304,10 +304,10 @@ impl Branch {
         }
     }
 
-    fn look(&mut self, start: Instant) {
+    fn begin_collection(&mut self, start: Instant) {
         let now = start + GRACE * self.hour;
         let (snapshot, interfaces) = (snapshot(&self.world), self.interfaces());
-        self.collecting = self.collector.look(now, &snapshot, &interfaces);
+        self.collecting = self.collector.collectable(now, &snapshot, &interfaces);
         self.looked = true;
     }
 
@@ -375,7 +375,7 @@ impl Branch {
         }
         for _ in 0..2 {
             self.hour += 1;
-            self.look(start);
+            self.begin_collection(start);
             while self.is_collecting() {
                 self.collect();
             }
@@ -437,7 +437,7 @@ impl Search {
         may(branch.is_collecting(), &Branch::collect);
         let start = self.start;
         let idle = !branch.is_collecting();
-        may(idle && !branch.looked, &|next| next.look(start));
+        may(idle && !branch.looked, &|next| next.begin_collection(start));
         // No call lives as long as the grace period, nor does a transaction of the collector.
         may(
             idle && branch.looked && !busy && branch.hour < branch.grace,

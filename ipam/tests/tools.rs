@@ -70,7 +70,7 @@ fn later() -> Timestamp {
     (std::time::SystemTime::now() + hour).into()
 }
 
-async fn look(store: &MemoryStore) -> (IpamData, Users, Audit) {
+async fn audited(store: &MemoryStore) -> (IpamData, Users, Audit) {
     let view = Client::new(store.clone()).view().await.unwrap();
     let answer = store.read(&user_ranges()).await.unwrap();
     let users = Users::read(answer.ranges.iter().flatten());
@@ -79,7 +79,7 @@ async fn look(store: &MemoryStore) -> (IpamData, Users, Audit) {
 }
 
 async fn plan(store: &MemoryStore) -> RepairPlan {
-    let (view, users, found) = look(store).await;
+    let (view, users, found) = audited(store).await;
     plan_repairs(&found, &view, &users, Duration::from_secs(120), later())
 }
 
@@ -100,7 +100,7 @@ async fn a_leak_is_found_and_freed() {
     let used = take(&store, "net.1").await;
     let lost = take(&store, "net.2").await;
     put_endpoint(&store, &used);
-    let (view, users, found) = look(&store).await;
+    let (view, users, found) = audited(&store).await;
     assert_eq!((found.counts.allocations, found.counts.in_use), (2, 1));
     assert_eq!(found.leaked.len(), 1);
     assert_eq!(found.leaked[0].allocation.address.to_string(), lost);
@@ -113,7 +113,7 @@ async fn a_leak_is_found_and_freed() {
         "{young:?}"
     );
     assert_eq!(mend(&store, plan(&store).await).await, Vec::<String>::new());
-    let (view, _, found) = look(&store).await;
+    let (view, _, found) = audited(&store).await;
     assert_eq!(found.problems(), 0, "{found:?}");
     assert!(holder_of(&view, lost.parse().unwrap()).is_none());
     assert!(holder_of(&view, used.parse().unwrap()).is_some());
@@ -132,7 +132,7 @@ async fn gc_5_what_came_to_life_since_is_not_freed() {
         faults[0].contains("changed since it was looked at"),
         "{faults:?}"
     );
-    let (_, _, found) = look(&store).await;
+    let (_, _, found) = audited(&store).await;
     assert_eq!((found.problems(), found.counts.in_use), (0, 1));
 }
 
@@ -140,7 +140,7 @@ async fn gc_5_what_came_to_life_since_is_not_freed() {
 async fn gc_5_a_lost_race_for_the_block_is_tried_again_under_the_same_guard() {
     let store = cluster();
     take(&store, "net.1").await;
-    let (_, users, found) = look(&store).await;
+    let (_, users, found) = audited(&store).await;
     let leak = &found.leaked[0];
     store.conflict_on_commit(1);
     let before = store.commits();
@@ -163,7 +163,7 @@ async fn broken_data_is_put_in_order() {
     let store = cluster();
     let used = take(&store, "net.1").await;
     put_endpoint(&store, &used);
-    let (view, ..) = look(&store).await;
+    let (view, ..) = audited(&store).await;
     let (cidr, known) = view.blocks.iter().next().unwrap();
     // A queue with a gap, a double and a held one; an attribute of nobody; wrong counts; a handle
     // of nothing; a missing affinity.
@@ -183,10 +183,10 @@ async fn broken_data_is_put_in_order() {
     store.put(Key::Block(other.cidr).to_path(), other.to_json());
     let stale = Key::Affinity(broken.owner().unwrap(), "10.0.0.240/28".parse().unwrap());
     store.put(stale.to_path(), br#"{"state":"confirmed"}"#.to_vec());
-    let (_, _, found) = look(&store).await;
+    let (_, _, found) = audited(&store).await;
     assert!(found.problems() >= 7, "{found:?}");
     assert_eq!(mend(&store, plan(&store).await).await, Vec::<String>::new());
-    let (view, _, found) = look(&store).await;
+    let (view, _, found) = audited(&store).await;
     assert_eq!(found.problems(), 0, "{found:?}");
     let mended = &view.blocks[cidr].value;
     assert_eq!(mended.unallocated.len(), 15);
@@ -245,7 +245,7 @@ async fn what_needs_a_person_is_left_with_a_reason() {
     );
     store.put(endpoint_key().to_path(), b"{".to_vec());
     take(&store, "net.1").await;
-    let (_, _, found) = look(&store).await;
+    let (_, _, found) = audited(&store).await;
     // The endpoint may have any address: nothing counts as leaked.
     assert_eq!(
         (found.leaked.len(), found.counts.unjudged, found.problems()),
@@ -262,7 +262,7 @@ async fn addresses_of_other_main_plugins_are_not_judged() {
         .auto_assign(request)
         .await
         .unwrap();
-    let (_, _, found) = look(&store).await;
+    let (_, _, found) = audited(&store).await;
     assert_eq!(
         (found.leaked.len(), found.counts.unjudged, found.problems()),
         (0, 1, 0)
@@ -282,26 +282,26 @@ async fn tunnel_addresses_are_in_use_as_long_as_the_node_names_them() {
     let address = assigned.v4[0].address;
     // The node's process holds an address before it names it, and releases it after it named
     // another.
-    let found = look(&store).await.2;
+    let found = audited(&store).await.2;
     assert_eq!((found.counts.unjudged, found.leaked.len()), (1, 0));
     store_node(&store, |node| {
         node.spec.ipv4_vxlan_tunnel_addr = address.to_string().parse().ok()
     });
-    assert_eq!(look(&store).await.2.counts.in_use, 1);
+    assert_eq!(audited(&store).await.2.counts.in_use, 1);
     // Without the node nobody will release it.
     store.delete(Key::node(&"node-a".into()).to_path());
-    assert_eq!(look(&store).await.2.leaked.len(), 1);
+    assert_eq!(audited(&store).await.2.leaked.len(), 1);
     let doomed = plan(&store).await;
     // The node comes back before the repair.
     store_node(&store, |node| {
         node.spec.ipv4_vxlan_tunnel_addr = address.to_string().parse().ok()
     });
     assert_eq!(mend(&store, doomed).await.len(), 1);
-    assert_eq!(look(&store).await.2.counts.in_use, 1);
+    assert_eq!(audited(&store).await.2.counts.in_use, 1);
     store.delete(Key::node(&"node-a".into()).to_path());
     let doomed = plan(&store).await;
     assert_eq!(mend(&store, doomed).await, Vec::<String>::new());
-    assert_eq!(look(&store).await.2.counts.allocations, 0);
+    assert_eq!(audited(&store).await.2.counts.allocations, 0);
 }
 
 fn store_node(store: &MemoryStore, change: impl FnOnce(&mut caracal_model::Node)) {
@@ -554,12 +554,12 @@ async fn pools_are_counted_and_borrowers_named() {
 async fn reports_are_followed_in_their_own_cluster_only() {
     let store = cluster();
     take(&store, "net.1").await;
-    let (.., found) = look(&store).await;
+    let (.., found) = audited(&store).await;
     let here = ClusterSummary {
         guid: "g1".to_owned(),
         ..ClusterSummary::default()
     };
-    let report = LeakReport::of(&found, here.clone(), "1.0");
+    let report = LeakReport::new(&found, here.clone(), "1.0");
     let text = serde_json::to_string(&report).unwrap();
     let report: LeakReport = serde_json::from_str(&text).unwrap();
     assert!(

@@ -97,7 +97,7 @@ fn load_balancers_have_pools_and_blocks_of_their_own() {
         serde_json::to_value(&known.value.attributes).unwrap(),
         json!([{"handle_id": "lb-1", "secondary": {"service": "web", "namespace": "default"}}])
     );
-    let allocation = Allocation::of(&known.value).next().unwrap();
+    let allocation = Allocation::in_block(&known.value).next().unwrap();
     assert!(matches!(allocation.purpose(), Purpose::Elsewhere(_)));
     // A pod never gets one, nor borrows from the load balancer's blocks, nor takes them when empty.
     take(&mut world, {
@@ -231,7 +231,7 @@ fn addresses_of_virtual_machines_are_not_judged() {
     request.attributes = attributes.map(|(k, v)| (k.into(), v.into())).into();
     take(&mut world, request).unwrap();
     let now = view(&world);
-    let allocation = Allocation::of(&now.blocks.values().next().unwrap().value).next();
+    let allocation = Allocation::in_block(&now.blocks.values().next().unwrap().value).next();
     assert!(
         matches!(allocation.unwrap().purpose(), Purpose::Elsewhere(why) if why.contains("KubeVirt"))
     );

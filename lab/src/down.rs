@@ -64,7 +64,7 @@ pub enum DownError {
 /// # Errors
 /// [`DownError`] when another process is bringing it up, or when something cannot be removed.
 pub fn down(name: &LabName) -> Result<DownReport, DownError> {
-    let folder = LabFolder::of(name);
+    let folder = LabFolder::new(name);
     if let Ok(state) = folder.load() {
         let creator = state.creator;
         if state.phase == LabPhase::Building && creator != ProcessIdentity::own() && creator.alive()
@@ -181,7 +181,7 @@ fn sweep(name: &LabName) -> DownReport {
         let pids = netns::processes(&names)
             .into_keys()
             .filter(|pid| *pid != own);
-        pids.filter_map(ProcessIdentity::of)
+        pids.filter_map(ProcessIdentity::read)
             .filter(ProcessIdentity::alive)
             .collect()
     };

@@ -31,6 +31,7 @@ pub enum AttachError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("lab {lab} has no {target:?}; it has: {known}")]
 pub struct UnknownTarget {
+    /// Name of the lab, as in its topology file.
     pub lab: String,
     /// Name that was asked for.
     pub target: String,
@@ -85,10 +86,10 @@ impl Lab {
     /// # Errors
     /// [`AttachError`] when it is not there or its folder cannot be read.
     pub fn attach(name: &LabName) -> Result<Self, AttachError> {
-        let folder = LabFolder::of(name);
+        let folder = LabFolder::new(name);
         let state = folder.load()?;
         let topology = Topology::load(&folder.topology())?;
-        let layout = Layout::of(&topology, name);
+        let layout = Layout::new(&topology, name);
         let running = state
             .processes
             .iter()

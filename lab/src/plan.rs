@@ -197,7 +197,7 @@ pub(crate) enum Step {
 impl Layout {
     /// Gives names and addresses to everything in a (checked) topology.
     #[must_use]
-    pub fn of(topology: &Topology, lab: &LabName) -> Self {
+    pub fn new(topology: &Topology, lab: &LabName) -> Self {
         let families: Vec<_> = topology
             .families()
             .into_iter()

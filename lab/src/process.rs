@@ -57,7 +57,7 @@ fn parse_stat(text: &str) -> Option<(char, u64)> {
 impl ProcessIdentity {
     /// The identity of a process that exists now.
     #[must_use]
-    pub fn of(pid: i32) -> Option<Self> {
+    pub fn read(pid: i32) -> Option<Self> {
         stat(pid).map(|(_, start)| Self { pid, start })
     }
 
@@ -65,7 +65,7 @@ impl ProcessIdentity {
     #[must_use]
     pub fn own() -> Self {
         let pid = rustix::process::getpid().as_raw_pid();
-        Self::of(pid).unwrap_or(Self { pid, start: 0 })
+        Self::read(pid).unwrap_or(Self { pid, start: 0 })
     }
 
     /// Is it still running? A zombie is not.
@@ -132,7 +132,7 @@ impl RunningProcess {
         let child = netns::spawn(netns, command)?;
         let pid = i32::try_from(child.id()).expect("invariant: a pid fits pid_t");
         // Not reaped yet, so it is there even if it has ended.
-        let identity = ProcessIdentity::of(pid).unwrap_or(ProcessIdentity { pid, start: 0 });
+        let identity = ProcessIdentity::read(pid).unwrap_or(ProcessIdentity { pid, start: 0 });
         Ok(Self {
             identity,
             child: Some(child),
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_zombie_is_not_alive() {
         let mut child = Command::new("true").spawn().unwrap();
-        let identity = ProcessIdentity::of(i32::try_from(child.id()).unwrap()).unwrap();
+        let identity = ProcessIdentity::read(i32::try_from(child.id()).unwrap()).unwrap();
         let alive = || {
             if identity.alive() {
                 Err("alive")

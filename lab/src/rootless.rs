@@ -263,7 +263,7 @@ fn hold(record: &Path) -> Result<ProcessIdentity, RootlessError> {
     }
     let parent = i32::try_from(child.id()).expect("invariant: a pid fits pid_t");
     let first = (said.trim() == "ready").then(|| child_of(parent)).flatten();
-    let Some(holder) = first.and_then(ProcessIdentity::of) else {
+    let Some(holder) = first.and_then(ProcessIdentity::read) else {
         let _ = child.kill();
         let mut words = String::new();
         if let Some(err) = child.stderr.as_mut() {

@@ -207,7 +207,7 @@ fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateErr
 impl LabFolder {
     /// The folder of a lab, which need not exist.
     #[must_use]
-    pub fn of(lab: &LabName) -> Self {
+    pub fn new(lab: &LabName) -> Self {
         Self {
             lab: lab.clone(),
             path: root().join(lab.as_str()),

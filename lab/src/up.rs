@@ -221,8 +221,8 @@ impl Lab {
                 path: binary.display().to_string(),
             });
         }
-        let layout = Layout::of(&topology, &name);
-        let folder = LabFolder::of(&name);
+        let layout = Layout::new(&topology, &name);
+        let folder = LabFolder::new(&name);
         folder.create()?;
         if let Some(first) = netns::list(&name.prefix()).into_iter().next() {
             folder.remove()?;

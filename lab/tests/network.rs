@@ -199,7 +199,7 @@ fn down_finds_what_a_killed_lab_left() {
             !list_netns(&name.prefix()).is_empty(),
             "{moment}: nothing was made"
         );
-        let etcd = Folder::of(&name)
+        let etcd = Folder::new(&name)
             .load()
             .unwrap()
             .processes
@@ -222,8 +222,8 @@ fn down_works_by_prefix_when_the_folder_is_gone() {
     }
     let name = LabName::new(&unique("nofolder")).unwrap();
     killed_at("EVENT up", name.as_str());
-    let etcd = Folder::of(&name).load().unwrap().processes["etcd"];
-    Folder::of(&name).remove().unwrap();
+    let etcd = Folder::new(&name).load().unwrap().processes["etcd"];
+    Folder::new(&name).remove().unwrap();
     let report = down(&name).unwrap();
     assert_eq!((report.processes, report.namespaces), (1, 11));
     assert!(!etcd.alive());
@@ -248,7 +248,7 @@ fn another_lab_with_a_longer_name_is_not_touched() {
 #[test]
 fn a_recycled_pid_is_left_alone() {
     let mut bystander = Command::new("sleep").arg("1000").spawn().unwrap();
-    let real = Identity::of(i32::try_from(bystander.id()).unwrap()).unwrap();
+    let real = Identity::read(i32::try_from(bystander.id()).unwrap()).unwrap();
     let recorded = Identity {
         start: real.start.wrapping_sub(1),
         ..real

@@ -50,6 +50,7 @@ macro_rules! shipped {
 }
 
 impl Set {
+    /// In the order of `caracal render --help`.
     pub const ALL: [Self; 4] = [Self::Bird2, Self::Calico, Self::Frr, Self::Bird2Tor];
 
     /// Name on the command line.

@@ -28,6 +28,7 @@ pub enum Tunnel {
     Vxlan {
         /// Its name.
         device: &'static str,
+        /// `66:07:02:c1:cc:60`.
         mac: &'static str,
         /// The Node names the MAC; else it is the one derived from the name.
         named: bool,
@@ -39,12 +40,15 @@ pub enum Tunnel {
 /// A node that is not ours.
 #[derive(Clone, Copy, Debug)]
 pub struct Foreign {
+    /// Of its Node.
     pub name: &'static str,
     /// Address on the underlay.
     pub address: &'static str,
+    /// How packets reach its pods.
     pub tunnel: Tunnel,
     /// Address of its tunnel.
     pub vtep: &'static str,
+    /// The one that it announces.
     pub block: &'static str,
     /// An address of its block, in use.
     pub pod: &'static str,

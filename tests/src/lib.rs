@@ -27,6 +27,7 @@ use caracal_lab::{
 };
 use caracal_model::NodeStatus;
 
+/// What scenarios count time in.
 pub const SECOND: Duration = Duration::from_secs(1);
 
 /// The binary under test: `CARACAL_BIN` (in `make scenarios` the static program that ships), else
@@ -157,7 +158,7 @@ pub fn up_text(text: &str, path: &str, name: &str) -> Lab {
 /// The tail of every log of a lab.
 #[must_use]
 pub fn logs(name: &LabName) -> String {
-    let folder = caracal_lab::LabFolder::of(name);
+    let folder = caracal_lab::LabFolder::new(name);
     let Ok(state) = folder.load() else {
         return String::new();
     };
@@ -393,5 +394,5 @@ pub fn with_ipam<T: Send>(
 /// When something is.
 pub fn assert_gone(name: &LabName) {
     assert_eq!(list_netns(&name.prefix()), Vec::<String>::new());
-    assert!(!caracal_lab::LabFolder::of(name).path().exists());
+    assert!(!caracal_lab::LabFolder::new(name).path().exists());
 }

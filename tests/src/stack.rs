@@ -39,6 +39,7 @@ impl Stack {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Ipv4, Self::Ipv6, Self::Dual];
 
+    /// IPv4 first.
     #[must_use]
     pub const fn families(self) -> &'static [Family] {
         match self {

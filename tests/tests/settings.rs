@@ -52,7 +52,7 @@ struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    fn of(lab: &'a Lab, family: Family) -> Self {
+    fn new(lab: &'a Lab, family: Family) -> Self {
         Self {
             lab,
             family,
@@ -141,7 +141,7 @@ fn keys_reach_the_kernel_and_the_wire() {
         await_settled(&lab);
         let families = lab.topology().families();
         for family in &families {
-            let side = Side::of(&lab, *family);
+            let side = Side::new(&lab, *family);
             outgoing_packets(&side);
             protocol_of_routes(&side);
             switches(&side);
@@ -316,7 +316,7 @@ fn senders_of_tunnel_packets(lab: &mut Lab, family: Family) {
         outside,
         ip,
         ..
-    } = Side::of(lab, family);
+    } = Side::new(lab, family);
     let device = either(family, "vxlan.calico", "vxlan-v6.calico");
     let input = "nft list chain inet caracal input";
     let chain = either(family, "ip_tunnel_senders", "ip6_tunnel_senders");

@@ -44,7 +44,7 @@ const fn at(family: Family) -> usize {
 }
 
 impl Announcer {
-    pub(crate) fn of(view: &NodeView<'_>) -> Self {
+    pub(crate) fn new(view: &NodeView<'_>) -> Self {
         let pools = view.pools();
         Self {
             registered: view.node.is_some(),

@@ -191,7 +191,7 @@ fn plan_the_rest(
         announce::export_filter(&view, reflects),
     );
     let most = options.max_prefixes.unwrap_or(MaxPrefixes::Off);
-    let announcer = Announcer::of(&view);
+    let announcer = Announcer::new(&view);
     let config = SpeakerConfig {
         local_as: view.asn,
         router_id: router_id::choose(&view, &mut problems),

@@ -71,7 +71,7 @@ pub(crate) fn document_kind(api_version: Option<&str>, kind: &str) -> Option<Doc
 impl Services {
     /// The services of a snapshot, and what is wrong with them.
     #[must_use]
-    pub fn of(snapshot: &Snapshot) -> (Self, Vec<Problem>) {
+    pub fn from_snapshot(snapshot: &Snapshot) -> (Self, Vec<Problem>) {
         let mut services = Self::default();
         let documents = snapshot.documents.values();
         let problems = documents.flat_map(|d| services.add(d)).collect();
@@ -142,9 +142,9 @@ impl Services {
         let spec = &configuration.spec;
         let aggregated = spec.extra.get("serviceLoadBalancerAggregation")
             != Some(&Value::String("Disabled".to_owned()));
-        let cluster = Ranges::of(&spec.service_cluster_ips);
-        let external = Ranges::of(&spec.service_external_ips);
-        let balanced = Ranges::of(&spec.service_load_balancer_ips);
+        let cluster = Ranges::new(&spec.service_cluster_ips);
+        let external = Ranges::new(&spec.service_external_ips);
+        let balanced = Ranges::new(&spec.service_load_balancer_ips);
         let mut routes = ServiceRoutes::default();
         for (ranges, announced) in [(&cluster, true), (&external, true), (&balanced, aggregated)] {
             routes.rejected.extend(&ranges.wide);
@@ -155,7 +155,11 @@ impl Services {
         let known = orchestrators_name(snapshot, node);
         for (name, service) in &self.services {
             let endpoints = self.endpoints.get(name);
-            let nodes = || endpoints.into_iter().flat_map(|e| e.of(&service.families));
+            let nodes = || {
+                endpoints
+                    .into_iter()
+                    .flat_map(|e| e.in_families(&service.families))
+            };
             let here = nodes().any(|node| node == Some(&known));
             let anywhere = nodes().next().is_some();
             let mut announce = |address: &IpAddr| {
@@ -216,7 +220,7 @@ pub(crate) fn routes(view: &NodeView<'_>, problems: &mut Problems) -> ServiceRou
     {
         return ServiceRoutes::default();
     }
-    let (services, faults) = Services::of(view.snapshot);
+    let (services, faults) = Services::from_snapshot(view.snapshot);
     for Problem {
         code,
         subject,
@@ -245,7 +249,7 @@ impl Endpoints {
     }
 
     /// The nodes of endpoints that count for a service of these families.
-    fn of(&self, families: &BTreeSet<Family>) -> impl Iterator<Item = Option<&String>> {
+    fn in_families(&self, families: &BTreeSet<Family>) -> impl Iterator<Item = Option<&String>> {
         let counts = |addresses: &AddressType| match addresses {
             AddressType::Ip(family) => families.is_empty() || families.contains(family),
             AddressType::Unsaid => true,
@@ -333,7 +337,7 @@ struct Ranges {
 
 impl Ranges {
     /// Entries that are no range were reported with the settings.
-    fn of(entries: &[CidrEntry]) -> Self {
+    fn new(entries: &[CidrEntry]) -> Self {
         let ranges = entries.iter().filter_map(|e| e.cidr.parse::<Prefix>().ok());
         let (single, wide) = ranges.partition(|range| range.len() == range.family().bits());
         Self { wide, single }

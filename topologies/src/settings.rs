@@ -49,7 +49,11 @@ pub(crate) struct BgpSettings {
 
 impl BgpSettings {
     /// Reads the two resources of a node.
-    pub(crate) fn of(snapshot: &Snapshot, node: &NodeName, problems: &mut Problems) -> Self {
+    pub(crate) fn from_snapshot(
+        snapshot: &Snapshot,
+        node: &NodeName,
+        problems: &mut Problems,
+    ) -> Self {
         let empty = BgpConfigurationSpec::default();
         let global = snapshot.bgp_default().map_or(&empty, |c| &c.spec);
         let subject = path(Kind::BgpConfiguration, "default");

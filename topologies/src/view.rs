@@ -49,7 +49,7 @@ impl<'a> NodeView<'a> {
                 ),
             Some(_) => {}
         }
-        let settings = BgpSettings::of(snapshot, name, problems);
+        let settings = BgpSettings::from_snapshot(snapshot, name, problems);
         let asn = node
             .and_then(Self::asn_set_by)
             .unwrap_or(settings.default_asn);

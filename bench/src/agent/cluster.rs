@@ -94,7 +94,7 @@ pub struct PlannedNode {
 impl PlannedNode {
     /// The first node of a cluster.
     #[must_use]
-    pub fn of(snapshot: Snapshot) -> Self {
+    pub fn new(snapshot: Snapshot) -> Self {
         let uplink = Link::new(2, "eth0").with_address("10.0.0.2/16".parse().expect("an address"));
         Self {
             me: "node0".into(),

@@ -26,7 +26,7 @@ pub struct PlanArgs {
 
 pub fn run(args: &PlanArgs) -> Result<()> {
     let before = resident();
-    let mut node = PlannedNode::of(snapshot(args.nodes, args.blocks));
+    let mut node = PlannedNode::new(snapshot(args.nodes, args.blocks));
     let held = resident();
     let desired = node.plan();
     let actual = node.in_step(&desired);
@@ -107,11 +107,11 @@ fn by_key(node: &mut PlannedNode, objects: bool, args: &PlanArgs) -> Result<()> 
     let mut actual = node.in_step(&desired);
     // With objects the first comparison makes them.
     let mut changed = Changed::All;
-    while !carry_out(&mut comparison, &changed, &desired, &mut actual)? {
+    while !apply(&mut comparison, &changed, &desired, &mut actual)? {
         changed = Changed::Keys(ChangedKeys::default());
     }
     // The first comparison by key counts the routes that share a way.
-    carry_out(&mut comparison, &changed, &desired, &mut actual)?;
+    apply(&mut comparison, &changed, &desired, &mut actual)?;
     let mut times = [Vec::new(), Vec::new(), Vec::new()];
     for pass in (1..).take(args.passes) {
         for (at, times) in times.iter_mut().enumerate() {
@@ -135,7 +135,7 @@ fn by_key(node: &mut PlannedNode, objects: bool, args: &PlanArgs) -> Result<()> 
             ensure!(comparison.by_key() > before, "the whole was compared");
             done(&mut comparison, ops, desired, &mut actual)?;
             let none = Changed::Keys(ChangedKeys::default());
-            while !carry_out(&mut comparison, &none, desired, &mut actual)? {}
+            while !apply(&mut comparison, &none, desired, &mut actual)? {}
         }
     }
     let [block, node, pool] = &mut times;
@@ -176,7 +176,7 @@ fn done(
 }
 
 /// True when nothing had to be done.
-fn carry_out(
+fn apply(
     comparison: &mut Comparison,
     changed: &Changed,
     desired: &Desired,

@@ -65,7 +65,7 @@ pub struct OwnNextHops {
 impl OwnNextHops {
     /// Our next hop for prefixes of a family.
     #[must_use]
-    pub fn of(self, family: Family) -> Option<IpAddr> {
+    pub fn for_family(self, family: Family) -> Option<IpAddr> {
         match family {
             Family::Ipv4 => self.ipv4.map(IpAddr::V4),
             Family::Ipv6 => self.ipv6.map(IpAddr::V6),

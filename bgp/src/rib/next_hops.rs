@@ -129,7 +129,7 @@ struct Resolution {
 }
 
 impl Resolution {
-    fn of(next_hop: IpAddr, resolved: Option<ResolvedNextHop>) -> Self {
+    fn new(next_hop: IpAddr, resolved: Option<ResolvedNextHop>) -> Self {
         let gateways = resolved
             .as_ref()
             .map_or_else(Arc::default, |resolved| resolved.gateways(next_hop));
@@ -363,7 +363,7 @@ impl NextHopTable {
             return;
         }
         let (own, own_len) = self.look_up(next_hop);
-        let now = Resolution::of(next_hop, own.clone());
+        let now = Resolution::new(next_hop, own.clone());
         let entry = NextHopEntry {
             own,
             own_len,

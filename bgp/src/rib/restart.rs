@@ -51,7 +51,7 @@ struct Preserved {
 }
 
 impl Preserved {
-    fn of(session: &SessionInfo) -> Self {
+    fn from_session(session: &SessionInfo) -> Self {
         let restart = session
             .graceful_restart
             .iter()
@@ -77,7 +77,7 @@ impl Preserved {
 impl Rib {
     /// Notes the new session and drops the stale routes that the peer did not preserve.
     pub(super) fn start_session(&mut self, now: Instant, id: PeerId, session: SessionInfo) {
-        let preserved = Preserved::of(&session);
+        let preserved = Preserved::from_session(&session);
         let Some(peer) = self.peers.get_mut(id) else {
             return;
         };

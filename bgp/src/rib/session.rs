@@ -40,7 +40,7 @@ impl SessionInfo {
         let end = end.filter(|end| Family::of(*end) == family || over_ipv6);
         let other = self.options.other_address;
         configured
-            .of(family)
+            .for_family(family)
             .or(end)
             .or_else(|| other.filter(|other| Family::of(*other) == family))
     }

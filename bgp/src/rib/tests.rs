@@ -177,10 +177,10 @@ impl Net {
             match out {
                 Outbound::Group(update) | Outbound::Paths(update) => {
                     for member in &update.members {
-                        self.tell(member.peer, update.for_member(member));
+                        self.deliver(member.peer, update.for_member(member));
                     }
                 }
-                Outbound::Peer { peer, routes } => self.tell(peer, routes),
+                Outbound::Peer { peer, routes } => self.deliver(peer, routes),
                 Outbound::RefreshBegin { peer, family } => {
                     let adj_out_paths = self.adj_out_paths.entry(peer).or_default();
                     adj_out_paths.retain(|(prefix, _), _| prefix.family() != family);
@@ -196,7 +196,7 @@ impl Net {
         }
     }
 
-    fn tell(&mut self, peer: PeerId, routes: impl IntoIterator<Item = RouteChange>) {
+    fn deliver(&mut self, peer: PeerId, routes: impl IntoIterator<Item = RouteChange>) {
         let in_slices = self.in_slices;
         let adj_out = self.adj_out.entry(peer).or_default();
         let adj_out_paths = self.adj_out_paths.entry(peer).or_default();

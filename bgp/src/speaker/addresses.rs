@@ -154,7 +154,7 @@ pub fn missing_next_hops(config: &SpeakerConfig) -> Vec<(PeerName, String)> {
         let missing = |family: &&Family| {
             let over_ipv6 = peer.extended_next_hop && **family == Family::Ipv4 && local.is_ipv6();
             **family != Family::of(local)
-                && peer.own_next_hops.of(**family).is_none()
+                && peer.own_next_hops.for_family(**family).is_none()
                 && !over_ipv6
                 && addresses.beside(local).is_none()
         };

@@ -401,7 +401,7 @@ impl SpeakerHandle {
             && let Some(counts) = reader::count_advertised(self, peer).await?
         {
             for family in detail.families.iter_mut().filter(|family| family.agreed) {
-                family.advertised = Some(counts.of(family.family));
+                family.advertised = Some(counts.for_family(family.family));
             }
         }
         Ok(Some(*detail))

@@ -214,7 +214,7 @@ pub(super) struct FamilyCounts {
 }
 
 impl FamilyCounts {
-    pub(super) const fn of(self, family: Family) -> usize {
+    pub(super) const fn for_family(self, family: Family) -> usize {
         match family {
             Family::Ipv4 => self.v4,
             Family::Ipv6 => self.v6,

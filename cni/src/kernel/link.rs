@@ -81,7 +81,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    fn of(message: LinkMessage) -> Self {
+    fn from_message(message: LinkMessage) -> Self {
         let mut link = Self {
             index: message.header.index,
             up: message.header.flags.contains(LinkFlags::Up),
@@ -168,7 +168,7 @@ impl Links {
     ) -> Result<Option<Link>, KernelError> {
         let mut found = std::pin::pin!(found);
         match found.try_next().await {
-            Ok(message) => Ok(message.map(Link::of)),
+            Ok(message) => Ok(message.map(Link::from_message)),
             Err(error) if is_errno(&error, nix::libc::ENODEV) => Ok(None),
             Err(error) => Err(KernelError::refused(action())(error)),
         }
@@ -181,7 +181,7 @@ impl Links {
     pub(crate) async fn all(&self) -> Result<Vec<Link>, KernelError> {
         let found = self.handle.link().get().execute();
         found
-            .map_ok(Link::of)
+            .map_ok(Link::from_message)
             .try_collect()
             .await
             .map_err(KernelError::refused("list links"))

@@ -93,7 +93,12 @@ impl RouteWait {
         const LIMIT: Duration = Duration::from_secs(2);
         let mut missing = addresses.to_vec();
         missing.retain(|address| address.family() == Family::Ipv6);
-        match tokio::time::timeout(LIMIT, self.look(RouteType::Local, link, &mut missing)).await {
+        match tokio::time::timeout(
+            LIMIT,
+            self.read_missing(RouteType::Local, link, &mut missing),
+        )
+        .await
+        {
             Ok(result) => result,
             Err(_elapsed) => {
                 tracing::warn!(?missing, link = link.name, "the address is slow to come up");
@@ -115,8 +120,11 @@ impl RouteWait {
     ) -> Result<(), RouteWaitError> {
         let mut missing = prefixes.to_vec();
         let limit = Duration::from_secs(u64::from(seconds));
-        let waited =
-            tokio::time::timeout(limit, self.look(RouteType::Unicast, link, &mut missing)).await;
+        let waited = tokio::time::timeout(
+            limit,
+            self.read_missing(RouteType::Unicast, link, &mut missing),
+        )
+        .await;
         match waited {
             Ok(result) => Ok(result?),
             Err(_elapsed) => Err(RouteWaitError::Missing {
@@ -128,7 +136,7 @@ impl RouteWait {
         }
     }
 
-    async fn look(
+    async fn read_missing(
         &mut self,
         kind: RouteType,
         link: &Link,

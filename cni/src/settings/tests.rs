@@ -35,14 +35,17 @@ fn directories_come_from_configuration_then_environment_then_default() {
     let mut conf = NetConf::default();
     let none = |_: &str| None;
     let some = |name: &str| (name == "CARACAL_LIB_DIR").then(|| "/env".to_owned());
-    assert_eq!(Dirs::of(&conf, none).lib, Path::new("/var/lib/calico"));
     assert_eq!(
-        Dirs::of(&conf, none).admin_socket(),
+        Dirs::from_conf(&conf, none).lib,
+        Path::new("/var/lib/calico")
+    );
+    assert_eq!(
+        Dirs::from_conf(&conf, none).admin_socket(),
         Path::new("/var/run/caracal/caracal.sock")
     );
-    assert_eq!(Dirs::of(&conf, some).lib, Path::new("/env"));
+    assert_eq!(Dirs::from_conf(&conf, some).lib, Path::new("/env"));
     conf.lib_dir = "/conf".to_owned();
-    assert_eq!(Dirs::of(&conf, some).lib, Path::new("/conf"));
+    assert_eq!(Dirs::from_conf(&conf, some).lib, Path::new("/conf"));
 }
 
 #[test]

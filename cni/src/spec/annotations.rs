@@ -37,7 +37,7 @@ impl Wishes {
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] names the source and what was seen.
-    pub(crate) fn of(env: &Env, conf: &NetConf) -> Result<Self, ConfigError> {
+    pub(crate) fn read(env: &Env, conf: &NetConf) -> Result<Self, ConfigError> {
         let annotations = annotations(conf);
         let pools =
             |annotation: &'static str, configured: &[String]| match list(&annotations, annotation)?

@@ -76,7 +76,7 @@ pub(crate) struct Failure {
 impl Failure {
     /// From an error: its text is the message, its causes are the details.
     #[must_use]
-    pub(crate) fn of(code: Code, error: &dyn std::error::Error) -> Self {
+    pub(crate) fn new(code: Code, error: &dyn std::error::Error) -> Self {
         let mut details = Vec::new();
         let mut cause = error.source();
         while let Some(error) = cause {

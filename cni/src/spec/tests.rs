@@ -189,7 +189,7 @@ fn every_wrong_configuration_is_named() {
         ),
         (json!({"ipam": []}), "ipam", "sequence"),
     ] {
-        let failure = Failure::of(Code::Decode, &conf(&change).unwrap_err());
+        let failure = Failure::new(Code::Decode, &conf(&change).unwrap_err());
         let message = format!("network configuration: {key} has a value of the wrong type");
         assert_eq!(failure.message, message);
         assert!(failure.details.contains(part), "{}", failure.details);
@@ -198,7 +198,7 @@ fn every_wrong_configuration_is_named() {
 }
 
 fn wishes(args: &str, change: &Value) -> Result<Wishes, ConfigError> {
-    Wishes::of(&add_env("CNI_ARGS", args).unwrap(), &conf(change).unwrap())
+    Wishes::read(&add_env("CNI_ARGS", args).unwrap(), &conf(change).unwrap())
 }
 
 #[test]

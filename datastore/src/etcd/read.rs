@@ -20,7 +20,7 @@ struct Bounds {
 }
 
 impl Bounds {
-    fn of(range: &KeyRange) -> Self {
+    fn from_range(range: &KeyRange) -> Self {
         match range {
             KeyRange::Key(key) => Self {
                 start: key.clone().into_bytes(),
@@ -90,7 +90,7 @@ pub(super) async fn first_pages(
         cluster: 0,
         pages: Vec::with_capacity(ranges.len()),
     };
-    let bounds: Vec<Bounds> = ranges.iter().map(Bounds::of).collect();
+    let bounds: Vec<Bounds> = ranges.iter().map(Bounds::from_range).collect();
     // An empty transaction tells the revision too.
     let chunks: Vec<&[Bounds]> = if bounds.is_empty() {
         vec![&[]]
@@ -112,7 +112,7 @@ pub(super) async fn next_page(
 ) -> Result<Page, StoreError> {
     let bounds = &Bounds {
         start: from.clone(),
-        end: Bounds::of(range).end,
+        end: Bounds::from_range(range).end,
     };
     let answer = store
         .repeatable(|mut session| async move {

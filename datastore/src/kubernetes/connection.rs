@@ -112,7 +112,7 @@ fn tls(access: &Access) -> Result<ClientConfig, String> {
     Ok(match &access.identity {
         None => builder.with_no_client_auth(),
         Some(identity) => {
-            builder.with_client_cert_resolver(Arc::new(Renewed::of(identity, provider)?))
+            builder.with_client_cert_resolver(Arc::new(Renewed::new(identity, provider)?))
         }
     })
 }
@@ -154,7 +154,7 @@ struct Renewed {
 }
 
 impl Renewed {
-    fn of(identity: &Identity, provider: Arc<CryptoProvider>) -> Result<Self, String> {
+    fn new(identity: &Identity, provider: Arc<CryptoProvider>) -> Result<Self, String> {
         Ok(Self {
             first: Arc::new(certified(identity, &provider)?),
             identity: identity.clone(),

@@ -8,7 +8,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::api::{Api, ApiFailure};
-use super::mapping::{self, ApiGroup, Collection, List, Place, is_in};
+use super::mapping::{self, ApiGroup, Collection, List, ObjectName, is_in};
 use crate::store::{Cursor, FirstPages, Page, ReadAnswer, StoreError};
 
 /// Objects of a part of a list, as Calico has it.
@@ -103,8 +103,8 @@ async fn whole(api: &Api, list: &List) -> Result<(Vec<KeyValue>, i64), ApiFailur
 }
 
 /// One object; an IPAM object whose deletion was begun is deleted.
-pub(super) async fn object(api: &Api, place: &Place) -> Result<Option<Value>, ApiFailure> {
-    let path = place.path(api.group().await?);
+pub(super) async fn object(api: &Api, name: &ObjectName) -> Result<Option<Value>, ApiFailure> {
+    let path = name.path(api.group().await?);
     let object = match api.get(&path).await {
         Err(ApiFailure::NotFound) => return Ok(None),
         object => object?,
@@ -134,9 +134,9 @@ pub(super) async fn finish_deletion(
 async fn range(api: &Api, range: &KeyRange) -> Result<(Vec<KeyValue>, i64), ApiFailure> {
     let (mut values, revision) = match range {
         KeyRange::Key(path) => {
-            let place = Place::of_path(path);
-            let object = match &place {
-                Some(place) => object(api, place).await?.map(|o| (place.collection, o)),
+            let name = ObjectName::from_path(path);
+            let object = match &name {
+                Some(name) => object(api, name).await?.map(|o| (name.collection, o)),
                 None => None,
             };
             let group = api.group().await?;
@@ -147,7 +147,7 @@ async fn range(api: &Api, range: &KeyRange) -> Result<(Vec<KeyValue>, i64), ApiF
         }
         KeyRange::Prefix(prefix) => {
             let (mut all, mut newest) = (Vec::new(), 0);
-            for list in List::of(prefix) {
+            for list in List::under_prefix(prefix) {
                 let (values, revision) = whole(api, &list).await?;
                 all.extend(values);
                 newest = newest.max(if revision == i64::MAX { 0 } else { revision });
@@ -227,11 +227,11 @@ pub(super) async fn first_pages(api: &Api, ranges: &[KeyRange]) -> Result<FirstP
 
 fn lists_of(range: &KeyRange) -> Vec<List> {
     match range {
-        KeyRange::Prefix(prefix) => List::of(prefix),
+        KeyRange::Prefix(prefix) => List::under_prefix(prefix),
         KeyRange::Key(path) => {
-            let place = Place::of_path(path);
-            let list = place.map(|place| List {
-                collection: place.collection,
+            let name = ObjectName::from_path(path);
+            let list = name.map(|name| List {
+                collection: name.collection,
                 labels: None,
             });
             list.into_iter().collect()

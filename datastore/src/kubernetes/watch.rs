@@ -76,7 +76,7 @@ impl KubernetesWatch {
     ) -> Result<Self, StoreError> {
         let group = api.group().await;
         let group = group.map_err(|failure| failure.into_error(api.server(), "the API"))?;
-        let below = List::of(prefix);
+        let below = List::under_prefix(prefix);
         let chosen = FOLLOWED.into_iter().filter(|collection| {
             let mut lists = below.iter();
             below.is_empty() || lists.any(|list| list.collection == *collection)
@@ -233,7 +233,7 @@ impl One {
                     tracing::info!(collection = ?self.collection, "a kind was installed; listing again");
                     return Err(ApiFailure::Gone);
                 }
-                self.lines = Some(Lines::of(response.into_body()));
+                self.lines = Some(Lines::new(response.into_body()));
                 self.opened = Instant::now();
             }
             Err(ApiFailure::NotFound) => {
@@ -315,7 +315,7 @@ struct Lines {
 }
 
 impl Lines {
-    fn of(body: Incoming) -> Self {
+    fn new(body: Incoming) -> Self {
         Self {
             body,
             rest: Vec::new(),

@@ -8,7 +8,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::api::{Api, ApiFailure};
-use super::mapping::{self, Collection, MappingError, Place, Written};
+use super::mapping::{self, Collection, MappingError, ObjectName, Written};
 use super::read;
 use crate::ordered::{CommitStep, OrderedCommit, StepResult};
 use crate::store::StoreError;
@@ -39,7 +39,9 @@ pub(super) async fn commit(api: &Api, txn: &Txn) -> Result<TxnOutcome, StoreErro
                     None => Ok(*outcome),
                 };
             }
-            CommitStep::Look(keys) => look(api, keys, &mut known).await.map(StepResult::Found),
+            CommitStep::Look(keys) => read_objects(api, keys, &mut known)
+                .await
+                .map(StepResult::Found),
             CommitStep::Create(key, value) => create(api, key, value, &mut known).await,
             CommitStep::Replace(key, revision, value) => {
                 replace(api, key, *revision, value, &mut known).await
@@ -59,20 +61,24 @@ pub(super) async fn commit(api: &Api, txn: &Txn) -> Result<TxnOutcome, StoreErro
     }
 }
 
-/// The place of a key; a refusal when Kubernetes has no such thing.
-fn place_of(path: &str) -> Result<Place, ApiFailure> {
+/// The object that holds a key; a refusal when Kubernetes has none.
+fn object_name_of(path: &str) -> Result<ObjectName, ApiFailure> {
     let wrong = || ApiFailure::Refused(format!("Kubernetes has nothing that stands for {path}"));
-    Place::of_path(path).ok_or_else(wrong)
+    ObjectName::from_path(path).ok_or_else(wrong)
 }
 
-async fn look(api: &Api, keys: &[String], known: &mut Known) -> Result<Vec<KeyValue>, ApiFailure> {
+async fn read_objects(
+    api: &Api,
+    keys: &[String],
+    known: &mut Known,
+) -> Result<Vec<KeyValue>, ApiFailure> {
     let group = api.group().await?;
     let ask = |path: String| async move {
-        let Ok(place) = place_of(&path) else {
+        let Ok(name) = object_name_of(&path) else {
             return Ok((path, None));
         };
-        let object = read::object(api, &place).await?;
-        Ok::<_, ApiFailure>((path, object.map(|object| (place.collection, object))))
+        let object = read::object(api, &name).await?;
+        Ok::<_, ApiFailure>((path, object.map(|object| (name.collection, object))))
     };
     let asked = stream::iter(keys.iter().cloned().map(ask));
     let answers: Vec<_> = asked.buffered(AT_A_TIME).try_collect().await?;
@@ -94,17 +100,17 @@ async fn written(
     path: &str,
     value: Option<&[u8]>,
     known: &mut Known,
-) -> Result<(Place, Written), ApiFailure> {
-    let place = place_of(path)?;
+) -> Result<(ObjectName, Written), ApiFailure> {
+    let name = object_name_of(path)?;
     // Nodes and pods are made by Kubernetes, before we write to them.
-    let patched = matches!(place.collection, Collection::Nodes | Collection::Pods);
+    let patched = matches!(name.collection, Collection::Nodes | Collection::Pods);
     if patched && !known.contains_key(path) {
-        let object = read::object(api, &place).await?;
+        let object = read::object(api, &name).await?;
         known.extend(object.map(|object| (path.to_owned(), object)));
     }
     let group = api.group().await?;
     let before = known.get(path);
-    let written = match (place.collection, Key::parse(path)) {
+    let written = match (name.collection, Key::parse(path)) {
         (Collection::Leases, _) => {
             let object = mapping::lease_object(path, value.unwrap_or_default(), before);
             object.map(Written::Object)
@@ -113,7 +119,7 @@ async fn written(
         (_, Err(_)) => Err(MappingError::NoObject),
     };
     let written = written.map_err(|error| ApiFailure::Refused(format!("{path}: {error}")))?;
-    Ok((place, written))
+    Ok((name, written))
 }
 
 async fn create(
@@ -123,18 +129,18 @@ async fn create(
     known: &mut Known,
 ) -> Result<StepResult, ApiFailure> {
     let object = match written(api, key, Some(value), known).await? {
-        (place, Written::StatusPatch(patch)) => {
-            return patch_status(api, key, &place, patch, known).await;
+        (name, Written::StatusPatch(patch)) => {
+            return patch_status(api, key, &name, patch, known).await;
         }
         (_, Written::Object(object)) => object,
     };
-    let place = place_of(key)?;
+    let name = object_name_of(key)?;
     let group = api.group().await?;
-    let collection = place.collection.path_in(group, place.namespace.as_deref());
+    let collection = name.collection.path_in(group, name.namespace.as_deref());
     let post = || api.call(Method::POST, &collection, JSON, Some(&object));
     let answer = match post().await {
         // The object in the way may be marked for deletion: reading it finishes that.
-        Err(ApiFailure::Conflict) if read::object(api, &place).await?.is_none() => post().await?,
+        Err(ApiFailure::Conflict) if read::object(api, &name).await?.is_none() => post().await?,
         answer => answer?,
     };
     Ok(took(key, answer, known))
@@ -162,9 +168,9 @@ async fn replace(
 ) -> Result<StepResult, ApiFailure> {
     unchanged(known, key, revision)?;
     match written(api, key, Some(value), known).await? {
-        (place, Written::StatusPatch(patch)) => patch_status(api, key, &place, patch, known).await,
-        (place, Written::Object(object)) => {
-            let path = place.path(api.group().await?);
+        (name, Written::StatusPatch(patch)) => patch_status(api, key, &name, patch, known).await,
+        (name, Written::Object(object)) => {
+            let path = name.path(api.group().await?);
             let answer = api.call(Method::PUT, &path, JSON, Some(&object)).await?;
             Ok(took(key, answer, known))
         }
@@ -174,7 +180,7 @@ async fn replace(
 async fn patch_status(
     api: &Api,
     key: &str,
-    place: &Place,
+    name: &ObjectName,
     patch: Option<Value>,
     known: &mut Known,
 ) -> Result<StepResult, ApiFailure> {
@@ -182,7 +188,7 @@ async fn patch_status(
         let revision = known.get(key).map(mapping::revision);
         return Ok(StepResult::Written(revision.unwrap_or_default()));
     };
-    let path = format!("{}/status", place.path(api.group().await?));
+    let path = format!("{}/status", name.path(api.group().await?));
     let answer = api.call(Method::PATCH, &path, MERGE, Some(&patch)).await?;
     Ok(took(key, answer, known))
 }
@@ -194,8 +200,8 @@ async fn delete(
     known: &mut Known,
 ) -> Result<StepResult, ApiFailure> {
     let object = unchanged(known, key, revision)?.clone();
-    let place = place_of(key)?;
-    let path = place.path(api.group().await?);
+    let name = object_name_of(key)?;
+    let path = name.path(api.group().await?);
     match Key::parse(key) {
         Ok(Key::Block(_) | Key::Affinity(..) | Key::Handle(_)) => {
             let marked = mapping::marked_deleted(object);
@@ -208,9 +214,9 @@ async fn delete(
             kind: Kind::WorkloadEndpoint,
             ..
         }) => {
-            let (place, written) = written(api, key, None, known).await?;
+            let (name, written) = written(api, key, None, known).await?;
             match written {
-                Written::StatusPatch(patch) => patch_status(api, key, &place, patch, known).await,
+                Written::StatusPatch(patch) => patch_status(api, key, &name, patch, known).await,
                 Written::Object(_) => Ok(StepResult::Conflict),
             }
         }
@@ -238,8 +244,8 @@ pub(super) async fn network_is_up(
     now: Timestamp,
 ) -> Result<bool, ApiFailure> {
     const KIND: &str = "NetworkUnavailable";
-    let place = place_of(&Key::node(node).to_path())?;
-    let path = place.path(api.group().await?);
+    let name = object_name_of(&Key::node(node).to_path())?;
+    let path = name.path(api.group().await?);
     let object = api.get(&path).await?;
     let conditions = object["status"]["conditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();

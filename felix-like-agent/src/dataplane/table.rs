@@ -214,7 +214,7 @@ async fn read_tables(
         });
         routes.extend(foreign);
     }
-    let underlay = underlay::of(&links, &routes);
+    let underlay = underlay::underlay_of(&links, &routes);
     Ok(((links, underlay), actual))
 }
 
@@ -279,7 +279,7 @@ impl Keeper {
                 continue;
             }
             let started = Instant::now();
-            let clean = self.look().await;
+            let clean = self.reread().await;
             failures = if clean { 0 } else { failures + 1 };
             let pause = if clean {
                 RESYNC
@@ -352,7 +352,7 @@ impl Keeper {
 
     /// Reads everything and writes what differs, unless routes are awaited that are resolved over
     /// another underlay. False when something has to be tried again.
-    async fn look(&mut self) -> bool {
+    async fn reread(&mut self) -> bool {
         match read_tables(&mut self.sockets.netlink, &self.tables).await {
             Ok(((links, underlay), actual)) => {
                 self.looks += 1;

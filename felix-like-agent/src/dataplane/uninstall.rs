@@ -55,7 +55,7 @@ impl Uninstall {
     ///
     /// # Errors
     /// [`NetlinkError`] when the kernel cannot be asked.
-    pub async fn look(ownership: &Ownership, lib_dir: Option<&Path>) -> Result<Self, NetlinkError> {
+    pub async fn plan(ownership: &Ownership, lib_dir: Option<&Path>) -> Result<Self, NetlinkError> {
         let mut netlink = Netlink::open()?;
         let mut nat = NatWriter::default();
         let mut actual = read::actual(&mut netlink).await?;

@@ -188,7 +188,7 @@ impl Comparison {
         }
         let (was, ownership) = (&before.routes, &desired.ownership);
         let known = before.shares;
-        let mut shares = known.or_else(|| Shares::of(was, actual, ownership))?;
+        let mut shares = known.or_else(|| Shares::new(was, actual, ownership))?;
         let touched = shares.follow(&keys.prefixes, was, &desired.routes);
         let keys = ChangedKeys {
             prefixes: touched.prefixes.clone(),

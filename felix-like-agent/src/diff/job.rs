@@ -148,17 +148,17 @@ impl<'a> DiffJob<'a> {
         };
         if let Cow::Owned(rest) = rest {
             // What a device that is made anew had is gone: seldom, and compared in one piece.
-            let (ops, decided) = DiffJob::of(ops, &rest, phase, part).finish();
+            let (ops, decided) = DiffJob::with_ops(ops, &rest, phase, part).finish();
             let empty = Ops::empty(desired);
             return Self {
                 stage: Stage::Done(ops, decided),
-                ..Self::of(empty, actual, phase, part)
+                ..Self::with_ops(empty, actual, phase, part)
             };
         }
-        Self::of(ops, actual, phase, part)
+        Self::with_ops(ops, actual, phase, part)
     }
 
-    fn of(
+    fn with_ops(
         mut ops: Ops<'a>,
         actual: &'a Actual,
         phase: Phase,
@@ -175,7 +175,7 @@ impl<'a> DiffJob<'a> {
             phase,
             actual,
             part: part.map(|(touched, _)| touched),
-            objects: Objects::of(ops.desired, actual, part),
+            objects: Objects::new(ops.desired, actual, part),
             ops,
             gateways: HashMap::default(),
             wanted: [Vec::new(), Vec::new()],
@@ -266,7 +266,7 @@ impl<'a> DiffJob<'a> {
         if let Some(last) = look_at(routes, most, |(key, _)| **key, look) {
             return Stage::Mtus(Bound::Excluded(last), mtus);
         }
-        self.objects.keep(&mtus, &mut self.gateways);
+        self.objects.retain_wanted(&mtus, &mut self.gateways);
         match !self.gateways.is_empty() && self.objects.has_idle() {
             true => Stage::Changes(Bound::Unbounded, Changes::new()),
             false => self.make(),

@@ -77,7 +77,7 @@ pub(super) type Changes<'a> = BTreeMap<u32, Option<GatewayKey<'a>>>;
 impl<'a> Objects<'a> {
     /// Those that are there. `part` = what is known of the objects of the whole, where `actual` is
     /// a part.
-    pub(super) fn of(
+    pub(super) fn new(
         desired: &Desired,
         actual: &'a Actual,
         part: Option<(&'a Touched, &'a BTreeMap<u32, ActualObject>)>,
@@ -108,7 +108,7 @@ impl<'a> Objects<'a> {
     }
 
     /// Gives gateways the objects that lead there already.
-    pub(super) fn keep(&mut self, mtus: &Mtus, wanted: &mut Gateways<'a>) {
+    pub(super) fn retain_wanted(&mut self, mtus: &Mtus, wanted: &mut Gateways<'a>) {
         // One through which routes lead before one through which none does: it is made in the
         // moment before its routes.
         let (used, unused): (Vec<u32>, Vec<u32>) =

@@ -99,7 +99,7 @@ impl Shares {
     /// Of a kernel that is as planned. `None` where more than the plan's own routes decides about
     /// objects: a route of somebody else's leads through one of ours, or one is not as it should
     /// be.
-    pub(super) fn of(routes: &Routes, actual: &Actual, ownership: &Ownership) -> Option<Self> {
+    pub(super) fn new(routes: &Routes, actual: &Actual, ownership: &Ownership) -> Option<Self> {
         let mut shares = Self::default();
         for (prefix, planned) in routes {
             if let Some(gateway_key) = gateway_key(&planned.route) {

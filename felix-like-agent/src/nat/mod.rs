@@ -138,7 +138,7 @@ impl Nat {
     /// that a new process knows whether it has anything to do.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        let make = || nft::NftTable::of(self).fingerprint();
+        let make = || nft::NftTable::new(self).fingerprint();
         self.known_fingerprint.0.get_or_init(make).clone()
     }
 }

@@ -32,7 +32,7 @@ pub(crate) fn script(nat: &Nat) -> String {
     let fingerprint = nat.fingerprint();
     format!(
         "table inet {TABLE}\ndelete table inet {TABLE}\ntable inet {TABLE} {{\n\tchain {FINGERPRINT}{fingerprint} {{\n\t}}\n{}}}\n",
-        NftTable::of(nat),
+        NftTable::new(nat),
     )
 }
 
@@ -90,7 +90,7 @@ impl<'a> NftTable<'a> {
         self.sets.put(name, elements);
     }
 
-    pub(super) fn of(nat: &'a Nat) -> Self {
+    pub(super) fn new(nat: &'a Nat) -> Self {
         let mut table = Self::default();
         fill(&mut table, nat);
         table

@@ -18,7 +18,7 @@ fn nodes_of(block: &KnownBlock) -> BTreeSet<&NodeName> {
 
 impl BlocksByNode {
     /// Looks at all blocks.
-    pub(super) fn of(snapshot: &Snapshot) -> Self {
+    pub(super) fn from_snapshot(snapshot: &Snapshot) -> Self {
         let mut index = Self::default();
         for block in snapshot.blocks.values() {
             index.add(block);

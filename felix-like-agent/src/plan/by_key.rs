@@ -177,7 +177,7 @@ impl KernelPlanner {
 }
 
 impl PlannedFrom {
-    fn of(inputs: &PlanInputs<'_>) -> Self {
+    fn new(inputs: &PlanInputs<'_>) -> Self {
         Self {
             snapshot: inputs.snapshot.clone(),
             me: inputs.me.clone(),
@@ -387,7 +387,7 @@ impl LastPlan {
         self.add_of_nodes(&was, is, nodes.iter().collect(), &mut prefixes);
         let nat = self.nat(&planner, nodes.is_empty() && ranges.is_empty());
         changed.nat = nat != self.desired.nat;
-        let mut work = Work::of(self, planner);
+        let mut work = Work::new(self, planner);
         (work.again, work.changed, work.nat) = (prefixes, Some(changed), nat);
         Some(work)
     }
@@ -429,7 +429,7 @@ impl LastPlan {
     fn index(&mut self, was: &Snapshot, is: &Snapshot, blocks: &[Prefix], nodes: &[NodeName]) {
         match &mut self.blocks {
             Some(index) => index.follow(was, is, blocks),
-            None if !nodes.is_empty() => self.blocks = Some(BlocksByNode::of(is)),
+            None if !nodes.is_empty() => self.blocks = Some(BlocksByNode::from_snapshot(is)),
             None => {}
         }
     }

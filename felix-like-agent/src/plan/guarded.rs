@@ -32,7 +32,7 @@ fn addresses(node: &Node) -> BTreeSet<IpAddr> {
 }
 
 impl Guarded {
-    pub(super) fn of(inputs: &PlanInputs<'_>) -> Self {
+    pub(super) fn new(inputs: &PlanInputs<'_>) -> Self {
         let snapshot = inputs.snapshot;
         let mut nodes: BTreeMap<IpAddr, Vec<NodeName>> = BTreeMap::new();
         for (name, node) in &snapshot.nodes {

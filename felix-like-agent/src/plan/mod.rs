@@ -115,7 +115,7 @@ pub fn plan(inputs: &PlanInputs<'_>) -> Desired {
 /// when wanted.
 #[must_use]
 pub fn wanted_tunnels(snapshot: &Snapshot, settings: &Settings) -> WantedTunnels {
-    let pools = Pools::of(snapshot, settings);
+    let pools = Pools::from_snapshot(snapshot, settings);
     WantedTunnels {
         ipip: pools.any_ipip(),
         vxlan: pools.any_vxlan(Family::Ipv4) || pools.any_vxlan(Family::Ipv6),
@@ -170,10 +170,10 @@ struct OfNodes {
 }
 
 impl OfNodes {
-    fn of(inputs: &PlanInputs<'_>) -> Self {
+    fn new(inputs: &PlanInputs<'_>) -> Self {
         Self {
-            guarded: Arc::new(Guarded::of(inputs)),
-            ownership: Ownership::of(inputs.settings, inputs.snapshot),
+            guarded: Arc::new(Guarded::new(inputs)),
+            ownership: Ownership::from_settings(inputs.settings, inputs.snapshot),
         }
     }
 
@@ -227,7 +227,7 @@ impl<'a> Planner<'a> {
                 objects: inputs.settings.objects && inputs.kernel.objects.is_ok(),
                 ..Desired::default()
             },
-            pools: Pools::of(inputs.snapshot, inputs.settings),
+            pools: Pools::from_snapshot(inputs.snapshot, inputs.settings),
             sources,
             own: BTreeMap::new(),
             own_blocks: Arc::default(),

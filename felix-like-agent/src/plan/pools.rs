@@ -19,7 +19,7 @@ pub(super) struct Pool {
 pub(super) struct Pools(Vec<Pool>);
 
 impl Pools {
-    pub(super) fn of(snapshot: &Snapshot, settings: &Settings) -> Self {
+    pub(super) fn from_snapshot(snapshot: &Snapshot, settings: &Settings) -> Self {
         let mut pools: Vec<Pool> = snapshot
             .pools
             .iter()

@@ -28,7 +28,7 @@ pub struct HostRoutes {
 impl HostRoutes {
     /// Those that the kernel has.
     #[must_use]
-    pub fn of(actual: &Actual, ownership: &Ownership) -> Self {
+    pub fn from_kernel(actual: &Actual, ownership: &Ownership) -> Self {
         Self::from_routes(
             actual
                 .all_routes()
@@ -87,7 +87,7 @@ impl HostRoutes {
             mtu: None,
             source: None,
         });
-        underlay::of(&links, &routes.collect::<Vec<_>>())
+        underlay::underlay_of(&links, &routes.collect::<Vec<_>>())
     }
 
     fn lookup(&self, address: IpAddr) -> Option<&(Prefix, u32, NextHop)> {
@@ -112,7 +112,7 @@ impl PlanInputs<'_> {
                 }
             }
         }
-        let pools = Pools::of(self.snapshot, self.settings);
+        let pools = Pools::from_snapshot(self.snapshot, self.settings);
         underlay.not_through = pools.iter().map(|pool| pool.prefix).collect();
         underlay
     }

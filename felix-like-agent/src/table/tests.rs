@@ -20,7 +20,7 @@ fn underlay() -> Underlay {
     ]
     .into_iter()
     .collect();
-    underlay::of(&links, [])
+    underlay::underlay_of(&links, [])
 }
 
 fn tables(paths: usize) -> Tables {

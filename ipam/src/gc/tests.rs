@@ -83,11 +83,11 @@ fn twice(snapshot: &Snapshot, interfaces: &[&str]) -> Vec<Garbage> {
     let interfaces = interfaces.iter().map(|i| (*i).to_owned()).collect();
     let now = Instant::now();
     assert_eq!(
-        collector.look(now, snapshot, &interfaces),
+        collector.collectable(now, snapshot, &interfaces),
         [],
         "nothing at first sight"
     );
-    collector.look(now + GRACE, snapshot, &interfaces)
+    collector.collectable(now + GRACE, snapshot, &interfaces)
 }
 
 fn addresses(collections: &[Garbage]) -> Vec<String> {
@@ -152,15 +152,20 @@ fn gc_3_death_must_last() {
     endpoint(&mut living, "10.0.0.0/32", "1");
     let mut collector = Collector::new(me(), GRACE);
     let (now, none) = (Instant::now(), BTreeSet::new());
-    collector.look(now, &snapshot, &none);
+    collector.collectable(now, &snapshot, &none);
     assert_eq!(
-        collector.look(now + GRACE - Duration::from_secs(1), &snapshot, &none),
+        collector.collectable(now + GRACE - Duration::from_secs(1), &snapshot, &none),
         []
     );
     // It was seen alive in between: the time starts anew.
-    assert_eq!(collector.look(now + GRACE, &living, &none), []);
-    assert_eq!(collector.look(now + GRACE * 2, &snapshot, &none), []);
-    assert_eq!(collector.look(now + GRACE * 3, &snapshot, &none).len(), 1);
+    assert_eq!(collector.collectable(now + GRACE, &living, &none), []);
+    assert_eq!(collector.collectable(now + GRACE * 2, &snapshot, &none), []);
+    assert_eq!(
+        collector
+            .collectable(now + GRACE * 3, &snapshot, &none)
+            .len(),
+        1
+    );
     // The same address, allocated anew: another allocation.
     let mut again = leaked();
     let mut held = block("10.0.0.0/30", |b| {
@@ -169,7 +174,7 @@ fn gc_3_death_must_last() {
     });
     held.sequence_number = 78;
     store(&mut again, &held);
-    assert_eq!(collector.look(now + GRACE * 3, &again, &none), []);
+    assert_eq!(collector.collectable(now + GRACE * 3, &again, &none), []);
 }
 
 #[test]
@@ -199,9 +204,9 @@ fn gc_6_empty_blocks_but_never_the_last() {
     // Changed in between: it was used.
     let mut collector = Collector::new(me(), GRACE);
     let (now, none) = (Instant::now(), BTreeSet::new());
-    collector.look(now, &snapshot, &none);
+    collector.collectable(now, &snapshot, &none);
     store(&mut snapshot, &block("10.0.0.4/30", |_| {}));
-    let collected = collector.look(now + GRACE, &snapshot, &none);
+    let collected = collector.collectable(now + GRACE, &snapshot, &none);
     assert_eq!(collected, blocks[1..]);
 }
 

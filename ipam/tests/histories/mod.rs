@@ -355,17 +355,17 @@ pub struct Search {
 
 impl Search {
     pub fn through(scenario: &Scenario) -> Self {
-        Self::of(scenario, start(scenario))
+        Self::new(scenario, start(scenario))
     }
 
     /// The same on a store of single objects, where a transaction is an order of writes.
     pub fn object_by_object(scenario: &Scenario) -> Self {
         let mut branch = start(scenario);
         branch.world.ordered = true;
-        Self::of(scenario, branch)
+        Self::new(scenario, branch)
     }
 
-    fn of(scenario: &Scenario, branch: Branch) -> Self {
+    fn new(scenario: &Scenario, branch: Branch) -> Self {
         let pool: Prefix = scenario.pool.parse().unwrap();
         let mut search = Self {
             size: usize::try_from(pool.size()).unwrap(),

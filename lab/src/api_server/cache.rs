@@ -84,7 +84,7 @@ pub(super) struct Cache {
 impl Cache {
     /// Reads everything, then follows it in a task of its own.
     pub(super) async fn start(store: EtcdStore, history: usize) -> Result<Self, StoreError> {
-        let (told, registry) = watch::channel(Arc::new(Registry::built_in()));
+        let (registry_writer, registry) = watch::channel(Arc::new(Registry::built_in()));
         let mut state = State {
             objects: BTreeMap::new(),
             revision: 0,
@@ -92,7 +92,7 @@ impl Cache {
             events: VecDeque::new(),
             history,
             watchers: Vec::new(),
-            registry: told,
+            registry: registry_writer,
         };
         state.load(&store).await?;
         let (asks, questions) = mpsc::channel(64);

@@ -78,7 +78,7 @@ impl Faults {
     }
 
     /// Faults of a request: the first that is no delay, and all delays before it.
-    pub(super) fn of(&self, method: &Method, path: &str) -> (Duration, Option<Fault>) {
+    pub(super) fn matching(&self, method: &Method, path: &str) -> (Duration, Option<Fault>) {
         let mut delay = Duration::ZERO;
         for rule in self.rules.borrow().iter() {
             let fits = path.starts_with(&rule.path)
@@ -160,14 +160,20 @@ mod tests {
         let slow = json!({"fault": "latency", "milliseconds": 5});
         faults.add(&slow).expect("a rule");
         let delay = Duration::from_millis(5);
-        assert_eq!(faults.of(&Method::PUT, "/api/v1/nodes/a"), (delay, None));
-        assert_eq!(faults.of(&Method::GET, "/api/v1/pods"), (delay, None));
-        let (_, fault) = faults.of(&Method::GET, "/api/v1/nodes");
+        assert_eq!(
+            faults.matching(&Method::PUT, "/api/v1/nodes/a"),
+            (delay, None)
+        );
+        assert_eq!(faults.matching(&Method::GET, "/api/v1/pods"), (delay, None));
+        let (_, fault) = faults.matching(&Method::GET, "/api/v1/nodes");
         assert!(matches!(fault, Some(Fault::Answer(f)) if f.code.as_u16() == 500));
-        assert_eq!(faults.of(&Method::GET, "/api/v1/nodes"), (delay, None));
+        assert_eq!(
+            faults.matching(&Method::GET, "/api/v1/nodes"),
+            (delay, None)
+        );
         faults.clear();
         let none = (Duration::ZERO, None);
-        assert_eq!(faults.of(&Method::GET, "/api/v1/nodes"), none);
+        assert_eq!(faults.matching(&Method::GET, "/api/v1/nodes"), none);
         faults.add(&json!({"fault": "?"})).expect_err("unknown");
     }
 }

@@ -152,7 +152,7 @@ pub(super) fn born(
 }
 
 /// An update keeps what only the server writes.
-pub(super) fn keep(new: &mut Value, old: &Value) {
+pub(super) fn carry_over(new: &mut Value, old: &Value) {
     for key in OF_THE_SERVER
         .iter()
         .chain(&["name", "namespace", "generateName", "resourceVersion"])

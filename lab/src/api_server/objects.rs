@@ -69,7 +69,7 @@ pub(super) fn update(
     unknown: FieldValidation,
 ) -> Result<Accepted, Failure> {
     let warnings = decode(kind, &mut new, unknown)?;
-    metadata::keep(&mut new, old);
+    metadata::carry_over(&mut new, old);
     if is_status {
         let status = new.get("status").cloned();
         let mut kept = old.clone();

@@ -94,7 +94,7 @@ impl Api {
         if path.starts_with("/test/") {
             return Ok(self.test(&path, request).await);
         }
-        let (delay, fault) = self.faults.of(request.method(), &path);
+        let (delay, fault) = self.faults.matching(request.method(), &path);
         tokio::time::sleep(delay).await;
         let cut = || io::Error::other("cut on demand");
         match fault {
@@ -132,10 +132,10 @@ impl Api {
         if permit.is_err() && request.verb != "watch" {
             return Err(Failure::too_many());
         }
-        self.carry_out(request, http).await
+        self.execute(request, http).await
     }
 
-    async fn carry_out(
+    async fn execute(
         &self,
         request: Request,
         http: hyper::Request<Incoming>,

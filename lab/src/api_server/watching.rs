@@ -122,7 +122,7 @@ async fn follow(
                 Err(Gone)
             }
             event = live.recv() => match event {
-                Some(event) => watch.tell(&event).await,
+                Some(event) => watch.send_event(&event).await,
                 // Too slow, or the history was forgotten.
                 None => Err(Gone),
             },
@@ -155,13 +155,13 @@ impl Watch {
                 .await?;
         }
         for event in &start.backlog {
-            self.tell(event).await?;
+            self.send_event(event).await?;
         }
         Ok(start.live)
     }
 
     /// An object may come into what is selected, and leave it.
-    async fn tell(&mut self, event: &Event) -> Result<(), Gone> {
+    async fn send_event(&mut self, event: &Event) -> Result<(), Gone> {
         self.revision = self.revision.max(event.revision);
         let wanted = |entry: &&StoredObject| self.selector.matches(&entry.object);
         let before = event.before.as_ref().filter(wanted);
@@ -185,7 +185,7 @@ impl Watch {
     ) -> Result<(), Gone> {
         let newest = cache.reach(0).await;
         while let Ok(event) = live.try_recv() {
-            self.tell(&event).await?;
+            self.send_event(&event).await?;
         }
         self.revision = self.revision.max(newest);
         self.bookmark(&Value::Null).await

@@ -11,7 +11,7 @@ fn example(name: &str) -> Topology {
 }
 
 fn layout(topology: &Topology) -> Layout {
-    Layout::of(topology, &LabName::new("lab").unwrap())
+    Layout::new(topology, &LabName::new("lab").unwrap())
 }
 
 fn ip_lines<'a>(steps: &'a [Step], of: &str) -> &'a [String] {
@@ -392,7 +392,7 @@ resources:
     metadata: {name: p, labels: {a: b}}
     spec: {cidr: 10.1.0.0/16}";
     let topology = Topology::parse(text, "k.yaml").expect("a topology");
-    let layout = Layout::of(&topology, &LabName::new("k").expect("a name"));
+    let layout = Layout::new(&topology, &LabName::new("k").expect("a name"));
     let node = layout.node("n1").expect("n1");
     assert_eq!(node.env["DATASTORE_TYPE"], "kubernetes");
     assert!(!node.env.contains_key("ETCD_ENDPOINTS"));
@@ -431,7 +431,7 @@ nodes:
   - {name: n1, segment: lan}
   - {name: n2, segment: lan}";
     let topology = Topology::parse(text, "p.yaml").expect("a topology");
-    let layout = Layout::of(&topology, &LabName::new("p").expect("a name"));
+    let layout = Layout::new(&topology, &LabName::new("p").expect("a name"));
     let ports = |node: &str| -> Vec<String> {
         let node = layout.node(node).expect("a node");
         assert_eq!(node.env["ETCD_ENDPOINTS"], node.etcd_endpoint);

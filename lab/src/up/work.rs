@@ -45,7 +45,7 @@ impl Work<'_> {
                     }
                 }
                 let layout = &self.lab.layout;
-                self.tell(UpProgress::Network {
+                self.report(UpProgress::Network {
                     segments: layout.bridges.len(),
                     routers: layout.routers.len(),
                     nodes: layout.nodes.len(),
@@ -55,13 +55,13 @@ impl Work<'_> {
         }
         self.lab.state.phase = LabPhase::Up;
         self.lab.save()?;
-        self.tell(UpProgress::Done {
+        self.report(UpProgress::Done {
             took: self.start.elapsed(),
         });
         Ok(())
     }
 
-    fn tell(&self, event: UpProgress) {
+    fn report(&self, event: UpProgress) {
         (self.progress)(event);
     }
 
@@ -96,7 +96,7 @@ impl Work<'_> {
             Step::Namespaces(names) => {
                 let lines: Vec<_> = names.iter().map(|n| format!("netns add {n}")).collect();
                 crate::ip::batch(None, &lines)?;
-                self.tell(UpProgress::Namespaces { count: names.len() });
+                self.report(UpProgress::Namespaces { count: names.len() });
             }
             Step::Sysctl {
                 netns,
@@ -110,7 +110,7 @@ impl Work<'_> {
             Step::StartEtcd => {
                 let start = Instant::now();
                 self.lab.start_etcd()?;
-                self.tell(UpProgress::Etcd {
+                self.report(UpProgress::Etcd {
                     took: start.elapsed(),
                 });
             }
@@ -119,7 +119,7 @@ impl Work<'_> {
                 let start = Instant::now();
                 self.lab.prepare_api_server(objects)?;
                 self.lab.start_api_server()?;
-                self.tell(UpProgress::ApiServer {
+                self.report(UpProgress::ApiServer {
                     took: start.elapsed(),
                     objects: objects.len(),
                 });
@@ -127,7 +127,7 @@ impl Work<'_> {
             Step::Put(documents) => {
                 self.lab.put(documents)?;
                 let keys = documents.iter().map(|d| d.key.clone()).collect();
-                self.tell(UpProgress::Resources { keys });
+                self.report(UpProgress::Resources { keys });
             }
             Step::StartNode(node) => self.start(node)?,
             Step::AwaitNode(node) => self.ready(node)?,
@@ -144,7 +144,7 @@ impl Work<'_> {
     fn start(&mut self, node: &str) -> Result<(), NodeError> {
         self.lab.start_node(node)?;
         let pid = self.lab.state.processes[node].pid;
-        self.tell(UpProgress::NodeStarted {
+        self.report(UpProgress::NodeStarted {
             node: node.to_owned(),
             pid,
         });
@@ -159,7 +159,7 @@ impl Work<'_> {
             .node(node)
             .map_or(NodeKind::Plain, |n| n.kind);
         let after = self.start.elapsed();
-        self.tell(UpProgress::NodeReady {
+        self.report(UpProgress::NodeReady {
             node: node.to_owned(),
             kind,
             after,

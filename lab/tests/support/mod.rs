@@ -56,5 +56,5 @@ pub fn ping(lab: &Lab, from: &str, to: &str) -> String {
 
 pub fn assert_nothing_left(name: &LabName) {
     assert_eq!(list_netns(&name.prefix()), Vec::<String>::new());
-    assert!(!Folder::of(name).path().exists());
+    assert!(!Folder::new(name).path().exists());
 }

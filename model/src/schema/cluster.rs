@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::check::at;
-use super::of;
+use super::rules_of;
 use crate::net::{Family, Prefix};
 use crate::resource::{Kind, ValueError};
 use crate::snapshot::Snapshot;
@@ -12,7 +12,7 @@ use crate::snapshot::Snapshot;
 /// Changes of immutable fields, one entry each.
 pub(super) fn immutable(kind: Kind, stored: &Value, new: &Value) -> Vec<ValueError> {
     let mut faults = Vec::new();
-    for rule in of(kind).unwrap_or_default() {
+    for rule in rules_of(kind).unwrap_or_default() {
         let Some(reason) = rule.immutable else {
             continue;
         };

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::of;
+use super::rules_of;
 use super::types::{Rule, Type};
 use crate::resource::Kind;
 
@@ -28,7 +28,7 @@ const fn is_defined(kind: Kind) -> bool {
 
 /// The definition of a kind; `None` for kinds that have none.
 pub(super) fn definition(kind: Kind) -> Option<Value> {
-    let rules = of(kind).filter(|_| is_defined(kind))?;
+    let rules = rules_of(kind).filter(|_| is_defined(kind))?;
     let plural = kind.plural();
     let (name, list) = (format!("{plural}.{GROUP}"), format!("{kind}List"));
     let names = json!({

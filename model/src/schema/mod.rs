@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use cluster::{conflicts, immutable};
 pub use kinds::{ResourceType, WriteRule};
-use owned::{defaults, export, keep, keep_identity, other_addresses};
+use owned::{carry_over, defaults, export, keep_identity, other_addresses};
 use types::Rule;
 
 use crate::resource::{API_VERSION, Kind, ValueError, fields};
@@ -83,8 +83,8 @@ impl Schema {
     /// Puts into a document what it leaves out and the stored resource has: uid and creation time
     /// (which always stay), what servers keep in `metadata`, the status, marks of operations under
     /// way, and what a Node says about itself.
-    pub fn keep(self, stored: &Value, document: &mut Value) {
-        keep(self.0, stored, document);
+    pub fn carry_over(self, stored: &Value, document: &mut Value) {
+        carry_over(self.0, stored, document);
     }
 
     /// Puts in the stored uid and creation time, whatever a document says.
@@ -113,7 +113,7 @@ impl Schema {
 }
 
 /// The rules for the fields of a kind; `None` for kinds whose content Caracal does not read.
-const fn of(kind: Kind) -> Option<&'static [Rule]> {
+const fn rules_of(kind: Kind) -> Option<&'static [Rule]> {
     Some(match kind {
         Kind::BgpConfiguration => tables::bgp::CONFIGURATION,
         Kind::BgpPeer => tables::bgp::PEER,
@@ -139,7 +139,7 @@ fn validate(kind: Kind, resource: &Value) -> Vec<ValueError> {
         )));
     }
     meta::validate(kind, resource, &mut faults);
-    let Some(rules) = of(kind) else {
+    let Some(rules) = rules_of(kind) else {
         return faults;
     };
     let empty = Value::Object(serde_json::Map::new());
@@ -209,7 +209,7 @@ fn without_effect(kind: Kind, resource: &Value) -> Vec<String> {
         .map(|note| note.text(kind.as_str()))
         .collect();
     let spec = resource.get("spec").and_then(Value::as_object);
-    let Some(table) = fields::of(kind).filter(|_| kind == Kind::FelixConfiguration) else {
+    let Some(table) = fields::fields_of(kind).filter(|_| kind == Kind::FelixConfiguration) else {
         return texts;
     };
     // Of a FelixConfiguration the other table tells nothing: which of several resources counts is

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::of;
+use super::rules_of;
 use crate::net::Cidr;
 use crate::resource::{API_VERSION, Kind};
 
@@ -58,7 +58,7 @@ pub(super) fn keep_identity(stored: &Value, document: &mut Value) {
 /// Puts into a document what it leaves out and the stored resource has: uid and creation time
 /// (which always stay), what servers keep in `metadata`, the status, marks of operations under way,
 /// and what a Node says about itself.
-pub(super) fn keep(kind: Kind, stored: &Value, document: &mut Value) {
+pub(super) fn carry_over(kind: Kind, stored: &Value, document: &mut Value) {
     keep_identity(stored, document);
     let marks = MARKS.map(|mark| format!("/metadata/annotations/{}", mark.replace('/', "~1")));
     let servers = SERVERS_OWN.map(|name| format!("/metadata/{name}"));
@@ -100,7 +100,7 @@ pub(super) fn defaults(kind: Kind, document: &mut Value) {
     if document.get("spec").is_none_or(Value::is_null) {
         put(document, "/spec", Value::Object(Map::new()));
     }
-    for rule in of(kind).unwrap_or_default() {
+    for rule in rules_of(kind).unwrap_or_default() {
         let Some(default) = rule.default else {
             continue;
         };

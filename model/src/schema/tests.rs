@@ -11,7 +11,9 @@ use crate::snapshot::Snapshot;
 
 /// Kinds with a table.
 fn kinds() -> impl Iterator<Item = Kind> {
-    Kind::ALL.into_iter().filter(|kind| of(*kind).is_some())
+    Kind::ALL
+        .into_iter()
+        .filter(|kind| rules_of(*kind).is_some())
 }
 
 fn resource(kind: Kind, name: &str, spec: Value) -> Value {
@@ -28,11 +30,15 @@ fn faults(kind: Kind, name: &str, spec: Value) -> Vec<String> {
 #[test]
 fn both_tables_know_the_same_fields() {
     for kind in Kind::ALL {
-        assert_eq!(of(kind).is_some(), fields::of(kind).is_some(), "{kind}");
+        assert_eq!(
+            rules_of(kind).is_some(),
+            fields::fields_of(kind).is_some(),
+            "{kind}"
+        );
         let is_leaf = |rule: &&Rule| !matches!(rule.holds, Type::Object | Type::Objects);
-        let rules = of(kind).unwrap_or_default().iter();
+        let rules = rules_of(kind).unwrap_or_default().iter();
         let types: BTreeSet<_> = rules.filter(is_leaf).map(|rule| rule.path).collect();
-        let table = fields::of(kind).unwrap_or_default().iter();
+        let table = fields::fields_of(kind).unwrap_or_default().iter();
         let effects: BTreeSet<_> = table.map(|(path, _)| *path).collect();
         assert_eq!(types, effects, "{kind}");
     }
@@ -41,7 +47,7 @@ fn both_tables_know_the_same_fields() {
 #[test]
 fn every_field_has_its_mapping_and_stands_once() {
     for kind in kinds() {
-        let rules = of(kind).unwrap();
+        let rules = rules_of(kind).unwrap();
         let paths: BTreeSet<_> = rules.iter().map(|rule| rule.path).collect();
         assert_eq!(paths.len(), rules.len(), "{kind}");
         for rule in rules {
@@ -333,7 +339,7 @@ fn what_is_not_the_writers_is_kept() {
         "spec": {"bgp": {"ipv4Address": "10.0.0.1/24"}}, "status": {"a": 1}});
     let mut new = resource(Kind::Node, "a", json!({"bgp": {"asNumber": 1}}));
     new["metadata"]["uid"] = json!("another");
-    keep(Kind::Node, &stored, &mut new);
+    carry_over(Kind::Node, &stored, &mut new);
     assert_eq!(
         new["metadata"],
         json!({"name": "a", "uid": "u", "creationTimestamp": "t",
@@ -382,12 +388,12 @@ proptest! {
     #[test]
     fn types_take_what_they_say_and_nothing_else(
         (rule, value) in proptest::sample::select(
-            kinds().flat_map(|kind| of(kind).unwrap()).copied().collect::<Vec<_>>()
+            kinds().flat_map(|kind| rules_of(kind).unwrap()).copied().collect::<Vec<_>>()
         ).prop_flat_map(|rule| (Just(rule), good(rule.holds)))
     ) {
         let name = rule.path.rsplit('.').next().unwrap();
         let alone = Rule { path: name, required: false, ..rule };
-        let of = |value: &Value| {
+        let faults_of = |value: &Value| {
             let mut faults = Vec::new();
             let object = json!({name: value});
             check::object(&[alone], "", "spec", &object, &mut faults);
@@ -396,7 +402,7 @@ proptest! {
         let generated = !matches!(rule.holds, Type::Object | Type::Objects | Type::List(_)
             | Type::Cidr(_) | Type::AddressWithLength(_) | Type::Address(_) | Type::Peer);
         if generated {
-            prop_assert_eq!(of(&value), vec![], "{:?}", rule);
+            prop_assert_eq!(faults_of(&value), vec![], "{:?}", rule);
         }
         if rule.holds != Type::Any {
             let wrong = if matches!(rule.holds, Type::Objects | Type::List(_) | Type::Object) {
@@ -404,7 +410,7 @@ proptest! {
             } else {
                 json!([[7]])
             };
-            prop_assert_eq!(of(&wrong).len(), 1, "{:?}", rule);
+            prop_assert_eq!(faults_of(&wrong).len(), 1, "{:?}", rule);
         }
     }
 

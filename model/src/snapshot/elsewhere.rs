@@ -208,7 +208,7 @@ impl Snapshot {
             .filter(|(_, entry)| !entry.kept_last_good);
         let faulty: Vec<String> = faulty.map(|(path, _)| path.clone()).collect();
         for path in faulty {
-            let kept = Key::parse(&path).is_ok_and(|key| self.keep(key, before));
+            let kept = Key::parse(&path).is_ok_and(|key| self.keep_unread(key, before));
             if kept && let Some(entry) = self.invalid.get(&path) {
                 let entry = InvalidValue {
                     kept_last_good: true,
@@ -261,7 +261,7 @@ impl Snapshot {
     }
 
     /// Takes one value over; false when there is none.
-    fn keep(&mut self, key: Key, before: &Self) -> bool {
+    fn keep_unread(&mut self, key: Key, before: &Self) -> bool {
         match key {
             Key::Block(cidr) => copy(&mut self.blocks, &before.blocks, cidr),
             Key::Affinity(owner, cidr) => {

@@ -111,7 +111,7 @@ pub(super) enum Holder {
 }
 
 impl Holder {
-    fn of(attribute: &AllocationAttribute) -> Self {
+    fn from_attribute(attribute: &AllocationAttribute) -> Self {
         Self::from_facts(attribute.released_at.is_some(), attribute.usage().is_some())
     }
 
@@ -128,9 +128,12 @@ impl From<&Block> for KnownBlock {
     fn from(block: &Block) -> Self {
         let mut known = Self::empty(block.cidr, block.owner(), block.allocations.len());
         for (ordinal, _, attribute) in block.allocated() {
-            known.add(ordinal, Holder::of(attribute), attribute.node(), &|node| {
-                node.into()
-            });
+            known.add(
+                ordinal,
+                Holder::from_attribute(attribute),
+                attribute.node(),
+                &|node| node.into(),
+            );
         }
         known
     }
@@ -182,7 +185,7 @@ impl KnownBlock {
 
     /// A block with its whole value when it concerns a node: it owns it, uses addresses of it, or
     /// nobody owns it. Without a node every block does.
-    pub(super) fn of(block: Block, node: Option<&NodeName>) -> Self {
+    pub(super) fn new(block: Block, node: Option<&NodeName>) -> Self {
         let mut known = Self::from(&block);
         if node.is_none_or(|node| known.concerns(node)) {
             known.whole = Some(Box::new(block));
@@ -347,13 +350,13 @@ mod tests {
         attribute.secondary.insert("node".into(), "b".into());
         block.attributes.push(attribute);
         block.allocations[0] = Some(0);
-        let whole = |node| KnownBlock::of(block.clone(), node).whole().cloned();
+        let whole = |node| KnownBlock::new(block.clone(), node).whole().cloned();
         for node in [None, Some(&a), Some(&b)] {
             assert_eq!(whole(node).as_ref(), Some(&block));
         }
         assert_eq!(whole(Some(&c)), None);
         block.affinity = None;
-        assert!(KnownBlock::of(block, Some(&c)).whole().is_some());
+        assert!(KnownBlock::new(block, Some(&c)).whole().is_some());
     }
 
     #[test]

@@ -105,7 +105,7 @@ pub(super) fn block(
     }
     let block = Block::from_json(value)?;
     if block.cidr == key {
-        return Ok(KnownBlock::of(block, node));
+        return Ok(KnownBlock::new(block, node));
     }
     Err(ValueError(format!(
         "the block says {} under the key of {key}",
@@ -248,7 +248,7 @@ mod tests {
             prop_assert_eq!(&read, &KnownBlock::from(&block));
             for node in ["a", "b", "d"].map(NodeName::from) {
                 let kept = super::block(block.cidr, &block.to_json(), Some(&node), &|n| n.into());
-                prop_assert_eq!(kept.unwrap(), KnownBlock::of(block.clone(), Some(&node)));
+                prop_assert_eq!(kept.unwrap(), KnownBlock::new(block.clone(), Some(&node)));
             }
         }
     }

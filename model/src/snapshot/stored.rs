@@ -67,7 +67,7 @@ struct KeptMetadata<'a> {
 }
 
 impl<'a> KeptMetadata<'a> {
-    fn of(metadata: &'a Metadata) -> Self {
+    fn new(metadata: &'a Metadata) -> Self {
         // Others leave whole documents in annotations.
         let ours = |key: &str| {
             let domain = key.split('/').next().unwrap_or_default();
@@ -126,7 +126,7 @@ impl<W: io::Write> Lines<'_, W> {
         let kept = Kept {
             kind: &value.kind,
             api_version: &value.api_version,
-            metadata: KeptMetadata::of(&value.metadata),
+            metadata: KeptMetadata::new(&value.metadata),
             spec: &value.spec,
         };
         self.put('v', key, value.revision, &kept)

@@ -128,7 +128,7 @@ fn documents(text: &str) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
             .collect::<Vec<_>>()
             .join("; ")
     );
-    let (_, faults) = Services::of(&snapshot);
+    let (_, faults) = Services::from_snapshot(&snapshot);
     for fault in faults {
         eprintln!("{}: {}", fault.subject, fault.reason);
     }
@@ -161,7 +161,7 @@ async fn show(store: &Datastore, output: Output) -> anyhow::Result<ExitCode> {
     for entry in answer.ranges.iter().flatten() {
         snapshot.apply(&entry.key, Some(&entry.value), entry.mod_revision);
     }
-    let (services, _) = Services::of(&snapshot);
+    let (services, _) = Services::from_snapshot(&snapshot);
     let routes: BTreeMap<&NodeName, Vec<String>> = snapshot
         .nodes
         .keys()

@@ -25,7 +25,7 @@ pub(crate) fn run(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn uninstall(dry_run: bool, lib_dir: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let found = Uninstall::look(&Ownership::default(), lib_dir).await?;
+    let found = Uninstall::plan(&Ownership::default(), lib_dir).await?;
     let mut failures = 0;
     if dry_run {
         for removal in found.removals() {

@@ -17,7 +17,7 @@ impl Reported {
         self.0.values().flatten()
     }
 
-    fn of(&self, reporter: &str) -> &[Problem] {
+    fn by_reporter(&self, reporter: &str) -> &[Problem] {
         self.0.get(reporter).map_or(&[], Vec::as_slice)
     }
 }
@@ -55,7 +55,7 @@ impl ProblemReporter {
     /// Replaces what this reporter has reported. Nobody is woken when it is the same.
     pub(crate) fn replace(&self, found: Vec<Problem>) {
         self.reported.send_if_modified(|reported| {
-            let changed = reported.of(self.name) != found;
+            let changed = reported.by_reporter(self.name) != found;
             if changed && found.is_empty() {
                 reported.0.remove(self.name);
             } else if changed {
@@ -76,7 +76,7 @@ impl ProblemReporter {
 
     /// Last problems of this reporter.
     pub(crate) fn current(&self) -> Vec<Problem> {
-        self.reported.borrow().of(self.name).to_vec()
+        self.reported.borrow().by_reporter(self.name).to_vec()
     }
 }
 

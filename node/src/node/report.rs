@@ -10,7 +10,7 @@ use serde::Serialize;
 /// # Errors
 /// [`StoreError`]. That somebody else wrote at the same time is none: nobody does but one who
 /// clears the key away, and the caller looks again.
-pub(crate) async fn keep<S: Store>(
+pub(crate) async fn store_report<S: Store>(
     store: &S,
     path: String,
     report: Option<&impl Serialize>,

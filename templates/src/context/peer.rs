@@ -28,7 +28,7 @@ pub(super) fn peer_view(
         Some(password) if passwords => Some(quotable(&password.0, &format!("{what}, password"))?),
         _ => None,
     };
-    let reach = Reach::of(peer.ttl, peer.ttl_security);
+    let reach = Reach::from_ttl(peer.ttl, peer.ttl_security);
     let internal = peer.local_as.unwrap_or(config.local_as) == peer.remote_as;
     let denied = peer.require_policy && !internal;
     let listen = config.listen;
@@ -108,7 +108,7 @@ pub(super) fn peer_view(
 /// `next hop address` of each family, or null.
 fn own_next_hops(peer: &PeerConfig) -> BTreeMap<&'static str, Option<String>> {
     let of_family = |family: Family| {
-        let own = peer.own_next_hops.of(family);
+        let own = peer.own_next_hops.for_family(family);
         (family.as_str(), own.map(|own| own.to_string()))
     };
     [Family::Ipv4, Family::Ipv6].map(of_family).into()
@@ -171,7 +171,7 @@ pub(crate) struct Reach {
 
 impl Reach {
     /// The closest words for our settings.
-    fn of(ttl: Option<u8>, security: Option<u8>) -> Self {
+    fn from_ttl(ttl: Option<u8>, security: Option<u8>) -> Self {
         let multihop = match (ttl, security) {
             (_, Some(hops)) => Some(Some(hops.max(1))),
             (None, None) => Some(None),

@@ -201,14 +201,14 @@ impl<'a> Builder<'a> {
         {
             return Err(ParseFault::new(template.at, "the name of a template"));
         }
-        let mut draft = Draft::default();
+        let mut given = PeerOptions::default();
         for option in self.options(peer) {
-            draft.take(option);
+            given.take(option);
         }
         let Some(Located {
             value: (address, range, port, number),
             ..
-        }) = draft.neighbor
+        }) = given.neighbor
         else {
             let what = "a peer with a line \"neighbor ADDRESS as NUMBER;\"";
             return Err(ParseFault::new(peer.symbol.at, what));
@@ -216,7 +216,7 @@ impl<'a> Builder<'a> {
         let mut config = PeerConfig::new(address, self.resolve(number)?);
         config.range = range;
         config.port = port.unwrap_or(BGP_PORT);
-        if let Some((source, number)) = draft.local {
+        if let Some((source, number)) = given.local {
             config.source = source;
             let is_own = match number {
                 Number::Constant(name) => name.value == own_constant,
@@ -232,20 +232,20 @@ impl<'a> Builder<'a> {
             };
         }
         let internal = config.local_as.unwrap_or(local_as) == config.remote_as;
-        draft.apply(&mut config, internal, self.router_id);
-        self.channels(peer, &draft, &mut config, internal)?;
-        let name = draft.name.unwrap_or(peer.symbol.value);
+        given.apply(&mut config, internal, self.router_id);
+        self.channels(peer, &given, &mut config, internal)?;
+        let name = given.name.unwrap_or(peer.symbol.value);
         Ok((name.into(), config))
     }
 
     fn channels(
         &self,
         peer: &PeerStatement<'a>,
-        draft: &Draft<'_, 'a>,
+        given: &PeerOptions<'_, 'a>,
         config: &mut PeerConfig,
         internal: bool,
     ) -> Result<(), ParseFault<'a>> {
-        let Some((_, first)) = draft.channels.first() else {
+        let Some((_, first)) = given.channels.first() else {
             return Err(ParseFault::new(
                 peer.symbol.at,
                 "a peer with \"ipv4 { … };\" or \"ipv6 { … };\"",
@@ -257,7 +257,7 @@ impl<'a> Builder<'a> {
         config.add_path = options::add_path(&first.paths);
         config.prefix_limit = options::prefix_limit(&first.limit);
         config.families.clear();
-        for (at, channel) in &draft.channels {
+        for (at, channel) in &given.channels {
             // RFC 8212: towards another AS, letting everything pass has to be said.
             if channel.none && (internal || !config.require_policy) {
                 return Err(ParseFault::new(
@@ -341,7 +341,7 @@ type Neighbor<'a> = (std::net::IpAddr, Option<Prefix>, Option<u16>, Number<'a>);
 
 /// Options of a peer, the last of each kind.
 #[derive(Default)]
-struct Draft<'b, 'a> {
+struct PeerOptions<'b, 'a> {
     name: Option<&'b str>,
     kind: Option<&'a str>,
     local: Option<(Option<std::net::IpAddr>, Number<'a>)>,
@@ -362,7 +362,7 @@ struct Draft<'b, 'a> {
     extras: Extras,
 }
 
-impl<'b, 'a> Draft<'b, 'a> {
+impl<'b, 'a> PeerOptions<'b, 'a> {
     fn take(&mut self, option: &'b Located<'a, PeerOption<'a>>) {
         match &option.value {
             PeerOption::Name(name) => self.name = Some(name),

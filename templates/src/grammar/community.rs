@@ -17,7 +17,7 @@ use super::lexer::{
 pub(super) const LISTS: [&str; 3] = ["bgp_community", "bgp_large_community", "bgp_ext_community"];
 
 /// A community of the kind that an attribute holds.
-pub(super) fn of(list: &str) -> fn(&str) -> Res<'_, AnyCommunity> {
+pub(super) fn operand_of(list: &str) -> fn(&str) -> Res<'_, AnyCommunity> {
     match list {
         "bgp_large_community" => triple,
         "bgp_ext_community" => extended,
@@ -29,7 +29,7 @@ pub(super) fn of(list: &str) -> fn(&str) -> Res<'_, AnyCommunity> {
 pub(super) fn carried(s: &str) -> Res<'_, AnyCommunity> {
     let [standard, large, extended] = LISTS.map(|list| {
         let holds = (token("~"), token(list));
-        terminated(of(list), holds)
+        terminated(operand_of(list), holds)
     });
     alt((standard, large, extended)).parse(s)
 }

@@ -273,7 +273,7 @@ pub(super) fn assigned(s: &str) -> Res<'_, u32> {
 fn change<'a>(s: &'a str, list: &str) -> Res<'a, Step> {
     let (rest, _) = token(".")(s)?;
     let (rest, word) = one_of_words(&["add", "delete"], rest)?;
-    let value = community::of(list);
+    let value = community::operand_of(list);
     let (rest, community) = delimited(token("("), value, (token(")"), token(";"))).parse(rest)?;
     let action = match word {
         "add" => FilterAction::AddCommunity(community),

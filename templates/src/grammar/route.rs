@@ -62,7 +62,7 @@ fn attribute(s: &str) -> Res<'_, Attribute> {
             .parse(rest),
         "bgp_local_pref" => assigned.map(Attribute::LocalPref).parse(rest),
         "bgp_med" => assigned.map(Attribute::Med).parse(rest),
-        list => delimited(add(), community::of(list), end())
+        list => delimited(add(), community::operand_of(list), end())
             .map(Attribute::Community)
             .parse(rest),
     }

@@ -208,7 +208,7 @@ impl Agent {
             me: &self.me,
             learned: &self.learned,
             links: &kernel.actual.links,
-            host_routes: &HostRoutes::of(&kernel.actual, &Ownership::from(&settings)),
+            host_routes: &HostRoutes::from_kernel(&kernel.actual, &Ownership::from(&settings)),
             settings: &settings,
             kernel: &KernelSupport::default(),
         };

@@ -52,7 +52,8 @@ fn live(seed: u64, history: &[Dated]) -> Result<Tally, String> {
         let step = world.cluster.pass_time(at);
         step.map_err(|e| fail(&world, e))?;
         if at - now >= REST {
-            look(&world, &mut tally).map_err(|e| fail(&world, format!("before event {n}: {e}")))?;
+            check_world(&world, &mut tally)
+                .map_err(|e| fail(&world, format!("before event {n}: {e}")))?;
         }
         count(&world, dated.event, &mut tally);
         world.happen(dated.event);
@@ -71,7 +72,7 @@ fn live(seed: u64, history: &[Dated]) -> Result<Tally, String> {
     let end = (begin + MONTH).max(world.cluster.now + 2 * REST);
     let step = world.cluster.pass_time(end);
     step.map_err(|e| fail(&world, e))?;
-    look(&world, &mut tally).map_err(|e| fail(&world, format!("at the end: {e}")))?;
+    check_world(&world, &mut tally).map_err(|e| fail(&world, format!("at the end: {e}")))?;
     for machine in 0..MACHINES {
         count(&world, Event::Crash(machine), &mut tally);
     }
@@ -93,7 +94,7 @@ fn count(world: &World, event: Event, tally: &mut Tally) {
     }
 }
 
-fn look(world: &World, tally: &mut Tally) -> Result<(), String> {
+fn check_world(world: &World, tally: &mut Tally) -> Result<(), String> {
     tally.rests += 1;
     rest::check(world)?;
     if rest::is_calm(world) {

@@ -86,7 +86,7 @@ fn daemon(
             Some("{ states, routes, filters, events }"),
         ),
     };
-    let (peers, reachable_by) = sessions::of(view, family, problems);
+    let (peers, reachable_by) = sessions::peers_of(view, family, problems);
     let of_family = |set: &std::collections::BTreeSet<Prefix>| {
         let of_family = set.iter().filter(|p| p.family() == family);
         sorted_as_text(of_family.map(ToString::to_string))
@@ -136,7 +136,7 @@ fn daemon(
         } else {
             Vec::new()
         },
-        rejects_tunl0: !pools::Owner::of(global.program_cluster_routes.as_deref()).ipip,
+        rejects_tunl0: !pools::Owner::parse(global.program_cluster_routes.as_deref()).ipip,
         wireguard_peers: pools::wireguard_peers(view, family),
         kernel_pools: pools::kernel(view, family, global.program_cluster_routes.as_deref()),
     }

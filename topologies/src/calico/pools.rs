@@ -17,7 +17,7 @@ pub(super) struct Owner {
 
 impl Owner {
     /// Unknown values count as unset, as in Calico.
-    pub(super) fn of(text: Option<&str>) -> Self {
+    pub(super) fn parse(text: Option<&str>) -> Self {
         let (ipip, no_encap) = match text {
             Some("Enabled") => (true, true),
             Some("Disabled") => (false, false),
@@ -59,7 +59,7 @@ pub(super) fn exported(view: &NodeView<'_>, family: Family, wanted: bool) -> Vec
 /// IPv6 has no IPIP and says only what is not BIRD's; a node without a subnet says nothing for
 /// IPv4.
 pub(super) fn kernel(view: &NodeView<'_>, family: Family, owner: Option<&str>) -> Vec<KernelPool> {
-    let owner = Owner::of(owner);
+    let owner = Owner::parse(owner);
     let subnet = view.node.and_then(|node| node.spec.cidr(family));
     if family == Family::Ipv4 && subnet.is_none() {
         return Vec::new();

@@ -10,7 +10,7 @@ use crate::filters::{Direction, Found, find};
 use crate::session::PlannedSession;
 use crate::view::NodeView;
 
-pub(super) fn of(
+pub(super) fn peers_of(
     view: &NodeView<'_>,
     family: Family,
     problems: &mut Problems,

@@ -37,7 +37,7 @@ impl Resources {
     /// Node's addresses. A Node with other addresses than its own is a problem: the node sets them,
     /// and its sessions are between them.
     #[must_use]
-    pub fn keep(&mut self, snapshot: &Snapshot) -> Vec<Problem> {
+    pub fn replace(&mut self, snapshot: &Snapshot) -> Vec<Problem> {
         let mut problems = Vec::new();
         for entry in &mut self.entries {
             let Key::Resource { kind, name, .. } = &entry.key else {
@@ -56,7 +56,7 @@ impl Resources {
                     reason: format!("line {}: {reason}", entry.line),
                 }));
             }
-            Schema(*kind).keep(&stored, &mut document);
+            Schema(*kind).carry_over(&stored, &mut document);
             entry.value = document.to_string().into_bytes();
         }
         problems
@@ -101,7 +101,7 @@ mod tests {
         let mut snapshot = snapshot();
         let text = "kind: Node\nmetadata: {name: a, uid: other, labels: {rr: 'yes'}}\nspec: {bgp: {routeReflectorClusterID: 244.0.0.1}}";
         let mut resources = resources_from_yaml(text).unwrap();
-        assert_eq!(resources.keep(&snapshot), []);
+        assert_eq!(resources.replace(&snapshot), []);
         assert_eq!(resources.apply(&mut snapshot), []);
         let is = serde_json::to_value(&*snapshot.nodes["a"]).unwrap();
         let was: Value = serde_json::from_str(STORED).unwrap();
@@ -128,7 +128,7 @@ mod tests {
         let refused = |spec: &str| {
             let text = format!("kind: Node\nmetadata: {{name: a}}\nspec: {spec}");
             let mut resources = resources_from_yaml(&text).unwrap();
-            let problems = resources.keep(&snapshot());
+            let problems = resources.replace(&snapshot());
             problems.into_iter().map(|p| p.reason).collect::<Vec<_>>()
         };
         assert_eq!(refused("{bgp: {ipv6Address: 'FD00:0::1/64'}}"), [""; 0]);

@@ -34,7 +34,7 @@ const SERVICES: &str = "
 
 fn routes(node: &str, texts: &[&str]) -> (Vec<String>, Vec<String>) {
     let snapshot = snapshot(&[&[THREE, RANGES, SERVICES][..], texts].concat());
-    let (services, faults) = Services::of(&snapshot);
+    let (services, faults) = Services::from_snapshot(&snapshot);
     assert_eq!(faults, []);
     let routes = services.routes(&snapshot, &node.into());
     let text = |set: &BTreeSet<Prefix>| set.iter().map(ToString::to_string).collect();

@@ -92,7 +92,7 @@ struct Row {
 }
 
 impl Row {
-    fn of(outcome: &ClusterOutcome) -> Self {
+    fn from_outcome(outcome: &ClusterOutcome) -> Self {
         Self {
             shape: outcome.shape,
             nodes: outcome.nodes as f64,
@@ -133,7 +133,7 @@ impl Row {
 /// # Errors
 /// When a file cannot be read or written, or the page has no place for the tables.
 pub fn write(folder: &Path, outcomes: &[ClusterOutcome]) -> Result<()> {
-    let mut rows: Vec<Row> = outcomes.iter().map(Row::of).collect();
+    let mut rows: Vec<Row> = outcomes.iter().map(Row::from_outcome).collect();
     let largest = rows.iter().rev().find(|row| row.shape == Shape::Mesh);
     let computed: Vec<Row> = largest
         .into_iter()

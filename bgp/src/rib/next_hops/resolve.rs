@@ -47,7 +47,7 @@ impl NextHopTable {
         self.recursive.clear();
         for (next_hop, entry) in &mut self.entries {
             entry.covering.clear();
-            entry.now = Resolution::of(*next_hop, entry.own.clone());
+            entry.now = Resolution::new(*next_hop, entry.own.clone());
         }
     }
 
@@ -157,7 +157,7 @@ impl NextHopTable {
             });
             let resolved = through.chain(entry.own.clone()).next();
             if resolved != entry.now.resolved {
-                let now = Resolution::of(*next_hop, resolved);
+                let now = Resolution::new(*next_hop, resolved);
                 let what = now.moved(&entry.now);
                 entry.now = now;
                 if what.is_any() {
@@ -179,7 +179,7 @@ impl NextHopTable {
                 };
                 let resolved = graph.resolve(branch);
                 if !branch.is_beaten() && resolved != entry.now.resolved {
-                    let resolution = Resolution::of(branch.next_hop, resolved);
+                    let resolution = Resolution::new(branch.next_hop, resolved);
                     apart.insert((node.prefix, branch.next_hop), resolution);
                 }
             }

@@ -23,11 +23,11 @@ fn subnet() -> Underlay {
 
 fn with_underlay(underlay: Underlay) -> Net {
     let mut net = Net::mesh([2, 3, 4]);
-    tell(&mut net, underlay);
+    set_underlay(&mut net, underlay);
     net
 }
 
-fn tell(net: &mut Net, underlay: Underlay) -> Vec<Prefix> {
+fn set_underlay(net: &mut Net, underlay: Underlay) -> Vec<Prefix> {
     let changes = net.rib.set_underlay(net.now, underlay);
     let mut prefixes = changes.prefixes.clone();
     net.mirror(changes);
@@ -122,13 +122,13 @@ fn rfc4271_9_1_2_1_a_path_does_not_resolve_through_its_own_destination() {
         ..link("eth0").unwrap()
     };
     underlay.offer(to("0.0.0.0/0"), Some(default));
-    tell(&mut net, underlay);
+    set_underlay(&mut net, underlay);
     assert_eq!(leads(&net, "192.0.2.0/24"), "192.0.2.1 → 10.0.0.254 eth0");
     // That route is no step on the way to its own next hop.
     let path = &net.rib.explain(&to("203.0.113.0/24")).paths[0];
     let metric = path.way.as_ref().map(|way| (way.metric, way.through));
     assert_eq!(metric, Some((0, None)));
-    tell(&mut net, subnet());
+    set_underlay(&mut net, subnet());
     assert_eq!(leads(&net, "192.0.2.0/24"), "10.0.0.3 → 10.0.0.3 eth0");
 }
 
@@ -212,7 +212,7 @@ fn default_routes() {
     assert_eq!(leads(&net, "203.0.113.0/24"), "192.0.2.1 → 10.0.0.3 eth0");
     let mut underlay = subnet();
     underlay.offer(to("0.0.0.0/0"), link("eth1"));
-    let changed = tell(&mut net, underlay);
+    let changed = set_underlay(&mut net, underlay);
     assert_eq!(changed, [to("203.0.113.0/24")], "and nothing else is");
     assert_eq!(leads(&net, "203.0.113.0/24"), "192.0.2.1 → 192.0.2.1 eth1");
 }
@@ -230,10 +230,10 @@ fn only_what_leads_over_a_moved_next_hop_is_decided_again() {
     announce(&mut net, 2, "198.51.100.0/24", "10.0.0.2", 100);
     announce(&mut net, 3, "192.0.2.0/24", "10.0.0.3", 100);
     let decided = net.rib.decided;
-    assert_eq!(tell(&mut net, hosts("eth1")), [to("192.0.2.0/24")]);
+    assert_eq!(set_underlay(&mut net, hosts("eth1")), [to("192.0.2.0/24")]);
     assert_eq!(leads(&net, "192.0.2.0/24"), "10.0.0.3 → 10.0.0.3 eth1");
     assert_eq!(net.rib.decided, decided + 1);
-    assert_eq!(tell(&mut net, hosts("eth1")), []);
+    assert_eq!(set_underlay(&mut net, hosts("eth1")), []);
     assert_eq!(net.rib.decided, decided + 1);
 }
 

@@ -150,7 +150,7 @@ impl Core {
             routes,
             warning: session.and_then(|session| missing(session, config)),
             session: self.rib.session(name).cloned(),
-            bfd: self.liveness.of(peer.key),
+            bfd: self.liveness.status(peer.key),
             pending: peer
                 .id
                 .and_then(|id| self.feed(id))

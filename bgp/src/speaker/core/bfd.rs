@@ -46,7 +46,7 @@ impl Liveness {
     }
 
     /// State of the BFD session with a peer.
-    pub(super) fn of(&self, key: PeerKey) -> Option<BfdStatus> {
+    pub(super) fn status(&self, key: PeerKey) -> Option<BfdStatus> {
         self.seen.as_ref()?.borrow().get(&key).cloned()
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::MappingError;
 use super::names;
-use super::place::ApiGroup;
+use super::object_name::ApiGroup;
 
 /// Annotation of v1 objects with the metadata that users gave.
 const METADATA: &str = "projectcalico.org/metadata";

@@ -5,7 +5,7 @@ mod custom;
 mod lease;
 mod names;
 mod node;
-mod place;
+mod object_name;
 mod pod;
 #[cfg(test)]
 mod tests;
@@ -15,8 +15,8 @@ use serde_json::{Map, Value, json};
 
 pub(super) use self::custom::{is_deleted, marked_deleted};
 pub(super) use self::lease::NAMESPACE;
-use self::place::{AFFINITIES, BLOCKS, HANDLES, IPAM_CONFIG};
-pub(super) use self::place::{ApiGroup, Collection, List, Place, is_in};
+use self::object_name::{AFFINITIES, BLOCKS, HANDLES, IPAM_CONFIG};
+pub(super) use self::object_name::{ApiGroup, Collection, List, ObjectName, is_in};
 
 /// Why an object says nothing under a key, or a value cannot be an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -135,7 +135,7 @@ pub(super) fn key_values(
     group: ApiGroup,
 ) -> Result<Vec<KeyValue>, MappingError> {
     if let Collection::Custom(plural) = collection
-        && place::POLICIES.contains(&plural)
+        && object_name::POLICIES.contains(&plural)
     {
         return Ok(vec![policy(plural, object)]);
     }

@@ -11,7 +11,9 @@ const HANDLE: &str = "/calico/ipam/v2/handle/k8s-pod-network.8F2C";
 const GROUPS: [ApiGroup; 2] = [ApiGroup::V1, ApiGroup::V3];
 
 fn collection(key: &str) -> Collection {
-    Place::of(&Key::parse(key).unwrap()).unwrap().collection
+    ObjectName::from_key(&Key::parse(key).unwrap())
+        .unwrap()
+        .collection
 }
 
 fn object(key: &str, value: &Value, before: Option<&Value>, group: ApiGroup) -> Value {

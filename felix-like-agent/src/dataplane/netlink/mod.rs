@@ -83,7 +83,7 @@ fn said(sentence: &str) -> String {
 }
 
 impl KernelRefusal {
-    fn of(error: &ErrorMessage) -> Option<Self> {
+    fn from_message(error: &ErrorMessage) -> Option<Self> {
         error.code.map(|code| Self {
             code: code.get().saturating_neg(),
             sentence: String::new(),
@@ -212,7 +212,7 @@ impl Netlink {
                 NetlinkPayload::InnerMessage(message) => found.push(message),
                 NetlinkPayload::Overrun(_) => return Err(NetlinkError::Overrun),
                 NetlinkPayload::Error(error) => {
-                    if let Some(source) = KernelRefusal::of(&error) {
+                    if let Some(source) = KernelRefusal::from_message(&error) {
                         return Err(NetlinkError::Dump { what, source });
                     }
                 }

@@ -55,7 +55,7 @@ pub(in crate::dataplane) struct Devices<'a> {
 }
 
 impl<'a> Devices<'a> {
-    pub(in crate::dataplane) const fn of(links: &'a Links) -> Self {
+    pub(in crate::dataplane) const fn new(links: &'a Links) -> Self {
         Self { links, last: None }
     }
 
@@ -294,7 +294,7 @@ mod tests {
         // Something stands before it.
         let mut datagram = vec![0; 20];
         let start = begin(&mut datagram, kind, flags, 7);
-        body(&mut datagram, op, table, &mut Devices::of(&links())).unwrap();
+        body(&mut datagram, op, table, &mut Devices::new(&links())).unwrap();
         finish(&mut datagram, start);
         let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&datagram[start..]);
         let message = message.unwrap();
@@ -436,7 +436,7 @@ mod tests {
             ForwardingTarget::via(None, &"eth9".into(), false),
         );
         let op = Op::AddRoute(route);
-        let message = body(&mut Vec::new(), &op, 254, &mut Devices::of(&links()));
+        let message = body(&mut Vec::new(), &op, 254, &mut Devices::new(&links()));
         assert_eq!(message, Err(EncodeError::NoDevice("eth9".into())));
     }
 }

@@ -113,14 +113,14 @@ impl Echo {
     /// Sends it from a thread of its own, and says whether it was answered. Nobody waits for the
     /// thread at the end.
     pub async fn is_answered(self, patience: Duration) -> bool {
-        let (tell, told) = tokio::sync::oneshot::channel();
+        let (sender, sent) = tokio::sync::oneshot::channel();
         let ask = move || {
             // The caller may have gone.
-            let _ = tell.send(self.send(patience).is_ok());
+            let _ = sender.send(self.send(patience).is_ok());
         };
         let name = "echo".to_owned();
         match std::thread::Builder::new().name(name).spawn(ask) {
-            Ok(_) => told.await.unwrap_or(false),
+            Ok(_) => sent.await.unwrap_or(false),
             Err(error) => {
                 tracing::warn!(%error, "no thread for an echo");
                 false

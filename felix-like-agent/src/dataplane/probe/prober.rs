@@ -34,7 +34,7 @@ pub(in crate::dataplane) struct Targets {
 impl Targets {
     /// The other nodes, as far as this node has an address of the family and an interface that
     /// carries it.
-    pub(in crate::dataplane) fn of(
+    pub(in crate::dataplane) fn new(
         snapshot: &Snapshot,
         me: &NodeName,
         links: &Links,
@@ -302,7 +302,7 @@ mod tests {
                 )
             });
             snapshot.apply(&path, value.as_ref().map(String::as_bytes), revision);
-            let whole = Targets::of(&snapshot, &me, &links, &HostRoutes::default());
+            let whole = Targets::new(&snapshot, &me, &links, &HostRoutes::default());
             if let Some(next) = targets.follow(&was, &snapshot.nodes, &me, &links) {
                 assert_eq!(next, whole, "node {node} at {at:?}");
                 followed += 1;

@@ -64,7 +64,7 @@ struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    fn of(message: &'a [u8]) -> Option<Self> {
+    fn parse(message: &'a [u8]) -> Option<Self> {
         if half(message, 4)? != NEW {
             return None;
         }
@@ -90,7 +90,7 @@ impl<'a> Entry<'a> {
 }
 
 fn neighbour(message: &[u8], links: &Links) -> Option<(NeighbourKey, ActualNeighbour)> {
-    let entry = Entry::of(message)?;
+    let entry = Entry::parse(message)?;
     let key = NeighbourKey {
         link: links.by_index(entry.index)?.name.clone(),
         address: entry.destination?,
@@ -103,7 +103,7 @@ fn neighbour(message: &[u8], links: &Links) -> Option<(NeighbourKey, ActualNeigh
 }
 
 fn fdb_entry(message: &[u8], link: &Link) -> Option<(FdbKey, IpAddr)> {
-    let entry = Entry::of(message)?;
+    let entry = Entry::parse(message)?;
     let key = FdbKey {
         link: link.name.clone(),
         mac: entry.mac()?,

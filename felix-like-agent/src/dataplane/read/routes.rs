@@ -333,7 +333,7 @@ mod tests {
             let mut datagram = Vec::new();
             let (kind, flags) = kind(&op).unwrap();
             let start = framing::begin(&mut datagram, kind, flags, 1);
-            body(&mut datagram, &op, 254, &mut Devices::of(&links())).unwrap();
+            body(&mut datagram, &op, 254, &mut Devices::new(&links())).unwrap();
             framing::finish(&mut datagram, start);
             assert_eq!(read(&datagram), Some(ActualRoute::from(route)));
             // Cut off anywhere it is something else or nothing, and never a panic.

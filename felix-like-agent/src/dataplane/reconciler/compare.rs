@@ -63,7 +63,7 @@ impl Remembered {
         let before = before.filter(|owned| owned.settings == *settings);
         let ownership = match &before {
             Some(owned) => owned.ownership.follow(settings, &owned.snapshot, snapshot),
-            None => Ownership::of(settings, snapshot),
+            None => Ownership::from_settings(settings, snapshot),
         };
         // Whose a route is does not depend on nodes, but for how sure a leftover is one.
         let same_pools = |owned: &Owned| owned.snapshot.pools.is_same(&snapshot.pools);
@@ -84,9 +84,9 @@ impl Remembered {
         let known = self.owned.as_mut().map(|owned| &mut owned.host_routes);
         match known {
             Some(known) => known
-                .get_or_insert_with(|| HostRoutes::of(actual, ownership))
+                .get_or_insert_with(|| HostRoutes::from_kernel(actual, ownership))
                 .clone(),
-            None => HostRoutes::of(actual, ownership),
+            None => HostRoutes::from_kernel(actual, ownership),
         }
     }
 }
@@ -111,8 +111,8 @@ impl Reconciler {
             Some(known) if known.nodes.is_same(&snapshot.nodes) => known.targets.clone(),
             Some(Measured { targets, nodes, .. }) => targets
                 .follow(nodes, &snapshot.nodes, me, links)
-                .unwrap_or_else(|| Targets::of(snapshot, me, links, host_routes)),
-            None => Targets::of(snapshot, me, links, host_routes),
+                .unwrap_or_else(|| Targets::new(snapshot, me, links, host_routes)),
+            None => Targets::new(snapshot, me, links, host_routes),
         };
         prober.follow(&targets);
         self.remembered.measured = Some(Measured {

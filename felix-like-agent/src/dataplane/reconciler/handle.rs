@@ -25,7 +25,7 @@ pub(in crate::dataplane) struct Questions {
 }
 
 impl Questions {
-    pub(in crate::dataplane) const fn of(commands: mpsc::Receiver<ReconcilerCommand>) -> Self {
+    pub(in crate::dataplane) const fn new(commands: mpsc::Receiver<ReconcilerCommand>) -> Self {
         let waiting = None;
         Self { commands, waiting }
     }
@@ -130,7 +130,7 @@ mod tests {
     #[tokio::test]
     async fn in_the_middle_of_a_pass_questions_are_answered_and_orders_wait() {
         let (commands, receiver) = mpsc::channel(8);
-        let mut questions = Questions::of(receiver);
+        let mut questions = Questions::new(receiver);
         let ask = || {
             let (asked, answer) = oneshot::channel();
             (ReconcilerCommand::Answer(asked), answer)

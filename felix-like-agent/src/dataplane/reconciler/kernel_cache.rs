@@ -89,7 +89,7 @@ impl KernelCache {
     }
 
     /// Keeps what a pass knew, and these routes that it wrote. `None` = what it did has to be seen.
-    pub(in crate::dataplane) fn keep(
+    pub(in crate::dataplane) fn store(
         &mut self,
         mut actual: Actual,
         written: Option<Vec<Op>>,
@@ -167,7 +167,7 @@ mod tests {
         let mut kernel = Actual::default();
         let mut cache = KernelCache::default();
         let now = Instant::now();
-        cache.keep(kernel.clone(), Some(Vec::new()), now);
+        cache.store(kernel.clone(), Some(Vec::new()), now);
         for op in [
             Op::AddRoute(a.clone()),
             Op::AddRoute(b.clone()),
@@ -178,7 +178,7 @@ mod tests {
             testing::apply_op(&mut kernel, &op).unwrap();
             let known = cache.take(now).unwrap();
             let noted = KernelCache::note(std::slice::from_ref(&op));
-            cache.keep(known, noted, now);
+            cache.store(known, noted, now);
             assert_eq!(cache.actual.as_ref(), Some(&kernel), "{op}");
         }
     }
@@ -188,14 +188,14 @@ mod tests {
         let mut cache = KernelCache::default();
         let start = Instant::now();
         assert!(cache.take(start).is_none());
-        cache.keep(Actual::default(), Some(Vec::new()), start);
+        cache.store(Actual::default(), Some(Vec::new()), start);
         assert_eq!(cache.due(), None, "it is as it was read");
         let later = start + 100 * TRUST;
         let known = cache.take(later).unwrap();
-        cache.keep(known, Some(Vec::new()), later);
+        cache.store(known, Some(Vec::new()), later);
         assert_eq!(cache.due(), Some(later + TRUST));
         let known = cache.take(later + TRUST / 2).unwrap();
-        cache.keep(known, Some(Vec::new()), later + TRUST / 2);
+        cache.store(known, Some(Vec::new()), later + TRUST / 2);
         assert_eq!(cache.due(), Some(later + TRUST), "not put off");
         assert!(cache.take(later + TRUST).is_none());
         assert_eq!(cache.due(), None);
@@ -206,7 +206,7 @@ mod tests {
             (LONGEST, LONGEST),
         ] {
             cache.has_read(took);
-            cache.keep(Actual::default(), Some(Vec::new()), start);
+            cache.store(Actual::default(), Some(Vec::new()), start);
             assert!(cache.take(start).is_some());
             assert_eq!(cache.due(), Some(start + trust));
             cache.forget();
@@ -219,7 +219,7 @@ mod tests {
         let now = Instant::now();
         let address = Op::AddAddress("lo".into(), "10.244.1.1/32".parse().unwrap());
         let noted = KernelCache::note(&[Op::AddRoute(route("10.244.1.0/26")), address]);
-        cache.keep(Actual::default(), noted, now);
+        cache.store(Actual::default(), noted, now);
         assert!(cache.take(now).is_none());
         let many = vec![Op::AddRoute(route("10.244.1.0/26")); MOST + 1];
         assert!(KernelCache::note(&many).is_none());

@@ -140,7 +140,7 @@ impl Reconciler {
             snapshot,
             precondition,
             learned,
-            questions: Questions::of(receiver),
+            questions: Questions::new(receiver),
             status,
             netlink,
             wake_up,
@@ -309,7 +309,7 @@ impl Reconciler {
         self.underlay.publish(inputs.underlay(), local, now);
         let awaits = resolved.and_then(|resolved| self.underlay.awaits(resolved, now));
         if let Some(until) = awaits.filter(|_| !self.frozen) {
-            self.cache.keep(actual, Some(Vec::new()), now);
+            self.cache.store(actual, Some(Vec::new()), now);
             return Ok(Some(until));
         }
         self.passes += 1;
@@ -366,7 +366,7 @@ impl Reconciler {
             self.remembered.comparison.is_done(&desired, phase);
         }
         self.publish(desired, &planned.kinds, conflicts, &links, report);
-        self.cache.keep(actual, noted, now);
+        self.cache.store(actual, noted, now);
         Ok(leaves_objects.then_some(now).or_else(|| self.next_due()))
     }
 

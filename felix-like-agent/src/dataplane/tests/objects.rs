@@ -336,12 +336,12 @@ fn agent_5_objects_of_others_are_untouched() {
             wait_for("the other object", LIMIT, left, |seen| seen == one).await;
             assert_eq!(foreign(), before);
             node.end().await;
-            let uninstall = Uninstall::look(&Ownership::default(), None).await.unwrap();
+            let uninstall = Uninstall::plan(&Ownership::default(), None).await.unwrap();
             uninstall.remove().await.unwrap();
             assert_eq!(left(), one, "a route of somebody else's would go with it");
             assert!(sh("ip route show 198.51.100.0/24").contains("via 10.0.0."));
             sh("ip route del 198.51.100.0/24");
-            let uninstall = Uninstall::look(&Ownership::default(), None).await.unwrap();
+            let uninstall = Uninstall::plan(&Ownership::default(), None).await.unwrap();
             for (removal, result) in uninstall.remove().await.unwrap() {
                 assert_eq!(result, Ok(()), "{removal}");
             }

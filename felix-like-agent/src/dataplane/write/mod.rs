@@ -46,7 +46,7 @@ pub(in crate::dataplane) async fn send_into(
     table: impl Fn(Family) -> u32,
 ) -> Result<Vec<Result<(), String>>, NetlinkError> {
     let mut results = Vec::with_capacity(ops.len());
-    let mut devices = Devices::of(links);
+    let mut devices = Devices::new(links);
     // The last batch is judged behind the loop.
     let mut judged = 0;
     let mut unsent = HashMap::new();

@@ -189,7 +189,7 @@ impl NatWriter {
     async fn read_nft(&mut self, wanted: Option<&Arc<Nat>>) -> Option<String> {
         let before = self.written.take();
         let listing = run("nft", &["-f", "-"], &nft::listing()).await.ok()?;
-        let listing = Listing::of(&listing);
+        let listing = Listing::parse(&listing);
         if !listing.is_untouched() {
             return Some(CHANGED.to_owned());
         }
@@ -326,7 +326,7 @@ impl NatWriter {
         let (written, mark) = loop {
             self.change_table(&nft::script(nat)).await?;
             let listing = run("nft", &["-f", "-"], &nft::listing()).await?;
-            let (written, mark) = Written::just_now(&Listing::of(&listing), nat);
+            let (written, mark) = Written::just_now(&Listing::parse(&listing), nat);
             tries_left -= 1;
             if written.has_all_elements() || tries_left == 0 {
                 break (written, mark);

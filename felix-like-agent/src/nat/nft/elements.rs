@@ -27,7 +27,7 @@ impl fmt::Display for Element<'_> {
 
 impl<'a> Element<'a> {
     /// Reads an element as nftables lists it. `None` = it is none of ours.
-    fn of(text: &'a str) -> Option<Self> {
+    fn parse(text: &'a str) -> Option<Self> {
         let unquoted = |text: &'a str| text.strip_prefix('"')?.strip_suffix('"');
         match text.split_once(" . ") {
             Some((name, address)) => Some(Self::Source(unquoted(name)?, address.parse().ok()?)),
@@ -68,7 +68,7 @@ fn hash_of_set(name: &str) -> u64 {
 /// The hash of an element as nftables lists it.
 pub(super) fn listed_hash(set: &str, text: &str) -> u64 {
     let set = hash_of_set(set);
-    match Element::of(text) {
+    match Element::parse(text) {
         Some(element) => element.hash(set),
         // Somebody else's: it counts, whatever it is.
         None => spread(hashed(set, text.bytes().chain([0xff]))),

@@ -77,7 +77,7 @@ pub(crate) struct Listing<'a> {
 impl<'a> Listing<'a> {
     /// Reads what nftables prints.
     #[must_use]
-    pub(crate) fn of(text: &'a str) -> Self {
+    pub(crate) fn parse(text: &'a str) -> Self {
         let mut listing = Self {
             text,
             fingerprints: Vec::new(),
@@ -149,7 +149,7 @@ impl<'a> Listing<'a> {
     /// True when the table says that it is that of these rules.
     #[must_use]
     pub(crate) fn is_of(&self, nat: &Nat) -> bool {
-        let table = NftTable::of(nat);
+        let table = NftTable::new(nat);
         let is_it = |found| found == table.fingerprint() || found == table.former_fingerprint();
         self.fingerprint().is_some_and(is_it)
     }
@@ -158,7 +158,7 @@ impl<'a> Listing<'a> {
 /// The marks that the version before would have given this table: fingerprint and checksum.
 #[cfg(test)]
 pub(crate) fn former_marks(nat: &Nat, listing: &str) -> [String; 2] {
-    let fingerprint = NftTable::of(nat).former_fingerprint();
+    let fingerprint = NftTable::new(nat).former_fingerprint();
     let of = |line: &str| line.split_once(FINGERPRINT).is_some();
     let marked = |line: &str| match of(line) {
         true => format!("chain {FINGERPRINT}{fingerprint} {{\n"),

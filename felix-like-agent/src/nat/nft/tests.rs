@@ -97,12 +97,15 @@ table inet caracal {
     let script = script(&example());
     assert_eq!(script, expected.replace("FP", &fingerprint));
     assert_eq!(
-        Listing::of(&script).fingerprint(),
+        Listing::parse(&script).fingerprint(),
         Some(fingerprint.as_str())
     );
     // Decision 0040: a lookup in a set of intervals can fail while rules are replaced.
     assert!(!script.contains("flags interval"));
-    assert_eq!(Listing::of("table inet caracal {\n}\n").fingerprint(), None);
+    assert_eq!(
+        Listing::parse("table inet caracal {\n}\n").fingerprint(),
+        None
+    );
 }
 
 /// The table that a script writes, as nftables lists it, with this mark.
@@ -115,7 +118,7 @@ fn listed(script: &str, mark: &str) -> String {
 }
 
 fn mark_of(listing: &str) -> String {
-    Listing::of(listing).checksum().to_string()
+    Listing::parse(listing).checksum().to_string()
 }
 
 #[test]
@@ -124,7 +127,7 @@ fn a_checksum_tells_what_somebody_changed() {
     let plain = written.replace(" { 179, 1179 }", " { 179 }");
     let mark = mark_of(&listed(&plain, "x"));
     let whole = listed(&plain, &mark);
-    let is_untouched = |listing: &str| Listing::of(listing).is_untouched();
+    let is_untouched = |listing: &str| Listing::parse(listing).is_untouched();
     assert!(is_untouched(&whole), "{whole}");
     assert!(!is_untouched(&plain), "nobody says how it was");
     for gone in [
@@ -166,13 +169,13 @@ fn a_checksum_tells_what_somebody_changed() {
 #[test]
 fn a_table_of_the_version_before_is_known_again_and_changed_by_element() {
     let nat = Arc::new(example());
-    let former = NftTable::of(&nat).former_fingerprint();
+    let former = NftTable::new(&nat).former_fingerprint();
     assert_eq!(former, "15ec4bf4d2b49f6a");
     let script = script(&nat).replace(&nat.fingerprint(), &former);
     let unmarked = script.replace("table inet caracal\ndelete table inet caracal\n", "");
     let mark = super::listing::former(&unmarked);
     let listing = listed(&script, &mark).replace(",\n\t\t\t     10.", ", 10.");
-    let listing = Listing::of(&listing);
+    let listing = Listing::parse(&listing);
     assert!(listing.is_untouched() && listing.is_of(&nat), "{listing:?}");
     let written = Written::found(&listing, &nat).unwrap();
     let mut next = example();
@@ -193,42 +196,46 @@ fn a_table_of_the_version_before_is_known_again_and_changed_by_element() {
 fn tunnels_that_are_open_have_no_rules() {
     let mut nat = example();
     nat.open_tunnels();
-    let text = NftTable::of(&nat).to_string();
+    let text = NftTable::new(&nat).to_string();
     assert!(!text.contains("senders"), "{text}");
     assert!(
         text.contains("hook input"),
         "the guard of BGP stays: {text}"
     );
     nat.ipv4.bgp = None;
-    assert!(!NftTable::of(&nat).to_string().contains("hook input"));
+    assert!(!NftTable::new(&nat).to_string().contains("hook input"));
 }
 
 #[test]
 fn without_masqueraded_pools_nothing_is_masqueraded() {
     let mut nat = example();
     nat.ipv4.masquerade.clear();
-    assert!(!NftTable::of(&nat).to_string().contains("ip_outgoing"));
+    assert!(!NftTable::new(&nat).to_string().contains("ip_outgoing"));
     nat.ipv4.outgoing = Some("192.0.2.7".parse().unwrap());
     nat.ipv4.masquerade = example().ipv4.masquerade;
     let exempt = "\t\tip daddr 10.245.0.0/16 return\n";
     assert!(
-        NftTable::of(&nat)
+        NftTable::new(&nat)
             .to_string()
             .contains(&format!("{exempt}\t\tsnat ip to 192.0.2.7\n"))
     );
     nat.ipv4.ports = Some((40_000, 40_999));
     nat.ipv4.leaving_by = Interfaces::from_text("eth+");
-    let text = NftTable::of(&nat).to_string();
+    let text = NftTable::new(&nat).to_string();
     let rules_of =
         "meta l4proto { tcp, udp } snat ip to 192.0.2.7:40000-40999\n\t\tsnat ip to 192.0.2.7\n";
     assert!(text.contains(&format!("{exempt}\t\t{rules_of}")), "{text}");
     let rule = "oifname \"eth*\" ip saddr 10.244.0.0/16 jump ip_outgoing\n";
     assert!(text.contains(rule), "{text}");
     nat.ipv4.outgoing = None;
-    let text = NftTable::of(&nat).to_string();
+    let text = NftTable::new(&nat).to_string();
     let masquerade = "meta l4proto { tcp, udp } masquerade to :40000-40999\n";
     assert!(text.contains(masquerade), "{text}");
-    assert!(NftTable::of(&nat).to_string().contains("oifname \"tunl0\""));
+    assert!(
+        NftTable::new(&nat)
+            .to_string()
+            .contains("oifname \"tunl0\"")
+    );
 }
 
 #[test]
@@ -354,7 +361,7 @@ impl Kernel {
             return true;
         }
         self.run(&script(nat)).unwrap();
-        let (next, mark) = Written::just_now(&Listing::of(&self.listing()), nat);
+        let (next, mark) = Written::just_now(&Listing::parse(&self.listing()), nat);
         assert!(next.has_all_elements());
         self.run(&mark).unwrap();
         *written = Some(next);
@@ -424,7 +431,7 @@ proptest! {
             anew.write(&mut None, &nat);
             prop_assert_eq!(&kernel, &anew);
             let listing = kernel.listing();
-            let listing = Listing::of(&listing);
+            let listing = Listing::parse(&listing);
             prop_assert!(listing.is_untouched() && listing.is_of(&nat));
             if restarts {
                 written = Written::found(&listing, &nat);
@@ -447,10 +454,10 @@ fn a_table_that_somebody_changed_before_it_was_marked_is_not_taken_for_ours() {
             continue;
         };
         changed += 1;
-        let (written, _) = Written::just_now(&Listing::of(&kernel.listing()), &nat);
+        let (written, _) = Written::just_now(&Listing::parse(&kernel.listing()), &nat);
         assert!(!written.has_all_elements(), "{element} of {set} is gone");
         kernel.sets.get_mut(&set).unwrap().insert(element);
-        let (written, _) = Written::just_now(&Listing::of(&kernel.listing()), &nat);
+        let (written, _) = Written::just_now(&Listing::parse(&kernel.listing()), &nat);
         assert!(written.has_all_elements());
     }
     assert!(changed > 1, "the rules have sets with elements");

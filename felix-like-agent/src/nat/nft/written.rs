@@ -58,14 +58,14 @@ impl Written {
     /// between the writing and the listing.
     #[must_use]
     pub(crate) fn has_all_elements(&self) -> bool {
-        self.checksum.elements == NftTable::of(&self.nat).sets.sum()
+        self.checksum.elements == NftTable::new(&self.nat).sets.sum()
     }
 
     /// The script, one transaction, that makes the table that of `nat`, and the table afterwards.
     /// `None` where they differ in more than elements of sets.
     #[must_use]
     pub(crate) fn change(&self, nat: &Arc<Nat>) -> Option<(String, Self)> {
-        let (was, is) = (NftTable::of(&self.nat), NftTable::of(nat));
+        let (was, is) = (NftTable::new(&self.nat), NftTable::new(nat));
         if was.text != is.text {
             return None;
         }

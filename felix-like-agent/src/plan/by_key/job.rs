@@ -56,9 +56,9 @@ impl<'a> PlanJob<'a> {
             Stage::Begin(last) => match last.filter(|last| last.is_followed(inputs)) {
                 Some(last) => match last.follow(inputs) {
                     Some(work) => Stage::Destinations(Box::new(work)),
-                    None => Stage::Nodes(OfNodes::of(inputs)),
+                    None => Stage::Nodes(OfNodes::new(inputs)),
                 },
-                None => Stage::Nodes(OfNodes::of(inputs)),
+                None => Stage::Nodes(OfNodes::new(inputs)),
             },
             Stage::Nodes(of_nodes) => {
                 let mut planner = Planner::new(inputs, of_nodes.clone());
@@ -97,7 +97,7 @@ impl<'a> Work<'a> {
     fn whole(mut planner: Planner<'a>, of_nodes: OfNodes) -> Self {
         let vtep_count = tunnels::vteps(&mut planner);
         let state = LastPlan {
-            from: PlannedFrom::of(planner.inputs),
+            from: PlannedFrom::new(planner.inputs),
             of_nodes,
             own_blocks: Arc::clone(&planner.own_blocks),
             workloads: planner.workloads.keys().copied().collect(),
@@ -111,12 +111,12 @@ impl<'a> Work<'a> {
             kinds: BTreeMap::new(),
             desired: planner.desired.clone(),
         };
-        let mut work = Self::of(state, planner);
+        let mut work = Self::new(state, planner);
         work.state.desired.skipped.clear();
         work
     }
 
-    pub(super) fn of(state: LastPlan, planner: Planner<'a>) -> Self {
+    pub(super) fn new(state: LastPlan, planner: Planner<'a>) -> Self {
         Self {
             state,
             planner,
@@ -153,7 +153,7 @@ impl<'a> Work<'a> {
                 Changed::All
             }
             Some(keys) => {
-                let from = PlannedFrom::of(planner.inputs);
+                let from = PlannedFrom::new(planner.inputs);
                 state.take(planner, self.nat);
                 state.from = from;
                 Changed::Keys(keys)

@@ -279,7 +279,7 @@ impl History {
         assert_eq!(planned.desired, whole);
         assert_eq!(planned.kinds, whole.count_by_kind());
         let index = self.planning.0.as_ref().and_then(|s| s.blocks.as_ref());
-        let anew = BlocksByNode::of(&self.snapshot);
+        let anew = BlocksByNode::from_snapshot(&self.snapshot);
         for name in NAMES.map(NodeName::from) {
             let of = |index: &BlocksByNode| index.of_node(&name).iter().copied().collect();
             let anew: BTreeSet<Prefix> = of(&anew);

@@ -34,7 +34,7 @@ pub type FieldEntry = (&'static str, FieldEffect);
 
 /// The fields of a kind; `None` for kinds that are not read.
 #[must_use]
-pub(crate) const fn of(kind: Kind) -> Option<&'static [FieldEntry]> {
+pub(crate) const fn fields_of(kind: Kind) -> Option<&'static [FieldEntry]> {
     Some(match kind {
         Kind::BgpConfiguration => bgp::CONFIGURATION,
         Kind::BgpPeer => bgp::PEER,
@@ -143,7 +143,7 @@ const COMMON: &[FieldEntry] = &[
 #[must_use]
 pub(crate) fn notes(kind: Kind, resource: &Value) -> Vec<FieldNote> {
     let mut notes = Vec::new();
-    let (Some(fields), Value::Object(resource)) = (of(kind), resource) else {
+    let (Some(fields), Value::Object(resource)) = (fields_of(kind), resource) else {
         return notes;
     };
     let checks_effect = kind != Kind::FelixConfiguration;
@@ -194,7 +194,7 @@ pub(crate) fn notes_of_rest(
     rest: &Map<String, Value>,
 ) -> Vec<FieldNote> {
     let mut notes: Vec<FieldNote> = metadata.keys().filter_map(|key| of_metadata(key)).collect();
-    if let Some(fields) = of(kind).filter(|_| !rest.is_empty()) {
+    if let Some(fields) = fields_of(kind).filter(|_| !rest.is_empty()) {
         walk(fields, "spec.", "spec.", rest, true, &mut notes);
     }
     notes

@@ -51,7 +51,7 @@ fn rows(fields: &[FieldEntry]) -> String {
 fn the_page_of_resources_shows_these_tables() {
     let mut wanted = String::new();
     for kind in KINDS {
-        let _ = write!(wanted, "## {kind}\n\n{}\n", rows(of(kind).unwrap()));
+        let _ = write!(wanted, "## {kind}\n\n{}\n", rows(fields_of(kind).unwrap()));
     }
     let _ = write!(wanted, "## /calico/ipam/v2/config\n\n{}", rows(IPAM_CONFIG));
     let page = include_str!("../../../../docs/resources.md");
@@ -64,11 +64,13 @@ fn the_page_of_resources_shows_these_tables() {
 
 #[test]
 fn every_kind_that_is_read_has_a_table() {
-    let without = Kind::ALL.into_iter().filter(|kind| of(*kind).is_none());
+    let without = Kind::ALL
+        .into_iter()
+        .filter(|kind| fields_of(*kind).is_none());
     let without: Vec<_> = without.collect();
     assert_eq!(without, [Kind::Profile, Kind::Tier, Kind::HostEndpoint]);
     for kind in KINDS {
-        let fields = of(kind).unwrap();
+        let fields = fields_of(kind).unwrap();
         for (index, (path, effect)) in fields.iter().enumerate() {
             assert!(path.starts_with("spec."), "{path}");
             let twice = fields[index + 1..].iter().any(|(other, _)| other == path);
@@ -103,7 +105,10 @@ fn every_field_of_the_types_is_in_its_table() {
         assert_eq!(notes(kind, &value), [], "{kind}");
         for name in value["spec"].as_object().unwrap().keys() {
             let path = format!("spec.{name}");
-            let field = of(kind).unwrap().iter().find(|(known, _)| *known == path);
+            let field = fields_of(kind)
+                .unwrap()
+                .iter()
+                .find(|(known, _)| *known == path);
             assert_eq!(
                 field.map(|(_, e)| *e),
                 Some(FieldEffect::Honoured),
@@ -202,10 +207,13 @@ fn the_nearest_name_is_near() {
     assert_eq!(near("interfacePrefxi").as_deref(), Some("interfacePrefix"));
     assert_eq!(near("completelyDifferent"), None);
     assert_eq!(
-        nearest(of(Kind::IpPool).unwrap(), "spec.", "cdir").as_deref(),
+        nearest(fields_of(Kind::IpPool).unwrap(), "spec.", "cdir").as_deref(),
         Some("cidr")
     );
-    assert_eq!(nearest(of(Kind::IpPool).unwrap(), "spec.", "abcd"), None);
+    assert_eq!(
+        nearest(fields_of(Kind::IpPool).unwrap(), "spec.", "abcd"),
+        None
+    );
 }
 
 /// One problem for all endpoints with the same field: there may be 100,000s of them.

@@ -19,7 +19,7 @@ const SLOW: Duration = Duration::from_millis(500);
 const APART: Duration = Duration::from_secs(5);
 
 /// Reads everything; `None` when etcd does not answer.
-pub(super) async fn look(findings: &mut Vec<DoctorFinding>) -> Option<Arc<Snapshot>> {
+pub(super) async fn check_datastore(findings: &mut Vec<DoctorFinding>) -> Option<Arc<Snapshot>> {
     let (store, snapshot) = match read_everything().await {
         Ok(read) => read,
         Err(error) => {

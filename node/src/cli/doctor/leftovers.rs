@@ -24,7 +24,7 @@ const DEVICES: [(&str, &str); 12] = [
     ("wireguard.cali", "Calico's WireGuard"),
 ];
 
-pub(super) fn look(findings: &mut Vec<DoctorFinding>, links: &Links, conf_dir: &Path) {
+pub(super) fn check_leftovers(findings: &mut Vec<DoctorFinding>, links: &Links, conf_dir: &Path) {
     let devices: Vec<(String, &str)> = links
         .iter()
         .filter_map(|link| Some((link.name.to_string(), owner(link.name.as_str())?)))
@@ -129,7 +129,7 @@ mod tests {
             .map(|(name, index)| Link::new(index, name))
             .collect();
         let mut findings = Vec::new();
-        look(&mut findings, &links, Path::new("/nonexistent"));
+        check_leftovers(&mut findings, &links, Path::new("/nonexistent"));
         let failed: Vec<&str> = findings
             .iter()
             .filter(|f| f.verdict == CheckVerdict::Fail)

@@ -21,7 +21,7 @@ const TUNNELS: [(&str, Family, u32); 3] = [
 ];
 
 /// Looks at this machine.
-pub(super) async fn look(
+pub(super) async fn check_machine(
     findings: &mut Vec<DoctorFinding>,
     snapshot: Option<&Snapshot>,
     config: &Config,

@@ -93,12 +93,12 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let config = crate::node::read_config()?;
     in_this_namespace(async {
         let mut findings = Vec::new();
-        let snapshot = datastore::look(&mut findings).await;
+        let snapshot = datastore::check_datastore(&mut findings).await;
         let links = caracal_agent::read_links().await?;
-        machine::look(&mut findings, snapshot.as_deref(), &config, &links).await;
-        leftovers::look(&mut findings, &links, &args.cni_conf_dir);
+        machine::check_machine(&mut findings, snapshot.as_deref(), &config, &links).await;
+        leftovers::check_leftovers(&mut findings, &links, &args.cni_conf_dir);
         if let Some(snapshot) = snapshot.as_deref().filter(|_| !args.local) {
-            network::look(&mut findings, snapshot, &config.node, &links);
+            network::check_network(&mut findings, snapshot, &config.node, &links);
         }
         let sick = findings.iter().any(|f| f.verdict == CheckVerdict::Fail);
         let output = args.output.output;

@@ -20,7 +20,7 @@ const MOST: usize = 20;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Probes the other nodes, side by side.
-pub(super) fn look(
+pub(super) fn check_network(
     findings: &mut Vec<DoctorFinding>,
     snapshot: &Snapshot,
     me: &NodeName,
@@ -29,7 +29,7 @@ pub(super) fn look(
     let others = snapshot.nodes.iter().filter(|(name, _)| *name != me);
     let others: Vec<(&NodeName, &Node)> = others.map(|(name, node)| (name, &**node)).collect();
     let (probed, rest) = others.split_at(others.len().min(MOST));
-    let here = Here::of(snapshot, me, links);
+    let here = Here::new(snapshot, me, links);
     let mut found: BTreeMap<&NodeName, Vec<DoctorFinding>> = BTreeMap::new();
     std::thread::scope(|scope| {
         let start = |(name, node): &(&'_ NodeName, &'_ Node)| {
@@ -79,7 +79,7 @@ enum Uses {
 }
 
 impl Here {
-    fn of(snapshot: &Snapshot, me: &NodeName, links: &Links) -> Self {
+    fn new(snapshot: &Snapshot, me: &NodeName, links: &Links) -> Self {
         let of_family = |family| {
             let own = snapshot.nodes.get(me)?.spec.cidr(family)?;
             let pools = || snapshot.pools.values();

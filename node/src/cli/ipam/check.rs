@@ -27,7 +27,7 @@ pub(super) async fn run(store: &Datastore, args: &CheckArgs) -> anyhow::Result<E
         print(&found);
     }
     if output.is_none() {
-        let report = LeakReport::of(&found, survey.cluster.clone(), VERSION);
+        let report = LeakReport::new(&found, survey.cluster.clone(), VERSION);
         let text = serde_json::to_vec_pretty(&report)?;
         std::fs::write(&args.output, text).with_context(|| format!("writing {}", args.output))?;
         println!("Wrote {}", args.output);

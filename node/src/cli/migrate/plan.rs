@@ -77,7 +77,10 @@ async fn desired(snapshot: &Snapshot, config: &Config, actual: &Actual) -> anyho
         me: &config.node,
         learned: &announced(snapshot, &config.node),
         links: &actual.links,
-        host_routes: &HostRoutes::of(actual, &Ownership::of(&settings, snapshot)),
+        host_routes: &HostRoutes::from_kernel(
+            actual,
+            &Ownership::from_settings(&settings, snapshot),
+        ),
         settings: &settings,
         kernel: &kernel,
     };

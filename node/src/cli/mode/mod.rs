@@ -108,5 +108,5 @@ async fn planned(snapshot: &Snapshot, args: &ModeArgs) -> Result<ModePlan, ModeE
         (None, Ok(links)) => host_mtu(&links, None, &caracal_agent::InterfacePattern::default()),
         (None, Err(_)) => FALLBACK_MTU,
     };
-    ModePlan::of(snapshot, &args.pool, modes, &Assumed { mtu, kernel })
+    ModePlan::new(snapshot, &args.pool, modes, &Assumed { mtu, kernel })
 }

@@ -50,7 +50,7 @@ pub(super) struct ModePlan {
 
 impl ModePlan {
     /// Plans a change.
-    pub(super) fn of(
+    pub(super) fn new(
         snapshot: &Snapshot,
         pool: &str,
         modes: Modes,
@@ -82,7 +82,7 @@ impl ModePlan {
         let mut changed = snapshot.clone();
         changed.apply(&key, Some(&value), snapshot.revision + 1);
         promise_addresses(&mut changed);
-        let mut announced = Announced::of(snapshot);
+        let mut announced = Announced::from_snapshot(snapshot);
         let nodes = snapshot
             .nodes
             .keys()
@@ -215,7 +215,7 @@ struct Announced {
 }
 
 impl Announced {
-    fn of(snapshot: &Snapshot) -> Self {
+    fn from_snapshot(snapshot: &Snapshot) -> Self {
         let mut announced = Self {
             by: BTreeMap::new(),
             speaking: std::collections::BTreeSet::new(),

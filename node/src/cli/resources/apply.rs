@@ -237,7 +237,7 @@ fn examine(
     let mut after = before.clone();
     let bytes = next.to_string().into_bytes();
     after.apply(&order.key.to_path(), Some(&bytes), before.revision + 1);
-    checked.effects = effect::of(order.kind, order.name(), before, &after);
+    checked.effects = effect::effects_of(order.kind, order.name(), before, &after);
     checked.warnings = Schema(order.kind).without_effect(&next);
     if options.allow_unknown {
         let unknown = Schema(order.kind).unknown_fields(&next, known.map(|k| &k.value));

@@ -134,7 +134,7 @@ const AFFINITY: &[Column] = &[
 ];
 const HANDLE: &[Column] = &[NAME, ("BLOCKS", false, Cell::Of(handle_blocks))];
 
-const fn of(target: ResourceType) -> &'static [Column] {
+const fn columns_of(target: ResourceType) -> &'static [Column] {
     match target {
         ResourceType::Resource(kind) => match kind {
             Kind::BgpConfiguration => BGP_CONFIGURATION,
@@ -164,7 +164,7 @@ pub(super) fn table(
     resources: &[Value],
 ) -> (Vec<&'static str>, Vec<Vec<String>>) {
     let columns = || {
-        of(target)
+        columns_of(target)
             .iter()
             .filter(move |(_, only_wide, _)| wide || !only_wide)
     };

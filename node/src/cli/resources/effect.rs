@@ -9,7 +9,12 @@ use caracal_model::{
 };
 
 /// The sentences for one resource; none where nothing is worth telling.
-pub(super) fn of(kind: Kind, name: &str, before: &Snapshot, after: &Snapshot) -> Vec<String> {
+pub(super) fn effects_of(
+    kind: Kind,
+    name: &str,
+    before: &Snapshot,
+    after: &Snapshot,
+) -> Vec<String> {
     match kind {
         Kind::IpPool => pool(name, before, after),
         Kind::BgpPeer => peer(name, before, after),

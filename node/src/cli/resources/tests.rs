@@ -311,7 +311,7 @@ fn change_effects(kind: Kind, name: &str, spec: Value) -> Vec<String> {
     }
     let mut after = before.clone();
     put(&mut after, kind, name, spec);
-    effect::of(kind, name, &before, &after)
+    effect::effects_of(kind, name, &before, &after)
 }
 
 #[test]
@@ -397,14 +397,14 @@ fn an_end_of_automatic_reflectors_is_told() {
         config(json!({"caracal.io/topology": "auto"})),
         config(json!({})),
     );
-    let found = effect::of(Kind::BgpConfiguration, "default", &auto, &mesh);
+    let found = effect::effects_of(Kind::BgpConfiguration, "default", &auto, &mesh);
     assert!(
         found[0].contains("automatic reflectors end at once"),
         "{found:?}"
     );
-    let found = effect::of(Kind::BgpConfiguration, "default", &mesh, &auto);
+    let found = effect::effects_of(Kind::BgpConfiguration, "default", &mesh, &auto);
     assert!(found[0].contains("--auto"), "{found:?}");
-    let same = effect::of(Kind::BgpConfiguration, "default", &auto, &auto);
+    let same = effect::effects_of(Kind::BgpConfiguration, "default", &auto, &auto);
     assert_eq!(same, [""; 0]);
 }
 

@@ -199,7 +199,7 @@ impl RequestedWrite {
             }
             Some(stored) => match self.wanted {
                 RequestedState::Change(_) => Schema::keep_identity(&stored.value, &mut document),
-                _ => Schema(self.kind).keep(&stored.value, &mut document),
+                _ => Schema(self.kind).carry_over(&stored.value, &mut document),
             },
         }
         // A label changes nothing but the label.

@@ -125,7 +125,7 @@ async fn nobody_needs(
     id: &str,
     args: &TopologyApplyArgs,
 ) -> anyhow::Result<bool> {
-    let watched = Watched::of(snapshot, &args.skip)?;
+    let watched = Watched::new(snapshot, &args.skip)?;
     let deadline = Instant::now() + Duration::from_secs(args.timeout);
     let mut shown = String::new();
     loop {
@@ -198,7 +198,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn of(snapshot: &Snapshot, skip: &[String]) -> anyhow::Result<Self> {
+    fn new(snapshot: &Snapshot, skip: &[String]) -> anyhow::Result<Self> {
         for name in skip {
             anyhow::ensure!(
                 snapshot.nodes.contains_key(&NodeName::from(name.as_str())),
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn everybody_with_an_address_has_to_report_on_this_transition() {
-        let watched = Watched::of(&snapshot(), &[]).unwrap();
+        let watched = Watched::new(&snapshot(), &[]).unwrap();
         let told = BTreeMap::from([("a".into(), report("1")), ("b".into(), report("2"))]);
         let needs = watched.needs(&told, "1");
         assert_eq!(needs.keys().collect::<Vec<_>>(), [&NodeName::from("b")]);
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn sessions_with_nodes_that_are_passed_over_are_not_waited_for() {
-        let watched = Watched::of(&snapshot(), &["b".to_owned()]).unwrap();
+        let watched = Watched::new(&snapshot(), &["b".to_owned()]).unwrap();
         let mut told = report("1");
         told.incomplete.insert([10, 0, 0, 2].into());
         let told = |report: TransitionReport| BTreeMap::from([(NodeName::from("a"), report)]);
@@ -318,6 +318,6 @@ mod tests {
             summary(&watched.needs(&told(missing), "1")),
             "waiting for 1 node(s): a: 7 prefix(es) only known from peers that go: 10.244.1.0/26"
         );
-        assert!(Watched::of(&snapshot(), &["x".to_owned()]).is_err());
+        assert!(Watched::new(&snapshot(), &["x".to_owned()]).is_err());
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn make(
                 others.join("; ")
             );
         }
-        for problem in [resources.keep(after), resources.apply(after)].concat() {
+        for problem in [resources.replace(after), resources.apply(after)].concat() {
             let text = format!("{}: {}", problem.subject, problem.reason);
             match problem.code == ProblemCode::DatastoreFieldWithoutEffect {
                 true => eprintln!("{}: {text}", path.display()),

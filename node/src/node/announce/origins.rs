@@ -24,7 +24,7 @@ const fn is_stale(view: &View) -> bool {
 
 /// Tells the speaker what changes from the view that it was started with. `current` is true once
 /// the speaker has judged its routes by the owners of a current view.
-pub(crate) async fn keep(
+pub(crate) async fn publish_origins(
     mut views: watch::Receiver<View>,
     first: View,
     mode: OriginMode,

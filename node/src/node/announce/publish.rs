@@ -187,7 +187,7 @@ impl Publisher {
                 originated: current.originate.keys().copied().collect(),
             });
             // Behind the configuration: a report is about sessions that the speaker has.
-            send_if_changed(in_force, InForce::of(planned.transition, current));
+            send_if_changed(in_force, InForce::new(planned.transition, current));
             stage_in_force.send_replace(stage);
         }
     }

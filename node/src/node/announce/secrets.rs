@@ -53,7 +53,7 @@ fn entries(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
 }
 
 /// Publishes what changes, for ever. What cannot be read leaves the last good passwords in use.
-pub(crate) async fn keep(folder: PathBuf, secrets: watch::Sender<Secrets>) {
+pub(crate) async fn watch_secrets(folder: PathBuf, secrets: watch::Sender<Secrets>) {
     let mut last_fault = String::new();
     loop {
         tokio::time::sleep(INTERVAL).await;

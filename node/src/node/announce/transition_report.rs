@@ -30,7 +30,10 @@ pub(crate) struct InForce {
 }
 
 impl InForce {
-    pub(crate) fn of(sessions: Option<TransitionSessions>, config: &SpeakerConfig) -> Option<Self> {
+    pub(crate) fn new(
+        sessions: Option<TransitionSessions>,
+        config: &SpeakerConfig,
+    ) -> Option<Self> {
         let sessions = sessions?;
         let address = |name: &PeerName| Some((name.clone(), config.peers.get(name)?.address));
         let added = sessions.to_add.iter().filter_map(address).collect();
@@ -51,13 +54,13 @@ pub(crate) async fn report<S: Store>(
         let current = in_force.borrow_and_update().clone();
         let wanted = match &current {
             None => None,
-            Some(current) => match look(&speaker, current).await {
+            Some(current) => match report_impact(&speaker, current).await {
                 Some(report) => Some(report),
                 None => return,
             },
         };
         if written.as_ref() != Some(&wanted) {
-            match report::keep(&store, transition_report_path(&me), wanted.as_ref()).await {
+            match report::store_report(&store, transition_report_path(&me), wanted.as_ref()).await {
                 Ok(()) => written = Some(wanted),
                 Err(error) => tracing::warn!(%error, "cannot report on the change of topology"),
             }
@@ -71,7 +74,7 @@ pub(crate) async fn report<S: Store>(
 }
 
 /// `None`: the speaker has ended.
-async fn look(speaker: &SpeakerHandle, current: &InForce) -> Option<TransitionReport> {
+async fn report_impact(speaker: &SpeakerHandle, current: &InForce) -> Option<TransitionReport> {
     let impact = speaker
         .removal_impact(current.sessions.to_remove.clone())
         .await

@@ -51,7 +51,7 @@ pub(crate) async fn wait(
                 missing: Some(missing),
                 ..Announcement::default()
             },
-            None => look(speaker, &plan.originated, &question.addresses).await?,
+            None => ask_speaker(speaker, &plan.originated, &question.addresses).await?,
         };
         if answer.missing.is_none() || Instant::now() >= end {
             return Ok(answer);
@@ -99,7 +99,7 @@ fn behind(
     })
 }
 
-async fn look(
+async fn ask_speaker(
     speaker: &SpeakerHandle,
     originated: &[Prefix],
     addresses: &[IpAddr],

@@ -7,7 +7,7 @@ use caracal_datastore::View;
 use tokio::sync::watch;
 
 /// Tells for ever. Before anything was read, the word of an earlier process stays.
-pub(crate) async fn keep(run_dir: PathBuf, mut view: watch::Receiver<View>) {
+pub(crate) async fn write_assignment_stop(run_dir: PathBuf, mut view: watch::Receiver<View>) {
     let mut written: Option<Option<String>> = None;
     loop {
         let word = {

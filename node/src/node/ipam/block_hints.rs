@@ -9,7 +9,11 @@ use tokio::sync::watch;
 
 /// Suggests the node's blocks whenever they change. A failure costs the next plugin a read, no
 /// more.
-pub(crate) async fn keep(run_dir: PathBuf, me: NodeName, mut view: watch::Receiver<View>) {
+pub(crate) async fn write_block_hints(
+    run_dir: PathBuf,
+    me: NodeName,
+    mut view: watch::Receiver<View>,
+) {
     let mut suggested: Vec<Prefix> = Vec::new();
     loop {
         let own: Vec<Prefix> = {

@@ -156,7 +156,7 @@ pub(crate) async fn collect<S: Store>(
         if !current.freshness.is_fresh() {
             continue;
         }
-        let collections = match look(&mut collector, &store, &current).await {
+        let collections = match find_garbage(&mut collector, &store, &current).await {
             Ok(collections) => collections,
             Err(error) => {
                 tracing::warn!("IPAM's collector cannot look: {error:#}");
@@ -173,13 +173,13 @@ pub(crate) async fn collect<S: Store>(
     }
 }
 
-async fn look<S: Store>(
+async fn find_garbage<S: Store>(
     collector: &mut Collector,
     store: &S,
     view: &View,
 ) -> anyhow::Result<Vec<Garbage>> {
     let snapshot = &view.snapshot;
-    let mut collections = collector.look(Instant::now(), snapshot, &interfaces().await?);
+    let mut collections = collector.collectable(Instant::now(), snapshot, &interfaces().await?);
     let orphans = collector.orphans(snapshot);
     let leases = match orphans.is_empty() {
         true => Vec::new(),

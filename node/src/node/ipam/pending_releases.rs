@@ -17,7 +17,7 @@ use crate::node::problems::ProblemReporter;
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Replays for ever; what stays is reported as problems.
-pub(crate) async fn keep<S: Store>(
+pub(crate) async fn release_pending<S: Store>(
     store: S,
     lib_dir: PathBuf,
     mut view: watch::Receiver<View>,

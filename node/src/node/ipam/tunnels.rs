@@ -33,7 +33,7 @@ struct Inputs {
 }
 
 impl Inputs {
-    fn of(snapshot: &Snapshot, me: &NodeName) -> Self {
+    fn from_snapshot(snapshot: &Snapshot, me: &NodeName) -> Self {
         Self {
             pools: snapshot
                 .pools
@@ -65,7 +65,7 @@ enum TunnelOutcome {
 }
 
 /// Keeps the addresses right for ever. What fails is reported as problems and tried again.
-pub(crate) async fn keep<S: Store>(
+pub(crate) async fn assign_tunnel_addresses<S: Store>(
     store: S,
     client: Client<S>,
     me: NodeName,
@@ -82,7 +82,7 @@ pub(crate) async fn keep<S: Store>(
         if known.await.is_err() {
             return;
         }
-        let inputs = Inputs::of(&feeds.view.borrow_and_update().snapshot, &me);
+        let inputs = Inputs::from_snapshot(&feeds.view.borrow_and_update().snapshot, &me);
         let up = feeds.kernel.borrow_and_update().kernel.tunnels.clone();
         if done.as_ref() != Some(&inputs) {
             let (found, waiting) = ensure(&store, &client, &me, &up).await;

@@ -37,7 +37,7 @@ pub(crate) async fn look_up(hosts: &Hosts) -> BTreeSet<IpAddr> {
 
 /// Looks names up again and again. A name that has no address any more keeps its last one: others
 /// may still be connected.
-pub(crate) async fn keep(hosts: Hosts, addresses: watch::Sender<BTreeSet<IpAddr>>) {
+pub(crate) async fn resolve_lifelines(hosts: Hosts, addresses: watch::Sender<BTreeSet<IpAddr>>) {
     if hosts.iter().all(|(host, _)| host.parse::<IpAddr>().is_ok()) {
         addresses.closed().await;
         return;

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// Looks whenever the interfaces have changed, for ever.
-pub(crate) async fn keep(
+pub(crate) async fn report_lost_addresses(
     mut kernel: watch::Receiver<Arc<AgentStatus>>,
     speaker: SpeakerHandle,
     store: Datastore,

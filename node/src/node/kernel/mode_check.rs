@@ -28,7 +28,7 @@ const OTHERS: usize = 4;
 const WORKLOADS: usize = 2;
 
 /// Reports until a channel closes. A report that cannot be written is written later.
-pub(crate) async fn keep<S: Store>(
+pub(crate) async fn answer_mode_checks<S: Store>(
     store: S,
     me: NodeName,
     mut view: watch::Receiver<View>,
@@ -47,12 +47,12 @@ pub(crate) async fn keep<S: Store>(
         let report = match check {
             _ if followed < basis(&snapshot) => None,
             None => Some(None),
-            Some((pool, check)) => Some(Some(look(&snapshot, &me, pool, check).await)),
+            Some((pool, check)) => Some(Some(check_mode(&snapshot, &me, pool, check).await)),
         };
         if let Some(report) = report
             && written.as_ref() != Some(&report)
         {
-            match report::keep(&store, report_path(&me), report.as_ref()).await {
+            match report::store_report(&store, report_path(&me), report.as_ref()).await {
                 Ok(()) => written = Some(report),
                 Err(error) => tracing::warn!(%error, "cannot report on the check of a mode"),
             }
@@ -70,7 +70,12 @@ pub(crate) async fn keep<S: Store>(
 }
 
 /// One round, all nodes side by side.
-async fn look(snapshot: &Snapshot, me: &NodeName, pool: &IpPool, check: &str) -> ModeCheckReport {
+async fn check_mode(
+    snapshot: &Snapshot,
+    me: &NodeName,
+    pool: &IpPool,
+    check: &str,
+) -> ModeCheckReport {
     let sample = sample(snapshot, me, check);
     let probes = sample.iter().map(|name| async move {
         let node = &snapshot.nodes[name];

@@ -35,7 +35,7 @@ fn remember(lib_dir: &Path, paths: &PathMtus, written: &mut PathMtus) {
 
 /// Writes the file whenever the plan's MTU changes. A failure is logged and tried again with the
 /// next change.
-pub(crate) async fn keep(lib_dir: PathBuf, mut kernel: watch::Receiver<Arc<AgentStatus>>) {
+pub(crate) async fn write_mtu(lib_dir: PathBuf, mut kernel: watch::Receiver<Arc<AgentStatus>>) {
     let mut written = None;
     let mut narrow = recall(&lib_dir);
     loop {

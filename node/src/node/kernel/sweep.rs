@@ -65,7 +65,7 @@ impl Starting {
     }
 
     /// Looks again; `false`: they need not be waited for any more.
-    fn look(&mut self, now: Instant, peers: &[(PeerName, bool)]) -> bool {
+    fn must_wait(&mut self, now: Instant, peers: &[(PeerName, bool)]) -> bool {
         let before = self.down.len();
         let still = |name: &PeerName| peers.iter().any(|(peer, up)| peer == name && !up);
         self.down.retain(still);
@@ -91,7 +91,7 @@ impl Starting {
 
 /// Keeps the answer current, and hands on the snapshots of the views. The snapshot goes first: a
 /// precondition that is met is never about a snapshot still to come.
-pub(crate) async fn keep(
+pub(crate) async fn hold_sweep(
     mut view: watch::Receiver<View>,
     mut completeness: watch::Receiver<Completeness>,
     peers: impl Peers,
@@ -116,7 +116,7 @@ pub(crate) async fn keep(
         }
         if let Some(waiting) = &mut starting {
             let known = peers.established().await.unwrap_or_default();
-            if !waiting.look(Instant::now(), &known) {
+            if !waiting.must_wait(Instant::now(), &known) {
                 starting = None;
             }
         }
@@ -179,25 +179,25 @@ mod tests {
         assert!(Starting::after(away, after(3), &peers(true, false)).is_none());
         // All are up: nobody is waited for.
         let mut nobody = Starting::after(away, after(60), &peers(true, true)).unwrap();
-        assert!(!nobody.look(after(60), &peers(true, true)));
+        assert!(!nobody.must_wait(after(60), &peers(true, true)));
         // One is down, comes up, and tells its routes.
         let mut one = Starting::after(away, after(60), &peers(true, false)).unwrap();
-        assert!(one.look(after(60), &peers(true, false)));
+        assert!(one.must_wait(after(60), &peers(true, false)));
         assert!(one.reason().ends_with("may be starting: b"));
         // A peer that goes down later changes nothing.
-        assert!(one.look(after(70), &peers(false, false)));
+        assert!(one.must_wait(after(70), &peers(false, false)));
         assert!(one.reason().ends_with("may be starting: b"));
-        assert!(one.look(after(80), &peers(true, true)));
+        assert!(one.must_wait(after(80), &peers(true, true)));
         assert!(one.reason().contains("telling their routes"));
-        assert!(one.look(after(84), &peers(true, true)));
-        assert!(!one.look(after(85), &peers(true, true)));
+        assert!(one.must_wait(after(84), &peers(true, true)));
+        assert!(!one.must_wait(after(85), &peers(true, true)));
         // One is down for good, or no peer any more.
         let mut dead = Starting::after(away, after(60), &peers(true, false)).unwrap();
-        assert!(dead.look(after(179), &peers(true, false)));
-        assert!(!dead.look(after(180), &peers(true, false)));
+        assert!(dead.must_wait(after(179), &peers(true, false)));
+        assert!(!dead.must_wait(after(180), &peers(true, false)));
         let mut gone = Starting::after(away, after(60), &peers(true, false)).unwrap();
         let left = vec![("a".into(), true)];
-        assert!(gone.look(after(61), &left) && !gone.look(after(70), &left));
+        assert!(gone.must_wait(after(61), &left) && !gone.must_wait(after(70), &left));
     }
 
     /// All peers are up.
@@ -239,7 +239,7 @@ mod tests {
         };
         let (routes, completeness) = watch::channel(not_judged.clone());
         let (precondition, mut met) = watch::channel(SweepPrecondition::default());
-        let task = tokio::spawn(keep(
+        let task = tokio::spawn(hold_sweep(
             heard,
             completeness,
             Up,

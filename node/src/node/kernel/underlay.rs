@@ -24,7 +24,7 @@ const PEER_METRIC: u32 = 1024;
 /// Tells the speaker of every change, and `resolved` when its routes follow it. Until the first
 /// word, and when the agent is no longer heard of, what was said last holds: nothing is taken out
 /// of the decision for want of news.
-pub(crate) async fn keep(
+pub(crate) async fn publish_underlay(
     mut published: watch::Receiver<PublishedUnderlay>,
     mut gateways: watch::Receiver<PeerGateways>,
     speaker: SpeakerHandle,

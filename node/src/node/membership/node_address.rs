@@ -27,7 +27,7 @@ const RETRY: Duration = Duration::from_secs(5);
 ///
 /// `store` opens a new connection: those that are open come from the address that went away, and
 /// are dead.
-pub(crate) async fn keep<S: Store>(
+pub(crate) async fn watch_node_address<S: Store>(
     store: impl Fn() -> anyhow::Result<S>,
     config: Arc<Config>,
     view: watch::Receiver<View>,

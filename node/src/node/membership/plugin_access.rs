@@ -32,7 +32,11 @@ pub(crate) async fn write(
 }
 
 /// Keeps the kubeconfig: a new token in half of the old one's lifetime.
-pub(crate) async fn keep(store: Datastore, account: PluginAccount, problems: ProblemReporter) {
+pub(crate) async fn write_plugin_access(
+    store: Datastore,
+    account: PluginAccount,
+    problems: ProblemReporter,
+) {
     loop {
         let pause = match write(&store, &account).await {
             Ok(None) => return,

@@ -266,7 +266,7 @@ struct OwnRevisions {
 }
 
 impl OwnRevisions {
-    fn of(snapshot: &Snapshot, me: &NodeName) -> Self {
+    fn from_snapshot(snapshot: &Snapshot, me: &NodeName) -> Self {
         let block = |(cidr, affinity): (Prefix, &caracal_model::Versioned<_>)| {
             let block = snapshot.blocks.get(&cidr).map(|block| block.revision);
             (cidr, affinity.revision, block)
@@ -335,7 +335,7 @@ impl Parts {
         if last.wakes == Some(view.wakes) {
             return None;
         }
-        let own = OwnRevisions::of(&view.snapshot, &self.me);
+        let own = OwnRevisions::from_snapshot(&view.snapshot, &self.me);
         let rest = match own == last.own {
             true => REST,
             false if own.has_the_blocks_of(&last.own) => OWN_REST,
@@ -367,7 +367,7 @@ impl Parts {
         }
         let written = found.is_empty();
         self.problems.warn(found);
-        let own = OwnRevisions::of(&view.snapshot, &self.me);
+        let own = OwnRevisions::from_snapshot(&view.snapshot, &self.me);
         Some(Written {
             revision: match written {
                 true => view.snapshot.revision,

@@ -167,7 +167,7 @@ fn feeds(
         gateways: Feed::new(planned.kernel.reachable_by.clone()),
         resolved: Feed::new(Resolved::default()),
         resolved_routes: Feed::new(0),
-        in_force: Feed::new(InForce::of(planned.transition.clone(), config)),
+        in_force: Feed::new(InForce::new(planned.transition.clone(), config)),
         stage_in_force: Feed::new(drain.stage),
         learned: Feed::new(learned::Map::default()),
         judged: Feed::new(false),

@@ -94,7 +94,7 @@ pub(super) const TASKS: &[Task] = &[
     Task {
         name: "datastore's addresses", file: "node/src/node/kernel/lifelines.rs", count: "1",
         owns: "–", hears: "name servers", tells: "reconciler",
-        start: Start::From(|b| spawn(lifelines::keep(b.hosts.clone(), b.feeds.lifelines.writer()))),
+        start: Start::From(|b| spawn(lifelines::resolve_lifelines(b.hosts.clone(), b.feeds.lifelines.writer()))),
     },
     Task {
         name: "passwords", file: "node/src/node/announce/secrets.rs", count: "1",
@@ -149,7 +149,7 @@ pub(super) const TASKS: &[Task] = &[
     Task {
         name: "MTU file", file: "node/src/node/kernel/mtu.rs", count: "1",
         owns: "–", hears: "the agent's status", tells: "the CNI plugin",
-        start: Start::From(|b| spawn(mtu::keep(b.config.lib_dir.clone(), b.kernel.clone()))),
+        start: Start::From(|b| spawn(mtu::write_mtu(b.config.lib_dir.clone(), b.kernel.clone()))),
     },
     Task {
         name: "node-address watcher", file: "node/src/node/membership/node_address.rs", count: "1",
@@ -199,7 +199,7 @@ pub(super) const TASKS: &[Task] = &[
     Task {
         name: "stop of assignments", file: "node/src/node/ipam/assignment_stop.rs", count: "1",
         owns: "–", hears: "`View`", tells: "the CNI plugin",
-        start: Start::From(|b| spawn(assignment_stop::keep(b.config.run_dir.clone(), b.view.clone()))),
+        start: Start::From(|b| spawn(assignment_stop::write_assignment_stop(b.config.run_dir.clone(), b.view.clone()))),
     },
     Task {
         name: "block hint", file: "node/src/node/ipam/block_hints.rs", count: "1",
@@ -230,7 +230,7 @@ pub(super) const TASKS: &[Task] = &[
 
 fn passwords(board: &Board) {
     if let Some(folder) = board.config.secrets_dir.clone() {
-        spawn(secrets::keep(folder, board.feeds.secrets.writer()));
+        spawn(secrets::watch_secrets(folder, board.feeds.secrets.writer()));
     }
 }
 
@@ -252,7 +252,7 @@ fn publisher(board: &Board) -> Publisher {
 }
 
 fn origin_check(board: &Board) {
-    spawn(origins::keep(
+    spawn(origins::publish_origins(
         board.view.clone(),
         board.first.clone(),
         board.config.origin_check,
@@ -277,7 +277,7 @@ fn learned_routes(board: &Board) {
 }
 
 fn next_hops(board: &Board) {
-    spawn(underlay::keep(
+    spawn(underlay::publish_underlay(
         board.underlay.clone(),
         board.feeds.gateways.reader(),
         board.speaker.clone(),
@@ -286,7 +286,7 @@ fn next_hops(board: &Board) {
 }
 
 fn sweep_precondition(board: &Board) {
-    spawn(sweep::keep(
+    spawn(sweep::hold_sweep(
         board.view.clone(),
         board.feeds.completeness.reader(),
         board.speaker.clone(),
@@ -296,7 +296,7 @@ fn sweep_precondition(board: &Board) {
 }
 
 fn lost_addresses(board: &Board) {
-    spawn(lost_addresses::keep(
+    spawn(lost_addresses::report_lost_addresses(
         board.kernel.clone(),
         board.speaker.clone(),
         board.store.clone(),
@@ -304,7 +304,7 @@ fn lost_addresses(board: &Board) {
 }
 
 fn node_address(board: &Board) {
-    spawn(node_address::keep(
+    spawn(node_address::watch_node_address(
         || Ok(Datastore::from_env()?),
         board.config.clone(),
         board.view.clone(),
@@ -326,12 +326,16 @@ fn network_condition(board: &Board) {
 fn plugin_access(board: &Board) {
     if let Some(account) = board.config.plugin_account.clone() {
         let problems = board.registry.reporter("plugin's access");
-        spawn(plugin_access::keep(board.store.clone(), account, problems));
+        spawn(plugin_access::write_plugin_access(
+            board.store.clone(),
+            account,
+            problems,
+        ));
     }
 }
 
 fn tunnel_addresses(board: &Board) {
-    spawn(tunnels::keep(
+    spawn(tunnels::assign_tunnel_addresses(
         board.store.clone(),
         Client::new(board.store.clone()),
         board.config.node.clone(),
@@ -353,7 +357,7 @@ fn transition_report(board: &Board) {
 }
 
 fn mode_report(board: &Board) {
-    spawn(mode_check::keep(
+    spawn(mode_check::answer_mode_checks(
         board.store.clone(),
         board.config.node.clone(),
         board.view.clone(),
@@ -374,7 +378,7 @@ fn ipam_collector(board: &Board) {
 }
 
 fn pending_releases(board: &Board) {
-    spawn(pending_releases::keep(
+    spawn(pending_releases::release_pending(
         board.store.clone(),
         board.config.lib_dir.clone(),
         board.view.clone(),
@@ -383,7 +387,7 @@ fn pending_releases(board: &Board) {
 }
 
 fn block_hint(board: &Board) {
-    spawn(block_hints::keep(
+    spawn(block_hints::write_block_hints(
         board.config.run_dir.clone(),
         board.config.node.clone(),
         board.view.clone(),

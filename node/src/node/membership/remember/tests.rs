@@ -117,7 +117,7 @@ fn changes_are_written_seldom_and_own_ones_sooner() {
     let written = |took| Written {
         revision: before.revision,
         wakes: Some(before.wakes),
-        own: OwnRevisions::of(&before.snapshot, &me()),
+        own: OwnRevisions::from_snapshot(&before.snapshot, &me()),
         ended,
         took,
     };

@@ -85,15 +85,15 @@ impl Collection {
     }
 }
 
-/// One object.
+/// An object of the API by its collection, namespace and `metadata.name`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct ObjectName {
     pub(crate) collection: Collection,
     pub(crate) namespace: Option<String>,
     pub(crate) name: String,
 }
 
-impl Place {
+impl ObjectName {
     fn new(collection: Collection, name: impl Into<String>) -> Self {
         Self {
             collection,
@@ -117,16 +117,16 @@ impl Place {
 
     /// Where what stands under a path is; `None` when Kubernetes has no such thing.
     #[must_use]
-    pub(crate) fn of_path(path: &str) -> Option<Self> {
+    pub(crate) fn from_path(path: &str) -> Option<Self> {
         match lease::name(path) {
             Some(name) => Some(Self::inside(Collection::Leases, lease::NAMESPACE, &name)),
-            None => Self::of(&Key::parse(path).ok()?),
+            None => Self::from_key(&Key::parse(path).ok()?),
         }
     }
 
     /// Where what stands under a key is; `None` when Kubernetes has no such thing.
     #[must_use]
-    pub(crate) fn of(key: &Key) -> Option<Self> {
+    pub(crate) fn from_key(key: &Key) -> Option<Self> {
         Some(match key {
             Key::Block(cidr) => Self::new(BLOCKS, names::of_cidr(cidr)),
             Key::Affinity(owner, cidr) => Self::new(AFFINITIES, names::of_affinity(owner, cidr)),
@@ -164,13 +164,13 @@ const fn of_document(kind: DocumentKind) -> Collection {
     }
 }
 
-fn of_profile(name: &str) -> Option<Place> {
+fn of_profile(name: &str) -> Option<ObjectName> {
     if let Some(namespace) = name.strip_prefix("kns.") {
-        return Some(Place::new(Collection::Namespaces, namespace));
+        return Some(ObjectName::new(Collection::Namespaces, namespace));
     }
     let (namespace, account) = name.strip_prefix("ksa.")?.split_once('.')?;
     let collection = Collection::ServiceAccounts;
-    Some(Place::inside(collection, namespace, account))
+    Some(ObjectName::inside(collection, namespace, account))
 }
 
 /// The pod of an endpoint's name, `NODE-k8s-POD-eth0` with dashes inside parts doubled.
@@ -202,7 +202,7 @@ impl List {
     /// The lists that hold all keys of a range that is a prefix; none when Kubernetes has nothing
     /// of the kind.
     #[must_use]
-    pub(crate) fn of(prefix: &str) -> Vec<Self> {
+    pub(crate) fn under_prefix(prefix: &str) -> Vec<Self> {
         if let Some(labels) = lease::selector(prefix) {
             return vec![Self {
                 collection: Collection::Leases,
@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     fn path(key: &str) -> String {
-        Place::of(&Key::parse(key).unwrap())
+        ObjectName::from_key(&Key::parse(key).unwrap())
             .unwrap()
             .path(ApiGroup::V1)
     }
@@ -359,7 +359,7 @@ mod tests {
         ] {
             assert_eq!(path(key), expected);
         }
-        let config = Place::of(&Key::IpamConfig).unwrap();
+        let config = ObjectName::from_key(&Key::IpamConfig).unwrap();
         assert_eq!(
             config.path(ApiGroup::V3),
             "/apis/projectcalico.org/v3/ipamconfigurations/default"
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn a_hosts_affinities_are_selected_by_calicos_labels() {
         let owner = BlockOwner::Host("node-1".into());
-        let lists = List::of(&caracal_model::affinity_prefix(&owner, Family::Ipv4));
+        let lists = List::under_prefix(&caracal_model::affinity_prefix(&owner, Family::Ipv4));
         assert_eq!(lists.len(), 1);
         let labels = lists[0].labels.as_deref().unwrap();
         assert!(
@@ -377,9 +377,9 @@ mod tests {
             "{labels}"
         );
         assert!(labels.contains("hostname-hash=A3XPYDATRKB7Q4"), "{labels}");
-        assert_eq!(List::of("/calico/ipam/v2/host/")[0].labels, None);
-        assert_eq!(List::of("/registry/"), []);
-        let all = List::of(&caracal_model::resources_prefix());
+        assert_eq!(List::under_prefix("/calico/ipam/v2/host/")[0].labels, None);
+        assert_eq!(List::under_prefix("/registry/"), []);
+        let all = List::under_prefix(&caracal_model::resources_prefix());
         let pools = Collection::Custom("ippools");
         assert!(all.iter().any(|list| list.collection == Collection::Nodes));
         assert!(all.iter().any(|list| list.collection == pools));
