@@ -278,7 +278,7 @@ impl OriginCheck {
             let id = self.ids.get(name).copied();
             self.identities
                 .differences(id, identity.as_ref(), &mut concerned.sources);
-            let held = id.into_iter().flat_map(|id| self.owners.of(id));
+            let held = id.into_iter().flat_map(|id| self.owners.prefixes_of(id));
             concerned.prefixes.extend(held);
         }
         concerned

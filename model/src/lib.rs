@@ -14,7 +14,7 @@
 //! [`Applied`] says whether something followed. Then plans read the maps of the snapshot, and
 //! [`Snapshot::problems`] names what could not be read. Whoever writes what people wrote asks
 //! [`Schema`] first: [`Schema::validate`], [`Schema::immutable`], [`Schema::conflicts`], and then
-//! [`Schema::complete`] and [`Schema::keep`] to fill in what they left out.
+//! [`Schema::complete`] and [`Schema::carry_over`] to fill in what they left out.
 //!
 //! ```
 //! use caracal_model::{Applied, IpPool, IpPoolSpec, Key, Kind, Snapshot};

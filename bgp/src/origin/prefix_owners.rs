@@ -147,7 +147,7 @@ impl PrefixOwners {
     }
 
     /// The prefixes of an owner, in order.
-    pub(super) fn of(&self, id: OwnerId) -> impl Iterator<Item = Prefix> {
+    pub(super) fn prefixes_of(&self, id: OwnerId) -> impl Iterator<Item = Prefix> {
         let first = (id, Prefix::v4(Ipv4Addr::UNSPECIFIED, 0));
         let from = self.by_owner.range(first..);
         let own = from.take_while(move |(owner, _)| *owner == id);
@@ -217,7 +217,7 @@ mod tests {
                 prop_assert_eq!(exact, expected);
                 let own = all.iter().filter(|(_, owners)| owners.contains(&owner));
                 let own: Vec<Prefix> = own.map(|(prefix, _)| *prefix).collect();
-                prop_assert_eq!(by_prefix.of(owner).collect::<Vec<_>>(), own);
+                prop_assert_eq!(by_prefix.prefixes_of(owner).collect::<Vec<_>>(), own);
                 for bits in 0x0a00_0000..0x0a00_0010u32 {
                     let asked = Prefix::v4(bits.into(), 31);
                     let covers = |p: &&Prefix| p.covers(&asked);

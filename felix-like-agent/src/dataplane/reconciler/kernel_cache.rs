@@ -51,7 +51,7 @@ impl KernelCache {
     }
 
     /// The kernel's state, while the cache may be relied on. The caller brings it back with
-    /// [`KernelCache::keep`], or it is gone.
+    /// [`KernelCache::store`], or it is gone.
     pub(in crate::dataplane) fn take(&mut self, now: Instant) -> Option<Actual> {
         if self.until.is_some_and(|until| now >= until) {
             self.forget();
