@@ -60,7 +60,7 @@ fn is_in_mesh(own: &Node) -> bool {
 fn mesh_differs(was: &Snapshot, is: &Snapshot, own: &NodeName, changed: &[NodeName]) -> bool {
     match auto::reflector_tuning(is) {
         // Reported by the plan, which has no reflectors then.
-        Ok(None) | Err(_) => BgpSettings::of(is, own, &mut Problems::default()).mesh,
+        Ok(None) | Err(_) => BgpSettings::from_snapshot(is, own, &mut Problems::default()).mesh,
         Ok(Some(_)) => {
             let (before, after) = (Elected::of(was, own), Elected::of(is, own));
             let Some(elected) = after else {
