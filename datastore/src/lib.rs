@@ -34,11 +34,13 @@
 mod etcd;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
+mod kubernetes_pod;
 mod memory;
 #[cfg(feature = "etcd")]
 mod open;
 mod ordered;
 mod patience;
+mod secret;
 mod store;
 #[cfg(feature = "testing")]
 mod testing;
@@ -48,11 +50,13 @@ mod watch;
 pub use etcd::{EtcdConfig, EtcdConfigError, EtcdCredentials, EtcdStore};
 #[cfg(feature = "kubernetes")]
 pub use kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore};
+pub use kubernetes_pod::KubernetesPod;
 pub use memory::{CommitFault, MemoryStore};
 #[cfg(feature = "etcd")]
 pub use open::{Datastore, DatastoreConfig, DatastoreConfigError, DatastoreWatch};
 pub use ordered::{CommitStep, OrderedCommit, StepResult};
 pub use patience::PATIENCE;
+pub use secret::SecretContent;
 pub use store::{
     Change, Cursor, FirstPages, Page, PagedStore, PluginAccess, ReadAnswer, Store, StoreError,
     WatchEvent,

@@ -9,12 +9,14 @@ use std::task::{Context, Poll};
 #[cfg(feature = "kubernetes")]
 use std::time::Duration;
 
-use caracal_model::{KeyRange, NodeName, Timestamp, Txn, TxnOutcome};
+use caracal_model::{KeyRange, NodeName, Prefix, Timestamp, Txn, TxnOutcome};
 use futures_util::{Stream, StreamExt as _, stream::BoxStream};
 
 use crate::etcd::{EtcdConfig, EtcdConfigError, EtcdStore};
 #[cfg(feature = "kubernetes")]
 use crate::kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore};
+use crate::kubernetes_pod::KubernetesPod;
+use crate::secret::SecretContent;
 use crate::store::{
     Cursor, FirstPages, Page, PagedStore, PluginAccess, ReadAnswer, Store, StoreError, WatchEvent,
 };
@@ -31,6 +33,11 @@ pub enum DatastoreConfigError {
     /// etcd's settings.
     #[error(transparent)]
     Etcd(#[from] EtcdConfigError),
+    /// A setting that etcd has nothing for.
+    #[error(
+        "USE_POD_CIDR={0}: ranges of nodes are in Kubernetes' API; set DATASTORE_TYPE=kubernetes, or take it out"
+    )]
+    UsePodCidr(String),
     /// The program has no client of Kubernetes' API.
     #[error(
         "DATASTORE_TYPE=kubernetes: this program was built without the client of Kubernetes' API; build it with \
@@ -73,7 +80,14 @@ impl DatastoreConfig {
     ) -> Result<Self, DatastoreConfigError> {
         let kind = lookup("DATASTORE_TYPE").unwrap_or_default();
         match kind.trim() {
-            "" | "etcdv3" => Ok(Self::Etcd(Box::new(EtcdConfig::from_lookup(lookup)?))),
+            "" | "etcdv3" => {
+                let ranges = lookup("USE_POD_CIDR").unwrap_or_default();
+                match ranges.trim().to_ascii_lowercase().as_str() {
+                    "" | "false" | "f" | "0" => {}
+                    _ => return Err(DatastoreConfigError::UsePodCidr(ranges)),
+                }
+                Ok(Self::Etcd(Box::new(EtcdConfig::from_lookup(lookup)?)))
+            }
             #[cfg(not(feature = "kubernetes"))]
             "kubernetes" => Err(DatastoreConfigError::NotBuilt),
             #[cfg(feature = "kubernetes")]
@@ -143,6 +157,19 @@ impl Datastore {
     /// As for [`DatastoreConfig::from_env`] and [`DatastoreConfig::open`].
     pub fn from_env() -> Result<Self, DatastoreConfigError> {
         DatastoreConfig::from_env()?.open()
+    }
+
+    /// Kubernetes' API as the environment names it, although the datastore may be another one: in
+    /// etcd clusters it has the pods, and the account of their plugin.
+    ///
+    /// # Errors
+    /// As for [`DatastoreConfig::from_env`] and [`DatastoreConfig::open`].
+    pub fn kubernetes_from_env() -> Result<Self, DatastoreConfigError> {
+        DatastoreConfig::from_lookup(|name| match name {
+            "DATASTORE_TYPE" => Some("kubernetes".to_owned()),
+            name => std::env::var(name).ok(),
+        })?
+        .open()
     }
 
     /// Its name in messages.
@@ -235,6 +262,79 @@ impl Datastore {
             }
             #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.plugin_access(account).await.map(Some),
+        }
+    }
+
+    /// A pod as Kubernetes has it, with its namespace; `None` when there is no such pod, and in
+    /// etcd, which has none.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn pod(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<KubernetesPod>, StoreError> {
+        match self {
+            Self::Etcd(_) => {
+                let _none = (namespace, name);
+                Ok(None)
+            }
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(store) => store.pod(namespace, name).await,
+        }
+    }
+
+    /// The ranges of a Node's pods (`spec.podCIDRs`), for the plugin `host-local`; `None` when
+    /// there is no such Node, and in etcd.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn pod_cidrs(&self, node: &NodeName) -> Result<Option<Vec<Prefix>>, StoreError> {
+        match self {
+            Self::Etcd(_) => {
+                let _none = node;
+                Ok(None)
+            }
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(store) => store.pod_cidrs(node).await,
+        }
+    }
+
+    /// There are Secrets beside Calico's data.
+    #[must_use]
+    pub const fn has_secrets(&self) -> bool {
+        match self {
+            Self::Etcd(_) => false,
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(_) => true,
+        }
+    }
+
+    /// A Secret of Kubernetes, now and after each change, for ever; `None` in etcd, which has none.
+    #[must_use]
+    pub fn secret(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Option<BoxStream<'static, Result<SecretContent, StoreError>>> {
+        match self {
+            Self::Etcd(_) => {
+                let _none = (namespace, name);
+                None
+            }
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(store) => Some(store.secret(namespace, name)),
+        }
+    }
+
+    /// Each Node's `podCIDRs` are its blocks, and nothing of IPAM is stored (`USE_POD_CIDR`).
+    #[must_use]
+    pub fn uses_pod_cidr(&self) -> bool {
+        match self {
+            Self::Etcd(_) => false,
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(store) => store.uses_pod_cidr(),
         }
     }
 
@@ -342,6 +442,9 @@ mod tests {
             said(&[("DATASTORE_TYPE", "consul")]),
             "DATASTORE_TYPE=consul: not a kind of datastore; expected etcdv3, with ETCD_ENDPOINTS, or kubernetes"
         );
+        read(&[("USE_POD_CIDR", "false")]).unwrap();
+        let ranges = said(&[("USE_POD_CIDR", "true")]);
+        assert!(ranges.contains("set DATASTORE_TYPE=kubernetes"), "{ranges}");
     }
 
     #[cfg(not(feature = "kubernetes"))]
@@ -369,6 +472,14 @@ mod tests {
             ("K8S_CERT_FILE", "/c.pem"),
         ];
         assert!(said(&half).starts_with("K8S_CERT_FILE is set but K8S_KEY_FILE is not"));
+        let ranges = [
+            ("DATASTORE_TYPE", "kubernetes"),
+            ("USE_POD_CIDR", "perhaps"),
+        ];
+        assert_eq!(
+            said(&ranges),
+            "USE_POD_CIDR=perhaps: expected true or false"
+        );
     }
 
     #[test]

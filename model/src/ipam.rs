@@ -84,6 +84,14 @@ pub struct Block {
     /// Marked for deletion.
     #[serde(default, deserialize_with = "null_default")]
     pub deleted: bool,
+    /// Ours: a range of a Node's `podCIDRs`, whose addresses `host-local` gives out. It has no
+    /// ordinals, and is never stored.
+    #[serde(
+        default,
+        rename = "podCIDR",
+        skip_serializing_if = "std::ops::Not::not"
+    )]
+    pub is_pod_cidr: bool,
     /// Unknown fields (MODEL-1).
     #[serde(flatten)]
     pub extra: Map<String, Value>,
@@ -156,6 +164,7 @@ impl Block {
             sequence_number,
             sequence_number_for_allocation: BTreeMap::new(),
             deleted: false,
+            is_pod_cidr: false,
             extra: Map::new(),
         }
     }
@@ -167,7 +176,8 @@ impl Block {
     pub fn from_json(value: &[u8]) -> Result<Self, ValueError> {
         let block: Self = serde_json::from_slice(value).map_err(|e| ValueError(e.to_string()))?;
         let size = block.allocations.len();
-        if u128::try_from(size).ok() != Some(block.cidr.size()) {
+        let without = block.is_pod_cidr && size == 0;
+        if !without && u128::try_from(size).ok() != Some(block.cidr.size()) {
             return Err(ValueError(format!(
                 "allocations has {size} entries; {} has {} addresses",
                 block.cidr,

@@ -40,6 +40,9 @@ pub enum KubernetesConfigError {
     /// One of Calico's variables has a value that is not known.
     #[error("CALICO_API_GROUP={0}: expected crd.projectcalico.org/v1 or projectcalico.org/v3")]
     ApiGroup(String),
+    /// A flag that is neither.
+    #[error("USE_POD_CIDR={0}: expected true or false")]
+    UsePodCidr(String),
     /// A certificate without a key, or the other way round.
     #[error("{given} is set but {missing} is not; a client certificate needs both")]
     HalfIdentity {
@@ -65,6 +68,8 @@ pub struct KubernetesConfig {
     pub token: Option<String>,
     /// Which of Calico's API groups to use; `None` = the one that is served.
     pub(super) group: Option<ApiGroup>,
+    /// Each Node's `podCIDRs` are its blocks, and there are no objects of IPAM.
+    pub use_pod_cidr: bool,
     /// Pods of other nodes are neither listed nor watched.
     pub pods_of: Option<NodeName>,
     /// Limit for one request.
@@ -92,6 +97,7 @@ impl Default for KubernetesConfig {
             identity: None,
             token: None,
             group: None,
+            use_pod_cidr: false,
             pods_of: None,
             request_timeout: PATIENCE,
             progress_interval: Duration::from_secs(10),
@@ -131,6 +137,7 @@ impl KubernetesConfig {
             identity,
             token: get("K8S_API_TOKEN"),
             group,
+            use_pod_cidr: flag(get("USE_POD_CIDR"))?,
             ..Self::default()
         })
     }
@@ -174,6 +181,15 @@ impl KubernetesConfig {
             access.credentials = ApiCredentials::Token(token.clone());
         }
         Ok(access)
+    }
+}
+
+/// `USE_POD_CIDR` as Calico reads it.
+fn flag(text: Option<String>) -> Result<bool, KubernetesConfigError> {
+    match text.as_deref().map(str::to_ascii_lowercase).as_deref() {
+        None | Some("false" | "f" | "0") => Ok(false),
+        Some("true" | "t" | "1") => Ok(true),
+        Some(_) => Err(KubernetesConfigError::UsePodCidr(text.unwrap_or_default())),
     }
 }
 

@@ -23,18 +23,23 @@ mod connection;
 mod kubeconfig;
 mod mapping;
 mod plugin_access;
+mod pod;
 mod read;
 mod rights;
+mod secrets;
 mod watch;
 mod write;
 
 use std::sync::Arc;
 
-use caracal_model::{KeyRange, NodeName, Timestamp, Txn, TxnOutcome};
+use caracal_model::{KeyRange, NodeName, Prefix, Timestamp, Txn, TxnOutcome};
+use futures_util::stream::BoxStream;
 
 use self::api::Api;
 pub use self::config::{KubernetesConfig, KubernetesConfigError};
 use self::watch::KubernetesWatch;
+use crate::kubernetes_pod::KubernetesPod;
+use crate::secret::SecretContent;
 use crate::store::{
     Cursor, FirstPages, Page, PagedStore, PluginAccess, ReadAnswer, Store, StoreError,
 };
@@ -86,6 +91,47 @@ impl KubernetesStore {
         let issued = plugin_access::issue(&self.api, account).await;
         let what = format!("the service account {account}");
         issued.map_err(|failure| failure.into_error(self.api.server(), &what))
+    }
+}
+
+impl KubernetesStore {
+    /// A pod with its namespace; `None`: there is no such pod.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(crate) async fn pod(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<KubernetesPod>, StoreError> {
+        let pod = pod::read(&self.api, namespace, name).await;
+        pod.map_err(|failure| failure.into_error(self.api.server(), "the pod"))
+    }
+
+    /// The ranges of a Node's pods; `None`: there is no such Node.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(crate) async fn pod_cidrs(
+        &self,
+        node: &NodeName,
+    ) -> Result<Option<Vec<Prefix>>, StoreError> {
+        let cidrs = pod::pod_cidrs(&self.api, node).await;
+        cidrs.map_err(|failure| failure.into_error(self.api.server(), "the Node"))
+    }
+
+    /// A Secret, now and after each change.
+    pub(crate) fn secret(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> BoxStream<'static, Result<SecretContent, StoreError>> {
+        secrets::follow(&self.api, namespace, name)
+    }
+
+    /// Each Node's `podCIDRs` are its blocks.
+    pub(crate) fn uses_pod_cidr(&self) -> bool {
+        self.api.config.use_pod_cidr
     }
 }
 

@@ -26,7 +26,15 @@ pub(super) const METADATA: &str = "application/json;as=PartialObjectMetadata;g=m
 pub(super) const WHOLE: &str = "application/json";
 
 /// Keys and values of an object. One that cannot be mapped is left out, with a warning.
-pub(super) fn key_values(collection: Collection, object: &Value, group: ApiGroup) -> Vec<KeyValue> {
+pub(super) fn key_values(
+    api: &Api,
+    collection: Collection,
+    object: &Value,
+    group: ApiGroup,
+) -> Vec<KeyValue> {
+    if collection == Collection::Nodes && api.config.use_pod_cidr {
+        return mapping::key_values_with_pod_cidrs(object);
+    }
     if mapping::is_deleted(object) {
         return Vec::new();
     }
@@ -84,7 +92,7 @@ async fn part(
     };
     let items = answer["items"].as_array().into_iter().flatten();
     let mut values: Vec<_> = items
-        .flat_map(|object| key_values(list.collection, object, group))
+        .flat_map(|object| key_values(api, list.collection, object, group))
         .collect();
     values.sort_by(|a, b| a.key.cmp(&b.key));
     let next = answer["metadata"]["continue"].as_str();
@@ -140,14 +148,15 @@ async fn range(api: &Api, range: &KeyRange) -> Result<(Vec<KeyValue>, i64), ApiF
                 None => None,
             };
             let group = api.group().await?;
-            let values = object.map(|(collection, object)| key_values(collection, &object, group));
+            let values =
+                object.map(|(collection, object)| key_values(api, collection, &object, group));
             let values = values.unwrap_or_default();
             let revision = values.first().map_or(0, |kv| kv.mod_revision);
             (values, revision)
         }
         KeyRange::Prefix(prefix) => {
             let (mut all, mut newest) = (Vec::new(), 0);
-            for list in List::under_prefix(prefix) {
+            for list in lists_below(api, prefix) {
                 let (values, revision) = whole(api, &list).await?;
                 all.extend(values);
                 newest = newest.max(if revision == i64::MAX { 0 } else { revision });
@@ -174,10 +183,18 @@ pub(super) async fn read(api: &Api, ranges: &[KeyRange]) -> Result<ReadAnswer, S
     })
 }
 
-/// How a kind is listed to be followed.
-fn accept(collection: Collection) -> &'static str {
+/// The lists that hold all keys below a prefix.
+pub(super) fn lists_below(api: &Api, prefix: &str) -> Vec<List> {
+    match api.config.use_pod_cidr {
+        true => List::under_prefix_with_pod_cidrs(prefix),
+        false => List::under_prefix(prefix),
+    }
+}
+
+/// How a kind is listed to be followed. Of Nodes the metadata, unless `podCIDRs` are read.
+fn accept(api: &Api, collection: Collection) -> &'static str {
     match collection {
-        Collection::Nodes => METADATA_LIST,
+        Collection::Nodes if !api.config.use_pod_cidr => METADATA_LIST,
         _ => WHOLE,
     }
 }
@@ -205,7 +222,7 @@ pub(super) async fn first_pages(api: &Api, ranges: &[KeyRange]) -> Result<FirstP
     let mut listed = BTreeSet::new();
     let mut pages = Vec::with_capacity(ranges.len());
     for one in ranges {
-        let lists = lists_of(one);
+        let lists = lists_of(api, one);
         if lists.is_empty() || lists.iter().all(|list| !listed.insert(list.clone())) {
             pages.push(Page {
                 values: Vec::new(),
@@ -225,9 +242,9 @@ pub(super) async fn first_pages(api: &Api, ranges: &[KeyRange]) -> Result<FirstP
     })
 }
 
-fn lists_of(range: &KeyRange) -> Vec<List> {
+fn lists_of(api: &Api, range: &KeyRange) -> Vec<List> {
     match range {
-        KeyRange::Prefix(prefix) => List::under_prefix(prefix),
+        KeyRange::Prefix(prefix) => lists_below(api, prefix),
         KeyRange::Key(path) => {
             let name = ObjectName::from_path(path);
             let list = name.map(|name| List {
@@ -254,7 +271,8 @@ async fn page(
             i64::MAX,
         ));
     };
-    let (values, revision, next) = part(api, list, PAGE, token, accept(list.collection)).await?;
+    let (values, revision, next) =
+        part(api, list, PAGE, token, accept(api, list.collection)).await?;
     let next = match next {
         Some(token) => Some(cursor(at, Some(&token))),
         None => (at + 1 < lists.len()).then(|| cursor(at + 1, None)),
@@ -270,7 +288,7 @@ pub(super) async fn next_page(
     let text = String::from_utf8_lossy(from);
     let (at, token) = text.split_once(' ').unwrap_or(("0", ""));
     let token = Some(token).filter(|token| !token.is_empty());
-    let lists = lists_of(range);
+    let lists = lists_of(api, range);
     let (page, _) = page(api, &lists, at.parse().unwrap_or_default(), token)
         .await
         .map_err(|failure| failure.into_error(api.server(), "a list"))?;

@@ -167,12 +167,12 @@ const RULES: &[Rule] = &[
     plugin(
         &["nodes"],
         &["get", "list"],
-        "choose pools by the labels of the node",
+        "choose pools by the labels of the node, and know its ranges",
     ),
     plugin(
         &["pods"],
         &["get", "list"],
-        "see that the pod is there, and read its annotations",
+        "see that the pod is there, and read its labels and annotations",
     ),
     plugin(
         &["namespaces"],
@@ -242,6 +242,10 @@ pub(super) fn explained(said: &str) -> String {
             "{said}: needed to {}, and given by {} (deploy/kubernetes)",
             rule.purpose, rule.role
         ),
+        None if (account, resource) == (NODE, "secrets") => format!(
+            "{said}: needed to read passwords of sessions; a Role on this Secret gives it, and no manifest \
+             (docs/topologies.md, Passwords)"
+        ),
         None => format!(
             "{said}: the account {account} does not have this right by intention; whoever gives this order needs \
              a KUBECONFIG with more"
@@ -282,6 +286,8 @@ mod tests {
     fn a_right_that_nobody_has_by_intention_is_named_as_such() {
         let said = explained(&refusal(NODE, "update", "ippools"));
         assert!(said.contains("by intention"), "{said}");
+        let said = explained(&refusal(NODE, "list", "secrets"));
+        assert!(said.contains("docs/topologies.md"), "{said}");
         // Of accounts that somebody else made nothing is known.
         for other in [
             "pods \"x\" is forbidden: exceeded quota",

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::api::{Api, ApiFailure, judge};
 use super::mapping::{self, ApiGroup, Collection, List};
-use super::read::{METADATA, WHOLE, key_values, list_path};
+use super::read::{METADATA, WHOLE, key_values, list_path, lists_below};
 use crate::store::{Change, StoreError, WatchEvent};
 
 /// Collections that are watched. Handles never: they are many and no route depends on them.
@@ -76,10 +76,12 @@ impl KubernetesWatch {
     ) -> Result<Self, StoreError> {
         let group = api.group().await;
         let group = group.map_err(|failure| failure.into_error(api.server(), "the API"))?;
-        let below = List::under_prefix(prefix);
+        let below = lists_below(api, prefix);
         let chosen = FOLLOWED.into_iter().filter(|collection| {
             let mut lists = below.iter();
-            below.is_empty() || lists.any(|list| list.collection == *collection)
+            let ranges = api.config.use_pod_cidr
+                && [mapping::BLOCKS, mapping::AFFINITIES].contains(collection);
+            !ranges && (below.is_empty() || lists.any(|list| list.collection == *collection))
         });
         let mut streams = SelectAll::new();
         for collection in chosen {
@@ -224,7 +226,7 @@ impl One {
             self.revision
         );
         let accept = match self.collection {
-            Collection::Nodes => METADATA,
+            Collection::Nodes if !self.api.config.use_pod_cidr => METADATA,
             _ => WHOLE,
         };
         match self.api.send(Method::GET, &path, WHOLE, None, accept).await {
@@ -275,7 +277,7 @@ impl One {
     }
 
     fn changes(&mut self, object: &Value, revision: i64, deleted: bool) -> Vec<Change> {
-        let mut values = key_values(self.collection, object, self.group);
+        let mut values = key_values(&self.api, self.collection, object, self.group);
         // An object that stands for nothing any more: its key as it was.
         if values.is_empty() {
             values = mapping::keys_without_values(self.collection, object, self.group)
@@ -309,13 +311,13 @@ impl One {
 }
 
 /// The lines of a body.
-struct Lines {
+pub(super) struct Lines {
     body: Incoming,
     rest: Vec<u8>,
 }
 
 impl Lines {
-    fn new(body: Incoming) -> Self {
+    pub(super) fn new(body: Incoming) -> Self {
         Self {
             body,
             rest: Vec::new(),
@@ -324,7 +326,7 @@ impl Lines {
 
     /// The next line; `None` at the end, also where the connection broke. Dropping the future loses
     /// nothing.
-    async fn next(&mut self) -> Option<Vec<u8>> {
+    pub(super) async fn next(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(end) = self.rest.iter().position(|octet| *octet == b'\n') {
                 let mut line: Vec<u8> = self.rest.drain(..=end).collect();

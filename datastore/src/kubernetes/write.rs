@@ -87,7 +87,7 @@ async fn read_objects(
         let Some((collection, object)) = object else {
             continue;
         };
-        let values = read::key_values(collection, &object, group);
+        let values = read::key_values(api, collection, &object, group);
         found.extend(values.into_iter().filter(|kv| kv.key == path));
         known.insert(path, object);
     }
@@ -110,6 +110,13 @@ async fn written(
     }
     let group = api.group().await?;
     let before = known.get(path);
+    let own = match (name.collection, before) {
+        (Collection::Nodes, Some(node)) if api.config.use_pod_cidr => {
+            value.and_then(|value| without_tunnels(node, value))
+        }
+        _ => None,
+    };
+    let value = own.as_deref().or(value);
     let written = match (name.collection, Key::parse(path)) {
         (Collection::Leases, _) => {
             let object = mapping::lease_object(path, value.unwrap_or_default(), before);
@@ -120,6 +127,13 @@ async fn written(
     };
     let written = written.map_err(|error| ApiFailure::Refused(format!("{path}: {error}")))?;
     Ok((name, written))
+}
+
+/// A Node's value without what was derived when it was read.
+fn without_tunnels(node: &Value, value: &[u8]) -> Option<Vec<u8>> {
+    let mut value: Value = serde_json::from_slice(value).ok()?;
+    mapping::remove_tunnels(node, &mut value);
+    Some(value.to_string().into_bytes())
 }
 
 async fn create(

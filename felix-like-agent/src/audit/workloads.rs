@@ -63,11 +63,15 @@ pub(super) fn compare(inputs: &AuditInputs<'_>, found: &mut Vec<Observation>) {
     }
 }
 
-/// True when IPAM has given the address out, and for addresses that are not IPAM's at all.
+/// True when IPAM has given the address out, and for addresses that are not IPAM's at all, as those
+/// of `host-local`.
 fn is_allocated(inputs: &AuditInputs<'_>, address: &Prefix) -> bool {
     if inputs.snapshot.pool_of(address).is_none() {
         return true;
     }
     let block = inputs.snapshot.block_of(address);
-    block.is_some_and(|block| block.is_allocated(address.address()))
+    block.is_some_and(|block| {
+        let not_ours = block.whole().is_some_and(|block| block.is_pod_cidr);
+        not_ours || block.is_allocated(address.address())
+    })
 }

@@ -85,7 +85,7 @@ super::codes! {
     BgpOwnerUnknown "bgp.owner_unknown" Warning 0 "a route inside a pool waits for longer than 30 s for its owner to be known"
         "`caracal bgp explain PREFIX` names the peer; docs/troubleshooting.md has a section on it",
     BgpPassword "bgp.password" Error 0 "the password of a session is not known or not usable; there is no session"
-        "place the Secret below `CARACAL_SECRETS_DIR`",
+        "make the Secret and let the node read it, or place it below `CARACAL_SECRETS_DIR`; docs/topologies.md",
     BgpPeer "bgp.peer" Error 0 "a BGPPeer gives no session"
         "follow the reason",
     BgpPeerDown "bgp.peer_down" Error 0 "a session is refused, or missing for longer than its hold time"

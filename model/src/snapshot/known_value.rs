@@ -27,6 +27,8 @@ struct Value<'a> {
     unallocated: Option<Vec<usize>>,
     #[serde(borrow, default)]
     attributes: Option<Vec<Attribute<'a>>>,
+    #[serde(default, rename = "podCIDR")]
+    is_pod_cidr: bool,
 }
 
 #[derive(Deserialize)]
@@ -134,7 +136,9 @@ fn known(
     let attributes = value.attributes.unwrap_or_default();
     let size = allocations.len();
     let free = value.unallocated.unwrap_or_default();
-    if u128::try_from(size).ok() != Some(value.cidr.size()) || free.iter().any(|o| *o >= size) {
+    let without = value.is_pod_cidr && size == 0;
+    let complete = without || u128::try_from(size).ok() == Some(value.cidr.size());
+    if !complete || free.iter().any(|o| *o >= size) {
         return Err(wrong("another number of addresses"));
     }
     let owner = match value.affinity {

@@ -7,6 +7,7 @@ mod names;
 mod node;
 mod object_name;
 mod pod;
+mod pod_cidr;
 #[cfg(test)]
 mod tests;
 
@@ -15,8 +16,11 @@ use serde_json::{Map, Value, json};
 
 pub(super) use self::custom::{is_deleted, marked_deleted};
 pub(super) use self::lease::NAMESPACE;
-use self::object_name::{AFFINITIES, BLOCKS, HANDLES, IPAM_CONFIG};
+pub(super) use self::object_name::{AFFINITIES, BLOCKS};
 pub(super) use self::object_name::{ApiGroup, Collection, List, ObjectName, is_in};
+use self::object_name::{HANDLES, IPAM_CONFIG};
+pub(super) use self::pod::read_pod;
+pub(super) use self::pod_cidr::{ranges as pod_cidrs, remove_tunnels};
 
 /// Why an object says nothing under a key, or a value cannot be an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -150,6 +154,23 @@ pub(super) fn key_values(
             mod_revision: revision(object),
         })
         .collect())
+}
+
+/// [`key_values`] of a Node whose `podCIDRs` are its blocks.
+pub(super) fn key_values_with_pod_cidrs(node: &Value) -> Vec<KeyValue> {
+    let name = node["metadata"]["name"].as_str().unwrap_or_default();
+    let mut value = node::value(node);
+    pod_cidr::add_tunnels(node, &mut value);
+    let mut values = vec![(Key::resource(Kind::Node, name), value)];
+    values.extend(pod_cidr::blocks(node));
+    let values = values.into_iter();
+    values
+        .map(|(key, value)| KeyValue {
+            key: key.to_path(),
+            value: value.to_string().into_bytes(),
+            mod_revision: revision(node),
+        })
+        .collect()
 }
 
 /// Of a policy only its name is read.

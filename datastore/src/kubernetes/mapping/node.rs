@@ -65,7 +65,7 @@ fn foreign(annotations: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     own
 }
 
-fn put(value: &mut Value, pointer: &str, field: Value) {
+pub(super) fn put(value: &mut Value, pointer: &str, field: Value) {
     let mut at = value;
     for part in pointer.split('/').skip(1) {
         at = &mut at[part];

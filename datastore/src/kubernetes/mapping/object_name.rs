@@ -192,11 +192,26 @@ pub(crate) struct List {
 }
 
 impl List {
-    const fn all(collection: Collection) -> Self {
+    pub(crate) const fn all(collection: Collection) -> Self {
         Self {
             collection,
             labels: None,
         }
+    }
+
+    /// [`List::under_prefix`] where Nodes' `podCIDRs` are the blocks: lists of those are lists of
+    /// Nodes.
+    #[must_use]
+    pub(crate) fn under_prefix_with_pod_cidrs(prefix: &str) -> Vec<Self> {
+        let lists = Self::under_prefix(prefix).into_iter();
+        let mut lists: Vec<_> = lists
+            .map(|list| match list.collection {
+                BLOCKS | AFFINITIES => Self::all(Collection::Nodes),
+                _ => list,
+            })
+            .collect();
+        lists.dedup();
+        lists
     }
 
     /// The lists that hold all keys of a range that is a prefix; none when Kubernetes has nothing

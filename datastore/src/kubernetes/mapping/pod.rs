@@ -1,8 +1,12 @@
 //! Pod → WorkloadEndpoint, and the annotations that the CNI plugin leaves on a pod instead of an
 //! endpoint.
 
+use std::collections::BTreeMap;
+
 use caracal_model::{API_VERSION, Key, endpoint_name, pod_interface};
 use serde_json::{Map, Value, json};
+
+use crate::kubernetes_pod::KubernetesPod;
 
 const POD_IP: &str = "cni.projectcalico.org/podIP";
 const POD_IPS: &str = "cni.projectcalico.org/podIPs";
@@ -60,6 +64,83 @@ fn with_length(address: String) -> String {
     }
 }
 
+fn account(pod: &Value) -> &str {
+    let account = pod["spec"]["serviceAccountName"].as_str();
+    account.filter(|name| !name.is_empty()).unwrap_or("default")
+}
+
+fn profiles(namespace: &str, account: &str) -> Vec<String> {
+    vec![
+        format!("kns.{namespace}"),
+        format!("ksa.{namespace}.{account}"),
+    ]
+}
+
+/// The pod's own labels and Calico's.
+fn labels(pod: &Value, namespace: &str, account: &str) -> BTreeMap<String, String> {
+    let mut labels = texts(&pod["metadata"]["labels"]);
+    let mut put = |name: &str, value: &str| {
+        labels.insert(format!("projectcalico.org/{name}"), value.to_owned());
+    };
+    put("namespace", namespace);
+    put("orchestrator", "k8s");
+    if account.len() < LONGEST_LABEL {
+        put("serviceaccount", account);
+    }
+    labels
+}
+
+fn texts(map: &Value) -> BTreeMap<String, String> {
+    let map = map.as_object().into_iter().flatten();
+    map.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
+}
+
+/// Ports of the containers that have a name, or a port of the host, as an endpoint has them.
+/// Protocols that Calico does not know are left out.
+fn ports(pod: &Value) -> Vec<Value> {
+    let list = |value: &'_ Value| value.as_array().cloned().unwrap_or_default();
+    let containers = ["containers", "initContainers"]
+        .into_iter()
+        .flat_map(|field| list(&pod["spec"][field]));
+    let ports = containers.flat_map(|container| list(&container["ports"]));
+    let of_endpoint = |port: Value| {
+        let number = |field: &str| port[field].as_u64().unwrap_or_default();
+        let text = |field: &str| port[field].as_str().unwrap_or_default().to_owned();
+        let (name, host_port) = (text("name"), number("hostPort"));
+        let counts = number("containerPort") != 0 && (host_port != 0 || !name.is_empty());
+        let protocol = match text("protocol").as_str() {
+            "" => "TCP".to_owned(),
+            known @ ("TCP" | "UDP" | "SCTP") => known.to_owned(),
+            _ => return None,
+        };
+        counts.then(|| {
+            json!({
+                "name": name, "protocol": protocol, "port": number("containerPort"),
+                "hostPort": host_port, "hostIP": text("hostIP"),
+            })
+        })
+    };
+    ports.filter_map(of_endpoint).collect()
+}
+
+/// What the CNI plugin reads of a pod and its namespace.
+pub(crate) fn read_pod(pod: &Value, namespace: &Value) -> KubernetesPod {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let within = text(&pod["metadata"]["namespace"]).unwrap_or_default();
+    let account = account(pod);
+    KubernetesPod {
+        uid: text(&pod["metadata"]["uid"]).unwrap_or_default(),
+        generate_name: text(&pod["metadata"]["generateName"]).filter(|name| !name.is_empty()),
+        labels: labels(pod, &within, account),
+        service_account: account.to_owned(),
+        profiles: profiles(&within, account),
+        ports: ports(pod),
+        annotations: texts(&pod["metadata"]["annotations"]),
+        namespace_annotations: texts(&namespace["metadata"]["annotations"]),
+    }
+}
+
 /// Namespace, name and value of a pod's endpoint; `None` when it has none: not bound to a node, in
 /// the host's network, without addresses, or over.
 pub(super) fn endpoint(pod: &Value) -> Option<(String, String, Value)> {
@@ -74,29 +155,19 @@ pub(super) fn endpoint(pod: &Value) -> Option<(String, String, Value)> {
     if networks.is_empty() {
         return None;
     }
-    let account = pod["spec"]["serviceAccountName"]
-        .as_str()
-        .unwrap_or("default");
-    let mut labels = pod["metadata"]["labels"]
-        .as_object()
-        .cloned()
-        .unwrap_or_default();
-    labels.insert("projectcalico.org/namespace".to_owned(), json!(namespace));
-    labels.insert("projectcalico.org/orchestrator".to_owned(), json!("k8s"));
-    if account.len() < LONGEST_LABEL {
-        labels.insert(
-            "projectcalico.org/serviceaccount".to_owned(),
-            json!(account),
-        );
-    }
+    let account = account(pod);
     let endpoint = endpoint_name(&node, "k8s", &name, "eth0");
     let mut spec = json!({
         "orchestrator": "k8s", "node": node, "pod": name, "endpoint": "eth0",
         "ipNetworks": networks,
         "interfaceName": pod_interface("cali", &namespace, &name),
-        "profiles": [format!("kns.{namespace}"), format!("ksa.{namespace}.{account}")],
+        "profiles": profiles(&namespace, account),
         "serviceAccountName": account,
     });
+    let ports = ports(pod);
+    if !ports.is_empty() {
+        spec["ports"] = ports.into();
+    }
     if let Some(container) = annotation(pod, CONTAINER) {
         spec["containerID"] = container.into();
     }
@@ -104,7 +175,8 @@ pub(super) fn endpoint(pod: &Value) -> Option<(String, String, Value)> {
         "kind": "WorkloadEndpoint", "apiVersion": API_VERSION,
         "metadata": {
             "name": endpoint, "namespace": namespace, "uid": pod["metadata"]["uid"],
-            "creationTimestamp": pod["metadata"]["creationTimestamp"], "labels": labels,
+            "creationTimestamp": pod["metadata"]["creationTimestamp"],
+            "labels": labels(pod, &namespace, account),
         },
         "spec": spec,
     });

@@ -249,6 +249,68 @@ fn only_what_changed_of_a_node_is_written() {
     );
 }
 
+#[test]
+fn the_pod_cidrs_of_a_node_are_its_blocks() {
+    let annotations = json!({"projectcalico.org/IPv4Address": "10.0.0.1/24",
+        "projectcalico.org/IPv4VXLANTunnelAddr": "10.244.1.9"});
+    let mut node = json!({"metadata": {"name": "node-a", "uid": "u", "resourceVersion": "7", "annotations": annotations},
+        "spec": {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24", "fd00:1::/64", "nonsense"]}});
+    let values = key_values_with_pod_cidrs(&node);
+    let keys: Vec<_> = values.iter().map(|kv| kv.key.as_str()).collect();
+    let expected = [
+        "/calico/resources/v3/projectcalico.org/nodes/node-a",
+        "/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-24",
+        "/calico/ipam/v2/host/node-a/ipv4/block/10.244.1.0-24",
+        "/calico/ipam/v2/assignment/ipv6/block/fd00:1::-64",
+        "/calico/ipam/v2/host/node-a/ipv6/block/fd00:1::-64",
+    ];
+    assert_eq!(keys, expected);
+    // A snapshot takes them as any others.
+    let mut snapshot = caracal_model::Snapshot::default();
+    for kv in &values {
+        snapshot.apply(&kv.key, Some(&kv.value), kv.mod_revision);
+    }
+    assert!(snapshot.invalid.is_empty(), "{:?}", snapshot.invalid);
+    assert_eq!(snapshot.blocks.len(), 2);
+    assert!(
+        snapshot
+            .blocks
+            .values()
+            .all(|b| b.host() == Some(&"node-a".into()))
+    );
+    // Tunnels have the first address but one, unless an annotation names another.
+    let value: Value = serde_json::from_slice(&values[0].value).unwrap();
+    assert_eq!(value["spec"]["bgp"]["ipv4IPIPTunnelAddr"], "10.244.1.1");
+    assert_eq!(value["spec"]["ipv4VXLANTunnelAddr"], "10.244.1.9");
+    assert_eq!(value["spec"]["ipv6VXLANTunnelAddr"], "fd00:1::1");
+    // What was derived is not written.
+    let mut written = value.clone();
+    remove_tunnels(&node, &mut written);
+    assert_eq!(node::patch(&written, &node), None);
+    assert!(node::patch(&value, &node).is_some());
+    // Older Nodes have one range; one that has none yet has no block.
+    node["spec"] = json!({"podCIDR": "10.244.2.0/24"});
+    assert_eq!(key_values_with_pod_cidrs(&node).len(), 3);
+    node["spec"] = json!({});
+    assert_eq!(key_values_with_pod_cidrs(&node).len(), 1);
+}
+
+#[test]
+fn lists_of_blocks_are_lists_of_nodes_where_pod_cidrs_are_blocks() {
+    let blocks = caracal_model::blocks_prefix(caracal_model::Family::Ipv4);
+    let nodes = [List::all(Collection::Nodes)];
+    assert_eq!(List::under_prefix_with_pod_cidrs(&blocks), nodes);
+    assert_eq!(
+        List::under_prefix_with_pod_cidrs("/calico/ipam/v2/host/node-1/"),
+        nodes
+    );
+    let pools = caracal_model::kind_prefix(Kind::IpPool);
+    assert_eq!(
+        List::under_prefix_with_pod_cidrs(&pools),
+        List::under_prefix(&pools)
+    );
+}
+
 fn pod() -> Value {
     json!({"metadata": {"name": "web-0", "namespace": "default", "uid": "u", "resourceVersion": "5",
             "labels": {"app": "web"},
@@ -294,6 +356,59 @@ fn a_pod_is_an_endpoint_while_it_has_addresses() {
     running["status"]["podIPs"] = json!([{"ip": "10.244.3.65"}]);
     let (.., value) = pod::endpoint(&running).unwrap();
     assert_eq!(value["spec"]["ipNetworks"], json!(["10.244.3.65/32"]));
+}
+
+#[test]
+fn a_pod_is_read_with_its_ports_and_its_namespace() {
+    let mut object = pod();
+    object["metadata"]["generateName"] = "web-".into();
+    object["spec"]["containers"] = json!([
+        {"ports": [{"name": "http", "containerPort": 8080}, {"containerPort": 9090}]},
+        {"ports": [{"containerPort": 53, "hostPort": 5353, "hostIP": "10.0.0.1", "protocol": "UDP"},
+            {"name": "odd", "containerPort": 1, "protocol": "DCCP"}]},
+    ]);
+    object["spec"]["initContainers"] =
+        json!([{"ports": [{"name": "x", "containerPort": 7, "protocol": "SCTP"}]}]);
+    let namespace = json!({"metadata": {"annotations": {"cni.projectcalico.org/ipv4pools": "[]"}}});
+    let read = pod::read_pod(&object, &namespace);
+    let port = |name: &str, protocol: &str, port: u16, host: u16, address: &str| json!({"name": name, "protocol": protocol, "port": port, "hostPort": host, "hostIP": address});
+    let ports = [
+        port("http", "TCP", 8080, 0, ""),
+        port("", "UDP", 53, 5353, "10.0.0.1"),
+        port("x", "SCTP", 7, 0, ""),
+    ];
+    assert_eq!(read.ports, ports);
+    assert_eq!(read.uid, "u");
+    assert_eq!(read.generate_name.as_deref(), Some("web-"));
+    assert_eq!(read.service_account, "builder");
+    assert_eq!(read.profiles, ["kns.default", "ksa.default.builder"]);
+    let labels: Vec<_> = read
+        .labels
+        .iter()
+        .map(|(k, v)| (k.as_str(), v.as_str()))
+        .collect();
+    let expected = [
+        ("app", "web"),
+        ("projectcalico.org/namespace", "default"),
+        ("projectcalico.org/orchestrator", "k8s"),
+        ("projectcalico.org/serviceaccount", "builder"),
+    ];
+    assert_eq!(labels, expected);
+    assert_eq!(
+        read.annotations["cni.projectcalico.org/containerID"],
+        "8f2c"
+    );
+    assert_eq!(read.namespace_annotations.len(), 1);
+    // What is kept in etcd when a cluster moves there says the same.
+    let (.., value) = pod::endpoint(&object).unwrap();
+    assert_eq!(value["spec"]["ports"], json!(ports));
+    object["spec"]["serviceAccountName"] = "a".repeat(63).into();
+    let label = "projectcalico.org/serviceaccount";
+    assert!(
+        !pod::read_pod(&object, &namespace)
+            .labels
+            .contains_key(label)
+    );
 }
 
 #[test]
