@@ -85,7 +85,7 @@ async fn attach<S: Store>(
     known: Known,
     progress: Progress<'_>,
 ) -> Result<Outcome, CniError> {
-    let wishes = Wishes::read(&call.env, &call.conf)?;
+    let wishes = Wishes::read(&call.env, &call.conf, call.pod.as_ref())?;
     let families = expected_families(call, &wishes);
     let allow_forwarding = call.conf.container_settings.allow_ip_forwarding;
     let site = Site {
@@ -121,6 +121,7 @@ async fn attach<S: Store>(
         addresses: &plan.addresses,
         mac: &mac,
         precondition: obtained.precondition.as_ref(),
+        pod: call.pod.as_ref(),
     };
     let revision = endpoint::write(store, &call.attachment, &fresh, known).await?;
     progress(Milestone::EndpointWritten);

@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use caracal_datastore::KubernetesPod;
 use caracal_model::{
     DELEGATED_ATTRIBUTE, ENDPOINT_ATTRIBUTE, HandleId, INTERFACE_ATTRIBUTE, IfName, Key, Kind, Mac,
     NodeName, Prefix, Timestamp, WorkloadEndpoint, WorkloadEndpointSpec, container_interface,
     endpoint_name, format_mac, pod_interface,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha1::{Digest, Sha1};
 
 use crate::spec::{Env, NetConf};
@@ -204,13 +205,15 @@ impl Attachment {
     }
 
     /// The WorkloadEndpoint as it shall be stored. What `previous` holds besides (uid, creation
-    /// time, labels, unknown fields) stays (MODEL-1).
+    /// time, labels, unknown fields) stays (MODEL-1); labels, profiles, account and ports are those
+    /// of the pod where it is known.
     #[must_use]
     pub(crate) fn endpoint(
         &self,
         addresses: &[Prefix],
         mac: &Mac,
         birth: Birth,
+        pod: Option<&KubernetesPod>,
     ) -> WorkloadEndpoint {
         let mut endpoint = match birth {
             Birth::Update(previous) => *previous,
@@ -245,6 +248,9 @@ impl Attachment {
         if let Workload::Pod { name, .. } = &self.workload {
             spec.pod.clone_from(name);
         }
+        if let Some(pod) = pod {
+            describe(&mut endpoint, pod);
+        }
         endpoint
     }
 
@@ -277,6 +283,24 @@ impl Attachment {
         });
         Some((Key::resource(Kind::Profile, name.as_str()), value))
     }
+}
+
+/// What policies look at, as Calico's plugin writes it.
+fn describe(endpoint: &mut WorkloadEndpoint, pod: &KubernetesPod) {
+    endpoint.metadata.labels.clone_from(&pod.labels);
+    endpoint.spec.profiles.clone_from(&pod.profiles);
+    let put = |map: &mut Map<String, Value>, key: &str, value: Option<Value>| {
+        map.shift_remove(key);
+        map.extend(value.map(|value| (key.to_owned(), value)));
+    };
+    let name = pod.generate_name.as_deref();
+    let extra = &mut endpoint.metadata.extra;
+    put(extra, "generateName", name.map(Value::from));
+    let extra = &mut endpoint.spec.extra;
+    let account = pod.service_account.as_str();
+    put(extra, "serviceAccountName", Some(account.into()));
+    let ports = (!pod.ports.is_empty()).then(|| pod.ports.clone());
+    put(extra, "ports", ports.map(Value::from));
 }
 
 /// Where a WorkloadEndpoint comes from.

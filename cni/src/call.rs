@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use caracal_datastore::KubernetesPod;
+
 use crate::attachment::{Attachment, EndpointUid};
 use crate::delegate::{Delegate, DelegateError};
 use crate::error::CniError;
@@ -72,6 +74,8 @@ pub(crate) struct Call {
     pub dirs: Dirs,
     /// The attachment; for verbs without one its container is empty.
     pub attachment: Attachment,
+    /// The pod, once Kubernetes was asked.
+    pub pod: Option<KubernetesPod>,
 }
 
 impl Call {
@@ -102,6 +106,7 @@ impl Call {
             stdin,
             dirs,
             attachment,
+            pod: None,
         })
     }
 

@@ -23,7 +23,9 @@ use crate::spec::{Command, Outcome, Wishes};
 /// [`CniError::Check`] with all differences.
 pub(crate) async fn check<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
     let known = endpoint::read(store, &call.attachment).await?;
-    let from_ipam = Wishes::read(&call.env, &call.conf)?.without_ipam.is_empty();
+    let from_ipam = Wishes::read(&call.env, &call.conf, call.pod.as_ref())?
+        .without_ipam
+        .is_empty();
     let mut differences = Vec::new();
     let mac = known.own_endpoint(&call.attachment).map(|e| e.spec.mac);
     // A pod of Kubernetes' API has no place for it.

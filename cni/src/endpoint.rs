@@ -4,7 +4,7 @@
 use std::io;
 use std::time::SystemTime;
 
-use caracal_datastore::{Store, StoreError};
+use caracal_datastore::{KubernetesPod, Store, StoreError};
 use caracal_model::{
     Compare, Key, KeyRange, KeyValue, Kind, Mac, Prefix, Timestamp, Txn, TxnOutcome, TxnWrite,
     WorkloadEndpoint,
@@ -147,6 +147,8 @@ pub(crate) struct Fresh<'a> {
     pub mac: &'a Mac,
     /// Precondition of the write: the addresses of an earlier try are still held.
     pub precondition: Option<&'a Compare>,
+    /// The pod, where Kubernetes was asked.
+    pub pod: Option<&'a KubernetesPod>,
 }
 
 impl Fresh<'_> {
@@ -200,7 +202,7 @@ fn transaction(
         Some(previous) => Birth::Update(Box::new(previous)),
         None => Birth::Create { uid: uid()?, now },
     };
-    let endpoint = attachment.endpoint(fresh.addresses, fresh.mac, birth);
+    let endpoint = attachment.endpoint(fresh.addresses, fresh.mac, birth, fresh.pod);
     let value = endpoint.to_json();
     let key = attachment.endpoint_key().to_path();
     let mut txn = match &known.endpoint {

@@ -10,6 +10,7 @@ use crate::gates::GateError;
 use crate::kernel::link::KernelError;
 use crate::kernel::netns::NetnsError;
 use crate::kernel::route_wait::RouteWaitError;
+use crate::kubernetes::PodError;
 use crate::node_process::NodeProcessError;
 use crate::pending_releases::PendingReleaseError;
 use crate::settings::PluginSettingsError;
@@ -79,6 +80,9 @@ pub(crate) enum CniError {
     Datastore(#[source] DatastoreConfigError),
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
+    /// The pod in Kubernetes' API.
+    #[error(transparent)]
+    Pod(#[from] PodError),
     #[error(transparent)]
     Addresses(#[from] AddressError),
     /// The delegated IPAM plugin.
@@ -133,6 +137,9 @@ impl CniError {
             }
             Self::Stdin(_) | Self::Runtime(_) => Code::Io,
             Self::Endpoint(error) => endpoint_code(error),
+            Self::Pod(PodError::Config(_) | PodError::NoRange(_)) => Code::InvalidConfig,
+            Self::Pod(error) if error.is_transient() => Code::TryAgainLater,
+            Self::Pod(_) => Code::Datastore,
             Self::Addresses(error) if error.is_transient() => Code::TryAgainLater,
             Self::Addresses(_) | Self::NoAddress(_) => Code::Addresses,
             Self::Delegate(DelegateError::Failed { code, .. }) if *code != 0 => {

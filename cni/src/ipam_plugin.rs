@@ -26,7 +26,7 @@ pub(crate) async fn add<S: Store>(
 ) -> Result<Outcome, CniError> {
     assignment_stop::check(&call.dirs.run)?;
     pending_releases::replay_of(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
-    let wishes = Wishes::read(&call.env, &call.conf)?;
+    let wishes = Wishes::read(&call.env, &call.conf, call.pod.as_ref())?;
     if !wishes.without_ipam.is_empty() {
         return Err(ConfigError::Invalid {
             key: "ipAddrsNoIpam",

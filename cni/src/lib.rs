@@ -24,7 +24,8 @@
 //! Inside, the pure part is `spec` (what runtimes ask and plugins answer) and `attachment` (every
 //! name that follows from a call). The rest is shell: `kernel` touches the pod's namespace and the
 //! attachment's own veth pair and nothing else; routes of the host are the agent's. What the
-//! datastore holds of an attachment is in `endpoint` and `addresses`.
+//! datastore holds of an attachment is in `endpoint` and `addresses`; what Kubernetes says of its
+//! pod, in `kubernetes`.
 //!
 //! Specification: CNI 0.3.1, 0.4.0, 1.0.0 and 1.1.0.
 //!
@@ -59,6 +60,7 @@ mod host_lock;
 mod in_use;
 mod ipam_plugin;
 mod kernel;
+mod kubernetes;
 mod node_process;
 mod pending_releases;
 mod settings;

@@ -15,9 +15,11 @@ use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::attachment::EndpointUid;
 use crate::call::{Call, Milestone, PluginRole, Progress};
 use crate::error::CniError;
-use crate::spec::{CniVersion, Command, Env, NetConf};
+use crate::kubernetes::{self, api_config};
+use crate::spec::{CniVersion, Command, ConfigError, Env, NetConf, pod_cidr};
 use crate::{add, check, del, gc, ipam_plugin, status};
 
 /// `caracal-cni`: the main plugin.
@@ -67,7 +69,7 @@ fn serve(
         let asked = NetConf::peek_version(stdin);
         return Ok(Some(CniVersion::answer(asked.as_deref())));
     }
-    let call = Call::new(role, env, stdin.to_vec(), get)?;
+    let mut call = Call::new(role, env, stdin.to_vec(), get)?;
     log_to(&call.conf);
     warn_of_keys(&call.conf);
     let config = datastore_config(&call.conf, get).map_err(CniError::Datastore)?;
@@ -80,7 +82,10 @@ fn serve(
         tracing::debug!(?milestone, elapsed = ?started.elapsed());
         progress(milestone);
     };
-    let answer = runtime.block_on(dispatch(&call, &store, &hear));
+    let answer = runtime.block_on(async {
+        ask_kubernetes(&mut call, &store, get).await?;
+        dispatch(&call, &store, &hear).await
+    });
     let (command, container) = (call.env.command.as_str(), &call.env.container_id);
     match &answer {
         Ok(_) => tracing::info!(command, container, elapsed = ?started.elapsed(), "done"),
@@ -89,6 +94,44 @@ fn serve(
         }
     }
     answer
+}
+
+/// What a call has to know of Kubernetes: the pod of an ADD or CHECK, where the datastore is its
+/// API or `policy.type` is `k8s`, and the ranges that `usePodCidr` stands for. Calls that free
+/// addresses ask nobody.
+async fn ask_kubernetes(
+    call: &mut Call,
+    store: &Datastore,
+    get: impl Fn(&str) -> Option<String>,
+) -> Result<(), CniError> {
+    let asks = matches!(call.env.command, Command::Add | Command::Check);
+    let mut conf: Value = serde_json::from_slice(&call.stdin).map_err(ConfigError::Decode)?;
+    let ranges = pod_cidr::is_wanted(&conf);
+    if ranges && !asks {
+        pod_cidr::fill_with_any(&mut conf);
+        call.stdin = conf.to_string().into_bytes();
+    }
+    let is_datastore = call.conf.uses_kubernetes(&get);
+    let pods = is_datastore || call.conf.has_policy();
+    if !asks || !(ranges || pods) {
+        return Ok(());
+    }
+    let api = match is_datastore {
+        true => store.clone(),
+        false => kubernetes::beside(&call.conf, get)?,
+    };
+    if ranges {
+        kubernetes::fill_ranges(&mut conf, &api, &call.attachment.node).await?;
+        call.stdin = conf.to_string().into_bytes();
+    }
+    if pods {
+        let uid = call.env.arg("K8S_POD_UID");
+        call.pod = kubernetes::read_pod(&api, &call.attachment, uid).await?;
+    }
+    if let (EndpointUid::OfPod(uid @ None), Some(pod)) = (&mut call.attachment.uid, &call.pod) {
+        *uid = Some(pod.uid.clone());
+    }
+    Ok(())
 }
 
 async fn dispatch(
@@ -126,16 +169,8 @@ fn datastore_config(
     conf: &NetConf,
     get: impl Fn(&str) -> Option<String>,
 ) -> Result<DatastoreConfig, DatastoreConfigError> {
-    let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     if conf.uses_kubernetes(&get) {
-        let kubernetes = &conf.kubernetes;
-        return DatastoreConfig::from_lookup(|name| match name {
-            "DATASTORE_TYPE" => Some("kubernetes".to_owned()),
-            "KUBECONFIG" => given(&kubernetes.kubeconfig).or_else(|| get(name)),
-            "K8S_API_ENDPOINT" => given(&kubernetes.k8s_api_root).or_else(|| get(name)),
-            "CALICO_API_GROUP" => given(&conf.calico_api_group).or_else(|| get(name)),
-            _ => get(name),
-        });
+        return api_config(conf, get);
     }
     let legacy = (!conf.etcd_authority.is_empty()).then(|| {
         let scheme = match conf.etcd_scheme.as_str() {

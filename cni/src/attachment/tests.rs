@@ -124,7 +124,7 @@ fn model_1_an_endpoint_is_as_calico_writes_it_and_keeps_what_it_had() {
         uid: "5a0c".to_owned(),
         now: Timestamp::from_nanos(1_767_607_872_000_000_000),
     };
-    let created = one.endpoint(&[address], &mac, birth);
+    let created = one.endpoint(&[address], &mac, birth, None);
     let value: Value = serde_json::from_slice(&created.to_json()).unwrap();
     assert_eq!(
         value,
@@ -143,19 +143,64 @@ fn model_1_an_endpoint_is_as_calico_writes_it_and_keeps_what_it_had() {
 
     let mut pods = one.clone();
     pods.uid = EndpointUid::OfPod(Some("pod-1".to_owned()));
-    let again = pods.endpoint(&[address], &mac, Birth::Update(Box::new(created.clone())));
+    let again = pods.endpoint(
+        &[address],
+        &mac,
+        Birth::Update(Box::new(created.clone())),
+        None,
+    );
     assert_eq!(again.metadata.uid.as_deref(), Some("pod-1"));
     pods.uid = EndpointUid::OfPod(None);
-    let untold = pods.endpoint(&[address], &mac, Birth::Update(Box::new(created.clone())));
+    let untold = pods.endpoint(
+        &[address],
+        &mac,
+        Birth::Update(Box::new(created.clone())),
+        None,
+    );
     assert_eq!(untold.metadata.uid, None);
 
     let mut older = created;
     older.spec.container_id = "older".to_owned();
     older.spec.extra.insert("ports".into(), json!([1]));
     older.metadata.labels.insert("app".into(), "web".into());
-    let updated = one.endpoint(&[address], &mac, Birth::Update(Box::new(older)));
+    let updated = one.endpoint(
+        &[address],
+        &mac,
+        Birth::Update(Box::new(older.clone())),
+        None,
+    );
     assert_eq!(updated.spec.container_id, "8f2c41");
     assert_eq!(updated.spec.extra["ports"], json!([1]));
     assert_eq!(updated.metadata.labels["app"], "web");
     assert_eq!(updated.metadata.uid.as_deref(), Some("5a0c"));
+
+    // The pod says more than whoever wrote the endpoint before.
+    let mut pod = KubernetesPod {
+        generate_name: Some("web-".to_owned()),
+        labels: [("role".to_owned(), "db".to_owned())].into(),
+        service_account: "builder".to_owned(),
+        profiles: vec!["kns.default".to_owned(), "ksa.default.builder".to_owned()],
+        ports: vec![json!({"name": "http"})],
+        ..KubernetesPod::default()
+    };
+    let described = one.endpoint(&[address], &mac, Birth::Update(Box::new(older)), Some(&pod));
+    assert_eq!(described.metadata.labels, pod.labels);
+    let value: Value = serde_json::from_slice(&described.to_json()).unwrap();
+    assert_eq!(value["metadata"]["generateName"], "web-");
+    let spec = &value["spec"];
+    assert_eq!(
+        spec["profiles"],
+        json!(["kns.default", "ksa.default.builder"])
+    );
+    assert_eq!(spec["serviceAccountName"], "builder");
+    assert_eq!(spec["ports"], json!([{"name": "http"}]));
+    (pod.generate_name, pod.ports) = (None, Vec::new());
+    let less = one.endpoint(
+        &[address],
+        &mac,
+        Birth::Update(Box::new(described)),
+        Some(&pod),
+    );
+    assert!(!less.metadata.extra.contains_key("generateName"));
+    assert!(!less.spec.extra.contains_key("ports"));
 }

@@ -86,6 +86,7 @@ async fn finish(
         addresses: &addresses,
         mac: &MAC,
         precondition: holding.precondition.as_ref(),
+        pod: None,
     };
     write(store, &attachment(), &fresh, known).await
 }

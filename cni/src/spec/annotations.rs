@@ -1,10 +1,12 @@
 //! Addresses that a call asks for: how many families, which pools, which addresses, which MAC.
-//! Read from `CNI_ARGS`, `args.cni`, the `ips` and `mac` capabilities, and the pod's annotations
-//! where the runtime passes them on (capability `io.kubernetes.cri.pod-annotations`). An annotation
-//! beats the configuration.
+//! Read from `CNI_ARGS`, `args.cni`, the `ips` and `mac` capabilities, and the pod's annotations,
+//! from Kubernetes' API or where the runtime passes them on (capability
+//! `io.kubernetes.cri.pod-annotations`). An annotation beats the configuration; pools may be
+//! annotations of the pod's namespace, too.
 
 use std::net::IpAddr;
 
+use caracal_datastore::KubernetesPod;
 use caracal_model::{Cidr, Family, Mac, parse_mac};
 use serde_json::{Map, Value};
 
@@ -13,6 +15,8 @@ use super::{ConfigError, Env, NetConf};
 const ANNOTATION: &str = "cni.projectcalico.org/";
 const NO_IPAM: &str = "ipAddrsNoIpam";
 const FLOATING: &str = "floatingIPs";
+/// Annotations that a namespace may have in the place of its pods.
+const POOLS: [&str; 2] = ["ipv4pools", "ipv6pools"];
 const ANNOTATIONS_CAPABILITY: &str = "io.kubernetes.cri.pod-annotations";
 
 /// Addresses that a call asks for.
@@ -33,12 +37,16 @@ pub(crate) struct Wishes {
 }
 
 impl Wishes {
-    /// Reads the wishes of a call.
+    /// Reads the wishes of a call, with those of its pod where Kubernetes was asked.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] names the source and what was seen.
-    pub(crate) fn read(env: &Env, conf: &NetConf) -> Result<Self, ConfigError> {
-        let annotations = annotations(conf);
+    pub(crate) fn read(
+        env: &Env,
+        conf: &NetConf,
+        pod: Option<&KubernetesPod>,
+    ) -> Result<Self, ConfigError> {
+        let annotations = annotations(conf, pod);
         let pools =
             |annotation: &'static str, configured: &[String]| match list(&annotations, annotation)?
             {
@@ -58,8 +66,8 @@ impl Wishes {
             families: families(conf, &annotations)?,
             addresses,
             without_ipam,
-            ipv4_pools: pools("ipv4pools", &conf.ipam.ipv4_pools)?,
-            ipv6_pools: pools("ipv6pools", &conf.ipam.ipv6_pools)?,
+            ipv4_pools: pools(POOLS[0], &conf.ipam.ipv4_pools)?,
+            ipv6_pools: pools(POOLS[1], &conf.ipam.ipv6_pools)?,
             mac: mac(env, conf, &annotations)?,
         })
     }
@@ -78,12 +86,23 @@ impl Wishes {
     }
 }
 
-fn annotations(conf: &NetConf) -> Map<String, Value> {
-    conf.runtime_config
-        .get(ANNOTATIONS_CAPABILITY)
-        .and_then(Value::as_object)
-        .cloned()
-        .unwrap_or_default()
+/// The pod's annotations as the runtime passes them, and over them as Kubernetes has them now.
+fn annotations(conf: &NetConf, pod: Option<&KubernetesPod>) -> Map<String, Value> {
+    let passed = conf.runtime_config.get(ANNOTATIONS_CAPABILITY);
+    let passed = passed.and_then(Value::as_object).cloned();
+    let mut all = passed.unwrap_or_default();
+    let Some(pod) = pod else { return all };
+    let set = |(key, text): (&String, &String)| {
+        (!text.is_empty()).then(|| (key.clone(), text.as_str().into()))
+    };
+    all.extend(pod.annotations.iter().filter_map(set));
+    for pools in POOLS {
+        let key = format!("{ANNOTATION}{pools}");
+        if let Some((key, text)) = pod.namespace_annotations.get_key_value(&key).and_then(set) {
+            all.entry(key).or_insert(text);
+        }
+    }
+    all
 }
 
 fn invalid(key: &'static str, value: &dyn std::fmt::Display, rule: &str) -> ConfigError {

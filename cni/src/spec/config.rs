@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::env::is_identifier;
+use super::pod_cidr;
 use super::version::{CniVersion, VersionError};
 use crate::gates::Gate;
 
@@ -138,9 +139,9 @@ pub(crate) struct NetConf {
     /// Address management.
     #[serde(deserialize_with = "null_default")]
     pub ipam: IpamConf,
-    /// `policy.type`: `k8s` or empty.
+    /// Whether pods are looked up in Kubernetes' API, for Calico's policies.
     #[serde(deserialize_with = "null_default")]
-    pub policy: Map<String, Value>,
+    pub policy: PolicyConf,
     /// `container_settings`.
     #[serde(deserialize_with = "null_default")]
     pub container_settings: ContainerSettings,
@@ -205,6 +206,33 @@ pub(crate) struct KubernetesConf {
     pub extra: BTreeMap<String, Value>,
 }
 
+/// `policy` of the configuration.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct PolicyConf {
+    /// `k8s`, or empty.
+    #[serde(rename = "type", deserialize_with = "null_default")]
+    pub kind: String,
+    /// Old form of `kubernetes.k8s_api_root`.
+    #[serde(deserialize_with = "null_default")]
+    pub k8s_api_root: String,
+    /// Token for `k8s_api_root`.
+    #[serde(deserialize_with = "null_default")]
+    pub k8s_auth_token: String,
+    /// Certificate for `k8s_api_root`, with `k8s_client_key`.
+    #[serde(deserialize_with = "null_default")]
+    pub k8s_client_certificate: String,
+    /// File of the certificate's key.
+    #[serde(deserialize_with = "null_default")]
+    pub k8s_client_key: String,
+    /// File of the CA certificates.
+    #[serde(deserialize_with = "null_default")]
+    pub k8s_certificate_authority: String,
+    /// All other keys.
+    #[serde(flatten)]
+    pub extra: BTreeMap<String, Value>,
+}
+
 /// `container_settings` of the configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -240,6 +268,9 @@ pub(crate) struct ValidAttachment {
     /// The interface in it.
     pub ifname: String,
 }
+
+/// The `policy.type` that is known.
+const POLICY: &str = "k8s";
 
 /// Known keys of Calico's plugin that change nothing here, or that belong to other programs.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -281,6 +312,8 @@ impl NetConf {
             });
         }
         conf.check_supported()?;
+        // What could not be decoded was told by now.
+        pod_cidr::check(&serde_json::from_slice(stdin).map_err(ConfigError::Decode)?)?;
         conf.gates()?;
         Ok(conf)
     }
@@ -342,13 +375,6 @@ impl NetConf {
                 hint: "this node's agent translates no floating addresses; set it to false",
             });
         }
-        if self.ipam.extra.get("subnet").and_then(Value::as_str) == Some("usePodCidr") {
-            return Err(ConfigError::Unsupported {
-                key: "ipam.subnet",
-                value: "usePodCidr".to_owned(),
-                hint: "it needs the Kubernetes API; write the node's range, or use \"caracal-ipam\"",
-            });
-        }
         if self.extra.contains_key("etcd_discovery_srv") {
             return Err(ConfigError::Unsupported {
                 key: "etcd_discovery_srv",
@@ -371,6 +397,13 @@ impl NetConf {
         }
     }
 
+    /// Pods are looked up in Kubernetes' API although the datastore is another one: Calico's
+    /// policies select by what an endpoint says of its pod.
+    #[must_use]
+    pub(crate) fn has_policy(&self) -> bool {
+        self.policy.kind == POLICY
+    }
+
     /// Keys that nothing here knows, sorted; `ipam.subnet` for a nested one.
     #[must_use]
     pub(crate) fn unknown_keys(&self) -> Vec<String> {
@@ -384,10 +417,16 @@ impl NetConf {
         let container = self.container_settings.extra.keys();
         let features = self.feature_control.extra.keys();
         let kubernetes = self.kubernetes.extra.keys();
+        let policy = self.policy.extra.keys().cloned();
+        let kind = match self.policy.kind.as_str() {
+            "" | POLICY => None,
+            other => Some(format!("type={other}")),
+        };
         top.chain(ipam.map(|key| format!("ipam.{key}")))
             .chain(kubernetes.map(|key| format!("kubernetes.{key}")))
             .chain(container.map(|key| format!("container_settings.{key}")))
             .chain(features.map(|key| format!("feature_control.{key}")))
+            .chain(policy.chain(kind).map(|key| format!("policy.{key}")))
             .collect()
     }
 

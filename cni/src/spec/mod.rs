@@ -8,6 +8,7 @@ pub(crate) mod config;
 pub(crate) mod env;
 pub(crate) mod failure;
 pub(crate) mod outcome;
+pub(crate) mod pod_cidr;
 pub(crate) mod version;
 
 pub(crate) use annotations::Wishes;

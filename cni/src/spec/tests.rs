@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use caracal_datastore::KubernetesPod;
 use caracal_model::{Cidr, Family};
 use serde_json::{Map, Value, json};
 
@@ -164,7 +165,7 @@ fn every_wrong_configuration_is_named() {
             "feature_control.floating_ips \"true\" is not supported",
         ),
         (
-            json!({"ipam": {"type": "host-local", "subnet": "usePodCidr"}}),
+            json!({"ipam": {"type": "caracal-ipam", "subnet": "usePodCidr"}}),
             "ipam.subnet \"usePodCidr\" is not supported",
         ),
         (
@@ -197,8 +198,20 @@ fn every_wrong_configuration_is_named() {
     assert!(matches!(NetConf::parse(b"{"), Err(ConfigError::Decode(_))));
 }
 
+fn wishes_with(
+    args: &str,
+    change: &Value,
+    pod: Option<&KubernetesPod>,
+) -> Result<Wishes, ConfigError> {
+    Wishes::read(
+        &add_env("CNI_ARGS", args).unwrap(),
+        &conf(change).unwrap(),
+        pod,
+    )
+}
+
 fn wishes(args: &str, change: &Value) -> Result<Wishes, ConfigError> {
-    Wishes::read(&add_env("CNI_ARGS", args).unwrap(), &conf(change).unwrap())
+    wishes_with(args, change, None)
 }
 
 #[test]
@@ -223,6 +236,64 @@ fn families_and_pools_come_from_the_configuration_and_annotations_beat_it() {
     assert_eq!(annotated.ipv4_pools, ["c", "10.0.0.0/24"]);
     assert_eq!(annotated.ipv6_pools, ["b"]);
     assert_eq!(annotated.mac, Some([2, 0, 0, 0, 0, 1]));
+}
+
+#[test]
+fn a_pod_wishes_by_its_annotations_and_its_namespace_for_pools() {
+    let map = |pairs: &[(&str, &str)]| {
+        let pairs = pairs.iter();
+        pairs
+            .map(|(key, text)| (format!("cni.projectcalico.org/{key}"), (*text).to_owned()))
+            .collect()
+    };
+    let change = json!({
+        "ipam": {"ipv4_pools": ["configured"], "ipv6_pools": ["configured6"]},
+        "runtimeConfig": {"io.kubernetes.cri.pod-annotations": {
+            "cni.projectcalico.org/hwAddr": "02:00:00:00:00:01",
+            "cni.projectcalico.org/ipAddrs": "[\"10.0.0.1\"]",
+        }},
+    });
+    let namespace = [
+        ("ipv4pools", "[\"ours\"]"),
+        ("ipv6pools", "[\"ours6\"]"),
+        ("hwAddr", "02:00:00:00:00:02"),
+    ];
+    let mut pod = KubernetesPod {
+        annotations: map(&[
+            ("ipv4pools", "[\"mine\"]"),
+            ("ipv6pools", ""),
+            ("ipAddrs", "[\"10.0.0.2\"]"),
+        ]),
+        namespace_annotations: map(&namespace),
+        ..KubernetesPod::default()
+    };
+    let wishes = wishes_with("", &change, Some(&pod)).unwrap();
+    assert_eq!(wishes.ipv4_pools, ["mine"]);
+    assert_eq!(wishes.ipv6_pools, ["ours6"], "an empty annotation is none");
+    assert_eq!(wishes.addresses, ["10.0.0.2".parse::<IpAddr>().unwrap()]);
+    assert_eq!(
+        wishes.mac,
+        Some([2, 0, 0, 0, 0, 1]),
+        "a namespace has no MAC"
+    );
+    pod.annotations = map(&[("ipAddrs", "10.0.0.2")]);
+    let refused = wishes_with("", &change, Some(&pod))
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("expected a JSON list"), "{refused}");
+}
+
+#[test]
+fn a_policy_of_another_type_and_its_unknown_keys_are_named() {
+    let read = conf(&json!({"policy": {"type": "istio", "k8s_api_root": "https://x", "a": 1}}));
+    let read = read.unwrap();
+    assert_eq!(read.unknown_keys(), ["policy.a", "policy.type=istio"]);
+    assert!(!read.has_policy());
+    assert!(
+        conf(&json!({"policy": {"type": "k8s"}}))
+            .unwrap()
+            .has_policy()
+    );
 }
 
 #[test]
