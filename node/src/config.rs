@@ -19,6 +19,9 @@ use caracal_topologies::{MaxPrefixes, RouterIdChoice};
 use self::ports::PortsEnv;
 use crate::detect::Method;
 
+/// Namespace of Calico's own objects.
+const NAMESPACE: &str = "kube-system";
+
 /// The CNI plugin's account in Kubernetes, and where its kubeconfig is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PluginAccount {
@@ -53,6 +56,8 @@ pub(crate) struct Config {
     pub(crate) run_dir: PathBuf,
     /// Passwords of sessions: NAME/KEY, as Kubernetes mounts Secrets.
     pub(crate) secrets_dir: Option<PathBuf>,
+    /// Namespace of the Secrets that hold passwords, where no directory is named.
+    pub(crate) namespace: String,
     /// The CNI plugin's account in Kubernetes.
     pub(crate) plugin_account: Option<PluginAccount>,
     /// Source of the routes between nodes.
@@ -307,6 +312,7 @@ impl Config {
             lib_dir,
             run_dir,
             secrets_dir,
+            namespace: env.text("NAMESPACE").unwrap_or(NAMESPACE).to_owned(),
             plugin_account: PluginAccount::from_env(&env),
             backend: backend(&env)?.unwrap_or(Backend::Bird),
             ip: address_choice(&env, Family::Ipv4)?,

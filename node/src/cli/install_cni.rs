@@ -64,7 +64,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         .collect();
     let plan = InstallPlan::from_env(&Env::new(&vars))?;
     // Without it the configuration would be of no use.
-    if let Some(account) = plan.account.as_ref().filter(|_| plan.kubernetes) {
+    if let Some(account) = &plan.account {
         fs::create_dir_all(&plan.net_dir)
             .with_context(|| format!("creating {}", plan.net_dir.display()))?;
         write_kubeconfig(account)?;
@@ -107,7 +107,8 @@ impl InstallPlan {
     /// The text of the configuration, its place-holders filled in.
     fn configuration(&self, tls: &BTreeMap<&str, String>) -> anyhow::Result<String> {
         let template = self.template.clone();
-        let template = template.unwrap_or_else(|| default_template(self.kubernetes));
+        let template =
+            template.unwrap_or_else(|| default_template(self.kubernetes, self.account.is_some()));
         let mut text = template
             .replace("__CNI_MTU__", &self.mtu.to_string())
             .replace("__ETCD_ENDPOINTS__", &self.endpoints)
@@ -146,8 +147,9 @@ fn place_holder(text: &str) -> Option<&str> {
     Some(&text[start..end])
 }
 
-fn default_template(kubernetes: bool) -> String {
-    let plugin = match kubernetes {
+/// In etcd clusters the plugin looks pods up in Kubernetes' API where it has an account there.
+fn default_template(kubernetes: bool, account: bool) -> String {
+    let mut plugin = match kubernetes {
         true => json!({
             "type": PLUGINS[0],
             "datastore_type": "kubernetes",
@@ -163,6 +165,10 @@ fn default_template(kubernetes: bool) -> String {
             "ipam": { "type": PLUGINS[1] },
         }),
     };
+    if account && !kubernetes {
+        plugin["policy"] = json!({ "type": "k8s" });
+        plugin["kubernetes"] = json!({ "kubeconfig": "__KUBECONFIG_FILEPATH__" });
+    }
     let value = json!({
         "cniVersion": "1.0.0",
         "name": "k8s-pod-network",

@@ -85,6 +85,21 @@ fn one_program_under_two_names_and_a_configuration() {
 }
 
 #[test]
+fn in_etcd_clusters_a_plugin_with_an_account_looks_pods_up() {
+    let folder = Folder::new("account");
+    folder
+        .install(&folder.plan(&[("CALICO_CNI_SERVICE_ACCOUNT", "plugin")]))
+        .unwrap();
+    let path = folder.0.join("net/10-caracal.conflist");
+    let conf: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let plugin = &conf["plugins"][0];
+    assert_eq!(plugin["policy"]["type"], "k8s");
+    let file = "/etc/cni/net.d/caracal-kubeconfig";
+    assert_eq!(plugin["kubernetes"]["kubeconfig"], file);
+    assert_eq!(plugin["etcd_endpoints"], "https://10.0.0.1:2379");
+}
+
+#[test]
 fn a_running_program_is_replaced_and_an_old_one_may_stay() {
     let folder = Folder::new("again");
     folder.install(&folder.plan(&[])).unwrap();

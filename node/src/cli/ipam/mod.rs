@@ -29,6 +29,9 @@ use args::IpamCommand;
 
 pub(crate) fn run(command: IpamCommand) -> anyhow::Result<ExitCode> {
     on_store(async |store| match command {
+        _ if store.uses_pod_cidr() => Ok(refuse(
+            "USE_POD_CIDR: pods have addresses of their Node's podCIDRs, which the plugin host-local gives out; IPAM keeps nothing",
+        )),
         IpamCommand::Show(args) => show::run(&store, &args).await,
         IpamCommand::Check(args) => check::run(&store, &args).await,
         IpamCommand::Release(args) => release::run(&store, &args).await,

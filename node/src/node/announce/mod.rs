@@ -2,6 +2,7 @@
 //! order of a drain or of a change of topology.
 
 pub(crate) mod drain;
+pub(crate) mod named_secrets;
 pub(crate) mod origins;
 pub(crate) mod publish;
 pub(crate) mod secrets;

@@ -15,20 +15,20 @@ use crate::node::problems::ProblemReporter;
 /// Pause after a failed try.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Writes the kubeconfig; the token's lifetime, or `None` where the datastore knows no accounts.
-pub(crate) async fn write(
-    store: &Datastore,
-    account: &PluginAccount,
-) -> anyhow::Result<Option<Duration>> {
+/// Writes the kubeconfig; the token's lifetime. Where the datastore is etcd the plugin reads pods
+/// by it, and the account is asked for at the API server of the environment.
+pub(crate) async fn write(store: &Datastore, account: &PluginAccount) -> anyhow::Result<Duration> {
     let name = &account.name;
-    let access = store.plugin_access(name).await;
+    let mut access = store.plugin_access(name).await;
+    if let Ok(None) = access {
+        let api = Datastore::kubernetes_from_env()?;
+        access = api.plugin_access(name).await;
+    }
     let access = access.with_context(|| format!("asking for a token of the account {name}"))?;
-    let Some(access) = access else {
-        return Ok(None);
-    };
+    let access = access.context("Kubernetes' API has accounts")?;
     let written = put(&account.file, access.kubeconfig.as_bytes(), 0o600);
     written.with_context(|| format!("writing {}", account.file.display()))?;
-    Ok(Some(access.lasts))
+    Ok(access.lasts)
 }
 
 /// Keeps the kubeconfig: a new token in half of the old one's lifetime.
@@ -39,8 +39,7 @@ pub(crate) async fn write_plugin_access(
 ) {
     loop {
         let pause = match write(&store, &account).await {
-            Ok(None) => return,
-            Ok(Some(lasts)) => {
+            Ok(lasts) => {
                 tracing::info!(
                     file = %account.file.display(), account = account.name, seconds = lasts.as_secs(),
                     "the CNI plugin's kubeconfig has a new token"

@@ -8,7 +8,7 @@ use caracal_agent::{
     Ownership, Reconciler, ReconcilerHandle, ReconcilerOptions, Settings, SweepPrecondition,
 };
 use caracal_bgp::{Speaker, SpeakerConfig, SpeakerHandle, SpeakerOptions};
-use caracal_datastore::{Accepter, DatastoreConfig, View};
+use caracal_datastore::{Accepter, Datastore, DatastoreConfig, View};
 use caracal_topologies::BgpPlan;
 
 use super::board::{Board, Feed, Feeds};
@@ -16,6 +16,7 @@ use super::{Node, StartState, tasks};
 use crate::config::{Backend, Config};
 use crate::metrics::ipam::Collected;
 use crate::node::announce::drain::{self, DrainStatus};
+use crate::node::announce::named_secrets;
 use crate::node::announce::origins;
 use crate::node::announce::publish;
 use crate::node::announce::publish::AnnouncedPlan;
@@ -59,7 +60,7 @@ pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
     tokio::spawn(listeners.follow(view.clone(), ports));
 
     let first = view.borrow().clone();
-    let speaking = Speaking::start(&config, &registry, &first).await?;
+    let speaking = Speaking::start(&config, &store, &registry, &first).await?;
     let fib = speaking.speaker.fib().await?;
     let feeds = feeds(&speaking, lifelines, &first);
     let reconciler = start_reconciler(&config, &feeds)?;
@@ -103,11 +104,16 @@ struct Speaking {
 
 impl Speaking {
     /// Plans for the first view and starts the speaker with it.
-    async fn start(config: &Config, registry: &Registry, first: &View) -> anyhow::Result<Self> {
+    async fn start(
+        config: &Config,
+        store: &Datastore,
+        registry: &Registry,
+        first: &View,
+    ) -> anyhow::Result<Self> {
         let secrets = match &config.secrets_dir {
             Some(folder) => secrets::read(folder)
                 .with_context(|| format!("CARACAL_SECRETS_DIR {}", folder.display()))?,
-            None => Secrets::new(),
+            None => named_secrets::first(store, &config.namespace, &first.snapshot).await,
         };
         let planned = publish::speaker_config(&first.snapshot, config, &secrets);
         publish::log_changes(&[], &planned.problems, &config.node);

@@ -6,6 +6,7 @@ use caracal_datastore::Datastore;
 use caracal_ipam::Client;
 
 use super::board::Board;
+use crate::node::announce::named_secrets;
 use crate::node::announce::origins;
 use crate::node::announce::publish::Publisher;
 use crate::node::announce::secrets;
@@ -98,7 +99,7 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "passwords", file: "node/src/node/announce/secrets.rs", count: "1",
-        owns: "–", hears: "files below `CARACAL_SECRETS_DIR`", tells: "publisher",
+        owns: "–", hears: "files below `CARACAL_SECRETS_DIR`, or the Secrets that the `View` names", tells: "publisher",
         start: Start::From(passwords),
     },
     Task {
@@ -229,8 +230,17 @@ pub(super) const TASKS: &[Task] = &[
 ];
 
 fn passwords(board: &Board) {
-    if let Some(folder) = board.config.secrets_dir.clone() {
-        spawn(secrets::watch_secrets(folder, board.feeds.secrets.writer()));
+    let writer = board.feeds.secrets.writer();
+    match board.config.secrets_dir.clone() {
+        Some(folder) => spawn(secrets::watch_secrets(folder, writer)),
+        None if !board.store.has_secrets() => {}
+        None => spawn(named_secrets::watch_named_secrets(
+            board.store.clone(),
+            board.config.namespace.clone(),
+            board.view.clone(),
+            writer,
+            board.registry.reporter("passwords"),
+        )),
     }
 }
 
@@ -335,6 +345,10 @@ fn plugin_access(board: &Board) {
 }
 
 fn tunnel_addresses(board: &Board) {
+    // They follow from the Nodes' podCIDRs then, and IPAM has none to give.
+    if board.store.uses_pod_cidr() {
+        return;
+    }
     spawn(tunnels::assign_tunnel_addresses(
         board.store.clone(),
         Client::new(board.store.clone()),
@@ -366,7 +380,9 @@ fn mode_report(board: &Board) {
 }
 
 fn ipam_collector(board: &Board) {
-    if let Some(grace) = board.config.ipam_grace {
+    // With podCIDRs there is nothing of IPAM to collect.
+    let grace = board.config.ipam_grace;
+    if let Some(grace) = grace.filter(|_| !board.store.uses_pod_cidr()) {
         spawn(collector::collect(
             board.store.clone(),
             board.config.node.clone(),
