@@ -34,6 +34,8 @@ const WORKERS: usize = 8;
 /// The name of the network in Calico's manifests; IPAM handles start with it.
 const NETWORK: &str = "k8s-pod-network";
 pub(crate) const INTERFACE: &str = "eth0";
+/// Where the package `containernetworking-plugins` has `host-local`.
+const FOREIGN_PLUGINS: &str = "/usr/lib/cni";
 
 /// Why a pod was not attached or detached.
 #[derive(Debug, thiserror::Error)]
@@ -134,13 +136,27 @@ impl Lab {
     /// The network configuration of a node, with where the lab has its datastore.
     fn network_config(&self, node: &NodeLayout) -> Value {
         let mut config = network_config(node);
+        if self.topology.datastore == Datastore::Kubernetes {
+            let path = self.folder.kubeconfig(&plugin_kubeconfig(&node.name));
+            config["kubernetes"] = json!({ "kubeconfig": path });
+            config["policy"] = json!({ "type": "k8s" });
+        }
+        if node.uses_pod_cidr() {
+            let word = |family| match family {
+                Family::Ipv4 => "usePodCidr",
+                Family::Ipv6 => "usePodCidrIPv6",
+            };
+            let families = [Family::Ipv4, Family::Ipv6].into_iter();
+            let families = families.filter(|f| node.uplink.address_of(*f).is_some());
+            let ranges: Vec<_> = families.map(|f| json!([{ "subnet": word(f) }])).collect();
+            let kept = self.folder.lib(&node.name).join("host-local");
+            config["ipam"] = json!({ "type": "host-local", "ranges": ranges, "dataDir": kept });
+        }
         if node.datastore() == Datastore::Kubernetes {
             if let Some(map) = config.as_object_mut() {
                 map.shift_remove("etcd_endpoints");
             }
             config["datastore_type"] = json!("kubernetes");
-            let path = self.folder.kubeconfig(&plugin_kubeconfig(&node.name));
-            config["kubernetes"] = json!({ "kubeconfig": path });
         }
         config
     }
@@ -170,7 +186,7 @@ impl Lab {
             .ok_or_else(|| CniError::Unknown { pod: label.clone() })?;
         let mut command = self.plugin(node, verb);
         // In the Kubernetes API names are unique in a namespace, not only on a node.
-        let name = match node.datastore() {
+        let name = match self.topology.datastore {
             Datastore::Kubernetes => pod_name(&pod.node, &pod.name),
             Datastore::Etcd => pod.name.clone(),
         };
@@ -243,7 +259,7 @@ impl Lab {
         let mut command = self.clean_command(&bin.join("caracal-cni"));
         command
             .env("CNI_COMMAND", verb)
-            .env("CNI_PATH", &bin)
+            .env("CNI_PATH", format!("{}:{FOREIGN_PLUGINS}", bin.display()))
             .env("CARACAL_RUN_DIR", self.folder.run(&node.name))
             .env("CARACAL_LIB_DIR", self.folder.lib(&node.name));
         command

@@ -219,9 +219,10 @@ impl Lab {
         }
     }
 
-    /// The daemon's account, and where it keeps the kubeconfig of the CNI plugin.
+    /// The daemon's account, and where it keeps the kubeconfig of the CNI plugin, which reads pods
+    /// by it also when the datastore is etcd.
     pub(crate) fn daemon_environment(&self, node: &NodeLayout, command: &mut Command) {
-        if node.datastore() == Datastore::Kubernetes {
+        if self.topology.datastore == Datastore::Kubernetes {
             let plugin = plugin_kubeconfig(&node.name);
             command
                 .env("KUBECONFIG", self.folder.kubeconfig(&node.name))

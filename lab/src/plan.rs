@@ -136,6 +136,11 @@ pub struct NodeLayout {
 }
 
 impl NodeLayout {
+    /// Its pods have addresses of its Node's `podCIDRs`, from the plugin `host-local`.
+    pub(crate) fn uses_pod_cidr(&self) -> bool {
+        self.env.get("USE_POD_CIDR").map(String::as_str) == Some("true")
+    }
+
     /// Where its process keeps Calico's data.
     pub(crate) fn datastore(&self) -> Datastore {
         match self.env.get("DATASTORE_TYPE").map(String::as_str) {

@@ -1,6 +1,8 @@
 //! The strict API server of the tests, held to its word: by a foreign client (`kubectl`) and over
 //! plain HTTP where the answers of a server have to be seen as they are.
 
+#[path = "api_server/beside.rs"]
+mod beside;
 #[path = "api_server/deaths.rs"]
 mod deaths;
 #[path = "api_server/emulator.rs"]

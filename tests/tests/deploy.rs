@@ -35,7 +35,7 @@ const VARIANTS: [&str; 5] = [
 
 /// Everything that `kubectl apply -k` takes.
 fn overlays() -> Vec<String> {
-    let parts = ["base", "crds", "kubernetes", "reflectors"].map(str::to_owned);
+    let parts = ["base", "crds", "etcd-pods", "kubernetes", "reflectors"].map(str::to_owned);
     let of = |store: &&'static str| VARIANTS.map(|variant| format!("overlays/{store}{variant}"));
     parts
         .into_iter()
@@ -205,7 +205,8 @@ fn containers_have_no_more_rights_than_they_need() {
     for (name, pod) in pods() {
         assert_eq!(pod["hostNetwork"], true, "{name}");
         // Only who talks to Kubernetes' API has a token.
-        let talks = name.contains("kubernetes") && name.contains("caracal-node");
+        let api = name.contains("kubernetes") || name.starts_with("etcd-pods");
+        let talks = api && name.contains("caracal-node");
         assert_eq!(pod["automountServiceAccountToken"], talks, "{name}");
         assert_eq!(
             pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault",

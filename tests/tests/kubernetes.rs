@@ -5,6 +5,14 @@
 
 #[path = "kubernetes/daemonset.rs"]
 mod daemonset;
+#[path = "kubernetes/deleted_nodes.rs"]
+mod deleted_nodes;
+#[path = "kubernetes/pods.rs"]
+mod pods;
+#[path = "kubernetes/ranges.rs"]
+mod ranges;
+#[path = "kubernetes/secrets.rs"]
+mod secrets;
 
 use std::net::IpAddr;
 
@@ -167,6 +175,19 @@ fn bind(lab: &Lab, pod: &PodState) -> Value {
     object(lab, "pods", &name)
 }
 
+fn unbind(lab: &Lab, pod: &PodState) {
+    let name = format!("{}-{}", pod.node, pod.name);
+    let delete = [
+        "delete",
+        "pod",
+        &name,
+        "--grace-period=0",
+        "--force",
+        "--wait=false",
+    ];
+    kubectl(lab, &delete, b"");
+}
+
 fn gives_a_pod_its_address_and_takes_it_back(lab: &Lab) {
     let pod = &more_pods(lab, ["node2"])[0];
     // Kubernetes makes pods; the plugin does not.
@@ -238,15 +259,7 @@ fn keeps_containers_of_one_pod_apart(lab: &Lab) {
     lab.cni("CHECK", &second).expect("the new one is whole");
     lab.cni_status("node3").expect("another pod could come");
 
-    let delete = [
-        "delete",
-        "pod",
-        &name,
-        "--grace-period=0",
-        "--force",
-        "--wait=false",
-    ];
-    kubectl(lab, &delete, b"");
+    unbind(lab, &second);
     lab.cni("DEL", &second).expect("its pod is gone already");
     let (_, after) = exit_code(lab, "node3", &["ipam", "show"]);
     assert_eq!(before, after, "its address is free again");
@@ -534,9 +547,11 @@ fn moves(lab: &mut Lab, to: Datastore) {
     };
     does(lab, &["datastore", "lock"]);
     let pod = &more_pods(lab, ["node2"])[0];
+    bind(lab, pod);
     let refused = lab.cni("ADD", pod).expect_err("the datastore is locked");
     let said = error_chain(&refused);
     assert!(said.contains("locked"), "{said}");
+    unbind(lab, pod);
     caracal_lab::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
     does(lab, &["datastore", "export", "-f", &path]);
     lab.use_datastore(to);

@@ -191,7 +191,7 @@ impl Api {
             Some(sub) => format!("{plural}/{sub}"),
             None => plural.clone(),
         };
-        let name = request.name.as_deref().unwrap_or_default();
+        let name = request.object_name().unwrap_or_default();
         let attributes = Attributes {
             verb: request.verb,
             group: &request.kind.group,

@@ -142,6 +142,15 @@ impl Request {
         }))
     }
 
+    /// The one object that a request is about: of a list or watch, by the field `metadata.name`.
+    pub(super) fn object_name(&self) -> Option<&str> {
+        let fields = self.query.text("fieldSelector").split(',');
+        let mut fields = fields.filter_map(|term| term.trim().split_once('='));
+        let selected = fields.find(|(field, _)| *field == "metadata.name");
+        let selected = selected.map(|(_, name)| name.trim_start_matches('='));
+        self.name.as_deref().or(selected)
+    }
+
     /// The object by its plural, for errors.
     pub(super) fn named<'a>(&'a self, name: &'a str) -> Named<'a> {
         Named {
@@ -222,6 +231,23 @@ mod tests {
         let request = Request::parse(&Registry::built_in(), method, &uri)?;
         let request = request.map(|r| (r.kind.plural.clone(), r.name, r.verb));
         Some(request.map_err(|f| f.code.as_u16()))
+    }
+
+    #[test]
+    fn rights_are_asked_for_the_object_that_a_field_names() {
+        let name = |uri: &str| {
+            let uri: Uri = uri.parse().expect("a URI");
+            let request = Request::parse(&Registry::built_in(), &Method::GET, &uri);
+            let request = request.and_then(Result::ok).expect("a request");
+            request.object_name().map(str::to_owned)
+        };
+        let list = "/api/v1/namespaces/a/secrets";
+        assert_eq!(name(list), None);
+        assert_eq!(name(&format!("{list}/b")).as_deref(), Some("b"));
+        let by_field = format!("{list}?watch=true&fieldSelector=type%3Dx,metadata.name%3Db");
+        assert_eq!(name(&by_field).as_deref(), Some("b"));
+        let not = format!("{list}?fieldSelector=metadata.name!%3Db");
+        assert_eq!(name(&not), None);
     }
 
     #[test]

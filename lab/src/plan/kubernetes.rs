@@ -1,11 +1,12 @@
 //! A cluster with its datastore in Kubernetes: the objects that are there before the first node
 //! starts. The lab plays kubelets and scheduler: Nodes and Pods are made with the rest.
 
+use caracal_model::Prefix;
 use serde_json::{Map, Value, json};
 
 use super::resources::{Document, documents};
 use super::{Layout, NodeLayout};
-use crate::topology::{Node, Topology};
+use crate::topology::{Node, Pool, Topology};
 
 /// Accounts and rights as `kubectl apply -k deploy/kubernetes` makes them: the base, and what it
 /// patches and adds.
@@ -24,9 +25,13 @@ const GROUP: &str = "crd.projectcalico.org";
 pub(super) fn objects(topology: &Topology, layout: &Layout) -> Vec<Value> {
     let mut objects = rights();
     let nodes = topology.nodes.iter().filter(|n| n.kind.is_member());
-    objects.extend(nodes.filter_map(|node| {
+    objects.extend(nodes.enumerate().filter_map(|(index, node)| {
         let layout = layout.node(&node.name.value)?;
-        Some(node_object(node, layout))
+        let mut object = node_object(node, layout);
+        if layout.uses_pod_cidr() {
+            object["spec"] = json!({ "podCIDRs": pod_cidrs(topology, index) });
+        }
+        Some(object)
     }));
     let resources = documents(topology, layout);
     objects.extend(resources.iter().filter_map(resource));
@@ -44,6 +49,20 @@ pub(crate) fn pod_name(node: &str, pod: &str) -> String {
 /// Whose kubeconfig a node's CNI plugin has.
 pub(crate) fn plugin_kubeconfig(node: &str) -> String {
     format!("{node}-cni")
+}
+
+/// Ranges as a controller manager gives them out: of each pool the part of that number, which is
+/// 2⁻⁸ of it.
+fn pod_cidrs(topology: &Topology, index: usize) -> Vec<Prefix> {
+    let pools = std::iter::once(&topology.pool).chain(&topology.pool6);
+    let part = |pool: &Pool| {
+        let pool = pool.cidr.value;
+        let len = pool.len() + 8;
+        let size = 1_u128 << (pool.family().bits() - len);
+        let start = pool.nth(size * (index as u128 + 1))?;
+        Some(Prefix::truncated(start, len))
+    };
+    pools.filter_map(part).collect()
 }
 
 fn pod_object(node: &NodeLayout, pod: &str) -> Value {
