@@ -76,6 +76,7 @@ mod ownership;
 mod paths;
 mod plan;
 mod problem;
+mod services;
 mod settings;
 mod slice;
 mod table;
@@ -93,9 +94,9 @@ pub use dataplane::table::{TableHandle, TableInput, TableStatus, spawn_table, ta
 #[cfg(feature = "dataplane")]
 pub use dataplane::{
     AgentStatus, Echo, EchoError, KernelRefusal, KnownPaths, NetlinkError, PublishedUnderlay,
-    Reconciler, ReconcilerHandle, ReconcilerOptions, SweepPrecondition, Uninstall, apply_ops,
-    free_lifelines, holds_our_routes, kernel_support, local_networks, observe_kernel, observe_nat,
-    read_kernel, read_links,
+    Reconciler, ReconcilerHandle, ReconcilerOptions, ServiceStatus, ServiceWriteError,
+    ServiceWriter, SweepPrecondition, Uninstall, apply_ops, free_lifelines, holds_our_routes,
+    kernel_support, local_networks, observe_kernel, observe_nat, read_kernel, read_links,
 };
 pub use desired::Desired;
 pub use diff::{Comparing, Comparison, Phase, diff, unused_objects, unused_objects_after};
@@ -115,6 +116,9 @@ pub use plan::mtu::{FALLBACK_MTU, host_mtu};
 pub use plan::{
     Changed, ChangedKeys, HostRoutes, KernelPlan, KernelPlanner, KernelSupport, PlanInputs,
     PlanJob, WantedTunnels, plan, wanted_tunnels,
+};
+pub use services::{
+    Affinity, ServiceAddress, ServiceAddressKind, ServiceEntry, ServiceTarget, Transport,
 };
 pub use settings::keys::setting_effect;
 pub use settings::{InterfacePattern, Overrides, Settings};

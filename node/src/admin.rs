@@ -83,6 +83,9 @@ pub(crate) enum Request {
     Announced(AwaitAnnouncement),
     /// [`caracal_model::InUse`] of all endpoints in these blocks.
     InUse(AskInUse),
+    /// [`caracal_agent::ServiceStatus`] as rows of addresses; null where services are not
+    /// translated.
+    Services,
     /// The auditor's findings now.
     Audit,
     /// A destination from the datastore to the kernel.

@@ -102,6 +102,8 @@ pub(crate) struct Config {
     pub(crate) warnings: Vec<String>,
     /// How long an address must look dead before it is collected; `None` = never.
     pub(crate) ipam_grace: Option<Duration>,
+    /// `CARACAL_SERVICES`: addresses of Services are translated on this node.
+    pub(crate) services: bool,
     /// The paths to other nodes are measured.
     pub(crate) path_mtu: bool,
     /// Settings of the environment for the health and metrics endpoints.
@@ -351,6 +353,13 @@ impl Config {
             next_hop_objects: next_hop_objects(&env)?.unwrap_or(true),
             warnings: warnings(vars),
             ipam_grace: ipam_grace(&env)?,
+            services: env
+                .parse("CARACAL_SERVICES", |text| match text {
+                    "on" => Ok(true),
+                    "off" => Ok(false),
+                    _ => Err("expected on or off".to_owned()),
+                })?
+                .unwrap_or(false),
             path_mtu: env.flag("CARACAL_PATH_MTU_DISCOVERY", true)?,
             ports: PortsEnv::from_env(&env)?,
             ip6,

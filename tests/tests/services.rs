@@ -3,6 +3,9 @@
 //! and has a password.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "services/translation.rs"]
+mod translation;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 

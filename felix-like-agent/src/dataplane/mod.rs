@@ -10,6 +10,7 @@ mod observe;
 mod probe;
 mod read;
 mod reconciler;
+mod services;
 pub(crate) mod table;
 mod underlay;
 mod uninstall;
@@ -27,6 +28,7 @@ pub(crate) use reconciler::Freezing;
 pub use reconciler::status::AgentStatus;
 pub use reconciler::sweep_precondition::SweepPrecondition;
 pub use reconciler::{Reconciler, ReconcilerHandle, ReconcilerOptions};
+pub use services::{ServiceStatus, ServiceWriteError, ServiceWriter};
 pub use underlay::{PublishedUnderlay, local_networks};
 pub use uninstall::Uninstall;
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkFlags, LinkMessage};
 
+use super::services::ServiceWriter;
 use super::write::sysctl;
 use super::{chain, read, write};
 use crate::actual::Actual;
@@ -17,6 +18,7 @@ use crate::diff::removal;
 use crate::kernel_objects::IPIP_DEVICE;
 use crate::op::Op;
 use crate::ownership::Ownership;
+use crate::services::SERVICES_TABLE;
 
 /// One thing to remove, in the order in which it is removed.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +30,8 @@ pub enum Removal {
     LowerIpip,
     /// A sysctl gets back the value that it had.
     Sysctl(String, String),
+    /// The table of services.
+    Services,
 }
 
 impl std::fmt::Display for Removal {
@@ -35,6 +39,7 @@ impl std::fmt::Display for Removal {
         match self {
             Self::Op(op) => op.fmt(f),
             Self::LowerIpip => write!(f, "set device {IPIP_DEVICE} down"),
+            Self::Services => write!(f, "delete nftables table inet {SERVICES_TABLE}"),
             Self::Sysctl(path, value) => write!(f, "put {path} back to {value}"),
         }
     }
@@ -61,6 +66,8 @@ impl Uninstall {
         let mut actual = read::actual(&mut netlink).await?;
         actual.nat = nat.read(None).await;
         let mut removals = removals(&actual, ownership);
+        let services = ServiceWriter::is_there().await;
+        removals.extend(services.then_some(Removal::Services));
         let saved_sysctls = lib_dir.map(SavedSysctls::open);
         let values = saved_sysctls.iter().flat_map(SavedSysctls::to_restore);
         removals.extend(values.map(|(path, value)| Removal::Sysctl(path, value)));
@@ -112,6 +119,10 @@ impl Uninstall {
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
                     result => result.map_err(|error| error.to_string()),
                 });
+            }
+            Removal::Services => {
+                let removed = ServiceWriter::remove().await;
+                return Ok(removed.map_err(|error| chain(&error)));
             }
             Removal::Op(Op::DeleteNat) => {
                 return Ok(self.nat.remove().await.map_err(|error| chain(&error)));

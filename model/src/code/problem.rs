@@ -166,4 +166,8 @@ super::codes! {
         "take it out",
     ServicesAddress "services.address" Warning 0 "an address of a Service is none"
         "correct the Service",
+    ServicesConflict "services.conflict" Error 0 "several Services have one address and port; one of them gets what is sent there"
+        "give each an address or a port of its own",
+    ServicesUnwritten "services.unwritten" Error 0 "the table of services is not as planned: nft cannot be run, or the kernel refuses it"
+        "follow the reason; it is tried again",
 }

@@ -15,8 +15,10 @@ use clap::Subcommand;
 use serde_json::Value;
 
 use super::ipam::on_store;
-use super::{mode, table};
+use super::{mode, run_dir, table};
+use crate::admin::{Request, ask};
 use crate::args::{Output, OutputArgs};
+use crate::node::answers::services::TranslatedServices;
 
 /// Writes of one transaction; etcd takes 128.
 const BATCH: usize = 100;
@@ -38,8 +40,12 @@ pub(crate) enum ServicesCommand {
         #[arg(long)]
         prune: bool,
     },
-    /// Shows what each node announces of services.
+    /// Shows what each node announces of services, or what this node translates.
     Show {
+        /// What this node translates: addresses with their endpoints, as its process has them in
+        /// the kernel (`CARACAL_SERVICES=on`).
+        #[arg(long)]
+        here: bool,
         /// Output form.
         #[command(flatten)]
         output: OutputArgs,
@@ -47,9 +53,12 @@ pub(crate) enum ServicesCommand {
 }
 
 pub(crate) fn run(command: ServicesCommand) -> anyhow::Result<ExitCode> {
+    if let ServicesCommand::Show { here: true, output } = command {
+        return show_here(output.output);
+    }
     on_store(async |store| match command {
         ServicesCommand::Apply { files, prune } => apply(&store, &files, prune).await,
-        ServicesCommand::Show { output } => show(&store, output.output).await,
+        ServicesCommand::Show { output, .. } => show(&store, output.output).await,
     })
 }
 
@@ -153,6 +162,32 @@ fn documents(text: &str) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
         (key.to_path(), value.to_string().into_bytes())
     });
     Ok(paths.collect())
+}
+
+fn show_here(output: Output) -> anyhow::Result<ExitCode> {
+    let value = ask(&run_dir(), &Request::Services)?;
+    let table_of: Option<TranslatedServices> = serde_json::from_value(value.clone())?;
+    if matches!(output, Output::Json | Output::Yaml) {
+        output.print(&value);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(translated) = table_of else {
+        println!("services are not translated on this node: CARACAL_SERVICES is off");
+        return Ok(ExitCode::SUCCESS);
+    };
+    let mut shown = table(&["ADDRESS", "SERVICE", "KIND", "POLICY", "HERE", "ELSEWHERE"]);
+    for row in translated.rows {
+        shown.add_row([
+            row.address,
+            row.service,
+            row.kind,
+            row.policy,
+            row.here.join(", "),
+            row.elsewhere.join(", "),
+        ]);
+    }
+    println!("{shown}");
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn show(store: &Datastore, output: Output) -> anyhow::Result<ExitCode> {

@@ -11,6 +11,7 @@ pub(crate) mod datastore;
 pub(crate) mod ipam;
 pub(crate) mod probes;
 pub(crate) mod process;
+pub(crate) mod services;
 
 /// Most pools that have series of their own.
 const POOLS: usize = 50;

@@ -49,7 +49,8 @@ impl AnswerRequests for SpeakerAnswers {
                 Err("a standalone speaker has no pods; ask the node's process".to_owned())
             }
             Request::Reload => self.reload().await,
-            Request::Audit
+            Request::Services
+            | Request::Audit
             | Request::ExplainPath { .. }
             | Request::Drain { .. }
             | Request::Undrain

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use crate::dataplane::netlink::NetlinkError;
 use crate::dataplane::netlink::framing::{attributes, messages};
 use crate::nat::nft::TABLE;
+use crate::services::SERVICES_TABLE;
 
 /// `RTNLGRP_IPV4_NETCONF` (24) and `RTNLGRP_IPV6_NETCONF` (25) as bits of the bind address.
 const NETCONF: u32 = 1 << 23 | 1 << 24;
@@ -97,6 +98,18 @@ pub(in crate::dataplane) fn sysctls(wake_up: Arc<Notify>) -> Result<Listener, Ne
     listen(route, NETCONF, wake_up, None, |_| true)
 }
 
+/// Wakes up for each change of this nftables table that is not `own`. `Err` where the kernel has no
+/// nftables.
+pub(in crate::dataplane) fn table(
+    name: &'static str,
+    wake_up: Arc<Notify>,
+    own: OwnChanges,
+) -> Result<Listener, NetlinkError> {
+    let netfilter = netlink_sys::protocols::NETLINK_NETFILTER;
+    let is_hint = move |message: &[u8]| !own.are_told_by(message) && is_of(message, name);
+    listen(netfilter, NFTABLES, wake_up, None, is_hint)
+}
+
 /// Wakes up for each change of our own nftables table that is not `own`, and of foreign chains that
 /// the kernel calls. `Err` where the kernel has no nftables.
 pub(in crate::dataplane) fn nftables(
@@ -168,13 +181,21 @@ fn all_but(port: u32) -> [SockFilter; 4] {
 }
 
 fn concerns_us(message: &[u8]) -> bool {
+    // What the table of services holds is nobody's obstacle.
+    if is_of(message, SERVICES_TABLE) {
+        return false;
+    }
     let body = message.get(NFT_HEADERS..).unwrap_or_default();
     let kind = kind(message);
-    let ours = |(number, value): (u16, &[u8])| {
-        number == TABLE_NAME && value.strip_suffix(&[0]) == Some(TABLE.as_bytes())
-    };
     let hooked = || kind == Some(NEW_CHAIN) && attributes(body).any(|(n, _)| n == CHAIN_HOOK);
-    attributes(body).any(ours) || hooked()
+    is_of(message, TABLE) || hooked()
+}
+
+fn is_of(message: &[u8], table: &str) -> bool {
+    let body = message.get(NFT_HEADERS..).unwrap_or_default();
+    attributes(body).any(|(number, value)| {
+        number == TABLE_NAME && value.strip_suffix(&[0]) == Some(table.as_bytes())
+    })
 }
 
 #[cfg(test)]

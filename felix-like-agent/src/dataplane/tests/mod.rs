@@ -9,6 +9,7 @@ mod nat;
 mod objects;
 mod resync;
 mod routes;
+mod services;
 mod vxlan;
 
 use std::process::{Command, Stdio};

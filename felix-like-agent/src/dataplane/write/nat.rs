@@ -404,12 +404,16 @@ async fn read_iptables(wanted: Option<&Nat>) -> Option<String> {
 }
 
 /// Runs a program with `input` and answers with what it prints.
-async fn run(program: &'static str, args: &[&str], input: &str) -> Result<String, CommandError> {
+pub(in crate::dataplane) async fn run(
+    program: &'static str,
+    args: &[&str],
+    input: &str,
+) -> Result<String, CommandError> {
     run_as(program, args, input, None).await
 }
 
 /// As [`run`]; what the program changes is noted as our own doing before it can begin.
-async fn run_as(
+pub(in crate::dataplane) async fn run_as(
     program: &'static str,
     args: &[&str],
     input: &str,

@@ -54,6 +54,12 @@ impl Observe for Answers {
             *owners.collected.borrow(),
         ));
         families.extend(metrics::dataplane::families(&owners.kernel.borrow()));
+        let translated = owners.translated.borrow().clone();
+        families.extend(
+            translated
+                .iter()
+                .flat_map(|s| metrics::services::families(s)),
+        );
         if let Ok(bgp) = &bgp {
             families.extend(metrics::bgp::families(bgp));
         }

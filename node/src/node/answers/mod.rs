@@ -5,6 +5,7 @@ pub(crate) mod auditor;
 pub(crate) mod explain;
 pub(crate) mod health;
 pub(crate) mod listeners;
+pub(crate) mod services;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use tokio::sync::watch;
 
 use self::announced::Counting;
 use self::auditor::Auditor;
+use self::services::TranslatedServices;
 use crate::admin::routes::{self, text, to_value};
 use crate::admin::{AnswerRequests, Answered, Request};
 use crate::config::Config;
@@ -30,6 +32,7 @@ use crate::metrics::ipam::Collected;
 use crate::node::announce::drain::{DrainOrder, Drainer};
 use crate::node::announce::origins;
 use crate::node::announce::publish::AnnouncedPlan;
+use crate::node::kernel::services::Translated;
 use crate::node::problems::Problems;
 use crate::peer_problems;
 
@@ -53,6 +56,7 @@ pub(crate) struct Owners {
     pub(crate) kernel: watch::Receiver<Arc<AgentStatus>>,
     pub(crate) reconciler: ReconcilerHandle,
     pub(crate) collected: watch::Receiver<Collected>,
+    pub(crate) translated: watch::Receiver<Translated>,
     /// Problems found by the node's tasks.
     pub(crate) problems: Problems,
     pub(crate) auditor: Auditor,
@@ -96,6 +100,7 @@ impl AnswerRequests for Answers {
             Request::Mrt { file } => routes::mrt(speaker, &file).await,
             Request::Announced(question) => to_value(&owners.announced(&question).await?),
             Request::InUse(question) => to_value(&owners.in_use(&question)),
+            Request::Services => owners.services(),
             Request::Audit => to_value(&owners.auditor.report().await?),
             Request::ExplainPath { prefix } => {
                 to_value(&explain::explain(owners.sources(), &self.config.node, prefix).await?)
@@ -186,6 +191,12 @@ impl Answers {
 }
 
 impl Owners {
+    /// The table of services; null where they are not translated.
+    fn services(&self) -> Result<serde_json::Value, String> {
+        let translated = self.translated.borrow().clone();
+        to_value(&translated.map(|status| TranslatedServices::from_status(&status)))
+    }
+
     /// Where an explanation comes from.
     const fn sources(&self) -> explain::Sources<'_> {
         explain::Sources {

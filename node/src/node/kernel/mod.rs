@@ -6,5 +6,6 @@ pub(crate) mod lifelines;
 pub(crate) mod lost_addresses;
 pub(crate) mod mode_check;
 pub(crate) mod mtu;
+pub(crate) mod services;
 pub(crate) mod sweep;
 pub(crate) mod underlay;

@@ -21,6 +21,7 @@ use crate::node::announce::secrets::Secrets;
 use crate::node::announce::transition_report::InForce;
 use crate::node::ipam::collector::Life;
 use crate::node::kernel::learned::{self, Completeness, Resolved};
+use crate::node::kernel::services::Translated;
 use crate::node::kernel::underlay::PeerGateways;
 use crate::node::membership::machine::{self, Taken};
 use crate::node::problems::Registry;
@@ -82,6 +83,8 @@ pub(super) struct Feeds {
     pub(super) snapshots: Feed<Arc<Snapshot>>,
     /// Counters of the IPAM collector.
     pub(super) collected: Feed<Collected>,
+    /// Services in the kernel.
+    pub(super) translated: Feed<Translated>,
 }
 
 /// Everything that a task of the table may be given.

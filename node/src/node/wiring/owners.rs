@@ -181,6 +181,7 @@ fn feeds(
         precondition: Feed::new(SweepPrecondition::default()),
         snapshots: Feed::new(first.snapshot.clone()),
         collected: Feed::new(Collected::default()),
+        translated: Feed::new(None),
     }
 }
 
@@ -234,6 +235,7 @@ fn answering(board: &Board, accepter: Accepter, reconciler: &ReconcilerHandle) -
         kernel: reconciler.status(),
         reconciler: reconciler.clone(),
         collected: board.feeds.collected.reader(),
+        translated: board.feeds.translated.reader(),
         problems: board.registry.problems(),
         auditor,
         drainer,

@@ -21,6 +21,7 @@ use crate::node::kernel::lifelines;
 use crate::node::kernel::lost_addresses;
 use crate::node::kernel::mode_check;
 use crate::node::kernel::mtu;
+use crate::node::kernel::services;
 use crate::node::kernel::sweep;
 use crate::node::kernel::underlay;
 use crate::node::membership::{network_condition, node_address, plugin_access};
@@ -151,6 +152,11 @@ pub(super) const TASKS: &[Task] = &[
         name: "MTU file", file: "node/src/node/kernel/mtu.rs", count: "1",
         owns: "–", hears: "the agent's status", tells: "the CNI plugin",
         start: Start::From(|b| spawn(mtu::write_mtu(b.config.lib_dir.clone(), b.kernel.clone()))),
+    },
+    Task {
+        name: "services", file: "node/src/node/kernel/services.rs", count: "1",
+        owns: "the table of services in nftables", hears: "`View`, changes that others make to it", tells: "kernel, metrics, who asks",
+        start: Start::From(service_table),
     },
     Task {
         name: "node-address watcher", file: "node/src/node/membership/node_address.rs", count: "1",
@@ -310,6 +316,19 @@ fn lost_addresses(board: &Board) {
         board.kernel.clone(),
         board.speaker.clone(),
         board.store.clone(),
+    ));
+}
+
+fn service_table(board: &Board) {
+    if !board.config.services {
+        spawn(services::remove_service_table());
+        return;
+    }
+    spawn(services::translate_services(
+        board.config.node.clone(),
+        board.view.clone(),
+        board.feeds.translated.writer(),
+        board.registry.reporter("services"),
     ));
 }
 

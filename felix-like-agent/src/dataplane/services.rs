@@ -1,0 +1,177 @@
+//! Writes the table of services: `nft` transactions of elements, adoption of the table after a
+//! start, and what others do to it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use caracal_model::{NodeName, Problem, Snapshot};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::read::hints::{self, Listener, OwnChanges};
+use super::write::nat::{CommandError, run, run_as};
+use crate::services::{
+    SERVICES_TABLE, ServiceAddress, ServiceEntry, ServiceTable, TableChange, stray_clients,
+};
+
+/// Why the table is not as planned.
+#[derive(Debug, thiserror::Error)]
+#[error("the table of services cannot be written")]
+pub struct ServiceWriteError(#[source] CommandError);
+
+/// The table of services after a pass.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServiceStatus {
+    /// The revision that is in force.
+    pub revision: i64,
+    /// What each address does.
+    pub entries: BTreeMap<ServiceAddress, Arc<ServiceEntry>>,
+    /// Transactions since the start.
+    pub transactions: u64,
+    /// Elements and chains changed since the start.
+    pub changed: u64,
+    /// Passes that failed since the start.
+    pub failures: u64,
+    /// How long the last pass that wrote something took.
+    pub last_write: Duration,
+    /// Faults of the Services.
+    pub problems: Vec<Problem>,
+}
+
+/// The only writer of the table of services in the calling thread's network namespace.
+#[derive(Debug)]
+pub struct ServiceWriter {
+    me: NodeName,
+    table: ServiceTable,
+    own: OwnChanges,
+    changed: Arc<Notify>,
+    /// Held for its task. `None` = nobody tells of changes.
+    _listener: Option<Listener>,
+    status: ServiceStatus,
+}
+
+impl ServiceWriter {
+    /// A writer that knows nothing of the kernel yet. Must be called inside a tokio runtime.
+    #[must_use]
+    pub fn new(me: NodeName) -> Self {
+        let (own, changed) = (OwnChanges::default(), Arc::new(Notify::new()));
+        let listener = hints::table(SERVICES_TABLE, Arc::clone(&changed), own.clone());
+        Self {
+            me,
+            table: ServiceTable::default(),
+            own,
+            changed,
+            _listener: listener.ok(),
+            status: ServiceStatus::default(),
+        }
+    }
+
+    /// Resolves when somebody else has changed the table; the next pass reads it.
+    pub async fn changed_by_others(&mut self) {
+        self.changed.notified().await;
+        self.table.doubt();
+    }
+
+    /// Makes the table what the snapshot asks for; the snapshot must be complete and current.
+    /// After an error the next pass reads the table first.
+    ///
+    /// # Errors
+    /// [`ServiceWriteError`] when `nft` cannot be run or refuses.
+    pub async fn pass(&mut self, snapshot: &Snapshot) -> Result<&ServiceStatus, ServiceWriteError> {
+        let started = Instant::now();
+        let result = self.write(snapshot).await;
+        if result.is_err() {
+            self.table.doubt();
+            self.status.failures += 1;
+        }
+        let parts = result?;
+        if parts > 0 {
+            self.status.last_write = started.elapsed();
+            tracing::info!(
+                rev = snapshot.revision,
+                elements = parts,
+                addresses = self.status.entries.len(),
+                "services written"
+            );
+        }
+        self.status.revision = snapshot.revision;
+        Ok(&self.status)
+    }
+
+    async fn write(&mut self, snapshot: &Snapshot) -> Result<usize, ServiceWriteError> {
+        let change = match self.table.follow(snapshot, &self.me) {
+            Some(change) => change,
+            None => {
+                let listing = run("nft", &["-f", "-"], &ServiceTable::listing()).await;
+                let listing = match listing {
+                    Ok(listing) => Some(listing),
+                    // There is none.
+                    Err(CommandError::Refused { .. }) => None,
+                    Err(error) => return Err(ServiceWriteError(error)),
+                };
+                self.table.adopt(listing.as_deref())
+            }
+        };
+        for script in &change.scripts {
+            self.change(script).await?;
+        }
+        self.forget_clients(&change).await?;
+        if !change.scripts.is_empty() || self.status.revision == 0 {
+            self.status.entries = self.table.entries();
+        }
+        self.status.changed += change.parts as u64;
+        self.status.problems = self.table.problems();
+        Ok(change.parts)
+    }
+
+    /// Clients that keep an endpoint which has gone are dealt anew.
+    async fn forget_clients(&mut self, change: &TableChange) -> Result<(), ServiceWriteError> {
+        for (map, allowed) in &change.clients {
+            let listing = run("nft", &["-f", "-"], &ServiceTable::listing_of(map)).await;
+            let stray = stray_clients(&listing.map_err(ServiceWriteError)?, allowed);
+            if stray.is_empty() {
+                continue;
+            }
+            let script = ServiceTable::forgetting(map, &stray);
+            // One may have been forgotten by the kernel meanwhile, and then none is deleted.
+            if let Err(error) = self.change(&script).await {
+                tracing::debug!(
+                    map,
+                    reason = super::chain(&error),
+                    "clients are not forgotten"
+                );
+                for client in &stray {
+                    let script = ServiceTable::forgetting(map, std::slice::from_ref(client));
+                    // It has gone by itself.
+                    let _ = self.change(&script).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn change(&mut self, script: &str) -> Result<(), ServiceWriteError> {
+        self.status.transactions += 1;
+        let own = Some(&self.own);
+        let result = run_as("nft", &["-f", "-"], script, own).await;
+        result.map(drop).map_err(ServiceWriteError)
+    }
+
+    /// True when the calling thread's network namespace has the table.
+    pub(super) async fn is_there() -> bool {
+        let tables = run("nft", &["list", "tables"], "").await;
+        let name = format!("table inet {SERVICES_TABLE}");
+        tables.is_ok_and(|tables| tables.lines().any(|line| line == name))
+    }
+
+    /// Takes the table away, if there is one. Connections that it translates stall unless another
+    /// table with translation is there.
+    ///
+    /// # Errors
+    /// [`ServiceWriteError`] when `nft` cannot be run or refuses.
+    pub async fn remove() -> Result<(), ServiceWriteError> {
+        let result = run("nft", &["-f", "-"], &ServiceTable::removal()).await;
+        result.map(drop).map_err(ServiceWriteError)
+    }
+}

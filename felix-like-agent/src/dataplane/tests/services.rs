@@ -1,0 +1,248 @@
+//! The table of services in the real kernel.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+
+use caracal_model::NodeName;
+
+use super::*;
+use crate::dataplane::services::ServiceWriter;
+
+const VIP: &str = "10.96.0.10";
+
+/// A snapshot with node `a`, a pool, and these documents: kind of the key, name, JSON.
+fn snapshot(documents: &[(&str, &str, String)]) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    let entries = [
+        node("a", "10.0.0.1/24", "10.244.0.1"),
+        pool("p", "10.244.0.0/16", ""),
+    ];
+    let resources = "/calico/resources/v3/projectcalico.org";
+    for (kind, name, value) in entries {
+        let path = format!("{resources}/{kind}/{name}");
+        snapshot.apply(&path, Some(value.as_bytes()), 1);
+    }
+    for (kind, name, value) in documents {
+        let path = format!("/calico/caracal/v1/{kind}/shop/{name}");
+        let applied = snapshot.apply(&path, Some(value.as_bytes()), 2);
+        assert_eq!(applied, caracal_model::Applied::Changed, "{path}");
+    }
+    snapshot
+}
+
+fn service(spec: &str) -> (&'static str, &'static str, String) {
+    let value = format!(
+        r#"{{"kind":"Service","apiVersion":"v1","metadata":{{"name":"web","namespace":"shop"}},
+        "spec":{{"clusterIP":"{VIP}","ports":[{{"port":80}}]{spec}}}}}"#
+    );
+    ("services", "web", value)
+}
+
+/// A slice with these addresses, all on this node.
+fn slice(addresses: &[&str]) -> (&'static str, &'static str, String) {
+    let endpoint = |a: &&str| format!(r#"{{"addresses":["{a}"],"nodeName":"a"}}"#);
+    let endpoints: Vec<String> = addresses.iter().map(endpoint).collect();
+    let value = format!(
+        r#"{{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1","addressType":"IPv4",
+        "metadata":{{"name":"web-1","namespace":"shop","labels":{{"kubernetes.io/service-name":"web"}}}},
+        "ports":[{{"name":"","port":8080}}],"endpoints":[{}]}}"#,
+        endpoints.join(",")
+    );
+    ("endpointslices", "web-1", value)
+}
+
+/// Listens on these addresses of this machine; each answers with its address.
+fn servers(addresses: &[&str]) {
+    for address in addresses {
+        sh(&format!("ip address add {address}/32 dev lo"));
+        let listener = TcpListener::bind((address.parse::<IpAddr>().unwrap(), 8080)).unwrap();
+        let address = (*address).to_owned();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                stream.unwrap().write_all(address.as_bytes()).unwrap();
+            }
+        });
+    }
+}
+
+fn connect(to: &str) -> Result<String, std::io::ErrorKind> {
+    let to: SocketAddr = to.parse().unwrap();
+    let stream = TcpStream::connect_timeout(&to, Duration::from_secs(2));
+    let mut answer = String::new();
+    stream
+        .map_err(|e| e.kind())?
+        .read_to_string(&mut answer)
+        .map_err(|e| e.kind())?;
+    Ok(answer)
+}
+
+fn machine() {
+    lab();
+    sh("ip route add default via 10.0.0.2 dev eth0");
+}
+
+fn writer() -> ServiceWriter {
+    ServiceWriter::new(NodeName::from("a"))
+}
+
+#[test]
+fn a_service_is_translated_by_element_and_adopted() {
+    in_namespace(
+        "services::a_service_is_translated_by_element_and_adopted",
+        || async {
+            machine();
+            servers(&["10.1.0.1", "10.1.0.2", "10.1.0.3"]);
+            let vip = format!("{VIP}:80");
+            let node_port = r#","type":"NodePort","externalIPs":["192.0.2.7"],
+            "ports":[{"port":80,"nodePort":30080}]"#;
+            let with = |endpoints: &[&str]| snapshot(&[service(node_port), slice(endpoints)]);
+            let mut ours = writer();
+            ours.pass(&with(&[])).await.unwrap();
+            for refused in [&*vip, "10.96.0.10:81", "192.0.2.7:80", "10.0.0.1:30080"] {
+                let kind = connect(refused).unwrap_err();
+                assert_eq!(kind, std::io::ErrorKind::ConnectionRefused, "{refused}");
+            }
+            let before = ours.pass(&with(&["10.1.0.1"])).await.unwrap().changed;
+            for address in [&*vip, "192.0.2.7:80", "10.0.0.1:30080"] {
+                assert_eq!(connect(address).as_deref(), Ok("10.1.0.1"), "{address}");
+            }
+            // Another endpoint: in each of three maps an element and a verdict.
+            let status = ours.pass(&with(&["10.1.0.1", "10.1.0.2"])).await.unwrap();
+            let changed = status.changed - before;
+            assert!(changed <= 3 * 4 + 2, "{changed} parts changed");
+            let seen: std::collections::BTreeSet<_> =
+                (0..60).map(|_| connect(&vip).unwrap()).collect();
+            assert_eq!(seen.len(), 2, "{seen:?}");
+            // A new process finds the table as it should be.
+            drop(ours);
+            let mut ours = writer();
+            let status = ours.pass(&with(&["10.1.0.1", "10.1.0.2"])).await.unwrap();
+            assert_eq!((status.changed, status.transactions), (0, 0));
+            // And one that missed a change writes what differs.
+            drop(ours);
+            let mut ours = writer();
+            let status = ours.pass(&with(&["10.1.0.2", "10.1.0.3"])).await.unwrap();
+            assert!(status.changed <= 8, "{} parts changed", status.changed);
+            let seen: std::collections::BTreeSet<_> =
+                (0..60).map(|_| connect(&vip).unwrap()).collect();
+            assert!(!seen.contains("10.1.0.1") && seen.len() == 2, "{seen:?}");
+            // What others do to it is heard of and undone.
+            sh(
+                "nft delete element inet caracal-services services4 '{ 10.96.0.10 . tcp . 80 }' ||
+            nft delete element inet caracal-services services4 \
+              '{ 10.96.0.10 . tcp . 80 : goto pick-endpoints-2 }'",
+            );
+            assert_eq!(connect(&vip), Err(std::io::ErrorKind::ConnectionRefused));
+            ours.changed_by_others().await;
+            ours.pass(&with(&["10.1.0.2", "10.1.0.3"])).await.unwrap();
+            assert!(connect(&vip).is_ok());
+            sh("nft delete table inet caracal-services");
+            ours.changed_by_others().await;
+            ours.pass(&with(&["10.1.0.2", "10.1.0.3"])).await.unwrap();
+            assert!(connect(&vip).is_ok());
+            // No Services, no translation.
+            ours.pass(&snapshot(&[])).await.unwrap();
+            assert!(connect(&vip).is_err());
+            ServiceWriter::remove().await.unwrap();
+            assert!(!sh("nft list tables").contains("caracal-services"));
+        },
+    );
+}
+
+#[test]
+fn clients_keep_their_endpoint_until_it_is_gone() {
+    in_namespace(
+        "services::clients_keep_their_endpoint_until_it_is_gone",
+        || async {
+            machine();
+            let all = ["10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4"];
+            servers(&all);
+            let affine = r#","sessionAffinity":"ClientIP""#;
+            let with = |endpoints: &[&str]| snapshot(&[service(affine), slice(endpoints)]);
+            let vip = format!("{VIP}:80");
+            let mut ours = writer();
+            ours.pass(&with(&all)).await.unwrap();
+            let first = connect(&vip).unwrap();
+            for _ in 0..20 {
+                assert_eq!(connect(&vip).unwrap(), first);
+            }
+            // Over a restart, too.
+            drop(ours);
+            let mut ours = writer();
+            ours.pass(&with(&all)).await.unwrap();
+            assert_eq!(connect(&vip).unwrap(), first);
+            let rest: Vec<&str> = all.iter().copied().filter(|a| *a != first).collect();
+            ours.pass(&with(&rest)).await.unwrap();
+            let second = connect(&vip).unwrap();
+            assert_ne!(second, first);
+            assert_eq!(connect(&vip).unwrap(), second);
+            // Without affinity its chains and maps go.
+            ours.pass(&snapshot(&[service(""), slice(&all)]))
+                .await
+                .unwrap();
+            let table = sh("nft list table inet caracal-services");
+            assert!(!table.contains("shop/web"), "{table}");
+            assert!(connect(&vip).is_ok());
+        },
+    );
+}
+
+#[test]
+fn source_ranges_and_local_policy_are_kept() {
+    in_namespace(
+        "services::source_ranges_and_local_policy_are_kept",
+        || async {
+            machine();
+            servers(&["10.1.0.1"]);
+            let balanced = |ranges: &str, policy: &str| {
+                let (kind, name, value) = service(&format!(
+                    r#","type":"LoadBalancer","externalTrafficPolicy":"{policy}",
+                "loadBalancerSourceRanges":[{ranges}]"#
+                ));
+                let status = r#","status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.9"}]}}}"#;
+                let value = format!("{}{status}", value.strip_suffix('}').unwrap());
+                (kind, name, value)
+            };
+            let mut ours = writer();
+            let with =
+                |ranges: &str, policy| snapshot(&[balanced(ranges, policy), slice(&["10.1.0.1"])]);
+            ours.pass(&with("", "Cluster")).await.unwrap();
+            assert!(connect("192.0.2.9:80").is_ok());
+            ours.pass(&with(r#""203.0.113.0/24""#, "Cluster"))
+                .await
+                .unwrap();
+            let timed_out = |address| {
+                let kind = connect(address).unwrap_err();
+                assert!(
+                    matches!(
+                        kind,
+                        std::io::ErrorKind::TimedOut | std::io::ErrorKind::WouldBlock
+                    ),
+                    "{kind}"
+                );
+            };
+            timed_out("192.0.2.9:80");
+            assert!(
+                connect("10.96.0.10:80").is_ok(),
+                "ranges are not for cluster addresses"
+            );
+            ours.pass(&with(r#""10.0.0.0/24","203.0.113.0/24""#, "Local"))
+                .await
+                .unwrap();
+            assert!(connect("192.0.2.9:80").is_ok());
+            // The node itself reaches endpoints elsewhere; the address says nothing to others.
+            let (kind, name, value) = slice(&["10.1.0.1"]);
+            let elsewhere = (
+                kind,
+                name,
+                value.replace(r#""nodeName":"a""#, r#""nodeName":"b""#),
+            );
+            ours.pass(&snapshot(&[balanced("", "Local"), elsewhere]))
+                .await
+                .unwrap();
+            assert!(connect("192.0.2.9:80").is_ok());
+            let table = sh("nft list map inet caracal-services refused4");
+            assert!(table.contains("192.0.2.9 . tcp . 80 : drop"), "{table}");
+        },
+    );
+}

@@ -1,0 +1,110 @@
+//! Addresses of services and of what is behind them.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use caracal_model::Family;
+use serde::Serialize;
+
+/// Transport protocol of a service port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+impl Transport {
+    /// All of them.
+    pub(super) const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+
+    /// Kubernetes' word; absent is TCP. `None` = another protocol.
+    pub(super) fn parse(text: Option<&str>) -> Option<Self> {
+        match text {
+            None | Some("TCP") => Some(Self::Tcp),
+            Some("UDP") => Some(Self::Udp),
+            Some("SCTP") => Some(Self::Sctp),
+            Some(_) => None,
+        }
+    }
+
+    /// The word of nftables, in lower case.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+}
+
+/// Where a service is reached: address, protocol and port. Printed as nftables writes the key of a
+/// map: `10.96.0.10 . tcp . 80`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct ServiceAddress {
+    /// The VIP, or an address of this node for a node port.
+    pub address: IpAddr,
+    /// Its protocol.
+    pub protocol: Transport,
+    /// Its port.
+    pub port: u16,
+}
+
+impl ServiceAddress {
+    pub(super) const fn family(&self) -> Family {
+        Family::of(self.address)
+    }
+
+    /// Reads the start of a key that nftables prints.
+    pub(super) fn of_key(text: &str) -> Option<Self> {
+        let mut parts = text.split(" . ");
+        let address = parts.next()?.parse().ok()?;
+        let protocol = parts.next()?;
+        Some(Self {
+            address,
+            protocol: Transport::ALL
+                .into_iter()
+                .find(|p| p.as_str() == protocol)?,
+            port: parts.next()?.parse().ok()?,
+        })
+    }
+}
+
+impl fmt::Display for ServiceAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = self.protocol.as_str();
+        write!(f, "{} . {protocol} . {}", self.address, self.port)
+    }
+}
+
+/// Where a connection ends: address and port of an endpoint. Printed as nftables writes the value
+/// of a map: `10.244.0.7 . 8080`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct ServiceTarget {
+    /// Address of the endpoint.
+    pub address: IpAddr,
+    /// Its port.
+    pub port: u16,
+}
+
+impl fmt::Display for ServiceTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} . {}", self.address, self.port)
+    }
+}
+
+impl ServiceTarget {
+    /// Reads a value that nftables prints.
+    pub(super) fn of_value(text: &str) -> Option<Self> {
+        let (address, port) = text.split_once(" . ")?;
+        Some(Self {
+            address: address.parse().ok()?,
+            port: port.parse().ok()?,
+        })
+    }
+}

@@ -1,0 +1,195 @@
+//! What one address of a service does on this node: the plan of one Service.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use caracal_model::{Family, Prefix};
+use serde::Serialize;
+
+use super::address::{ServiceAddress, ServiceTarget};
+use super::document::{DocumentPort, ServiceDocument, Slice};
+use super::endpoints::{Chosen, Place, choose};
+
+/// Kind of a service's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum ServiceAddressKind {
+    /// `spec.clusterIPs`.
+    ClusterIp,
+    /// `spec.externalIPs`.
+    ExternalIp,
+    /// `status.loadBalancer.ingress`.
+    LoadBalancer,
+    /// An address of this node, with `nodePort`.
+    NodePort,
+}
+
+impl ServiceAddressKind {
+    /// The word of Kubernetes.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ClusterIp => "ClusterIP",
+            Self::ExternalIp => "ExternalIP",
+            Self::LoadBalancer => "LoadBalancer",
+            Self::NodePort => "NodePort",
+        }
+    }
+}
+
+/// `sessionAffinity: ClientIP`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Affinity {
+    /// Names the service port, in names of chains and maps.
+    pub(super) of: String,
+    /// A client keeps its endpoint for this long after its last new connection, in seconds.
+    pub seconds: u32,
+}
+
+/// What an address does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ServiceEntry {
+    /// `NAMESPACE/NAME` of the Service.
+    pub service: String,
+    /// Name of its port; may be empty.
+    pub port_name: String,
+    /// Where the address comes from.
+    pub kind: ServiceAddressKind,
+    /// Traffic policy `Local`: the internal one for cluster addresses, the external one for others.
+    pub local: bool,
+    /// Endpoints of policy `Cluster`, by index.
+    pub cluster: Vec<ServiceTarget>,
+    /// Endpoints of policy `Local`, by index.
+    pub here: Vec<ServiceTarget>,
+    /// Addresses of endpoints on this node, which may be their own clients.
+    pub own: BTreeSet<IpAddr>,
+    /// Clients keep their endpoint.
+    pub affinity: Option<Affinity>,
+    /// Senders that are let in; empty = all.
+    pub sources: BTreeSet<Prefix>,
+}
+
+impl ServiceEntry {
+    /// True for an address that is reached from outside the cluster.
+    pub(super) fn is_external(&self) -> bool {
+        self.kind != ServiceAddressKind::ClusterIp
+    }
+}
+
+/// Addresses of this node that services make use of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Here {
+    pub(super) place: Place,
+    /// Addresses that node ports are served on.
+    pub(super) node_ports: BTreeSet<IpAddr>,
+    /// Addresses that this node speaks from.
+    pub(super) addresses: BTreeSet<IpAddr>,
+}
+
+/// Entries of a Service, by address.
+pub(super) fn entries(
+    name: &str,
+    service: &ServiceDocument,
+    slices: &[Slice],
+    here: &Here,
+) -> BTreeMap<ServiceAddress, ServiceEntry> {
+    let mut entries = BTreeMap::new();
+    for cluster in &service.cluster {
+        let family = Family::of(*cluster);
+        for port in &service.ports {
+            let chosen = choose(family, (&port.name, port.protocol), slices, &here.place);
+            let of = (name, service, port);
+            for (address, kind) in addresses(service, port, *cluster, here) {
+                let key = ServiceAddress {
+                    address,
+                    protocol: port.protocol,
+                    port: match kind {
+                        ServiceAddressKind::NodePort => port.node_port,
+                        _ => port.port,
+                    },
+                };
+                let sources = match kind {
+                    ServiceAddressKind::LoadBalancer => senders(service, address, here),
+                    _ => BTreeSet::new(),
+                };
+                let entry = entry(of, kind, &chosen, sources);
+                entries.entry(key).or_insert(entry);
+            }
+        }
+    }
+    entries
+}
+
+/// The addresses of a Service in the family of `cluster`.
+fn addresses(
+    service: &ServiceDocument,
+    port: &DocumentPort,
+    cluster: IpAddr,
+    here: &Here,
+) -> Vec<(IpAddr, ServiceAddressKind)> {
+    use ServiceAddressKind::{ClusterIp, ExternalIp, LoadBalancer, NodePort};
+    let node_ports = (port.node_port != 0).then_some(&here.node_ports);
+    let all = std::iter::once((cluster, ClusterIp))
+        .chain(service.external.iter().map(|a| (*a, ExternalIp)))
+        .chain(service.balanced.iter().map(|a| (*a, LoadBalancer)))
+        .chain(node_ports.into_iter().flatten().map(|a| (*a, NodePort)));
+    all.filter(|(a, _)| Family::of(*a) == Family::of(cluster))
+        .collect()
+}
+
+/// `loadBalancerSourceRanges` for an address; empty = everybody.
+fn senders(service: &ServiceDocument, address: IpAddr, here: &Here) -> BTreeSet<Prefix> {
+    let family = Family::of(address);
+    let ranges = service
+        .sources
+        .iter()
+        .filter(|range| range.family() == family);
+    let ranges: Vec<Prefix> = ranges.copied().collect();
+    if ranges.iter().any(|range| range.len() == 0) {
+        return BTreeSet::new();
+    }
+    // A node that is let in may speak from the address itself.
+    let me = here
+        .addresses
+        .iter()
+        .any(|a| ranges.iter().any(|range| range.contains(*a)));
+    let own = (me && !ranges.is_empty()).then(|| Prefix::host(address));
+    outermost(ranges.iter().copied().chain(own))
+}
+
+/// Prefixes that no other one covers: the sets of nftables take no overlapping ones.
+pub(super) fn outermost(prefixes: impl IntoIterator<Item = Prefix>) -> BTreeSet<Prefix> {
+    let all: BTreeSet<Prefix> = prefixes.into_iter().collect();
+    let covered = |prefix: &Prefix| {
+        all.iter()
+            .any(|other| other != prefix && other.covers(prefix))
+    };
+    all.iter()
+        .filter(|prefix| !covered(prefix))
+        .copied()
+        .collect()
+}
+
+fn entry(
+    (name, service, port): (&str, &ServiceDocument, &DocumentPort),
+    kind: ServiceAddressKind,
+    chosen: &Chosen,
+    sources: BTreeSet<Prefix>,
+) -> ServiceEntry {
+    let of = || format!("{name}/{}/{}", port.name, port.protocol.as_str());
+    ServiceEntry {
+        service: name.to_owned(),
+        port_name: port.name.clone(),
+        kind,
+        local: match kind {
+            ServiceAddressKind::ClusterIp => service.internal_local,
+            _ => service.external_local,
+        },
+        cluster: chosen.cluster.iter().copied().collect(),
+        here: chosen.here.iter().copied().collect(),
+        own: chosen.own.clone(),
+        affinity: service
+            .affinity
+            .map(|seconds| Affinity { of: of(), seconds }),
+        sources,
+    }
+}

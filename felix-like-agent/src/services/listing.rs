@@ -1,0 +1,120 @@
+//! Our table as nftables lists it, read back at a start.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::address::{ServiceAddress, ServiceTarget};
+use super::layout::mark;
+use super::parts::{CLIENTS, Element};
+
+/// What was listed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub(super) elements: BTreeSet<Element>,
+    pub(super) chains: BTreeSet<String>,
+    orders: BTreeMap<(&'static str, ServiceAddress), BTreeMap<u32, ServiceTarget>>,
+}
+
+impl Listed {
+    /// Reads what `nft list table` prints.
+    pub(super) fn parse(text: &str) -> Self {
+        let mut listed = Self::default();
+        let mut set = "";
+        let mut inside = false;
+        for line in text.lines().map(str::trim) {
+            let named = |kind: &str| line.strip_prefix(kind)?.strip_suffix(" {");
+            if let Some(name) = named("map ").or_else(|| named("set ")) {
+                set = name;
+            } else if let Some(name) = named("chain ") {
+                listed.chains.insert(name.to_owned());
+            }
+            let elements = match line.strip_prefix("elements = {") {
+                Some(first) => {
+                    inside = true;
+                    first
+                }
+                None if inside => line,
+                None => continue,
+            };
+            if elements.ends_with('}') {
+                inside = false;
+            }
+            // Clients of services come and go by themselves.
+            if !set.starts_with(CLIENTS) {
+                listed.add(set, elements.trim_end_matches('}'));
+            }
+        }
+        listed
+    }
+
+    fn add(&mut self, set: &str, elements: &str) {
+        for element in elements.split(',').map(str::trim).filter(|e| !e.is_empty()) {
+            let (key, data) = match element.split_once(" : ") {
+                Some((key, data)) => (key, Some(data)),
+                None => (element, None),
+            };
+            self.note_order(set, key, data);
+            self.elements.insert(Element {
+                set: set.to_owned(),
+                key: key.to_owned(),
+                data: data.map(str::to_owned),
+            });
+        }
+    }
+
+    fn note_order(&mut self, set: &str, key: &str, target: Option<&str>) {
+        let list = match set.trim_end_matches(['4', '6']) {
+            "endpoints" => "endpoints",
+            "here" => "here",
+            _ => return,
+        };
+        let index = key
+            .rsplit_once(" . ")
+            .and_then(|(_, index)| index.parse().ok());
+        let target = target.and_then(ServiceTarget::of_value);
+        let address = ServiceAddress::of_key(key);
+        if let (Some(address), Some(index), Some(target)) = (address, index, target) {
+            self.orders
+                .entry((list, address))
+                .or_default()
+                .insert(index, target);
+        }
+    }
+
+    /// True when the table is of the layout that we write.
+    pub(super) fn is_ours(&self) -> bool {
+        self.chains.contains(&mark())
+    }
+
+    /// The endpoints of an address in the order of their indices, wherever they run and here.
+    pub(super) fn order(
+        &self,
+        address: &ServiceAddress,
+    ) -> (Vec<ServiceTarget>, Vec<ServiceTarget>) {
+        let of = |list| {
+            let targets = self.orders.get(&(list, *address));
+            targets.map_or_else(Vec::new, |targets| targets.values().copied().collect())
+        };
+        (of("endpoints"), of("here"))
+    }
+}
+
+/// Clients in the listing of one map whose endpoint is none of these.
+pub(crate) fn stray_clients(text: &str, allowed: &BTreeSet<ServiceTarget>) -> Vec<String> {
+    let Some((_, elements)) = text.split_once("elements = {") else {
+        return Vec::new();
+    };
+    let elements = elements.split('}').next().unwrap_or_default().split(',');
+    let client = |element: &str| {
+        let (key, target) = element.split_once(" : ")?;
+        let target = target.trim();
+        let stays = match ServiceTarget::of_value(target) {
+            Some(target) => allowed.contains(&target),
+            None => allowed
+                .iter()
+                .any(|allowed| target.parse() == Ok(allowed.address)),
+        };
+        let address = key.split_whitespace().next()?;
+        (!stays).then(|| address.to_owned())
+    };
+    elements.filter_map(client).collect()
+}

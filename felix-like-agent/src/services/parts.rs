@@ -1,0 +1,344 @@
+//! The parts of our table that an entry makes: elements of sets and maps, and chains where clients
+//! keep their endpoints.
+
+use std::collections::BTreeSet;
+
+use caracal_model::{Family, Prefix};
+
+use super::address::{ServiceAddress, ServiceTarget, Transport};
+use super::entry::ServiceEntry;
+use super::layout::{digit, word};
+
+/// An element of a set or map.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Element {
+    pub(super) set: String,
+    pub(super) key: String,
+    /// `None` in sets.
+    pub(super) data: Option<String>,
+}
+
+/// A part of the table.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Part {
+    /// The chain that picks one of so many endpoints; these are never deleted.
+    Pick(Endpoints, usize),
+    /// The chains and maps of a service port whose clients keep their endpoints.
+    Keeping(Keeping),
+    /// Elements of [`Part::is_shared`] sets belong to several entries.
+    Element(Element),
+}
+
+/// Which endpoints of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Endpoints {
+    /// All.
+    Cluster,
+    /// Those on this node.
+    Here,
+}
+
+impl Endpoints {
+    /// The map of the endpoints by index, without the family's digit.
+    const fn map(self) -> &'static str {
+        match self {
+            Self::Cluster => "endpoints",
+            Self::Here => "here",
+        }
+    }
+
+    /// Behind the family's digit in names of chains and maps of a service port.
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Cluster => "",
+            Self::Here => "here",
+        }
+    }
+}
+
+/// Name of the chain that picks one of `count` endpoints.
+pub(super) fn pick_chain(endpoints: Endpoints, count: usize) -> String {
+    format!("pick-{}-{count}", endpoints.map())
+}
+
+/// The rules of such a chain. An index whose endpoint has gone between two lookups is replaced by
+/// the first one.
+pub(super) fn pick_rules(endpoints: Endpoints, count: usize) -> Vec<String> {
+    let map = endpoints.map();
+    let of = |family, count| {
+        let (n, ip) = (digit(family), word(family));
+        let key = format!("{ip} daddr . meta l4proto . th dport . numgen random mod {count}");
+        format!("dnat {ip} to {key} map @{map}{n}")
+    };
+    let families = [Family::Ipv4, Family::Ipv6];
+    let counts = [count, 1];
+    let counts = counts.iter().take(count.min(2));
+    counts
+        .flat_map(|count| families.map(|family| of(family, *count)))
+        .collect()
+}
+
+/// A service port whose clients keep their endpoints.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Keeping {
+    pub(super) of: String,
+    pub(super) family: Family,
+    pub(super) protocol: Transport,
+    pub(super) seconds: u32,
+    /// Number of endpoints.
+    pub(super) cluster: usize,
+    /// Number of endpoints on this node.
+    pub(super) here: usize,
+    /// The port of the endpoints. `None` = not all have the same.
+    pub(super) port: Option<u16>,
+}
+
+/// Start of the names of maps from clients to their endpoints.
+pub(super) const CLIENTS: &str = "clients";
+
+impl Keeping {
+    fn name(&self, what: &str, endpoints: Endpoints) -> String {
+        let suffix = endpoints.suffix();
+        format!("{what}{}{suffix}/{}", digit(self.family), self.of)
+    }
+
+    /// Maps from clients to endpoints.
+    pub(super) fn maps(&self) -> [String; 2] {
+        [Endpoints::Cluster, Endpoints::Here].map(|e| self.name(CLIENTS, e))
+    }
+
+    /// The declaration of such a map. nft 1.0.6 cannot write a rule that puts an IPv6 address
+    /// together with a port into a map, so that of IPv6 has addresses alone.
+    pub(super) fn declared(&self) -> &'static str {
+        match self.family {
+            Family::Ipv4 => "type ipv4_addr : ipv4_addr . inet_service",
+            Family::Ipv6 => "type ipv6_addr : ipv6_addr",
+        }
+    }
+
+    /// Rules that lead a known client to its endpoint, and that remember one. Empty where the
+    /// endpoint cannot be said.
+    fn memory(&self, clients: &str) -> Option<[String; 2]> {
+        let (ip, seconds) = (word(self.family), self.seconds);
+        let protocol = self.protocol.as_str();
+        let known = format!("meta l4proto {protocol} dnat {ip} to {ip} saddr map @{clients}");
+        let update = format!("update @{clients} {{ {ip} saddr timeout {seconds}s : {ip} daddr");
+        match (self.family, self.port) {
+            (Family::Ipv4, _) => Some([known, format!("{update} . th dport }}")]),
+            (Family::Ipv6, Some(port)) => Some([format!("{known} : {port}"), update + " }"]),
+            (Family::Ipv6, None) => None,
+        }
+    }
+
+    /// Chains with their rules, in an order in which they can be made.
+    pub(super) fn chains(&self) -> Vec<(String, Vec<String>)> {
+        let (n, ip) = (digit(self.family), word(self.family));
+        let mut chains = Vec::new();
+        for (endpoints, count) in [
+            (Endpoints::Cluster, self.cluster),
+            (Endpoints::Here, self.here),
+        ] {
+            let clients = self.name(CLIENTS, endpoints);
+            let pick = (count > 0).then(|| format!("goto {}", pick_chain(endpoints, count)));
+            let memory = self.memory(&clients).filter(|_| count > 0);
+            let (known, keep) = memory.map(|[known, keep]| (known, keep)).unzip();
+            let known = known.into_iter().chain(pick).collect();
+            chains.push((self.name("affine", endpoints), known));
+            chains.push((self.name("keep", endpoints), keep.into_iter().collect()));
+        }
+        let [inside, outside] = [Endpoints::Cluster, Endpoints::Here].map(|e| self.name("keep", e));
+        let sorted = vec![
+            format!("{ip} saddr @pods{n} goto {inside}"),
+            format!("fib saddr type local goto {inside}"),
+            format!("goto {outside}"),
+        ];
+        chains.push((self.sorting(), sorted));
+        chains
+    }
+
+    /// Chain that tells clients inside the cluster from those outside.
+    fn sorting(&self) -> String {
+        format!("keep{}any/{}", digit(self.family), self.of)
+    }
+}
+
+/// Sets whose elements belong to several entries.
+pub(super) fn is_shared(part: &Part) -> bool {
+    match part {
+        Part::Pick(..) => false,
+        Part::Keeping(_) => true,
+        Part::Element(element) => ["cluster-ips", "hairpin"]
+            .iter()
+            .any(|set| element.set.starts_with(set)),
+    }
+}
+
+/// A prefix as nftables prints it in a set.
+fn range(prefix: &Prefix) -> String {
+    match prefix.is_host() {
+        true => prefix.address().to_string(),
+        false => prefix.to_string(),
+    }
+}
+
+/// Elements for ranges of addresses.
+pub(super) fn ranges<'a>(
+    set: &'static str,
+    prefixes: impl IntoIterator<Item = &'a Prefix>,
+) -> impl Iterator<Item = Part> {
+    prefixes.into_iter().map(move |prefix| {
+        Part::Element(Element {
+            set: format!("{set}{}", digit(prefix.family())),
+            key: range(prefix),
+            data: None,
+        })
+    })
+}
+
+/// The parts of an entry.
+pub(super) fn parts(address: &ServiceAddress, entry: &ServiceEntry) -> BTreeSet<Part> {
+    let mut parts = Parts {
+        address,
+        entry,
+        made: BTreeSet::new(),
+    };
+    parts.make();
+    parts.made
+}
+
+struct Parts<'a> {
+    address: &'a ServiceAddress,
+    entry: &'a ServiceEntry,
+    made: BTreeSet<Part>,
+}
+
+impl Parts<'_> {
+    fn make(&mut self) {
+        let (address, entry) = (self.address, self.entry);
+        let own = address.address.to_string();
+        if !entry.is_external() {
+            self.element("cluster-ips", own, None);
+        }
+        for own in &entry.own {
+            self.element("hairpin", format!("{own} . {own}"), None);
+        }
+        if !entry.sources.is_empty() {
+            self.element("limited", address.to_string(), None);
+            for source in &entry.sources {
+                self.element("senders", format!("{address} . {}", range(source)), None);
+            }
+        }
+        let (cluster, here) = (entry.cluster.len(), entry.here.len());
+        match (entry.is_external(), entry.local) {
+            (_, _) if cluster == 0 && here == 0 => self.verdict("refused", "goto refusal"),
+            (_, false) => {
+                self.endpoints(Endpoints::Cluster);
+                self.lead("services", Endpoints::Cluster);
+                self.keep("keep", Endpoints::Cluster.suffix());
+                if entry.is_external() {
+                    self.element("masqueraded", address.to_string(), None);
+                }
+            }
+            (false, true) if here == 0 => self.verdict("refused", "drop"),
+            (false, true) => {
+                self.endpoints(Endpoints::Here);
+                self.lead("services", Endpoints::Here);
+                self.keep("keep", Endpoints::Here.suffix());
+            }
+            (true, true) => {
+                self.verdict("services", "goto by-sender");
+                self.element("from-node", address.to_string(), None);
+                self.endpoints(Endpoints::Cluster);
+                self.lead("inside", Endpoints::Cluster);
+                if here > 0 {
+                    self.endpoints(Endpoints::Here);
+                    self.lead("outside", Endpoints::Here);
+                } else {
+                    self.verdict("refused", "drop");
+                }
+                self.keep("keep", "any");
+            }
+        }
+    }
+
+    fn element(&mut self, set: &str, key: String, data: Option<String>) {
+        let set = format!("{set}{}", digit(self.address.family()));
+        self.made.insert(Part::Element(Element { set, key, data }));
+    }
+
+    fn verdict(&mut self, map: &str, verdict: &str) {
+        self.element(map, self.address.to_string(), Some(verdict.to_owned()));
+    }
+
+    fn targets(&self, endpoints: Endpoints) -> &[ServiceTarget] {
+        match endpoints {
+            Endpoints::Cluster => &self.entry.cluster,
+            Endpoints::Here => &self.entry.here,
+        }
+    }
+
+    /// Endpoints by index.
+    fn endpoints(&mut self, endpoints: Endpoints) {
+        let elements: Vec<(String, String)> = (0..)
+            .zip(self.targets(endpoints))
+            .map(|(index, target): (u32, _)| {
+                (format!("{} . {index}", self.address), target.to_string())
+            })
+            .collect();
+        for (key, target) in elements {
+            self.element(endpoints.map(), key, Some(target));
+        }
+    }
+
+    /// Leads to one of the endpoints.
+    fn lead(&mut self, map: &str, endpoints: Endpoints) {
+        let count = self.targets(endpoints).len();
+        self.made.insert(Part::Pick(endpoints, count));
+        let chain = match &self.entry.affinity {
+            None => pick_chain(endpoints, count),
+            Some(affinity) => {
+                let n = digit(self.address.family());
+                format!("affine{n}{}/{}", endpoints.suffix(), affinity.of)
+            }
+        };
+        self.verdict(map, &format!("goto {chain}"));
+    }
+
+    /// The port of all endpoints, when it is one.
+    fn one_port(&self) -> Option<u16> {
+        let mut ports = self
+            .entry
+            .cluster
+            .iter()
+            .chain(&self.entry.here)
+            .map(|t| t.port);
+        let first = ports.next()?;
+        ports.all(|port| port == first).then_some(first)
+    }
+
+    /// Remembers the endpoint of a client.
+    fn keep(&mut self, map: &str, suffix: &str) {
+        let Some(affinity) = &self.entry.affinity else {
+            return;
+        };
+        let n = digit(self.address.family());
+        self.verdict(map, &format!("goto keep{n}{suffix}/{}", affinity.of));
+        for (endpoints, count) in [
+            (Endpoints::Cluster, self.entry.cluster.len()),
+            (Endpoints::Here, self.entry.here.len()),
+        ] {
+            if count > 0 {
+                self.made.insert(Part::Pick(endpoints, count));
+            }
+        }
+        self.made.insert(Part::Keeping(Keeping {
+            of: affinity.of.clone(),
+            family: self.address.family(),
+            protocol: self.address.protocol,
+            seconds: affinity.seconds,
+            cluster: self.entry.cluster.len(),
+            here: self.entry.here.len(),
+            port: self.one_port(),
+        }));
+    }
+}

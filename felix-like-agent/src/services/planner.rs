@@ -1,0 +1,223 @@
+//! The plan of all services, kept by Service: a change costs what depends on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use caracal_model::{
+    DocumentKind, NodeName, Prefix, Problem, ProblemCode, SharedMap, Snapshot, Versioned,
+};
+use serde_json::Value;
+
+use super::address::ServiceAddress;
+use super::document::{self, Slice};
+use super::endpoints::Place;
+use super::entry::{Here, ServiceEntry, entries, outermost};
+use crate::problem::problem;
+
+/// Namespace and name.
+type Name = (String, String);
+type Documents = SharedMap<(DocumentKind, String, String), Versioned<Value>>;
+
+/// What services depend on beside themselves and their endpoints.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Surroundings {
+    here: Here,
+    /// Ranges of pods: all pools.
+    pub(super) pods: BTreeSet<Prefix>,
+    /// Ranges of cluster addresses: what is sent to an unused one goes nowhere.
+    pub(super) ranges: BTreeSet<Prefix>,
+}
+
+/// Label of the zone of a node.
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+impl Surroundings {
+    fn from_snapshot(snapshot: &Snapshot, me: &NodeName) -> Self {
+        let node = snapshot.nodes.get(me);
+        let mut addresses = BTreeSet::new();
+        if let Some(bgp) = node.and_then(|node| node.spec.bgp.as_ref()) {
+            addresses.extend(bgp.ipv4_address.map(|cidr| cidr.address));
+            addresses.extend(bgp.ipv6_address.map(|cidr| cidr.address));
+        }
+        let named = node.into_iter().flat_map(|node| &node.spec.orch_refs);
+        let mut named = named.filter(|r| r.orchestrator == "k8s" && !r.node_name.is_empty());
+        let place = Place {
+            node: named
+                .next()
+                .map_or_else(|| me.to_string(), |r| r.node_name.clone()),
+            zone: node.and_then(|node| node.metadata.labels.get(ZONE).cloned()),
+        };
+        let pools = snapshot.pools.values().map(|pool| pool.spec.prefix());
+        let ranges = snapshot.bgp_default().into_iter();
+        let ranges = ranges.flat_map(|c| &c.spec.service_cluster_ips);
+        Self {
+            here: Here {
+                place,
+                node_ports: addresses.clone(),
+                addresses,
+            },
+            pods: outermost(pools),
+            ranges: outermost(ranges.filter_map(|entry| entry.cidr.parse().ok())),
+        }
+    }
+}
+
+/// The plan, between two snapshots.
+#[derive(Debug, Default)]
+pub(super) struct ServicePlanner {
+    documents: Documents,
+    pub(super) surroundings: Surroundings,
+    /// Names of the slices of a Service.
+    slices: BTreeMap<Name, BTreeSet<String>>,
+    /// The Service of each slice, by namespace and name of the slice.
+    belongs: BTreeMap<Name, Name>,
+    /// Addresses of each Service.
+    planned: BTreeMap<Name, BTreeSet<ServiceAddress>>,
+    /// Entries by address and Service: of several Services with one address the first has it.
+    claims: BTreeMap<ServiceAddress, BTreeMap<Name, Arc<ServiceEntry>>>,
+    /// Addresses that several Services have.
+    contested: BTreeSet<ServiceAddress>,
+}
+
+impl ServicePlanner {
+    /// Takes in a snapshot; the addresses whose entry may be another one now.
+    pub(super) fn follow(
+        &mut self,
+        snapshot: &Snapshot,
+        me: &NodeName,
+    ) -> BTreeSet<ServiceAddress> {
+        let surroundings = Surroundings::from_snapshot(snapshot, me);
+        let changed = snapshot.documents.changed_since(&self.documents);
+        self.documents = snapshot.documents.clone();
+        let mut concerned = BTreeSet::new();
+        for (kind, namespace, name) in changed {
+            match kind {
+                DocumentKind::Service => _ = concerned.insert((namespace, name)),
+                DocumentKind::EndpointSlice => concerned.extend(self.moved(namespace, name)),
+                DocumentKind::Endpoints => {}
+            }
+        }
+        if surroundings.here != self.surroundings.here {
+            let of = |(kind, namespace, name): &(DocumentKind, String, String)| {
+                let is_service = *kind == DocumentKind::Service;
+                is_service.then(|| (namespace.clone(), name.clone()))
+            };
+            concerned.extend(self.documents.keys().filter_map(of));
+        }
+        self.surroundings = surroundings;
+        let planned = concerned.into_iter().flat_map(|name| self.plan(name));
+        planned.collect::<Vec<_>>().into_iter().collect()
+    }
+
+    /// The entry of an address.
+    pub(super) fn entry(&self, address: &ServiceAddress) -> Option<&Arc<ServiceEntry>> {
+        self.claims.get(address)?.values().next()
+    }
+
+    /// All entries, by address.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&ServiceAddress, &Arc<ServiceEntry>)> {
+        let first = |(address, claims)| Some((address, BTreeMap::values(claims).next()?));
+        self.claims.iter().filter_map(first)
+    }
+
+    /// Addresses that several Services have.
+    pub(super) fn problems(&self) -> Vec<Problem> {
+        let contested = |address: &ServiceAddress| {
+            let names: Vec<&str> = self.claims[address].values().map(|e| &*e.service).collect();
+            let [first, others @ ..] = &names[..] else {
+                return None;
+            };
+            let reason = format!(
+                "{first} has it, by the order of names; {} do not get what is sent there",
+                others.join(", ")
+            );
+            let subject = format!(
+                "{} {}:{}",
+                address.protocol.as_str(),
+                address.address,
+                address.port
+            );
+            Some(problem(ProblemCode::ServicesConflict, &subject, reason))
+        };
+        self.contested.iter().filter_map(contested).collect()
+    }
+
+    /// A slice has changed: the Services that it belonged to and belongs to.
+    fn moved(&mut self, namespace: String, name: String) -> Vec<Name> {
+        let key = (DocumentKind::EndpointSlice, namespace.clone(), name.clone());
+        let service = self
+            .documents
+            .get(&key)
+            .and_then(|slice| document::service_of(slice));
+        let now = service.map(|service| (namespace.clone(), service.to_owned()));
+        let slice = (namespace, name.clone());
+        let before = match &now {
+            Some(now) => self.belongs.insert(slice, now.clone()),
+            None => self.belongs.remove(&slice),
+        };
+        if let Some(before) = &before
+            && let Some(slices) = self.slices.get_mut(before)
+        {
+            slices.remove(&name);
+            if slices.is_empty() {
+                self.slices.remove(before);
+            }
+        }
+        if let Some(now) = &now {
+            self.slices.entry(now.clone()).or_default().insert(name);
+        }
+        before.into_iter().chain(now).collect()
+    }
+
+    /// Plans a Service anew; the addresses that it had and has.
+    fn plan(&mut self, name: Name) -> BTreeSet<ServiceAddress> {
+        let key = (DocumentKind::Service, name.0.clone(), name.1.clone());
+        let service = self
+            .documents
+            .get(&key)
+            .and_then(|service| document::service(service));
+        let slices: Vec<Slice> = self
+            .slices
+            .get(&name)
+            .into_iter()
+            .flatten()
+            .filter_map(|slice| {
+                let key = (DocumentKind::EndpointSlice, name.0.clone(), slice.clone());
+                document::slice(self.documents.get(&key)?)
+            })
+            .collect();
+        let text = format!("{}/{}", name.0, name.1);
+        let entries = service.map_or_else(BTreeMap::new, |service| {
+            entries(&text, &service, &slices, &self.surroundings.here)
+        });
+        let addresses: BTreeSet<ServiceAddress> = entries.keys().copied().collect();
+        let before = match addresses.is_empty() {
+            true => self.planned.remove(&name),
+            false => self.planned.insert(name.clone(), addresses.clone()),
+        };
+        let before = before.unwrap_or_default();
+        for address in before.difference(&addresses) {
+            self.claim(*address, &name, None);
+        }
+        for (address, entry) in entries {
+            self.claim(address, &name, Some(Arc::new(entry)));
+        }
+        &before | &addresses
+    }
+
+    fn claim(&mut self, address: ServiceAddress, name: &Name, entry: Option<Arc<ServiceEntry>>) {
+        let claims = self.claims.entry(address).or_default();
+        match entry {
+            Some(entry) => _ = claims.insert(name.clone(), entry),
+            None => _ = claims.remove(name),
+        }
+        match claims.len() {
+            0 => _ = self.claims.remove(&address),
+            1 => _ = self.contested.remove(&address),
+            _ => _ = self.contested.insert(address),
+        }
+        if !self.claims.contains_key(&address) {
+            self.contested.remove(&address);
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! From the plan to the kernel: what is written, and the transactions that make it what is wanted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::address::{ServiceAddress, ServiceTarget};
+use super::entry::ServiceEntry;
+use super::layout::{SERVICES_TABLE, layout, mark};
+use super::listing::Listed;
+use super::order::settle;
+use super::parts::{Element, Keeping, Part, is_shared, parts, pick_chain, pick_rules, ranges};
+use super::planner::{ServicePlanner, Surroundings};
+
+/// Elements of one transaction while the table is filled: the kernel holds a lock until it has
+/// taken them all.
+const SLICE: usize = 10_000;
+
+const INFALLIBLE: &str = "writing to a String does not fail";
+
+/// Parts to add and to take away.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Change {
+    pub(super) add: BTreeSet<Part>,
+    pub(super) delete: BTreeSet<Part>,
+    /// Maps of clients in which only these endpoints may stand.
+    pub(super) clients: BTreeMap<String, BTreeSet<ServiceTarget>>,
+}
+
+impl Change {
+    /// Changed elements.
+    pub(super) fn len(&self) -> usize {
+        self.add.len() + self.delete.len()
+    }
+}
+
+/// The table as it was written.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Written {
+    entries: BTreeMap<ServiceAddress, Arc<ServiceEntry>>,
+    /// Parts that belong to several entries, with their number.
+    shared: BTreeMap<Part, usize>,
+    /// Chains that pick an endpoint. They stay.
+    picks: BTreeSet<Part>,
+    surroundings: Surroundings,
+}
+
+impl Written {
+    /// The entries in force.
+    pub(super) const fn entries(&self) -> &BTreeMap<ServiceAddress, Arc<ServiceEntry>> {
+        &self.entries
+    }
+
+    /// Takes in the plan for these addresses; what the kernel has to be told.
+    pub(super) fn follow(
+        &mut self,
+        plan: &ServicePlanner,
+        addresses: impl IntoIterator<Item = ServiceAddress>,
+    ) -> Change {
+        let mut change = Change::default();
+        for address in addresses {
+            let before = self.entries.get(&address).cloned();
+            let wanted = plan.entry(&address);
+            let now = wanted.map(|wanted| settled(before.as_deref(), wanted));
+            if before == now {
+                continue;
+            }
+            let of = |entry: &Option<Arc<ServiceEntry>>| {
+                entry
+                    .as_ref()
+                    .map_or_else(BTreeSet::new, |entry| parts(&address, entry))
+            };
+            let (old, new) = (of(&before), of(&now));
+            for part in new.difference(&old) {
+                self.count(part, 1, &mut change);
+            }
+            for part in old.difference(&new) {
+                self.count(part, -1, &mut change);
+            }
+            for keeping in new.iter().filter_map(keeping) {
+                if let Some(entry) = &now {
+                    let [cluster, here] = keeping.maps();
+                    change
+                        .clients
+                        .insert(cluster, entry.cluster.iter().copied().collect());
+                    change
+                        .clients
+                        .insert(here, entry.here.iter().copied().collect());
+                }
+            }
+            match now {
+                Some(now) => _ = self.entries.insert(address, now),
+                None => _ = self.entries.remove(&address),
+            }
+        }
+        let surroundings = &plan.surroundings;
+        if self.surroundings != *surroundings {
+            let of = |s: &Surroundings| -> BTreeSet<Part> {
+                ranges("pods", &s.pods)
+                    .chain(ranges("ranges", &s.ranges))
+                    .collect()
+            };
+            let (old, new) = (of(&self.surroundings), of(surroundings));
+            change.add.extend(new.difference(&old).cloned());
+            change.delete.extend(old.difference(&new).cloned());
+            self.surroundings = surroundings.clone();
+        }
+        change
+    }
+
+    fn count(&mut self, part: &Part, by: isize, change: &mut Change) {
+        if let Part::Pick(..) = part {
+            if by > 0 && self.picks.insert(part.clone()) {
+                change.add.insert(part.clone());
+            }
+            return;
+        }
+        let ends = if is_shared(part) {
+            let count = self.shared.entry(part.clone()).or_default();
+            let was = *count;
+            *count = count.saturating_add_signed(by);
+            let is = *count;
+            if is == 0 {
+                self.shared.remove(part);
+            }
+            (was == 0) != (is == 0)
+        } else {
+            true
+        };
+        if !ends {
+            return;
+        }
+        // Of two changes within one pass that undo each other nothing is left.
+        let (to, from) = match by > 0 {
+            true => (&mut change.add, &mut change.delete),
+            false => (&mut change.delete, &mut change.add),
+        };
+        if !from.remove(part) {
+            to.insert(part.clone());
+        }
+    }
+
+    /// A table that holds what was listed, and what has to change so that it is the plan's. The
+    /// indices of endpoints stay where they can.
+    pub(super) fn adopt(plan: &ServicePlanner, listed: &Listed) -> (Self, Change) {
+        let mut written = Self::default();
+        for (address, entry) in plan.all() {
+            let (cluster, here) = listed.order(address);
+            let known = ServiceEntry {
+                cluster,
+                here,
+                ..ServiceEntry::clone(entry)
+            };
+            // It is only asked for its order.
+            written
+                .entries
+                .insert(*address, settled(Some(&known), entry));
+        }
+        let ordered = std::mem::take(&mut written.entries);
+        let mut whole = Change::default();
+        for (address, entry) in &ordered {
+            for part in &parts(address, entry) {
+                written.count(part, 1, &mut whole);
+                if let Some(keeping) = keeping(part) {
+                    let [cluster, here] = keeping.maps();
+                    whole
+                        .clients
+                        .insert(cluster, entry.cluster.iter().copied().collect());
+                    whole
+                        .clients
+                        .insert(here, entry.here.iter().copied().collect());
+                }
+            }
+        }
+        written.entries = ordered;
+        written.surroundings = plan.surroundings.clone();
+        whole.add.extend(ranges("pods", &plan.surroundings.pods));
+        whole
+            .add
+            .extend(ranges("ranges", &plan.surroundings.ranges));
+        let mut change = Change {
+            clients: whole.clients,
+            ..Change::default()
+        };
+        let mut wanted = BTreeSet::new();
+        for part in whole.add {
+            let is_there = match &part {
+                Part::Element(element) => {
+                    wanted.insert(element.clone());
+                    listed.elements.contains(element)
+                }
+                Part::Pick(endpoints, count) => {
+                    listed.chains.contains(&pick_chain(*endpoints, *count))
+                }
+                // Their rules are written anew: that cuts nothing.
+                Part::Keeping(_) => false,
+            };
+            if !is_there {
+                change.add.insert(part);
+            }
+        }
+        let unwanted = listed.elements.difference(&wanted).cloned();
+        change.delete.extend(unwanted.map(Part::Element));
+        (written, change)
+    }
+}
+
+const fn keeping(part: &Part) -> Option<&Keeping> {
+    match part {
+        Part::Keeping(keeping) => Some(keeping),
+        _ => None,
+    }
+}
+
+fn settled(before: Option<&ServiceEntry>, wanted: &Arc<ServiceEntry>) -> Arc<ServiceEntry> {
+    let Some(before) = before else {
+        return Arc::clone(wanted);
+    };
+    let cluster = settle(&before.cluster, &wanted.cluster);
+    let here = settle(&before.here, &wanted.here);
+    match cluster == wanted.cluster && here == wanted.here {
+        true => Arc::clone(wanted),
+        false => Arc::new(ServiceEntry {
+            cluster,
+            here,
+            ..ServiceEntry::clone(wanted)
+        }),
+    }
+}
+
+/// The transactions that carry out a change of a table that is there.
+pub(super) fn scripts(change: &Change) -> Vec<String> {
+    let mut first = String::new();
+    chains(&mut first, &change.add);
+    let mut deleted = String::new();
+    elements(&mut deleted, "delete", &change.delete);
+    let mut last = String::new();
+    gone(&mut first, &mut last, change);
+    // Filling a table cuts nothing off, whatever is in force between; what leads to endpoints comes
+    // behind them.
+    if deleted.is_empty() && change.add.len() > SLICE {
+        let (leading, filling): (BTreeSet<Part>, BTreeSet<Part>) =
+            change.add.iter().cloned().partition(leads);
+        let filling: Vec<Part> = filling.into_iter().collect();
+        let mut scripts = vec![first];
+        for parts in filling.chunks(SLICE) {
+            scripts.push(put(&parts.iter().cloned().collect()));
+        }
+        scripts.extend([put(&leading), last]);
+        return scripts
+            .into_iter()
+            .filter(|script| !script.is_empty())
+            .collect();
+    }
+    let whole = [first, deleted, put(&change.add)].concat();
+    [whole, last]
+        .into_iter()
+        .filter(|script| !script.is_empty())
+        .collect()
+}
+
+/// Writes the table anew in one transaction, whatever is there.
+pub(super) fn whole(change: &Change) -> String {
+    let mut script = format!(
+        "add table inet {SERVICES_TABLE}\ndelete table inet {SERVICES_TABLE}\n\
+         table inet {SERVICES_TABLE} {{\n{}chain {} {{\n}}\n}}\n",
+        layout(),
+        mark()
+    );
+    chains(&mut script, &change.add);
+    script.push_str(&put(&change.add));
+    script
+}
+
+/// Takes the table away, if there is one.
+pub(super) fn removal() -> String {
+    format!("add table inet {SERVICES_TABLE}\ndelete table inet {SERVICES_TABLE}\n")
+}
+
+/// Forgets clients whose endpoint has gone.
+pub(super) fn forget(map: &str, clients: &[String]) -> String {
+    let clients = clients.join(", ");
+    format!("delete element inet {SERVICES_TABLE} {map} {{ {clients} }}\n")
+}
+
+fn put(parts: &BTreeSet<Part>) -> String {
+    let mut script = String::new();
+    elements(&mut script, "add", parts);
+    script
+}
+
+/// Elements that lead packets to what others hold.
+fn leads(part: &Part) -> bool {
+    let leading = ["services", "inside", "outside", "keep"];
+    matches!(part, Part::Element(e) if leading.iter().any(|set| e.set.starts_with(set)))
+}
+
+fn elements(script: &mut String, verb: &str, parts: &BTreeSet<Part>) {
+    let mut set = "";
+    for part in parts {
+        let Part::Element(Element { set: of, key, data }) = part else {
+            continue;
+        };
+        if set == of {
+            script.push_str(", ");
+        } else {
+            if !set.is_empty() {
+                script.push_str(" }\n");
+            }
+            write!(script, "{verb} element inet {SERVICES_TABLE} {of} {{ ").expect(INFALLIBLE);
+            set = of;
+        }
+        script.push_str(key);
+        if let Some(data) = data {
+            write!(script, " : {data}").expect(INFALLIBLE);
+        }
+    }
+    if !set.is_empty() {
+        script.push_str(" }\n");
+    }
+}
+
+fn chain(script: &mut String, name: &str, rules: &[String]) {
+    let table = SERVICES_TABLE;
+    writeln!(
+        script,
+        "add chain inet {table} {name}\nflush chain inet {table} {name}"
+    )
+    .expect(INFALLIBLE);
+    for rule in rules {
+        writeln!(script, "add rule inet {table} {name} {rule}").expect(INFALLIBLE);
+    }
+}
+
+fn chains(script: &mut String, parts: &BTreeSet<Part>) {
+    for part in parts {
+        match part {
+            Part::Pick(endpoints, count) => {
+                chain(
+                    script,
+                    &pick_chain(*endpoints, *count),
+                    &pick_rules(*endpoints, *count),
+                );
+            }
+            Part::Keeping(keeping) => {
+                for map in keeping.maps() {
+                    let types = keeping.declared();
+                    writeln!(
+                        script,
+                        "add map inet {SERVICES_TABLE} {map} {{ {types}; size 65535; \
+                         flags dynamic,timeout; }}"
+                    )
+                    .expect(INFALLIBLE);
+                }
+                for (name, rules) in keeping.chains() {
+                    chain(script, &name, &rules);
+                }
+            }
+            Part::Element(_) => {}
+        }
+    }
+}
+
+/// Chains and maps that go: kernels before 6.2 do not take the deletion of a chain and of the
+/// element that leads to it in one transaction.
+fn gone(first: &mut String, last: &mut String, change: &Change) {
+    let stays: BTreeSet<[String; 2]> = change
+        .add
+        .iter()
+        .filter_map(keeping)
+        .map(Keeping::maps)
+        .collect();
+    for keeping in change.delete.iter().filter_map(keeping) {
+        if stays.contains(&keeping.maps()) {
+            continue;
+        }
+        for (name, _) in keeping.chains() {
+            writeln!(first, "flush chain inet {SERVICES_TABLE} {name}").expect(INFALLIBLE);
+        }
+        // Those that lead to others go first.
+        for (name, _) in keeping.chains().iter().rev() {
+            writeln!(last, "delete chain inet {SERVICES_TABLE} {name}").expect(INFALLIBLE);
+        }
+        for map in keeping.maps() {
+            writeln!(last, "delete map inet {SERVICES_TABLE} {map}").expect(INFALLIBLE);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The table of services, from snapshot to transactions: what the shell drives.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use caracal_model::{NodeName, Problem, Snapshot};
+
+use super::address::{ServiceAddress, ServiceTarget};
+use super::entry::ServiceEntry;
+use super::layout::SERVICES_TABLE;
+use super::listing::Listed;
+use super::planner::ServicePlanner;
+use super::script::{Change, Written, forget, removal, scripts, whole};
+
+/// Transactions that make the table what is planned.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct TableChange {
+    /// Scripts for `nft`, in order; a transaction each.
+    pub(crate) scripts: Vec<String>,
+    /// Elements and chains that change.
+    pub(crate) parts: usize,
+    /// Maps of clients in which only these endpoints may stand, to be looked at behind that.
+    pub(crate) clients: BTreeMap<String, BTreeSet<ServiceTarget>>,
+}
+
+/// Plan and memory of our table.
+#[derive(Debug, Default)]
+pub(crate) struct ServiceTable {
+    planner: ServicePlanner,
+    /// `None` = the kernel's table has to be read first.
+    written: Option<Written>,
+}
+
+impl ServiceTable {
+    /// What the kernel holds is not known any more.
+    pub(crate) fn doubt(&mut self) {
+        self.written = None;
+    }
+
+    /// Takes in a snapshot. `None` = the table has to be listed, and given to [`Self::adopt`].
+    pub(crate) fn follow(&mut self, snapshot: &Snapshot, me: &NodeName) -> Option<TableChange> {
+        let concerned = self.planner.follow(snapshot, me);
+        let written = self.written.as_mut()?;
+        let change = written.follow(&self.planner, concerned);
+        Some(TableChange::new(scripts(&change), change))
+    }
+
+    /// Takes over the table that was listed; `None` = there is none.
+    pub(crate) fn adopt(&mut self, listing: Option<&str>) -> TableChange {
+        let listed = listing.map(Listed::parse).unwrap_or_default();
+        if listed.is_ours() {
+            let (written, change) = Written::adopt(&self.planner, &listed);
+            self.written = Some(written);
+            return TableChange::new(scripts(&change), change);
+        }
+        let (written, change) = Written::adopt(&self.planner, &Listed::default());
+        self.written = Some(written);
+        TableChange::new(vec![whole(&change)], change)
+    }
+
+    /// Entries in force, by address.
+    pub(crate) fn entries(&self) -> BTreeMap<ServiceAddress, Arc<ServiceEntry>> {
+        let entries = self.written.as_ref().map(Written::entries);
+        entries.cloned().unwrap_or_default()
+    }
+
+    /// What is wrong with the Services.
+    pub(crate) fn problems(&self) -> Vec<Problem> {
+        self.planner.problems()
+    }
+
+    /// The script that lists the table.
+    pub(crate) fn listing() -> String {
+        format!("list table inet {SERVICES_TABLE}\n")
+    }
+
+    /// The script that lists one map.
+    pub(crate) fn listing_of(map: &str) -> String {
+        format!("list map inet {SERVICES_TABLE} {map}\n")
+    }
+
+    /// The script that takes the table away, if there is one.
+    pub(crate) fn removal() -> String {
+        removal()
+    }
+
+    /// The script that forgets clients.
+    pub(crate) fn forgetting(map: &str, clients: &[String]) -> String {
+        forget(map, clients)
+    }
+}
+
+impl TableChange {
+    fn new(scripts: Vec<String>, change: Change) -> Self {
+        Self {
+            scripts,
+            parts: change.len(),
+            clients: change.clients,
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What is translated on this node, as rows.
+
+use caracal_agent::{ServiceAddress, ServiceEntry, ServiceStatus, ServiceTarget};
+use serde::{Deserialize, Serialize};
+
+/// The table of services of a node.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TranslatedServices {
+    /// Revision that is in force.
+    pub(crate) revision: i64,
+    /// A row an address, protocol and port.
+    pub(crate) rows: Vec<TranslatedRow>,
+}
+
+/// An address of a service.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TranslatedRow {
+    /// `ADDRESS:PORT/PROTOCOL`.
+    pub(crate) address: String,
+    /// `NAMESPACE/NAME`, with the port's name behind a colon.
+    pub(crate) service: String,
+    /// `ClusterIP`, `ExternalIP`, `LoadBalancer` or `NodePort`.
+    pub(crate) kind: String,
+    /// `Cluster` or `Local`.
+    pub(crate) policy: String,
+    /// Endpoints on this node.
+    pub(crate) here: Vec<String>,
+    /// Endpoints on others that connections are given to.
+    pub(crate) elsewhere: Vec<String>,
+    /// For how many seconds clients keep their endpoint.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) affinity_seconds: Option<u32>,
+    /// Senders that are let in; empty = all.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub(crate) sources: Vec<String>,
+}
+
+impl TranslatedServices {
+    pub(crate) fn from_status(status: &ServiceStatus) -> Self {
+        let entries = status.entries.iter();
+        Self {
+            revision: status.revision,
+            rows: entries
+                .map(|(address, entry)| row(address, entry))
+                .collect(),
+        }
+    }
+}
+
+fn row(address: &ServiceAddress, entry: &ServiceEntry) -> TranslatedRow {
+    let mut all: Vec<&ServiceTarget> = entry.cluster.iter().chain(&entry.here).collect();
+    all.sort_unstable();
+    all.dedup();
+    let (here, elsewhere): (Vec<&ServiceTarget>, Vec<&ServiceTarget>) = all
+        .into_iter()
+        .partition(|target| entry.own.contains(&target.address));
+    let texts = |targets: Vec<&ServiceTarget>| targets.into_iter().map(endpoint).collect();
+    let name = &entry.service;
+    TranslatedRow {
+        address: format!(
+            "{}/{}",
+            std::net::SocketAddr::new(address.address, address.port),
+            address.protocol.as_str()
+        ),
+        service: match entry.port_name.as_str() {
+            "" => name.clone(),
+            port => format!("{name}:{port}"),
+        },
+        kind: entry.kind.as_str().to_owned(),
+        policy: if entry.local { "Local" } else { "Cluster" }.to_owned(),
+        here: texts(here),
+        elsewhere: texts(elsewhere),
+        affinity_seconds: entry.affinity.as_ref().map(|affinity| affinity.seconds),
+        sources: entry.sources.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn endpoint(target: &ServiceTarget) -> String {
+    std::net::SocketAddr::new(target.address, target.port).to_string()
+}
