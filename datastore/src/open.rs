@@ -301,6 +301,12 @@ impl Datastore {
         }
     }
 
+    /// Nodes are made and deleted by Kubernetes alone, so that one that is gone was deleted there.
+    #[must_use]
+    pub const fn has_nodes_of_kubernetes(&self) -> bool {
+        self.counts_by_kind()
+    }
+
     /// There are Secrets beside Calico's data.
     #[must_use]
     pub const fn has_secrets(&self) -> bool {

@@ -6,7 +6,8 @@
 //!   WorkloadEndpoint has it, and the interface that was made for it is gone from its node. Only
 //!   its own node can see the second.
 //! * `GC-2`: a node's data go only when its Node is gone and its [`lease`] stood still for its
-//!   whole term. A node that never had a lease is left to people (`caracal node delete`).
+//!   whole term. A node that never had a lease is left to people (`caracal node delete`), except
+//!   where Kubernetes alone makes and deletes Nodes: there a Node that is gone is proof enough.
 //! * `GC-3`: both must have been so at every look for the whole grace period.
 //! * `GC-4`: all addresses of a handle go, or none, as far as they lie in blocks that concern the
 //!   node: its own, those of nobody, and those in which it uses an address ([`KnownBlock::whole`]).
@@ -79,6 +80,8 @@ pub struct Collector {
     suspects: BTreeMap<Suspect, Instant>,
     empty: BTreeMap<(Prefix, i64), Instant>,
     silent: BTreeMap<NodeName, (i64, Instant)>,
+    /// Nodes without a lease, and since when their Nodes are gone.
+    unleased: BTreeMap<NodeName, Instant>,
 }
 
 impl Collector {
@@ -91,6 +94,7 @@ impl Collector {
             suspects: BTreeMap::new(),
             empty: BTreeMap::new(),
             silent: BTreeMap::new(),
+            unleased: BTreeMap::new(),
         }
     }
 
@@ -259,6 +263,33 @@ impl Collector {
             }
         }
         self.silent = silent;
+        dead
+    }
+
+    /// GC-2 where Kubernetes makes the Nodes: judges those of [`Collector::orphans`] that have no
+    /// lease, by the leases as just read.
+    pub fn judge_unleased(
+        &mut self,
+        now: Instant,
+        orphans: &BTreeSet<NodeName>,
+        leases: &[KeyValue],
+    ) -> Vec<Garbage> {
+        let has_lease = |node: &NodeName| leases.iter().any(|kv| kv.key == Lease::path(node));
+        let unleased = orphans.iter().filter(|node| !has_lease(node));
+        let since = |node: &NodeName| self.unleased.get(node).copied().unwrap_or(now);
+        let unleased: BTreeMap<_, _> = unleased.map(|n| (n.clone(), since(n))).collect();
+        let ripe = unleased
+            .iter()
+            .filter(|(_, since)| now.duration_since(**since) >= self.grace);
+        let dead = ripe.map(|(node, _)| Garbage::Node {
+            preconditions: vec![
+                Compare::Absent(Key::node(node).to_path()),
+                Compare::Absent(Lease::path(node)),
+            ],
+            node: node.clone(),
+        });
+        let dead = dead.collect();
+        self.unleased = unleased;
         dead
     }
 }

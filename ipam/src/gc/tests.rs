@@ -361,6 +361,41 @@ fn gc_2_a_dead_node_is_one_without_node_whose_lease_stands_still() {
 }
 
 #[test]
+fn gc_2_where_kubernetes_makes_nodes_one_that_is_gone_needs_no_lease() {
+    let mut collector = Collector::new(me(), GRACE);
+    let orphans = BTreeSet::from(["node-b".into(), "node-c".into()]);
+    let now = Instant::now();
+    let mut judge = |later, leases: &[KeyValue]| {
+        let dead = collector.judge_unleased(now + later, &orphans, leases);
+        let node = |garbage: Garbage| match garbage {
+            Garbage::Node {
+                node,
+                preconditions,
+            } => (node.to_string(), preconditions),
+            other => panic!("{other:?}"),
+        };
+        dead.into_iter().map(node).collect::<Vec<_>>()
+    };
+    let leased = [lease_of("node-c", 5)];
+    assert_eq!(judge(Duration::ZERO, &leased), []);
+    assert_eq!(judge(GRACE - Duration::from_secs(1), &leased), []);
+    let absent = [
+        Compare::Absent(Key::node(&"node-b".into()).to_path()),
+        Compare::Absent("/caracal/lease/node-b".into()),
+    ];
+    assert_eq!(
+        judge(GRACE, &leased),
+        [("node-b".to_owned(), absent.into())]
+    );
+    // It wrote a lease after all: the time starts anew when that is gone.
+    assert_eq!(
+        judge(GRACE, &[lease_of("node-b", 6), lease_of("node-c", 5)]),
+        []
+    );
+    assert_eq!(judge(GRACE * 2, &leased), []);
+}
+
+#[test]
 fn gc_2_the_longer_of_two_terms_counts() {
     let mut hasty = Collector::new(me(), Duration::from_secs(10));
     let now = Instant::now();

@@ -30,16 +30,36 @@ fn a_deleted_nodes_blocks_are_given_back() {
     let mut lab = up_text(&topology(5), "deleted.yaml", "deleted");
     await_settled(&lab);
     assert_eq!(of(&lab, "blockaffinities", "node3").len(), 1);
-    lab.kill9_node("node3").unwrap();
+    is_given_back(&mut lab, "node3", true);
+    assert_eq!(
+        of(&lab, "blockaffinities", "node2").len(),
+        1,
+        "others' stay"
+    );
+    is_given_back(&mut lab, "node2", false);
+    assert_eq!(
+        of(&lab, "blockaffinities", "node1").len(),
+        1,
+        "its own stay"
+    );
+}
+
+/// A node dies, its Node and pods are deleted, and its lease, too, unless that is to tell of it.
+fn is_given_back(lab: &mut Lab, node: &str, leased: bool) {
+    lab.kill9_node(node).unwrap();
     let pods = lab.state().pods.clone();
-    for pod in pods.iter().filter(|pod| pod.node == "node3") {
-        unbind(&lab, pod);
+    for pod in pods.iter().filter(|pod| pod.node == node) {
+        unbind(lab, pod);
     }
-    kubectl(&lab, &["delete", "node", "node3"], b"");
-    wait_until(120 * SECOND, "nothing of node3", || {
+    if !leased {
+        let lease = format!("caracal-lease.{node}");
+        kubectl(lab, &["-n", "kube-system", "delete", "lease", &lease], b"");
+    }
+    kubectl(lab, &["delete", "node", node], b"");
+    wait_until(120 * SECOND, &format!("nothing of {node}"), || {
         let left: Vec<String> = ["blockaffinities", "ipamblocks", "ipamhandles", "leases"]
             .into_iter()
-            .flat_map(|kind| of(&lab, kind, "node3"))
+            .flat_map(|kind| of(lab, kind, node))
             .map(|object| object["metadata"]["name"].to_string())
             .collect();
         match left.is_empty() {
@@ -48,11 +68,6 @@ fn a_deleted_nodes_blocks_are_given_back() {
         }
     })
     .unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(
-        of(&lab, "blockaffinities", "node2").len(),
-        1,
-        "others' stay"
-    );
 }
 
 /// Objects of a kind that are of a node.

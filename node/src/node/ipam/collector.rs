@@ -135,11 +135,11 @@ async fn leases<S: Store>(
     Ok(answer.ranges.into_iter().flatten().collect())
 }
 
-/// Collects for ever.
+/// Collects for ever. `by_absence`: a Node that is gone is proof enough where it had no lease.
 pub(crate) async fn collect<S: Store>(
     store: S,
     me: NodeName,
-    grace: Duration,
+    (grace, by_absence): (Duration, bool),
     view: watch::Receiver<View>,
     tell: watch::Sender<Collected>,
 ) {
@@ -156,7 +156,7 @@ pub(crate) async fn collect<S: Store>(
         if !current.freshness.is_fresh() {
             continue;
         }
-        let collections = match find_garbage(&mut collector, &store, &current).await {
+        let collections = match find_garbage(&mut collector, &store, &current, by_absence).await {
             Ok(collections) => collections,
             Err(error) => {
                 tracing::warn!("IPAM's collector cannot look: {error:#}");
@@ -177,6 +177,7 @@ async fn find_garbage<S: Store>(
     collector: &mut Collector,
     store: &S,
     view: &View,
+    by_absence: bool,
 ) -> anyhow::Result<Vec<Garbage>> {
     let snapshot = &view.snapshot;
     let mut collections = collector.collectable(Instant::now(), snapshot, &interfaces().await?);
@@ -185,7 +186,11 @@ async fn find_garbage<S: Store>(
         true => Vec::new(),
         false => leases(store, &orphans).await?,
     };
-    collections.extend(collector.look_at_leases(Instant::now(), &leases));
+    let now = Instant::now();
+    collections.extend(collector.look_at_leases(now, &leases));
+    if by_absence {
+        collections.extend(collector.judge_unleased(now, &orphans, &leases));
+    }
     Ok(collections)
 }
 

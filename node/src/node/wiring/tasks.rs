@@ -405,7 +405,7 @@ fn ipam_collector(board: &Board) {
         spawn(collector::collect(
             board.store.clone(),
             board.config.node.clone(),
-            grace,
+            (grace, board.store.has_nodes_of_kubernetes()),
             board.view.clone(),
             board.feeds.collected.writer(),
         ));
