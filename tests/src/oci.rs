@@ -1,5 +1,5 @@
-//! Containers of the manifests in `crun`, with the rights, mounts and environment that they name, in
-//! the network namespace of a lab's node.
+//! Containers of the manifests in `crun`, with the rights, mounts and environment that they name,
+//! in the network namespace of a lab's node.
 
 use std::fs;
 use std::path::{Path, PathBuf};
