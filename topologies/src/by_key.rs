@@ -117,7 +117,7 @@ impl LastPlan {
             && same_of_filters(&was.notes, &is.notes)
             && same_of_filters(&was.invalid, &is.invalid)
             && (was.workloads.is_same(&is.workloads) || !chooses_workloads())
-            && !nodes_concern(was, is, node)
+            && !nodes_concern(was, is, node, options)
     }
 
     /// Plans what changed; true when something differs.

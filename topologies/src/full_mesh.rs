@@ -28,7 +28,8 @@ pub(crate) fn sessions(
         TopologyChoice::Off => view.settings.mesh,
         TopologyChoice::Mesh | TopologyChoice::Reflectors(_) => true,
     };
-    if view.node.is_none() || view.operators_cluster_id().is_some() || !wanted {
+    let excluded = view.options.no_bgp || view.operators_cluster_id().is_some();
+    if view.node.is_none() || excluded || !wanted {
         return sessions;
     }
     let elected = view.auto.peers_of(view.name);

@@ -123,6 +123,9 @@ pub struct PlanOptions {
     pub max_prefixes: Option<MaxPrefixes>,
     /// Contexts of templates may hold passwords. The speaker's configuration has them always.
     pub show_passwords: bool,
+    /// The node speaks no BGP (`CALICO_NETWORKING_BACKEND` is not `bird`): there is no mesh, which
+    /// would be planned for nobody and follow from every other node.
+    pub no_bgp: bool,
 }
 
 /// Name of a secret and the key inside it.

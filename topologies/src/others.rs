@@ -6,16 +6,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use caracal_bgp::ClusterId;
 use caracal_model::{Family, Node, NodeName, Snapshot};
 
-use crate::Problems;
 use crate::auto;
 use crate::common::FAMILIES;
 use crate::peers::Request;
 use crate::settings::BgpSettings;
 use crate::view::unusable;
+use crate::{PlanOptions, Problems};
 
 /// False when the plan of a node does not follow from what differs between the nodes of two
 /// snapshots, whose BGP resources and configurations are otherwise the same. True in doubt.
-pub(crate) fn nodes_concern(was: &Snapshot, is: &Snapshot, own: &NodeName) -> bool {
+pub(crate) fn nodes_concern(
+    was: &Snapshot,
+    is: &Snapshot,
+    own: &NodeName,
+    options: &PlanOptions,
+) -> bool {
     if was.nodes.is_same(&is.nodes) {
         return false;
     }
@@ -31,7 +36,7 @@ pub(crate) fn nodes_concern(was: &Snapshot, is: &Snapshot, own: &NodeName) -> bo
         })
         .collect();
     values.iter().any(|(_, other)| is_problem(node, other))
-        || is_in_mesh(node) && mesh_differs(was, is, own, &changed)
+        || is_in_mesh(node) && !options.no_bgp && mesh_differs(was, is, own, &changed)
         || is.bgp_peers.iter().any(|(name, peer)| {
             let request = Request::new(name, &peer.spec);
             values

@@ -44,6 +44,8 @@ pub(super) struct StoredCluster {
     /// Pods that came up during the measurement.
     up: VecDeque<Pod>,
     count: u32,
+    /// One more node than the cluster has is there.
+    joined: bool,
 }
 
 fn cidr(block: u32) -> Prefix {
@@ -160,6 +162,7 @@ impl StoredCluster {
             blocks: Vec::new(),
             up: VecDeque::new(),
             count: size.blocks * size.pods,
+            joined: false,
         };
         let mut puts = Vec::new();
         for n in 0..size.nodes {
@@ -206,6 +209,39 @@ impl StoredCluster {
             true => self.remove().await,
             false => self.add().await,
         }
+    }
+
+    /// A node comes with a block, or goes with it, by turns, in the order in which Calico writes.
+    pub(super) async fn join_or_leave(&mut self) -> Result<()> {
+        let (node_key, node_value) = node(self.size.nodes);
+        let cidr = cidr(self.size.blocks);
+        let owner = BlockOwner::Host(format!("worker-{}", self.size.nodes).as_str().into());
+        let block = Block::new(cidr, Some(&owner), 1_767_607_872_000_000_000);
+        let affinity = |state| BlockAffinity::new(state).to_json();
+        let affinity_key = Key::Affinity(owner, cidr).to_path();
+        let block_key = Key::Block(cidr).to_path();
+        let writes = match self.joined {
+            false => vec![
+                TxnWrite::Put(node_key, node_value),
+                TxnWrite::Put(affinity_key.clone(), affinity(AffinityState::Pending)),
+                TxnWrite::Put(block_key, block.to_json()),
+                TxnWrite::Put(affinity_key, affinity(AffinityState::Confirmed)),
+            ],
+            true => vec![
+                TxnWrite::Put(
+                    affinity_key.clone(),
+                    affinity(AffinityState::PendingDeletion),
+                ),
+                TxnWrite::Delete(block_key),
+                TxnWrite::Delete(affinity_key),
+                TxnWrite::Delete(node_key),
+            ],
+        };
+        for write in writes {
+            self.commit(vec![write]).await?;
+        }
+        self.joined = !self.joined;
+        Ok(())
     }
 
     async fn commit(&self, writes: Vec<TxnWrite>) -> Result<()> {

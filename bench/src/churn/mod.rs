@@ -18,7 +18,7 @@ use caracal_datastore::{EtcdConfig, EtcdStore};
 use caracal_lab::{ETCD_PORT, Lab, LabName, Topology, UpOptions, run_in_netns};
 use caracal_model::Family;
 
-use crate::dut::{cpu_of, memory_of, node_binary};
+use crate::dut::{cpu_of, cpu_of_children, memory_of, node_binary};
 use crate::report;
 use cluster::{Size, StoredCluster};
 
@@ -27,6 +27,9 @@ const NODE: &str = "node1";
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Rest before the clock runs: what starting up has left to do is done by then.
 const REST: Duration = Duration::from_secs(12);
+
+/// Time for what a node that comes or goes leads to, a second reading of the kernel included.
+const BETWEEN_JOINS: Duration = Duration::from_secs(2);
 
 const TOPOLOGY: &str = "name: churn
 description: one node among many that are only data
@@ -56,6 +59,9 @@ pub struct ChurnArgs {
     /// Pods that come up or go, by turns, in a second.
     #[arg(long, value_delimiter = ',', default_values_t = [0, 1, 10, 100])]
     rates: Vec<u32>,
+    /// Nodes that come and go, by turns, one every two seconds; after the pods.
+    #[arg(long, default_value_t = 0)]
+    joins: u32,
     /// Seconds of each rate.
     #[arg(long, default_value_t = 20)]
     seconds: u32,
@@ -143,8 +149,11 @@ pub fn run(args: &ChurnArgs) -> Result<()> {
         })??;
         costs.push(cost);
     }
+    let joins = run_in_netns(&etcd, || {
+        runtime.block_on(joins(&lab, &mut cluster, args.joins))
+    })??;
     let peak = memory_of(pid(&lab)?)?.peak_kib;
-    let table = format!("{start}\n{}", table(args, &costs, peak));
+    let table = format!("{start}\n{}{joins}", table(args, &costs, peak));
     println!("\n### churn\n\n{table}");
     lab.down()?;
     match &args.write {
@@ -232,6 +241,29 @@ async fn measure(
         took,
         resident_kib: memory_of(node)?.resident_kib,
     })
+}
+
+/// What nodes that come and go cost, their own time and that of the `nft` that they start.
+async fn joins(lab: &Lab, cluster: &mut StoredCluster, count: u32) -> Result<String> {
+    if count == 0 {
+        return Ok(String::new());
+    }
+    let node = pid(lab)?;
+    let (mut costs, children) = (Vec::new(), cpu_of_children(node)?);
+    for _ in 0..count {
+        let before = cpu_of(node)?;
+        cluster.join_or_leave().await?;
+        tokio::time::sleep(BETWEEN_JOINS).await;
+        costs.push(cpu_of(node)? - before);
+    }
+    costs.sort_unstable();
+    let children = (cpu_of_children(node)? - children) / count;
+    Ok(format!(
+        "\nA node comes or goes, {count} times, one every {} s: {:.1} ms of CPU in the process (median), {:.1} in its children (mean).\n",
+        BETWEEN_JOINS.as_secs(),
+        costs[costs.len() / 2].as_secs_f64() * 1e3,
+        children.as_secs_f64() * 1e3,
+    ))
 }
 
 fn table(args: &ChurnArgs, costs: &[RateCost], peak_kib: u64) -> String {

@@ -96,6 +96,7 @@ fn files(args: &RenderArgs, data: &Data) -> anyhow::Result<Vec<Rendered>> {
             Style::Bird2 | Style::Calico | Style::Frr | Style::Bird2Tor => most,
         },
         show_passwords: args.show_passwords || args.out.is_some(),
+        no_bgp: false,
         secrets: data.secrets.clone(),
     };
     match args.style {

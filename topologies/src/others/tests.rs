@@ -125,6 +125,7 @@ proptest! {
     #[test]
     fn after_any_history_of_nodes_the_plan_is_the_whole(
         topology in 0usize..4,
+        no_bgp in prop::bool::weighted(0.2),
         first in proptest::collection::vec(said(), 1..8),
         history in proptest::collection::vec((0u8..10, prop::option::weighted(0.8, said())), 1..25),
     ) {
@@ -132,7 +133,8 @@ proptest! {
         for (n, said) in (0..).zip(&first) {
             put(&mut snapshot, n, Some(said));
         }
-        let (node, options) = ("n0".into(), PlanOptions::default());
+        let node = "n0".into();
+        let options = PlanOptions { no_bgp, ..PlanOptions::default() };
         let mut planning = BgpPlanner::default();
         planning.plan(&snapshot, &node, &options);
         for (n, said) in &history {
@@ -140,6 +142,40 @@ proptest! {
             planning.plan(&snapshot, &node, &options);
             prop_assert_eq!(planning.planned().unwrap(), &plan(&snapshot, &node, &options));
         }
+    }
+}
+
+#[test]
+fn without_bgp_other_nodes_plan_nothing() {
+    let mut snapshot = cluster(&topologies()[0]);
+    let plain = |address| Said {
+        reflects: false,
+        rack: 0,
+        zone: 0,
+        created: 0,
+        address,
+        asn: None,
+    };
+    for n in 0..3 {
+        put(&mut snapshot, n, Some(&plain(n + 1)));
+    }
+    for (no_bgp, peers, expected) in [
+        (false, 3, Replanned::Whole),
+        (true, 0, Replanned::Announcements(false)),
+    ] {
+        let (node, options) = (
+            "n0".into(),
+            PlanOptions {
+                no_bgp,
+                ..PlanOptions::default()
+            },
+        );
+        let mut planning = BgpPlanner::default();
+        let mut snapshot = snapshot.clone();
+        planning.plan(&snapshot, &node, &options);
+        put(&mut snapshot, 5, Some(&plain(6)));
+        assert_eq!(planning.plan(&snapshot, &node, &options), expected);
+        assert_eq!(planning.planned().unwrap().config.peers.len(), peers);
     }
 }
 

@@ -14,8 +14,13 @@ use crate::op::Op;
 const TRUST: Duration = Duration::from_secs(1);
 /// or, where that is longer, after so many times as long as the reading took,
 const TIMES: u32 = 20;
-/// and after this at the latest.
+/// but not longer than this,
 const LONGEST: Duration = Duration::from_secs(30);
+/// or, in a large table, this for each route and entry that is read: one costs some 10 µs to read,
+/// to compare and to forget, so that reading again takes half a percent of the time,
+const FOR_EACH: Duration = Duration::from_millis(2);
+/// and after this at the latest, which is the default of `routeRefreshInterval`.
+const LATEST: Duration = Duration::from_secs(90);
 /// After a pass with more ops the kernel is read: that was no small piece of news.
 const MOST: usize = 1000;
 
@@ -46,8 +51,16 @@ impl KernelCache {
     }
 
     /// The kernel was read, and that took so long.
-    pub(in crate::dataplane) fn has_read(&mut self, took: Duration) {
-        self.trust = (took * TIMES).clamp(TRUST, LONGEST);
+    pub(in crate::dataplane) fn has_read(&mut self, actual: &Actual, took: Duration) {
+        let entries = [
+            actual.routes.len(),
+            actual.objects.len(),
+            actual.neighbours.len(),
+            actual.fdb.len(),
+        ];
+        let entries = u32::try_from(entries.iter().sum::<usize>()).unwrap_or(u32::MAX);
+        let by_time = (took * TIMES).clamp(TRUST, LONGEST);
+        self.trust = by_time.max(FOR_EACH.saturating_mul(entries)).min(LATEST);
     }
 
     /// The kernel's state, while the cache may be relied on. The caller brings it back with
@@ -143,6 +156,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::actual::ActualObject;
     use crate::kernel_objects::{ForwardingTarget, Route};
     use crate::testing;
 
@@ -205,7 +219,23 @@ mod tests {
             (TRUST / 100, TRUST),
             (LONGEST, LONGEST),
         ] {
-            cache.has_read(took);
+            cache.has_read(&Actual::default(), took);
+            cache.store(Actual::default(), Some(Vec::new()), start);
+            assert!(cache.take(start).is_some());
+            assert_eq!(cache.due(), Some(start + trust));
+            cache.forget();
+        }
+        // And where there is much to read, whatever else the machine does.
+        let object = || ActualObject {
+            protocol: 80,
+            hop: None,
+        };
+        for (objects, trust) in [(10, TRUST), (20_000, 20_000 * FOR_EACH), (100_000, LATEST)] {
+            let large = Actual {
+                objects: (0..objects).map(|id| (id, object())).collect(),
+                ..Actual::default()
+            };
+            cache.has_read(&large, Duration::ZERO);
             cache.store(Actual::default(), Some(Vec::new()), start);
             assert!(cache.take(start).is_some());
             assert_eq!(cache.due(), Some(start + trust));

@@ -393,7 +393,7 @@ impl Reconciler {
             None => {
                 self.remembered.kernel_was_read();
                 let actual = read::actual(&mut self.netlink).await?;
-                self.cache.has_read(now.elapsed());
+                self.cache.has_read(&actual, now.elapsed());
                 Ok(actual)
             }
         }

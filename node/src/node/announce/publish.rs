@@ -40,6 +40,7 @@ fn plan_options(config: &Config, secrets: &Secrets) -> PlanOptions {
         max_prefixes: Some(config.max_prefixes),
         secrets: secrets.clone(),
         show_passwords: false,
+        no_bgp: config.backend != Backend::Bird,
     }
 }
 
