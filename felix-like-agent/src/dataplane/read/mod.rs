@@ -17,6 +17,7 @@ use crate::actual::Actual;
 use crate::dataplane::netlink::{Netlink, NetlinkError};
 use crate::links::{Link, Links, VxlanParameters};
 use crate::ownership::is_vxlan_device;
+pub(in crate::dataplane) use neighbours::FdbNews;
 
 pub(in crate::dataplane) const MAIN_TABLE: u32 = RouteHeader::RT_TABLE_MAIN as u32;
 

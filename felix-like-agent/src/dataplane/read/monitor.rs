@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 use crate::dataplane::netlink::NetlinkError;
 use crate::dataplane::netlink::framing::{HEADER, attributes, half, word};
 use crate::dataplane::read::MAIN_TABLE;
 use crate::dataplane::read::hints::{Listener, listen};
+use crate::dataplane::read::neighbours::FdbNews;
 
 /// `RTNLGRP_*` of links, neighbours, IPv4 and IPv6 addresses and routes, as bits of the bind
 /// address.
@@ -32,15 +33,28 @@ const TABLE: u16 = 15;
 const RTMSG: usize = 12;
 
 /// Listens in the calling thread's namespace and notifies `wake_up` of each change that did not
-/// come from the netlink socket `own_port`. One wake-up may stand for many changes.
+/// come from the netlink socket `own_port`. One wake-up may stand for many changes. Of FDB entries
+/// it is not known whose doing a change was: they go to `fdb`, and to `wake_up` when it is full.
 pub(in crate::dataplane) fn start(
     wake_up: Arc<Notify>,
     own_port: u32,
+    fdb: mpsc::Sender<FdbNews>,
 ) -> Result<Listener, NetlinkError> {
-    start_for(wake_up, own_port, vec![MAIN_TABLE])
+    let route = netlink_sys::protocols::NETLINK_ROUTE;
+    let is_hint = move |message: &[u8]| match fdb_news(message) {
+        Some(news) => fdb.try_send(news).is_err(),
+        None => is_hint(message, own_port, &[MAIN_TABLE]).unwrap_or(false),
+    };
+    listen(route, GROUPS, wake_up, Some(own_port), is_hint)
 }
 
-/// The same with routes of these tables.
+fn fdb_news(message: &[u8]) -> Option<FdbNews> {
+    let kind = half(message, 4)?;
+    let is_neighbour = kind == NEW_NEIGHBOUR || kind == DELETE_NEIGHBOUR;
+    FdbNews::parse(message).filter(|_| is_neighbour && word(message, 12) == Some(0))
+}
+
+/// The same with routes of these tables, and FDB entries among the rest.
 pub(in crate::dataplane) fn start_for(
     wake_up: Arc<Notify>,
     own_port: u32,
@@ -85,9 +99,11 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use netlink_packet_core::NetlinkMessage;
-    use netlink_packet_route::RouteNetlinkMessage;
-    use netlink_packet_route::neighbour::{NeighbourMessage, NeighbourState};
+    use netlink_packet_route::neighbour::{
+        NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+    };
     use netlink_packet_route::route::{RouteAttribute, RouteFlags, RouteMessage};
+    use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
     use super::*;
 
@@ -129,5 +145,46 @@ mod tests {
         assert!(!hint(stale, 7), "by our own");
         neighbour.header.state = NeighbourState::Permanent;
         assert!(hint(RouteNetlinkMessage::DelNeighbour(neighbour), 0));
+    }
+
+    #[test]
+    fn changes_of_fdb_entries_are_told_with_what_changed() {
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Bridge;
+        message.header.ifindex = 9;
+        message.header.state = NeighbourState::Permanent;
+        let mac = [0x66, 0, 0, 0, 0, 1];
+        message.attributes = vec![
+            NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet([10, 0, 0, 2].into())),
+        ];
+        let told = |inner: RouteNetlinkMessage, port: u32| {
+            let mut message = NetlinkMessage::from(inner);
+            message.header.port_number = port;
+            message.finalize();
+            let mut octets = vec![0; message.buffer_len()];
+            message.serialize(&mut octets);
+            for cut in 0..octets.len() {
+                let _cut = fdb_news(&octets[..cut]);
+            }
+            fdb_news(&octets)
+        };
+        let news = |is_there| FdbNews {
+            index: 9,
+            mac,
+            remote: [10, 0, 0, 2].into(),
+            is_there,
+        };
+        let new = RouteNetlinkMessage::NewNeighbour(message.clone());
+        assert_eq!(told(new.clone(), 0), Some(news(true)));
+        assert_eq!(told(new, 7), None, "a socket is named");
+        let gone = RouteNetlinkMessage::DelNeighbour(message.clone());
+        assert_eq!(told(gone, 0), Some(news(false)));
+        // A bridge's own entry has no destination, and a neighbour is none.
+        let mut bridges = message.clone();
+        bridges.attributes.truncate(1);
+        assert_eq!(told(RouteNetlinkMessage::NewNeighbour(bridges), 0), None);
+        message.header.family = AddressFamily::Inet;
+        assert_eq!(told(RouteNetlinkMessage::NewNeighbour(message), 0), None);
     }
 }

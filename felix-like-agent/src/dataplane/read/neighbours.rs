@@ -55,6 +55,34 @@ pub(super) async fn read_fdb(
     netlink.dump_each("FDB entries", request, read).await
 }
 
+/// An FDB entry with a destination that came or went, as the kernel tells of it. It does not say
+/// whose doing it was: VXLAN devices leave the socket's number out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::dataplane) struct FdbNews {
+    /// Index of the device.
+    pub(in crate::dataplane) index: u32,
+    pub(in crate::dataplane) mac: Mac,
+    pub(in crate::dataplane) remote: IpAddr,
+    /// False: it is gone.
+    pub(in crate::dataplane) is_there: bool,
+}
+
+impl FdbNews {
+    /// `None` for any other message.
+    pub(super) fn parse(message: &[u8]) -> Option<Self> {
+        if *message.get(HEADER)? != BRIDGE {
+            return None;
+        }
+        let entry = Entry::parse_any(message)?;
+        Some(Self {
+            index: entry.index,
+            mac: entry.mac()?,
+            remote: entry.destination?,
+            is_there: half(message, 4)? == NEW,
+        })
+    }
+}
+
 /// An entry as the kernel tells it: interface, state, and the two addresses.
 struct Entry<'a> {
     index: u32,
@@ -64,10 +92,16 @@ struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
+    /// Reads an entry that came or changed.
     fn parse(message: &'a [u8]) -> Option<Self> {
-        if half(message, 4)? != NEW {
-            return None;
+        match half(message, 4)? {
+            NEW => Self::parse_any(message),
+            _ => None,
         }
+    }
+
+    /// The same of one that went.
+    fn parse_any(message: &'a [u8]) -> Option<Self> {
         let mut entry = Self {
             index: word(message, HEADER + 4)?,
             state: half(message, HEADER + 8)?,

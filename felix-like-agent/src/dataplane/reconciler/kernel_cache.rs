@@ -8,6 +8,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::actual::{Actual, ActualNeighbour};
+use crate::dataplane::read::FdbNews;
+use crate::kernel_objects::FdbKey;
 use crate::op::Op;
 
 /// The cache is compared with the kernel so long after it was first relied on,
@@ -120,6 +122,22 @@ impl KernelCache {
         self.actual = Some(actual);
     }
 
+    /// True when an entry that came or went is known as the kernel has it now: it was our own
+    /// doing.
+    pub(in crate::dataplane) fn knows(&self, news: &FdbNews) -> bool {
+        let Some(actual) = &self.actual else {
+            return false;
+        };
+        let Some(link) = actual.links.by_index(news.index) else {
+            return false;
+        };
+        let key = FdbKey {
+            link: link.name.clone(),
+            mac: news.mac,
+        };
+        (actual.fdb.get(&key) == Some(&news.remote)) == news.is_there
+    }
+
     /// The time of the next reading.
     pub(in crate::dataplane) const fn due(&self) -> Option<Instant> {
         self.until
@@ -158,6 +176,7 @@ mod tests {
     use super::*;
     use crate::actual::ActualObject;
     use crate::kernel_objects::{ForwardingTarget, Route};
+    use crate::links::Link;
     use crate::testing;
 
     fn route(prefix: &str) -> Route {
@@ -241,6 +260,46 @@ mod tests {
             assert_eq!(cache.due(), Some(start + trust));
             cache.forget();
         }
+    }
+
+    #[test]
+    fn an_entry_that_is_known_as_it_is_now_is_no_news() {
+        let link = Link::new(7, "vxlan.calico");
+        let news = |remote: u8, is_there| FdbNews {
+            index: link.index,
+            mac: [2; 6],
+            remote: [10, 0, 0, remote].into(),
+            is_there,
+        };
+        let key = FdbKey {
+            link: link.name.clone(),
+            mac: [2; 6],
+        };
+        let actual = Actual {
+            links: [link.clone()].into_iter().collect(),
+            ..Actual::default()
+        };
+        let now = Instant::now();
+        let mut cache = KernelCache::default();
+        assert!(!cache.knows(&news(2, true)), "nothing was read");
+        let put = [Op::PutFdb(key.clone(), [10, 0, 0, 2].into())];
+        cache.store(actual.clone(), KernelCache::note(&put), now);
+        for (remote, is_there, known) in [
+            (2, true, true),
+            (3, true, false),
+            (2, false, false),
+            (3, false, true),
+        ] {
+            let news = news(remote, is_there);
+            assert_eq!(cache.knows(&news), known, "{news:?}");
+        }
+        cache.store(actual, Some(Vec::new()), now);
+        assert!(cache.knows(&news(2, false)));
+        let elsewhere = FdbNews {
+            index: link.index + 1,
+            ..news(2, false)
+        };
+        assert!(!cache.knows(&elsewhere));
     }
 
     #[test]

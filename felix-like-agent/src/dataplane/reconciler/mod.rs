@@ -30,6 +30,7 @@ use self::sweep_precondition::SweepPrecondition;
 use crate::actual::{Actual, ActualRoute};
 use crate::dataplane::netlink::{Netlink, NetlinkError};
 use crate::dataplane::probe::prober::Prober;
+use crate::dataplane::read::FdbNews;
 use crate::dataplane::read::hints::{Listener, OwnChanges};
 use crate::dataplane::underlay::{Publisher, local_networks};
 use crate::dataplane::write::nat::{CHANGED, NatWriter};
@@ -62,6 +63,8 @@ const COST_LIMIT: Duration = Duration::from_millis(50);
 /// Burst: this much of the waiting may be put off, so that a few pieces of news in a row wait for
 /// nothing.
 const BURST: Duration = Duration::from_millis(20);
+/// Changes of FDB entries that wait to be looked at; of more everything is read.
+const FDB_NEWS: usize = 1024;
 /// Wait after a pass that could not read the kernel.
 const READ_RETRY: Duration = Duration::from_secs(1);
 
@@ -77,6 +80,8 @@ pub struct Reconciler {
     netlink: Netlink,
     /// Notified when others may have changed the kernel.
     wake_up: Arc<Notify>,
+    /// FDB entries that came or went, whoever did it.
+    fdb_news: mpsc::Receiver<FdbNews>,
     /// Notified when our NAT rules, or chains that may stand in their way, have changed.
     nat_wake_up: Arc<Notify>,
     /// Notified when more is known of a path.
@@ -126,7 +131,9 @@ impl Reconciler {
         let wake_up = Arc::new(Notify::new());
         let nat_wake_up = Arc::new(Notify::new());
         let nat_changes = OwnChanges::default();
-        let listeners = options.listeners(&wake_up, &nat_wake_up, &nat_changes, netlink.port())?;
+        let (fdb, fdb_news) = mpsc::channel(FDB_NEWS);
+        let listeners =
+            options.listeners(&wake_up, &nat_wake_up, &nat_changes, fdb, netlink.port())?;
         let underlay = Publisher::new();
         let published = underlay.subscribe();
         let (commands, receiver) = mpsc::channel(8);
@@ -144,6 +151,7 @@ impl Reconciler {
             status,
             netlink,
             wake_up,
+            fdb_news,
             nat_wake_up,
             path_wake_up,
             _listeners: listeners,
@@ -225,6 +233,13 @@ impl Reconciler {
                 changed = self.learned.changed() => { if changed.is_err() { return false } None }
                 changed = resolved(&mut self.options.resolved) => { if changed.is_err() { return false } None }
                 () = self.wake_up.notified() => { self.cache.forget(); None }
+                Some(news) = self.fdb_news.recv() => {
+                    if self.cache.knows(&news) {
+                        continue;
+                    }
+                    self.cache.forget();
+                    None
+                }
                 () = self.nat_wake_up.notified() => { self.nat_seen = None; None }
                 () = self.path_wake_up.notified() => None,
                 () = &mut awake => None,
@@ -387,6 +402,11 @@ impl Reconciler {
         // Somebody may have notified while another reason for a pass was taken up.
         if self.wake_up.notified().now_or_never().is_some() {
             self.cache.forget();
+        }
+        while let Ok(news) = self.fdb_news.try_recv() {
+            if !self.cache.knows(&news) {
+                self.cache.forget();
+            }
         }
         match self.cache.take(now) {
             Some(known) => Ok(known),

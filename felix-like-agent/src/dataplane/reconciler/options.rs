@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_model::NodeName;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::dataplane::netlink::NetlinkError;
+use crate::dataplane::read::FdbNews;
 use crate::dataplane::read::hints::{self, Listener, OwnChanges};
 use crate::dataplane::read::monitor;
 use crate::paths::PathMtus;
@@ -66,13 +67,14 @@ impl ReconcilerOptions {
         wake_up: &Arc<Notify>,
         nat_wake_up: &Arc<Notify>,
         nat_changes: &OwnChanges,
+        fdb: mpsc::Sender<FdbNews>,
         own_port: u32,
     ) -> Result<Vec<Listener>, NetlinkError> {
         #[cfg(test)]
         if self.deaf {
             return Ok(Vec::new());
         }
-        let monitor = monitor::start(Arc::clone(wake_up), own_port)?;
+        let monitor = monitor::start(Arc::clone(wake_up), own_port, fdb)?;
         let listeners = [
             hints::objects(Arc::clone(wake_up), own_port),
             hints::sysctls(Arc::clone(wake_up)),
