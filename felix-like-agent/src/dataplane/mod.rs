@@ -5,6 +5,7 @@
 //! failures to retry, and what it knows of the kernel until something is told of it
 //! (`reconciler/kernel_cache.rs`).
 
+mod conntrack;
 mod netlink;
 mod observe;
 mod probe;

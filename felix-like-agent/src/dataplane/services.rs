@@ -1,7 +1,7 @@
 //! Writes the table of services: `nft` transactions of elements, adoption of the table after a
 //! start, and what others do to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +9,12 @@ use caracal_model::{NodeName, Problem, Snapshot};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::conntrack;
 use super::read::hints::{self, Listener, OwnChanges};
 use super::write::nat::{CommandError, run, run_as};
 use crate::services::{
-    SERVICES_TABLE, ServiceAddress, ServiceEntry, ServiceTable, TableChange, stray_clients,
+    SERVICES_TABLE, ServiceAddress, ServiceEntry, ServiceTable, ServiceTarget, TableChange,
+    Transport, stray_clients,
 };
 
 /// Why the table is not as planned.
@@ -31,6 +33,8 @@ pub struct ServiceStatus {
     pub transactions: u64,
     /// Elements and chains changed since the start.
     pub changed: u64,
+    /// Flows of UDP that were forgotten since the start.
+    pub forgotten_flows: u64,
     /// Passes that failed since the start.
     pub failures: u64,
     /// How long the last pass that wrote something took.
@@ -117,6 +121,7 @@ impl ServiceWriter {
             self.change(script).await?;
         }
         self.forget_clients(&change).await?;
+        self.forget_flows(change.flows).await;
         if !change.scripts.is_empty() || self.status.revision == 0 {
             self.status.entries = self.table.entries();
         }
@@ -149,6 +154,39 @@ impl ServiceWriter {
             }
         }
         Ok(())
+    }
+
+    /// Flows of UDP to endpoints that are gone, and those that were made before there was a
+    /// Service, are forgotten.
+    async fn forget_flows(&mut self, flows: BTreeMap<ServiceAddress, BTreeSet<ServiceTarget>>) {
+        if flows.is_empty() {
+            return;
+        }
+        let forgotten = tokio::task::spawn_blocking(move || {
+            conntrack::forget_flows(|flow| {
+                let (address, port) = flow.to;
+                let protocol = Transport::Udp;
+                let known = flows.get(&ServiceAddress {
+                    address,
+                    protocol,
+                    port,
+                });
+                let (address, port) = flow.answers;
+                known.is_some_and(|serving| !serving.contains(&ServiceTarget { address, port }))
+            })
+        });
+        match forgotten.await {
+            Ok(Ok(0)) => {}
+            Ok(Ok(flows)) => {
+                self.status.forgotten_flows += flows as u64;
+                tracing::info!(
+                    flows,
+                    "flows of UDP to endpoints that are gone are forgotten"
+                );
+            }
+            Ok(Err(error)) => tracing::warn!(%error, "conntrack cannot be asked"),
+            Err(error) => tracing::warn!(%error, "conntrack was not asked"),
+        }
     }
 
     async fn change(&mut self, script: &str) -> Result<(), ServiceWriteError> {

@@ -24,6 +24,8 @@ pub(super) struct Chosen {
     pub(super) cluster: BTreeSet<ServiceTarget>,
     /// Those on this node.
     pub(super) here: BTreeSet<ServiceTarget>,
+    /// All that serve: flows to them go on, whoever is chosen.
+    pub(super) serving: BTreeSet<ServiceTarget>,
     /// Addresses of chosen endpoints on this node.
     pub(super) own: BTreeSet<IpAddr>,
 }
@@ -71,7 +73,12 @@ pub(super) fn choose(
     let chosen = cluster.iter().chain(&here);
     let own = chosen.filter(|t| all.get(t).is_some_and(|e| is_here(e)));
     let own = own.map(|target| target.address).collect();
-    Chosen { cluster, here, own }
+    Chosen {
+        serving: targets(&|e| e.ready || e.serving),
+        cluster,
+        here,
+        own,
+    }
 }
 
 /// The kind of hint that narrows the choice.

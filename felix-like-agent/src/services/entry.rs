@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use caracal_model::{Family, Prefix};
 use serde::Serialize;
 
-use super::address::{ServiceAddress, ServiceTarget};
+use super::address::{ServiceAddress, ServiceTarget, Transport};
 use super::document::{DocumentPort, ServiceDocument, Slice};
 use super::endpoints::{Chosen, Place, choose};
 
@@ -60,6 +60,8 @@ pub struct ServiceEntry {
     pub cluster: Vec<ServiceTarget>,
     /// Endpoints of policy `Local`, by index.
     pub here: Vec<ServiceTarget>,
+    /// Of UDP: endpoints whose flows go on.
+    pub(super) serving: BTreeSet<ServiceTarget>,
     /// Addresses of endpoints on this node, which may be their own clients.
     pub own: BTreeSet<IpAddr>,
     /// Clients keep their endpoint.
@@ -186,6 +188,10 @@ fn entry(
         },
         cluster: chosen.cluster.iter().copied().collect(),
         here: chosen.here.iter().copied().collect(),
+        serving: match port.protocol {
+            Transport::Udp => chosen.serving.clone(),
+            Transport::Tcp | Transport::Sctp => BTreeSet::new(),
+        },
         own: chosen.own.clone(),
         affinity: service
             .affinity

@@ -132,14 +132,17 @@ fn sets(text: &mut String, n: char, ip: &str) {
     for map in ["services", "inside", "outside", "refused", "keep"] {
         writeln!(text, "map {map}{n} {{ type {key} : verdict; }}").expect(INFALLIBLE);
     }
-    // Of `th dport` nft 1.0.6 cannot read back what it has written.
-    let index = format!("{ip} daddr . meta l4proto . tcp dport . numgen random mod 2");
-    for map in ["endpoints", "here"] {
-        writeln!(
-            text,
-            "map {map}{n} {{ typeof {index} : {ip} daddr . tcp dport; }}"
-        )
-        .expect(INFALLIBLE);
+    // A map a protocol: what nft 1.0.6 has written of `th dport` it cannot read back, and where the
+    // map says `tcp dport` its rules are for TCP alone.
+    for protocol in Transport::ALL.map(Transport::as_str) {
+        let index = format!("{ip} daddr . meta l4proto . {protocol} dport . numgen random mod 2");
+        for map in ["endpoints", "here"] {
+            writeln!(
+                text,
+                "map {map}{n}-{protocol} {{ typeof {index} : {ip} daddr . {protocol} dport; }}"
+            )
+            .expect(INFALLIBLE);
+        }
     }
     for set in ["masqueraded", "from-node", "limited"] {
         writeln!(text, "set {set}{n} {{ type {key}; }}").expect(INFALLIBLE);

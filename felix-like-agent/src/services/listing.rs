@@ -62,9 +62,9 @@ impl Listed {
     }
 
     fn note_order(&mut self, set: &str, key: &str, target: Option<&str>) {
-        let list = match set.trim_end_matches(['4', '6']) {
-            "endpoints" => "endpoints",
-            "here" => "here",
+        let list = match set {
+            _ if set.starts_with("endpoints") => "endpoints",
+            _ if set.starts_with("here") => "here",
             _ => return,
         };
         let index = key

@@ -65,17 +65,18 @@ pub(super) fn pick_chain(endpoints: Endpoints, count: usize) -> String {
 /// the first one.
 pub(super) fn pick_rules(endpoints: Endpoints, count: usize) -> Vec<String> {
     let map = endpoints.map();
-    let of = |family, count| {
-        let (n, ip) = (digit(family), word(family));
-        let key = format!("{ip} daddr . meta l4proto . th dport . numgen random mod {count}");
-        format!("dnat {ip} to {key} map @{map}{n}")
+    let rule = |family, protocol: Transport, count: usize| {
+        let (n, ip, protocol) = (digit(family), word(family), protocol.as_str());
+        let key = format!("{ip} daddr . meta l4proto . {protocol} dport");
+        format!("dnat {ip} to {key} . numgen random mod {count} map @{map}{n}-{protocol}")
     };
-    let families = [Family::Ipv4, Family::Ipv6];
-    let counts = [count, 1];
-    let counts = counts.iter().take(count.min(2));
-    counts
-        .flat_map(|count| families.map(|family| of(family, *count)))
-        .collect()
+    let mut rules = Vec::new();
+    for count in [count, 1].into_iter().take(count.min(2)) {
+        for family in [Family::Ipv4, Family::Ipv6] {
+            rules.extend(Transport::ALL.map(|protocol| rule(family, protocol, count)));
+        }
+    }
+    rules
 }
 
 /// A service port whose clients keep their endpoints.
@@ -285,8 +286,14 @@ impl Parts<'_> {
                 (format!("{} . {index}", self.address), target.to_string())
             })
             .collect();
+        let n = digit(self.address.family());
+        let protocol = self.address.protocol.as_str();
         for (key, target) in elements {
-            self.element(endpoints.map(), key, Some(target));
+            self.made.insert(Part::Element(Element {
+                set: format!("{}{n}-{protocol}", endpoints.map()),
+                key,
+                data: Some(target),
+            }));
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::address::{ServiceAddress, ServiceTarget};
+use super::address::{ServiceAddress, ServiceTarget, Transport};
 use super::entry::ServiceEntry;
 use super::layout::{SERVICES_TABLE, layout, mark};
 use super::listing::Listed;
@@ -25,6 +25,8 @@ pub(super) struct Change {
     pub(super) delete: BTreeSet<Part>,
     /// Maps of clients in which only these endpoints may stand.
     pub(super) clients: BTreeMap<String, BTreeSet<ServiceTarget>>,
+    /// Addresses of UDP whose flows may go to these endpoints only.
+    pub(super) flows: BTreeMap<ServiceAddress, BTreeSet<ServiceTarget>>,
 }
 
 impl Change {
@@ -64,6 +66,10 @@ impl Written {
             let now = wanted.map(|wanted| settled(before.as_deref(), wanted));
             if before == now {
                 continue;
+            }
+            if address.protocol == Transport::Udp {
+                let serving = now.as_ref().map(|entry| entry.serving.clone());
+                change.flows.insert(address, serving.unwrap_or_default());
             }
             let of = |entry: &Option<Arc<ServiceEntry>>| {
                 entry
@@ -159,6 +165,9 @@ impl Written {
         let ordered = std::mem::take(&mut written.entries);
         let mut whole = Change::default();
         for (address, entry) in &ordered {
+            if address.protocol == Transport::Udp {
+                whole.flows.insert(*address, entry.serving.clone());
+            }
             for part in &parts(address, entry) {
                 written.count(part, 1, &mut whole);
                 if let Some(keeping) = keeping(part) {
@@ -180,6 +189,7 @@ impl Written {
             .extend(ranges("ranges", &plan.surroundings.ranges));
         let mut change = Change {
             clients: whole.clients,
+            flows: whole.flows,
             ..Change::default()
         };
         let mut wanted = BTreeSet::new();

@@ -21,6 +21,9 @@ pub(crate) struct TableChange {
     pub(crate) parts: usize,
     /// Maps of clients in which only these endpoints may stand, to be looked at behind that.
     pub(crate) clients: BTreeMap<String, BTreeSet<ServiceTarget>>,
+    /// Addresses of UDP whose flows may go to these endpoints only, behind that, too: before, the
+    /// old rules would make them anew.
+    pub(crate) flows: BTreeMap<ServiceAddress, BTreeSet<ServiceTarget>>,
 }
 
 /// Plan and memory of our table.
@@ -96,6 +99,7 @@ impl TableChange {
             scripts,
             parts: change.len(),
             clients: change.clients,
+            flows: change.flows,
         }
     }
 }

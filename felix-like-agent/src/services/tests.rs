@@ -113,7 +113,9 @@ impl Kernel {
             };
             let family = set.chars().last().unwrap();
             for index in 0..count.parse::<usize>().unwrap() {
-                let key = (format!("{map}{family}"), format!("{key} . {index}"));
+                let protocol = key.split(" . ").nth(1).unwrap();
+                let map = format!("{map}{family}-{protocol}");
+                let key = (map, format!("{key} . {index}"));
                 assert!(self.elements.contains_key(&key), "{key:?}");
             }
         }
@@ -256,7 +258,7 @@ fn a_cluster_address_leads_to_the_ready_endpoints() {
         map(&kernel, "services4"),
         [(service, "goto pick-endpoints-2")].into()
     );
-    let targets: Vec<&str> = map(&kernel, "endpoints4").into_values().collect();
+    let targets: Vec<&str> = map(&kernel, "endpoints4-tcp").into_values().collect();
     assert_eq!(targets, ["10.244.0.1 . 8080", "10.244.0.2 . 8080"]);
     // Only what is here may be its own client.
     assert_eq!(
@@ -285,7 +287,7 @@ fn terminating_endpoints_serve_when_nothing_is_ready() {
                 endpoint("10.244.0.3", "b", dead.clone()),
             ])),
         ]);
-        let targets = map(&kernel, "endpoints4").into_values();
+        let targets = map(&kernel, "endpoints4-tcp").into_values();
         targets.map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(of(&json!({})), ["10.244.0.1 . 8080"]);
@@ -340,7 +342,7 @@ fn hints_count_when_every_ready_endpoint_has_one() {
                 endpoint("10.244.0.2", "b", second),
             ])),
         ]);
-        map(&kernel, "endpoints4").len()
+        map(&kernel, "endpoints4-tcp").len()
     };
     assert_eq!(of([zone("z"), zone("y")]), 1);
     assert_eq!(of([zone("z"), json!({})]), 2);
@@ -442,7 +444,7 @@ fn an_endpoint_more_or_less_is_a_handful_of_elements() {
 #[test]
 fn what_nftables_prints_is_read_back() {
     let text = "table inet caracal-services {
-\tmap endpoints4 {
+\tmap endpoints4-udp {
 \t\ttypeof ip daddr . meta l4proto . th dport . numgen random mod 2 : ip daddr . th dport
 \t\telements = { 10.96.0.1 . udp . 53 . 1 : 10.2.0.9 . 5353,
 \t\t\t     10.96.0.1 . udp . 53 . 0 : 10.2.0.1 . 5353 }

@@ -53,6 +53,13 @@ pub(crate) fn families(status: &ServiceStatus) -> Vec<MetricFamily> {
         .upstream("kubeproxy_sync_proxy_rules_nftables_sync_failures_total")
         .value(total(status.failures)),
         MetricFamily::new(
+            "caracal_services_flows_forgotten",
+            MetricKind::Counter,
+            "Flows of UDP to endpoints that are gone, which conntrack was told to forget.",
+        )
+        .upstream("kubeproxy_conntrack_reconciler_deleted_entries_total")
+        .value(total(status.forgotten_flows)),
+        MetricFamily::new(
             "caracal_services_revision",
             MetricKind::Gauge,
             "Revision of the services that are in force.",

@@ -1,7 +1,7 @@
 //! The table of services in the real kernel.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use caracal_model::NodeName;
 
@@ -185,6 +185,56 @@ fn clients_keep_their_endpoint_until_it_is_gone() {
             assert!(connect(&vip).is_ok());
         },
     );
+}
+
+/// A flow of UDP to an endpoint that is gone would live as long as its sender sends.
+#[test]
+fn a_flow_of_udp_follows_its_endpoint() {
+    in_namespace("services::a_flow_of_udp_follows_its_endpoint", || async {
+        machine();
+        for address in ["10.1.0.1", "10.1.0.2"] {
+            sh(&format!("ip address add {address}/32 dev lo"));
+            let socket = UdpSocket::bind((address.parse::<IpAddr>().unwrap(), 8080)).unwrap();
+            std::thread::spawn(move || {
+                let mut octets = [0; 64];
+                while let Ok((_, from)) = socket.recv_from(&mut octets) {
+                    socket.send_to(address.as_bytes(), from).unwrap();
+                }
+            });
+        }
+        let udp = r#","ports":[{"port":53,"protocol":"UDP"}]"#;
+        let with = |endpoints: &[&str]| {
+            let (kind, name, value) = slice(endpoints);
+            let value = value.replace(r#""port":8080"#, r#""port":8080,"protocol":"UDP""#);
+            snapshot(&[service(udp), (kind, name, value)])
+        };
+        let client = UdpSocket::bind("0.0.0.0:4000").unwrap();
+        client
+            .set_read_timeout(Some(Duration::from_secs(2)))
+            .unwrap();
+        let ask = || {
+            let mut octets = [0; 64];
+            client.send_to(b"?", (VIP, 53)).ok()?;
+            let (read, _) = client.recv_from(&mut octets).ok()?;
+            Some(String::from_utf8_lossy(&octets[..read]).into_owned())
+        };
+        let mut ours = writer();
+        ours.pass(&with(&["10.1.0.1"])).await.unwrap();
+        assert_eq!(ask().as_deref(), Some("10.1.0.1"));
+        // It stays where it is while its endpoint serves, also over a restart.
+        ours.pass(&with(&["10.1.0.1", "10.1.0.2"])).await.unwrap();
+        let mut ours = writer();
+        let status = ours.pass(&with(&["10.1.0.1", "10.1.0.2"])).await.unwrap();
+        assert_eq!(status.forgotten_flows, 0);
+        assert_eq!(ask().as_deref(), Some("10.1.0.1"));
+        let status = ours.pass(&with(&["10.1.0.2"])).await.unwrap();
+        assert_eq!(status.forgotten_flows, 1);
+        assert_eq!(ask().as_deref(), Some("10.1.0.2"));
+        // Nobody is left.
+        let status = ours.pass(&with(&[])).await.unwrap();
+        assert_eq!(status.forgotten_flows, 2);
+        assert_eq!(ask(), None);
+    });
 }
 
 #[test]

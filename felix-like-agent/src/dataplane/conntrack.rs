@@ -1,0 +1,185 @@
+//! Flows of UDP that conntrack remembers: those to an endpoint that is gone are forgotten, since a
+//! sender that goes on sending would keep them for ever. Messages of ctnetlink
+//! (`linux/netfilter/nfnetlink_conntrack.h`), encoded here.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use netlink_sys::{Socket, SocketAddr};
+use socket2::SockRef;
+
+use super::netlink::framing::{attribute as append, attributes, begin, finish, messages};
+
+/// `NFNL_SUBSYS_CTNETLINK << 8`, with `IPCTNL_MSG_CT_GET` and `IPCTNL_MSG_CT_DELETE`.
+const GET: u16 = 1 << 8 | 1;
+const DELETE: u16 = 1 << 8 | 2;
+/// `IPCTNL_MSG_CT_NEW`: an entry of a dump.
+const ENTRY: u16 = 1 << 8;
+/// `NLM_F_REQUEST | NLM_F_DUMP`, `NLM_F_REQUEST | NLM_F_ACK`.
+const DUMP: u16 = 0x301;
+const ACKNOWLEDGED: u16 = 0x5;
+/// `NLM_F_DUMP_INTR`: the table changed so much that entries may be missing.
+const INTERRUPTED: u16 = 0x10;
+/// `struct nlmsghdr`, and `struct nfgenmsg` behind it.
+const HEADERS: usize = 20;
+/// `CTA_TUPLE_ORIG`, `CTA_TUPLE_REPLY`, `CTA_ID`, `CTA_ZONE`.
+const ORIGINAL: u16 = 1;
+const REPLY: u16 = 2;
+const ID: u16 = 12;
+const ZONE: u16 = 18;
+/// `NLA_F_NESTED`.
+const NESTED: u16 = 0x8000;
+const UDP: u8 = 17;
+/// A kernel that does not answer for this long is not waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Tries of a dump that is interrupted.
+const TRIES: u32 = 5;
+
+/// Address and port.
+pub(super) type End = (IpAddr, u16);
+
+/// A flow of UDP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct UdpFlow {
+    /// Where the sender sent to.
+    pub(super) to: End,
+    /// Who answers.
+    pub(super) answers: End,
+    /// The message that deletes it.
+    deletion: Vec<u8>,
+}
+
+/// Deletes the flows of UDP of which this is true; their number.
+///
+/// # Errors
+/// When the kernel has no conntrack, or does not answer.
+pub(super) fn forget_flows(is_stale: impl Fn(&UdpFlow) -> bool) -> io::Result<usize> {
+    let mut socket = Socket::new(netlink_sys::protocols::NETLINK_NETFILTER)?;
+    socket.bind_auto()?;
+    SockRef::from(&socket).set_read_timeout(Some(PATIENCE))?;
+    let mut forgotten = 0;
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let family = u8::try_from(family).unwrap_or_default();
+        for flow in dump(&socket, family)?.iter().filter(|flow| is_stale(flow)) {
+            socket.send_to(&flow.deletion, &SocketAddr::new(0, 0), 0)?;
+            match acknowledgement(&socket)? {
+                0 => forgotten += 1,
+                // It has ended by itself.
+                libc::ENOENT => {}
+                error => return Err(io::Error::from_raw_os_error(error)),
+            }
+        }
+    }
+    Ok(forgotten)
+}
+
+fn dump(socket: &Socket, family: u8) -> io::Result<Vec<UdpFlow>> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let (flows, whole) = dump_once(socket, family)?;
+        if whole || tries == TRIES {
+            return Ok(flows);
+        }
+    }
+}
+
+/// The flows, and whether they are all.
+fn dump_once(socket: &Socket, family: u8) -> io::Result<(Vec<UdpFlow>, bool)> {
+    let request = message(GET, DUMP, family, &[]);
+    socket.send_to(&request, &SocketAddr::new(0, 0), 0)?;
+    let (mut flows, mut whole) = (Vec::new(), true);
+    loop {
+        let (datagram, _) = socket.recv_from_full()?;
+        for message in messages(&datagram) {
+            let number = |at| u16::from_ne_bytes([message[at], message[at + 1]]);
+            whole &= number(6) & INTERRUPTED == 0;
+            match number(4) {
+                ENTRY => flows.extend(flow(message)),
+                // NLMSG_ERROR; NLMSG_DONE.
+                2 => return Err(io::Error::from_raw_os_error(error_of(message))),
+                3 => return Ok((flows, whole)),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn acknowledgement(socket: &Socket) -> io::Result<i32> {
+    loop {
+        let (datagram, _) = socket.recv_from_full()?;
+        if let Some(answer) = messages(&datagram).find(|m| m[4..6] == 2_u16.to_ne_bytes()) {
+            return Ok(error_of(answer));
+        }
+    }
+}
+
+/// The number of the error in an `NLMSG_ERROR`; 0 = done.
+fn error_of(message: &[u8]) -> i32 {
+    let number = message
+        .get(16..20)
+        .and_then(|octets| octets.try_into().ok());
+    number.map_or(libc::EPROTO, |octets| -i32::from_ne_bytes(octets))
+}
+
+/// Reads an entry. `None` = it is not of UDP.
+fn flow(message: &[u8]) -> Option<UdpFlow> {
+    let family = *message.get(16)?;
+    let body = message.get(HEADERS..)?;
+    let attribute = |number| attributes(body).find(|(n, _)| *n == number).map(|(_, v)| v);
+    let original = attribute(ORIGINAL)?;
+    let (_, to) = ends(original)?;
+    let (answers, _) = ends(attribute(REPLY)?)?;
+    let mut identity = Vec::new();
+    append(&mut identity, ORIGINAL | NESTED, original);
+    for number in [ID, ZONE] {
+        if let Some(value) = attribute(number) {
+            append(&mut identity, number, value);
+        }
+    }
+    let deletion = self::message(DELETE, ACKNOWLEDGED, family, &identity);
+    Some(UdpFlow {
+        to,
+        answers,
+        deletion,
+    })
+}
+
+/// Source and destination of a tuple of UDP.
+fn ends(tuple: &[u8]) -> Option<(End, End)> {
+    let nested = |number| {
+        attributes(tuple)
+            .find(|(n, _)| *n == number)
+            .map(|(_, v)| v)
+    };
+    let (addresses, protocol) = (nested(1)?, nested(2)?);
+    let of = |number| {
+        attributes(protocol)
+            .find(|(n, _)| *n == number)
+            .map(|(_, v)| v)
+    };
+    if of(1)? != [UDP] {
+        return None;
+    }
+    let port = |number| Some(u16::from_be_bytes(of(number)?.try_into().ok()?));
+    let address = |numbers: [u16; 2]| {
+        attributes(addresses).find_map(|(n, value)| match n {
+            _ if n == numbers[0] => Some(Ipv4Addr::from(<[u8; 4]>::try_from(value).ok()?).into()),
+            _ if n == numbers[1] => Some(Ipv6Addr::from(<[u8; 16]>::try_from(value).ok()?).into()),
+            _ => None,
+        })
+    };
+    // CTA_IP_V4_SRC and CTA_IP_V6_SRC; CTA_IP_V4_DST and CTA_IP_V6_DST.
+    Some(((address([1, 3])?, port(2)?), (address([2, 4])?, port(3)?)))
+}
+
+fn message(kind: u16, flags: u16, family: u8, body: &[u8]) -> Vec<u8> {
+    let mut octets = Vec::new();
+    let start = begin(&mut octets, kind, flags, 0);
+    // `struct nfgenmsg`.
+    octets.extend([family, 0, 0, 0]);
+    octets.extend(body);
+    finish(&mut octets, start);
+    octets
+}
