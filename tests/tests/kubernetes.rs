@@ -11,6 +11,8 @@ mod deleted_nodes;
 mod pods;
 #[path = "kubernetes/ranges.rs"]
 mod ranges;
+#[path = "kubernetes/rights.rs"]
+mod rights;
 #[path = "kubernetes/secrets.rs"]
 mod secrets;
 
@@ -357,137 +359,22 @@ fn deletes_what_kubernetes_deleted(lab: &Lab) {
     assert_eq!(code, 3, "{said}");
 }
 
-/// The rights are those of `deploy/kubernetes`. Without one of them the log, or the plugin's
-/// answer, says which one is missing; with it again the node goes on.
+/// `make demo TOPOLOGY=kubernetes`, once it is built.
 #[test]
-fn a_missing_right_is_named() {
-    let scenario = "a_missing_right_is_named";
-    if !possible(scenario, &["kubectl", "openssl"]) {
+fn the_demonstration_is_one_command() {
+    let scenario = "the_demonstration_is_one_command";
+    if !possible(scenario, &["openssl"]) {
         return;
     }
-    let mut lab = up("kubernetes", "rights");
-    await_settled(&lab);
-    let role = object(&lab, "clusterroles", "caracal-node");
-    for (resource, verb) in rights(&role, &["list", "watch"]) {
-        is_named_in_the_log(&mut lab, &role, resource, verb);
-    }
-    // What is written again when it is not there: gone while the node may not write it.
-    put_role(&lab, &without(&role, "nodes/status", "patch"));
-    let annotation = "projectcalico.org/IPv4Address-";
-    kubectl(&lab, &["annotate", "node", "node1", annotation], b"");
-    is_named_in_the_log(&mut lab, &role, "nodes/status", "patch");
-    let local = object(&lab, "roles", "caracal-node");
-    for (resource, verb) in [
-        ("leases", "get"),
-        ("leases", "update"),
-        ("serviceaccounts/token", "create"),
-    ] {
-        is_named_in_the_log(&mut lab, &local, resource, verb);
-    }
-    await_settled(&lab);
-    the_plugin_names_it(&lab);
-    assert_full_matrix(&lab);
-}
-
-/// Resources of a role and the verbs on them, of those asked for.
-fn rights<'a>(role: &'a Value, verbs: &[&'a str]) -> Vec<(&'a str, &'a str)> {
-    let texts = |value: &'a Value| value.as_array().into_iter().flatten();
-    let rules = role["rules"].as_array().unwrap();
-    let mut found = Vec::new();
-    for rule in rules {
-        for resource in texts(&rule["resources"]).filter_map(Value::as_str) {
-            // Kinds that `deploy/crds` does not have, and handles, which are listed when they are
-            // repaired.
-            if matches!(
-                resource,
-                "globalnetworkpolicies"
-                    | "hostendpoints"
-                    | "ipamconfigurations"
-                    | "ipamhandles"
-                    | "networkpolicies"
-            ) {
-                continue;
-            }
-            let has = |verb: &&&str| texts(&rule["verbs"]).any(|v| v == **verb);
-            found.extend(verbs.iter().filter(has).map(|verb| (resource, *verb)));
-        }
-    }
-    assert!(!found.is_empty());
-    found
-}
-
-/// A role with everything but one verb on one resource.
-fn without(role: &Value, resource: &str, verb: &str) -> Value {
-    let mut role = role.clone();
-    let mut rules = Vec::new();
-    for rule in role["rules"].as_array().unwrap() {
-        for one in rule["resources"].as_array().unwrap() {
-            let mut rule = rule.clone();
-            rule["resources"] = json!([one]);
-            if one == resource {
-                let verbs = rule["verbs"].as_array_mut().unwrap();
-                verbs.retain(|v| v != verb);
-            }
-            rules.push(rule);
-        }
-    }
-    role["rules"] = rules.into();
-    role
-}
-
-fn put_role(lab: &Lab, role: &Value) {
-    let mut role = role.clone();
-    let metadata = role["metadata"].as_object_mut().unwrap();
-    metadata.shift_remove("resourceVersion");
-    kubectl(lab, &["replace", "-f", "-"], role.to_string().as_bytes());
-}
-
-/// Takes a right away and starts a node without it.
-fn is_named_in_the_log(lab: &mut Lab, role: &Value, resource: &str, verb: &str) {
-    let wanted = format!("cannot {verb} resource \\\"{resource}\\\"");
-    let plain = wanted.replace('\\', "");
-    put_role(lab, &without(role, resource, verb));
-    lab.kill9_node("node1").unwrap();
-    let log = lab.folder().log("node1");
-    let before = std::fs::read_to_string(&log).unwrap().len();
-    lab.start_node("node1").unwrap();
-    wait_until(60 * SECOND, &plain, || {
-        let text = std::fs::read_to_string(&log).unwrap();
-        let text = text.get(before..).unwrap_or(&text);
-        match text.contains(&plain) || text.contains(&wanted) {
-            true => Ok(()),
-            false => Err(text.lines().last().unwrap_or_default().to_owned()),
-        }
-    })
-    .unwrap_or_else(|e| panic!("{e}"));
-    put_role(lab, role);
-}
-
-fn the_plugin_names_it(lab: &Lab) {
-    let pod = &more_pods(lab, ["node2"])[0];
-    bind(lab, pod);
-    let role = object(lab, "clusterroles", "caracal-cni-plugin");
-    for (resource, verb) in [
-        ("pods", "get"),
-        ("pods/status", "patch"),
-        ("ippools", "list"),
-        ("ipamblocks", "update"),
-        ("ipamhandles", "create"),
-    ] {
-        put_role(lab, &without(&role, resource, verb));
-        let refused = lab.cni("ADD", pod).expect_err("a right is missing");
-        let said = error_chain(&refused);
-        let wanted = format!("cannot {verb} resource \"{resource}\"");
-        assert!(said.contains(&wanted), "{wanted}: {said}");
-        put_role(lab, &role);
-    }
-    lab.cni("ADD", pod)
-        .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
-    lab.cni("DEL", pod)
-        .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
-    let (code, said) = exit_code(lab, "node2", &["ipam", "check"]);
-    assert_eq!(code, 0, "nothing is left of what was refused: {said}");
-    caracal_lab::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
+    let output = std::process::Command::new(caracal_tests::binary_with_labs())
+        .args(["lab", "demo"])
+        .arg(caracal_tests::example("kubernetes"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let failed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{failed}");
+    assert!(said.contains("30 of 30 pings answered"), "{said}");
 }
 
 /// Calico's data go to etcd and back while pods talk: no packet is lost and no route deleted.

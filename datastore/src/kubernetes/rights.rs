@@ -20,7 +20,8 @@ const NODE_ROLE: &str = "ClusterRole caracal-node";
 const NODE_ROLE_IN_NAMESPACE: &str = "Role kube-system/caracal-node";
 const PLUGIN_ROLE: &str = "ClusterRole caracal-cni-plugin";
 
-const FOLLOW: &[&str] = &["get", "list", "watch"];
+const FOLLOW: &[&str] = &["list", "watch"];
+const FOLLOW_AND_GET: &[&str] = &["get", "list", "watch"];
 const WRITE: &[&str] = &["create", "update", "delete"];
 
 const fn node(
@@ -65,12 +66,12 @@ const fn plugin(
 const RULES: &[Rule] = &[
     node(
         &["nodes"],
-        FOLLOW,
+        FOLLOW_AND_GET,
         "know the nodes of the cluster and their addresses",
     ),
     node(
         &["pods"],
-        FOLLOW,
+        FOLLOW_AND_GET,
         "know the pods of this node and their addresses",
     ),
     node(
@@ -94,9 +95,14 @@ const RULES: &[Rule] = &[
         "take back the address of a pod whose DEL found no API server",
     ),
     node(
-        &["bgpconfigurations", "bgpfilters", "bgppeers"],
+        &["bgpfilters", "bgppeers"],
         FOLLOW,
         "know with whom this node speaks BGP, and what it announces",
+    ),
+    node(
+        &["bgpconfigurations"],
+        FOLLOW_AND_GET,
+        "know how this node speaks BGP",
     ),
     node(
         &["ippools"],
@@ -105,22 +111,27 @@ const RULES: &[Rule] = &[
     ),
     node(
         &["blockaffinities", "ipamblocks"],
-        FOLLOW,
+        FOLLOW_AND_GET,
         "know which node has which block",
     ),
     node(
-        &["ipamconfigs", "ipamconfigurations", "ipreservations"],
+        &["ipamconfigs", "ipamconfigurations"],
+        FOLLOW_AND_GET,
+        "know how addresses are given out",
+    ),
+    node(
+        &["ipreservations"],
         FOLLOW,
-        "know which addresses may be given out",
+        "know which addresses may not be given out",
     ),
     node(
         &["clusterinformations"],
-        FOLLOW,
+        FOLLOW_AND_GET,
         "know the cluster, and whether its data are locked",
     ),
     node(
         &["felixconfigurations"],
-        FOLLOW,
+        FOLLOW_AND_GET,
         "know the settings of the node",
     ),
     node(
@@ -166,7 +177,7 @@ const RULES: &[Rule] = &[
     ),
     plugin(
         &["nodes"],
-        &["get", "list"],
+        &["get"],
         "choose pools by the labels of the node, and know its ranges",
     ),
     plugin(
@@ -186,17 +197,17 @@ const RULES: &[Rule] = &[
     ),
     plugin(
         &["clusterinformations"],
-        &["get", "list"],
+        &["get"],
         "know whether the data are locked",
     ),
     plugin(
-        &[
-            "ipamconfigs",
-            "ipamconfigurations",
-            "ippools",
-            "ipreservations",
-        ],
-        &["get", "list"],
+        &["ipamconfigs", "ipamconfigurations"],
+        &["get"],
+        "know how addresses are given out",
+    ),
+    plugin(
+        &["ippools", "ipreservations"],
+        &["list"],
         "know which addresses may be given out",
     ),
     plugin(

@@ -6,7 +6,8 @@ use caracal_tests::datastore::{kubectl, object};
 use caracal_tests::{SECOND, await_settled, exit_code, more_pods, possible, up};
 use serde_json::{Value, json};
 
-use super::{attached, moves, put_role, without};
+use super::rights::{put_role, without};
+use super::{attached, moves};
 
 const POOL: &str = "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: second}\nspec: {cidr: 10.99.0.0/24}\n";
 

@@ -70,10 +70,19 @@ pub(super) async fn check_datastore(findings: &mut Vec<DoctorFinding>) -> Option
             remedy,
         ));
     }
-    if let Ok(answer) = leases {
-        let leases: Vec<KeyValue> = answer.ranges.into_iter().flatten().collect();
-        findings.push(clocks(&leases, SystemTime::now().into()));
-    }
+    findings.push(match leases {
+        Ok(answer) => {
+            let leases: Vec<KeyValue> = answer.ranges.into_iter().flatten().collect();
+            clocks(&leases, SystemTime::now().into())
+        }
+        Err(error) => DoctorFinding::new(
+            DoctorCode::Clock,
+            "clocks",
+            CheckVerdict::Skip,
+            format!("the nodes' leases cannot be read: {error}"),
+            "",
+        ),
+    });
     ready(findings, &store).await;
     Some(snapshot)
 }
