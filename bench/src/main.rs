@@ -22,6 +22,7 @@ mod generator;
 mod hot;
 mod idle;
 mod instructions;
+mod kubernetes;
 mod lab;
 mod latency;
 mod report;
@@ -94,6 +95,8 @@ enum Action {
     Idle(idle::IdleArgs),
     /// Times blocks from etcd to another node's kernel, beside BIRD 2.
     Latency(latency::LatencyArgs),
+    /// What a node asks of Kubernetes' API.
+    Kubernetes(kubernetes::KubernetesArgs),
     /// Cost of pods on other nodes for a node of a large cluster.
     Churn(churn::ChurnArgs),
     /// Times for which the owner of a large table hears nobody.
@@ -144,6 +147,7 @@ fn main() -> Result<()> {
         Action::Install(args) => agent::install::run(&args),
         Action::Idle(args) => idle::run(&args),
         Action::Latency(args) => latency::run(&args),
+        Action::Kubernetes(args) => kubernetes::run(&args),
         Action::Churn(args) => churn::run(&args),
         Action::Stalls(args) => stalls::run(&args),
         Action::StallsInside { dut, args } => stalls::inside(&dut, &args),
