@@ -209,6 +209,10 @@ impl ServiceWriter {
     /// # Errors
     /// [`ServiceWriteError`] when `nft` cannot be run or refuses.
     pub async fn remove() -> Result<(), ServiceWriteError> {
+        // Nothing is written where there is nothing to take away: almost always.
+        if !Self::is_there().await {
+            return Ok(());
+        }
         let result = run("nft", &["-f", "-"], &ServiceTable::removal()).await;
         result.map(drop).map_err(ServiceWriteError)
     }
