@@ -29,6 +29,7 @@ TEST_PACKAGES += frr
 # The scenarios in tests/tests that `make e2e` runs in namespaces on this kernel, JOBS at once: the longest first, so that
 # none is left alone at the end.
 E2E := \
+  kubernetes \
   health \
   outage \
   migrate \
@@ -62,7 +63,6 @@ E2E := \
   settings \
   next_hops \
   hostile \
-  kubernetes \
 
 .PHONY: demo test lint deny built unit e2e ipip scenarios static instructions instructions-record bench clean rust packages-build packages-demo packages-test
 

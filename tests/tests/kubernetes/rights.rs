@@ -278,7 +278,7 @@ fn by_the_end_of_a_tunnel(lab: &Lab, right: &Right<'_>) -> Result<(), String> {
     wait_until(60 * SECOND, "the address of the tunnel", || {
         let node = object(lab, "nodes", NODE);
         let address = &node["metadata"]["annotations"]["projectcalico.org/IPv4VXLANTunnelAddr"];
-        address.as_str().map(drop).ok_or(node.to_string())
+        address.as_str().map(drop).ok_or_else(|| node.to_string())
     })
     .unwrap_or_else(|e| panic!("{e}"));
     take_away(lab, right);
