@@ -207,8 +207,8 @@ fn of_each(lab: &Lab, rest: Octets, happen: fn(&Lab, u64) -> Result<()>) -> Resu
         seen = now;
     }
     let all = octets(lab)?.since(before).all();
-    let at_rest = rest.all() as f64 * start.elapsed().as_secs_f64() / 60.0;
-    Ok((all as f64 - at_rest).max(0.0) as u64 / EVENTS)
+    let at_rest = rest.all() * start.elapsed().as_secs() / 60;
+    Ok(all.saturating_sub(at_rest) / EVENTS)
 }
 
 /// Kinds that the node has asked to watch, by the server's audit log.
@@ -255,7 +255,7 @@ fn table(all: &[Measured]) -> String {
         );
         for (what, _) in cluster::EVENTS {
             let found = one.events.iter().find(|(name, _)| *name == what);
-            let shown = found.map_or("–".to_owned(), |(_, octets)| octets.to_string());
+            let shown = found.map_or_else(|| "–".to_owned(), |(_, octets)| octets.to_string());
             let _ = write!(text, " {shown} |");
         }
         text.push('\n');
