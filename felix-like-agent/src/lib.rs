@@ -55,7 +55,11 @@
 
 #![cfg_attr(
     not(feature = "dataplane"),
-    allow(dead_code, reason = "the shell alone calls some parts of the core")
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "the shell alone calls some parts of the core"
+    )
 )]
 
 mod actual;
