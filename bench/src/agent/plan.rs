@@ -100,6 +100,9 @@ fn steps(times: &mut Vec<Duration>, mut step: impl FnMut() -> bool) {
 
 /// The same by key: after another node got a block, and after a node came or went.
 fn by_key(node: &mut PlannedNode, objects: bool, args: &PlanArgs) -> Result<()> {
+    // As at the start, whatever the round before left: every pass below is a change.
+    node.set_node(args.nodes, false);
+    node.set_pool(true);
     node.use_objects(objects);
     let mut planning = KernelPlanner::default();
     let mut comparison = Comparison::default();
