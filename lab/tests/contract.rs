@@ -157,7 +157,9 @@ fn nodes_and_plugins_are_told_what_they_need() {
     assert_eq!(cni["CNI_CONTAINERID"], pod.container.as_str());
     assert_eq!(cni["CNI_NETNS"], netns_path(&pod.netns).to_str().unwrap());
     assert_eq!(cni["CNI_IFNAME"], "eth0");
-    assert_eq!(cni["CNI_PATH"], lab.folder().bin().to_str().unwrap());
+    // Ours first; behind it the plugins that a chain or `ipam` may name.
+    let path = format!("{}:/usr/lib/cni", lab.folder().bin().display());
+    assert_eq!(cni["CNI_PATH"], path);
     let arguments = cni["CNI_ARGS"].as_str().unwrap();
     assert!(arguments.contains("K8S_POD_NAME=p1;"), "{arguments}");
     let config: Value = serde_json::from_str(cni["stdin"].as_str().unwrap()).unwrap();

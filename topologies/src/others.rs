@@ -67,7 +67,10 @@ fn mesh_differs(was: &Snapshot, is: &Snapshot, own: &NodeName, changed: &[NodeNa
         // Reported by the plan, which has no reflectors then.
         Ok(None) | Err(_) => BgpSettings::from_snapshot(is, own, &mut Problems::default()).mesh,
         Ok(Some(_)) => {
-            let (before, after) = (Elected::of(was, own), Elected::of(is, own));
+            let (before, after) = (
+                Elected::from_snapshot(was, own),
+                Elected::from_snapshot(is, own),
+            );
             let Some(elected) = after else {
                 return true;
             };
@@ -87,7 +90,7 @@ struct Elected {
 
 impl Elected {
     /// `None`: there is a mesh.
-    fn of(snapshot: &Snapshot, own: &NodeName) -> Option<Self> {
+    fn from_snapshot(snapshot: &Snapshot, own: &NodeName) -> Option<Self> {
         let choice = auto::choose_topology(snapshot);
         let peers: BTreeSet<NodeName> = choice.peers_of(own)?;
         let role = |peer: NodeName| {

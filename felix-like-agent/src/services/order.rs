@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 use super::address::ServiceTarget;
 
 /// The wanted targets in an order that differs from `before` as little as can be.
-pub(super) fn settle(before: &[ServiceTarget], wanted: &[ServiceTarget]) -> Vec<ServiceTarget> {
+pub(super) fn keep_indices(
+    before: &[ServiceTarget],
+    wanted: &[ServiceTarget],
+) -> Vec<ServiceTarget> {
     let all: BTreeSet<ServiceTarget> = wanted.iter().copied().collect();
     let mut left = all.clone();
     let mut places: Vec<Option<ServiceTarget>> = vec![None; all.len()];

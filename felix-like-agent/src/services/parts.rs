@@ -235,7 +235,7 @@ impl Parts<'_> {
             (_, false) => {
                 self.endpoints(Endpoints::Cluster);
                 self.lead("services", Endpoints::Cluster);
-                self.keep("keep", Endpoints::Cluster.suffix());
+                self.remember_client("keep", Endpoints::Cluster.suffix());
                 if entry.is_external() {
                     self.element("masqueraded", address.to_string(), None);
                 }
@@ -244,7 +244,7 @@ impl Parts<'_> {
             (false, true) => {
                 self.endpoints(Endpoints::Here);
                 self.lead("services", Endpoints::Here);
-                self.keep("keep", Endpoints::Here.suffix());
+                self.remember_client("keep", Endpoints::Here.suffix());
             }
             (true, true) => {
                 self.verdict("services", "goto by-sender");
@@ -257,7 +257,7 @@ impl Parts<'_> {
                 } else {
                     self.verdict("refused", "drop");
                 }
-                self.keep("keep", "any");
+                self.remember_client("keep", "any");
             }
         }
     }
@@ -324,7 +324,7 @@ impl Parts<'_> {
     }
 
     /// Remembers the endpoint of a client.
-    fn keep(&mut self, map: &str, suffix: &str) {
+    fn remember_client(&mut self, map: &str, suffix: &str) {
         let Some(affinity) = &self.entry.affinity else {
             return;
         };

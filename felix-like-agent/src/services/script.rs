@@ -8,7 +8,7 @@ use super::address::{ServiceAddress, ServiceTarget, Transport};
 use super::entry::ServiceEntry;
 use super::layout::{SERVICES_TABLE, layout, mark};
 use super::listing::Listed;
-use super::order::settle;
+use super::order::keep_indices;
 use super::parts::{Element, Keeping, Part, is_shared, parts, pick_chain, pick_rules, ranges};
 use super::planner::{ServicePlanner, Surroundings};
 
@@ -63,7 +63,7 @@ impl Written {
         for address in addresses {
             let before = self.entries.get(&address).cloned();
             let wanted = plan.entry(&address);
-            let now = wanted.map(|wanted| settled(before.as_deref(), wanted));
+            let now = wanted.map(|wanted| with_kept_indices(before.as_deref(), wanted));
             if before == now {
                 continue;
             }
@@ -160,7 +160,7 @@ impl Written {
             // It is only asked for its order.
             written
                 .entries
-                .insert(*address, settled(Some(&known), entry));
+                .insert(*address, with_kept_indices(Some(&known), entry));
         }
         let ordered = std::mem::take(&mut written.entries);
         let mut whole = Change::default();
@@ -222,12 +222,15 @@ const fn keeping(part: &Part) -> Option<&Keeping> {
     }
 }
 
-fn settled(before: Option<&ServiceEntry>, wanted: &Arc<ServiceEntry>) -> Arc<ServiceEntry> {
+fn with_kept_indices(
+    before: Option<&ServiceEntry>,
+    wanted: &Arc<ServiceEntry>,
+) -> Arc<ServiceEntry> {
     let Some(before) = before else {
         return Arc::clone(wanted);
     };
-    let cluster = settle(&before.cluster, &wanted.cluster);
-    let here = settle(&before.here, &wanted.here);
+    let cluster = keep_indices(&before.cluster, &wanted.cluster);
+    let here = keep_indices(&before.here, &wanted.here);
     match cluster == wanted.cluster && here == wanted.here {
         true => Arc::clone(wanted),
         false => Arc::new(ServiceEntry {

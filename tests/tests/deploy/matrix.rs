@@ -13,7 +13,7 @@ struct Rendered {
 }
 
 impl Rendered {
-    fn of(name: &str) -> Self {
+    fn read(name: &str) -> Self {
         Self {
             name: name.to_owned(),
             objects: kustomize::build(&deploy(&format!("overlays/{name}"))),
@@ -75,7 +75,7 @@ fn every_folder_is_a_combination() {
 #[test]
 fn an_overlay_is_of_its_datastore() {
     for variant in VARIANTS {
-        let rendered = Rendered::of(&format!("kubernetes{variant}"));
+        let rendered = Rendered::read(&format!("kubernetes{variant}"));
         let name = &rendered.name;
         let config = rendered.config();
         assert_eq!(config["DATASTORE_TYPE"], "kubernetes", "{name}");
@@ -91,7 +91,7 @@ fn an_overlay_is_of_its_datastore() {
         let takes_over = variant == "-migrate-from-calico";
         assert_eq!(rendered.kinds() == 0, takes_over, "{name}");
 
-        let rendered = Rendered::of(&format!("etcd{variant}"));
+        let rendered = Rendered::read(&format!("etcd{variant}"));
         let name = &rendered.name;
         let config = rendered.config();
         assert!(!config.contains_key("DATASTORE_TYPE"), "{name}");
@@ -106,8 +106,8 @@ fn an_overlay_is_of_its_datastore() {
 
 /// What a variant sets, beside the overlay without one.
 fn set_by(store: &str, variant: &str) -> BTreeMap<String, String> {
-    let plain = Rendered::of(store).config();
-    let mut config = Rendered::of(&format!("{store}{variant}")).config();
+    let plain = Rendered::read(store).config();
+    let mut config = Rendered::read(&format!("{store}{variant}")).config();
     config.retain(|key, value| plain.get(key) != Some(value));
     config
 }
@@ -126,7 +126,7 @@ fn a_variant_is_the_same_on_either_datastore() {
         for store in DATASTORES {
             let name = format!("{store}{variant}");
             assert_eq!(json!(set_by(store, variant)), sets, "{name}");
-            let rendered = Rendered::of(&name);
+            let rendered = Rendered::read(&name);
             let pod = rendered.pod();
             let labels = &pod["nodeSelector"];
             let waits_for_label = labels["caracal.io/node"] == "true";

@@ -29,16 +29,16 @@ fn a_deleted_nodes_blocks_are_given_back() {
     }
     let mut lab = up_text(&topology(5), "deleted.yaml", "deleted");
     await_settled(&lab);
-    assert_eq!(of(&lab, "blockaffinities", "node3").len(), 1);
+    assert_eq!(objects_of(&lab, "blockaffinities", "node3").len(), 1);
     is_given_back(&mut lab, "node3", true);
     assert_eq!(
-        of(&lab, "blockaffinities", "node2").len(),
+        objects_of(&lab, "blockaffinities", "node2").len(),
         1,
         "others' stay"
     );
     is_given_back(&mut lab, "node2", false);
     assert_eq!(
-        of(&lab, "blockaffinities", "node1").len(),
+        objects_of(&lab, "blockaffinities", "node1").len(),
         1,
         "its own stay"
     );
@@ -59,7 +59,7 @@ fn is_given_back(lab: &mut Lab, node: &str, leased: bool) {
     wait_until(120 * SECOND, &format!("nothing of {node}"), || {
         let left: Vec<String> = ["blockaffinities", "ipamblocks", "ipamhandles", "leases"]
             .into_iter()
-            .flat_map(|kind| of(lab, kind, node))
+            .flat_map(|kind| objects_of(lab, kind, node))
             .map(|object| object["metadata"]["name"].to_string())
             .collect();
         match left.is_empty() {
@@ -71,7 +71,7 @@ fn is_given_back(lab: &mut Lab, node: &str, leased: bool) {
 }
 
 /// Objects of a kind that are of a node.
-fn of(lab: &Lab, kind: &str, node: &str) -> Vec<Value> {
+fn objects_of(lab: &Lab, kind: &str, node: &str) -> Vec<Value> {
     let all = objects(lab, kind).into_iter();
     let own = |object: &Value| match kind {
         "blockaffinities" => object["spec"]["node"] == node,
