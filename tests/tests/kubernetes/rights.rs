@@ -12,7 +12,7 @@ use caracal_tests::{
 };
 use serde_json::{Value, json};
 
-use super::bind;
+use super::{bind, unbind};
 
 /// One node without a pod: what it takes from IPAM is for its tunnel alone.
 const TOPOLOGY: &str = "
@@ -304,16 +304,7 @@ fn by_a_release(lab: &mut Lab, right: &Right<'_>) -> Result<(), String> {
         reasons.collect::<Vec<_>>().join("\n")
     };
     let named = await_named(right, problems);
-    let name = format!("{NODE}-{}", pod.name);
-    let gone = [
-        "delete",
-        "pod",
-        &name,
-        "--grace-period=0",
-        "--force",
-        "--wait=false",
-    ];
-    kubectl(lab, &gone, b"");
+    unbind(lab, pod);
     delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
     named
 }
@@ -394,15 +385,19 @@ fn each_right_of_the_node_is_named() {
             tried += 1;
         }
     }
+    assert_all_named(&unnamed, tried);
+    await_fresh(&lab);
+    let (code, said) = exit_code(&lab, NODE, &["ipam", "check"]);
+    assert_eq!(code, 0, "{said}");
+}
+
+fn assert_all_named(unnamed: &[String], tried: usize) {
     assert!(
         unnamed.is_empty(),
         "{} of {tried}: {unnamed:#?}",
         unnamed.len()
     );
     println!("{tried} rights, each named without it");
-    await_fresh(&lab);
-    let (code, said) = exit_code(&lab, NODE, &["ipam", "check"]);
-    assert_eq!(code, 0, "{said}");
 }
 
 /// What plugins say, call after call, as a runtime makes them for two pods.
@@ -479,12 +474,7 @@ fn each_right_of_the_plugin_is_named() {
         }
         tried += 1;
     }
-    assert!(
-        unnamed.is_empty(),
-        "{} of {tried}: {unnamed:#?}",
-        unnamed.len()
-    );
-    println!("{tried} rights, each named without it");
+    assert_all_named(&unnamed, tried);
     clear(&lab);
     assert_eq!(calls(&lab, &pods), "", "with all rights again");
     let netns: Vec<_> = pods.into_iter().map(|pod| pod.netns).collect();

@@ -117,18 +117,20 @@ fn settings_are_read_or_named() {
     );
 }
 
+/// The run directory of node1, and a library directory that no node has.
+fn directories(lab: &Lab) -> [String; 2] {
+    let folder = lab.folder();
+    [
+        format!("CARACAL_RUN_DIR={}", folder.run("node1").display()),
+        format!("CARACAL_LIB_DIR={}", folder.path().join("told").display()),
+    ]
+}
+
 /// Calls `caracal` on node1 with a datastore of its own choice; says how long it took.
 fn timed(lab: &Lab, settings: &[&str], arguments: &[&str]) -> (Output, Duration) {
     let mut command = program_command("env").unwrap();
     command.args(["NODENAME=node1", "CARACAL_SECRETS_DIR="]);
-    command.arg(format!(
-        "CARACAL_RUN_DIR={}",
-        lab.folder().run("node1").display()
-    ));
-    command.arg(format!(
-        "CARACAL_LIB_DIR={}",
-        lab.folder().path().join("told").display()
-    ));
+    command.args(directories(lab));
     command.args(settings);
     command
         .arg(lab.folder().bin().join("caracal"))
@@ -155,14 +157,7 @@ fn plugin(lab: &Lab, verb: &str, endpoint: &str) -> (String, Duration) {
     command.args(["CNI_CONTAINERID=c0ffee", "CNI_IFNAME=eth0"]);
     command.arg(format!("CNI_NETNS={}", netns_path(&netns).display()));
     command.arg(format!("CNI_PATH={}", lab.folder().bin().display()));
-    command.arg(format!(
-        "CARACAL_RUN_DIR={}",
-        lab.folder().run("node1").display()
-    ));
-    command.arg(format!(
-        "CARACAL_LIB_DIR={}",
-        lab.folder().path().join("told").display()
-    ));
+    command.args(directories(lab));
     command.arg(lab.folder().bin().join("caracal-ipam"));
     let start = Instant::now();
     let stdin = config.to_string();

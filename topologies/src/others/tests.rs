@@ -56,6 +56,18 @@ struct Said {
     asn: Option<u32>,
 }
 
+/// One without labels, as old as all others.
+fn ordinary(address: u8) -> Said {
+    Said {
+        reflects: false,
+        rack: 0,
+        zone: 0,
+        created: 0,
+        address,
+        asn: None,
+    }
+}
+
 fn said() -> impl Strategy<Value = Said> {
     let asn = prop::option::weighted(0.2, prop_oneof![Just(0), Just(64512), Just(65001)]);
     (
@@ -148,16 +160,8 @@ proptest! {
 #[test]
 fn without_bgp_other_nodes_plan_nothing() {
     let mut snapshot = cluster(&topologies()[0]);
-    let plain = |address| Said {
-        reflects: false,
-        rack: 0,
-        zone: 0,
-        created: 0,
-        address,
-        asn: None,
-    };
     for n in 0..3 {
-        put(&mut snapshot, n, Some(&plain(n + 1)));
+        put(&mut snapshot, n, Some(&ordinary(n + 1)));
     }
     for (no_bgp, peers, expected) in [
         (false, 3, Replanned::Whole),
@@ -173,7 +177,7 @@ fn without_bgp_other_nodes_plan_nothing() {
         let mut planning = BgpPlanner::default();
         let mut snapshot = snapshot.clone();
         planning.plan(&snapshot, &node, &options);
-        put(&mut snapshot, 5, Some(&plain(6)));
+        put(&mut snapshot, 5, Some(&ordinary(6)));
         assert_eq!(planning.plan(&snapshot, &node, &options), expected);
         assert_eq!(planning.planned().unwrap().config.peers.len(), peers);
     }
@@ -181,14 +185,6 @@ fn without_bgp_other_nodes_plan_nothing() {
 
 #[test]
 fn a_node_behind_reflectors_plans_nothing_for_others_that_come_and_go() {
-    let ordinary = |address: u8| Said {
-        reflects: false,
-        rack: 0,
-        zone: 0,
-        created: 0,
-        address,
-        asn: None,
-    };
     for topology in &topologies()[1..] {
         let mut snapshot = cluster(topology);
         for n in 0..6 {
