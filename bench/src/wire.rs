@@ -74,18 +74,22 @@ pub fn keepalive(out: &mut Vec<u8>) {
 
 /// Appends one UPDATE; the caller keeps it below 4096 octets.
 pub fn update(withdrawn: &[Net], attrs: Option<&Attrs>, announced: &[Net], out: &mut Vec<u8>) {
+    let mut list = Vec::new();
+    if let Some(attrs) = attrs {
+        attrs.encode(&mut list);
+    }
+    update_with(withdrawn, &list, announced, out);
+}
+
+/// The same with a list of attributes as it is on the wire.
+pub fn update_with(withdrawn: &[Net], list: &[u8], announced: &[Net], out: &mut Vec<u8>) {
     let mut body = Vec::with_capacity(256);
     body.extend_from_slice(&[0, 0]);
     nlri(withdrawn, &mut body);
     let len = body.len() - 2;
     body[..2].copy_from_slice(&(len as u16).to_be_bytes());
-    let at = body.len();
-    body.extend_from_slice(&[0, 0]);
-    if let Some(attrs) = attrs {
-        attrs.encode(&mut body);
-    }
-    let len = body.len() - at - 2;
-    body[at..at + 2].copy_from_slice(&(len as u16).to_be_bytes());
+    body.extend_from_slice(&(list.len() as u16).to_be_bytes());
+    body.extend_from_slice(list);
     nlri(announced, &mut body);
     assert!(
         body.len() + HEADER <= 4096,
@@ -130,7 +134,8 @@ fn words(values: &[u32]) -> Vec<u8> {
 }
 
 impl Attrs {
-    fn encode(&self, out: &mut Vec<u8>) {
+    /// Appends them as an attribute list.
+    pub fn encode(&self, out: &mut Vec<u8>) {
         attribute(0x40, 1, &[0], out);
         let mut path = Vec::new();
         if !self.as_path.is_empty() {

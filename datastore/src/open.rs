@@ -1,7 +1,7 @@
 //! The datastore that the environment names: etcd, or Kubernetes' API, behind one type. Without the
 //! feature `kubernetes` the latter is refused.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 #[cfg(feature = "kubernetes")]
 use std::time::Duration;
 
-use caracal_model::{KeyRange, NodeName, Prefix, Timestamp, Txn, TxnOutcome};
+use caracal_model::{KeyRange, KeyValue, NodeName, Prefix, Timestamp, Txn, TxnOutcome};
 use futures_util::{Stream, StreamExt as _, stream::BoxStream};
 
 use crate::etcd::{EtcdConfig, EtcdConfigError, EtcdStore};
@@ -21,6 +21,11 @@ use crate::store::{
     Cursor, FirstPages, Page, PagedStore, PluginAccess, ReadAnswer, Store, StoreError, WatchEvent,
 };
 use crate::watch::WatchOptions;
+
+/// Requests a second of a node's daemon, other than lists and watches, as kubelet has them. All
+/// nodes of a cluster do what they do at the same time after an outage.
+#[cfg(feature = "kubernetes")]
+const REQUESTS_PER_SECOND: u32 = 50;
 
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -99,17 +104,21 @@ impl DatastoreConfig {
         }
     }
 
-    /// Of pods only this node's are read, where that is a choice: in etcd all endpoints are.
+    /// What the daemon of a node lists and watches, where the store can choose: a watch of etcd
+    /// tells of everything. Of pods this node's; Services where their addresses are announced, or
+    /// `translates_services`.
     #[must_use]
-    pub fn for_node(self, node: &NodeName) -> Self {
+    pub fn for_node(self, node: &NodeName, translates_services: bool) -> Self {
         match self {
             Self::Etcd(config) => {
-                let _all = node;
+                let _everything = (node, translates_services);
                 Self::Etcd(config)
             }
             #[cfg(feature = "kubernetes")]
             Self::Kubernetes(mut config) => {
                 config.pods_of = Some(node.clone());
+                config.follow_services = translates_services;
+                config.requests_per_second = REQUESTS_PER_SECOND;
                 Self::Kubernetes(config)
             }
         }
@@ -230,7 +239,8 @@ impl Datastore {
     }
 
     /// Tells that a node's network is up, where somebody waits for that: the condition
-    /// `NetworkUnavailable` of Kubernetes' Node. `false`: nothing was to be written.
+    /// `NetworkUnavailable` of Kubernetes' Node, with a reason and a message. `false`: nothing was
+    /// to be written.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -238,14 +248,54 @@ impl Datastore {
         &self,
         node: &NodeName,
         now: Timestamp,
+        said: (&str, &str),
     ) -> Result<bool, StoreError> {
         match self {
             Self::Etcd(_) => {
-                let _nobody_waits = (node, now);
+                let _nobody_waits = (node, now, said);
                 Ok(false)
             }
             #[cfg(feature = "kubernetes")]
-            Self::Kubernetes(store) => store.tell_network_is_up(node, now).await,
+            Self::Kubernetes(store) => store.tell_network_is_up(node, now, said).await,
+        }
+    }
+
+    /// Sets annotations of Kubernetes' Node through its status, and leaves the others. Answers with
+    /// the Node's revision.
+    ///
+    /// # Errors
+    /// [`StoreError`]; in etcd nothing can be annotated.
+    pub async fn annotate_node(
+        &self,
+        node: &NodeName,
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<i64, StoreError> {
+        match self {
+            Self::Etcd(_) => {
+                let _none = (node, annotations);
+                Err(StoreError::Refused("etcd has no Nodes".to_owned()))
+            }
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(store) => store.annotate_node(node, annotations).await,
+        }
+    }
+
+    /// The node that a pod of Kubernetes runs on; `None`: there is no such pod, or it has none yet.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn node_of_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<NodeName>, StoreError> {
+        match self {
+            Self::Etcd(_) => {
+                let _none = (namespace, name);
+                Ok(None)
+            }
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(store) => store.node_of_pod(namespace, name).await,
         }
     }
 
@@ -421,6 +471,27 @@ impl PagedStore for Datastore {
             Self::Etcd(store) => store.next_page(range, from, revision).await,
             #[cfg(feature = "kubernetes")]
             Self::Kubernetes(store) => store.next_page(range, from, revision).await,
+        }
+    }
+
+    async fn next_keys(
+        &self,
+        range: &KeyRange,
+        from: &Cursor,
+        revision: i64,
+    ) -> Result<Option<Page>, StoreError> {
+        match self {
+            Self::Etcd(store) => store.next_keys(range, from, revision).await,
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(store) => store.next_keys(range, from, revision).await,
+        }
+    }
+
+    async fn values(&self, keys: &[String], revision: i64) -> Result<Vec<KeyValue>, StoreError> {
+        match self {
+            Self::Etcd(store) => store.values(keys, revision).await,
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(store) => store.values(keys, revision).await,
         }
     }
 }

@@ -150,12 +150,28 @@ pub trait PagedStore: Store {
         ranges: &[KeyRange],
     ) -> impl Future<Output = Result<FirstPages, StoreError>> + Send;
 
-    /// The next part of a range, at the revision of the first. [`StoreError::Compacted`] when that
-    /// is gone meanwhile.
+    /// The next part of a range, at the revision of the first; from an empty cursor on the first
+    /// one. [`StoreError::Compacted`] when that is gone meanwhile.
     fn next_page(
         &self,
         range: &KeyRange,
         from: &Cursor,
         revision: i64,
     ) -> impl Future<Output = Result<Page, StoreError>> + Send;
+
+    /// The same without the values, which are empty. `None`: the store gives no keys without
+    /// values.
+    fn next_keys(
+        &self,
+        range: &KeyRange,
+        from: &Cursor,
+        revision: i64,
+    ) -> impl Future<Output = Result<Option<Page>, StoreError>> + Send;
+
+    /// The values of some keys, at the revision of a list; those that do not exist are left out.
+    fn values(
+        &self,
+        keys: &[String],
+        revision: i64,
+    ) -> impl Future<Output = Result<Vec<KeyValue>, StoreError>> + Send;
 }

@@ -198,11 +198,9 @@ fn tunnel_state(tunnel: &Tunnel, links: &Links) -> TunnelState {
         return TunnelState::Foreign;
     }
     let mac_is_right = match &tunnel.kind {
-        TunnelDevice::Ipip => true,
-        TunnelDevice::Vxlan { mac, .. } if is_made_like(tunnel, link, links) => {
-            link.mac == Some(*mac)
-        }
-        TunnelDevice::Vxlan { .. } => return TunnelState::Wrong,
+        _ if !is_made_like(tunnel, link, links) => return TunnelState::Wrong,
+        TunnelDevice::Ipip { .. } => true,
+        TunnelDevice::Vxlan { mac, .. } => link.mac == Some(*mac),
     };
     if link.up && link.mtu == tunnel.mtu && mac_is_right {
         TunnelState::Right
@@ -220,7 +218,11 @@ fn is_made_like(tunnel: &Tunnel, link: &Link, links: &Links) -> bool {
         ..
     } = &tunnel.kind
     else {
-        return true;
+        let TunnelDevice::Ipip { local } = tunnel.kind else {
+            return true;
+        };
+        // `tunl0` is the kernel's, and has none.
+        return local.is_none() || local == link.local;
     };
     link.vxlan.as_ref().is_some_and(|made| {
         made.vni == *vni

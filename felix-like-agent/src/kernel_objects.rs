@@ -261,8 +261,11 @@ impl PlannedRoute {
 /// How a tunnel device is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TunnelDevice {
-    /// `ipip` without local and remote.
-    Ipip,
+    /// `ipip` without remote.
+    Ipip {
+        /// Source address of outer packets; `None` = the kernel's choice, as on `tunl0`.
+        local: Option<IpAddr>,
+    },
     /// `vxlan` without learning.
     Vxlan {
         /// VXLAN network identifier.
@@ -283,7 +286,7 @@ impl TunnelDevice {
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::Ipip => "ipip",
+            Self::Ipip { .. } => "ipip",
             Self::Vxlan { .. } => "vxlan",
         }
     }
@@ -307,7 +310,7 @@ impl Tunnel {
     #[must_use]
     pub const fn family(&self) -> Family {
         match &self.kind {
-            TunnelDevice::Ipip => Family::Ipv4,
+            TunnelDevice::Ipip { .. } => Family::Ipv4,
             TunnelDevice::Vxlan { local, .. } => Family::of(*local),
         }
     }

@@ -94,26 +94,34 @@ pub use audit::{
     AuditFinding, AuditInputs, AuditJob, AuditPeer, AuditRib, FindingAges, OwnBlock, audit,
 };
 #[cfg(feature = "dataplane")]
+pub use dataplane::planned::{PlannedStatus, Sweep, spawn_planned};
+#[cfg(feature = "dataplane")]
+pub use dataplane::rule_table::{RuleTable, RuleTableError};
+#[cfg(feature = "dataplane")]
 pub use dataplane::table::{TableHandle, TableInput, TableStatus, spawn_table, table_holds_routes};
 #[cfg(feature = "dataplane")]
 pub use dataplane::{
-    AgentStatus, Echo, EchoError, KernelRefusal, KnownPaths, NetlinkError, PublishedUnderlay,
-    Reconciler, ReconcilerHandle, ReconcilerOptions, ServiceStatus, ServiceWriteError,
+    AgentStatus, Echo, EchoError, ForwardError, ForwardRules, KernelRefusal, KnownPaths,
+    KubeProxyError, KubeProxyRules, NetlinkError, PublishedUnderlay, Reconciler, ReconcilerHandle,
+    ReconcilerOptions, RulesReadError, ServiceReadError, ServiceStatus, ServiceWriteError,
     ServiceWriter, SweepPrecondition, Uninstall, apply_ops, free_lifelines, holds_our_routes,
-    kernel_support, local_networks, observe_kernel, observe_nat, read_kernel, read_links,
+    kernel_support, local_networks, observe_kernel, observe_nat, observe_service_elements,
+    observe_service_hits, observe_services, read_kernel, read_links, read_rules,
 };
 pub use desired::Desired;
 pub use diff::{Comparing, Comparison, Phase, diff, unused_objects, unused_objects_after};
 pub use forecast::{Assumed, PlanChange, compare_plans, forecast};
 pub use kernel_objects::{
     FdbKey, ForwardingTarget, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject, PlannedRoute,
-    Route, RouteKey, RouteKind, TunnelDevice, vxlan_device,
+    Route, RouteKey, RouteKind, Tunnel, TunnelDevice, vxlan_device,
 };
 pub use learned::Learned;
 pub use links::{Link, Links, VxlanParameters};
 pub use nat::Nat;
 pub use op::Op;
-pub use ownership::{FIRST_OBJECT, Owner, Ownership, is_tunnel_device};
+pub use ownership::{
+    FIRST_OBJECT, FLANNEL_IPIP_DEVICE, FLANNEL_PROTOCOL, Owner, Ownership, is_tunnel_device,
+};
 pub use paths::{MtuSearch, PathMtus, PathVerdict, SearchStep};
 pub use plan::encap::{IPIP_OVERHEAD, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD};
 pub use plan::mtu::{FALLBACK_MTU, host_mtu};
@@ -122,7 +130,9 @@ pub use plan::{
     PlanJob, WantedTunnels, plan, wanted_tunnels,
 };
 pub use services::{
-    Affinity, ServiceAddress, ServiceAddressKind, ServiceEntry, ServiceTarget, Transport,
+    Affinity, NodePortAddresses, NodePortAddressesError, ServiceAddress, ServiceAddressKind,
+    ServiceDifferences, ServiceElement, ServiceEntry, ServiceHealth, ServiceSettings,
+    ServiceTarget, Transport,
 };
 pub use settings::keys::setting_effect;
 pub use settings::{InterfacePattern, Overrides, Settings};

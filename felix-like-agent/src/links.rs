@@ -49,6 +49,8 @@ pub struct Link {
     pub loopback: bool,
     /// Parameters of a VXLAN device.
     pub vxlan: Option<VxlanParameters>,
+    /// Source address of the outer packets of an IPIP device, where it is set.
+    pub local: Option<IpAddr>,
 }
 
 impl Link {
@@ -67,6 +69,7 @@ impl Link {
             parent: None,
             loopback: name == "lo",
             vxlan: None,
+            local: None,
         }
     }
 

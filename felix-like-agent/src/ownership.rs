@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::{Cidr, Family, Node, Prefix, SharedMap, Snapshot};
+use caracal_model::{Cidr, Family, IfName, Node, Prefix, SharedMap, Snapshot};
 
 use crate::actual::{ActualNeighbour, ActualObject, ActualRoute, ActualTarget};
 use crate::kernel_objects::{
@@ -24,6 +24,13 @@ use crate::settings::{PROTOCOL_BOOT, ROUTE_PROTOCOL, Settings};
 
 /// The BIRD daemon.
 pub(crate) const PROTOCOL_BIRD: u8 = 12;
+
+/// The IPIP device of flannel networks.
+pub const FLANNEL_IPIP_DEVICE: &str = "flannel.ipip";
+
+/// Protocol number of the routes to other nodes of a flannel network: another than a Calico node's,
+/// so that both can stand on one machine.
+pub const FLANNEL_PROTOCOL: u8 = 82;
 
 /// Numbers of our next-hop objects: far above those that the kernel gives by itself (from 1 on),
 /// and above those that routing daemons count up from.
@@ -114,9 +121,21 @@ impl ClusterAddresses {
     }
 }
 
+/// Whose devices and routes an [`Ownership`] takes for its own, beside those with its protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetworkKind {
+    /// Calico's.
+    Calico,
+    /// Flannel's: these devices, with the routes on them that have no protocol (flanneld's),
+    /// and what flanneld left of routes without a device of its own.
+    Flannel(Vec<IfName>),
+}
+
 /// Signs by which our objects are recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ownership {
+    /// Which network's.
+    pub network: NetworkKind,
     /// Protocol of our routes.
     pub route_protocol: u8,
     /// Routes are told by that protocol alone, as in a table that a speaker without a cluster
@@ -138,6 +157,7 @@ impl Default for Ownership {
 impl From<&Settings> for Ownership {
     fn from(settings: &Settings) -> Self {
         Self {
+            network: NetworkKind::Calico,
             route_protocol: settings.route_protocol,
             protocol_only: false,
             interface_prefixes: settings.interface_prefixes.clone(),
@@ -177,6 +197,54 @@ impl Ownership {
         }
     }
 
+    /// The rules of a node of a flannel network that has these devices: its routes have
+    /// [`FLANNEL_PROTOCOL`]. `range` are the network and the length of a node's subnet, `nodes` the
+    /// addresses of the other nodes: by them routes are known that flanneld left.
+    #[must_use]
+    pub fn flannel(
+        devices: Vec<IfName>,
+        ranges: Vec<(Prefix, u8)>,
+        nodes: impl IntoIterator<Item = IpAddr>,
+    ) -> Self {
+        let cluster = ClusterAddresses {
+            pools: ranges,
+            nodes: nodes.into_iter().map(|address| (address, 1)).collect(),
+        };
+        Self {
+            network: NetworkKind::Flannel(devices),
+            route_protocol: FLANNEL_PROTOCOL,
+            protocol_only: false,
+            interface_prefixes: Vec::new(),
+            cluster: Arc::new(cluster),
+        }
+    }
+
+    /// True for the name of a device that routes to other nodes lead into, whose routes without a
+    /// protocol are of the network's own daemon.
+    fn is_outward(&self, name: &str) -> bool {
+        match &self.network {
+            NetworkKind::Calico => is_vxlan_device(name),
+            NetworkKind::Flannel(devices) => devices.iter().any(|d| d.as_str() == name),
+        }
+    }
+
+    /// True for the name of a VXLAN device of ours.
+    #[must_use]
+    pub(crate) fn is_vxlan(&self, name: &str) -> bool {
+        match &self.network {
+            NetworkKind::Calico => is_vxlan_device(name),
+            NetworkKind::Flannel(_) => self.is_outward(name) && name != FLANNEL_IPIP_DEVICE,
+        }
+    }
+
+    /// Protocol of the routes that the program before us left.
+    const fn leftover_protocol(&self) -> u8 {
+        match self.network {
+            NetworkKind::Calico => PROTOCOL_BIRD,
+            NetworkKind::Flannel(_) => PROTOCOL_BOOT,
+        }
+    }
+
     fn is_workload(&self, name: &str) -> bool {
         self.interface_prefixes.iter().any(|p| name.starts_with(p))
     }
@@ -193,7 +261,8 @@ impl Ownership {
         }
         // Felix's number stays ours even when another one is set, so that a change of the setting
         // leaves no route.
-        if route.protocol == self.route_protocol || route.protocol == ROUTE_PROTOCOL {
+        let is_felixs = self.network == NetworkKind::Calico && route.protocol == ROUTE_PROTOCOL;
+        if route.protocol == self.route_protocol || is_felixs {
             return Owner::Ours;
         }
         // Nobody but us and daemons of other kinds leads routes through next-hop objects.
@@ -205,10 +274,12 @@ impl Ownership {
         };
         match route.protocol {
             // Calico before 3.33 left IPIP routes to BIRD.
-            PROTOCOL_BIRD if link == IPIP_DEVICE => Owner::Ours,
+            PROTOCOL_BIRD if link == IPIP_DEVICE && self.network == NetworkKind::Calico => {
+                Owner::Ours
+            }
             // Felix leaves the protocol of VXLAN routes unset. The kernel's own routes there have
             // protocol 2.
-            PROTOCOL_BOOT if is_vxlan_device(link) => Owner::Ours,
+            PROTOCOL_BOOT if self.is_outward(link) => Owner::Ours,
             PROTOCOL_BOOT if self.is_workload(link) && route.prefix.is_host() => Owner::Adoptable,
             _ => self.leftover(route),
         }
@@ -217,13 +288,18 @@ impl Ownership {
     /// A route of Calico's BIRD: inside a pool, and to other machines, or a blackhole of more than
     /// one address.
     fn leftover(&self, route: &ActualRoute) -> Owner {
-        if route.protocol != PROTOCOL_BIRD || route.tos != 0 {
+        if route.protocol != self.leftover_protocol() || route.tos != 0 {
             return Owner::Foreign;
         }
-        let in_pool = self.cluster.block_len(&route.prefix).is_some();
+        let block_len = self.cluster.block_len(&route.prefix);
+        let in_pool = match self.network {
+            NetworkKind::Calico => block_len.is_some(),
+            // An administrator's routes have the same protocol: whole subnets of nodes only.
+            NetworkKind::Flannel(_) => block_len == Some(route.prefix.len()),
+        };
         let outward = |hop: &NextHop| {
             let link = hop.link.as_str();
-            hop.gateway.is_some() && !self.is_workload(link) && !is_vxlan_device(link)
+            hop.gateway.is_some() && !self.is_workload(link) && !self.is_outward(link)
         };
         let shape = match &route.target {
             ActualTarget::Known(ForwardingTarget::Blackhole) => !route.prefix.is_host(),
@@ -264,8 +340,13 @@ impl Ownership {
     #[must_use]
     pub fn tunnel(&self, link: &Link) -> bool {
         match link.kind.as_str() {
-            "ipip" => link.name.as_str() == IPIP_DEVICE,
-            "vxlan" => is_vxlan_device(link.name.as_str()),
+            "ipip" => match &self.network {
+                NetworkKind::Calico => link.name.as_str() == IPIP_DEVICE,
+                NetworkKind::Flannel(_) => {
+                    link.name.as_str() == FLANNEL_IPIP_DEVICE && self.is_outward(link.name.as_str())
+                }
+            },
+            "vxlan" => self.is_vxlan(link.name.as_str()),
             _ => false,
         }
     }
@@ -280,7 +361,7 @@ impl Ownership {
     #[must_use]
     pub fn neighbour(&self, key: &NeighbourKey, neighbour: &ActualNeighbour) -> bool {
         neighbour.permanent
-            && (is_vxlan_device(key.link.as_str())
+            && (self.is_vxlan(key.link.as_str())
                 || (key.address.is_ipv4() && self.is_workload(key.link.as_str())))
     }
 
@@ -288,186 +369,9 @@ impl Ownership {
     /// device.
     #[must_use]
     pub fn fdb(&self, key: &FdbKey) -> bool {
-        is_vxlan_device(key.link.as_str()) && key.mac != [0; 6]
+        self.is_vxlan(key.link.as_str()) && key.mac != [0; 6]
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::actual::ActualTarget;
-    use crate::kernel_objects::ForwardingTarget;
-
-    fn route(protocol: u8, link: &str) -> ActualRoute {
-        ActualRoute {
-            prefix: "10.244.1.7/32".parse().unwrap(),
-            metric: 0,
-            tos: 0,
-            protocol,
-            target: ActualTarget::Known(ForwardingTarget::via(None, &link.into(), false)),
-            mtu: None,
-            source: None,
-        }
-    }
-
-    #[test]
-    fn agent_5_ownership_is_protocol_and_device() {
-        let rule = Ownership::default();
-        for (protocol, link, owner) in [
-            (80, "eth0", Owner::Ours),
-            (80, "tunl0", Owner::Ours),
-            (12, "tunl0", Owner::Ours),
-            (12, "eth0", Owner::Foreign),
-            (12, "cali123", Owner::Foreign),
-            (3, "vxlan.calico", Owner::Ours),
-            (2, "vxlan.calico", Owner::Foreign),
-            (4, "vxlan.calico", Owner::Foreign),
-            (3, "tunl0", Owner::Foreign),
-            (3, "eth0", Owner::Foreign),
-            (3, "cali123", Owner::Adoptable),
-            (2, "cali123", Owner::Foreign),
-            (3, "flannel.1", Owner::Foreign),
-        ] {
-            assert_eq!(
-                rule.route(&route(protocol, link)),
-                owner,
-                "{protocol} {link}"
-            );
-        }
-        let mut blackhole = route(80, "eth0");
-        blackhole.target = ActualTarget::Known(ForwardingTarget::Blackhole);
-        assert_eq!(rule.route(&blackhole), Owner::Ours);
-        blackhole.protocol = 12;
-        assert_eq!(rule.route(&blackhole), Owner::Foreign);
-    }
-
-    #[test]
-    fn agent_5_a_leftover_is_protocol_pool_and_shape() {
-        let rule = Ownership {
-            cluster: Arc::new(ClusterAddresses {
-                pools: vec![("10.244.0.0/16".parse().unwrap(), 26)],
-                nodes: [("10.0.0.2".parse().unwrap(), 1)].into_iter().collect(),
-            }),
-            ..Ownership::default()
-        };
-        let via = |gateway: &str, link: &str| {
-            ForwardingTarget::via(Some(gateway.parse().unwrap()), &link.into(), false)
-        };
-        let two = |a: &str, b: &str| match (via(a, "eth0"), via(b, "eth0")) {
-            (ForwardingTarget::Via(a), ForwardingTarget::Via(b)) => {
-                ForwardingTarget::Via([a, b].concat())
-            }
-            _ => unreachable!("both are ways"),
-        };
-        let direct = ForwardingTarget::via(None, &"eth0".into(), false);
-        for (prefix, protocol, target, owner, certain) in [
-            (
-                "10.244.2.0/26",
-                12,
-                via("10.0.0.2", "eth0"),
-                Owner::Leftover,
-                true,
-            ),
-            (
-                "10.244.2.7/32",
-                12,
-                via("10.0.0.2", "eth0"),
-                Owner::Leftover,
-                true,
-            ),
-            // Behind a router: Calico's when we know better, and left alone when not.
-            (
-                "10.244.2.0/26",
-                12,
-                via("10.0.0.254", "eth0"),
-                Owner::Leftover,
-                false,
-            ),
-            (
-                "10.244.2.0/26",
-                12,
-                two("10.0.0.2", "10.0.0.254"),
-                Owner::Leftover,
-                false,
-            ),
-            (
-                "10.244.1.0/26",
-                12,
-                ForwardingTarget::Blackhole,
-                Owner::Leftover,
-                true,
-            ),
-            (
-                "10.244.1.0/24",
-                12,
-                ForwardingTarget::Blackhole,
-                Owner::Leftover,
-                false,
-            ),
-            (
-                "10.244.1.7/32",
-                12,
-                ForwardingTarget::Blackhole,
-                Owner::Foreign,
-                false,
-            ),
-            // Another BIRD of the host's: other prefixes, other ways.
-            (
-                "192.0.2.0/24",
-                12,
-                via("10.0.0.2", "eth0"),
-                Owner::Foreign,
-                true,
-            ),
-            (
-                "0.0.0.0/0",
-                12,
-                via("10.0.0.254", "eth0"),
-                Owner::Foreign,
-                false,
-            ),
-            ("10.244.2.0/26", 12, direct, Owner::Foreign, false),
-            (
-                "10.244.2.7/32",
-                12,
-                via("10.0.0.2", "cali1"),
-                Owner::Foreign,
-                true,
-            ),
-            // Other programs.
-            (
-                "10.244.2.0/26",
-                4,
-                via("10.0.0.2", "eth0"),
-                Owner::Foreign,
-                true,
-            ),
-            (
-                "10.244.2.0/26",
-                186,
-                via("10.0.0.2", "eth0"),
-                Owner::Foreign,
-                true,
-            ),
-        ] {
-            let mut route = route(protocol, "eth0");
-            route.prefix = prefix.parse().unwrap();
-            route.target = ActualTarget::Known(target);
-            assert_eq!(rule.route(&route), owner, "{route:?}");
-            assert_eq!(rule.is_certain(&route), certain, "{route:?}");
-            assert_ne!(Ownership::default().route(&route), Owner::Leftover);
-        }
-    }
-
-    #[test]
-    fn a_device_with_our_name_and_another_kind_is_foreign() {
-        let rule = Ownership::default();
-        let mut link = Link::new(3, "vxlan.calico");
-        link.kind = "dummy".into();
-        assert!(!rule.tunnel(&link));
-        link.kind = "vxlan".into();
-        assert!(rule.tunnel(&link));
-        assert!(rule.address(&link, &"10.244.0.1/32".parse().unwrap()));
-        assert!(!rule.address(&link, &"fe80::1/64".parse().unwrap()));
-    }
-}
+mod tests;

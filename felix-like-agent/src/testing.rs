@@ -111,6 +111,9 @@ pub(crate) fn made(tunnel: &Tunnel, links: &Links) -> Result<Link, Refused> {
     let mut link = Link::new(next_index(links), tunnel.name.as_str());
     link.kind = tunnel.kind.as_str().to_owned();
     link.mtu = tunnel.mtu;
+    if let TunnelDevice::Ipip { local } = tunnel.kind {
+        link.local = local;
+    }
     if let TunnelDevice::Vxlan {
         vni,
         port,

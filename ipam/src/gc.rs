@@ -5,9 +5,11 @@
 //! * `GC-1`: an address of a workload goes only with two independent proofs of death: no
 //!   WorkloadEndpoint has it, and the interface that was made for it is gone from its node. Only
 //!   its own node can see the second.
-//! * `GC-2`: a node's data go only when its Node is gone and its [`lease`] stood still for its
-//!   whole term. A node that never had a lease is left to people (`caracal node delete`), except
-//!   where Kubernetes alone makes and deletes Nodes: there a Node that is gone is proof enough.
+//! * `GC-2`: a node's data go only when its Node is gone and its lease stood still for its whole
+//!   term. A node that never had a lease is left to people (`caracal node delete`), except where
+//!   Kubernetes alone makes and deletes Nodes: there a Node that is gone is proof enough. Judged by
+//!   [`DeletedNodes`](crate::DeletedNodes), which only the leader ([`Election`](crate::Election))
+//!   asks.
 //! * `GC-3`: both must have been so at every look for the whole grace period.
 //! * `GC-4`: all addresses of a handle go, or none, as far as they lie in blocks that concern the
 //!   node: its own, those of nobody, and those in which it uses an address ([`KnownBlock::whole`]).
@@ -26,14 +28,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use caracal_model::{
-    AffinityState, Compare, Family, Key, KeyValue, KnownBlock, NodeName, Prefix, Snapshot,
-    Versioned,
+    AffinityState, Compare, Family, KnownBlock, NodeName, Prefix, Snapshot, Versioned,
 };
 
 use crate::allocation::{Allocation, Purpose};
 use crate::audit::{AddressUse, judge};
 use crate::block;
-use crate::lease::Lease;
 use crate::request::ReleaseTarget;
 use crate::users::Users;
 
@@ -55,13 +55,6 @@ pub enum Garbage {
     Block(Prefix),
     /// An empty block of nobody.
     Abandoned(Prefix),
-    /// Everything of a dead node, then its lease.
-    Node {
-        /// Name of the deleted node.
-        node: NodeName,
-        /// Preconditions of the release.
-        preconditions: Vec<Compare>,
-    },
 }
 
 /// One allocation under suspicion.
@@ -79,9 +72,6 @@ pub struct Collector {
     grace: Duration,
     suspects: BTreeMap<Suspect, Instant>,
     empty: BTreeMap<(Prefix, i64), Instant>,
-    silent: BTreeMap<NodeName, (i64, Instant)>,
-    /// Nodes without a lease, and since when their Nodes are gone.
-    unleased: BTreeMap<NodeName, Instant>,
 }
 
 impl Collector {
@@ -93,8 +83,6 @@ impl Collector {
             grace,
             suspects: BTreeMap::new(),
             empty: BTreeMap::new(),
-            silent: BTreeMap::new(),
-            unleased: BTreeMap::new(),
         }
     }
 
@@ -213,84 +201,6 @@ impl Collector {
         }
         self.empty = empty;
         ripe
-    }
-
-    /// Nodes that IPAM's data name and that have no Node: their leases have to be read.
-    #[must_use]
-    pub fn orphans(&self, snapshot: &Snapshot) -> BTreeSet<NodeName> {
-        let mut named: BTreeSet<NodeName> = BTreeSet::new();
-        for block in snapshot.blocks.values() {
-            let unknown = block.nodes().filter(|n| !snapshot.nodes.contains_key(*n));
-            named.extend(unknown.cloned());
-        }
-        let owners = snapshot.affinities.keys();
-        named.extend(owners.filter_map(|(owner, _)| owner.node().cloned()));
-        named.retain(|node| {
-            !snapshot.nodes.contains_key(node)
-                && !snapshot.invalid.contains_key(&Key::node(node).to_path())
-                && *node != self.me
-        });
-        named
-    }
-
-    /// GC-2: looks at the leases of [`Collector::orphans`], as just read.
-    pub fn look_at_leases(&mut self, now: Instant, leases: &[KeyValue]) -> Vec<Garbage> {
-        let mut silent = BTreeMap::new();
-        let mut dead = Vec::new();
-        for stored in leases {
-            let Some(lease) = Lease::read(stored) else {
-                continue;
-            };
-            let node = lease.node.clone();
-            if stored.key != Lease::path(&node) {
-                continue;
-            }
-            let revision = stored.mod_revision;
-            let since = match self.silent.get(&node) {
-                Some((seen, since)) if *seen == revision => *since,
-                _ => now,
-            };
-            silent.insert(node.clone(), (revision, since));
-            let patience = self.grace.max(Duration::from_secs(lease.seconds));
-            if now.duration_since(since) >= patience {
-                dead.push(Garbage::Node {
-                    preconditions: vec![
-                        Compare::Absent(Key::node(&node).to_path()),
-                        Compare::Unchanged(Lease::path(&node), revision),
-                    ],
-                    node,
-                });
-            }
-        }
-        self.silent = silent;
-        dead
-    }
-
-    /// GC-2 where Kubernetes makes the Nodes: judges those of [`Collector::orphans`] that have no
-    /// lease, by the leases as just read.
-    pub fn judge_unleased(
-        &mut self,
-        now: Instant,
-        orphans: &BTreeSet<NodeName>,
-        leases: &[KeyValue],
-    ) -> Vec<Garbage> {
-        let has_lease = |node: &NodeName| leases.iter().any(|kv| kv.key == Lease::path(node));
-        let unleased = orphans.iter().filter(|node| !has_lease(node));
-        let since = |node: &NodeName| self.unleased.get(node).copied().unwrap_or(now);
-        let unleased: BTreeMap<_, _> = unleased.map(|n| (n.clone(), since(n))).collect();
-        let ripe = unleased
-            .iter()
-            .filter(|(_, since)| now.duration_since(**since) >= self.grace);
-        let dead = ripe.map(|(node, _)| Garbage::Node {
-            preconditions: vec![
-                Compare::Absent(Key::node(node).to_path()),
-                Compare::Absent(Lease::path(node)),
-            ],
-            node: node.clone(),
-        });
-        let dead = dead.collect();
-        self.unleased = unleased;
-        dead
     }
 }
 

@@ -110,6 +110,15 @@ impl Lease {
         put(node, holder, Some(stored), grace, now, true)
     }
 
+    /// True when two renewals in a row have failed to come, by the two clocks, and nobody has ended
+    /// it: its owner does not reach the datastore, or is gone.
+    #[must_use]
+    pub fn is_overdue(&self, now: Timestamp) -> bool {
+        let age = Timestamp::parse_rfc3339(&self.renewed).map(|then| now.since(then));
+        let late = Self::interval(Duration::from_secs(self.seconds)) * 2;
+        !self.stopped && age.is_none_or(|age| age > late)
+    }
+
     /// How long ago it was renewed, by the two clocks; `None` when it has ended or run out.
     #[must_use]
     pub fn alive(&self, now: Timestamp) -> Option<Duration> {

@@ -29,7 +29,8 @@
 //! Questions are pure functions of [`IpamData`], which holds what was read of [`all_ranges`]:
 //! [`check`](fn@check) (inconsistencies), [`audit`](fn@audit) (leaks; needs [`Users`]),
 //! [`plan_repairs`], [`pool_fill`], [`why`](fn@why). [`Collector`] finds what may be released
-//! although nobody asked; a [`Lease`] proves that a node lived.
+//! although nobody asked, [`DeletedNodes`] what deleted nodes left, which the node does that an
+//! [`Election`] made leader; a [`Lease`] proves that a node lived.
 //!
 //! # The protocol
 //!
@@ -72,6 +73,8 @@ mod block;
 mod check;
 #[cfg(feature = "client")]
 mod client;
+mod deleted_nodes;
+mod election;
 mod error;
 mod gc;
 mod handle;
@@ -127,6 +130,8 @@ pub use pools::PoolRefusal;
 pub use allocation::{Allocation, Purpose};
 pub use audit::{AddressUse, Audit, Counts, Leak, Unallocated, audit};
 pub use check::{AffinityWord, Inconsistency, QueueFault, check};
+pub use deleted_nodes::{DeletedNode, DeletedNodes};
+pub use election::Election;
 pub use gc::{Collector, Garbage};
 pub use lease::{LEASE_PREFIX, Lease, LeaseHolder};
 pub use namespace::{namespace_key, namespace_labels, namespace_named};

@@ -147,7 +147,7 @@ impl IpamData {
                 self.blocks.insert(cidr, ReadValue { value, revision });
             }
             Key::Resource { kind, name, .. } => self.insert_resource(kind, &name, &kv.value)?,
-            Key::IpamHost(_) | Key::Document { .. } => {}
+            Key::IpamHost(_) | Key::Document { .. } | Key::ServicesCheck => {}
         }
         Ok(())
     }

@@ -59,7 +59,7 @@ mod up;
 mod wait;
 
 #[cfg(feature = "api-server")]
-pub use api_server::{ApiServerError, ApiServerOptions, run_api_server};
+pub use api_server::{ApiServerError, ApiServerOptions, DEFINITION_FILES, run_api_server};
 pub use capture::{CaptureError, IPIP_FILTER, VXLAN_FILTER};
 pub use cni::{CniError, container_id, network_config, parse_result as parse_cni_result};
 pub use commands::{

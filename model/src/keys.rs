@@ -13,6 +13,8 @@ pub(crate) const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
 const IPAM: &str = "/calico/ipam/v2/";
 /// Below Calico's root, so that one watch tells of everything; Calico reads nothing there.
 const DOCUMENTS: &str = "/calico/caracal/v1/";
+/// The one key there that is no document.
+const SERVICES_CHECK: &str = "services-check";
 
 /// A key of Calico's layout, or of Caracal's documents, in its parts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,6 +47,8 @@ pub enum Key {
         /// Name of the Kubernetes object.
         name: String,
     },
+    /// The question whether every node has the documents in force, while somebody waits for that.
+    ServicesCheck,
 }
 
 /// Kinds of documents of Kubernetes' API that the nodes read.
@@ -155,6 +159,7 @@ impl Key {
                 namespace,
                 name,
             } => format!("{DOCUMENTS}{}/{namespace}/{name}", kind.plural()),
+            Self::ServicesCheck => format!("{DOCUMENTS}{SERVICES_CHECK}"),
         }
     }
 
@@ -232,6 +237,9 @@ fn parse_resource(rest: &str) -> Result<Key, KeyError> {
 }
 
 fn parse_document(rest: &str) -> Result<Key, KeyError> {
+    if rest == SERVICES_CHECK {
+        return Ok(Key::ServicesCheck);
+    }
     let parts: Vec<&str> = rest.split('/').collect();
     let plural = parts.first().copied().unwrap_or_default();
     let kind = DocumentKind::ALL

@@ -44,6 +44,7 @@ mod announcement;
 mod code;
 mod ipam;
 mod keys;
+mod kubernetes;
 mod merge_join;
 mod names;
 mod net;
@@ -81,6 +82,13 @@ pub use resource::{
     default_block_len, endpoint_name, format_mac, parse_mac, pod_interface, vxlan_mac,
 };
 
+// Services of Kubernetes' API.
+pub use kubernetes::{
+    EndpointConditions, EndpointHint, EndpointHints, EndpointsAddress, KubernetesDocument,
+    KubernetesEndpoint, KubernetesEndpoints, KubernetesService, KubernetesServicePort,
+    KubernetesServiceSpec, KubernetesSlice, KubernetesSlicePort, LoadBalancerIngress,
+};
+
 // Calico's IPAM data.
 pub use ipam::{
     AffinityState, AllocationAttribute, Block, BlockAffinity, BlockOwner, DELEGATED_ATTRIBUTE,
@@ -89,12 +97,12 @@ pub use ipam::{
 };
 
 // Reads and transactions, whatever the datastore.
-pub use txn::{Compare, KeyRange, KeyValue, Txn, TxnOutcome, TxnWrite};
+pub use txn::{Compare, KeyRange, KeyValue, LeasedTxn, LeasedValue, Txn, TxnOutcome, TxnWrite};
 
 // Everything at one revision.
 pub use snapshot::{
-    Applied, Elsewhere, InvalidValue, KnownBlock, Networks, POLICY_KINDS, Problem, Snapshot,
-    StoredEndpoints, StoredLineError, Versioned,
+    Applied, Elsewhere, Holders, InvalidValue, KnownBlock, Networks, POLICY_KINDS, Problem,
+    Snapshot, StoredEndpoints, StoredLineError, Versioned,
 };
 
 // Codes of everything that can be wrong.

@@ -3,7 +3,7 @@
 //! handed out after each change.
 
 use std::borrow::Borrow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::{Index, RangeBounds};
 
@@ -13,6 +13,9 @@ use crate::merge_join;
 
 /// Entries that are copied together when one of them changes.
 const CHUNK: usize = 64;
+
+/// Fewest changes that are made together: a few, far from each other, are cheaper one by one.
+const MANY: usize = CHUNK / 2;
 
 type Inner<K, V> = Map<K, V, CHUNK>;
 
@@ -76,6 +79,27 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
     /// Removes a value.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         self.0.remove_cow(key)
+    }
+
+    /// Sets or removes (`None`) the values of many keys. They come sorted, each of them once.
+    pub fn change(&mut self, changes: Vec<(K, Option<V>)>) {
+        if changes.len() < MANY {
+            for (key, value) in changes {
+                match value {
+                    Some(value) => drop(self.insert(key, value)),
+                    None => drop(self.remove(&key)),
+                }
+            }
+            return;
+        }
+        let mut rest = changes.into_iter();
+        while rest.len() > 0 {
+            // Of more than a chunk at once the tree copies what is left for each chunk.
+            let part = rest.by_ref().take(CHUNK);
+            self.0 = self
+                .0
+                .update_many(part, |key, value, _| value.map(|value| (key, value)));
+        }
     }
 
     /// All entries, by key.
@@ -196,12 +220,16 @@ impl<'a, K: Ord + Clone, V: Clone> Part<'a, K, V> {
         if shared.contains(&node.identity()) {
             return;
         }
+        let child = |child: Option<TreeNode<'a, K, V>>, entries: &mut _| {
+            let child = child.filter(|_| below);
+            child
+                .into_iter()
+                .for_each(|c| Self::Tree(c).collect(shared, entries));
+        };
+        // By key, so that there is nearly nothing to sort.
+        child(node.left(), entries);
         entries.extend(node.pairs());
-        if below {
-            let children = [node.left(), node.right()];
-            let children = children.into_iter().flatten();
-            children.for_each(|child| Self::Tree(child).collect(shared, entries));
-        }
+        child(node.right(), entries);
     }
 }
 
@@ -236,10 +264,11 @@ fn common_parts<'a, K: Ord + Clone, V: Clone>(
     match (new, old) {
         (Some(new), Some(old)) if new.identity() == old.identity() => {}
         (Some(new), Some(old)) if first(&new) == first(&old) => {
+            let (right, old_right) = (new.right(), old.right());
             common_parts(new.left(), old.left(), alone_new, alone_old);
-            common_parts(new.right(), old.right(), alone_new, alone_old);
             alone_new.push(Part::TreeNode(new));
             alone_old.push(Part::TreeNode(old));
+            common_parts(right, old_right, alone_new, alone_old);
         }
         (new, old) => {
             alone_new.extend(new.map(Part::Tree));
@@ -271,24 +300,34 @@ impl<'a, K: Ord + Clone, V: Clone> IntoIterator for &'a SharedMap<K, V> {
 
 impl<K: Ord + Clone, V: Clone> FromIterator<(K, V)> for SharedMap<K, V> {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
-        // Of several values of one key the last stays.
-        let sorted: BTreeMap<K, V> = entries.into_iter().collect();
-        Self(Inner::new().insert_many(sorted))
+        let mut map = Self::default();
+        map.extend(entries);
+        map
     }
 }
 
 impl<K: Ord + Clone, V: Clone> Extend<(K, V)> for SharedMap<K, V> {
     fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, entries: I) {
-        let sorted: BTreeMap<K, V> = entries.into_iter().collect();
-        if !sorted.is_empty() {
-            self.0 = self.0.insert_many(sorted);
-        }
+        let entries = entries.into_iter();
+        let mut all: Vec<(K, Option<V>)> = entries.map(|(key, value)| (key, Some(value))).collect();
+        all.sort_by(|(a, _), (b, _)| a.cmp(b));
+        // Of several values of one key the last stays.
+        all.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            if same {
+                std::mem::swap(next, kept);
+            }
+            same
+        });
+        self.change(all);
     }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -303,17 +342,36 @@ mod tests {
     proptest! {
         /// Many at once are what they are one by one.
         #[test]
-        fn extended_by_many_it_is_as_by_one_at_a_time(
+        fn changed_by_many_it_is_as_by_one_at_a_time(
             parts in proptest::collection::vec(
-                proptest::collection::vec((0..500_u16, any::<u8>()), 0..200), 0..6),
+                (any::<bool>(),
+                 proptest::collection::vec((0..3000_u16, any::<Option<u8>>()), 0..12 * CHUNK)),
+                0..6),
         ) {
             let (mut map, mut oracle) = (SharedMap::default(), BTreeMap::new());
-            for part in parts {
+            for (all_stay, part) in parts {
                 let before = (map.clone(), oracle.clone());
-                map.extend(part.iter().copied());
-                oracle.extend(part);
+                if all_stay {
+                    let entries = part.into_iter().map(|(key, value)| (key, value.unwrap_or(7)));
+                    let entries: Vec<_> = entries.collect();
+                    map.extend(entries.iter().copied());
+                    oracle.extend(entries);
+                } else {
+                    let changes: BTreeMap<_, _> = part.into_iter().collect();
+                    map.change(changes.clone().into_iter().collect());
+                    for (key, value) in changes {
+                        match value {
+                            Some(value) => drop(oracle.insert(key, value)),
+                            None => drop(oracle.remove(&key)),
+                        }
+                    }
+                }
                 prop_assert!(map.iter().eq(&oracle));
                 prop_assert!(before.0.iter().eq(&before.1));
+                let changed = map.changed_since(&before.0);
+                let keys: BTreeSet<u16> = oracle.keys().chain(before.1.keys()).copied().collect();
+                let differ = keys.into_iter().filter(|key| oracle.get(key) != before.1.get(key));
+                prop_assert_eq!(changed, differ.collect::<Vec<_>>());
             }
         }
 

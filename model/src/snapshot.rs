@@ -6,6 +6,7 @@
 //! names key and reason.
 
 mod elsewhere;
+mod holders;
 mod known_block;
 mod known_value;
 mod notes;
@@ -22,6 +23,7 @@ use serde_json::Value;
 use crate::code::ProblemCode;
 use crate::ipam::{BlockAffinity, BlockOwner, IpamConfig};
 use crate::keys::{DocumentKind, Key, KeyError};
+use crate::kubernetes::KubernetesDocument;
 use crate::names::{NodeName, PoolName};
 use crate::net::{Family, Prefix};
 use crate::resource::fields::FieldNote;
@@ -32,17 +34,26 @@ use crate::resource::{
 use crate::shared_map::SharedMap;
 
 pub use elsewhere::{Elsewhere, Networks};
+pub use holders::Holders;
 pub use known_block::KnownBlock;
 pub use policy::POLICY_KINDS;
 pub use problem::Problem;
 pub use stored::{StoredEndpoints, StoredLineError};
 
 /// A value with the revision of its last change. Cheap to clone.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub struct Versioned<T> {
     /// etcd's ModRevision.
     pub revision: i64,
     value: Arc<T>,
+}
+
+impl<T: PartialEq> PartialEq for Versioned<T> {
+    /// Copies are equal at a glance: of the values beside a changed one nearly all are.
+    fn eq(&self, other: &Self) -> bool {
+        let same = || Arc::ptr_eq(&self.value, &other.value) || self.value == other.value;
+        self.revision == other.revision && same()
+    }
 }
 
 impl<T> Clone for Versioned<T> {
@@ -107,6 +118,8 @@ pub struct Snapshot {
     /// The node whose blocks ([`KnownBlock::whole`]) and endpoints are kept whole; `None` = all
     /// are. Set before the first value.
     pub whole_blocks_of: Option<NodeName>,
+    /// Other nodes' endpoints are all kept, also those that their blocks say everything about.
+    pub all_endpoints: bool,
     /// The cluster's identity, `clusterGUID` of ClusterInformation `default`.
     pub cluster_guid: Option<Versioned<String>>,
     /// All nodes, by name.
@@ -126,7 +139,9 @@ pub struct Snapshot {
     /// Workload endpoints by namespace and name; those of other nodes than
     /// [`Snapshot::whole_blocks_of`] are [`Snapshot::elsewhere`].
     pub workloads: SharedMap<(String, String), Versioned<WorkloadEndpoint>>,
-    /// Other nodes' workload endpoints by `NAMESPACE/NAME`, as far as they are read.
+    /// Other nodes' workload endpoints by `NAMESPACE/NAME`, as far as they are read: those that no
+    /// block accounts for, and those with addresses of blocks that are kept whole; with
+    /// [`Snapshot::all_endpoints`] all.
     pub elsewhere: SharedMap<Arc<str>, Elsewhere>,
     /// Blocks; those that do not concern [`Snapshot::whole_blocks_of`] without their addresses'
     /// holders.
@@ -136,7 +151,9 @@ pub struct Snapshot {
     /// The IPAM configuration, when there is one.
     pub ipam_config: Option<Versioned<IpamConfig>>,
     /// Documents of Kubernetes' API by kind, namespace and name, as they were placed.
-    pub documents: SharedMap<(DocumentKind, String, String), Versioned<Value>>,
+    pub documents: SharedMap<(DocumentKind, String, String), Versioned<KubernetesDocument>>,
+    /// Identifies who waits for all nodes to have the documents in force; none almost always.
+    pub services_check: Option<Versioned<String>>,
     /// Policies that nobody enforces ([`policy::POLICY_KINDS`]).
     pub policies: policy::Policies,
     /// Notes on fields of the values in use, by path: unknown fields, and known ones without
@@ -210,6 +227,17 @@ impl Snapshot {
     /// Applies one key: `Some` = put at `revision`, `None` = deleted. Never fails: what does not
     /// parse is recorded in [`Snapshot::invalid`] (MODEL-4).
     pub fn apply(&mut self, path: &str, value: Option<&[u8]>, revision: i64) -> Applied {
+        self.apply_noting(path, value, revision, &mut None)
+    }
+
+    /// The same; of a block that is not kept whole, notes who holds its addresses.
+    pub fn apply_noting(
+        &mut self,
+        path: &str,
+        value: Option<&[u8]>,
+        revision: i64,
+        holders: &mut Option<Holders>,
+    ) -> Applied {
         self.revision = self.revision.max(revision);
         if let Some(policy) = policy::of_path(path) {
             let changed = match value {
@@ -228,7 +256,7 @@ impl Snapshot {
                 return self.record(path, revision, value.map(|_| (e.to_string(), false)));
             }
         };
-        match self.store(key, value, revision) {
+        match self.store(key, value, revision, holders) {
             None => Applied::Ignored,
             Some(Ok(effect)) => {
                 let corrected = self.forget_fault(path);
@@ -281,9 +309,15 @@ impl Snapshot {
     }
 
     /// `None` when the kind is not part of a snapshot.
-    fn store(&mut self, key: Key, v: Option<&[u8]>, rev: i64) -> Option<Stored> {
+    fn store(
+        &mut self,
+        key: Key,
+        v: Option<&[u8]>,
+        rev: i64,
+        holders: &mut Option<Holders>,
+    ) -> Option<Stored> {
         Some(match key {
-            Key::Block(cidr) => self.store_block(cidr, v, rev),
+            Key::Block(cidr) => self.store_block(cidr, v, rev, holders),
             Key::Affinity(owner, cidr) => {
                 let owner = self.interned_owner(owner);
                 let parsed = v.map(BlockAffinity::from_json);
@@ -301,8 +335,12 @@ impl Snapshot {
                 &mut self.documents,
                 (kind, namespace, name),
                 rev,
-                v.map(document),
+                v.map(|text| KubernetesDocument::from_json(kind, text)),
             ),
+            Key::ServicesCheck => {
+                let text = |value| Ok(Some(String::from_utf8_lossy(value).into_owned()));
+                set_one(&mut self.services_check, rev, v.map(text))
+            }
             // Handles are many and no route depends on them.
             Key::Handle(_) | Key::IpamHost(_) => return None,
             Key::Resource {

@@ -1,6 +1,8 @@
 //! Requests to a datastore as values: consistent reads and compare-and-swap transactions. Cores
 //! produce these; a shell carries them to etcd.
 
+use std::time::Duration;
+
 /// Keys to read: one key or everything below a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyRange {
@@ -110,4 +112,24 @@ pub enum TxnOutcome {
     Committed(i64),
     /// A condition did not hold; nothing was written.
     Conflict,
+}
+
+/// A value with the lease of etcd's at whose end it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeasedValue {
+    /// Key, value and revision.
+    pub stored: KeyValue,
+    /// etcd's number of the lease; zero = it stays until somebody deletes it.
+    pub lease: i64,
+}
+
+/// A transaction whose written values go by themselves after a while.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeasedTxn {
+    /// Conditions and writes.
+    pub txn: Txn,
+    /// How long the written values last; `None` = until somebody deletes them.
+    pub ttl: Option<Duration>,
+    /// One more condition: no key that starts with this text was written after this revision.
+    pub unchanged_below: Option<(String, i64)>,
 }

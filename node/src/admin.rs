@@ -8,12 +8,14 @@
 pub(crate) mod routes;
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use caracal_agent::Transport;
 use caracal_model::{AskInUse, AwaitAnnouncement, Prefix};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,6 +25,16 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::Instant;
 
 use self::routes::Rows;
+
+/// A question about an address of a service.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct AskService {
+    /// Address and port.
+    pub(crate) address: SocketAddr,
+    /// `None` = whichever there is.
+    pub(crate) protocol: Option<Transport>,
+}
 
 /// A question.
 #[derive(Debug, Serialize, Deserialize)]
@@ -83,9 +95,16 @@ pub(crate) enum Request {
     Announced(AwaitAnnouncement),
     /// [`caracal_model::InUse`] of all endpoints in these blocks.
     InUse(AskInUse),
-    /// [`caracal_agent::ServiceStatus`] as rows of addresses; null where services are not
-    /// translated.
+    /// [`caracal_agent::ServiceStatus`] as rows of addresses; a text with the reason where services
+    /// are not translated, and null while that is not known.
     Services,
+    /// Translate services although kube-proxy has rules, or leave them to it again.
+    TakeServicesOver {
+        /// To this node.
+        over: bool,
+    },
+    /// An address of a service from the datastore to the kernel.
+    ExplainService(AskService),
     /// The auditor's findings now.
     Audit,
     /// A destination from the datastore to the kernel.

@@ -2,12 +2,18 @@
 
 use std::path::PathBuf;
 
+use caracal_agent::Transport;
 use caracal_model::{EncapMode, Prefix};
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+
+use crate::admin::AskService;
 
 /// `caracal audit`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct AuditArgs {
+    /// Whose.
+    #[command(flatten)]
+    pub(crate) nodes: AllNodesArgs,
     /// Go on, and print what comes, what begins to count and what goes.
     #[arg(long)]
     pub(crate) watch: bool,
@@ -19,9 +25,10 @@ pub(crate) struct AuditArgs {
 /// `caracal explain`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ExplainArgs {
-    /// A prefix or an address.
-    #[arg(value_parser = destination)]
-    pub(crate) destination: Prefix,
+    /// A prefix or an address; or an address of a service with its port, as 10.96.0.10:80,
+    /// `[fd00:96::10]:80` or 10.96.0.10:53/udp.
+    #[arg(value_parser = explained)]
+    pub(crate) destination: ExplainDestination,
     /// Whether to go on.
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
@@ -30,12 +37,38 @@ pub(crate) struct ExplainArgs {
     pub(crate) output: OutputArgs,
 }
 
+/// What is to be explained.
+#[derive(Clone, Debug)]
+pub(crate) enum ExplainDestination {
+    Prefix(Prefix),
+    Service(AskService),
+}
+
 fn destination(text: &str) -> Result<Prefix, String> {
     if let Ok(address) = text.parse() {
         return Ok(Prefix::host(address));
     }
     text.parse()
         .map_err(|_| format!("{text:?} is neither an address nor a prefix"))
+}
+
+fn explained(text: &str) -> Result<ExplainDestination, String> {
+    let (address, protocol) = match text.rsplit_once('/') {
+        Some((address, word)) => (address, Transport::from_word(word)),
+        None => (text, None),
+    };
+    if let Ok(address) = address.parse()
+        && (protocol.is_some() || !text.contains('/'))
+    {
+        return Ok(ExplainDestination::Service(AskService {
+            address,
+            protocol,
+        }));
+    }
+    let fault = |_| format!("{text:?} is neither an address, a prefix nor ADDRESS:PORT");
+    destination(text)
+        .map(ExplainDestination::Prefix)
+        .map_err(fault)
 }
 
 /// `caracal drain`.
@@ -160,21 +193,11 @@ pub(crate) struct SpeakerArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub(crate) check: Option<PathBuf>,
     /// Serve /livez, /readyz and /metrics here, such as 127.0.0.1:9099.
-    #[arg(
-        long,
-        env = "CARACAL_HTTP",
-        value_name = "ADDRESS:PORT",
-        conflicts_with = "check"
-    )]
+    #[arg(long, env = "CARACAL_HTTP", value_name = "ADDRESS:PORT")]
     pub(crate) http: Option<std::net::SocketAddr>,
     /// Route these ranges, which are refused by default: 0.0.0.0/8, 169.254.0.0/16, or both with a
     /// comma between.
-    #[arg(
-        long,
-        env = "CARACAL_ALLOW_MARTIANS",
-        value_name = "RANGES",
-        conflicts_with = "check"
-    )]
+    #[arg(long, env = "CARACAL_ALLOW_MARTIANS", value_name = "RANGES")]
     pub(crate) allow_martians: Option<caracal_bgp::OpenRanges>,
 }
 
@@ -211,6 +234,14 @@ pub(crate) enum Output {
     Yaml,
 }
 
+/// `--all-nodes`.
+#[derive(Clone, Copy, Debug, ClapArgs)]
+pub(crate) struct AllNodesArgs {
+    /// Instead of this node: all nodes, as they have published it to the datastore.
+    #[arg(long)]
+    pub(crate) all_nodes: bool,
+}
+
 /// `--watch`.
 #[derive(Clone, Copy, Debug, ClapArgs)]
 pub(crate) struct WatchArgs {
@@ -224,6 +255,9 @@ pub(crate) struct WatchArgs {
 pub(crate) enum BgpCommand {
     /// Peers and their sessions.
     Peers {
+        /// Whose.
+        #[command(flatten)]
+        nodes: AllNodesArgs,
         /// Whether to go on.
         #[command(flatten)]
         watch: WatchArgs,

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::args::{
-    AuditArgs, BgpCommand, DrainArgs, ExplainArgs, LabCommand, ModeCommand, OutputArgs, RenderArgs,
-    SpeakerArgs, TopologyCommand, TraceArgs, UninstallArgs, WatchArgs,
+    AllNodesArgs, AuditArgs, BgpCommand, DrainArgs, ExplainArgs, LabCommand, ModeCommand,
+    OutputArgs, RenderArgs, SpeakerArgs, TopologyCommand, TraceArgs, UninstallArgs, WatchArgs,
 };
+use crate::cli::bundle::BundleArgs;
 use crate::cli::datastore::DatastoreCommand;
 use crate::cli::doctor::DoctorArgs;
 use crate::cli::explain_code::ExplainCodeArgs;
@@ -20,11 +21,13 @@ use crate::cli::resources::args::{
 };
 use crate::cli::services::ServicesCommand;
 use crate::cli::{
-    audit, bgp, datastore, doctor, drain, explain, explain_code, install_cni, ipam, migrate, mode,
-    node, render, resources, services, speaker, status, topology, uninstall, version,
+    audit, bgp, bundle, datastore, doctor, drain, explain, explain_code, install_cni, ipam,
+    migrate, mode, node, render, resources, services, speaker, status, topology, uninstall,
+    version,
 };
 #[cfg(feature = "lab")]
 use crate::cli::{lab, trace};
+use crate::flannel::args::FlannelArgs;
 use crate::telemetry::LogFormat;
 
 /// BGP networking for container clusters in one process per node.
@@ -50,8 +53,14 @@ pub(crate) enum Command {
     },
     /// Runs a BGP speaker without a datastore from a bird-style file, such as a route reflector.
     Speaker(SpeakerArgs),
+    /// Runs a node of a flannel network in flanneld's place: takes a subnet, shares etcd's leases
+    /// with flanneld's nodes, and reaches them. Flags and environment are flanneld's.
+    Flannel(Box<FlannelArgs>),
     /// Shows this node: datastore, peers, blocks, kernel, problems.
     Status {
+        /// Whose.
+        #[command(flatten)]
+        nodes: AllNodesArgs,
         /// Whether to go on.
         #[command(flatten)]
         watch: WatchArgs,
@@ -129,6 +138,10 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: MigrateCommand,
     },
+    /// Writes what somebody who helps needs to know of this node into one file: status, audit,
+    /// routes, rules, configuration, versions. Secrets are removed; each part that cannot be had
+    /// says why.
+    Bundle(BundleArgs),
     /// Looks for what keeps a node from working: kernel, MTU, ports between nodes, clock, etcd,
     /// leftovers. Exit code 4 when something does.
     Doctor(DoctorArgs),
@@ -172,7 +185,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         } => node::run(command),
         Command::Ipam { command } => ipam::run(command),
         Command::Speaker(args) => speaker::run(&args),
-        Command::Status { watch, output } => status::run(watch.watch, output.output),
+        Command::Flannel(args) => crate::flannel::run(*args),
+        Command::Status {
+            nodes,
+            watch,
+            output,
+        } => status::run(nodes.all_nodes, watch.watch, output.output),
         Command::Bgp { command } => bgp::run(command),
         Command::Get(args) => resources::get(&args),
         Command::Apply(args) => resources::apply(&args),
@@ -194,6 +212,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         #[cfg(feature = "lab")]
         Command::Trace(args) => trace::run(&args),
         Command::Migrate { command } => migrate::run(&command),
+        Command::Bundle(args) => bundle::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::InstallCni => install_cni::run(),
         Command::Version { output } => version::run(output.output),
@@ -224,6 +243,9 @@ pub(crate) fn changes_something(command: &Command) -> bool {
             }
             | Command::Migrate {
                 command: migrate::MigrateCommand::Plan { .. }
+                    | migrate::MigrateCommand::Services {
+                        command: migrate::services::MigrateServicesCommand::Plan
+                    }
             }
             | Command::Lab {
                 command: LabCommand::Status { .. } | LabCommand::List

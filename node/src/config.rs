@@ -5,18 +5,21 @@
 //! and a `FELIX_*` variable that Caracal does not implement is named in one warning.
 
 pub(crate) mod ports;
+pub(crate) mod services;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use caracal_agent::ServiceSettings;
 use caracal_bgp::{Asn, OpenRanges, OpenRangesError, OriginMode, OriginModeError};
 use caracal_datastore::Accept;
 use caracal_model::{AsNumber, Cidr, EncapMode, Family, NodeName, Prefix};
 use caracal_topologies::{MaxPrefixes, RouterIdChoice};
 
 use self::ports::PortsEnv;
+use self::services::{ServicesMode, proxy_health, service_settings};
 use crate::detect::Method;
 
 /// Namespace of Calico's own objects.
@@ -102,8 +105,12 @@ pub(crate) struct Config {
     pub(crate) warnings: Vec<String>,
     /// How long an address must look dead before it is collected; `None` = never.
     pub(crate) ipam_grace: Option<Duration>,
-    /// `CARACAL_SERVICES`: addresses of Services are translated on this node.
-    pub(crate) services: bool,
+    /// Whether addresses of Services are translated on this node.
+    pub(crate) services: ServicesMode,
+    /// How they are.
+    pub(crate) service_settings: ServiceSettings,
+    /// Where load balancers ask whether it translates; `None` = nowhere.
+    pub(crate) proxy_health: Option<SocketAddr>,
     /// The paths to other nodes are measured.
     pub(crate) path_mtu: bool,
     /// Settings of the environment for the health and metrics endpoints.
@@ -353,13 +360,9 @@ impl Config {
             next_hop_objects: next_hop_objects(&env)?.unwrap_or(true),
             warnings: warnings(vars),
             ipam_grace: ipam_grace(&env)?,
-            services: env
-                .parse("CARACAL_SERVICES", |text| match text {
-                    "on" => Ok(true),
-                    "off" => Ok(false),
-                    _ => Err("expected on or off".to_owned()),
-                })?
-                .unwrap_or(false),
+            services: ServicesMode::from_env(&env)?,
+            service_settings: service_settings(&env)?,
+            proxy_health: proxy_health(&env)?,
             path_mtu: env.flag("CARACAL_PATH_MTU_DISCOVERY", true)?,
             ports: PortsEnv::from_env(&env)?,
             ip6,

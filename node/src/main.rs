@@ -8,16 +8,19 @@ mod admin;
 mod allocator;
 mod args;
 mod cli;
+mod cluster_status;
 mod command;
 mod config;
 mod detect;
 mod files;
+mod flannel;
 mod http;
 mod metrics;
 mod mode_check;
 mod node;
 mod peer_problems;
 mod register;
+mod services_check;
 mod speaker;
 mod telemetry;
 
@@ -34,7 +37,7 @@ fn main() -> ExitCode {
         Some("caracal-ipam" | "calico-ipam") => return caracal_cni::main_ipam(),
         _ => {}
     }
-    let args = command::Args::parse();
+    let args = command::Args::parse_from(flannel::args::with_two_dashes(std::env::args_os()));
     telemetry::init(args.log_format);
     match command::run(args) {
         Ok(code) => code,

@@ -265,8 +265,15 @@ async fn check_conflicts<S: Store>(
     let answer = store
         .read(&[KeyRange::Prefix(kind_prefix(Kind::Node))])
         .await?;
+    let v4 = addresses.v4.map(|cidr| cidr.address.to_string());
+    let may_have_ours = |value: &[u8]| {
+        // An IPv6 address has many spellings, and an IPv4 address one.
+        let value = std::str::from_utf8(value).unwrap_or_default();
+        addresses.v6.is_some() || v4.as_ref().is_some_and(|v4| value.contains(v4))
+    };
     let mut snapshot = Snapshot::default();
-    for entry in answer.ranges.into_iter().flatten() {
+    let entries = answer.ranges.into_iter().flatten();
+    for entry in entries.filter(|entry| may_have_ours(&entry.value)) {
         snapshot.apply(&entry.key, Some(&entry.value), entry.mod_revision);
     }
     for (name, node) in snapshot.nodes.iter().filter(|(name, _)| *name != me) {

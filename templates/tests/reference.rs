@@ -110,7 +110,7 @@ fn kind_of(kind: &str, tag: &str) -> String {
     match kind {
         "String" | "&'static str" => "text".to_owned(),
         "bool" => "bool".to_owned(),
-        "u8" | "u16" | "u32" | "u64" => "number".to_owned(),
+        "u8" | "u16" | "u32" | "u64" | "usize" => "number".to_owned(),
         other => format!("[{other}](#{tag}-{})", other.to_lowercase()),
     }
 }

@@ -1,12 +1,14 @@
 //! A node as Calico leaves it: the same pods, devices and data in etcd, but routes by BIRD and
 //! Felix instead of ours.
 
-use caracal_lab::{Lab, Route, RouteKind, error_chain, ip_batch};
+use caracal_lab::{Lab, Route, RouteKind, error_chain};
 
 use caracal_model::Family;
 
+use crate::SECOND;
 use crate::datastore::{is_kubernetes, kubectl};
-use crate::loss::kinds;
+use crate::loss::routes_by_kind;
+use crate::scenario::ip;
 
 /// Kernel protocol of our routes, as `ip` prints it.
 const OURS: &str = "80";
@@ -16,8 +18,8 @@ const OURS: &str = "80";
 ///
 /// # Panics
 /// When a route of ours is left.
-pub fn dress(lab: &Lab, node: &str) {
-    let lines: Vec<String> = kinds(lab, node)
+pub fn hand_routes_to_calico(lab: &Lab, node: &str) {
+    let lines: Vec<String> = routes_by_kind(lab, node)
         .iter()
         .filter(|(_, route)| route.protocol.as_deref() == Some(OURS))
         .flat_map(|(kind, route)| calicos(*kind, route))
@@ -26,9 +28,9 @@ pub fn dress(lab: &Lab, node: &str) {
     let (deletes, puts): (Vec<String>, Vec<String>) = lines
         .into_iter()
         .partition(|line| line.starts_with("route del"));
-    batch(lab, node, &puts);
-    batch(lab, node, &deletes);
-    let left = with_protocol(lab, node, OURS);
+    ip(lab, node, &puts);
+    ip(lab, node, &deletes);
+    let left = routes_with_protocol(lab, node, OURS);
     assert_eq!(
         left,
         Vec::<String>::new(),
@@ -72,21 +74,12 @@ fn calicos(kind: RouteKind, route: &Route) -> Vec<String> {
     }
 }
 
-/// Runs `ip` commands on a node.
-///
-/// # Panics
-/// When one fails.
-pub fn batch(lab: &Lab, node: &str, lines: &[String]) {
-    let netns = lab.netns(node).expect("a node of the lab");
-    ip_batch(Some(&netns), lines).unwrap_or_else(|e| panic!("{node}: {}", error_chain(&e)));
-}
-
 /// Destinations of a node's routes that have a protocol, sorted.
 ///
 /// # Panics
 /// When `ip` fails.
 #[must_use]
-pub fn with_protocol(lab: &Lab, node: &str, protocol: &str) -> Vec<String> {
+pub fn routes_with_protocol(lab: &Lab, node: &str, protocol: &str) -> Vec<String> {
     let routes = lab
         .routes(node)
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
@@ -103,7 +96,7 @@ pub fn with_protocol(lab: &Lab, node: &str, protocol: &str) -> Vec<String> {
 ///
 /// # Panics
 /// When the datastore does not take it.
-pub fn forget(lab: &Lab) {
+pub fn remove_liveness_leases(lab: &Lab) {
     if is_kubernetes(lab) {
         let delete = ["-n", "kube-system", "delete", "leases", "--all"];
         kubectl(lab, &delete, b"");
@@ -119,11 +112,11 @@ pub fn forget(lab: &Lab) {
 /// # Panics
 /// When there is none.
 #[must_use]
-pub fn index(lab: &Lab, node: &str, device: &str) -> String {
+pub fn device_index(lab: &Lab, node: &str, device: &str) -> String {
     let mut command = caracal_lab::program_command("ip").expect("ip is installed");
     command.args(["-o", "link", "show", "dev", device]);
     let netns = lab.netns(node).expect("a node of the lab");
-    let line = caracal_lab::call_program(Some(&netns), &mut command, b"", crate::SECOND * 30)
+    let line = caracal_lab::call_program(Some(&netns), &mut command, b"", SECOND * 30)
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     line.split(':').next().unwrap_or_default().to_owned()
 }

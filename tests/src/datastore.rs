@@ -18,7 +18,7 @@ pub fn is_kubernetes(lab: &Lab) -> bool {
 /// # Panics
 /// When it is no topology.
 #[must_use]
-pub fn in_kubernetes(text: &str) -> String {
+pub fn on_kubernetes_datastore(text: &str) -> String {
     let mut topology: Value = serde_saphyr::from_str(text).expect("a topology is YAML");
     topology["datastore"] = json!("kubernetes");
     topology.to_string()
@@ -38,7 +38,7 @@ pub fn kubectl(lab: &Lab, arguments: &[&str], stdin: &[u8]) -> String {
 /// # Panics
 /// When `kubectl` fails.
 #[must_use]
-pub fn objects(lab: &Lab, kind: &str) -> Vec<Value> {
+pub fn kubernetes_objects(lab: &Lab, kind: &str) -> Vec<Value> {
     let text = kubectl(lab, &["get", kind, "-A", "-o", "json"], b"");
     let mut list: Value = serde_json::from_str(&text).expect("kubectl prints JSON");
     match list["items"].take() {
@@ -47,15 +47,23 @@ pub fn objects(lab: &Lab, kind: &str) -> Vec<Value> {
     }
 }
 
+/// One object; `None` when there is none of that name.
+///
+/// # Panics
+/// When `kubectl` fails.
+#[must_use]
+pub fn kubernetes_object_if_any(lab: &Lab, kind: &str, name: &str) -> Option<Value> {
+    let mut found = kubernetes_objects(lab, kind).into_iter();
+    found.find(|object| object["metadata"]["name"] == name)
+}
+
 /// One object.
 ///
 /// # Panics
 /// When there is none of that name.
 #[must_use]
-pub fn object(lab: &Lab, kind: &str, name: &str) -> Value {
-    let mut found = objects(lab, kind).into_iter();
-    let found = found.find(|object| object["metadata"]["name"] == name);
-    found.unwrap_or_else(|| panic!("no {kind} {name}"))
+pub fn kubernetes_object(lab: &Lab, kind: &str, name: &str) -> Value {
+    kubernetes_object_if_any(lab, kind, name).unwrap_or_else(|| panic!("no {kind} {name}"))
 }
 
 fn etcdctl(lab: &Lab, arguments: &[&str], stdin: &[u8]) -> String {
@@ -68,9 +76,9 @@ fn etcdctl(lab: &Lab, arguments: &[&str], stdin: &[u8]) -> String {
 /// # Panics
 /// When there is none.
 #[must_use]
-pub fn resource(lab: &Lab, plural: &str, name: &str) -> Value {
+pub fn calico_resource(lab: &Lab, plural: &str, name: &str) -> Value {
     if is_kubernetes(lab) {
-        return object(lab, plural, name);
+        return kubernetes_object(lab, plural, name);
     }
     let key = format!("{RESOURCES}/{plural}/{name}");
     let text = etcdctl(lab, &["get", &key, "--print-value-only"], b"");
@@ -81,7 +89,7 @@ pub fn resource(lab: &Lab, plural: &str, name: &str) -> Value {
 ///
 /// # Panics
 /// When the datastore does not take it.
-pub fn put_resource(lab: &Lab, plural: &str, resource: &Value) {
+pub(crate) fn put_calico_resource(lab: &Lab, plural: &str, resource: &Value) {
     let name = resource["metadata"]["name"].as_str().expect("a name");
     if !is_kubernetes(lab) {
         let key = format!("{RESOURCES}/{plural}/{name}");
@@ -102,10 +110,13 @@ pub fn put_resource(lab: &Lab, plural: &str, resource: &Value) {
 /// # Panics
 /// When the datastore cannot be asked.
 #[must_use]
-pub fn names(lab: &Lab, plural: &str) -> Vec<String> {
+pub(crate) fn resource_names(lab: &Lab, plural: &str) -> Vec<String> {
     if is_kubernetes(lab) {
         let name = |object: Value| object["metadata"]["name"].as_str().map(str::to_owned);
-        return objects(lab, plural).into_iter().filter_map(name).collect();
+        return kubernetes_objects(lab, plural)
+            .into_iter()
+            .filter_map(name)
+            .collect();
     }
     let folder = format!("{RESOURCES}/{plural}/");
     let keys = etcdctl(lab, &["get", &folder, "--prefix", "--keys-only"], b"");
@@ -117,7 +128,7 @@ pub fn names(lab: &Lab, plural: &str) -> Vec<String> {
 ///
 /// # Panics
 /// When it does not end.
-pub fn stop(lab: &mut Lab) {
+pub fn stop_datastore(lab: &mut Lab) {
     let ended = match is_kubernetes(lab) {
         true => lab.kill9_api_server(),
         false => lab.stop_etcd(),
@@ -129,7 +140,7 @@ pub fn stop(lab: &mut Lab) {
 ///
 /// # Panics
 /// When it does not start.
-pub fn start(lab: &mut Lab) {
+pub fn start_datastore(lab: &mut Lab) {
     match is_kubernetes(lab) {
         true => lab.start_api_server().map_err(|e| error_chain(&e)),
         false => lab.start_etcd().map_err(|e| error_chain(&e)),
@@ -139,7 +150,7 @@ pub fn start(lab: &mut Lab) {
 
 /// The port of the datastore's server, for rules that cut it off.
 #[must_use]
-pub fn port(lab: &Lab) -> u16 {
+pub fn datastore_port(lab: &Lab) -> u16 {
     match is_kubernetes(lab) {
         true => caracal_lab::API_PORT,
         false => caracal_lab::ETCD_PORT,

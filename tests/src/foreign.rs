@@ -11,8 +11,10 @@ use caracal_lab::{Lab, program_command, spawn_in_netns, wait_until};
 use caracal_model::{BlockOwner, Family, Key, Prefix};
 use serde_json::{Value, json};
 
-use crate::kernel::{run, try_run};
-use crate::{SECOND, caracals};
+use crate::SECOND;
+use crate::kernel::{run_on, try_run_on};
+use crate::scenario::caracals;
+use crate::stack::either;
 
 /// The MACs of the VXLAN devices that Calico derives from the names of our nodes: of IPv4, and of
 /// IPv6.
@@ -66,7 +68,7 @@ struct Ours {
 ///
 /// # Panics
 /// When etcd does not take it.
-pub fn put_resource(lab: &Lab, kind: &str, plural: &str, name: &str, spec: &Value) {
+pub fn put_etcd_resource(lab: &Lab, kind: &str, plural: &str, name: &str, spec: &Value) {
     let value = json!({
         "kind": kind,
         "apiVersion": "projectcalico.org/v3",
@@ -86,13 +88,13 @@ fn put(lab: &Lab, key: &str, value: &Value) {
 }
 
 /// Sets the component that programs the routes to other nodes, in both resources.
-pub fn split(lab: &Lab, felix: &str, bgp: &str) {
+pub fn set_route_programmers(lab: &Lab, felix: &str, bgp: &str) {
     let spec = |mode: &str| json!({"programClusterRoutes": mode});
     for (kind, plural, mode) in [
         ("FelixConfiguration", "felixconfigurations", felix),
         ("BGPConfiguration", "bgpconfigurations", bgp),
     ] {
-        put_resource(lab, kind, plural, "default", &spec(mode));
+        put_etcd_resource(lab, kind, plural, "default", &spec(mode));
     }
 }
 
@@ -100,21 +102,21 @@ pub fn split(lab: &Lab, felix: &str, bgp: &str) {
 ///
 /// # Panics
 /// At the deadline.
-pub fn await_route(lab: &Lab, prefix: &str, wanted: impl Fn(&str) -> bool) {
-    await_said(lab, "node-a", &format!("ip route show {prefix}"), wanted);
+pub fn await_route_on_node_a(lab: &Lab, prefix: &str, wanted: impl Fn(&str) -> bool) {
+    await_output(lab, "node-a", &format!("ip route show {prefix}"), wanted);
 }
 
 /// Waits until a command on a node prints what is wanted.
 ///
 /// # Panics
 /// At the deadline.
-pub fn await_said(lab: &Lab, node: &str, words: &str, wanted: impl Fn(&str) -> bool) {
+pub fn await_output(lab: &Lab, node: &str, words: &str, wanted: impl Fn(&str) -> bool) {
     let words = match words.contains(':') {
         true => words.replacen("ip route", "ip -6 route", 1),
         false => words.to_owned(),
     };
     let look = || {
-        let seen = try_run(lab, node, &words)?;
+        let seen = try_run_on(lab, node, &words)?;
         if wanted(&seen) { Ok(()) } else { Err(seen) }
     };
     wait_until(60 * SECOND, &words, look)
@@ -137,7 +139,7 @@ impl Foreign {
 
     /// Keys that it would have written into etcd.
     pub fn register(&self, lab: &Lab) {
-        put_resource(lab, "Node", "nodes", self.name, &self.spec());
+        put_etcd_resource(lab, "Node", "nodes", self.name, &self.spec());
         let ordinal = |address: &str| {
             let address: IpAddr = address.parse().expect("an address");
             let last = match address {
@@ -216,7 +218,7 @@ impl Foreign {
             "profiles": ["kns.default"],
         });
         let name = format!("default/{}-k8s-web--0-eth0", self.name);
-        put_resource(lab, "WorkloadEndpoint", "workloadendpoints", &name, &spec);
+        put_etcd_resource(lab, "WorkloadEndpoint", "workloadendpoints", &name, &spec);
     }
 
     fn ours(&self, lab: &Lab) -> Vec<Ours> {
@@ -226,8 +228,8 @@ impl Foreign {
             let (_, v4, v6) = MACS.iter().find(|(n, ..)| *n == name).expect("a MAC");
             Ours {
                 address: layout.uplink.address_of(family).expect("of this family").0,
-                mac: crate::stack::either(family, v4, v6),
-                blocks: blocks(lab, &name, family),
+                mac: either(family, v4, v6),
+                blocks: blocks_of_node(lab, &name, family),
                 name,
             }
         };
@@ -293,18 +295,18 @@ impl Foreign {
             }
         }
         for command in commands {
-            run(lab, self.name, &command);
+            run_on(lab, self.name, &command);
         }
     }
 
     fn flag(&self) -> &'static str {
-        crate::stack::either(self.family(), "-4", "-6")
+        either(self.family(), "-4", "-6")
     }
 
     /// The tunnel, the workload's address, and forwarding.
     pub fn make_device(&self, lab: &Lab, mtu: u32) {
         let device = self.device();
-        let (bits, dad) = crate::stack::either(self.family(), (32, ""), (128, " nodad"));
+        let (bits, dad) = either(self.family(), (32, ""), (128, " nodad"));
         let make = match self.tunnel {
             // The kernel's own.
             Tunnel::Ipip => format!("ip link set tunl0 mtu {mtu}"),
@@ -319,14 +321,14 @@ impl Foreign {
             format!("ip link set {device} up"),
             "ip link set lo up".to_owned(),
             format!("ip addr add {}/{bits} dev lo{dad}", self.pod),
-            crate::stack::either(
+            either(
                 self.family(),
                 "sysctl -q -w net.ipv4.ip_forward=1",
                 "sysctl -q -w net.ipv6.conf.all.forwarding=1",
             )
             .to_owned(),
         ] {
-            run(lab, self.name, &command);
+            run_on(lab, self.name, &command);
         }
     }
 
@@ -340,7 +342,7 @@ impl Foreign {
                     ours.address,
                     self.pod
                 );
-                run(lab, self.name, &command);
+                run_on(lab, self.name, &command);
             }
         }
     }
@@ -366,12 +368,12 @@ impl Foreign {
 
 /// Once one has come back none may be lost.
 fn ping(lab: &Lab, from: &str, to: &str, more: &str) {
-    let first = || try_run(lab, from, &format!("ping -n -c 1 -W 1 {more} {to}"));
+    let first = || try_run_on(lab, from, &format!("ping -n -c 1 -W 1 {more} {to}"));
     wait_until(30 * SECOND, &format!("{from} reaches {to}"), first)
         .unwrap_or_else(|e| panic!("{e}"));
     for size in [56, 1370] {
         let command = format!("ping -n -q -i 0.01 -c 50 -W 5 -M do -s {size} {more} {to}");
-        let said = run(lab, from, &command);
+        let said = run_on(lab, from, &command);
         assert!(said.contains("50 received"), "{from} → {to}: {said}");
     }
 }
@@ -381,8 +383,8 @@ fn ping(lab: &Lab, from: &str, to: &str, more: &str) {
 /// # Panics
 /// When etcd cannot be asked.
 #[must_use]
-pub fn blocks(lab: &Lab, node: &str, family: Family) -> Vec<String> {
-    let version = crate::stack::either(family, "ipv4", "ipv6");
+pub fn blocks_of_node(lab: &Lab, node: &str, family: Family) -> Vec<String> {
+    let version = either(family, "ipv4", "ipv6");
     let prefix = format!("/calico/ipam/v2/host/{node}/{version}/block/");
     let keys = lab.etcdctl(&["get", &prefix, "--prefix", "--keys-only"], b"");
     let keys = keys.unwrap_or_else(|e| panic!("{e}"));
@@ -436,7 +438,7 @@ impl Bird {
     }
 
     fn configuration(lab: &Lab, node: &Foreign, tunnel: Option<&str>) -> String {
-        let channel = crate::stack::either(node.family(), "ipv4", "ipv6");
+        let channel = either(node.family(), "ipv4", "ipv6");
         let mut peers = String::new();
         let mut tunnels = String::new();
         for ours in node.ours(lab) {

@@ -8,18 +8,18 @@ use crate::SECOND;
 ///
 /// # Panics
 /// When it fails.
-pub fn run(lab: &Lab, target: &str, words: &str) -> String {
-    try_run(lab, target, words).unwrap_or_else(|why| panic!("{target}: {words}: {why}"))
+pub fn run_on(lab: &Lab, target: &str, words: &str) -> String {
+    try_run_on(lab, target, words).unwrap_or_else(|why| panic!("{target}: {words}: {why}"))
 }
 
-/// As [`run`], with the reason when the command fails.
+/// As [`run_on`], with the reason when the command fails.
 ///
 /// # Errors
 /// Output of a command, or its error.
 ///
 /// # Panics
 /// When the lab has no such place.
-pub fn try_run(lab: &Lab, target: &str, words: &str) -> Result<String, String> {
+pub fn try_run_on(lab: &Lab, target: &str, words: &str) -> Result<String, String> {
     let netns = lab.netns(target).expect("a place of the lab");
     let mut words = words.split_whitespace();
     let mut command =
@@ -34,10 +34,10 @@ pub fn try_run(lab: &Lab, target: &str, words: &str) -> Result<String, String> {
 /// # Panics
 /// When routes cannot be listed.
 pub fn flush_routes(lab: &Lab, node: &str, flag: &str, which: &str) {
-    if try_run(lab, node, &format!("ip {flag} route flush {which}")).is_ok() {
+    if try_run_on(lab, node, &format!("ip {flag} route flush {which}")).is_ok() {
         return;
     }
-    let listed = run(lab, node, &format!("ip {flag} route show {which}"));
+    let listed = run_on(lab, node, &format!("ip {flag} route show {which}"));
     // Next hops of the line before stand further in.
     for line in listed
         .lines()
@@ -49,7 +49,7 @@ pub fn flush_routes(lab: &Lab, node: &str, flag: &str, which: &str) {
         let mut delete = words[..if kind { 2 } else { 1 }].to_vec();
         delete.extend(metric.into_iter().flat_map(|at| &words[at..at + 2]));
         // It may have gone with another one.
-        let _ = try_run(
+        let _ = try_run_on(
             lab,
             node,
             &format!("ip {flag} route del {}", delete.join(" ")),
@@ -61,7 +61,7 @@ pub fn flush_routes(lab: &Lab, node: &str, flag: &str, which: &str) {
 ///
 /// # Panics
 /// When it is refused.
-pub fn nft(lab: &Lab, node: &str, script: &str) {
+pub fn apply_nft(lab: &Lab, node: &str, script: &str) {
     let netns = lab.netns(node).expect("a node of the lab");
     let mut command = program_command("nft").expect("nft is installed");
     command.args(["-f", "-"]);
@@ -75,7 +75,7 @@ pub fn nft(lab: &Lab, node: &str, script: &str) {
 /// # Panics
 /// When `ip` fails.
 #[must_use]
-pub fn whole_state(lab: &Lab, node: &str) -> String {
+pub(crate) fn whole_state(lab: &Lab, node: &str) -> String {
     let mut text = String::new();
     for words in [
         "ip -4 route show table all",
@@ -86,7 +86,7 @@ pub fn whole_state(lab: &Lab, node: &str) -> String {
         "ip -o addr show",
         "ip neigh show nud permanent",
     ] {
-        text.push_str(&run(lab, node, words));
+        text.push_str(&run_on(lab, node, words));
     }
     for words in [
         "bridge fdb show",
@@ -94,7 +94,7 @@ pub fn whole_state(lab: &Lab, node: &str) -> String {
         "iptables-legacy-save",
         "ip6tables-legacy-save",
     ] {
-        let printed = try_run(lab, node, words).unwrap_or_default();
+        let printed = try_run_on(lab, node, words).unwrap_or_default();
         text.extend(
             printed
                 .lines()
@@ -151,7 +151,7 @@ pub fn agents_state(lab: &Lab, node: &str) -> String {
         ("rule", "nft list table inet caracal"),
     ] {
         // Without nftables there is no table.
-        let printed = try_run(lab, node, words).unwrap_or_default();
+        let printed = try_run_on(lab, node, words).unwrap_or_default();
         let value_of = printed.lines().map(|l| l.trim().replace(" linkdown", ""));
         facts.extend(
             value_of
@@ -161,11 +161,11 @@ pub fn agents_state(lab: &Lab, node: &str) -> String {
     }
     // Asked for by protocol, `ip` leaves the protocol out; the rest of IPv6's routes is the
     // kernel's own.
-    let ipv6 = try_run(lab, node, "ip -6 route show table main").unwrap_or_default();
+    let ipv6 = try_run_on(lab, node, "ip -6 route show table main").unwrap_or_default();
     let ours = ipv6.lines().filter(|l| l.contains(" proto 80 "));
     facts.extend(ours.map(|l| format!("route {}", l.trim().replace(" linkdown", ""))));
     for device in ["vxlan.calico", "vxlan-v6.calico", "tunl0"] {
-        let fdb = try_run(lab, node, &format!("bridge fdb show dev {device}"));
+        let fdb = try_run_on(lab, node, &format!("bridge fdb show dev {device}"));
         let remotes = fdb.unwrap_or_default();
         facts.extend(
             remotes
@@ -173,7 +173,7 @@ pub fn agents_state(lab: &Lab, node: &str) -> String {
                 .filter(|l| l.contains(" dst "))
                 .map(|l| format!("fdb {device} {l}")),
         );
-        let link = try_run(lab, node, &format!("ip -o addr show dev {device} up"));
+        let link = try_run_on(lab, node, &format!("ip -o addr show dev {device} up"));
         let address = |line: &str| line.split_whitespace().nth(3).map(str::to_owned);
         facts.extend(
             link.unwrap_or_default()

@@ -1,398 +1,88 @@
-//! Tests across crates: dependency rules, and end-to-end scenarios in namespaces on a real kernel
-//! with real etcd and real peers. The targets are in `tests/tests/`; this library is what they
-//! share.
+//! What the scenarios in `tests/tests/` share: labs in namespaces on a real kernel with real etcd
+//! and real peers, other people's nodes beside ours, and counters that tolerate no loss. Rules that
+//! no single crate can hold (`tests/tests/architecture.rs`) need nothing of it.
 //!
-//! A scenario needs root, a few Debian packages and the built binary; without one of them it says
-//! so and passes. `CARACAL_E2E_REQUIRED=1` turns such a skip into a failure: `make test` sets it.
+//! 1. [`possible`] says whether a scenario can run here. It needs root, a few Debian packages and
+//!    the built program; without one of them it says so and passes. `CARACAL_E2E_REQUIRED=1` turns
+//!    such a skip into a failure: `make test` sets it.
+//! 2. [`up`] (an example) or [`up_text`] bring a lab up, [`on_each_stack`] one for IPv4, IPv6 and
+//!    dual stack each, [`on_each_stack_and_datastore`] one more on Kubernetes' API.
+//! 3. [`await_settled`] waits for sessions, kernels and ways to all pods.
+//! 4. [`Probes`] and [`RouteMonitor`] watch while something happens: to a node, to the datastore
+//!    ([`stop_datastore`]), to the kernel ([`run_on`]), to the data ([`set_pool_modes`]).
+//! 5. [`Probes::assert_none_lost`], [`assert_full_matrix`], [`await_status`] and [`agents_state`]
+//!    say what became of it. The lab is removed when it goes out of scope.
+//!
+//! ```no_run
+//! use caracal_tests::{Probes, await_settled, on_each_stack};
+//!
+//! on_each_stack("a restart", &[], "full-mesh", "rst", |mut lab| {
+//!     await_settled(&lab);
+//!     let probes = Probes::start(&lab, &[("node1/p1", "node2/p1")]);
+//!     lab.kill9_node("node1").expect("it runs");
+//!     lab.restart_node("node1").expect("it starts");
+//!     await_settled(&lab);
+//!     probes.assert_none_lost("a killed node");
+//! });
+//! ```
 
-pub mod calico;
-pub mod datastore;
-pub mod foreign;
-pub mod kernel;
-pub mod loss;
-pub mod next_hops;
-pub mod oci;
-pub mod python;
-pub mod stack;
-pub mod uninstall;
+mod calico;
+mod datastore;
+mod foreign;
+mod ipip_kernel;
+mod kernel;
+mod loss;
+mod next_hops;
+mod oci;
+mod processes;
+mod program;
+mod python;
+mod scenario;
+mod stack;
+mod uninstall;
+mod vip;
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use caracal_datastore::{Datastore, DatastoreConfig};
-use caracal_ipam::Client;
-use caracal_lab::{
-    Lab, LabName, PodState, RouteKind, Topology, UpError, UpOptions, container_id, error_chain,
-    ip_batch, list_netns, require_programs, run_in_netns, wait_until,
+pub use calico::{
+    device_index, hand_routes_to_calico, remove_liveness_leases, routes_with_protocol,
 };
-use caracal_model::NodeStatus;
+pub use datastore::{
+    calico_resource, datastore_port, is_kubernetes, kubectl, kubernetes_object,
+    kubernetes_object_if_any, kubernetes_objects, on_kubernetes_datastore, start_datastore,
+    stop_datastore,
+};
+pub use foreign::{
+    Bird, Foreign, Tunnel, await_output, await_route_on_node_a, blocks_of_node, put_etcd_resource,
+    set_route_programmers,
+};
+pub use ipip_kernel::in_ipip_kernel;
+pub use kernel::{agents_state, apply_nft, flush_routes, run_on, try_run_on};
+pub use loss::{
+    PROBE_RATE, Probes, RouteMonitor, await_datagrams, count_routes, has_device, routes_by_kind,
+};
+pub use next_hops::{
+    BLOCKS_PER_NODE, await_nexthop_objects, kernel_has_nexthop_objects, set_nexthop_objects,
+    with_two_blocks,
+};
+pub use oci::{Mount, crun, with_one_cgroup_version, write_bundle};
+pub use processes::Processes;
+pub use program::{
+    binary, binary_with_labs, is_static_built, possible, possible_without_root, static_binary,
+};
+pub use python::{KUBERNETES_VERSIONS, has_python_packages, python_script, schema_faults};
+pub use scenario::{
+    assert_full_matrix, assert_gone, await_remembered, await_settled, await_status, caracals,
+    example, exit_code, ip, logs, more_pods, routed, set_pool_modes, settled, up, up_text,
+    with_ipam,
+};
+pub use stack::{
+    Stack, address_of, addresses, either, family_count, focus, ipam_why, late_pool,
+    on_each_datastore, on_each_stack, on_each_stack_and_datastore, on_each_stack_and_datastore_of,
+    on_each_stack_of, on_stacks, speaks,
+};
+pub use uninstall::{Installation, exec_caracal, install_and_uninstall};
+pub use vip::{ConnectionLoad, EchoServer, PodEndpoint, VipConnection, endpoint_slices};
 
 /// What scenarios count time in.
 pub const SECOND: Duration = Duration::from_secs(1);
-
-/// The binary under test: `CARACAL_BIN` (in `make scenarios` the static program that ships), else
-/// the one cargo built beside the tests.
-#[must_use]
-pub fn binary() -> PathBuf {
-    std::env::var_os("CARACAL_BIN").map_or_else(binary_with_labs, PathBuf::from)
-}
-
-/// The binary that cargo built beside the tests: it has `caracal lab` and `caracal trace`.
-#[must_use]
-pub fn binary_with_labs() -> PathBuf {
-    // target/debug/deps/TEST → target/debug/caracal
-    let test = std::env::current_exe().unwrap_or_default();
-    let folder = test
-        .parent()
-        .and_then(Path::parent)
-        .unwrap_or_else(|| Path::new("."));
-    folder.join("caracal")
-}
-
-/// The static program that ships: `CARACAL_STATIC_BIN`, else the one that `make static` has built.
-#[must_use]
-pub fn static_binary() -> PathBuf {
-    if let Some(path) = std::env::var_os("CARACAL_STATIC_BIN") {
-        return path.into();
-    }
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
-    let arch = std::env::consts::ARCH;
-    target.join(format!("{arch}-unknown-linux-gnu/release/caracal"))
-}
-
-/// Whether the static program is there. Prints the reason when not.
-///
-/// # Panics
-/// When it is not and `CARACAL_E2E_REQUIRED=1`.
-#[must_use]
-pub fn is_static_built(scenario: &str) -> bool {
-    let reason = (!static_binary().is_file())
-        .then(|| format!("{} is not built; make static", static_binary().display()));
-    can(scenario, reason)
-}
-
-/// Whether a scenario can run here. Prints the reason when not.
-///
-/// # Panics
-/// When it cannot and `CARACAL_E2E_REQUIRED=1`.
-#[must_use]
-pub fn possible(scenario: &str, programs: &[&str]) -> bool {
-    let reason = if !is_root() {
-        Some("it needs root".to_owned())
-    } else if !binary().is_file() {
-        Some(format!(
-            "{} is not built; cargo build -p caracal",
-            binary().display()
-        ))
-    } else {
-        let needed: Vec<&str> = ["ip", "etcd", "etcdctl", "ping"]
-            .iter()
-            .chain(programs)
-            .copied()
-            .collect();
-        require_programs(&needed)
-            .err()
-            .map(|missing| missing.to_string())
-    };
-    can(scenario, reason)
-}
-
-pub(crate) fn can(scenario: &str, reason: Option<String>) -> bool {
-    let Some(reason) = reason else { return true };
-    let required = std::env::var("CARACAL_E2E_REQUIRED").is_ok_and(|v| v == "1");
-    assert!(!required, "{scenario}: cannot run: {reason}");
-    println!("{scenario}: skipped: {reason}");
-    false
-}
-
-fn is_root() -> bool {
-    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| {
-        status.lines().any(|l| {
-            l.strip_prefix("Uid:")
-                .is_some_and(|u| u.split_whitespace().nth(1) == Some("0"))
-        })
-    })
-}
-
-/// The file of an example topology.
-#[must_use]
-pub fn example(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../topologies/examples")
-        .join(format!("{name}.yaml"))
-}
-
-/// Brings an example up under a name of its own; it is removed when the value goes out of scope,
-/// and what an earlier, killed run of the same scenario left behind is removed first.
-///
-/// # Panics
-/// With the whole chain of causes and the nodes' logs when it does not come up.
-#[must_use]
-pub fn up(topology: &str, name: &str) -> Lab {
-    up_text(
-        &std::fs::read_to_string(example(topology)).expect("an example"),
-        topology,
-        name,
-    )
-}
-
-/// Brings a topology up from its text.
-///
-/// # Panics
-/// As [`up`].
-#[must_use]
-pub fn up_text(text: &str, path: &str, name: &str) -> Lab {
-    let topology = Topology::parse(text, path).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
-    let lab_name = LabName::new(name).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
-    let _leftovers = caracal_lab::down(&lab_name);
-    let mut options = UpOptions::test(binary(), name);
-    options.keep_on_failure = true;
-    let up: Result<Lab, UpError> = Lab::up(topology, text, options, &|_| {});
-    up.unwrap_or_else(|error| {
-        let logs = logs(&lab_name);
-        let _removed = caracal_lab::down(&lab_name);
-        panic!("{}\n{logs}", error_chain(&error))
-    })
-}
-
-/// The tail of every log of a lab.
-#[must_use]
-pub fn logs(name: &LabName) -> String {
-    let folder = caracal_lab::LabFolder::new(name);
-    let Ok(state) = folder.load() else {
-        return String::new();
-    };
-    let tail = |process: &String| format!("--- {process}\n{}\n", folder.log_tail(process, 40));
-    state.processes.keys().map(tail).collect()
-}
-
-/// Names of the nodes that run Caracal.
-#[must_use]
-pub fn caracals(lab: &Lab) -> Vec<String> {
-    let is_caracal = |node: &&caracal_lab::NodeLayout| node.kind == caracal_lab::NodeKind::Caracal;
-    lab.layout()
-        .nodes
-        .iter()
-        .filter(is_caracal)
-        .map(|node| node.name.clone())
-        .collect()
-}
-
-/// Pods beside those of the topology, one for each node that is named: namespaces that nobody has
-/// attached yet, each with a container's identifier.
-///
-/// # Panics
-/// When a namespace cannot be made.
-pub fn more_pods<'a>(lab: &Lab, nodes: impl IntoIterator<Item = &'a str>) -> Vec<PodState> {
-    let pod = |(n, node): (usize, &str)| PodState {
-        node: node.to_owned(),
-        name: format!("more{n}"),
-        netns: lab.name().netns(&format!("more{n}")),
-        container: container_id(),
-        address: None,
-        address6: None,
-        host_interface: None,
-    };
-    let pods: Vec<_> = nodes.into_iter().enumerate().map(pod).collect();
-    let lines: Vec<_> = pods
-        .iter()
-        .map(|p| format!("netns add {}", p.netns))
-        .collect();
-    ip_batch(None, &lines).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
-    pods
-}
-
-/// Calls the binary for a node: exit code and standard output.
-///
-/// # Panics
-/// When it does not start or not end within a minute.
-#[must_use]
-pub fn exit_code(lab: &Lab, node: &str, arguments: &[&str]) -> (i32, String) {
-    let output = lab
-        .caracal_output(node, arguments, caracal_lab::scaled_time(60 * SECOND))
-        .unwrap_or_else(|e| panic!("{node}: {}", error_chain(&e)));
-    (output.status.code().unwrap_or(-1), output.stdout)
-}
-
-/// Runs lines of `ip` in the namespace of a node, pod or router.
-///
-/// # Panics
-/// When one fails.
-pub fn ip(lab: &Lab, target: &str, lines: &[&str]) {
-    let netns = lab.netns(target).expect("a place in the lab");
-    let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
-    caracal_lab::ip_batch(Some(&netns), &lines).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
-}
-
-/// Waits until a condition on a node's status holds; the reason why it does not is printed at the
-/// deadline.
-///
-/// # Panics
-/// At the deadline, with the last reason and the node's log.
-pub fn await_status(
-    lab: &Lab,
-    node: &str,
-    deadline: Duration,
-    what: &str,
-    condition: impl Fn(&NodeStatus) -> Result<(), String>,
-) -> NodeStatus {
-    let result = wait_until(deadline, what, || {
-        let status = lab.node_status(node).map_err(|e| error_chain(&e))?;
-        condition(&status).map(|()| status)
-    });
-    result.unwrap_or_else(|e| panic!("{node}: {e}\n{}", lab.folder().log_tail(node, 60)))
-}
-
-/// Waits until a node's last snapshot has all of its pods, and the blocks that came before them.
-///
-/// # Panics
-/// It is not written in time.
-pub fn await_remembered(lab: &Lab, node: &str) {
-    let file = lab.folder().lib(node).join("last-snapshot");
-    let own = "/workloadendpoints/";
-    wait_until(120 * SECOND, "the last snapshot", || {
-        let text = std::fs::read_to_string(&file).map_err(|e| e.to_string())?;
-        let pods = lab.state().pods.iter().filter(|p| p.node == node).count();
-        match text.matches(own).count() >= pods {
-            true => Ok(()),
-            false => Err(text.lines().next().unwrap_or_default().to_owned()),
-        }
-    })
-    .unwrap_or_else(|e| panic!("{e}"));
-}
-
-/// All sessions are up, the datastore is fresh, the kernel is in step.
-///
-/// # Errors
-/// Reason why a node is not settled.
-pub fn settled(status: &NodeStatus) -> Result<(), String> {
-    if status.datastore.state != "fresh" {
-        return Err(format!("datastore {:?}", status.datastore));
-    }
-    if let Some(peer) = status.peers.iter().find(|p| p.state != "Established") {
-        return Err(format!(
-            "peer {} is {} ({:?})",
-            peer.name, peer.state, peer.reason
-        ));
-    }
-    if status.kernel.phase != "synced" {
-        return Err(format!(
-            "kernel is {} ({:?})",
-            status.kernel.phase, status.kernel.reason
-        ));
-    }
-    Ok(())
-}
-
-/// Waits until every Caracal node of the lab is [`settled`], and its kernel [`routed`]: an
-/// Established session says nothing yet of the routes that come over it.
-pub fn await_settled(lab: &Lab) {
-    for node in caracals(lab) {
-        await_status(
-            lab,
-            &node,
-            60 * SECOND,
-            "sessions up, kernel in step, and a way to every pod",
-            |status| settled(status).and_then(|()| routed(lab, &node)),
-        );
-    }
-}
-
-/// The kernel of a node has a way to each pod of another node, by the longest prefix.
-///
-/// # Errors
-/// The pod that it has none to.
-pub fn routed(lab: &Lab, node: &str) -> Result<(), String> {
-    let underlay = lab.underlay();
-    let routes = lab.routes(node).map_err(|e| error_chain(&e))?;
-    for pod in lab.state().pods.iter().filter(|pod| pod.node != node) {
-        let families = lab.topology().families().into_iter();
-        for address in families.filter_map(|family| pod.address_of(family)) {
-            let to_it = routes.iter().filter_map(|route| {
-                let prefix = route.destination().filter(|p| p.contains(address))?;
-                Some((prefix.len(), route.classify(&underlay)))
-            });
-            match to_it.max_by_key(|(len, _)| *len) {
-                None | Some((_, RouteKind::Blackhole | RouteKind::Underlay)) => {
-                    return Err(format!("no way to {address}, {}: {routes:?}", pod.label()));
-                }
-                Some(_) => {}
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Changes the modes of every pool in the datastore, as `calicoctl apply` does: the nodes are not
-/// told otherwise.
-///
-/// # Panics
-/// When the datastore does not take it.
-pub fn set_pool_modes(lab: &Lab, ipip: &str, vxlan: &str) {
-    for name in datastore::names(lab, "ippools") {
-        let mut pool = datastore::resource(lab, "ippools", &name);
-        pool["spec"]["ipipMode"] = ipip.into();
-        pool["spec"]["vxlanMode"] = vxlan.into();
-        datastore::put_resource(lab, "ippools", &pool);
-    }
-}
-
-/// All pods reach all pods, in every family of the lab.
-///
-/// # Panics
-/// With the pairs that do not.
-pub fn assert_full_matrix(lab: &Lab) {
-    for family in lab.topology().families() {
-        let matrix = lab.ping_matrix_of(family, 60 * SECOND);
-        let matrix = matrix.expect("ping is installed");
-        assert!(
-            matrix.is_full() && matrix.pairs() > 0,
-            "{family}, lost: {:?}\n{}",
-            matrix.lost(),
-            logs(lab.name())
-        );
-        println!(
-            "{}: {} of {} pairs of pods reach each other over {family}",
-            lab.name(),
-            matrix.pairs(),
-            matrix.pairs()
-        );
-    }
-}
-
-/// Asks IPAM on the lab's datastore, from beside etcd and the API server, as the administrator.
-///
-/// # Panics
-/// When the namespace cannot be entered.
-pub fn with_ipam<T: Send>(
-    lab: &Lab,
-    work: impl AsyncFnOnce(Client<Datastore>, Datastore) -> T + Send,
-) -> T {
-    let kubeconfig = lab.folder().kubeconfig("admin").display().to_string();
-    let is_kubernetes = datastore::is_kubernetes(lab);
-    let lookup = |name: &str| match (is_kubernetes, name) {
-        (true, "DATASTORE_TYPE") => Some("kubernetes".to_owned()),
-        (true, "KUBECONFIG") => Some(kubeconfig.clone()),
-        (false, "ETCD_ENDPOINTS") => Some(format!("http://127.0.0.1:{}", caracal_lab::ETCD_PORT)),
-        _ => None,
-    };
-    let config = DatastoreConfig::from_lookup(lookup).expect("a datastore");
-    let inside = || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        let store = config.open().expect("a valid endpoint");
-        runtime.block_on(work(Client::new(store.clone()), store))
-    };
-    run_in_netns(&lab.layout().etcd_netns(), inside).expect("etcd's namespace")
-}
-
-/// Nothing of a lab is left.
-///
-/// # Panics
-/// When something is.
-pub fn assert_gone(name: &LabName) {
-    assert_eq!(list_netns(&name.prefix()), Vec::<String>::new());
-    assert!(!caracal_lab::LabFolder::new(name).path().exists());
-}

@@ -15,7 +15,7 @@ use caracal_model::Family;
 use crate::SECOND;
 
 /// Datagrams per second of each probe.
-pub const RATE: u32 = 1000;
+pub const PROBE_RATE: u32 = 1000;
 /// A route of nobody's that shows that a monitor listens (RFC 5737: never a real destination).
 const MARKER: &str = "192.0.2.255";
 
@@ -25,7 +25,7 @@ const MARKER: &str = "192.0.2.255";
 /// # Panics
 /// When `ip` fails.
 #[must_use]
-pub fn kinds(lab: &Lab, node: &str) -> Vec<(RouteKind, Route)> {
+pub fn routes_by_kind(lab: &Lab, node: &str) -> Vec<(RouteKind, Route)> {
     let underlay = lab.underlay();
     let routes = lab
         .routes(node)
@@ -37,9 +37,9 @@ pub fn kinds(lab: &Lab, node: &str) -> Vec<(RouteKind, Route)> {
 /// Routes of one kind in all families of the lab. A VTEP on the link of its tunnel is part of the
 /// way and no destination: it is not counted.
 #[must_use]
-pub fn count(lab: &Lab, node: &str, kind: RouteKind) -> usize {
+pub fn count_routes(lab: &Lab, node: &str, kind: RouteKind) -> usize {
     let is_vtep = |k: RouteKind, r: &Route| k == RouteKind::Vxlan && r.gateway.is_none();
-    kinds(lab, node)
+    routes_by_kind(lab, node)
         .iter()
         .filter(|(k, r)| *k == kind && !is_vtep(*k, r))
         .count()
@@ -66,10 +66,10 @@ pub fn has_device(lab: &Lab, node: &str, device: &str) -> bool {
 ///
 /// # Panics
 /// When it does not.
-pub fn after(probe: &Probe, datagrams: u64) {
+pub fn await_datagrams(probe: &Probe, datagrams: u64) {
     let target = probe.sent() + datagrams;
     let sent = || probe.sent();
-    let expected = std::time::Duration::from_millis(datagrams * 1000 / u64::from(RATE));
+    let expected = std::time::Duration::from_millis(datagrams * 1000 / u64::from(PROBE_RATE));
     let deadline = 2 * expected + 120 * SECOND;
     wait_for(deadline, "datagrams sent", sent, |n| *n >= target).expect("a probe that sends");
 }
@@ -79,13 +79,13 @@ pub struct Probes(Vec<(String, Probe)>);
 
 impl Probes {
     /// Starts one probe for each pair of pods (`NODE/POD`) and each family of the lab, each at
-    /// [`RATE`].
+    /// [`PROBE_RATE`].
     ///
     /// # Panics
     /// When one does not start.
     #[must_use]
     pub fn start(lab: &Lab, pairs: &[(&str, &str)]) -> Self {
-        Self::start_at(lab, pairs, RATE)
+        Self::start_at(lab, pairs, PROBE_RATE)
     }
 
     /// The same at another rate, in datagrams per second.
@@ -119,7 +119,7 @@ impl Probes {
 
     /// Waits until the first probe has sent so many more datagrams: time measured in packets.
     pub fn after(&self, datagrams: u64) {
-        after(&self.0[0].1, datagrams);
+        await_datagrams(&self.0[0].1, datagrams);
     }
 
     /// Stops all probes and prints the counts.

@@ -6,11 +6,13 @@ use std::os::unix::fs::PermissionsExt;
 
 use caracal_lab::{Lab, wait_until};
 
-use crate::kernel::try_run;
-use crate::{SECOND, binary, caracals, example};
+use crate::SECOND;
+use crate::kernel::try_run_on;
+use crate::program::binary;
+use crate::scenario::{caracals, example};
 
-/// Blocks of each node in [`two_blocks`].
-pub const BLOCKS: usize = 2;
+/// Blocks of each node in [`with_two_blocks`].
+pub const BLOCKS_PER_NODE: usize = 2;
 
 /// An example with blocks of two addresses and three pods on each node: two blocks, and an address
 /// for a tunnel.
@@ -18,7 +20,7 @@ pub const BLOCKS: usize = 2;
 /// # Panics
 /// When the example is not what it was.
 #[must_use]
-pub fn two_blocks(topology: &str) -> String {
+pub fn with_two_blocks(topology: &str) -> String {
     let text = fs::read_to_string(example(topology)).expect("an example");
     assert!(text.contains("blockSize: 26") && text.contains("pods: "));
     let text = text.replace("blockSize: 26", "blockSize: 31");
@@ -31,7 +33,7 @@ pub fn two_blocks(topology: &str) -> String {
 ///
 /// # Panics
 /// When the lab's folder cannot be written.
-pub fn set(lab: &Lab, setting: &str) {
+pub fn set_nexthop_objects(lab: &Lab, setting: &str) {
     let place = lab.folder().bin().join("caracal");
     let program = format!(
         "#!/bin/sh\nexport CARACAL_NEXTHOP_OBJECTS={setting}\nexec {} \"$@\"\n",
@@ -49,9 +51,9 @@ pub fn set(lab: &Lab, setting: &str) {
 /// # Panics
 /// When the lab has no node.
 #[must_use]
-pub fn kernel_has_them(lab: &Lab) -> bool {
+pub fn kernel_has_nexthop_objects(lab: &Lab) -> bool {
     let node = caracals(lab).into_iter().next().expect("a node");
-    let has = try_run(lab, &node, "ip nexthop list").is_ok();
+    let has = try_run_on(lab, &node, "ip nexthop list").is_ok();
     if !has {
         println!("skipped: this kernel has no next-hop objects");
     }
@@ -60,9 +62,9 @@ pub fn kernel_has_them(lab: &Lab) -> bool {
 
 /// Objects of ours on a node, and routes of ours that lead through one, of both families.
 #[must_use]
-pub fn seen(lab: &Lab, node: &str) -> (usize, usize) {
+pub(crate) fn count_nexthop_objects(lab: &Lab, node: &str) -> (usize, usize) {
     let lines = |words: &str| -> Vec<String> {
-        let text = try_run(lab, node, words).unwrap_or_default();
+        let text = try_run_on(lab, node, words).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     };
     let objects = lines("ip nexthop list protocol 80").len();
@@ -75,12 +77,14 @@ pub fn seen(lab: &Lab, node: &str) -> (usize, usize) {
 ///
 /// # Panics
 /// When that does not come.
-pub fn await_seen(lab: &Lab, wanted: (usize, usize)) {
+pub fn await_nexthop_objects(lab: &Lab, wanted: (usize, usize)) {
     for node in caracals(lab) {
         let what = "objects and routes through them";
-        wait_until(60 * SECOND, what, || match seen(lab, &node) {
-            seen if seen == wanted => Ok(()),
-            seen => Err(format!("{node}: {seen:?}, not {wanted:?}")),
+        wait_until(60 * SECOND, what, || {
+            match count_nexthop_objects(lab, &node) {
+                seen if seen == wanted => Ok(()),
+                seen => Err(format!("{node}: {seen:?}, not {wanted:?}")),
+            }
         })
         .unwrap_or_else(|e| panic!("{e}\n{}", lab.folder().log_tail(&node, 60)));
     }

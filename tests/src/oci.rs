@@ -42,7 +42,7 @@ impl Mount {
 ///
 /// # Panics
 /// When the manifest lets the container gain rights, or the file cannot be written.
-pub fn bundle(dir: &Path, container: &Value, netns: &Path, env: &[String], mounts: &[Mount]) {
+pub fn write_bundle(dir: &Path, container: &Value, netns: &Path, env: &[String], mounts: &[Mount]) {
     let security = &container["securityContext"];
     assert_eq!(security["allowPrivilegeEscalation"], false);
     assert_eq!(security["capabilities"]["drop"], json!(["ALL"]));

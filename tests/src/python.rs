@@ -7,9 +7,11 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::program::can_run;
+
 /// Versions of Kubernetes whose schemas are asked: the oldest that is supported, and the newest
 /// that the package has.
-pub const VERSIONS: [&str; 2] = ["1.30", "1.37"];
+pub const KUBERNETES_VERSIONS: [&str; 2] = ["1.30", "1.37"];
 
 fn packages() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/python")
@@ -17,7 +19,7 @@ fn packages() -> PathBuf {
 
 /// A script of `tests/resources`, with the packages.
 #[must_use]
-pub fn script(name: &str) -> Command {
+pub fn python_script(name: &str) -> Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("resources")
         .join(name);
@@ -31,9 +33,9 @@ pub fn script(name: &str) -> Command {
 /// # Panics
 /// When they are not and `CARACAL_E2E_REQUIRED=1`.
 #[must_use]
-pub fn has_packages(scenario: &str) -> bool {
+pub fn has_python_packages(scenario: &str) -> bool {
     let missing = !packages().join("kmock").is_dir();
-    crate::can(
+    can_run(
         scenario,
         missing.then(|| "target/tools/python is not there; make packages-test".to_owned()),
     )
@@ -45,10 +47,10 @@ pub fn has_packages(scenario: &str) -> bool {
 /// # Panics
 /// When the validator cannot be run, or does not judge every object.
 #[must_use]
-pub fn faults(objects: &[Value]) -> Vec<String> {
-    let mut command = script("validate.py");
+pub fn schema_faults(objects: &[Value]) -> Vec<String> {
+    let mut command = python_script("validate.py");
     command
-        .args(VERSIONS)
+        .args(KUBERNETES_VERSIONS)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     let mut child = command.spawn().expect("python3 runs");
@@ -64,7 +66,7 @@ pub fn faults(objects: &[Value]) -> Vec<String> {
     let right: usize = right.unwrap_or_else(|| panic!("{}: {said}", output.status));
     assert_eq!(
         right + faults.len(),
-        objects.len() * VERSIONS.len(),
+        objects.len() * KUBERNETES_VERSIONS.len(),
         "{said}"
     );
     faults

@@ -11,8 +11,9 @@ use caracal_lab::Lab;
 use caracal_model::{Family, Prefix};
 use serde_json::{Value, json};
 
-use crate::datastore::{in_kubernetes, put_resource};
-use crate::{example, possible, up_text};
+use crate::datastore::{on_kubernetes_datastore, put_calico_resource};
+use crate::program::possible;
+use crate::scenario::{example, up_text};
 
 /// Which families a cluster speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,7 +203,7 @@ pub fn address_of(lab: &Lab, node: &str, family: Family) -> std::net::IpAddr {
 
 /// The number of families of a lab.
 #[must_use]
-pub fn families(lab: &Lab) -> usize {
+pub fn family_count(lab: &Lab) -> usize {
     lab.topology().families().len()
 }
 
@@ -223,7 +224,7 @@ pub fn late_pool(lab: &Lab) -> &'static str {
         "metadata": {"name": "late"},
         "spec": {"cidr": cidr, "vxlanMode": "Always"},
     });
-    put_resource(lab, "ippools", &pool);
+    put_calico_resource(lab, "ippools", &pool);
     device
 }
 
@@ -326,15 +327,35 @@ pub fn on_each_stack_and_datastore_of(
             }
         };
         let mut places: Vec<_> = Stack::ALL.map(place).into();
-        let lab = format!("{name}-k8");
-        places.push(Place {
-            what: "Kubernetes' API".to_owned(),
-            text: in_kubernetes(&text(Stack::Ipv4, &lab)),
-            lab,
-        });
+        places.push(place_in_kubernetes(name, |lab| text(Stack::Ipv4, lab)));
         places
     };
     side_by_side(scenario, &programs, places, body);
+}
+
+fn place_in_kubernetes(name: &str, text: impl Fn(&str) -> String) -> Place {
+    let lab = format!("{name}-k8");
+    Place {
+        what: "Kubernetes' API".to_owned(),
+        text: on_kubernetes_datastore(&text(&lab)),
+        lab,
+    }
+}
+
+/// Runs a scenario on two IPv4 labs side by side, one for each datastore. `name` begins their
+/// names.
+///
+/// # Panics
+/// When the scenario does on any of them.
+pub fn on_each_datastore(scenario: &str, text: &str, name: &str, body: impl Fn(Lab) + Sync) {
+    let in_etcd = Place {
+        what: "etcd".to_owned(),
+        text: text.to_owned(),
+        lab: Stack::Ipv4.lab(name),
+    };
+    let in_kubernetes = place_in_kubernetes(name, |_lab| text.to_owned());
+    let places = || vec![in_etcd, in_kubernetes];
+    side_by_side(scenario, &["kubectl", "openssl"], places, body);
 }
 
 /// A lab of a scenario.

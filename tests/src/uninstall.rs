@@ -7,11 +7,13 @@ use caracal_lab::{
     Extent, Lab, LabName, PodState, Topology, UpOptions, container_id, error_chain, wait_for,
 };
 
-use crate::kernel::{run, whole_state};
-use crate::{SECOND, await_settled, binary, caracals};
+use crate::SECOND;
+use crate::kernel::{run_on, whole_state};
+use crate::program::binary;
+use crate::scenario::{await_settled, caracals};
 
 /// Parameters of a scenario.
-pub struct Life<'a> {
+pub struct Installation<'a> {
     /// Name of the lab.
     pub lab: &'a str,
     /// The topology's text.
@@ -27,7 +29,7 @@ pub struct Life<'a> {
 /// # Panics
 /// When it does not start.
 #[must_use]
-pub fn caracal(lab: &Lab, node: &str, arguments: &[&str]) -> i32 {
+pub fn exec_caracal(lab: &Lab, node: &str, arguments: &[&str]) -> i32 {
     let mut words: Vec<OsString> = vec!["caracal".into()];
     words.extend(arguments.iter().map(Into::into));
     lab.exec(node, &words)
@@ -65,7 +67,7 @@ fn state_at_rest(lab: &Lab) -> String {
 ///
 /// # Panics
 /// When anything is left, or anything of others' is gone.
-pub fn live(life: &Life<'_>) {
+pub fn install_and_uninstall(life: &Installation<'_>) {
     let topology =
         Topology::parse(life.topology, life.lab).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     let _leftovers = caracal_lab::down(&LabName::new(life.lab).expect("a valid name"));
@@ -80,7 +82,7 @@ pub fn live(life: &Life<'_>) {
         lab.folder().create_node(&node).expect("the lab's folder");
     }
     for command in life.foreign {
-        run(&lab, "node1", command);
+        run_on(&lab, "node1", command);
     }
     let before = state_at_rest(&lab);
     for node in caracals(&lab) {
@@ -110,20 +112,20 @@ pub fn live(life: &Life<'_>) {
         lab.cni("DEL", pod)
             .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     }
-    let refused = caracal(&lab, "node1", &["uninstall", "--node"]);
+    let refused = exec_caracal(&lab, "node1", &["uninstall", "--node"]);
     assert_eq!(refused, 1, "a node that runs would put everything back");
     lab.stop_node("node1")
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     let installed = state_at_rest(&lab);
     assert_eq!(
-        caracal(&lab, "node1", &["uninstall", "--node", "--dry-run"]),
+        exec_caracal(&lab, "node1", &["uninstall", "--node", "--dry-run"]),
         0
     );
     assert!(
         whole_state(&lab, "node1") == installed,
         "a dry run changes nothing"
     );
-    assert_eq!(caracal(&lab, "node1", &["uninstall", "--node"]), 0);
+    assert_eq!(exec_caracal(&lab, "node1", &["uninstall", "--node"]), 0);
     let left = whole_state(&lab, "node1");
     let only = |a: &str, b: &str| -> Vec<String> {
         let there: std::collections::BTreeSet<&str> = b.lines().collect();

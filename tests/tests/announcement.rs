@@ -8,8 +8,9 @@ use std::os::unix::net::UnixStream;
 
 use caracal_lab::{CniError, Lab, error_chain, wait_until};
 use caracal_model::{Announcement, AwaitAnnouncement, Prefix};
-use caracal_tests::stack::{address_of, families, focus, on_each_stack_of};
-use caracal_tests::{SECOND, assert_gone, await_settled};
+use caracal_tests::{
+    SECOND, address_of, assert_gone, await_settled, family_count, focus, on_each_stack_of,
+};
 use serde_json::{Value, json};
 
 const TOPOLOGY: &str = "
@@ -63,7 +64,7 @@ fn announced(mut lab: Lab) {
     let answer = ask(&lab, address, revision, 20_000);
     let complete = Announcement {
         prefixes: vec![block],
-        sessions: families(&lab),
+        sessions: family_count(&lab),
         missing: None,
     };
     assert_eq!(answer, complete);

@@ -3,22 +3,32 @@
 
 #[path = "api_server/beside.rs"]
 mod beside;
+#[path = "api_server/commands.rs"]
+mod commands;
 #[path = "api_server/deaths.rs"]
 mod deaths;
 #[path = "api_server/emulator.rs"]
 mod emulator;
+#[path = "api_server/exchanged.rs"]
+mod exchanged;
 #[path = "api_server/http.rs"]
 mod http;
 #[path = "api_server/lab.rs"]
 mod lab;
 #[path = "api_server/limits.rs"]
 mod limits;
+#[path = "api_server/newer_group.rs"]
+mod newer_group;
 #[path = "api_server/objects.rs"]
 mod objects;
 #[path = "api_server/rights.rs"]
 mod rights;
+#[path = "api_server/services.rs"]
+mod services;
 #[path = "api_server/store.rs"]
 mod store;
+#[path = "api_server/streamed.rs"]
+mod streamed;
 #[path = "api_server/watches.rs"]
 mod watches;
 
@@ -53,7 +63,12 @@ impl Server {
         let folder = std::env::temp_dir().join(format!("api-{scenario}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let etcd = EtcdServer::start().expect("etcd is there");
-        let arguments: Vec<_> = arguments.iter().map(|a| (*a).to_owned()).collect();
+        let mut arguments: Vec<_> = arguments.iter().map(|a| (*a).to_owned()).collect();
+        // Who does not ask for it would meet it or not, by the speed of what was asked before.
+        const INITIALIZING: &str = "--initializing-milliseconds";
+        if !arguments.iter().any(|argument| argument == INITIALIZING) {
+            arguments.extend([INITIALIZING.to_owned(), "0".to_owned()]);
+        }
         let (process, address) = spawn(&etcd, "127.0.0.1:0", &arguments);
         Some(Self {
             etcd,

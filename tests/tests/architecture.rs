@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 /// Folders of the product's crates; the last is the program.
-const PRODUCT: [&str; 11] = [
+const PRODUCT: [&str; 12] = [
     "model",
     "datastore",
     "bgp",
@@ -21,6 +21,7 @@ const PRODUCT: [&str; 11] = [
     "templates",
     "felix-like-agent",
     "cni",
+    "flannel",
     "lab",
     "bench",
     "node",
@@ -95,6 +96,11 @@ fn crates_import_only_what_the_design_allows() {
         (
             "caracal-cni",
             &["caracal-model", "caracal-ipam", "caracal-datastore"],
+        ),
+        // The agent's core alone, for its vocabulary of plans.
+        (
+            "caracal-flannel",
+            &["caracal-model", "caracal-datastore", "caracal-agent"],
         ),
         // The datastore for the test API server alone, which has a feature of its own.
         ("caracal-lab", &["caracal-model", "caracal-datastore"]),
@@ -260,7 +266,7 @@ fn product_code_starts_no_programs() {
     // delegates to other plugins by starting them. `caracal render` runs the user's check and
     // reload commands: what a foreign daemon accepts is known to that daemon alone.
     let exceptions = [
-        "felix-like-agent/src/dataplane/write/nat",
+        "felix-like-agent/src/dataplane/write/programs",
         "cni/src/delegate",
         "node/src/cli/render/programs",
     ];

@@ -8,8 +8,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 
 use caracal_lab::{Lab, error_chain, spawn_in_netns, wait_until};
-use caracal_tests::stack::{address_of, either, families, focus, on_each_stack};
-use caracal_tests::{SECOND, await_settled, binary, exit_code, ip};
+use caracal_tests::{
+    SECOND, address_of, await_settled, binary, either, exit_code, family_count, focus, ip,
+    on_each_stack,
+};
 use serde_json::Value;
 
 /// Exit code, report, and the codes that count.
@@ -152,7 +154,7 @@ fn found(mut lab: Lab) {
     let codes = ["CRL-R003", "CRL-W001", "CRL-B001"];
     let findings = await_findings(&lab, "node1", &codes, |findings| {
         let lost = findings.iter().filter(|f| f["code"] == "CRL-B001");
-        lost.count() == families(&lab)
+        lost.count() == family_count(&lab)
     });
     let (subject, sentence) = find(&findings, "CRL-R003");
     assert_eq!(subject, prefix);
@@ -286,7 +288,7 @@ fn explanations(lab: &Lab) {
     let block = explain(lab, own);
     assert_eq!(block["mode"], "blackhole");
     let advertised = block["bgp"]["advertised"].as_array().unwrap();
-    let peers = 3 * families(lab);
+    let peers = 3 * family_count(lab);
     assert_eq!(
         advertised.len(),
         peers,

@@ -2,6 +2,9 @@
 //! lab.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "cli/bundle.rs"]
+mod bundle;
+
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
@@ -118,13 +121,14 @@ fn the_command_line_keeps_its_contract() {
     if !possible("the_command_line_keeps_its_contract", &[]) {
         return;
     }
-    let lab = up_text(TOPOLOGY, "cli", "e2e-cli");
+    let mut lab = up_text(TOPOLOGY, "cli", "e2e-cli");
     await_settled(&lab);
     let folder = Folder::new();
     for row in rows() {
         let arguments: Vec<&str> = row.example.iter().map(String::as_str).collect();
         check(&lab, &folder.0, &row, &arguments);
     }
+    bundle::keeps_no_secret(&mut lab, &folder.0);
 }
 
 fn check(lab: &Lab, folder: &Path, row: &Row, arguments: &[&str]) {

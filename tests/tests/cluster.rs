@@ -6,15 +6,11 @@ use std::net::IpAddr;
 
 use caracal_lab::{Lab, Route, RouteKind, VXLAN_FILTER, wait_for, wait_until};
 use caracal_model::{Family, NodeStatus, Problem};
-use caracal_tests::datastore;
-use caracal_tests::loss::{Probes, count, kinds};
-use caracal_tests::stack::{
-    addresses, either, families, focus, late_pool, on_each_stack, on_each_stack_and_datastore,
-    speaks,
-};
 use caracal_tests::{
-    SECOND, assert_full_matrix, assert_gone, await_settled, await_status, caracals, possible,
-    settled, up,
+    Probes, SECOND, addresses, assert_full_matrix, assert_gone, await_settled, await_status,
+    caracals, count_routes, either, family_count, focus, late_pool, on_each_stack,
+    on_each_stack_and_datastore, possible, routes_by_kind, settled, speaks, start_datastore,
+    stop_datastore, up,
 };
 
 #[test]
@@ -38,24 +34,24 @@ fn without_problems(status: &NodeStatus) -> Result<(), String> {
 fn direct_routes(lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
-    let times = families(&lab);
+    let times = family_count(&lab);
     for node in caracals(&lab) {
         let status = lab.node_status(&node).unwrap();
         assert_eq!(status.peers.len(), 2 * times, "{status:?}");
         assert_eq!(
-            count(&lab, &node, RouteKind::Direct),
+            count_routes(&lab, &node, RouteKind::Direct),
             2 * times,
             "{:?}",
-            kinds(&lab, &node)
+            routes_by_kind(&lab, &node)
         );
-        assert_eq!(count(&lab, &node, RouteKind::Blackhole), times);
+        assert_eq!(count_routes(&lab, &node, RouteKind::Blackhole), times);
         assert_eq!(
-            count(&lab, &node, RouteKind::Local),
+            count_routes(&lab, &node, RouteKind::Local),
             2 * times,
             "one for each pod"
         );
         await_status(&lab, &node, 60 * SECOND, "no problem", without_problems);
-        for (kind, route) in kinds(&lab, &node) {
+        for (kind, route) in routes_by_kind(&lab, &node) {
             if matches!(kind, RouteKind::Direct | RouteKind::Blackhole) {
                 assert_eq!(route.protocol.as_deref(), Some("80"), "{route:?}");
             }
@@ -107,9 +103,14 @@ fn encapsulation_across_the_router(lab: Lab) {
         seen.packets
     );
     for node in caracals(&lab) {
-        let seen = [RouteKind::Direct, RouteKind::Vxlan].map(|k| count(&lab, &node, k));
-        let times = families(&lab);
-        assert_eq!(seen, [times, 2 * times], "{:?}", kinds(&lab, &node));
+        let seen = [RouteKind::Direct, RouteKind::Vxlan].map(|k| count_routes(&lab, &node, k));
+        let times = family_count(&lab);
+        assert_eq!(
+            seen,
+            [times, 2 * times],
+            "{:?}",
+            routes_by_kind(&lab, &node)
+        );
     }
 }
 
@@ -137,7 +138,10 @@ fn reflection(lab: Lab) {
             peers, reflectors,
             "a client peers with the reflectors alone"
         );
-        assert_eq!(count(&lab, node, RouteKind::Direct), 2 * families(&lab));
+        assert_eq!(
+            count_routes(&lab, node, RouteKind::Direct),
+            2 * family_count(&lab)
+        );
     }
 }
 
@@ -152,11 +156,11 @@ fn kill_9(mut lab: Lab) {
     assert_full_matrix(&lab);
     let probes = Probes::start(&lab, &[("node1/p1", "node2/p1"), ("node2/p1", "node3/p1")]);
     probes.after(1000);
-    let before = kinds(&lab, "node2");
+    let before = routes_by_kind(&lab, "node2");
     lab.kill9_node("node2").unwrap();
     probes.after(5000);
     assert_eq!(
-        kinds(&lab, "node2"),
+        routes_by_kind(&lab, "node2"),
         before,
         "the kernel forwards without the process"
     );
@@ -166,13 +170,13 @@ fn kill_9(mut lab: Lab) {
         60 * SECOND,
         "node2's routes kept as stale",
         |s| match s.peers.iter().filter(|p| p.stale).count() {
-            n if n == families(&lab) => Ok(()),
+            n if n == family_count(&lab) => Ok(()),
             _ => Err(format!("{:?}", s.peers)),
         },
     );
     assert_eq!(
-        count(&lab, "node1", RouteKind::Direct),
-        2 * families(&lab),
+        count_routes(&lab, "node1", RouteKind::Direct),
+        2 * family_count(&lab),
         "{:?}",
         stale.peers
     );
@@ -180,7 +184,7 @@ fn kill_9(mut lab: Lab) {
     await_settled(&lab);
     probes.after(2000);
     probes.assert_none_lost("kill -9, down for 5 s, and back");
-    assert_eq!(kinds(&lab, "node2"), before);
+    assert_eq!(routes_by_kind(&lab, "node2"), before);
 }
 
 #[test]
@@ -365,14 +369,17 @@ fn foreign_routes_and_ours(mut lab: Lab) {
     let is_ours = |(kind, route): &(RouteKind, Route)| {
         *kind == RouteKind::Direct && route.protocol.as_deref() == Some("80")
     };
-    let ours: Vec<_> = kinds(&lab, "node1").into_iter().filter(is_ours).collect();
-    assert_eq!(ours.len(), 2 * families(&lab));
+    let ours: Vec<_> = routes_by_kind(&lab, "node1")
+        .into_iter()
+        .filter(is_ours)
+        .collect();
+    assert_eq!(ours.len(), 2 * family_count(&lab));
     for (_, route) in &ours {
         let line = format!("route del {}", route.dst);
         caracal_lab::ip_batch(Some(&netns), &[line]).unwrap();
     }
     wait_until(60 * SECOND, "our routes are back", || {
-        let left = kinds(&lab, "node1");
+        let left = routes_by_kind(&lab, "node1");
         match ours.iter().find(|o| !left.contains(o)) {
             None => Ok(()),
             Some(missing) => Err(format!("{missing:?}")),
@@ -434,8 +441,11 @@ fn masquerading(lab: Lab) {
                 "the node's address is the source: {packet}"
             );
         }
-        let inside = lab.capture("node2", "eth0", request).unwrap();
-        ping(pod("node2").address_of(family).unwrap());
+        // Nodes measure their paths with echoes as well.
+        let other = pod("node2").address_of(family).unwrap();
+        let to_pod = format!("{request} and dst host {other}");
+        let inside = lab.capture("node2", "eth0", &to_pod).unwrap();
+        ping(other);
         inside.wait_for(3, 60 * SECOND).unwrap();
         for packet in inside.stop().packets {
             assert!(
@@ -510,15 +520,15 @@ fn a_pending_release(mut lab: Lab) {
         status.blocks.iter().map(|b| b.in_use).sum::<usize>()
     };
     let before = in_use(&lab);
-    datastore::stop(&mut lab);
+    stop_datastore(&mut lab);
     lab.cni("DEL", &pod)
         .expect("DEL succeeds without the datastore");
-    datastore::start(&mut lab);
+    start_datastore(&mut lab);
     wait_for(
         60 * SECOND,
         "the address is free again",
         || in_use(&lab),
-        |now| *now == before - families(&lab),
+        |now| *now == before - family_count(&lab),
     )
     .unwrap();
     lab.cni("DEL", &pod).expect("DEL succeeds for what is gone");

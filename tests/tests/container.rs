@@ -4,6 +4,11 @@
 //! capability at all. What runs is the image that ships, with the static program.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "container/materials.rs"]
+mod materials;
+#[path = "container/package.rs"]
+mod package;
+
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -13,15 +18,13 @@ use caracal_lab::{
     Lab, RunningProcess as Running, call_program, netns_sysctl, program_command, run_in_netns,
     wait_until,
 };
-use caracal_tests::loss::Probes;
-use caracal_tests::oci::{Mount, bundle, crun, with_one_cgroup_version};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, is_static_built, possible,
-    static_binary, up,
+    Mount, Probes, SECOND, assert_full_matrix, await_settled, await_status, crun, is_static_built,
+    possible, static_binary, up, with_one_cgroup_version, write_bundle,
 };
 use serde_json::Value;
 
-/// The most that the static program may have, in octets (decision 0042). It may only shrink.
+/// The most that the static program may have, in octets (decision 0042).
 const MOST: u64 = 15_000_000;
 
 /// The container of a name in the DaemonSet of `deploy/base`.
@@ -177,6 +180,9 @@ fn the_image_runs() {
     ];
     let version = image.podman(&[&run[..], &[TAG, "--version"]].concat());
     assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    let label = r#"{{index .Labels "org.opencontainers.image.version"}}"#;
+    let label = image.podman(&["image", "inspect", "--format", label, TAG]);
+    assert_eq!(label.trim(), env!("CARGO_PKG_VERSION"));
     let nft = [
         &run[..],
         &["--entrypoint", "/usr/sbin/nft", TAG, "--version"],
@@ -301,7 +307,7 @@ fn a_node_runs_with_the_rights_of_the_manifest() {
         Mount::writable(Path::new("/proc/sys/net"), "/host/proc/sys/net"),
     ];
     let netns_path = caracal_lab::netns_path(&layout.netns);
-    bundle(&dir, &manifest("containers"), &netns_path, &env, &binds);
+    write_bundle(&dir, &manifest("containers"), &netns_path, &env, &binds);
     // A setting that the node has to write again: through the mount, as its own /proc/sys is
     // read-only.
     let cali = format!("net/ipv4/conf/{}/proxy_arp", workload(&lab));
@@ -362,7 +368,7 @@ fn install(lab: &Lab, dir: &Path, netns: &Path) {
         Mount::writable(&bin, "/host/opt/cni/bin"),
         Mount::writable(&net, "/host/etc/cni/net.d"),
     ];
-    bundle(dir, &manifest("initContainers"), netns, &env, &binds);
+    write_bundle(dir, &manifest("initContainers"), netns, &env, &binds);
     let mut command = crun(dir, "caracal-e2e-install");
     let node = lab.netns("node1").unwrap();
     let said = call_program(Some(&node), &mut command, b"", 60 * SECOND).unwrap();

@@ -15,10 +15,10 @@ mod program;
 #[path = "deploy/schema.rs"]
 mod schema;
 
+use caracal_tests::{KUBERNETES_VERSIONS, has_python_packages, schema_faults};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use caracal_tests::python;
 use serde_json::Value;
 
 /// Where Calico's data are: what the names of overlays begin with.
@@ -126,21 +126,21 @@ fn every_object_is_what_kubernetes_takes() {
 /// The same as a foreign program judges it, by the schemas of the oldest and the newest Kubernetes.
 #[test]
 fn kubernetes_schemas_find_no_fault() {
-    if !python::has_packages("kubernetes_schemas_find_no_fault") {
+    if !has_python_packages("kubernetes_schemas_find_no_fault") {
         return;
     }
     let mut seen = std::collections::BTreeSet::new();
     let objects: Vec<_> = objects().into_iter().map(|(_, object)| object).collect();
     let mut once: Vec<_> = objects.into_iter().collect();
     once.retain(|object| seen.insert(object.to_string()));
-    assert_eq!(python::faults(&once), Vec::<String>::new());
+    assert_eq!(schema_faults(&once), Vec::<String>::new());
     let mut wrong = once
         .into_iter()
         .find(|object| object["kind"] == "DaemonSet")
         .unwrap();
     wrong["spec"]["template"]["spec"]["hostNetwrok"] = true.into();
-    let faults = python::faults(&[wrong]);
-    assert_eq!(faults.len(), python::VERSIONS.len(), "{faults:?}");
+    let faults = schema_faults(&[wrong]);
+    assert_eq!(faults.len(), KUBERNETES_VERSIONS.len(), "{faults:?}");
     assert!(faults[0].contains("hostNetwrok"), "{faults:?}");
 }
 

@@ -4,9 +4,7 @@
 use std::collections::BTreeMap;
 
 use caracal_lab::{Lab, call_program, netns_sysctl, program_command, program_output};
-use caracal_tests::calico::batch;
-use caracal_tests::stack::{either, focus, on_each_stack};
-use caracal_tests::{SECOND, await_settled, binary};
+use caracal_tests::{SECOND, await_settled, binary, either, focus, ip, on_each_stack};
 
 /// Verdict and fix by check and subject.
 type Found = BTreeMap<(String, String), (String, String)>;
@@ -105,7 +103,7 @@ fn faults_and_fixes(mut lab: Lab) {
         "node4",
         "table inet doctor { chain in { type filter hook input priority 0; tcp dport 179 tcp flags syn reject with tcp reset; }; }",
     );
-    batch(
+    ip(
         &lab,
         "node1",
         &["link add flannel.1 type bridge".to_owned()],

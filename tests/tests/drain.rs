@@ -8,9 +8,10 @@ use caracal_lab::{
     Lab, PodState, Probe, Route, Stream, call_program, error_chain, program_command, wait_until,
 };
 use caracal_model::Family;
-use caracal_tests::loss::{RATE, after};
-use caracal_tests::stack::{address_of, either, focus, on_each_stack};
-use caracal_tests::{SECOND, await_settled, await_status, exit_code, ip, settled};
+use caracal_tests::{
+    PROBE_RATE, SECOND, address_of, await_datagrams, await_settled, await_status, either,
+    exit_code, focus, ip, on_each_stack, settled,
+};
 use serde_json::Value;
 
 /// 65535:0 as one number (RFC 8326 §5).
@@ -133,7 +134,7 @@ fn two_ways(lab: &Lab) -> Probe {
         from: pod.netns.clone(),
         to: lab.layout().etcd_netns(),
         address: over_node1(lab, pod),
-        rate: RATE,
+        rate: PROBE_RATE,
         size: 64,
     })
     .unwrap()
@@ -214,7 +215,7 @@ fn drained(mut lab: Lab) {
         }
     })
     .unwrap();
-    after(&probe, 500);
+    await_datagrams(&probe, 500);
 
     let (code, text) = exit_code(&lab, "node1", &["drain", "--undo"]);
     assert_eq!(code, 0, "{text}");
@@ -222,7 +223,7 @@ fn drained(mut lab: Lab) {
     await_gateways(&lab, &["node1", "node2"]);
     let status = lab.node_status("node1").unwrap();
     assert_eq!(status.drain, None);
-    after(&probe, 500);
+    await_datagrams(&probe, 500);
     let loss = probe.stop();
     println!("drained, restarted, and back: {loss}");
     assert_eq!(loss.lost, 0, "{loss}");

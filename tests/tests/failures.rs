@@ -6,14 +6,12 @@ use std::time::Instant;
 
 use caracal_lab::{Lab, PodState, wait_for, wait_until};
 use caracal_model::{Family, Prefix, Problem};
-use caracal_tests::datastore;
-use caracal_tests::kernel::{agents_state, flush_routes, nft, run, try_run};
-use caracal_tests::loss::{Probes, RouteMonitor, kinds};
-use caracal_tests::stack::{
-    Stack, either, late_pool, on_each_stack_and_datastore, on_each_stack_and_datastore_of,
-    on_each_stack_of, speaks,
+use caracal_tests::{
+    Probes, RouteMonitor, SECOND, Stack, agents_state, apply_nft, assert_full_matrix,
+    await_settled, await_status, caracals, datastore_port, either, example, flush_routes,
+    late_pool, on_each_stack_and_datastore, on_each_stack_and_datastore_of, on_each_stack_of,
+    routes_by_kind, run_on, speaks, start_datastore, stop_datastore, try_run_on,
 };
-use caracal_tests::{SECOND, assert_full_matrix, await_settled, await_status, caracals, example};
 
 /// A topology whose nodes compare everything once an hour only, with more environment for each.
 fn far_resync(name: &str, more: &str) -> String {
@@ -71,7 +69,7 @@ fn others_state(lab: &Lab, node: &str) -> Vec<String> {
     }
     for family in lab.topology().families() {
         let flag = flag(family);
-        let printed = run(lab, node, &format!("ip {flag} route show table main"));
+        let printed = run_on(lab, node, &format!("ip {flag} route show table main"));
         let others = printed.lines().filter(|l| {
             let of_kernel = l.contains(" proto kernel ") || l.starts_with("fe80:");
             !l.contains(" proto 80 ") && !of_kernel
@@ -98,7 +96,7 @@ const fn vxlan_device(family: Family) -> &'static str {
 
 fn put_back(lab: &Lab, node: &str, commands: &[String]) {
     for command in commands {
-        run(lab, node, command);
+        run_on(lab, node, command);
     }
 }
 
@@ -127,7 +125,7 @@ fn damage(lab: Lab) {
         "nft flush chain inet caracal forward",
         "nft delete table inet caracal",
     ] {
-        run(&lab, "node1", damage);
+        run_on(&lab, "node1", damage);
         await_repair(&lab, "node1", damage, &before);
     }
     assert_full_matrix(&lab);
@@ -151,7 +149,7 @@ fn damage_of(lab: &Lab, family: Family, before: &str) {
     ] {
         assert!(before.contains(fact), "{fact}:\n{before}");
     }
-    let fdb = run(lab, "node1", &format!("bridge fdb show dev {device}"));
+    let fdb = run_on(lab, "node1", &format!("bridge fdb show dev {device}"));
     let entry = fdb.lines().find(|l| l.contains(" dst ")).unwrap();
     let mac = entry.split(' ').next().unwrap();
     let forwarding = match family {
@@ -170,12 +168,12 @@ fn damage_of(lab: &Lab, family: Family, before: &str) {
         &format!("bridge fdb del {mac} dev {device}"),
         forwarding,
     ] {
-        run(lab, "node1", damage);
+        run_on(lab, "node1", damage);
         await_repair(lab, "node1", damage, before);
     }
     // The whole table, and with it what is not ours: an administrator puts that back.
     let others = others_state(lab, "node1");
-    let connected = run(
+    let connected = run_on(
         lab,
         "node1",
         &format!("ip {flag} route show table main proto kernel"),
@@ -217,16 +215,16 @@ fn flaps(lab: Lab) {
         &before,
     );
     for _ in 0..5 {
-        run(&lab, "node1", "ip link set eth0 down");
-        run(&lab, "node1", "ip link set eth0 up");
+        run_on(&lab, "node1", "ip link set eth0 down");
+        run_on(&lab, "node1", "ip link set eth0 up");
     }
     put_back(&lab, "node1", &others);
     await_repair(&lab, "node1", "eth0 down and up five times", &before);
 
     for (from, to) in [("eth0", "uplink0"), ("uplink0", "eth0")] {
-        run(&lab, "node1", &format!("ip link set {from} down"));
-        run(&lab, "node1", &format!("ip link set {from} name {to}"));
-        run(&lab, "node1", &format!("ip link set {to} up"));
+        run_on(&lab, "node1", &format!("ip link set {from} down"));
+        run_on(&lab, "node1", &format!("ip link set {from} name {to}"));
+        run_on(&lab, "node1", &format!("ip link set {to} up"));
         let name = |word: &str| {
             if word == "eth0" {
                 to.to_owned()
@@ -261,19 +259,19 @@ fn flaps(lab: Lab) {
     for family in lab.topology().families() {
         let version = either(family, "ipv4", "ipv6");
         let key = format!("net.{version}.neigh.eth0.base_reachable_time_ms");
-        run(&lab, neighbour, &format!("sysctl -q -w {key}=3600000"));
+        run_on(&lab, neighbour, &format!("sysctl -q -w {key}=3600000"));
     }
     let await_neighbour = |mac: &str| {
         for (address, _) in lab.layout().node("node1").unwrap().uplink.addresses() {
             let show = format!("ip neigh show {address} dev eth0");
-            let seen = || run(&lab, neighbour, &show);
+            let seen = || run_on(&lab, neighbour, &show);
             wait_for(60 * SECOND, "the new MAC, at a neighbour", seen, |seen| {
                 seen.contains(mac)
             })
             .unwrap_or_else(|e| panic!("{e}\n{}", lab.folder().log_tail("node1", 40)));
         }
     };
-    run(&lab, "node1", "ip link del eth0");
+    run_on(&lab, "node1", "ip link del eth0");
     for line in [
         format!(
             "ip link add eth0 address {mac} type veth peer name {} netns {switch}",
@@ -281,11 +279,11 @@ fn flaps(lab: Lab) {
         ),
         "ip link set eth0 up".to_owned(),
     ] {
-        run(&lab, "node1", &line);
+        run_on(&lab, "node1", &line);
     }
     for (address, _) in uplink.addresses() {
         let entry = format!("ip neigh replace {address} lladdr {old} dev eth0 nud reachable");
-        run(&lab, neighbour, &entry);
+        run_on(&lab, neighbour, &entry);
     }
     lab.rejoin("node1").unwrap();
     lab.plug("node1").unwrap();
@@ -324,13 +322,13 @@ fn conflict_of(lab: &Lab, family: Family, before: &str) {
         Family::Ipv4 => "10.0.0.77",
         Family::Ipv6 => "fd00:10::77",
     };
-    let ours = run(
+    let ours = run_on(
         lab,
         "node1",
         &format!("ip {flag} route show proto 80 dev eth0"),
     );
     let prefix = ours.split(' ').next().unwrap().to_owned();
-    run(
+    run_on(
         lab,
         "node1",
         &format!("ip {flag} route replace {prefix} via {nobody} dev eth0 onlink proto static"),
@@ -351,12 +349,12 @@ fn conflict_of(lab: &Lab, family: Family, before: &str) {
         "caracal status > /dev/null; test $? = 4 && caracal status | grep -q 'agent.foreign_route'",
     ];
     assert_eq!(lab.exec("node1", &words.map(Into::into)).unwrap(), 0);
-    let theirs = run(lab, "node1", &format!("ip {flag} route show {prefix}"));
+    let theirs = run_on(lab, "node1", &format!("ip {flag} route show {prefix}"));
     assert!(
         theirs.contains(nobody) && !theirs.contains("proto 80"),
         "theirs stays alone: {theirs}"
     );
-    run(
+    run_on(
         lab,
         "node1",
         &format!("ip {flag} route del {prefix} proto static"),
@@ -414,14 +412,14 @@ fn change_of_address(lab: &Lab, vxlan: &str) {
         .collect();
     for (old, new, len) in &moves {
         let dad = if new.contains(':') { " nodad" } else { "" };
-        run(
+        run_on(
             lab,
             "node1",
             &format!("ip addr add {new}/{len} dev eth0{dad}"),
         );
-        run(lab, "node1", &format!("ip addr del {old}/{len} dev eth0"));
+        run_on(lab, "node1", &format!("ip addr del {old}/{len} dev eth0"));
         // Deleting the first IPv4 address took the second one along, which was secondary.
-        run(
+        run_on(
             lab,
             "node1",
             &format!("ip addr replace {new}/{len} dev eth0{dad}"),
@@ -449,7 +447,7 @@ fn change_of_address(lab: &Lab, vxlan: &str) {
     for (_, new, _) in &moves {
         let set = if new.contains(':') { "ip6" } else { "ip" };
         let words = format!("nft get element inet caracal {set}_senders {{ {new} }}");
-        let taken = || try_run(lab, "node2", &words);
+        let taken = || try_run_on(lab, "node2", &words);
         wait_until(60 * SECOND, "tunnel packets from the new address", taken)
             .unwrap_or_else(|e| panic!("{e}"));
     }
@@ -503,7 +501,7 @@ fn spoofed_sources(lab: &Lab, family: Family) {
     };
     let (p1, p2, far) = (pod("node1/p1"), pod("node1/p2"), pod("node2/p1"));
     // Reverse path filtering is off: it must be our rules that judge.
-    run(lab, "node1", "sysctl -q net.ipv4.conf.all.rp_filter=0");
+    run_on(lab, "node1", "sysctl -q net.ipv4.conf.all.rp_filter=0");
     // The neighbour's address, one of nobody's, and then its own: only the last one leaves the
     // node.
     let request = either(
@@ -520,16 +518,16 @@ fn spoofed_sources(lab: &Lab, family: Family) {
     for source in [address(&p2).to_string(), nobodys] {
         let host = Prefix::host(source.parse().unwrap());
         let dad = either(family, "", " nodad");
-        run(lab, "node1/p1", &format!("ip addr add {host} dev lo{dad}"));
+        run_on(lab, "node1/p1", &format!("ip addr add {host} dev lo{dad}"));
         let ping = format!("ping -n -c 2 -i 0.2 -W 1 -I {source} {target}");
         assert!(
-            try_run(lab, "node1/p1", &ping).is_err(),
+            try_run_on(lab, "node1/p1", &ping).is_err(),
             "{source} got an answer"
         );
-        run(lab, "node1/p1", &format!("ip addr del {host} dev lo"));
+        run_on(lab, "node1/p1", &format!("ip addr del {host} dev lo"));
     }
     let ping = format!("ping -n -c 2 -i 0.2 -W 5 {target}");
-    run(lab, "node1/p1", &ping);
+    run_on(lab, "node1/p1", &ping);
     seen.wait_for(2, 60 * SECOND).unwrap();
     let word = either(family, "IP", "IP6");
     let own = format!("{word} {} > {target}", address(&p1));
@@ -545,12 +543,12 @@ fn dropping_policies(lab: &Lab, family: Family) {
         ["ip6tables-nft", "ip6tables-legacy"],
     );
     for tool in tools {
-        run(lab, "node1", &format!("{tool} -P FORWARD DROP"));
+        run_on(lab, "node1", &format!("{tool} -P FORWARD DROP"));
         if tool.ends_with("legacy") {
             // The older form tells nobody, so it is found when something else is looked at.
-            run(lab, "node1", "nft delete table inet caracal");
+            run_on(lab, "node1", "nft delete table inet caracal");
         }
-        let opened = || try_run(lab, "node1", &format!("{tool} -S FORWARD")).unwrap_or_default();
+        let opened = || try_run_on(lab, "node1", &format!("{tool} -S FORWARD")).unwrap_or_default();
         let what = "our rules in a FORWARD that drops";
         wait_for(60 * SECOND, what, opened, |s| {
             s.contains("-j caracal-forward")
@@ -573,35 +571,35 @@ fn await_problem(lab: &Lab, code: &str, there: bool) -> Vec<Problem> {
 }
 
 fn foreign_filter(lab: &Lab) {
-    nft(
+    apply_nft(
         lab,
         "node1",
         "table inet fw {\n chain f { type filter hook forward priority 5; policy drop; }\n}\n",
     );
     println!("{:?}", await_problem(lab, "agent.forward_dropped", true));
-    run(lab, "node1", "nft delete table inet fw");
+    run_on(lab, "node1", "nft delete table inet fw");
     // A table that goes takes its chains along without a word about each.
-    run(lab, "node1", "nft flush chain inet caracal forward");
+    run_on(lab, "node1", "nft flush chain inet caracal forward");
     await_problem(lab, "agent.forward_dropped", false);
 }
 
 fn strict_reverse_path(lab: &Lab) {
-    run(lab, "node1", "sysctl -q net.ipv4.conf.all.rp_filter=1");
+    run_on(lab, "node1", "sysctl -q net.ipv4.conf.all.rp_filter=1");
     println!("{:?}", await_problem(lab, "agent.strict_rp_filter", true));
     let words = "sysctl -n net.ipv4.conf.vxlan/calico.rp_filter";
-    let loose = || run(lab, "node1", words);
+    let loose = || run_on(lab, "node1", words);
     wait_for(60 * SECOND, "our tunnel made loose", loose, |v| {
         v.trim() == "2"
     })
     .unwrap();
     assert_full_matrix(lab);
-    run(lab, "node1", "sysctl -q net.ipv4.conf.eth0.rp_filter=2");
+    run_on(lab, "node1", "sysctl -q net.ipv4.conf.eth0.rp_filter=2");
     await_problem(lab, "agent.strict_rp_filter", false);
 }
 
 /// Every packet between this node and the datastore is lost.
 fn dead(lab: &Lab) -> String {
-    let port = datastore::port(lab);
+    let port = datastore_port(lab);
     format!(
         "table inet dead {{
     chain in {{ type filter hook input priority 0; tcp sport {port} drop; }}
@@ -624,10 +622,10 @@ fn half_open(lab: Lab) {
     assert_full_matrix(&lab);
     let nodes = caracals(&lab);
     let monitors = RouteMonitor::on_all(&lab);
-    let before: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
+    let before: Vec<_> = nodes.iter().map(|n| routes_by_kind(&lab, n)).collect();
     let probes = Probes::start(&lab, &[("node1/p1", "node2/p1"), ("node2/p1", "node3/p1")]);
     for node in &nodes {
-        nft(&lab, node, &dead(&lab));
+        apply_nft(&lab, node, &dead(&lab));
     }
     let start = Instant::now();
     for node in &nodes {
@@ -650,13 +648,13 @@ fn half_open(lab: Lab) {
     // Changes made meanwhile are followed afterwards.
     let tunnel = late_pool(&lab);
     probes.after(1000);
-    let during: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
+    let during: Vec<_> = nodes.iter().map(|n| routes_by_kind(&lab, n)).collect();
     assert_eq!(during, before);
     for monitor in &monitors {
         monitor.assert_nothing_deleted("half-open connections to the datastore");
     }
     for node in &nodes {
-        run(&lab, node, "nft delete table inet dead");
+        run_on(&lab, node, "nft delete table inet dead");
     }
     for node in &nodes {
         await_status(&lab, node, 60 * SECOND, "the late pool's tunnel", |s| {
@@ -667,7 +665,7 @@ fn half_open(lab: Lab) {
             }
         });
     }
-    assert!(try_run(&lab, "node1", "nft list table inet dead").is_err());
+    assert!(try_run_on(&lab, "node1", "nft list table inet dead").is_err());
     probes.assert_none_lost("half-open connections to the datastore");
 }
 
@@ -687,11 +685,14 @@ fn datastore_down(mut lab: Lab) {
     let seconds = outage();
     await_settled(&lab);
     assert_full_matrix(&lab);
-    let before: Vec<_> = caracals(&lab).iter().map(|n| kinds(&lab, n)).collect();
+    let before: Vec<_> = caracals(&lab)
+        .iter()
+        .map(|n| routes_by_kind(&lab, n))
+        .collect();
     let monitors = RouteMonitor::on_all(&lab);
     let probes = Probes::start(&lab, &[("node1/p1", "node2/p1")]);
     probes.after(100);
-    datastore::stop(&mut lab);
+    stop_datastore(&mut lab);
     probes.after(seconds * 1000);
     let stale = await_status(&lab, "node1", 60 * SECOND, "stale, with a reason", |s| {
         if s.datastore.state == "stale" && s.datastore.reason.is_some() {
@@ -701,9 +702,12 @@ fn datastore_down(mut lab: Lab) {
         }
     });
     println!("while the datastore is down: {:?}", stale.datastore);
-    let during: Vec<_> = caracals(&lab).iter().map(|n| kinds(&lab, n)).collect();
+    let during: Vec<_> = caracals(&lab)
+        .iter()
+        .map(|n| routes_by_kind(&lab, n))
+        .collect();
     assert_eq!(during, before);
-    datastore::start(&mut lab);
+    start_datastore(&mut lab);
     await_settled(&lab);
     for monitor in &monitors {
         monitor.assert_nothing_deleted("datastore down");

@@ -13,8 +13,10 @@ use caracal_model::{
     AllocationAttribute, Block, BlockOwner, Key, NodeStatus, PeerStatusJson, Prefix, Problem,
     ProblemCode,
 };
-use caracal_tests::stack::{addresses, families, on_each_stack};
-use caracal_tests::{SECOND, assert_full_matrix, await_settled, await_status, exit_code};
+use caracal_tests::{
+    SECOND, addresses, assert_full_matrix, await_settled, await_status, either, example, exit_code,
+    family_count, focus, logs, on_each_stack, on_kubernetes_datastore, possible, up_text,
+};
 use serde_json::json;
 
 /// A GET on the health port of a node: status line and body.
@@ -71,7 +73,7 @@ fn probes_and_metrics_of_a_real_node() {
 
 fn probes_and_metrics(mut lab: Lab) {
     // Sessions, routes and peers are of each family.
-    let (one, two) = (families(&lab), 2 * families(&lab));
+    let (one, two) = (family_count(&lab), 2 * family_count(&lab));
     await_settled(&lab);
     let ready = await_answer(&lab, "/readyz", 200, "\nready\n");
     for check in ["datastore: fresh", "kernel: in step"] {
@@ -268,6 +270,83 @@ fn orders_about_a_peer(lab: Lab) {
     );
 }
 
+/// Three nodes that miss a renewal of their leases after seconds.
+fn three_nodes() -> String {
+    let text = std::fs::read_to_string(example("full-mesh")).unwrap();
+    let short = "pods: 1, env: {CARACAL_IPAM_GC_GRACE_SECONDS: \"10\"}}";
+    let text = text.replace("pods: 2}", short);
+    assert_eq!(text.matches(short).count(), 3, "three nodes");
+    text
+}
+
+#[test]
+fn all_nodes_are_seen_from_one() {
+    if !possible("all_nodes_are_seen_from_one", &["kubectl", "openssl"]) {
+        return;
+    }
+    let on_etcd = three_nodes();
+    let on_kubernetes = on_kubernetes_datastore(&on_etcd);
+    std::thread::scope(|scope| {
+        for (text, name) in [(&on_etcd, "e2e-all-nodes"), (&on_kubernetes, "e2e-all-k8")] {
+            scope.spawn(move || all_nodes(up_text(text, "full-mesh", name)));
+        }
+    });
+}
+
+/// Waits until a command on node1 ends with a code and prints a text.
+fn await_printed(lab: &Lab, arguments: &[&str], code: i32, part: &str) -> String {
+    let what = format!("{arguments:?} to end with {code} and say {part:?}");
+    let printed = wait_until(180 * SECOND, &what, || {
+        match exit_code(lab, "node1", arguments) {
+            (seen, text) if seen == code && text.contains(part) => Ok(text),
+            (seen, text) => Err(format!("{seen}: {text}")),
+        }
+    });
+    printed.unwrap_or_else(|e| panic!("{e}\n{}", logs(lab.name())))
+}
+
+/// `--all-nodes`: who is healthy, which session is down and why, who no longer lives, from any
+/// node and without asking the others.
+fn all_nodes(mut lab: Lab) {
+    await_settled(&lab);
+    let status = ["status", "--all-nodes"];
+    let sessions = ["bgp", "peers", "--all-nodes"];
+    await_printed(&lab, &status, 0, "3 nodes: 3 healthy");
+    let text = await_printed(&lab, &sessions, 0, "sessions: Established ×6");
+    assert!(!text.contains("REASON"), "nothing is down: {text}");
+    let (code, text) = exit_code(&lab, "node1", &["status", "--all-nodes", "-o", "json"]);
+    let nodes: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
+    let direct = |node: &serde_json::Value| node["status"]["encapsulations"] == json!(["direct"]);
+    assert!(code == 0 && nodes.iter().all(direct), "{text}");
+    await_printed(
+        &lab,
+        &["audit", "--all-nodes"],
+        0,
+        "Findings that count: none",
+    );
+
+    let peer = peer_of(&lab, "node2", "node3").name;
+    let words = "rack 7 is moved";
+    let disable = ["bgp", "disable", &*peer, "--text", words];
+    assert_eq!(exit_code(&lab, "node2", &disable).0, 0);
+    let text = await_printed(&lab, &status, 4, "1 degraded");
+    assert!(
+        text.contains("node3") && text.contains("bgp.peer_down"),
+        "{text}"
+    );
+    await_printed(&lab, &sessions, 0, words);
+    assert_eq!(exit_code(&lab, "node2", &["bgp", "enable", &*peer]).0, 0);
+    await_printed(&lab, &status, 0, "3 healthy");
+
+    lab.kill9_node("node3").unwrap();
+    let text = await_printed(&lab, &status, 4, "1 silent");
+    assert!(text.contains("node3"), "{text}");
+    lab.restart_node("node3").unwrap();
+    await_printed(&lab, &status, 0, "3 healthy");
+    lab.stop_node("node3").unwrap();
+    await_printed(&lab, &["status", "--all-nodes", "-o", "wide"], 4, "stopped");
+}
+
 /// `promtool check metrics` on the text form.
 fn lint(text: &str) {
     let mut promtool = program_command("promtool").unwrap();
@@ -298,7 +377,8 @@ fn value(lab: &Lab, name: &str) -> u64 {
 fn pods_elsewhere(lab: &Lab) {
     const WAKES: &str = "caracal_datastore_wakes_total";
     const ENDPOINTS: &str = "caracal_cluster_workload_endpoints";
-    let cidr: Prefix = "10.99.0.0/26".parse().unwrap();
+    let cidr = either(focus(lab), "10.99.0.0/26", "fd00:99::/122");
+    let cidr: Prefix = cidr.parse().unwrap();
     let mut block = Block::new(cidr, Some(&BlockOwner::Host("node2".into())), 1);
     let put_block = |block: &Block| {
         let path = Key::Block(cidr).to_path();
@@ -322,7 +402,8 @@ fn pods_elsewhere(lab: &Lab) {
     for n in 0..10 {
         take(&mut block, n, "node2");
         put_block(&block);
-        let spec = json!({"node": "node2", "ipNetworks": [format!("10.99.0.{n}/32")]});
+        let network = Prefix::host(cidr.nth(n as u128).unwrap());
+        let spec = json!({"node": "node2", "ipNetworks": [network]});
         let endpoint = json!({"metadata": {"name": format!("elsewhere-{n}")}, "spec": spec});
         lab.etcdctl(&["put", &path(n)], endpoint.to_string().as_bytes())
             .unwrap();
@@ -334,12 +415,14 @@ fn pods_elsewhere(lab: &Lab) {
     .unwrap();
     for n in 0..10 {
         lab.etcdctl(&["del", &path(n)], b"").unwrap();
+        block.allocations[n] = None;
+        put_block(&block);
     }
     wait_for(60 * SECOND, "ten endpoints less", look, |now| {
         *now == endpoints
     })
     .unwrap();
-    assert_eq!(value(lab, WAKES), before, "30 changes elsewhere");
+    assert_eq!(value(lab, WAKES), before, "40 changes elsewhere");
     take(&mut block, 10, "node3");
     put_block(&block);
     let _wakes = more_than(before, "a borrowed address wakes");

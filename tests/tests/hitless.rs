@@ -8,21 +8,21 @@ use std::path::{Path, PathBuf};
 
 use caracal_lab::{Lab, RouteKind, wait_for, wait_until};
 use caracal_model::Family;
-use caracal_tests::loss::{Probes, RouteMonitor, count, has_device, kinds};
-use caracal_tests::stack::{families, on_each_stack, on_each_stack_and_datastore};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, binary, caracals, set_pool_modes,
+    Probes, RouteMonitor, SECOND, assert_full_matrix, await_settled, await_status, binary,
+    caracals, count_routes, family_count, has_device, on_each_stack, on_each_stack_and_datastore,
+    routes_by_kind, set_pool_modes,
 };
 
 /// All kernels of the lab have exactly so many routes of a kind in each family.
 fn await_kinds(lab: &Lab, what: &str, wanted: &[(RouteKind, usize)]) {
-    let times = families(lab);
+    let times = family_count(lab);
     let wanted: Vec<_> = wanted.iter().map(|(k, n)| (*k, n * times)).collect();
     for node in caracals(lab) {
         wait_until(60 * SECOND, what, || {
             let seen: Vec<_> = wanted
                 .iter()
-                .map(|(k, _)| (*k, count(lab, &node, *k)))
+                .map(|(k, _)| (*k, count_routes(lab, &node, *k)))
                 .collect();
             if seen == wanted {
                 Ok(())
@@ -126,9 +126,12 @@ fn a_late_node(lab: Lab) {
     }
     probes.after(2000);
     for node in ["node1", "node3"] {
-        let seen = || [RouteKind::Direct, RouteKind::Vxlan].map(|k| count(&lab, node, k));
+        let seen = || [RouteKind::Direct, RouteKind::Vxlan].map(|k| count_routes(&lab, node, k));
         let what = "direct to the late one, VXLAN to the other";
-        wait_for(60 * SECOND, what, seen, |seen| *seen == [families(&lab); 2]).unwrap();
+        wait_for(60 * SECOND, what, seen, |seen| {
+            *seen == [family_count(&lab); 2]
+        })
+        .unwrap();
     }
     lab.resume_node("node2").unwrap();
     let vxlan = [(RouteKind::Direct, 0), (RouteKind::Vxlan, 2)];
@@ -137,9 +140,9 @@ fn a_late_node(lab: Lab) {
     lab.pause_node("node3").unwrap();
     set_pool_modes(&lab, "Never", "Never");
     for node in ["node1", "node2"] {
-        let direct = || count(&lab, node, RouteKind::Direct);
+        let direct = || count_routes(&lab, node, RouteKind::Direct);
         wait_for(60 * SECOND, "direct routes", direct, |n| {
-            *n == 2 * families(&lab)
+            *n == 2 * family_count(&lab)
         })
         .unwrap();
     }
@@ -432,7 +435,7 @@ fn etcd_that_forgets(mut lab: Lab) {
     assert_full_matrix(&lab);
     let nodes = caracals(&lab);
     let monitors = RouteMonitor::on_all(&lab);
-    let before: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
+    let before: Vec<_> = nodes.iter().map(|n| routes_by_kind(&lab, n)).collect();
     let probes = Probes::start(&lab, &RING);
 
     let data = lab.folder().etcd();
@@ -481,7 +484,7 @@ fn etcd_that_forgets(mut lab: Lab) {
     }
     await_settled(&lab);
     probes.after(1000);
-    let afterwards: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
+    let afterwards: Vec<_> = nodes.iter().map(|n| routes_by_kind(&lab, n)).collect();
     assert_eq!(afterwards, before);
     for monitor in &monitors {
         monitor.assert_nothing_deleted("etcd compacted and restored");

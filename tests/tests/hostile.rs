@@ -7,11 +7,9 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use caracal_lab::{Lab, run_in_netns, wait_until};
 use caracal_model::{Block, BlockOwner, Family, Prefix};
-use caracal_tests::foreign::put_resource;
-use caracal_tests::kernel::run;
-use caracal_tests::stack::{address_of, either, on_each_stack_of};
 use caracal_tests::{
-    SECOND, assert_full_matrix, assert_gone, await_settled, await_status, exit_code,
+    SECOND, address_of, assert_full_matrix, assert_gone, await_settled, await_status, either,
+    exit_code, on_each_stack_of, put_etcd_resource, run_on,
 };
 use serde_json::json;
 
@@ -64,7 +62,8 @@ fn pods_do_not_speak_bgp(lab: &Lab, family: Family) {
     let pod = "node1/p1";
     for node in ["node1", "node2"] {
         let address = address_of(lab, node, family);
-        let listen = || TcpListener::bind((address, 1790)).unwrap();
+        let free = || TcpListener::bind((address, 1790)).map_err(|e| e.to_string());
+        let listen = || wait_until(60 * SECOND, "a free port", free).unwrap();
         let listener = run_in_netns(&lab.netns(node).unwrap(), listen).unwrap();
         assert!(
             connects(lab, pod, (address, 1790)),
@@ -82,8 +81,10 @@ fn pods_do_not_speak_bgp(lab: &Lab, family: Family) {
 
 /// Sends a packet to each of these ports of a node until the last one arrives; which arrived.
 fn arrive(lab: &Lab, from: &str, node: &str, address: IpAddr, ports: &[u16]) -> Vec<u16> {
+    // A program that another thread is starting has a copy of the sockets of before for a moment.
     let bind = |port: &u16| {
-        let socket = UdpSocket::bind((address, *port)).unwrap();
+        let free = || UdpSocket::bind((address, *port)).map_err(|e| e.to_string());
+        let socket = wait_until(60 * SECOND, "a free port", free).unwrap();
         socket.set_nonblocking(true).unwrap();
         socket
     };
@@ -169,7 +170,7 @@ fn a_configured_workload_speaks_bgp(lab: &Lab) {
     };
     put(&labelled);
     let spec = json!({"localWorkloadSelector": "role == 'router'", "asNumber": 65010});
-    put_resource(lab, "BGPPeer", "bgppeers", "router", &spec);
+    put_etcd_resource(lab, "BGPPeer", "bgppeers", "router", &spec);
     for family in lab.topology().families() {
         let own = (address_of(lab, "node1", family), 179);
         let opened = wait_until(60 * SECOND, "the peer's way to be open", || match connects(
@@ -204,7 +205,7 @@ fn a_configured_workload_speaks_bgp(lab: &Lab) {
 fn by_iptables(lab: &Lab) {
     let backend = |mode: &str, wanted: bool| {
         let spec = json!({"nftablesMode": mode});
-        put_resource(
+        put_etcd_resource(
             lab,
             "FelixConfiguration",
             "felixconfigurations",
@@ -220,10 +221,10 @@ fn by_iptables(lab: &Lab) {
             .flat_map(|node| programs.iter().map(move |program| (node, *program)))
         {
             let rules = || {
-                let rules = run(lab, node, program);
+                let rules = run_on(lab, node, program);
                 // Rules of both are there for a moment, and none of them is to be counted for the
                 // other's.
-                let nft = run(lab, node, "nft list tables").contains("caracal");
+                let nft = run_on(lab, node, "nft list tables").contains("caracal");
                 let ours = rules.contains("-j caracal-bgp") && rules.contains("-A caracal-bgp");
                 match ours == wanted && nft != wanted {
                     true => Ok(()),
@@ -241,7 +242,7 @@ fn by_iptables(lab: &Lab) {
 
 fn policies_are_told(lab: &Lab) {
     let spec = json!({"selector": "all()", "types": ["Ingress"]});
-    put_resource(
+    put_etcd_resource(
         lab,
         "NetworkPolicy",
         "networkpolicies",
@@ -293,12 +294,12 @@ fn a_block_over_etcd(lab: &mut Lab) {
         }
     };
     await_status(lab, "node1", 60 * SECOND, "the key to be told", is_reported);
-    let routes = |lab: &Lab| run(lab, "node1", &format!("{ip} route show type blackhole"));
+    let routes = |lab: &Lab| run_on(lab, "node1", &format!("{ip} route show type blackhole"));
     assert!(!routes(lab).contains(&bad.to_string()), "{}", routes(lab));
     // As an older version has left it; the process that starts cannot read a thing until it is
     // gone.
     lab.kill9_node("node1").unwrap();
-    run(
+    run_on(
         lab,
         "node1",
         &format!("{ip} route add blackhole {bad} proto 80 metric 1000000"),

@@ -3,8 +3,10 @@
 
 use caracal_lab::{Lab, wait_until};
 use caracal_model::{Family, NodeStatus};
-use caracal_tests::stack::{Stack, address_of, addresses, families, on_each_stack, on_stacks};
-use caracal_tests::{SECOND, assert_full_matrix, await_settled, await_status};
+use caracal_tests::{
+    SECOND, Stack, address_of, addresses, assert_full_matrix, await_settled, await_status,
+    family_count, on_each_stack, on_stacks,
+};
 
 #[test]
 fn a_bird_2_node_shares_the_cluster() {
@@ -18,7 +20,7 @@ fn a_bird_2_node_shares_the_cluster() {
 }
 
 fn bird_shares(lab: Lab) {
-    let times = families(&lab);
+    let times = family_count(&lab);
     await_settled(&lab);
     // BIRD's view: both sessions up, both blocks learned, and its own block announced to us.
     wait_until(

@@ -5,8 +5,7 @@ use std::ffi::OsString;
 
 use caracal_lab::{Lab, PodState, wait_until};
 use caracal_model::{Family, Prefix};
-use caracal_tests::stack::{either, focus, ipam_why, on_each_stack_of};
-use caracal_tests::{SECOND, await_settled};
+use caracal_tests::{SECOND, await_settled, either, focus, ipam_why, on_each_stack_of};
 use serde_json::Value;
 
 /// Exit codes of the command line.

@@ -19,9 +19,11 @@ use caracal_lab::{
     run_in_netns, time_scale, wait_for, wait_until,
 };
 use caracal_model::{Family, KeyRange, Kind, kind_prefix};
-use caracal_tests::datastore::{self, is_kubernetes, kubectl};
-use caracal_tests::stack::{Stack, either, families, on_each_stack_and_datastore_of};
-use caracal_tests::{SECOND, assert_gone, await_settled, caracals, more_pods, with_ipam};
+use caracal_tests::{
+    SECOND, Stack, assert_gone, await_settled, caracals, datastore_port, either, family_count,
+    is_kubernetes, kubectl, more_pods, on_each_stack_and_datastore_of, start_datastore,
+    stop_datastore, with_ipam,
+};
 use serde_json::json;
 
 const PODS: usize = 200;
@@ -188,7 +190,7 @@ impl Storm<'_> {
 
     /// Runtimes try again after a while, and not at once while nobody answers.
     fn await_datastore(&self) {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, datastore::port(&self.lab)));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, datastore_port(&self.lab)));
         let connect = || TcpStream::connect(address);
         let netns = self.lab.layout().etcd_netns();
         wait_until(60 * SECOND, "the datastore to listen", || {
@@ -212,7 +214,7 @@ impl Storm<'_> {
             let attachment = parse_cni_result(&answer).unwrap();
             let second = attachment.address6.map(IpAddr::V6);
             let addresses: Addresses = std::iter::once(attachment.address).chain(second).collect();
-            assert_eq!(addresses.len(), families(&self.lab), "{answer}");
+            assert_eq!(addresses.len(), family_count(&self.lab), "{answer}");
             if let Some((before, _)) = &held {
                 assert_eq!(
                     *before,
@@ -282,8 +284,8 @@ impl Storm<'_> {
 fn hit_datastore(lab: &mut Lab, dice: &mut Dice) -> &'static str {
     let server = is_kubernetes(lab) && dice.one_in(2);
     if server {
-        datastore::stop(lab);
-        datastore::start(lab);
+        stop_datastore(lab);
+        start_datastore(lab);
         return "the API server";
     }
     lab.kill9_etcd().unwrap();

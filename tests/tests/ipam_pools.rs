@@ -7,9 +7,9 @@ use std::net::IpAddr;
 
 use caracal_lab::{CniError, Lab, PodState, error_chain, wait_until};
 use caracal_model::{BlockOwner, Family, Prefix};
-use caracal_tests::stack::{Stack, either, on_stacks};
 use caracal_tests::{
-    SECOND, assert_full_matrix, assert_gone, await_settled, caracals, logs, more_pods, with_ipam,
+    SECOND, Stack, assert_full_matrix, assert_gone, await_settled, caracals, either, logs,
+    more_pods, on_stacks, with_ipam,
 };
 use serde_json::json;
 

@@ -12,8 +12,7 @@ use caracal_model::{
     AllowedUse, Family, IpPool, IpPoolSpec, Key, Kind, Node, NodeSpec, Prefix, Timestamp, Txn,
     TxnOutcome,
 };
-use caracal_tests::stack::{either, ipam_why};
-use caracal_tests::{binary, possible};
+use caracal_tests::{binary, either, ipam_why, possible};
 use serde_json::{Value, json};
 
 const NOT_FOUND: i32 = 3;
@@ -364,6 +363,7 @@ fn orders(bench: &Bench) {
         std::time::Duration::from_secs(900),
         now,
     );
+    let txn = txn.create("/caracal/status/node-b", b"{}".to_vec());
     bench.runtime.block_on(bench.store.commit(&txn)).unwrap();
     let says = bench.refused(REFUSED, &["node", "delete", "node-b", "-o", "json"]);
     assert!(says.contains("seems to be alive"), "{says}");
@@ -376,6 +376,7 @@ fn orders(bench: &Bench) {
     assert_eq!(deleted["addresses"], json!(mine));
     assert_eq!(deleted["blocks"].as_array().unwrap().len(), 1);
     let keys = deleted["deleted"].as_array().unwrap();
+    assert!(keys.contains(&json!("/caracal/status/node-b")), "{keys:?}");
     let node = Key::node(&"node-b".into()).to_path();
     assert_eq!(keys.last().unwrap(), &json!(node), "the Node goes last");
     bench.refused(NOT_FOUND, &["node", "delete", "node-b", "-o", "json"]);

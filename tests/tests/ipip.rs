@@ -3,65 +3,17 @@
 //! loaded here it runs here.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::path::Path;
-use std::process::Command;
-
-use caracal_lab::{Lab, in_uml, wait_for};
+use caracal_lab::{Lab, wait_for};
 use caracal_model::Family;
-use caracal_tests::calico::{dress, forget, with_protocol};
-use caracal_tests::foreign::{Bird, Foreign, Tunnel, await_route, await_said, blocks, split};
-use caracal_tests::kernel::run;
-use caracal_tests::loss::{Probes, count};
-use caracal_tests::next_hops::{BLOCKS, await_seen, kernel_has_them, two_blocks};
-use caracal_tests::stack::Stack;
-use caracal_tests::uninstall::{Life, live};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, binary, caracals, example, possible, set_pool_modes,
-    up, up_text,
+    BLOCKS_PER_NODE, Bird, Foreign, Installation, Probes, SECOND, Stack, Tunnel,
+    assert_full_matrix, await_nexthop_objects, await_output, await_route_on_node_a, await_settled,
+    blocks_of_node, caracals, count_routes, example, hand_routes_to_calico, in_ipip_kernel,
+    install_and_uninstall, kernel_has_nexthop_objects, possible, remove_liveness_leases,
+    routes_with_protocol, run_on, set_pool_modes, set_route_programmers, up, up_text,
+    with_two_blocks,
 };
 use serde_json::json;
-
-/// Runs the body of a test here when this is the guest, else the test itself inside a guest.
-fn in_ipip_kernel(test: &str, body: impl FnOnce()) {
-    if !possible(test, &["tcpdump"]) {
-        return;
-    }
-    if in_uml() {
-        body();
-        return;
-    }
-    let runner = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/with-ipip-kernel");
-    let check = Command::new(&runner)
-        .arg("--check")
-        .output()
-        .expect("the runner is part of the repository");
-    if !check.status.success() {
-        let reason = String::from_utf8_lossy(&check.stderr);
-        let required = std::env::var("CARACAL_E2E_REQUIRED").is_ok_and(|v| v == "1");
-        assert!(!required, "{test}: cannot run: {reason}");
-        println!("{test}: skipped: {reason}");
-        return;
-    }
-    // A clone or a target directory below /tmp is hidden from the guest unless it is named.
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
-        .canonicalize()
-        .unwrap();
-    let test_binary = std::env::current_exe().unwrap();
-    let status = Command::new(&runner)
-        .args(["--mem", "2G", "--time-limit", "900", "--bind"])
-        .arg(root)
-        .arg("--bind")
-        .arg(binary().canonicalize().unwrap().parent().unwrap())
-        .arg("--bind")
-        .arg(test_binary.parent().unwrap())
-        .arg("--")
-        .arg(&test_binary)
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .status()
-        .unwrap();
-    assert!(status.success(), "{test} failed in the guest: {status}");
-}
 
 /// The routes of a node as `ip route` prints them.
 fn ip_route(lab: &Lab, node: &str) -> String {
@@ -144,40 +96,83 @@ fn ipip_cross_subnet_uses_tunl0_only_across_the_router() {
     );
 }
 
+/// Nodes whose `podCIDRs` are their blocks, and no IPAM.
+const RANGES: &str = "
+name: ranges
+datastore: kubernetes
+pool: {cidr: 10.244.0.0/16, ipipMode: Always}
+segments:
+  - {name: lan, cidr: 10.0.0.0/24}
+nodes:
+  - {name: node1, segment: lan, address: 10.0.0.1, pods: 1, env: {USE_POD_CIDR: \"true\"}}
+  - {name: node2, segment: lan, address: 10.0.0.2, pods: 1, env: {USE_POD_CIDR: \"true\"}}
+";
+
+#[test]
+fn ranges_of_nodes_are_reached_through_tunl0() {
+    let test = "ranges_of_nodes_are_reached_through_tunl0";
+    if !possible(test, &["kubectl", "openssl"]) {
+        return;
+    }
+    in_ipip_kernel(test, || {
+        let lab = up_text(RANGES, test, "e2e-ipip-ranges");
+        await_settled(&lab);
+        assert_full_matrix(&lab);
+        for (node, own, other, via) in [
+            ("node1", "10.244.1.", "10.244.2.0/24", "10.0.0.2"),
+            ("node2", "10.244.2.", "10.244.1.0/24", "10.0.0.1"),
+        ] {
+            let routes = ip_route(&lab, node);
+            let blackhole = format!("blackhole {own}0/24 ");
+            let tunnel = format!("{other} via {via} dev tunl0 proto 80 onlink");
+            assert!(
+                routes.contains(&blackhole) && routes.contains(&tunnel),
+                "{routes}"
+            );
+            // The network's address and one, as Calico's nodes have it.
+            let addresses = run_on(&lab, node, "ip -4 -o addr show dev tunl0");
+            assert!(addresses.contains(&format!(" {own}1/32 ")), "{addresses}");
+            let pods = &lab.state().pods;
+            let pod = pods.iter().find(|pod| pod.node == node).unwrap();
+            assert!(pod.address.unwrap().to_string().starts_with(own), "{pod:?}");
+        }
+    });
+}
+
 /// Routes to one node share a next-hop object on `tunl0`, which moves with the mode and back, and
 /// no packet is lost.
 #[test]
 fn next_hop_objects_lead_through_tunl0() {
     in_ipip_kernel("next_hop_objects_lead_through_tunl0", || {
         use caracal_lab::{RouteKind::Direct, RouteKind::Ipip};
-        let lab = up_text(&two_blocks("ipip-always"), "ipip-always", "e2e-ipipo");
+        let lab = up_text(&with_two_blocks("ipip-always"), "ipip-always", "e2e-ipipo");
         await_settled(&lab);
         assert_full_matrix(&lab);
-        if !kernel_has_them(&lab) {
+        if !kernel_has_nexthop_objects(&lab) {
             return;
         }
         let others = caracals(&lab).len() - 1;
-        let objects = (others, others * BLOCKS);
-        await_seen(&lab, objects);
+        let objects = (others, others * BLOCKS_PER_NODE);
+        await_nexthop_objects(&lab, objects);
         let routes = ip_route(&lab, "node1");
         println!("{routes}");
         let through = tunnelled(&routes);
         let on_objects = through
             .iter()
             .filter(|l| l.contains(" nhid ") && l.contains(" onlink"));
-        assert_eq!(on_objects.count(), others * BLOCKS, "{routes}");
+        assert_eq!(on_objects.count(), others * BLOCKS_PER_NODE, "{routes}");
         let probes = Probes::start(&lab, &[("node1/p1", "node2/p1")]);
         probes.after(500);
         for (mode, kind) in [("Never", Direct), ("Always", Ipip)] {
             set_pool_modes(&lab, mode, "Never");
             for node in caracals(&lab) {
-                let seen = || count(&lab, &node, kind);
-                let all = |n: &usize| *n == others * BLOCKS;
+                let seen = || count_routes(&lab, &node, kind);
+                let all = |n: &usize| *n == others * BLOCKS_PER_NODE;
                 wait_for(60 * SECOND, "the other mode", seen, all).unwrap_or_else(|e| {
                     panic!("{node}: {e}\n{}", lab.folder().log_tail(&node, 40))
                 });
             }
-            await_seen(&lab, objects);
+            await_nexthop_objects(&lab, objects);
             probes.after(500);
         }
         probes.assert_none_lost("IPIP → none → IPIP through next-hop objects");
@@ -199,7 +194,7 @@ fn ipip_pool_changes_its_mode_under_traffic() {
         let remote = nodes.len() - 1;
         let await_routes = |what: &str, wanted: [usize; 3]| {
             for node in &nodes {
-                let seen = || [Ipip, Vxlan, Direct].map(|k| count(&lab, node, k));
+                let seen = || [Ipip, Vxlan, Direct].map(|k| count_routes(&lab, node, k));
                 wait_for(60 * SECOND, what, seen, |n| *n == wanted)
                     .unwrap_or_else(|e| panic!("{node}: {e}\n{}", lab.folder().log_tail(node, 40)));
             }
@@ -209,7 +204,7 @@ fn ipip_pool_changes_its_mode_under_traffic() {
         let probes = Probes::start(&lab, &[("node1/p1", "node2/p1")]);
         lab.pause_node("node2").unwrap();
         set_pool_modes(&lab, "Always", "Never");
-        let seen = || [Ipip, Direct].map(|k| count(&lab, "node1", k));
+        let seen = || [Ipip, Direct].map(|k| count_routes(&lab, "node1", k));
         let awake = [remote - 1, 1];
         wait_for(60 * SECOND, "IPIP to the awake", seen, |n| *n == awake).unwrap();
         probes.after(1000);
@@ -256,7 +251,7 @@ fn ipip_of_ipv4_and_vxlan_of_ipv6_are_side_by_side() {
         let remote = nodes.len() - 1;
         let await_routes = |what: &str, wanted: [usize; 3]| {
             for node in &nodes {
-                let seen = || [Ipip, Vxlan, Direct].map(|k| count(&lab, node, k));
+                let seen = || [Ipip, Vxlan, Direct].map(|k| count_routes(&lab, node, k));
                 wait_for(60 * SECOND, what, seen, |n| *n == wanted)
                     .unwrap_or_else(|e| panic!("{node}: {e}\n{}", lab.folder().log_tail(node, 40)));
             }
@@ -282,7 +277,7 @@ fn ipip_of_ipv4_and_vxlan_of_ipv6_are_side_by_side() {
 fn uninstall_leaves_a_kernel_with_tunl0_as_it_was() {
     in_ipip_kernel("uninstall_leaves_a_kernel_with_tunl0_as_it_was", || {
         let text = std::fs::read_to_string(example("ipip-always")).unwrap();
-        live(&Life {
+        install_and_uninstall(&Installation {
             lab: "e2e-ipipu",
             topology: &text.replace("blockSize: 26", "blockSize: 26\n  natOutgoing: true"),
             foreign: &[
@@ -322,11 +317,11 @@ fn calicos_ipip_nodes_are_taken_over_without_a_lost_packet() {
                 lab.stop_node(node).unwrap();
             }
             for node in &nodes {
-                dress(&lab, node);
+                hand_routes_to_calico(&lab, node);
                 // Own blackhole, the rack's other node, two nodes across.
-                assert_eq!(with_protocol(&lab, node, "bird").len(), 4, "{node}");
+                assert_eq!(routes_with_protocol(&lab, node, "bird").len(), 4, "{node}");
             }
-            forget(&lab);
+            remove_liveness_leases(&lab);
             let probes = Probes::start(&lab, &[("node1/p1", "node3/p1")]);
             probes.after(300);
             for node in &nodes {
@@ -335,7 +330,7 @@ fn calicos_ipip_nodes_are_taken_over_without_a_lost_packet() {
             }
             await_settled(&lab);
             for node in &nodes {
-                let birds = || with_protocol(&lab, node, "bird");
+                let birds = || routes_with_protocol(&lab, node, "bird");
                 wait_for(60 * SECOND, "no route of BIRD's", birds, Vec::is_empty)
                     .unwrap_or_else(|e| panic!("{node}: {e}\n{}", lab.folder().log_tail(node, 40)));
                 let across = || tunnelled(&ip_route(&lab, node)).len();
@@ -346,7 +341,7 @@ fn calicos_ipip_nodes_are_taken_over_without_a_lost_packet() {
                 lab.stop_node(node).unwrap();
                 let said = lab.caracal(node, &["migrate", "back", "--ipip-by-bird"]);
                 println!("{node}: {}", said.unwrap());
-                assert_eq!(with_protocol(&lab, node, "bird").len(), 4, "{node}");
+                assert_eq!(routes_with_protocol(&lab, node, "bird").len(), 4, "{node}");
                 assert_eq!(tunnelled(&ip_route(&lab, node)).len(), 2, "{node}");
             }
             probes.after(300);
@@ -400,40 +395,40 @@ fn calicos_nodes_with_tunl0_are_understood_and_understand() {
             let capture = lab.capture_segment("lan", "ip proto 4").unwrap();
             FELIX.register(&lab);
             FELIX.dress(&lab);
-            await_route(&lab, FELIX.block, |seen| {
+            await_route_on_node_a(&lab, FELIX.block, |seen| {
                 seen.contains("via 10.0.0.21 dev tunl0 proto 80 onlink")
             });
             FELIX.assert_reached(&lab, "IPIP, routes by Felix");
             capture.wait_for(2, 60 * SECOND).unwrap();
             let _seen = capture.stop();
             let rules = "iptables-legacy -S caracal-senders";
-            await_said(&lab, "node-a", rules, |seen| {
+            await_output(&lab, "node-a", rules, |seen| {
                 seen.contains("-s 10.0.0.21/32 -j RETURN") && seen.contains("-j DROP")
             });
 
-            split(&lab, "Disabled", "Enabled");
-            await_route(&lab, FELIX.block, str::is_empty);
+            set_route_programmers(&lab, "Disabled", "Enabled");
+            await_route_on_node_a(&lab, FELIX.block, str::is_empty);
             LEGACY.register(&lab);
             LEGACY.make_device(&lab, 1480);
             let bird = Bird::start(&lab, &LEGACY, Some("tunl0"));
-            await_route(&lab, LEGACY.block, |seen| {
+            await_route_on_node_a(&lab, LEGACY.block, |seen| {
                 seen.contains("via 10.0.0.23 dev tunl0 proto 80 onlink")
             });
-            let ours = blocks(&lab, "node-a", Family::Ipv4);
+            let ours = blocks_of_node(&lab, "node-a", Family::Ipv4);
             let ours = format!("ip route show {}", ours[0]);
-            await_said(&lab, "legacy", &ours, |seen| {
+            await_output(&lab, "legacy", &ours, |seen| {
                 seen.contains("via 10.0.0.11 dev tunl0 proto bird metric 1024 onlink")
             });
             LEGACY.assert_reached(&lab, "IPIP, routes by BIRD");
 
             set_pool_modes(&lab, "Never", "Never");
             drop(bird);
-            run(&lab, "legacy", "ip route flush proto bird");
+            run_on(&lab, "legacy", "ip route flush proto bird");
             let _bird = Bird::start(&lab, &LEGACY, None);
-            await_route(&lab, LEGACY.block, |seen| {
+            await_route_on_node_a(&lab, LEGACY.block, |seen| {
                 seen.contains("via 10.0.0.23 dev eth0 proto 80")
             });
-            await_said(&lab, "legacy", &ours, |seen| {
+            await_output(&lab, "legacy", &ours, |seen| {
                 seen.contains("via 10.0.0.11 dev eth0") && seen.contains("proto bird")
             });
             LEGACY.assert_reached(&lab, "unencapsulated, routes by BIRD");

@@ -9,12 +9,10 @@ use caracal_lab::{
     Lab, RouteKind, call_program, program_command, run_in_netns, wait_for, wait_until,
 };
 use caracal_model::{Family, Kind, Node, NodeStatus, PeerStatusJson};
-use caracal_tests::kernel::try_run;
-use caracal_tests::loss::{Probes, RATE, RouteMonitor, count, kinds};
-use caracal_tests::stack::Stack;
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, caracals, example, ip, more_pods,
-    possible, settled, up, up_text,
+    PROBE_RATE, Probes, RouteMonitor, SECOND, Stack, assert_full_matrix, await_settled,
+    await_status, caracals, count_routes, example, ip, more_pods, possible, routes_by_kind,
+    settled, try_run_on, up, up_text,
 };
 
 /// The link-local address that follows from the MAC ee:ee:ee:ee:ee:ee (RFC 4291, appendix A): every
@@ -94,7 +92,7 @@ fn a_dual_stack_node_is_as_calicos() {
         };
         line(format!("{address} dev {cable} metric 1024"));
         line("blackhole fd00:10:244:".to_owned());
-        for (kind, route) in kinds(&lab, &node) {
+        for (kind, route) in routes_by_kind(&lab, &node) {
             let is_ipv6 = route.dst.contains(':');
             if let (RouteKind::Vxlan, true, Some(vtep)) = (kind, is_ipv6, route.gateway) {
                 assert_eq!(route.dev.as_deref(), Some("vxlan-v6.calico"), "{route:?}");
@@ -335,7 +333,7 @@ fn an_ipv6_address_that_goes_takes_nothing_of_ipv4_with_it() {
         &lab,
         &[("node1/p1", "node2/p1"), ("node3/p1", "node1/p1")],
         Family::Ipv4,
-        RATE,
+        PROBE_RATE,
     );
     let netns = lab.netns("node1").unwrap();
     let (address, len) = lab
@@ -370,7 +368,7 @@ fn an_ipv6_address_that_goes_takes_nothing_of_ipv4_with_it() {
             Err(format!("{:?}", s.problems))
         }
     });
-    let both = || [RouteKind::Direct, RouteKind::Vxlan].map(|k| count(&lab, "node1", k));
+    let both = || [RouteKind::Direct, RouteKind::Vxlan].map(|k| count_routes(&lab, "node1", k));
     wait_for(60 * SECOND, "all routes", both, |n| *n == [2, 4]).unwrap();
     assert_full_matrix(&lab);
     probes.after(500);
@@ -403,7 +401,7 @@ fn a_pod_sends_only_from_its_own_ipv6_address() {
         );
         let spoofed = format!("ping -n -c 2 -i 0.2 -W 1 -I {source} {target}");
         assert!(
-            try_run(&lab, "node1/p1", &spoofed).is_err(),
+            try_run_on(&lab, "node1/p1", &spoofed).is_err(),
             "{source} got an answer"
         );
         said(
@@ -444,7 +442,7 @@ fn an_ipv4_cluster_becomes_dual_stack_under_traffic() {
         .iter()
         .map(|n| RouteMonitor::start(&before, n))
         .collect();
-    let probes = Probes::start_of(&before, &ring, Family::Ipv4, RATE);
+    let probes = Probes::start_of(&before, &ring, Family::Ipv4, PROBE_RATE);
     probes.after(500);
 
     // The same lab by another plan.

@@ -7,6 +7,10 @@
 mod daemonset;
 #[path = "kubernetes/deleted_nodes.rs"]
 mod deleted_nodes;
+#[path = "kubernetes/emptied.rs"]
+mod emptied;
+#[path = "kubernetes/labels.rs"]
+mod labels;
 #[path = "kubernetes/pods.rs"]
 mod pods;
 #[path = "kubernetes/ranges.rs"]
@@ -15,17 +19,17 @@ mod ranges;
 mod rights;
 #[path = "kubernetes/secrets.rs"]
 mod secrets;
+#[path = "kubernetes/tokens.rs"]
+mod tokens;
 
 use std::net::IpAddr;
 
 use caracal_lab::{Datastore, Lab, PodState, error_chain, parse_cni_result, wait_until};
 use caracal_model::NodeStatus;
-use caracal_tests::datastore::{kubectl, object, objects};
-use caracal_tests::loss::{Probes, RouteMonitor, kinds};
-use caracal_tests::python;
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, caracals, exit_code, more_pods,
-    possible, settled, up,
+    Probes, RouteMonitor, SECOND, assert_full_matrix, await_settled, await_status, caracals,
+    exit_code, has_python_packages, kubectl, kubernetes_object, kubernetes_objects, more_pods,
+    possible, routes_by_kind, schema_faults, settled, up,
 };
 use serde_json::{Value, json};
 
@@ -62,33 +66,35 @@ fn a_cluster_lives_in_kubernetes_api() {
     gives_a_pod_its_address_and_takes_it_back(&lab);
     keeps_containers_of_one_pod_apart(&lab);
     collects_what_has_no_pod(&lab);
+    labels::labels_make_reflectors(&lab);
     loses_nothing_without_its_server(&mut lab);
+    emptied::a_server_that_lost_its_data_is_no_order(&mut lab);
     deletes_what_kubernetes_deleted(&lab);
 }
 
 /// What Calico's nodes and kubectl find.
 fn has_calicos_shape(lab: &Lab) {
-    let node = object(lab, "nodes", "node1");
+    let node = kubernetes_object(lab, "nodes", "node1");
     let annotations = &node["metadata"]["annotations"];
     assert_eq!(annotations["projectcalico.org/IPv4Address"], "10.0.0.1/24");
     let pod = &lab.state().pods.iter().find(|p| p.label() == "node1/p1");
     let pod = pod.expect("a pod of the topology");
     let address = format!("{}/32", pod.address.unwrap());
-    let stored = object(lab, "pods", "node1-p1");
+    let stored = kubernetes_object(lab, "pods", "node1-p1");
     let annotations = &stored["metadata"]["annotations"];
     assert_eq!(annotations["cni.projectcalico.org/podIP"], address);
     assert_eq!(
         annotations["cni.projectcalico.org/containerID"],
         pod.container
     );
-    let blocks = objects(lab, "ipamblocks");
+    let blocks = kubernetes_objects(lab, "ipamblocks");
     assert_eq!(blocks.len(), 3, "one for each node");
-    for affinity in objects(lab, "blockaffinities") {
+    for affinity in kubernetes_objects(lab, "blockaffinities") {
         assert_eq!(affinity["spec"]["state"], "confirmed");
         let labels = &affinity["metadata"]["labels"];
         assert_eq!(labels["projectcalico.org/affinity-type"], "host");
     }
-    let lease = object(lab, "leases", "caracal-lease.node1");
+    let lease = kubernetes_object(lab, "leases", "caracal-lease.node1");
     assert_eq!(lease["metadata"]["namespace"], "kube-system");
     assert!(lease["spec"]["holderIdentity"].is_string(), "{lease}");
     // Whoever looks with kubectl sees what the node sees.
@@ -100,17 +106,19 @@ fn has_calicos_shape(lab: &Lab) {
     wait_until(
         60 * SECOND,
         "the condition NetworkUnavailable",
-        || match condition(&object(lab, "nodes", "node1")) {
+        || match condition(&kubernetes_object(lab, "nodes", "node1")) {
             Some(c) if c["status"] == "False" && c["reason"] == "CalicoIsUp" => Ok(()),
             other => Err(format!("{other:?}")),
         },
     )
     .unwrap_or_else(|e| panic!("{e}"));
     // What the nodes and the plugin have written is what Kubernetes' schemas allow.
-    if python::has_packages("has_calicos_shape") {
+    if has_python_packages("has_calicos_shape") {
         let kinds = ["nodes", "pods", "leases", "serviceaccounts"].into_iter();
-        let written: Vec<_> = kinds.flat_map(|kind| objects(lab, kind)).collect();
-        assert_eq!(python::faults(&written), Vec::<String>::new());
+        let written: Vec<_> = kinds
+            .flat_map(|kind| kubernetes_objects(lab, kind))
+            .collect();
+        assert_eq!(schema_faults(&written), Vec::<String>::new());
     }
 }
 
@@ -154,6 +162,9 @@ fn prints_fields_as_kubectl_does(lab: &Lab) {
         "jsonpath={.items[0].spec.nothing}",
         "custom-columns=NAME:.metadata.name,BLOCK:.spec.blockSize,NO:.spec.nothing",
         "custom-columns=USES:spec.allowedUses[*]",
+        "go-template={{range .items}}{{.metadata.name}} {{.spec.cidr}} {{.spec.blockSize}}{{\"\\n\"}}{{end}}",
+        "go-template={{range $i, $pool := .items}}{{$i}} {{$pool.spec.allowedUses}} {{with .nothing}}x{{else}}y{{end}}{{end}}",
+        "go-template={{len .items}} {{(index .items 0).spec.nothing}} {{printf \"%-12s|\" (index .items 0).kind}}",
     ] {
         let arguments = ["get", "ippools", "-o", form];
         let (code, said) = exit_code(lab, "node1", &arguments);
@@ -174,7 +185,7 @@ fn bind(lab: &Lab, pod: &PodState) -> Value {
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": spec,
         "metadata": {"name": name, "namespace": "default"}});
     kubectl(lab, &["create", "-f", "-"], pod.to_string().as_bytes());
-    object(lab, "pods", &name)
+    kubernetes_object(lab, "pods", &name)
 }
 
 fn unbind(lab: &Lab, pod: &PodState) {
@@ -204,7 +215,7 @@ fn gives_a_pod_its_address_and_takes_it_back(lab: &Lab) {
     lab.cni("CHECK", pod)
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     let annotation = |name: &str| {
-        let pod = object(lab, "pods", name);
+        let pod = kubernetes_object(lab, "pods", name);
         let text = &pod["metadata"]["annotations"]["cni.projectcalico.org/podIP"];
         text.as_str().unwrap_or_default().to_owned()
     };
@@ -231,7 +242,7 @@ fn attached(lab: &Lab, pod: &PodState) -> IpAddr {
 
 /// A pod's annotations, which hold what its endpoint is.
 fn endpoint(lab: &Lab, name: &str) -> [String; 2] {
-    let pod = object(lab, "pods", name);
+    let pod = kubernetes_object(lab, "pods", name);
     ["podIP", "containerID"].map(|key| {
         let text = &pod["metadata"]["annotations"][format!("cni.projectcalico.org/{key}")];
         text.as_str().unwrap_or_default().to_owned()
@@ -293,7 +304,10 @@ fn collects_what_has_no_pod(lab: &Lab) {
 
 fn loses_nothing_without_its_server(lab: &mut Lab) {
     await_settled(lab);
-    let before: Vec<_> = caracals(lab).iter().map(|n| kinds(lab, n)).collect();
+    let before: Vec<_> = caracals(lab)
+        .iter()
+        .map(|n| routes_by_kind(lab, n))
+        .collect();
     let monitors = RouteMonitor::on_all(lab);
     let probes = Probes::start(lab, &PAIRS);
     probes.after(500);
@@ -332,7 +346,10 @@ fn loses_nothing_without_its_server(lab: &mut Lab) {
     await_settled(lab);
 
     probes.after(500);
-    let afterwards: Vec<_> = caracals(lab).iter().map(|n| kinds(lab, n)).collect();
+    let afterwards: Vec<_> = caracals(lab)
+        .iter()
+        .map(|n| routes_by_kind(lab, n))
+        .collect();
     assert_eq!(afterwards, before);
     for monitor in &monitors {
         monitor.assert_nothing_deleted("without the API server");
@@ -350,7 +367,7 @@ fn deletes_what_kubernetes_deleted(lab: &Lab) {
     let (code, said) = exit_code(lab, "node1", &["apply", "-f", &path]);
     assert_eq!(code, 0, "{said}");
     assert_eq!(
-        object(lab, "ippools", "second")["spec"]["cidr"],
+        kubernetes_object(lab, "ippools", "second")["spec"]["cidr"],
         "10.99.0.0/24"
     );
     await_status(lab, "node1", 60 * SECOND, "settled", settled);
@@ -387,7 +404,10 @@ fn a_cluster_moves_to_etcd_and_back() {
     let mut lab = up("kubernetes", "move");
     await_settled(&lab);
     assert_full_matrix(&lab);
-    let before: Vec<_> = caracals(&lab).iter().map(|n| kinds(&lab, n)).collect();
+    let before: Vec<_> = caracals(&lab)
+        .iter()
+        .map(|n| routes_by_kind(&lab, n))
+        .collect();
     let monitors = RouteMonitor::on_all(&lab);
     let probes = Probes::start(&lab, &PAIRS);
     probes.after(500);
@@ -412,10 +432,13 @@ fn a_cluster_moves_to_etcd_and_back() {
         kubectl(&lab, &["delete", kind, "--all"], b"");
     }
     moves(&mut lab, Datastore::Kubernetes);
-    assert_eq!(objects(&lab, "ipamblocks").len(), 3);
+    assert_eq!(kubernetes_objects(&lab, "ipamblocks").len(), 3);
 
     probes.after(500);
-    let afterwards: Vec<_> = caracals(&lab).iter().map(|n| kinds(&lab, n)).collect();
+    let afterwards: Vec<_> = caracals(&lab)
+        .iter()
+        .map(|n| routes_by_kind(&lab, n))
+        .collect();
     assert_eq!(afterwards, before);
     for monitor in &monitors {
         monitor.assert_nothing_deleted("while the data moved");

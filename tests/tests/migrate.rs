@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use caracal_lab::{Lab, RunningProcess as Running, error_chain, program_command, wait_until};
 use caracal_model::Family;
-use caracal_tests::calico::{batch, dress, forget, index, with_protocol};
-use caracal_tests::datastore::is_kubernetes;
-use caracal_tests::loss::Probes;
-use caracal_tests::stack::{address_of, either, on_each_stack_and_datastore};
-use caracal_tests::{SECOND, assert_full_matrix, await_settled, caracals};
+use caracal_tests::{
+    Probes, SECOND, address_of, assert_full_matrix, await_settled, caracals, device_index, either,
+    hand_routes_to_calico, ip, is_kubernetes, on_each_stack_and_datastore, remove_liveness_leases,
+    routes_with_protocol,
+};
 
 /// Within each rack, and across.
 const PAIRS: [(&str, &str); 4] = [
@@ -59,7 +59,7 @@ fn indices(lab: &Lab) -> Vec<String> {
     let of = |node: &String| {
         let devices = tunnels(lab).into_iter();
         devices
-            .map(|device| index(lab, node, device))
+            .map(|device| device_index(lab, node, device))
             .collect::<Vec<_>>()
     };
     caracals(lab).iter().flat_map(of).collect()
@@ -95,14 +95,14 @@ fn make_calicos(lab: &mut Lab) {
         lab.stop_node(node).unwrap();
     }
     for node in &nodes {
-        dress(lab, node);
+        hand_routes_to_calico(lab, node);
     }
-    forget(lab);
+    remove_liveness_leases(lab);
     for family in lab.topology().families() {
         let via = address_of(lab, "node2", family);
         let routes = [stale(family), another_birds(family)];
         let lines = routes.map(|dst| format!("route add {dst} via {via} dev eth0 proto bird"));
-        batch(lab, "node1", &lines);
+        ip(lab, "node1", &lines);
     }
     assert_full_matrix(lab);
 }
@@ -166,10 +166,10 @@ fn take_over(lab: &mut Lab, probes: &Probes) {
         left.sort();
         let what = "all routes ours, and none of Calico's BIRD and Felix";
         wait_until(60 * SECOND, what, || {
-            let birds = with_protocol(lab, node, "bird");
-            let mut felixes = with_protocol(lab, node, "boot");
+            let birds = routes_with_protocol(lab, node, "bird");
+            let mut felixes = routes_with_protocol(lab, node, "boot");
             felixes.retain(|dst| is_pods(dst));
-            let ours = with_protocol(lab, node, "80");
+            let ours = routes_with_protocol(lab, node, "80");
             if birds == left && felixes.is_empty() && ours.len() == all(lab, routes) {
                 Ok(())
             } else {
@@ -228,7 +228,7 @@ fn give_back(lab: &mut Lab, probes: &Probes) -> Vec<Running> {
         let done = lab.caracal(node, &["migrate", "back"]).unwrap();
         assert_eq!(dry.replace("would ", ""), done);
         // Own blackhole, and the other node of the rack; the ways across are Felix's.
-        let handed: Vec<String> = with_protocol(lab, node, "bird")
+        let handed: Vec<String> = routes_with_protocol(lab, node, "bird")
             .into_iter()
             .filter(|dst| !all_another_birds(lab).contains(dst))
             .collect();
@@ -249,7 +249,7 @@ fn give_back(lab: &mut Lab, probes: &Probes) -> Vec<Running> {
             if up != all(lab, |_| nodes.len() - 1) || status.contains("Graceful restart") {
                 return Err(format!("{node}: {up} sessions\n{sessions}\n{status}"));
             }
-            let routes = with_protocol(lab, node, "bird");
+            let routes = routes_with_protocol(lab, node, "bird");
             let in_pool = routes.iter().filter(|dst| is_pods(dst)).count();
             // Own blackhole and the rack's other block at least.
             if in_pool >= all(lab, |_| 2) {

@@ -4,14 +4,11 @@
 
 use caracal_lab::{Lab, RouteKind, scaled_time, wait_for};
 use caracal_model::Family;
-use caracal_tests::datastore::{is_kubernetes, objects, resource};
-use caracal_tests::kernel::nft;
-use caracal_tests::loss::{Probes, count};
-use caracal_tests::next_hops::two_blocks;
-use caracal_tests::stack::{Stack, families, on_each_stack, on_each_stack_and_datastore, speaks};
-use caracal_tests::uninstall::{Life, caracal, live};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, caracals, possible, settled,
+    Installation, Probes, SECOND, Stack, apply_nft, assert_full_matrix, await_settled,
+    await_status, calico_resource, caracals, count_routes, exec_caracal, family_count,
+    install_and_uninstall, is_kubernetes, kubernetes_objects, on_each_stack,
+    on_each_stack_and_datastore, possible, settled, speaks, with_two_blocks,
 };
 
 /// The pool whose mode is changed: in a dual-stack cluster that of IPv6, and IPv4's stays as it is.
@@ -23,7 +20,7 @@ fn pool(lab: &Lab) -> &'static str {
 }
 
 fn modes(lab: &Lab) -> String {
-    let pool = resource(lab, "ippools", pool(lab));
+    let pool = calico_resource(lab, "ippools", pool(lab));
     let mode = |name: &str| pool["spec"][name].as_str().unwrap_or("Never").to_owned();
     format!("{} {}", mode("ipipMode"), mode("vxlanMode"))
 }
@@ -31,7 +28,7 @@ fn modes(lab: &Lab) -> String {
 /// What nodes have told `mode apply`.
 fn reports(lab: &Lab) -> String {
     if is_kubernetes(lab) {
-        let leases = objects(lab, "leases").into_iter();
+        let leases = kubernetes_objects(lab, "leases").into_iter();
         let names = leases.map(|lease| lease["metadata"]["name"].to_string());
         return names.filter(|name| name.contains("caracal-mode")).collect();
     }
@@ -58,7 +55,7 @@ fn plan_apply_roll_back(lab: Lab) {
         false => ("vxlan.calico", 1450),
     };
     // The other family's routes, which nothing is to happen to.
-    let others = 2 * (families(&lab) - 1);
+    let others = 2 * (family_count(&lab) - 1);
     await_settled(&lab);
     assert_full_matrix(&lab);
     let nodes = caracals(&lab);
@@ -77,7 +74,7 @@ fn plan_apply_roll_back(lab: Lab) {
             timeout,
         ];
         words.extend(run_dirs.iter().map(String::as_str));
-        caracal(&lab, "node1", &words)
+        exec_caracal(&lab, "node1", &words)
     };
     let plan = lab
         .caracal(
@@ -98,12 +95,16 @@ fn plan_apply_roll_back(lab: Lab) {
     let probes = Probes::start(&lab, &[("node1/p1", "node2/p1"), ("node2/p1", "node3/p1")]);
     assert_eq!(apply("Always", "240"), 0);
     for node in &nodes {
-        let seen = [RouteKind::Vxlan, RouteKind::Direct].map(|k| count(&lab, node, k));
+        let seen = [RouteKind::Vxlan, RouteKind::Direct].map(|k| count_routes(&lab, node, k));
         assert_eq!(seen, [2, others], "{node}");
     }
     assert_eq!(apply("Never", "240"), 0);
     for node in &nodes {
-        assert_eq!(count(&lab, node, RouteKind::Direct), 2 + others, "{node}");
+        assert_eq!(
+            count_routes(&lab, node, RouteKind::Direct),
+            2 + others,
+            "{node}"
+        );
     }
     // A node that does not run: nothing is changed unless it is passed over, and then it is missed
     // all the same, for it does not follow. Nothing is lost.
@@ -121,12 +122,12 @@ fn plan_apply_roll_back(lab: Lab) {
         "--skip",
         "node3",
     ];
-    assert_eq!(caracal(&lab, "node1", &passed_over), 1);
+    assert_eq!(exec_caracal(&lab, "node1", &passed_over), 1);
     assert_eq!(modes(&lab), "Never Never", "rolled back");
     lab.resume_node("node3").unwrap();
     for node in &nodes {
         await_status(&lab, node, 60 * SECOND, "settled", settled);
-        let direct = || count(&lab, node, RouteKind::Direct);
+        let direct = || count_routes(&lab, node, RouteKind::Direct);
         wait_for(60 * SECOND, "direct routes", direct, |n| *n == 2 + others).unwrap();
     }
     probes.assert_none_lost("mode apply, back, and a change that is rolled back");
@@ -142,11 +143,11 @@ fn a_mode_whose_packets_are_dropped_is_taken_back() {
 
 fn dropped(lab: Lab) {
     let pool = pool(&lab);
-    let others = 2 * (families(&lab) - 1);
+    let others = 2 * (family_count(&lab) - 1);
     await_settled(&lab);
     assert_full_matrix(&lab);
     let hole = "table inet hole { chain input { type filter hook input priority 0; udp dport 4789 drop; }; }";
-    nft(&lab, "node2", hole);
+    apply_nft(&lab, "node2", hole);
     let arguments = ["mode", "apply", pool, "--vxlan", "Always"];
     let output = lab
         .caracal_output("node1", &arguments, scaled_time(180 * SECOND))
@@ -161,18 +162,18 @@ fn dropped(lab: Lab) {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert_eq!(modes(&lab), "Never Never");
-    let value = resource(&lab, "ippools", pool).to_string();
+    let value = calico_resource(&lab, "ippools", pool).to_string();
     assert!(!value.contains("mode-check"), "{value}");
     for node in caracals(&lab) {
-        let direct = || count(&lab, &node, RouteKind::Direct);
+        let direct = || count_routes(&lab, &node, RouteKind::Direct);
         wait_for(20 * SECOND, "direct routes", direct, |n| *n == 2 + others).unwrap();
     }
     let probes = Probes::start(&lab, &[("node1/p1", "node2/p1"), ("node2/p1", "node3/p1")]);
     probes.after(2000);
     probes.assert_none_lost("after a change that was taken back");
     // The way is free: the same command succeeds, and leaves nothing of its own.
-    nft(&lab, "node2", "delete table inet hole");
-    assert_eq!(caracal(&lab, "node1", &arguments), 0);
+    apply_nft(&lab, "node2", "delete table inet hole");
+    assert_eq!(exec_caracal(&lab, "node1", &arguments), 0);
     assert_eq!(modes(&lab), "Never Always");
     assert_eq!(reports(&lab), "");
     assert_full_matrix(&lab);
@@ -189,13 +190,16 @@ fn refusal(lab: Lab) {
     await_settled(&lab);
     // The router knows no pod: without encapsulation the racks are cut off from each other.
     for verb in ["plan", "apply"] {
-        let status = caracal(&lab, "node1", &["mode", verb, pool, "--vxlan", "never"]);
+        let status = exec_caracal(&lab, "node1", &["mode", verb, pool, "--vxlan", "never"]);
         assert_eq!(status, 5, "{verb}");
     }
     assert_eq!(modes(&lab), "Never CrossSubnet");
-    assert_eq!(caracal(&lab, "node1", &["mode", "plan", "no-such-pool"]), 5);
     assert_eq!(
-        caracal(&lab, "node1", &["mode", "plan", pool, "--vxlan", "always"]),
+        exec_caracal(&lab, "node1", &["mode", "plan", "no-such-pool"]),
+        5
+    );
+    assert_eq!(
+        exec_caracal(&lab, "node1", &["mode", "plan", pool, "--vxlan", "always"]),
         0
     );
 }
@@ -206,7 +210,7 @@ fn uninstall_leaves_the_kernel_as_it_was() {
         return;
     }
     // Routes to one node share next-hop objects.
-    let text = two_blocks("full-mesh").replace(
+    let text = with_two_blocks("full-mesh").replace(
         "  blockSize: 31",
         "  blockSize: 31\n  vxlanMode: Always\n  natOutgoing: true",
     );
@@ -239,7 +243,7 @@ fn uninstall(stack: Stack, topology: &str) {
         Stack::Dual => ([&ipv4[..], &ipv6].concat(), [of_ipv4, of_ipv6].concat()),
     };
     during.extend(["table inet caracal", "dev cali", " nhid "]);
-    live(&Life {
+    install_and_uninstall(&Installation {
         lab: &stack.lab("mode-uninst"),
         topology,
         foreign: &foreign,

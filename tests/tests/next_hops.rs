@@ -4,12 +4,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use caracal_lab::{Lab, RouteKind, wait_until};
-use caracal_tests::kernel::try_run;
-use caracal_tests::loss::{Probes, RouteMonitor, count};
-use caracal_tests::next_hops::{BLOCKS, await_seen, kernel_has_them, set, two_blocks};
-use caracal_tests::stack::{either, families, on_each_stack_of};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, caracals, exit_code, set_pool_modes,
+    BLOCKS_PER_NODE, Probes, RouteMonitor, SECOND, assert_full_matrix, await_nexthop_objects,
+    await_settled, await_status, caracals, count_routes, either, exit_code, family_count,
+    kernel_has_nexthop_objects, on_each_stack_of, set_nexthop_objects, set_pool_modes, try_run_on,
+    with_two_blocks,
 };
 
 const RING: [(&str, &str); 3] = [
@@ -40,7 +39,7 @@ fn restart_all(lab: &mut Lab, probes: &Probes, next_hops: &str) {
 fn await_count(lab: &Lab, kind: RouteKind, wanted: usize) {
     for node in caracals(lab) {
         wait_until(60 * SECOND, "the other mode", || {
-            match count(lab, &node, kind) {
+            match count_routes(lab, &node, kind) {
                 n if n == wanted => Ok(()),
                 n => Err(format!("{node}: {n} routes of {kind:?}")),
             }
@@ -52,47 +51,47 @@ fn await_count(lab: &Lab, kind: RouteKind, wanted: usize) {
 #[test]
 fn from_objects_to_plain_routes_and_back_under_traffic() {
     let scenario = "from_objects_to_plain_routes_and_back_under_traffic";
-    let text = two_blocks("full-mesh");
+    let text = with_two_blocks("full-mesh");
     on_each_stack_of(scenario, &[], &text, "nexthops", there_and_back);
 }
 
 fn there_and_back(mut lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
-    if !kernel_has_them(&lab) {
+    if !kernel_has_nexthop_objects(&lab) {
         return;
     }
     // Two other nodes, each with its blocks, in each family.
-    let nodes = 2 * families(&lab);
-    let (objects, plain) = ((nodes, nodes * BLOCKS), (0, 0));
-    await_seen(&lab, objects);
+    let nodes = 2 * family_count(&lab);
+    let (objects, plain) = ((nodes, nodes * BLOCKS_PER_NODE), (0, 0));
+    await_nexthop_objects(&lab, objects);
     let monitors = RouteMonitor::on_all(&lab);
     let probes = Probes::start(&lab, &RING);
     probes.after(500);
-    set(&lab, "off");
+    set_nexthop_objects(&lab, "off");
     restart_all(&mut lab, &probes, "plain");
-    await_seen(&lab, plain);
-    set(&lab, "auto");
+    await_nexthop_objects(&lab, plain);
+    set_nexthop_objects(&lab, "auto");
     restart_all(&mut lab, &probes, "objects");
-    await_seen(&lab, objects);
+    await_nexthop_objects(&lab, objects);
     check_commands(&lab);
 
     set_pool_modes(&lab, "Never", "Always");
-    await_count(&lab, RouteKind::Vxlan, nodes * BLOCKS);
-    await_seen(&lab, objects);
+    await_count(&lab, RouteKind::Vxlan, nodes * BLOCKS_PER_NODE);
+    await_nexthop_objects(&lab, objects);
     check_commands(&lab);
     lab.kill9_node("node1").unwrap();
     probes.after(500);
     lab.restart_node("node1").unwrap();
     await_settled(&lab);
-    await_seen(&lab, objects);
+    await_nexthop_objects(&lab, objects);
     set_pool_modes(&lab, "Never", "Never");
-    await_count(&lab, RouteKind::Direct, nodes * BLOCKS);
-    await_seen(&lab, objects);
+    await_count(&lab, RouteKind::Direct, nodes * BLOCKS_PER_NODE);
+    await_nexthop_objects(&lab, objects);
 
-    set(&lab, "off");
+    set_nexthop_objects(&lab, "off");
     restart_all(&mut lab, &probes, "plain");
-    await_seen(&lab, plain);
+    await_nexthop_objects(&lab, plain);
     probes.after(500);
     probes.assert_none_lost("objects → plain → objects → VXLAN → kill -9 → host-gw → plain");
     for monitor in &monitors {
@@ -115,7 +114,7 @@ fn check_commands(lab: &Lab) {
     assert_eq!(code, 0, "{audit}");
     for family in lab.topology().families() {
         let ip = either(family, "ip -4", "ip -6");
-        let routes = try_run(lab, "node1", &format!("{ip} route show proto 80")).unwrap();
+        let routes = try_run_on(lab, "node1", &format!("{ip} route show proto 80")).unwrap();
         let through = routes.lines().find(|line| line.contains(" nhid "));
         let prefix = through.and_then(|line| line.split(' ').next()).unwrap();
         let (code, explained) = exit_code(lab, "node1", &["explain", prefix]);

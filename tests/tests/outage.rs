@@ -8,11 +8,10 @@ use std::path::Path;
 
 use caracal_lab::{Lab, error_chain, wait_until};
 use caracal_model::{Family, NodeStatus};
-use caracal_tests::loss::{Probes, RouteMonitor, kinds};
-use caracal_tests::stack::{families, on_each_stack_of};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_remembered, await_settled, await_status, caracals, example,
-    exit_code, more_pods, possible, settled, up_text,
+    Probes, RouteMonitor, SECOND, assert_full_matrix, await_remembered, await_settled,
+    await_status, caracals, example, exit_code, family_count, more_pods, on_each_stack_of,
+    possible, routes_by_kind, settled, up_text,
 };
 use serde_json::{Value, json};
 
@@ -117,7 +116,10 @@ fn restarts(mut lab: Lab) {
     for node in caracals(&lab) {
         await_remembered(&lab, &node);
     }
-    let before: Vec<_> = caracals(&lab).iter().map(|n| kinds(&lab, n)).collect();
+    let before: Vec<_> = caracals(&lab)
+        .iter()
+        .map(|n| routes_by_kind(&lab, n))
+        .collect();
     let monitors = RouteMonitor::on_all(&lab);
     let probes = Probes::start(&lab, &PAIRS);
     probes.after(500);
@@ -128,7 +130,7 @@ fn restarts(mut lab: Lab) {
     lab.restart_node("node1").unwrap();
     let stale = await_status(&lab, "node1", 60 * SECOND, "forwarding", forwards_stale);
     println!("restarted without etcd: {:?}", stale.datastore);
-    let blocks = families(&lab);
+    let blocks = family_count(&lab);
     assert_eq!(stale.blocks.len(), blocks, "its blocks are known");
     lab.kill9_node("node1").unwrap();
     lab.restart_node("node1").unwrap();
@@ -203,7 +205,10 @@ fn restarts(mut lab: Lab) {
     damaged_memory(&mut lab);
     await_settled(&lab);
     probes.after(500);
-    let afterwards: Vec<_> = caracals(&lab).iter().map(|n| kinds(&lab, n)).collect();
+    let afterwards: Vec<_> = caracals(&lab)
+        .iter()
+        .map(|n| routes_by_kind(&lab, n))
+        .collect();
     assert_eq!(afterwards, before);
     for monitor in &monitors {
         monitor.assert_nothing_deleted("restarts without the datastore");
@@ -362,7 +367,7 @@ fn restarts_too_early(mut lab: Lab) {
     await_settled(&lab);
     await_remembered(&lab, "node1");
     let late = blocks_that_nobody_remembers(&lab);
-    let before = kinds(&lab, "node1");
+    let before = routes_by_kind(&lab, "node1");
     let monitors = RouteMonitor::on_all(&lab);
     lab.kill9_etcd().unwrap();
     lab.kill9_node("node1").unwrap();
@@ -374,7 +379,7 @@ fn restarts_too_early(mut lab: Lab) {
     }
     lab.start_etcd().unwrap();
     await_settled(&lab);
-    assert_eq!(kinds(&lab, "node1"), before);
+    assert_eq!(routes_by_kind(&lab, "node1"), before);
     for monitor in &monitors {
         monitor.assert_nothing_deleted("blocks that nobody remembers");
     }
@@ -425,7 +430,7 @@ fn emptied_and_exchanged(mut lab: Lab) {
     for node in &nodes {
         await_remembered(&lab, node);
     }
-    let before: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
+    let before: Vec<_> = nodes.iter().map(|n| routes_by_kind(&lab, n)).collect();
     let monitors = RouteMonitor::on_all(&lab);
     let probes = Probes::start(&lab, &PAIRS);
 
@@ -457,7 +462,7 @@ fn emptied_and_exchanged(mut lab: Lab) {
         println!("{}", await_problem(&lab, node, "datastore.other_cluster"));
     }
     probes.after(1000);
-    let during: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
+    let during: Vec<_> = nodes.iter().map(|n| routes_by_kind(&lab, n)).collect();
     assert_eq!(during, before);
 
     // The good one is put back.
@@ -467,7 +472,7 @@ fn emptied_and_exchanged(mut lab: Lab) {
     lab.start_etcd().unwrap();
     await_settled(&lab);
     probes.after(500);
-    let afterwards: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
+    let afterwards: Vec<_> = nodes.iter().map(|n| routes_by_kind(&lab, n)).collect();
     assert_eq!(afterwards, before);
     for monitor in &monitors {
         monitor.assert_nothing_deleted("an empty and another cluster's datastore");

@@ -9,11 +9,9 @@ use std::time::Duration;
 
 use caracal_lab::{Lab, PodState, run_in_netns, scaled_time as scaled, wait_until};
 use caracal_model::{Family, NodeStatus};
-use caracal_tests::kernel::{nft, run};
-use caracal_tests::stack::{Stack, addresses, families, speaks};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, example, exit_code, ip, possible,
-    up_text,
+    SECOND, Stack, addresses, apply_nft, assert_full_matrix, await_settled, await_status, example,
+    exit_code, family_count, ip, possible, run_on, speaks, up_text,
 };
 
 /// MTU that the router passes.
@@ -121,7 +119,7 @@ fn tunnelled(lab: &Lab, node: &str, family: Family) -> Vec<String> {
         Family::Ipv4 => ("-4", "vxlan.calico"),
         Family::Ipv6 => ("-6", "vxlan-v6.calico"),
     };
-    let routes = run(
+    let routes = run_on(
         lab,
         node,
         &format!("ip {flag} route show dev {device} proto 80"),
@@ -174,7 +172,7 @@ fn black_hole(lab: Lab) {
         // A packet of several segments has no size that the router's rule could judge.
         ip(&lab, &pod.label(), &["link set dev eth0 gso_max_segs 1"]);
     }
-    nft(
+    apply_nft(
         &lab,
         "router",
         &format!(
@@ -190,14 +188,14 @@ fn black_hole(lab: Lab) {
 
     for (node, router) in [("node1", "10.0.1.254"), ("node3", "10.0.2.254")] {
         let words = format!("ip route add {FOREIGN} via {router} proto static");
-        run(&lab, node, &words);
+        run_on(&lab, node, &words);
     }
     let narrow = widths(&lab, WIDTH);
     await_status(&lab, "node1", 90 * SECOND, "narrow paths", &narrow);
     let from_rack2 = |status: &NodeStatus| {
         let paths = status.kernel.paths.iter();
         let narrow = paths.filter(|p| p.mtu == WIDTH).count();
-        match narrow == 2 * families(&lab) {
+        match narrow == 2 * family_count(&lab) {
             true => Ok(()),
             false => Err(format!("{:?}", status.kernel.paths)),
         }
@@ -230,15 +228,15 @@ fn black_hole(lab: Lab) {
     lab.cni("DEL", near).unwrap();
     lab.cni("ADD", near).unwrap();
     let fits = WIDTH - if speaks(&lab, Family::Ipv6) { 70 } else { 50 };
-    let link = run(&lab, "node1/p1", "ip -o link show dev eth0");
+    let link = run_on(&lab, "node1/p1", "ip -o link show dev eth0");
     assert!(link.contains(&format!(" mtu {fits} ")), "{link}");
 
     // The network is mended.
-    nft(&lab, "router", "delete table inet hole");
+    apply_nft(&lab, "router", "delete table inet hole");
     let back = || -> Result<(), String> {
         // Routes that change are no reason for more than a measurement in 15 s.
         for verb in ["del", "add"] {
-            run(
+            run_on(
                 &lab,
                 "node1",
                 &format!("ip route {verb} {FOREIGN} via 10.0.1.254 proto static"),

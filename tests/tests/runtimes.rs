@@ -21,8 +21,10 @@ use caracal_lab::{
     spawn_in_netns, wait_until,
 };
 use caracal_model::{Family, KeyRange, Kind, kind_prefix};
-use caracal_tests::stack::{address_of, either, on_each_stack_of};
-use caracal_tests::{SECOND, assert_gone, await_settled, caracals, logs, with_ipam};
+use caracal_tests::{
+    SECOND, address_of, assert_gone, await_settled, caracals, either, logs, on_each_stack_of,
+    with_ipam,
+};
 use serde_json::{Value, json};
 
 const TOPOLOGY: &str = "

@@ -3,20 +3,27 @@
 //! and has a password.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "services/rolling.rs"]
+mod rolling;
+#[path = "services/takeover.rs"]
+mod takeover;
 #[path = "services/translation.rs"]
 mod translation;
 
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use caracal_lab::{
-    Lab, call_program, error_chain, ip_batch, program_command, run_in_netns, spawn_in_netns,
-    wait_until,
+    Lab, PodState, call_program, error_chain, ip_batch, program_command, run_in_netns,
+    spawn_in_netns, wait_until,
 };
 use caracal_model::{Family, Prefix};
-use caracal_tests::datastore::{is_kubernetes, kubectl, resource};
-use caracal_tests::stack::{Stack, either, focus, on_each_stack_and_datastore_of};
-use caracal_tests::{SECOND, await_settled, await_status};
+use caracal_tests::{
+    EchoServer, SECOND, Stack, VipConnection, await_settled, await_status, calico_resource, either,
+    focus, is_kubernetes, kubectl, on_each_stack_and_datastore_of,
+};
 
 /// Names and addresses of a family's scenario.
 #[derive(Clone, Copy)]
@@ -53,6 +60,11 @@ const IPV6: Site = Site {
     channel: "ipv6",
 };
 
+/// Where load balancers ask nodes for endpoints.
+const HEALTH: u16 = 32_000;
+/// kube-proxy's port, where a node tells that it translates.
+const PROXY_HEALTH: u16 = 10256;
+
 const fn site(family: Family) -> Site {
     either(family, IPV4, IPV6)
 }
@@ -61,7 +73,7 @@ const fn site(family: Family) -> Site {
 fn topology(stack: Stack, secrets: &str) -> String {
     let node = |n: u8| {
         format!(
-            "  - {{name: n{n}, segment: lan, address: 10.0.0.1{n}, pods: 1, env: {{CARACAL_SECRETS_DIR: {secrets}}}}}\n"
+            "  - {{name: n{n}, segment: lan, address: 10.0.0.1{n}, pods: 1, env: {{CARACAL_SECRETS_DIR: {secrets}, CARACAL_SERVICES: 'on'}}}}\n"
         )
     };
     let family = either(
@@ -127,7 +139,8 @@ impl Bird {
         };
         let peers: String = (1..).zip(nodes).map(peer).collect();
         let text = format!(
-            "router id 10.50.0.1;\nprotocol device {{}}\nprotocol direct {{ {channel}; }}\n{peers}"
+            "router id 10.50.0.1;\nprotocol device {{}}\nprotocol direct {{ {channel}; }}\n\
+             protocol kernel {{ {channel} {{ import none; export where source = RTS_BGP; }}; }}\n{peers}"
         );
         let folder = lab.folder().path();
         let (file, socket) = (folder.join("tor.conf"), folder.join("tor.ctl"));
@@ -186,28 +199,28 @@ impl Drop for Bird {
     }
 }
 
-/// A service with the local policy whose one ready endpoint is on a node.
-fn documents(site: Site, endpoint_on: &str, other: &str) -> String {
+/// A service with the local policy whose one ready endpoint is on a node; that on the other is not
+/// ready.
+fn documents(site: Site, family: Family, [ready, unready]: [&PodState; 2]) -> String {
     let [cluster, external, outside] = site.service;
-    let (kind, backends) = match cluster.contains(':') {
-        true => ("IPv6", ["fd00:10:244::1", "fd00:10:244::2"]),
-        false => ("IPv4", ["10.244.0.1", "10.244.0.2"]),
-    };
-    let [ready, unready] = backends;
+    let [ready_at, unready_at] =
+        [ready, unready].map(|pod| pod.address_of(family).expect("ADD has answered"));
     format!(
         "apiVersion: v1
 kind: Service
 metadata: {{name: web, namespace: shop}}
-spec: {{type: ClusterIP, clusterIP: '{cluster}', externalIPs: ['{external}', '{outside}'], externalTrafficPolicy: Local, ports: [{{port: 80}}]}}
+spec: {{type: LoadBalancer, clusterIP: '{cluster}', externalIPs: ['{external}', '{outside}'], externalTrafficPolicy: Local, healthCheckNodePort: {HEALTH}, ports: [{{port: 80}}]}}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {{name: web-x7, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}
-addressType: {kind}
+addressType: {family}
+ports: [{{name: '', protocol: TCP, port: 8080}}]
 endpoints:
-  - {{addresses: ['{ready}'], nodeName: {endpoint_on}, conditions: {{ready: true}}}}
-  - {{addresses: ['{unready}'], nodeName: {other}, conditions: {{ready: false}}}}
-"
+  - {{addresses: ['{ready_at}'], nodeName: {}, conditions: {{ready: true}}}}
+  - {{addresses: ['{unready_at}'], nodeName: {}, conditions: {{ready: false}}}}
+",
+        ready.node, unready.node
     )
 }
 
@@ -337,7 +350,14 @@ fn services(lab: &Lab, secrets: &Path) {
     bird.await_from(cluster_range, &["n1", "n2"]);
     let range = bird.await_from(external_range, &["n1", "n2"]);
     assert!(range.contains("(64512,7)"), "{range}");
-    api.apply(&documents(site, "n2", "n1"));
+    let pods = lab.state().pods.clone();
+    let _servers: Vec<EchoServer> = pods
+        .iter()
+        .map(|pod| EchoServer::start(pod, &lab.topology().families(), 8080))
+        .collect();
+    let of = |node: &str| pods.iter().find(|pod| pod.node == node).unwrap();
+    let (first, second) = ([of("n2"), of("n1")], [of("n1"), of("n2")]);
+    api.apply(&documents(site, family, first));
     let one = bird.await_from(&external, &["n2"]);
     assert!(one.contains("(64512,7)"), "{one}");
     bird.await_from(&cluster, &["n2"]);
@@ -353,16 +373,71 @@ fn services(lab: &Lab, secrets: &Path) {
     assert!(served.is_empty(), "{served:?}");
     // Outside of the ranges: not announced, whatever the service says.
     assert!(!bird.ask("show route").unwrap().contains(outside));
+    arrives_at(lab, site, family, "n2");
 
-    api.apply(&documents(site, "n1", "n2"));
+    api.apply(&documents(site, family, second));
     bird.await_from(&external, &["n1"]);
+    arrives_at(lab, site, family, "n1");
     let shown = lab.caracal("n1", &["services", "show"]).unwrap();
     assert!(shown.contains(&external), "{shown}");
-    api.delete_all(&documents(site, "n1", "n2"));
+    api.delete_all(&documents(site, family, second));
     bird.await_from(&external, &[]);
     bird.await_from(external_range, &["n1", "n2"]);
     the_mesh_gets_a_password(lab, secrets);
     bird.await_from(external_range, &["n1", "n2"]);
+}
+
+/// What the router sends to the external address comes to the endpoint on this node, which sees the
+/// router's own address.
+fn arrives_at(lab: &Lab, site: Site, family: Family, node: &str) {
+    let (router, to) = (
+        lab.netns("tor").unwrap(),
+        (site.service[1].parse::<IpAddr>().unwrap(), 80).into(),
+    );
+    let own = caracal_tests::address_of(lab, "tor", family);
+    let (server, client) =
+        wait_until(
+            60 * SECOND,
+            &format!("{node} behind {to}"),
+            || match VipConnection::open(&router, to) {
+                Ok(c) if c.server.starts_with(&format!("{node}/")) => Ok((c.server, c.client)),
+                other => Err(format!("{other:?}")),
+            },
+        )
+        .unwrap_or_else(|e| panic!("{e}\n{}", lab.folder().log_tail(node, 40)));
+    assert_eq!(client, own, "{server} sees another client");
+    // A load balancer would send it nowhere else.
+    for (name, address) in ["n1", "n2"].into_iter().zip(site.nodes) {
+        let verdict = if name == node { "200 OK" } else { "503 " };
+        let asked: SocketAddr = (address.parse::<IpAddr>().unwrap(), HEALTH).into();
+        wait_until(
+            60 * SECOND,
+            &format!("{verdict} from {name}"),
+            || match health(&router, asked, "/anything") {
+                Ok(reply) if reply.starts_with(&format!("HTTP/1.1 {verdict}")) => Ok(()),
+                other => Err(format!("{other:?}")),
+            },
+        )
+        .unwrap_or_else(|e| panic!("{e}\n{}", lab.folder().log_tail(name, 40)));
+        // To one that sends to all nodes every node does.
+        let reply = health(&router, (asked.ip(), PROXY_HEALTH).into(), "/healthz").unwrap();
+        assert!(
+            reply.starts_with("HTTP/1.1 200 OK") && reply.contains(r#""nodeEligible":true"#),
+            "{name}: {reply}"
+        );
+    }
+}
+
+/// The answer to a load balancer.
+fn health(netns: &str, asked: SocketAddr, path: &str) -> std::io::Result<String> {
+    let ask = || {
+        let mut stream = TcpStream::connect_timeout(&asked, 5 * SECOND)?;
+        stream.set_read_timeout(Some(10 * SECOND))?;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())?;
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).map(|_| reply)
+    };
+    run_in_netns(netns, ask).unwrap()
 }
 
 /// The document of docs/topologies.md that gives the mesh a password, with what the resource had.
@@ -374,7 +449,7 @@ fn documented(lab: &Lab) -> String {
     let lines = lines.take_while(|line| line.starts_with("    "));
     let text: Vec<&str> = lines.map(str::trim_start).collect();
     let mut document: serde_json::Value = serde_saphyr::from_str(&text.join("\n")).unwrap();
-    let had = resource(lab, "bgpconfigurations", "default");
+    let had = calico_resource(lab, "bgpconfigurations", "default");
     let spec = document["spec"].as_object_mut().unwrap();
     for (key, value) in had["spec"].as_object().unwrap() {
         spec.insert(key.clone(), value.clone());
@@ -388,9 +463,8 @@ fn the_mesh_gets_a_password(lab: &Lab, secrets: &Path) {
     let families = lab.topology().families();
     let opens = || {
         let connects = |family: &Family| {
-            let to = caracal_tests::stack::address_of(lab, "n1", *family);
-            let connect =
-                || std::net::TcpStream::connect_timeout(&(to, 179).into(), 2 * SECOND).is_ok();
+            let to = caracal_tests::address_of(lab, "n1", *family);
+            let connect = || TcpStream::connect_timeout(&(to, 179).into(), 2 * SECOND).is_ok();
             run_in_netns(&lab.netns("n2").unwrap(), connect).unwrap()
         };
         families.iter().map(connects).collect::<Vec<_>>()

@@ -10,9 +10,9 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use caracal_lab::{Lab, run_in_netns, scaled_time as scaled, wait_until};
 use caracal_model::Family;
-use caracal_tests::kernel::{run, try_run};
-use caracal_tests::stack::{address_of, either, on_each_stack_of};
-use caracal_tests::{SECOND, await_settled, set_pool_modes};
+use caracal_tests::{
+    SECOND, address_of, await_settled, either, on_each_stack_of, run_on, set_pool_modes, try_run_on,
+};
 use serde_json::{Value, json};
 
 const TOPOLOGY: &str = "
@@ -67,7 +67,7 @@ impl<'a> Side<'a> {
     fn add_second(&self) {
         let Self { ip, second, .. } = self;
         let how = either(self.family, "/24 dev eth0", "/64 dev eth0 nodad");
-        run(
+        run_on(
             self.lab,
             "node1",
             &format!("{ip} addr replace {second}{how}"),
@@ -111,7 +111,7 @@ impl<'a> Side<'a> {
 }
 
 fn await_said(lab: &Lab, words: &str, wanted: impl Fn(&str) -> bool) {
-    let look = || match try_run(lab, "node1", words) {
+    let look = || match try_run_on(lab, "node1", words) {
         Ok(said) if wanted(&said) => Ok(()),
         said => Err(format!("{said:?}")),
     };
@@ -161,7 +161,7 @@ fn outgoing_packets(side: &Side<'_>) {
     // The machine outside knows the way back to pods; what is masqueraded does not need it.
     let pods = either(side.family, "10.244.0.0/16", "fd00:10:244::/64");
     let way = format!("{} route add {pods} via {node}", side.ip);
-    run(lab, "outside", &way);
+    run_on(lab, "outside", &way);
     side.await_seen("masqueraded as the node", |from| from.ip() == node);
 
     let range = 40_000..=40_009;
@@ -212,7 +212,7 @@ fn protocol_of_routes(side: &Side<'_>) {
 /// Takes away the routes of a protocol, of either family.
 fn flush(lab: &Lab, protocol: u8) {
     for ip in ["ip -4", "ip -6"] {
-        run(lab, "node1", &format!("{ip} route flush proto {protocol}"));
+        run_on(lab, "node1", &format!("{ip} route flush proto {protocol}"));
     }
 }
 
@@ -243,12 +243,12 @@ fn switches(side: &Side<'_>) {
         }
     };
     wait_until(scaled(30 * SECOND), "both keys in force", taken).unwrap();
-    run(lab, "node1", &format!("sysctl -q -w {forwarding}=0"));
+    run_on(lab, "node1", &format!("sysctl -q -w {forwarding}=0"));
     felix(lab, &json!({"ipForwarding": "Disabled"}));
     // The routes come back, so the node has looked; the switch stays as it is.
     await_said(lab, &side.routes_of(80), |said| said.contains(&workload));
     let forwarding = format!("sysctl -n {forwarding}");
-    assert_eq!(run(lab, "node1", &forwarding).trim(), "0");
+    assert_eq!(run_on(lab, "node1", &forwarding).trim(), "0");
     felix(lab, &json!({}));
     await_said(lab, &forwarding, |said| said.trim() == "1");
     side.await_seen("as in the beginning", |from| from.ip() == node);
@@ -274,7 +274,7 @@ fn source_of_routes(side: &Side<'_>) {
         side.ip,
         either(side.family, "/24", "/64")
     );
-    run(lab, "node1", &gone);
+    run_on(lab, "node1", &gone);
     await_said(lab, &chosen, |said| {
         said.contains("dev cali") && !said.contains(&source)
     });
@@ -294,7 +294,7 @@ fn period_of_comparisons(side: &Side<'_>) {
         ("net.ipv6.conf", ".accept_ra=1", ".accept_ra"),
     );
     let wanted = either(side.family, "1", "0");
-    run(
+    run_on(
         lab,
         "node1",
         &format!("sysctl -q -w {key}.{interface}{wrong}"),
@@ -323,7 +323,7 @@ fn senders_of_tunnel_packets(lab: &mut Lab, family: Family) {
     let senders = format!("nft list chain inet caracal {chain}");
     let jump = format!("jump {chain}");
     await_said(lab, input, |said| said.contains(&jump));
-    let link = run(lab, "node1", &format!("ip -o link show dev {device}"));
+    let link = run_on(lab, "node1", &format!("ip -o link show dev {device}"));
     let (_, mac) = link.split_once("link/ether ").unwrap();
     let mac = mac.split(' ').next().unwrap();
     let (vx, inside, length) = either(
@@ -344,7 +344,7 @@ fn senders_of_tunnel_packets(lab: &mut Lab, family: Family) {
         &format!("{ip} route add {pod}/{length} dev {vx} src {inside}"),
         &format!("ip neigh replace {pod} lladdr {mac} dev {vx} nud permanent"),
     ] {
-        run(lab, "outside", command);
+        run_on(lab, "outside", command);
     }
     let outer = format!("udp dst port 4789 and src {outside}");
     let outer = lab.capture("node1", "eth0", &outer).unwrap();
@@ -353,7 +353,7 @@ fn senders_of_tunnel_packets(lab: &mut Lab, family: Family) {
     // No answer is expected: the pod has no way back. The size says when a packet was sent.
     let send = |lab: &Lab, size: u32| {
         let ping = format!("ping -n -q -c 3 -i 0.2 -W 1 -s {size} {pod}");
-        let _unanswered = try_run(lab, "outside", &ping);
+        let _unanswered = try_run_on(lab, "outside", &ping);
     };
     let taken = |lab: &Lab, what: &str, size: u32| {
         let seen = || {
@@ -380,7 +380,7 @@ fn senders_of_tunnel_packets(lab: &mut Lab, family: Family) {
     await_said(lab, &senders, |said| !said.contains(range));
     send(lab, 333);
     lab.stop_etcd().unwrap();
-    let open = || match try_run(lab, "node1", input) {
+    let open = || match try_run_on(lab, "node1", input) {
         Ok(closed) if closed.contains(&jump) => Err(closed),
         _ => Ok(()),
     };

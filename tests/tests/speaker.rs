@@ -9,14 +9,14 @@ mod orders;
 
 use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 
-use caracal_lab::{
-    delete_namespaces, ip_batch, program_command, require_programs, spawn_in_netns, wait_until,
-};
+use caracal_lab::{delete_namespaces, ip_batch, program_command, wait_until};
 use caracal_model::Family;
-use caracal_tests::{SECOND, binary};
+use caracal_tests::{Processes, SECOND, binary, possible, possible_without_root};
 use serde_json::Value;
+
+const PROGRAMS: [&str; 3] = ["bird", "birdc", "bgpdump"];
 
 const US: u8 = 1;
 const A: u8 = 2;
@@ -63,22 +63,6 @@ impl Drop for Namespace {
     }
 }
 
-/// Whether the scenario can run here.
-fn possible(scenario: &str) -> bool {
-    let reason = if binary().is_file() {
-        require_programs(&["bird", "birdc", "bgpdump"])
-            .err()
-            .map(|missing| missing.to_string())
-    } else {
-        Some("the binary is not built; cargo build -p caracal".to_owned())
-    };
-    let Some(reason) = reason else { return true };
-    let required = std::env::var("CARACAL_E2E_REQUIRED").is_ok_and(|v| v == "1");
-    assert!(!required, "{scenario}: cannot run: {reason}");
-    println!("{scenario}: skipped: {reason}");
-    false
-}
-
 /// A port that is free on all three addresses.
 fn free_port() -> u16 {
     loop {
@@ -96,23 +80,17 @@ fn free_port() -> u16 {
 
 /// A folder with everything, and the processes in it; all of it ends with the test.
 struct Site {
-    folder: PathBuf,
+    processes: Processes,
     family: Family,
     port: u16,
-    children: Vec<(&'static str, Child)>,
     namespace: Option<Namespace>,
 }
 
 impl Drop for Site {
     fn drop(&mut self) {
-        for (_, child) in &mut self.children {
-            let _gone = child.kill();
-            let _status = child.wait();
-        }
         if std::thread::panicking() {
             eprintln!("{}", self.log());
         }
-        let _removed = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -122,50 +100,38 @@ impl Site {
             Family::Ipv4 => (free_port(), None),
             Family::Ipv6 => (1179, Some(Namespace::new())),
         };
-        let folder = std::env::temp_dir().join(format!("caracal-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
         Self {
-            folder,
+            processes: Processes::new(&format!("{name}-{}", std::process::id())),
             family,
             port,
-            children: Vec::new(),
             namespace,
         }
     }
 
     fn config(&self) -> PathBuf {
-        self.folder.join("speaker.conf")
+        self.folder().join("speaker.conf")
     }
 
     fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.join("caracal.log")).unwrap_or_default()
+        self.processes.log("caracal")
     }
 
     fn write(&self, text: &str) {
         std::fs::write(self.config(), text).unwrap();
     }
 
-    fn start(&mut self, name: &'static str, command: &mut Command) {
-        let log = self.folder.join(format!("{name}.log"));
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(log)
-            .unwrap();
-        command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log);
-        let child = match &self.namespace {
-            Some(Namespace(netns)) => spawn_in_netns(netns, command).unwrap(),
-            None => command.spawn().unwrap(),
-        };
-        self.children.push((name, child));
+    fn folder(&self) -> &Path {
+        self.processes.folder()
+    }
+
+    fn start(&mut self, name: &str, command: &mut Command) {
+        let netns = self.namespace.as_ref().map(|Namespace(name)| &**name);
+        self.processes.start(name, netns, command);
     }
 
     fn caracal(&self) -> Command {
         let mut command = Command::new(binary());
-        command.env("CARACAL_RUN_DIR", &self.folder);
+        command.env("CARACAL_RUN_DIR", self.folder());
         command
     }
 
@@ -197,11 +163,11 @@ impl Site {
                {channel} {{ import all; export all; }};
              }}"
         );
-        let file = self.folder.join(format!("{name}.conf"));
+        let file = self.folder().join(format!("{name}.conf"));
         std::fs::write(&file, text).unwrap();
         let mut command = program_command("bird").unwrap();
         command
-            .current_dir(&self.folder)
+            .current_dir(self.folder())
             .args(["-f", "-c"])
             .arg(file);
         command.args(["-s", &format!("{name}.ctl"), "-P", &format!("{name}.pid")]);
@@ -210,7 +176,7 @@ impl Site {
 
     fn birdc(&self, name: &str, question: &[&str]) -> String {
         let mut command = program_command("birdc").unwrap();
-        command.current_dir(&self.folder);
+        command.current_dir(self.folder());
         command.args(["-s", &format!("{name}.ctl")]).args(question);
         let output = command.output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -248,34 +214,13 @@ impl Site {
     }
 
     fn signal(&self, name: &str, signal: &str) {
-        let (_, child) = self
-            .children
-            .iter()
-            .rfind(|(n, _)| *n == name)
-            .expect("started");
-        let status = Command::new("kill")
-            .args([signal, &child.id().to_string()])
-            .status()
-            .unwrap();
-        assert!(status.success());
+        self.processes.signal(name, signal);
     }
 
     /// Signals the speaker and waits for its end.
     fn end_speaker(&mut self, signal: &str) {
-        self.signal("caracal", signal);
-        let at = self
-            .children
-            .iter()
-            .rposition(|(n, _)| *n == "caracal")
-            .unwrap();
-        let (_, mut child) = self.children.remove(at);
-        wait_until(60 * SECOND, "the speaker has ended", || {
-            match child.try_wait().unwrap() {
-                Some(status) if status.success() => Ok(()),
-                other => Err(format!("{other:?}")),
-            }
-        })
-        .unwrap();
+        let status = self.processes.end("caracal", signal);
+        assert!(status.success(), "{status}\n{}", self.log());
     }
 
     fn await_route(&self, name: &str, prefix: &str, what: &str, holds: impl Fn(&str) -> bool) {
@@ -336,7 +281,7 @@ fn config(site: &Site, hold: u16, own: u8, out: &str) -> String {
          protocol mrt {{ table \"*\"; filename \"{}/periodic-%N.mrt\"; period 1; }}",
         peer("a", A, 90, "all"),
         peer("b", B, hold, "filter to_b"),
-        site.folder.display(),
+        site.folder().display(),
     )
 }
 
@@ -372,7 +317,7 @@ impl Session {
 
 #[test]
 fn a_reflector_between_two_birds() {
-    if possible("a_reflector_between_two_birds") {
+    if possible_without_root("a_reflector_between_two_birds", &PROGRAMS) {
         reflector(Site::new("speaker", Family::Ipv4));
     }
 }
@@ -380,7 +325,7 @@ fn a_reflector_between_two_birds() {
 #[test]
 fn a_reflector_between_two_birds_over_ipv6() {
     let scenario = "a_reflector_between_two_birds_over_ipv6";
-    if caracal_tests::possible(scenario, &["bird", "birdc"]) {
+    if possible(scenario, &PROGRAMS) {
         reflector(Site::new("speaker6", Family::Ipv6));
     }
 }
@@ -541,7 +486,7 @@ fn filters_of_questions(site: &Site, of_a: &str) {
 /// `caracal bgp mrt FILE`: a whole file, of as many octets as it says, that begins with the index
 /// of peers (RFC 6396 §4.3.1).
 fn the_table_is_dumped(site: &Site) {
-    let file = site.folder.join("table.mrt");
+    let file = site.folder().join("table.mrt");
     let dumped = site.ask(&["bgp", "mrt", file.to_str().unwrap()]);
     assert!(dumped.status.success(), "{}", stderr(&dumped));
     let octets = std::fs::read(&file).unwrap();
@@ -567,7 +512,7 @@ fn the_table_is_dumped(site: &Site) {
     };
     assert_eq!((kinds, rest.len()), (vec![1, kind, kind, kind], 0));
     // The file asks for the same every second; another program reads it.
-    let periodic = site.folder.join("periodic-master.mrt");
+    let periodic = site.folder().join("periodic-master.mrt");
     let seen = wait_until(60 * SECOND, "a dump that the file asks for", || {
         let mut bgpdump = program_command("bgpdump").unwrap();
         let output = bgpdump.arg("-m").arg(&periodic).output();
@@ -702,7 +647,7 @@ fn a_restart_keeps_the_routes(site: &mut Site) {
     assert!(has_route(
         &site.birdc("b", &["show", "route", "all", &of_a])
     ));
-    assert!(!Path::new(&site.folder.join("caracal.sock")).exists());
+    assert!(!Path::new(&site.folder().join("caracal.sock")).exists());
     site.start_speaker();
     site.await_sessions();
     site.await_route("b", &of_a, "A's route after the restart", has_route);
@@ -750,16 +695,17 @@ fn many_peers(
 
 #[test]
 fn a_reload_of_three_hundred_peers_touches_those_that_differ() {
-    if !possible("a_reload_of_three_hundred_peers_touches_those_that_differ") {
+    let scenario = "a_reload_of_three_hundred_peers_touches_those_that_differ";
+    if !possible_without_root(scenario, &PROGRAMS) {
         return;
     }
     let mut site = Site::new("many", Family::Ipv4);
     let port = site.port;
     let theirs = address(Family::Ipv4, A);
     // The other side is a speaker too, and takes whoever comes.
-    let other = site.folder.join("other");
+    let other = site.folder().join("other");
     std::fs::create_dir_all(&other).unwrap();
-    let file = site.folder.join("other.conf");
+    let file = site.folder().join("other.conf");
     let text = format!(
         "router id 127.93.0.2;
          #: listen {theirs} port {port}

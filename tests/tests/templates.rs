@@ -13,8 +13,7 @@ use caracal_lab::{
     Lab, NodeKind, Topology, call_program, program_command, spawn_in_netns, wait_until,
 };
 use caracal_model::PeerStatusJson;
-use caracal_tests::stack::addresses;
-use caracal_tests::{SECOND, await_settled, binary, caracals, example, possible, up};
+use caracal_tests::{SECOND, addresses, await_settled, binary, caracals, example, possible, up};
 use serde_json::Value;
 
 /// Routes: prefix → attributes that other speakers act on.

@@ -11,9 +11,10 @@ use std::time::Instant;
 
 use caracal_lab::{Lab, error_chain, wait_until};
 use caracal_model::NodeStatus;
-use caracal_tests::loss::Probes;
-use caracal_tests::stack::{Stack, families, on_each_stack_of};
-use caracal_tests::{SECOND, await_settled, await_status, caracals, possible, up_text};
+use caracal_tests::{
+    Probes, SECOND, Stack, await_settled, await_status, caracals, family_count, on_each_stack_of,
+    possible, up_text,
+};
 
 const ZONES: usize = 3;
 /// Reflectors of a zone, the standby included.
@@ -138,7 +139,7 @@ fn reflectors_and_back(text: &str, name: &str) {
     let mut phases = Vec::new();
     let start = Instant::now();
     let mut lab = up_text(text, "topology", name);
-    let times = families(&lab);
+    let times = family_count(&lab);
     await_settled(&lab);
     let all = caracals(&lab);
     let mut phase = |what, start: Instant, sessions: Vec<usize>| {
@@ -263,7 +264,7 @@ fn mesh_to_the_operators_reflectors_and_back() {
 }
 
 fn operators_reflectors(lab: Lab) {
-    let times = families(&lab);
+    let times = family_count(&lab);
     await_settled(&lab);
     let probes = Probes::start_at(
         &lab,
@@ -338,7 +339,7 @@ fn a_node_that_is_late_is_waited_for_and_a_change_can_be_taken_back() {
 }
 
 fn a_late_node(lab: Lab) {
-    let times = families(&lab);
+    let times = family_count(&lab);
     await_settled(&lab);
     let probes = Probes::start_at(&lab, &[("n1/p1", "n2/p1"), ("n5/p1", "n1/p1")], 500);
     probes.after(250);

@@ -4,8 +4,10 @@
 use std::process::Command;
 
 use caracal_lab::{Lab, netns_sysctl};
-use caracal_tests::stack::{address_of, either, families, focus, on_each_stack};
-use caracal_tests::{assert_full_matrix, await_settled, binary_with_labs, exit_code, ip};
+use caracal_tests::{
+    address_of, assert_full_matrix, await_settled, binary_with_labs, either, exit_code,
+    family_count, focus, ip, on_each_stack,
+};
 use serde_json::Value;
 
 /// Exit code, and the report.
@@ -53,7 +55,7 @@ fn assert_intact(lab: &Lab, from: &str, to: &str, places: &[&str]) {
     assert_eq!(code, 0, "{report:#}");
     assert_eq!(broken(&report), None);
     // Two directions for each family, IPv4 first.
-    let there = 2 * (families(lab) - 1);
+    let there = 2 * (family_count(lab) - 1);
     let hops = report["directions"][there]["hops"].as_array().unwrap();
     let mut seen: Vec<&str> = hops.iter().map(|h| h["place"].as_str().unwrap()).collect();
     seen.dedup();

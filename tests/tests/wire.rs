@@ -4,11 +4,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use caracal_lab::Lab;
-use caracal_tests::foreign::{Bird, Foreign, Tunnel, await_route, await_said, put_resource, split};
-use caracal_tests::kernel::run;
-use caracal_tests::stack::{Stack, either};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, caracals, possible, settled, up_text,
+    Bird, Foreign, SECOND, Stack, Tunnel, assert_full_matrix, await_output, await_route_on_node_a,
+    await_settled, await_status, caracals, either, possible, put_etcd_resource, run_on,
+    set_route_programmers, settled, up_text,
 };
 use serde_json::json;
 
@@ -104,8 +103,8 @@ fn through_vxlan(lab: &Lab, felix: &Foreign, flannel: &Foreign) {
     }
     for foreign in [felix, flannel] {
         let way = format!("via {} dev {device}", foreign.vtep);
-        await_route(lab, foreign.block, |seen| seen.contains(&way));
-        let fdb = run(lab, "node-a", &format!("bridge fdb show dev {device}"));
+        await_route_on_node_a(lab, foreign.block, |seen| seen.contains(&way));
+        let fdb = run_on(lab, "node-a", &format!("bridge fdb show dev {device}"));
         let Tunnel::Vxlan { mac, .. } = foreign.tunnel else {
             unreachable!("both use VXLAN")
         };
@@ -121,7 +120,7 @@ fn by_workload(lab: &Lab, felix: &Foreign) {
     felix.register_workload(lab);
     let spec = json!({"routeSource": "WorkloadIPs"});
     let felix_configuration = |spec| {
-        put_resource(
+        put_etcd_resource(
             lab,
             "FelixConfiguration",
             "felixconfigurations",
@@ -131,34 +130,34 @@ fn by_workload(lab: &Lab, felix: &Foreign) {
     };
     felix_configuration(&spec);
     let device = felix.device();
-    await_route(lab, felix.pod, |seen| {
+    await_route_on_node_a(lab, felix.pod, |seen| {
         seen.contains(&format!("via {} dev {device}", felix.vtep))
     });
-    await_route(lab, felix.block, str::is_empty);
-    await_route(lab, felix.vtep, |seen| {
+    await_route_on_node_a(lab, felix.block, str::is_empty);
+    await_route_on_node_a(lab, felix.vtep, |seen| {
         seen.contains(&format!("dev {device}")) && !seen.contains("via")
     });
     felix.assert_reached(lab, "VXLAN, routes by workload");
     felix_configuration(&json!({}));
-    await_route(lab, felix.block, |seen| seen.contains(device));
+    await_route_on_node_a(lab, felix.block, |seen| seen.contains(device));
 }
 
 /// Without encapsulation the routes are BGP's by default, as with Calico from 3.33 on, and BGP says
 /// nothing here. A Felix that is told to makes them from the blocks, and so do we.
 fn unencapsulated(lab: &Lab, felix: &Foreign) {
     caracal_tests::set_pool_modes(lab, "Never", "Never");
-    await_route(lab, felix.block, str::is_empty);
-    split(lab, "Enabled", "Disabled");
+    await_route_on_node_a(lab, felix.block, str::is_empty);
+    set_route_programmers(lab, "Enabled", "Disabled");
     let way = format!("via {} dev eth0 proto 80", felix.address);
-    await_route(lab, felix.block, |seen| seen.contains(&way));
+    await_route_on_node_a(lab, felix.block, |seen| seen.contains(&way));
     felix.route_directly(lab);
     for node in caracals(lab) {
         await_status(lab, &node, 60 * SECOND, "in step", settled);
     }
     felix.assert_reached(lab, "unencapsulated, routes by Felix");
     // Up to 3.32 BIRD makes all of them: without BGP there are none.
-    split(lab, "Disabled", "Enabled");
-    await_route(lab, felix.block, str::is_empty);
+    set_route_programmers(lab, "Disabled", "Enabled");
+    await_route_on_node_a(lab, felix.block, str::is_empty);
 }
 
 /// A node of Calico up to 3.32: BIRD announces its block, and writes the routes that it learns.
@@ -187,18 +186,18 @@ fn bird_writes_the_routes_of_calico_up_to_3_32() {
             &stack.lab("wire-bird"),
         );
         await_settled(&lab);
-        split(&lab, "Disabled", "Enabled");
+        set_route_programmers(&lab, "Disabled", "Enabled");
         legacy.register(&lab);
         let dad = either(legacy.family(), "/32 dev lo", "/128 dev lo nodad");
-        run(&lab, "legacy", "ip link set lo up");
-        run(&lab, "legacy", &format!("ip addr add {}{dad}", legacy.pod));
+        run_on(&lab, "legacy", "ip link set lo up");
+        run_on(&lab, "legacy", &format!("ip addr add {}{dad}", legacy.pod));
         let _bird = Bird::start(&lab, &legacy, None);
         let way = format!("via {} dev eth0 proto 80", legacy.address);
-        await_route(&lab, legacy.block, |seen| seen.contains(&way));
+        await_route_on_node_a(&lab, legacy.block, |seen| seen.contains(&way));
         let family = legacy.family();
-        let ours = caracal_tests::foreign::blocks(&lab, "node-a", family);
+        let ours = caracal_tests::blocks_of_node(&lab, "node-a", family);
         let way = either(family, "via 10.0.0.11 dev eth0", "via fd00:10::11 dev eth0");
-        await_said(
+        await_output(
             &lab,
             "legacy",
             &format!("ip route show {}", ours[0]),
@@ -207,7 +206,7 @@ fn bird_writes_the_routes_of_calico_up_to_3_32() {
         await_settled(&lab);
         legacy.assert_reached(&lab, "unencapsulated, routes by BIRD");
         // The other split for the same peers: BIRD of 3.33 announces, and its Felix would write.
-        split(&lab, "Enabled", "Disabled");
+        set_route_programmers(&lab, "Enabled", "Disabled");
         await_settled(&lab);
         legacy.assert_reached(&lab, "unencapsulated, ours from the blocks, theirs by BIRD");
     }

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_model::{
-    BgpConfigurationSpec, CidrEntry, DocumentKind, Family, NodeName, Prefix, Problem, ProblemCode,
-    Snapshot,
+    BgpConfigurationSpec, CidrEntry, DocumentKind, Family, KubernetesDocument, KubernetesService,
+    NodeName, Prefix, Problem, ProblemCode, Snapshot,
 };
 use serde_json::Value;
 
@@ -73,64 +73,56 @@ impl Services {
     #[must_use]
     pub fn from_snapshot(snapshot: &Snapshot) -> (Self, Vec<Problem>) {
         let mut services = Self::default();
-        let documents = snapshot.documents.values();
-        let problems = documents.flat_map(|d| services.add(d)).collect();
+        let documents = snapshot.documents.iter();
+        let problems = documents
+            .flat_map(|((_, namespace, name), document)| services.add(namespace, name, document))
+            .collect();
         (services, problems)
     }
 
     /// Adds a document. Returns what is wrong with it: an address that is none is passed over.
-    fn add(&mut self, document: &Value) -> Vec<Problem> {
-        let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str);
-        let namespace = text("/metadata/namespace").unwrap_or("default").to_owned();
-        let name = text("/metadata/name").unwrap_or_default().to_owned();
-        match text("/kind") {
-            Some("Service") => {
+    fn add(&mut self, namespace: &str, name: &str, document: &KubernetesDocument) -> Vec<Problem> {
+        let key = |name: &str| (namespace.to_owned(), name.to_owned());
+        match document {
+            KubernetesDocument::Service(document) => {
                 let mut faults = Vec::new();
                 let service = service(document, &mut faults);
-                let subject = format!("Service {namespace}/{name}");
-                self.services
-                    .extend(service.map(|s| ((namespace, name), s)));
+                self.services.extend(service.map(|s| (key(name), s)));
                 let problem = |reason| Problem {
                     code: ProblemCode::ServicesAddress,
-                    subject: subject.clone(),
+                    subject: format!("Service {namespace}/{name}"),
                     reason,
                 };
-                faults.into_iter().map(problem).collect()
+                return faults.into_iter().map(problem).collect();
             }
-            Some("Endpoints") => {
-                let endpoints = self.endpoints.entry((namespace, name)).or_default();
-                for subset in list(document, "/subsets") {
-                    for address in list(subset, "/addresses") {
-                        let ip = address.get("ip").and_then(Value::as_str);
-                        endpoints.add(family_of(ip), address.get("nodeName"));
-                    }
+            KubernetesDocument::Endpoints(document) => {
+                let endpoints = self.endpoints.entry(key(name)).or_default();
+                for address in document.addresses() {
+                    let family = family_of(address.ip.as_deref());
+                    endpoints.add(family, address.node_name.as_deref());
                 }
-                Vec::new()
             }
-            Some("EndpointSlice") => {
-                let service = document.pointer("/metadata/labels/kubernetes.io~1service-name");
-                let Some(service) = service.and_then(Value::as_str) else {
+            KubernetesDocument::EndpointSlice(document) => {
+                let Some(service) = document.service_name() else {
                     return Vec::new();
                 };
-                let addresses = match text("/addressType") {
+                let addresses = match document.address_type.as_deref() {
                     Some("IPv4") => AddressType::Ip(Family::Ipv4),
                     Some("IPv6") => AddressType::Ip(Family::Ipv6),
                     // Names (FQDN) are no addresses of a service's.
                     Some(_) => return Vec::new(),
                     None => AddressType::Unsaid,
                 };
-                let key = (namespace, service.to_owned());
-                let endpoints = self.endpoints.entry(key).or_default();
-                for endpoint in list(document, "/endpoints") {
+                let endpoints = self.endpoints.entry(key(service)).or_default();
+                for endpoint in &document.endpoints {
                     // Readiness that is not said counts as ready, as the API has it.
-                    if endpoint.pointer("/conditions/ready") != Some(&Value::Bool(false)) {
-                        endpoints.add(addresses, endpoint.get("nodeName"));
+                    if endpoint.conditions.ready != Some(false) {
+                        endpoints.add(addresses, endpoint.node_name.as_deref());
                     }
                 }
-                Vec::new()
             }
-            _ => Vec::new(),
         }
+        Vec::new()
     }
 
     /// Service routes that a node announces.
@@ -243,8 +235,8 @@ fn orchestrators_name(snapshot: &Snapshot, node: &NodeName) -> String {
 }
 
 impl Endpoints {
-    fn add(&mut self, addresses: AddressType, node: Option<&Value>) {
-        let node = node.and_then(Value::as_str).map(str::to_owned);
+    fn add(&mut self, addresses: AddressType, node: Option<&str>) {
+        let node = node.map(str::to_owned);
         self.0.entry(addresses).or_default().insert(node);
     }
 
@@ -267,27 +259,21 @@ fn family_of(ip: Option<&str>) -> AddressType {
     address.map_or(AddressType::Unsaid, |ip| AddressType::Ip(Family::of(ip)))
 }
 
-fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
-    let array = value.pointer(pointer).and_then(Value::as_array);
-    array.map_or(&[][..], |items| items)
-}
-
 /// `None` for a service that has no address to announce: ExternalName, and a headless one
 /// (`clusterIP: None`), whose other addresses nobody serves: kube-proxy passes it over.
-fn service(document: &Value, faults: &mut Vec<String>) -> Option<Service> {
-    let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str);
-    let kind = text("/spec/type").unwrap_or("ClusterIP");
+fn service(document: &KubernetesService, faults: &mut Vec<String>) -> Option<Service> {
+    let spec = &document.spec;
+    let kind = spec.service_type.as_deref().unwrap_or("ClusterIP");
     if !matches!(kind, "ClusterIP" | "NodePort" | "LoadBalancer") {
         return None;
     }
-    let cluster = document.pointer("/spec/clusterIP");
-    let cluster = || list(document, "/spec/clusterIPs").iter().chain(cluster);
-    if cluster().any(|address| address.as_str() == Some("None")) {
+    let cluster = || spec.cluster_ips.iter().chain(&spec.cluster_ip);
+    if cluster().any(|address| &**address == "None") {
         return None;
     }
-    let mut addresses = |field: &str, found: &mut dyn Iterator<Item = &Value>| {
+    let mut addresses = |field: &str, found: &mut dyn Iterator<Item = &Box<str>>| {
         let mut set = BTreeSet::new();
-        for text in found.filter_map(Value::as_str) {
+        for text in found {
             match text.parse::<IpAddr>() {
                 Ok(address) => {
                     set.insert(address);
@@ -301,9 +287,10 @@ fn service(document: &Value, faults: &mut Vec<String>) -> Option<Service> {
         set
     };
     let cluster = addresses("spec.clusterIPs", &mut cluster());
-    let said = list(document, "/spec/ipFamilies").iter();
-    let mut families: BTreeSet<Family> = said
-        .filter_map(|family| match family.as_str()? {
+    let mut families: BTreeSet<Family> = spec
+        .ip_families
+        .iter()
+        .filter_map(|family| match &**family {
             "IPv4" => Some(Family::Ipv4),
             "IPv6" => Some(Family::Ipv6),
             _ => None,
@@ -312,19 +299,15 @@ fn service(document: &Value, faults: &mut Vec<String>) -> Option<Service> {
     if families.is_empty() {
         families.extend(cluster.iter().map(|address| Family::of(*address)));
     }
+    let ingress = document.ingress().iter();
     Some(Service {
-        local: text("/spec/externalTrafficPolicy") == Some("Local"),
+        local: spec.external_traffic_policy.as_deref() == Some("Local"),
         families,
         cluster,
-        external: addresses(
-            "spec.externalIPs",
-            &mut list(document, "/spec/externalIPs").iter(),
-        ),
+        external: addresses("spec.externalIPs", &mut spec.external_ips.iter()),
         load_balancer: addresses(
             "status.loadBalancer.ingress",
-            &mut list(document, "/status/loadBalancer/ingress")
-                .iter()
-                .filter_map(|ingress| ingress.get("ip")),
+            &mut ingress.filter_map(|ingress| ingress.ip.as_ref()),
         ),
     })
 }

@@ -183,7 +183,7 @@ fn started(lab: &Lab, wanted: usize) -> Result<Duration> {
         std::thread::sleep(Duration::from_millis(500));
         let cpu = cpu_of(pid)?;
         // An idle node uses a few milliseconds.
-        if cpu - last < Duration::from_millis(10) {
+        if cpu.saturating_sub(last) < Duration::from_millis(10) {
             let routes = caracal_lab::kernel_routes(&netns, Family::Ipv4)?;
             let blocks = routes
                 .iter()
@@ -236,8 +236,8 @@ async fn measure(
     Ok(RateCost {
         rate,
         done,
-        node: cpu_of(node)? - before,
-        watch: cpu_of(watcher)? - before_watch,
+        node: cpu_of(node)?.saturating_sub(before),
+        watch: cpu_of(watcher)?.saturating_sub(before_watch),
         took,
         resident_kib: memory_of(node)?.resident_kib,
     })
@@ -254,10 +254,10 @@ async fn joins(lab: &Lab, cluster: &mut StoredCluster, count: u32) -> Result<Str
         let before = cpu_of(node)?;
         cluster.join_or_leave().await?;
         tokio::time::sleep(BETWEEN_JOINS).await;
-        costs.push(cpu_of(node)? - before);
+        costs.push(cpu_of(node)?.saturating_sub(before));
     }
     costs.sort_unstable();
-    let children = (cpu_of_children(node)? - children) / count;
+    let children = cpu_of_children(node)?.saturating_sub(children) / count;
     Ok(format!(
         "\nA node comes or goes, {count} times, one every {} s: {:.1} ms of CPU in the process (median), {:.1} in its children (mean).\n",
         BETWEEN_JOINS.as_secs(),

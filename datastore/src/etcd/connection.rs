@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use etcd_client::{
-    Certificate, Channel, Client, ClusterClient, ConnectOptions, Identity, KvClient, TlsOptions,
-    WatchClient,
+    Certificate, Channel, Client, ClusterClient, ConnectOptions, Identity, KvClient, LeaseClient,
+    TlsOptions, WatchClient,
 };
 use tokio::net::UdpSocket;
 use tokio::sync::{Mutex, watch};
@@ -38,6 +38,7 @@ const MIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct Session {
     pub(super) kv: KvClient,
     pub(super) watch: WatchClient,
+    pub(super) lease: LeaseClient,
     cluster: ClusterClient,
     number: u64,
     /// Some call succeeded.
@@ -231,6 +232,7 @@ impl EtcdConnection {
             watch: client
                 .watch_client()
                 .max_decoding_message_size(MAX_ANSWER_BYTES),
+            lease: client.lease_client(),
             cluster: client.cluster_client(),
             number,
             proven: Arc::default(),

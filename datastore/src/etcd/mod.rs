@@ -9,6 +9,7 @@
 mod config;
 mod connection;
 mod error;
+mod leased;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -19,8 +20,8 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::{Compare, KeyRange, Txn, TxnOutcome, TxnWrite};
-use etcd_client::{Compare as EtcdCompare, CompareOp, Txn as EtcdTxn, TxnOp};
+use caracal_model::{Compare, KeyRange, KeyValue, Txn, TxnOutcome, TxnWrite};
+use etcd_client::{Compare as EtcdCompare, CompareOp, PutOptions, Txn as EtcdTxn, TxnOp};
 
 pub use self::config::{EtcdConfig, EtcdConfigError, EtcdCredentials};
 use self::connection::{EtcdConnection, Session};
@@ -139,7 +140,7 @@ impl Store for EtcdStore {
     }
 
     async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
-        let request = &to_etcd(txn)?;
+        let request = &to_etcd(txn, None, Vec::new())?;
         let answer = self
             .once(|mut session| async move { Ok(session.kv.txn(request.clone()).await?) })
             .await?;
@@ -171,9 +172,23 @@ impl PagedStore for EtcdStore {
     ) -> Result<Page, StoreError> {
         read::next_page(self, range, from, revision).await
     }
+
+    async fn next_keys(
+        &self,
+        range: &KeyRange,
+        from: &Cursor,
+        revision: i64,
+    ) -> Result<Option<Page>, StoreError> {
+        read::next_keys(self, range, from, revision).await.map(Some)
+    }
+
+    async fn values(&self, keys: &[String], revision: i64) -> Result<Vec<KeyValue>, StoreError> {
+        read::values(self, keys, revision).await
+    }
 }
 
-fn to_etcd(txn: &Txn) -> Result<EtcdTxn, StoreError> {
+/// `lease`: what is written ends with it. `more`: further conditions.
+fn to_etcd(txn: &Txn, lease: Option<i64>, more: Vec<EtcdCompare>) -> Result<EtcdTxn, StoreError> {
     let mut written = BTreeSet::new();
     if let Some(twice) = txn.writes.iter().find(|write| !written.insert(write.key())) {
         return Err(StoreError::Refused(format!(
@@ -181,7 +196,7 @@ fn to_etcd(txn: &Txn) -> Result<EtcdTxn, StoreError> {
             twice.key()
         )));
     }
-    let compare: Vec<_> = txn
+    let mut compare: Vec<_> = txn
         .compare
         .iter()
         .map(|compare| match compare {
@@ -191,11 +206,13 @@ fn to_etcd(txn: &Txn) -> Result<EtcdTxn, StoreError> {
             }
         })
         .collect();
+    compare.extend(more);
+    let options = lease.map(|id| PutOptions::new().with_lease(id));
     let writes: Vec<_> = txn
         .writes
         .iter()
         .map(|write| match write {
-            TxnWrite::Put(key, value) => TxnOp::put(key.as_str(), value.clone(), None),
+            TxnWrite::Put(key, value) => TxnOp::put(key.as_str(), value.clone(), options.clone()),
             TxnWrite::Delete(key) => TxnOp::delete(key.as_str(), None),
         })
         .collect();

@@ -8,19 +8,22 @@ use super::EtcdStore;
 use crate::store::{Cursor, FirstPages, Page, ReadAnswer, StoreError};
 
 /// Keys of one range in one answer. Blocks are the largest values, a few kilobytes each.
-const PAGE: i64 = 500;
+pub(super) const PAGE: i64 = 500;
+
+/// Keys without values in one answer.
+const KEYS: i64 = 5_000;
 
 /// etcd's default limit of operations in a transaction (`--max-txn-ops`).
 const MAX_TXN_OPS: usize = 128;
 
 /// A range as etcd wants it: `[start, end)`; an empty end = the one key.
-struct Bounds {
-    start: Vec<u8>,
+pub(super) struct Bounds {
+    pub(super) start: Vec<u8>,
     end: Vec<u8>,
 }
 
 impl Bounds {
-    fn from_range(range: &KeyRange) -> Self {
+    pub(super) fn from_range(range: &KeyRange) -> Self {
         match range {
             KeyRange::Key(key) => Self {
                 start: key.clone().into_bytes(),
@@ -38,8 +41,20 @@ impl Bounds {
         }
     }
 
-    fn options(&self, revision: i64) -> GetOptions {
-        let options = GetOptions::new().with_revision(revision).with_limit(PAGE);
+    /// The rest of a range.
+    fn beginning(range: &KeyRange, from: &Cursor) -> Self {
+        let whole = Self::from_range(range);
+        match from.is_empty() {
+            true => whole,
+            false => Self {
+                start: from.clone(),
+                end: whole.end,
+            },
+        }
+    }
+
+    pub(super) fn options(&self, revision: i64, limit: i64) -> GetOptions {
+        let options = GetOptions::new().with_revision(revision).with_limit(limit);
         if self.end.is_empty() {
             options
         } else {
@@ -110,17 +125,55 @@ pub(super) async fn next_page(
     from: &Cursor,
     revision: i64,
 ) -> Result<Page, StoreError> {
-    let bounds = &Bounds {
-        start: from.clone(),
-        end: Bounds::from_range(range).end,
-    };
+    let bounds = Bounds::beginning(range, from);
+    part(store, &bounds, bounds.options(revision, PAGE), revision).await
+}
+
+pub(super) async fn next_keys(
+    store: &EtcdStore,
+    range: &KeyRange,
+    from: &Cursor,
+    revision: i64,
+) -> Result<Page, StoreError> {
+    let bounds = Bounds::beginning(range, from);
+    let options = bounds.options(revision, KEYS).with_keys_only();
+    part(store, &bounds, options, revision).await
+}
+
+async fn part(
+    store: &EtcdStore,
+    bounds: &Bounds,
+    options: GetOptions,
+    revision: i64,
+) -> Result<Page, StoreError> {
+    let (start, options) = (&bounds.start, &options);
     let answer = store
         .repeatable(|mut session| async move {
-            let options = bounds.options(revision);
-            Ok(session.kv.get(bounds.start.clone(), Some(options)).await?)
+            let options = Some(options.clone());
+            Ok(session.kv.get(start.clone(), options).await?)
         })
         .await;
     answer.map(page).map_err(|e| compacted_at(e, revision))
+}
+
+pub(super) async fn values(
+    store: &EtcdStore,
+    keys: &[String],
+    revision: i64,
+) -> Result<Vec<KeyValue>, StoreError> {
+    let mut at = FirstPages {
+        revision,
+        cluster: 0,
+        pages: Vec::new(),
+    };
+    let mut values = Vec::with_capacity(keys.len());
+    for some in keys.chunks(MAX_TXN_OPS) {
+        let some = some.iter().cloned().map(KeyRange::Key);
+        let bounds: Vec<Bounds> = some.map(|key| Bounds::from_range(&key)).collect();
+        let answers = chunk_of_pages(store, &bounds, &mut at).await?;
+        values.extend(answers.into_iter().flat_map(|answer| page(answer).values));
+    }
+    Ok(values)
 }
 
 async fn chunk_of_pages(
@@ -131,7 +184,7 @@ async fn chunk_of_pages(
     let at = so_far.revision;
     let ops: Vec<TxnOp> = chunk
         .iter()
-        .map(|bounds| TxnOp::get(bounds.start.clone(), Some(bounds.options(at))))
+        .map(|bounds| TxnOp::get(bounds.start.clone(), Some(bounds.options(at, PAGE))))
         .collect();
     let txn = &EtcdTxn::new().and_then(ops);
     let answer = store

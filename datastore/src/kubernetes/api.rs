@@ -1,6 +1,11 @@
 //! Requests to Kubernetes' API, one at a time: what went wrong is told by what can be done about
 //! it. Nothing is sent twice but what was throttled, which the server did not carry out.
+//!
+//! What forwarding waits for (lists and watches of what is followed, what comes before them, the
+//! probe) is sent at once; other requests wait for their turn where the process has a limit
+//! ([`RequestBudget`]).
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::{Method, Request, Response};
@@ -10,10 +15,13 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::budget::RequestBudget;
 use super::config::{KubernetesConfig, KubernetesConfigError, chain};
 use super::connection::ApiConnection;
+use super::lines::Lines;
 use super::mapping::ApiGroup;
 use super::rights;
+use super::services::ServiceUse;
 use crate::store::StoreError;
 
 /// The longest time that a throttled request waits, all its tries together.
@@ -21,6 +29,8 @@ const THROTTLED: Duration = Duration::from_secs(10);
 
 /// Wait when the server does not say how long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+const JSON: &str = "application/json";
 
 /// Most octets of a body that says why something is refused.
 const MOST_SAID: usize = 300;
@@ -61,6 +71,8 @@ impl ApiFailure {
 /// A connection to Kubernetes' API, made when it is first used.
 pub(super) struct Api {
     pub(super) config: KubernetesConfig,
+    pub(super) services: ServiceUse,
+    budget: RequestBudget,
     connected: OnceCell<Connected>,
 }
 
@@ -68,7 +80,10 @@ struct Connected {
     connection: ApiConnection,
     server: String,
     group: OnceCell<ApiGroup>,
-    cluster: OnceCell<u64>,
+    /// That the cluster's identity cannot be read was told.
+    unknown: AtomicBool,
+    /// The cluster that was listed last; zero when unknown.
+    listed: AtomicU64,
 }
 
 impl std::fmt::Debug for Api {
@@ -80,6 +95,8 @@ impl std::fmt::Debug for Api {
 impl Api {
     pub(super) fn new(config: KubernetesConfig) -> Self {
         Self {
+            services: ServiceUse::new(config.follow_services),
+            budget: RequestBudget::new(config.requests_per_second),
             config,
             connected: OnceCell::new(),
         }
@@ -98,7 +115,8 @@ impl Api {
                 server: connection.server(),
                 connection,
                 group: OnceCell::new(),
-                cluster: OnceCell::new(),
+                unknown: AtomicBool::new(false),
+                listed: AtomicU64::new(0),
             })
         };
         self.connected.get_or_try_init(connect).await
@@ -126,7 +144,7 @@ impl Api {
         }
         let connected = self.connected().await?;
         let discover = async || {
-            let groups = self.get("/apis").await?;
+            let groups = self.read_at_once("/apis", JSON).await?;
             let list = groups["groups"].as_array().cloned().unwrap_or_default();
             let serves = |name: &str| list.iter().any(|group| group["name"] == name);
             let newer = serves("projectcalico.org") && !serves("crd.projectcalico.org");
@@ -138,37 +156,49 @@ impl Api {
         connected.group.get_or_try_init(discover).await.copied()
     }
 
-    /// Which cluster it is, by the identity of its namespace `kube-system`; zero when that may not
-    /// be read.
+    /// Which cluster is listed now, by the identity of its namespace `kube-system`; zero when that
+    /// may not be read. An API server that has lost its etcd makes another namespace.
     pub(super) async fn cluster(&self) -> Result<u64, ApiFailure> {
         let connected = self.connected().await?;
-        let ask = async || match self.get("/api/v1/namespaces/kube-system").await {
+        let cluster = self.read_cluster(connected).await?;
+        connected.listed.store(cluster, Ordering::Relaxed);
+        Ok(cluster)
+    }
+
+    /// True when another cluster answers than the one that was listed.
+    pub(super) async fn is_another_cluster(&self) -> Result<bool, ApiFailure> {
+        let connected = self.connected().await?;
+        let is = self.read_cluster(connected).await?;
+        let was = connected.listed.load(Ordering::Relaxed);
+        Ok(is != 0 && was != 0 && is != was)
+    }
+
+    async fn read_cluster(&self, connected: &Connected) -> Result<u64, ApiFailure> {
+        let path = "/api/v1/namespaces/kube-system";
+        match self.read_at_once(path, JSON).await {
             Ok(namespace) => {
                 let uid = namespace["metadata"]["uid"].as_str().unwrap_or_default();
-                let digits: String = uid
-                    .chars()
-                    .filter(char::is_ascii_hexdigit)
-                    .take(16)
-                    .collect();
-                Ok(u64::from_str_radix(&digits, 16).unwrap_or_default())
+                let digits = uid.chars().filter(char::is_ascii_hexdigit).take(16);
+                Ok(u64::from_str_radix(&digits.collect::<String>(), 16).unwrap_or_default())
             }
             Err(ApiFailure::Unavailable(reason)) => Err(ApiFailure::Unavailable(reason)),
             Err(failure) => {
-                let error = failure.into_error(self.server(), "the namespace kube-system");
-                tracing::warn!(
-                    %error, "which cluster this is cannot be read: another one at this address would not be noticed"
-                );
+                if !connected.unknown.swap(true, Ordering::Relaxed) {
+                    let error = failure.into_error(self.server(), "the namespace kube-system");
+                    tracing::warn!(
+                        %error, "which cluster this is cannot be read: another one at this address would not be noticed"
+                    );
+                }
                 Ok(0)
             }
-        };
-        connected.cluster.get_or_try_init(ask).await.copied()
+        }
     }
 
     pub(super) async fn get(&self, path: &str) -> Result<Value, ApiFailure> {
-        self.call(Method::GET, path, "application/json", None).await
+        self.call(Method::GET, path, JSON, None).await
     }
 
-    /// A request with a body of that type, and its answer.
+    /// A request with a body of that type, and its answer, when it is its turn.
     pub(super) async fn call(
         &self,
         method: Method,
@@ -176,12 +206,21 @@ impl Api {
         content: &'static str,
         body: Option<&Value>,
     ) -> Result<Value, ApiFailure> {
-        self.call_accepting(method, path, content, body, "application/json")
-            .await
+        self.budget.turn().await;
+        self.answer(method, path, content, body, JSON).await
     }
 
-    /// The same with the form in which the answer is wanted.
-    pub(super) async fn call_accepting(
+    /// Reads in a form, at once.
+    pub(super) async fn read_at_once(
+        &self,
+        path: &str,
+        accept: &'static str,
+    ) -> Result<Value, ApiFailure> {
+        self.budget.count();
+        self.answer(Method::GET, path, JSON, None, accept).await
+    }
+
+    async fn answer(
         &self,
         method: Method,
         path: &str,
@@ -205,8 +244,19 @@ impl Api {
         })
     }
 
+    /// The lines of a watch, as they come. It is opened at once.
+    pub(super) async fn watch(
+        &self,
+        path: &str,
+        accept: &'static str,
+    ) -> Result<Lines, ApiFailure> {
+        self.budget.count();
+        let response = self.send(Method::GET, path, JSON, None, accept).await?;
+        Ok(Lines::new(response.into_body()))
+    }
+
     /// The head of a successful answer; its body follows as it comes.
-    pub(super) async fn send(
+    async fn send(
         &self,
         method: Method,
         path: &str,
@@ -229,6 +279,7 @@ impl Api {
             let response = timeout_at(limit, connected.connection.send(request)).await;
             let response = response
                 .map_err(|_| {
+                    connected.connection.renew();
                     let seconds = self.config.request_timeout.as_secs();
                     ApiFailure::Unavailable(format!("no answer within {seconds} s"))
                 })?
@@ -250,9 +301,7 @@ impl Api {
         let options = json!({
             "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions,
         });
-        let answer = self
-            .call(Method::DELETE, path, "application/json", Some(&options))
-            .await;
+        let answer = self.call(Method::DELETE, path, JSON, Some(&options)).await;
         answer.map(drop)
     }
 }

@@ -72,6 +72,11 @@ pub struct KubernetesConfig {
     pub use_pod_cidr: bool,
     /// Pods of other nodes are neither listed nor watched.
     pub pods_of: Option<NodeName>,
+    /// Services and EndpointSlices are followed although no BGPConfiguration has their addresses
+    /// announced.
+    pub follow_services: bool,
+    /// Requests a second, other than lists and watches, that are sent without waiting; zero: all.
+    pub requests_per_second: u32,
     /// Limit for one request.
     pub request_timeout: Duration,
     /// How often it is asked whether the API server is there while nothing changes.
@@ -99,6 +104,8 @@ impl Default for KubernetesConfig {
             group: None,
             use_pod_cidr: false,
             pods_of: None,
+            follow_services: true,
+            requests_per_second: 0,
             request_timeout: PATIENCE,
             progress_interval: Duration::from_secs(10),
         }

@@ -1,7 +1,9 @@
-//! Connections to an API server: HTTP with rustls, one pool for all requests.
+//! Connections to an API server: HTTP with rustls, one pool for all requests. Over TLS a server
+//! that speaks HTTP/2 has one connection for all watches and requests of a process; others, and
+//! those without TLS, have one for each at a time.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::header::AUTHORIZATION;
@@ -12,7 +14,7 @@ use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConfig, ResolvesClientCert};
 use rustls::crypto::{CryptoProvider, ring};
@@ -32,11 +34,24 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
 
+/// The same in HTTP/2, where the other end may be a proxy that answers TCP for one that is gone.
+const PING: Duration = Duration::from_secs(20);
+const PING_ANSWER: Duration = Duration::from_secs(10);
+
+/// Octets that a stream may hold which nobody has read yet, and all streams of a connection: a
+/// watch whose reader is busy takes no room from requests.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
+
 /// An API server, with what is needed to talk to it. A connection is made when there is a request.
 pub(super) struct ApiConnection {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    connector: HttpsConnector<HttpConnector>,
+    /// The connections that are used.
+    pool: Mutex<Pool>,
     access: Access,
 }
+
+type Pool = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 impl ApiConnection {
     /// Reads what the first connection needs, so that its faults are told at once.
@@ -59,15 +74,23 @@ impl ApiConnection {
                 let name = ServerName::try_from(name.clone()).map_err(wrong)?;
                 builder
                     .with_server_name_resolver(hyper_rustls::FixedServerNameResolver::new(name))
-                    .enable_http1()
+                    .enable_all_versions()
                     .wrap_connector(tcp)
             }
-            None => builder.enable_http1().wrap_connector(tcp),
+            None => builder.enable_all_versions().wrap_connector(tcp),
         };
         Ok(Self {
-            client: Client::builder(TokioExecutor::new()).build(connector),
+            pool: Mutex::new(pool(&connector)),
+            connector,
             access,
         })
+    }
+
+    /// A request had no answer in time: the next ones get a connection of their own. In HTTP/2 they
+    /// would share one of which nobody knows yet that the other end is gone; what goes on over it
+    /// does so to its end.
+    pub(super) fn renew(&self) {
+        *self.pool.lock().unwrap_or_else(PoisonError::into_inner) = pool(&self.connector);
     }
 
     /// The server's URL, for messages.
@@ -93,9 +116,24 @@ impl ApiConnection {
         if let Some(header) = self.access.credentials.header()? {
             request.headers_mut().insert(AUTHORIZATION, header);
         }
-        let answer = self.client.request(request).await;
+        let pool = self
+            .pool
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let answer = pool.request(request).await;
         answer.map_err(|error| chain(&error))
     }
+}
+
+fn pool(connector: &HttpsConnector<HttpConnector>) -> Pool {
+    Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .http2_keep_alive_interval(PING)
+        .http2_keep_alive_timeout(PING_ANSWER)
+        .http2_initial_stream_window_size(STREAM_WINDOW)
+        .http2_initial_connection_window_size(CONNECTION_WINDOW)
+        .build(connector.clone())
 }
 
 fn tls(access: &Access) -> Result<ClientConfig, String> {

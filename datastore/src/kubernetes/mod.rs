@@ -18,25 +18,32 @@
 
 mod access;
 mod api;
+mod budget;
 mod config;
 mod connection;
 mod kubeconfig;
+mod lines;
+mod lists;
 mod mapping;
 mod plugin_access;
 mod pod;
 mod read;
 mod rights;
 mod secrets;
+mod services;
+mod streamed;
 mod watch;
 mod write;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use caracal_model::{KeyRange, NodeName, Prefix, Timestamp, Txn, TxnOutcome};
+use caracal_model::{KeyRange, KeyValue, NodeName, Prefix, Timestamp, Txn, TxnOutcome};
 use futures_util::stream::BoxStream;
 
 use self::api::Api;
 pub use self::config::{KubernetesConfig, KubernetesConfigError};
+use self::streamed::StreamedLists;
 use self::watch::KubernetesWatch;
 use crate::kubernetes_pod::KubernetesPod;
 use crate::secret::SecretContent;
@@ -48,6 +55,7 @@ use crate::store::{
 #[derive(Clone, Debug)]
 pub struct KubernetesStore {
     api: Arc<Api>,
+    streams: Arc<StreamedLists>,
 }
 
 impl KubernetesStore {
@@ -56,6 +64,7 @@ impl KubernetesStore {
     pub fn new(config: KubernetesConfig) -> Self {
         Self {
             api: Arc::new(Api::new(config)),
+            streams: Arc::default(),
         }
     }
 
@@ -67,8 +76,8 @@ impl KubernetesStore {
 }
 
 impl KubernetesStore {
-    /// Sets the condition `NetworkUnavailable` of a Node to False, as Calico's node does. `false`:
-    /// it was.
+    /// Sets the condition `NetworkUnavailable` of a Node to False, with a reason and a message.
+    /// `false`: it was.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -76,8 +85,22 @@ impl KubernetesStore {
         &self,
         node: &NodeName,
         now: Timestamp,
+        said: (&str, &str),
     ) -> Result<bool, StoreError> {
-        let written = write::network_is_up(&self.api, node, now).await;
+        let written = write::network_is_up(&self.api, node, now, said).await;
+        written.map_err(|failure| failure.into_error(self.api.server(), "the Node"))
+    }
+
+    /// Sets annotations of a Node, through its status. Answers with its revision.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(crate) async fn annotate_node(
+        &self,
+        node: &NodeName,
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<i64, StoreError> {
+        let written = write::annotate_node(&self.api, node, annotations).await;
         written.map_err(|failure| failure.into_error(self.api.server(), "the Node"))
     }
 }
@@ -106,6 +129,19 @@ impl KubernetesStore {
     ) -> Result<Option<KubernetesPod>, StoreError> {
         let pod = pod::read(&self.api, namespace, name).await;
         pod.map_err(|failure| failure.into_error(self.api.server(), "the pod"))
+    }
+
+    /// The node that a pod runs on; `None`: there is no such pod, or it has none yet.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(crate) async fn node_of_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<NodeName>, StoreError> {
+        let node = pod::node(&self.api, namespace, name).await;
+        node.map_err(|failure| failure.into_error(self.api.server(), "the pod"))
     }
 
     /// The ranges of a Node's pods; `None`: there is no such Node.
@@ -153,15 +189,30 @@ impl Store for KubernetesStore {
 
 impl PagedStore for KubernetesStore {
     async fn first_pages(&self, ranges: &[KeyRange]) -> Result<FirstPages, StoreError> {
-        read::first_pages(&self.api, ranges).await
+        read::first_pages(&self.api, &self.streams, ranges).await
     }
 
     async fn next_page(
         &self,
         range: &KeyRange,
         from: &Cursor,
-        _revision: i64,
+        revision: i64,
     ) -> Result<Page, StoreError> {
-        read::next_page(&self.api, range, from).await
+        read::next_page(&self.api, &self.streams, range, from, revision).await
+    }
+
+    async fn next_keys(
+        &self,
+        _range: &KeyRange,
+        _from: &Cursor,
+        _revision: i64,
+    ) -> Result<Option<Page>, StoreError> {
+        Ok(None)
+    }
+
+    async fn values(&self, keys: &[String], _revision: i64) -> Result<Vec<KeyValue>, StoreError> {
+        let ranges: Vec<KeyRange> = keys.iter().cloned().map(KeyRange::Key).collect();
+        let answer = read::read(&self.api, &ranges).await?;
+        Ok(answer.ranges.into_iter().flatten().collect())
     }
 }

@@ -22,6 +22,21 @@ pub(super) async fn read(
     }
 }
 
+/// The node that a pod runs on.
+pub(super) async fn node(
+    api: &Api,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<NodeName>, ApiFailure> {
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+    let pod = match api.get(&path).await {
+        Err(ApiFailure::NotFound) => return Ok(None),
+        pod => pod?,
+    };
+    let node = pod["spec"]["nodeName"].as_str();
+    Ok(node.filter(|name| !name.is_empty()).map(NodeName::from))
+}
+
 /// The ranges of a Node's pods; `None` when there is no such Node.
 pub(super) async fn pod_cidrs(
     api: &Api,

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 
 use caracal_model::{KeyRange, KeyValue};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
-use http::Method;
 use serde_json::{Value, json};
 
 use super::api::{Api, ApiFailure};
-use super::mapping::{self, ApiGroup, Collection, List, ObjectName, is_in};
+use super::lists::{WHOLE, escaped, key_values, list_path, listed_form, lists_below};
+use super::mapping::{self, Collection, List, ObjectName, is_in};
+use super::services;
+use super::streamed::{Part, StreamedLists};
 use crate::store::{Cursor, FirstPages, Page, ReadAnswer, StoreError};
 
 /// Objects of a part of a list, as Calico has it.
@@ -18,57 +20,7 @@ const PAGE: usize = 500;
 const AT_A_TIME: usize = 8;
 
 /// A kind that every cluster with Calico's data has: its list tells the revision.
-const ANCHOR: Collection = Collection::Custom("clusterinformations");
-
-/// Metadata without the rest: a Node's status is most of it and changes with every heartbeat.
-const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-pub(super) const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-pub(super) const WHOLE: &str = "application/json";
-
-/// Keys and values of an object. One that cannot be mapped is left out, with a warning.
-pub(super) fn key_values(
-    api: &Api,
-    collection: Collection,
-    object: &Value,
-    group: ApiGroup,
-) -> Vec<KeyValue> {
-    if collection == Collection::Nodes && api.config.use_pod_cidr {
-        return mapping::key_values_with_pod_cidrs(object);
-    }
-    if mapping::is_deleted(object) {
-        return Vec::new();
-    }
-    mapping::key_values(collection, object, group).unwrap_or_else(|error| {
-        let name = &object["metadata"]["name"];
-        tracing::warn!(?collection, %name, %error, "an object that cannot be read is left out");
-        Vec::new()
-    })
-}
-
-/// Characters of a query's value that stand for themselves.
-fn escaped(text: &str) -> String {
-    let plain = |c: u8| c.is_ascii_alphanumeric() || b"-_.~/".contains(&c);
-    text.bytes().fold(String::new(), |mut all, c| {
-        match plain(c) {
-            true => all.push(char::from(c)),
-            false => all.push_str(&format!("%{c:02X}")),
-        }
-        all
-    })
-}
-
-/// The path of a list with what selects its objects; ends in `?` or `&`.
-pub(super) fn list_path(api: &Api, group: ApiGroup, list: &List) -> String {
-    let mut path = format!("{}?", list.collection.path(group));
-    if let Some(labels) = &list.labels {
-        path.push_str(&format!("labelSelector={}&", escaped(labels)));
-    }
-    if let (Collection::Pods, Some(node)) = (list.collection, &api.config.pods_of) {
-        let selector = format!("spec.nodeName={node}");
-        path.push_str(&format!("fieldSelector={}&", escaped(&selector)));
-    }
-    path
-}
+pub(super) const ANCHOR: Collection = Collection::Custom("clusterinformations");
 
 /// One part of a list: values, revision, and the token of the next part.
 async fn part(
@@ -83,7 +35,7 @@ async fn part(
     if let Some(token) = token {
         path.push_str(&format!("&continue={}", escaped(token)));
     }
-    let answer = match api.read(&path, accept).await {
+    let answer = match api.read_at_once(&path, accept).await {
         // The kind is not installed: there is nothing of it.
         Err(ApiFailure::NotFound) if list.collection != ANCHOR => {
             return Ok((Vec::new(), i64::MAX, None));
@@ -183,30 +135,72 @@ pub(super) async fn read(api: &Api, ranges: &[KeyRange]) -> Result<ReadAnswer, S
     })
 }
 
-/// The lists that hold all keys below a prefix.
-pub(super) fn lists_below(api: &Api, prefix: &str) -> Vec<List> {
-    match api.config.use_pod_cidr {
-        true => List::under_prefix_with_pod_cidrs(prefix),
-        false => List::under_prefix(prefix),
+/// Where the reading of a range goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    /// Which of the range's lists.
+    at: usize,
+    how: ListedBy,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ListedBy {
+    /// Pages: the server's token of the next one.
+    Pages(Option<String>),
+    /// A stream: the number of the one that was begun.
+    Stream(Option<u64>),
+}
+
+impl Place {
+    fn cursor(&self) -> Cursor {
+        let at = self.at;
+        let text = match &self.how {
+            ListedBy::Pages(token) => format!("{at} {}", token.as_deref().unwrap_or_default()),
+            // No token has such a sign.
+            ListedBy::Stream(number) => format!("{at} +{}", number.unwrap_or_default()),
+        };
+        text.into_bytes()
+    }
+
+    fn parse(cursor: &Cursor) -> Self {
+        // From the beginning.
+        if cursor.is_empty() {
+            let how = ListedBy::Stream(None);
+            return Self { at: 0, how };
+        }
+        let text = String::from_utf8_lossy(cursor);
+        let (at, rest) = text.split_once(' ').unwrap_or(("0", ""));
+        let token = || Some(rest.to_owned()).filter(|token| !token.is_empty());
+        Self {
+            at: at.parse().unwrap_or_default(),
+            how: match rest.strip_prefix('+') {
+                Some(number) => ListedBy::Stream(number.parse().ok().filter(|n| *n > 0)),
+                None => ListedBy::Pages(token()),
+            },
+        }
     }
 }
 
-/// How a kind is listed to be followed. Of Nodes the metadata, unless `podCIDRs` are read.
-fn accept(api: &Api, collection: Collection) -> &'static str {
-    match collection {
-        Collection::Nodes if !api.config.use_pod_cidr => METADATA_LIST,
-        _ => WHOLE,
-    }
-}
-
-/// Where a list goes on: which of a range's lists, and the server's token.
-fn cursor(at: usize, token: Option<&str>) -> Cursor {
-    format!("{at} {}", token.unwrap_or_default()).into_bytes()
+/// The revision of what is stored now, not of the server's memory.
+pub(super) async fn newest_revision(api: &Api) -> Result<i64, ApiFailure> {
+    let anchor = List {
+        collection: ANCHOR,
+        labels: None,
+    };
+    let (_, revision, _) = part(api, &anchor, 1, None, WHOLE).await?;
+    Ok(revision)
 }
 
 /// The first part of each range. Two ranges over one kind, as the blocks of both families, are one
 /// list, which is told with the first of them.
-pub(super) async fn first_pages(api: &Api, ranges: &[KeyRange]) -> Result<FirstPages, StoreError> {
+///
+/// Where lists are streams nothing is read of them yet: one is open at a time, so that the server
+/// never waits for a reader.
+pub(super) async fn first_pages(
+    api: &Api,
+    streams: &StreamedLists,
+    ranges: &[KeyRange],
+) -> Result<FirstPages, StoreError> {
     let fail = |failure: ApiFailure| match failure {
         ApiFailure::NotFound => StoreError::Refused(
             "the cluster has none of Calico's custom resources: kubectl apply -k deploy/crds"
@@ -214,11 +208,11 @@ pub(super) async fn first_pages(api: &Api, ranges: &[KeyRange]) -> Result<FirstP
         ),
         failure => failure.into_error(api.server(), "a list"),
     };
-    let anchor = List {
-        collection: ANCHOR,
-        labels: None,
-    };
-    let (_, mut revision, _) = part(api, &anchor, 1, None, WHOLE).await.map_err(fail)?;
+    let mut revision = newest_revision(api).await.map_err(fail)?;
+    if !api.services.is_given() {
+        let announced = announces_services(api).await.map_err(fail)?;
+        api.services.set_announced(announced);
+    }
     let mut listed = BTreeSet::new();
     let mut pages = Vec::with_capacity(ranges.len());
     for one in ranges {
@@ -227,6 +221,14 @@ pub(super) async fn first_pages(api: &Api, ranges: &[KeyRange]) -> Result<FirstP
             pages.push(Page {
                 values: Vec::new(),
                 next: None,
+            });
+            continue;
+        }
+        if streams.are_wanted() {
+            let how = ListedBy::Stream(None);
+            pages.push(Page {
+                values: Vec::new(),
+                next: Some(Place { at: 0, how }.cursor()),
             });
             continue;
         }
@@ -242,9 +244,25 @@ pub(super) async fn first_pages(api: &Api, ranges: &[KeyRange]) -> Result<FirstP
     })
 }
 
+/// Does a BGPConfiguration have addresses of Services announced?
+async fn announces_services(api: &Api) -> Result<bool, ApiFailure> {
+    let path = services::CONFIGURATIONS.path(api.group().await?);
+    let answer = match api.get(&path).await {
+        Err(ApiFailure::NotFound) => return Ok(false),
+        answer => answer?,
+    };
+    let mut items = answer["items"].as_array().into_iter().flatten();
+    Ok(items.any(services::announces))
+}
+
+/// What is followed of the lists of a range.
 fn lists_of(api: &Api, range: &KeyRange) -> Vec<List> {
     match range {
-        KeyRange::Prefix(prefix) => lists_below(api, prefix),
+        KeyRange::Prefix(prefix) => {
+            let mut lists = lists_below(api, prefix);
+            lists.retain(|list| api.services.follows(list.collection));
+            lists
+        }
         KeyRange::Key(path) => {
             let name = ObjectName::from_path(path);
             let list = name.map(|name| List {
@@ -272,33 +290,74 @@ async fn page(
         ));
     };
     let (values, revision, next) =
-        part(api, list, PAGE, token, accept(api, list.collection)).await?;
-    let next = match next {
-        Some(token) => Some(cursor(at, Some(&token))),
-        None => (at + 1 < lists.len()).then(|| cursor(at + 1, None)),
+        part(api, list, PAGE, token, listed_form(api, list.collection)).await?;
+    let (at, further) = match next {
+        Some(token) => (at, Some(token)),
+        None => (at + 1, None),
     };
+    let how = ListedBy::Pages(further);
+    let next = (at < lists.len()).then(|| Place { at, how }.cursor());
     Ok((Page { values, next }, revision))
 }
 
 pub(super) async fn next_page(
     api: &Api,
+    streams: &StreamedLists,
     range: &KeyRange,
     from: &Cursor,
+    revision: i64,
 ) -> Result<Page, StoreError> {
-    let text = String::from_utf8_lossy(from);
-    let (at, token) = text.split_once(' ').unwrap_or(("0", ""));
-    let token = Some(token).filter(|token| !token.is_empty());
+    let place = Place::parse(from);
     let lists = lists_of(api, range);
-    let (page, _) = page(api, &lists, at.parse().unwrap_or_default(), token)
-        .await
-        .map_err(|failure| failure.into_error(api.server(), "a list"))?;
-    Ok(page)
+    let fail = |failure: ApiFailure| failure.into_error(api.server(), "a list");
+    let token = match place.how {
+        ListedBy::Pages(token) => token,
+        ListedBy::Stream(number) => {
+            let part = streamed_part(api, streams, lists.get(place.at), number, revision).await;
+            if let Some((values, number)) = part.map_err(fail)? {
+                let at = place.at + usize::from(number.is_none());
+                let how = ListedBy::Stream(number);
+                let next = (at < lists.len()).then(|| Place { at, how }.cursor());
+                return Ok(Page { values, next });
+            }
+            None
+        }
+    };
+    let page = page(api, &lists, place.at, token.as_deref()).await;
+    Ok(page.map_err(fail)?.0)
 }
 
-impl Api {
-    /// A read in a form.
-    async fn read(&self, path: &str, accept: &'static str) -> Result<Value, ApiFailure> {
-        self.call_accepting(Method::GET, path, WHOLE, None, accept)
-            .await
+/// A part of a list as a stream; `None`: it is to be read in pages, from its beginning.
+async fn streamed_part(
+    api: &Api,
+    streams: &StreamedLists,
+    list: Option<&List>,
+    number: Option<u64>,
+    least: i64,
+) -> Result<Option<Part>, ApiFailure> {
+    let part = match (number, list) {
+        // What was given on before may be gone meanwhile: everything is listed again.
+        (Some(number), _) => return streams.go_on(api, number).await.map(Some),
+        (None, Some(list)) if streams.are_wanted() => streams.begin(api, list, least).await,
+        (None, _) => return Ok(None),
+    };
+    Ok(part.ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_comes_back() {
+        let pages = ["eyJ2IjoibWV0YSJ9", "0"].map(|token| ListedBy::Pages(Some(token.to_owned())));
+        let streams = [None, Some(7)].map(ListedBy::Stream);
+        let all = pages.into_iter().chain(streams);
+        for (at, how) in all.chain([ListedBy::Pages(None)]).enumerate() {
+            let place = Place { at, how };
+            assert_eq!(Place::parse(&place.cursor()), place);
+        }
+        let how = ListedBy::Stream(None);
+        assert_eq!(Place::parse(&Cursor::new()), Place { at: 0, how });
     }
 }

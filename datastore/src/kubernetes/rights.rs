@@ -101,7 +101,7 @@ const RULES: &[Rule] = &[
     ),
     node(
         &["bgpconfigurations"],
-        FOLLOW_AND_GET,
+        FOLLOW,
         "know how this node speaks BGP",
     ),
     node(
@@ -131,7 +131,7 @@ const RULES: &[Rule] = &[
     ),
     node(
         &["felixconfigurations"],
-        FOLLOW_AND_GET,
+        FOLLOW,
         "know the settings of the node",
     ),
     node(
@@ -168,7 +168,7 @@ const RULES: &[Rule] = &[
     in_namespace(
         &["leases"],
         &["get", "list", "create", "update", "delete"],
-        "tell that this node lives, and report to commands",
+        "tell that this node lives, agree on who clears up after deleted nodes, and report to commands",
     ),
     in_namespace(
         &["serviceaccounts/token"],

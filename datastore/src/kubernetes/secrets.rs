@@ -8,14 +8,13 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
-use http::Method;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::api::{Api, ApiFailure, judge};
+use super::lines::Lines;
+use super::lists::WHOLE;
 use super::mapping;
-use super::read::WHOLE;
-use super::watch::Lines;
 use crate::secret::SecretContent;
 use crate::store::StoreError;
 
@@ -107,7 +106,7 @@ impl Followed {
     }
 
     async fn list(&mut self) -> Result<SecretContent, ApiFailure> {
-        let list = self.api.get(&self.path).await?;
+        let list = self.api.read_at_once(&self.path, WHOLE).await?;
         self.revision = Some(mapping::revision(&list));
         Ok(content(&list["items"][0]))
     }
@@ -117,11 +116,8 @@ impl Followed {
             "{}&watch=true&allowWatchBookmarks=true&timeoutSeconds={SECONDS}&resourceVersion={revision}",
             self.path
         );
-        let response = self
-            .api
-            .send(Method::GET, &path, WHOLE, None, WHOLE)
-            .await?;
-        self.watch = Some((Lines::new(response.into_body()), Instant::now()));
+        let lines = self.api.watch(&path, WHOLE).await?;
+        self.watch = Some((lines, Instant::now()));
         Ok(())
     }
 

@@ -8,15 +8,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::stream::{self, SelectAll, Stream, StreamExt as _};
-use http::Method;
-use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::api::{Api, ApiFailure, judge};
+use super::lines::Lines;
+use super::lists::{WHOLE, key_values, list_path, lists_below, watched_form};
 use super::mapping::{self, ApiGroup, Collection, List};
-use super::read::{METADATA, WHOLE, key_values, list_path, lists_below};
+use super::read::{ANCHOR, newest_revision};
+use super::services;
 use crate::store::{Change, StoreError, WatchEvent};
 
 /// Collections that are watched. Handles never: they are many and no route depends on them.
@@ -50,9 +50,6 @@ const OVERDUE: Duration = Duration::from_secs(10);
 /// Interval of looking for a kind that is not installed.
 const NOT_INSTALLED: Duration = Duration::from_secs(60);
 
-/// The longest event: an object is at most 1.5 MB in etcd, and JSON escapes some of it.
-const LONGEST_EVENT: usize = 8 << 20;
-
 type Events = Pin<Box<dyn Stream<Item = Result<WatchEvent, StoreError>> + Send>>;
 
 /// The watches of a [`KubernetesStore`](super::KubernetesStore).
@@ -81,7 +78,9 @@ impl KubernetesWatch {
             let mut lists = below.iter();
             let ranges = api.config.use_pod_cidr
                 && [mapping::BLOCKS, mapping::AFFINITIES].contains(collection);
-            !ranges && (below.is_empty() || lists.any(|list| list.collection == *collection))
+            !ranges
+                && api.services.follows(*collection)
+                && (below.is_empty() || lists.any(|list| list.collection == *collection))
         });
         let mut streams = SelectAll::new();
         for collection in chosen {
@@ -97,7 +96,15 @@ impl KubernetesWatch {
             };
             streams.push(one.events());
         }
-        streams.push(probes(Arc::clone(api), group));
+        let nodes_only = matches!(&below[..], [list] if list.collection == Collection::Nodes);
+        let probed = match &api.config.pods_of {
+            Some(node) if nodes_only => format!("{}/{node}", Collection::Nodes.path(group)),
+            _ => format!(
+                "{}/default",
+                Collection::Custom("clusterinformations").path(group)
+            ),
+        };
+        streams.push(probes(Arc::clone(api), probed));
         Ok(Self {
             streams,
             ended: false,
@@ -118,16 +125,15 @@ impl Stream for KubernetesWatch {
     }
 }
 
-/// Asks now and then whether the API server is there: its answer comes from its memory, and needs
-/// our account and the kind to be there.
-fn probes(api: Arc<Api>, group: ApiGroup) -> Events {
+/// Asks now and then whether the API server is there, by an object that our account may read: the
+/// answer comes from the server's memory.
+fn probes(api: Arc<Api>, object: String) -> Events {
+    let path = format!("{object}?resourceVersion=0");
     let ask = move |()| {
-        let api = Arc::clone(&api);
+        let (api, path) = (Arc::clone(&api), path.clone());
         async move {
             tokio::time::sleep(api.config.progress_interval).await;
-            let path = Collection::Custom("clusterinformations").path(group);
-            let path = format!("{path}/default?resourceVersion=0");
-            let item = match api.get(&path).await {
+            let item = match api.read_at_once(&path, WHOLE).await {
                 Ok(_) | Err(ApiFailure::NotFound) => Ok(WatchEvent::Progress(i64::MAX)),
                 Err(failure) => Err(failure.into_error(api.server(), "the API")),
             };
@@ -225,24 +231,43 @@ impl One {
             list_path(&self.api, self.group, &list),
             self.revision
         );
-        let accept = match self.collection {
-            Collection::Nodes if !self.api.config.use_pod_cidr => METADATA,
-            _ => WHOLE,
-        };
-        match self.api.send(Method::GET, &path, WHOLE, None, accept).await {
-            Ok(response) => {
+        let accept = watched_form(&self.api, self.collection);
+        match self.api.watch(&path, accept).await {
+            Ok(lines) => {
                 if std::mem::take(&mut self.absent) {
                     tracing::info!(collection = ?self.collection, "a kind was installed; listing again");
                     return Err(ApiFailure::Gone);
                 }
-                self.lines = Some(Lines::new(response.into_body()));
+                self.lines = Some(lines);
                 self.opened = Instant::now();
+                // Asked behind the opening: whatever comes between ends the watch. One kind asks
+                // for all, whose watches go to the same address.
+                if self.collection == ANCHOR {
+                    self.check_history().await?;
+                }
             }
             Err(ApiFailure::NotFound) => {
                 self.absent = true;
                 tokio::time::sleep(NOT_INSTALLED).await;
             }
             Err(failure) => return Err(failure),
+        }
+        Ok(())
+    }
+
+    /// Behind the address there may be another etcd by now, emptied or restored from a backup: its
+    /// server takes a watch from a revision of the future and says nothing until that is there, or
+    /// tells another history from there on.
+    async fn check_history(&self) -> Result<(), ApiFailure> {
+        let newest = newest_revision(&self.api).await?;
+        let went_back = newest < self.revision;
+        if went_back || self.api.is_another_cluster().await? {
+            tracing::warn!(
+                newest,
+                told = self.revision,
+                "what this address serves is not what was listed; listing again"
+            );
+            return Err(ApiFailure::Gone);
         }
         Ok(())
     }
@@ -264,6 +289,16 @@ impl One {
             }
             Some(kind @ ("ADDED" | "MODIFIED" | "DELETED")) => {
                 self.revision = self.revision.max(revision);
+                let needs_services = self.collection == services::CONFIGURATIONS
+                    && !self.api.services.follows(Collection::Services)
+                    && kind != "DELETED"
+                    && services::announces(object);
+                if needs_services {
+                    tracing::info!(
+                        "addresses of Services are announced from now on; listing again"
+                    );
+                    return Err(ApiFailure::Gone);
+                }
                 Ok(Said::Changes(self.changes(
                     object,
                     revision,
@@ -307,40 +342,5 @@ impl One {
             });
         }
         changes
-    }
-}
-
-/// The lines of a body.
-pub(super) struct Lines {
-    body: Incoming,
-    rest: Vec<u8>,
-}
-
-impl Lines {
-    pub(super) fn new(body: Incoming) -> Self {
-        Self {
-            body,
-            rest: Vec::new(),
-        }
-    }
-
-    /// The next line; `None` at the end, also where the connection broke. Dropping the future loses
-    /// nothing.
-    pub(super) async fn next(&mut self) -> Option<Vec<u8>> {
-        loop {
-            if let Some(end) = self.rest.iter().position(|octet| *octet == b'\n') {
-                let mut line: Vec<u8> = self.rest.drain(..=end).collect();
-                line.pop();
-                return Some(line);
-            }
-            if self.rest.len() > LONGEST_EVENT {
-                tracing::warn!("an event of a watch is too long; the watch is opened again");
-                return None;
-            }
-            let frame = self.body.frame().await?.ok()?;
-            if let Ok(data) = frame.into_data() {
-                self.rest.extend_from_slice(&data);
-            }
-        }
     }
 }

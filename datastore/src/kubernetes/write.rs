@@ -8,6 +8,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::api::{Api, ApiFailure};
+use super::lists;
 use super::mapping::{self, Collection, MappingError, ObjectName, Written};
 use super::read;
 use crate::ordered::{CommitStep, OrderedCommit, StepResult};
@@ -19,6 +20,7 @@ const AT_A_TIME: usize = 8;
 const JSON: &str = "application/json";
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const NODES: &str = "/api/v1/nodes";
 
 /// The objects of a transaction as they are known to be.
 type Known = BTreeMap<String, Value>;
@@ -87,7 +89,7 @@ async fn read_objects(
         let Some((collection, object)) = object else {
             continue;
         };
-        let values = read::key_values(api, collection, &object, group);
+        let values = lists::key_values(api, collection, &object, group);
         found.extend(values.into_iter().filter(|kv| kv.key == path));
         known.insert(path, object);
     }
@@ -152,9 +154,17 @@ async fn create(
     let group = api.group().await?;
     let collection = name.collection.path_in(group, name.namespace.as_deref());
     let post = || api.call(Method::POST, &collection, JSON, Some(&object));
+    // IPAM's objects are deleted in two steps. Others need not be readable: a node that loses the
+    // race for the first pool has no right to get it.
+    let is_marked_first =
+        [mapping::BLOCKS, mapping::AFFINITIES, mapping::HANDLES].contains(&name.collection);
     let answer = match post().await {
         // The object in the way may be marked for deletion: reading it finishes that.
-        Err(ApiFailure::Conflict) if read::object(api, &name).await?.is_none() => post().await?,
+        Err(ApiFailure::Conflict)
+            if is_marked_first && read::object(api, &name).await?.is_none() =>
+        {
+            post().await?
+        }
         answer => answer?,
     };
     Ok(took(key, answer, known))
@@ -239,6 +249,10 @@ async fn delete(
         }) => Err(ApiFailure::Refused(
             "Nodes are Kubernetes' own: delete it there (kubectl delete node)".to_owned(),
         )),
+        Ok(Key::Document { .. }) => Err(ApiFailure::Refused(
+            "Services and their endpoints are Kubernetes' own: delete them there (kubectl delete)"
+                .to_owned(),
+        )),
         _ => {
             let metadata = &object["metadata"];
             let this = json!({
@@ -251,15 +265,16 @@ async fn delete(
     }
 }
 
-/// Sets a Node's condition `NetworkUnavailable` to False, unless it is.
+/// Sets a Node's condition `NetworkUnavailable` to False, unless it is; `said` are reason and
+/// message.
 pub(super) async fn network_is_up(
     api: &Api,
     node: &NodeName,
     now: Timestamp,
+    said: (&str, &str),
 ) -> Result<bool, ApiFailure> {
     const KIND: &str = "NetworkUnavailable";
-    let name = object_name_of(&Key::node(node).to_path())?;
-    let path = name.path(api.group().await?);
+    let path = format!("{NODES}/{node}");
     let object = api.get(&path).await?;
     let conditions = object["status"]["conditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();
@@ -267,13 +282,26 @@ pub(super) async fn network_is_up(
         return Ok(false);
     }
     let condition = json!({
-        "type": KIND, "status": "False", "reason": "CalicoIsUp",
-        "message": "Caracal is running on this node",
+        "type": KIND, "status": "False", "reason": said.0, "message": said.1,
         "lastHeartbeatTime": now.rfc3339(), "lastTransitionTime": now.rfc3339(),
     });
     let patch = json!({"status": {"conditions": [condition]}});
-    let path = format!("{path}/status");
-    api.call(Method::PATCH, &path, STRATEGIC, Some(&patch))
-        .await?;
+    patch_node(api, node, &patch).await?;
     Ok(true)
+}
+
+/// Sets annotations of a Node and leaves the others. Answers with the Node's revision.
+pub(super) async fn annotate_node(
+    api: &Api,
+    node: &NodeName,
+    annotations: &BTreeMap<String, String>,
+) -> Result<i64, ApiFailure> {
+    let patch = json!({"metadata": {"annotations": annotations}});
+    let answer = patch_node(api, node, &patch).await?;
+    Ok(mapping::revision(&answer))
+}
+
+async fn patch_node(api: &Api, node: &NodeName, patch: &Value) -> Result<Value, ApiFailure> {
+    let path = format!("{NODES}/{node}/status");
+    api.call(Method::PATCH, &path, STRATEGIC, Some(patch)).await
 }

@@ -232,4 +232,28 @@ impl PagedStore for MemoryStore {
         state.faults.next_read()?;
         state.page(range, from, revision)
     }
+
+    async fn next_keys(
+        &self,
+        range: &KeyRange,
+        from: &Cursor,
+        revision: i64,
+    ) -> Result<Option<Page>, StoreError> {
+        let mut page = self.next_page(range, from, revision).await?;
+        page.values.iter_mut().for_each(|kv| kv.value.clear());
+        Ok(Some(page))
+    }
+
+    async fn values(&self, keys: &[String], revision: i64) -> Result<Vec<KeyValue>, StoreError> {
+        self.lock().reads += 1;
+        self.arrive().await?;
+        let mut state = self.lock();
+        state.faults.next_read()?;
+        let one = |key: &String| {
+            let page = state.page(&KeyRange::Key(key.clone()), &Cursor::new(), revision)?;
+            Ok(page.values)
+        };
+        let found: Result<Vec<_>, StoreError> = keys.iter().map(one).collect();
+        Ok(found?.into_iter().flatten().collect())
+    }
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_model::{Family, Key, Node, NodeName, Snapshot, Versioned, merge_join};
+use caracal_model::{Family, Key, Node, NodeName, Snapshot, Versioned};
 use tokio::time::Instant;
 
 /// The Nodes that are kept although they are gone.
@@ -43,8 +43,10 @@ impl Absences {
         let last = std::mem::take(&mut self.last);
         let mut kept: Vec<(NodeName, Versioned<Node>)> = Vec::new();
         let mut missing = BTreeMap::new();
-        for (name, was, is) in merge_join(&last.nodes, &next.nodes) {
-            let Some(was) = was.filter(|was| lacks(was, is.map(|is| &**is))) else {
+        // A Node that is kept differs from what the datastore holds.
+        for name in &next.nodes.changed_since(&last.nodes) {
+            let is = next.nodes.get(name).map(|is| &**is);
+            let Some(was) = last.nodes.get(name).filter(|was| lacks(was, is)) else {
                 continue;
             };
             if !is_in_use(name, was, &next) {

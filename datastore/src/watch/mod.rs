@@ -26,6 +26,10 @@
 //! * `WATCH-6`: each value that does not parse is logged once with key and reason, and once when it
 //!   is corrected.
 //!
+//! * `WATCH-10`: of other nodes' endpoints those are read and kept that blocks do not account for,
+//!   so that each address in use is known from one or the other. When a block is lost that did,
+//!   everything is listed again before the loss is published.
+//!
 //! IPAM handles are neither listed nor kept: they are many and no route depends on them.
 
 mod absence;
@@ -202,13 +206,16 @@ impl Accepter {
 #[error("the watcher of the datastore has ended")]
 pub struct WatcherEnded;
 
-/// Says of a snapshot and the addresses of another node's endpoint whether something follows from
-/// that endpoint.
-type Reads = dyn Fn(&Snapshot, &[Prefix]) -> bool + Send + Sync;
-
 /// Reader of endpoints of other nodes: changes of those wake nobody else.
 #[derive(Clone, Default)]
 pub struct EndpointReader(Option<Arc<Reads>>);
+
+struct Reads {
+    /// Something follows from all of them.
+    all: Box<dyn Fn(&Snapshot) -> bool + Send + Sync>,
+    /// Something follows from whether a workload has an address of this range.
+    range: Box<dyn Fn(&Prefix) -> bool + Send + Sync>,
+}
 
 impl std::fmt::Debug for EndpointReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -220,17 +227,34 @@ impl std::fmt::Debug for EndpointReader {
 }
 
 impl EndpointReader {
-    /// Something follows from an endpoint when this says so.
-    pub fn new(reads: impl Fn(&Snapshot, &[Prefix]) -> bool + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(reads)))
+    /// Something follows from each endpoint while `all` says so, and otherwise from whether a
+    /// workload has an address in a range of which `range` says so.
+    pub fn new(
+        all: impl Fn(&Snapshot) -> bool + Send + Sync + 'static,
+        range: impl Fn(&Prefix) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self(Some(Arc::new(Reads {
+            all: Box::new(all),
+            range: Box::new(range),
+        })))
     }
 
-    /// Whether a path is that of an endpoint elsewhere from which something follows.
+    fn reads_all(&self, snapshot: &Snapshot) -> bool {
+        self.0.as_ref().is_some_and(|reads| (reads.all)(snapshot))
+    }
+
+    /// Whether a path is that of an endpoint elsewhere, or of a block, from which something
+    /// follows.
     fn reads(&self, snapshot: &Snapshot, path: &str) -> bool {
         let Some(reads) = &self.0 else { return false };
         let place = path.strip_prefix(&*kind_prefix(Kind::WorkloadEndpoint));
-        let endpoint = place.and_then(|place| snapshot.elsewhere.get(place));
-        endpoint.is_some_and(|endpoint| reads(snapshot, endpoint.networks.as_slice()))
+        let Some(place) = place else {
+            return matches!(Key::parse(path), Ok(Key::Block(cidr)) if (reads.range)(&cidr));
+        };
+        snapshot.elsewhere.get(place).is_some_and(|endpoint| {
+            let networks = endpoint.networks.as_slice();
+            snapshot.all_endpoints || networks.iter().any(|network| (reads.range)(network))
+        })
     }
 }
 
@@ -250,8 +274,8 @@ pub struct WatchOptions {
     /// Silence after which the view is stale although no error was seen.
     pub stale_after: Duration,
     /// Shortest time between two views that differ in their snapshot, for each key that is
-    /// followed: a view costs its readers time in proportion to its size. The first change after a
-    /// quiet time passes at once.
+    /// followed: small clusters wait for nothing. The first change after a quiet time passes at
+    /// once.
     pub coalesce_per_key: Duration,
     /// Longest such time, however many keys there are.
     pub coalesce_limit: Duration,
@@ -277,10 +301,10 @@ impl Default for WatchOptions {
             lagging_after: Duration::from_secs(8),
             reconnect_after: Duration::from_secs(12),
             stale_after: Duration::from_secs(20),
-            // A view is copied and planned anew as a whole, at about a microsecond for each key: a
-            // quarter of the time.
             coalesce_per_key: Duration::from_micros(4),
-            coalesce_limit: Duration::from_millis(100),
+            // What a change costs its readers does not grow with the cluster; this many wakes a
+            // second they can bear.
+            coalesce_limit: Duration::from_millis(20),
             node_grace: Duration::ZERO,
             backoff_min: Duration::from_millis(100),
             backoff_max: Duration::from_secs(2),

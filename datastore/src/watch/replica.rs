@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use caracal_model::{
-    Applied, Family, InvalidValue, Key, KeyRange, KeyValue, Kind, NodeName, POLICY_KINDS, Snapshot,
-    blocks_prefix, documents_prefix, ipam_prefix, kind_prefix, resources_prefix,
+    Applied, Family, Holders, InvalidValue, Key, KeyRange, KeyValue, Kind, KnownBlock, NodeName,
+    POLICY_KINDS, Snapshot, Versioned, blocks_prefix, documents_prefix, ipam_prefix, kind_prefix,
+    resources_prefix,
 };
 
 use super::EndpointReader;
 use crate::store::Change;
 
 /// The kinds of resources that a snapshot holds.
-const KINDS: [Kind; 10] = [
+const KINDS: [Kind; 9] = [
     Kind::ClusterInformation,
     Kind::Node,
     Kind::IpPool,
@@ -20,11 +21,15 @@ const KINDS: [Kind; 10] = [
     Kind::BgpPeer,
     Kind::BgpFilter,
     Kind::FelixConfiguration,
-    Kind::WorkloadEndpoint,
     Kind::IpamConfiguration,
 ];
 
-/// Ranges to list: everything that a snapshot holds and nothing else.
+/// The workload endpoints, which are listed after everything else ([`Replica::is_read`]).
+pub(super) fn endpoints() -> KeyRange {
+    KeyRange::Prefix(kind_prefix(Kind::WorkloadEndpoint))
+}
+
+/// Ranges to list: everything else that a snapshot holds and nothing more.
 pub(super) fn scope() -> Vec<KeyRange> {
     let ipam = ipam_prefix();
     let mut ranges: Vec<KeyRange> = KINDS
@@ -54,6 +59,26 @@ pub(super) struct Listed {
     pub(super) went_back_from: Option<i64>,
 }
 
+/// The list that is being read.
+#[derive(Debug)]
+struct Reading {
+    snapshot: Snapshot,
+    /// Number of values so far.
+    count: usize,
+    /// Pods that blocks of other nodes account for.
+    holders: Option<Holders>,
+}
+
+/// Whether the datastore is to be listed again although the watch goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum ListNeed {
+    None,
+    /// Sometime: an endpoint may be of interest that was not when it came.
+    Later,
+    /// Before anything is published.
+    Now,
+}
+
 /// Whether what was published last is what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum News {
@@ -67,9 +92,11 @@ pub(super) enum News {
 #[derive(Debug)]
 pub(super) struct Replica {
     scope: Vec<KeyRange>,
+    /// What keys of endpoints begin with.
+    endpoints: String,
     snapshot: Arc<Snapshot>,
-    /// The list that is being read, and how many values of it there are so far.
-    reading: Option<(Snapshot, usize)>,
+    reading: Option<Reading>,
+    need: ListNeed,
     reader: EndpointReader,
     /// Revision of the last list. What a watch tells up to here is known.
     listed: i64,
@@ -92,9 +119,13 @@ impl Replica {
                 ..Snapshot::default()
             })
         });
+        let mut scope = scope();
+        scope.push(endpoints());
         Self {
-            scope: scope(),
+            scope,
+            endpoints: kind_prefix(Kind::WorkloadEndpoint),
             reading: None,
+            need: ListNeed::None,
             reader,
             listed: 0,
             revision: snapshot.revision,
@@ -107,8 +138,16 @@ impl Replica {
         self.revision
     }
 
-    pub(super) const fn news(&self) -> News {
-        self.news
+    /// Nothing while a list has to come first.
+    pub(super) fn news(&self) -> News {
+        match self.need {
+            ListNeed::Now => News::None,
+            ListNeed::None | ListNeed::Later => self.news,
+        }
+    }
+
+    pub(super) const fn need(&self) -> ListNeed {
+        self.need
     }
 
     /// Number of values that are followed.
@@ -128,21 +167,56 @@ impl Replica {
             whole_blocks_of: self.snapshot.whole_blocks_of.clone(),
             ..Snapshot::default()
         };
-        self.reading = Some((empty, 0));
+        self.reading = Some(Reading {
+            snapshot: empty,
+            count: 0,
+            holders: Some(Holders::default()),
+        });
     }
 
     /// Takes a part of the list over.
     pub(super) fn listed(&mut self, values: Vec<KeyValue>) {
-        let (next, count) = self.reading.get_or_insert_default();
+        let Some(reading) = &mut self.reading else {
+            return;
+        };
+        reading.count += values.len();
         for kv in values {
-            *count += 1;
-            next.apply(&kv.key, Some(&kv.value), kv.mod_revision);
+            let (holders, revision) = (&mut reading.holders, kv.mod_revision);
+            reading
+                .snapshot
+                .apply_noting(&kv.key, Some(&kv.value), revision, holders);
+        }
+    }
+
+    /// Everything but the endpoints is read; true when they are to be read whole, because something
+    /// follows from those of other nodes.
+    pub(super) fn reads_all_endpoints(&mut self) -> bool {
+        let Some(reading) = &mut self.reading else {
+            return false;
+        };
+        let all = self.reader.reads_all(&reading.snapshot);
+        reading.snapshot.all_endpoints = all;
+        // Without a node of its own it keeps all of them.
+        all || reading.snapshot.whole_blocks_of.is_none()
+    }
+
+    /// Whether the value of an endpoint is to be read: that of another node's pod that its block
+    /// accounts for is not.
+    pub(super) fn is_read(&self, key: &str) -> bool {
+        let holders = self.reading.as_ref().and_then(|r| r.holders.as_ref());
+        let place = key.strip_prefix(self.endpoints.as_str());
+        match (holders, place) {
+            (Some(holders), Some(place)) => !holders.include(place),
+            _ => true,
         }
     }
 
     /// The list is complete: from now on it is what there is.
     pub(super) fn end_list(&mut self, revision: i64) -> Listed {
-        let (mut next, keys) = self.reading.take().unwrap_or_default();
+        let (mut next, keys) = match self.reading.take() {
+            Some(reading) => (reading.snapshot, reading.count),
+            None => (Snapshot::default(), 0),
+        };
         next.keep_last_good(&self.snapshot);
         next.share(&self.snapshot);
         next.revision = revision;
@@ -164,6 +238,7 @@ impl Replica {
         self.snapshot = Arc::new(next);
         self.listed = revision;
         self.revision = revision;
+        self.need = ListNeed::None;
         self.news = News::Change;
         listed
     }
@@ -189,6 +264,7 @@ impl Replica {
     fn apply(&mut self, path: &str, value: Option<&[u8]>, revision: i64) {
         let fault = self.snapshot.invalid.get(path).map(|e| e.reason.clone());
         let was_read = self.reader.reads(&self.snapshot, path);
+        let block = block_at(&self.snapshot, path).cloned();
         let snapshot = Arc::make_mut(&mut self.snapshot);
         let news = match snapshot.apply(path, value, revision) {
             Applied::Ignored => return,
@@ -219,6 +295,33 @@ impl Replica {
             }
         };
         self.news = self.news.max(news);
+        let all = self.reader.reads_all(&self.snapshot);
+        let need = match block.map(|was| (was, block_at(&self.snapshot, path))) {
+            _ if all != self.snapshot.all_endpoints => ListNeed::Now,
+            Some((was, is)) => need_after(&was, is),
+            None => ListNeed::None,
+        };
+        self.need = self.need.max(need);
+    }
+}
+
+fn block_at<'a>(snapshot: &'a Snapshot, path: &str) -> Option<&'a Versioned<KnownBlock>> {
+    match Key::parse(path) {
+        Ok(Key::Block(cidr)) => snapshot.blocks.get(&cidr),
+        _ => None,
+    }
+}
+
+/// A block accounted for endpoints that were therefore not kept. Does it still?
+fn need_after(was: &KnownBlock, is: Option<&Versioned<KnownBlock>>) -> ListNeed {
+    match is {
+        _ if was.whole().is_some() || was.workloads() == 0 => ListNeed::None,
+        // Pods are there and their block is lost.
+        None => ListNeed::Now,
+        Some(is) if is.owner != was.owner => ListNeed::Now,
+        // This node has begun to use it.
+        Some(is) if is.whole().is_some() => ListNeed::Later,
+        Some(_) => ListNeed::None,
     }
 }
 

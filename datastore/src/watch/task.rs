@@ -14,9 +14,12 @@ use super::guard::{DatastoreFault, Guard, GuardOptions, StoreId};
 use super::liveness::Liveness;
 use super::outage::{Outage, jittered};
 use super::publisher::Publisher;
-use super::replica::{self, News, Replica};
+use super::replica::{self, ListNeed, News, Replica};
 use super::{Freshness, View, WatchOptions};
-use crate::store::{FirstPages, PagedStore, StoreError, WatchEvent};
+use crate::store::{Cursor, FirstPages, PagedStore, StoreError, WatchEvent};
+
+/// Shortest time from a list to the next one that is not urgent.
+const LIST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Why following the datastore broke off.
 #[derive(Debug, thiserror::Error)]
@@ -110,10 +113,21 @@ impl<S: PagedStore> Task<S> {
         self.list(before).await?;
         self.liveness.following(Instant::now());
         self.publish();
+        let mut listed = Instant::now();
         loop {
             match self.attend(stream.next()).await? {
                 Some(event) => self.on_event(event?),
                 None => return Err(Broken::Ended),
+            }
+            let lists = match self.replica.need() {
+                ListNeed::None => false,
+                ListNeed::Later => listed.elapsed() >= LIST_PAUSE,
+                ListNeed::Now => true,
+            };
+            if lists {
+                self.list(self.replica.revision()).await?;
+                listed = Instant::now();
+                self.publish();
             }
         }
     }
@@ -142,19 +156,64 @@ impl<S: PagedStore> Task<S> {
         }
         self.replica.begin_list();
         let store = self.store.clone();
-        let limit = self.options.list_timeout;
         for (mut page, range) in first.pages.into_iter().zip(&scope) {
             loop {
                 self.replica.listed(page.values);
                 let Some(next) = page.next else { break };
-                let answer = timeout(limit, store.next_page(range, &next, revision));
-                let what = "next part of the list";
-                let answer = self.attend(answer).await?;
-                page = answer.map_err(|_| Broken::Timeout { what, limit })??;
+                page = self.part(store.next_page(range, &next, revision)).await?;
             }
         }
+        self.list_endpoints(revision).await?;
         self.take_over(first.cluster, revision);
         Ok(())
+    }
+
+    /// Reads the endpoints, of which most are other nodes': of those that blocks account for only
+    /// the keys.
+    async fn list_endpoints(&mut self, revision: i64) -> Result<(), Broken> {
+        let (store, range) = (self.store.clone(), replica::endpoints());
+        let mut keys_alone = !self.replica.reads_all_endpoints();
+        let mut from = Some(Cursor::new());
+        while let Some(cursor) = from {
+            let mut page = None;
+            if keys_alone {
+                page = self
+                    .part(store.next_keys(&range, &cursor, revision))
+                    .await?;
+                keys_alone = page.is_some();
+            }
+            let (next, values) = match page {
+                Some(page) => {
+                    let keys = page.values.into_iter().map(|kv| kv.key);
+                    let keys: Vec<String> = keys.filter(|k| self.replica.is_read(k)).collect();
+                    let values = match keys.is_empty() {
+                        true => Vec::new(),
+                        false => self.part(store.values(&keys, revision)).await?,
+                    };
+                    (page.next, values)
+                }
+                None => {
+                    let page = self
+                        .part(store.next_page(&range, &cursor, revision))
+                        .await?;
+                    (page.next, page.values)
+                }
+            };
+            self.replica.listed(values);
+            from = next;
+        }
+        Ok(())
+    }
+
+    /// Waits for a part of the list.
+    async fn part<T>(
+        &mut self,
+        asked: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, Broken> {
+        let limit = self.options.list_timeout;
+        let answer = self.attend(timeout(limit, asked)).await?;
+        let what = "next part of the list";
+        Ok(answer.map_err(|_| Broken::Timeout { what, limit })??)
     }
 
     async fn open(&mut self, revision: i64) -> Result<S::Watch, Broken> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use caracal_datastore::{
     EtcdConfig, EtcdCredentials, EtcdServer, EtcdStore, Store, StoreError, WatchEvent,
 };
-use caracal_model::{KeyRange, Txn, TxnWrite};
+use caracal_model::{KeyRange, LeasedTxn, Txn, TxnOutcome, TxnWrite};
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
@@ -363,4 +363,55 @@ fn a_test_that_panics_leaves_no_etcd_behind() {
     });
     assert!(panicked.join().is_err());
     assert!(std::net::TcpStream::connect(address).is_err());
+}
+
+/// What was written with a lease goes with it; what was not stays, and a condition on a whole range
+/// holds until anybody writes into it.
+#[tokio::test]
+async fn values_end_with_their_lease() {
+    let Some(server) = EtcdServer::start() else {
+        return;
+    };
+    let store = store(config(server.endpoint()));
+    let range = KeyRange::Prefix("/net/subnets/".to_owned());
+    let create = |key: &str, ttl, revision| LeasedTxn {
+        txn: Txn::new().create(format!("/net/subnets/{key}"), b"v".to_vec()),
+        ttl,
+        unchanged_below: Some(("/net/subnets/".to_owned(), revision)),
+    };
+    let (revision, found) = store.read_leased(&range).await.unwrap();
+    assert_eq!(found, []);
+    let second = Some(Duration::from_secs(1));
+    let first = store.commit_leased(&create("a", second, revision)).await;
+    let TxnOutcome::Committed(after) = first.unwrap() else {
+        panic!("nobody wrote");
+    };
+    let mut watch = store.watch("/net/subnets/", after + 1).await.unwrap();
+    // Another key, and still: somebody has written since.
+    let late = store.commit_leased(&create("b", None, revision)).await;
+    assert_eq!(late.unwrap(), TxnOutcome::Conflict);
+    let taken = store.commit_leased(&create("a", None, after)).await;
+    assert_eq!(taken.unwrap(), TxnOutcome::Conflict);
+    let kept = store.commit_leased(&create("b", None, after)).await;
+    assert!(matches!(kept.unwrap(), TxnOutcome::Committed(_)));
+    let (_, found) = store.read_leased(&range).await.unwrap();
+    let leases: Vec<_> = found
+        .iter()
+        .map(|v| (&*v.stored.key, v.lease != 0))
+        .collect();
+    assert_eq!(
+        leases,
+        [("/net/subnets/a", true), ("/net/subnets/b", false)]
+    );
+    let gone = async {
+        loop {
+            match watch.next().await.unwrap().unwrap() {
+                WatchEvent::Changes(all) if all.iter().any(|c| c.value.is_none()) => break all,
+                _ => {}
+            }
+        }
+    };
+    let gone = timeout(LIMIT, gone).await.expect("the lease ends");
+    assert_eq!(gone.len(), 1);
+    assert_eq!(gone[0].key, "/net/subnets/a");
 }

@@ -37,7 +37,10 @@ pub(super) fn compare(inputs: &AuditInputs<'_>, found: &mut Vec<Observation>) {
     for problem in inputs.problems {
         if let Some(code) = code_of(problem) {
             let seen = match code {
-                AuditCode::CannotPlan | AuditCode::Ipam | AuditCode::BgpConfiguration => {
+                AuditCode::CannotPlan
+                | AuditCode::Ipam
+                | AuditCode::BgpConfiguration
+                | AuditCode::Services => {
                     format!("{}: {}", problem.code, problem.reason)
                 }
                 _ => problem.reason.clone(),
@@ -75,6 +78,7 @@ fn code_of(problem: &Problem) -> Option<AuditCode> {
         | ProblemCode::NodeLastSnapshot
         | ProblemCode::NodeWrittenAgain => AuditCode::NodeRecord,
         code if code.as_str().starts_with("agent.") => AuditCode::CannotPlan,
+        code if code.as_str().starts_with("services.") => AuditCode::Services,
         ProblemCode::IpamTunnelAddress | ProblemCode::CniTombstone => AuditCode::Ipam,
         _ => AuditCode::BgpConfiguration,
     })

@@ -10,6 +10,7 @@ mod ages;
 mod bgp;
 mod datastore;
 mod kernel;
+mod services;
 #[cfg(test)]
 mod tests;
 mod workloads;
@@ -26,6 +27,7 @@ use crate::actual::Actual;
 use crate::desired::Desired;
 use crate::diff::CompareJob;
 use crate::learned::Learned;
+use crate::services::ServiceDifferences;
 
 /// Most observations of one code that are told one by one.
 const NAMED: usize = 50;
@@ -52,6 +54,8 @@ pub struct AuditInputs<'a> {
     pub actual: Result<&'a Actual, &'a str>,
     /// The speaker; `None` = the node runs without BGP.
     pub rib: Option<&'a AuditRib>,
+    /// The table of services beside its plan; `None` = not compared.
+    pub services: Option<&'a ServiceDifferences>,
 }
 
 /// The speaker's routes, as far as they are compared.
@@ -190,6 +194,7 @@ impl<'a> AuditJob<'a> {
             },
             Stage::Workloads => {
                 workloads::compare(inputs, found);
+                services::compare(inputs, found);
                 Stage::Done
             }
             Stage::Done => Stage::Done,

@@ -39,6 +39,7 @@ struct Case {
     agent: KernelStatus,
     problems: Vec<Problem>,
     rib: AuditRib,
+    services: Option<ServiceDifferences>,
 }
 
 fn prefix(text: &str) -> Prefix {
@@ -118,6 +119,7 @@ impl Case {
             agent,
             problems: Vec::new(),
             rib,
+            services: None,
         }
     }
 
@@ -133,6 +135,7 @@ impl Case {
             problems: &self.problems,
             actual: self.unreadable.map_or(Ok(&self.actual), Err),
             rib: Some(&self.rib),
+            services: self.services.as_ref(),
         };
         let whole = audit(&inputs);
         // What stood on a device that is made anew is compared in one piece.
@@ -267,6 +270,7 @@ fn without_bgp_nothing_is_said_of_it() {
         problems: &[],
         actual: Ok(&case.actual),
         rib: None,
+        services: None,
     });
     assert_eq!(found, []);
 }

@@ -1,7 +1,8 @@
-//! Flows of UDP that conntrack remembers: those to an endpoint that is gone are forgotten, since a
-//! sender that goes on sending would keep them for ever. Messages of ctnetlink
+//! Flows of UDP and TCP that conntrack remembers: those to an endpoint that is gone are forgotten.
+//! A sender of UDP that goes on sending would keep its flow for ever. Messages of ctnetlink
 //! (`linux/netfilter/nfnetlink_conntrack.h`), encoded here.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use netlink_sys::{Socket, SocketAddr};
 use socket2::SockRef;
 
 use super::netlink::framing::{attribute as append, attributes, begin, finish, messages};
+use crate::services::Transport;
 
 /// `NFNL_SUBSYS_CTNETLINK << 8`, with `IPCTNL_MSG_CT_GET` and `IPCTNL_MSG_CT_DELETE`.
 const GET: u16 = 1 << 8 | 1;
@@ -23,14 +25,16 @@ const ACKNOWLEDGED: u16 = 0x5;
 const INTERRUPTED: u16 = 0x10;
 /// `struct nlmsghdr`, and `struct nfgenmsg` behind it.
 const HEADERS: usize = 20;
-/// `CTA_TUPLE_ORIG`, `CTA_TUPLE_REPLY`, `CTA_ID`, `CTA_ZONE`.
+/// `CTA_TUPLE_ORIG`, `CTA_TUPLE_REPLY`, `CTA_PROTOINFO`, `CTA_ID`, `CTA_ZONE`.
 const ORIGINAL: u16 = 1;
 const REPLY: u16 = 2;
+const STATE: u16 = 4;
 const ID: u16 = 12;
 const ZONE: u16 = 18;
+/// States of TCP that end a connection: `TCP_CONNTRACK_LAST_ACK`, `_TIME_WAIT` and `_CLOSE`.
+const ENDED: std::ops::RangeInclusive<u8> = 6..=8;
 /// `NLA_F_NESTED`.
 const NESTED: u16 = 0x8000;
-const UDP: u8 = 17;
 /// A kernel that does not answer for this long is not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Tries of a dump that is interrupted.
@@ -39,9 +43,10 @@ const TRIES: u32 = 5;
 /// Address and port.
 pub(super) type End = (IpAddr, u16);
 
-/// A flow of UDP.
+/// A flow of UDP or TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct UdpFlow {
+pub(super) struct Flow {
+    pub(super) protocol: Transport,
     /// Where the sender sent to.
     pub(super) to: End,
     /// Who answers.
@@ -50,21 +55,23 @@ pub(super) struct UdpFlow {
     deletion: Vec<u8>,
 }
 
-/// Deletes the flows of UDP of which this is true; their number.
+/// Deletes the flows of which this is true; their numbers.
 ///
 /// # Errors
 /// When the kernel has no conntrack, or does not answer.
-pub(super) fn forget_flows(is_stale: impl Fn(&UdpFlow) -> bool) -> io::Result<usize> {
+pub(super) fn forget_flows(
+    is_stale: impl Fn(&Flow) -> bool,
+) -> io::Result<BTreeMap<Transport, u64>> {
     let mut socket = Socket::new(netlink_sys::protocols::NETLINK_NETFILTER)?;
     socket.bind_auto()?;
     SockRef::from(&socket).set_read_timeout(Some(PATIENCE))?;
-    let mut forgotten = 0;
+    let mut forgotten = BTreeMap::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         let family = u8::try_from(family).unwrap_or_default();
         for flow in dump(&socket, family)?.iter().filter(|flow| is_stale(flow)) {
             socket.send_to(&flow.deletion, &SocketAddr::new(0, 0), 0)?;
             match acknowledgement(&socket)? {
-                0 => forgotten += 1,
+                0 => *forgotten.entry(flow.protocol).or_default() += 1,
                 // It has ended by itself.
                 libc::ENOENT => {}
                 error => return Err(io::Error::from_raw_os_error(error)),
@@ -74,7 +81,7 @@ pub(super) fn forget_flows(is_stale: impl Fn(&UdpFlow) -> bool) -> io::Result<us
     Ok(forgotten)
 }
 
-fn dump(socket: &Socket, family: u8) -> io::Result<Vec<UdpFlow>> {
+fn dump(socket: &Socket, family: u8) -> io::Result<Vec<Flow>> {
     let mut tries = 0;
     loop {
         tries += 1;
@@ -86,7 +93,7 @@ fn dump(socket: &Socket, family: u8) -> io::Result<Vec<UdpFlow>> {
 }
 
 /// The flows, and whether they are all.
-fn dump_once(socket: &Socket, family: u8) -> io::Result<(Vec<UdpFlow>, bool)> {
+fn dump_once(socket: &Socket, family: u8) -> io::Result<(Vec<Flow>, bool)> {
     let request = message(GET, DUMP, family, &[]);
     socket.send_to(&request, &SocketAddr::new(0, 0), 0)?;
     let (mut flows, mut whole) = (Vec::new(), true);
@@ -123,14 +130,20 @@ fn error_of(message: &[u8]) -> i32 {
     number.map_or(libc::EPROTO, |octets| -i32::from_ne_bytes(octets))
 }
 
-/// Reads an entry. `None` = it is not of UDP.
-fn flow(message: &[u8]) -> Option<UdpFlow> {
+/// Reads an entry. `None` = it is of another protocol, or has ended.
+fn flow(message: &[u8]) -> Option<Flow> {
     let family = *message.get(16)?;
     let body = message.get(HEADERS..)?;
     let attribute = |number| attributes(body).find(|(n, _)| *n == number).map(|(_, v)| v);
     let original = attribute(ORIGINAL)?;
-    let (_, to) = ends(original)?;
-    let (answers, _) = ends(attribute(REPLY)?)?;
+    let (protocol, _, to) = ends(original)?;
+    let (_, answers, _) = ends(attribute(REPLY)?)?;
+    if attribute(STATE)
+        .and_then(tcp_state)
+        .is_some_and(|s| ENDED.contains(&s))
+    {
+        return None;
+    }
     let mut identity = Vec::new();
     append(&mut identity, ORIGINAL | NESTED, original);
     for number in [ID, ZONE] {
@@ -139,15 +152,23 @@ fn flow(message: &[u8]) -> Option<UdpFlow> {
         }
     }
     let deletion = self::message(DELETE, ACKNOWLEDGED, family, &identity);
-    Some(UdpFlow {
+    Some(Flow {
+        protocol,
         to,
         answers,
         deletion,
     })
 }
 
-/// Source and destination of a tuple of UDP.
-fn ends(tuple: &[u8]) -> Option<(End, End)> {
+/// The state of a connection of TCP: `CTA_PROTOINFO_TCP`, `CTA_PROTOINFO_TCP_STATE`.
+fn tcp_state(information: &[u8]) -> Option<u8> {
+    let (_, tcp) = attributes(information).find(|(n, _)| *n == 1)?;
+    let (_, state) = attributes(tcp).find(|(n, _)| *n == 1)?;
+    state.first().copied()
+}
+
+/// Protocol, source and destination of a tuple.
+fn ends(tuple: &[u8]) -> Option<(Transport, End, End)> {
     let nested = |number| {
         attributes(tuple)
             .find(|(n, _)| *n == number)
@@ -159,9 +180,11 @@ fn ends(tuple: &[u8]) -> Option<(End, End)> {
             .find(|(n, _)| *n == number)
             .map(|(_, v)| v)
     };
-    if of(1)? != [UDP] {
-        return None;
-    }
+    let transport = match of(1)? {
+        [6] => Transport::Tcp,
+        [17] => Transport::Udp,
+        _ => return None,
+    };
     let port = |number| Some(u16::from_be_bytes(of(number)?.try_into().ok()?));
     let address = |numbers: [u16; 2]| {
         attributes(addresses).find_map(|(n, value)| match n {
@@ -171,7 +194,8 @@ fn ends(tuple: &[u8]) -> Option<(End, End)> {
         })
     };
     // CTA_IP_V4_SRC and CTA_IP_V6_SRC; CTA_IP_V4_DST and CTA_IP_V6_DST.
-    Some(((address([1, 3])?, port(2)?), (address([2, 4])?, port(3)?)))
+    let (source, destination) = (address([1, 3])?, address([2, 4])?);
+    Some((transport, (source, port(2)?), (destination, port(3)?)))
 }
 
 fn message(kind: u16, flags: u16, family: u8, body: &[u8]) -> Vec<u8> {

@@ -6,11 +6,14 @@
 //! (`reconciler/kernel_cache.rs`).
 
 mod conntrack;
+mod kube_proxy;
 mod netlink;
 mod observe;
+pub(crate) mod planned;
 mod probe;
 mod read;
 mod reconciler;
+pub(crate) mod rule_table;
 mod services;
 pub(crate) mod table;
 mod underlay;
@@ -20,8 +23,12 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use kube_proxy::{KubeProxyError, KubeProxyRules};
 pub use netlink::{KernelRefusal, NetlinkError};
-pub use observe::{observe_kernel, observe_nat};
+pub use observe::{
+    RulesReadError, ServiceReadError, observe_kernel, observe_nat, observe_service_elements,
+    observe_service_hits, observe_services, read_rules,
+};
 pub use probe::echo::{Echo, EchoError};
 pub use probe::prober::KnownPaths;
 #[cfg(test)]
@@ -32,6 +39,7 @@ pub use reconciler::{Reconciler, ReconcilerHandle, ReconcilerOptions};
 pub use services::{ServiceStatus, ServiceWriteError, ServiceWriter};
 pub use underlay::{PublishedUnderlay, local_networks};
 pub use uninstall::Uninstall;
+pub use write::forward::{ForwardError, ForwardRules};
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -2,19 +2,20 @@
 //! start, and what others do to it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_model::{NodeName, Problem, Snapshot};
+use caracal_model::{NodeName, Problem, SharedMap, Snapshot};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::conntrack;
 use super::read::hints::{self, Listener, OwnChanges};
-use super::write::nat::{CommandError, run, run_as};
+use super::write::programs::{CommandError, run, run_as};
 use crate::services::{
-    SERVICES_TABLE, ServiceAddress, ServiceEntry, ServiceTable, ServiceTarget, TableChange,
-    Transport, stray_clients,
+    SERVICES_TABLE, ServiceAddress, ServiceEntry, ServiceHealth, ServiceNode, ServiceSettings,
+    ServiceTable, ServiceTarget, TableChange, Transport, stray_clients,
 };
 
 /// Why the table is not as planned.
@@ -28,13 +29,19 @@ pub struct ServiceStatus {
     /// The revision that is in force.
     pub revision: i64,
     /// What each address does.
-    pub entries: BTreeMap<ServiceAddress, Arc<ServiceEntry>>,
+    pub entries: SharedMap<ServiceAddress, Arc<ServiceEntry>>,
+    /// What load balancers are told, by where they ask (`healthCheckNodePort`).
+    pub health: BTreeMap<SocketAddr, ServiceHealth>,
     /// Transactions since the start.
     pub transactions: u64,
     /// Elements and chains changed since the start.
     pub changed: u64,
     /// Flows of UDP that were forgotten since the start.
     pub forgotten_flows: u64,
+    /// Connections of TCP to endpoints that are gone that were reset since the start.
+    pub reset_connections: u64,
+    /// Since when passes fail. `None` = the last one did not.
+    pub failing_since: Option<Instant>,
     /// Passes that failed since the start.
     pub failures: u64,
     /// How long the last pass that wrote something took.
@@ -46,9 +53,9 @@ pub struct ServiceStatus {
 /// The only writer of the table of services in the calling thread's network namespace.
 #[derive(Debug)]
 pub struct ServiceWriter {
-    me: NodeName,
+    own: ServiceNode,
     table: ServiceTable,
-    own: OwnChanges,
+    writes: OwnChanges,
     changed: Arc<Notify>,
     /// Held for its task. `None` = nobody tells of changes.
     _listener: Option<Listener>,
@@ -58,17 +65,27 @@ pub struct ServiceWriter {
 impl ServiceWriter {
     /// A writer that knows nothing of the kernel yet. Must be called inside a tokio runtime.
     #[must_use]
-    pub fn new(me: NodeName) -> Self {
-        let (own, changed) = (OwnChanges::default(), Arc::new(Notify::new()));
-        let listener = hints::table(SERVICES_TABLE, Arc::clone(&changed), own.clone());
+    pub fn new(me: NodeName, settings: ServiceSettings) -> Self {
+        let (writes, changed) = (OwnChanges::default(), Arc::new(Notify::new()));
+        let listener = hints::table(SERVICES_TABLE, Arc::clone(&changed), writes.clone());
         Self {
-            me,
+            own: ServiceNode {
+                name: me,
+                settings,
+                addresses: BTreeSet::new(),
+            },
             table: ServiceTable::default(),
-            own,
+            writes,
             changed,
             _listener: listener.ok(),
             status: ServiceStatus::default(),
         }
+    }
+
+    /// Takes the addresses of this machine, without those of tunnels and workloads. The
+    /// next pass has them.
+    pub fn set_addresses(&mut self, addresses: &BTreeSet<IpAddr>) {
+        self.own.addresses.clone_from(addresses);
     }
 
     /// Resolves when somebody else has changed the table; the next pass reads it.
@@ -104,7 +121,7 @@ impl ServiceWriter {
     }
 
     async fn write(&mut self, snapshot: &Snapshot) -> Result<usize, ServiceWriteError> {
-        let change = match self.table.follow(snapshot, &self.me) {
+        let change = match self.table.follow(snapshot, &self.own) {
             Some(change) => change,
             None => {
                 let listing = run("nft", &["-f", "-"], &ServiceTable::listing()).await;
@@ -127,6 +144,7 @@ impl ServiceWriter {
         }
         self.status.changed += change.parts as u64;
         self.status.problems = self.table.problems();
+        self.status.health = self.table.health();
         Ok(change.parts)
     }
 
@@ -156,8 +174,9 @@ impl ServiceWriter {
         Ok(())
     }
 
-    /// Flows of UDP to endpoints that are gone, and those that were made before there was a
-    /// Service, are forgotten.
+    /// Flows to endpoints that are gone are forgotten, and those of UDP that were made before there
+    /// was a Service. A connection of TCP is dealt anew with the next segment, and whoever gets it
+    /// knows no such connection and resets it.
     async fn forget_flows(&mut self, flows: BTreeMap<ServiceAddress, BTreeSet<ServiceTarget>>) {
         if flows.is_empty() {
             return;
@@ -165,24 +184,27 @@ impl ServiceWriter {
         let forgotten = tokio::task::spawn_blocking(move || {
             conntrack::forget_flows(|flow| {
                 let (address, port) = flow.to;
-                let protocol = Transport::Udp;
                 let known = flows.get(&ServiceAddress {
                     address,
-                    protocol,
+                    protocol: flow.protocol,
                     port,
                 });
+                // A connection to this machine itself is nobody's to reset.
+                let counts = flow.protocol == Transport::Udp || flow.answers != flow.to;
                 let (address, port) = flow.answers;
-                known.is_some_and(|serving| !serving.contains(&ServiceTarget { address, port }))
+                let target = ServiceTarget { address, port };
+                counts && known.is_some_and(|flows| !flows.contains(&target))
             })
         });
         match forgotten.await {
-            Ok(Ok(0)) => {}
-            Ok(Ok(flows)) => {
-                self.status.forgotten_flows += flows as u64;
-                tracing::info!(
-                    flows,
-                    "flows of UDP to endpoints that are gone are forgotten"
-                );
+            Ok(Ok(forgotten)) => {
+                let number = |protocol| forgotten.get(&protocol).copied().unwrap_or_default();
+                let (udp, tcp) = (number(Transport::Udp), number(Transport::Tcp));
+                self.status.forgotten_flows += udp;
+                self.status.reset_connections += tcp;
+                if udp + tcp > 0 {
+                    tracing::info!(udp, tcp, "flows to endpoints that are gone are forgotten");
+                }
             }
             Ok(Err(error)) => tracing::warn!(%error, "conntrack cannot be asked"),
             Err(error) => tracing::warn!(%error, "conntrack was not asked"),
@@ -191,8 +213,8 @@ impl ServiceWriter {
 
     async fn change(&mut self, script: &str) -> Result<(), ServiceWriteError> {
         self.status.transactions += 1;
-        let own = Some(&self.own);
-        let result = run_as("nft", &["-f", "-"], script, own).await;
+        let writes = Some(&self.writes);
+        let result = run_as("nft", &["-f", "-"], script, writes).await;
         result.map(drop).map_err(ServiceWriteError)
     }
 

@@ -114,7 +114,7 @@ fn some_tunnel(name: &'static str) -> impl Strategy<Value = Tunnel> {
         .prop_map(move |(vni, big, address, octet)| Tunnel {
             name: name.into(),
             kind: if name == IPIP_DEVICE {
-                TunnelDevice::Ipip
+                TunnelDevice::Ipip { local: None }
             } else {
                 TunnelDevice::Vxlan {
                     vni,

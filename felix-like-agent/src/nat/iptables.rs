@@ -29,17 +29,64 @@ pub(crate) const MOST_SENDERS: usize = 256;
 /// Desired content of one table.
 struct IptablesTable {
     name: &'static str,
+    /// What the names of our chains begin with.
+    ours: &'static str,
+    /// Comment on jumps.
+    comment: Option<&'static str>,
     /// Built-in chains and our chains that they jump to.
-    jumps: &'static [(&'static str, &'static str)],
-    chains: &'static [&'static str],
+    jumps: Vec<(&'static str, &'static str)>,
+    chains: Vec<&'static str>,
     rules: Vec<String>,
 }
 
+/// What the names of a node's chains begin with.
+const OURS: &str = "caracal-";
+
 impl IptablesTable {
-    /// As printed.
-    fn jumps(&self) -> impl Iterator<Item = String> {
-        let printed = |(from, to): &(&str, &str)| format!("-A {from} -j {to}");
-        self.jumps.iter().map(printed)
+    /// Built-in chains, and what their rules say.
+    fn jumps(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let comment = self.comment.map(commented).unwrap_or_default();
+        let words = move |(from, to): &(&'static str, &str)| (*from, format!("{comment}-j {to}"));
+        self.jumps.iter().map(words)
+    }
+}
+
+fn commented(comment: &str) -> String {
+    format!("-m comment --comment \"{comment}\" ")
+}
+
+/// A chain of `filter` that FORWARD jumps to, and that accepts what comes from or goes to some
+/// ranges of one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AcceptChain {
+    pub name: &'static str,
+    /// On the jump and on each rule.
+    pub comment: &'static str,
+    pub ranges: Vec<Prefix>,
+}
+
+impl AcceptChain {
+    fn table(&self) -> IptablesTable {
+        let (name, comment) = (self.name, commented(self.comment));
+        let both = |range: &Prefix| {
+            ["-s", "-d"].map(|side| format!("-A {name} {side} {range} {comment}-j ACCEPT"))
+        };
+        IptablesTable {
+            name: "filter",
+            ours: name,
+            comment: Some(self.comment),
+            jumps: vec![("FORWARD", name)],
+            chains: vec![name],
+            rules: self.ranges.iter().flat_map(both).collect(),
+        }
+    }
+
+    /// Input for `iptables-restore --noflush`, given what `iptables-save` printed; `None` when all
+    /// of it is there.
+    #[must_use]
+    pub(crate) fn restore(&self, saved: &str) -> Option<String> {
+        let is_there = compare_tables([self.table()], saved) == RulesComparison::Wanted;
+        (!is_there).then(|| restore_tables(&[self.table()], saved))
     }
 }
 
@@ -51,8 +98,10 @@ fn forward_table(nat: &Nat) -> IptablesTable {
     }
     IptablesTable {
         name: "filter",
-        jumps: &[("FORWARD", FORWARD)],
-        chains: &[FORWARD],
+        ours: OURS,
+        comment: None,
+        jumps: vec![("FORWARD", FORWARD)],
+        chains: vec![FORWARD],
         rules,
     }
 }
@@ -126,8 +175,10 @@ fn filter_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
     }
     IptablesTable {
         name: "filter",
-        jumps: &[("FORWARD", FORWARD), ("INPUT", INPUT)],
-        chains: &[BGP, FORWARD, INPUT, SENDERS],
+        ours: OURS,
+        comment: None,
+        jumps: vec![("FORWARD", FORWARD), ("INPUT", INPUT)],
+        chains: vec![BGP, FORWARD, INPUT, SENDERS],
         rules: lines,
     }
 }
@@ -157,8 +208,10 @@ fn antispoof_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
     }
     IptablesTable {
         name: "raw",
-        jumps: &[("PREROUTING", ANTISPOOF)],
-        chains: &[ANTISPOOF],
+        ours: OURS,
+        comment: None,
+        jumps: vec![("PREROUTING", ANTISPOOF)],
+        chains: vec![ANTISPOOF],
         rules: lines,
     }
 }
@@ -206,8 +259,10 @@ fn tables(nat: &Nat, rules: &FamilyRules) -> [IptablesTable; 3] {
     [
         IptablesTable {
             name: "nat",
-            jumps: &[("POSTROUTING", POSTROUTING)],
-            chains: &[OUTGOING, POSTROUTING],
+            ours: OURS,
+            comment: None,
+            jumps: vec![("POSTROUTING", POSTROUTING)],
+            chains: vec![OUTGOING, POSTROUTING],
             rules: lines,
         },
         filter_table(nat, rules),
@@ -245,12 +300,13 @@ fn restore_tables(tables: &[IptablesTable], saved: &str) -> String {
     let mut text = String::new();
     for table in tables {
         let _ = writeln!(text, "*{}", table.name);
-        for chain in table.chains {
+        for chain in &table.chains {
             let _ = writeln!(text, ":{chain} - [0:0]");
         }
-        for ((from, to), jump) in table.jumps.iter().zip(table.jumps()) {
-            if !saved_lines(saved, table.name).any(|line| line == jump) {
-                let _ = writeln!(text, "-I {from} 1 -j {to}");
+        for (from, jump) in table.jumps() {
+            let line = format!("-A {from} {jump}");
+            if !saved_lines(saved, table.name).any(|saved| saved == line) {
+                let _ = writeln!(text, "-I {from} 1 {jump}");
             }
         }
         for rule in &table.rules {
@@ -280,9 +336,10 @@ pub(crate) fn removal(saved: &str) -> String {
             continue;
         }
         let _ = writeln!(text, "*{}", table.name);
-        for ((from, to), jump) in table.jumps.iter().zip(table.jumps()) {
-            for _ in saved_lines(saved, table.name).filter(|line| *line == jump) {
-                let _ = writeln!(text, "-D {from} -j {to}");
+        for (from, jump) in table.jumps() {
+            let line = format!("-A {from} {jump}");
+            for _ in saved_lines(saved, table.name).filter(|saved| *saved == line) {
+                let _ = writeln!(text, "-D {from} {jump}");
             }
         }
         for chain in &declared {
@@ -318,20 +375,22 @@ fn compare_tables(tables: impl IntoIterator<Item = IptablesTable>, saved: &str) 
     let mut wanted = true;
     for table in tables {
         let ours: Vec<&str> = saved_lines(saved, table.name)
-            .filter(|line| line.contains("caracal-"))
+            .filter(|line| line.contains(table.ours))
             .collect();
         any |= !ours.is_empty();
         let jumps_once = table
             .jumps()
+            .map(|(from, jump)| format!("-A {from} {jump}"))
             .all(|jump| ours.iter().filter(|line| **line == jump).count() == 1);
         let declared: BTreeSet<&str> = ours
             .iter()
             .filter_map(|line| line.strip_prefix(':')?.split(' ').next())
             .collect();
+        let start = format!("-A {}", table.ours);
         let in_chains: Vec<&str> = ours
             .iter()
             .copied()
-            .filter(|line| line.starts_with("-A caracal-"))
+            .filter(|line| line.starts_with(&start))
             .collect();
         // Order counts inside a chain only, and the chains are printed by name.
         let per_chain = |lines: &[&str], chain: &str| -> Vec<String> {
@@ -369,225 +428,4 @@ fn saved_lines<'a>(saved: &'a str, table: &str) -> impl Iterator<Item = &'a str>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::example;
-    use super::*;
-
-    const RESTORED: &str = "*nat
-:caracal-outgoing - [0:0]
-:caracal-postrouting - [0:0]
--I POSTROUTING 1 -j caracal-postrouting
--A caracal-postrouting -s 10.244.0.0/16 -j caracal-outgoing
--A caracal-postrouting ! -s 10.244.3.64/32 -o tunl0 -m addrtype --src-type LOCAL -j MASQUERADE
--A caracal-outgoing -d 10.244.0.0/16 -j RETURN
--A caracal-outgoing -d 10.245.0.0/16 -j RETURN
--A caracal-outgoing -j MASQUERADE
-COMMIT
-*filter
-:caracal-bgp - [0:0]
-:caracal-forward - [0:0]
-:caracal-input - [0:0]
-:caracal-senders - [0:0]
--I FORWARD 1 -j caracal-forward
--I INPUT 1 -j caracal-input
--A caracal-forward -i cali+ -p tcp -m tcp --dport 179 -j caracal-bgp
--A caracal-forward -i cali+ -p tcp -m tcp --dport 1179 -j caracal-bgp
--A caracal-forward -i cali+ -p udp -m udp --dport 3784 -j caracal-bgp
--A caracal-forward -i cali+ -p udp -m udp --dport 4784 -j caracal-bgp
--A caracal-forward -s 10.244.0.0/16 -p tcp -m tcp --dport 179 -j caracal-bgp
--A caracal-forward -s 10.244.0.0/16 -p tcp -m tcp --dport 1179 -j caracal-bgp
--A caracal-forward -s 10.244.0.0/16 -p udp -m udp --dport 3784 -j caracal-bgp
--A caracal-forward -s 10.244.0.0/16 -p udp -m udp --dport 4784 -j caracal-bgp
--A caracal-input -i cali+ -p tcp -m tcp --dport 179 -j caracal-bgp
--A caracal-input -i cali+ -p tcp -m tcp --dport 1179 -j caracal-bgp
--A caracal-input -i cali+ -p udp -m udp --dport 3784 -j caracal-bgp
--A caracal-input -i cali+ -p udp -m udp --dport 4784 -j caracal-bgp
--A caracal-input -s 10.244.0.0/16 -p tcp -m tcp --dport 179 -j caracal-bgp
--A caracal-input -s 10.244.0.0/16 -p tcp -m tcp --dport 1179 -j caracal-bgp
--A caracal-input -s 10.244.0.0/16 -p udp -m udp --dport 3784 -j caracal-bgp
--A caracal-input -s 10.244.0.0/16 -p udp -m udp --dport 4784 -j caracal-bgp
--A caracal-bgp -s 10.244.3.80/32 -j RETURN
--A caracal-bgp -i cali123 -m addrtype --dst-type LOCAL -j RETURN
--A caracal-bgp -m addrtype --dst-type LOCAL -j DROP
--A caracal-bgp -d 10.0.0.1/32 -j DROP
--A caracal-bgp -d 10.0.0.2/32 -j DROP
--A caracal-bgp -s 10.244.0.0/16 -d 192.0.2.1/32 -j DROP
--A caracal-forward -i cali+ -j ACCEPT
--A caracal-forward -o cali+ -j ACCEPT
--A caracal-input -p ipencap -j caracal-senders
--A caracal-input -p udp -m udp --dport 4789 -j caracal-senders
--A caracal-senders -s 10.0.0.1/32 -j RETURN
--A caracal-senders -s 192.0.2.0/24 -j RETURN
--A caracal-senders -j DROP
-COMMIT
-*raw
-:caracal-antispoof - [0:0]
--I PREROUTING 1 -j caracal-antispoof
--A caracal-antispoof -i cali+ -p udp -m udp --dport 4789 -j DROP
--A caracal-antispoof -i cali+ -p ipencap -j DROP
--A caracal-antispoof -s 10.244.3.66/32 -i cali123 -j RETURN
--A caracal-antispoof -i cali123 -j DROP
-COMMIT
-";
-
-    /// As printed by iptables-legacy-save 1.8 after restoring the above.
-    const SAVED: &str = "# Generated by iptables-save v1.8.9
-*filter
-:INPUT ACCEPT [0:0]
-:FORWARD DROP [0:0]
-:OUTPUT ACCEPT [0:0]
-:caracal-bgp - [0:0]
-:caracal-forward - [0:0]
-:caracal-input - [0:0]
-:caracal-senders - [0:0]
--A INPUT -j caracal-input
--A FORWARD -j caracal-forward
--A FORWARD -i docker0 -j ACCEPT
--A caracal-bgp -s 10.244.3.80/32 -j RETURN
--A caracal-bgp -i cali123 -m addrtype --dst-type LOCAL -j RETURN
--A caracal-bgp -m addrtype --dst-type LOCAL -j DROP
--A caracal-bgp -d 10.0.0.1/32 -j DROP
--A caracal-bgp -d 10.0.0.2/32 -j DROP
--A caracal-bgp -s 10.244.0.0/16 -d 192.0.2.1/32 -j DROP
--A caracal-forward -i cali+ -p tcp -m tcp --dport 179 -j caracal-bgp
--A caracal-forward -i cali+ -p tcp -m tcp --dport 1179 -j caracal-bgp
--A caracal-forward -i cali+ -p udp -m udp --dport 3784 -j caracal-bgp
--A caracal-forward -i cali+ -p udp -m udp --dport 4784 -j caracal-bgp
--A caracal-forward -s 10.244.0.0/16 -p tcp -m tcp --dport 179 -j caracal-bgp
--A caracal-forward -s 10.244.0.0/16 -p tcp -m tcp --dport 1179 -j caracal-bgp
--A caracal-forward -s 10.244.0.0/16 -p udp -m udp --dport 3784 -j caracal-bgp
--A caracal-forward -s 10.244.0.0/16 -p udp -m udp --dport 4784 -j caracal-bgp
--A caracal-forward -i cali+ -j ACCEPT
--A caracal-forward -o cali+ -j ACCEPT
--A caracal-input -i cali+ -p tcp -m tcp --dport 179 -j caracal-bgp
--A caracal-input -i cali+ -p tcp -m tcp --dport 1179 -j caracal-bgp
--A caracal-input -i cali+ -p udp -m udp --dport 3784 -j caracal-bgp
--A caracal-input -i cali+ -p udp -m udp --dport 4784 -j caracal-bgp
--A caracal-input -s 10.244.0.0/16 -p tcp -m tcp --dport 179 -j caracal-bgp
--A caracal-input -s 10.244.0.0/16 -p tcp -m tcp --dport 1179 -j caracal-bgp
--A caracal-input -s 10.244.0.0/16 -p udp -m udp --dport 3784 -j caracal-bgp
--A caracal-input -s 10.244.0.0/16 -p udp -m udp --dport 4784 -j caracal-bgp
--A caracal-input -p ipencap -j caracal-senders
--A caracal-input -p udp -m udp --dport 4789 -j caracal-senders
--A caracal-senders -s 10.0.0.1/32 -j RETURN
--A caracal-senders -s 192.0.2.0/24 -j RETURN
--A caracal-senders -j DROP
-COMMIT
-*nat
-:PREROUTING ACCEPT [0:0]
-:POSTROUTING ACCEPT [0:0]
-:caracal-outgoing - [0:0]
-:caracal-postrouting - [0:0]
--A POSTROUTING -j caracal-postrouting
--A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE
--A caracal-outgoing -d 10.244.0.0/16 -j RETURN
--A caracal-outgoing -d 10.245.0.0/16 -j RETURN
--A caracal-outgoing -j MASQUERADE
--A caracal-postrouting -s 10.244.0.0/16 -j caracal-outgoing
--A caracal-postrouting ! -s 10.244.3.64/32 -o tunl0 -m addrtype --src-type LOCAL -j MASQUERADE
-COMMIT
-*raw
-:PREROUTING ACCEPT [0:0]
-:OUTPUT ACCEPT [0:0]
-:caracal-antispoof - [0:0]
--A PREROUTING -j caracal-antispoof
--A caracal-antispoof -i cali+ -p udp -m udp --dport 4789 -j DROP
--A caracal-antispoof -i cali+ -p ipencap -j DROP
--A caracal-antispoof -s 10.244.3.66/32 -i cali123 -j RETURN
--A caracal-antispoof -i cali123 -j DROP
-COMMIT
-";
-
-    #[test]
-    fn a_policy_that_drops_is_seen() {
-        assert!(drops_forward(SAVED));
-        assert!(!drops_forward(
-            &SAVED.replace("FORWARD DROP", "FORWARD ACCEPT")
-        ));
-        assert!(!drops_forward(""));
-        let nat = example();
-        let beside_nftables = SAVED
-            .lines()
-            .filter(|line| {
-                !["-input", "-senders", "-bgp"]
-                    .iter()
-                    .any(|of| line.contains(of))
-            })
-            .fold(String::new(), |text, line| text + line + "\n");
-        assert_eq!(
-            compare_forward(&nat, &beside_nftables),
-            RulesComparison::Wanted
-        );
-        let script = restore_forward(&nat, "");
-        assert!(
-            script.starts_with("*filter\n") && !script.contains("*nat"),
-            "{script}"
-        );
-    }
-
-    #[test]
-    fn the_first_restore_makes_chains_and_jumps() {
-        let nat = example();
-        assert_eq!(restore(&nat, &nat.ipv4, ""), RESTORED);
-        let again = restore(&nat, &nat.ipv4, SAVED);
-        assert!(!again.contains("-I "), "the jumps are there:\n{again}");
-    }
-
-    #[test]
-    fn what_is_there_is_compared_line_by_line() {
-        let nat = example();
-        let compare = |saved: &str| super::compare(&nat, &nat.ipv4, saved);
-        assert_eq!(compare(SAVED), RulesComparison::Wanted);
-        assert_eq!(compare(""), RulesComparison::Nothing);
-        assert_eq!(
-            compare("*nat\n:POSTROUTING ACCEPT [0:0]\nCOMMIT\n"),
-            RulesComparison::Nothing
-        );
-        for gone in [
-            "-A POSTROUTING -j caracal-postrouting\n",
-            "-A caracal-outgoing -d 10.244.0.0/16 -j RETURN\n",
-            "-A caracal-forward -i cali+ -j ACCEPT\n",
-            "-A INPUT -j caracal-input\n",
-            "-A caracal-senders -s 192.0.2.0/24 -j RETURN\n",
-            "-A caracal-bgp -d 10.0.0.2/32 -j DROP\n",
-            "-A caracal-input -s 10.244.0.0/16 -p tcp -m tcp --dport 179 -j caracal-bgp\n",
-            "-A caracal-antispoof -i cali123 -j DROP\n",
-        ] {
-            assert_eq!(
-                compare(&SAVED.replace(gone, "")),
-                RulesComparison::Different,
-                "{gone}"
-            );
-        }
-        let swapped = SAVED.replace(
-            "-A caracal-outgoing -d 10.245.0.0/16 -j RETURN\n-A caracal-outgoing -j MASQUERADE\n",
-            "-A caracal-outgoing -j MASQUERADE\n-A caracal-outgoing -d 10.245.0.0/16 -j RETURN\n",
-        );
-        assert_eq!(compare(&swapped), RulesComparison::Different);
-    }
-
-    #[test]
-    fn too_many_senders_are_not_judged_one_by_one() {
-        let mut nat = example();
-        let senders = nat.ipv4.senders.as_mut().unwrap();
-        let hosts = (0..=255u8).map(|n| Prefix::v4([10, 0, 1, n].into(), 32));
-        senders.from = hosts.collect();
-        let of = |nat: &Nat| restore(nat, &nat.ipv4, "");
-        assert!(of(&nat).contains("-A caracal-senders -s 10.0.1.255/32 -j RETURN"));
-        let senders = nat.ipv4.senders.as_mut().unwrap();
-        senders.from.insert(Prefix::v4([10, 0, 2, 0].into(), 32));
-        nat.ipv4.bgp = None;
-        let text = of(&nat);
-        assert!(!text.contains("-A caracal-input") && !text.contains("-A caracal-senders"));
-        assert!(text.contains(":caracal-input - [0:0]"));
-    }
-
-    #[test]
-    fn removal_takes_ours_alone() {
-        assert_eq!(
-            removal(SAVED),
-            "*nat\n-D POSTROUTING -j caracal-postrouting\n-F caracal-outgoing\n-F caracal-postrouting\n-X caracal-outgoing\n-X caracal-postrouting\nCOMMIT\n*filter\n-D FORWARD -j caracal-forward\n-D INPUT -j caracal-input\n-F caracal-bgp\n-F caracal-forward\n-F caracal-input\n-F caracal-senders\n-X caracal-bgp\n-X caracal-forward\n-X caracal-input\n-X caracal-senders\nCOMMIT\n*raw\n-D PREROUTING -j caracal-antispoof\n-F caracal-antispoof\n-X caracal-antispoof\nCOMMIT\n"
-        );
-        assert_eq!(removal(""), "");
-    }
-}
+mod tests;

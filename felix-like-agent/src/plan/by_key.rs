@@ -26,7 +26,7 @@ use super::{
     HostRoutes, KernelSupport, OfNodes, PlanInputs, Planner, nat, plan_destination, tunnels,
 };
 use crate::desired::Desired;
-use crate::kernel_objects::{FdbKey, NeighbourKey, PlannedRoute};
+use crate::kernel_objects::{FdbKey, NeighbourKey, PlannedRoute, RouteKind};
 use crate::learned::Learned;
 use crate::links::{Link, Links};
 use crate::nat::Nat;
@@ -229,62 +229,39 @@ impl LastPlan {
                 == links_of_all(inputs.links, inputs.settings)
     }
 
-    /// Plans destinations for the first time; the VTEPs that are wanted because of them.
-    fn put_first(&mut self, planner: &Planner<'_>, prefixes: Vec<Prefix>) -> Vec<Prefix> {
-        let (mut routes, mut deferred, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
-        let mut vteps = Vec::new();
-        for prefix in prefixes {
-            let mut to = plan_destination(planner, prefix, false);
-            if let Some(route) = to.route.take() {
-                *self.kinds.entry(route.kind.as_str()).or_insert(0) += 1;
-                routes.push((prefix, route));
-            }
-            deferred.extend(to.deferred.take().map(|node| (prefix, node)));
-            skipped.extend(to.skipped.take().map(|reason| (prefix, reason)));
-            vteps.extend(self.put_rest(prefix, to, &mut ChangedKeys::default()));
-        }
-        self.desired.routes.extend(routes);
-        self.desired.deferred.extend(deferred);
-        self.desired.skipped.extend(skipped);
-        vteps
-    }
-
-    /// Plans a destination again; the VTEPs that are wanted or unwanted because of that.
-    fn put_again(
+    /// Plans destinations, sorted and each of them once. Notes those with another route, and
+    /// answers with the VTEPs that are wanted or unwanted because of them.
+    fn put(
         &mut self,
         planner: &Planner<'_>,
-        prefix: Prefix,
+        prefixes: Vec<Prefix>,
         changed: &mut ChangedKeys,
+        differ: &mut Vec<Prefix>,
     ) -> Vec<Prefix> {
-        let mut to = plan_destination(planner, prefix, self.vteps.is_wanted(&prefix));
-        self.count(prefix, to.route.as_ref());
-        let route = put(&mut self.desired.routes, prefix, to.route.take());
-        let deferred = put(&mut self.desired.deferred, prefix, to.deferred.take());
-        if route || deferred {
-            changed.prefixes.insert(prefix);
-        }
-        put(&mut self.desired.skipped, prefix, to.skipped.take());
-        self.put_rest(prefix, to, changed)
-    }
-
-    /// Counts a route instead of the one that a destination has.
-    fn count(&mut self, prefix: Prefix, next: Option<&PlannedRoute>) {
-        let before = self.desired.routes.get(&prefix).map(|p| p.kind.as_str());
-        let next = next.map(|p| p.kind.as_str());
-        if before == next {
-            return;
-        }
-        if let Some(kind) = next {
-            *self.kinds.entry(kind).or_insert(0) += 1;
-        }
-        if let Some(kind) = before
-            && let Some(count) = self.kinds.get_mut(kind)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.kinds.remove(kind);
+        let (mut routes, mut deferred, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+        let mut turned = Vec::new();
+        for prefix in prefixes {
+            let mut to = plan_destination(planner, prefix, self.vteps.is_wanted(&prefix));
+            let (known, found) = (self.desired.routes.get(&prefix), to.route.take());
+            let mut differs = known != found.as_ref();
+            if differs {
+                count(&mut self.kinds, known, found.as_ref());
+                routes.push((prefix, found));
             }
+            if self.desired.deferred.get(&prefix) != to.deferred.as_ref() {
+                deferred.push((prefix, to.deferred.take()));
+                differs = true;
+            }
+            if self.desired.skipped.get(&prefix) != to.skipped.as_ref() {
+                skipped.push((prefix, to.skipped.take()));
+            }
+            differ.extend(differs.then_some(prefix));
+            turned.extend(self.put_rest(prefix, to, changed));
         }
+        self.desired.routes.change(routes);
+        self.desired.deferred.change(deferred);
+        self.desired.skipped.change(skipped);
+        turned
     }
 
     /// Takes over the plan of a destination, but for the desired route.
@@ -388,7 +365,8 @@ impl LastPlan {
         let nat = self.nat(&planner, nodes.is_empty() && ranges.is_empty());
         changed.nat = nat != self.desired.nat;
         let mut work = Work::new(self, planner);
-        (work.again, work.changed, work.nat) = (prefixes, Some(changed), nat);
+        (work.changed, work.nat) = (Some(changed), nat);
+        work.first = prefixes.into_iter().collect::<Vec<_>>().into_iter();
         Some(work)
     }
 
@@ -477,19 +455,27 @@ impl LastPlan {
     }
 }
 
-/// Sets or removes a value; true when it is another one.
-fn put<V: Clone + PartialEq>(
-    map: &mut SharedMap<Prefix, V>,
-    prefix: Prefix,
-    value: Option<V>,
-) -> bool {
-    match (map.get(&prefix), value) {
-        (None, None) => return false,
-        (Some(there), Some(value)) if *there == value => return false,
-        (_, Some(value)) => drop(map.insert(prefix, value)),
-        (Some(_), None) => drop(map.remove(&prefix)),
+/// Counts a route instead of the one that a destination has.
+fn count(
+    kinds: &mut BTreeMap<&'static str, usize>,
+    known: Option<&PlannedRoute>,
+    next: Option<&PlannedRoute>,
+) {
+    let [known, next] = [known, next].map(|route| Some(route?.kind));
+    if known == next {
+        return;
     }
-    true
+    if let Some(kind) = next {
+        *kinds.entry(kind.as_str()).or_insert(0) += 1;
+    }
+    if let Some(kind) = known.map(RouteKind::as_str)
+        && let Some(count) = kinds.get_mut(kind)
+    {
+        *count -= 1;
+        if *count == 0 {
+            kinds.remove(kind);
+        }
+    }
 }
 
 /// This node's blocks, but for those that would cut it off.

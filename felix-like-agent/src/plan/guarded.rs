@@ -47,7 +47,9 @@ impl Guarded {
                 .pools
                 .values()
                 .any(|p| p.spec.prefix().covers(&host));
-            !in_pool || !snapshot.endpoint_networks().any(|network| *network == host)
+            let held = snapshot.block_of(&host);
+            let held = held.is_some_and(|block| block.is_allocated(**address));
+            !in_pool || !(held || snapshot.endpoint_networks().any(|network| *network == host))
         });
         let links = inputs.links.iter().filter(|link| {
             let name = link.name.as_str();

@@ -85,7 +85,7 @@ fn senders(planner: &Planner<'_>, family: Family) -> Option<Senders> {
     let tunnels = planner.desired.tunnels.values();
     for tunnel in tunnels.filter(|t| t.family() == family) {
         match tunnel.kind {
-            TunnelDevice::Ipip => senders.ipip = true,
+            TunnelDevice::Ipip { .. } => senders.ipip = true,
             TunnelDevice::Vxlan { port, .. } => senders.vxlan = Some(port),
         }
     }

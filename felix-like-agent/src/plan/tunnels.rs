@@ -60,7 +60,7 @@ fn ipip(planner: &mut Planner<'_>) {
         .and_then(|node| node.spec.ipip_address());
     let tunnel = Tunnel {
         name: IPIP_DEVICE.into(),
-        kind: TunnelDevice::Ipip,
+        kind: TunnelDevice::Ipip { local: None },
         mtu: planner.ipip_mtu(),
         address: possible(planner, IPIP_DEVICE, address.map(Into::into)),
     };

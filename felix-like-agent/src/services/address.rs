@@ -4,10 +4,10 @@ use std::fmt;
 use std::net::IpAddr;
 
 use caracal_model::Family;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Transport protocol of a service port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
     /// TCP.
@@ -30,6 +30,12 @@ impl Transport {
             Some("SCTP") => Some(Self::Sctp),
             Some(_) => None,
         }
+    }
+
+    /// Reads the word of nftables, in lower case.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|p| p.as_str() == word)
     }
 
     /// The word of nftables, in lower case.
@@ -64,12 +70,9 @@ impl ServiceAddress {
     pub(super) fn of_key(text: &str) -> Option<Self> {
         let mut parts = text.split(" . ");
         let address = parts.next()?.parse().ok()?;
-        let protocol = parts.next()?;
         Some(Self {
             address,
-            protocol: Transport::ALL
-                .into_iter()
-                .find(|p| p.as_str() == protocol)?,
+            protocol: Transport::from_word(parts.next()?)?,
             port: parts.next()?.parse().ok()?,
         })
     }

@@ -4,8 +4,10 @@
 
 use std::net::IpAddr;
 
-use caracal_model::{Family, Prefix};
-use serde_json::Value;
+use caracal_model::{
+    EndpointHint, Family, KubernetesEndpoint, KubernetesService, KubernetesServicePort,
+    KubernetesSlice, Prefix,
+};
 
 use super::address::Transport;
 
@@ -27,6 +29,8 @@ pub(super) struct ServiceDocument {
     pub(super) external_local: bool,
     /// `sessionAffinity: ClientIP`: for how many seconds.
     pub(super) affinity: Option<u32>,
+    /// Where load balancers ask for the endpoints of a node.
+    pub(super) health_check_port: Option<u16>,
     /// Senders that may use the addresses of load balancers; empty = all.
     pub(super) sources: Vec<Prefix>,
 }
@@ -65,138 +69,105 @@ pub(super) struct SliceEndpoint {
     pub(super) for_zones: Vec<String>,
 }
 
-fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
-    let array = value.pointer(pointer).and_then(Value::as_array);
-    array.map_or(&[][..], Vec::as_slice)
-}
-
-fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
-    value.pointer(pointer).and_then(Value::as_str)
-}
-
-fn port(value: &Value, key: &str) -> u16 {
-    let number = value.get(key).and_then(Value::as_u64);
-    number.and_then(|n| n.try_into().ok()).unwrap_or_default()
-}
-
-fn addresses<'a>(values: impl IntoIterator<Item = &'a Value>) -> Vec<IpAddr> {
-    let texts = values.into_iter().filter_map(Value::as_str);
+fn addresses<'a>(texts: impl IntoIterator<Item = &'a Box<str>>) -> Vec<IpAddr> {
+    let texts = texts.into_iter();
     texts.filter_map(|text| text.parse().ok()).collect()
 }
 
 /// Reads a Service. `None` = it is not translated: headless, ExternalName, or another proxy's.
-pub(super) fn service(document: &Value) -> Option<ServiceDocument> {
-    let labels = document.pointer("/metadata/labels");
-    let proxy = labels.and_then(|l| l.get("service.kubernetes.io/service-proxy-name"));
-    if proxy.is_some() || text(document, "/spec/type") == Some("ExternalName") {
+pub(super) fn service(document: &KubernetesService) -> Option<ServiceDocument> {
+    let spec = &document.spec;
+    let is = |word: &Option<Box<str>>, wanted| word.as_deref() == Some(wanted);
+    if document.proxy().is_some() || is(&spec.service_type, "ExternalName") {
         return None;
     }
-    let first = text(document, "/spec/clusterIP").unwrap_or_default();
+    let first = spec.cluster_ip.as_deref().unwrap_or_default();
     if matches!(first, "" | "None") {
         return None;
     }
     let mut cluster = Vec::new();
-    let all = addresses(list(document, "/spec/clusterIPs"));
+    let all = addresses(&spec.cluster_ips);
     for address in first.parse().into_iter().chain(all) {
         let family = Family::of(address);
         if !cluster.iter().any(|other| Family::of(*other) == family) {
             cluster.push(address);
         }
     }
-    let ingress = list(document, "/status/loadBalancer/ingress").iter();
-    let direct = ingress.filter(|i| text(i, "/ipMode") != Some("Proxy"));
-    let is_local = |policy: &str| text(document, policy) == Some("Local");
-    let seconds = document.pointer("/spec/sessionAffinityConfig/clientIP/timeoutSeconds");
-    let seconds = seconds.and_then(Value::as_u64).unwrap_or(USUAL_AFFINITY);
+    let ingress = document.ingress().iter();
+    let direct = ingress.filter(|ingress| !is(&ingress.ip_mode, "Proxy"));
+    let external_local = is(&spec.external_traffic_policy, "Local");
+    let seconds = spec.affinity_seconds().unwrap_or(USUAL_AFFINITY);
     let seconds = u32::try_from(seconds.clamp(1, LONGEST_AFFINITY)).ok();
+    let health_check_port = spec.health_check_node_port;
     Some(ServiceDocument {
         cluster,
-        external: addresses(list(document, "/spec/externalIPs")),
-        balanced: addresses(direct.filter_map(|ingress| ingress.get("ip"))),
-        ports: list(document, "/spec/ports")
+        external: addresses(&spec.external_ips),
+        balanced: addresses(direct.filter_map(|ingress| ingress.ip.as_ref())),
+        ports: spec.ports.iter().filter_map(service_port).collect(),
+        internal_local: is(&spec.internal_traffic_policy, "Local"),
+        external_local,
+        health_check_port: Some(health_check_port).filter(|port| *port != 0 && external_local),
+        affinity: seconds.filter(|_| is(&spec.session_affinity, "ClientIP")),
+        sources: spec
+            .load_balancer_source_ranges
             .iter()
-            .filter_map(service_port)
-            .collect(),
-        internal_local: is_local("/spec/internalTrafficPolicy"),
-        external_local: is_local("/spec/externalTrafficPolicy"),
-        affinity: seconds.filter(|_| text(document, "/spec/sessionAffinity") == Some("ClientIP")),
-        sources: list(document, "/spec/loadBalancerSourceRanges")
-            .iter()
-            .filter_map(|range| range.as_str()?.trim().parse().ok())
+            .filter_map(|range| range.trim().parse().ok())
             .collect(),
     })
 }
 
-fn service_port(value: &Value) -> Option<DocumentPort> {
+fn service_port(port: &KubernetesServicePort) -> Option<DocumentPort> {
     Some(DocumentPort {
-        name: text(value, "/name").unwrap_or_default().to_owned(),
-        protocol: Transport::parse(text(value, "/protocol"))?,
-        port: Some(port(value, "port")).filter(|port| *port != 0)?,
-        node_port: port(value, "nodePort"),
+        name: port.name.to_string(),
+        protocol: Transport::parse(port.protocol.as_deref())?,
+        port: Some(port.port).filter(|port| *port != 0)?,
+        node_port: port.node_port,
     })
 }
 
 /// The name of the Service that a slice belongs to, in the slice's namespace. `None` = it does not
 /// count.
-pub(super) fn service_of(document: &Value) -> Option<&str> {
-    let labels = document.pointer("/metadata/labels")?;
-    if labels.get("service.kubernetes.io/headless").is_some() {
-        return None;
-    }
-    labels.get("kubernetes.io/service-name")?.as_str()
+pub(super) fn service_of(document: &KubernetesSlice) -> Option<&str> {
+    document.service_name().filter(|_| !document.is_headless())
 }
 
 /// Reads a slice. `None` = it holds no addresses.
-pub(super) fn slice(document: &Value) -> Option<Slice> {
-    let family = match text(document, "/addressType")? {
+pub(super) fn slice(document: &KubernetesSlice) -> Option<Slice> {
+    let family = match document.address_type.as_deref()? {
         "IPv4" => Family::Ipv4,
         "IPv6" => Family::Ipv6,
         _ => return None,
     };
-    let numbered = |value: &Value| {
-        let number = Some(port(value, "port")).filter(|port| *port != 0)?;
+    let ports = document.ports.iter().filter_map(|port| {
+        let number = Some(port.port).filter(|port| *port != 0)?;
         // Only a port without name is an unnamed one: `null` matches none.
-        let name = match value.get("name") {
+        let name = match &port.name {
             None => "",
-            Some(name) => name.as_str()?,
+            Some(name) => name.as_deref()?,
         };
-        Some((
-            name.to_owned(),
-            Transport::parse(text(value, "/protocol"))?,
-            number,
-        ))
-    };
-    let endpoints = list(document, "/endpoints").iter();
+        let protocol = Transport::parse(port.protocol.as_deref())?;
+        Some((name.to_owned(), protocol, number))
+    });
+    let endpoints = document.endpoints.iter();
     Some(Slice {
         family,
-        ports: list(document, "/ports")
-            .iter()
-            .filter_map(numbered)
-            .collect(),
+        ports: ports.collect(),
         endpoints: endpoints.filter_map(|e| endpoint(e, family)).collect(),
     })
 }
 
-fn endpoint(value: &Value, family: Family) -> Option<SliceEndpoint> {
-    let address = list(value, "/addresses").first()?.as_str()?.parse().ok()?;
-    let condition = |name: &str, unsaid: bool| {
-        let conditions = value.get("conditions");
-        let said = conditions.and_then(|c| c.get(name)?.as_bool());
-        said.unwrap_or(unsaid)
-    };
-    let hint = |pointer: &str| {
-        let names = list(value, pointer).iter();
-        names
-            .filter_map(|hint| text(hint, "/name").map(str::to_owned))
-            .collect()
-    };
-    (Family::of(address) == family).then(|| SliceEndpoint {
+fn endpoint(endpoint: &KubernetesEndpoint, family: Family) -> Option<SliceEndpoint> {
+    let address = endpoint.address.filter(|a| Family::of(*a) == family)?;
+    let conditions = endpoint.conditions;
+    let names = |hints: &[EndpointHint]| hints.iter().map(|hint| hint.name.to_string()).collect();
+    let hints = endpoint.hints.as_deref();
+    Some(SliceEndpoint {
         address,
-        ready: condition("ready", true),
-        serving: condition("serving", true),
-        terminating: condition("terminating", false),
-        node: text(value, "/nodeName").map(str::to_owned),
-        for_nodes: hint("/hints/forNodes"),
-        for_zones: hint("/hints/forZones"),
+        ready: conditions.ready.unwrap_or(true),
+        serving: conditions.serving.unwrap_or(true),
+        terminating: conditions.terminating.unwrap_or(false),
+        node: endpoint.node_name.as_deref().map(str::to_owned),
+        for_nodes: hints.map_or_else(Vec::new, |hints| names(&hints.for_nodes)),
+        for_zones: hints.map_or_else(Vec::new, |hints| names(&hints.for_zones)),
     })
 }

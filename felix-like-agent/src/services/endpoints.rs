@@ -26,6 +26,8 @@ pub(super) struct Chosen {
     pub(super) here: BTreeSet<ServiceTarget>,
     /// All that serve: flows to them go on, whoever is chosen.
     pub(super) serving: BTreeSet<ServiceTarget>,
+    /// All that slices name, whatever they say of them.
+    pub(super) named: BTreeSet<ServiceTarget>,
     /// Addresses of chosen endpoints on this node.
     pub(super) own: BTreeSet<IpAddr>,
 }
@@ -75,6 +77,7 @@ pub(super) fn choose(
     let own = own.map(|target| target.address).collect();
     Chosen {
         serving: targets(&|e| e.ready || e.serving),
+        named: targets(&|_| true),
         cluster,
         here,
         own,

@@ -60,8 +60,8 @@ pub struct ServiceEntry {
     pub cluster: Vec<ServiceTarget>,
     /// Endpoints of policy `Local`, by index.
     pub here: Vec<ServiceTarget>,
-    /// Of UDP: endpoints whose flows go on.
-    pub(super) serving: BTreeSet<ServiceTarget>,
+    /// Endpoints to which flows that were made before go on. `None` = to whichever.
+    pub(super) flows: Option<BTreeSet<ServiceTarget>>,
     /// Addresses of endpoints on this node, which may be their own clients.
     pub own: BTreeSet<IpAddr>,
     /// Clients keep their endpoint.
@@ -85,6 +85,8 @@ pub(super) struct Here {
     pub(super) node_ports: BTreeSet<IpAddr>,
     /// Addresses that this node speaks from.
     pub(super) addresses: BTreeSet<IpAddr>,
+    /// TCP connections to endpoints that are gone are reset.
+    pub(super) reset_tcp: bool,
 }
 
 /// Entries of a Service, by address.
@@ -113,7 +115,8 @@ pub(super) fn entries(
                     ServiceAddressKind::LoadBalancer => senders(service, address, here),
                     _ => BTreeSet::new(),
                 };
-                let entry = entry(of, kind, &chosen, sources);
+                let flows = flows(&chosen, port.protocol, here);
+                let entry = entry(of, kind, &chosen, (sources, flows));
                 entries.entry(key).or_insert(entry);
             }
         }
@@ -171,11 +174,21 @@ pub(super) fn outermost(prefixes: impl IntoIterator<Item = Prefix>) -> BTreeSet<
         .collect()
 }
 
+/// UDP follows who serves. A connection of TCP belongs to its endpoint as long as that is there:
+/// one that ends its work serves its clients to the end.
+fn flows(chosen: &Chosen, protocol: Transport, here: &Here) -> Option<BTreeSet<ServiceTarget>> {
+    match protocol {
+        Transport::Udp => Some(chosen.serving.clone()),
+        Transport::Tcp => here.reset_tcp.then(|| chosen.named.clone()),
+        Transport::Sctp => None,
+    }
+}
+
 fn entry(
     (name, service, port): (&str, &ServiceDocument, &DocumentPort),
     kind: ServiceAddressKind,
     chosen: &Chosen,
-    sources: BTreeSet<Prefix>,
+    (sources, flows): (BTreeSet<Prefix>, Option<BTreeSet<ServiceTarget>>),
 ) -> ServiceEntry {
     let of = || format!("{name}/{}/{}", port.name, port.protocol.as_str());
     ServiceEntry {
@@ -188,10 +201,7 @@ fn entry(
         },
         cluster: chosen.cluster.iter().copied().collect(),
         here: chosen.here.iter().copied().collect(),
-        serving: match port.protocol {
-            Transport::Udp => chosen.serving.clone(),
-            Transport::Tcp | Transport::Sctp => BTreeSet::new(),
-        },
+        flows,
         own: chosen.own.clone(),
         affinity: service
             .affinity

@@ -61,6 +61,7 @@ pub(super) fn layout() -> String {
         "translate",
         "by-sender",
         "refuse",
+        "drop-untranslated",
         "keep-clients",
         "translate-source",
     ] {
@@ -72,6 +73,9 @@ pub(super) fn layout() -> String {
     }
     let is_new = "ct state new jump";
     let translated = "ct state new ct status dnat jump";
+    // What is not part of a connection is not translated either. It is dropped, not refused: a
+    // segment outside of its window would reset a connection that lives.
+    let leaves = format!("{is_new} refuse\nct state invalid jump drop-untranslated");
     for (kind, hook, priority, rule) in [
         (
             "filter",
@@ -93,8 +97,8 @@ pub(super) fn layout() -> String {
         ),
         ("nat", "output", TRANSLATION, "jump translate".to_owned()),
         ("filter", "input", 0, format!("{is_new} refuse")),
-        ("filter", "forward", 0, format!("{is_new} refuse")),
-        ("filter", "output", 0, format!("{is_new} refuse")),
+        ("filter", "forward", 0, leaves.clone()),
+        ("filter", "output", 0, leaves),
         (
             "filter",
             "input",
@@ -150,6 +154,7 @@ fn sets(text: &mut String, n: char, ip: &str) {
     writeln!(
         text,
         "set senders{n} {{ type {key} . ipv{n}_addr; flags interval; }}\n\
+         set hits{n} {{ type {key}; counter; }}\n\
          set hairpin{n} {{ type ipv{n}_addr . ipv{n}_addr; }}\n\
          set cluster-ips{n} {{ type ipv{n}_addr; }}\n\
          set pods{n} {{ type ipv{n}_addr; flags interval; }}\n\
@@ -174,7 +179,8 @@ fn rules(text: &mut String, chain: &str, n: char, ip: &str) {
     let masquerade = "masquerade fully-random";
     text.push_str(&match chain {
         "check-senders" => format!("{key} @limited{n} {key} . {ip} saddr != @senders{n} drop\n"),
-        "translate" => format!("{key} vmap @services{n}\n"),
+        // The first packet of each connection comes by here.
+        "translate" => format!("{key} @hits{n}\n{key} vmap @services{n}\n"),
         // Pods and the node itself reach all endpoints, whatever the policy for those outside.
         "by-sender" => format!(
             "{ip} saddr @pods{n} {key} vmap @inside{n}\n\
@@ -186,6 +192,14 @@ fn rules(text: &mut String, chain: &str, n: char, ip: &str) {
              {ip} daddr @cluster-ips{n} goto refusal\n\
              {ip} daddr @ranges{n} drop\n"
         ),
+        "drop-untranslated" => [
+            format!("{ip} daddr @cluster-ips{n} drop\n"),
+            format!("{ip} daddr @ranges{n} drop\n"),
+            format!("{key} @masqueraded{n} drop\n"),
+            format!("{key} @from-node{n} drop\n"),
+            format!("{key} vmap @refused{n}\n"),
+        ]
+        .concat(),
         "keep-clients" => first(&format!("vmap @keep{n}")),
         _ => [
             format!("{ip} saddr . {ip} daddr @hairpin{n} {masquerade}\n"),

@@ -48,6 +48,7 @@ impl Listed {
 
     fn add(&mut self, set: &str, elements: &str) {
         for element in elements.split(',').map(str::trim).filter(|e| !e.is_empty()) {
+            let element = without_counter(element);
             let (key, data) = match element.split_once(" : ") {
                 Some((key, data)) => (key, Some(data)),
                 None => (element, None),
@@ -96,6 +97,23 @@ impl Listed {
         };
         (of("endpoints"), of("here"))
     }
+}
+
+const COUNTER: &str = " counter packets ";
+
+fn without_counter(element: &str) -> &str {
+    let split = element.split_once(COUNTER);
+    split.map_or(element, |(element, _)| element)
+}
+
+/// Packets that each address of a listed set with counters was found for.
+pub(super) fn hits(text: &str) -> impl Iterator<Item = (ServiceAddress, u64)> {
+    let elements = text.split_once("elements = {").map_or("", |(_, rest)| rest);
+    elements.split(',').filter_map(|element| {
+        let (key, counter) = element.split_once(COUNTER)?;
+        let packets = counter.split(' ').next()?.parse().ok()?;
+        Some((ServiceAddress::of_key(key.trim())?, packets))
+    })
 }
 
 /// Clients in the listing of one map whose endpoint is none of these.

@@ -1,9 +1,12 @@
 //! Services in the kernel: the plan of Kubernetes' Services and EndpointSlices for this node, and
 //! the text that changes our nftables table by element. Pure; the shell runs `nft`.
 //!
-//! * `document` reads Services and slices, `endpoints` chooses, `entry` says what an address does.
+//! * `document` reads Services and slices, `endpoints` chooses, `entry` says what an address does,
+//!   `health` what load balancers are told. `settings` is what an operator says of all of them.
 //! * `planner` keeps the plan by Service; `parts` makes elements of entries; `script` compares them
-//!   with what was written and makes transactions; `listing` reads the table back after a start.
+//!   with what was written and makes transactions; `listing` reads the table back after a start;
+//!   `inspection` compares it with what it has to hold.
+//! * `kube_proxy` knows what kube-proxy leaves in the kernel.
 //!
 //! Invariants, cited by tests:
 //!
@@ -18,18 +21,31 @@ mod address;
 mod document;
 mod endpoints;
 mod entry;
+mod health;
+mod inspection;
+mod kube_proxy;
 mod layout;
 mod listing;
 mod order;
 mod parts;
 mod planner;
 mod script;
+mod settings;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use address::{ServiceAddress, ServiceTarget, Transport};
 pub use entry::{Affinity, ServiceAddressKind, ServiceEntry};
+pub use health::ServiceHealth;
+pub(crate) use inspection::NeededElements;
+pub use inspection::{ServiceDifferences, ServiceElement};
+pub(crate) use kube_proxy::{
+    chain_listing, has_iptables_nat, has_rules, iptables_removal, nftables_families,
+    nftables_removal,
+};
 pub(crate) use layout::SERVICES_TABLE;
 pub(crate) use listing::stray_clients;
+pub(crate) use settings::ServiceNode;
+pub use settings::{NodePortAddresses, NodePortAddressesError, ServiceSettings};
 pub(crate) use table::{ServiceTable, TableChange};

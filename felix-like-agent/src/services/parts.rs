@@ -229,6 +229,7 @@ impl Parts<'_> {
                 self.element("senders", format!("{address} . {}", range(source)), None);
             }
         }
+        self.element("hits", address.to_string(), None);
         let (cluster, here) = (entry.cluster.len(), entry.here.len());
         match (entry.is_external(), entry.local) {
             (_, _) if cluster == 0 && here == 0 => self.verdict("refused", "goto refusal"),

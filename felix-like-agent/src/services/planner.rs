@@ -1,22 +1,24 @@
 //! The plan of all services, kept by Service: a change costs what depends on it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use caracal_model::{
-    DocumentKind, NodeName, Prefix, Problem, ProblemCode, SharedMap, Snapshot, Versioned,
+    DocumentKind, KubernetesDocument, Prefix, Problem, ProblemCode, SharedMap, Snapshot, Versioned,
 };
-use serde_json::Value;
 
 use super::address::ServiceAddress;
 use super::document::{self, Slice};
 use super::endpoints::Place;
 use super::entry::{Here, ServiceEntry, entries, outermost};
+use super::health::{ServiceHealth, health};
+use super::settings::ServiceNode;
 use crate::problem::problem;
 
 /// Namespace and name.
 type Name = (String, String);
-type Documents = SharedMap<(DocumentKind, String, String), Versioned<Value>>;
+type Documents = SharedMap<(DocumentKind, String, String), Versioned<KubernetesDocument>>;
 
 /// What services depend on beside themselves and their endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,8 +34,8 @@ pub(super) struct Surroundings {
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 impl Surroundings {
-    fn from_snapshot(snapshot: &Snapshot, me: &NodeName) -> Self {
-        let node = snapshot.nodes.get(me);
+    fn from_snapshot(snapshot: &Snapshot, own: &ServiceNode) -> Self {
+        let node = snapshot.nodes.get(&own.name);
         let mut addresses = BTreeSet::new();
         if let Some(bgp) = node.and_then(|node| node.spec.bgp.as_ref()) {
             addresses.extend(bgp.ipv4_address.map(|cidr| cidr.address));
@@ -44,7 +46,7 @@ impl Surroundings {
         let place = Place {
             node: named
                 .next()
-                .map_or_else(|| me.to_string(), |r| r.node_name.clone()),
+                .map_or_else(|| own.name.to_string(), |r| r.node_name.clone()),
             zone: node.and_then(|node| node.metadata.labels.get(ZONE).cloned()),
         };
         let pools = snapshot.pools.values().map(|pool| pool.spec.prefix());
@@ -53,8 +55,9 @@ impl Surroundings {
         Self {
             here: Here {
                 place,
-                node_ports: addresses.clone(),
+                node_ports: own.node_port_addresses(&addresses),
                 addresses,
+                reset_tcp: own.settings.reset_tcp,
             },
             pods: outermost(pools),
             ranges: outermost(ranges.filter_map(|entry| entry.cidr.parse().ok())),
@@ -77,6 +80,8 @@ pub(super) struct ServicePlanner {
     claims: BTreeMap<ServiceAddress, BTreeMap<Name, Arc<ServiceEntry>>>,
     /// Addresses that several Services have.
     contested: BTreeSet<ServiceAddress>,
+    /// What load balancers are told of each Service, with the port.
+    health: BTreeMap<Name, (u16, ServiceHealth)>,
 }
 
 impl ServicePlanner {
@@ -84,9 +89,9 @@ impl ServicePlanner {
     pub(super) fn follow(
         &mut self,
         snapshot: &Snapshot,
-        me: &NodeName,
+        own: &ServiceNode,
     ) -> BTreeSet<ServiceAddress> {
-        let surroundings = Surroundings::from_snapshot(snapshot, me);
+        let surroundings = Surroundings::from_snapshot(snapshot, own);
         let changed = snapshot.documents.changed_since(&self.documents);
         self.documents = snapshot.documents.clone();
         let mut concerned = BTreeSet::new();
@@ -142,13 +147,23 @@ impl ServicePlanner {
         self.contested.iter().filter_map(contested).collect()
     }
 
+    /// What load balancers are told, by where they ask.
+    pub(super) fn health(&self) -> BTreeMap<SocketAddr, ServiceHealth> {
+        let at = |(port, health): &(u16, ServiceHealth)| {
+            let (port, health) = (*port, health.clone());
+            let addresses = self.surroundings.here.node_ports.iter();
+            addresses.map(move |address| ((*address, port).into(), health.clone()))
+        };
+        self.health.values().flat_map(at).collect()
+    }
+
     /// A slice has changed: the Services that it belonged to and belongs to.
     fn moved(&mut self, namespace: String, name: String) -> Vec<Name> {
         let key = (DocumentKind::EndpointSlice, namespace.clone(), name.clone());
         let service = self
             .documents
             .get(&key)
-            .and_then(|slice| document::service_of(slice));
+            .and_then(|slice| document::service_of(slice.slice()?));
         let now = service.map(|service| (namespace.clone(), service.to_owned()));
         let slice = (namespace, name.clone());
         let before = match &now {
@@ -175,7 +190,7 @@ impl ServicePlanner {
         let service = self
             .documents
             .get(&key)
-            .and_then(|service| document::service(service));
+            .and_then(|service| document::service(service.service()?));
         let slices: Vec<Slice> = self
             .slices
             .get(&name)
@@ -183,9 +198,16 @@ impl ServicePlanner {
             .flatten()
             .filter_map(|slice| {
                 let key = (DocumentKind::EndpointSlice, name.0.clone(), slice.clone());
-                document::slice(self.documents.get(&key)?)
+                document::slice(self.documents.get(&key)?.slice()?)
             })
             .collect();
+        let place = &self.surroundings.here.place;
+        let found = service.as_ref();
+        let found = found.and_then(|s| health((&name.0, &name.1), s, &slices, place));
+        match found {
+            Some(found) => _ = self.health.insert(name.clone(), found),
+            None => _ = self.health.remove(&name),
+        }
         let text = format!("{}/{}", name.0, name.1);
         let entries = service.map_or_else(BTreeMap::new, |service| {
             entries(&text, &service, &slices, &self.surroundings.here)

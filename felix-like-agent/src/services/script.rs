@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use caracal_model::SharedMap;
+
 use super::address::{ServiceAddress, ServiceTarget, Transport};
 use super::entry::ServiceEntry;
 use super::layout::{SERVICES_TABLE, layout, mark};
@@ -25,7 +27,7 @@ pub(super) struct Change {
     pub(super) delete: BTreeSet<Part>,
     /// Maps of clients in which only these endpoints may stand.
     pub(super) clients: BTreeMap<String, BTreeSet<ServiceTarget>>,
-    /// Addresses of UDP whose flows may go to these endpoints only.
+    /// Addresses whose flows may go to these endpoints only.
     pub(super) flows: BTreeMap<ServiceAddress, BTreeSet<ServiceTarget>>,
 }
 
@@ -39,7 +41,7 @@ impl Change {
 /// The table as it was written.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Written {
-    entries: BTreeMap<ServiceAddress, Arc<ServiceEntry>>,
+    entries: SharedMap<ServiceAddress, Arc<ServiceEntry>>,
     /// Parts that belong to several entries, with their number.
     shared: BTreeMap<Part, usize>,
     /// Chains that pick an endpoint. They stay.
@@ -49,7 +51,7 @@ pub(super) struct Written {
 
 impl Written {
     /// The entries in force.
-    pub(super) const fn entries(&self) -> &BTreeMap<ServiceAddress, Arc<ServiceEntry>> {
+    pub(super) const fn entries(&self) -> &SharedMap<ServiceAddress, Arc<ServiceEntry>> {
         &self.entries
     }
 
@@ -67,9 +69,8 @@ impl Written {
             if before == now {
                 continue;
             }
-            if address.protocol == Transport::Udp {
-                let serving = now.as_ref().map(|entry| entry.serving.clone());
-                change.flows.insert(address, serving.unwrap_or_default());
+            if let Some(flows) = flows(&address, before.as_deref(), now.as_deref()) {
+                change.flows.insert(address, flows);
             }
             let of = |entry: &Option<Arc<ServiceEntry>>| {
                 entry
@@ -165,8 +166,8 @@ impl Written {
         let ordered = std::mem::take(&mut written.entries);
         let mut whole = Change::default();
         for (address, entry) in &ordered {
-            if address.protocol == Transport::Udp {
-                whole.flows.insert(*address, entry.serving.clone());
+            if let Some(flows) = &entry.flows {
+                whole.flows.insert(*address, flows.clone());
             }
             for part in &parts(address, entry) {
                 written.count(part, 1, &mut whole);
@@ -213,6 +214,22 @@ impl Written {
         change.delete.extend(unwanted.map(Part::Element));
         (written, change)
     }
+}
+
+/// The endpoints to which flows through an address go on; `None` = none has to end. Without a
+/// Service nothing is said of the endpoints of TCP: they may well be there.
+fn flows(
+    address: &ServiceAddress,
+    before: Option<&ServiceEntry>,
+    now: Option<&ServiceEntry>,
+) -> Option<BTreeSet<ServiceTarget>> {
+    let flows = now.and_then(|entry| entry.flows.clone());
+    if address.protocol == Transport::Udp {
+        return Some(flows.unwrap_or_default());
+    }
+    let flows = flows?;
+    let before = before?.flows.as_ref()?;
+    (!before.is_subset(&flows)).then_some(flows)
 }
 
 const fn keeping(part: &Part) -> Option<&Keeping> {

@@ -1,16 +1,20 @@
 //! The table of services, from snapshot to transactions: what the shell drives.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use caracal_model::{NodeName, Problem, Snapshot};
+use caracal_model::{Family, Problem, SharedMap, Snapshot};
 
 use super::address::{ServiceAddress, ServiceTarget};
 use super::entry::ServiceEntry;
-use super::layout::SERVICES_TABLE;
-use super::listing::Listed;
+use super::health::ServiceHealth;
+use super::inspection::{ServiceDifferences, differences};
+use super::layout::{SERVICES_TABLE, digit};
+use super::listing::{Listed, hits};
 use super::planner::ServicePlanner;
 use super::script::{Change, Written, forget, removal, scripts, whole};
+use super::settings::ServiceNode;
 
 /// Transactions that make the table what is planned.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -21,8 +25,8 @@ pub(crate) struct TableChange {
     pub(crate) parts: usize,
     /// Maps of clients in which only these endpoints may stand, to be looked at behind that.
     pub(crate) clients: BTreeMap<String, BTreeSet<ServiceTarget>>,
-    /// Addresses of UDP whose flows may go to these endpoints only, behind that, too: before, the
-    /// old rules would make them anew.
+    /// Addresses whose flows may go to these endpoints only, behind that, too: before, the old
+    /// rules would make them anew.
     pub(crate) flows: BTreeMap<ServiceAddress, BTreeSet<ServiceTarget>>,
 }
 
@@ -41,8 +45,8 @@ impl ServiceTable {
     }
 
     /// Takes in a snapshot. `None` = the table has to be listed, and given to [`Self::adopt`].
-    pub(crate) fn follow(&mut self, snapshot: &Snapshot, me: &NodeName) -> Option<TableChange> {
-        let concerned = self.planner.follow(snapshot, me);
+    pub(crate) fn follow(&mut self, snapshot: &Snapshot, own: &ServiceNode) -> Option<TableChange> {
+        let concerned = self.planner.follow(snapshot, own);
         let written = self.written.as_mut()?;
         let change = written.follow(&self.planner, concerned);
         Some(TableChange::new(scripts(&change), change))
@@ -62,7 +66,7 @@ impl ServiceTable {
     }
 
     /// Entries in force, by address.
-    pub(crate) fn entries(&self) -> BTreeMap<ServiceAddress, Arc<ServiceEntry>> {
+    pub(crate) fn entries(&self) -> SharedMap<ServiceAddress, Arc<ServiceEntry>> {
         let entries = self.written.as_ref().map(Written::entries);
         entries.cloned().unwrap_or_default()
     }
@@ -72,9 +76,32 @@ impl ServiceTable {
         self.planner.problems()
     }
 
+    /// What load balancers are told, by where they ask.
+    pub(crate) fn health(&self) -> BTreeMap<SocketAddr, ServiceHealth> {
+        self.planner.health()
+    }
+
     /// The script that lists the table.
     pub(crate) fn listing() -> String {
         format!("list table inet {SERVICES_TABLE}\n")
+    }
+
+    /// The script that lists the counters of a family.
+    pub(crate) fn listing_of_hits(family: Family) -> String {
+        format!("list set inet {SERVICES_TABLE} hits{}\n", digit(family))
+    }
+
+    /// New connections to each address, of the listing of a family's counters.
+    pub(crate) fn hits(listing: &str) -> impl Iterator<Item = (ServiceAddress, u64)> {
+        hits(listing)
+    }
+
+    /// Compares a listing of the table with what these addresses need.
+    pub(crate) fn differences(
+        entries: &SharedMap<ServiceAddress, Arc<ServiceEntry>>,
+        listing: &str,
+    ) -> ServiceDifferences {
+        differences(entries, listing)
     }
 
     /// The script that lists one map.

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::listing::{Listed, stray_clients};
+use super::settings::{NodePortAddresses, ServiceNode, ServiceSettings};
 use super::table::{ServiceTable, TableChange};
 
 /// Our table in a kernel that refuses to add what is there otherwise and to delete what is not.
@@ -224,14 +225,26 @@ fn endpoint(address: &str, node: &str, more: Value) -> Value {
     value
 }
 
+/// Node `a`, with an address beside those of its Node resource.
+fn own() -> ServiceNode {
+    ServiceNode {
+        name: NodeName::from("a"),
+        settings: ServiceSettings::default(),
+        addresses: ["10.0.0.1", "fd00::1", "172.16.0.1", "127.0.0.1"]
+            .map(|address| address.parse().unwrap())
+            .into(),
+    }
+}
+
 /// The table of a node that starts with these documents.
 fn table(documents: &[Value]) -> (ServiceTable, Kernel) {
+    table_of(&own(), documents)
+}
+
+fn table_of(own: &ServiceNode, documents: &[Value]) -> (ServiceTable, Kernel) {
     let mut table = ServiceTable::default();
     let mut kernel = Kernel::default();
-    assert_eq!(
-        table.follow(&snapshot(documents), &NodeName::from("a")),
-        None
-    );
+    assert_eq!(table.follow(&snapshot(documents), own), None);
     kernel.run(&table.adopt(None));
     (table, kernel)
 }
@@ -408,9 +421,7 @@ fn two_services_with_one_address_are_a_problem_and_the_first_has_it() {
         .collect();
     assert_eq!(owners, ["shop/web".to_owned()].into());
     assert_eq!(table.problems()[0].code, "services.conflict");
-    let change = table
-        .follow(&snapshot(&[second]), &NodeName::from("a"))
-        .unwrap();
+    let change = table.follow(&snapshot(&[second]), &own()).unwrap();
     kernel.run(&change);
     let owners: BTreeSet<_> = table
         .entries()
@@ -419,6 +430,91 @@ fn two_services_with_one_address_are_a_problem_and_the_first_has_it() {
         .collect();
     assert_eq!(owners, ["shop/zzz".to_owned()].into());
     assert_eq!(table.problems(), []);
+}
+
+#[test]
+fn node_ports_are_served_on_the_addresses_that_are_asked_for() {
+    let node_port = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]});
+    let on = |addresses: &str| {
+        let mut own = own();
+        own.settings.node_ports = addresses.parse().unwrap();
+        let (table, _) = table_of(&own, &[service(node_port.clone())]);
+        let entries = table.entries();
+        let addresses = entries.keys().filter(|address| address.port == 30080);
+        let mut addresses: Vec<String> = addresses.map(|a| a.address.to_string()).collect();
+        addresses.sort();
+        addresses.join(" ")
+    };
+    assert_eq!(on("primary"), "10.0.0.1 fd00::1");
+    assert_eq!(on("all"), "10.0.0.1 172.16.0.1 fd00::1");
+    assert_eq!(on("172.16.0.0/12, fd01::/16"), "172.16.0.1");
+    assert!("everywhere".parse::<NodePortAddresses>().is_err());
+}
+
+/// Ready, terminating and on another node; once more in the slice of another port.
+#[test]
+fn load_balancers_are_told_of_ready_endpoints_on_this_node() {
+    let asked = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 32000});
+    let dying = json!({"conditions": {"ready": true, "terminating": true}});
+    let mut again = slice(json!([endpoint("10.244.0.1", "a", json!({}))]));
+    again["metadata"]["name"] = json!("web-2");
+    let (table, _) = table(&[
+        service(asked.clone()),
+        again,
+        slice(json!([
+            endpoint("10.244.0.1", "a", json!({})),
+            endpoint("10.244.0.2", "a", dying),
+            endpoint("10.244.0.3", "b", json!({})),
+        ])),
+    ]);
+    let told: Vec<(String, usize)> = table
+        .health()
+        .into_iter()
+        .map(|(at, health)| (at.to_string(), health.local_endpoints))
+        .collect();
+    let both = [
+        ("10.0.0.1:32000".to_owned(), 1),
+        ("[fd00::1]:32000".to_owned(), 1),
+    ];
+    assert_eq!(told, both);
+    // With policy Cluster every node does, and nobody asks.
+    let mut anywhere = asked;
+    anywhere["externalTrafficPolicy"] = json!("Cluster");
+    let (table, _) = self::table(&[service(anywhere)]);
+    assert!(table.health().is_empty());
+}
+
+/// TCP belongs to an endpoint that is there, also one that ends; UDP goes to who serves.
+#[test]
+fn connections_end_with_their_endpoint_where_that_is_asked_for() {
+    let mut own = own();
+    let dead = json!({"conditions": {"ready": false, "serving": false, "terminating": true}});
+    let with = |endpoints: Value| snapshot(&[service(json!({})), slice(endpoints)]);
+    let both = with(json!([
+        endpoint("10.244.0.1", "a", json!({})),
+        endpoint("10.244.0.2", "a", json!({})),
+    ]));
+    let ending = with(json!([
+        endpoint("10.244.0.1", "a", dead),
+        endpoint("10.244.0.2", "a", json!({})),
+    ]));
+    let gone = with(json!([endpoint("10.244.0.2", "a", json!({}))]));
+    for reset_tcp in [false, true] {
+        own.settings.reset_tcp = reset_tcp;
+        let mut table = ServiceTable::default();
+        assert_eq!(table.follow(&both, &own), None);
+        table.adopt(None);
+        let flows = |table: &mut ServiceTable, snapshot| {
+            let change = table.follow(snapshot, &own).unwrap();
+            change.flows.values().map(BTreeSet::len).collect::<Vec<_>>()
+        };
+        let none: [usize; 0] = [];
+        assert_eq!(flows(&mut table, &ending), none);
+        let left: &[usize] = if reset_tcp { &[1] } else { &[] };
+        assert_eq!(flows(&mut table, &gone), left);
+        // Nothing is said of the endpoints of a Service that is gone.
+        assert_eq!(flows(&mut table, &snapshot(&[])), none);
+    }
 }
 
 /// SVC-2.
@@ -432,9 +528,7 @@ fn an_endpoint_more_or_less_is_a_handful_of_elements() {
     fewer.remove(17);
     for endpoints in [fewer, all] {
         let documents = [service(json!({})), slice(json!(endpoints))];
-        let change = table
-            .follow(&snapshot(&documents), &NodeName::from("a"))
-            .unwrap();
+        let change = table.follow(&snapshot(&documents), &own()).unwrap();
         // The verdict, and the endpoint that goes or moves, each old and new.
         let named = kernel.run(&change);
         assert!(named <= 5, "{named} elements: {:?}", change.scripts);
@@ -533,7 +627,7 @@ proptest! {
     fn any_history_gives_the_table_of_a_new_plan(
         history in prop::collection::vec((documents(), any::<bool>()), 1..8)
     ) {
-        let me = NodeName::from("a");
+        let me = own();
         let mut ours = ServiceTable::default();
         let mut kernel = Kernel::default();
         ours.follow(&snapshot(&[]), &me);

@@ -2,11 +2,10 @@
 
 use caracal_model::{
     AllocationAttribute, Block, BlockAffinity, BlockOwner, ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE,
-    Node, NodeSpec, Timestamp, WorkloadEndpoint, WorkloadEndpointSpec,
+    Key, Node, NodeSpec, Timestamp, WorkloadEndpoint, WorkloadEndpointSpec,
 };
 
 use super::*;
-use crate::lease::LeaseHolder;
 
 const GRACE: Duration = Duration::from_secs(900);
 const PATH: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints/default/web";
@@ -279,133 +278,4 @@ fn gc_8_only_addresses_of_our_own_interfaces_on_this_node() {
         );
         assert_eq!(twice(&snapshot, &[]), [], "{attribute:?}");
     }
-}
-
-fn lease_of(node: &str, revision: i64) -> KeyValue {
-    let txn = Lease::renew(
-        &node.into(),
-        &LeaseHolder::default(),
-        None,
-        GRACE,
-        Timestamp::from_nanos(0),
-    );
-    let [caracal_model::TxnWrite::Put(key, value)] = &txn.writes[..] else {
-        panic!("{txn:?}");
-    };
-    KeyValue {
-        key: key.clone(),
-        value: value.clone(),
-        mod_revision: revision,
-    }
-}
-
-#[test]
-fn gc_2_a_dead_node_is_one_without_node_whose_lease_stands_still() {
-    let mut snapshot = leaked();
-    let theirs = attribute("net.2", "node-b");
-    store(
-        &mut snapshot,
-        &block("10.0.0.4/30", |b| take(b, 1, &theirs)),
-    );
-    let mut collector = Collector::new(me(), GRACE);
-    let orphans = collector.orphans(&snapshot);
-    assert_eq!(orphans, BTreeSet::from(["node-b".into()]));
-    let now = Instant::now();
-    assert_eq!(collector.look_at_leases(now, &[lease_of("node-b", 5)]), []);
-    // Renewed: the time starts anew.
-    assert_eq!(
-        collector.look_at_leases(now + GRACE, &[lease_of("node-b", 6)]),
-        []
-    );
-    let almost = now + GRACE * 2 - Duration::from_secs(1);
-    assert_eq!(
-        collector.look_at_leases(almost, &[lease_of("node-b", 6)]),
-        []
-    );
-    let dead = collector.look_at_leases(now + GRACE * 2, &[lease_of("node-b", 6)]);
-    let [
-        Garbage::Node {
-            node,
-            preconditions,
-        },
-    ] = &dead[..]
-    else {
-        panic!("{dead:?}");
-    };
-    assert_eq!(node.as_str(), "node-b");
-    let absent = Compare::Absent(Key::node(node).to_path());
-    assert_eq!(
-        preconditions,
-        &[
-            absent,
-            Compare::Unchanged("/caracal/lease/node-b".into(), 6)
-        ]
-    );
-    // No lease proves nothing, nor does one that nobody can read, nor another's.
-    let mut collector = Collector::new(me(), GRACE);
-    let unreadable = KeyValue {
-        value: b"x".to_vec(),
-        ..lease_of("node-b", 6)
-    };
-    let other = KeyValue {
-        key: "/caracal/lease/node-b".into(),
-        ..lease_of("node-c", 6)
-    };
-    for later in [Duration::ZERO, GRACE * 2] {
-        let seen = [unreadable.clone(), other.clone()];
-        assert_eq!(collector.look_at_leases(now + later, &seen), []);
-    }
-    // A Node that does not parse is there.
-    put(&mut snapshot, &Key::node(&"node-b".into()).to_path(), b"{");
-    assert!(collector.orphans(&snapshot).is_empty());
-}
-
-#[test]
-fn gc_2_where_kubernetes_makes_nodes_one_that_is_gone_needs_no_lease() {
-    let mut collector = Collector::new(me(), GRACE);
-    let orphans = BTreeSet::from(["node-b".into(), "node-c".into()]);
-    let now = Instant::now();
-    let mut judge = |later, leases: &[KeyValue]| {
-        let dead = collector.judge_unleased(now + later, &orphans, leases);
-        let node = |garbage: Garbage| match garbage {
-            Garbage::Node {
-                node,
-                preconditions,
-            } => (node.to_string(), preconditions),
-            other => panic!("{other:?}"),
-        };
-        dead.into_iter().map(node).collect::<Vec<_>>()
-    };
-    let leased = [lease_of("node-c", 5)];
-    assert_eq!(judge(Duration::ZERO, &leased), []);
-    assert_eq!(judge(GRACE - Duration::from_secs(1), &leased), []);
-    let absent = [
-        Compare::Absent(Key::node(&"node-b".into()).to_path()),
-        Compare::Absent("/caracal/lease/node-b".into()),
-    ];
-    assert_eq!(
-        judge(GRACE, &leased),
-        [("node-b".to_owned(), absent.into())]
-    );
-    // It wrote a lease after all: the time starts anew when that is gone.
-    assert_eq!(
-        judge(GRACE, &[lease_of("node-b", 6), lease_of("node-c", 5)]),
-        []
-    );
-    assert_eq!(judge(GRACE * 2, &leased), []);
-}
-
-#[test]
-fn gc_2_the_longer_of_two_terms_counts() {
-    let mut hasty = Collector::new(me(), Duration::from_secs(10));
-    let now = Instant::now();
-    hasty.look_at_leases(now, &[lease_of("node-b", 6)]);
-    let soon = now + Duration::from_secs(800);
-    assert_eq!(hasty.look_at_leases(soon, &[lease_of("node-b", 6)]), []);
-    assert_eq!(
-        hasty
-            .look_at_leases(now + GRACE, &[lease_of("node-b", 6)])
-            .len(),
-        1
-    );
 }

@@ -296,6 +296,7 @@ impl Api {
             let cause = Cause::invalid("spec.expirationSeconds", &seconds.into(), why);
             return Err(Failure::invalid(&what, &[cause]));
         }
+        let seconds = self.faults.token_lifetime(seconds);
         let birth = Birth::now(&self.now());
         let token = format!("sa.{}{}", birth.uid, Birth::now(&birth.now).uid).replace('-', "");
         let expires = self.later(Some(seconds));

@@ -5,9 +5,9 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use caracal_model::Timestamp;
-use futures_util::stream;
+use futures_util::stream::{self, StreamExt as _};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, StreamBody};
+use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
 use hyper::body::Frame;
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -93,6 +93,15 @@ pub(super) fn stream_response(lines: mpsc::Receiver<io::Result<Bytes>>) -> Respo
         Some((line.map(Frame::data), lines))
     });
     let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+    set(&mut response, "content-type", "application/json");
+    response
+}
+
+/// The same answer, cut after so many lines.
+pub(super) fn shortened_response(whole: Response<Body>, lines: usize) -> Response<Body> {
+    let frames = BodyStream::new(whole.into_body()).take(lines);
+    let cut = stream::once(async { Err(io::Error::other("cut on demand")) });
+    let mut response = Response::new(StreamBody::new(frames.chain(cut)).boxed_unsync());
     set(&mut response, "content-type", "application/json");
     response
 }

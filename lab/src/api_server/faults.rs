@@ -4,13 +4,17 @@
 //!   "fault":"500"}`. `path` is a prefix, all but `fault` may be left out. Faults: `429` (plain
 //!   text, as priority and fairness answer), `initializing` (429 of the storage), `500`, `503`,
 //!   `410`, `401`, `reset` (the connection is cut without an answer), `lost` (the request is
-//!   carried out, then the connection is cut), `latency` with `"milliseconds":N`. `GET` shows the
-//!   rules with what is left of them, `DELETE` removes all.
+//!   carried out, then the connection is cut), `latency` with `"milliseconds":N`. Two are of
+//!   requests with `sendInitialEvents` alone: `no-initial-events` (422, as servers answer that have
+//!   none), `short` with `"events":N` (the stream is cut after so many). `GET` shows the rules with
+//!   what is left of them, `DELETE` removes all.
+//! * `POST /test/tokens` with `{"seconds":N}`: tokens of accounts last N seconds, whatever is asked
+//!   for; a real server has a longest time, too, and none below ten minutes.
 //! * `POST /test/watches/expire` ends all watches with 410 and forgets all history, as a restart
 //!   does; `/test/watches/cut` cuts their connections in the middle.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper::{Method, StatusCode};
@@ -26,6 +30,10 @@ pub(super) enum Fault {
     Reset,
     Lost,
     Latency(Duration),
+    /// There are no initial events.
+    NoInitialEvents(Failure),
+    /// So many lines of a stream, and no end.
+    Short(usize),
 }
 
 #[derive(Debug)]
@@ -42,6 +50,8 @@ struct Rule {
 pub(super) struct Faults {
     rules: watch::Sender<Vec<Arc<Rule>>>,
     cuts: broadcast::Sender<Option<Failure>>,
+    /// For how many seconds tokens last at most.
+    tokens: Arc<AtomicI64>,
 }
 
 /// Tells one watch that it ends.
@@ -64,6 +74,7 @@ impl Faults {
         Self {
             rules: watch::channel(Vec::new()).0,
             cuts: broadcast::channel(16).0,
+            tokens: Arc::new(AtomicI64::new(i64::MAX)),
         }
     }
 
@@ -78,10 +89,17 @@ impl Faults {
     }
 
     /// Faults of a request: the first that is no delay, and all delays before it.
-    pub(super) fn matching(&self, method: &Method, path: &str) -> (Duration, Option<Fault>) {
+    pub(super) fn matching(
+        &self,
+        method: &Method,
+        path: &str,
+        wants_initial: bool,
+    ) -> (Duration, Option<Fault>) {
         let mut delay = Duration::ZERO;
         for rule in self.rules.borrow().iter() {
+            let of_streams = matches!(rule.fault, Fault::NoInitialEvents(_) | Fault::Short(_));
             let fits = path.starts_with(&rule.path)
+                && (wants_initial || !of_streams)
                 && rule.method.as_deref().is_none_or(|m| m == method.as_str());
             let less = |n: u64| n.checked_sub(1);
             let order = Ordering::Relaxed;
@@ -94,6 +112,19 @@ impl Faults {
             }
         }
         (delay, None)
+    }
+
+    /// From now on tokens last no longer than that. The error says what is wrong.
+    pub(super) fn limit_tokens(&self, order: &Value) -> Result<(), String> {
+        let seconds = order["seconds"].as_i64().filter(|seconds| *seconds > 0);
+        let seconds = seconds.ok_or("seconds: a number above 0")?;
+        self.tokens.store(seconds, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The lifetime of a token, in seconds.
+    pub(super) fn token_lifetime(&self, asked: i64) -> i64 {
+        asked.min(self.tokens.load(Ordering::Relaxed))
     }
 
     /// Adds a rule. The error says what is wrong with it.
@@ -111,6 +142,11 @@ impl Faults {
             Some("401") => Fault::Answer(Failure::unauthorized()),
             Some("reset") => Fault::Reset,
             Some("lost") => Fault::Lost,
+            Some("no-initial-events") => Fault::NoInitialEvents(Failure::no_initial_events()),
+            Some("short") => {
+                let events = rule["events"].as_u64().ok_or("short needs events")?;
+                Fault::Short(usize::try_from(events).unwrap_or(usize::MAX))
+            }
             Some("latency") => {
                 let milliseconds = rule["milliseconds"].as_u64();
                 let milliseconds = milliseconds.ok_or("latency needs milliseconds")?;
@@ -118,7 +154,8 @@ impl Faults {
             }
             _ => {
                 return Err(format!(
-                    "fault: {}: 429, initializing, 500, 503, 410, 401, reset, lost or latency",
+                    "fault: {}: 429, initializing, 500, 503, 410, 401, reset, lost, latency, \
+                     no-initial-events or short",
                     rule["fault"]
                 ));
             }
@@ -161,19 +198,22 @@ mod tests {
         faults.add(&slow).expect("a rule");
         let delay = Duration::from_millis(5);
         assert_eq!(
-            faults.matching(&Method::PUT, "/api/v1/nodes/a"),
+            faults.matching(&Method::PUT, "/api/v1/nodes/a", false),
             (delay, None)
         );
-        assert_eq!(faults.matching(&Method::GET, "/api/v1/pods"), (delay, None));
-        let (_, fault) = faults.matching(&Method::GET, "/api/v1/nodes");
+        assert_eq!(
+            faults.matching(&Method::GET, "/api/v1/pods", false),
+            (delay, None)
+        );
+        let (_, fault) = faults.matching(&Method::GET, "/api/v1/nodes", false);
         assert!(matches!(fault, Some(Fault::Answer(f)) if f.code.as_u16() == 500));
         assert_eq!(
-            faults.matching(&Method::GET, "/api/v1/nodes"),
+            faults.matching(&Method::GET, "/api/v1/nodes", false),
             (delay, None)
         );
         faults.clear();
         let none = (Duration::ZERO, None);
-        assert_eq!(faults.matching(&Method::GET, "/api/v1/nodes"), none);
+        assert_eq!(faults.matching(&Method::GET, "/api/v1/nodes", false), none);
         faults.add(&json!({"fault": "?"})).expect_err("unknown");
     }
 }

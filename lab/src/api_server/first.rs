@@ -11,8 +11,8 @@ use super::{Api, ApiServerOptions};
 
 /// Namespaces that are always there.
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
-/// The definitions that Caracal ships.
-const DEFINITIONS: [&str; 8] = [
+/// The files of `deploy/crds`: the definitions that Caracal ships, one or more documents in each.
+pub const DEFINITION_FILES: [&str; 8] = [
     include_str!("../../../deploy/crds/bgpconfigurations.yaml"),
     include_str!("../../../deploy/crds/bgpfilters.yaml"),
     include_str!("../../../deploy/crds/bgppeers.yaml"),
@@ -34,7 +34,10 @@ impl Api {
             }
         }
         if options.has_definitions {
-            for text in DEFINITIONS.iter().flat_map(|file| file.split("\n---\n")) {
+            for text in DEFINITION_FILES
+                .iter()
+                .flat_map(|file| file.split("\n---\n"))
+            {
                 let wrong = |e| Failure::internal(format!("a definition: {e}"));
                 self.make(serde_saphyr::from_str(text).map_err(wrong)?)
                     .await?;

@@ -50,6 +50,7 @@ use self::accounts::Accounts;
 use self::audit::AuditLog;
 use self::cache::Cache;
 use self::faults::Faults;
+pub use self::first::DEFINITION_FILES;
 
 /// Options of the server.
 #[derive(Clone, Debug)]

@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Method, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
 
-use super::answer::{Answer, Body, failure_response, json_response, text_response};
+use super::answer::{
+    Answer, Body, failure_response, json_response, shortened_response, text_response,
+};
 use super::faults::Fault;
 use super::patch::PatchKind;
 use super::request::{Request, form};
@@ -68,23 +70,40 @@ async fn connection(api: Arc<Api>, stream: TcpStream, tls: Option<TlsAcceptor>) 
     // Small answers at once; without it they only wait.
     let _ = stream.set_nodelay(true);
     match tls {
-        None => serve(api, stream).await,
+        None => serve(api, stream, false).await,
         Some(tls) => match tls.accept(stream).await {
-            Ok(stream) => serve(api, stream).await,
+            Ok(stream) => {
+                let two = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP_2);
+                serve(api, stream, two).await;
+            }
             Err(error) => eprintln!("TLS: {error}"),
         },
     }
 }
 
-async fn serve(api: Arc<Api>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-    let service = service_fn(|request| {
+/// Serves a connection, in HTTP/2 or 1.1. Its end is the client's business, or a fault on demand.
+async fn serve(
+    api: Arc<Api>,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    two: bool,
+) {
+    let service = service_fn(move |request| {
         let api = Arc::clone(&api);
         async move { api.answer(request).await }
     });
-    // Its end is the client's business, or a fault on demand.
-    let _ = http1::Builder::new()
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+    let stream = TokioIo::new(stream);
+    let _ = match two {
+        true => {
+            http2::Builder::new(TokioExecutor::new())
+                .serve_connection(stream, service)
+                .await
+        }
+        false => {
+            http1::Builder::new()
+                .serve_connection(stream, service)
+                .await
+        }
+    };
 }
 
 impl Api {
@@ -94,15 +113,26 @@ impl Api {
         if path.starts_with("/test/") {
             return Ok(self.test(&path, request).await);
         }
-        let (delay, fault) = self.faults.matching(request.method(), &path);
+        let query = request.uri().query().unwrap_or_default();
+        let wants_initial = query.contains("sendInitialEvents=true");
+        let (delay, fault) = self.faults.matching(request.method(), &path, wants_initial);
         tokio::time::sleep(delay).await;
         let cut = || io::Error::other("cut on demand");
         match fault {
-            Some(Fault::Answer(failure)) => return Ok(failure_response(&failure)),
+            Some(Fault::Answer(failure) | Fault::NoInitialEvents(failure)) => {
+                return Ok(failure_response(&failure));
+            }
             Some(Fault::Reset) => return Err(cut()),
             Some(Fault::Lost) => {
                 let _ = self.dispatch(request).await;
                 return Err(cut());
+            }
+            Some(Fault::Short(lines)) => {
+                let whole = self.dispatch(request).await;
+                return Ok(match whole {
+                    Ok(whole) => shortened_response(whole, lines),
+                    Err(failure) => failure_response(&failure),
+                });
             }
             Some(Fault::Latency(_)) | None => {}
         }
@@ -239,6 +269,13 @@ impl Api {
                 Ok(rule) => {
                     let added = self.faults.add(&rule);
                     added.map(|()| Value::Null).map_err(Failure::bad)
+                }
+                Err(failure) => Err(failure),
+            },
+            (&Method::POST, "/test/tokens") => match body(request).await {
+                Ok(order) => {
+                    let limited = self.faults.limit_tokens(&order);
+                    limited.map(|()| Value::Null).map_err(Failure::bad)
                 }
                 Err(failure) => Err(failure),
             },

@@ -96,6 +96,18 @@ impl Failure {
         Self::new(code, "BadRequest", message.into(), Value::Null)
     }
 
+    /// 422, as servers answer that list nothing as a stream.
+    pub(super) fn no_initial_events() -> Self {
+        let what = Named {
+            group: "meta.k8s.io",
+            kind: "ListOptions",
+            name: "",
+        };
+        let why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is \
+                   enabled";
+        Self::invalid(&what, &[Cause::forbidden("sendInitialEvents", why)])
+    }
+
     /// 401.
     pub(super) fn unauthorized() -> Self {
         let code = StatusCode::UNAUTHORIZED;

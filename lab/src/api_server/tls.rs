@@ -11,6 +11,9 @@ use tokio_rustls::TlsAcceptor;
 
 use super::ApiServerError;
 
+/// HTTP/2, as it is agreed upon while TLS begins.
+pub(super) const HTTP_2: &[u8] = b"h2";
+
 /// Takes connections with the certificate and the key in these PEM files.
 pub(super) fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, ApiServerError> {
     let wrong = |path: &Path, reason: &dyn std::fmt::Display| ApiServerError::Tls {
@@ -27,6 +30,6 @@ pub(super) fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, Ap
         .with_no_client_auth()
         .with_single_cert(chain, secret)
         .map_err(|e| wrong(certificate, &e))?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![HTTP_2.to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -33,6 +33,8 @@ struct Watch {
     lines: mpsc::Sender<io::Result<Bytes>>,
     /// The newest revision that its reader knows of.
     revision: i64,
+    /// Nothing up to this revision is told: one of the future makes a silent watch.
+    after: i64,
 }
 
 /// The reader has gone.
@@ -82,6 +84,7 @@ impl Api {
             form,
             lines,
             revision: start.present.revision,
+            after: from.unwrap_or_default(),
         };
         let times = Times { until, bookmarks };
         let cache = self.cache.clone();
@@ -162,6 +165,9 @@ impl Watch {
 
     /// An object may come into what is selected, and leave it.
     async fn send_event(&mut self, event: &Event) -> Result<(), Gone> {
+        if event.revision <= self.after {
+            return Ok(());
+        }
         self.revision = self.revision.max(event.revision);
         let wanted = |entry: &&StoredObject| self.selector.matches(&entry.object);
         let before = event.before.as_ref().filter(wanted);

@@ -79,6 +79,12 @@ super::codes! {
         "if its workload is gone, delete the interface; else restart the workload",
     AddressNotAllocated "CRL-W004" Warning 30 "a workload has an address that IPAM has not given out"
         "restart the workload before IPAM gives the address to another one; see `caracal ipam check`",
+    Services "CRL-V001" Error 5 "services are not translated as they ask for"
+        "follow the reason",
+    ServicesMissing "CRL-V002" Error 10 "the table of services is not in the kernel, or lacks an element"
+        "if the agent does not write it by itself, look for CRL-V001 and at the log",
+    ServicesLeftover "CRL-V003" Warning 60 "the table of services has an element that no Service asks for"
+        "if the agent does not delete it by itself, look for CRL-V001 and at the log",
     KernelRefused "CRL-K001" Error 5 "the kernel refuses a change"
         "follow the kernel's reason",
     Undone "CRL-K002" Error 0 "somebody undoes what the agent does"

@@ -128,6 +128,10 @@ super::codes! {
         "correct its name; the nearest is in the reason",
     DatastoreUnreadable "datastore.unreadable" Error 0 "a question to the datastore failed (`caracal explain`)"
         "repair the way to etcd, ask again",
+    FlannelLease "flannel.lease" Warning 0 "a lease of a flannel network cannot be followed"
+        "follow the reason, which names the node",
+    FlannelSameAddress "flannel.same_address" Error 0 "another machine writes the lease of this one: both have one public address"
+        "give each machine an address of its own (`--iface`, `--public-ip`)",
     IpamTunnelAddress "ipam.tunnel_address" Error 0 "no address for a tunnel device"
         "follow the reason; `caracal ipam why`",
     KernelNextHopUnreachable "kernel.next_hop_unreachable" Error 0 "standalone speaker: no next hop of a route can be reached"
@@ -168,6 +172,8 @@ super::codes! {
         "correct the Service",
     ServicesConflict "services.conflict" Error 0 "several Services have one address and port; one of them gets what is sent there"
         "give each an address or a port of its own",
+    ServicesKubeProxy "services.kube_proxy" Warning 0 "kube-proxy has rules on this node beside ours"
+        "stop kube-proxy on this node, then `caracal migrate services apply`",
     ServicesUnwritten "services.unwritten" Error 0 "the table of services is not as planned: nft cannot be run, or the kernel refuses it"
         "follow the reason; it is tried again",
 }

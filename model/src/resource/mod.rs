@@ -30,6 +30,7 @@ pub use ip_pool::{AllowedUse, EncapMode, IpPool, IpPoolSpec, default_block_len};
 pub use node::{
     Mac, Node, NodeAddress, NodeBgp, NodeSpec, OrchRef, format_mac, parse_mac, vxlan_mac,
 };
+pub(crate) use workload::push_endpoint_name;
 pub use workload::{
     WorkloadEndpoint, WorkloadEndpointSpec, container_interface, endpoint_name, pod_interface,
 };

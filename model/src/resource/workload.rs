@@ -78,9 +78,26 @@ impl ResourceSpec for WorkloadEndpointSpec {
 /// `workload` is the pod for `k8s`, the container id for `cni`.
 #[must_use]
 pub fn endpoint_name(node: &str, orchestrator: &str, workload: &str, endpoint: &str) -> String {
-    [node, orchestrator, workload, endpoint]
-        .map(|part| part.replace('-', "--"))
-        .join("-")
+    let mut name = String::new();
+    push_endpoint_name(&mut name, [node, orchestrator, workload, endpoint]);
+    name
+}
+
+/// Appends such a name. A list of endpoints makes one for each pod of the cluster.
+pub(crate) fn push_endpoint_name(to: &mut String, parts: [&str; 4]) {
+    // With room for as many dashes as most names have.
+    to.reserve(parts.iter().map(|part| part.len()).sum::<usize>() + 16);
+    for (part, at) in parts.into_iter().zip(0..) {
+        if at > 0 {
+            to.push('-');
+        }
+        for piece in part.split_inclusive('-') {
+            to.push_str(piece);
+            if piece.ends_with('-') {
+                to.push('-');
+            }
+        }
+    }
 }
 
 /// The host side interface of a Kubernetes pod: `prefix` and the first 11 hexadecimal digits of

@@ -5,12 +5,14 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{InvalidValue, KnownBlock, Snapshot, StoreEffect, Stored, Versioned, known_value};
+use super::{
+    Holders, InvalidValue, KnownBlock, Snapshot, StoreEffect, Stored, Versioned, known_value,
+};
 use crate::ipam::BlockOwner;
 use crate::keys::Key;
 use crate::merge_join;
 use crate::names::NodeName;
-use crate::net::Prefix;
+use crate::net::{Family, Prefix};
 use crate::resource::{Kind, ValueError, WorkloadEndpoint};
 use crate::shared_map::SharedMap;
 
@@ -63,20 +65,40 @@ impl Elsewhere {
 }
 
 impl Snapshot {
-    /// Addresses of all endpoints, this node's and others'.
+    /// Addresses of the endpoints that are kept, this node's and others'.
     pub fn endpoint_networks(&self) -> impl Iterator<Item = &Prefix> {
         let own = self.workloads.values().flat_map(|w| &w.spec.ip_networks);
         own.chain(self.elsewhere.values().flat_map(|e| e.networks.as_slice()))
     }
 
-    /// Addresses of a node's endpoints.
-    pub fn networks_of<'a>(&'a self, node: &'a NodeName) -> impl Iterator<Item = &'a Prefix> {
+    /// Addresses of a node's workloads, as endpoints and blocks say; one that both say comes twice.
+    pub fn workload_networks_of<'a>(
+        &'a self,
+        node: &'a NodeName,
+    ) -> impl Iterator<Item = Prefix> + 'a {
         let own = self.workloads_of(node).flat_map(|w| &w.spec.ip_networks);
         let others = self.elsewhere.values().filter(move |e| e.node == *node);
-        own.chain(others.flat_map(|e| e.networks.as_slice()))
+        let kept = own.chain(others.flat_map(|e| e.networks.as_slice()));
+        let blocks = self.blocks.values();
+        let held = blocks.flat_map(move |block| block.workloads_of(node));
+        kept.copied().chain(held.map(Prefix::host))
     }
 
-    /// Another node's endpoint that has an address, with its key.
+    /// Number of the cluster's workloads, by their endpoints or their addresses of one family,
+    /// whichever is more.
+    #[must_use]
+    pub fn workload_count(&self) -> usize {
+        let (mut v4, mut v6) = (0, 0);
+        for block in self.blocks.values() {
+            match block.cidr.family() {
+                Family::Ipv4 => v4 += block.workloads(),
+                Family::Ipv6 => v6 += block.workloads(),
+            }
+        }
+        v4.max(v6).max(self.workloads.len() + self.elsewhere.len())
+    }
+
+    /// Another node's endpoint that has an address, with its key; among those that are kept.
     #[must_use]
     pub fn elsewhere_with(&self, network: &Prefix) -> Option<(&Arc<str>, &Elsewhere)> {
         let mut all = self.elsewhere.iter();
@@ -96,14 +118,38 @@ impl Snapshot {
         }
     }
 
-    pub(super) fn store_block(&mut self, cidr: Prefix, v: Option<&[u8]>, rev: i64) -> Stored {
+    /// True when nothing follows from another node's endpoint that blocks do not say, too: each of
+    /// its addresses is held by a workload of that node.
+    fn is_accounted_for(&self, node: &NodeName, networks: &[Prefix]) -> bool {
+        let is_held = |network: &Prefix| {
+            let block = self.block_of(network).filter(|b| b.whole().is_none());
+            block.is_some_and(|b| network.is_host() && b.has_workload(network.address(), node))
+        };
+        !self.all_endpoints && !networks.is_empty() && networks.iter().all(is_held)
+    }
+
+    /// Keeps another node's endpoint where something follows from it.
+    fn keep_elsewhere(&mut self, place: Arc<str>, endpoint: Elsewhere) {
+        match self.is_accounted_for(&endpoint.node, endpoint.networks.as_slice()) {
+            true => drop(self.elsewhere.remove(&place)),
+            false => drop(self.elsewhere.insert(place, endpoint)),
+        }
+    }
+
+    pub(super) fn store_block(
+        &mut self,
+        cidr: Prefix,
+        v: Option<&[u8]>,
+        rev: i64,
+        holders: &mut Option<Holders>,
+    ) -> Stored {
         let before = self.blocks.get(&cidr);
         let Some(value) = v else {
             self.blocks.remove(&cidr);
             return Ok(StoreEffect::Change);
         };
         let node = self.whole_blocks_of.as_ref();
-        match known_value::block(cidr, value, node, &|name| self.interned(name)) {
+        match known_value::block(cidr, value, node, &|name| self.interned(name), holders) {
             Ok(block) => {
                 let effect = match before {
                     Some(before) if before.leads_where(&block) => StoreEffect::Quiet,
@@ -134,7 +180,7 @@ impl Snapshot {
                 node,
                 networks,
             };
-            self.elsewhere.insert(place, other);
+            self.keep_elsewhere(place, other);
             let was_own = self.workloads.contains_key(&key);
             return Ok(match was_own && self.workloads.remove(&key).is_some() {
                 true => StoreEffect::Change,
@@ -172,7 +218,7 @@ impl Snapshot {
                     node: self.interned(&endpoint.spec.node),
                     networks: endpoint.spec.ip_networks.as_slice().into(),
                 };
-                self.elsewhere.insert(place, other);
+                self.keep_elsewhere(place, other);
             }
             None => drop(self.elsewhere.remove(&place)),
         }
@@ -280,7 +326,7 @@ impl Snapshot {
                 &before.documents,
                 (kind, namespace, name),
             ),
-            Key::Handle(_) | Key::IpamHost(_) => false,
+            Key::Handle(_) | Key::IpamHost(_) | Key::ServicesCheck => false,
             Key::Resource {
                 kind,
                 namespace,
@@ -331,12 +377,12 @@ fn share<K: Ord + Clone, V: PartialEq>(
     let both = merge_join(&*into, from);
     let same = both.filter_map(|(key, is, was)| {
         let was = was.filter(|was| Some(*was) == is)?;
-        Some((key.clone(), was.clone()))
+        Some((key.clone(), Some(was.clone())))
     });
     let same: Vec<_> = same.collect();
     match same.len() == into.len() && into.len() == from.len() {
         true => into.clone_from(from),
-        false => into.extend(same),
+        false => into.change(same),
     }
 }
 

@@ -259,6 +259,28 @@ impl KnownBlock {
             .chain(guests.map(|guest| guest.address))
     }
 
+    /// True when a workload of a node has an address.
+    pub(super) fn has_workload(&self, address: IpAddr, node: &NodeName) -> bool {
+        let ordinal = self.cidr.offset(address).map(usize::try_from);
+        let own = || matches!(ordinal, Some(Ok(o)) if self.workloads_of_owner.contains(o));
+        let is_it =
+            |g: &Guest| g.address == address && g.holder == Holder::Workload && g.node == *node;
+        (self.host() == Some(node) && own()) || self.guests.iter().any(is_it)
+    }
+
+    /// Number of addresses that workloads have, the owner's and others'.
+    #[must_use]
+    pub fn workloads(&self) -> usize {
+        let own: u32 = self
+            .workloads_of_owner
+            .0
+            .iter()
+            .map(|w| w.count_ones())
+            .sum();
+        let guests = self.guests.iter();
+        own as usize + guests.filter(|g| g.holder == Holder::Workload).count()
+    }
+
     /// How many addresses name a node, those of devices and cooling ones included.
     #[must_use]
     pub fn used_by(&self, node: &NodeName) -> usize {

@@ -7,10 +7,10 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::known_block::Holder;
-use super::{KnownBlock, Networks};
+use super::{Holders, KnownBlock, Networks};
 use crate::ipam::{Block, BlockOwner};
 use crate::names::NodeName;
 use crate::net::Prefix;
@@ -22,13 +22,68 @@ struct Value<'a> {
     #[serde(borrow, default)]
     affinity: Option<Text<'a>>,
     #[serde(default)]
-    allocations: Option<Vec<Option<usize>>>,
+    allocations: Option<Allocations>,
     #[serde(default)]
-    unallocated: Option<Vec<usize>>,
+    unallocated: Option<Largest>,
     #[serde(borrow, default)]
     attributes: Option<Vec<Attribute<'a>>>,
     #[serde(default, rename = "podCIDR")]
     is_pod_cidr: bool,
+}
+
+/// Indices of attributes, by ordinal.
+struct Allocations(Vec<Option<usize>>);
+
+/// The largest number of a list.
+struct Largest(Option<usize>);
+
+/// Ordinals of a block of the usual length.
+const ORDINALS: usize = 64;
+
+impl<'de> Deserialize<'de> for Allocations {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let mut all = Vec::with_capacity(ORDINALS);
+        each(d, &mut |index| all.push(index))?;
+        Ok(Self(all))
+    }
+}
+
+impl<'de> Deserialize<'de> for Largest {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let mut largest = None;
+        let mut null = false;
+        each(d, &mut |number| {
+            null |= number.is_none();
+            largest = largest.max(number);
+        })?;
+        match null {
+            true => Err(de::Error::custom("null among ordinals")),
+            false => Ok(Self(largest)),
+        }
+    }
+}
+
+/// Hands on each number of a list, or `None` for a null.
+fn each<'de, D: Deserializer<'de>>(
+    d: D,
+    take: &mut dyn FnMut(Option<usize>),
+) -> Result<(), D::Error> {
+    struct Numbers<'t>(&'t mut dyn FnMut(Option<usize>));
+    impl<'de> Visitor<'de> for Numbers<'_> {
+        type Value = ();
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of numbers")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+            while let Some(number) = list.next_element()? {
+                (self.0)(number);
+            }
+            Ok(())
+        }
+    }
+    d.deserialize_seq(Numbers(take))
 }
 
 #[derive(Deserialize)]
@@ -58,10 +113,12 @@ struct Attribute<'a> {
     released_at: Option<IgnoredAny>,
 }
 
-/// `node` and `type` of an attribute.
+/// What is read of an attribute's texts.
 #[derive(Default)]
 struct Secondary<'a> {
     node: Option<Cow<'a, str>>,
+    namespace: Option<Cow<'a, str>>,
+    pod: Option<Cow<'a, str>>,
     has_type: bool,
 }
 
@@ -80,6 +137,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Secondary<'a> {
                 while let Some((Text(key), Text(value))) = pairs.next_entry()? {
                     match &*key {
                         "node" => found.node = Some(value),
+                        "namespace" => found.namespace = Some(value),
+                        "pod" => found.pod = Some(value),
                         "type" => found.has_type = true,
                         _ => {}
                     }
@@ -91,18 +150,23 @@ impl<'de: 'a, 'a> Deserialize<'de> for Secondary<'a> {
     }
 }
 
-/// Compact form of the block under a key, for a node; without a node the whole block.
+/// Compact form of the block under a key, for a node; without a node the whole block. Notes who
+/// holds the addresses of one that does not concern the node.
 pub(super) fn block(
     key: Prefix,
     value: &[u8],
     node: Option<&NodeName>,
     interned: &dyn Fn(&str) -> NodeName,
+    holders: &mut Option<Holders>,
 ) -> Result<KnownBlock, ValueError> {
     if let Some(node) = node
-        && let Ok(known) = known(value, interned)
+        && let Ok((known, read)) = known(value, interned)
         && known.cidr == key
         && !known.concerns(node)
     {
+        if let Some(holders) = holders {
+            read.note(holders);
+        }
         return Ok(known);
     }
     let block = Block::from_json(value)?;
@@ -121,29 +185,57 @@ pub(super) fn elsewhere(
     me: &NodeName,
     interned: &dyn Fn(&str) -> NodeName,
 ) -> Option<(NodeName, Networks)> {
-    let Endpoint { spec, .. } = serde_json::from_slice(value).ok()?;
+    let text = std::str::from_utf8(value).ok()?;
+    let Endpoint { spec, .. } = serde_json::from_str(text).ok()?;
     let networks = spec.ip_networks.unwrap_or_default();
     (spec.node != me.as_str()).then(|| (interned(&spec.node), networks.as_slice().into()))
 }
 
-fn known(
-    value: &[u8],
+impl Value<'_> {
+    /// Notes the pods that addresses are given to.
+    fn note(&self, holders: &mut Holders) {
+        let attributes = self.attributes.as_deref().unwrap_or_default();
+        let held = self
+            .allocations
+            .iter()
+            .flat_map(|all| all.0.iter().flatten());
+        for attribute in held.filter_map(|index| attributes.get(*index)) {
+            let Some(secondary) = &attribute.secondary else {
+                continue;
+            };
+            if attribute.released_at.is_none()
+                && !secondary.has_type
+                && let Some(node) = &secondary.node
+                && let Some(namespace) = &secondary.namespace
+                && let Some(pod) = &secondary.pod
+            {
+                holders.add(namespace, node, pod);
+            }
+        }
+    }
+}
+
+fn known<'a>(
+    value: &'a [u8],
     interned: &dyn Fn(&str) -> NodeName,
-) -> Result<KnownBlock, serde_json::Error> {
-    let value: Value<'_> = serde_json::from_slice(value)?;
+) -> Result<(KnownBlock, Value<'a>), serde_json::Error> {
     let wrong = de::Error::custom;
-    let allocations = value.allocations.unwrap_or_default();
-    let attributes = value.attributes.unwrap_or_default();
+    // As a text, which it is checked for at once and not string by string.
+    let text = std::str::from_utf8(value).map_err(|_| wrong("no text"))?;
+    let value: Value<'_> = serde_json::from_str(text)?;
+    let allocations = value.allocations.as_ref().map(|all| all.0.as_slice());
+    let allocations = allocations.unwrap_or_default();
+    let attributes = value.attributes.as_deref().unwrap_or_default();
     let size = allocations.len();
-    let free = value.unallocated.unwrap_or_default();
+    let largest_free = value.unallocated.as_ref().and_then(|free| free.0);
     let without = value.is_pod_cidr && size == 0;
     let complete = without || u128::try_from(size).ok() == Some(value.cidr.size());
-    if !complete || free.iter().any(|o| *o >= size) {
+    if !complete || largest_free.is_some_and(|ordinal| ordinal >= size) {
         return Err(wrong("another number of addresses"));
     }
-    let owner = match value.affinity {
+    let owner = match &value.affinity {
         None => None,
-        Some(Text(text)) => Some(BlockOwner::from_text(&text).ok_or_else(|| wrong("no owner"))?),
+        Some(Text(text)) => Some(BlockOwner::from_text(text).ok_or_else(|| wrong("no owner"))?),
     };
     let owner = owner.map(|owner| match owner {
         BlockOwner::Host(name) => BlockOwner::Host(interned(name.as_str())),
@@ -162,7 +254,7 @@ fn known(
         let user = secondary.and_then(|s| s.node.as_deref());
         known.add(ordinal, holder, user, interned);
     }
-    Ok(known)
+    Ok((known, value))
 }
 
 #[cfg(test)]
@@ -248,10 +340,11 @@ mod tests {
                 block.allocations[ordinal] = place.filter(|index| *index < attributes.len());
             }
             block.attributes = attributes;
-            let read = known(&block.to_json(), &|name| name.into()).unwrap();
+            let json = block.to_json();
+            let (read, _) = known(&json, &|name| name.into()).unwrap();
             prop_assert_eq!(&read, &KnownBlock::from(&block));
             for node in ["a", "b", "d"].map(NodeName::from) {
-                let kept = super::block(block.cidr, &block.to_json(), Some(&node), &|n| n.into());
+                let kept = super::block(block.cidr, &json, Some(&node), &|n| n.into(), &mut None);
                 prop_assert_eq!(kept.unwrap(), KnownBlock::new(block.clone(), Some(&node)));
             }
         }

@@ -9,6 +9,7 @@ use caracal_agent::AuditFinding;
 use caracal_model::Severity;
 use serde_json::json;
 
+use super::all_nodes::{self, Aspect};
 use super::exit::DEGRADED;
 use super::{duration, run_dir, table};
 use crate::admin::{Request, ask};
@@ -20,6 +21,9 @@ const INTERVAL: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
     let output = args.output.output;
+    if args.nodes.all_nodes {
+        return all_nodes::run(Aspect::Audit, args.watch, output);
+    }
     if args.watch {
         return watch(output);
     }

@@ -13,6 +13,7 @@ use caracal_model::{NodeStatus, Prefix};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::all_nodes::{self, Aspect};
 use super::columns::Columns;
 use super::output::watch;
 use super::{peer, run_dir, status};
@@ -22,7 +23,11 @@ use crate::cli::exit::NOT_FOUND;
 
 pub(crate) fn run(command: BgpCommand) -> anyhow::Result<ExitCode> {
     match command {
-        BgpCommand::Peers { watch, output } => return peers(watch.watch, output.output),
+        BgpCommand::Peers {
+            nodes,
+            watch,
+            output,
+        } => return peers(nodes.all_nodes, watch.watch, output.output),
         BgpCommand::Peer { peer, output } => return peer::show(&peer, output.output),
         BgpCommand::Disable { peer, text } => {
             return peer::order(peer, PeerOrder::Disable { text });
@@ -91,7 +96,10 @@ fn explain_prefix(prefix: caracal_model::Prefix, output: Output) -> anyhow::Resu
     })
 }
 
-fn peers(goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
+fn peers(all_nodes: bool, goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
+    if all_nodes {
+        return all_nodes::run(Aspect::Sessions, goes_on, output);
+    }
     let ask = || {
         let mut status = ask(&run_dir(), &Request::Status)?;
         Ok(status["peers"].take())

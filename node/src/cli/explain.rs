@@ -1,20 +1,28 @@
-//! `caracal explain`: one destination, from the datastore to this node's kernel. Exit code 3 when
-//! nothing is known.
+//! `caracal explain`: one destination or one address of a service, from the datastore to this
+//! node's kernel. Exit code 3 when nothing is known.
+
+mod service;
 
 use std::process::ExitCode;
 
+use caracal_model::Problem;
 use serde_json::Value;
 
 use super::output::watch;
 use super::{bgp, run_dir};
 use crate::admin::{Request, ask};
-use crate::args::{ExplainArgs, Output};
+use crate::args::{ExplainArgs, ExplainDestination, Output};
 use crate::cli::exit::NOT_FOUND;
-use crate::node::answers::explain::{DataStage, Explained, PoolJson};
+use crate::node::answers::explain::{DataStage, Explained, PoolJson, Revision};
 
 pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    let prefix = args.destination;
-    let ask = || ask(&run_dir(), &Request::ExplainPath { prefix });
+    let (request, show): (_, fn(&Value, Output) -> anyhow::Result<ExitCode>) = match args
+        .destination
+    {
+        ExplainDestination::Prefix(prefix) => (Request::ExplainPath { prefix }, show_path),
+        ExplainDestination::Service(question) => (Request::ExplainService(question), service::show),
+    };
+    let ask = || ask(&run_dir(), &request);
     if args.watch.watch {
         return watch(args.output.output, ask, |value| {
             show(value, args.output.output)
@@ -23,7 +31,7 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     show(&ask()?, args.output.output)
 }
 
-fn show(value: &Value, output: Output) -> anyhow::Result<ExitCode> {
+fn show_path(value: &Value, output: Output) -> anyhow::Result<ExitCode> {
     let explained: Explained = serde_json::from_value(value.clone())?;
     match output {
         Output::Json | Output::Yaml => output.print(value),
@@ -69,8 +77,13 @@ fn print(explained: &Explained) {
         let text = format!("MTU {} to node {} ({})", path.mtu, path.node, path.address);
         line("Path", &text);
     }
+    stages(&explained.revisions, &explained.problems);
+}
+
+/// How far the destination is, and what is wrong with it.
+fn stages(revisions: &[Revision], problems: &[Problem]) {
     println!("Revisions:");
-    for revision in &explained.revisions {
+    for revision in revisions {
         let stage = match revision.stage {
             DataStage::Datastore => "in the datastore:",
             DataStage::Snapshot => "read:",
@@ -79,7 +92,7 @@ fn print(explained: &Explained) {
         };
         println!("  {:>8}  {stage} {}", revision.revision, revision.what);
     }
-    for problem in &explained.problems {
+    for problem in problems {
         println!(
             "Problem: {} {}: {}",
             problem.code, problem.subject, problem.reason

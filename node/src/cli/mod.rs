@@ -1,7 +1,9 @@
 //! The client commands. Data goes to standard output, everything else to standard error.
 
+mod all_nodes;
 pub(crate) mod audit;
 pub(crate) mod bgp;
+pub(crate) mod bundle;
 mod columns;
 pub(crate) mod datastore;
 pub(crate) mod doctor;

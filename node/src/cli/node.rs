@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::ipam::{announced, now, on_store, refuse};
 use crate::args::{Output, OutputArgs};
 use crate::cli::exit::{CONFLICT, NOT_FOUND};
+use crate::cluster_status::status_path;
 use crate::node::membership::machine;
 
 /// `caracal node COMMAND`.
@@ -229,7 +230,7 @@ fn alive(stored: &KeyValue, now: Timestamp) -> Option<String> {
     Some(format!("it renewed its lease {age} s ago"))
 }
 
-/// Endpoints on the node and resources for it alone.
+/// Endpoints on the node, resources for it alone, and its status record.
 async fn belongings(store: &Datastore, node: &NodeName) -> anyhow::Result<Vec<KeyValue>> {
     let own = format!("node.{node}");
     let ranges = [
@@ -239,6 +240,7 @@ async fn belongings(store: &Datastore, node: &NodeName) -> anyhow::Result<Vec<Ke
         KeyRange::Key(Key::resource(Kind::FelixConfiguration, own.clone()).to_path()),
         KeyRange::Key(Key::resource(Kind::BgpConfiguration, own).to_path()),
         KeyRange::Key(Key::IpamHost(node.clone()).to_path()),
+        KeyRange::Key(status_path(node)),
     ];
     let answer = store.read(&ranges).await?;
     let names = |kv: &KeyValue| {

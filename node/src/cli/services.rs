@@ -1,11 +1,14 @@
 //! `caracal services`: Kubernetes' Services and their endpoints, placed in the datastore for the
-//! nodes to read. Nothing here asks an API server; `kubectl get services,endpointslices -A -o json
-//! | caracal services apply - --prune` does.
+//! nodes to read: `kubectl get services,endpointslices -A -o json | caracal services apply - --prune`.
+//! Where the datastore is Kubernetes' API they are there already, and are never written.
+
+mod wait;
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use caracal_datastore::{Datastore, Store};
@@ -14,7 +17,7 @@ use caracal_topologies::{Services, resources_from_yaml};
 use clap::Subcommand;
 use serde_json::Value;
 
-use super::ipam::on_store;
+use super::ipam::{on_store, refuse};
 use super::{mode, run_dir, table};
 use crate::admin::{Request, ask};
 use crate::args::{Output, OutputArgs};
@@ -23,6 +26,9 @@ use crate::node::answers::services::TranslatedServices;
 /// Writes of one transaction; etcd takes 128.
 const BATCH: usize = 100;
 
+const OF_KUBERNETES: &str = "the datastore is Kubernetes' API: its Services and EndpointSlices are read as they are, and others write \
+                             them; use `kubectl apply`, and `caracal services show --here` on a node to see what it has of them";
+
 /// Fields that change without a meaning for routes, or that nobody here reads; without them most
 /// updates of an endpoint are none.
 const NOISE: [&str; 3] = ["managedFields", "resourceVersion", "annotations"];
@@ -30,7 +36,8 @@ const NOISE: [&str; 3] = ["managedFields", "resourceVersion", "annotations"];
 /// `caracal services COMMAND`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ServicesCommand {
-    /// Places Services, Endpoints and EndpointSlices in the datastore.
+    /// Places Services, Endpoints and EndpointSlices in etcd. Refused on Kubernetes' API, which has
+    /// them.
     Apply {
         /// Files with documents of Kubernetes' API, as `kubectl get -o yaml` or `-o json` prints
         /// them; - is standard input.
@@ -39,6 +46,16 @@ pub(crate) enum ServicesCommand {
         /// Remove what the files do not hold.
         #[arg(long)]
         prune: bool,
+        /// Return when every node has in force what the datastore holds; exit code 1 when one has
+        /// not in time.
+        #[arg(long)]
+        wait: bool,
+        /// Longest wait, in seconds.
+        #[arg(long, default_value_t = 60, requires = "wait")]
+        timeout: u64,
+        /// A node that is known to be dead: nobody waits for it. May be repeated.
+        #[arg(long, value_name = "NODE", requires = "wait")]
+        skip: Vec<String>,
     },
     /// Shows what each node announces of services, or what this node translates.
     Show {
@@ -57,12 +74,30 @@ pub(crate) fn run(command: ServicesCommand) -> anyhow::Result<ExitCode> {
         return show_here(output.output);
     }
     on_store(async |store| match command {
-        ServicesCommand::Apply { files, prune } => apply(&store, &files, prune).await,
+        ServicesCommand::Apply { .. } if store.has_nodes_of_kubernetes() => {
+            Ok(refuse(OF_KUBERNETES))
+        }
+        ServicesCommand::Apply {
+            files,
+            prune,
+            wait,
+            timeout,
+            skip,
+        } => {
+            apply(&store, &files, prune).await?;
+            match wait {
+                true => {
+                    let timeout = Duration::from_secs(timeout);
+                    wait::wait_until_in_force(&store, timeout, &skip).await
+                }
+                false => Ok(ExitCode::SUCCESS),
+            }
+        }
         ServicesCommand::Show { output, .. } => show(&store, output.output).await,
     })
 }
 
-async fn apply(store: &Datastore, files: &[PathBuf], prune: bool) -> anyhow::Result<ExitCode> {
+async fn apply(store: &Datastore, files: &[PathBuf], prune: bool) -> anyhow::Result<()> {
     let mut wanted = BTreeMap::new();
     for file in files {
         wanted.extend(read(file)?);
@@ -70,6 +105,7 @@ async fn apply(store: &Datastore, files: &[PathBuf], prune: bool) -> anyhow::Res
     let range = KeyRange::Prefix(documents_prefix());
     let there = store.read(&[range]).await?.ranges.into_iter().flatten();
     let mut there: BTreeMap<String, (i64, Vec<u8>)> = there
+        .filter(|entry| entry.key != Key::ServicesCheck.to_path())
         .map(|entry| (entry.key, (entry.mod_revision, entry.value)))
         .collect();
     let (mut put, mut deleted) = (0, 0);
@@ -96,7 +132,7 @@ async fn apply(store: &Datastore, files: &[PathBuf], prune: bool) -> anyhow::Res
     }
     commit(store, txn).await?;
     println!("{put} written, {deleted} deleted");
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 async fn commit(store: &Datastore, txn: Txn) -> anyhow::Result<()> {
@@ -146,36 +182,39 @@ fn documents(text: &str) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
         others == 0,
         "{others} document(s) are no Service, Endpoints or EndpointSlice"
     );
-    let documents = snapshot.documents.iter();
-    let paths = documents.map(|((kind, namespace, name), document)| {
-        let key = Key::Document {
-            kind: *kind,
-            namespace: namespace.clone(),
-            name: name.clone(),
-        };
-        let mut value = Value::clone(document);
+    let paths = resources.entries().map(|(_, key, value)| {
+        let mut value: Value = serde_json::from_slice(value)?;
         if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
             for field in NOISE {
                 metadata.remove(field);
             }
         }
-        (key.to_path(), value.to_string().into_bytes())
+        Ok((key.to_path(), value.to_string().into_bytes()))
     });
-    Ok(paths.collect())
+    paths.collect()
 }
 
 fn show_here(output: Output) -> anyhow::Result<ExitCode> {
     let value = ask(&run_dir(), &Request::Services)?;
-    let table_of: Option<TranslatedServices> = serde_json::from_value(value.clone())?;
     if matches!(output, Output::Json | Output::Yaml) {
         output.print(&value);
         return Ok(ExitCode::SUCCESS);
     }
-    let Some(translated) = table_of else {
-        println!("services are not translated on this node: CARACAL_SERVICES is off");
+    if !value.is_object() {
+        let reason = value.as_str().unwrap_or("the node is starting");
+        println!("services are not translated on this node: {reason}");
         return Ok(ExitCode::SUCCESS);
-    };
-    let mut shown = table(&["ADDRESS", "SERVICE", "KIND", "POLICY", "HERE", "ELSEWHERE"]);
+    }
+    let translated: TranslatedServices = serde_json::from_value(value)?;
+    let mut shown = table(&[
+        "ADDRESS",
+        "SERVICE",
+        "KIND",
+        "POLICY",
+        "HERE",
+        "ELSEWHERE",
+        "HITS",
+    ]);
     for row in translated.rows {
         shown.add_row([
             row.address,
@@ -184,6 +223,7 @@ fn show_here(output: Output) -> anyhow::Result<ExitCode> {
             row.policy,
             row.here.join(", "),
             row.elsewhere.join(", "),
+            row.hits.map_or_else(String::new, |hits| hits.to_string()),
         ]);
     }
     println!("{shown}");

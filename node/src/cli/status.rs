@@ -10,6 +10,7 @@ use caracal_model::{
 
 use serde_json::Value;
 
+use super::all_nodes::{self, Aspect};
 use super::output::watch;
 use super::{duration, run_dir};
 use crate::admin::{Request, ask};
@@ -19,7 +20,10 @@ use crate::cli::exit::DEGRADED;
 /// Narrow paths that are named.
 const SHOWN_PATHS: usize = 5;
 
-pub(crate) fn run(goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(all_nodes: bool, goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
+    if all_nodes {
+        return all_nodes::run(Aspect::Status, goes_on, output);
+    }
     let ask = || ask(&run_dir(), &Request::Status);
     if goes_on {
         return watch(output, ask, |value| show(value, output));

@@ -9,6 +9,7 @@ use caracal_agent::{Ownership, Uninstall};
 use super::{lib_dir, run_dir};
 use crate::admin::{Request, ask};
 use crate::args::UninstallArgs;
+use crate::node::kernel::kube_proxy::forget_takeover;
 
 pub(crate) fn run(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
     if !args.dry_run && ask(&run_dir(), &Request::Status).is_ok() {
@@ -41,6 +42,10 @@ async fn uninstall(dry_run: bool, lib_dir: Option<&Path>) -> anyhow::Result<Exit
                 }
             }
         }
+    }
+    if !dry_run && let Err(error) = forget_takeover(&super::lib_dir()) {
+        failures += 1;
+        eprintln!("cannot forget that services were taken over: {error}");
     }
     // Left behind, it would make the datastore of the next cluster look like a fault.
     match crate::node::membership::remember::forget(&super::lib_dir(), dry_run) {

@@ -14,6 +14,8 @@ mod slots;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -65,25 +67,43 @@ pub(crate) async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, Str
     answer.map_err(|_| format!("its task has not answered in {} s", ANSWER.as_secs()))
 }
 
-/// Serves for ever; takes the port as soon as it is free.
+/// What is answered to a request.
+pub(crate) type Reply = Response<Full<Bytes>>;
+/// Answers requests. One type for all ports, so that the program has the protocol once.
+pub(crate) type Handler =
+    Arc<dyn Fn(Request<Incoming>) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync>;
+
+/// Serves health and metrics for ever; takes the port as soon as it is free.
 pub(crate) async fn serve(address: SocketAddr, observe: impl Observe) {
-    let listener = bind(address).await;
-    tracing::info!(%address, "serving health and metrics");
-    take(listener, observe, PATIENCE).await;
+    serve_with(address, "health and metrics", handler(observe)).await;
+}
+
+/// The same with other answers; `what` they are, for the log.
+pub(crate) async fn serve_with(address: SocketAddr, what: &'static str, handler: Handler) {
+    let listener = bind(address, what).await;
+    tracing::info!(%address, "serving {what}");
+    take(listener, handler, PATIENCE).await;
+}
+
+fn handler(observe: impl Observe) -> Handler {
+    Arc::new(move |request| {
+        let observe = observe.clone();
+        Box::pin(async move { answer(&request, &observe).await })
+    })
 }
 
 /// Takes connections for ever.
-async fn take(listener: TcpListener, observe: impl Observe, patience: Patience) {
+async fn take(listener: TcpListener, handler: Handler, patience: Patience) {
     let mut slots = Slots::default();
     loop {
         match listener.accept().await {
             Ok((stream, client)) => {
-                let observe = observe.clone();
+                let handler = Arc::clone(&handler);
                 slots.free_slot(client.ip());
                 let task = tokio::spawn(async move {
                     let ended = tokio::time::timeout(
                         patience.life,
-                        converse(stream, observe, patience.head),
+                        converse(stream, handler, patience.head),
                     )
                     .await;
                     if let Ok(Err(error)) = ended {
@@ -93,14 +113,14 @@ async fn take(listener: TcpListener, observe: impl Observe, patience: Patience) 
                 slots.add(client.ip(), task.abort_handle());
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection for health and metrics");
+                tracing::warn!(%error, "cannot accept an HTTP connection");
                 tokio::time::sleep(RETRY).await;
             }
         }
     }
 }
 
-async fn bind(address: SocketAddr) -> TcpListener {
+async fn bind(address: SocketAddr, what: &str) -> TcpListener {
     let mut is_logged = false;
     loop {
         match TcpListener::bind(address).await {
@@ -109,7 +129,7 @@ async fn bind(address: SocketAddr) -> TcpListener {
                 is_logged = true;
                 tracing::warn!(
                     %error, %address,
-                    "no health and metrics yet; trying on: does another calico-node or caracal run here?"
+                    "no {what} yet; trying on: does another calico-node or caracal run here?"
                 );
             }
             Err(_) => {}
@@ -118,10 +138,10 @@ async fn bind(address: SocketAddr) -> TcpListener {
     }
 }
 
-async fn converse(stream: TcpStream, observe: impl Observe, head: Duration) -> hyper::Result<()> {
+async fn converse(stream: TcpStream, handler: Handler, head: Duration) -> hyper::Result<()> {
     let service = service_fn(move |request: Request<Incoming>| {
-        let observe = observe.clone();
-        async move { Ok::<_, Infallible>(answer(&request, &observe).await) }
+        let reply = handler(request);
+        async move { Ok::<_, Infallible>(reply.await) }
     });
     hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -132,7 +152,7 @@ async fn converse(stream: TcpStream, observe: impl Observe, head: Duration) -> h
         .await
 }
 
-async fn answer<B>(request: &Request<B>, observe: &impl Observe) -> Response<Full<Bytes>> {
+async fn answer<B>(request: &Request<B>, observe: &impl Observe) -> Reply {
     const TEXT: &str = "text/plain; charset=utf-8";
     if request.method() != Method::GET && request.method() != Method::HEAD {
         let text = "only GET and HEAD\n".to_owned();
@@ -160,7 +180,7 @@ async fn answer<B>(request: &Request<B>, observe: &impl Observe) -> Response<Ful
     }
 }
 
-fn verdict(report: &HealthReport, word: &str) -> Response<Full<Bytes>> {
+fn verdict(report: &HealthReport, word: &str) -> Reply {
     let status = match report.is_good() {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
@@ -168,7 +188,7 @@ fn verdict(report: &HealthReport, word: &str) -> Response<Full<Bytes>> {
     respond(status, "text/plain; charset=utf-8", report.text(word))
 }
 
-fn respond(status: StatusCode, content: &'static str, text: String) -> Response<Full<Bytes>> {
+pub(crate) fn respond(status: StatusCode, content: &'static str, text: String) -> Reply {
     Response::builder()
         .status(status)
         .header(CONTENT_TYPE, content)

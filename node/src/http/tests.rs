@@ -151,7 +151,11 @@ async fn a_slow_client_is_closed_in_time() {
     for (head, life) in [(SHORT, PATIENCE.life), (PATIENCE.head, SHORT)] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(take(listener, Subject(true), Patience { head, life }));
+        tokio::spawn(take(
+            listener,
+            handler(Subject(true)),
+            Patience { head, life },
+        ));
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(b"GET /metr").await.unwrap();
         let mut text = Vec::new();

@@ -40,9 +40,9 @@ pub(crate) fn families(view: &View) -> Vec<MetricFamily> {
         MetricFamily::new(
             "caracal_cluster_workload_endpoints",
             MetricKind::Gauge,
-            "Workload endpoints of the cluster.",
+            "Workloads of the cluster, by their endpoints or the addresses that blocks say they have.",
         )
         .upstream("felix_cluster_num_workload_endpoints")
-        .value(count(snapshot.workloads.len() + snapshot.elsewhere.len())),
+        .value(count(snapshot.workload_count())),
     ]
 }

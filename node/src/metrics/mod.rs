@@ -21,7 +21,7 @@ const POOLS: usize = 50;
     clippy::cast_precision_loss,
     reason = "2^53 routes, octets or passes are out of reach"
 )]
-const fn count(number: usize) -> f64 {
+pub(crate) const fn count(number: usize) -> f64 {
     number as f64
 }
 
@@ -30,7 +30,7 @@ const fn count(number: usize) -> f64 {
     clippy::cast_precision_loss,
     reason = "2^53 routes, octets or passes are out of reach"
 )]
-const fn total(number: u64) -> f64 {
+pub(crate) const fn total(number: u64) -> f64 {
     number as f64
 }
 

@@ -60,6 +60,12 @@ pub(crate) fn families(status: &ServiceStatus) -> Vec<MetricFamily> {
         .upstream("kubeproxy_conntrack_reconciler_deleted_entries_total")
         .value(total(status.forgotten_flows)),
         MetricFamily::new(
+            "caracal_services_connections_reset",
+            MetricKind::Counter,
+            "Connections of TCP to endpoints that are gone, which were reset.",
+        )
+        .value(total(status.reset_connections)),
+        MetricFamily::new(
             "caracal_services_revision",
             MetricKind::Gauge,
             "Revision of the services that are in force.",

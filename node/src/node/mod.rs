@@ -3,7 +3,7 @@
 pub(crate) mod announce;
 pub(crate) mod answers;
 mod ipam;
-mod kernel;
+pub(crate) mod kernel;
 pub(crate) mod membership;
 mod problems;
 mod report;

@@ -50,6 +50,8 @@ impl AnswerRequests for SpeakerAnswers {
             }
             Request::Reload => self.reload().await,
             Request::Services
+            | Request::TakeServicesOver { .. }
+            | Request::ExplainService { .. }
             | Request::Audit
             | Request::ExplainPath { .. }
             | Request::Drain { .. }

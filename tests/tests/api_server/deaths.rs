@@ -12,7 +12,7 @@ use caracal_ipam::{
     Client, Inconsistency, IpamData, Mender, Reading, Users, all_ranges, audit, plan_repairs,
     user_ranges,
 };
-use caracal_model::Timestamp;
+use caracal_model::{BlockOwner, Timestamp};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -191,5 +191,85 @@ fn fifty_clients_that_die_never_share_an_address() {
         assert!(view.handles.is_empty(), "{:?}", view.handles);
         let used = view.blocks.values().map(|known| known.value.in_use());
         assert_eq!(used.sum::<usize>(), 0);
+    });
+}
+
+/// The writes of a pod's life, as requests: claim, take, release, give back, each with its two
+/// steps of a deletion.
+const WRITES: [(&str, &str); 9] = [
+    ("POST", "blockaffinities"),
+    ("POST", "ipamblocks"),
+    ("PUT", "blockaffinities"),
+    ("POST", "ipamhandles"),
+    ("PUT", "ipamblocks"),
+    ("PUT", "ipamhandles"),
+    ("DELETE", "ipamhandles"),
+    ("DELETE", "ipamblocks"),
+    ("DELETE", "blockaffinities"),
+];
+
+const HANDLE: &str = "d.one";
+
+/// The whole of it; an error ends it where it is, as a death does.
+async fn one_life(client: &Client<KubernetesStore>) -> Option<()> {
+    let mut block = None;
+    for _ in 0..2 {
+        let got = client.auto_assign(request("node-a", HANDLE)).await.ok()?;
+        block = Some(got.v4[0].block);
+    }
+    client.release_by_handle(&HANDLE.into(), &[]).await.ok()?;
+    let owner = BlockOwner::Host("node-a".into());
+    let back = client.release_block_affinity(&owner, block?, true).await;
+    back.ok().map(drop)
+}
+
+#[test]
+fn a_death_before_and_after_each_write_is_put_right() {
+    let Some(server) = started("each-write", &[]) else {
+        return;
+    };
+    runtime().block_on(async {
+        let store = store(&server, None);
+        let client = Client::new(store.clone());
+        for (method, kind) in WRITES {
+            for fault in ["reset", "lost"] {
+                let path = format!("/apis/crd.projectcalico.org/v1/{kind}");
+                let rule = json!({"path": path, "method": method, "fault": fault, "count": 1});
+                server.request("POST", "/test/faults", &rule).expect(200);
+                let what = format!("{fault} {method} {kind}");
+                assert_eq!(one_life(&client).await, None, "{what}: nobody died");
+                let rules = server.get("/test/faults").expect(200);
+                assert_eq!(rules[0]["left"], 0, "{what}: {rules}");
+                let clear = server.request("DELETE", "/test/faults", &json!(null));
+                clear.expect(200);
+
+                // Who comes next works on, and what was left is put right.
+                let next = client.auto_assign(request("node-b", "d.next")).await;
+                next.unwrap_or_else(|e| panic!("{what}: {e}"));
+                let (view, users) = survey(&store).await;
+                let found = audit(&view, &users, now());
+                for handle in [HANDLE, "d.next"] {
+                    let released = client.release_by_handle(&handle.into(), &[]).await;
+                    released.unwrap_or_else(|e| panic!("{what}: {e}: {found:?}"));
+                }
+                mend(&store).await;
+                let (view, users) = survey(&store).await;
+                let found = audit(&view, &users, now());
+                assert_eq!(found.problems(), 0, "{what}: {found:?}");
+                assert!(view.handles.is_empty(), "{what}: {:?}", view.handles);
+                for node in ["node-a", "node-b"] {
+                    let owner = BlockOwner::Host(node.into());
+                    for block in view.blocks.keys() {
+                        let back = client.release_block_affinity(&owner, *block, true).await;
+                        back.unwrap_or_else(|e| panic!("{what}: {e}"));
+                    }
+                }
+            }
+        }
+        let (view, _) = survey(&store).await;
+        assert!(
+            view.blocks.is_empty() && view.affinities.is_empty(),
+            "{view:?}"
+        );
     });
 }

@@ -3,6 +3,7 @@
 //! `resourceVersion` of its own, no selectors, pages, bookmarks, preconditions or accounts, so
 //! nothing of conflicts can be seen on it.
 
+use caracal_tests::{has_python_packages, python_script};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::process::{Child, Stdio};
@@ -12,7 +13,6 @@ use caracal_datastore::{
     KubernetesConfig, KubernetesStore, Store as _, View, WatchOptions, spawn_watcher,
 };
 use caracal_model::{Key, KeyRange, Kind, Node, Txn, TxnOutcome, kind_prefix};
-use caracal_tests::python;
 use serde_json::{Value, json};
 
 use super::PATIENCE;
@@ -29,7 +29,7 @@ struct Emulator {
 
 impl Emulator {
     fn start(objects: &[Value]) -> Self {
-        let mut command = python::script("emulator.py");
+        let mut command = python_script("emulator.py");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("python3 runs");
         let input = process.stdin.as_mut().expect("a pipe");
@@ -82,7 +82,7 @@ fn objects() -> Vec<Value> {
 
 #[test]
 fn a_foreign_server_is_read_followed_and_written() {
-    if !python::has_packages("a_foreign_server_is_read_followed_and_written") {
+    if !has_python_packages("a_foreign_server_is_read_followed_and_written") {
         return;
     }
     let emulator = Emulator::start(&objects());

@@ -1,8 +1,12 @@
 //! Requests that a server refuses for a while, watches that it forgets or cuts.
 
+use caracal_datastore::{KubernetesStore, Store as _, WatchOptions, spawn_watcher};
 use caracal_lab::wait_until;
+use caracal_model::{Key, KeyRange};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
+use super::store::{config, runtime, started};
 use super::{PATIENCE, Server};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -118,4 +122,39 @@ fn finalizers_keep_an_object() {
     there["metadata"]["finalizers"] = json!([]);
     server.request("PUT", &path, &there).expect(200);
     server.get(&path).refused(404, "NotFound");
+}
+
+#[test]
+fn what_is_followed_does_not_wait_behind_other_requests() {
+    let Some(server) = started("budget", &[]) else {
+        return;
+    };
+    runtime().block_on(async {
+        let mut config = config(&server, Some("node-a"));
+        config.requests_per_second = 1;
+        let store = KubernetesStore::new(config);
+        let mut others = JoinSet::new();
+        for _ in 0..200 {
+            let store = store.clone();
+            others.spawn(async move {
+                let range = [KeyRange::Key(Key::IpamConfig.to_path())];
+                store.read(&range).await.expect("an answer");
+            });
+        }
+        // All the others have asked by then.
+        for _ in 0..3 {
+            others.join_next().await.expect("one").expect("no panic");
+        }
+        let mut views = spawn_watcher(store, WatchOptions::default());
+        let synced = views.wait_for(|view| view.is_current() && view.snapshot.nodes.len() == 3);
+        let synced = tokio::time::timeout(PATIENCE, synced).await;
+        drop(synced.expect("in time").expect("it runs"));
+        let pool = serde_json::from_str(&super::pool("q", "10.9.0.0/16")).expect("JSON");
+        server.request("POST", POOLS, &pool).expect(201);
+        let followed = views.wait_for(|view| view.snapshot.pools.len() == 2);
+        let followed = tokio::time::timeout(PATIENCE, followed).await;
+        drop(followed.expect("in time").expect("it runs"));
+        while others.try_join_next().is_some() {}
+        assert!(others.len() > 100, "{} wait", others.len());
+    });
 }

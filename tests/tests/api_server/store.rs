@@ -24,13 +24,17 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-pub(crate) fn store(server: &Server, node: Option<&str>) -> KubernetesStore {
+pub(crate) fn config(server: &Server, node: Option<&str>) -> KubernetesConfig {
     let endpoint = format!("http://{}", server.address);
     let lookup = |name: &str| (name == "K8S_API_ENDPOINT").then(|| endpoint.clone());
     let mut config = KubernetesConfig::from_lookup(lookup).expect("a configuration");
     config.pods_of = node.map(Into::into);
     config.progress_interval = Duration::from_millis(200);
-    KubernetesStore::new(config)
+    config
+}
+
+pub(crate) fn store(server: &Server, node: Option<&str>) -> KubernetesStore {
+    KubernetesStore::new(config(server, node))
 }
 
 /// A server with all of Calico's kinds, a pool of 16 blocks of 16 addresses, and three Nodes.
@@ -184,6 +188,26 @@ fn an_interrupted_deletion_is_finished_by_who_comes_next() {
         let own = KeyRange::Prefix(affinity_prefix(&owner, Family::Ipv4));
         let read = store.read(&[own]).await.expect("a list");
         assert_eq!(read.ranges[0].len(), 1, "it has Calico's labels");
+    });
+}
+
+/// The account of a node may list pools and create one, and not get one by its name: of several
+/// nodes that start in a bare cluster all but one find that there is one already.
+#[test]
+fn who_comes_second_with_the_first_pool_reads_nothing() {
+    let Some(server) = started("pools", &[]) else {
+        return;
+    };
+    let existing = "/apis/crd.projectcalico.org/v1/ippools/p";
+    let rule = json!({"path": existing, "method": "GET", "fault": "500"});
+    server.request("POST", "/test/faults", &rule).expect(200);
+    runtime().block_on(async {
+        let store = store(&server, None);
+        let key = Key::resource(Kind::IpPool, "p".to_owned()).to_path();
+        let again = pool("p", "10.9.0.0/24").into_bytes();
+        let create = Txn::new().create(key, again);
+        let outcome = store.commit(&create).await.expect("an answer");
+        assert_eq!(outcome, TxnOutcome::Conflict);
     });
 }
 

@@ -46,8 +46,14 @@ pub(crate) enum Offer {
     Everything,
 }
 
-/// Each crate is parsed once, whichever rules ask for it, and crates side by side.
+/// The crates of the product.
 pub(crate) fn product() -> impl Iterator<Item = (&'static str, &'static [Source])> {
+    crates().filter(|(folder, _)| PRODUCT.contains(folder))
+}
+
+/// The product's crates, and what the scenarios share. Each is parsed once, whichever rules ask for
+/// it, and crates side by side.
+pub(crate) fn crates() -> impl Iterator<Item = (&'static str, &'static [Source])> {
     static PARSED: LazyLock<Vec<(&str, Vec<Source>)>> = LazyLock::new(|| {
         let root = root();
         std::thread::scope(|scope| {
@@ -60,9 +66,12 @@ pub(crate) fn product() -> impl Iterator<Item = (&'static str, &'static [Source]
                     }),
                 )
             };
-            let running = PRODUCT.map(parse);
-            let parsed = running.map(|(folder, task)| (folder, task.join().expect("parsed")));
-            parsed.into()
+            let folders = PRODUCT.into_iter().chain(["tests"]);
+            let running: Vec<_> = folders.map(parse).collect();
+            let parsed = running.into_iter();
+            parsed
+                .map(|(folder, task)| (folder, task.join().expect("parsed")))
+                .collect()
         })
     });
     PARSED

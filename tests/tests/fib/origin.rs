@@ -1,9 +1,9 @@
 //! A router of the rack announces what nodes of the cluster have: nothing moves.
 
 use caracal_lab::{Lab, call_program, program_command, wait_until};
-use caracal_tests::loss::{Probes, RouteMonitor};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, example, possible, up_text,
+    Probes, RouteMonitor, SECOND, assert_full_matrix, await_settled, await_status, example,
+    possible, up_text,
 };
 
 /// A pool of two blocks, one for each node, and a router of another AS that announces the pool,

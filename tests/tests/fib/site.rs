@@ -1,13 +1,11 @@
 //! A speaker and two BIRD 2 daemons in namespaces of their own, each over a link of its own.
 
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use caracal_lab::{
-    call_program, delete_namespaces, ip_batch, program_command, spawn_in_netns, wait_until,
-};
-use caracal_tests::{SECOND, binary};
+use caracal_lab::{call_program, delete_namespaces, ip_batch, program_command, wait_until};
+use caracal_tests::{Processes, SECOND, binary};
 use serde_json::Value;
 
 /// Both BIRDs, by the last letter of their names.
@@ -22,23 +20,17 @@ static SITES: AtomicU32 = AtomicU32::new(0);
 /// Everything; it ends with the test.
 pub(crate) struct Site {
     prefix: String,
-    folder: PathBuf,
-    children: Vec<(String, Child)>,
+    processes: Processes,
 }
 
 impl Drop for Site {
     fn drop(&mut self) {
-        for (_, child) in &mut self.children {
-            let _gone = child.kill();
-            let _status = child.wait();
-        }
         if std::thread::panicking() {
             eprintln!("{}", self.log_of("us"));
             eprintln!("{}", self.routes("us", &[]).join("\n"));
         }
         let all = ["us", "a", "b"].map(|name| self.netns(name));
         let _gone = delete_namespaces(&all);
-        let _removed = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -48,12 +40,9 @@ impl Site {
     pub(crate) fn new() -> Self {
         let number = SITES.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("fib{}x{number}", std::process::id());
-        let folder = std::env::temp_dir().join(format!("caracal-{prefix}"));
-        std::fs::create_dir_all(&folder).unwrap();
         let site = Self {
+            processes: Processes::new(&prefix),
             prefix,
-            folder,
-            children: Vec::new(),
         };
         let us = site.netns("us");
         let mut lines = vec![format!("netns add {us}")];
@@ -91,12 +80,12 @@ impl Site {
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+        self.processes.folder().join(name)
     }
 
     /// Output of a program.
     pub(crate) fn log_of(&self, name: &str) -> String {
-        std::fs::read_to_string(self.file(&format!("{name}.log"))).unwrap_or_default()
+        self.processes.log(name)
     }
 
     /// Lines of `ip` in a namespace.
@@ -122,18 +111,8 @@ impl Site {
 
     /// Starts a program in a namespace; its output is in a log.
     pub(crate) fn start(&mut self, name: &str, netns: &str, command: &mut Command) {
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.file(&format!("{name}.log")))
-            .unwrap();
-        command
-            .current_dir(&self.folder)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log);
-        let child = spawn_in_netns(&self.netns(netns), command).unwrap();
-        self.children.push((name.to_owned(), child));
+        let netns = self.netns(netns);
+        self.processes.start(name, Some(&netns), command);
     }
 
     pub(crate) fn write(&self, text: &str) {
@@ -149,7 +128,7 @@ impl Site {
     pub(crate) fn start_us_with(&mut self, environment: &[(&str, &str)]) {
         let mut command = Command::new(binary());
         command.envs(environment.iter().copied());
-        command.env("CARACAL_RUN_DIR", &self.folder);
+        command.env("CARACAL_RUN_DIR", self.processes.folder());
         command.args(["speaker", "-c", "us.conf"]);
         self.start("us", "us", &mut command);
     }
@@ -174,7 +153,7 @@ impl Site {
     pub(crate) fn reconfigure_bird(&self, name: &str, text: &str) {
         self.bird_file(name, text);
         let mut command = program_command("birdc").unwrap();
-        command.current_dir(&self.folder);
+        command.current_dir(self.processes.folder());
         command.args(["-s", &format!("{name}.ctl"), "configure"]);
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -187,7 +166,7 @@ impl Site {
     /// BIRD's answer.
     pub(crate) fn birdc(&self, name: &str, words: &[&str]) -> String {
         let mut command = program_command("birdc").unwrap();
-        command.current_dir(&self.folder);
+        command.current_dir(self.processes.folder());
         command.args(["-s", &format!("{name}.ctl")]).args(words);
         match command.output() {
             Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -197,41 +176,23 @@ impl Site {
 
     /// Signals a program, which goes on.
     pub(crate) fn signal(&self, name: &str, signal: &str) {
-        let child = self.children.iter().find(|(n, _)| n == name).unwrap();
-        let id = child.1.id().to_string();
-        let status = Command::new("kill").args([signal, &id]).status();
-        assert!(status.unwrap().success());
+        self.processes.signal(name, signal);
     }
 
     /// The process of a program.
     pub(crate) fn id(&self, name: &str) -> u32 {
-        let child = self.children.iter().rfind(|(n, _)| n == name).unwrap();
-        child.1.id()
+        self.processes.id(name)
     }
 
     /// Signals a program and waits for its end.
     pub(crate) fn end(&mut self, name: &str, signal: &str) {
-        let at = self.children.iter().position(|(n, _)| n == name).unwrap();
-        let (_, mut child) = self.children.remove(at);
-        let status = Command::new("kill")
-            .args([signal, &child.id().to_string()])
-            .status()
-            .unwrap();
-        assert!(status.success());
-        let ended = wait_until(PATIENCE, &format!("{name} to end after {signal}"), || {
-            child.try_wait().unwrap().ok_or("it runs")
-        });
-        if ended.is_err() {
-            let _gone = child.kill();
-        }
-        let _status = child.wait().unwrap();
-        ended.unwrap();
+        self.processes.end(name, signal);
     }
 
     /// The speaker's answer.
     pub(crate) fn ask(&self, arguments: &[&str]) -> Result<Value, String> {
         let mut command = Command::new(binary());
-        command.env("CARACAL_RUN_DIR", &self.folder);
+        command.env("CARACAL_RUN_DIR", self.processes.folder());
         let output = command.args(arguments).args(["-o", "json"]).output();
         let output = output.map_err(|error| error.to_string())?;
         let error = |_| String::from_utf8_lossy(&output.stderr).into_owned();

@@ -11,13 +11,14 @@ use std::net::{IpAddr, TcpStream};
 use std::path::{Path, PathBuf};
 
 use caracal_lab::{
-    API_PORT, Extent, Lab, NodeLayout, RunningProcess, Topology, UpOptions, call_program,
-    container_id, delete_namespaces, error_chain, netns_path, parse_cni_result, program_command,
-    run_in_netns, wait_until,
+    API_PORT, Datastore, ETCD_PORT, Extent, Lab, NodeLayout, RunningProcess, Topology, UpOptions,
+    call_program, container_id, delete_namespaces, error_chain, netns_path, parse_cni_result,
+    program_command, run_in_netns, wait_until,
 };
-use caracal_tests::datastore::{kubectl, object};
-use caracal_tests::oci::{Mount, bundle, crun};
-use caracal_tests::{SECOND, await_status, binary, caracals, exit_code, possible, settled};
+use caracal_tests::{
+    Mount, SECOND, await_status, binary, caracals, crun, exit_code, kubectl, kubernetes_object,
+    kubernetes_objects, possible, settled, write_bundle,
+};
 use serde_json::{Value, json};
 
 const TOPOLOGY: &str = "
@@ -38,40 +39,99 @@ const OF_THE_MACHINE: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 
 #[test]
 fn a_bare_cluster_needs_one_command() {
-    applied("a_bare_cluster_needs_one_command", "kubernetes", |lab| {
-        let routes = lab.routes("node1").unwrap();
-        let by_vxlan = |dev: &String| dev.starts_with("vxlan");
-        assert!(
-            !routes.iter().filter_map(|r| r.dev.as_ref()).any(by_vxlan),
-            "{routes:?}"
-        );
-    });
+    applied(
+        "a_bare_cluster_needs_one_command",
+        "overlays/kubernetes",
+        |lab| {
+            let routes = lab.routes("node1").unwrap();
+            let by_vxlan = |dev: &String| dev.starts_with("vxlan");
+            assert!(
+                !routes.iter().filter_map(|r| r.dev.as_ref()).any(by_vxlan),
+                "{routes:?}"
+            );
+        },
+    );
 }
 
 #[test]
 fn a_bare_cluster_with_vxlan_needs_one_command() {
     applied(
         "a_bare_cluster_with_vxlan_needs_one_command",
-        "kubernetes-vxlan",
+        "overlays/kubernetes-vxlan",
         |lab| {
-            let routes = lab.routes("node1").unwrap();
-            let by_vxlan = |dev: &String| dev == "vxlan.calico";
-            assert!(
-                routes.iter().filter_map(|r| r.dev.as_ref()).any(by_vxlan),
-                "{routes:?}"
-            );
+            // Until node2 has published its VTEP, its routes stay unencapsulated.
+            wait_until(60 * SECOND, "a route through vxlan.calico", || {
+                let routes = lab.routes("node1").map_err(|e| error_chain(&e))?;
+                let by_vxlan = |dev: &String| dev == "vxlan.calico";
+                match routes.iter().filter_map(|r| r.dev.as_ref()).any(by_vxlan) {
+                    true => Ok(()),
+                    false => Err(format!("{routes:?}")),
+                }
+            })
+            .unwrap_or_else(|e| panic!("{e}"));
             let status = lab.node_status("node1").unwrap();
             assert!(status.peers.is_empty(), "BGP is off: {:?}", status.peers);
         },
     );
 }
 
+/// With an etcd that is there: the plugin and the nodes need nothing of Kubernetes.
+#[test]
+fn etcd_is_all_that_the_etcd_overlay_needs() {
+    let scenario = "etcd_is_all_that_the_etcd_overlay_needs";
+    applied(scenario, "overlays/etcd", |lab| {
+        for node in caracals(lab) {
+            let stored = endpoint_in_etcd(lab, &node);
+            assert_eq!(stored["metadata"]["labels"]["role"], Value::Null);
+        }
+        assert_eq!(kubernetes_objects(lab, "ipamblocks"), [] as [Value; 0]);
+    });
+}
+
+/// The plugin reads pods with the kubeconfig that the nodes write.
+#[test]
+fn the_etcd_overlay_with_pods_describes_them() {
+    let scenario = "the_etcd_overlay_with_pods_describes_them";
+    applied(scenario, "etcd-pods", |lab| {
+        for node in caracals(lab) {
+            let stored = endpoint_in_etcd(lab, &node);
+            assert_eq!(stored["metadata"]["labels"]["role"], "db", "{stored}");
+        }
+    });
+}
+
+/// The endpoint of the pod that is bound to a node.
+fn endpoint_in_etcd(lab: &Lab, node: &str) -> Value {
+    let name = format!("{node}-k8s-{node}--p1-eth0");
+    let key = format!("/calico/resources/v3/projectcalico.org/workloadendpoints/default/{name}");
+    let text = lab.etcdctl(&["get", &key, "--print-value-only"], b"");
+    serde_json::from_str(&text.unwrap()).unwrap_or_else(|e| panic!("{key}: {e}"))
+}
+
+/// Tells the nodes where etcd is, as somebody does in the ConfigMap before it is applied.
+fn name_etcd(lab: &Lab) {
+    let server = lab.layout().etcd[0].address;
+    let patch = json!({"data": {"ETCD_ENDPOINTS": format!("http://{server}:{ETCD_PORT}")}});
+    let arguments = [
+        "-n",
+        "kube-system",
+        "patch",
+        "configmap",
+        "caracal-config",
+        "--type=merge",
+        "-p",
+        &patch.to_string(),
+    ];
+    kubectl(lab, &arguments, b"");
+}
+
+/// Applies a folder of `deploy`, and runs what is on the API server then.
 fn applied(scenario: &str, overlay: &str, and: impl Fn(&Lab)) {
     if !possible(scenario, &["kubectl", "openssl", "crun", "nft"]) {
         return;
     }
-    let lab = bare(&format!("ds-{overlay}"));
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/overlays");
+    let mut lab = bare(&format!("ds-{}", overlay.trim_start_matches("overlays/")));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
     let folder = folder.join(overlay).display().to_string();
     let said = kubectl(&lab, &["apply", "-k", &folder], b"");
     assert!(
@@ -80,8 +140,13 @@ fn applied(scenario: &str, overlay: &str, and: impl Fn(&Lab)) {
     );
     let again = kubectl(&lab, &["apply", "-k", &folder], b"");
     assert!(!again.contains("created"), "{again}");
+    if overlay.contains("etcd") {
+        name_etcd(&lab);
+        lab.use_datastore(Datastore::Etcd);
+    }
+    kubectl(&lab, &["label", "pod", "--all", "role=db"], b"");
 
-    let set = object(&lab, "daemonsets", "caracal-node");
+    let set = kubernetes_object(&lab, "daemonsets", "caracal-node");
     let pod = &set["spec"]["template"]["spec"];
     let mut running: Vec<_> = caracals(&lab)
         .iter()
@@ -196,7 +261,7 @@ fn environment(lab: &Lab, node: &str, container: &Value) -> Vec<String> {
     all.push(format!("KUBERNETES_SERVICE_HOST={server}"));
     all.push(format!("KUBERNETES_SERVICE_PORT={API_PORT}"));
     for source in container["envFrom"].as_array().into_iter().flatten() {
-        let map = object(
+        let map = kubernetes_object(
             lab,
             "configmaps",
             source["configMapRef"]["name"].as_str().unwrap(),
@@ -261,7 +326,7 @@ fn bundle_of(lab: &Lab, layout: &NodeLayout, pod: &Value, container: &Value) -> 
     }
     let env = environment(lab, &layout.name, container);
     let mounts = mounts(lab, &layout.name, pod, container);
-    bundle(&dir, container, &netns_path(&layout.netns), &env, &mounts);
+    write_bundle(&dir, container, &netns_path(&layout.netns), &env, &mounts);
     dir
 }
 
@@ -348,18 +413,22 @@ fn attached(lab: &Lab, node: &str) -> (String, IpAddr) {
         )
         .env("CARACAL_RUN_DIR", of_host(lab, node, "/var/run/caracal"))
         .env("CARACAL_LIB_DIR", of_host(lab, node, "/var/lib/calico"));
-    let config = config.to_string();
     let answer = call_program(
         Some(&layout.netns),
         &mut command,
-        config.as_bytes(),
+        config.to_string().as_bytes(),
         60 * SECOND,
     );
     let answer = answer.unwrap_or_else(|e| panic!("{node}: {}", error_chain(&e)));
     let address = parse_cni_result(&answer).expect("a result").address;
-    let stored = object(lab, "pods", &format!("{node}-p1"));
-    let annotation = &stored["metadata"]["annotations"]["cni.projectcalico.org/podIP"];
-    assert_eq!(annotation, &json!(format!("{address}/32")));
+    let stored = match config["datastore_type"].as_str() {
+        Some("kubernetes") => {
+            let pod = kubernetes_object(lab, "pods", &format!("{node}-p1"));
+            pod["metadata"]["annotations"]["cni.projectcalico.org/podIP"].clone()
+        }
+        _ => endpoint_in_etcd(lab, node)["spec"]["ipNetworks"][0].clone(),
+    };
+    assert_eq!(stored, json!(format!("{address}/32")));
     (netns, address)
 }
 

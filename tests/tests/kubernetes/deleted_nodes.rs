@@ -1,9 +1,11 @@
-//! What a deleted Node held is given back by the others, once its lease has stood still for its
-//! term and for the grace period.
+//! What a deleted Node held is given back by one of the others, once its lease has stood still for
+//! its term and for the grace period; by another one when that dies meanwhile. On both datastores.
 
 use caracal_lab::{Lab, wait_until};
-use caracal_tests::datastore::{kubectl, objects};
-use caracal_tests::{SECOND, await_settled, possible, up_text};
+use caracal_tests::{
+    SECOND, await_settled, is_kubernetes, kubectl, kubernetes_object_if_any, kubernetes_objects,
+    on_each_datastore,
+};
 use serde_json::Value;
 
 use super::unbind;
@@ -16,7 +18,7 @@ fn topology(grace: u32) -> String {
     };
     let nodes: String = (1..=3).map(node).collect();
     format!(
-        "name: deleted\ndatastore: kubernetes\npool: {{cidr: 10.244.0.0/16}}\n\
+        "name: deleted\npool: {{cidr: 10.244.0.0/16}}\n\
          segments:\n  - {{name: lan, cidr: 10.0.0.0/24}}\nnodes:\n{nodes}"
     )
 }
@@ -24,44 +26,103 @@ fn topology(grace: u32) -> String {
 #[test]
 fn a_deleted_nodes_blocks_are_given_back() {
     let scenario = "a_deleted_nodes_blocks_are_given_back";
-    if !possible(scenario, &["kubectl", "openssl"]) {
-        return;
-    }
-    let mut lab = up_text(&topology(5), "deleted.yaml", "deleted");
-    await_settled(&lab);
-    assert_eq!(objects_of(&lab, "blockaffinities", "node3").len(), 1);
-    is_given_back(&mut lab, "node3", true);
-    assert_eq!(
-        objects_of(&lab, "blockaffinities", "node2").len(),
-        1,
-        "others' stay"
-    );
-    is_given_back(&mut lab, "node2", false);
-    assert_eq!(
-        objects_of(&lab, "blockaffinities", "node1").len(),
-        1,
-        "its own stay"
-    );
+    on_each_datastore(scenario, &topology(5), "deleted", are_given_back);
 }
 
-/// A node dies, its Node and pods are deleted, and its lease, too, unless that is to tell of it.
-fn is_given_back(lab: &mut Lab, node: &str, leased: bool) {
-    lab.kill9_node(node).unwrap();
+fn are_given_back(mut lab: Lab) {
+    await_settled(&lab);
+    assert_eq!(leader(&lab), None, "nothing is to be done");
+    wait_until(
+        30 * SECOND,
+        "the status record of node3",
+        || match status_record(&lab, "node3") {
+            found if found.is_empty() => Err("it has published nothing"),
+            _ => Ok(()),
+        },
+    )
+    .unwrap_or_else(|e| panic!("{e}"));
+    lab.kill9_node("node3").unwrap();
+    delete_node(&lab, "node3");
+    let first = wait_until(30 * SECOND, "a leader", || {
+        leader(&lab).ok_or("nobody leads")
+    });
+    let first = first.unwrap_or_else(|e| panic!("{e}"));
+    lab.kill9_node(&first).unwrap();
+    let mut rest = ["node1", "node2"].into_iter().filter(|node| *node != first);
+    let second = rest.next().unwrap();
+    assert!(!held(&lab, "node3").is_empty(), "it is not due yet");
+    is_given_back(&lab, "node3");
+    for node in [&*first, second] {
+        let log = std::fs::read_to_string(lab.folder().log(node)).unwrap();
+        let leads = log.contains("this node clears up after deleted nodes");
+        let released = log.contains("collected what a dead node left behind");
+        assert_eq!((leads, released), (true, node == second), "{node}: {log}");
+    }
+    assert_eq!(held(&lab, &first).len(), 1, "others' stay");
+    // One that never had a lease: where Kubernetes makes the Nodes its absence is proof enough.
+    if is_kubernetes(&lab) {
+        let lease = format!("caracal-lease.{first}");
+        kubectl(&lab, &["-n", "kube-system", "delete", "lease", &lease], b"");
+    }
+    delete_node(&lab, &first);
+    is_given_back(&lab, &first);
+    assert_eq!(held(&lab, second).len(), 1, "its own stay");
+    wait_until(30 * SECOND, "the leader to give it up", || {
+        leader(&lab).map_or(Ok(()), Err)
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// Who clears up after deleted nodes.
+fn leader(lab: &Lab) -> Option<String> {
+    let lease = match is_kubernetes(lab) {
+        true => kubernetes_object_if_any(lab, "leases", "caracal-leader.deleted-nodes")?,
+        false => {
+            let key = "/caracal/leader/deleted-nodes";
+            let text = etcdctl(lab, &["get", key, "--print-value-only"]);
+            serde_json::from_str(&text).ok()?
+        }
+    };
+    let name = match is_kubernetes(lab) {
+        true => &lease["spec"]["holderIdentity"],
+        false => &lease["node"],
+    };
+    Some(name.as_str().unwrap().to_owned())
+}
+
+fn etcdctl(lab: &Lab, arguments: &[&str]) -> String {
+    lab.etcdctl(arguments, b"").unwrap()
+}
+
+/// Somebody deletes a Node, and Kubernetes its pods.
+fn delete_node(lab: &Lab, node: &str) {
+    if !is_kubernetes(lab) {
+        let key = format!("/calico/resources/v3/projectcalico.org/nodes/{node}");
+        assert_eq!(etcdctl(lab, &["del", &key]).trim(), "1");
+        return;
+    }
     let pods = lab.state().pods.clone();
     for pod in pods.iter().filter(|pod| pod.node == node) {
         unbind(lab, pod);
     }
-    if !leased {
-        let lease = format!("caracal-lease.{node}");
-        kubectl(lab, &["-n", "kube-system", "delete", "lease", &lease], b"");
-    }
     kubectl(lab, &["delete", "node", node], b"");
+}
+
+fn is_given_back(lab: &Lab, node: &str) {
     wait_until(120 * SECOND, &format!("nothing of {node}"), || {
-        let left: Vec<String> = ["blockaffinities", "ipamblocks", "ipamhandles", "leases"]
-            .into_iter()
-            .flat_map(|kind| objects_of(lab, kind, node))
-            .map(|object| object["metadata"]["name"].to_string())
-            .collect();
+        let kinds = ["blockaffinities", "ipamblocks", "ipamhandles", "leases"];
+        let left: Vec<String> = match is_kubernetes(lab) {
+            true => kinds
+                .iter()
+                .flat_map(|k| objects_of(lab, k, node))
+                .collect(),
+            false => [
+                held(lab, node),
+                keys(lab, &format!("/caracal/lease/{node}")),
+                keys(lab, &format!("/caracal/status/{node}")),
+            ]
+            .concat(),
+        };
         match left.is_empty() {
             true => Ok(()),
             false => Err(left.join(", ")),
@@ -70,14 +131,42 @@ fn is_given_back(lab: &mut Lab, node: &str, leased: bool) {
     .unwrap_or_else(|e| panic!("{e}"));
 }
 
-/// Objects of a kind that are of a node.
-fn objects_of(lab: &Lab, kind: &str, node: &str) -> Vec<Value> {
-    let all = objects(lab, kind).into_iter();
+/// What a node has published of itself.
+fn status_record(lab: &Lab, node: &str) -> Vec<String> {
+    match is_kubernetes(lab) {
+        true => {
+            let name = format!("caracal-status.{node}");
+            let found = kubernetes_object_if_any(lab, "leases", &name);
+            found.map(|_| name).into_iter().collect()
+        }
+        false => keys(lab, &format!("/caracal/status/{node}")),
+    }
+}
+
+/// The affinities of a node.
+fn held(lab: &Lab, node: &str) -> Vec<String> {
+    match is_kubernetes(lab) {
+        true => objects_of(lab, "blockaffinities", node),
+        false => keys(lab, &format!("/calico/ipam/v2/host/{node}/")),
+    }
+}
+
+fn keys(lab: &Lab, prefix: &str) -> Vec<String> {
+    let keys = etcdctl(lab, &["get", "--prefix", "--keys-only", prefix]);
+    keys.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Names of the objects of a kind that are of a node.
+fn objects_of(lab: &Lab, kind: &str, node: &str) -> Vec<String> {
+    let all = kubernetes_objects(lab, kind).into_iter();
     let own = |object: &Value| match kind {
         "blockaffinities" => object["spec"]["node"] == node,
         "ipamblocks" => object["spec"]["affinity"] == format!("host:{node}"),
-        "leases" => object["metadata"]["name"] == format!("caracal-lease.{node}"),
+        "leases" => ["lease", "status"]
+            .iter()
+            .any(|kind| object["metadata"]["name"] == format!("caracal-{kind}.{node}")),
         _ => object.to_string().contains(node),
     };
-    all.filter(own).collect()
+    let name = |object: Value| object["metadata"]["name"].to_string();
+    all.filter(own).map(name).collect()
 }

@@ -2,8 +2,9 @@
 //! without a pod's labels on its endpoint no policy of Calico's selects it.
 
 use caracal_lab::{Datastore, Lab, PodState, error_chain, wait_until};
-use caracal_tests::datastore::{kubectl, object};
-use caracal_tests::{SECOND, await_settled, exit_code, more_pods, possible, up};
+use caracal_tests::{
+    SECOND, await_settled, exit_code, kubectl, kubernetes_object, more_pods, possible, up,
+};
 use serde_json::{Value, json};
 
 use super::rights::{put_role, without};
@@ -80,7 +81,7 @@ fn is_described(lab: &Lab, pod: &PodState) {
     kubectl(lab, &["annotate", "namespace", "default", annotation], b"");
     create(lab, pod, &json!({"labels": {"role": "db"}}));
     // Policies may select by the namespace's labels, too; nothing is half done without them.
-    let role = object(lab, "clusterroles", "caracal-cni-plugin");
+    let role = kubernetes_object(lab, "clusterroles", "caracal-cni-plugin");
     put_role(lab, &without(&role, "namespaces", "get"));
     let refused = error_chain(&lab.cni("ADD", pod).expect_err("a right is missing"));
     assert!(

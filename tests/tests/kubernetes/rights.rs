@@ -6,9 +6,9 @@
 use caracal_lab::{
     Lab, PodState, delete_namespaces, error_chain, program_output, scaled_time, wait_until,
 };
-use caracal_tests::datastore::{kubectl, object};
 use caracal_tests::{
-    SECOND, await_status, exit_code, more_pods, possible, set_pool_modes, settled, up_text,
+    SECOND, await_status, exit_code, kubectl, kubernetes_object, more_pods, possible,
+    set_pool_modes, settled, up_text,
 };
 use serde_json::{Value, json};
 
@@ -147,6 +147,26 @@ fn make_kinds_of_policy(lab: &Lab) {
     }
 }
 
+/// As servers before 1.32, and those without the feature: where a list is a stream of a watch, no
+/// right to list is needed.
+fn list_in_pages(lab: &Lab) {
+    let order = ["create", "--raw", "/test/faults", "-f", "-"];
+    kubectl(lab, &order, br#"{"fault": "no-initial-events"}"#);
+}
+
+/// Otherwise nobody looks at Services.
+fn announce_services(lab: &Lab) {
+    let patch = r#"{"spec": {"serviceClusterIPs": [{"cidr": "10.96.0.0/12"}]}}"#;
+    let arguments = [
+        "patch",
+        "bgpconfigurations",
+        "default",
+        "--type=merge",
+        "-p",
+    ];
+    kubectl(lab, &[&arguments[..], &[patch]].concat(), b"");
+}
+
 fn log(lab: &Lab) -> String {
     std::fs::read_to_string(lab.folder().log(NODE)).unwrap()
 }
@@ -276,7 +296,7 @@ fn by_a_tunnel(lab: &Lab, right: &Right<'_>) -> Result<(), String> {
 fn by_the_end_of_a_tunnel(lab: &Lab, right: &Right<'_>) -> Result<(), String> {
     set_pool_modes(lab, "Never", "Always");
     wait_until(60 * SECOND, "the address of the tunnel", || {
-        let node = object(lab, "nodes", NODE);
+        let node = kubernetes_object(lab, "nodes", NODE);
         let address = &node["metadata"]["annotations"]["projectcalico.org/IPv4VXLANTunnelAddr"];
         address.as_str().map(drop).ok_or_else(|| node.to_string())
     })
@@ -360,13 +380,15 @@ fn each_right_of_the_node_is_named() {
         return;
     }
     let mut lab = up_text(TOPOLOGY, scenario, "rights");
+    list_in_pages(&lab);
     make_kinds_of_policy(&lab);
+    announce_services(&lab);
     lab.kill9_node(NODE).unwrap();
     lab.restart_node(NODE).unwrap();
     await_fresh(&lab);
     let (mut tried, mut unnamed) = (0, Vec::new());
     for kind in ["clusterroles", "roles"] {
-        let role = object(&lab, kind, "caracal-node");
+        let role = kubernetes_object(&lab, kind, "caracal-node");
         for right in rights(&role) {
             println!("without {} {}", right.verb, right.resource);
             if let Err(error) = provoke(&mut lab, &right) {
@@ -453,7 +475,7 @@ fn each_right_of_the_plugin_is_named() {
     }
     let said = calls(&lab, &pods);
     assert_eq!(said, "", "with all rights");
-    let role = object(&lab, "clusterroles", "caracal-cni-plugin");
+    let role = kubernetes_object(&lab, "clusterroles", "caracal-cni-plugin");
     let (mut tried, mut unnamed) = (0, Vec::new());
     for right in rights(&role) {
         println!("without {} {}", right.verb, right.resource);

@@ -4,8 +4,7 @@ use std::time::Instant;
 
 use caracal_lab::Lab;
 use caracal_model::NodeStatus;
-use caracal_tests::datastore::kubectl;
-use caracal_tests::{SECOND, await_settled, await_status, exit_code, possible, up};
+use caracal_tests::{SECOND, await_settled, await_status, exit_code, kubectl, possible, up};
 use serde_json::{Value, json};
 
 const CONFIGURATION: &str = "apiVersion: projectcalico.org/v3\nkind: BGPConfiguration\nmetadata: {name: default}\n\

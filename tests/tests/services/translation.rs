@@ -2,13 +2,16 @@
 //! VIP, and connections outlive the agent.
 
 use std::collections::BTreeSet;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
 
-use caracal_lab::{Lab, PodState, error_chain, run_in_netns, wait_until};
+use caracal_lab::{Lab, PodState, error_chain, wait_until};
 use caracal_model::{Family, Prefix};
-use caracal_tests::stack::{address_of, either, on_each_stack_and_datastore_of};
-use caracal_tests::{SECOND, await_settled, ip};
+use caracal_tests::{
+    EchoServer, PodEndpoint, SECOND, VipConnection, address_of, await_settled, either,
+    endpoint_slices, ip, on_each_stack_and_datastore_of,
+};
+use serde_json::Value;
 
 use super::{Cluster, Stack};
 
@@ -28,8 +31,22 @@ const TARGET: u16 = 8080;
 /// As many connections as let chance pick each of two endpoints (2^-29 that it does not).
 const MANY: usize = 30;
 
-fn vip(family: Family) -> IpAddr {
+pub(super) fn vip(family: Family) -> IpAddr {
     either(family, "10.96.0.10", "fd00:96::10").parse().unwrap()
+}
+
+/// A service at [`vip`] of each family, port 80.
+pub(super) fn web_service(families: &[Family]) -> String {
+    let vips: Vec<String> = families.iter().map(|f| format!("'{}'", vip(*f))).collect();
+    format!(
+        "apiVersion: v1
+kind: Service
+metadata: {{name: web, namespace: shop}}
+spec: {{clusterIP: {}, clusterIPs: [{}], ports: [{{port: 80}}]}}
+",
+        vips[0],
+        vips.join(", ")
+    )
 }
 
 /// The service, and a slice a family with these pods.
@@ -44,87 +61,16 @@ spec: {{type: NodePort, clusterIP: {}, clusterIPs: [{}], ipFamilyPolicy: PreferD
         vips[0],
         vips.join(", ")
     );
-    for family in families {
-        let endpoint = |pod: &&PodState| {
-            let address = pod.address_of(*family).expect("ADD has answered");
-            format!(
-                "  - {{addresses: ['{address}'], nodeName: {}, conditions: {{ready: true}}}}\n",
-                pod.node
-            )
-        };
-        let endpoints: String = pods.iter().map(endpoint).collect();
-        let endpoints = match endpoints.is_empty() {
-            true => " []\n".to_owned(),
-            false => format!("\n{endpoints}"),
-        };
-        text += &format!(
-            "---
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: web-{}, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}
-addressType: {family}
-ports: [{{name: '', protocol: TCP, port: {TARGET}}}]
-endpoints:{endpoints}",
-            family.as_str()
-        );
-    }
+    let endpoints: Vec<PodEndpoint<'_>> = pods
+        .iter()
+        .map(|pod| PodEndpoint {
+            pod,
+            port: TARGET,
+            terminates: false,
+        })
+        .collect();
+    text += &endpoint_slices("web", families, &[TARGET], &endpoints);
     text
-}
-
-/// A server in a pod: says who it is, and then sends back what it gets.
-fn serve(pod: &PodState, families: &[Family]) {
-    let any = match families {
-        [Family::Ipv4] => "0.0.0.0",
-        _ => "::",
-    };
-    let listen = || TcpListener::bind((any.parse::<IpAddr>().unwrap(), TARGET)).unwrap();
-    let listener = run_in_netns(&pod.netns, listen).unwrap();
-    let name = format!("{}\n", pod.label());
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let (Ok(mut stream), name) = (stream, name.clone()) else {
-                continue;
-            };
-            std::thread::spawn(move || {
-                let _gone = stream.write_all(name.as_bytes());
-                let mut octets = [0; 64];
-                while let Ok(read) = stream.read(&mut octets) {
-                    if read == 0 || stream.write_all(&octets[..read]).is_err() {
-                        break;
-                    }
-                }
-            });
-        }
-    });
-}
-
-/// A connection, and who is behind it.
-struct Connection {
-    stream: TcpStream,
-    server: String,
-}
-
-impl Connection {
-    fn open(netns: &str, to: SocketAddr) -> Result<Self, ErrorKind> {
-        let connect = || TcpStream::connect_timeout(&to, 5 * SECOND);
-        let mut stream = run_in_netns(netns, connect)
-            .unwrap()
-            .map_err(|e| e.kind())?;
-        stream.set_read_timeout(Some(10 * SECOND)).unwrap();
-        let (mut server, mut octet) = (String::new(), [0]);
-        while !server.ends_with('\n') {
-            stream.read_exact(&mut octet).map_err(|e| e.kind())?;
-            server.push(char::from(octet[0]));
-        }
-        let server = server.trim().to_owned();
-        Ok(Self { stream, server })
-    }
-
-    fn works(&mut self) -> bool {
-        let mut back = [0; 4];
-        let sent = self.stream.write_all(b"ping");
-        sent.is_ok() && self.stream.read_exact(&mut back).is_ok() && &back == b"ping"
-    }
 }
 
 /// Everybody who may want the service, by namespace.
@@ -142,7 +88,7 @@ fn await_behind(lab: &Lab, to: SocketAddr, pods: &[&PodState]) {
             120 * SECOND,
             &format!("{wanted:?} behind {to} from {client}"),
             || {
-                let open = |_| Connection::open(&client, to).map(|c| c.server);
+                let open = |_| VipConnection::open(&client, to).map(|c| c.server);
                 match (0..MANY).map(open).collect::<Result<BTreeSet<_>, _>>() {
                     Ok(seen) if seen == wanted => Ok(()),
                     seen => Err(format!("{seen:?}")),
@@ -192,9 +138,10 @@ fn translation(mut lab: Lab) {
         );
     }
     let pods = lab.state().pods.clone();
-    for pod in &pods {
-        serve(pod, &families);
-    }
+    let _servers: Vec<EchoServer> = pods
+        .iter()
+        .map(|pod| EchoServer::start(pod, &families, TARGET))
+        .collect();
     let of = |node: &str| pods.iter().find(|pod| pod.node == node).unwrap();
     let both = [of("n1"), of("n2")];
     let api = |lab: &Lab, pods: &[&PodState]| Cluster(lab).apply(&documents(&families, pods));
@@ -222,7 +169,47 @@ fn translation(mut lab: Lab) {
         table.contains("shop/web") && table.contains("NodePort"),
         "{table}"
     );
+    it_is_explained(&lab, &families, both);
     nothing_behind(&lab, &families, &api);
+}
+
+/// From the Service to the elements in the kernel, with what is counted; and nothing is wrong.
+fn it_is_explained(lab: &Lab, families: &[Family], both: [&PodState; 2]) {
+    for family in families {
+        let to = SocketAddr::from((vip(*family), 80)).to_string();
+        let explained = || -> Value {
+            let said = lab.caracal("n1", &["explain", &to, "-o", "json"]);
+            serde_json::from_str(&said.unwrap_or_else(|e| panic!("{}", error_chain(&e)))).unwrap()
+        };
+        let before = explained();
+        assert_eq!(before["inStep"], true, "{before:#}");
+        let sets = before["elements"].as_array().unwrap();
+        let of_endpoint = format!("{} . 8080", both[0].address_of(*family).unwrap());
+        let leads = |e: &Value| e["element"].as_str().unwrap().ends_with(&of_endpoint);
+        assert!(sets.iter().any(leads), "{before:#}");
+        let what = |r: &Value| r["what"].as_str().unwrap().to_owned();
+        let revisions: Vec<String> = before["revisions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(what)
+            .collect();
+        for document in ["Service shop/web", "EndpointSlice shop/web"] {
+            assert!(
+                revisions.iter().any(|r| r.starts_with(document)),
+                "{revisions:?}"
+            );
+        }
+        let netns = lab.netns("n1").unwrap();
+        VipConnection::open(&netns, (vip(*family), 80).into()).unwrap();
+        let hits = |v: &Value| v["service"]["hits"].as_u64().unwrap();
+        assert!(hits(&explained()) > hits(&before), "{before:#}");
+        let text = lab.caracal("n1", &["explain", &to]).unwrap();
+        assert!(text.contains("Service:    shop/web"), "{text}");
+    }
+    let audit = lab.caracal("n1", &["audit"]);
+    let audit = audit.unwrap_or_else(|e| error_chain(&e));
+    assert!(!audit.contains("CRL-V"), "{audit}");
 }
 
 /// No endpoint, and ports that the service has not: refused, and at once.
@@ -236,7 +223,7 @@ fn nothing_behind(lab: &Lab, families: &[Family], api: &dyn Fn(&Lab, &[&PodState
                     &format!("{client} refused at port {port}"),
                     || {
                         let to = (vip(*family), port).into();
-                        match Connection::open(&client, to).map(|c| c.server) {
+                        match VipConnection::open(&client, to).map(|c| c.server) {
                             Err(ErrorKind::ConnectionRefused) => Ok(()),
                             other => Err(format!("{other:?}")),
                         }
@@ -253,10 +240,10 @@ fn connections_stay(lab: &mut Lab, families: &[Family], both: [&PodState; 2]) {
     let mut open = Vec::new();
     for family in families {
         for client in clients(lab) {
-            open.push(Connection::open(&client, (vip(*family), 80).into()).unwrap());
+            open.push(VipConnection::open(&client, (vip(*family), 80).into()).unwrap());
         }
     }
-    let work = |open: &mut Vec<Connection>, when: &str| {
+    let work = |open: &mut Vec<VipConnection>, when: &str| {
         for connection in open {
             assert!(connection.works(), "{} {when}", connection.server);
         }
@@ -269,7 +256,7 @@ fn connections_stay(lab: &mut Lab, families: &[Family], both: [&PodState; 2]) {
         let to = (vip(*family), 80).into();
         for client in clients(lab) {
             assert!(
-                Connection::open(&client, to).is_ok(),
+                VipConnection::open(&client, to).is_ok(),
                 "{client} without the agent"
             );
         }

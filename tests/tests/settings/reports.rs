@@ -9,8 +9,7 @@ use caracal_lab::{
     Lab, ProgramOutput as Output, netns_path, program_command, program_output, run_in_netns,
     scaled_time as scaled, wait_until,
 };
-use caracal_tests::kernel::run;
-use caracal_tests::{SECOND, await_settled, possible, up_text};
+use caracal_tests::{SECOND, await_settled, possible, run_on, up_text};
 use serde_json::json;
 
 use super::{TOPOLOGY, await_reported, felix};
@@ -196,13 +195,13 @@ fn a_dead_datastore_is_told_alike_by_every_command() {
         .iter()
         .find(|n| n.name.as_str() == "node1");
     let healthy = format!("ETCD_ENDPOINTS={}", etcd.unwrap().etcd_endpoint);
-    run(&lab, "outside", "nft add table inet t");
-    run(
+    run_on(&lab, "outside", "nft add table inet t");
+    run_on(
         &lab,
         "outside",
         "nft add chain inet t i { type filter hook input priority 0 ; }",
     );
-    run(&lab, "outside", "nft add rule inet t i tcp dport 2379 drop");
+    run_on(&lab, "outside", "nft add rule inet t i tcp dport 2379 drop");
     let (refusing, dropping) = (
         "ETCD_ENDPOINTS=http://10.0.0.31:2380",
         "ETCD_ENDPOINTS=http://10.0.0.31:2379",

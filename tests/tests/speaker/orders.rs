@@ -10,7 +10,7 @@ use super::{A, Site, address, prefix, stderr};
 impl Site {
     /// Log of the BIRD.
     fn log_of(&self, bird: &str) -> String {
-        std::fs::read_to_string(self.folder.join(format!("{bird}.log"))).unwrap_or_default()
+        std::fs::read_to_string(self.folder().join(format!("{bird}.log"))).unwrap_or_default()
     }
 
     fn peer(&self, name: &str) -> Value {

@@ -1,6 +1,7 @@
 //! Data that nodes keep beside Calico's, below `/caracal/`: a Lease for each key, in the namespace
-//! of the system. The liveness lease is one in Kubernetes' sense too; of the reports only the value
-//! counts, and a Lease is the object for which a node needs the fewest rights.
+//! of the system. The liveness lease and the leader's are Leases in Kubernetes' sense too; of the
+//! reports only the value counts, and a Lease is the object for which a node needs the fewest
+//! rights.
 
 use caracal_model::{HandleId, KeyValue};
 use serde_json::{Map, Value, json};
@@ -13,7 +14,7 @@ pub(super) const ROOT: &str = "/caracal/";
 pub(in crate::kubernetes) const NAMESPACE: &str = "kube-system";
 const KEY: &str = "caracal.io/key";
 const VALUE: &str = "caracal.io/value";
-/// The part of the key behind the root: `lease`, `topology`, `mode`.
+/// The part of the key behind the root: `lease`, `leader`, `topology`, `mode`.
 const KIND: &str = "caracal.io/kind";
 
 /// The parts of a key.
@@ -68,14 +69,23 @@ pub(super) fn object(
     metadata.insert("annotations".to_owned(), annotations);
     let mut spec = json!({});
     // For people who look at leases, and for tools that know them.
-    if kind == "lease" {
-        let machine = lease["machine"].as_str().unwrap_or(name);
-        spec["holderIdentity"] = machine.into();
+    let holder = match kind {
+        "lease" => Some(lease["machine"].as_str().unwrap_or(name)),
+        "leader" => lease["node"].as_str(),
+        _ => None,
+    };
+    if let Some(holder) = holder {
+        spec["holderIdentity"] = holder.into();
         if let Some(seconds) = lease["seconds"].as_u64().filter(|seconds| *seconds > 0) {
             spec["leaseDurationSeconds"] = seconds.into();
         }
-        if let Some(renewed) = lease["renewed"].as_str().and_then(micro_time) {
-            spec["renewTime"] = renewed.into();
+        for (field, time) in [("renewTime", "renewed"), ("acquireTime", "acquired")] {
+            if let Some(time) = lease[time].as_str().and_then(micro_time) {
+                spec[field] = time.into();
+            }
+        }
+        if let Some(transitions) = lease["transitions"].as_u64() {
+            spec["leaseTransitions"] = transitions.into();
         }
     }
     Ok(json!({
@@ -122,6 +132,19 @@ mod tests {
         )
         .unwrap();
         assert_eq!(next["metadata"]["resourceVersion"], "7");
+    }
+
+    #[test]
+    fn the_leader_is_the_holder_of_its_lease() {
+        let value = br#"{"node":"n1","acquired":"2026-01-05T10:11:12Z","renewed":"2026-01-05T10:11:13Z","seconds":450,"transitions":2}"#;
+        let lease = object("/caracal/leader/deleted-nodes", value, Map::new()).unwrap();
+        assert_eq!(lease["metadata"]["name"], "caracal-leader.deleted-nodes");
+        assert_eq!(
+            lease["spec"],
+            json!({"holderIdentity": "n1", "leaseDurationSeconds": 450, "leaseTransitions": 2,
+                   "acquireTime": "2026-01-05T10:11:12.000000Z",
+                   "renewTime": "2026-01-05T10:11:13.000000Z"})
+        );
     }
 
     #[test]

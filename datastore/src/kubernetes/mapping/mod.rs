@@ -16,9 +16,9 @@ use serde_json::{Map, Value, json};
 
 pub(super) use self::custom::{is_deleted, marked_deleted};
 pub(super) use self::lease::NAMESPACE;
-pub(super) use self::object_name::{AFFINITIES, BLOCKS};
+use self::object_name::IPAM_CONFIG;
+pub(super) use self::object_name::{AFFINITIES, BLOCKS, HANDLES};
 pub(super) use self::object_name::{ApiGroup, Collection, List, ObjectName, is_in};
-use self::object_name::{HANDLES, IPAM_CONFIG};
 pub(super) use self::pod::read_pod;
 pub(super) use self::pod_cidr::{ranges as pod_cidrs, remove_tunnels};
 
@@ -250,7 +250,9 @@ pub(super) fn written(
             (_, None) => return Err(MappingError::NoObject),
         },
         Key::IpamHost(_) => return Err(MappingError::NotWritten(NO_MARKER)),
-        Key::Document { .. } => return Err(MappingError::NotWritten(NO_DOCUMENT)),
+        Key::Document { .. } | Key::ServicesCheck => {
+            return Err(MappingError::NotWritten(NO_DOCUMENT));
+        }
     }))
 }
 

@@ -115,8 +115,9 @@ pub(super) fn value(object: &Value) -> Value {
         value["spec"]["interfaces"] = list;
     }
     value["spec"]["addresses"] = addresses(object, &value).into();
-    if let Some(cidrs) = object["spec"].get("podCIDRs") {
-        value["status"]["podCIDRs"] = cidrs.clone();
+    let one = || Some(json!([object["spec"].get("podCIDR")?]));
+    if let Some(cidrs) = object["spec"].get("podCIDRs").cloned().or_else(one) {
+        value["status"]["podCIDRs"] = cidrs;
     }
     value
 }

@@ -132,7 +132,7 @@ impl ObjectName {
             Key::Affinity(owner, cidr) => Self::new(AFFINITIES, names::of_affinity(owner, cidr)),
             Key::Handle(id) => Self::new(HANDLES, names::of_handle(id)),
             Key::IpamConfig => Self::new(IPAM_CONFIG, "default"),
-            Key::IpamHost(_) => return None,
+            Key::IpamHost(_) | Key::ServicesCheck => return None,
             Key::Document {
                 kind,
                 namespace,

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_model::{AllocationAttribute, Block, BlockOwner, Key, NodeName, Prefix, Snapshot};
+use caracal_model::{
+    AllocationAttribute, Block, BlockOwner, Key, NodeName, Prefix, Snapshot, endpoint_name,
+};
 use proptest::prelude::*;
 use tokio::time::{sleep, timeout};
 
@@ -77,13 +79,7 @@ async fn watch_9_a_pod_elsewhere_wakes_nobody_and_is_found_by_who_asks() {
         seen.block_of(&"10.1.0.1".parse().unwrap()).unwrap().in_use,
         2
     );
-    let (place, endpoint) = seen
-        .elsewhere_with(&"10.1.0.1/32".parse().unwrap())
-        .unwrap();
-    assert_eq!(
-        (&**place, endpoint.node.as_str()),
-        ("default/theirs", "other")
-    );
+    assert_eq!((seen.workload_count(), seen.elsewhere.len()), (2, 0));
 
     store.delete(Key::workload("default", "theirs").to_path());
     put_block(&store, BLOCK, "other", &["other"]);
@@ -113,9 +109,7 @@ async fn watch_9_a_pod_elsewhere_wakes_nobody_and_is_found_by_who_asks() {
 async fn watch_9_an_endpoint_elsewhere_wakes_who_reads_it() {
     let store = MemoryStore::new();
     let etcd: IpAddr = "10.1.0.7".parse().unwrap();
-    let reader = EndpointReader::new(move |_, networks| {
-        networks.iter().any(|network| network.address() == etcd)
-    });
+    let reader = EndpointReader::new(|_| false, move |range| range.contains(etcd));
     let mut receiver = started(&store, reader).await;
     put_endpoint(&store, "web", "other", "10.1.0.1");
     assert!(!rest(&receiver).await);
@@ -124,6 +118,108 @@ async fn watch_9_an_endpoint_elsewhere_wakes_who_reads_it() {
     receiver.mark_unchanged();
     store.delete(Key::workload("default", "etcd").to_path());
     assert!(rest(&receiver).await, "it is gone");
+    receiver.mark_unchanged();
+    put_block(&store, "10.1.0.0/29", "other", &["other"]);
+    receiver.mark_unchanged();
+    assert!(rest(&receiver).await, "a new block");
+    receiver.mark_unchanged();
+    // The block that holds its address says as much as its endpoint.
+    put_block(&store, "10.1.0.0/29", "other", &["other"; 8]);
+    assert!(rest(&receiver).await, "its address is given out");
+}
+
+/// A block of another node with one pod for each name, and their endpoints.
+fn put_pods(store: &MemoryStore, cidr: &str, node: &str, pods: &[&str]) {
+    let cidr: Prefix = cidr.parse().unwrap();
+    let mut block = Block::new(cidr, Some(&BlockOwner::Host(node.into())), 1);
+    for (ordinal, pod) in pods.iter().enumerate() {
+        let mut attribute = AllocationAttribute::default();
+        for (key, value) in [("node", node), ("namespace", "default"), ("pod", pod)] {
+            attribute.secondary.insert(key.into(), value.into());
+        }
+        block.attributes.push(attribute);
+        block.allocations[ordinal] = Some(ordinal);
+        let address = cidr.nth(ordinal as u128).unwrap().to_string();
+        put_endpoint(store, &endpoint_of(node, pod), node, &address);
+    }
+    store.put(Key::Block(cidr).to_path(), block.to_json());
+}
+
+fn endpoint_of(node: &str, pod: &str) -> String {
+    endpoint_name(node, "k8s", pod, "eth0")
+}
+
+fn kept(view: &View) -> Vec<&str> {
+    view.snapshot.elsewhere.keys().map(|key| &**key).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_10_an_endpoint_that_its_block_accounts_for_is_not_read() {
+    let store = MemoryStore::new();
+    store.set_page(2);
+    put_pods(&store, BLOCK, "other", &["a", "b", "c"]);
+    // A value that nobody reads cannot be found wrong.
+    let unread = Key::workload("default", &endpoint_of("other", "a")).to_path();
+    store.put(unread, "no JSON");
+    // Its block was lost before; and one in a block of ours.
+    put_endpoint(&store, &endpoint_of("other", "lost"), "other", "10.9.0.1");
+    put_pods(&store, "10.2.0.0/29", "me", &["mine"]);
+    put_endpoint(&store, &endpoint_of("other", "guest"), "other", "10.2.0.3");
+    let mut receiver = spawn_watcher(store.clone(), options(EndpointReader::default()));
+    let seen = fresh(&mut receiver).await;
+    assert!(seen.snapshot.invalid.is_empty(), "{seen:?}");
+    assert_eq!(seen.snapshot.workloads.len(), 1);
+    let expected = [
+        "default/other-k8s-guest-eth0",
+        "default/other-k8s-lost-eth0",
+    ];
+    assert_eq!(kept(&seen), expected);
+    // Blocks, and the keys of the endpoints with two values at a time.
+    let (blocks, keys, values) = (0, 2, 2);
+    assert_eq!(store.reads(), SYNC_READS + blocks + keys + values);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_10_a_block_that_is_lost_leaves_its_endpoints_behind() {
+    let store = MemoryStore::new();
+    put_pods(&store, BLOCK, "other", &["a", "b"]);
+    let mut receiver = started(&store, EndpointReader::default()).await;
+    assert!(kept(&receiver.borrow()).is_empty());
+    // As it goes in order, the pods before their block, nothing has to be read again.
+    put_pods(&store, "10.3.0.0/29", "other", &["c"]);
+    sleep(Duration::from_secs(1)).await;
+    let reads = store.reads();
+    store.delete(Key::workload("default", &endpoint_of("other", "c")).to_path());
+    put_block(&store, "10.3.0.0/29", "other", &[]);
+    store.delete(Key::Block("10.3.0.0/29".parse().unwrap()).to_path());
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(store.reads(), reads);
+    // Whoever sees that the block is gone sees the endpoints that have its addresses.
+    store.delete(Key::Block(BLOCK.parse().unwrap()).to_path());
+    let seen = view(&mut receiver, "no block", |view| {
+        view.snapshot.blocks.is_empty()
+    })
+    .await;
+    let expected = ["default/other-k8s-a-eth0", "default/other-k8s-b-eth0"];
+    assert_eq!(kept(&seen), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_10_all_endpoints_are_there_as_soon_as_something_follows_from_them() {
+    let store = MemoryStore::new();
+    put_pods(&store, BLOCK, "other", &["a", "b"]);
+    let all = |snapshot: &Snapshot| !snapshot.felix_configurations.is_empty();
+    let mut receiver = started(&store, EndpointReader::new(all, |_| false)).await;
+    assert!(kept(&receiver.borrow()).is_empty());
+    let felix = "/calico/resources/v3/projectcalico.org/felixconfigurations/default";
+    store.put(felix, r#"{"metadata":{"name":"default"},"spec":{}}"#);
+    let mut seen = receiver.clone();
+    let with = view(&mut seen, "the setting", |view| all(&view.snapshot)).await;
+    assert_eq!(kept(&with).len(), 2);
+    store.delete(felix);
+    let without = view(&mut seen, "no setting", |view| !all(&view.snapshot)).await;
+    assert!(kept(&without).is_empty());
+    drop(receiver.borrow_and_update());
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use caracal_model::{KeyRange, Txn, TxnOutcome};
+use caracal_model::{KeyRange, KeyValue, Txn, TxnOutcome};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -13,8 +13,8 @@ use crate::memory::{MemoryStore, MemoryWatch};
 use crate::store::{Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError};
 use crate::watch::{View, WatchOptions, spawn_watcher};
 
-/// To be in sync takes a look at the revision and a list.
-pub(super) const SYNC_READS: u64 = 2;
+/// To be in sync takes a look at the revision, a list, and one of the endpoints.
+pub(super) const SYNC_READS: u64 = 3;
 
 pub(super) type Receiver = watch::Receiver<View>;
 
@@ -70,19 +70,35 @@ pub(super) async fn started(store: &MemoryStore) -> Receiver {
     receiver
 }
 
-/// A store whose reads panic once it is broken.
+/// A store whose reads panic once it is broken, and whose watches may come from another member of
+/// the cluster.
 #[derive(Clone)]
 pub(super) struct Fragile {
     pub(super) inner: MemoryStore,
+    pub(super) watched: MemoryStore,
     pub(super) broken: Arc<AtomicBool>,
+}
+
+impl Fragile {
+    pub(super) fn new(inner: &MemoryStore, watched: &MemoryStore) -> Self {
+        Self {
+            inner: inner.clone(),
+            watched: watched.clone(),
+            broken: Arc::default(),
+        }
+    }
+
+    fn reads(&self) -> &MemoryStore {
+        assert!(!self.broken.load(Ordering::SeqCst), "broken for the test");
+        &self.inner
+    }
 }
 
 impl Store for Fragile {
     type Watch = MemoryWatch;
 
     async fn read(&self, ranges: &[KeyRange]) -> Result<ReadAnswer, StoreError> {
-        assert!(!self.broken.load(Ordering::SeqCst), "broken for the test");
-        self.inner.read(ranges).await
+        self.reads().read(ranges).await
     }
 
     async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
@@ -90,14 +106,13 @@ impl Store for Fragile {
     }
 
     async fn watch(&self, prefix: &str, revision: i64) -> Result<MemoryWatch, StoreError> {
-        self.inner.watch(prefix, revision).await
+        self.watched.watch(prefix, revision).await
     }
 }
 
 impl PagedStore for Fragile {
     async fn first_pages(&self, ranges: &[KeyRange]) -> Result<FirstPages, StoreError> {
-        assert!(!self.broken.load(Ordering::SeqCst), "broken for the test");
-        self.inner.first_pages(ranges).await
+        self.reads().first_pages(ranges).await
     }
 
     async fn next_page(
@@ -106,46 +121,20 @@ impl PagedStore for Fragile {
         from: &Cursor,
         revision: i64,
     ) -> Result<Page, StoreError> {
-        self.inner.next_page(range, from, revision).await
-    }
-}
-
-/// A cluster whose reads come from one member and whose watches from another one that hears nothing
-/// new.
-#[derive(Clone)]
-pub(super) struct Behind {
-    pub(super) inner: MemoryStore,
-    pub(super) behind: MemoryStore,
-}
-
-impl Store for Behind {
-    type Watch = MemoryWatch;
-
-    async fn read(&self, ranges: &[KeyRange]) -> Result<ReadAnswer, StoreError> {
-        self.inner.read(ranges).await
+        self.reads().next_page(range, from, revision).await
     }
 
-    async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
-        self.inner.commit(txn).await
-    }
-
-    async fn watch(&self, prefix: &str, revision: i64) -> Result<MemoryWatch, StoreError> {
-        self.behind.watch(prefix, revision).await
-    }
-}
-
-impl PagedStore for Behind {
-    async fn first_pages(&self, ranges: &[KeyRange]) -> Result<FirstPages, StoreError> {
-        self.inner.first_pages(ranges).await
-    }
-
-    async fn next_page(
+    async fn next_keys(
         &self,
         range: &KeyRange,
         from: &Cursor,
         revision: i64,
-    ) -> Result<Page, StoreError> {
-        self.inner.next_page(range, from, revision).await
+    ) -> Result<Option<Page>, StoreError> {
+        self.reads().next_keys(range, from, revision).await
+    }
+
+    async fn values(&self, keys: &[String], revision: i64) -> Result<Vec<KeyValue>, StoreError> {
+        self.reads().values(keys, revision).await
     }
 }
 

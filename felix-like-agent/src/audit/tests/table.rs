@@ -7,6 +7,38 @@ pub(super) type Fault = fn(&mut Case);
 /// Fault, code, subject, and words of the sentence.
 pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
     (
+        |c| {
+            let code = ProblemCode::ServicesUnwritten;
+            c.problems
+                .push(problem(code, "nftables", "no nft".to_owned()));
+        },
+        AuditCode::Services,
+        "nftables",
+        "services.unwritten: no nft",
+    ),
+    (
+        |c| {
+            c.services = Some(ServiceDifferences {
+                missing: vec!["services4 10.96.0.10 . tcp . 80 : goto pick-endpoints-2".to_owned()],
+                ..ServiceDifferences::default()
+            })
+        },
+        AuditCode::ServicesMissing,
+        "services4 10.96.0.10 . tcp . 80",
+        "the kernel has not this element",
+    ),
+    (
+        |c| {
+            c.services = Some(ServiceDifferences {
+                unwanted: vec!["hits4 10.96.0.11 . tcp . 80".to_owned()],
+                ..ServiceDifferences::default()
+            })
+        },
+        AuditCode::ServicesLeftover,
+        "hits4 10.96.0.11",
+        "no Service asks for",
+    ),
+    (
         |c| c.stale = Some("no answer for 31 s"),
         AuditCode::DatastoreStale,
         "datastore",

@@ -9,7 +9,7 @@ use caracal_model::{Cidr, Family, IfName, Mac};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
-    InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoIpTunnel, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 use netlink_packet_route::route::RouteHeader;
 
@@ -50,8 +50,16 @@ pub(in crate::dataplane) async fn links(netlink: &Netlink) -> Result<Links, Netl
     Ok(links)
 }
 
-/// Reads everything but sysctls and NAT.
+/// Reads everything but sysctls and NAT; FDB entries of Calico's devices.
 pub(in crate::dataplane) async fn actual(netlink: &mut Netlink) -> Result<Actual, NetlinkError> {
+    actual_with(netlink, is_vxlan_device).await
+}
+
+/// The same with the FDB entries of these VXLAN devices.
+pub(in crate::dataplane) async fn actual_with(
+    netlink: &mut Netlink,
+    has_fdb: impl Fn(&str) -> bool,
+) -> Result<Actual, NetlinkError> {
     let mut actual = Actual {
         links: links(netlink).await?,
         ..Actual::default()
@@ -68,7 +76,7 @@ pub(in crate::dataplane) async fn actual(netlink: &mut Netlink) -> Result<Actual
     let found = neighbours::read(netlink, &actual.links).await?;
     actual.neighbours = found.into_iter().collect();
     let links = actual.links.iter();
-    for link in links.filter(|l| is_vxlan_device(l.name.as_str())) {
+    for link in links.filter(|l| has_fdb(l.name.as_str())) {
         let found = neighbours::read_fdb(netlink, link).await?;
         actual.fdb.extend(found);
     }
@@ -94,6 +102,7 @@ fn link(message: &LinkMessage) -> Option<Link> {
         parent: None,
         loopback: flags.contains(LinkFlags::Loopback),
         vxlan: None,
+        local: None,
     };
     for attribute in &message.attributes {
         match attribute {
@@ -114,6 +123,12 @@ fn link_info(link: &mut Link, infos: &[LinkInfo]) {
         match info {
             LinkInfo::Kind(kind) => link.kind = kind.to_string(),
             LinkInfo::Data(InfoData::Vxlan(parameters)) => link.vxlan = Some(vxlan(parameters)),
+            LinkInfo::Data(InfoData::IpTunnel(parameters)) => {
+                link.local = parameters.iter().find_map(|parameter| match parameter {
+                    InfoIpTunnel::Local(address) if !address.is_unspecified() => Some(*address),
+                    _ => None,
+                });
+            }
             _ => {}
         }
     }

@@ -6,7 +6,10 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use caracal_model::NodeName;
 
 use super::*;
+use crate::dataplane::conntrack;
 use crate::dataplane::services::ServiceWriter;
+use crate::dataplane::{observe_service_elements, observe_service_hits, observe_services};
+use crate::services::{ServiceDifferences, ServiceSettings};
 
 const VIP: &str = "10.96.0.10";
 
@@ -30,10 +33,15 @@ fn snapshot(documents: &[(&str, &str, String)]) -> Snapshot {
     snapshot
 }
 
+/// With port 80, where `spec` says nothing of ports.
 fn service(spec: &str) -> (&'static str, &'static str, String) {
+    let ports = match spec.contains(r#""ports""#) {
+        true => "",
+        false => r#","ports":[{"port":80}]"#,
+    };
     let value = format!(
         r#"{{"kind":"Service","apiVersion":"v1","metadata":{{"name":"web","namespace":"shop"}},
-        "spec":{{"clusterIP":"{VIP}","ports":[{{"port":80}}]{spec}}}}}"#
+        "spec":{{"clusterIP":"{VIP}"{ports}{spec}}}}}"#
     );
     ("services", "web", value)
 }
@@ -82,7 +90,7 @@ fn machine() {
 }
 
 fn writer() -> ServiceWriter {
-    ServiceWriter::new(NodeName::from("a"))
+    ServiceWriter::new(NodeName::from("a"), ServiceSettings::default())
 }
 
 #[test]
@@ -234,6 +242,166 @@ fn a_flow_of_udp_follows_its_endpoint() {
         let status = ours.pass(&with(&[])).await.unwrap();
         assert_eq!(status.forgotten_flows, 2);
         assert_eq!(ask(), None);
+    });
+}
+
+/// A connection to an endpoint that is gone is left alone, or reset, as is asked for.
+#[test]
+fn a_connection_ends_with_its_endpoint() {
+    in_namespace("services::a_connection_ends_with_its_endpoint", || async {
+        machine();
+        for address in ["10.1.0.1", "10.1.0.2"] {
+            sh(&format!("ip address add {address}/32 dev lo"));
+            let listener = TcpListener::bind((address.parse::<IpAddr>().unwrap(), 8080)).unwrap();
+            std::thread::spawn(move || {
+                for stream in listener.incoming() {
+                    let mut stream = stream.unwrap();
+                    std::thread::spawn(move || {
+                        let mut octet = [0];
+                        while stream.read_exact(&mut octet).is_ok() {
+                            stream.write_all(&octet).unwrap();
+                        }
+                    });
+                }
+            });
+        }
+        let with = |endpoints: &[&str]| snapshot(&[service(""), slice(endpoints)]);
+        let open = || {
+            let stream = TcpStream::connect((VIP, 80)).unwrap();
+            let patience = Some(Duration::from_secs(10));
+            stream.set_read_timeout(patience).unwrap();
+            stream
+        };
+        let echo = |stream: &mut TcpStream| {
+            stream.write_all(b"?").map_err(|e| e.kind())?;
+            stream.read_exact(&mut [0]).map_err(|e| e.kind())
+        };
+        for reset_tcp in [false, true] {
+            let settings = ServiceSettings {
+                reset_tcp,
+                ..ServiceSettings::default()
+            };
+            for left in [&["10.1.0.2"][..], &[]] {
+                let mut ours = ServiceWriter::new(NodeName::from("a"), settings.clone());
+                ours.pass(&with(&["10.1.0.1"])).await.unwrap();
+                let mut stream = open();
+                assert_eq!(echo(&mut stream), Ok(()));
+                ours.pass(&with(&["10.1.0.1", "10.1.0.2"])).await.unwrap();
+                assert_eq!(echo(&mut stream), Ok(()));
+                let status = ours.pass(&with(left)).await.unwrap();
+                // Others may be closing still.
+                assert_eq!(status.reset_connections > 0, reset_tcp, "{left:?}");
+                let expected = match reset_tcp {
+                    true => Err(std::io::ErrorKind::ConnectionReset),
+                    false => Ok(()),
+                };
+                assert_eq!(echo(&mut stream), expected, "{left:?}");
+            }
+        }
+    });
+}
+
+/// Conntrack does not pick up a connection by its end: it calls a FIN that it does not know
+/// invalid, and invalid packets are not translated.
+#[test]
+fn what_is_not_translated_does_not_leave() {
+    in_namespace(
+        "services::what_is_not_translated_does_not_leave",
+        || async {
+            machine();
+            sh("ip address add 10.1.0.1/32 dev lo");
+            let listener = TcpListener::bind("10.1.0.1:8080").unwrap();
+            // Before our chains and behind them.
+            sh("nft -f - <<'END'
+            table ip seen {
+                chain sent { type filter hook output priority -1; ip daddr { 10.96.0.10, 192.0.2.7, 192.0.2.8 } ct state invalid counter; }
+                chain left { type filter hook postrouting priority 300; ip daddr { 10.96.0.10, 192.0.2.7, 192.0.2.8 } counter; }
+            }
+END");
+            let counted = |chain: &str| -> u64 {
+                let listed = sh(&format!("nft list chain ip seen {chain}"));
+                let (_, rest) = listed.split_once("packets ").unwrap();
+                rest.split(' ').next().unwrap().parse().unwrap()
+            };
+            for (policy, to) in [
+                ("Cluster", VIP),
+                ("Cluster", "192.0.2.7"),
+                ("Local", "192.0.2.8"),
+            ] {
+                let spec = format!(
+                    r#","externalIPs":["192.0.2.7","192.0.2.8"],"externalTrafficPolicy":"{policy}""#
+                );
+                let mut ours = writer();
+                ours.pass(&snapshot(&[service(&spec), slice(&["10.1.0.1"])]))
+                    .await
+                    .unwrap();
+                let stream = TcpStream::connect((to, 80)).unwrap();
+                let _accepted = listener.accept().unwrap();
+                conntrack::forget_flows(|_| true).unwrap();
+                let before = counted("sent");
+                drop(stream);
+                assert!(
+                    counted("sent") > before,
+                    "{to}: conntrack knows the end of the connection"
+                );
+                assert_eq!(counted("left"), 0, "{to} left the node");
+            }
+        },
+    );
+}
+
+/// Those who only ask see the counters, each element of an address, and what is wrong with the
+/// whole table.
+#[test]
+fn the_table_is_looked_at() {
+    in_namespace("services::the_table_is_looked_at", || async {
+        machine();
+        servers(&["10.1.0.1", "10.1.0.2"]);
+        let wanted = |spec| snapshot(&[service(spec), slice(&["10.1.0.1", "10.1.0.2"])]);
+        let mut ours = writer();
+        let spec = r#","externalIPs":["192.0.2.7"],"sessionAffinity":"ClientIP""#;
+        let status = ours.pass(&wanted(spec)).await.unwrap().clone();
+        for _ in 0..5 {
+            connect("10.96.0.10:80").unwrap();
+        }
+        connect("192.0.2.7:80").unwrap();
+        let hits = observe_service_hits().await.unwrap();
+        let counted: Vec<(String, u64)> = hits.iter().map(|(a, n)| (a.to_string(), *n)).collect();
+        let expected = [("10.96.0.10 . tcp . 80", 5), ("192.0.2.7 . tcp . 80", 1)];
+        assert_eq!(counted, expected.map(|(a, n)| (a.to_owned(), n)));
+        // The next process goes on counting, and finds nothing to write.
+        let mut next = writer();
+        let after = next.pass(&wanted(spec)).await.unwrap();
+        assert_eq!(after.changed, 1, "the chains of affinity: {after:?}");
+        connect("10.96.0.10:80").unwrap();
+        let hits = observe_service_hits().await.unwrap();
+        assert_eq!(hits.values().sum::<u64>(), 7);
+        assert_eq!(
+            observe_services(&status.entries).await,
+            ServiceDifferences::default()
+        );
+        let missing = async || {
+            let mut missing = Vec::new();
+            for (address, entry) in &status.entries {
+                let elements = observe_service_elements(address, entry).await.unwrap();
+                assert!(elements.len() >= 5, "{elements:?}");
+                missing.extend(elements.into_iter().filter(|e| !e.is_there).map(|e| e.set));
+            }
+            missing
+        };
+        assert_eq!(missing().await, Vec::<String>::new());
+        sh("nft add element inet caracal-services masqueraded4 '{ 192.0.2.8 . tcp . 80 }'");
+        sh("nft delete element inet caracal-services hits4 '{ 192.0.2.7 . tcp . 80 }'");
+        assert_eq!(missing().await, ["hits4"]);
+        sh("nft delete element inet caracal-services services4 '{ 192.0.2.7 . tcp . 80 }'");
+        assert_eq!(missing().await, ["hits4", "services4"]);
+        let seen = observe_services(&status.entries).await;
+        assert_eq!(seen.missing.len(), 2, "{seen:?}");
+        assert_eq!(seen.missing[0], "hits4 192.0.2.7 . tcp . 80");
+        assert_eq!(seen.unwanted, ["masqueraded4 192.0.2.8 . tcp . 80"]);
+        sh("nft delete table inet caracal-services");
+        assert!(observe_services(&status.entries).await.unreadable.is_some());
+        assert!(observe_service_hits().await.is_err());
     });
 }
 

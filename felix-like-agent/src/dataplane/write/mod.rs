@@ -1,7 +1,9 @@
 //! [`Op`]s → netlink messages (those of routes: [`crate::dataplane::netlink::routes`]), and what
 //! the kernel's answers to them mean.
 
+pub(in crate::dataplane) mod forward;
 pub(in crate::dataplane) mod nat;
+pub(in crate::dataplane) mod programs;
 pub(in crate::dataplane) mod saved_sysctls;
 pub(in crate::dataplane) mod sysctl;
 
@@ -12,7 +14,7 @@ use caracal_model::{Cidr, Family, IfName};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoIpTunnel, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -188,7 +190,13 @@ fn add_tunnel(tunnel: &Tunnel, links: &Links) -> Result<Request, EncodeError> {
         LinkAttribute::Mtu(tunnel.mtu),
     ]);
     let info = match &tunnel.kind {
-        TunnelDevice::Ipip => vec![LinkInfo::Kind(InfoKind::IpIp)],
+        TunnelDevice::Ipip { local } => {
+            let local = local.map(|address| vec![InfoIpTunnel::Local(address)]);
+            let data = local.map(|local| LinkInfo::Data(InfoData::IpTunnel(local)));
+            std::iter::once(LinkInfo::Kind(InfoKind::IpIp))
+                .chain(data)
+                .collect()
+        }
         TunnelDevice::Vxlan {
             vni,
             port,

@@ -2,16 +2,14 @@
 //! the kernel has no nf_tables for IP. Which it is, is found by trying. These are the only programs
 //! the agent starts.
 
-use std::io;
-use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
-
+use super::forward::ClosedForwards;
+use super::programs::{
+    CommandError, IP6TABLES, IP6TABLES_NFT, IPTABLES, IPTABLES_NFT, Iptables, run, run_as,
+};
 use crate::dataplane::read::hints::OwnChanges;
-use crate::nat::nft::listing::{Blocker, Listing, blockers};
+use crate::nat::nft::listing::{Blocker, Listing};
 use crate::nat::nft::written::Written;
 use crate::nat::{FamilyRules, Nat, iptables, nft};
 use crate::settings::NatBackend;
@@ -19,40 +17,8 @@ use crate::settings::NatBackend;
 /// Stands in the place of a fingerprint when the rules are not as they were written.
 pub(in crate::dataplane) const CHANGED: &str = "changed by others";
 
-/// A program that runs longer than this is killed.
-const TIME_LIMIT: Duration = Duration::from_secs(20);
-
 /// Most tries to write our table when others change it before it is marked.
 const TRIES: u32 = 3;
-
-/// Why a program's work was not done.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CommandError {
-    /// It cannot be started or spoken to.
-    #[error("cannot run {program}")]
-    Run {
-        program: &'static str,
-        #[source]
-        source: io::Error,
-    },
-    /// It took too long.
-    #[error("{program} did not finish within {} s", TIME_LIMIT.as_secs())]
-    Timeout { program: &'static str },
-    /// It said no.
-    #[error("{program} says {:?}", first_line(stderr))]
-    Refused {
-        program: &'static str,
-        /// Its standard error.
-        stderr: String,
-    },
-}
-
-fn first_line(text: &str) -> &str {
-    text.lines()
-        .map(str::trim)
-        .find(|line| !line.is_empty())
-        .unwrap_or("nothing")
-}
 
 /// Why rules are not in the kernel.
 #[derive(Debug, thiserror::Error)]
@@ -85,31 +51,6 @@ impl Backend {
         }
     }
 }
-
-/// `iptables-legacy` and its IPv6 twin.
-struct Iptables {
-    save: &'static str,
-    restore: &'static str,
-}
-
-const IPTABLES: Iptables = Iptables {
-    save: "iptables-legacy-save",
-    restore: "iptables-legacy-restore",
-};
-const IP6TABLES: Iptables = Iptables {
-    save: "ip6tables-legacy-save",
-    restore: "ip6tables-legacy-restore",
-};
-
-/// iptables on top of nftables: its chains are in nftables tables of its own.
-const IPTABLES_NFT: Iptables = Iptables {
-    save: "iptables-nft-save",
-    restore: "iptables-nft-restore",
-};
-const IP6TABLES_NFT: Iptables = Iptables {
-    save: "ip6tables-nft-save",
-    restore: "ip6tables-nft-restore",
-};
 
 /// Writes and reads back rules.
 #[derive(Debug, Default)]
@@ -202,47 +143,11 @@ impl NatWriter {
         })
     }
 
-    /// The instances of iptables that drop by policy what is forwarded, with what they hold. Chains
-    /// that drop and belong to somebody else are remembered as blockers.
+    /// Chains that drop and belong to somebody else are remembered as blockers.
     async fn closed_forwards(&mut self) -> Vec<(Iptables, String)> {
-        let chains = run("nft", &["-j", "list", "chains"], "").await;
-        let found = blockers(&chains.unwrap_or_default());
-        let mut closed = Vec::new();
-        self.blockers.clear();
-        for blocker in found {
-            let tool = match &blocker {
-                b if b.is_iptables("ip") => Some(IPTABLES_NFT),
-                b if b.is_iptables("ip6") => Some(IP6TABLES_NFT),
-                _ => None,
-            };
-            let saved = match &tool {
-                Some(tool) => run(tool.save, &[], "").await.ok(),
-                None => None,
-            };
-            match (tool, saved) {
-                (Some(tool), Some(saved)) => closed.push((tool, saved)),
-                _ => self.blockers.push(blocker),
-            }
-        }
-        for (tool, names) in [
-            (IPTABLES, "ip_tables_names"),
-            (IP6TABLES, "ip6_tables_names"),
-        ] {
-            // The tool would make the tables that it is asked for.
-            let tables = std::fs::read_to_string(format!("/proc/thread-self/net/{names}"));
-            if !tables
-                .unwrap_or_default()
-                .lines()
-                .any(|name| name == "filter")
-            {
-                continue;
-            }
-            let saved = run(tool.save, &[], "").await.unwrap_or_default();
-            if iptables::drops_forward(&saved) {
-                closed.push((tool, saved));
-            }
-        }
-        closed
+        let found = ClosedForwards::read().await;
+        self.blockers = found.blockers;
+        found.iptables
     }
 
     /// Beside nftables: accepts in iptables where it drops by policy, as Docker makes it.
@@ -400,57 +305,5 @@ async fn read_iptables(wanted: Option<&Nat>) -> Option<String> {
         Some(nat.fingerprint())
     } else {
         Some("other rules".to_owned())
-    }
-}
-
-/// Runs a program with `input` and answers with what it prints.
-pub(in crate::dataplane) async fn run(
-    program: &'static str,
-    args: &[&str],
-    input: &str,
-) -> Result<String, CommandError> {
-    run_as(program, args, input, None).await
-}
-
-/// As [`run`]; what the program changes is noted as our own doing before it can begin.
-pub(in crate::dataplane) async fn run_as(
-    program: &'static str,
-    args: &[&str],
-    input: &str,
-    changes: Option<&OwnChanges>,
-) -> Result<String, CommandError> {
-    let failed = |source| CommandError::Run { program, source };
-    let mut child = Command::new(program)
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(failed)?;
-    if let (Some(changes), Some(process)) = (changes, child.id()) {
-        // It reads all of its input before it begins.
-        changes.expect_from(process);
-    }
-    let mut stdin = child.stdin.take();
-    let work = async {
-        if let Some(stdin) = &mut stdin {
-            // A program that does not read its input says why on its standard error.
-            let _ = stdin.write_all(input.as_bytes()).await;
-        }
-        drop(stdin);
-        child.wait_with_output().await
-    };
-    let output = tokio::time::timeout(TIME_LIMIT, work)
-        .await
-        .map_err(|_| CommandError::Timeout { program })?
-        .map_err(failed)?;
-    if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    } else {
-        Err(CommandError::Refused {
-            program,
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        })
     }
 }

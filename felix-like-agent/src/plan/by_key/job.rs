@@ -33,10 +33,12 @@ enum Stage<'a> {
 pub(super) struct Work<'a> {
     pub(super) state: LastPlan,
     pub(super) planner: Planner<'a>,
-    /// Each for the first time; all are planned when there is one.
-    first: std::vec::IntoIter<Prefix>,
-    /// Again, or because another destination leads through them.
-    pub(super) again: BTreeSet<Prefix>,
+    /// All, or what a change concerns.
+    pub(super) first: std::vec::IntoIter<Prefix>,
+    /// Those that other destinations lead through since.
+    again: BTreeSet<Prefix>,
+    /// What has another route than before, or none.
+    differ: Vec<Prefix>,
     /// `None` = all is planned.
     pub(super) changed: Option<ChangedKeys>,
     /// The NAT rules of a plan by key.
@@ -122,6 +124,7 @@ impl<'a> Work<'a> {
             planner,
             first: Vec::new().into_iter(),
             again: BTreeSet::new(),
+            differ: Vec::new(),
             changed: None,
             nat: None,
         }
@@ -131,18 +134,22 @@ impl<'a> Work<'a> {
     fn step(&mut self, most: usize) -> bool {
         let first: Vec<Prefix> = self.first.by_ref().take(most).collect();
         let left = most - first.len();
-        let turned = self.state.put_first(&self.planner, first);
-        self.again.extend(turned);
-        let mut unnamed = ChangedKeys::default();
-        let changed = self.changed.as_mut().unwrap_or(&mut unnamed);
-        for _ in 0..left {
-            let Some(prefix) = self.again.pop_first() else {
-                break;
-            };
-            let turned = self.state.put_again(&self.planner, prefix, changed);
-            self.again.extend(turned);
+        self.put(first);
+        if left > 0 {
+            let again = std::iter::from_fn(|| self.again.pop_first());
+            let again = again.take(left).collect();
+            self.put(again);
         }
         self.first.len() == 0 && self.again.is_empty()
+    }
+
+    fn put(&mut self, prefixes: Vec<Prefix>) {
+        let mut unnamed = ChangedKeys::default();
+        let changed = self.changed.as_mut().unwrap_or(&mut unnamed);
+        let turned = self
+            .state
+            .put(&self.planner, prefixes, changed, &mut self.differ);
+        self.again.extend(turned);
     }
 
     fn end(self) -> Stage<'a> {
@@ -152,7 +159,8 @@ impl<'a> Work<'a> {
                 state.desired.nat = nat::plan(&planner).map(Arc::new);
                 Changed::All
             }
-            Some(keys) => {
+            Some(mut keys) => {
+                keys.prefixes = self.differ.into_iter().collect();
                 let from = PlannedFrom::new(planner.inputs);
                 state.take(planner, self.nat);
                 state.from = from;

@@ -166,10 +166,10 @@ pub(crate) fn notes(kind: Kind, resource: &Value) -> Vec<FieldNote> {
 
 /// A note when Kubernetes' ObjectMeta has no such field.
 fn of_metadata(name: &str) -> Option<FieldNote> {
-    let field = format!("metadata.{name}");
-    let known = METADATA.iter().any(|(known, _)| **known == field);
+    let is_name = |known: &str| known.strip_prefix("metadata.") == Some(name);
+    let known = METADATA.iter().any(|(known, _)| is_name(known));
     (!known).then(|| FieldNote {
-        field,
+        field: format!("metadata.{name}"),
         what: NoteKind::Unknown(nearest(METADATA, "metadata.", name)),
     })
 }
@@ -210,13 +210,16 @@ fn walk(
     notes: &mut Vec<FieldNote>,
 ) {
     for (name, value) in object {
-        let place = format!("{path}{name}");
-        let field = format!("{shown}{name}");
-        let below = format!("{place}.");
-        let effect = fields.iter().find(|(known, _)| *known == place);
-        let is_object = fields.iter().any(|(known, _)| known.starts_with(&below));
+        // Texts are made of what is found: nearly always there is nothing to say.
+        let behind = |known: &'static str| known.strip_prefix(path)?.strip_prefix(name.as_str());
+        let effect = fields.iter().find(|(known, _)| behind(known) == Some(""));
+        let is_object = |known: &'static str| behind(known).is_some_and(|r| r.starts_with('.'));
+        let is_object = fields.iter().any(|(known, _)| is_object(known));
+        let field = || format!("{shown}{name}");
+        let below = || format!("{path}{name}.");
         if effect.is_none() && !is_object {
             let what = NoteKind::Unknown(nearest(fields, path, name));
+            let field = field();
             notes.push(FieldNote { field, what });
             continue;
         }
@@ -225,21 +228,17 @@ fn walk(
             && !is_harmless(value, harmless)
         {
             let what = NoteKind::Without(short(value), (*reason).to_owned());
+            let field = field();
             notes.push(FieldNote { field, what });
             continue;
         }
         match value {
             Value::Object(inner) if is_object => {
-                walk(
-                    fields,
-                    &below,
-                    &format!("{field}."),
-                    inner,
-                    checks_effect,
-                    notes,
-                );
+                let (below, shown) = (below(), field() + ".");
+                walk(fields, &below, &shown, inner, checks_effect, notes);
             }
             Value::Array(items) if is_object => {
+                let (below, field) = (below(), field());
                 for (index, item) in items.iter().enumerate() {
                     if let Value::Object(inner) = item {
                         let shown = format!("{field}[{index}].");

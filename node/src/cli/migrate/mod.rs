@@ -2,6 +2,7 @@
 //! touches routes only, each in place.
 
 mod plan;
+pub(crate) mod services;
 
 use std::process::ExitCode;
 
@@ -22,6 +23,11 @@ pub(crate) enum MigrateCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
+    /// Translation of services: from kube-proxy to Caracal on this node, and back.
+    Services {
+        #[command(subcommand)]
+        command: services::MigrateServicesCommand,
+    },
     /// Hands the routes back to Calico's BIRD and Felix, each in place. The node must not run.
     Back {
         /// The Calico to come is 3.32 or older: its BIRD writes routes over IPIP.
@@ -36,6 +42,7 @@ pub(crate) enum MigrateCommand {
 pub(crate) fn run(command: &MigrateCommand) -> anyhow::Result<ExitCode> {
     match command {
         MigrateCommand::Plan { output } => plan::run(output.output),
+        MigrateCommand::Services { command } => services::run(command),
         MigrateCommand::Back {
             ipip_by_bird,
             dry_run,

@@ -15,6 +15,7 @@ use caracal_model::{EncapMode, KeyRange, Kind, Snapshot, ipam_prefix, kind_prefi
 use crate::args::{ModeArgs, ModeCommand, Output};
 use crate::cli::exit::REFUSED;
 use plan::{ModeError, ModePlan, Modes};
+pub(super) use verify::reporters;
 
 pub(crate) fn run(command: &ModeCommand) -> anyhow::Result<ExitCode> {
     // One thread: netlink sockets belong to the network namespace of the thread that opens them.

@@ -37,7 +37,7 @@ pub(super) async fn all_reports<S: Store>(store: &S) -> anyhow::Result<Reports> 
 
 /// The nodes that have to report: those with an address that have run Caracal, which a liveness
 /// lease shows. Nodes of Calico's do not report; they are tried by the others.
-pub(super) async fn reporters<S: Store>(
+pub(in crate::cli) async fn reporters<S: Store>(
     store: &S,
     snapshot: &Snapshot,
     skip: &[String],

@@ -60,6 +60,14 @@ pub(super) async fn run<S: Store>(store: &S, args: &GetArgs) -> anyhow::Result<E
                 print!("{}", template.fill(&document));
             }
         }
+        Shape::GoTemplate(template) => {
+            if let Some(document) = document(target, alone, found.revision, &shown) {
+                match template.fill(&document) {
+                    Ok(text) => print!("{text}"),
+                    Err(error) => return Ok(super::usage(&format!("go-template: {error}"))),
+                }
+            }
+        }
     }
     let asked = |key: &str| {
         let last = key.rsplit('/').next().unwrap_or_default();

@@ -84,7 +84,7 @@ pub(super) fn parse(file: &str, text: &str, namespace: &str) -> anyhow::Result<V
         let origin = format!("{file}, line {line}");
         let Key::Resource { kind, name, .. } = key else {
             anyhow::bail!(
-                "{origin}: a document of Kubernetes' API is placed with `caracal services apply`"
+                "{origin}: a document of Kubernetes' API is placed with `caracal services apply` where the datastore is etcd, else with kubectl"
             );
         };
         let (kind, name) = (*kind, name.clone());

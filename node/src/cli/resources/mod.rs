@@ -11,6 +11,7 @@ mod effect;
 mod field_path;
 mod form;
 mod get;
+mod go_template;
 mod input;
 mod shape;
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! `-o` of `caracal get`: the forms of the other commands, columns that are asked for, and
-//! templates of kubectl's `jsonpath`. Go's templates are not read (decision 0115).
+//! templates: kubectl's `jsonpath` and Go's.
 
 use std::ffi::OsStr;
 
@@ -11,12 +11,13 @@ use serde_json::Value;
 use super::columns;
 use super::field_path::{FieldPath, PathError, Reader, plain};
 use super::form::Form;
+use super::go_template::GoTemplate;
 
 /// What stands for a field that is not there, as in kubectl.
 const NOTHING: &str = "<none>";
 
 /// Forms that take a text after `=`, with an example of it and what they are.
-const WITH_TEXT: [(&str, &str, &str); 3] = [
+const WITH_TEXT: [(&str, &str, &str); 5] = [
     (
         "custom-columns=",
         "NAME:.metadata.name",
@@ -28,6 +29,12 @@ const WITH_TEXT: [(&str, &str, &str); 3] = [
         "A text with fields in braces, as in kubectl",
     ),
     ("jsonpath-file=", "FILE", "The same from a file"),
+    (
+        "go-template=",
+        "'{{range .items}}{{.metadata.name}} {{end}}'",
+        "A template of Go's, as in kubectl; with Go's names of fields as in calicoctl",
+    ),
+    ("go-template-file=", "FILE", "The same from a file"),
 ];
 
 /// How resources are printed.
@@ -39,6 +46,8 @@ pub(super) enum Shape {
     Columns(Vec<Column>),
     /// A text with fields in it.
     Template(Template),
+    /// A template of Go's.
+    GoTemplate(GoTemplate),
 }
 
 /// A column that is asked for.
@@ -96,30 +105,35 @@ impl Shape {
             let read = Template::parse(text).map(Self::Template);
             read.map_err(|error| format!("{name}, {error}"))
         };
+        let go_template = |text: &str| {
+            let read = GoTemplate::parse(text).map(Self::GoTemplate);
+            read.map_err(|error| error.to_string())
+        };
         match (name, rest) {
             ("custom-columns", Some(rest)) => columns_of(rest).map(Self::Columns),
             ("jsonpath", Some(rest)) => template(rest),
-            ("jsonpath-file", Some(path)) => {
-                let text = std::fs::read_to_string(path);
-                template(&text.map_err(|error| format!("{path}: {error}"))?)
-            }
-            ("go-template" | "go-template-file" | "template" | "templatefile", _) => Err(
-                "templates of Go are not read; custom-columns=NAME:.metadata.name and jsonpath='{.metadata.name}' are"
-                    .to_owned(),
-            ),
+            ("jsonpath-file", Some(path)) => template(&text_of(path)?),
+            ("go-template" | "template", Some(rest)) => go_template(rest),
+            ("go-template-file" | "templatefile", Some(path)) => go_template(&text_of(path)?),
             _ => {
-                let with_text = WITH_TEXT.iter().find(|(form, ..)| form.trim_end_matches('=') == name);
+                let with_text = WITH_TEXT
+                    .iter()
+                    .find(|(form, ..)| form.trim_end_matches('=') == name);
                 if let Some((form, example, _)) = with_text {
                     return Err(format!("{name} needs a text: {form}{example}"));
                 }
                 let form = Form::from_str(text, false).map(Self::Form);
                 form.map_err(|_| {
-                    "no such form; there are table (ps), wide, json, yaml, name, custom-columns=…, jsonpath=… and jsonpath-file=…"
+                    "no such form; there are table (ps), wide, json, yaml, name, custom-columns=…, jsonpath=…, jsonpath-file=…, go-template=… and go-template-file=…"
                         .to_owned()
                 })
             }
         }
     }
+}
+
+fn text_of(path: &str) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))
 }
 
 /// `HEADING:PATH,HEADING,…`; commas within brackets belong to a path.
@@ -428,7 +442,15 @@ mod tests {
             ("custom-columns=:.b", "the heading is empty"),
             ("jsonpath={.a", "jsonpath, character 4: \"}\" is expected"),
             ("jsonpath-file=/nonexistent", "/nonexistent: No such file"),
-            ("go-template={{.}}", "templates of Go are not read"),
+            ("go-template={{.", "go-template:1:"),
+            (
+                "go-template",
+                "go-template needs a text: go-template='{{range",
+            ),
+            (
+                "go-template-file=/nonexistent",
+                "/nonexistent: No such file",
+            ),
             ("xml", "no such form"),
         ] {
             assert!(said(text).contains(wanted), "{text}: {}", said(text));

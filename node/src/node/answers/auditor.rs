@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use caracal_agent::{
     AgentStatus, AuditFinding, AuditInputs, AuditJob, AuditPeer, AuditRib, FindingAges, OwnBlock,
-    SLICE, observe_kernel, observe_nat,
+    SLICE, ServiceDifferences, observe_kernel, observe_nat, observe_services,
 };
 use caracal_bgp::{Advertisement, Explanation, SessionState, SpeakerEnded, SpeakerHandle};
 use caracal_datastore::View;
@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::node::announce::drain::DrainStatus;
 use crate::node::announce::origins;
 use crate::node::kernel::learned;
+use crate::node::kernel::services::Translated;
 use crate::node::problems::Problems;
 use crate::peer_problems;
 
@@ -31,6 +32,10 @@ const SPACING: Duration = Duration::from_secs(5);
 const PART: u32 = 50;
 /// NAT rules are read by a program, so rarely; always when somebody asks.
 const NAT_PERIOD: Duration = Duration::from_secs(60);
+/// So is the table of services, which may be large; whoever changes it is heard of anyway.
+const SERVICES_PERIOD: Duration = Duration::from_secs(600);
+/// Readings of that table while it changes, before it is left for the next time.
+const SERVICES_TRIES: u32 = 3;
 /// Questions that may wait.
 const QUESTIONS: usize = 8;
 
@@ -56,20 +61,32 @@ pub(crate) struct AuditorInputs {
     pub(crate) learned: watch::Receiver<learned::Map>,
     pub(crate) problems: Problems,
     pub(crate) drain: watch::Receiver<DrainStatus>,
+    /// The table of services, as it was written.
+    pub(crate) translated: watch::Receiver<Translated>,
 }
 
 /// Handle of the auditor.
 #[derive(Clone)]
 pub(crate) struct Auditor {
     questions: mpsc::Sender<oneshot::Sender<AuditReport>>,
+    counting: watch::Receiver<BTreeMap<String, usize>>,
 }
 
 impl Auditor {
     /// Starts the task.
     pub(crate) fn spawn(inputs: AuditorInputs) -> Self {
         let (questions, receiver) = mpsc::channel(QUESTIONS);
-        tokio::spawn(run(inputs, receiver));
-        Self { questions }
+        let (sender, counting) = watch::channel(BTreeMap::new());
+        tokio::spawn(run(inputs, receiver, sender));
+        Self {
+            questions,
+            counting,
+        }
+    }
+
+    /// Findings of the last comparison that count, by code.
+    pub(crate) fn counting(&self) -> watch::Receiver<BTreeMap<String, usize>> {
+        self.counting.clone()
     }
 
     /// Compares now.
@@ -84,9 +101,11 @@ impl Auditor {
 async fn run(
     mut inputs: AuditorInputs,
     mut questions: mpsc::Receiver<oneshot::Sender<AuditReport>>,
+    counting: watch::Sender<BTreeMap<String, usize>>,
 ) {
     let mut ages = FindingAges::default();
     let mut nat = None;
+    let mut services = None;
     let mut known = BTreeSet::new();
     let mut last = Instant::now();
     let mut spacing = SPACING;
@@ -116,8 +135,19 @@ async fn run(
             nat = Some((Instant::now(), seen));
         }
         let seen = nat.as_ref().and_then(|(_, seen)| seen.clone());
-        let report = inputs.audit(&mut ages, seen).await;
+        let services_are_old = services.as_ref().is_none_or(|(read, differences)| {
+            *differences != Some(ServiceDifferences::default())
+                || Instant::now() >= *read + SERVICES_PERIOD
+        });
+        if question.is_some() || services_are_old {
+            services = Some((Instant::now(), inputs.services().await));
+        }
+        let compared = services
+            .as_ref()
+            .and_then(|(_, compared)| compared.as_ref());
+        let report = inputs.audit(&mut ages, seen, compared).await;
         log_changes(&mut known, &report.findings);
+        counting.send_replace(counted(&report.findings));
         if let Some(question) = question {
             // The caller may have gone.
             let _ = question.send(report);
@@ -140,7 +170,29 @@ impl AuditorInputs {
         changed.is_ok()
     }
 
-    async fn audit(&mut self, ages: &mut FindingAges, nat: Option<String>) -> AuditReport {
+    /// Compares the table of services with what was written. `None` = there is none, or it changes
+    /// all the time.
+    async fn services(&self) -> Option<ServiceDifferences> {
+        for _ in 0..SERVICES_TRIES {
+            let before = self.translated.borrow().status()?.clone();
+            if before.revision == 0 || before.failing_since.is_some() {
+                return None;
+            }
+            let differences = observe_services(&before.entries).await;
+            let after = self.translated.borrow().status()?.clone();
+            if before.transactions == after.transactions && after.failing_since.is_none() {
+                return Some(differences);
+            }
+        }
+        None
+    }
+
+    async fn audit(
+        &mut self,
+        ages: &mut FindingAges,
+        nat: Option<String>,
+        services: Option<&ServiceDifferences>,
+    ) -> AuditReport {
         // The plan before the kernel: what is planned later is not missed in an older picture.
         let view = self.view.borrow_and_update().clone();
         let (rib, origin) = self.rib(&view).await.ok().flatten().unzip();
@@ -167,6 +219,7 @@ impl AuditorInputs {
             problems: &problems,
             actual: actual.as_ref().map_err(String::as_str),
             rib: rib.as_ref(),
+            services,
         };
         let mut job = AuditJob::new(&compared);
         while !job.step(SLICE) {
@@ -232,6 +285,15 @@ fn own_block(cidr: Prefix, explanation: Explanation) -> OwnBlock {
         }
     }
     block
+}
+
+/// The findings that count, by code.
+fn counted(findings: &[AuditFinding]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for finding in findings.iter().filter(|finding| finding.counts) {
+        *counts.entry(finding.code.clone()).or_default() += 1;
+    }
+    counts
 }
 
 /// Logs what begins to count and what is no longer found, each once.

@@ -13,8 +13,8 @@ use caracal_agent::{
 use caracal_bgp::{Explanation, SpeakerHandle};
 use caracal_datastore::{Datastore, Store, View};
 use caracal_model::{
-    BlockOwner, Elsewhere, Key, KeyRange, Node, NodeName, Prefix, Problem, ProblemCode, Snapshot,
-    WorkloadEndpoint, format_mac,
+    BlockOwner, Elsewhere, Key, KeyRange, KeyValue, Node, NodeName, Prefix, Problem, ProblemCode,
+    Snapshot, WorkloadEndpoint, endpoint_name, format_mac,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -198,8 +198,8 @@ pub(crate) async fn explain(
 struct Read {
     /// The destination's block, with its addresses' holders.
     block: Option<caracal_model::Block>,
-    /// The endpoint that has the destination.
-    endpoint: Option<WorkloadEndpoint>,
+    /// The endpoint that has the destination, with its revision.
+    endpoint: Option<(i64, WorkloadEndpoint)>,
 }
 
 /// Reads what is asked of another node's address.
@@ -208,35 +208,49 @@ async fn read_elsewhere(
     snapshot: &Snapshot,
     destination: Prefix,
 ) -> Result<Read, String> {
-    const LIMIT: Duration = Duration::from_secs(2);
-    let known = snapshot.block_of(&destination);
-    let block = known.filter(|b| b.whole().is_none());
-    let block = block.map(|b| Key::Block(b.cidr).to_path());
-    let endpoint = snapshot.elsewhere_with(&destination).map(|(place, _)| {
-        let (namespace, name) = Elsewhere::names(place);
-        Key::workload(namespace, name).to_path()
-    });
-    let keys = [block, endpoint];
-    let ranges: Vec<KeyRange> = keys.iter().flatten().cloned().map(KeyRange::Key).collect();
-    if ranges.is_empty() {
-        return Ok(Read::default());
-    }
-    let answer = tokio::time::timeout(LIMIT, store.read(&ranges)).await;
-    let answer = answer.map_err(|_| "the datastore does not answer".to_owned())?;
-    let answer = answer.map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
     let mut read = Read::default();
-    for stored in answer.ranges.into_iter().flatten() {
-        match keys[0].as_ref() == Some(&stored.key) {
-            true => {
-                read.block = Some(caracal_model::Block::from_json(&stored.value).map_err(text)?)
-            }
-            false => {
-                let endpoint = WorkloadEndpoint::from_json(&stored.value).map_err(text)?;
-                read.endpoint = Some(endpoint);
+    let known = snapshot.block_of(&destination);
+    if let Some(block) = known.filter(|b| b.whole().is_none()) {
+        let key = KeyRange::Key(Key::Block(block.cidr).to_path());
+        if let Some(stored) = values(store, key).await?.first() {
+            read.block = Some(caracal_model::Block::from_json(&stored.value).map_err(text)?);
+        }
+    }
+    let endpoint = match snapshot.elsewhere_with(&destination) {
+        Some((place, _)) => {
+            let (namespace, name) = Elsewhere::names(place);
+            Some(KeyRange::Key(Key::workload(namespace, name).to_path()))
+        }
+        None => read.block.as_ref().and_then(|b| pod(b, destination)),
+    };
+    if let Some(endpoint) = endpoint {
+        for stored in values(store, endpoint).await? {
+            let endpoint = WorkloadEndpoint::from_json(&stored.value).map_err(text)?;
+            if endpoint.spec.ip_networks.contains(&destination) {
+                read.endpoint = Some((stored.mod_revision, endpoint));
             }
         }
     }
     Ok(read)
+}
+
+/// The endpoints of the pod that holds an address of a block.
+fn pod(block: &caracal_model::Block, destination: Prefix) -> Option<KeyRange> {
+    let mut held = block.allocated();
+    let (_, _, attribute) = held.find(|(_, address, _)| *address == destination.address())?;
+    let text = |key: &str| attribute.secondary.get(key);
+    let (namespace, node, pod) = (text("namespace")?, text("node")?, text("pod")?);
+    let of_any_interface = endpoint_name(node, "k8s", pod, "");
+    let prefix = Key::workload(namespace, &of_any_interface).to_path();
+    Some(KeyRange::Prefix(prefix))
+}
+
+async fn values(store: &Datastore, range: KeyRange) -> Result<Vec<KeyValue>, String> {
+    const LIMIT: Duration = Duration::from_secs(2);
+    let answer = tokio::time::timeout(LIMIT, store.read(&[range])).await;
+    let answer = answer.map_err(|_| "the datastore does not answer".to_owned())?;
+    let answer = answer.map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
+    Ok(answer.ranges.into_iter().flatten().collect())
 }
 
 /// Inputs of the answer.
@@ -353,7 +367,7 @@ impl Facts<'_> {
 
     fn owner(&self) -> Option<String> {
         let own = self.snapshot.workloads.values().map(|workload| &**workload);
-        for workload in own.chain(&self.read.endpoint) {
+        for workload in own.chain(self.read.endpoint.iter().map(|(_, e)| e)) {
             if workload.spec.ip_networks.contains(&self.destination) {
                 return Some(format!(
                     "workload {}/{} on node {}, behind {}",
@@ -407,6 +421,9 @@ impl Facts<'_> {
             let elsewhere = self.snapshot.elsewhere_with(&self.destination);
             let borrower = borrower.map(|w| w.spec.node.as_str());
             let borrower = borrower.or_else(|| elsewhere.map(|(_, e)| e.node.as_str()));
+            let mut guests = block.used_elsewhere();
+            let guest = guests.find(|(guest, _)| *guest == self.destination.address());
+            let borrower = borrower.or_else(|| guest.map(|(_, node)| node.as_str()));
             let name = borrower.or(owner)?;
             self.snapshot.nodes.get_key_value(name)
         };
@@ -543,10 +560,9 @@ impl Facts<'_> {
                 add(DataStage::Datastore, what, workload.revision);
             }
         }
-        if let Some((place, endpoint)) = self.snapshot.elsewhere_with(&self.destination) {
-            let (_, name) = Elsewhere::names(place);
-            let what = format!("endpoint {name}");
-            add(DataStage::Datastore, what, endpoint.revision);
+        if let Some((revision, endpoint)) = &self.read.endpoint {
+            let what = format!("endpoint {}", endpoint.metadata.name);
+            add(DataStage::Datastore, what, *revision);
         }
         let last = "of the whole cluster".to_owned();
         add(DataStage::Snapshot, last.clone(), self.snapshot.revision);

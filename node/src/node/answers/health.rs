@@ -57,7 +57,8 @@ impl Observe for Answers {
         let translated = owners.translated.borrow().clone();
         families.extend(
             translated
-                .iter()
+                .status()
+                .into_iter()
                 .flat_map(|s| metrics::services::families(s)),
         );
         if let Ok(bgp) = &bgp {

@@ -3,15 +3,17 @@
 pub(crate) mod announced;
 pub(crate) mod auditor;
 pub(crate) mod explain;
+pub(crate) mod explain_service;
 pub(crate) mod health;
 pub(crate) mod listeners;
 pub(crate) mod services;
+pub(crate) mod status_publisher;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use caracal_agent::{AgentStatus, PathMtus, ReconcilerHandle};
+use caracal_agent::{AgentStatus, PathMtus, ReconcilerHandle, observe_service_hits};
 use caracal_bgp::{SpeakerHandle, SpeakerStatus};
 use caracal_datastore::{Accepter, Datastore, View};
 use caracal_model::{
@@ -26,12 +28,13 @@ use self::announced::Counting;
 use self::auditor::Auditor;
 use self::services::TranslatedServices;
 use crate::admin::routes::{self, text, to_value};
-use crate::admin::{AnswerRequests, Answered, Request};
+use crate::admin::{AnswerRequests, Answered, AskService, Request};
 use crate::config::Config;
 use crate::metrics::ipam::Collected;
 use crate::node::announce::drain::{DrainOrder, Drainer};
 use crate::node::announce::origins;
 use crate::node::announce::publish::AnnouncedPlan;
+use crate::node::kernel::kube_proxy::Takeover;
 use crate::node::kernel::services::Translated;
 use crate::node::problems::Problems;
 use crate::peer_problems;
@@ -57,6 +60,7 @@ pub(crate) struct Owners {
     pub(crate) reconciler: ReconcilerHandle,
     pub(crate) collected: watch::Receiver<Collected>,
     pub(crate) translated: watch::Receiver<Translated>,
+    pub(crate) takeover: Takeover,
     /// Problems found by the node's tasks.
     pub(crate) problems: Problems,
     pub(crate) auditor: Auditor,
@@ -100,7 +104,9 @@ impl AnswerRequests for Answers {
             Request::Mrt { file } => routes::mrt(speaker, &file).await,
             Request::Announced(question) => to_value(&owners.announced(&question).await?),
             Request::InUse(question) => to_value(&owners.in_use(&question)),
-            Request::Services => owners.services(),
+            Request::Services => owners.services().await,
+            Request::TakeServicesOver { over } => owners.take_services_over(over),
+            Request::ExplainService(question) => self.explain_service(&owners, &question).await,
             Request::Audit => to_value(&owners.auditor.report().await?),
             Request::ExplainPath { prefix } => {
                 to_value(&explain::explain(owners.sources(), &self.config.node, prefix).await?)
@@ -133,6 +139,14 @@ impl AnswerRequests for Answers {
 }
 
 impl Answers {
+    async fn explain_service(
+        &self,
+        owners: &Owners,
+        question: &AskService,
+    ) -> Result<serde_json::Value, String> {
+        to_value(&explain_service::explain(owners, &self.config.node, question).await?)
+    }
+
     fn base(&self) -> NodeStatus {
         NodeStatus {
             node: self.config.node.to_string(),
@@ -191,10 +205,22 @@ impl Answers {
 }
 
 impl Owners {
-    /// The table of services; null where they are not translated.
-    fn services(&self) -> Result<serde_json::Value, String> {
-        let translated = self.translated.borrow().clone();
-        to_value(&translated.map(|status| TranslatedServices::from_status(&status)))
+    /// The table of services; the reason where they are not translated, and null while that is not
+    /// known.
+    async fn services(&self) -> Result<serde_json::Value, String> {
+        let status = match self.translated.borrow().clone() {
+            Translated::Unknown => return Ok(serde_json::Value::Null),
+            Translated::Nothing(reason) => return Ok(reason.into()),
+            Translated::Services(status) => status,
+        };
+        // Without counters there is much to show still.
+        let hits = observe_service_hits().await.unwrap_or_default();
+        to_value(&TranslatedServices::from_status(&status, &hits))
+    }
+
+    fn take_services_over(&self, over: bool) -> Result<serde_json::Value, String> {
+        self.takeover.order(over)?;
+        Ok(serde_json::Value::Null)
     }
 
     /// Where an explanation comes from.

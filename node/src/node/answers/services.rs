@@ -1,5 +1,8 @@
 //! What is translated on this node, as rows.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use caracal_agent::{ServiceAddress, ServiceEntry, ServiceStatus, ServiceTarget};
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +12,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct TranslatedServices {
     /// Revision that is in force.
     pub(crate) revision: i64,
+    /// The last pass failed: the table is not as planned.
+    #[serde(default)]
+    pub(crate) failing: bool,
     /// A row an address, protocol and port.
     pub(crate) rows: Vec<TranslatedRow>,
 }
@@ -35,21 +41,35 @@ pub(crate) struct TranslatedRow {
     /// Senders that are let in; empty = all.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) sources: Vec<String>,
+    /// New connections (of UDP: flows) to the address since it came into the table. `None` = the
+    /// kernel's counters cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) hits: Option<u64>,
 }
 
 impl TranslatedServices {
-    pub(crate) fn from_status(status: &ServiceStatus) -> Self {
-        let entries = status.entries.iter();
+    /// `hits`: what the kernel has counted.
+    pub(crate) fn from_status(
+        status: &ServiceStatus,
+        hits: &BTreeMap<ServiceAddress, u64>,
+    ) -> Self {
+        let row = |(address, entry): (&ServiceAddress, &Arc<ServiceEntry>)| {
+            let hits = hits.get(address).copied();
+            row(address, entry, hits)
+        };
         Self {
             revision: status.revision,
-            rows: entries
-                .map(|(address, entry)| row(address, entry))
-                .collect(),
+            failing: status.failing_since.is_some(),
+            rows: status.entries.iter().map(row).collect(),
         }
     }
 }
 
-fn row(address: &ServiceAddress, entry: &ServiceEntry) -> TranslatedRow {
+pub(super) fn row(
+    address: &ServiceAddress,
+    entry: &ServiceEntry,
+    hits: Option<u64>,
+) -> TranslatedRow {
     let mut all: Vec<&ServiceTarget> = entry.cluster.iter().chain(&entry.here).collect();
     all.sort_unstable();
     all.dedup();
@@ -74,6 +94,7 @@ fn row(address: &ServiceAddress, entry: &ServiceEntry) -> TranslatedRow {
         elsewhere: texts(elsewhere),
         affinity_seconds: entry.affinity.as_ref().map(|affinity| affinity.seconds),
         sources: entry.sources.iter().map(ToString::to_string).collect(),
+        hits,
     }
 }
 

@@ -18,9 +18,9 @@ pub(crate) async fn write_block_hints(
     loop {
         let own: Vec<Prefix> = {
             let view = view.borrow_and_update();
-            let blocks = view.snapshot.blocks.values();
-            let ours = blocks.filter(|block| block.host() == Some(&me));
-            ours.map(|block| block.cidr).collect()
+            let (blocks, held) = (&view.snapshot.blocks, view.snapshot.affinities_of(&me));
+            let is_ours = |cidr: &Prefix| blocks.get(cidr).is_some_and(|b| b.host() == Some(&me));
+            held.map(|(cidr, _)| cidr).filter(is_ours).collect()
         };
         if own != suggested && !own.is_empty() {
             if let Err(error) = caracal_cni::suggest_blocks(&run_dir, own.iter().copied()) {

@@ -1,5 +1,5 @@
 //! The garbage collector of IPAM, and this node's liveness lease. What may go is decided in
-//! [`caracal_ipam::Collector`]; here are its eyes (snapshot, interfaces, leases) and its hand
+//! [`caracal_ipam::Collector`]; here are its eyes (snapshot, interfaces) and its hand
 //! (conditional machines). A collector that is wrong about time or slow does no harm: each release
 //! compares its preconditions.
 
@@ -8,14 +8,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use caracal_datastore::{Store, View};
-use caracal_ipam::{AffinityError, AffinityOutcome, Conditional, ReleaseIps, ReleaseNode};
+use caracal_ipam::{AffinityError, AffinityOutcome, Conditional, ReleaseIps};
 use caracal_ipam::{Client, ClientError, Collector, Garbage, Mender, Repair};
 use caracal_ipam::{Lease, LeaseHolder};
-use caracal_model::{
-    BlockOwner, Compare, KeyRange, KeyValue, NodeName, Problem, ProblemCode, Timestamp, Txn,
-};
+use caracal_model::{BlockOwner, NodeName, Problem, ProblemCode, Timestamp};
 use tokio::sync::{mpsc, watch};
 
+use super::deleted_nodes::{Grace, NodeRelease};
 use crate::metrics::ipam::Collected;
 use crate::node::membership::machine::{self, Taken};
 use crate::node::problems::ProblemReporter;
@@ -123,29 +122,18 @@ impl<S: Store> Life<S> {
     }
 }
 
-async fn leases<S: Store>(
-    store: &S,
-    nodes: impl IntoIterator<Item = &NodeName>,
-) -> anyhow::Result<Vec<KeyValue>> {
-    let ranges: Vec<KeyRange> = nodes
-        .into_iter()
-        .map(|node| KeyRange::Key(Lease::path(node)))
-        .collect();
-    let answer = store.read(&ranges).await?;
-    Ok(answer.ranges.into_iter().flatten().collect())
-}
-
-/// Collects for ever. `by_absence`: a Node that is gone is proof enough where it had no lease.
+/// Collects for ever.
 pub(crate) async fn collect<S: Store>(
     store: S,
     me: NodeName,
-    (grace, by_absence): (Duration, bool),
+    grace: Grace,
     view: watch::Receiver<View>,
     tell: watch::Sender<Collected>,
 ) {
     let client = Client::new(store.clone());
-    let mut collector = Collector::new(me.clone(), grace);
-    let mut ticks = tokio::time::interval((grace / LOOKS).min(LONGEST));
+    let mut collector = Collector::new(me.clone(), grace.period);
+    let mut nodes = NodeRelease::new(store, me.clone(), grace);
+    let mut ticks = tokio::time::interval((grace.period / LOOKS).min(LONGEST));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
@@ -156,42 +144,25 @@ pub(crate) async fn collect<S: Store>(
         if !current.freshness.is_fresh() {
             continue;
         }
-        let collections = match find_garbage(&mut collector, &store, &current, by_absence).await {
-            Ok(collections) => collections,
-            Err(error) => {
-                tracing::warn!("IPAM's collector cannot look: {error:#}");
-                continue;
+        let snapshot = &current.snapshot;
+        match interfaces().await {
+            Ok(interfaces) => {
+                let garbage = collector.collectable(Instant::now(), snapshot, &interfaces);
+                tell.send_modify(|counts| counts.candidates = collector.candidates());
+                for one in garbage {
+                    match release(&client, &me, one).await {
+                        Ok(()) => tell.send_modify(|counts| counts.reclaimed += 1),
+                        Err(error) => tracing::info!("not collected: {error:#}"),
+                    }
+                }
             }
-        };
-        tell.send_modify(|counts| counts.candidates = collector.candidates());
-        for collection in collections {
-            match release(&store, &client, &me, collection).await {
-                Ok(()) => tell.send_modify(|counts| counts.reclaimed += 1),
-                Err(error) => tracing::info!("not collected: {error:#}"),
-            }
+            Err(error) => tracing::warn!("IPAM's collector cannot look: {error:#}"),
+        }
+        match nodes.run(snapshot, || (Instant::now(), now())).await {
+            Ok(released) => tell.send_modify(|counts| counts.reclaimed += released),
+            Err(error) => tracing::warn!("cannot clear up after deleted nodes: {error:#}"),
         }
     }
-}
-
-async fn find_garbage<S: Store>(
-    collector: &mut Collector,
-    store: &S,
-    view: &View,
-    by_absence: bool,
-) -> anyhow::Result<Vec<Garbage>> {
-    let snapshot = &view.snapshot;
-    let mut collections = collector.collectable(Instant::now(), snapshot, &interfaces().await?);
-    let orphans = collector.orphans(snapshot);
-    let leases = match orphans.is_empty() {
-        true => Vec::new(),
-        false => leases(store, &orphans).await?,
-    };
-    let now = Instant::now();
-    collections.extend(collector.look_at_leases(now, &leases));
-    if by_absence {
-        collections.extend(collector.judge_unleased(now, &orphans, &leases));
-    }
-    Ok(collections)
 }
 
 async fn interfaces() -> anyhow::Result<BTreeSet<String>> {
@@ -201,7 +172,6 @@ async fn interfaces() -> anyhow::Result<BTreeSet<String>> {
 }
 
 async fn release<S: Store>(
-    store: &S,
     client: &Client<S>,
     me: &NodeName,
     collection: Garbage,
@@ -235,26 +205,6 @@ async fn release<S: Store>(
             if done.with_context(|| format!("block {cidr}"))? {
                 tracing::info!(%cidr, "collected an empty block of nobody");
             }
-        }
-        Garbage::Node {
-            node,
-            preconditions,
-        } => {
-            let machine =
-                Conditional::new(ReleaseNode::new(node.clone(), now()), preconditions.clone());
-            let left = client.drive(machine).await;
-            let left = left.with_context(|| format!("what {node} left behind"))?;
-            // The proof goes last, or a crash in between would make the rest stay for ever.
-            let mut txn = Txn::new();
-            for compare in preconditions {
-                match compare {
-                    Compare::Unchanged(key, revision) => txn = txn.delete(key, revision),
-                    absent @ Compare::Absent(_) => txn.compare.push(absent),
-                }
-            }
-            store.commit(&txn).await?;
-            tracing::info!(%node, addresses = left.addresses.len(), blocks = left.blocks.len(),
-                "collected what a dead node left behind");
         }
     }
     Ok(())

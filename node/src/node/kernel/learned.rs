@@ -101,12 +101,8 @@ impl Fixed {
             if news.is_empty() {
                 return false;
             }
-            for (prefix, route) in news {
-                match route {
-                    Some(route) => drop(map.insert(prefix, route)),
-                    None => drop(map.remove(&prefix)),
-                }
-            }
+            news.sort_unstable_by_key(|(prefix, _)| *prefix);
+            map.change(news);
             true
         });
     }

@@ -140,7 +140,7 @@ fn targets(snapshot: &Snapshot, pool: &IpPool, name: &NodeName, node: &Node) -> 
         (false, true) if family == Family::Ipv4 => ipip,
         _ => None,
     };
-    let networks = snapshot.networks_of(name);
+    let networks = snapshot.workload_networks_of(name);
     let addresses = networks.filter(|network| network.is_host());
     let inside = |address: &IpAddr| prefix.contains(*address);
     let workloads = addresses.map(|network| network.address()).filter(inside);

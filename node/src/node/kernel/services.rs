@@ -3,11 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_agent::{ServiceStatus, ServiceWriter};
+use caracal_agent::{
+    NodePortAddresses, PublishedUnderlay, ServiceSettings, ServiceStatus, ServiceWriteError,
+    ServiceWriter,
+};
 use caracal_datastore::View;
 use caracal_model::{NodeName, Problem, ProblemCode};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
+use super::kube_proxy::{KubeProxyWatch, Turn};
 use crate::node::problems::ProblemReporter;
 
 /// Wait after the first failure; doubled with each further one.
@@ -15,43 +20,81 @@ const FIRST: Duration = Duration::from_secs(1);
 /// Longest wait.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// What is translated on this node; `None` = nothing.
-pub(crate) type Translated = Option<Arc<ServiceStatus>>;
+/// What is translated on this node.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Translated {
+    /// It is not known yet.
+    #[default]
+    Unknown,
+    /// Nothing, and why.
+    Nothing(String),
+    /// These services.
+    Services(Arc<ServiceStatus>),
+}
+
+impl Translated {
+    /// The table, where there is one.
+    pub(crate) const fn status(&self) -> Option<&Arc<ServiceStatus>> {
+        match self {
+            Self::Services(status) => Some(status),
+            Self::Unknown | Self::Nothing(_) => None,
+        }
+    }
+}
+
+/// What the task listens to.
+pub(crate) struct ServiceInputs {
+    pub(crate) view: watch::Receiver<View>,
+    /// Addresses of this machine, where node ports are to be served on others than the registered.
+    pub(crate) underlay: watch::Receiver<PublishedUnderlay>,
+    /// Rules of kube-proxy.
+    pub(crate) kube_proxy: KubeProxyWatch,
+}
 
 /// Keeps the table until a channel closes. Nothing is written while the view is not current: half
 /// a list would look like Services that were removed.
 pub(crate) async fn translate_services(
     me: NodeName,
-    mut view: watch::Receiver<View>,
+    settings: ServiceSettings,
+    inputs: ServiceInputs,
     translated: watch::Sender<Translated>,
     problems: ProblemReporter,
 ) {
-    let mut writer = ServiceWriter::new(me);
+    let ServiceInputs {
+        mut view,
+        mut underlay,
+        mut kube_proxy,
+    } = inputs;
+    let needs_addresses = settings.node_ports != NodePortAddresses::Primary;
+    let new_writer = || ServiceWriter::new(me.clone(), settings.clone());
+    let mut writer = new_writer();
     let mut wait = FIRST;
     loop {
+        match await_turn(&mut kube_proxy, &mut view, &translated, &problems).await {
+            Some(true) => writer = new_writer(),
+            Some(false) => {}
+            None => return,
+        }
         let snapshot = {
             let view = view.borrow_and_update();
             view.is_current().then(|| Arc::clone(&view.snapshot))
         };
-        let mut failed = false;
-        if let Some(snapshot) = snapshot {
-            match writer.pass(&snapshot).await {
-                Ok(status) => {
-                    wait = FIRST;
-                    problems.replace(status.problems.clone());
-                    translated.send_replace(Some(Arc::new(status.clone())));
-                }
-                Err(error) => {
-                    let reason = format!("{:#}", anyhow::Error::new(error));
-                    tracing::warn!(reason, "services are not as planned");
-                    problems.replace(vec![Problem {
-                        code: ProblemCode::ServicesUnwritten,
-                        subject: "nftables".to_owned(),
-                        reason,
-                    }]);
-                    failed = true;
-                }
+        let is_known = match needs_addresses {
+            true => {
+                let underlay = underlay.borrow_and_update();
+                writer.set_addresses(&underlay.local.addresses);
+                underlay.number > 0
             }
+            false => true,
+        };
+        let mut failed = false;
+        if let Some(snapshot) = snapshot.filter(|_| is_known) {
+            let result = writer.pass(&snapshot).await;
+            failed = result.is_err();
+            publish(result, kube_proxy.problem(), &translated, &problems);
+        }
+        if !failed {
+            wait = FIRST;
         }
         let again = async {
             match failed {
@@ -61,10 +104,82 @@ pub(crate) async fn translate_services(
         };
         tokio::select! {
             changed = view.changed() => if changed.is_err() { return },
+            changed = underlay.changed(), if needs_addresses => if changed.is_err() { return },
             () = writer.changed_by_others() => {}
+            () = kube_proxy.changed() => {}
             () = again => wait = (wait * 2).min(LONGEST),
         }
     }
+}
+
+/// Waits until it is this node that translates. True when our table went meanwhile; `None` = a
+/// channel is closed.
+async fn await_turn(
+    kube_proxy: &mut KubeProxyWatch,
+    view: &mut watch::Receiver<View>,
+    translated: &watch::Sender<Translated>,
+    problems: &ProblemReporter,
+) -> Option<bool> {
+    let mut is_gone = false;
+    loop {
+        kube_proxy.look().await;
+        match kube_proxy.turn() {
+            Turn::Ours => return Some(is_gone),
+            Turn::KubeProxys(reason) => is_gone |= leave(reason, translated, problems).await,
+            Turn::Unknown => {}
+        }
+        tokio::select! {
+            changed = view.changed() => changed.ok()?,
+            () = kube_proxy.changed() => {}
+        }
+    }
+}
+
+/// Leaves services to kube-proxy: takes our table away, unless that is done already. True when
+/// nothing is known of the kernel any more.
+async fn leave(
+    reason: String,
+    translated: &watch::Sender<Translated>,
+    problems: &ProblemReporter,
+) -> bool {
+    if matches!(&*translated.borrow(), Translated::Nothing(known) if *known == reason) {
+        return false;
+    }
+    tracing::info!(reason, "services are not translated");
+    remove_service_table().await;
+    problems.replace(Vec::new());
+    translated.send_replace(Translated::Nothing(reason));
+    true
+}
+
+/// What a pass came to, for all who listen.
+fn publish(
+    result: Result<&ServiceStatus, ServiceWriteError>,
+    beside: Option<Problem>,
+    translated: &watch::Sender<Translated>,
+    problems: &ProblemReporter,
+) {
+    let error = match result {
+        Ok(status) => {
+            problems.replace(status.problems.iter().cloned().chain(beside).collect());
+            translated.send_replace(Translated::Services(Arc::new(status.clone())));
+            return;
+        }
+        Err(error) => anyhow::Error::new(error),
+    };
+    let reason = format!("{error:#}");
+    tracing::warn!(reason, "services are not as planned");
+    problems.replace(vec![Problem {
+        code: ProblemCode::ServicesUnwritten,
+        subject: "nftables".to_owned(),
+        reason,
+    }]);
+    translated.send_modify(|status| {
+        let mut known = status.status().cloned().unwrap_or_default();
+        let since = &mut Arc::make_mut(&mut known).failing_since;
+        since.get_or_insert_with(Instant::now);
+        *status = Translated::Services(known);
+    });
 }
 
 /// Takes away what an earlier run has written: services are not translated any more.

@@ -14,7 +14,7 @@ use caracal_datastore::{
     spawn_guarded_watcher,
 };
 use caracal_ipam::LeaseHolder;
-use caracal_model::{Node, Prefix, Problem, ProblemCode, Snapshot};
+use caracal_model::{Node, Problem, ProblemCode, Snapshot};
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;
@@ -175,10 +175,9 @@ fn says_the_same(one: &Node, other: &Node) -> bool {
 /// Which endpoints of other nodes something follows from: all where they have routes of their own,
 /// and those that are etcd's, which the way to it leads to.
 fn endpoint_reader(config: &Config, etcd: watch::Receiver<BTreeSet<IpAddr>>) -> EndpointReader {
-    let all = all_endpoints(config);
-    EndpointReader::new(move |snapshot, networks| {
-        let is_etcd = |network: &Prefix| etcd.borrow().contains(&network.address());
-        all(snapshot) || networks.iter().any(is_etcd)
+    EndpointReader::new(all_endpoints(config), move |range| {
+        let etcd = etcd.borrow();
+        etcd.iter().any(|address| range.contains(*address))
     })
 }
 

@@ -17,6 +17,8 @@ use crate::node::problems::ProblemReporter;
 
 /// Pause after a failed try.
 const RETRY: Duration = Duration::from_secs(10);
+/// Reason and message of the condition.
+const SAID: (&str, &str) = ("CalicoIsUp", "Caracal is running on this node");
 
 /// Sets the condition once per start.
 pub(crate) async fn set_once(
@@ -34,7 +36,7 @@ pub(crate) async fn set_once(
             return;
         }
         let now = Timestamp::from(SystemTime::now());
-        match store.tell_network_is_up(&me, now).await {
+        match store.tell_network_is_up(&me, now, SAID).await {
             Ok(wrote) => {
                 if wrote {
                     tracing::info!(node = %me, "told Kubernetes that the node's network is up");

@@ -25,6 +25,8 @@ use tokio::time::Instant;
 use crate::node::problems::ProblemReporter;
 
 const FILE: &str = "last-snapshot";
+/// Octets that are summed up and written at once.
+const BUFFER: usize = 64 << 10;
 /// Raised when an older program could not read it.
 const VERSION: u32 = 1;
 /// Shortest time between two writes.
@@ -196,11 +198,13 @@ fn write(
         .create_new(true)
         .mode(0o600)
         .open(&draft)?;
-    let mut out = Summed {
-        out: BufWriter::new(file),
+    // Summed up in large pieces: a value is written in many small ones.
+    let summed = Summed {
+        out: file,
         sum: Sha256::new(),
         octets: 0,
     };
+    let mut out = BufWriter::with_capacity(BUFFER, summed);
     let header = Header {
         caracal: "snapshot".to_owned(),
         version: VERSION,
@@ -212,13 +216,12 @@ fn write(
     out.write_all(b"\n")?;
     let count = snapshot.write_lines(endpoints, &mut out)?;
     let Summed {
-        mut out,
+        out: mut file,
         sum,
         octets,
-    } = out;
+    } = out.into_inner().map_err(io::IntoInnerError::into_error)?;
     let end = format!("end\t{count}\t{}\n", hex(&sum.finalize()));
-    out.write_all(end.as_bytes())?;
-    let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+    file.write_all(end.as_bytes())?;
     // Renamed before its octets are on the disk, it would be an empty file after a power failure.
     file.sync_data()?;
     fs::rename(&draft, path(lib_dir))?;

@@ -20,6 +20,7 @@ use crate::node::announce::publish::AnnouncedPlan;
 use crate::node::announce::secrets::Secrets;
 use crate::node::announce::transition_report::InForce;
 use crate::node::ipam::collector::Life;
+use crate::node::kernel::kube_proxy::Takeover;
 use crate::node::kernel::learned::{self, Completeness, Resolved};
 use crate::node::kernel::services::Translated;
 use crate::node::kernel::underlay::PeerGateways;
@@ -85,6 +86,8 @@ pub(super) struct Feeds {
     pub(super) collected: Feed<Collected>,
     /// Services in the kernel.
     pub(super) translated: Feed<Translated>,
+    /// Whether services were taken over from kube-proxy.
+    pub(super) takeover: Takeover,
 }
 
 /// Everything that a task of the table may be given.

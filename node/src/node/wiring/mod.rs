@@ -39,6 +39,7 @@ const SHUTDOWN: Duration = Duration::from_secs(5);
 struct StartState {
     config: Arc<Config>,
     stage: watch::Sender<NodeStage>,
+    answers: Answers,
     listeners: Listeners,
     registry: Registry,
     /// Another machine has the name: this process has to end.
@@ -63,7 +64,8 @@ pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
     };
     let listeners = Listeners::start(config.clone(), answers.clone());
     let reporter = registry.reporter("admin");
-    tokio::spawn(serve_admin(config.clone(), listener, answers, reporter));
+    let admin = serve_admin(config.clone(), listener, answers.clone(), reporter);
+    tokio::spawn(admin);
 
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
@@ -79,6 +81,7 @@ pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
     let start_state = StartState {
         config: config.clone(),
         stage,
+        answers,
         listeners,
         registry,
         lost,

@@ -23,10 +23,13 @@ use crate::node::announce::publish::AnnouncedPlan;
 use crate::node::announce::secrets::{self, Secrets};
 use crate::node::announce::transition_report::InForce;
 use crate::node::answers::auditor::{self, Auditor};
-use crate::node::answers::{NodeStage, Owners};
+use crate::node::answers::status_publisher::publish_status;
+use crate::node::answers::{Answers, NodeStage, Owners};
+use crate::node::kernel::kube_proxy::Takeover;
 use crate::node::kernel::learned::{self, Completeness, Resolved};
 use crate::node::kernel::lifelines;
 use crate::node::kernel::mtu;
+use crate::node::kernel::services::Translated;
 use crate::node::membership::beginning::{self, Begun};
 use crate::node::membership::machine;
 use crate::node::problems::Registry;
@@ -36,11 +39,12 @@ pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
     let StartState {
         config,
         stage,
+        answers,
         listeners,
         registry,
         lost,
     } = start_state;
-    let datastore = DatastoreConfig::from_env()?.for_node(&config.node);
+    let datastore = DatastoreConfig::from_env()?.for_node(&config.node, config.services.is_on());
     let hosts = datastore.hosts()?;
     let store = datastore.open()?;
     let lifelines = Feed::new(lifelines::look_up(&hosts).await);
@@ -48,8 +52,7 @@ pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
     lifelines::free(&config.node, &config.felix, &known).await;
     let holder = machine::this(&config.lib_dir);
     let report = |what: String| drop(stage.send_replace(NodeStage::Starting(what)));
-    let etcd = lifelines.reader();
-    let from = (&store, store.watch_options(), etcd);
+    let from = (&store, store.watch_options(), lifelines.reader());
     let begun = beginning::begin(from, &config, &holder, lost.clone(), report, &registry).await?;
     let Begun {
         view,
@@ -62,7 +65,7 @@ pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
     let first = view.borrow().clone();
     let speaking = Speaking::start(&config, &store, &registry, &first).await?;
     let fib = speaking.speaker.fib().await?;
-    let feeds = feeds(&speaking, lifelines, &first);
+    let feeds = feeds(&speaking, lifelines, &first, &config);
     let reconciler = start_reconciler(&config, &feeds)?;
     let board = Board {
         config,
@@ -81,8 +84,8 @@ pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
         feeds,
     };
     tasks::start(&board);
-    let owners = answering(&board, accepter, &reconciler);
-    let _previous = stage.send_replace(NodeStage::Running(Arc::new(owners)));
+    let owners = answering(&board, answers, accepter, &reconciler);
+    let _previous = stage.send_replace(NodeStage::Running(owners));
     Ok(Node {
         reconciler,
         speaker: speaking.speaker,
@@ -157,6 +160,7 @@ fn feeds(
     speaking: &Speaking,
     lifelines: Feed<std::collections::BTreeSet<std::net::IpAddr>>,
     first: &View,
+    node: &Config,
 ) -> Feeds {
     let Speaking {
         config,
@@ -181,7 +185,8 @@ fn feeds(
         precondition: Feed::new(SweepPrecondition::default()),
         snapshots: Feed::new(first.snapshot.clone()),
         collected: Feed::new(Collected::default()),
-        translated: Feed::new(None),
+        translated: Feed::new(Translated::default()),
+        takeover: Takeover::recall(node.services, &node.lib_dir),
     }
 }
 
@@ -208,7 +213,12 @@ fn start_reconciler(config: &Config, feeds: &Feeds) -> anyhow::Result<Reconciler
 }
 
 /// Starts the owners that only answer, and returns the handles of all owners.
-fn answering(board: &Board, accepter: Accepter, reconciler: &ReconcilerHandle) -> Owners {
+fn answering(
+    board: &Board,
+    answers: Answers,
+    accepter: Accepter,
+    reconciler: &ReconcilerHandle,
+) -> Arc<Owners> {
     let drainer = drain::spawn(drain::DrainerParts {
         me: board.config.node.clone(),
         lib_dir: board.config.lib_dir.clone(),
@@ -225,8 +235,10 @@ fn answering(board: &Board, accepter: Accepter, reconciler: &ReconcilerHandle) -
         learned: board.feeds.learned.reader(),
         problems: board.registry.problems(),
         drain: board.feeds.drain.reader(),
+        translated: board.feeds.translated.reader(),
     });
-    Owners {
+    let findings = auditor.counting();
+    let owners = Arc::new(Owners {
         store: board.store.clone(),
         view: board.view.clone(),
         accepter,
@@ -236,8 +248,11 @@ fn answering(board: &Board, accepter: Accepter, reconciler: &ReconcilerHandle) -
         reconciler: reconciler.clone(),
         collected: board.feeds.collected.reader(),
         translated: board.feeds.translated.reader(),
+        takeover: board.feeds.takeover.clone(),
         problems: board.registry.problems(),
         auditor,
         drainer,
-    }
+    });
+    tokio::spawn(publish_status(answers, owners.clone(), findings));
+    owners
 }

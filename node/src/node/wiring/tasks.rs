@@ -14,14 +14,17 @@ use crate::node::announce::transition_report;
 use crate::node::ipam::assignment_stop;
 use crate::node::ipam::block_hints;
 use crate::node::ipam::collector;
+use crate::node::ipam::deleted_nodes::Grace;
 use crate::node::ipam::pending_releases;
 use crate::node::ipam::tunnels;
+use crate::node::kernel::health_checks;
 use crate::node::kernel::learned;
 use crate::node::kernel::lifelines;
 use crate::node::kernel::lost_addresses;
 use crate::node::kernel::mode_check;
 use crate::node::kernel::mtu;
 use crate::node::kernel::services;
+use crate::node::kernel::services_report;
 use crate::node::kernel::sweep;
 use crate::node::kernel::underlay;
 use crate::node::membership::{network_condition, node_address, plugin_access};
@@ -155,8 +158,18 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "services", file: "node/src/node/kernel/services.rs", count: "1",
-        owns: "the table of services in nftables", hears: "`View`, changes that others make to it", tells: "kernel, metrics, who asks",
+        owns: "the table of services in nftables", hears: "`View`, this machine's addresses, changes that others make to the table, rules of kube-proxy", tells: "kernel, metrics, who asks",
         start: Start::From(service_table),
+    },
+    Task {
+        name: "health checks", file: "node/src/node/kernel/health_checks.rs", count: "1",
+        owns: "sockets of `healthCheckNodePort` and of kube-proxy's port", hears: "services in the kernel", tells: "load balancers",
+        start: Start::From(|b| if b.config.services.is_on() { spawn(health_checks::answer_health_checks(b.config.proxy_health, b.feeds.translated.reader())) }),
+    },
+    Task {
+        name: "services report", file: "node/src/node/kernel/services_report.rs", count: "1",
+        owns: "–", hears: "`View`, services in the kernel", tells: "a key that `services apply --wait` reads",
+        start: Start::From(service_report),
     },
     Task {
         name: "node-address watcher", file: "node/src/node/membership/node_address.rs", count: "1",
@@ -226,6 +239,11 @@ pub(super) const TASKS: &[Task] = &[
     Task {
         name: "auditor", file: "node/src/node/answers/auditor.rs", count: "1",
         owns: "ages of findings", hears: "`View`, learned routes, the agent's and the drain's status, a kernel dump of its own", tells: "who asks, the log",
+        start: Start::Owner,
+    },
+    Task {
+        name: "status publisher", file: "node/src/node/answers/status_publisher.rs", count: "1",
+        owns: "the record that was written last", hears: "the owners' status, the last audit", tells: "a key that commands with `--all-nodes` read",
         start: Start::Owner,
     },
     Task {
@@ -320,15 +338,36 @@ fn lost_addresses(board: &Board) {
 }
 
 fn service_table(board: &Board) {
-    if !board.config.services {
+    if !board.config.services.is_on() {
         spawn(services::remove_service_table());
+        let reason = "CARACAL_SERVICES is off".to_owned();
+        let translated = board.feeds.translated.writer();
+        translated.send_replace(services::Translated::Nothing(reason));
         return;
     }
     spawn(services::translate_services(
         board.config.node.clone(),
-        board.view.clone(),
+        board.config.service_settings.clone(),
+        services::ServiceInputs {
+            view: board.view.clone(),
+            underlay: board.underlay.clone(),
+            kube_proxy: board.feeds.takeover.watch(),
+        },
         board.feeds.translated.writer(),
         board.registry.reporter("services"),
+    ));
+}
+
+fn service_report(board: &Board) {
+    // There others place Services, and nobody waits for them here.
+    if board.store.counts_by_kind() {
+        return;
+    }
+    spawn(services_report::report_services(
+        board.store.clone(),
+        board.config.node.clone(),
+        board.view.clone(),
+        board.feeds.translated.reader(),
     ));
 }
 
@@ -401,11 +440,14 @@ fn mode_report(board: &Board) {
 fn ipam_collector(board: &Board) {
     // With podCIDRs there is nothing of IPAM to collect.
     let grace = board.config.ipam_grace;
-    if let Some(grace) = grace.filter(|_| !board.store.uses_pod_cidr()) {
+    if let Some(period) = grace.filter(|_| !board.store.uses_pod_cidr()) {
         spawn(collector::collect(
             board.store.clone(),
             board.config.node.clone(),
-            (grace, board.store.has_nodes_of_kubernetes()),
+            Grace {
+                period,
+                by_absence: board.store.has_nodes_of_kubernetes(),
+            },
             board.view.clone(),
             board.feeds.collected.writer(),
         ));

@@ -1,0 +1,495 @@
+//! The network's configuration, `PREFIX/config`: JSON whose key names match whatever their case,
+//! and in which unknown keys are ignored.
+
+use std::net::IpAddr;
+
+use caracal_model::{Family, Prefix};
+use serde_json::{Map, Value};
+
+use crate::lease::NodeSubnets;
+
+/// Flannel's VNI.
+const VNI: u32 = 1;
+/// Linux's own port of VXLAN, which flannel leaves to the kernel.
+const VXLAN_PORT: u16 = 8472;
+/// Backends that flannel has and this crate has not.
+const MISSING: [&str; 7] = [
+    "udp",
+    "wireguard",
+    "extension",
+    "ipsec",
+    "tencent-vpc",
+    "alivpc",
+    "gce",
+];
+
+/// Why a configuration cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Not JSON, or no object.
+    #[error("it is no JSON object: {0}")]
+    Syntax(String),
+    /// A field does not hold what it should.
+    #[error("{field}: {reason}")]
+    Field {
+        /// Flannel's name of the field.
+        field: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Flannel knows the backend, and it is not there yet.
+    #[error("the backend {name} is not supported{why}; vxlan, ipip, host-gw and alloc are")]
+    MissingBackend {
+        /// Its type.
+        name: String,
+        /// An addition about where the name comes from.
+        why: &'static str,
+    },
+    /// Nobody knows the backend.
+    #[error("unknown backend type {0:?}; vxlan, ipip, host-gw and alloc are supported")]
+    UnknownBackend(String),
+}
+
+fn wrong(field: &'static str, reason: impl Into<String>) -> ConfigError {
+    ConfigError::Field {
+        field,
+        reason: reason.into(),
+    }
+}
+
+/// Options of the backend `vxlan`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VxlanOptions {
+    /// VXLAN network identifier, also a part of the device's name.
+    pub vni: u32,
+    /// UDP port.
+    pub port: u16,
+    /// MTU of the underlay in octets, before VXLAN's headers; `None` = the interface's.
+    pub mtu: Option<u32>,
+    /// Nodes on the same link are reached without VXLAN.
+    pub direct_routing: bool,
+}
+
+/// How packets travel between nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// Encapsulated, by the kernel.
+    Vxlan(VxlanOptions),
+    /// IP in IP, by the kernel; IPv4 alone.
+    Ipip {
+        /// Nodes on the same link are reached without it.
+        direct_routing: bool,
+    },
+    /// Plain routes over a link that all nodes share.
+    HostGw,
+    /// Not at all: subnets are given out, somebody else routes.
+    Alloc,
+}
+
+impl Backend {
+    /// `BackendType` of leases; empty where flannel writes none.
+    #[must_use]
+    pub const fn lease_type(&self) -> &'static str {
+        match self {
+            Self::Vxlan(_) => "vxlan",
+            Self::Ipip { .. } => "ipip",
+            Self::HostGw => "host-gw",
+            Self::Alloc => "",
+        }
+    }
+}
+
+/// The subnets of one family: those of one length from a first to a last one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubnetRange {
+    /// All of the cluster's addresses.
+    pub network: Prefix,
+    /// Prefix length of a node's subnet.
+    pub len: u8,
+    /// Number of the first subnet, counted from the start of the network.
+    pub first: u128,
+    /// Number of the last one.
+    pub last: u128,
+}
+
+impl SubnetRange {
+    /// Addresses of a subnet.
+    #[must_use]
+    pub(crate) fn subnet_size(&self) -> u128 {
+        1 << (self.network.family().bits() - self.len)
+    }
+
+    /// The subnet with a number; `None` outside of the network.
+    #[must_use]
+    pub(crate) fn subnet(&self, number: u128) -> Option<Prefix> {
+        let address = self.network.nth(number.checked_mul(self.subnet_size())?)?;
+        Some(Prefix::truncated(address, self.len))
+    }
+
+    /// True for a subnet that a node may have.
+    #[must_use]
+    pub fn holds(&self, subnet: &Prefix) -> bool {
+        let number = self
+            .network
+            .offset(subnet.address())
+            .map(|offset| offset / self.subnet_size());
+        subnet.len() == self.len && number.is_some_and(|n| (self.first..=self.last).contains(&n))
+    }
+}
+
+/// Names of a family's fields.
+struct Names {
+    network: &'static str,
+    len: &'static str,
+    min: &'static str,
+    max: &'static str,
+}
+
+const V4: Names = Names {
+    network: "Network",
+    len: "SubnetLen",
+    min: "SubnetMin",
+    max: "SubnetMax",
+};
+const V6: Names = Names {
+    network: "IPv6Network",
+    len: "IPv6SubnetLen",
+    min: "IPv6SubnetMin",
+    max: "IPv6SubnetMax",
+};
+
+/// The configuration of the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlannelConfig {
+    /// Subnets of IPv4.
+    pub v4: SubnetRange,
+    /// Subnets of IPv6, where `EnableIPv6` is set.
+    pub v6: Option<SubnetRange>,
+    /// How packets travel.
+    pub backend: Backend,
+    /// Wishes that are passed over, with the reason.
+    pub notes: Vec<String>,
+}
+
+impl FlannelConfig {
+    /// Reads the value of `PREFIX/config`.
+    ///
+    /// # Errors
+    /// [`ConfigError`], with the field.
+    pub fn parse(text: &[u8]) -> Result<Self, ConfigError> {
+        let value: Value =
+            serde_json::from_slice(text).map_err(|e| ConfigError::Syntax(e.to_string()))?;
+        let Value::Object(fields) = &value else {
+            return Err(ConfigError::Syntax("another kind of value".to_owned()));
+        };
+        let fields = Fields(fields);
+        let mut notes = Vec::new();
+        if !fields.flag("EnableIPv4", true)? {
+            return Err(wrong(
+                "EnableIPv4",
+                "leases in etcd need IPv4: flannel's keys have no form without it",
+            ));
+        }
+        let v6 = fields.flag("EnableIPv6", false)?;
+        if fields.flag("EnableNFTables", false)? {
+            notes.push("EnableNFTables: it is so in any case".to_owned());
+        }
+        Ok(Self {
+            v4: range(&fields, &V4, Family::Ipv4)?,
+            v6: v6.then(|| range(&fields, &V6, Family::Ipv6)).transpose()?,
+            backend: backend(&fields, &mut notes)?,
+            notes,
+        })
+    }
+
+    /// Takes the prefix lengths of subnets from those of a node: with Kubernetes, which gives them
+    /// out, the configuration does not say.
+    pub fn take_lengths(&mut self, subnets: &NodeSubnets) {
+        self.v4.len = subnets.v4.len();
+        if let (Some(range), Some(subnet)) = (&mut self.v6, subnets.v6) {
+            range.len = subnet.len();
+        }
+    }
+
+    /// The subnets of a family.
+    #[must_use]
+    pub const fn range(&self, family: Family) -> Option<&SubnetRange> {
+        match family {
+            Family::Ipv4 => Some(&self.v4),
+            Family::Ipv6 => self.v6.as_ref(),
+        }
+    }
+}
+
+fn range(fields: &Fields<'_>, names: &Names, family: Family) -> Result<SubnetRange, ConfigError> {
+    let text = fields.text(names.network)?;
+    let text = text.ok_or_else(|| wrong(names.network, "it is missing"))?;
+    let network: Prefix = text
+        .parse()
+        .map_err(|e: caracal_model::PrefixError| wrong(names.network, e.to_string()))?;
+    // The largest network length, the length up to which subnets have the usual length, and that.
+    let (most, wide, usual) = match family {
+        Family::Ipv4 => (28, 22, 24),
+        Family::Ipv6 => (124, 62, 64),
+    };
+    if network.family() != family || network.len() > most {
+        return Err(wrong(
+            names.network,
+            format!("{network} is no {family} network of at most /{most}"),
+        ));
+    }
+    let usual = if network.len() <= wide {
+        usual
+    } else {
+        network.len() + 2
+    };
+    let len = fields
+        .number(names.len)?
+        .unwrap_or_else(|| u64::from(usual));
+    let longest = family.bits() - 2;
+    let len = u8::try_from(len)
+        .ok()
+        .filter(|len| (network.len() + 2..=longest).contains(len))
+        .ok_or_else(|| {
+            wrong(
+                names.len,
+                format!(
+                    "{len} is not between {} (the network's length and 2 bits more) and {longest}",
+                    network.len() + 2
+                ),
+            )
+        })?;
+    let mut range = SubnetRange {
+        network,
+        len,
+        first: 1,
+        last: (1 << (len - network.len())) - 1,
+    };
+    let bound = |name| -> Result<Option<u128>, ConfigError> {
+        let Some(text) = fields.text(name)? else {
+            return Ok(None);
+        };
+        let address: IpAddr = text
+            .parse()
+            .map_err(|_| wrong(name, format!("{text:?} is no address")))?;
+        let offset = network
+            .offset(address)
+            .ok_or_else(|| wrong(name, format!("{address} is not inside {network}")))?;
+        if offset % range.subnet_size() != 0 {
+            let reason = format!("{address} is not where a subnet of /{len} begins");
+            return Err(wrong(name, reason));
+        }
+        Ok(Some(offset / range.subnet_size()))
+    };
+    let (first, last) = (bound(names.min)?, bound(names.max)?);
+    range.first = first.unwrap_or(range.first);
+    range.last = last.unwrap_or(range.last);
+    if range.first > range.last {
+        return Err(wrong(names.max, format!("it is below {}", names.min)));
+    }
+    Ok(range)
+}
+
+fn backend(fields: &Fields<'_>, notes: &mut Vec<String>) -> Result<Backend, ConfigError> {
+    let missing = |name: &str, why| {
+        Err(ConfigError::MissingBackend {
+            name: name.to_owned(),
+            why,
+        })
+    };
+    let options = match fields.value("Backend") {
+        None | Some(Value::Null) => {
+            return missing("udp", " (it is what no Backend at all means to flannel)");
+        }
+        Some(Value::Object(options)) => Fields(options),
+        Some(_) => return Err(wrong("Backend", "it is no object")),
+    };
+    let name = options.text("Type")?.unwrap_or_default().to_lowercase();
+    match name.as_str() {
+        "vxlan" => {
+            for wish in ["Learning", "GBP"] {
+                if options.flag(wish, false)? {
+                    notes.push(format!("Backend {wish}: not supported, and off"));
+                }
+            }
+            let vni = options.bounded("VNI", 0xff_ffff)?.filter(|vni| *vni != 0);
+            let port = options.bounded("Port", u64::from(u16::MAX))?;
+            let mtu = options.bounded("MTU", u64::from(u16::MAX))?;
+            Ok(Backend::Vxlan(VxlanOptions {
+                vni: vni.unwrap_or(VNI),
+                port: port
+                    .and_then(|port| u16::try_from(port).ok())
+                    .filter(|port| *port != 0)
+                    .unwrap_or(VXLAN_PORT),
+                mtu: mtu.filter(|mtu| *mtu != 0),
+                direct_routing: options.flag("DirectRouting", false)?,
+            }))
+        }
+        "ipip" => {
+            if fields.flag("EnableIPv6", false)? {
+                let note = "Backend ipip: it carries IPv4 alone; subnets of IPv6 have no routes";
+                notes.push(note.to_owned());
+            }
+            Ok(Backend::Ipip {
+                direct_routing: options.flag("DirectRouting", false)?,
+            })
+        }
+        "host-gw" => Ok(Backend::HostGw),
+        "alloc" => Ok(Backend::Alloc),
+        name if MISSING.contains(&name) => missing(name, ""),
+        name => Err(ConfigError::UnknownBackend(name.to_owned())),
+    }
+}
+
+/// A JSON object as Go reads it: names match in any case.
+struct Fields<'a>(&'a Map<String, Value>);
+
+impl<'a> Fields<'a> {
+    fn value(&self, name: &str) -> Option<&'a Value> {
+        let similar = || {
+            let mut fields = self.0.iter();
+            fields.find_map(|(key, value)| key.eq_ignore_ascii_case(name).then_some(value))
+        };
+        self.0.get(name).or_else(similar)
+    }
+
+    fn flag(&self, name: &'static str, default: bool) -> Result<bool, ConfigError> {
+        match self.value(name) {
+            None | Some(Value::Null) => Ok(default),
+            Some(Value::Bool(set)) => Ok(*set),
+            Some(other) => Err(wrong(name, format!("{other} is neither true nor false"))),
+        }
+    }
+
+    fn text(&self, name: &'static str) -> Result<Option<&'a str>, ConfigError> {
+        match self.value(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text).filter(|t| !t.is_empty()).map(|t| &**t)),
+            Some(other) => Err(wrong(name, format!("{other} is no text"))),
+        }
+    }
+
+    fn number(&self, name: &'static str) -> Result<Option<u64>, ConfigError> {
+        match self.value(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => value
+                .as_u64()
+                .map(Some)
+                .ok_or_else(|| wrong(name, format!("{value} is no whole number"))),
+        }
+    }
+
+    fn bounded(&self, name: &'static str, most: u64) -> Result<Option<u32>, ConfigError> {
+        let Some(number) = self.number(name)? else {
+            return Ok(None);
+        };
+        u32::try_from(number)
+            .ok()
+            .filter(|_| number <= most)
+            .map(Some)
+            .ok_or_else(|| wrong(name, format!("{number} is more than {most}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn parse(text: &str) -> FlannelConfig {
+        FlannelConfig::parse(text.as_bytes()).unwrap()
+    }
+
+    fn refusal(text: &str) -> String {
+        FlannelConfig::parse(text.as_bytes())
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn defaults_are_flannels() {
+        let config = parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#);
+        assert_eq!(
+            (config.v4.len, config.v4.first, config.v4.last),
+            (24, 1, 255)
+        );
+        assert_eq!(config.v6, None);
+        assert_eq!(
+            config.backend,
+            Backend::Vxlan(VxlanOptions {
+                vni: 1,
+                port: 8472,
+                mtu: None,
+                direct_routing: false
+            })
+        );
+        // A small network is cut into four; any case of names and of the type will do.
+        let config = parse(r#"{"network":"10.5.0.0/24","BACKEND":{"type":"Host-GW"},"x":1}"#);
+        assert_eq!((config.v4.len, config.v4.last), (26, 3));
+        assert_eq!(config.backend, Backend::HostGw);
+    }
+
+    #[test]
+    fn both_families_and_bounds() {
+        let config = parse(
+            r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48",
+               "SubnetMin":"10.5.10.0","SubnetMax":"10.5.99.0","SubnetLen":24,
+               "Backend":{"Type":"vxlan","VNI":7,"Port":4789,"MTU":9000,"DirectRouting":true,"GBP":true}}"#,
+        );
+        assert_eq!((config.v4.first, config.v4.last), (10, 99));
+        assert!(config.v4.holds(&"10.5.99.0/24".parse().unwrap()));
+        assert!(!config.v4.holds(&"10.5.100.0/24".parse().unwrap()));
+        assert!(!config.v4.holds(&"10.5.20.0/25".parse().unwrap()));
+        assert_eq!(config.v6.unwrap().len, 64);
+        assert_eq!(config.notes.len(), 1);
+    }
+
+    #[test]
+    fn each_fault_is_named_with_its_field() {
+        let vxlan = r#""Backend":{"Type":"vxlan"}"#;
+        for (text, says) in [
+            ("{".to_owned(), "no JSON object"),
+            ("[]".to_owned(), "no JSON object"),
+            (format!("{{{vxlan}}}"), "Network: it is missing"),
+            (
+                format!(r#"{{"Network":"10.5.0.0/29",{vxlan}}}"#),
+                "at most /28",
+            ),
+            (
+                format!(r#"{{"Network":"fd00::/48",{vxlan}}}"#),
+                "no IPv4 network",
+            ),
+            (
+                format!(r#"{{"Network":"10.5.0.0/16","SubnetLen":17,{vxlan}}}"#),
+                "SubnetLen: 17",
+            ),
+            (
+                format!(r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.6.0.0",{vxlan}}}"#),
+                "SubnetMin: 10.6.0.0 is not inside",
+            ),
+            (
+                format!(r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.1.7",{vxlan}}}"#),
+                "begins",
+            ),
+            (
+                r#"{"Network":"10.5.0.0/16"}"#.to_owned(),
+                "no Backend at all",
+            ),
+            (
+                r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}"#.to_owned(),
+                "not supported",
+            ),
+            (
+                r#"{"Network":"10.5.0.0/16","Backend":{"Type":"magic"}}"#.to_owned(),
+                "unknown backend type \"magic\"",
+            ),
+            (
+                r#"{"Network":"10.5.0.0/16","EnableIPv4":false}"#.to_owned(),
+                "EnableIPv4",
+            ),
+        ] {
+            let refusal = refusal(&text);
+            assert!(refusal.contains(says), "{text}: {refusal}");
+        }
+    }
+}

@@ -1,0 +1,319 @@
+#![allow(clippy::unwrap_used)]
+
+use caracal_agent::{Actual, Link, Phase, apply_op, diff};
+use proptest::prelude::*;
+
+use super::*;
+use crate::acquire::{FlannelKeys, LeaseOrigin, OwnLease};
+use crate::leases::LeaseTable;
+
+fn network(backend: &str) -> FlannelNetwork {
+    let text = format!(
+        r#"{{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{backend}}}"#
+    );
+    FlannelNetwork {
+        config: FlannelConfig::parse(text.as_bytes()).unwrap(),
+        uplink: Uplink {
+            name: "eth0".into(),
+            addresses: [
+                Some("10.0.0.1".parse().unwrap()),
+                Some("fd00::1".parse().unwrap()),
+            ],
+            mtu: 1500,
+        },
+    }
+}
+
+fn value(node: u8, backend: &str) -> String {
+    let data = format!(r#"{{"VNI":1,"VtepMAC":"02:00:00:00:00:{node:02x}"}}"#);
+    let data = match backend {
+        "vxlan" => format!(r#","BackendData":{data},"BackendV6Data":{data}"#),
+        _ => String::new(),
+    };
+    format!(
+        r#"{{"PublicIP":"10.0.{}.{node}","PublicIPv6":"fd00::{node:x}","BackendType":"{backend}"{data}}}"#,
+        u8::from(node > 100)
+    )
+}
+
+/// The leases of some nodes; the first one's is ours.
+fn view(backend: &str, nodes: &[u8]) -> LeaseView {
+    let keys = FlannelKeys::new("/n");
+    let mut leases = LeaseTable::new(keys.clone());
+    let subnets = |node: u8| NodeSubnets {
+        v4: format!("10.5.{node}.0/24").parse().unwrap(),
+        v6: Some(format!("fd00:5:0:{node:x}::/64").parse().unwrap()),
+    };
+    for node in nodes {
+        let key = keys.lease(&subnets(*node));
+        leases.change(&key, Some(value(*node, backend).as_bytes()), 7);
+    }
+    LeaseView {
+        own: OwnLease {
+            subnets: subnets(nodes[0]),
+            lease: SubnetLease::parse(value(nodes[0], backend).as_bytes()).unwrap(),
+            revision: 7,
+            reserved: false,
+            origin: LeaseOrigin::Picked,
+        },
+        leases,
+        revision: 7,
+        connected: true,
+        settled: true,
+        twin: None,
+    }
+}
+
+fn links() -> Links {
+    let eth0 = Link::new(2, "eth0")
+        .with_address("10.0.0.1/24".parse().unwrap())
+        .with_address("fd00::1/64".parse().unwrap());
+    [eth0].into_iter().collect()
+}
+
+fn shown(desired: &Desired) -> Vec<String> {
+    let routes = desired
+        .routes
+        .values()
+        .map(|planned| planned.route.to_string());
+    let neighbours = desired
+        .neighbours
+        .iter()
+        .map(|(key, mac)| format!("{key} lladdr {}", caracal_model::format_mac(mac)));
+    let fdb = desired
+        .fdb
+        .iter()
+        .map(|(key, to)| format!("{key} dst {to}"));
+    routes.chain(neighbours).chain(fdb).collect()
+}
+
+fn reasons(desired: &Desired) -> Vec<&str> {
+    desired.problems.iter().map(|p| p.reason.as_str()).collect()
+}
+
+#[test]
+fn vxlan_is_a_device_and_three_entries_a_node() {
+    let network = network(r#"{"Type":"vxlan"}"#);
+    let desired = plan_flannel(&network, &view("vxlan", &[1, 2]), &links());
+    assert_eq!(
+        shown(&desired),
+        [
+            "10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink proto 82 metric 0",
+            "fd00:5:0:2::/64 via fd00:5:0:2:: dev flannel-v6.1 onlink proto 82 metric 1024",
+            "fd00:5:0:2:: dev flannel-v6.1 lladdr 02:00:00:00:00:02",
+            "10.5.2.0 dev flannel.1 lladdr 02:00:00:00:00:02",
+            "02:00:00:00:00:02 dev flannel-v6.1 dst fd00::2",
+            "02:00:00:00:00:02 dev flannel.1 dst 10.0.0.2",
+        ]
+    );
+    let device = &desired.tunnels["flannel.1"];
+    assert_eq!(
+        (device.mtu, device.cidr()),
+        (1450, Some("10.5.1.0/32".parse().unwrap()))
+    );
+    assert_eq!(
+        device.kind,
+        TunnelDevice::Vxlan {
+            vni: 1,
+            port: 8472,
+            local: "10.0.0.1".parse().unwrap(),
+            parent: "eth0".into(),
+            mac: [2, 0, 0, 0, 0, 1],
+        }
+    );
+    assert_eq!(desired.workload_mtu, 1450);
+    assert_eq!(reasons(&desired), [""; 0]);
+}
+
+#[test]
+fn direct_routing_is_for_nodes_on_the_link() {
+    let network = network(r#"{"Type":"vxlan","DirectRouting":true}"#);
+    // Node 101 is behind a router; of IPv6 all are on the link.
+    let desired = plan_flannel(&network, &view("vxlan", &[1, 2, 101]), &links());
+    let route = |prefix: &str| {
+        let prefix = prefix.parse().unwrap();
+        desired
+            .routes
+            .get(&prefix)
+            .unwrap()
+            .route
+            .target
+            .to_string()
+    };
+    assert_eq!(route("10.5.2.0/24"), "via 10.0.0.2 dev eth0");
+    assert_eq!(
+        route("10.5.101.0/24"),
+        "via 10.5.101.0 dev flannel.1 onlink"
+    );
+    assert_eq!(route("fd00:5:0:2::/64"), "via fd00::2 dev eth0");
+}
+
+#[test]
+fn ipip_is_a_device_and_a_route_a_node() {
+    let desired = |backend| {
+        let view = view("ipip", &[1, 2, 101]);
+        plan_flannel(&network(backend), &view, &links())
+    };
+    let plain = desired(r#"{"Type":"ipip"}"#);
+    assert_eq!(
+        shown(&plain),
+        [
+            "10.5.2.0/24 via 10.0.0.2 dev flannel.ipip onlink proto 82 metric 0",
+            "10.5.101.0/24 via 10.0.1.101 dev flannel.ipip onlink proto 82 metric 0",
+        ]
+    );
+    let device = &plain.tunnels["flannel.ipip"];
+    let local = Some("10.0.0.1".parse().unwrap());
+    assert_eq!(device.kind, TunnelDevice::Ipip { local });
+    assert_eq!(device.cidr(), Some("10.5.1.0/32".parse().unwrap()));
+    assert_eq!((device.mtu, plain.workload_mtu), (1480, 1480));
+    let direct = desired(r#"{"Type":"ipip","DirectRouting":true}"#);
+    assert_eq!(
+        shown(&direct),
+        [
+            "10.5.2.0/24 via 10.0.0.2 dev eth0 proto 82 metric 0",
+            "10.5.101.0/24 via 10.0.1.101 dev flannel.ipip onlink proto 82 metric 0",
+        ]
+    );
+    // A device of another source address is made anew, and flanneld's routes are taken over.
+    let mut actual = kernel();
+    reconcile(&mut actual, &plain);
+    let mut moved = plain.clone();
+    let tunnel = moved.tunnels.get_mut("flannel.ipip").unwrap();
+    tunnel.kind = TunnelDevice::Ipip {
+        local: Some("10.0.0.7".parse().unwrap()),
+    };
+    let ops = diff(&moved, &actual, Phase::Synced);
+    assert!(
+        ops.contains(&caracal_agent::Op::DeleteTunnel("flannel.ipip".into())),
+        "{ops:?}"
+    );
+    reconcile(&mut actual, &moved);
+    assert_eq!(diff(&moved, &actual, Phase::Synced), []);
+}
+
+#[test]
+fn host_gw_needs_one_link() {
+    let network = network(r#"{"Type":"host-gw"}"#);
+    let desired = plan_flannel(&network, &view("host-gw", &[1, 2, 101]), &links());
+    assert_eq!(
+        shown(&desired),
+        [
+            "10.5.2.0/24 via 10.0.0.2 dev eth0 proto 82 metric 0",
+            "fd00:5:0:2::/64 via fd00::2 dev eth0 proto 82 metric 1024",
+            "fd00:5:0:65::/64 via fd00::65 dev eth0 proto 82 metric 1024",
+        ]
+    );
+    assert!(desired.tunnels.is_empty());
+    assert_eq!(desired.workload_mtu, 1500);
+    let reasons = reasons(&desired);
+    assert_eq!(reasons.len(), 1);
+    assert!(
+        reasons[0].contains("10.0.1.101 is not on a network of eth0"),
+        "{reasons:?}"
+    );
+}
+
+#[test]
+fn what_cannot_be_reached_is_named() {
+    let network = network(r#"{"Type":"vxlan"}"#);
+    let mut view = view("vxlan", &[1, 2]);
+    let other_vni = value(6, "vxlan").replace(r#""VNI":1"#, r#""VNI":5"#);
+    let clone = value(7, "vxlan").replace(":07", ":09");
+    for (key, value) in [
+        ("10.5.3.0-24", value(3, "host-gw").as_str()),
+        ("10.5.4.0-24", "{"),
+        ("10.5.1.128-25", value(5, "vxlan").as_str()),
+        ("10.5.6.0-24", other_vni.as_str()),
+        ("10.5.7.0-24", clone.as_str()),
+        (
+            "10.5.8.0-24",
+            r#"{"PublicIP":"10.0.0.8","BackendType":"vxlan"}"#,
+        ),
+        ("10.5.2.0-24", value(9, "vxlan").as_str()),
+        // Our own address under another key: an old lease of ours.
+        ("10.5.9.0-24", value(1, "vxlan").as_str()),
+    ] {
+        view.leases
+            .change(&format!("/n/subnets/{key}"), Some(value.as_bytes()), 9);
+    }
+    view.twin = Some("{}".to_owned());
+    let desired = plan_flannel(&network, &view, &links());
+    let reasons = reasons(&desired).join("\n");
+    for says in [
+        "the backend \"host-gw\", this node \"vxlan\"",
+        "what was known of it holds on",
+        "shares addresses with ours",
+        "has the VNI 5, this node 1",
+        "devices with one MAC address",
+        "names no MAC address",
+        "two leases have this subnet",
+        "somebody else has written the lease of this node",
+    ] {
+        assert!(reasons.contains(says), "{says}\n{reasons}");
+    }
+    let v4 = desired.routes.keys().filter(|p| p.family() == Family::Ipv4);
+    assert_eq!(
+        v4.map(ToString::to_string).collect::<Vec<_>>(),
+        ["10.5.2.0/24"]
+    );
+}
+
+fn kernel() -> Actual {
+    Actual {
+        links: links(),
+        ..Actual::default()
+    }
+}
+
+/// Writes what differs until nothing does.
+fn reconcile(actual: &mut Actual, desired: &Desired) {
+    for _ in 0..3 {
+        let ops = diff(desired, actual, Phase::Synced);
+        if ops.is_empty() {
+            return;
+        }
+        for op in ops {
+            apply_op(actual, &op).unwrap_or_else(|e| panic!("{op}: {e}"));
+        }
+    }
+    panic!("{:?}", diff(desired, actual, Phase::Synced));
+}
+
+proptest! {
+    /// From the state of any set of nodes to that of another, the kernel ends as a fresh one does.
+    #[test]
+    fn the_kernel_follows_the_leases(
+        before in prop::collection::btree_set(2u8..20, 0..8),
+        after in prop::collection::btree_set(2u8..20, 0..8),
+        kinds in prop::collection::vec(0usize..4, 2),
+    ) {
+        let backends = [
+            ("vxlan", r#"{"Type":"vxlan"}"#),
+            ("vxlan", r#"{"Type":"vxlan","DirectRouting":true}"#),
+            ("host-gw", r#"{"Type":"host-gw"}"#),
+            ("ipip", r#"{"Type":"ipip"}"#),
+        ];
+        let desired = |kind: usize, others: &BTreeSet<u8>| {
+            let (lease, backend) = backends[kind];
+            let nodes: Vec<u8> = std::iter::once(1).chain(others.iter().copied()).collect();
+            let mut view = view(lease, &nodes);
+            if kinds[0] != kinds[1] {
+                // Linux takes no gateway of IPv6 that another route leads elsewhere.
+                view.own.subnets.v6 = None;
+            }
+            plan_flannel(&network(backend), &view, &links())
+        };
+        let mut walked = kernel();
+        reconcile(&mut walked, &desired(kinds[0], &before));
+        reconcile(&mut walked, &desired(kinds[1], &after));
+        let mut fresh = kernel();
+        reconcile(&mut fresh, &desired(kinds[1], &after));
+        prop_assert_eq!(&walked.routes, &fresh.routes);
+        // A device that another backend left is not touched, nor is what stands on it.
+        if kinds[1] < 2 {
+            prop_assert_eq!(&walked.neighbours, &fresh.neighbours);
+            prop_assert_eq!(&walked.fdb, &fresh.fdb);
+        }
+    }
+}

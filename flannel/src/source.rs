@@ -1,0 +1,238 @@
+//! Where leases are: in etcd, or in the annotations of Kubernetes' Nodes. Whoever follows them sees
+//! keys and values of etcd's form.
+
+use std::time::SystemTime;
+
+use caracal_datastore::{Datastore, EtcdStore, Store, StoreError, WatchEvent};
+use caracal_model::{Key, KeyRange, NodeName, Timestamp, TxnOutcome, resources_prefix};
+use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
+use serde_json::Value;
+
+use crate::acquire::{
+    Acquire, AcquireError, AcquireInput, AcquireRequest, AcquireStep, FlannelKeys, OwnLease,
+};
+use crate::nodes::{NodeAnnotations, NodeLeases};
+
+/// Reason and message of the Node's condition, flannel's own.
+const NETWORK_IS_UP: (&str, &str) = ("FlannelIsUp", "Flannel is running on this node");
+
+/// Why there is no lease, or no news of leases.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseStoreError {
+    /// It does not answer, or refuses.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// There is no lease to be had.
+    #[error(transparent)]
+    Acquire(#[from] AcquireError),
+}
+
+/// Where leases are.
+#[derive(Clone, Debug)]
+pub enum LeaseStore {
+    /// In etcd.
+    Etcd(EtcdStore),
+    /// In the annotations of Kubernetes' Nodes.
+    Kubernetes(KubernetesNode),
+}
+
+/// The Nodes of Kubernetes, one of which is this machine's.
+#[derive(Clone, Debug)]
+pub struct KubernetesNode {
+    /// The API.
+    pub store: Datastore,
+    /// This machine's Node.
+    pub name: NodeName,
+    /// Names of annotations.
+    pub annotations: NodeAnnotations,
+    /// The Node's condition `NetworkUnavailable` is set to False.
+    pub sets_condition: bool,
+}
+
+impl KubernetesNode {
+    /// The Node as the datastore has it, with its revision.
+    ///
+    /// # Errors
+    /// [`LeaseStoreError`], also when there is no such Node.
+    pub async fn read(&self) -> Result<(Value, i64), LeaseStoreError> {
+        let key = KeyRange::Key(Key::node(&self.name).to_path());
+        let answer = self.store.read(&[key]).await?;
+        let stored = answer.ranges.into_iter().flatten().next();
+        let node =
+            stored.and_then(|kv| Some((serde_json::from_slice(&kv.value).ok()?, kv.mod_revision)));
+        node.ok_or_else(|| {
+            LeaseStoreError::Acquire(AcquireError::Node {
+                node: self.name.to_string(),
+                reason: "is not there".to_owned(),
+            })
+        })
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<OwnLease, LeaseStoreError> {
+        let (node, revision) = self.read().await?;
+        let claim = self.annotations.claim(&node, revision, request)?;
+        let mut own = claim.own;
+        if !claim.changed.is_empty() {
+            own.revision = self.store.annotate_node(&self.name, &claim.changed).await?;
+        }
+        if self.sets_condition {
+            let now = Timestamp::from(SystemTime::now());
+            self.store
+                .tell_network_is_up(&self.name, now, NETWORK_IS_UP)
+                .await?;
+        }
+        Ok(own)
+    }
+}
+
+/// Reads the network's configuration in etcd; `None` when there is none.
+///
+/// # Errors
+/// [`StoreError`] when etcd does not answer.
+pub async fn read_config(
+    store: &EtcdStore,
+    keys: &FlannelKeys,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    let answer = store.read(&[KeyRange::Key(keys.config())]).await?;
+    let first = answer.ranges.into_iter().flatten().next();
+    Ok(first.map(|stored| stored.value))
+}
+
+/// Takes or renews the lease of a node. After an error it may have been taken all the same: another
+/// call finds it.
+///
+/// # Errors
+/// [`LeaseStoreError`].
+pub async fn acquire_lease(
+    store: &LeaseStore,
+    request: &AcquireRequest,
+) -> Result<OwnLease, LeaseStoreError> {
+    let lease = match store {
+        LeaseStore::Etcd(store) => acquire_in_etcd(store, request).await?,
+        LeaseStore::Kubernetes(node) => node.acquire(request).await?,
+    };
+    tracing::info!(
+        subnets = %lease.subnets, rev = lease.revision, reserved = lease.reserved,
+        "lease: {}", lease.origin.as_str()
+    );
+    Ok(lease)
+}
+
+async fn acquire_in_etcd(
+    store: &EtcdStore,
+    request: &AcquireRequest,
+) -> Result<OwnLease, LeaseStoreError> {
+    let mut machine = Acquire::new(request.clone());
+    let mut seen = AcquireInput::Start;
+    loop {
+        seen = match machine.step(seen) {
+            AcquireStep::Read(range) => {
+                let (revision, values) = store.read_leased(&range).await?;
+                AcquireInput::Read { revision, values }
+            }
+            AcquireStep::Commit(txn) => match store.commit_leased(&txn).await? {
+                TxnOutcome::Committed(revision) => AcquireInput::Committed(revision),
+                TxnOutcome::Conflict => AcquireInput::Conflict,
+            },
+            AcquireStep::Done(lease) => return Ok(lease),
+            AcquireStep::Failed(error) => return Err(error.into()),
+        };
+    }
+}
+
+/// A value of a lease's key, or that there is none any more, with the revision.
+pub(crate) type LeaseChange = (String, Option<Vec<u8>>, i64);
+
+/// Lists and changes of leases.
+pub(crate) struct LeaseSource {
+    pub(crate) store: LeaseStore,
+    keys: FlannelKeys,
+    /// In Kubernetes.
+    nodes: Option<NodeLeases>,
+}
+
+impl LeaseSource {
+    pub(crate) fn new(store: LeaseStore, request: &AcquireRequest) -> Self {
+        let keys = request.keys.clone();
+        let nodes = match &store {
+            LeaseStore::Etcd(_) => None,
+            LeaseStore::Kubernetes(node) => {
+                let has_v6 = request.config.v6.is_some();
+                Some(NodeLeases::new(
+                    node.annotations.clone(),
+                    keys.clone(),
+                    has_v6,
+                ))
+            }
+        };
+        Self { store, keys, nodes }
+    }
+
+    /// All leases, and the revision after which changes follow.
+    pub(crate) async fn list(&mut self) -> Result<(i64, Vec<LeaseChange>), StoreError> {
+        match &self.store {
+            LeaseStore::Etcd(store) => {
+                let range = KeyRange::Prefix(self.keys.leases());
+                let (revision, values) = store.read_leased(&range).await?;
+                let stored = values.into_iter().map(|value| value.stored);
+                let list = stored.map(|kv| (kv.key, Some(kv.value), kv.mod_revision));
+                Ok((revision, list.collect()))
+            }
+            LeaseStore::Kubernetes(node) => {
+                let answer = node.store.read(&[KeyRange::Prefix(nodes_prefix())]).await?;
+                let list = answer.ranges.into_iter().flatten();
+                let nodes: Vec<LeaseChange> = list
+                    .map(|kv| (kv.key, Some(kv.value), kv.mod_revision))
+                    .collect();
+                if let Some(nodes) = &mut self.nodes {
+                    nodes.clear();
+                }
+                Ok((answer.revision, self.leases(nodes)))
+            }
+        }
+    }
+
+    /// What follows after a revision.
+    pub(crate) async fn watch(
+        &self,
+        revision: i64,
+    ) -> Result<BoxStream<'static, Result<WatchEvent, StoreError>>, StoreError> {
+        Ok(match &self.store {
+            LeaseStore::Etcd(store) => store
+                .watch(&self.keys.leases(), revision + 1)
+                .await?
+                .boxed(),
+            LeaseStore::Kubernetes(node) => node
+                .store
+                .watch(&nodes_prefix(), revision + 1)
+                .await?
+                .boxed(),
+        })
+    }
+
+    /// Changes of leases that changes of what is stored mean.
+    pub(crate) fn leases(&mut self, changes: Vec<LeaseChange>) -> Vec<LeaseChange> {
+        let Some(nodes) = &mut self.nodes else {
+            return changes;
+        };
+        let mut leases = Vec::new();
+        for (key, value, revision) in changes {
+            // Only what exists under a Node's own key.
+            if key.starts_with(&nodes_prefix()) {
+                let changes = nodes.change(&key, value.as_deref());
+                leases.extend(
+                    changes
+                        .into_iter()
+                        .map(|(key, value)| (key, value, revision)),
+                );
+            }
+        }
+        leases
+    }
+}
+
+/// Nodes in the datastore's form.
+fn nodes_prefix() -> String {
+    resources_prefix() + "nodes/"
+}

@@ -1,0 +1,42 @@
+//! `--iptables-forward-rules`: packets of the network pass where iptables drops by policy what is
+//! forwarded.
+
+use std::time::Duration;
+
+use caracal_agent::ForwardRules;
+use caracal_flannel::{FORWARD_CHAIN, FORWARD_COMMENT, FlannelConfig};
+use caracal_model::Family;
+
+use super::args::FlannelArgs;
+
+/// Looks at the rules from time to time until the caller is gone, as nobody tells of changes of
+/// iptables. Without the flag it waits for ever.
+pub(super) async fn keep_forwarding(args: &FlannelArgs, config: &FlannelConfig) {
+    if !args.iptables_forward_rules {
+        return std::future::pending().await;
+    }
+    let ranges = [Family::Ipv4, Family::Ipv6].map(|family| config.range(family));
+    let networks = ranges.into_iter().flatten().map(|range| range.network);
+    let rules = ForwardRules::new(FORWARD_CHAIN, FORWARD_COMMENT, networks.collect());
+    let pause: Duration = args.iptables_resync();
+    let mut told = String::new();
+    loop {
+        match rules.put().await {
+            Ok(written) => {
+                if written {
+                    tracing::info!("iptables drops what is forwarded; {FORWARD_CHAIN} is written");
+                }
+                told.clear();
+            }
+            // Each reason once.
+            Err(error) => {
+                let reason = format!("{:#}", anyhow::Error::from(error));
+                if reason != told {
+                    tracing::error!("--iptables-forward-rules: {reason}");
+                    told = reason;
+                }
+            }
+        }
+        tokio::time::sleep(pause).await;
+    }
+}

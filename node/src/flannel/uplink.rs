@@ -1,0 +1,199 @@
+//! Which interface leads to other nodes, and which addresses of it count: flanneld's rules.
+
+use std::net::{IpAddr, UdpSocket};
+
+use caracal_agent::{Actual, Link};
+use caracal_flannel::Uplink;
+use caracal_model::{Family, Prefix};
+use regex::Regex;
+
+use super::args::FlannelArgs;
+
+/// The interface, with its addresses of IPv4 and, where it is wanted, IPv6.
+///
+/// # Errors
+/// No interface fits, with a reason.
+pub(super) fn choose(args: &FlannelArgs, actual: &Actual, ipv6: bool) -> Result<Uplink, String> {
+    let link = find(args, actual)?;
+    let address = |family| best_address(link, family);
+    let v4 = address(Family::Ipv4).ok_or_else(|| format!("{} has no IPv4 address", link.name))?;
+    let v6 = match (ipv6, address(Family::Ipv6)) {
+        (true, None) => {
+            return Err(format!(
+                "EnableIPv6 is set, and {} has no IPv6 address",
+                link.name
+            ));
+        }
+        (wanted, found) => found.filter(|_| wanted),
+    };
+    Ok(Uplink {
+        name: link.name.clone(),
+        addresses: [Some(v4), v6],
+        mtu: link.mtu,
+    })
+}
+
+fn find<'a>(args: &FlannelArgs, actual: &'a Actual) -> Result<&'a Link, String> {
+    let links = &actual.links;
+    let named = args
+        .iface
+        .iter()
+        .find_map(|wanted| match wanted.parse::<IpAddr>() {
+            Ok(address) => links.holding(address),
+            Err(_) => links.by_name(wanted),
+        });
+    if let Some(link) = named {
+        return Ok(link);
+    }
+    for text in &args.iface_regex {
+        let regex = Regex::new(text).map_err(|e| format!("--iface-regex {text}: {e}"))?;
+        let by_address = links.iter().find(|l| {
+            l.addresses
+                .iter()
+                .any(|a| regex.is_match(&a.address.to_string()))
+        });
+        let by_name = || links.iter().find(|l| regex.is_match(l.name.as_str()));
+        if let Some(link) = by_address.or_else(by_name) {
+            return Ok(link);
+        }
+    }
+    if let Some(target) = args.iface_can_reach {
+        let source = source_towards(target)
+            .ok_or_else(|| format!("--iface-can-reach {target}: there is no route to it"))?;
+        return links
+            .holding(source)
+            .ok_or_else(|| format!("--iface-can-reach {target}: no interface has {source}"));
+    }
+    if !args.iface.is_empty() || !args.iface_regex.is_empty() {
+        let seen: Vec<&str> = links.iter().map(|l| l.name.as_str()).collect();
+        return Err(format!(
+            "no interface matches --iface or --iface-regex; there are {}",
+            seen.join(", ")
+        ));
+    }
+    if let Some(public) = args.public_ip {
+        return links.holding(public.into()).ok_or_else(|| {
+            format!("no interface has the address {public} of --public-ip; name one with --iface")
+        });
+    }
+    let default = Prefix::truncated(IpAddr::from([0, 0, 0, 0]), 0);
+    let route = actual.route_to(&default);
+    let link = route.and_then(|route| links.by_name(route.link()?.as_str()));
+    link.ok_or_else(|| {
+        "there is no default route, whose interface would be taken; name one with --iface"
+            .to_owned()
+    })
+}
+
+/// Global addresses go before link-local ones.
+fn best_address(link: &Link, family: Family) -> Option<IpAddr> {
+    let of_family = link.addresses.iter().map(|cidr| cidr.address);
+    of_family
+        .filter(|address| Family::of(*address) == family)
+        .min_by_key(|address| match address {
+            IpAddr::V4(a) => a.is_link_local(),
+            IpAddr::V6(a) => a.is_unicast_link_local(),
+        })
+}
+
+/// The source address that the kernel takes towards a destination; nothing is sent.
+fn source_towards(target: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = match target {
+        IpAddr::V4(_) => [0; 4].into(),
+        IpAddr::V6(_) => [0; 16].into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((target, 53)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use caracal_agent::{ActualRoute, ForwardingTarget, Route};
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: FlannelArgs,
+    }
+
+    fn chosen(line: &str, ipv6: bool) -> Result<String, String> {
+        let words = std::iter::once("flannel").chain(line.split_whitespace());
+        let args = Line::try_parse_from(words).unwrap().args;
+        let link = |index, name: &str, addresses: &[&str]| {
+            let link = Link::new(index, name);
+            addresses
+                .iter()
+                .fold(link, |l, a| l.with_address(a.parse().unwrap()))
+        };
+        let mut actual = Actual {
+            links: [
+                link(1, "lo", &["127.0.0.1/8"]),
+                link(2, "eth0", &["10.0.2.15/24"]),
+                link(
+                    3,
+                    "eth1",
+                    &[
+                        "169.254.3.3/16",
+                        "192.168.64.3/24",
+                        "fe80::3/64",
+                        "fd00::3/64",
+                    ],
+                ),
+            ]
+            .into_iter()
+            .collect(),
+            ..Actual::default()
+        };
+        if !line.contains("no-such") {
+            actual.push_route(ActualRoute::from(Route {
+                prefix: "0.0.0.0/0".parse().unwrap(),
+                metric: 0,
+                protocol: 3,
+                target: ForwardingTarget::via(
+                    Some("10.0.2.2".parse().unwrap()),
+                    &"eth0".into(),
+                    false,
+                ),
+                mtu: None,
+                source: None,
+            }));
+        }
+        let found = choose(&args, &actual, ipv6)?;
+        let [v4, v6] = found
+            .addresses
+            .map(|a| a.map(|a| a.to_string()).unwrap_or_default());
+        Ok(format!("{} {v4} {v6}", found.name))
+    }
+
+    #[test]
+    fn interfaces_are_chosen_as_flanneld_does() {
+        for (line, ipv6, expected) in [
+            ("", false, "eth0 10.0.2.15 "),
+            ("--iface=eth9 --iface=eth1", false, "eth1 192.168.64.3 "),
+            ("--iface=192.168.64.3", true, "eth1 192.168.64.3 fd00::3"),
+            ("--iface-regex=192\\.168", false, "eth1 192.168.64.3 "),
+            ("--iface-regex=eth.", false, "eth0 10.0.2.15 "),
+            ("--public-ip=192.168.64.3", false, "eth1 192.168.64.3 "),
+            (
+                "--public-ip=203.0.113.1 --iface=eth1",
+                false,
+                "eth1 192.168.64.3 ",
+            ),
+        ] {
+            assert_eq!(chosen(line, ipv6).unwrap(), expected, "{line}");
+        }
+        for (line, ipv6, says) in [
+            ("--iface=no-such", false, "there are lo, eth0, eth1"),
+            ("--public-ip=203.0.113.1", false, "name one with --iface"),
+            ("--iface-regex=(", false, "--iface-regex ("),
+            ("", true, "eth0 has no IPv6 address"),
+        ] {
+            let reason = chosen(line, ipv6).unwrap_err();
+            assert!(reason.contains(says), "{line}: {reason}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Publishes this node's record for commands that look at all nodes
+//! ([`crate::cluster_status`]). A record that cannot be written is written later: nothing waits
+//! for it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use caracal_model::Timestamp;
+use tokio::sync::watch;
+
+use super::{Answers, Owners};
+use crate::cluster_status::{PublicationSchedule, PublishedStatus, status_path};
+use crate::node::report;
+
+/// Interval of asking the owners. A session that goes down is seen by others this much later at
+/// most, and [`PublicationSchedule`] bounds the writes.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Publishes until the speaker ends, while the datastore is followed. `findings`: those of the last
+/// audit that count, by code.
+pub(crate) async fn publish_status(
+    answers: Answers,
+    owners: Arc<Owners>,
+    findings: watch::Receiver<BTreeMap<String, usize>>,
+) {
+    let path = status_path(&answers.config.node);
+    let mut schedule = PublicationSchedule::default();
+    let mut was_refused = false;
+    let mut ticks = tokio::time::interval(INTERVAL);
+    loop {
+        ticks.tick().await;
+        // Nothing is written to a datastore that is not followed: it may be another cluster's.
+        if !owners.view.borrow().is_current() {
+            continue;
+        }
+        let Ok(status) = answers.status(&owners).await else {
+            return;
+        };
+        let findings = findings.borrow().clone();
+        let mut record = PublishedStatus::from_status(&status, findings);
+        if !schedule.is_due(&record, Instant::now()) {
+            continue;
+        }
+        record.written = Timestamp::from(SystemTime::now()).rfc3339();
+        match report::store_report(&owners.store, path.clone(), Some(&record)).await {
+            Ok(()) => {
+                schedule.written(record, Instant::now());
+                was_refused = false;
+            }
+            Err(error) if was_refused => tracing::debug!(%error, "cannot publish the status"),
+            Err(error) => {
+                was_refused = true;
+                tracing::warn!(
+                    %error,
+                    "cannot publish this node's status, so `caracal status --all-nodes` shows an old one; it is tried again"
+                );
+            }
+        }
+    }
+}
