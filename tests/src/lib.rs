@@ -70,7 +70,9 @@ pub use processes::Processes;
 pub use program::{
     binary, binary_with_labs, is_static_built, possible, possible_without_root, static_binary,
 };
-pub use python::{KUBERNETES_VERSIONS, has_python_packages, python_script, schema_faults};
+pub use python::{
+    KUBERNETES_VERSIONS, has_python_packages, python_packages, python_script, schema_faults,
+};
 pub use scenario::{
     assert_full_matrix, assert_gone, await_remembered, await_settled, await_status, caracals,
     example, exit_code, ip, logs, more_pods, routed, set_pool_modes, settled, up, up_text,

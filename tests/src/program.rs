@@ -23,15 +23,22 @@ pub fn binary_with_labs() -> PathBuf {
     folder.join("caracal")
 }
 
+/// The folder in which cargo has built the tests, wherever `CARGO_TARGET_DIR` has put it.
+pub(crate) fn target_folder() -> PathBuf {
+    // TARGET/debug/caracal
+    let program = binary_with_labs();
+    let folder = program.parent().and_then(Path::parent);
+    folder.unwrap_or_else(|| Path::new(".")).to_owned()
+}
+
 /// The static program that ships: `CARACAL_STATIC_BIN`, else the one that `make static` has built.
 #[must_use]
 pub fn static_binary() -> PathBuf {
     if let Some(path) = std::env::var_os("CARACAL_STATIC_BIN") {
         return path.into();
     }
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     let arch = std::env::consts::ARCH;
-    target.join(format!("{arch}-unknown-linux-gnu/release/caracal"))
+    target_folder().join(format!("{arch}-unknown-linux-gnu/release/caracal"))
 }
 
 /// Whether the static program is there. Prints the reason when not.

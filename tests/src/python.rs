@@ -1,5 +1,5 @@
 //! Foreign judges in Python (`tests/resources/python.txt`), which `make packages-test` puts into
-//! `target/tools/python`.
+//! `tools/python` of cargo's folder.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,16 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::program::can_run;
+use crate::program::{can_run, target_folder};
 
 /// Versions of Kubernetes whose schemas are asked: the oldest that is supported, and the newest
 /// that the package has.
 pub const KUBERNETES_VERSIONS: [&str; 2] = ["1.30", "1.37"];
 
-fn packages() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/python")
+/// The folder of the packages, for `PYTHONPATH`.
+#[must_use]
+pub fn python_packages() -> PathBuf {
+    target_folder().join("tools/python")
 }
 
 /// A script of `tests/resources`, with the packages.
@@ -24,7 +26,7 @@ pub fn python_script(name: &str) -> Command {
         .join("resources")
         .join(name);
     let mut command = Command::new("python3");
-    command.arg(script).env("PYTHONPATH", packages());
+    command.arg(script).env("PYTHONPATH", python_packages());
     command
 }
 
@@ -34,11 +36,10 @@ pub fn python_script(name: &str) -> Command {
 /// When they are not and `CARACAL_E2E_REQUIRED=1`.
 #[must_use]
 pub fn has_python_packages(scenario: &str) -> bool {
-    let missing = !packages().join("kmock").is_dir();
-    can_run(
-        scenario,
-        missing.then(|| "target/tools/python is not there; make packages-test".to_owned()),
-    )
+    let folder = python_packages();
+    let missing = !folder.join("kmock").is_dir();
+    let reason = format!("{} is not there; make packages-test", folder.display());
+    can_run(scenario, missing.then_some(reason))
 }
 
 /// What Kubernetes' schemas say against objects, strictly: unknown fields are faults. Objects of

@@ -122,3 +122,97 @@ fn no_dependency_needs_a_newer_rust() {
         );
     }
 }
+
+/// `make` with arguments, in a folder with a copy of this Makefile.
+fn make_in(folder: &Path, arguments: &[&str], environment: &[(&str, &Path)]) -> (bool, String) {
+    let output = Command::new("make")
+        .args(arguments)
+        .current_dir(folder)
+        .env_remove("MAKEFLAGS")
+        .env_remove("MAKELEVEL")
+        .env_remove("CARGO_TARGET_DIR")
+        .envs(environment.iter().copied())
+        .output()
+        .expect("make is installed");
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    (output.status.success(), text)
+}
+
+fn git(folder: &Path, arguments: &[&str]) -> String {
+    let who = ["-c", "user.name=x", "-c", "user.email=x@example.org"];
+    let mut git = Command::new("git");
+    git.args(who).args(arguments).current_dir(folder);
+    let output = git.output().expect("git is installed");
+    assert!(output.status.success(), "git {arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn every_target_builds_where_cargo_does() {
+    let elsewhere = Path::new("/elsewhere/built");
+    for target in [
+        "demo",
+        "unit",
+        "scenarios",
+        "deb",
+        "sbom",
+        "soak",
+        "bench",
+        "green",
+    ] {
+        let there = [("CARGO_TARGET_DIR", elsewhere)];
+        let (fine, text) = make_in(&root(), &["-n", target], &there);
+        assert!(fine, "{target}: {text}");
+        assert!(text.contains("/elsewhere/built/"), "{target}: {text}");
+        let ours = |word: &&str| word.starts_with("target/");
+        let words = text.split([' ', '\t', '\n', '=', '"']);
+        assert_eq!(words.filter(ours).collect::<Vec<_>>(), [""; 0], "{target}");
+    }
+}
+
+#[test]
+fn too_little_disk_is_said_before_anything_is_built() {
+    let folder = tempfile("disk");
+    let there = [("CARGO_TARGET_DIR", folder.as_path())];
+    let (fine, text) = make_in(&root(), &["disk", "DISK=9999999"], &there);
+    assert!(
+        !fine && text.contains("a whole run needs 9999999"),
+        "{text}"
+    );
+    assert!(make_in(&root(), &["disk", "DISK=0"], &there).0);
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_proven_tree_is_told_from_another_one() {
+    let folder = tempfile("green");
+    let built = folder.join("built");
+    fs::create_dir_all(&built).unwrap();
+    fs::copy(root().join("Makefile"), folder.join("Makefile")).unwrap();
+    fs::write(folder.join(".gitignore"), "built\n").unwrap();
+    git(&folder, &["init", "-q"]);
+    git(&folder, &["add", "."]);
+    git(&folder, &["commit", "-q", "-m", "x"]);
+    let green = || {
+        make_in(
+            &folder,
+            &["green", &format!("TARGET={}", built.display())],
+            &[],
+        )
+    };
+    let (fine, text) = green();
+    assert!(!fine && text.contains("nothing is proven"), "{text}");
+    let tree = git(&folder, &["rev-parse", "HEAD^{tree}"]);
+    fs::write(built.join("green"), format!("{tree}\n")).unwrap();
+    let (fine, text) = green();
+    assert!(fine && text.contains(&tree), "{text}");
+    fs::write(folder.join("new"), "").unwrap();
+    let (fine, text) = green();
+    assert!(!fine && text.contains("the working tree differs"), "{text}");
+    git(&folder, &["add", "."]);
+    git(&folder, &["commit", "-q", "-m", "y"]);
+    let (fine, text) = green();
+    assert!(!fine && text.contains("not what was proven"), "{text}");
+    fs::remove_dir_all(&folder).unwrap();
+}

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use caracal_tests::{has_python_packages, is_static_built, static_binary};
+use caracal_tests::{has_python_packages, is_static_built, python_packages, static_binary};
 use serde_json::Value;
 
 #[test]
@@ -25,7 +25,7 @@ fn the_bill_of_materials_names_what_is_in_the_image() {
     let build = || {
         let mut bill = Command::new(root.join("deploy/sbom/build"));
         bill.arg("--rootfs").arg(&rootfs).arg(&file);
-        bill.env("PYTHONPATH", root.join("target/tools/python"));
+        bill.env("PYTHONPATH", python_packages());
         bill.output().unwrap()
     };
     let output = build();

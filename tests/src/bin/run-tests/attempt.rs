@@ -1,0 +1,273 @@
+//! One run of one case: the process, its namespaces, its limit, and what became of it.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::cases::Case;
+
+/// Script around an isolated program: `/run` and `/dev/shm` of its own, but the host's locks (which
+/// CPU a guest kernel has). The shell stays as process 1, which takes in orphans.
+const ROOM: &str = "set -e; mount --make-rprivate /; exec 9</run/lock; mount -t tmpfs -o mode=755 tmpfs /run; \
+                    mkdir /run/netns /run/lock; mount --bind /proc/self/fd/9 /run/lock; exec 9<&-; \
+                    mount -t tmpfs -o mode=1777 tmpfs /dev/shm; \
+                    ip link set lo up; \
+                    set +e; \"$@\"; exit $?";
+/// Between two looks at a running program.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How cases are run.
+#[derive(Clone, Debug)]
+pub(crate) struct Conditions {
+    /// Each in namespaces of its own.
+    pub(crate) isolated: bool,
+    /// What takes longer is ended.
+    pub(crate) limit: Duration,
+    /// Arguments for the programs.
+    pub(crate) arguments: Vec<String>,
+    /// Folder of the logs.
+    pub(crate) logs: PathBuf,
+}
+
+/// How one run ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Attempt {
+    /// `None`: it went well.
+    pub(crate) fault: Option<String>,
+    /// Tests passed, failed and ignored.
+    pub(crate) counts: [u64; 3],
+    pub(crate) failed: Vec<String>,
+    pub(crate) seconds: f64,
+    pub(crate) output: String,
+    pub(crate) log: PathBuf,
+}
+
+/// Tests passed, failed and ignored, and the names of those that failed, from what a test program
+/// prints.
+fn read(output: &str) -> ([u64; 3], Vec<String>) {
+    let mut counts = [0; 3];
+    for line in output.lines().filter(|l| l.starts_with("test result: ")) {
+        let words: Vec<&str> = line.split([' ', ';']).collect();
+        for (count, word) in counts.iter_mut().zip(["passed", "failed", "ignored"]) {
+            let place = words.iter().position(|w| *w == word);
+            let number = place.and_then(|n| words.get(n.checked_sub(1)?)?.parse::<u64>().ok());
+            *count += number.unwrap_or(0);
+        }
+    }
+    // The last list of failures has the names alone.
+    let list = output
+        .rsplit("\nfailures:\n")
+        .next()
+        .filter(|_| output.contains("\nfailures:\n"));
+    let names = list
+        .unwrap_or_default()
+        .lines()
+        .map_while(|l| l.strip_prefix("    "));
+    (counts, names.map(str::to_owned).collect())
+}
+
+/// A command of which nothing outlives this program, however that ends.
+pub(crate) fn bound_to_us(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", program]);
+    command
+}
+
+/// A folder for the temporary files of one isolated run: process identifiers, by which tests name
+/// theirs, are the same in every namespace. Removed with all that is in it when it goes.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> io::Result<Self> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        // Paths of sockets below it have 108 octets.
+        let name = format!("caracal-t{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder)?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _removed = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn command(case: &Case, conditions: &Conditions) -> Command {
+    let program = &case.program;
+    let mut command = if conditions.isolated {
+        let mut command = bound_to_us("unshare");
+        command.args(["--mount", "--net", "--pid", "--fork"]);
+        command.args(["--mount-proc", "--kill-child", "bash", "-c", ROOM, "bash"]);
+        command.arg(&program.executable);
+        command
+    } else {
+        Command::new(&program.executable)
+    };
+    command.args(&conditions.arguments);
+    if let Some(test) = &case.test {
+        command.args(["--exact", test]);
+    }
+    command
+        .current_dir(&program.directory)
+        .env("CARGO_MANIFEST_DIR", &program.directory)
+        .stdin(Stdio::null());
+    command
+}
+
+/// Waits for a child; `None` when it took too long and was ended.
+fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if start.elapsed() > limit {
+            child.kill()?;
+            let _status = child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// The log of a case's n-th run, from 1: `drain-a_node_leaves.log`, then `….2.log`.
+fn log(case: &Case, run: usize, logs: &Path) -> PathBuf {
+    let name = case.name().replace("::", "-").replace([' ', '/'], "-");
+    match run {
+        1 => logs.join(format!("{name}.log")),
+        _ => logs.join(format!("{name}.{run}.log")),
+    }
+}
+
+/// Runs a case for the n-th time, from 1.
+pub(crate) fn attempt(case: &Case, run: usize, conditions: &Conditions) -> Attempt {
+    let start = Instant::now();
+    let log = log(case, run, &conditions.logs);
+    let ended = File::create(&log).and_then(|file| {
+        let scratch = conditions.isolated.then(Scratch::new).transpose()?;
+        let mut command = command(case, conditions);
+        if let Some(scratch) = &scratch {
+            command.env("TMPDIR", &scratch.0);
+        }
+        command.stdout(file.try_clone()?).stderr(file);
+        wait(&mut command.spawn()?, conditions.limit)
+    });
+    let output = fs::read(&log).unwrap_or_default();
+    let output = String::from_utf8_lossy(&output).into_owned();
+    let (counts, failed) = read(&output);
+    let fault = match ended {
+        Ok(Some(status)) if !status.success() => Some(status.to_string()),
+        Ok(Some(_)) if !output.contains("test result: ") => Some("it printed no result".to_owned()),
+        Ok(Some(_)) if case.test.is_some() && counts[0] == 0 => Some("no test ran".to_owned()),
+        Ok(Some(_)) => None,
+        Ok(None) => Some(format!("ended after {} s", conditions.limit.as_secs())),
+        Err(error) => Some(error.to_string()),
+    };
+    // A scenario is one, whatever a guest kernel's own test program has counted in its output.
+    let counts = match (&case.test, &fault) {
+        (None, _) => counts,
+        (Some(_), None) => [1, 0, 0],
+        (Some(_), Some(_)) => [0, 1, 0],
+    };
+    Attempt {
+        fault,
+        counts,
+        failed,
+        seconds: start.elapsed().as_secs_f64(),
+        output,
+        log,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::cases::Program;
+
+    #[test]
+    fn what_a_test_program_prints_is_counted() {
+        let output = "running 3 tests\ntest a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- b stdout ----\nfailures:\nx\n\n\nfailures:\n    b\n    m::c\n\n\
+                      test result: FAILED. 1 passed; 2 failed; 4 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";
+        assert_eq!(
+            read(output),
+            ([1, 2, 4], vec!["b".to_owned(), "m::c".to_owned()])
+        );
+        assert_eq!(read("nothing"), ([0; 3], vec![]));
+    }
+
+    /// A folder for one test, removed when it goes.
+    pub(crate) struct Folder(pub(crate) PathBuf);
+
+    impl Folder {
+        pub(crate) fn new(name: &str) -> Self {
+            let name = format!("run-tests-{name}-{}", std::process::id());
+            let folder = std::env::temp_dir().join(name);
+            fs::create_dir_all(&folder).expect("a folder");
+            Self(folder)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _removed = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// A case that a shell plays; its script finds the name of the test in `$1`.
+    pub(crate) fn played(folder: &Folder, test: Option<&str>) -> Case {
+        Case {
+            program: Program {
+                name: "caracal-tests play".to_owned(),
+                executable: "/bin/sh".into(),
+                directory: folder.0.clone(),
+            },
+            test: test.map(str::to_owned),
+        }
+    }
+
+    pub(crate) fn conditions(folder: &Folder, script: &str, limit: u64) -> Conditions {
+        Conditions {
+            isolated: false,
+            limit: Duration::from_secs(limit),
+            arguments: vec!["-c".to_owned(), script.to_owned()],
+            logs: folder.0.clone(),
+        }
+    }
+
+    #[test]
+    fn a_program_that_fails_hangs_or_says_nothing_is_a_failure() {
+        let folder = Folder::new("faults");
+        let run = |test: Option<&str>, text: &str, limit: u64| {
+            let conditions = conditions(&folder, text, limit);
+            attempt(&played(&folder, test), 1, &conditions)
+        };
+        let good = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored;'";
+        let attempt = run(None, good, 60);
+        assert_eq!((attempt.fault, attempt.counts), (None, [2, 0, 0]));
+        let attempt = run(Some("x"), good, 60);
+        assert_eq!((attempt.fault, attempt.counts), (None, [1, 0, 0]));
+        for (text, limit, fault) in [
+            ("exit 101", 60, "exit status: 101"),
+            ("kill -SEGV $$", 60, "signal: 11"),
+            ("true", 60, "it printed no result"),
+            (
+                "echo 'test result: ok. 0 passed; 0 failed;'",
+                60,
+                "no test ran",
+            ),
+            ("while :; do :; done", 1, "ended after 1 s"),
+        ] {
+            let bad = run(Some("x"), text, limit);
+            let seen = bad.fault.as_deref().unwrap_or_default();
+            assert!(seen.contains(fault), "{text}: {bad:?}");
+            assert_eq!(bad.counts, [0, 1, 0]);
+        }
+    }
+}
