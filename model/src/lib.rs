@@ -48,6 +48,7 @@ mod kubernetes;
 mod merge_join;
 mod names;
 mod net;
+mod ranges;
 mod resource;
 mod schema;
 mod selector;
@@ -104,6 +105,9 @@ pub use snapshot::{
     Applied, Elsewhere, Holders, InvalidValue, KnownBlock, Networks, POLICY_KINDS, Problem,
     Snapshot, StoredEndpoints, StoredLineError, Versioned,
 };
+
+// Ranges of different roles that lie over each other.
+pub use ranges::range_conflicts;
 
 // Codes of everything that can be wrong.
 pub use code::{

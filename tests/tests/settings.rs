@@ -3,6 +3,8 @@
 //! families, in one after the other.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "settings/ranges.rs"]
+mod ranges;
 #[path = "settings/reports.rs"]
 mod reports;
 

@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use caracal_model::{Family, Prefix};
 
-use super::name::{Interfaces, PlainName};
+use super::name::Interfaces;
 use super::{BFD_PORTS, BgpGuard, FamilyRules, Nat};
 
 /// Chains of the `nat` table.
@@ -108,17 +108,16 @@ fn forward_table(nat: &Nat) -> IptablesTable {
 
 /// Which packets of a chain the guard of BGP looks at: from a workload to a port of BGP or BFD.
 fn bgp_packets(chain: &str, nat: &Nat, guard: &BgpGuard) -> Vec<String> {
-    let interfaces = nat.interface_prefixes.iter();
-    let interfaces = interfaces.map(|prefix: &PlainName| format!("-i {prefix}+"));
-    let sources = guard.sources.iter().map(|prefix| format!("-s {prefix}"));
     let mut lines = Vec::new();
-    for from in interfaces.chain(sources) {
+    for prefix in &nat.interface_prefixes {
         for (protocol, ports) in [
             ("tcp", guard.ports.iter().collect::<Vec<_>>()),
             ("udp", BFD_PORTS.iter().collect()),
         ] {
             lines.extend(ports.into_iter().map(|port| {
-                format!("-A {chain} {from} -p {protocol} -m {protocol} --dport {port} -j {BGP}")
+                format!(
+                    "-A {chain} -i {prefix}+ -p {protocol} -m {protocol} --dport {port} -j {BGP}"
+                )
             }));
         }
     }

@@ -58,13 +58,12 @@ pub struct FamilyRules {
 
 /// Keeps workloads off the nodes' BGP and BFD. A node trusts a peer for its address, and
 /// `natOutgoing` gives a pod the address of its node: without this any pod could speak as its node
-/// does.
+/// does. It asks by which interface a packet came and not for its source: a pool may lie over the
+/// machines' own addresses, and there are as many rules with one pool as with thousands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BgpGuard {
     /// TCP ports on which nodes take BGP.
     pub ports: BTreeSet<u16>,
-    /// Sources of workloads: a packet from here comes from a workload, on any interface.
-    pub sources: BTreeSet<Prefix>,
     /// Addresses of workloads that are peers by their address (`peerIP`): they may.
     pub peers: BTreeSet<IpAddr>,
     /// Interfaces of workloads that are peers of this node (`localWorkloadSelector`): they may
@@ -183,7 +182,6 @@ pub(crate) fn example() -> Nat {
             }),
             bgp: Some(BgpGuard {
                 ports: [179, 1179].into(),
-                sources: ["10.244.0.0/16".parse().unwrap()].into(),
                 peers: ["10.244.3.80".parse().unwrap()].into(),
                 local_peers: [plain("cali123")].into(),
                 nodes: ["10.0.0.1", "10.0.0.2"].map(|a| a.parse().unwrap()).into(),

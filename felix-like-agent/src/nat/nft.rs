@@ -75,11 +75,6 @@ impl<'a> NftTable<'a> {
         format!("{structure}{:016x}", self.sets.sum())
     }
 
-    /// The fingerprint that tables had until it was kept by element.
-    pub(super) fn former_fingerprint(&self) -> String {
-        digest([self.to_string().as_str()])
-    }
-
     /// Declares a set.
     fn set(&mut self, name: &str, of: &str, elements: Vec<Element<'a>>) {
         let text = &mut self.text;
@@ -275,16 +270,14 @@ fn bgp_packets(chain: &mut String, nat: &Nat, guard: &BgpGuard, family: &str) {
     };
     let bgp = format!("tcp dport {{ {} }}", list(&mut guard.ports.iter()));
     let bfd = format!("udp dport {{ {} }}", list(&mut BFD_PORTS.iter()));
-    let interfaces = nat.interface_prefixes.iter();
-    let interfaces =
-        interfaces.map(|p| format!("meta nfproto {} iifname \"{p}*\"", nfproto(family)));
-    let sources = guard.sources.iter();
-    let sources = sources.map(|prefix| format!("{family} saddr {prefix}"));
-    for from in interfaces.chain(sources) {
+    let protocol = nfproto(family);
+    for prefix in &nat.interface_prefixes {
         for ports in [&bgp, &bfd] {
             put(
                 chain,
-                format_args!("{from} {ports} jump {family}_bgp_guard"),
+                format_args!(
+                    "meta nfproto {protocol} iifname \"{prefix}*\" {ports} jump {family}_bgp_guard"
+                ),
             );
         }
     }

@@ -9,7 +9,8 @@
 //! * a prefix inside a subnet of an interface of ours, the subnet itself included: the link knows
 //!   better;
 //! * an address of our own;
-//! * anything inside a range of service addresses: kube-proxy serves them on every node;
+//! * anything inside a range of service addresses, but for what lies in a pool: kube-proxy serves
+//!   them on every node, and a range that covers pods must not take their routes;
 //! * anything inside an own block, but for an address that the datastore says another node
 //!   borrowed.
 //!
@@ -27,7 +28,9 @@ use crate::kernel_objects::{ForwardingTarget, NextHop, RouteKind};
 use crate::learned::Learned;
 
 pub(super) fn plan(on: &Planner<'_>, to: &mut Destination, prefix: Prefix, learned: &Learned) {
-    if let Some(range) = on.services.iter().find(|range| range.covers(&prefix)) {
+    let services = || on.services.iter().find(|range| range.covers(&prefix));
+    let pooled = on.pools.covering(&prefix).is_some();
+    if let Some(range) = services().filter(|_| !pooled) {
         to.skip(format!("inside {range}, a range of service addresses"));
     } else if !on.family(prefix.family()) {
         to.skip(format!("{} is off on this node", prefix.family()));

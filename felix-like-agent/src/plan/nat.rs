@@ -121,11 +121,6 @@ fn bgp_guard(planner: &Planner<'_>, family: Family) -> BgpGuard {
             .filter(|port| *port > 0)
             .chain([BGP_PORT])
             .collect(),
-        sources: planner
-            .pools
-            .of_family(family)
-            .map(|pool| pool.prefix)
-            .collect(),
         nodes: planner.guarded.of_nodes(family).collect(),
         local_peers: local_peers(planner),
         ..BgpGuard::default()
@@ -138,7 +133,8 @@ fn bgp_guard(planner: &Planner<'_>, family: Family) -> BgpGuard {
     let named = snapshot.bgp_peers.values();
     let named = named.filter_map(|peer| peer.spec.peer_address());
     for (address, _) in named.filter(|(address, _)| Family::of(*address) == family) {
-        if guard.sources.iter().any(|pool| pool.contains(address)) {
+        let in_pool = planner.pools.covering(&Prefix::host(address)).is_some();
+        if in_pool && !guard.nodes.contains(&address) {
             guard.peers.insert(address);
         } else if !guard.nodes.contains(&address) {
             guard.routers.insert(address);

@@ -842,6 +842,48 @@ fn addresses_of_services_are_not_for_the_kernel() {
     assert!(world.route("198.51.100.0/24").is_some());
 }
 
+#[test]
+fn a_range_of_services_over_a_pool_takes_no_route_to_a_block() {
+    let mut world = World::new("");
+    world.learn("10.244.1.0/26", "10.0.0.2");
+    let before = world.route("10.244.1.0/26");
+    assert!(before.is_some());
+    for cidr in ["10.0.0.0/8", "10.244.0.0/16", "0.0.0.0/0"] {
+        for field in [
+            "serviceClusterIPs",
+            "serviceExternalIPs",
+            "serviceLoadBalancerIPs",
+        ] {
+            let spec = format!(r#""{field}":[{{"cidr":"{cidr}"}}]"#);
+            world.put("bgpconfigurations", "default", &spec);
+            assert_eq!(world.route("10.244.1.0/26"), before, "{field} {cidr}");
+        }
+    }
+}
+
+/// The guard of BGP asks by which interface a packet came: a node inside the pool's range is still
+/// a node, and a pod with an address of a pool is still a pod.
+#[test]
+fn a_pool_over_the_machines_keeps_no_node_off() {
+    let mut world = World::new("");
+    world.put(
+        "bgppeers",
+        "node",
+        r#""peerIP":"10.0.0.2","asNumber":64512"#,
+    );
+    let before = guard(&world);
+    world.put("ippools", "wide", r#""cidr":"10.0.0.0/8""#);
+    let after = guard(&world);
+    assert_eq!((&before.nodes, &before.peers), (&after.nodes, &after.peers));
+    let rules = Arc::unwrap_or_clone(world.plan().nat.unwrap());
+    let nft = crate::nat::nft::script(&rules);
+    let iptables = crate::nat::iptables::restore(&rules, &rules.ipv4, "");
+    for text in [nft, iptables] {
+        let about = |line: &&str| line.contains("179") && line.contains("10.0.0.0/8");
+        assert_eq!(text.lines().find(about), None);
+    }
+}
+
 fn guard(world: &World) -> BgpGuard {
     Arc::unwrap_or_clone(world.plan().nat.unwrap())
         .ipv4
@@ -863,8 +905,7 @@ fn workloads_are_kept_off_the_bgp_of_nodes() {
     };
     assert_eq!(addresses(&found.nodes), "10.0.0.1 10.0.0.2 10.0.1.3");
     assert_eq!(found.ports, [179].into());
-    assert_eq!(found.sources, ["10.244.0.0/16".parse().unwrap()].into());
-    assert_eq!(found.masqueraded, found.sources);
+    assert_eq!(found.masqueraded, ["10.244.0.0/16".parse().unwrap()].into());
     assert_eq!(
         (
             found.peers.len(),

@@ -17,6 +17,8 @@ super::codes! {
         "find out who deleted it; its node writes it again, or it is taken for gone after 20 s",
     NodeRecord "CRL-D007" Warning 0 "this node cannot keep what it writes on disk or in the datastore, or somebody else changed it"
         "follow the reason",
+    RangesOverlap "CRL-D008" Error 0 "ranges or addresses of different roles lie over each other"
+        "give one of them another range; both are in the reason",
     PeerDown "CRL-B001" Error 0 "a BGP session is refused, or missing for longer than its hold time"
         "follow the reason; look at the same session from the other end",
     BlockNotOriginated "CRL-B002" Error 10 "a confirmed block of this node is not in the RIB as its own route"

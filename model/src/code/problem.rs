@@ -122,6 +122,8 @@ super::codes! {
         "correct `ETCD_ENDPOINTS`, or obey it with `caracal datastore accept`",
     DatastoreOwnNode "datastore.own_node" Error 0 "this node's Node was deleted or overwritten"
         "nothing; the node writes it again",
+    DatastoreRanges "datastore.ranges" Error 0 "ranges or addresses of different roles lie over each other: pools, services, machines, routers"
+        "give one of them another range; both are in the reason",
     DatastoreRestored "datastore.restored" Error 0 "the datastore went back to an older state"
         "see that the backup is the right one, or obey it with `caracal datastore accept`",
     DatastoreUnknownField "datastore.unknown_field" Warning 0 "no resource of this kind has such a field"

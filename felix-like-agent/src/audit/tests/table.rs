@@ -448,6 +448,12 @@ pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
         "because",
     ),
     (
+        |c| said(c, ProblemCode::DatastoreRanges, "a"),
+        AuditCode::RangesOverlap,
+        "a",
+        "because",
+    ),
+    (
         |c| said(c, ProblemCode::NodeLibDir, "a"),
         AuditCode::NodeRecord,
         "a",

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::super::{HASH_OF_NOTHING, digest, hashed};
+use super::super::{HASH_OF_NOTHING, hashed};
 use super::elements::listed_hash;
 use super::{CHECKSUM, FINGERPRINT, NftTable, TABLE};
 use crate::nat::Nat;
@@ -68,7 +68,6 @@ impl fmt::Display for Checksum {
 /// A listing of our table.
 #[derive(Debug)]
 pub(crate) struct Listing<'a> {
-    text: &'a str,
     fingerprints: Vec<&'a str>,
     marks: Vec<&'a str>,
     checksum: Checksum,
@@ -79,7 +78,6 @@ impl<'a> Listing<'a> {
     #[must_use]
     pub(crate) fn parse(text: &'a str) -> Self {
         let mut listing = Self {
-            text,
             fingerprints: Vec::new(),
             marks: Vec::new(),
             checksum: Checksum {
@@ -136,8 +134,8 @@ impl<'a> Listing<'a> {
     /// True when the table is as it was when it was written.
     #[must_use]
     pub(crate) fn is_untouched(&self) -> bool {
-        let is_ours = |mark: &str| mark == self.checksum.to_string() || mark == former(self.text);
-        matches!(self.marks[..], [mark] if is_ours(mark)) && self.fingerprints.len() == 1
+        let mark = self.checksum.to_string();
+        matches!(self.marks[..], [found] if found == mark) && self.fingerprints.len() == 1
     }
 
     /// The fingerprint with which the table is marked.
@@ -149,24 +147,9 @@ impl<'a> Listing<'a> {
     /// True when the table says that it is that of these rules.
     #[must_use]
     pub(crate) fn is_of(&self, nat: &Nat) -> bool {
-        let table = NftTable::new(nat);
-        let is_it = |found| found == table.fingerprint() || found == table.former_fingerprint();
-        self.fingerprint().is_some_and(is_it)
+        let fingerprint = NftTable::new(nat).fingerprint();
+        self.fingerprint() == Some(fingerprint.as_str())
     }
-}
-
-/// The marks that the version before would have given this table: fingerprint and checksum.
-#[cfg(test)]
-pub(crate) fn former_marks(nat: &Nat, listing: &str) -> [String; 2] {
-    let fingerprint = NftTable::new(nat).former_fingerprint();
-    let of = |line: &str| line.split_once(FINGERPRINT).is_some();
-    let marked = |line: &str| match of(line) {
-        true => format!("chain {FINGERPRINT}{fingerprint} {{\n"),
-        false => format!("{line}\n"),
-    };
-    let listing: String = listing.lines().map(marked).collect();
-    let checksum = former(&listing);
-    [fingerprint, checksum]
 }
 
 /// The lines of a listing that say something.
@@ -175,13 +158,6 @@ fn lines(listing: &str) -> std::iter::Peekable<impl Iterator<Item = &str>> {
     lines
         .filter(|line| !line.is_empty() && *line != "}")
         .peekable()
-}
-
-/// The checksum with which tables were marked until it was kept by element: of all lines.
-pub(super) fn former(listing: &str) -> String {
-    let start = format!("chain {CHECKSUM}");
-    let lines = lines(listing).filter(|line| !line.starts_with(&start));
-    digest(lines.flat_map(uncounted))
 }
 
 /// The line without what a counter has counted.

@@ -73,8 +73,6 @@ table inet caracal {
 		type filter hook input priority 0; policy accept;
 		meta nfproto ipv4 iifname "cali*" tcp dport { 179, 1179 } jump ip_bgp_guard
 		meta nfproto ipv4 iifname "cali*" udp dport { 3784, 4784 } jump ip_bgp_guard
-		ip saddr 10.244.0.0/16 tcp dport { 179, 1179 } jump ip_bgp_guard
-		ip saddr 10.244.0.0/16 udp dport { 3784, 4784 } jump ip_bgp_guard
 		meta nfproto ipv4 meta l4proto 4 jump ip_tunnel_senders
 		meta nfproto ipv4 udp dport 4789 jump ip_tunnel_senders
 	}
@@ -87,8 +85,6 @@ table inet caracal {
 		type filter hook forward priority 0; policy accept;
 		meta nfproto ipv4 iifname "cali*" tcp dport { 179, 1179 } jump ip_bgp_guard
 		meta nfproto ipv4 iifname "cali*" udp dport { 3784, 4784 } jump ip_bgp_guard
-		ip saddr 10.244.0.0/16 tcp dport { 179, 1179 } jump ip_bgp_guard
-		ip saddr 10.244.0.0/16 udp dport { 3784, 4784 } jump ip_bgp_guard
 		iifname "cali*" accept
 		oifname "cali*" accept
 	}
@@ -163,33 +159,6 @@ fn a_checksum_tells_what_somebody_changed() {
         "\tchain fingerprint_0 {\n\t}\n\tchain input",
     );
     assert!(!is_untouched(&twice));
-}
-
-/// Written down from a table of the version before.
-#[test]
-fn a_table_of_the_version_before_is_known_again_and_changed_by_element() {
-    let nat = Arc::new(example());
-    let former = NftTable::new(&nat).former_fingerprint();
-    assert_eq!(former, "15ec4bf4d2b49f6a");
-    let script = script(&nat).replace(&nat.fingerprint(), &former);
-    let unmarked = script.replace("table inet caracal\ndelete table inet caracal\n", "");
-    let mark = super::listing::former(&unmarked);
-    let listing = listed(&script, &mark).replace(",\n\t\t\t     10.", ", 10.");
-    let listing = Listing::parse(&listing);
-    assert!(listing.is_untouched() && listing.is_of(&nat), "{listing:?}");
-    let written = Written::found(&listing, &nat).unwrap();
-    let mut next = example();
-    let guard = next.ipv4.bgp.as_mut().unwrap();
-    guard.nodes.insert("10.0.0.3".parse().unwrap());
-    let (script, _) = written.change(&Arc::new(next)).unwrap();
-    for line in [
-        "add element inet caracal ip_bgp_nodes { 10.0.0.3 }\n".to_owned(),
-        format!("delete chain inet caracal fingerprint_{former}\n"),
-        format!("delete chain inet caracal printed_{mark}\n"),
-    ] {
-        assert!(script.contains(&line), "{line} in {script}");
-    }
-    assert_eq!(script.lines().count(), 5, "{script}");
 }
 
 #[test]

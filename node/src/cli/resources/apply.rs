@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use caracal_datastore::Store;
 use caracal_model::{
     Family, Key, KeyRange, Kind, ResourceType, Schema, Snapshot, Timestamp, WriteRule,
-    blocks_prefix, kind_prefix,
+    blocks_prefix, kind_prefix, range_conflicts,
 };
 use serde_json::Value;
 
@@ -239,6 +239,7 @@ fn examine(
     after.apply(&order.key.to_path(), Some(&bytes), before.revision + 1);
     checked.effects = effect::effects_of(order.kind, order.name(), before, &after);
     checked.warnings = Schema(order.kind).without_effect(&next);
+    checked.warnings.extend(new_conflicts(before, &after));
     if options.allow_unknown {
         let unknown = Schema(order.kind).unknown_fields(&next, known.map(|k| &k.value));
         checked
@@ -254,8 +255,20 @@ fn examine(
     Ok((checked, after))
 }
 
+/// Ranges that lie over each other as soon as this is written, and did not before.
+fn new_conflicts(before: &Snapshot, after: &Snapshot) -> impl Iterator<Item = String> {
+    let nothing = BTreeSet::new();
+    let known = range_conflicts(before, &nothing);
+    let found = range_conflicts(after, &nothing).into_iter();
+    let new = found.filter(move |conflict| !known.contains(conflict));
+    new.map(|conflict| {
+        let (_, name) = conflict.subject.rsplit_once('/').unwrap_or_default();
+        format!("{name}: {}", conflict.reason)
+    })
+}
+
 /// Resources that the checks of the orders need: pools, nodes, peers, filters; blocks only if a
-/// pool changes.
+/// pool or a peer, which may be a pod, changes.
 async fn cluster<S: Store>(store: &S, orders: &[RequestedWrite]) -> Result<Snapshot, WriteError> {
     let about = |kinds: &[Kind]| orders.iter().any(|order| kinds.contains(&order.kind));
     let mut snapshot = Snapshot::default();
@@ -272,7 +285,7 @@ async fn cluster<S: Store>(store: &S, orders: &[RequestedWrite]) -> Result<Snaps
     let mut ranges: Vec<KeyRange> = network
         .map(|kind| KeyRange::Prefix(kind_prefix(kind)))
         .into();
-    if about(&[Kind::IpPool]) {
+    if about(&[Kind::IpPool, Kind::BgpPeer]) {
         let blocks = [Family::Ipv4, Family::Ipv6].map(blocks_prefix);
         ranges.extend(blocks.map(KeyRange::Prefix));
     }

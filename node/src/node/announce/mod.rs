@@ -5,5 +5,6 @@ pub(crate) mod drain;
 pub(crate) mod named_secrets;
 pub(crate) mod origins;
 pub(crate) mod publish;
+pub(crate) mod range_check;
 pub(crate) mod secrets;
 pub(crate) mod transition_report;

@@ -9,6 +9,7 @@ use super::board::Board;
 use crate::node::announce::named_secrets;
 use crate::node::announce::origins;
 use crate::node::announce::publish::Publisher;
+use crate::node::announce::range_check;
 use crate::node::announce::secrets;
 use crate::node::announce::transition_report;
 use crate::node::ipam::assignment_stop;
@@ -98,7 +99,7 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "datastore's addresses", file: "node/src/node/kernel/lifelines.rs", count: "1",
-        owns: "–", hears: "name servers", tells: "reconciler",
+        owns: "–", hears: "name servers", tells: "reconciler, ranges",
         start: Start::From(|b| spawn(lifelines::resolve_lifelines(b.hosts.clone(), b.feeds.lifelines.writer()))),
     },
     Task {
@@ -110,6 +111,11 @@ pub(super) const TASKS: &[Task] = &[
         name: "publisher", file: "node/src/node/announce/publish.rs", count: "1",
         owns: "last plan", hears: "`View`, passwords, drain", tells: "speaker: `reconfigure`",
         start: Start::From(|b| spawn(publisher(b).run())),
+    },
+    Task {
+        name: "ranges", file: "node/src/node/announce/range_check.rs", count: "1",
+        owns: "ranges that were compared last", hears: "`View`, the datastore's addresses", tells: "who asks",
+        start: Start::From(|b| spawn(range_check::report_range_conflicts(b.view.clone(), b.feeds.lifelines.reader(), b.registry.reporter("ranges")))),
     },
     Task {
         name: "origins", file: "node/src/node/announce/origins.rs", count: "1",

@@ -1,0 +1,195 @@
+//! Ranges and addresses of different roles that lie over each other: pools, ranges of services,
+//! nodes, their tunnels, routers, the datastore. Each role is right alone; together they take each
+//! other's traffic. This is the one place that compares them: `status`, `audit` and `apply` ask it.
+//!
+//! No conflict, though one covers the other: a pool for load balancers alone and the ranges of
+//! services; a pool inside the machines' subnet that holds no address of a machine; a datastore
+//! behind an address of a Service, or in a pod; a BGPPeer that is a pod.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::code::ProblemCode;
+use crate::keys::Key;
+use crate::net::{Cidr, Family, Prefix};
+use crate::resource::{BgpConfigurationSpec, Kind, Node};
+use crate::snapshot::{Problem, Snapshot};
+
+/// Whose an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Holder<'a> {
+    Node(&'a str),
+    Tunnel(&'a str),
+    Router(&'a str),
+    Datastore,
+}
+
+impl std::fmt::Display for Holder<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Node(name) => write!(f, "of node {name}"),
+            Self::Tunnel(name) => write!(f, "of a tunnel of node {name}"),
+            Self::Router(peer) => write!(f, "of the router in BGPPeer {peer}"),
+            Self::Datastore => f.write_str("of the datastore"),
+        }
+    }
+}
+
+type Held<'a> = BTreeMap<IpAddr, BTreeSet<Holder<'a>>>;
+
+/// Pairs of roles of which one takes what the other has, sorted by subject. `datastore`: the
+/// addresses by which it is reached. The cost grows with nodes and with pools, not with their
+/// product.
+#[must_use]
+pub fn range_conflicts(snapshot: &Snapshot, datastore: &BTreeSet<IpAddr>) -> Vec<Problem> {
+    let held = held(snapshot, datastore);
+    let services = snapshot.bgp_default().map(|c| service_ranges(&c.spec));
+    let services = services.unwrap_or_default();
+    let mut found = Vec::new();
+    for (name, pool) in snapshot.pools.iter() {
+        let range = pool.spec.prefix();
+        if pool.spec.is_load_balancer_only() {
+            continue;
+        }
+        let subject = Key::resource(Kind::IpPool, name.as_str()).to_path();
+        for (field, services) in &services {
+            if range.overlaps(services) {
+                found.push(problem(&subject, format!(
+                    "its range {range} and {services} of {field} in BGPConfiguration default overlap: an address there can be a pod's and a Service's; give one of them another range"
+                )));
+            }
+        }
+        let taken = within(&held, &range, |address, holder| match holder {
+            Holder::Node(_) => true,
+            // Addresses of tunnels come from pools; a datastore or a router may be a pod.
+            Holder::Tunnel(_) => false,
+            Holder::Router(_) | Holder::Datastore => !is_workload(snapshot, address),
+        });
+        found.extend(taken.map(|taken| problem(&subject, format!(
+            "its range {range} lies over {taken}: a pod can get that address, and traffic to it is taken for a pod's; give the pool a range that no machine is in"
+        ))));
+    }
+    let subject = Key::resource(Kind::BgpConfiguration, "default").to_path();
+    for (field, range) in &services {
+        // In a cluster the way to the datastore is often a Service.
+        let taken = within(&held, range, |_, holder| holder != Holder::Datastore);
+        found.extend(taken.map(|taken| problem(&subject, format!(
+            "{field} {range} lies over {taken}: it is announced for Services, and traffic to that address goes astray; take the machines out of the range"
+        ))));
+    }
+    found.extend(shared(&held));
+    found.sort();
+    found
+}
+
+/// What a range lies over, where `counts` says so: the first address with its holder, and how many
+/// more there are.
+fn within(
+    held: &Held<'_>,
+    range: &Prefix,
+    counts: impl Fn(IpAddr, Holder<'_>) -> bool,
+) -> Option<String> {
+    let inside = held.range(range.address()..);
+    let inside = inside.take_while(|(address, _)| range.contains(**address));
+    let mut found = inside.filter_map(|(address, holders)| {
+        let holder = holders.iter().find(|holder| counts(*address, **holder))?;
+        Some((*address, *holder))
+    });
+    let (address, holder) = found.next()?;
+    Some(match found.count() {
+        0 => format!("the address {address} {holder}"),
+        more => format!("the address {address} {holder} and {more} more"),
+    })
+}
+
+/// Addresses of tunnels that are also something else's.
+fn shared<'a>(held: &'a Held<'a>) -> impl Iterator<Item = Problem> + 'a {
+    held.iter().filter_map(|(address, holders)| {
+        let tunnel = holders.iter().find_map(|holder| match holder {
+            Holder::Tunnel(name) => Some(*name),
+            _ => None,
+        })?;
+        let other = holders.iter().find(|h| !matches!(h, Holder::Tunnel(_)))?;
+        let subject = Key::resource(Kind::Node, tunnel).to_path();
+        Some(problem(&subject, format!(
+            "its tunnel has the address {address} {other}; release it with `caracal ipam release`, the node takes another one"
+        )))
+    })
+}
+
+fn problem(subject: &str, reason: String) -> Problem {
+    Problem {
+        code: ProblemCode::DatastoreRanges,
+        subject: subject.to_owned(),
+        reason,
+    }
+}
+
+/// A pod has the address, or may have: IPAM has given it.
+fn is_workload(snapshot: &Snapshot, address: IpAddr) -> bool {
+    let host = Prefix::host(address);
+    let block = snapshot.block_of(&host);
+    block.is_some_and(|block| block.is_allocated(address))
+        || snapshot.endpoint_networks().any(|network| *network == host)
+}
+
+fn held<'a>(snapshot: &'a Snapshot, datastore: &BTreeSet<IpAddr>) -> Held<'a> {
+    let mut held = Held::new();
+    let mut put = |address: IpAddr, holder| {
+        held.entry(address).or_default().insert(holder);
+    };
+    let mut of_nodes = BTreeSet::new();
+    for (name, node) in snapshot.nodes.iter() {
+        for address in machine_addresses(node) {
+            of_nodes.insert(address);
+            put(address, Holder::Node(name.as_str()));
+        }
+        for address in tunnel_addresses(node) {
+            put(address, Holder::Tunnel(name.as_str()));
+        }
+    }
+    for (name, peer) in snapshot.bgp_peers.iter() {
+        let address = peer.spec.peer_address().map(|(address, _)| address);
+        if let Some(address) = address.filter(|a| !of_nodes.contains(a)) {
+            put(address, Holder::Router(name.as_ref()));
+        }
+    }
+    for address in datastore.iter().filter(|a| !of_nodes.contains(a)) {
+        put(*address, Holder::Datastore);
+    }
+    held
+}
+
+const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
+
+fn machine_addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
+    let listed = node.spec.addresses.iter();
+    let listed = listed.filter_map(|a| a.address.parse::<Cidr>().ok());
+    let bgp = FAMILIES.into_iter().filter_map(|f| node.spec.address(f));
+    bgp.chain(listed.map(|cidr| cidr.address))
+}
+
+fn tunnel_addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
+    let vxlan = FAMILIES.into_iter();
+    let vxlan = vxlan.filter_map(|f| node.spec.vxlan_address(f));
+    let ipip = node.spec.ipip_address().map(IpAddr::from);
+    vxlan.chain(ipip)
+}
+
+/// The ranges of services with the fields that have them; one that does not parse is none.
+fn service_ranges(spec: &BgpConfigurationSpec) -> Vec<(&'static str, Prefix)> {
+    let lists = [
+        ("serviceClusterIPs", &spec.service_cluster_ips),
+        ("serviceExternalIPs", &spec.service_external_ips),
+        ("serviceLoadBalancerIPs", &spec.service_load_balancer_ips),
+    ];
+    let entries = lists
+        .into_iter()
+        .flat_map(|(field, list)| list.iter().map(move |entry| (field, entry)));
+    entries
+        .filter_map(|(field, entry)| Some((field, entry.cidr.parse().ok()?)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+#![allow(clippy::unwrap_used)]
+
+use serde_json::{Value, json};
+
+use super::*;
+
+#[derive(Default)]
+struct World(Snapshot, BTreeSet<IpAddr>);
+
+impl World {
+    fn put(mut self, kind: Kind, name: &str, spec: Value) -> Self {
+        let resource = json!({"metadata": {"name": name}, "spec": spec});
+        let key = Key::resource(kind, name).to_path();
+        let bytes = resource.to_string().into_bytes();
+        self.0.apply(&key, Some(&bytes), 1);
+        self
+    }
+
+    fn pool(self, name: &str, cidr: &str) -> Self {
+        self.put(Kind::IpPool, name, json!({"cidr": cidr}))
+    }
+
+    fn node(self, name: &str, spec: Value) -> Self {
+        self.put(Kind::Node, name, json!({"bgp": spec}))
+    }
+
+    fn services(self, field: &str, cidr: &str) -> Self {
+        let mut spec = json!({});
+        spec[field] = json!([{"cidr": cidr}]);
+        self.put(Kind::BgpConfiguration, "default", spec)
+    }
+
+    /// Subject's name and reason of each conflict.
+    fn conflicts(&self) -> Vec<String> {
+        let found = range_conflicts(&self.0, &self.1);
+        let name = |p: &Problem| p.subject.rsplit('/').next().unwrap().to_owned();
+        let text = |p: &Problem| format!("{}: {}", name(p), p.reason);
+        found.iter().map(text).collect()
+    }
+}
+
+/// Exactly one conflict, which says all of these.
+fn one(world: &World, words: &[&str]) {
+    let found = world.conflicts();
+    let [only] = found.as_slice() else {
+        panic!("{found:?}")
+    };
+    for word in words {
+        assert!(only.contains(word), "{word}: {only}");
+    }
+}
+
+#[test]
+fn a_cluster_as_it_should_be_has_no_conflict() {
+    let world = World::default()
+        .pool("pods", "10.244.0.0/16")
+        .pool("pods6", "fd00:10::/64")
+        .services("serviceClusterIPs", "10.96.0.0/12")
+        .node(
+            "a",
+            json!({"ipv4Address": "10.0.0.1/24", "ipv6Address": "fd00::1/64",
+                   "ipv4IPIPTunnelAddr": "10.244.0.1"}),
+        )
+        .put(Kind::BgpPeer, "tor", json!({"peerIP": "10.0.0.254"}))
+        // Part of the machines' subnet without a machine in it.
+        .pool("part", "10.0.0.128/26");
+    assert_eq!(world.conflicts(), Vec::<String>::new());
+    // The API server behind its Service.
+    let world = World(world.0, ["10.96.0.1".parse().unwrap()].into());
+    assert_eq!(world.conflicts(), Vec::<String>::new());
+}
+
+#[test]
+fn a_pool_and_a_range_of_services_overlap() {
+    for (pool, services) in [
+        ("10.244.0.0/16", "0.0.0.0/0"),
+        ("10.244.0.0/16", "10.244.128.0/17"),
+        ("fd00:10::/64", "fd00::/16"),
+    ] {
+        for field in [
+            "serviceClusterIPs",
+            "serviceExternalIPs",
+            "serviceLoadBalancerIPs",
+        ] {
+            let world = World::default().pool("pods", pool);
+            let world = world.services(field, services);
+            one(&world, &["pods: ", pool, services, field]);
+        }
+    }
+    let spec = json!({"cidr": "192.0.2.0/24", "allowedUses": ["LoadBalancer"]});
+    let world = World::default().put(Kind::IpPool, "lb", spec);
+    let world = world.services("serviceLoadBalancerIPs", "192.0.2.0/24");
+    assert_eq!(world.conflicts(), Vec::<String>::new());
+}
+
+#[test]
+fn a_pool_over_the_machines_names_the_first_one_and_how_many_more() {
+    let mut world = World::default().pool("pods", "192.168.0.0/16");
+    for n in 1..=3 {
+        let address = format!("192.168.56.1{n}/24");
+        world = world.node(&format!("node{n}"), json!({"ipv4Address": address}));
+    }
+    one(
+        &world,
+        &["pods: ", "192.168.56.11 of node node1 and 2 more"],
+    );
+    // Addresses beside that of BGP count, too.
+    let other = json!({"addresses": [{"address": "10.244.1.1", "type": "InternalIP"}]});
+    let world = World::default()
+        .pool("pods", "10.244.0.0/16")
+        .put(Kind::Node, "a", other);
+    one(&world, &["pods: ", "10.244.1.1 of node a"]);
+}
+
+#[test]
+fn routers_and_the_datastore_are_in_no_pool_unless_they_are_pods() {
+    let router = World::default().pool("pods", "10.244.0.0/16").put(
+        Kind::BgpPeer,
+        "tor",
+        json!({"peerIP": "10.244.0.70:1790"}),
+    );
+    one(&router, &["10.244.0.70 of the router in BGPPeer tor"]);
+    let etcd = World::default().pool("pods", "10.244.0.0/16");
+    let mut etcd = World(etcd.0, ["10.244.0.70".parse().unwrap()].into());
+    one(&etcd, &["10.244.0.70 of the datastore"]);
+    // A pod with this address.
+    let endpoint = json!({"metadata": {"name": "a-k8s-p-eth0", "namespace": "d"},
+        "spec": {"node": "a", "interfaceName": "cali1", "ipNetworks": ["10.244.0.70/32"]}});
+    let key = "/calico/resources/v3/projectcalico.org/workloadendpoints/d/a-k8s-p-eth0";
+    let bytes = endpoint.to_string().into_bytes();
+    etcd.0.apply(key, Some(&bytes), 2);
+    assert_eq!(etcd.conflicts(), Vec::<String>::new());
+}
+
+#[test]
+fn a_range_of_services_over_machines_routers_and_tunnels() {
+    let world = World::default()
+        .services("serviceExternalIPs", "10.0.0.0/8")
+        .node("a", json!({"ipv4Address": "10.0.0.1/24"}));
+    one(
+        &world,
+        &["default: ", "serviceExternalIPs", "10.0.0.1 of node a"],
+    );
+    let world = World::default()
+        .services("serviceExternalIPs", "10.0.0.0/8")
+        .put(Kind::BgpPeer, "tor", json!({"peerIP": "10.0.0.254"}))
+        .node("a", json!({"ipv4IPIPTunnelAddr": "10.244.0.1"}));
+    one(
+        &world,
+        &["10.0.0.254 of the router in BGPPeer tor and 1 more"],
+    );
+}
+
+#[test]
+fn a_tunnel_with_the_address_of_a_machine() {
+    let world = World::default()
+        .node("a", json!({"ipv4Address": "10.0.0.1/24"}))
+        .node("b", json!({"ipv4IPIPTunnelAddr": "10.0.0.1"}));
+    one(
+        &world,
+        &["b: ", "its tunnel has the address 10.0.0.1 of node a"],
+    );
+}

@@ -1,0 +1,107 @@
+//! Ranges of different roles that lie over each other: named by `apply`, `status` and `audit`, and
+//! nothing that is in use goes.
+
+use caracal_lab::{Lab, scaled_time as scaled};
+use caracal_model::Family;
+use caracal_tests::{
+    SECOND, Stack, assert_full_matrix, await_settled, await_status, caracals, either, focus,
+    on_each_stack_and_datastore_of, settled,
+};
+use serde_json::json;
+
+const CODE: &str = "datastore.ranges";
+
+/// Nodes without encapsulation, so that routes to blocks come by BGP.
+fn topology(stack: Stack, name: &str) -> String {
+    let node = |n: u8| format!("  - {{name: node{n}, segment: lan, pods: 1}}\n");
+    let nodes: String = (1..=3).map(node).collect();
+    stack.topology(&format!(
+        "name: {name}\npool: {{cidr: 10.244.0.0/16}}\nsegments: [{{name: lan, cidr: 10.0.0.0/24}}]\nnodes:\n{nodes}"
+    ))
+}
+
+/// `caracal apply` of one resource, from node1: what it printed on both channels.
+fn apply(lab: &Lab, resource: &serde_json::Value) -> String {
+    let file = lab.folder().lib("node1").join("ranges.json");
+    std::fs::write(&file, resource.to_string()).unwrap();
+    let file = file.display().to_string();
+    let limit = scaled(60 * SECOND);
+    let output = lab.caracal_output("node1", &["apply", "-f", &file], limit);
+    let output = output.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    format!("{}{}", output.stdout, output.stderr)
+}
+
+fn services(cidrs: &[&str]) -> serde_json::Value {
+    let cidrs: Vec<_> = cidrs.iter().map(|cidr| json!({"cidr": cidr})).collect();
+    json!({"apiVersion": "projectcalico.org/v3", "kind": "BGPConfiguration",
+           "metadata": {"name": "default"}, "spec": {"serviceExternalIPs": cidrs}})
+}
+
+/// Each node names the conflict, or none does.
+fn await_named(lab: &Lab, named: bool) {
+    for node in caracals(lab) {
+        let what = format!("{CODE} to be reported: {named}");
+        await_status(lab, &node, scaled(60 * SECOND), &what, |status| {
+            settled(status)?;
+            let found = status.problems.iter().any(|p| p.code == CODE);
+            match found == named {
+                true => Ok(()),
+                false => Err(format!("{:?}", status.problems)),
+            }
+        });
+    }
+}
+
+fn restart(lab: &mut Lab, node: &str) {
+    lab.kill9_node(node).unwrap();
+    lab.restart_node(node).unwrap();
+}
+
+#[test]
+fn a_range_of_services_over_the_pods_cuts_nobody_off_and_is_named() {
+    let scenario = "a_range_of_services_over_the_pods_cuts_nobody_off_and_is_named";
+    on_each_stack_and_datastore_of(scenario, &[], "rngs", topology, |mut lab| {
+        await_settled(&lab);
+        let wide = either(focus(&lab), "10.244.0.0/15", "fd00:10:244::/44");
+        let said = apply(&lab, &services(&[wide]));
+        assert!(said.contains("overlap") && said.contains(wide), "{said}");
+        await_named(&lab, true);
+        assert_full_matrix(&lab);
+        restart(&mut lab, "node2");
+        await_settled(&lab);
+        await_named(&lab, true);
+        assert_full_matrix(&lab);
+        let audit = lab.caracal_output("node2", &["audit"], scaled(60 * SECOND));
+        let audit = audit.unwrap();
+        assert!(audit.stdout.contains("CRL-D008"), "{audit:?}");
+        apply(&lab, &services(&[]));
+        await_named(&lab, false);
+        assert_full_matrix(&lab);
+    });
+}
+
+#[test]
+fn a_pool_over_the_machines_keeps_no_session_down_and_is_named() {
+    let scenario = "a_pool_over_the_machines_keeps_no_session_down_and_is_named";
+    on_each_stack_and_datastore_of(scenario, &["nft"], "rngm", topology, |mut lab| {
+        await_settled(&lab);
+        for family in lab.topology().families() {
+            let (name, cidr) = match family {
+                Family::Ipv4 => ("wide", "10.0.0.0/9"),
+                Family::Ipv6 => ("wide6", "fd00:10::/64"),
+            };
+            let pool = json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool",
+                "metadata": {"name": name}, "spec": {"cidr": cidr}});
+            let said = apply(&lab, &pool);
+            assert!(said.contains("lies over the address"), "{said}");
+        }
+        await_named(&lab, true);
+        for node in ["node2", "node1"] {
+            restart(&mut lab, node);
+            await_settled(&lab);
+        }
+        await_named(&lab, true);
+        assert_full_matrix(&lab);
+    });
+}
