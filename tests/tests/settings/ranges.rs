@@ -63,7 +63,7 @@ fn a_range_of_services_over_the_pods_cuts_nobody_off_and_is_named() {
     let scenario = "a_range_of_services_over_the_pods_cuts_nobody_off_and_is_named";
     on_each_stack_and_datastore_of(scenario, &[], "rngs", topology, |mut lab| {
         await_settled(&lab);
-        let wide = either(focus(&lab), "10.244.0.0/15", "fd00:10:244::/44");
+        let wide = either(focus(&lab), "10.244.0.0/15", "fd00:10:240::/44");
         let said = apply(&lab, &services(&[wide]));
         assert!(said.contains("overlap") && said.contains(wide), "{said}");
         await_named(&lab, true);
