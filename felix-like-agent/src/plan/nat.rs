@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use std::net::IpAddr;
 
-use caracal_model::{Cidr, Family, Node, Prefix};
+use caracal_model::{Cidr, Family, Node, Prefix, Snapshot};
 
 use super::Planner;
 use crate::kernel_objects::TunnelDevice;
@@ -12,7 +12,7 @@ use crate::nat::name::PlainName;
 use crate::nat::{BgpGuard, FamilyRules, KnownFingerprint, Nat, Senders};
 
 /// BGP's port (RFC 4271 §8).
-const BGP_PORT: u16 = 179;
+pub(crate) const BGP_PORT: u16 = 179;
 
 /// The rules. `None`: a pool that cannot be read may be one that is masqueraded, so that what is
 /// there stays.
@@ -101,7 +101,7 @@ fn senders(planner: &Planner<'_>, family: Family) -> Option<Senders> {
 }
 
 /// The addresses of a node, but for those of its tunnels.
-pub(super) fn addresses(node: &Node, family: Family) -> impl Iterator<Item = IpAddr> {
+pub(crate) fn addresses(node: &Node, family: Family) -> impl Iterator<Item = IpAddr> {
     let listed = node.spec.addresses.iter();
     let listed = listed.filter_map(|a| a.address.parse::<Cidr>().ok());
     let listed = listed.map(|cidr| cidr.address);
@@ -109,18 +109,21 @@ pub(super) fn addresses(node: &Node, family: Family) -> impl Iterator<Item = IpA
     all.filter(move |address| Family::of(*address) == family)
 }
 
+/// TCP ports on which nodes take BGP.
+pub(crate) fn bgp_ports(snapshot: &Snapshot) -> BTreeSet<u16> {
+    let configured = snapshot.bgp_configurations.values();
+    let configured = configured.filter_map(|c| c.spec.listen_port);
+    let configured = configured.filter(|port| *port > 0);
+    configured.chain([BGP_PORT]).collect()
+}
+
 /// Workloads are kept off the nodes' BGP. A workload that speaks to the address of a tunnel is not
 /// translated, and no node takes it for another.
 fn bgp_guard(planner: &Planner<'_>, family: Family) -> BgpGuard {
     let inputs = planner.inputs;
     let snapshot = inputs.snapshot;
-    let configured = snapshot.bgp_configurations.values();
-    let configured = configured.filter_map(|c| c.spec.listen_port);
     let mut guard = BgpGuard {
-        ports: configured
-            .filter(|port| *port > 0)
-            .chain([BGP_PORT])
-            .collect(),
+        ports: bgp_ports(snapshot),
         sources: planner
             .pools
             .of_family(family)

@@ -7,6 +7,7 @@ use caracal_model::Family;
 
 use super::address::{ServiceTarget, Transport};
 use super::document::{Slice, SliceEndpoint};
+use super::refusals::{Judge, Refusals};
 
 /// Where this node is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,27 +36,11 @@ pub(super) struct Chosen {
 /// Endpoints of a port, by (name, protocol) of Service and slice.
 pub(super) fn choose(
     family: Family,
-    (name, protocol): (&str, Transport),
-    slices: &[Slice],
-    place: &Place,
+    port: (&str, Transport),
+    (slices, place): (&[Slice], &Place),
+    (judge, refusals): (&Judge<'_>, &mut Refusals),
 ) -> Chosen {
-    let mut all: BTreeMap<ServiceTarget, &SliceEndpoint> = BTreeMap::new();
-    for slice in slices.iter().filter(|slice| slice.family == family) {
-        let ports = slice.ports.iter();
-        for (_, _, port) in ports.filter(|(n, p, _)| n == name && *p == protocol) {
-            for endpoint in &slice.endpoints {
-                let target = ServiceTarget {
-                    address: endpoint.address,
-                    port: *port,
-                };
-                let known = all.entry(target).or_insert(endpoint);
-                // Twice there while it moves from one slice to another.
-                if known.terminating && !endpoint.terminating {
-                    *known = endpoint;
-                }
-            }
-        }
-    }
+    let all = admitted(family, port, slices, (judge, refusals));
     let is_here = |e: &SliceEndpoint| e.node.as_deref() == Some(&*place.node);
     let dying = |e: &SliceEndpoint| e.serving && e.terminating;
     let targets = |counts: &dyn Fn(&SliceEndpoint) -> bool| -> BTreeSet<ServiceTarget> {
@@ -82,6 +67,36 @@ pub(super) fn choose(
         here,
         own,
     }
+}
+
+/// Endpoints of a port that somebody may be sent to.
+fn admitted<'a>(
+    family: Family,
+    (name, protocol): (&str, Transport),
+    slices: &'a [Slice],
+    (judge, refusals): (&Judge<'_>, &mut Refusals),
+) -> BTreeMap<ServiceTarget, &'a SliceEndpoint> {
+    let mut all: BTreeMap<ServiceTarget, &SliceEndpoint> = BTreeMap::new();
+    for slice in slices.iter().filter(|slice| slice.family == family) {
+        let ports = slice.ports.iter();
+        for (_, _, port) in ports.filter(|(n, p, _)| n == name && *p == protocol) {
+            for endpoint in &slice.endpoints {
+                let target = ServiceTarget {
+                    address: endpoint.address,
+                    port: *port,
+                };
+                if judge.refuses_endpoint(protocol, &target, refusals) {
+                    continue;
+                }
+                let known = all.entry(target).or_insert(endpoint);
+                // Twice there while it moves from one slice to another.
+                if known.terminating && !endpoint.terminating {
+                    *known = endpoint;
+                }
+            }
+        }
+    }
+    all
 }
 
 /// The kind of hint that narrows the choice.

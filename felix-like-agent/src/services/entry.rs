@@ -6,35 +6,11 @@ use std::net::IpAddr;
 use caracal_model::{Family, Prefix};
 use serde::Serialize;
 
-use super::address::{ServiceAddress, ServiceTarget, Transport};
+use super::address::{ServiceAddress, ServiceAddressKind, ServiceTarget, Transport};
 use super::document::{DocumentPort, ServiceDocument, Slice};
 use super::endpoints::{Chosen, Place, choose};
-
-/// Kind of a service's address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub enum ServiceAddressKind {
-    /// `spec.clusterIPs`.
-    ClusterIp,
-    /// `spec.externalIPs`.
-    ExternalIp,
-    /// `status.loadBalancer.ingress`.
-    LoadBalancer,
-    /// An address of this node, with `nodePort`.
-    NodePort,
-}
-
-impl ServiceAddressKind {
-    /// The word of Kubernetes.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ClusterIp => "ClusterIP",
-            Self::ExternalIp => "ExternalIP",
-            Self::LoadBalancer => "LoadBalancer",
-            Self::NodePort => "NodePort",
-        }
-    }
-}
+use super::refusals::{Judge, Refusals};
+use super::reserved::Reserved;
 
 /// `sessionAffinity: ClientIP`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -87,20 +63,27 @@ pub(super) struct Here {
     pub(super) addresses: BTreeSet<IpAddr>,
     /// TCP connections to endpoints that are gone are reset.
     pub(super) reset_tcp: bool,
+    /// What is not the Services'.
+    pub(super) reserved: Reserved,
 }
 
-/// Entries of a Service, by address.
+/// Entries of a Service, by address; what is refused of it is added to the refusals.
 pub(super) fn entries(
     name: &str,
-    service: &ServiceDocument,
-    slices: &[Slice],
+    (service, slices): (&ServiceDocument, &[Slice]),
     here: &Here,
+    (judge, refusals): (&Judge<'_>, &mut Refusals),
 ) -> BTreeMap<ServiceAddress, ServiceEntry> {
     let mut entries = BTreeMap::new();
     for cluster in &service.cluster {
         let family = Family::of(*cluster);
         for port in &service.ports {
-            let chosen = choose(family, (&port.name, port.protocol), slices, &here.place);
+            let chosen = choose(
+                family,
+                (&port.name, port.protocol),
+                (slices, &here.place),
+                (judge, refusals),
+            );
             let of = (name, service, port);
             for (address, kind) in addresses(service, port, *cluster, here) {
                 let key = ServiceAddress {
@@ -111,6 +94,9 @@ pub(super) fn entries(
                         _ => port.port,
                     },
                 };
+                if judge.refuses((name, kind), &key, refusals) {
+                    continue;
+                }
                 let sources = match kind {
                     ServiceAddressKind::LoadBalancer => senders(service, address, here),
                     _ => BTreeSet::new(),

@@ -34,7 +34,16 @@ pub struct ServiceDifferences {
 }
 
 /// Sets whose elements do not follow from addresses alone.
-const OTHERS: [&str; 4] = ["pods4", "pods6", "ranges4", "ranges6"];
+const OTHERS: [&str; 8] = [
+    "pods4",
+    "pods6",
+    "ranges4",
+    "ranges6",
+    "spared4",
+    "spared6",
+    "kept-ports",
+    "guarded-ports",
+];
 
 fn elements(address: &ServiceAddress, entry: &ServiceEntry) -> impl Iterator<Item = Element> {
     parts(address, entry)

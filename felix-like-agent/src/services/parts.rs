@@ -2,12 +2,13 @@
 //! keep their endpoints.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 use caracal_model::{Family, Prefix};
 
 use super::address::{ServiceAddress, ServiceTarget, Transport};
 use super::entry::ServiceEntry;
-use super::layout::{digit, word};
+use super::layout::{SPARED, digit, word};
 
 /// An element of a set or map.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -191,6 +192,36 @@ pub(super) fn ranges<'a>(
         Part::Element(Element {
             set: format!("{set}{}", digit(prefix.family())),
             key: range(prefix),
+            data: None,
+        })
+    })
+}
+
+/// Elements for TCP endpoints that are left alone.
+pub(super) fn spared(endpoints: &BTreeSet<SocketAddr>) -> impl Iterator<Item = Part> {
+    endpoints.iter().map(|at| {
+        let address = ServiceAddress {
+            address: at.ip(),
+            protocol: Transport::Tcp,
+            port: at.port(),
+        };
+        Part::Element(Element {
+            set: format!("{SPARED}{}", digit(address.family())),
+            key: address.to_string(),
+            data: None,
+        })
+    })
+}
+
+/// Elements for ports.
+pub(super) fn ports<'a>(
+    set: &'static str,
+    ports: impl IntoIterator<Item = &'a (Transport, u16)>,
+) -> impl Iterator<Item = Part> {
+    ports.into_iter().map(move |(protocol, port)| {
+        Part::Element(Element {
+            set: set.to_owned(),
+            key: format!("{} . {port}", protocol.as_str()),
             data: None,
         })
     })

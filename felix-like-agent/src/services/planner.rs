@@ -1,18 +1,20 @@
 //! The plan of all services, kept by Service: a change costs what depends on it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use caracal_model::{
     DocumentKind, KubernetesDocument, Prefix, Problem, ProblemCode, SharedMap, Snapshot, Versioned,
 };
 
-use super::address::ServiceAddress;
+use super::address::{ServiceAddress, Transport};
 use super::document::{self, Slice};
 use super::endpoints::Place;
 use super::entry::{Here, ServiceEntry, entries, outermost};
 use super::health::{ServiceHealth, health};
+use super::refusals::{Judge, Refusals};
+use super::reserved::{NodeAddresses, Reserved};
 use super::settings::ServiceNode;
 use crate::problem::problem;
 
@@ -28,13 +30,20 @@ pub(super) struct Surroundings {
     pub(super) pods: BTreeSet<Prefix>,
     /// Ranges of cluster addresses: what is sent to an unused one goes nowhere.
     pub(super) ranges: BTreeSet<Prefix>,
+    /// Ranges that hold what is no Service's, with the reason: nothing is dropped there.
+    refused: BTreeMap<Prefix, String>,
+    /// Endpoints of the datastore: whatever the table holds, it leaves them alone.
+    pub(super) spared: BTreeSet<SocketAddr>,
+    /// Ports of this node that are never translated, and those that nobody is sent to.
+    pub(super) kept: BTreeSet<(Transport, u16)>,
+    pub(super) guarded: BTreeSet<(Transport, u16)>,
 }
 
 /// Label of the zone of a node.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 impl Surroundings {
-    fn from_snapshot(snapshot: &Snapshot, own: &ServiceNode) -> Self {
+    fn from_snapshot(snapshot: &Snapshot, own: &ServiceNode, nodes: &NodeAddresses) -> Self {
         let node = snapshot.nodes.get(&own.name);
         let mut addresses = BTreeSet::new();
         if let Some(bgp) = node.and_then(|node| node.spec.bgp.as_ref()) {
@@ -52,17 +61,43 @@ impl Surroundings {
         let pools = snapshot.pools.values().map(|pool| pool.spec.prefix());
         let ranges = snapshot.bgp_default().into_iter();
         let ranges = ranges.flat_map(|c| &c.spec.service_cluster_ips);
+        let ranges = outermost(ranges.filter_map(|entry| entry.cidr.parse().ok()));
+        let reserved = Reserved::new(snapshot, own, &addresses);
+        let refused = |range: &Prefix| Some((*range, reserved.refuses_range(nodes, range)?));
+        let refused: BTreeMap<Prefix, String> = ranges.iter().filter_map(refused).collect();
+        let listening = reserved.listeners.iter();
+        let listening = listening.map(|at| (Transport::Tcp, at.port()));
         Self {
+            spared: reserved.spared(&api_addresses(snapshot)),
+            kept: reserved.guarded.iter().copied().chain(listening).collect(),
+            guarded: reserved.guarded.clone(),
             here: Here {
                 place,
                 node_ports: own.node_port_addresses(&addresses),
                 addresses,
                 reset_tcp: own.settings.reset_tcp,
+                reserved,
             },
             pods: outermost(pools),
-            ranges: outermost(ranges.filter_map(|entry| entry.cidr.parse().ok())),
+            ranges: ranges
+                .into_iter()
+                .filter(|range| !refused.contains_key(range))
+                .collect(),
+            refused,
         }
     }
+}
+
+/// The cluster addresses of Kubernetes' API.
+fn api_addresses(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
+    let [namespace, name] = ["default", "kubernetes"].map(str::to_owned);
+    let found = snapshot
+        .documents
+        .get(&(DocumentKind::Service, namespace, name));
+    let service = found.and_then(|document| document::service(document.service()?));
+    service.map_or_else(BTreeSet::new, |service| {
+        service.cluster.into_iter().collect()
+    })
 }
 
 /// The plan, between two snapshots.
@@ -70,6 +105,10 @@ impl Surroundings {
 pub(super) struct ServicePlanner {
     documents: Documents,
     pub(super) surroundings: Surroundings,
+    /// Addresses of all nodes.
+    nodes: NodeAddresses,
+    /// What is refused, by Service.
+    refusals: BTreeMap<Name, Refusals>,
     /// Names of the slices of a Service.
     slices: BTreeMap<Name, BTreeSet<String>>,
     /// The Service of each slice, by namespace and name of the slice.
@@ -91,7 +130,8 @@ impl ServicePlanner {
         snapshot: &Snapshot,
         own: &ServiceNode,
     ) -> BTreeSet<ServiceAddress> {
-        let surroundings = Surroundings::from_snapshot(snapshot, own);
+        let moved = self.nodes.follow(&snapshot.nodes);
+        let surroundings = Surroundings::from_snapshot(snapshot, own, &self.nodes);
         let changed = snapshot.documents.changed_since(&self.documents);
         self.documents = snapshot.documents.clone();
         let mut concerned = BTreeSet::new();
@@ -110,6 +150,7 @@ impl ServicePlanner {
             concerned.extend(self.documents.keys().filter_map(of));
         }
         self.surroundings = surroundings;
+        concerned.extend(self.concerned_by(&moved));
         let planned = concerned.into_iter().flat_map(|name| self.plan(name));
         planned.collect::<Vec<_>>().into_iter().collect()
     }
@@ -125,7 +166,7 @@ impl ServicePlanner {
         self.claims.iter().filter_map(first)
     }
 
-    /// Addresses that several Services have.
+    /// Addresses that several Services have, and what is refused.
     pub(super) fn problems(&self) -> Vec<Problem> {
         let contested = |address: &ServiceAddress| {
             let names: Vec<&str> = self.claims[address].values().map(|e| &*e.service).collect();
@@ -144,7 +185,33 @@ impl ServicePlanner {
             );
             Some(problem(ProblemCode::ServicesConflict, &subject, reason))
         };
-        self.contested.iter().filter_map(contested).collect()
+        let ranges = self.surroundings.refused.iter().map(|(range, reason)| {
+            let subject = format!("serviceClusterIPs {range}");
+            let reason = format!("{reason}; what is sent to unused addresses is not dropped");
+            problem(ProblemCode::ServicesRefused, &subject, reason)
+        });
+        let refused = |((namespace, name), refusals): (&Name, &Refusals)| {
+            refusals.problem(&format!("{namespace}/{name}"))
+        };
+        let contested = self.contested.iter().filter_map(contested);
+        let refused = self.refusals.iter().filter_map(refused);
+        ranges.chain(contested).chain(refused).collect()
+    }
+
+    /// Services for which it counts that nodes have got or lost these addresses.
+    fn concerned_by(&self, moved: &BTreeSet<IpAddr>) -> BTreeSet<Name> {
+        if moved.is_empty() {
+            return BTreeSet::new();
+        }
+        let by_port = self.refusals.iter().filter(|(_, r)| r.by_nodes);
+        let mut concerned: BTreeSet<Name> = by_port.map(|(name, _)| name.clone()).collect();
+        for address in moved {
+            let first = ServiceAddress::first_of(*address);
+            let from_there = self.claims.range(first..);
+            let of_it = from_there.take_while(|(at, _)| at.address == *address);
+            concerned.extend(of_it.flat_map(|(_, claims)| claims.keys().cloned()));
+        }
+        concerned
     }
 
     /// What load balancers are told, by where they ask.
@@ -209,9 +276,19 @@ impl ServicePlanner {
             None => _ = self.health.remove(&name),
         }
         let text = format!("{}/{}", name.0, name.1);
+        let judge = Judge {
+            reserved: &self.surroundings.here.reserved,
+            nodes: &self.nodes,
+        };
+        let mut refusals = Refusals::default();
         let entries = service.map_or_else(BTreeMap::new, |service| {
-            entries(&text, &service, &slices, &self.surroundings.here)
+            let here = &self.surroundings.here;
+            entries(&text, (&service, &slices), here, (&judge, &mut refusals))
         });
+        match refusals.is_empty() {
+            true => _ = self.refusals.remove(&name),
+            false => _ = self.refusals.insert(name.clone(), refusals),
+        }
         let addresses: BTreeSet<ServiceAddress> = entries.keys().copied().collect();
         let before = match addresses.is_empty() {
             true => self.planned.remove(&name),

@@ -1,7 +1,7 @@
 //! The table of services, from snapshot to transactions: what the shell drives.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use caracal_model::{Family, Problem, SharedMap, Snapshot};
@@ -13,7 +13,7 @@ use super::inspection::{ServiceDifferences, differences};
 use super::layout::{SERVICES_TABLE, digit};
 use super::listing::{Listed, hits};
 use super::planner::ServicePlanner;
-use super::script::{Change, Written, forget, removal, scripts, whole};
+use super::script::{Change, Written, forget, removal, scripts, spare, whole};
 use super::settings::ServiceNode;
 
 /// Transactions that make the table what is planned.
@@ -84,6 +84,18 @@ impl ServiceTable {
     /// The script that lists the table.
     pub(crate) fn listing() -> String {
         format!("list table inet {SERVICES_TABLE}\n")
+    }
+
+    /// The script by which the table that was listed, with or without elements, leaves these
+    /// endpoints alone at once, whatever it holds and of whichever version it is.
+    pub(crate) fn sparing(listing: &str, endpoints: &BTreeSet<SocketAddr>) -> String {
+        spare(&Listed::parse(listing), endpoints)
+    }
+
+    /// The script that fails where the table has not this cluster address.
+    pub(crate) fn asking_for_cluster_address(address: IpAddr) -> String {
+        let set = format!("cluster-ips{}", digit(Family::of(address)));
+        format!("get element inet {SERVICES_TABLE} {set} {{ {address} }}\n")
     }
 
     /// The script that lists the counters of a family.

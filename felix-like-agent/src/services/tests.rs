@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod theirs;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use caracal_model::{Applied, NodeName, Snapshot};
@@ -227,12 +229,12 @@ fn endpoint(address: &str, node: &str, more: Value) -> Value {
 
 /// Node `a`, with an address beside those of its Node resource.
 fn own() -> ServiceNode {
+    let node = ServiceNode::new(NodeName::from("a"), ServiceSettings::default());
     ServiceNode {
-        name: NodeName::from("a"),
-        settings: ServiceSettings::default(),
         addresses: ["10.0.0.1", "fd00::1", "172.16.0.1", "127.0.0.1"]
             .map(|address| address.parse().unwrap())
             .into(),
+        ..node
     }
 }
 

@@ -227,6 +227,9 @@ fn show_here(output: Output) -> anyhow::Result<ExitCode> {
         ]);
     }
     println!("{shown}");
+    for problem in translated.problems {
+        println!("{}: {}: {}", problem.code, problem.subject, problem.reason);
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use caracal_agent::{ServiceAddress, ServiceEntry, ServiceStatus, ServiceTarget};
+use caracal_model::Problem;
 use serde::{Deserialize, Serialize};
 
 /// The table of services of a node.
@@ -17,6 +18,9 @@ pub(crate) struct TranslatedServices {
     pub(crate) failing: bool,
     /// A row an address, protocol and port.
     pub(crate) rows: Vec<TranslatedRow>,
+    /// What is refused of the Services, and what several of them want.
+    #[serde(default)]
+    pub(crate) problems: Vec<Problem>,
 }
 
 /// An address of a service.
@@ -61,6 +65,7 @@ impl TranslatedServices {
             revision: status.revision,
             failing: status.failing_since.is_some(),
             rows: status.entries.iter().map(row).collect(),
+            problems: status.problems.clone(),
         }
     }
 }
