@@ -108,6 +108,15 @@ pub enum ServiceAddressKind {
 }
 
 impl ServiceAddressKind {
+    /// Which of several Services has an address: the lower kind.
+    pub(super) const fn precedence(self) -> u8 {
+        match self {
+            Self::ClusterIp => 0,
+            Self::ExternalIp | Self::LoadBalancer => 1,
+            Self::NodePort => 2,
+        }
+    }
+
     /// The word of Kubernetes.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

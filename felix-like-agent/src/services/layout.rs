@@ -7,8 +7,8 @@
 //! no chain of its own unless clients keep their endpoints.
 //!
 //! What is not the Services' is asked for first: the way to the datastore (`spared4`, `spared6`)
-//! and ports of this node (`kept-ports`) are neither translated nor refused, whatever else the table
-//! holds, and nobody is led to its ports for other nodes (`guarded-ports`).
+//! and ports of this node (`kept-ports`) are neither translated nor refused, whatever else the
+//! table holds, and nobody is led to its ports for other nodes (`guarded-ports`).
 //!
 //! No mark is used: what has to be masqueraded is found in postrouting by the address that the
 //! packet had at first, which conntrack knows. Marks are Calico's and kube-proxy's.

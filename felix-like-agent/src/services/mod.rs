@@ -5,6 +5,7 @@
 //!   `health` what load balancers are told. `settings` is what an operator says of all of them.
 //! * `reserved` knows what is not the Services': what a node needs to be a node. `refusals` says
 //!   so.
+//! * `claims` says which of several Services has an address.
 //! * `planner` keeps the plan by Service; `parts` makes elements of entries; `script` compares them
 //!   with what was written and makes transactions; `listing` reads the table back after a start;
 //!   `inspection` compares it with what it has to hold.
@@ -22,6 +23,7 @@
 //!   there.
 
 mod address;
+mod claims;
 mod document;
 mod endpoints;
 mod entry;

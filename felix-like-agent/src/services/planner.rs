@@ -9,6 +9,7 @@ use caracal_model::{
 };
 
 use super::address::{ServiceAddress, Transport};
+use super::claims::{Age, Claims, Name};
 use super::document::{self, Slice};
 use super::endpoints::Place;
 use super::entry::{Here, ServiceEntry, entries, outermost};
@@ -18,8 +19,6 @@ use super::reserved::{NodeAddresses, Reserved};
 use super::settings::ServiceNode;
 use crate::problem::problem;
 
-/// Namespace and name.
-type Name = (String, String);
 type Documents = SharedMap<(DocumentKind, String, String), Versioned<KubernetesDocument>>;
 
 /// What services depend on beside themselves and their endpoints.
@@ -115,8 +114,8 @@ pub(super) struct ServicePlanner {
     belongs: BTreeMap<Name, Name>,
     /// Addresses of each Service.
     planned: BTreeMap<Name, BTreeSet<ServiceAddress>>,
-    /// Entries by address and Service: of several Services with one address the first has it.
-    claims: BTreeMap<ServiceAddress, BTreeMap<Name, Arc<ServiceEntry>>>,
+    /// Entries of all Services, by address.
+    claims: BTreeMap<ServiceAddress, Claims>,
     /// Addresses that several Services have.
     contested: BTreeSet<ServiceAddress>,
     /// What load balancers are told of each Service, with the port.
@@ -157,34 +156,18 @@ impl ServicePlanner {
 
     /// The entry of an address.
     pub(super) fn entry(&self, address: &ServiceAddress) -> Option<&Arc<ServiceEntry>> {
-        self.claims.get(address)?.values().next()
+        self.claims.get(address)?.first()
     }
 
     /// All entries, by address.
     pub(super) fn all(&self) -> impl Iterator<Item = (&ServiceAddress, &Arc<ServiceEntry>)> {
-        let first = |(address, claims)| Some((address, BTreeMap::values(claims).next()?));
+        let first = |(address, claims)| Some((address, Claims::first(claims)?));
         self.claims.iter().filter_map(first)
     }
 
     /// Addresses that several Services have, and what is refused.
     pub(super) fn problems(&self) -> Vec<Problem> {
-        let contested = |address: &ServiceAddress| {
-            let names: Vec<&str> = self.claims[address].values().map(|e| &*e.service).collect();
-            let [first, others @ ..] = &names[..] else {
-                return None;
-            };
-            let reason = format!(
-                "{first} has it, by the order of names; {} do not get what is sent there",
-                others.join(", ")
-            );
-            let subject = format!(
-                "{} {}:{}",
-                address.protocol.as_str(),
-                address.address,
-                address.port
-            );
-            Some(problem(ProblemCode::ServicesConflict, &subject, reason))
-        };
+        let contested = |address: &ServiceAddress| self.claims.get(address)?.problem(address);
         let ranges = self.surroundings.refused.iter().map(|(range, reason)| {
             let subject = format!("serviceClusterIPs {range}");
             let reason = format!("{reason}; what is sent to unused addresses is not dropped");
@@ -209,7 +192,7 @@ impl ServicePlanner {
             let first = ServiceAddress::first_of(*address);
             let from_there = self.claims.range(first..);
             let of_it = from_there.take_while(|(at, _)| at.address == *address);
-            concerned.extend(of_it.flat_map(|(_, claims)| claims.keys().cloned()));
+            concerned.extend(of_it.flat_map(|(_, claims)| claims.names().cloned()));
         }
         concerned
     }
@@ -254,10 +237,9 @@ impl ServicePlanner {
     /// Plans a Service anew; the addresses that it had and has.
     fn plan(&mut self, name: Name) -> BTreeSet<ServiceAddress> {
         let key = (DocumentKind::Service, name.0.clone(), name.1.clone());
-        let service = self
-            .documents
-            .get(&key)
-            .and_then(|service| document::service(service.service()?));
+        let found = self.documents.get(&key).and_then(|found| found.service());
+        let age = found.map_or_else(Age::default, Age::of);
+        let service = found.and_then(document::service);
         let slices: Vec<Slice> = self
             .slices
             .get(&name)
@@ -299,17 +281,19 @@ impl ServicePlanner {
             self.claim(*address, &name, None);
         }
         for (address, entry) in entries {
-            self.claim(address, &name, Some(Arc::new(entry)));
+            self.claim(address, &name, Some((age.clone(), Arc::new(entry))));
         }
         &before | &addresses
     }
 
-    fn claim(&mut self, address: ServiceAddress, name: &Name, entry: Option<Arc<ServiceEntry>>) {
+    fn claim(
+        &mut self,
+        address: ServiceAddress,
+        name: &Name,
+        claim: Option<(Age, Arc<ServiceEntry>)>,
+    ) {
         let claims = self.claims.entry(address).or_default();
-        match entry {
-            Some(entry) => _ = claims.insert(name.clone(), entry),
-            None => _ = claims.remove(name),
-        }
+        claims.set(name, claim);
         match claims.len() {
             0 => _ = self.claims.remove(&address),
             1 => _ = self.contested.remove(&address),
