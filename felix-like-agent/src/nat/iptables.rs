@@ -106,13 +106,30 @@ fn forward_table(nat: &Nat) -> IptablesTable {
     }
 }
 
-/// Which packets of a chain the guard of BGP looks at: from a workload to a port of BGP or BFD.
-fn bgp_packets(chain: &str, nat: &Nat, guard: &BgpGuard) -> Vec<String> {
+/// Expressions for packets of workloads: by their interfaces, and by their addresses on any.
+fn from_workloads(nat: &Nat, guard: Option<&BgpGuard>) -> Vec<String> {
     let interfaces = nat.interface_prefixes.iter();
     let interfaces = interfaces.map(|prefix: &PlainName| format!("-i {prefix}+"));
-    let sources = guard.sources.iter().map(|prefix| format!("-s {prefix}"));
+    let sources = guard.into_iter().flat_map(|guard| &guard.sources);
+    let sources = sources.map(|prefix| format!("-s {prefix}"));
+    interfaces.chain(sources).collect()
+}
+
+/// The guard of VXLAN's port once more, behind translation: a service may lead there.
+fn vxlan_packets(chain: &str, nat: &Nat, rules: &FamilyRules) -> Vec<String> {
+    let rule = |(from, port): (String, u16)| {
+        format!("-A {chain} {from} -p udp -m udp --dport {port} -j DROP")
+    };
+    let port = nat.no_vxlan_from_workloads;
+    let from = from_workloads(nat, rules.bgp.as_ref());
+    let pairs = from.into_iter().filter_map(|from| Some((from, port?)));
+    pairs.map(rule).collect()
+}
+
+/// Which packets of a chain the guard of BGP looks at: from a workload to a port of BGP or BFD.
+fn bgp_packets(chain: &str, nat: &Nat, guard: &BgpGuard) -> Vec<String> {
     let mut lines = Vec::new();
-    for from in interfaces.chain(sources) {
+    for from in from_workloads(nat, Some(guard)) {
         for (protocol, ports) in [
             ("tcp", guard.ports.iter().collect::<Vec<_>>()),
             ("udp", BFD_PORTS.iter().collect()),
@@ -152,6 +169,9 @@ fn bgp_guard(guard: &BgpGuard) -> Vec<String> {
 /// also when nobody is refused.
 fn filter_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
     let mut lines = Vec::new();
+    for chain in [FORWARD, INPUT] {
+        lines.extend(vxlan_packets(chain, nat, rules));
+    }
     if let Some(guard) = &rules.bgp {
         lines.extend(bgp_packets(FORWARD, nat, guard));
         lines.extend(bgp_packets(INPUT, nat, guard));
@@ -195,6 +215,8 @@ fn antispoof_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
         if nat.no_ipip_from_workloads {
             lines.push(format!("-A {ANTISPOOF} -i {prefix}+ -p ipencap -j DROP"));
         }
+        let range = rules.loopback.as_ref();
+        lines.extend(range.map(|to| format!("-A {ANTISPOOF} -d {to} -i {prefix}+ -j DROP")));
     }
     for (link, sources) in &rules.sources {
         let v6 = sources.iter().any(|source| source.family() == Family::Ipv6);

@@ -122,10 +122,14 @@ fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
     ] {
         masquerading(table, &mut postrouting, family, address, rules);
         tunnels(&mut postrouting, family, rules);
+        loopback(&mut antispoof, nat, family, rules);
         sources(table, &mut antispoof, family, address, rules);
+        for chain in [&mut input, &mut forward] {
+            vxlan_packets(chain, nat, family, rules);
+        }
         if let Some(guard) = &rules.bgp {
             for chain in [&mut input, &mut forward] {
-                bgp_packets(chain, nat, guard, family);
+                bgp_packets(chain, nat, (guard, rules), family);
             }
             bgp_guard(table, family, address, guard);
         }
@@ -268,19 +272,51 @@ fn sources<'a>(
     );
 }
 
+/// Nobody but this machine speaks to its loopback addresses.
+fn loopback(antispoof: &mut String, nat: &Nat, family: &str, rules: &FamilyRules) {
+    for prefix in &nat.interface_prefixes {
+        if let Some(range) = &rules.loopback {
+            put(
+                antispoof,
+                format_args!("iifname \"{prefix}*\" {family} daddr {range} drop"),
+            );
+        }
+    }
+}
+
+/// The guard of VXLAN's port once more, behind translation: a service may lead there.
+fn vxlan_packets(chain: &mut String, nat: &Nat, family: &str, rules: &FamilyRules) {
+    let Some(port) = nat.no_vxlan_from_workloads else {
+        return;
+    };
+    for from in from_workloads(nat, rules, family) {
+        put(chain, format_args!("{from} udp dport {port} drop"));
+    }
+}
+
+/// Expressions for packets of workloads: by their interfaces, and by their addresses on any.
+fn from_workloads(nat: &Nat, rules: &FamilyRules, family: &str) -> Vec<String> {
+    let interfaces = nat.interface_prefixes.iter();
+    let interfaces =
+        interfaces.map(|p| format!("meta nfproto {} iifname \"{p}*\"", nfproto(family)));
+    let sources = rules.bgp.iter().flat_map(|guard| &guard.sources);
+    let sources = sources.map(|prefix| format!("{family} saddr {prefix}"));
+    interfaces.chain(sources).collect()
+}
+
 /// Which packets the guard looks at: from a workload to a port of BGP or BFD.
-fn bgp_packets(chain: &mut String, nat: &Nat, guard: &BgpGuard, family: &str) {
+fn bgp_packets(
+    chain: &mut String,
+    nat: &Nat,
+    (guard, rules): (&BgpGuard, &FamilyRules),
+    family: &str,
+) {
     let list = |ports: &mut dyn Iterator<Item = &u16>| {
         ports.map(u16::to_string).collect::<Vec<_>>().join(", ")
     };
     let bgp = format!("tcp dport {{ {} }}", list(&mut guard.ports.iter()));
     let bfd = format!("udp dport {{ {} }}", list(&mut BFD_PORTS.iter()));
-    let interfaces = nat.interface_prefixes.iter();
-    let interfaces =
-        interfaces.map(|p| format!("meta nfproto {} iifname \"{p}*\"", nfproto(family)));
-    let sources = guard.sources.iter();
-    let sources = sources.map(|prefix| format!("{family} saddr {prefix}"));
-    for from in interfaces.chain(sources) {
+    for from in from_workloads(nat, rules, family) {
         for ports in [&bgp, &bfd] {
             put(
                 chain,

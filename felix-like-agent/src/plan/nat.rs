@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use caracal_model::{Cidr, Family, Node, Prefix, Snapshot};
 
@@ -68,6 +68,9 @@ fn family(planner: &Planner<'_>, family: Family) -> FamilyRules {
         rules.sources = sources(planner, family);
         rules.bgp = Some(bgp_guard(planner, family));
     }
+    // IPv6 has no switch like `route_localnet`: the kernel takes ::1 from no wire.
+    let of_ipv4 = || Prefix::v4(Ipv4Addr::new(127, 0, 0, 0), 8);
+    rules.loopback = (family == Family::Ipv4).then(of_ipv4);
     let outgoing = planner.inputs.settings.nat_address.map(Into::into);
     rules.outgoing = outgoing.filter(|address| Family::of(*address) == family);
     rules.senders = senders(planner, family);
