@@ -149,6 +149,9 @@ impl ServiceWriter {
         for script in &change.scripts {
             self.change(script).await?;
         }
+        if change.breaks_seal {
+            self.seal().await?;
+        }
         self.forget_clients(&change).await?;
         self.forget_flows(change.flows).await;
         if !change.scripts.is_empty() || self.status.revision == 0 {
@@ -158,6 +161,19 @@ impl ServiceWriter {
         self.status.problems = self.table.problems();
         self.status.health = self.table.health();
         Ok(change.parts)
+    }
+
+    /// Seals the table as it was written. What somebody else changes meanwhile is not sealed: it is
+    /// heard of, and the next pass finds the seal broken.
+    async fn seal(&mut self) -> Result<(), ServiceWriteError> {
+        let outline = run("nft", &["-t", "-f", "-"], &ServiceTable::listing()).await;
+        let outline = outline.map_err(ServiceWriteError)?;
+        let heard = tokio::time::timeout(Duration::ZERO, self.changed.notified());
+        if heard.await.is_ok() {
+            self.changed.notify_one();
+            return Ok(());
+        }
+        self.change(&ServiceTable::sealing(&outline)).await
     }
 
     /// Clients that keep an endpoint which has gone are dealt anew.

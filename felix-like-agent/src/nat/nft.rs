@@ -21,7 +21,7 @@ pub(crate) const TABLE: &str = "caracal";
 const FINGERPRINT: &str = "fingerprint_";
 /// Name, without the checksum, of the empty chain that holds it. The checksum is that of our table
 /// as nftables listed it after it was written: rules that somebody changed are listed differently.
-const CHECKSUM: &str = "printed_";
+pub(crate) const CHECKSUM: &str = "printed_";
 /// Stands in the text for the elements of the set that follows.
 const ELEMENTS: &str = "\t\telements of ";
 

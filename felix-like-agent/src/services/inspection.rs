@@ -8,7 +8,7 @@ use caracal_model::SharedMap;
 use super::address::ServiceAddress;
 use super::entry::ServiceEntry;
 use super::layout::SERVICES_TABLE;
-use super::listing::Listed;
+use super::listing::{Listed, is_sealed};
 use super::parts::{CLIENTS, Element, Part, parts};
 
 /// An element that the table has to hold.
@@ -120,6 +120,12 @@ pub(crate) fn differences(
     if !listed.is_ours() {
         return ServiceDifferences {
             unreadable: Some("the table is of another layout".to_owned()),
+            ..ServiceDifferences::default()
+        };
+    }
+    if !is_sealed(listing) {
+        return ServiceDifferences {
+            unreadable: Some("somebody has changed its chains".to_owned()),
             ..ServiceDifferences::default()
         };
     }

@@ -35,6 +35,12 @@ pub(super) struct Change {
 }
 
 impl Change {
+    /// True when chains and maps come, go or are written again.
+    pub(super) fn changes_chains(&self) -> bool {
+        let mut parts = self.add.iter().chain(&self.delete);
+        parts.any(|part| !matches!(part, Part::Element(_)))
+    }
+
     /// Changed elements.
     pub(super) fn len(&self) -> usize {
         self.add.len() + self.delete.len()

@@ -25,11 +25,12 @@ struct Kernel {
 impl Kernel {
     /// Carries out transactions; the number of elements that were named.
     fn run(&mut self, change: &TableChange) -> usize {
-        change
-            .scripts
-            .iter()
-            .map(|script| self.transaction(script))
-            .sum()
+        let scripts = change.scripts.iter();
+        let named = scripts.map(|script| self.transaction(script)).sum();
+        if change.breaks_seal {
+            self.transaction(&ServiceTable::sealing(&self.listing()));
+        }
+        named
     }
 
     fn transaction(&mut self, script: &str) -> usize {
@@ -43,6 +44,7 @@ impl Kernel {
                 ["chain", name, "{"] if inside => {
                     self.chains.insert(name.to_owned(), Vec::new());
                 }
+                ["set" | "map", name, "{", ..] if inside => _ = self.maps.insert(name.to_owned()),
                 ["delete", "table", ..] => *self = Self::default(),
                 [verb @ ("add" | "delete"), "element", "inet", _, set, ..] => {
                     let (_, elements) = line.split_once('{').unwrap();
@@ -127,7 +129,8 @@ impl Kernel {
     /// As nftables prints it.
     fn listing(&self) -> String {
         let mut text = "table inet caracal-services {\n".to_owned();
-        let mut sets: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        let names = self.maps.iter().map(|name| (name.as_str(), Vec::new()));
+        let mut sets: BTreeMap<&str, Vec<String>> = names.collect();
         for ((set, key), data) in &self.elements {
             let data = data.as_ref().map(|data| format!(" : {data}"));
             sets.entry(set)
@@ -136,7 +139,11 @@ impl Kernel {
         }
         for (set, elements) in sets {
             let elements = elements.join(",\n\t\t\t     ");
-            text += &format!("\tmap {set} {{\n\t\telements = {{ {elements} }}\n\t}}\n");
+            let elements = match elements.is_empty() {
+                true => elements,
+                false => format!("\t\telements = {{ {elements} }}\n"),
+            };
+            text += &format!("\tmap {set} {{\n{elements}\t}}\n");
         }
         for chain in self.chains.keys() {
             text += &format!("\tchain {chain} {{\n\t}}\n");
@@ -147,7 +154,8 @@ impl Kernel {
     /// Without what may differ between two histories: the order of endpoints, chains that pick.
     fn content(&self) -> Self {
         let mut content = self.clone();
-        content.chains.retain(|name, _| !name.starts_with("pick-"));
+        let stays = |name: &str| !name.starts_with("pick-") && !name.starts_with("printed_");
+        content.chains.retain(|name, _| stays(name));
         let targets = content.elements.extract_if(.., |(set, _), _| {
             set.starts_with("endpoints") || set.starts_with("here")
         });

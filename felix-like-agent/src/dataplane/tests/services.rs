@@ -469,6 +469,54 @@ fn no_service_leads_from_or_to_a_nodes_ports_for_nodes() {
     );
 }
 
+/// Chains and rules that others change are written again: by event, and by the next process.
+#[test]
+fn what_others_do_to_chains_is_undone() {
+    in_namespace("services::what_others_do_to_chains_is_undone", || async {
+        machine();
+        servers(&["10.1.0.1"]);
+        let spec = r#","sessionAffinity":"ClientIP""#;
+        let wanted = snapshot(&[service(spec), slice(&["10.1.0.1"])]);
+        let vip = format!("{VIP}:80");
+        let table = "inet caracal-services";
+        let mut ours = writer();
+        ours.pass(&wanted).await.unwrap();
+        let entries = ours.pass(&wanted).await.unwrap().entries.clone();
+        let mut ours = Some(ours);
+        let audit = async || observe_services(&entries).await;
+        for restart in [false, true] {
+            for damage in [
+                format!("flush chain {table} translate"),
+                format!("insert rule {table} translate accept"),
+                format!("insert rule {table} nat-outputm101 ip daddr {VIP} dnat ip to 10.0.0.2"),
+                format!("flush chain {table} pick-endpoints-1"),
+                format!("flush table {table}"),
+                format!("add table {table} {{ flags dormant; }}"),
+                format!(
+                    "add chain {table} more {{ type filter hook output priority 0; policy drop; }}"
+                ),
+            ] {
+                if restart {
+                    ours = None;
+                }
+                sh(&format!("nft -f - <<'END'\n{damage}\nEND"));
+                assert!(audit().await.unreadable.is_some(), "{damage}");
+                let ours = ours.get_or_insert_with(writer);
+                if !restart {
+                    ours.changed_by_others().await;
+                }
+                ours.pass(&wanted).await.unwrap();
+                assert_eq!(connect(&vip).as_deref(), Ok("10.1.0.1"), "{damage}");
+                assert_eq!(audit().await, ServiceDifferences::default(), "{damage}");
+            }
+        }
+        // What is as it was is left alone.
+        let before = sh(&format!("nft -a list table {table} | head -1"));
+        writer().pass(&wanted).await.unwrap();
+        assert_eq!(sh(&format!("nft -a list table {table} | head -1")), before);
+    });
+}
+
 /// Those who only ask see the counters, each element of an address, and what is wrong with the
 /// whole table.
 #[test]
