@@ -31,6 +31,8 @@ pub(super) struct Chosen {
     pub(super) named: BTreeSet<ServiceTarget>,
     /// Addresses of chosen endpoints on this node.
     pub(super) own: BTreeSet<IpAddr>,
+    /// Addresses of chosen endpoints without a node.
+    pub(super) unplaced: BTreeSet<IpAddr>,
 }
 
 /// Endpoints of a port, by (name, protocol) of Service and slice.
@@ -58,14 +60,18 @@ pub(super) fn choose(
         false => targets(&|e| dying(e) && is_here(e)),
     };
     let chosen = cluster.iter().chain(&here);
-    let own = chosen.filter(|t| all.get(t).is_some_and(|e| is_here(e)));
-    let own = own.map(|target| target.address).collect();
+    let those = |is: &dyn Fn(&SliceEndpoint) -> bool| -> BTreeSet<IpAddr> {
+        let those = chosen.clone().filter(|t| all.get(t).is_some_and(|e| is(e)));
+        those.map(|target| target.address).collect()
+    };
+    let (own, unplaced) = (those(&is_here), those(&|e| e.node.is_none()));
     Chosen {
         serving: targets(&|e| e.ready || e.serving),
         named: targets(&|_| true),
         cluster,
         here,
         own,
+        unplaced,
     }
 }
 

@@ -40,10 +40,13 @@ pub struct ServiceEntry {
     pub(super) flows: Option<BTreeSet<ServiceTarget>>,
     /// Addresses of endpoints on this node, which may be their own clients.
     pub own: BTreeSet<IpAddr>,
+    /// Addresses of endpoints of which nobody says where they are: they may be their own clients,
+    /// too.
+    pub(super) unplaced: BTreeSet<IpAddr>,
     /// Clients keep their endpoint.
     pub affinity: Option<Affinity>,
-    /// Senders that are let in; empty = all.
-    pub sources: BTreeSet<Prefix>,
+    /// Senders that are let in; `None` = all.
+    pub sources: Option<BTreeSet<Prefix>>,
 }
 
 impl ServiceEntry {
@@ -99,7 +102,7 @@ pub(super) fn entries(
                 }
                 let sources = match kind {
                     ServiceAddressKind::LoadBalancer => senders(service, address, here),
-                    _ => BTreeSet::new(),
+                    _ => None,
                 };
                 let flows = flows(&chosen, port.protocol, here);
                 let entry = entry(of, kind, &chosen, (sources, flows));
@@ -127,24 +130,26 @@ fn addresses(
         .collect()
 }
 
-/// `loadBalancerSourceRanges` for an address; empty = everybody.
-fn senders(service: &ServiceDocument, address: IpAddr, here: &Here) -> BTreeSet<Prefix> {
+/// `loadBalancerSourceRanges` for an address; `None` = everybody.
+fn senders(service: &ServiceDocument, address: IpAddr, here: &Here) -> Option<BTreeSet<Prefix>> {
     let family = Family::of(address);
     let ranges = service
         .sources
+        .ranges
         .iter()
         .filter(|range| range.family() == family);
     let ranges: Vec<Prefix> = ranges.copied().collect();
-    if ranges.iter().any(|range| range.len() == 0) {
-        return BTreeSet::new();
+    let is_limited = service.sources.has_bad || !ranges.is_empty();
+    if !is_limited || ranges.iter().any(|range| range.len() == 0) {
+        return None;
     }
     // A node that is let in may speak from the address itself.
     let me = here
         .addresses
         .iter()
         .any(|a| ranges.iter().any(|range| range.contains(*a)));
-    let own = (me && !ranges.is_empty()).then(|| Prefix::host(address));
-    outermost(ranges.iter().copied().chain(own))
+    let own = me.then(|| Prefix::host(address));
+    Some(outermost(ranges.iter().copied().chain(own)))
 }
 
 /// Prefixes that no other one covers: the sets of nftables take no overlapping ones.
@@ -174,7 +179,7 @@ fn entry(
     (name, service, port): (&str, &ServiceDocument, &DocumentPort),
     kind: ServiceAddressKind,
     chosen: &Chosen,
-    (sources, flows): (BTreeSet<Prefix>, Option<BTreeSet<ServiceTarget>>),
+    (sources, flows): (Option<BTreeSet<Prefix>>, Option<BTreeSet<ServiceTarget>>),
 ) -> ServiceEntry {
     let of = || format!("{name}/{}/{}", port.name, port.protocol.as_str());
     ServiceEntry {
@@ -189,6 +194,7 @@ fn entry(
         here: chosen.here.iter().copied().collect(),
         flows,
         own: chosen.own.clone(),
+        unplaced: chosen.unplaced.clone(),
         affinity: service
             .affinity
             .map(|seconds| Affinity { of: of(), seconds }),

@@ -251,12 +251,12 @@ impl Parts<'_> {
         if !entry.is_external() {
             self.element("cluster-ips", own, None);
         }
-        for own in &entry.own {
+        for own in entry.own.union(&entry.unplaced) {
             self.element("hairpin", format!("{own} . {own}"), None);
         }
-        if !entry.sources.is_empty() {
+        if let Some(sources) = &entry.sources {
             self.element("limited", address.to_string(), None);
-            for source in &entry.sources {
+            for source in sources {
                 self.element("senders", format!("{address} . {}", range(source)), None);
             }
         }

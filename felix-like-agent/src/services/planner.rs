@@ -5,12 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use caracal_model::{
-    DocumentKind, KubernetesDocument, Prefix, Problem, ProblemCode, SharedMap, Snapshot, Versioned,
+    DocumentKind, KubernetesDocument, KubernetesService, Prefix, Problem, ProblemCode, SharedMap,
+    Snapshot, Versioned,
 };
 
 use super::address::{ServiceAddress, Transport};
 use super::claims::{Age, Claims, Name};
-use super::document::{self, Slice};
+use super::document::{self, ServiceDocument, Slice, is_name};
 use super::endpoints::Place;
 use super::entry::{Here, ServiceEntry, entries, outermost};
 use super::health::{ServiceHealth, health};
@@ -93,10 +94,28 @@ fn api_addresses(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
     let found = snapshot
         .documents
         .get(&(DocumentKind::Service, namespace, name));
-    let service = found.and_then(|document| document::service(document.service()?));
+    let scratch = &mut Refusals::default();
+    let service = found.and_then(|document| document::service(document.service()?, scratch));
     service.map_or_else(BTreeSet::new, |service| {
         service.cluster.into_iter().collect()
     })
+}
+
+/// Reads a Service; its name is part of names in the table.
+fn read(
+    (namespace, name): &Name,
+    found: &KubernetesService,
+    refusals: &mut Refusals,
+) -> Option<ServiceDocument> {
+    let mut wrong = Refusals::default();
+    let service = document::service(found, &mut wrong)?;
+    let bad = [namespace, name].into_iter().find(|text| !is_name(text));
+    if let Some(bad) = bad {
+        refusals.add(format!("{bad:?} is no name; nothing of it is translated"));
+        return None;
+    }
+    refusals.extend(wrong);
+    Some(service)
 }
 
 /// The plan, between two snapshots.
@@ -239,7 +258,9 @@ impl ServicePlanner {
         let key = (DocumentKind::Service, name.0.clone(), name.1.clone());
         let found = self.documents.get(&key).and_then(|found| found.service());
         let age = found.map_or_else(Age::default, Age::of);
-        let service = found.and_then(document::service);
+        let mut refusals = Refusals::default();
+        let service = found.and_then(|found| read(&name, found, &mut refusals));
+        let mut wrong = Refusals::default();
         let slices: Vec<Slice> = self
             .slices
             .get(&name)
@@ -247,7 +268,7 @@ impl ServicePlanner {
             .flatten()
             .filter_map(|slice| {
                 let key = (DocumentKind::EndpointSlice, name.0.clone(), slice.clone());
-                document::slice(self.documents.get(&key)?.slice()?)
+                document::slice(slice, self.documents.get(&key)?.slice()?, &mut wrong)
             })
             .collect();
         let place = &self.surroundings.here.place;
@@ -262,7 +283,9 @@ impl ServicePlanner {
             reserved: &self.surroundings.here.reserved,
             nodes: &self.nodes,
         };
-        let mut refusals = Refusals::default();
+        if service.is_some() {
+            refusals.extend(wrong);
+        }
         let entries = service.map_or_else(BTreeMap::new, |service| {
             let here = &self.surroundings.here;
             entries(&text, (&service, &slices), here, (&judge, &mut refusals))

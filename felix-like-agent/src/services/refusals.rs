@@ -25,6 +25,18 @@ impl Refusals {
         self.reasons.insert(reason);
     }
 
+    /// Adds what else is refused.
+    pub(super) fn extend(&mut self, others: Self) {
+        self.reasons.extend(others.reasons);
+    }
+
+    /// Adds what is refused of a part of the Service.
+    pub(super) fn add_of(&mut self, part: &str, of_part: Self) {
+        let reasons = of_part.reasons.into_iter();
+        self.reasons
+            .extend(reasons.map(|reason| format!("{part}: {reason}")));
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.reasons.is_empty() && !self.by_nodes
     }

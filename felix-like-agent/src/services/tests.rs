@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod refused;
 mod theirs;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -42,7 +42,7 @@ pub(crate) struct TranslatedRow {
     /// For how many seconds clients keep their endpoint.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) affinity_seconds: Option<u32>,
-    /// Senders that are let in; empty = all.
+    /// Senders that are let in, or the word nobody; empty = all.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) sources: Vec<String>,
     /// New connections (of UDP: flows) to the address since it came into the table. `None` = the
@@ -98,8 +98,16 @@ pub(super) fn row(
         here: texts(here),
         elsewhere: texts(elsewhere),
         affinity_seconds: entry.affinity.as_ref().map(|affinity| affinity.seconds),
-        sources: entry.sources.iter().map(ToString::to_string).collect(),
+        sources: sources(entry),
         hits,
+    }
+}
+
+/// Who is let in; nothing = everybody.
+fn sources(entry: &ServiceEntry) -> Vec<String> {
+    match &entry.sources {
+        Some(sources) if sources.is_empty() => vec!["nobody".to_owned()],
+        sources => sources.iter().flatten().map(ToString::to_string).collect(),
     }
 }
 
