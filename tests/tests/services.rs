@@ -266,7 +266,10 @@ impl Cluster<'_> {
         let file = self.0.folder().path().join("services.yaml");
         std::fs::write(&file, empty).unwrap();
         let arguments = ["services", "apply", file.to_str().unwrap(), "--prune"];
-        let refused = self.0.caracal("n1", &arguments).map_err(|e| error_chain(&e));
+        let refused = self
+            .0
+            .caracal("n1", &arguments)
+            .map_err(|e| error_chain(&e));
         assert!(refused.is_err_and(|e| e.contains("no Service")));
         let output = self.caracal(empty, &["--prune", "--force"]);
         assert!(output.contains("2 deleted"), "{output}");
