@@ -62,7 +62,7 @@ impl KubernetesDocument {
 #[serde(default)]
 pub struct KubernetesService {
     #[serde(deserialize_with = "or_default")]
-    metadata: Labelled<ServiceLabels>,
+    metadata: ServiceMetadata,
     /// Its addresses and ports, and how they are served.
     #[serde(deserialize_with = "or_default")]
     pub spec: KubernetesServiceSpec,
@@ -75,6 +75,16 @@ impl KubernetesService {
     #[must_use]
     pub fn proxy(&self) -> Option<&str> {
         self.metadata.labels.proxy.as_deref()
+    }
+
+    /// Age, and what tells Services of one age apart: `creationTimestamp` (RFC 3339, UTC) without
+    /// its Z, so that texts are in the order of time, and `uid`. `None` = not said, or not so.
+    #[must_use]
+    pub fn created(&self) -> (Option<&str>, Option<&str>) {
+        let created = self.metadata.creation_timestamp.as_deref();
+        let is_time = |text: &&str| text.len() >= "2026-01-01T00:00:00".len();
+        let created = created.and_then(|text| text.strip_suffix('Z'));
+        (created.filter(is_time), self.metadata.uid.as_deref())
     }
 
     /// `status.loadBalancer.ingress`.
@@ -294,6 +304,17 @@ struct Labelled<L: Default> {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ServiceMetadata {
+    #[serde(deserialize_with = "or_default")]
+    labels: ServiceLabels,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    creation_timestamp: Option<Box<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uid: Option<Box<str>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 struct ServiceLabels {
     #[serde(
@@ -386,7 +407,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again_as_the_same() {
-        let service = json!({"metadata": {"name": "web", "labels": {"a": "b", "service.kubernetes.io/service-proxy-name": "x"}},
+        let service = json!({"metadata": {"name": "web", "creationTimestamp": "2026-01-05T10:11:12Z", "uid": "u", "labels": {"a": "b", "service.kubernetes.io/service-proxy-name": "x"}},
             "spec": {"type": "LoadBalancer", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ipFamilies": ["IPv4"],
                 "externalIPs": null, "ports": [{"port": 80, "nodePort": 30000, "targetPort": "http"}],
                 "externalTrafficPolicy": "Local", "healthCheckNodePort": 32000, "sessionAffinity": "ClientIP",

@@ -262,7 +262,16 @@ impl Cluster<'_> {
             kubectl(self.0, &["delete", "-f", "-"], text.as_bytes());
             return;
         }
-        let output = self.caracal("apiVersion: v1\nkind: List\nitems: []\n", &["--prune"]);
+        let empty = "apiVersion: v1\nkind: List\nitems: []\n";
+        let file = self.0.folder().path().join("services.yaml");
+        std::fs::write(&file, empty).unwrap();
+        let arguments = ["services", "apply", file.to_str().unwrap(), "--prune"];
+        let refused = self
+            .0
+            .caracal("n1", &arguments)
+            .map_err(|e| error_chain(&e));
+        assert!(refused.is_err_and(|e| e.contains("no Service")));
+        let output = self.caracal(empty, &["--prune", "--force"]);
         assert!(output.contains("2 deleted"), "{output}");
     }
 }

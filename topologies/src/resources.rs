@@ -45,6 +45,9 @@ pub enum ResourcesError {
     /// Not YAML; the source names line and column.
     #[error("the resource file is not YAML")]
     Syntax(#[source] Box<serde_saphyr::Error>),
+    /// Too long; its length in octets.
+    #[error("the resource file has {0} octets, more than {LONGEST}")]
+    TooLong(usize),
     /// A document or list item that is no resource.
     #[error("line {line}: {reason}")]
     Shape {
@@ -61,13 +64,38 @@ pub enum ResourcesError {
 /// [`ResourcesError`] when the text is not YAML or a document has no kind or name.
 pub fn resources_from_yaml(text: &str) -> Result<Resources, ResourcesError> {
     let documents: Vec<Spanned<Value>> =
-        serde_saphyr::from_multiple(text).map_err(|e| ResourcesError::Syntax(Box::new(e)))?;
+        serde_saphyr::from_multiple_with_options(text, options(text.len())?)
+            .map_err(|e| ResourcesError::Syntax(Box::new(e)))?;
     let mut resources = Resources::default();
     for document in documents {
         let line = document.defined.line();
         resources.read(line, document.value)?;
     }
     Ok(resources)
+}
+
+/// Longest file, in octets: 10,000 Services with ten endpoints each have a quarter of it.
+const LONGEST: usize = 256 << 20;
+
+/// A file is limited by its length, and by nothing that a file of that length may hold; the limits
+/// of aliases stay, which make much of little.
+fn options(length: usize) -> Result<serde_saphyr::Options, ResourcesError> {
+    if length > LONGEST {
+        return Err(ResourcesError::TooLong(length));
+    }
+    let mut options = serde_saphyr::Options::default();
+    if let Some(budget) = &mut options.budget {
+        // Where a sequence or map ends there is an event, too.
+        for limit in [
+            &mut budget.max_events,
+            &mut budget.max_nodes,
+            &mut budget.max_documents,
+            &mut budget.max_total_scalar_bytes,
+        ] {
+            *limit = (*limit).max(length.saturating_mul(2));
+        }
+    }
+    Ok(options)
 }
 
 impl Resources {

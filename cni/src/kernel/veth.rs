@@ -131,7 +131,7 @@ fn switches(name: &str, families: &[Family]) -> Result<(), SysctlError> {
         sysctl::set(&format!("ipv4/conf/{name}/proxy_arp"), "1")?;
         sysctl::set(&format!("ipv4/neigh/{name}/proxy_delay"), "0")?;
         sysctl::set(&format!("ipv4/conf/{name}/forwarding"), "1")?;
-        sysctl::set(&format!("ipv4/conf/{name}/route_localnet"), "1")?;
+        sysctl::set(&format!("ipv4/conf/{name}/route_localnet"), "0")?;
     }
     if families.contains(&Family::Ipv6) {
         sysctl::set(&format!("ipv6/conf/{name}/disable_ipv6"), "0")?;

@@ -17,6 +17,7 @@ use crate::services::{
     SERVICES_TABLE, ServiceAddress, ServiceEntry, ServiceHealth, ServiceNode, ServiceSettings,
     ServiceTable, ServiceTarget, TableChange, Transport, stray_clients,
 };
+use crate::settings::Overrides;
 
 /// Why the table is not as planned.
 #[derive(Debug, thiserror::Error)]
@@ -69,11 +70,7 @@ impl ServiceWriter {
         let (writes, changed) = (OwnChanges::default(), Arc::new(Notify::new()));
         let listener = hints::table(SERVICES_TABLE, Arc::clone(&changed), writes.clone());
         Self {
-            own: ServiceNode {
-                name: me,
-                settings,
-                addresses: BTreeSet::new(),
-            },
+            own: ServiceNode::new(me, settings),
             table: ServiceTable::default(),
             writes,
             changed,
@@ -86,6 +83,21 @@ impl ServiceWriter {
     /// next pass has them.
     pub fn set_addresses(&mut self, addresses: &BTreeSet<IpAddr>) {
         self.own.addresses.clone_from(addresses);
+    }
+
+    /// Takes what is not the Services' on this node: where it reaches its datastore, whether that
+    /// is Kubernetes' API, where it listens itself beside BGP, and its `FELIX_*` variables. The
+    /// next pass has them.
+    pub fn set_reserved(
+        &mut self,
+        (datastore, on_kubernetes): (BTreeSet<SocketAddr>, bool),
+        listeners: BTreeSet<SocketAddr>,
+        overrides: &Overrides,
+    ) {
+        self.own.datastore = datastore;
+        self.own.on_kubernetes = on_kubernetes;
+        self.own.listeners = listeners;
+        self.own.overrides.clone_from(overrides);
     }
 
     /// Resolves when somebody else has changed the table; the next pass reads it.
@@ -137,6 +149,9 @@ impl ServiceWriter {
         for script in &change.scripts {
             self.change(script).await?;
         }
+        if change.breaks_seal {
+            self.seal().await?;
+        }
         self.forget_clients(&change).await?;
         self.forget_flows(change.flows).await;
         if !change.scripts.is_empty() || self.status.revision == 0 {
@@ -146,6 +161,19 @@ impl ServiceWriter {
         self.status.problems = self.table.problems();
         self.status.health = self.table.health();
         Ok(change.parts)
+    }
+
+    /// Seals the table as it was written. What somebody else changes meanwhile is not sealed: it is
+    /// heard of, and the next pass finds the seal broken.
+    async fn seal(&mut self) -> Result<(), ServiceWriteError> {
+        let outline = run("nft", &["-t", "-f", "-"], &ServiceTable::listing()).await;
+        let outline = outline.map_err(ServiceWriteError)?;
+        let heard = tokio::time::timeout(Duration::ZERO, self.changed.notified());
+        if heard.await.is_ok() {
+            self.changed.notify_one();
+            return Ok(());
+        }
+        self.change(&ServiceTable::sealing(&outline)).await
     }
 
     /// Clients that keep an endpoint which has gone are dealt anew.
@@ -223,6 +251,39 @@ impl ServiceWriter {
         let tables = run("nft", &["list", "tables"], "").await;
         let name = format!("table inet {SERVICES_TABLE}");
         tables.is_ok_and(|tables| tables.lines().any(|line| line == name))
+    }
+
+    /// Frees the way to the datastore: the table that an earlier process left, with whatever
+    /// Service it was made of, leaves these endpoints alone. `on_kubernetes`: the datastore is
+    /// Kubernetes' API, whose own cluster address stays translated.
+    ///
+    /// # Errors
+    /// [`ServiceWriteError`] when `nft` cannot be run or refuses.
+    pub async fn spare(
+        datastore: &BTreeSet<SocketAddr>,
+        on_kubernetes: bool,
+    ) -> Result<(), ServiceWriteError> {
+        let outline = run("nft", &["-t", "-f", "-"], &ServiceTable::listing()).await;
+        let outline = match outline {
+            Ok(outline) => outline,
+            // There is none.
+            Err(CommandError::Refused { .. }) => return Ok(()),
+            Err(error) => return Err(ServiceWriteError(error)),
+        };
+        let mut spared = BTreeSet::new();
+        for at in datastore {
+            let question = ServiceTable::asking_for_cluster_address(at.ip());
+            let is_services = on_kubernetes && run("nft", &["-f", "-"], &question).await.is_ok();
+            if !is_services {
+                spared.insert(*at);
+            }
+        }
+        let script = ServiceTable::sparing(&outline, &spared);
+        if script.is_empty() {
+            return Ok(());
+        }
+        let result = run("nft", &["-f", "-"], &script).await;
+        result.map(drop).map_err(ServiceWriteError)
     }
 
     /// Takes the table away, if there is one. Connections that it translates stall unless another

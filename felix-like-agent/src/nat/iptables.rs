@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use caracal_model::{Family, Prefix};
 
-use super::name::Interfaces;
+use super::name::{Interfaces, PlainName};
 use super::{BFD_PORTS, BgpGuard, FamilyRules, Nat};
 
 /// Chains of the `nat` table.
@@ -106,6 +106,16 @@ fn forward_table(nat: &Nat) -> IptablesTable {
     }
 }
 
+/// The guard of VXLAN's port once more, behind translation: a service may lead there.
+fn vxlan_packets(chain: &str, nat: &Nat) -> Vec<String> {
+    let prefixes = nat.interface_prefixes.iter();
+    let pairs = prefixes.filter_map(|prefix| Some((prefix, nat.no_vxlan_from_workloads?)));
+    let rule = |(prefix, port): (&PlainName, u16)| {
+        format!("-A {chain} -i {prefix}+ -p udp -m udp --dport {port} -j DROP")
+    };
+    pairs.map(rule).collect()
+}
+
 /// Which packets of a chain the guard of BGP looks at: from a workload to a port of BGP or BFD.
 fn bgp_packets(chain: &str, nat: &Nat, guard: &BgpGuard) -> Vec<String> {
     let mut lines = Vec::new();
@@ -151,6 +161,9 @@ fn bgp_guard(guard: &BgpGuard) -> Vec<String> {
 /// also when nobody is refused.
 fn filter_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
     let mut lines = Vec::new();
+    for chain in [FORWARD, INPUT] {
+        lines.extend(vxlan_packets(chain, nat));
+    }
     if let Some(guard) = &rules.bgp {
         lines.extend(bgp_packets(FORWARD, nat, guard));
         lines.extend(bgp_packets(INPUT, nat, guard));
@@ -194,6 +207,8 @@ fn antispoof_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
         if nat.no_ipip_from_workloads {
             lines.push(format!("-A {ANTISPOOF} -i {prefix}+ -p ipencap -j DROP"));
         }
+        let range = rules.loopback.as_ref();
+        lines.extend(range.map(|to| format!("-A {ANTISPOOF} -d {to} -i {prefix}+ -j DROP")));
     }
     for (link, sources) in &rules.sources {
         let v6 = sources.iter().any(|source| source.family() == Family::Ipv6);

@@ -9,7 +9,10 @@
 //! * forwarded to or from a workload interface: accept;
 //! * from a workload interface with a source that is not the workload's: drop, whatever `rp_filter`
 //!   is;
-//! * from a workload interface and encapsulated as tunnels between nodes are: drop;
+//! * from a workload interface and encapsulated as tunnels between nodes are: drop; from a workload
+//!   and, behind translation, to the port of VXLAN: drop, whoever has translated it;
+//! * from a workload interface to this machine's loopback range: drop (CVE-2020-8558), whatever
+//!   `route_localnet` is, which kube-proxy may turn on for all interfaces;
 //! * from a workload to a node's BGP or BFD ports: drop, but for the workloads that are configured
 //!   peers ([`BgpGuard`]);
 //! * to this node, encapsulated so, from an address that is no node's: drop, while the datastore is
@@ -54,6 +57,8 @@ pub struct FamilyRules {
     pub leaving_by: Option<Interfaces>,
     /// Keeps workloads off the nodes' BGP; `None` = nobody is kept off.
     pub bgp: Option<BgpGuard>,
+    /// Where workloads may not send: this machine's loopback range.
+    pub loopback: Option<Prefix>,
 }
 
 /// Keeps workloads off the nodes' BGP and BFD. A node trusts a peer for its address, and
@@ -173,6 +178,7 @@ pub(crate) fn example() -> Nat {
                 .into(),
             tunnels: [(plain("tunl0"), "10.244.3.64".parse().unwrap())].into(),
             sources: [(plain("cali123"), ["10.244.3.66/32".parse().unwrap()].into())].into(),
+            loopback: "127.0.0.0/8".parse().ok(),
             senders: Some(Senders {
                 from: ["10.0.0.1/32", "192.0.2.0/24"]
                     .map(|p| p.parse().unwrap())

@@ -21,7 +21,7 @@ pub(crate) const TABLE: &str = "caracal";
 const FINGERPRINT: &str = "fingerprint_";
 /// Name, without the checksum, of the empty chain that holds it. The checksum is that of our table
 /// as nftables listed it after it was written: rules that somebody changed are listed differently.
-const CHECKSUM: &str = "printed_";
+pub(crate) const CHECKSUM: &str = "printed_";
 /// Stands in the text for the elements of the set that follows.
 const ELEMENTS: &str = "\t\telements of ";
 
@@ -99,10 +99,13 @@ fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
     let mut forward = String::new();
     for prefix in &nat.interface_prefixes {
         if let Some(port) = nat.no_vxlan_from_workloads {
-            put(
-                &mut antispoof,
-                format_args!("iifname \"{prefix}*\" udp dport {port} drop"),
-            );
+            // Once more behind translation: a service may lead there.
+            for chain in [&mut antispoof, &mut input, &mut forward] {
+                put(
+                    chain,
+                    format_args!("iifname \"{prefix}*\" udp dport {port} drop"),
+                );
+            }
         }
         if nat.no_ipip_from_workloads {
             put(
@@ -117,6 +120,7 @@ fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
     ] {
         masquerading(table, &mut postrouting, family, address, rules);
         tunnels(&mut postrouting, family, rules);
+        loopback(&mut antispoof, nat, family, rules);
         sources(table, &mut antispoof, family, address, rules);
         if let Some(guard) = &rules.bgp {
             for chain in [&mut input, &mut forward] {
@@ -261,6 +265,18 @@ fn sources<'a>(
             nfproto(family)
         ),
     );
+}
+
+/// Nobody but this machine speaks to its loopback addresses.
+fn loopback(antispoof: &mut String, nat: &Nat, family: &str, rules: &FamilyRules) {
+    for prefix in &nat.interface_prefixes {
+        if let Some(range) = &rules.loopback {
+            put(
+                antispoof,
+                format_args!("iifname \"{prefix}*\" {family} daddr {range} drop"),
+            );
+        }
+    }
 }
 
 /// Which packets the guard looks at: from a workload to a port of BGP or BFD.

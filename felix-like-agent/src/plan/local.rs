@@ -142,7 +142,8 @@ fn interface_sysctls(planner: &mut Planner<'_>, link: &Link, addresses: &[Prefix
     };
     if has(Family::Ipv4) {
         for (key, value) in [
-            ("route_localnet", "1"),
+            // Nothing of ours is translated to 127.0.0.1, and a pod has no business there.
+            ("route_localnet", "0"),
             ("proxy_arp", "1"),
             ("forwarding", "1"),
             ("rp_filter", rp_filter.as_str()),

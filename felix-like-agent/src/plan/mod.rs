@@ -18,7 +18,7 @@ mod guarded;
 mod learned;
 mod local;
 pub(crate) mod mtu;
-mod nat;
+pub(crate) mod nat;
 mod paths;
 mod pools;
 mod remote;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use caracal_model::{Cidr, Family, Node, Prefix};
+use caracal_model::{Cidr, Family, Node, Prefix, Snapshot};
 
 use super::Planner;
 use crate::kernel_objects::TunnelDevice;
@@ -12,7 +12,7 @@ use crate::nat::name::PlainName;
 use crate::nat::{BgpGuard, FamilyRules, KnownFingerprint, Nat, Senders};
 
 /// BGP's port (RFC 4271 §8).
-const BGP_PORT: u16 = 179;
+pub(crate) const BGP_PORT: u16 = 179;
 
 /// The rules. `None`: a pool that cannot be read may be one that is masqueraded, so that what is
 /// there stays.
@@ -68,6 +68,9 @@ fn family(planner: &Planner<'_>, family: Family) -> FamilyRules {
         rules.sources = sources(planner, family);
         rules.bgp = Some(bgp_guard(planner, family));
     }
+    // IPv6 has no switch like `route_localnet`: the kernel takes ::1 from no wire.
+    let of_ipv4 = || Prefix::v4(Ipv4Addr::new(127, 0, 0, 0), 8);
+    rules.loopback = (family == Family::Ipv4).then(of_ipv4);
     let outgoing = planner.inputs.settings.nat_address.map(Into::into);
     rules.outgoing = outgoing.filter(|address| Family::of(*address) == family);
     rules.senders = senders(planner, family);
@@ -101,7 +104,7 @@ fn senders(planner: &Planner<'_>, family: Family) -> Option<Senders> {
 }
 
 /// The addresses of a node, but for those of its tunnels.
-pub(super) fn addresses(node: &Node, family: Family) -> impl Iterator<Item = IpAddr> {
+pub(crate) fn addresses(node: &Node, family: Family) -> impl Iterator<Item = IpAddr> {
     let listed = node.spec.addresses.iter();
     let listed = listed.filter_map(|a| a.address.parse::<Cidr>().ok());
     let listed = listed.map(|cidr| cidr.address);
@@ -109,18 +112,21 @@ pub(super) fn addresses(node: &Node, family: Family) -> impl Iterator<Item = IpA
     all.filter(move |address| Family::of(*address) == family)
 }
 
+/// TCP ports on which nodes take BGP.
+pub(crate) fn bgp_ports(snapshot: &Snapshot) -> BTreeSet<u16> {
+    let configured = snapshot.bgp_configurations.values();
+    let configured = configured.filter_map(|c| c.spec.listen_port);
+    let configured = configured.filter(|port| *port > 0);
+    configured.chain([BGP_PORT]).collect()
+}
+
 /// Workloads are kept off the nodes' BGP. A workload that speaks to the address of a tunnel is not
 /// translated, and no node takes it for another.
 fn bgp_guard(planner: &Planner<'_>, family: Family) -> BgpGuard {
     let inputs = planner.inputs;
     let snapshot = inputs.snapshot;
-    let configured = snapshot.bgp_configurations.values();
-    let configured = configured.filter_map(|c| c.spec.listen_port);
     let mut guard = BgpGuard {
-        ports: configured
-            .filter(|port| *port > 0)
-            .chain([BGP_PORT])
-            .collect(),
+        ports: bgp_ports(snapshot),
         nodes: planner.guarded.of_nodes(family).collect(),
         local_peers: local_peers(planner),
         ..BgpGuard::default()

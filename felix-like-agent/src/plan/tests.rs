@@ -431,7 +431,7 @@ fn workloads_have_routes_neighbours_and_sysctls() {
         [
             "net/ipv4/conf/cali123/forwarding=1",
             "net/ipv4/conf/cali123/proxy_arp=1",
-            "net/ipv4/conf/cali123/route_localnet=1",
+            "net/ipv4/conf/cali123/route_localnet=0",
             "net/ipv4/conf/cali123/rp_filter=0",
             "net/ipv4/ip_forward=1",
             "net/ipv4/neigh/cali123/proxy_delay=0",

@@ -62,6 +62,15 @@ pub struct ServiceAddress {
 }
 
 impl ServiceAddress {
+    /// The first one with an address, in their order.
+    pub(super) const fn first_of(address: IpAddr) -> Self {
+        Self {
+            address,
+            protocol: Transport::Tcp,
+            port: 0,
+        }
+    }
+
     pub(super) const fn family(&self) -> Family {
         Family::of(self.address)
     }
@@ -82,6 +91,41 @@ impl fmt::Display for ServiceAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let protocol = self.protocol.as_str();
         write!(f, "{} . {protocol} . {}", self.address, self.port)
+    }
+}
+
+/// Kind of a service's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum ServiceAddressKind {
+    /// `spec.clusterIPs`.
+    ClusterIp,
+    /// `spec.externalIPs`.
+    ExternalIp,
+    /// `status.loadBalancer.ingress`.
+    LoadBalancer,
+    /// An address of this node, with `nodePort`.
+    NodePort,
+}
+
+impl ServiceAddressKind {
+    /// Which of several Services has an address: the lower kind.
+    pub(super) const fn precedence(self) -> u8 {
+        match self {
+            Self::ClusterIp => 0,
+            Self::ExternalIp | Self::LoadBalancer => 1,
+            Self::NodePort => 2,
+        }
+    }
+
+    /// The word of Kubernetes.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ClusterIp => "ClusterIP",
+            Self::ExternalIp => "ExternalIP",
+            Self::LoadBalancer => "LoadBalancer",
+            Self::NodePort => "NodePort",
+        }
     }
 }
 

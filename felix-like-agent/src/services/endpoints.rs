@@ -7,6 +7,7 @@ use caracal_model::Family;
 
 use super::address::{ServiceTarget, Transport};
 use super::document::{Slice, SliceEndpoint};
+use super::refusals::{Judge, Refusals};
 
 /// Where this node is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,32 +31,18 @@ pub(super) struct Chosen {
     pub(super) named: BTreeSet<ServiceTarget>,
     /// Addresses of chosen endpoints on this node.
     pub(super) own: BTreeSet<IpAddr>,
+    /// Addresses of chosen endpoints without a node.
+    pub(super) unplaced: BTreeSet<IpAddr>,
 }
 
 /// Endpoints of a port, by (name, protocol) of Service and slice.
 pub(super) fn choose(
     family: Family,
-    (name, protocol): (&str, Transport),
-    slices: &[Slice],
-    place: &Place,
+    port: (&str, Transport),
+    (slices, place): (&[Slice], &Place),
+    (judge, refusals): (&Judge<'_>, &mut Refusals),
 ) -> Chosen {
-    let mut all: BTreeMap<ServiceTarget, &SliceEndpoint> = BTreeMap::new();
-    for slice in slices.iter().filter(|slice| slice.family == family) {
-        let ports = slice.ports.iter();
-        for (_, _, port) in ports.filter(|(n, p, _)| n == name && *p == protocol) {
-            for endpoint in &slice.endpoints {
-                let target = ServiceTarget {
-                    address: endpoint.address,
-                    port: *port,
-                };
-                let known = all.entry(target).or_insert(endpoint);
-                // Twice there while it moves from one slice to another.
-                if known.terminating && !endpoint.terminating {
-                    *known = endpoint;
-                }
-            }
-        }
-    }
+    let all = admitted(family, port, slices, (judge, refusals));
     let is_here = |e: &SliceEndpoint| e.node.as_deref() == Some(&*place.node);
     let dying = |e: &SliceEndpoint| e.serving && e.terminating;
     let targets = |counts: &dyn Fn(&SliceEndpoint) -> bool| -> BTreeSet<ServiceTarget> {
@@ -73,15 +60,49 @@ pub(super) fn choose(
         false => targets(&|e| dying(e) && is_here(e)),
     };
     let chosen = cluster.iter().chain(&here);
-    let own = chosen.filter(|t| all.get(t).is_some_and(|e| is_here(e)));
-    let own = own.map(|target| target.address).collect();
+    let those = |is: &dyn Fn(&SliceEndpoint) -> bool| -> BTreeSet<IpAddr> {
+        let those = chosen.clone().filter(|t| all.get(t).is_some_and(|e| is(e)));
+        those.map(|target| target.address).collect()
+    };
+    let (own, unplaced) = (those(&is_here), those(&|e| e.node.is_none()));
     Chosen {
         serving: targets(&|e| e.ready || e.serving),
         named: targets(&|_| true),
         cluster,
         here,
         own,
+        unplaced,
     }
+}
+
+/// Endpoints of a port that somebody may be sent to.
+fn admitted<'a>(
+    family: Family,
+    (name, protocol): (&str, Transport),
+    slices: &'a [Slice],
+    (judge, refusals): (&Judge<'_>, &mut Refusals),
+) -> BTreeMap<ServiceTarget, &'a SliceEndpoint> {
+    let mut all: BTreeMap<ServiceTarget, &SliceEndpoint> = BTreeMap::new();
+    for slice in slices.iter().filter(|slice| slice.family == family) {
+        let ports = slice.ports.iter();
+        for (_, _, port) in ports.filter(|(n, p, _)| n == name && *p == protocol) {
+            for endpoint in &slice.endpoints {
+                let target = ServiceTarget {
+                    address: endpoint.address,
+                    port: *port,
+                };
+                if judge.refuses_endpoint(protocol, &target, refusals) {
+                    continue;
+                }
+                let known = all.entry(target).or_insert(endpoint);
+                // Twice there while it moves from one slice to another.
+                if known.terminating && !endpoint.terminating {
+                    *known = endpoint;
+                }
+            }
+        }
+    }
+    all
 }
 
 /// The kind of hint that narrows the choice.

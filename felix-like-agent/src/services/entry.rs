@@ -6,35 +6,11 @@ use std::net::IpAddr;
 use caracal_model::{Family, Prefix};
 use serde::Serialize;
 
-use super::address::{ServiceAddress, ServiceTarget, Transport};
+use super::address::{ServiceAddress, ServiceAddressKind, ServiceTarget, Transport};
 use super::document::{DocumentPort, ServiceDocument, Slice};
 use super::endpoints::{Chosen, Place, choose};
-
-/// Kind of a service's address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub enum ServiceAddressKind {
-    /// `spec.clusterIPs`.
-    ClusterIp,
-    /// `spec.externalIPs`.
-    ExternalIp,
-    /// `status.loadBalancer.ingress`.
-    LoadBalancer,
-    /// An address of this node, with `nodePort`.
-    NodePort,
-}
-
-impl ServiceAddressKind {
-    /// The word of Kubernetes.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ClusterIp => "ClusterIP",
-            Self::ExternalIp => "ExternalIP",
-            Self::LoadBalancer => "LoadBalancer",
-            Self::NodePort => "NodePort",
-        }
-    }
-}
+use super::refusals::{Judge, Refusals};
+use super::reserved::Reserved;
 
 /// `sessionAffinity: ClientIP`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -64,10 +40,13 @@ pub struct ServiceEntry {
     pub(super) flows: Option<BTreeSet<ServiceTarget>>,
     /// Addresses of endpoints on this node, which may be their own clients.
     pub own: BTreeSet<IpAddr>,
+    /// Addresses of endpoints of which nobody says where they are: they may be their own clients,
+    /// too.
+    pub(super) unplaced: BTreeSet<IpAddr>,
     /// Clients keep their endpoint.
     pub affinity: Option<Affinity>,
-    /// Senders that are let in; empty = all.
-    pub sources: BTreeSet<Prefix>,
+    /// Senders that are let in; `None` = all.
+    pub sources: Option<BTreeSet<Prefix>>,
 }
 
 impl ServiceEntry {
@@ -87,20 +66,27 @@ pub(super) struct Here {
     pub(super) addresses: BTreeSet<IpAddr>,
     /// TCP connections to endpoints that are gone are reset.
     pub(super) reset_tcp: bool,
+    /// What is not the Services'.
+    pub(super) reserved: Reserved,
 }
 
-/// Entries of a Service, by address.
+/// Entries of a Service, by address; what is refused of it is added to the refusals.
 pub(super) fn entries(
     name: &str,
-    service: &ServiceDocument,
-    slices: &[Slice],
+    (service, slices): (&ServiceDocument, &[Slice]),
     here: &Here,
+    (judge, refusals): (&Judge<'_>, &mut Refusals),
 ) -> BTreeMap<ServiceAddress, ServiceEntry> {
     let mut entries = BTreeMap::new();
     for cluster in &service.cluster {
         let family = Family::of(*cluster);
         for port in &service.ports {
-            let chosen = choose(family, (&port.name, port.protocol), slices, &here.place);
+            let chosen = choose(
+                family,
+                (&port.name, port.protocol),
+                (slices, &here.place),
+                (judge, refusals),
+            );
             let of = (name, service, port);
             for (address, kind) in addresses(service, port, *cluster, here) {
                 let key = ServiceAddress {
@@ -111,9 +97,12 @@ pub(super) fn entries(
                         _ => port.port,
                     },
                 };
+                if judge.refuses((name, kind), &key, refusals) {
+                    continue;
+                }
                 let sources = match kind {
                     ServiceAddressKind::LoadBalancer => senders(service, address, here),
-                    _ => BTreeSet::new(),
+                    _ => None,
                 };
                 let flows = flows(&chosen, port.protocol, here);
                 let entry = entry(of, kind, &chosen, (sources, flows));
@@ -141,24 +130,26 @@ fn addresses(
         .collect()
 }
 
-/// `loadBalancerSourceRanges` for an address; empty = everybody.
-fn senders(service: &ServiceDocument, address: IpAddr, here: &Here) -> BTreeSet<Prefix> {
+/// `loadBalancerSourceRanges` for an address; `None` = everybody.
+fn senders(service: &ServiceDocument, address: IpAddr, here: &Here) -> Option<BTreeSet<Prefix>> {
     let family = Family::of(address);
     let ranges = service
         .sources
+        .ranges
         .iter()
         .filter(|range| range.family() == family);
     let ranges: Vec<Prefix> = ranges.copied().collect();
-    if ranges.iter().any(|range| range.len() == 0) {
-        return BTreeSet::new();
+    let is_limited = service.sources.has_bad || !ranges.is_empty();
+    if !is_limited || ranges.iter().any(|range| range.len() == 0) {
+        return None;
     }
     // A node that is let in may speak from the address itself.
     let me = here
         .addresses
         .iter()
         .any(|a| ranges.iter().any(|range| range.contains(*a)));
-    let own = (me && !ranges.is_empty()).then(|| Prefix::host(address));
-    outermost(ranges.iter().copied().chain(own))
+    let own = me.then(|| Prefix::host(address));
+    Some(outermost(ranges.iter().copied().chain(own)))
 }
 
 /// Prefixes that no other one covers: the sets of nftables take no overlapping ones.
@@ -188,7 +179,7 @@ fn entry(
     (name, service, port): (&str, &ServiceDocument, &DocumentPort),
     kind: ServiceAddressKind,
     chosen: &Chosen,
-    (sources, flows): (BTreeSet<Prefix>, Option<BTreeSet<ServiceTarget>>),
+    (sources, flows): (Option<BTreeSet<Prefix>>, Option<BTreeSet<ServiceTarget>>),
 ) -> ServiceEntry {
     let of = || format!("{name}/{}/{}", port.name, port.protocol.as_str());
     ServiceEntry {
@@ -203,6 +194,7 @@ fn entry(
         here: chosen.here.iter().copied().collect(),
         flows,
         own: chosen.own.clone(),
+        unplaced: chosen.unplaced.clone(),
         affinity: service
             .affinity
             .map(|seconds| Affinity { of: of(), seconds }),

@@ -8,7 +8,7 @@ use caracal_model::SharedMap;
 use super::address::ServiceAddress;
 use super::entry::ServiceEntry;
 use super::layout::SERVICES_TABLE;
-use super::listing::Listed;
+use super::listing::{Listed, is_sealed};
 use super::parts::{CLIENTS, Element, Part, parts};
 
 /// An element that the table has to hold.
@@ -34,7 +34,16 @@ pub struct ServiceDifferences {
 }
 
 /// Sets whose elements do not follow from addresses alone.
-const OTHERS: [&str; 4] = ["pods4", "pods6", "ranges4", "ranges6"];
+const OTHERS: [&str; 8] = [
+    "pods4",
+    "pods6",
+    "ranges4",
+    "ranges6",
+    "spared4",
+    "spared6",
+    "kept-ports",
+    "guarded-ports",
+];
 
 fn elements(address: &ServiceAddress, entry: &ServiceEntry) -> impl Iterator<Item = Element> {
     parts(address, entry)
@@ -111,6 +120,12 @@ pub(crate) fn differences(
     if !listed.is_ours() {
         return ServiceDifferences {
             unreadable: Some("the table is of another layout".to_owned()),
+            ..ServiceDifferences::default()
+        };
+    }
+    if !is_sealed(listing) {
+        return ServiceDifferences {
+            unreadable: Some("somebody has changed its chains".to_owned()),
             ..ServiceDifferences::default()
         };
     }

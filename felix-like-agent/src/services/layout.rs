@@ -6,6 +6,10 @@
 //! below N makes the key of the endpoint. So an endpoint is one element of a map, and a Service has
 //! no chain of its own unless clients keep their endpoints.
 //!
+//! What is not the Services' is asked for first: the way to the datastore (`spared4`, `spared6`)
+//! and ports of this node (`kept-ports`) are neither translated nor refused, whatever else the
+//! table holds, and nobody is led to its ports for other nodes (`guarded-ports`).
+//!
 //! No mark is used: what has to be masqueraded is found in postrouting by the address that the
 //! packet had at first, which conntrack knows. Marks are Calico's and kube-proxy's.
 
@@ -19,6 +23,10 @@ use super::address::Transport;
 pub(crate) const SERVICES_TABLE: &str = "caracal-services";
 /// An empty chain whose name says of which layout a table is.
 pub(super) const MARK: &str = "layout-";
+/// Chains in which the address is still that of the service, of this layout and of those before.
+pub(super) const CHECKS: [&str; 4] = ["check-senders", "translate", "refuse", "drop-untranslated"];
+/// Set of endpoints that are left alone, without the family's digit.
+pub(super) const SPARED: &str = "spared";
 /// kube-proxy's translation is at -100: where both are, ours is asked.
 const TRANSLATION: i32 = -101;
 /// Before translation, where the address is still that of the service.
@@ -53,7 +61,9 @@ pub(super) fn layout() -> String {
         sets(&mut text, digit(family), word(family));
     }
     text.push_str(
-        "chain refusal {\nmeta l4proto tcp reject with tcp reset\n\
+        "set kept-ports { type inet_proto . inet_service; }\n\
+         set guarded-ports { type inet_proto . inet_service; }\n\
+         chain refusal {\nmeta l4proto tcp reject with tcp reset\n\
          reject with icmpx port-unreachable\n}\n",
     );
     for name in [
@@ -61,6 +71,7 @@ pub(super) fn layout() -> String {
         "translate",
         "by-sender",
         "refuse",
+        "guard",
         "drop-untranslated",
         "keep-clients",
         "translate-source",
@@ -96,7 +107,12 @@ pub(super) fn layout() -> String {
             "jump translate".to_owned(),
         ),
         ("nat", "output", TRANSLATION, "jump translate".to_owned()),
-        ("filter", "input", 0, format!("{is_new} refuse")),
+        (
+            "filter",
+            "input",
+            0,
+            format!("{translated} guard\n{is_new} refuse"),
+        ),
         ("filter", "forward", 0, leaves.clone()),
         ("filter", "output", 0, leaves),
         (
@@ -133,6 +149,7 @@ const INFALLIBLE: &str = "writing to a String does not fail";
 
 fn sets(text: &mut String, n: char, ip: &str) {
     let key = format!("ipv{n}_addr . inet_proto . inet_service");
+    writeln!(text, "set {SPARED}{n} {{ type {key}; }}").expect(INFALLIBLE);
     for map in ["services", "inside", "outside", "refused", "keep"] {
         writeln!(text, "map {map}{n} {{ type {key} : verdict; }}").expect(INFALLIBLE);
     }
@@ -177,10 +194,17 @@ fn rules(text: &mut String, chain: &str, n: char, ip: &str) {
         Transport::ALL.map(of).concat()
     };
     let masquerade = "masquerade fully-random";
+    let spared = format!("{key} @{SPARED}{n} return\n");
+    let ports = "meta l4proto . th dport";
     text.push_str(&match chain {
-        "check-senders" => format!("{key} @limited{n} {key} . {ip} saddr != @senders{n} drop\n"),
+        "check-senders" => {
+            format!("{spared}{key} @limited{n} {key} . {ip} saddr != @senders{n} drop\n")
+        }
         // The first packet of each connection comes by here.
-        "translate" => format!("{key} @hits{n}\n{key} vmap @services{n}\n"),
+        "translate" => format!(
+            "{spared}{ports} @kept-ports fib daddr type local return\n\
+             {key} @hits{n}\n{key} vmap @services{n}\n"
+        ),
         // Pods and the node itself reach all endpoints, whatever the policy for those outside.
         "by-sender" => format!(
             "{ip} saddr @pods{n} {key} vmap @inside{n}\n\
@@ -188,11 +212,19 @@ fn rules(text: &mut String, chain: &str, n: char, ip: &str) {
              {key} vmap @outside{n}\n"
         ),
         "refuse" => format!(
-            "{key} vmap @refused{n}\n\
+            "{spared}{key} vmap @refused{n}\n\
              {ip} daddr @cluster-ips{n} goto refusal\n\
              {ip} daddr @ranges{n} drop\n"
         ),
+        // The plan knows addresses of nodes; this node may have others.
+        "guard" => [
+            format!("{ports} @guarded-ports ct original {ip} daddr @cluster-ips{n} drop\n"),
+            first(&format!("@masqueraded{n} {ports} @guarded-ports drop")),
+            first(&format!("@from-node{n} {ports} @guarded-ports drop")),
+        ]
+        .concat(),
         "drop-untranslated" => [
+            spared,
             format!("{ip} daddr @cluster-ips{n} drop\n"),
             format!("{ip} daddr @ranges{n} drop\n"),
             format!("{key} @masqueraded{n} drop\n"),

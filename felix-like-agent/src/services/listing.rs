@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::address::{ServiceAddress, ServiceTarget};
-use super::layout::mark;
+use super::layout::{SERVICES_TABLE, mark};
 use super::parts::{CLIENTS, Element};
+use crate::nat::nft::CHECKSUM;
+use crate::nat::nft::listing::Listing;
 
 /// What was listed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -97,6 +99,23 @@ impl Listed {
         };
         (of("endpoints"), of("here"))
     }
+}
+
+/// True when chains, sets and rules are as they were when the table was sealed. Elements are none
+/// of it: each of them is compared with the plan.
+pub(super) fn is_sealed(text: &str) -> bool {
+    let listing = Listing::parse(text);
+    *listing.marks() == [listing.structure()]
+}
+
+/// The script that seals a table as it was listed, with or without elements.
+pub(super) fn seal(text: &str) -> String {
+    let listing = Listing::parse(text);
+    let (table, structure) = (SERVICES_TABLE, listing.structure());
+    let old = listing.marks().iter().filter(|mark| **mark != structure);
+    let old = old.map(|mark| format!("delete chain inet {table} {CHECKSUM}{mark}\n"));
+    let new = format!("add chain inet {table} {CHECKSUM}{structure}\n");
+    old.chain([new]).collect()
 }
 
 const COUNTER: &str = " counter packets ";

@@ -3,6 +3,9 @@
 //!
 //! * `document` reads Services and slices, `endpoints` chooses, `entry` says what an address does,
 //!   `health` what load balancers are told. `settings` is what an operator says of all of them.
+//! * `reserved` knows what is not the Services': what a node needs to be a node. `refusals` says
+//!   so.
+//! * `claims` says which of several Services has an address.
 //! * `planner` keeps the plan by Service; `parts` makes elements of entries; `script` compares them
 //!   with what was written and makes transactions; `listing` reads the table back after a start;
 //!   `inspection` compares it with what it has to hold.
@@ -16,8 +19,11 @@
 //! * `SVC-2`: one endpoint more or less is a change of at most two elements and a verdict in each
 //!   of the service port's maps.
 //! * `SVC-3`: a table that was listed is adopted: nothing that is as planned is written again.
+//! * `SVC-4`: nothing that is `reserved` is translated, dropped or refused, and nobody is sent
+//!   there.
 
 mod address;
+mod claims;
 mod document;
 mod endpoints;
 mod entry;
@@ -29,14 +35,16 @@ mod listing;
 mod order;
 mod parts;
 mod planner;
+mod refusals;
+mod reserved;
 mod script;
 mod settings;
 mod table;
 #[cfg(test)]
 mod tests;
 
-pub use address::{ServiceAddress, ServiceTarget, Transport};
-pub use entry::{Affinity, ServiceAddressKind, ServiceEntry};
+pub use address::{ServiceAddress, ServiceAddressKind, ServiceTarget, Transport};
+pub use entry::{Affinity, ServiceEntry};
 pub use health::ServiceHealth;
 pub(crate) use inspection::NeededElements;
 pub use inspection::{ServiceDifferences, ServiceElement};

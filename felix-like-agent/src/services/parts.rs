@@ -2,12 +2,13 @@
 //! keep their endpoints.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 use caracal_model::{Family, Prefix};
 
 use super::address::{ServiceAddress, ServiceTarget, Transport};
 use super::entry::ServiceEntry;
-use super::layout::{digit, word};
+use super::layout::{SPARED, digit, word};
 
 /// An element of a set or map.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -196,6 +197,36 @@ pub(super) fn ranges<'a>(
     })
 }
 
+/// Elements for TCP endpoints that are left alone.
+pub(super) fn spared(endpoints: &BTreeSet<SocketAddr>) -> impl Iterator<Item = Part> {
+    endpoints.iter().map(|at| {
+        let address = ServiceAddress {
+            address: at.ip(),
+            protocol: Transport::Tcp,
+            port: at.port(),
+        };
+        Part::Element(Element {
+            set: format!("{SPARED}{}", digit(address.family())),
+            key: address.to_string(),
+            data: None,
+        })
+    })
+}
+
+/// Elements for ports.
+pub(super) fn ports<'a>(
+    set: &'static str,
+    ports: impl IntoIterator<Item = &'a (Transport, u16)>,
+) -> impl Iterator<Item = Part> {
+    ports.into_iter().map(move |(protocol, port)| {
+        Part::Element(Element {
+            set: set.to_owned(),
+            key: format!("{} . {port}", protocol.as_str()),
+            data: None,
+        })
+    })
+}
+
 /// The parts of an entry.
 pub(super) fn parts(address: &ServiceAddress, entry: &ServiceEntry) -> BTreeSet<Part> {
     let mut parts = Parts {
@@ -220,12 +251,12 @@ impl Parts<'_> {
         if !entry.is_external() {
             self.element("cluster-ips", own, None);
         }
-        for own in &entry.own {
+        for own in entry.own.union(&entry.unplaced) {
             self.element("hairpin", format!("{own} . {own}"), None);
         }
-        if !entry.sources.is_empty() {
+        if let Some(sources) = &entry.sources {
             self.element("limited", address.to_string(), None);
-            for source in &entry.sources {
+            for source in sources {
                 self.element("senders", format!("{address} . {}", range(source)), None);
             }
         }

@@ -1,23 +1,25 @@
 //! The plan of all services, kept by Service: a change costs what depends on it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use caracal_model::{
-    DocumentKind, KubernetesDocument, Prefix, Problem, ProblemCode, SharedMap, Snapshot, Versioned,
+    DocumentKind, KubernetesDocument, KubernetesService, Prefix, Problem, ProblemCode, SharedMap,
+    Snapshot, Versioned,
 };
 
-use super::address::ServiceAddress;
-use super::document::{self, Slice};
+use super::address::{ServiceAddress, Transport};
+use super::claims::{Age, Claims, Name};
+use super::document::{self, ServiceDocument, Slice, is_name};
 use super::endpoints::Place;
 use super::entry::{Here, ServiceEntry, entries, outermost};
 use super::health::{ServiceHealth, health};
+use super::refusals::{Judge, Refusals};
+use super::reserved::{NodeAddresses, Reserved};
 use super::settings::ServiceNode;
 use crate::problem::problem;
 
-/// Namespace and name.
-type Name = (String, String);
 type Documents = SharedMap<(DocumentKind, String, String), Versioned<KubernetesDocument>>;
 
 /// What services depend on beside themselves and their endpoints.
@@ -28,13 +30,20 @@ pub(super) struct Surroundings {
     pub(super) pods: BTreeSet<Prefix>,
     /// Ranges of cluster addresses: what is sent to an unused one goes nowhere.
     pub(super) ranges: BTreeSet<Prefix>,
+    /// Ranges that hold what is no Service's, with the reason: nothing is dropped there.
+    refused: BTreeMap<Prefix, String>,
+    /// Endpoints of the datastore: whatever the table holds, it leaves them alone.
+    pub(super) spared: BTreeSet<SocketAddr>,
+    /// Ports of this node that are never translated, and those that nobody is sent to.
+    pub(super) kept: BTreeSet<(Transport, u16)>,
+    pub(super) guarded: BTreeSet<(Transport, u16)>,
 }
 
 /// Label of the zone of a node.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 impl Surroundings {
-    fn from_snapshot(snapshot: &Snapshot, own: &ServiceNode) -> Self {
+    fn from_snapshot(snapshot: &Snapshot, own: &ServiceNode, nodes: &NodeAddresses) -> Self {
         let node = snapshot.nodes.get(&own.name);
         let mut addresses = BTreeSet::new();
         if let Some(bgp) = node.and_then(|node| node.spec.bgp.as_ref()) {
@@ -52,17 +61,61 @@ impl Surroundings {
         let pools = snapshot.pools.values().map(|pool| pool.spec.prefix());
         let ranges = snapshot.bgp_default().into_iter();
         let ranges = ranges.flat_map(|c| &c.spec.service_cluster_ips);
+        let ranges = outermost(ranges.filter_map(|entry| entry.cidr.parse().ok()));
+        let reserved = Reserved::new(snapshot, own, &addresses);
+        let refused = |range: &Prefix| Some((*range, reserved.refuses_range(nodes, range)?));
+        let refused: BTreeMap<Prefix, String> = ranges.iter().filter_map(refused).collect();
+        let listening = reserved.listeners.iter();
+        let listening = listening.map(|at| (Transport::Tcp, at.port()));
         Self {
+            spared: reserved.spared(&api_addresses(snapshot)),
+            kept: reserved.guarded.iter().copied().chain(listening).collect(),
+            guarded: reserved.guarded.clone(),
             here: Here {
                 place,
                 node_ports: own.node_port_addresses(&addresses),
                 addresses,
                 reset_tcp: own.settings.reset_tcp,
+                reserved,
             },
             pods: outermost(pools),
-            ranges: outermost(ranges.filter_map(|entry| entry.cidr.parse().ok())),
+            ranges: ranges
+                .into_iter()
+                .filter(|range| !refused.contains_key(range))
+                .collect(),
+            refused,
         }
     }
+}
+
+/// The cluster addresses of Kubernetes' API.
+fn api_addresses(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
+    let [namespace, name] = ["default", "kubernetes"].map(str::to_owned);
+    let found = snapshot
+        .documents
+        .get(&(DocumentKind::Service, namespace, name));
+    let scratch = &mut Refusals::default();
+    let service = found.and_then(|document| document::service(document.service()?, scratch));
+    service.map_or_else(BTreeSet::new, |service| {
+        service.cluster.into_iter().collect()
+    })
+}
+
+/// Reads a Service; its name is part of names in the table.
+fn read(
+    (namespace, name): &Name,
+    found: &KubernetesService,
+    refusals: &mut Refusals,
+) -> Option<ServiceDocument> {
+    let mut wrong = Refusals::default();
+    let service = document::service(found, &mut wrong)?;
+    let bad = [namespace, name].into_iter().find(|text| !is_name(text));
+    if let Some(bad) = bad {
+        refusals.add(format!("{bad:?} is no name; nothing of it is translated"));
+        return None;
+    }
+    refusals.extend(wrong);
+    Some(service)
 }
 
 /// The plan, between two snapshots.
@@ -70,14 +123,18 @@ impl Surroundings {
 pub(super) struct ServicePlanner {
     documents: Documents,
     pub(super) surroundings: Surroundings,
+    /// Addresses of all nodes.
+    nodes: NodeAddresses,
+    /// What is refused, by Service.
+    refusals: BTreeMap<Name, Refusals>,
     /// Names of the slices of a Service.
     slices: BTreeMap<Name, BTreeSet<String>>,
     /// The Service of each slice, by namespace and name of the slice.
     belongs: BTreeMap<Name, Name>,
     /// Addresses of each Service.
     planned: BTreeMap<Name, BTreeSet<ServiceAddress>>,
-    /// Entries by address and Service: of several Services with one address the first has it.
-    claims: BTreeMap<ServiceAddress, BTreeMap<Name, Arc<ServiceEntry>>>,
+    /// Entries of all Services, by address.
+    claims: BTreeMap<ServiceAddress, Claims>,
     /// Addresses that several Services have.
     contested: BTreeSet<ServiceAddress>,
     /// What load balancers are told of each Service, with the port.
@@ -91,7 +148,8 @@ impl ServicePlanner {
         snapshot: &Snapshot,
         own: &ServiceNode,
     ) -> BTreeSet<ServiceAddress> {
-        let surroundings = Surroundings::from_snapshot(snapshot, own);
+        let moved = self.nodes.follow(&snapshot.nodes);
+        let surroundings = Surroundings::from_snapshot(snapshot, own, &self.nodes);
         let changed = snapshot.documents.changed_since(&self.documents);
         self.documents = snapshot.documents.clone();
         let mut concerned = BTreeSet::new();
@@ -110,41 +168,52 @@ impl ServicePlanner {
             concerned.extend(self.documents.keys().filter_map(of));
         }
         self.surroundings = surroundings;
+        concerned.extend(self.concerned_by(&moved));
         let planned = concerned.into_iter().flat_map(|name| self.plan(name));
         planned.collect::<Vec<_>>().into_iter().collect()
     }
 
     /// The entry of an address.
     pub(super) fn entry(&self, address: &ServiceAddress) -> Option<&Arc<ServiceEntry>> {
-        self.claims.get(address)?.values().next()
+        self.claims.get(address)?.first()
     }
 
     /// All entries, by address.
     pub(super) fn all(&self) -> impl Iterator<Item = (&ServiceAddress, &Arc<ServiceEntry>)> {
-        let first = |(address, claims)| Some((address, BTreeMap::values(claims).next()?));
+        let first = |(address, claims)| Some((address, Claims::first(claims)?));
         self.claims.iter().filter_map(first)
     }
 
-    /// Addresses that several Services have.
+    /// Addresses that several Services have, and what is refused.
     pub(super) fn problems(&self) -> Vec<Problem> {
-        let contested = |address: &ServiceAddress| {
-            let names: Vec<&str> = self.claims[address].values().map(|e| &*e.service).collect();
-            let [first, others @ ..] = &names[..] else {
-                return None;
-            };
-            let reason = format!(
-                "{first} has it, by the order of names; {} do not get what is sent there",
-                others.join(", ")
-            );
-            let subject = format!(
-                "{} {}:{}",
-                address.protocol.as_str(),
-                address.address,
-                address.port
-            );
-            Some(problem(ProblemCode::ServicesConflict, &subject, reason))
+        let contested = |address: &ServiceAddress| self.claims.get(address)?.problem(address);
+        let ranges = self.surroundings.refused.iter().map(|(range, reason)| {
+            let subject = format!("serviceClusterIPs {range}");
+            let reason = format!("{reason}; what is sent to unused addresses is not dropped");
+            problem(ProblemCode::ServicesRefused, &subject, reason)
+        });
+        let refused = |((namespace, name), refusals): (&Name, &Refusals)| {
+            refusals.problem(&format!("{namespace}/{name}"))
         };
-        self.contested.iter().filter_map(contested).collect()
+        let contested = self.contested.iter().filter_map(contested);
+        let refused = self.refusals.iter().filter_map(refused);
+        ranges.chain(contested).chain(refused).collect()
+    }
+
+    /// Services for which it counts that nodes have got or lost these addresses.
+    fn concerned_by(&self, moved: &BTreeSet<IpAddr>) -> BTreeSet<Name> {
+        if moved.is_empty() {
+            return BTreeSet::new();
+        }
+        let by_port = self.refusals.iter().filter(|(_, r)| r.by_nodes);
+        let mut concerned: BTreeSet<Name> = by_port.map(|(name, _)| name.clone()).collect();
+        for address in moved {
+            let first = ServiceAddress::first_of(*address);
+            let from_there = self.claims.range(first..);
+            let of_it = from_there.take_while(|(at, _)| at.address == *address);
+            concerned.extend(of_it.flat_map(|(_, claims)| claims.names().cloned()));
+        }
+        concerned
     }
 
     /// What load balancers are told, by where they ask.
@@ -187,10 +256,11 @@ impl ServicePlanner {
     /// Plans a Service anew; the addresses that it had and has.
     fn plan(&mut self, name: Name) -> BTreeSet<ServiceAddress> {
         let key = (DocumentKind::Service, name.0.clone(), name.1.clone());
-        let service = self
-            .documents
-            .get(&key)
-            .and_then(|service| document::service(service.service()?));
+        let found = self.documents.get(&key).and_then(|found| found.service());
+        let age = found.map_or_else(Age::default, Age::of);
+        let mut refusals = Refusals::default();
+        let service = found.and_then(|found| read(&name, found, &mut refusals));
+        let mut wrong = Refusals::default();
         let slices: Vec<Slice> = self
             .slices
             .get(&name)
@@ -198,7 +268,7 @@ impl ServicePlanner {
             .flatten()
             .filter_map(|slice| {
                 let key = (DocumentKind::EndpointSlice, name.0.clone(), slice.clone());
-                document::slice(self.documents.get(&key)?.slice()?)
+                document::slice(slice, self.documents.get(&key)?.slice()?, &mut wrong)
             })
             .collect();
         let place = &self.surroundings.here.place;
@@ -209,9 +279,21 @@ impl ServicePlanner {
             None => _ = self.health.remove(&name),
         }
         let text = format!("{}/{}", name.0, name.1);
+        let judge = Judge {
+            reserved: &self.surroundings.here.reserved,
+            nodes: &self.nodes,
+        };
+        if service.is_some() {
+            refusals.extend(wrong);
+        }
         let entries = service.map_or_else(BTreeMap::new, |service| {
-            entries(&text, &service, &slices, &self.surroundings.here)
+            let here = &self.surroundings.here;
+            entries(&text, (&service, &slices), here, (&judge, &mut refusals))
         });
+        match refusals.is_empty() {
+            true => _ = self.refusals.remove(&name),
+            false => _ = self.refusals.insert(name.clone(), refusals),
+        }
         let addresses: BTreeSet<ServiceAddress> = entries.keys().copied().collect();
         let before = match addresses.is_empty() {
             true => self.planned.remove(&name),
@@ -222,17 +304,19 @@ impl ServicePlanner {
             self.claim(*address, &name, None);
         }
         for (address, entry) in entries {
-            self.claim(address, &name, Some(Arc::new(entry)));
+            self.claim(address, &name, Some((age.clone(), Arc::new(entry))));
         }
         &before | &addresses
     }
 
-    fn claim(&mut self, address: ServiceAddress, name: &Name, entry: Option<Arc<ServiceEntry>>) {
+    fn claim(
+        &mut self,
+        address: ServiceAddress,
+        name: &Name,
+        claim: Option<(Age, Arc<ServiceEntry>)>,
+    ) {
         let claims = self.claims.entry(address).or_default();
-        match entry {
-            Some(entry) => _ = claims.insert(name.clone(), entry),
-            None => _ = claims.remove(name),
-        }
+        claims.set(name, claim);
         match claims.len() {
             0 => _ = self.claims.remove(&address),
             1 => _ = self.contested.remove(&address),

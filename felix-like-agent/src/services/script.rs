@@ -2,16 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use caracal_model::SharedMap;
+use caracal_model::{Family, SharedMap};
 
 use super::address::{ServiceAddress, ServiceTarget, Transport};
 use super::entry::ServiceEntry;
-use super::layout::{SERVICES_TABLE, layout, mark};
+use super::layout::{CHECKS, SERVICES_TABLE, layout, mark, word};
 use super::listing::Listed;
 use super::order::keep_indices;
-use super::parts::{Element, Keeping, Part, is_shared, parts, pick_chain, pick_rules, ranges};
+use super::parts::{
+    Element, Keeping, Part, is_shared, parts, pick_chain, pick_rules, ports, ranges, spared,
+};
 use super::planner::{ServicePlanner, Surroundings};
 
 /// Elements of one transaction while the table is filled: the kernel holds a lock until it has
@@ -32,6 +35,12 @@ pub(super) struct Change {
 }
 
 impl Change {
+    /// True when chains and maps come, go or are written again.
+    pub(super) fn changes_chains(&self) -> bool {
+        let mut parts = self.add.iter().chain(&self.delete);
+        parts.any(|part| !matches!(part, Part::Element(_)))
+    }
+
     /// Changed elements.
     pub(super) fn len(&self) -> usize {
         self.add.len() + self.delete.len()
@@ -102,12 +111,7 @@ impl Written {
         }
         let surroundings = &plan.surroundings;
         if self.surroundings != *surroundings {
-            let of = |s: &Surroundings| -> BTreeSet<Part> {
-                ranges("pods", &s.pods)
-                    .chain(ranges("ranges", &s.ranges))
-                    .collect()
-            };
-            let (old, new) = (of(&self.surroundings), of(surroundings));
+            let (old, new) = (surrounding(&self.surroundings), surrounding(surroundings));
             change.add.extend(new.difference(&old).cloned());
             change.delete.extend(old.difference(&new).cloned());
             self.surroundings = surroundings.clone();
@@ -184,10 +188,7 @@ impl Written {
         }
         written.entries = ordered;
         written.surroundings = plan.surroundings.clone();
-        whole.add.extend(ranges("pods", &plan.surroundings.pods));
-        whole
-            .add
-            .extend(ranges("ranges", &plan.surroundings.ranges));
+        whole.add.extend(surrounding(&plan.surroundings));
         let mut change = Change {
             clients: whole.clients,
             flows: whole.flows,
@@ -214,6 +215,24 @@ impl Written {
         change.delete.extend(unwanted.map(Part::Element));
         (written, change)
     }
+}
+
+/// The parts that no Service makes.
+fn surrounding(surroundings: &Surroundings) -> BTreeSet<Part> {
+    let Surroundings {
+        pods,
+        ranges: unused,
+        spared: left_alone,
+        kept,
+        guarded,
+        ..
+    } = surroundings;
+    ranges("pods", pods)
+        .chain(ranges("ranges", unused))
+        .chain(spared(left_alone))
+        .chain(ports("kept-ports", kept))
+        .chain(ports("guarded-ports", guarded))
+        .collect()
 }
 
 /// The endpoints to which flows through an address go on; `None` = none has to end. Without a
@@ -305,6 +324,29 @@ pub(super) fn whole(change: &Change) -> String {
 /// Takes the table away, if there is one.
 pub(super) fn removal() -> String {
     format!("add table inet {SERVICES_TABLE}\ndelete table inet {SERVICES_TABLE}\n")
+}
+
+/// Leaves endpoints alone in the table that was listed. One of another layout is replaced once
+/// there is a plan; until then rules of its own stand first in the chains that it may have.
+pub(super) fn spare(listed: &Listed, endpoints: &BTreeSet<SocketAddr>) -> String {
+    if listed.is_ours() {
+        return put(&spared(endpoints).collect());
+    }
+    let mut script = String::new();
+    for chain in CHECKS
+        .iter()
+        .filter(|chain| listed.chains.contains(**chain))
+    {
+        for at in endpoints {
+            let (ip, address, port) = (word(Family::of(at.ip())), at.ip(), at.port());
+            writeln!(
+                script,
+                "insert rule inet {SERVICES_TABLE} {chain} {ip} daddr {address} tcp dport {port} return"
+            )
+            .expect(INFALLIBLE);
+        }
+    }
+    script
 }
 
 /// Forgets clients whose endpoint has gone.

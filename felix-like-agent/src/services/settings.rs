@@ -1,10 +1,12 @@
 //! What an operator says of services on a node, and the node itself.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use caracal_model::{NodeName, Prefix};
+
+use crate::settings::Overrides;
 
 /// Addresses of a node that its node ports are served on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,9 +62,30 @@ pub(crate) struct ServiceNode {
     pub(crate) settings: ServiceSettings,
     /// Addresses of its interfaces; those of tunnels and workloads are not among them.
     pub(crate) addresses: BTreeSet<IpAddr>,
+    /// Where it reaches its datastore.
+    pub(crate) datastore: BTreeSet<SocketAddr>,
+    /// Its datastore is Kubernetes' API.
+    pub(crate) on_kubernetes: bool,
+    /// Where it listens itself, beside BGP.
+    pub(crate) listeners: BTreeSet<SocketAddr>,
+    /// Its `FELIX_*` variables.
+    pub(crate) overrides: Overrides,
 }
 
 impl ServiceNode {
+    /// A node of which nothing else is known yet.
+    pub(crate) fn new(name: NodeName, settings: ServiceSettings) -> Self {
+        Self {
+            name,
+            settings,
+            addresses: BTreeSet::new(),
+            datastore: BTreeSet::new(),
+            on_kubernetes: false,
+            listeners: BTreeSet::new(),
+            overrides: Overrides::new(),
+        }
+    }
+
     /// The addresses for node ports. `registered`: those of its Node resource.
     pub(super) fn node_port_addresses(&self, registered: &BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
         let ranges = match &self.settings.node_ports {

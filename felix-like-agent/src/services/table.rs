@@ -1,7 +1,7 @@
 //! The table of services, from snapshot to transactions: what the shell drives.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use caracal_model::{Family, Problem, SharedMap, Snapshot};
@@ -11,9 +11,9 @@ use super::entry::ServiceEntry;
 use super::health::ServiceHealth;
 use super::inspection::{ServiceDifferences, differences};
 use super::layout::{SERVICES_TABLE, digit};
-use super::listing::{Listed, hits};
+use super::listing::{Listed, hits, is_sealed, seal};
 use super::planner::ServicePlanner;
-use super::script::{Change, Written, forget, removal, scripts, whole};
+use super::script::{Change, Written, forget, removal, scripts, spare, whole};
 use super::settings::ServiceNode;
 
 /// Transactions that make the table what is planned.
@@ -23,6 +23,8 @@ pub(crate) struct TableChange {
     pub(crate) scripts: Vec<String>,
     /// Elements and chains that change.
     pub(crate) parts: usize,
+    /// Chains change: the table has to be sealed anew behind that, with [`ServiceTable::sealing`].
+    pub(crate) breaks_seal: bool,
     /// Maps of clients in which only these endpoints may stand, to be looked at behind that.
     pub(crate) clients: BTreeMap<String, BTreeSet<ServiceTarget>>,
     /// Addresses whose flows may go to these endpoints only, behind that, too: before, the old
@@ -52,8 +54,10 @@ impl ServiceTable {
         Some(TableChange::new(scripts(&change), change))
     }
 
-    /// Takes over the table that was listed; `None` = there is none.
+    /// Takes over the table that was listed; `None` = there is none. One whose chains somebody has
+    /// changed is written anew.
     pub(crate) fn adopt(&mut self, listing: Option<&str>) -> TableChange {
+        let listing = listing.filter(|listing| is_sealed(listing));
         let listed = listing.map(Listed::parse).unwrap_or_default();
         if listed.is_ours() {
             let (written, change) = Written::adopt(&self.planner, &listed);
@@ -62,7 +66,15 @@ impl ServiceTable {
         }
         let (written, change) = Written::adopt(&self.planner, &Listed::default());
         self.written = Some(written);
-        TableChange::new(vec![whole(&change)], change)
+        TableChange {
+            breaks_seal: true,
+            ..TableChange::new(vec![whole(&change)], change)
+        }
+    }
+
+    /// The script that seals the table that was listed, without elements: it is as it was written.
+    pub(crate) fn sealing(outline: &str) -> String {
+        seal(outline)
     }
 
     /// Entries in force, by address.
@@ -84,6 +96,18 @@ impl ServiceTable {
     /// The script that lists the table.
     pub(crate) fn listing() -> String {
         format!("list table inet {SERVICES_TABLE}\n")
+    }
+
+    /// The script by which the table that was listed, with or without elements, leaves these
+    /// endpoints alone at once, whatever it holds and of whichever version it is.
+    pub(crate) fn sparing(listing: &str, endpoints: &BTreeSet<SocketAddr>) -> String {
+        spare(&Listed::parse(listing), endpoints)
+    }
+
+    /// The script that fails where the table has not this cluster address.
+    pub(crate) fn asking_for_cluster_address(address: IpAddr) -> String {
+        let set = format!("cluster-ips{}", digit(Family::of(address)));
+        format!("get element inet {SERVICES_TABLE} {set} {{ {address} }}\n")
     }
 
     /// The script that lists the counters of a family.
@@ -125,6 +149,7 @@ impl TableChange {
         Self {
             scripts,
             parts: change.len(),
+            breaks_seal: change.changes_chains(),
             clients: change.clients,
             flows: change.flows,
         }

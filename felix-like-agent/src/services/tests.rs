@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod refused;
+mod theirs;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use caracal_model::{Applied, NodeName, Snapshot};
@@ -23,11 +26,12 @@ struct Kernel {
 impl Kernel {
     /// Carries out transactions; the number of elements that were named.
     fn run(&mut self, change: &TableChange) -> usize {
-        change
-            .scripts
-            .iter()
-            .map(|script| self.transaction(script))
-            .sum()
+        let scripts = change.scripts.iter();
+        let named = scripts.map(|script| self.transaction(script)).sum();
+        if change.breaks_seal {
+            self.transaction(&ServiceTable::sealing(&self.listing()));
+        }
+        named
     }
 
     fn transaction(&mut self, script: &str) -> usize {
@@ -41,6 +45,7 @@ impl Kernel {
                 ["chain", name, "{"] if inside => {
                     self.chains.insert(name.to_owned(), Vec::new());
                 }
+                ["set" | "map", name, "{", ..] if inside => _ = self.maps.insert(name.to_owned()),
                 ["delete", "table", ..] => *self = Self::default(),
                 [verb @ ("add" | "delete"), "element", "inet", _, set, ..] => {
                     let (_, elements) = line.split_once('{').unwrap();
@@ -125,7 +130,8 @@ impl Kernel {
     /// As nftables prints it.
     fn listing(&self) -> String {
         let mut text = "table inet caracal-services {\n".to_owned();
-        let mut sets: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        let names = self.maps.iter().map(|name| (name.as_str(), Vec::new()));
+        let mut sets: BTreeMap<&str, Vec<String>> = names.collect();
         for ((set, key), data) in &self.elements {
             let data = data.as_ref().map(|data| format!(" : {data}"));
             sets.entry(set)
@@ -134,7 +140,11 @@ impl Kernel {
         }
         for (set, elements) in sets {
             let elements = elements.join(",\n\t\t\t     ");
-            text += &format!("\tmap {set} {{\n\t\telements = {{ {elements} }}\n\t}}\n");
+            let elements = match elements.is_empty() {
+                true => elements,
+                false => format!("\t\telements = {{ {elements} }}\n"),
+            };
+            text += &format!("\tmap {set} {{\n{elements}\t}}\n");
         }
         for chain in self.chains.keys() {
             text += &format!("\tchain {chain} {{\n\t}}\n");
@@ -145,7 +155,8 @@ impl Kernel {
     /// Without what may differ between two histories: the order of endpoints, chains that pick.
     fn content(&self) -> Self {
         let mut content = self.clone();
-        content.chains.retain(|name, _| !name.starts_with("pick-"));
+        let stays = |name: &str| !name.starts_with("pick-") && !name.starts_with("printed_");
+        content.chains.retain(|name, _| stays(name));
         let targets = content.elements.extract_if(.., |(set, _), _| {
             set.starts_with("endpoints") || set.starts_with("here")
         });
@@ -227,12 +238,12 @@ fn endpoint(address: &str, node: &str, more: Value) -> Value {
 
 /// Node `a`, with an address beside those of its Node resource.
 fn own() -> ServiceNode {
+    let node = ServiceNode::new(NodeName::from("a"), ServiceSettings::default());
     ServiceNode {
-        name: NodeName::from("a"),
-        settings: ServiceSettings::default(),
         addresses: ["10.0.0.1", "fd00::1", "172.16.0.1", "127.0.0.1"]
             .map(|address| address.parse().unwrap())
             .into(),
+        ..node
     }
 }
 
@@ -407,6 +418,73 @@ fn source_ranges_are_for_load_balancers_and_balancers_that_proxy_are_none() {
             format!("{address} . 192.0.2.1")
         ]
     );
+}
+
+/// A cluster address before external ones and these before node ports, then the older Service: a
+/// newcomer takes nothing.
+#[test]
+fn of_several_services_with_one_address_kind_and_age_decide() {
+    let of = |name: &str, created: &str, uid: &str, spec: Value| {
+        let mut document = service(spec);
+        let mut metadata = json!({"name": name, "namespace": "shop", "uid": uid});
+        if !created.is_empty() {
+            metadata["creationTimestamp"] = json!(created);
+        }
+        document["metadata"] = metadata;
+        document
+    };
+    let cluster = || json!({"clusterIP": "192.0.2.1", "clusterIPs": ["192.0.2.1"]});
+    let external = || json!({"clusterIP": "10.96.0.11", "clusterIPs": ["10.96.0.11"], "externalIPs": ["192.0.2.1"]});
+    let node_port = || json!({"clusterIP": "10.96.0.12", "clusterIPs": ["10.96.0.12"], "ports": [{"port": 1, "nodePort": 80}]});
+    let here = || json!({"clusterIP": "10.96.0.13", "clusterIPs": ["10.96.0.13"], "externalIPs": ["10.0.0.1"]});
+    let (old, new) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.5Z");
+    for (has, loses) in [
+        (
+            of("zz", new, "z", cluster()),
+            of("aa", old, "a", external()),
+        ),
+        (of("zz", new, "z", here()), of("aa", old, "a", node_port())),
+        (
+            of("zz", old, "z", external()),
+            of("aa", new, "a", external()),
+        ),
+        (
+            of("zz", old, "a", external()),
+            of("aa", old, "b", external()),
+        ),
+        (
+            of("zz", new, "z", external()),
+            of("aa", "", "a", external()),
+        ),
+        (
+            of("zz", new, "z", external()),
+            of("aa", "yesterday", "a", external()),
+        ),
+    ] {
+        let documents = [loses.clone(), has.clone()];
+        let (mut table, mut kernel) = table(&documents[1..]);
+        let change = table.follow(&snapshot(&documents), &own()).unwrap();
+        kernel.run(&change);
+        for address in ["192.0.2.1", "10.0.0.1"] {
+            let all = table.entries();
+            let found = all.iter().find(|(at, _)| at.address.to_string() == address);
+            assert!(
+                found.is_none_or(|(_, entry)| entry.service == "shop/zz"),
+                "{documents:?}"
+            );
+        }
+        let mut problems = table.problems();
+        problems.retain(|p| !p.subject.contains(" 10.96."));
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!(problems[0].code, "services.conflict");
+        let reason = &problems[0].reason;
+        assert!(
+            reason.starts_with("shop/zz (") && reason.contains("; shop/aa ("),
+            "{reason}"
+        );
+        let (_, anew) = self::table(&documents);
+        assert_eq!(kernel.content(), anew.content());
+    }
 }
 
 #[test]

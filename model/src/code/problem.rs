@@ -176,6 +176,8 @@ super::codes! {
         "give each an address or a port of its own",
     ServicesKubeProxy "services.kube_proxy" Warning 0 "kube-proxy has rules on this node beside ours"
         "stop kube-proxy on this node, then `caracal migrate services apply`",
+    ServicesRefused "services.refused" Error 0 "something that a Service asks for is not done: it is no Service's, or no rule can hold it"
+        "correct the Service; the reason says what is refused of it",
     ServicesUnwritten "services.unwritten" Error 0 "the table of services is not as planned: nft cannot be run, or the kernel refuses it"
         "follow the reason; it is tried again",
 }

@@ -12,12 +12,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use caracal_datastore::{Datastore, Store};
-use caracal_model::{Key, KeyRange, NodeName, Snapshot, Txn, TxnOutcome, documents_prefix};
+use caracal_model::{
+    DocumentKind, Key, KeyRange, NodeName, Snapshot, Txn, TxnOutcome, documents_prefix,
+};
 use caracal_topologies::{Services, resources_from_yaml};
 use clap::Subcommand;
 use serde_json::Value;
 
-use super::ipam::{on_store, refuse};
+use super::ipam::{now, on_store, refuse};
 use super::{mode, run_dir, table};
 use crate::admin::{Request, ask};
 use crate::args::{Output, OutputArgs};
@@ -46,6 +48,10 @@ pub(crate) enum ServicesCommand {
         /// Remove what the files do not hold.
         #[arg(long)]
         prune: bool,
+        /// With --prune: even where the files have no Service, or more than half of what is stored
+        /// would be removed.
+        #[arg(long, requires = "prune")]
+        force: bool,
         /// Return when every node has in force what the datastore holds; exit code 1 when one has
         /// not in time.
         #[arg(long)]
@@ -80,11 +86,14 @@ pub(crate) fn run(command: ServicesCommand) -> anyhow::Result<ExitCode> {
         ServicesCommand::Apply {
             files,
             prune,
+            force,
             wait,
             timeout,
             skip,
         } => {
-            apply(&store, &files, prune).await?;
+            if let Some(reason) = apply(&store, &files, (prune, force)).await? {
+                return Ok(refuse(&reason));
+            }
             match wait {
                 true => {
                     let timeout = Duration::from_secs(timeout);
@@ -97,7 +106,12 @@ pub(crate) fn run(command: ServicesCommand) -> anyhow::Result<ExitCode> {
     })
 }
 
-async fn apply(store: &Datastore, files: &[PathBuf], prune: bool) -> anyhow::Result<()> {
+/// Writes and removes; the reason why not, where that is refused.
+async fn apply(
+    store: &Datastore,
+    files: &[PathBuf],
+    (prune, force): (bool, bool),
+) -> anyhow::Result<Option<String>> {
     let mut wanted = BTreeMap::new();
     for file in files {
         wanted.extend(read(file)?);
@@ -108,10 +122,22 @@ async fn apply(store: &Datastore, files: &[PathBuf], prune: bool) -> anyhow::Res
         .filter(|entry| entry.key != Key::ServicesCheck.to_path())
         .map(|entry| (entry.key, (entry.mod_revision, entry.value)))
         .collect();
+    let reason = why_not_prune(&wanted, &there).filter(|_| prune && !force);
+    if reason.is_some() {
+        return Ok(reason);
+    }
+    let now = now().rfc3339();
     let (mut put, mut deleted) = (0, 0);
     let mut txn = Txn::new();
     for (path, value) in wanted {
-        txn = match there.remove(&path) {
+        let old = there.remove(&path);
+        let value = dated(
+            &path,
+            value,
+            old.as_ref().map(|(_, old)| old.as_slice()),
+            &now,
+        )?;
+        txn = match old {
             Some((_, old)) if old == value => continue,
             Some((revision, _)) => txn.update(path, revision, value),
             None => txn.create(path, value),
@@ -132,7 +158,59 @@ async fn apply(store: &Datastore, files: &[PathBuf], prune: bool) -> anyhow::Res
     }
     commit(store, txn).await?;
     println!("{put} written, {deleted} deleted");
-    Ok(())
+    Ok(None)
+}
+
+/// Why the files may not be all that there is: what stands on the left of a pipe may have failed.
+fn why_not_prune<T>(
+    wanted: &BTreeMap<String, Vec<u8>>,
+    there: &BTreeMap<String, T>,
+) -> Option<String> {
+    let goes = there.keys().filter(|path| !wanted.contains_key(*path));
+    let (goes, all) = (goes.count(), there.len());
+    let is_half = goes * 2 > all;
+    let is_empty = !wanted.keys().any(|path| is_service(path));
+    let what = match (is_empty, is_half) {
+        (true, _) => "there is no Service in what was given".to_owned(),
+        (false, true) => {
+            format!("{goes} of {all} documents that are stored are not in what was given")
+        }
+        (false, false) => return None,
+    };
+    (goes > 0 || is_empty).then(|| format!("{what}; nothing is changed: remove them with --force"))
+}
+
+fn is_service(path: &str) -> bool {
+    let kind = Key::parse(path);
+    matches!(
+        kind,
+        Ok(Key::Document {
+            kind: DocumentKind::Service,
+            ..
+        })
+    )
+}
+
+/// A Service that does not say its age gets one, and keeps it: of two with one address the older
+/// has it. What was stored before there were ages is older than all others.
+fn dated(path: &str, value: Vec<u8>, old: Option<&[u8]>, now: &str) -> anyhow::Result<Vec<u8>> {
+    const AGE: &str = "creationTimestamp";
+    const FIRST: &str = "1970-01-01T00:00:00Z";
+    if !is_service(path) {
+        return Ok(value);
+    }
+    let mut document: Value = serde_json::from_slice(&value)?;
+    let metadata = document.get_mut("metadata").and_then(Value::as_object_mut);
+    let Some(metadata) = metadata.filter(|m| !m.get(AGE).is_some_and(Value::is_string)) else {
+        return Ok(value);
+    };
+    let old: Option<Value> = old.map(serde_json::from_slice).transpose()?;
+    let age = match &old {
+        Some(old) => old["metadata"][AGE].as_str().unwrap_or(FIRST),
+        None => now,
+    };
+    metadata.insert(AGE.to_owned(), age.into());
+    Ok(document.to_string().into_bytes())
 }
 
 async fn commit(store: &Datastore, txn: Txn) -> anyhow::Result<()> {
@@ -227,6 +305,9 @@ fn show_here(output: Output) -> anyhow::Result<ExitCode> {
         ]);
     }
     println!("{shown}");
+    for problem in translated.problems {
+        println!("{}: {}: {}", problem.code, problem.subject, problem.reason);
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -261,7 +342,84 @@ async fn show(store: &Datastore, output: Output) -> anyhow::Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::documents;
+    use std::collections::BTreeMap;
+
+    use super::{dated, documents, why_not_prune};
+
+    fn service(name: &str) -> String {
+        format!("{{apiVersion: v1, kind: Service, metadata: {{name: {name}}}, spec: {{}}}}")
+    }
+
+    /// kubectl failed on the left of the pipe, or another file was meant.
+    #[test]
+    fn nothing_is_pruned_by_a_file_that_cannot_be_all() {
+        let stored = |names: &[&str]| -> BTreeMap<String, Vec<u8>> {
+            let texts: Vec<String> = names.iter().map(|name| service(name)).collect();
+            documents(&texts.join("\n---\n")).unwrap()
+        };
+        let there = stored(&["a", "b", "c", "d"]);
+        let slice = "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: a-1}}";
+        for empty in [
+            "",
+            "---\n",
+            "{kind: List, apiVersion: v1, items: []}",
+            slice,
+        ] {
+            let refused = why_not_prune(&documents(empty).unwrap(), &there).unwrap();
+            assert!(refused.contains("no Service"), "{empty}: {refused}");
+        }
+        let refused = why_not_prune(&stored(&["a", "x"]), &there).unwrap();
+        assert!(refused.starts_with("3 of 4 documents"), "{refused}");
+        assert_eq!(why_not_prune(&stored(&["a", "b"]), &there), None);
+        assert_eq!(why_not_prune(&stored(&["a"]), &stored(&[])), None);
+    }
+
+    /// 800 Services with ten endpoints each are more nodes than a parser of YAML takes by itself.
+    #[test]
+    fn a_file_is_limited_by_its_length() {
+        let endpoints: Vec<String> = (1..=10)
+            .map(|n| format!("{{\"addresses\": [\"10.1.0.{n}\"], \"conditions\": {{\"ready\": true, \"serving\": true, \"terminating\": false}}, \"nodeName\": \"n\", \"targetRef\": {{\"kind\": \"Pod\", \"name\": \"p{n}\", \"namespace\": \"default\", \"uid\": \"u\"}}}}"))
+            .collect();
+        let endpoints = endpoints.join(",");
+        let items: Vec<String> = (0..1600)
+            .map(|n| format!("{{\"apiVersion\": \"discovery.k8s.io/v1\", \"kind\": \"EndpointSlice\", \"metadata\": {{\"name\": \"s{n}\"}}, \"addressType\": \"IPv4\", \"endpoints\": [{endpoints}]}}"))
+            .collect();
+        let text = format!(
+            "{{\"kind\": \"List\", \"apiVersion\": \"v1\", \"items\": [{}]}}",
+            items.join(",")
+        );
+        assert_eq!(documents(&text).unwrap().len(), 1600);
+        let many: Vec<String> = (0..1500).map(|n| service(&format!("s{n}"))).collect();
+        assert_eq!(documents(&many.join("\n---\n")).unwrap().len(), 1500);
+    }
+
+    #[test]
+    fn a_service_gets_an_age_and_keeps_it() {
+        let found = documents(&service("a")).unwrap();
+        let (path, value) = found.into_iter().next().unwrap();
+        let dated = |value: &[u8], old: Option<&[u8]>, now: &str| {
+            let text = dated(&path, value.to_vec(), old, now).unwrap();
+            let read: serde_json::Value = serde_json::from_slice(&text).unwrap();
+            (
+                read["metadata"]["creationTimestamp"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned(),
+                text,
+            )
+        };
+        let (age, stored) = dated(&value, None, "2026-01-01T00:00:00Z");
+        assert_eq!(age, "2026-01-01T00:00:00Z");
+        assert_eq!(
+            dated(&value, Some(&stored), "2026-01-02T00:00:00Z"),
+            (age, stored.clone())
+        );
+        assert_eq!(
+            dated(&value, Some(&value), "2026-01-02T00:00:00Z").0,
+            "1970-01-01T00:00:00Z"
+        );
+        assert_eq!(dated(&stored, None, "2026-01-02T00:00:00Z").1, stored);
+    }
 
     #[test]
     fn documents_are_stored_by_kind_namespace_and_name_without_noise() {

@@ -385,3 +385,99 @@ fn workloads_do_not_reach_bgp() {
         }
     });
 }
+
+/// A pod that sends to its node's 127.0.0.1, with `route_localnet` for all interfaces, as
+/// kube-proxy sets it; and to VXLAN's port by way of somebody's translation.
+#[test]
+fn a_pod_reaches_neither_loopback_nor_vxlan_of_its_node() {
+    let test = "nat::a_pod_reaches_neither_loopback_nor_vxlan_of_its_node";
+    in_namespace(test, || async {
+        lab();
+        let name = format!("caragent-pod-{}", std::process::id());
+        let _guard = Namespace(name.clone());
+        sh(&format!(
+            "ip netns add {name}
+             ip link add cali123 address 02:00:00:00:00:77 type veth peer name eth0 netns {name}
+             ip link set cali123 up
+             ip -n {name} link set lo up
+             ip -n {name} link set eth0 up
+             ip -n {name} addr add 10.244.0.5/32 dev eth0
+             ip -n {name} addr del 127.0.0.1/8 dev lo
+             ip -n {name} route add default via 169.254.1.1 dev eth0 onlink
+             ip -n {name} neigh replace 169.254.1.1 dev eth0 nud permanent \
+                lladdr 02:00:00:00:00:77
+             ip netns exec {name} sysctl -qw net.ipv4.conf.all.route_localnet=1
+             sysctl -qw net.ipv4.conf.all.route_localnet=1"
+        ));
+        let mac = sh(&format!("ip -n {name} -o link show eth0"));
+        let mac = mac.split("link/ether ").nth(1).unwrap();
+        let mac = mac.split(' ').next().unwrap().to_owned();
+        let workload = |(kind, name, value): (&'static str, &'static str, String)| {
+            (kind, name, value.replace("02:00:00:00:00:05", &mac))
+        };
+        let entries: Vec<_> = super::routes::entries().into_iter().map(workload).collect();
+        let agent = Node::start(&entries);
+        let settled = agent.settled().await;
+        if settled.kernel.nat != "nft" {
+            println!("skipped: no nftables here");
+            return;
+        }
+        sh("nft -f - <<'END'
+            table ip service {
+                chain to { type nat hook prerouting priority -100;
+                    udp dport 53 dnat to 10.0.0.1:4789
+                    udp dport 54 dnat to 10.0.0.1:4790
+                }
+            }
+END");
+        let sockets = ["127.0.0.1:5555", "10.0.0.1:4790"];
+        let sockets = sockets.map(|at| std::net::UdpSocket::bind(at).unwrap());
+        // The device of VXLAN may have the port itself.
+        sh(
+            "nft add table ip seen; nft 'add chain ip seen in { type filter hook input priority 200; }'
+            nft add rule ip seen in udp dport 4789 counter",
+        );
+        for socket in &sockets {
+            socket.set_nonblocking(true).unwrap();
+        }
+        let send = |to: &str| {
+            let (address, port) = to.split_once(':').unwrap();
+            sh(&format!(
+                "ip netns exec {name} bash -c 'echo x > /dev/udp/{address}/{port}'"
+            ));
+        };
+        let got = |at: usize| sockets[at].recv(&mut [0; 8]).is_ok();
+        // One way is open, and what was sent before on another one has arrived by then.
+        for closed in ["127.0.0.1:5555", "10.0.0.9:53"] {
+            send(closed);
+            send("10.0.0.9:54");
+            wait_for(
+                "the open way",
+                LIMIT,
+                || got(1).to_string(),
+                |got| got == "true",
+            )
+            .await;
+            assert!(!got(0), "127.0.0.1 is reached");
+            let seen = sh("nft list chain ip seen in");
+            assert!(
+                seen.contains("packets 0 "),
+                "VXLAN's port is reached: {seen}"
+            );
+        }
+        // Without our rules both are.
+        agent.agent.freeze().await;
+        sh("nft delete table inet caracal");
+        send("127.0.0.1:5555");
+        wait_for(
+            "loopback",
+            LIMIT,
+            || got(0).to_string(),
+            |got| got == "true",
+        )
+        .await;
+        send("10.0.0.9:53");
+        let seen = || sh("nft list chain ip seen in");
+        wait_for("VXLAN", LIMIT, seen, |seen| !seen.contains("packets 0 ")).await;
+    });
+}

@@ -18,13 +18,13 @@ fn what_no_event_tells_is_repaired_at_the_resync() {
             node.settled().await;
             let path = "/proc/sys/net/ipv4/conf/cali123/route_localnet";
             let read = || std::fs::read_to_string(path).unwrap();
-            wait_for("the value", LIMIT, read, |seen| seen.trim() == "1").await;
+            wait_for("the value", LIMIT, read, |seen| seen.trim() == "0").await;
             node.put("felixconfigurations", "default", refresh("500ms"));
             node.settled().await;
             node.assert_quiet().await;
-            std::fs::write(path, "0").unwrap();
+            std::fs::write(path, "1").unwrap();
             let took = wait_for("repaired at the resync", LIMIT, read, |seen| {
-                seen.trim() == "1"
+                seen.trim() == "0"
             })
             .await;
             println!(

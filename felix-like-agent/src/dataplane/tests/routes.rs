@@ -43,7 +43,7 @@ fn shapes_are_calicos() {
         for (path, value) in [
             ("net/ipv4/ip_forward", "1"),
             ("net/ipv4/conf/cali123/proxy_arp", "1"),
-            ("net/ipv4/conf/cali123/route_localnet", "1"),
+            ("net/ipv4/conf/cali123/route_localnet", "0"),
             ("net/ipv4/conf/cali123/forwarding", "1"),
             ("net/ipv4/neigh/cali123/proxy_delay", "0"),
         ] {

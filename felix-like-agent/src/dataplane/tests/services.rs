@@ -1,5 +1,6 @@
 //! The table of services in the real kernel.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
@@ -10,6 +11,7 @@ use crate::dataplane::conntrack;
 use crate::dataplane::services::ServiceWriter;
 use crate::dataplane::{observe_service_elements, observe_service_hits, observe_services};
 use crate::services::{ServiceDifferences, ServiceSettings};
+use crate::settings::Overrides;
 
 const VIP: &str = "10.96.0.10";
 
@@ -62,15 +64,23 @@ fn slice(addresses: &[&str]) -> (&'static str, &'static str, String) {
 /// Listens on these addresses of this machine; each answers with its address.
 fn servers(addresses: &[&str]) {
     for address in addresses {
-        sh(&format!("ip address add {address}/32 dev lo"));
-        let listener = TcpListener::bind((address.parse::<IpAddr>().unwrap(), 8080)).unwrap();
-        let address = (*address).to_owned();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                stream.unwrap().write_all(address.as_bytes()).unwrap();
-            }
-        });
+        serve(address, 8080);
     }
+}
+
+/// Listens on an address that this machine gets, and answers with it.
+fn serve(address: &str, port: u16) {
+    let length = if address.contains(':') { 128 } else { 32 };
+    sh(&format!(
+        "ip address replace {address}/{length} dev lo nodad"
+    ));
+    let listener = TcpListener::bind((address.parse::<IpAddr>().unwrap(), port)).unwrap();
+    let address = address.to_owned();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            stream.unwrap().write_all(address.as_bytes()).unwrap();
+        }
+    });
 }
 
 fn connect(to: &str) -> Result<String, std::io::ErrorKind> {
@@ -348,6 +358,163 @@ END");
             }
         },
     );
+}
+
+/// What a tenant's Service has done to a node that knew no better goes at the start of the next
+/// process, before the datastore has said a word.
+#[test]
+fn nothing_stands_between_a_node_and_its_datastore() {
+    in_namespace(
+        "services::nothing_stands_between_a_node_and_its_datastore",
+        || async {
+            machine();
+            let (etcd, etcd6) = ("192.0.2.50", "fd00:50::1");
+            for (address, port) in [
+                (etcd, 2379),
+                (etcd6, 2379),
+                ("10.1.0.1", 8080),
+                ("fd00:1::1", 8080),
+            ] {
+                serve(address, port);
+            }
+            let at = [format!("{etcd}:2379"), format!("[{etcd6}]:2379")];
+            let datastore: BTreeSet<SocketAddr> = at.iter().map(|at| at.parse().unwrap()).collect();
+            let of_v6 = |(_, _, value): (&str, &str, String)| {
+                let value = value.replace("IPv4", "IPv6");
+                ("endpointslices", "web-6", value)
+            };
+            let external = format!(
+                r#","clusterIPs":["{VIP}","fd00:96::10"],"externalIPs":["{etcd}","{etcd6}"],"ports":[{{"port":2379}}]"#
+            );
+            let bad = snapshot(&[
+                service(&external),
+                slice(&["10.1.0.1"]),
+                of_v6(slice(&["fd00:1::1"])),
+            ]);
+            let pods = ["10.1.0.1", "fd00:1::1"];
+            let answers = || at.each_ref().map(|at| connect(at));
+            let right = || [Ok(etcd.to_owned()), Ok(etcd6.to_owned())];
+            let wrong = || pods.map(|pod| Ok(pod.to_owned()));
+            writer().pass(&bad).await.unwrap();
+            assert_eq!(answers(), wrong(), "the node knows of no datastore");
+            ServiceWriter::spare(&datastore, false).await.unwrap();
+            assert_eq!(answers(), right());
+            // A table of another version, which is replaced once there is a plan.
+            for family in ["4", "6"] {
+                sh(&format!(
+                    "nft flush set inet caracal-services spared{family}"
+                ));
+            }
+            let mark = sh("nft list table inet caracal-services | grep -o 'layout-[0-9a-f]*'");
+            sh(&format!("nft delete chain inet caracal-services {mark}"));
+            assert_eq!(answers(), wrong());
+            ServiceWriter::spare(&datastore, false).await.unwrap();
+            assert_eq!(answers(), right());
+            // Other ports of a cluster address are refused, and unused ones of a range are dropped.
+            let taken = format!(r#","clusterIPs":["{etcd}","{etcd6}"]"#);
+            let (kind, name, value) = service(&taken);
+            let taken = snapshot(&[(kind, name, value.replace(VIP, etcd))]);
+            ServiceWriter::remove().await.unwrap();
+            writer().pass(&taken).await.unwrap();
+            sh("nft add element inet caracal-services ranges4 '{ 192.0.2.0/24 }'");
+            sh("nft add element inet caracal-services ranges6 '{ fd00:50::/64 }'");
+            let refused = Err(std::io::ErrorKind::ConnectionRefused);
+            assert_eq!(answers(), [refused.clone(), refused]);
+            ServiceWriter::spare(&datastore, false).await.unwrap();
+            assert_eq!(answers(), right());
+            // A node that knows its datastore does not come to that, and says so.
+            let mut ours = writer();
+            let reserved = |ours: &mut ServiceWriter| {
+                let way = (datastore.clone(), false);
+                ours.set_reserved(way, BTreeSet::new(), &Overrides::new());
+            };
+            reserved(&mut ours);
+            for bad in [bad, taken] {
+                let status = ours.pass(&bad).await.unwrap();
+                let codes: Vec<_> = status.problems.iter().map(|p| p.code.as_str()).collect();
+                assert_eq!(codes, ["services.refused"]);
+                assert_eq!(answers(), right());
+            }
+        },
+    );
+}
+
+/// Addresses of this machine that no Node resource names have its ports for other nodes, too.
+#[test]
+fn no_service_leads_from_or_to_a_nodes_ports_for_nodes() {
+    in_namespace(
+        "services::no_service_leads_from_or_to_a_nodes_ports_for_nodes",
+        || async {
+            machine();
+            for (address, port) in [
+                ("198.51.100.7", 179),
+                ("198.51.100.8", 179),
+                ("10.1.0.1", 8080),
+            ] {
+                serve(address, port);
+            }
+            let with = |port: u16, endpoints: &[&str]| {
+                let external = r#","externalIPs":["198.51.100.7"],"ports":[{"port":179}]"#;
+                let (kind, name, value) = slice(endpoints);
+                let value = value.replace("8080", &port.to_string());
+                snapshot(&[service(external), (kind, name, value)])
+            };
+            let mut ours = writer();
+            ours.pass(&with(8080, &["10.1.0.1"])).await.unwrap();
+            assert_eq!(connect("198.51.100.7:179").as_deref(), Ok("198.51.100.7"));
+            assert_eq!(connect(&format!("{VIP}:179")).as_deref(), Ok("10.1.0.1"));
+            ours.pass(&with(179, &["198.51.100.8"])).await.unwrap();
+            assert!(connect(&format!("{VIP}:179")).is_err());
+        },
+    );
+}
+
+/// Chains and rules that others change are written again: by event, and by the next process.
+#[test]
+fn what_others_do_to_chains_is_undone() {
+    in_namespace("services::what_others_do_to_chains_is_undone", || async {
+        machine();
+        servers(&["10.1.0.1"]);
+        let spec = r#","sessionAffinity":"ClientIP""#;
+        let wanted = snapshot(&[service(spec), slice(&["10.1.0.1"])]);
+        let vip = format!("{VIP}:80");
+        let table = "inet caracal-services";
+        let mut ours = writer();
+        ours.pass(&wanted).await.unwrap();
+        let entries = ours.pass(&wanted).await.unwrap().entries.clone();
+        let mut ours = Some(ours);
+        let audit = async || observe_services(&entries).await;
+        for restart in [false, true] {
+            for damage in [
+                format!("flush chain {table} translate"),
+                format!("insert rule {table} translate accept"),
+                format!("insert rule {table} nat-outputm101 ip daddr {VIP} dnat ip to 10.0.0.2"),
+                format!("flush chain {table} pick-endpoints-1"),
+                format!("flush table {table}"),
+                format!("add table {table} {{ flags dormant; }}"),
+                format!(
+                    "add chain {table} more {{ type filter hook output priority 0; policy drop; }}"
+                ),
+            ] {
+                if restart {
+                    ours = None;
+                }
+                sh(&format!("nft -f - <<'END'\n{damage}\nEND"));
+                assert!(audit().await.unreadable.is_some(), "{damage}");
+                let ours = ours.get_or_insert_with(writer);
+                if !restart {
+                    ours.changed_by_others().await;
+                }
+                ours.pass(&wanted).await.unwrap();
+                assert_eq!(connect(&vip).as_deref(), Ok("10.1.0.1"), "{damage}");
+                assert_eq!(audit().await, ServiceDifferences::default(), "{damage}");
+            }
+        }
+        // What is as it was is left alone.
+        let before = sh(&format!("nft -a list table {table} | head -1"));
+        writer().pass(&wanted).await.unwrap();
+        assert_eq!(sh(&format!("nft -a list table {table} | head -1")), before);
+    });
 }
 
 /// Those who only ask see the counters, each element of an address, and what is wrong with the

@@ -126,6 +126,18 @@ impl<'a> Listing<'a> {
         self.checksum
     }
 
+    /// The checksum of all but the elements of sets and maps.
+    #[must_use]
+    pub(crate) fn structure(&self) -> String {
+        format!("{:016x}", self.checksum.structure)
+    }
+
+    /// The checksums with which the table is marked.
+    #[must_use]
+    pub(crate) fn marks(&self) -> &[&'a str] {
+        &self.marks
+    }
+
     /// The checksum with which the table is marked.
     pub(super) fn mark(&self) -> Option<&'a str> {
         self.marks.first().copied()

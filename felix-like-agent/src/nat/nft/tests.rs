@@ -67,10 +67,12 @@ table inet caracal {
 		type filter hook prerouting priority -300; policy accept;
 		iifname "cali*" udp dport 4789 drop
 		iifname "cali*" meta l4proto 4 drop
+		iifname "cali*" ip daddr 127.0.0.0/8 drop
 		meta nfproto ipv4 iifname @ip_workloads jump ip_from_workloads
 	}
 	chain input {
 		type filter hook input priority 0; policy accept;
+		iifname "cali*" udp dport 4789 drop
 		meta nfproto ipv4 iifname "cali*" tcp dport { 179, 1179 } jump ip_bgp_guard
 		meta nfproto ipv4 iifname "cali*" udp dport { 3784, 4784 } jump ip_bgp_guard
 		meta nfproto ipv4 meta l4proto 4 jump ip_tunnel_senders
@@ -83,6 +85,7 @@ table inet caracal {
 	}
 	chain forward {
 		type filter hook forward priority 0; policy accept;
+		iifname "cali*" udp dport 4789 drop
 		meta nfproto ipv4 iifname "cali*" tcp dport { 179, 1179 } jump ip_bgp_guard
 		meta nfproto ipv4 iifname "cali*" udp dport { 3784, 4784 } jump ip_bgp_guard
 		iifname "cali*" accept
@@ -172,6 +175,7 @@ fn tunnels_that_are_open_have_no_rules() {
         "the guard of BGP stays: {text}"
     );
     nat.ipv4.bgp = None;
+    nat.no_vxlan_from_workloads = None;
     assert!(!NftTable::new(&nat).to_string().contains("hook input"));
 }
 

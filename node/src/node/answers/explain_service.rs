@@ -88,6 +88,10 @@ pub(super) async fn explain(
     let found = entry(&status, address, protocol);
     let Some((key, entry)) = found else {
         explained.skipped = Some("no Service has this address and port".to_owned());
+        // One may want it, and be refused.
+        let wanted = |problem: &Problem| problem.reason.contains(&format!("{address}/"));
+        let problems = status.problems.iter();
+        explained.problems = problems.filter(|p| wanted(p)).cloned().collect();
         return Ok(explained);
     };
     match observe_service_elements(key, entry).await {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use caracal_agent::{ServiceAddress, ServiceEntry, ServiceStatus, ServiceTarget};
+use caracal_model::Problem;
 use serde::{Deserialize, Serialize};
 
 /// The table of services of a node.
@@ -17,6 +18,9 @@ pub(crate) struct TranslatedServices {
     pub(crate) failing: bool,
     /// A row an address, protocol and port.
     pub(crate) rows: Vec<TranslatedRow>,
+    /// What is refused of the Services, and what several of them want.
+    #[serde(default)]
+    pub(crate) problems: Vec<Problem>,
 }
 
 /// An address of a service.
@@ -38,7 +42,7 @@ pub(crate) struct TranslatedRow {
     /// For how many seconds clients keep their endpoint.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) affinity_seconds: Option<u32>,
-    /// Senders that are let in; empty = all.
+    /// Senders that are let in, or the word nobody; empty = all.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) sources: Vec<String>,
     /// New connections (of UDP: flows) to the address since it came into the table. `None` = the
@@ -61,6 +65,7 @@ impl TranslatedServices {
             revision: status.revision,
             failing: status.failing_since.is_some(),
             rows: status.entries.iter().map(row).collect(),
+            problems: status.problems.clone(),
         }
     }
 }
@@ -93,8 +98,16 @@ pub(super) fn row(
         here: texts(here),
         elsewhere: texts(elsewhere),
         affinity_seconds: entry.affinity.as_ref().map(|affinity| affinity.seconds),
-        sources: entry.sources.iter().map(ToString::to_string).collect(),
+        sources: sources(entry),
         hits,
+    }
+}
+
+/// Who is let in; nothing = everybody.
+fn sources(entry: &ServiceEntry) -> Vec<String> {
+    match &entry.sources {
+        Some(sources) if sources.is_empty() => vec!["nobody".to_owned()],
+        sources => sources.iter().flatten().map(ToString::to_string).collect(),
     }
 }
 

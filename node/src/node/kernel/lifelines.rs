@@ -2,7 +2,7 @@
 //! [`caracal_agent::free_lifelines`].
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use caracal_agent::{Overrides, Settings};
@@ -15,7 +15,7 @@ const LOOKUP: Duration = Duration::from_secs(2);
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// Host and port.
-type Hosts = Vec<(String, u16)>;
+pub(crate) type Hosts = Vec<(String, u16)>;
 
 /// The addresses of endpoints. A name that is not found has none.
 pub(crate) async fn look_up(hosts: &Hosts) -> BTreeSet<IpAddr> {
@@ -33,6 +33,17 @@ pub(crate) async fn look_up(hosts: &Hosts) -> BTreeSet<IpAddr> {
         }
     }
     addresses
+}
+
+/// Address and port of each endpoint. `known`: what names were found to be.
+pub(crate) fn endpoints(hosts: &Hosts, known: &BTreeSet<IpAddr>) -> BTreeSet<SocketAddr> {
+    let of = |(host, port): &(String, u16)| -> Vec<SocketAddr> {
+        match host.parse::<IpAddr>() {
+            Ok(address) => vec![(address, *port).into()],
+            Err(_) => known.iter().map(|a| (*a, *port).into()).collect(),
+        }
+    };
+    hosts.iter().flat_map(of).collect()
 }
 
 /// Looks names up again and again. A name that has no address any more keeps its last one: others

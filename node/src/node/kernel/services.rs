@@ -1,18 +1,21 @@
 //! Drives the writer of the table of services: what the datastore holds goes to the kernel.
 
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_agent::{
-    NodePortAddresses, PublishedUnderlay, ServiceSettings, ServiceStatus, ServiceWriteError,
-    ServiceWriter,
+    NodePortAddresses, PublishedUnderlay, ServiceStatus, ServiceWriteError, ServiceWriter,
 };
 use caracal_datastore::View;
-use caracal_model::{NodeName, Problem, ProblemCode};
+use caracal_model::{Problem, ProblemCode, Snapshot};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::kube_proxy::{KubeProxyWatch, Turn};
+use super::lifelines::{self, Hosts};
+use crate::config::Config;
 use crate::node::problems::ProblemReporter;
 
 /// Wait after the first failure; doubled with each further one.
@@ -45,17 +48,65 @@ impl Translated {
 /// What the task listens to.
 pub(crate) struct ServiceInputs {
     pub(crate) view: watch::Receiver<View>,
-    /// Addresses of this machine, where node ports are to be served on others than the registered.
+    /// Addresses of this machine.
     pub(crate) underlay: watch::Receiver<PublishedUnderlay>,
+    /// The way to the datastore.
+    pub(crate) datastore: DatastoreWay,
     /// Rules of kube-proxy.
     pub(crate) kube_proxy: KubeProxyWatch,
+}
+
+/// Where this node reaches its datastore.
+pub(crate) struct DatastoreWay {
+    pub(crate) hosts: Hosts,
+    /// What names of hosts were found to be.
+    pub(crate) addresses: watch::Receiver<BTreeSet<IpAddr>>,
+    /// It is Kubernetes' API.
+    pub(crate) is_kubernetes: bool,
+}
+
+impl DatastoreWay {
+    fn endpoints(&mut self) -> BTreeSet<SocketAddr> {
+        lifelines::endpoints(&self.hosts, &self.addresses.borrow_and_update())
+    }
+
+    /// Frees it, also while nothing is known of the Services of now.
+    async fn free(&mut self) {
+        let endpoints = self.endpoints();
+        spare(&endpoints, self.is_kubernetes).await;
+    }
+}
+
+/// No rule that is in the kernel stands between this node and its datastore: while one does,
+/// nothing better is ever heard. Where services are off, the table goes.
+pub(crate) async fn free_datastore(
+    config: &Config,
+    endpoints: &BTreeSet<SocketAddr>,
+    is_kubernetes: bool,
+) {
+    match config.services.is_on() {
+        true => spare(endpoints, is_kubernetes).await,
+        false => remove_service_table().await,
+    }
+}
+
+async fn spare(endpoints: &BTreeSet<SocketAddr>, is_kubernetes: bool) {
+    if let Err(error) = ServiceWriter::spare(endpoints, is_kubernetes).await {
+        let reason = format!("{:#}", anyhow::Error::new(error));
+        tracing::warn!(reason, "cannot see whether a service covers the datastore");
+    }
+}
+
+/// Where this node listens itself, for health and metrics.
+fn listeners(config: &Config, snapshot: &Snapshot) -> BTreeSet<SocketAddr> {
+    let (ports, _) = config.ports.with(snapshot, &config.node);
+    ports.addresses().chain(config.proxy_health).collect()
 }
 
 /// Keeps the table until a channel closes. Nothing is written while the view is not current: half
 /// a list would look like Services that were removed.
 pub(crate) async fn translate_services(
-    me: NodeName,
-    settings: ServiceSettings,
+    config: Arc<Config>,
     inputs: ServiceInputs,
     translated: watch::Sender<Translated>,
     problems: ProblemReporter,
@@ -63,10 +114,12 @@ pub(crate) async fn translate_services(
     let ServiceInputs {
         mut view,
         mut underlay,
+        mut datastore,
         mut kube_proxy,
     } = inputs;
+    let settings = &config.service_settings;
     let needs_addresses = settings.node_ports != NodePortAddresses::Primary;
-    let new_writer = || ServiceWriter::new(me.clone(), settings.clone());
+    let new_writer = || ServiceWriter::new(config.node.clone(), settings.clone());
     let mut writer = new_writer();
     let mut wait = FIRST;
     loop {
@@ -79,16 +132,15 @@ pub(crate) async fn translate_services(
             let view = view.borrow_and_update();
             view.is_current().then(|| Arc::clone(&view.snapshot))
         };
-        let is_known = match needs_addresses {
-            true => {
-                let underlay = underlay.borrow_and_update();
-                writer.set_addresses(&underlay.local.addresses);
-                underlay.number > 0
-            }
-            false => true,
+        let is_known = {
+            let underlay = underlay.borrow_and_update();
+            writer.set_addresses(&underlay.local.addresses);
+            underlay.number > 0 || !needs_addresses
         };
         let mut failed = false;
         if let Some(snapshot) = snapshot.filter(|_| is_known) {
+            let way = (datastore.endpoints(), datastore.is_kubernetes);
+            writer.set_reserved(way, listeners(&config, &snapshot), &config.felix);
             let result = writer.pass(&snapshot).await;
             failed = result.is_err();
             publish(result, kube_proxy.problem(), &translated, &problems);
@@ -104,7 +156,8 @@ pub(crate) async fn translate_services(
         };
         tokio::select! {
             changed = view.changed() => if changed.is_err() { return },
-            changed = underlay.changed(), if needs_addresses => if changed.is_err() { return },
+            changed = underlay.changed() => if changed.is_err() { return },
+            Ok(()) = datastore.addresses.changed() => datastore.free().await,
             () = writer.changed_by_others() => {}
             () = kube_proxy.changed() => {}
             () = again => wait = (wait * 2).min(LONGEST),

@@ -1,6 +1,8 @@
 //! Starts the owners whose handles others need, in order: the datastore's view, the speaker, the
 //! kernel's writer, who answers; then the rest of the table.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -29,7 +31,7 @@ use crate::node::kernel::kube_proxy::Takeover;
 use crate::node::kernel::learned::{self, Completeness, Resolved};
 use crate::node::kernel::lifelines;
 use crate::node::kernel::mtu;
-use crate::node::kernel::services::Translated;
+use crate::node::kernel::services::{self, Translated};
 use crate::node::membership::beginning::{self, Begun};
 use crate::node::membership::machine;
 use crate::node::problems::Registry;
@@ -47,9 +49,7 @@ pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
     let datastore = DatastoreConfig::from_env()?.for_node(&config.node, config.services.is_on());
     let hosts = datastore.hosts()?;
     let store = datastore.open()?;
-    let lifelines = Feed::new(lifelines::look_up(&hosts).await);
-    let known = lifelines.reader().borrow().clone();
-    lifelines::free(&config.node, &config.felix, &known).await;
+    let lifelines = free_datastore(&config, &hosts, &store).await;
     let holder = machine::this(&config.lib_dir);
     let report = |what: String| drop(stage.send_replace(NodeStage::Starting(what)));
     let from = (&store, store.watch_options(), lifelines.reader());
@@ -94,6 +94,20 @@ pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
         view,
         _stage: stage,
     })
+}
+
+/// The datastore's addresses. Nothing that an earlier process has left in the kernel stands between
+/// this node and them.
+async fn free_datastore(
+    config: &Config,
+    hosts: &lifelines::Hosts,
+    store: &Datastore,
+) -> Feed<BTreeSet<IpAddr>> {
+    let known = lifelines::look_up(hosts).await;
+    lifelines::free(&config.node, &config.felix, &known).await;
+    let way = lifelines::endpoints(hosts, &known);
+    services::free_datastore(config, &way, store.has_nodes_of_kubernetes()).await;
+    Feed::new(known)
 }
 
 /// The speaker as it was started.
@@ -158,7 +172,7 @@ impl Speaking {
 /// The feeds with their first values.
 fn feeds(
     speaking: &Speaking,
-    lifelines: Feed<std::collections::BTreeSet<std::net::IpAddr>>,
+    lifelines: Feed<BTreeSet<IpAddr>>,
     first: &View,
     node: &Config,
 ) -> Feeds {

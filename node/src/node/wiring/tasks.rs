@@ -99,7 +99,7 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "datastore's addresses", file: "node/src/node/kernel/lifelines.rs", count: "1",
-        owns: "–", hears: "name servers", tells: "reconciler, ranges",
+        owns: "–", hears: "name servers", tells: "reconciler, ranges, services",
         start: Start::From(|b| spawn(lifelines::resolve_lifelines(b.hosts.clone(), b.feeds.lifelines.writer()))),
     },
     Task {
@@ -164,7 +164,7 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "services", file: "node/src/node/kernel/services.rs", count: "1",
-        owns: "the table of services in nftables", hears: "`View`, this machine's addresses, changes that others make to the table, rules of kube-proxy", tells: "kernel, metrics, who asks",
+        owns: "the table of services in nftables", hears: "`View`, this machine's addresses, those of the datastore, changes that others make to the table, rules of kube-proxy", tells: "kernel, metrics, who asks",
         start: Start::From(service_table),
     },
     Task {
@@ -345,18 +345,21 @@ fn lost_addresses(board: &Board) {
 
 fn service_table(board: &Board) {
     if !board.config.services.is_on() {
-        spawn(services::remove_service_table());
         let reason = "CARACAL_SERVICES is off".to_owned();
         let translated = board.feeds.translated.writer();
         translated.send_replace(services::Translated::Nothing(reason));
         return;
     }
     spawn(services::translate_services(
-        board.config.node.clone(),
-        board.config.service_settings.clone(),
+        board.config.clone(),
         services::ServiceInputs {
             view: board.view.clone(),
             underlay: board.underlay.clone(),
+            datastore: services::DatastoreWay {
+                hosts: board.hosts.clone(),
+                addresses: board.feeds.lifelines.reader(),
+                is_kubernetes: board.store.has_nodes_of_kubernetes(),
+            },
             kube_proxy: board.feeds.takeover.watch(),
         },
         board.feeds.translated.writer(),

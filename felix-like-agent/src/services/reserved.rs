@@ -1,0 +1,267 @@
+//! What is not the Services': addresses and ports that are never translated, and endpoints that
+//! nobody is sent to. Whoever writes a Service may be a tenant; what a node needs to be a node is
+//! not theirs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use caracal_model::{AllowedUse, Family, Node, NodeName, Prefix, SharedMap, Snapshot, Versioned};
+
+use super::address::{ServiceAddress, ServiceAddressKind, ServiceTarget, Transport};
+use super::settings::ServiceNode;
+use crate::nat::BFD_PORTS;
+use crate::plan::nat;
+use crate::settings::Settings;
+
+/// The Service of Kubernetes' API itself: who reaches the API by its cluster address asks for the
+/// translation.
+const API_SERVICE: &str = "default/kubernetes";
+
+/// Addresses of nodes, those of their tunnels too, with how many nodes have each.
+#[derive(Debug, Default)]
+pub(super) struct NodeAddresses {
+    nodes: SharedMap<NodeName, Versioned<Node>>,
+    held: BTreeMap<IpAddr, isize>,
+}
+
+fn of_node(node: &Node) -> BTreeSet<IpAddr> {
+    let spec = &node.spec;
+    let of = |family| nat::addresses(node, family).chain(spec.vxlan_address(family));
+    let ipip = spec.bgp.as_ref().and_then(|bgp| bgp.ipv4_ipip_tunnel_addr);
+    let families = [Family::Ipv4, Family::Ipv6].into_iter();
+    families.flat_map(of).chain(ipip.map(IpAddr::V4)).collect()
+}
+
+impl NodeAddresses {
+    /// Takes in the nodes of a snapshot; the addresses that came or went.
+    pub(super) fn follow(
+        &mut self,
+        nodes: &SharedMap<NodeName, Versioned<Node>>,
+    ) -> BTreeSet<IpAddr> {
+        let mut by: BTreeMap<IpAddr, isize> = BTreeMap::new();
+        for name in nodes.changed_since(&self.nodes) {
+            for (nodes, one) in [(&self.nodes, -1), (nodes, 1)] {
+                let addresses = nodes.get(&name).map(|node| of_node(node));
+                for address in addresses.into_iter().flatten() {
+                    *by.entry(address).or_default() += one;
+                }
+            }
+        }
+        self.nodes = nodes.clone();
+        let mut moved = BTreeSet::new();
+        for (address, by) in by {
+            let held = self.held.entry(address).or_default();
+            let was = *held;
+            *held += by;
+            if (was == 0) != (*held == 0) {
+                moved.insert(address);
+            }
+            if *held == 0 {
+                self.held.remove(&address);
+            }
+        }
+        moved
+    }
+
+    fn has(&self, address: IpAddr) -> bool {
+        self.held.contains_key(&address)
+    }
+
+    fn first_in(&self, range: &Prefix) -> Option<IpAddr> {
+        let first = self.held.range(range.address()..).next()?;
+        Some(*first.0).filter(|address| range.contains(*address))
+    }
+}
+
+/// What is reserved beside the addresses of nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reserved {
+    /// Where this node reaches its datastore.
+    datastore: BTreeSet<SocketAddr>,
+    /// The datastore is Kubernetes' API.
+    on_kubernetes: bool,
+    /// Ports on which nodes speak with each other: BGP, BFD, VXLAN.
+    pub(super) guarded: BTreeSet<(Transport, u16)>,
+    /// Where this node listens itself.
+    pub(super) listeners: BTreeSet<SocketAddr>,
+    /// Addresses of this node.
+    own: BTreeSet<IpAddr>,
+    /// Peers of nodes outside the cluster, with their ports.
+    peers: BTreeMap<IpAddr, BTreeSet<u16>>,
+    /// Ranges of pods: pools from which load balancers take no address.
+    pools: BTreeSet<Prefix>,
+}
+
+impl Reserved {
+    /// `registered`: addresses of this node's Node resource.
+    pub(super) fn new(
+        snapshot: &Snapshot,
+        own: &ServiceNode,
+        registered: &BTreeSet<IpAddr>,
+    ) -> Self {
+        let (settings, _) =
+            Settings::resolve(&Settings::default(), snapshot, &own.name, &own.overrides);
+        let bgp = nat::bgp_ports(snapshot);
+        let tcp = bgp.into_iter().map(|port| (Transport::Tcp, port));
+        let udp = BFD_PORTS.into_iter().chain([settings.vxlan_port]);
+        let mut peers: BTreeMap<IpAddr, BTreeSet<u16>> = BTreeMap::new();
+        let named = snapshot.bgp_peers.values();
+        for (address, port) in named.filter_map(|peer| peer.spec.peer_address()) {
+            let port = port.unwrap_or(nat::BGP_PORT);
+            peers.entry(address).or_default().insert(port);
+        }
+        let pools = snapshot.pools.values().map(|pool| &pool.spec);
+        Self {
+            datastore: own.datastore.clone(),
+            on_kubernetes: own.on_kubernetes,
+            guarded: tcp.chain(udp.map(|port| (Transport::Udp, port))).collect(),
+            listeners: own.listeners.clone(),
+            own: registered | &own.addresses,
+            peers,
+            pools: pools
+                .filter(|pool| !pool.allows(AllowedUse::LoadBalancer))
+                .map(|pool| pool.prefix())
+                .collect(),
+        }
+    }
+
+    /// Endpoints of the datastore that are left alone in the kernel as well. `is_services`: it is
+    /// the cluster address of [`API_SERVICE`].
+    pub(super) fn spared(&self, api: &BTreeSet<IpAddr>) -> BTreeSet<SocketAddr> {
+        let is_services = |at: &&SocketAddr| self.on_kubernetes && api.contains(&at.ip());
+        let spared = self.datastore.iter().filter(|at| !is_services(at));
+        spared.copied().collect()
+    }
+
+    /// Why a Service (`NAMESPACE/NAME`) may not have an address; `None` = it may.
+    pub(super) fn refuses(
+        &self,
+        nodes: &NodeAddresses,
+        (service, kind): (&str, ServiceAddressKind),
+        at: &ServiceAddress,
+    ) -> Option<String> {
+        let ServiceAddress {
+            address,
+            protocol,
+            port,
+        } = *at;
+        if kind != ServiceAddressKind::NodePort {
+            if let Some(what) = out_of_reach(address) {
+                return Some(format!("it is {what}"));
+            }
+            let pool = self.pools.iter().find(|pool| pool.contains(address));
+            if let Some(pool) = pool {
+                return Some(format!("it lies in the pool {pool}"));
+            }
+        }
+        let is_cluster = kind == ServiceAddressKind::ClusterIp;
+        let is_api = self.on_kubernetes && is_cluster && service == API_SERVICE;
+        let is_tcp = protocol == Transport::Tcp;
+        if is_tcp && !is_api && self.datastore.contains(&SocketAddr::new(address, port)) {
+            return Some("this node reaches its datastore there".to_owned());
+        }
+        let is_own = self.own.contains(&address);
+        let is_node = is_own || nodes.has(address);
+        if let Some(reason) = self.guards(is_node, at.protocol, (address, port)) {
+            return Some(reason);
+        }
+        let here = |at: &&SocketAddr| at.port() == port && listens(at, address);
+        if is_own && is_tcp && self.listeners.iter().any(|at| here(&at)) {
+            return Some("this node itself listens there".to_owned());
+        }
+        // Each port of a cluster address is translated or refused.
+        let is_datastores = self.datastore.iter().any(|at| at.ip() == address) && !is_api;
+        let machines = [
+            (is_node, "a node"),
+            (is_datastores, "the datastore"),
+            (self.peers.contains_key(&address), "a peer of the nodes"),
+        ];
+        let found = machines.into_iter().find(|(is, _)| is_cluster && *is);
+        found.map(|(_, whose)| format!("it is the address of {whose}"))
+    }
+
+    /// Why nobody is sent to an endpoint; `None` = it is one.
+    pub(super) fn refuses_endpoint(
+        &self,
+        nodes: &NodeAddresses,
+        protocol: Transport,
+        target: &ServiceTarget,
+    ) -> Option<String> {
+        let address = target.address;
+        if let Some(what) = out_of_reach(address) {
+            return Some(format!("it is {what}"));
+        }
+        let is_node = self.own.contains(&address) || nodes.has(address);
+        self.guards(is_node, protocol, (address, target.port))
+    }
+
+    /// The port of a node, or of a peer, that is for nodes alone.
+    fn guards(
+        &self,
+        is_node: bool,
+        protocol: Transport,
+        (address, port): (IpAddr, u16),
+    ) -> Option<String> {
+        if is_node && self.guarded.contains(&(protocol, port)) {
+            return Some("nodes speak BGP, BFD or VXLAN with a node there".to_owned());
+        }
+        let is_peers = self.peers.get(&address).is_some_and(|p| p.contains(&port));
+        (is_peers && protocol == Transport::Tcp)
+            .then(|| "a BGPPeer of the nodes listens there".to_owned())
+    }
+
+    /// Why nothing may be dropped for being sent to an unused address of a range; `None` = it may.
+    pub(super) fn refuses_range(&self, nodes: &NodeAddresses, range: &Prefix) -> Option<String> {
+        let inside = |address: &IpAddr| range.contains(*address);
+        if let Some(pool) = self.pools.iter().find(|pool| pool.overlaps(range)) {
+            return Some(format!("it overlaps the pool {pool}"));
+        }
+        let own = self.own.iter().copied().find(inside);
+        if let Some(address) = own.or_else(|| nodes.first_in(range)) {
+            return Some(format!("the address {address} of a node lies in it"));
+        }
+        if let Some(peer) = self.peers.keys().find(|address| inside(address)) {
+            return Some(format!("the peer {peer} lies in it"));
+        }
+        // Of Kubernetes' API it may be the cluster address.
+        let mut datastore = self.datastore.iter().map(SocketAddr::ip);
+        let found = datastore.find(inside).filter(|_| !self.on_kubernetes);
+        found.map(|address| format!("the datastore's endpoint {address} lies in it"))
+    }
+
+    /// True when it depends on the addresses of nodes whether this port may be used.
+    pub(super) fn concerns(&self, protocol: Transport, port: u16) -> bool {
+        self.guarded.contains(&(protocol, port))
+    }
+}
+
+/// True when a socket that listens here takes what is sent to an address of this node.
+fn listens(at: &SocketAddr, address: IpAddr) -> bool {
+    // An IPv6 socket for all addresses takes IPv4 connections too.
+    let all = at.ip().is_unspecified() && (at.is_ipv6() || address.is_ipv4());
+    all || at.ip() == address
+}
+
+/// What an address is that is no single machine's in the network.
+pub(super) fn out_of_reach(address: IpAddr) -> Option<&'static str> {
+    let (is_loopback, is_multicast) = (address.is_loopback(), address.is_multicast());
+    let (is_link_local, is_none) = match address {
+        IpAddr::V4(v4) => {
+            let is_none = v4.octets()[0] == 0 || v4.is_broadcast();
+            (v4.is_link_local(), is_none)
+        }
+        // Of `::/96` and `::ffff:0:0/96` each address is another one of IPv4.
+        IpAddr::V6(v6) => {
+            let is_ipv4 = v6.to_ipv4().is_some();
+            (v6.is_unicast_link_local(), is_ipv4)
+        }
+    };
+    [
+        (is_loopback, "a loopback address"),
+        (is_multicast, "a multicast address"),
+        (is_link_local, "a link-local address"),
+        (is_none, "no address of a machine"),
+    ]
+    .into_iter()
+    .find_map(|(is, what)| is.then_some(what))
+}
