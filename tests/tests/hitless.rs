@@ -345,8 +345,9 @@ fn large_table(mut lab: Lab) {
     let first = &deleted[..deleted.len().min(5)];
     assert!(
         deleted.is_empty(),
-        "{}, among them {first:#?}",
-        deleted.len()
+        "{}, among them {first:#?}\n{}",
+        deleted.len(),
+        lab.folder().log_tail("node1", 60)
     );
     assert_eq!(run_on(&lab, "node1", show).lines().count(), before);
 }
