@@ -51,9 +51,14 @@ pub fn run_plugin(role: PluginRole, progress: Progress<'_>) -> ExitCode {
         }
     };
     let Some(answer) = answer else { return code };
-    match writeln!(io::stdout(), "{answer:#}") {
+    let mut out = io::stdout();
+    match writeln!(out, "{answer:#}").and_then(|()| out.flush()) {
         Ok(()) => code,
-        Err(_) => ExitCode::FAILURE,
+        Err(error) => {
+            // The runtime may have closed both.
+            let _lost = writeln!(io::stderr(), "the answer cannot be written: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 
@@ -218,6 +223,8 @@ fn log_to(conf: &NetConf) {
     let format = tracing_subscriber::fmt::layer()
         .with_ansi(false)
         .with_target(false)
+        // It would be told on standard error, and end the call where that takes nothing.
+        .log_internal_errors(false)
         .with_writer(writer);
     // Of libraries only what is wrong.
     let filter = Targets::new()

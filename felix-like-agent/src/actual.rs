@@ -161,13 +161,20 @@ pub struct Actual {
 impl Actual {
     /// Adds a route behind those with the same key.
     pub fn push_route(&mut self, route: ActualRoute) {
-        self.routes.entry(route.key()).or_default().push(route);
+        self.routes_of(route.key()).push(route);
+    }
+
+    /// The routes of a key. There is one, as a rule: room for more would be most of what a large
+    /// table takes.
+    fn routes_of(&mut self, key: RouteKey) -> &mut Vec<ActualRoute> {
+        let room = || Vec::with_capacity(1);
+        self.routes.entry(key).or_insert_with(room)
     }
 
     /// Puts a route in the place of the first of its key, as a replacement does, or there where
     /// there is none.
     pub(crate) fn replace_route(&mut self, route: ActualRoute) {
-        let there = self.routes.entry(route.key()).or_default();
+        let there = self.routes_of(route.key());
         match there.iter_mut().find(|r| r.tos == 0) {
             Some(first) => *first = route,
             None => there.push(route),
@@ -289,5 +296,24 @@ mod tests {
         assert_eq!(link("10.244.9.1/32").as_deref(), Some("eth2"));
         assert_eq!(link("192.0.2.1/32").as_deref(), Some("eth0"));
         assert_eq!(link("fd00::1/128"), None);
+    }
+
+    #[test]
+    fn a_key_with_one_route_has_room_for_one() {
+        let route = |n: u8| {
+            ActualRoute::from(Route {
+                prefix: Prefix::v4([10, n, 0, 0].into(), 16),
+                metric: 0,
+                protocol: 80,
+                target: ForwardingTarget::Blackhole,
+                mtu: None,
+                source: None,
+            })
+        };
+        let mut actual = Actual::default();
+        actual.push_route(route(1));
+        actual.replace_route(route(2));
+        let room: Vec<usize> = actual.routes.values().map(Vec::capacity).collect();
+        assert_eq!(room, [1, 1]);
     }
 }

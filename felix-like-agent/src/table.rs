@@ -244,22 +244,10 @@ pub(crate) fn removal(tables: &Tables, actual: &Actual) -> Vec<Op> {
 pub(crate) fn note(actual: &mut Actual, op: &Op) {
     match op {
         Op::AddRoute(route) => actual.push_route(route.clone().into()),
-        Op::ReplaceRoute(route) => {
-            let there = actual.routes.entry(route.key()).or_default();
-            match there.iter_mut().find(|r| r.tos == 0) {
-                Some(first) => *first = route.clone().into(),
-                None => there.push(route.clone().into()),
-            }
-        }
+        Op::ReplaceRoute(route) => actual.replace_route(route.clone().into()),
         Op::DeleteRoute(route) => {
-            if let Some(there) = actual.routes.get_mut(&route.key()) {
-                if let Some(at) = there.iter().position(|r| r == route) {
-                    there.remove(at);
-                }
-                if there.is_empty() {
-                    actual.routes.remove(&route.key());
-                }
-            }
+            // It may be gone already.
+            let _gone = actual.remove_route(route);
         }
         _ => {}
     }

@@ -228,6 +228,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// True for what runs until it is told to end.
+pub(crate) const fn serves(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Node { command: None } | Command::Speaker(_) | Command::Flannel(_)
+    )
+}
+
 /// True for what must not end in the middle when nobody reads what it prints.
 pub(crate) fn changes_something(command: &Command) -> bool {
     !matches!(

@@ -37,9 +37,14 @@ fn main() -> ExitCode {
         Some("caracal-ipam" | "calico-ipam") => return caracal_cni::main_ipam(),
         _ => {}
     }
-    let args = command::Args::parse_from(flannel::args::with_two_dashes(std::env::args_os()));
-    telemetry::init(args.log_format);
-    match command::run(args) {
+    let arguments = flannel::args::with_two_dashes(std::env::args_os());
+    let args = match command::Args::try_parse_from(arguments) {
+        Ok(args) => args,
+        // Help, too.
+        Err(told) => return told_by_clap(&told),
+    };
+    telemetry::init(args.log_format, command::serves(&args.command));
+    let code = match command::run(args) {
         Ok(code) => code,
         // The same as in `out`, for what is printed by the lab.
         Err(error) if out::is_closed_pipe(&error) => ExitCode::SUCCESS,
@@ -47,5 +52,19 @@ fn main() -> ExitCode {
             eprintln!("caracal: {error:#}");
             ExitCode::FAILURE
         }
+    };
+    telemetry::finish();
+    out::finish(code)
+}
+
+/// Prints help, the version, or what is wrong with the arguments.
+fn told_by_clap(told: &clap::Error) -> ExitCode {
+    let code = u8::try_from(told.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
+    match told.print() {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            eprintln!("caracal: cannot write to standard output: {error}");
+            ExitCode::FAILURE
+        }
+        _ => out::finish(code),
     }
 }

@@ -1,15 +1,21 @@
-//! Standard output, in one place: a reader that closes early (`caracal … | head`) never makes a panic.
+//! Standard output and standard error, in one place: neither a reader that closes early
+//! (`caracal … | head`) nor a full disk makes a panic.
 //!
 //! The `println!` of this crate goes through [`write()`]. A command that only reads ends with exit
-//! code 0 when nobody reads on; one that changes something goes on to its end, and what it would
-//! have printed is dropped.
+//! code 0 when nobody reads on, and with 1 when its output cannot be written; one that changes
+//! something goes on to its end, and what it would have printed is dropped ([`finish()`] says so).
+//! What `eprintln!` cannot write is lost.
 
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// True while the command only reads: it may end in the middle.
 static MAY_END: AtomicBool = AtomicBool::new(false);
+
+/// True when something of the output could not be written, and the process went on.
+static FAILED: AtomicBool = AtomicBool::new(false);
 
 /// Says that the command changes nothing, so that it ends when its reader is gone.
 pub(crate) fn may_end_early() {
@@ -17,19 +23,38 @@ pub(crate) fn may_end_early() {
 }
 
 /// Writes to standard output.
-///
-/// # Panics
-/// When standard output fails for another reason than a reader that is gone, as `println!` does.
 pub(crate) fn write(text: fmt::Arguments<'_>) {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_fmt(text) {
-        Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => {
-            if MAY_END.load(Ordering::Relaxed) {
-                std::process::exit(0);
-            }
-        }
-        Err(error) => panic!("cannot write to standard output: {error}"),
+    let written = io::stdout().lock().write_fmt(text);
+    if let Err(error) = written {
+        failed(&error);
+    }
+}
+
+/// Writes to standard error, as far as it takes something.
+pub(crate) fn write_aside(text: fmt::Arguments<'_>) {
+    let _lost = io::stderr().lock().write_fmt(text);
+}
+
+fn failed(error: &io::Error) {
+    let is_gone = error.kind() == ErrorKind::BrokenPipe;
+    if !is_gone && !FAILED.swap(true, Ordering::Relaxed) {
+        write_aside(format_args!(
+            "caracal: cannot write to standard output: {error}\n"
+        ));
+    }
+    if MAY_END.load(Ordering::Relaxed) {
+        std::process::exit(i32::from(!is_gone));
+    }
+}
+
+/// Ends the output: the exit code is 1 when some of it could not be written.
+pub(crate) fn finish(code: ExitCode) -> ExitCode {
+    if let Err(error) = io::stdout().flush() {
+        failed(&error);
+    }
+    match FAILED.load(Ordering::Relaxed) {
+        true => ExitCode::FAILURE,
+        false => code,
     }
 }
 
@@ -62,4 +87,14 @@ macro_rules! println {
 /// As [`println!`], without the end of the line.
 macro_rules! print {
     ($($arguments:tt)*) => { $crate::out::write(format_args!($($arguments)*)) };
+}
+
+/// As [`println!`], on standard error: the standard library's panics when it cannot be written.
+macro_rules! eprintln {
+    ($($arguments:tt)*) => { $crate::out::write_aside(format_args!("{}\n", format_args!($($arguments)*))) };
+}
+
+/// As [`eprintln!`], without the end of the line.
+macro_rules! eprint {
+    ($($arguments:tt)*) => { $crate::out::write_aside(format_args!($($arguments)*)) };
 }

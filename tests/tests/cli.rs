@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::{ExitStatus, Output, Stdio};
 
 use caracal_lab::{Lab, error_chain, spawn_in_netns, wait_until};
 use caracal_tests::{SECOND, await_settled, possible, up_text};
@@ -69,6 +69,19 @@ struct Ended {
     status: ExitStatus,
     stdout: String,
     stderr: String,
+}
+
+/// Runs a command on node1 whose standard output is on a full disk.
+fn run_on_full_disk(lab: &Lab, folder: &Path, arguments: &[&str]) -> Output {
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let mut command = lab.caracal_command("node1", arguments).unwrap();
+    command
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(full.unwrap())
+        .stderr(Stdio::piped());
+    let child = spawn_in_netns(&lab.netns("node1").unwrap(), &mut command).unwrap();
+    child.wait_with_output().unwrap()
 }
 
 /// Runs a command on node1. `reader` false: nobody reads its standard output.
@@ -148,6 +161,15 @@ fn check(lab: &Lab, folder: &Path, row: &Row, arguments: &[&str]) {
     assert_ne!(shown.status.code(), Some(2), "{what}: {}", shown.stderr);
     if shown.status.success() && !row.changes {
         assert!(!shown.stderr.contains("WARN"), "{what}: {}", shown.stderr);
+    }
+    if !row.changes {
+        let full = run_on_full_disk(lab, folder, arguments);
+        let said = String::from_utf8_lossy(&full.stderr);
+        let wanted = match shown.stdout.is_empty() {
+            true => shown.status.code(),
+            false => Some(1),
+        };
+        assert_eq!(full.status.code(), wanted, "{what} > /dev/full: {said}");
     }
     if !row.output {
         return;

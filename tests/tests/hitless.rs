@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use caracal_lab::{Lab, RouteKind, wait_for, wait_until};
 use caracal_model::Family;
 use caracal_tests::{
-    Probes, RouteMonitor, SECOND, assert_full_matrix, await_settled, await_status, binary,
-    caracals, count_routes, family_count, has_device, on_each_stack, on_each_stack_and_datastore,
-    routes_by_kind, set_pool_modes,
+    Probes, Processes, RouteMonitor, SECOND, address_of, assert_full_matrix, await_settled,
+    await_status, binary, caracals, count_routes, either, example, family_count, focus, has_device,
+    on_each_stack, on_each_stack_and_datastore, on_each_stack_of, put_etcd_resource,
+    routes_by_kind, run_on, set_pool_modes,
 };
+use serde_json::json;
 
 /// All kernels of the lab have exactly so many routes of a kind in each family.
 fn await_kinds(lab: &Lab, what: &str, wanted: &[(RouteKind, usize)]) {
@@ -270,6 +272,84 @@ fn two_killed(mut lab: Lab, pairs: &[[&str; 2]], what: &str) {
     }
     probes.after(1000);
     probes.assert_none_lost(what);
+}
+
+/// Prefixes of a router: a node that comes back learns more than its table decides in one piece.
+const LARGE: u32 = 65_536;
+
+/// A node that has learned a large table is killed, and deletes nothing before it has learned all
+/// of it again: neither its routes nor those of the mesh.
+#[test]
+fn a_node_with_a_large_table_is_killed() {
+    let router = "  - {name: router, kind: plain, segment: lan, address: 10.0.0.31}\n";
+    let text = fs::read_to_string(example("full-mesh")).unwrap() + router;
+    let scenario = "a_node_with_a_large_table_is_killed";
+    on_each_stack_of(scenario, &[], &text, "hit-large", large_table);
+}
+
+/// Starts a speaker on the plain node, which announces the large table to node1.
+fn start_router(lab: &Lab, family: Family) -> Processes {
+    let mut router = Processes::new(&format!("{}-router", lab.name().as_str()));
+    let [own, node] = ["router", "node1"].map(|name| address_of(lab, name, family));
+    let channel = family.as_str();
+    let prefix = |n: u32| {
+        let [_, _, high, low] = n.to_be_bytes();
+        match family {
+            Family::Ipv4 => format!("20.{high}.{low}.0/24"),
+            Family::Ipv6 => format!("2a00:{n:x}::/32"),
+        }
+    };
+    let routes = (0..LARGE).map(|n| format!("  route {} blackhole;\n", prefix(n)));
+    let text = format!(
+        "router id 10.0.0.31;\nprotocol static table {{\n  {channel};\n{}}}\n\
+         protocol bgp node1 {{\n  local {own} as 65010;\n  neighbor {node} as 64512;\n  graceful restart;\n  \
+         {channel} {{ import all; export all; }};\n}}\n",
+        routes.collect::<String>()
+    );
+    fs::write(router.folder().join("router.conf"), text).unwrap();
+    let mut command = std::process::Command::new(binary());
+    command
+        .args(["speaker", "-c", "router.conf"])
+        .env("CARACAL_RUN_DIR", router.folder());
+    router.start("router", Some(&lab.netns("router").unwrap()), &mut command);
+    router
+}
+
+fn large_table(mut lab: Lab) {
+    let family = focus(&lab);
+    await_settled(&lab);
+    let router = start_router(&lab, family);
+    let peer = address_of(&lab, "router", family);
+    let spec = json!({"node": "node1", "peerIP": peer, "asNumber": 65010});
+    put_etcd_resource(&lab, "BGPPeer", "bgppeers", "router", &spec);
+    let show = either(
+        family,
+        "ip route show proto 80",
+        "ip -6 route show proto 80",
+    );
+    let routes = || run_on(&lab, "node1", show).lines().count();
+    wait_for(120 * SECOND, "the large table in the kernel", routes, |n| {
+        *n > LARGE as usize
+    })
+    .unwrap_or_else(|e| panic!("{e}\n{}", router.log("router")));
+    await_settled(&lab);
+    let before = routes();
+    let monitor = RouteMonitor::start(&lab, "node1");
+    for _ in 0..2 {
+        lab.kill9_node("node1").unwrap();
+        lab.start_node("node1").unwrap();
+        lab.await_node("node1").unwrap();
+        await_settled(&lab);
+    }
+    let deleted = monitor.deleted();
+    let first = &deleted[..deleted.len().min(5)];
+    assert!(
+        deleted.is_empty(),
+        "{}, among them {first:#?}\n{}",
+        deleted.len(),
+        lab.folder().log_tail("node1", 60)
+    );
+    assert_eq!(run_on(&lab, "node1", show).lines().count(), before);
 }
 
 /// Puts another file in the place of the lab's `caracal`, as a package manager does: written beside

@@ -230,6 +230,8 @@ pub struct Rib {
     jobs: Jobs,
     /// Places that a call looks at itself before it leaves the rest to [`Rib::work`].
     inline: usize,
+    /// Undecided destinations up to which a call decides all of them.
+    backlog: usize,
     /// Own routes that the table does not have yet.
     own: OwnRoutes,
     /// Paths to what we originate.
@@ -275,6 +277,7 @@ impl Rib {
             undecided_left: false,
             jobs: Jobs::default(),
             inline: jobs::INLINE,
+            backlog: BACKLOG,
             own: OwnRoutes::default(),
             local_paths: 0,
             peak: 0,
@@ -430,24 +433,11 @@ impl Rib {
         stale.chain(self.tidy.map(|tidy| tidy.at)).min()
     }
 
-    /// The peers that have neither sent End-of-RIB since the start nor had ample time to. None:
-    /// what a forwarding table holds from before the start and nobody announced may go.
-    pub fn awaited(&self) -> impl Iterator<Item = &PeerName> {
-        let name = |id| self.peers.get(id).map(|peer: &PeerState| &peer.name);
-        self.startup.waiting().filter_map(name)
-    }
-
-    /// True while route selection waits for the peers (RFC 4724 §4.1).
-    #[must_use]
-    pub fn is_deferring(&self) -> bool {
-        self.startup.deferring()
-    }
-
     /// Ends every call that changes something.
     fn finish(&mut self, now: Instant, mut changes: Changes) -> Changes {
         self.follow(&mut changes);
         // So long a list is left by the end of a deferral only.
-        let most = if self.dirty.len() > BACKLOG {
+        let most = if self.dirty.len() > self.backlog {
             self.inline
         } else {
             usize::MAX
@@ -470,6 +460,7 @@ impl Rib {
             self.tidy(now);
             self.send_end_of_rib(&mut changes);
         }
+        self.note_convergence();
         changes
     }
 

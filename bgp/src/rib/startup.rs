@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use caracal_model::Family;
 
-use super::{PeerId, SessionInfo};
+use super::peers::PeerState;
+use super::{PeerId, Rib, SessionInfo};
+use crate::types::PeerName;
 
 /// Limits of the waits at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +63,10 @@ pub(super) struct Startup {
     deferring: bool,
     /// Nobody is awaited any more, and nobody will be.
     over: bool,
+    /// Stands for the work that was left at that moment.
+    left: Option<u64>,
+    /// That work is done, too.
+    converged: bool,
 }
 
 impl Startup {
@@ -72,6 +78,8 @@ impl Startup {
             waiting: BTreeMap::new(),
             deferring: restarting,
             over: false,
+            left: None,
+            converged: false,
         }
     }
 
@@ -178,6 +186,39 @@ impl Startup {
             .flatten()
             .chain(self.deferring.then_some(self.selection_end))
             .min()
+    }
+}
+
+impl Rib {
+    /// The peers that have neither sent End-of-RIB since the start nor had ample time to.
+    pub fn awaited(&self) -> impl Iterator<Item = &PeerName> {
+        let name = |id| self.peers.get(id).map(|peer: &PeerState| &peer.name);
+        self.startup.waiting().filter_map(name)
+    }
+
+    /// True when nobody is awaited any more, and everything is decided that was told until then:
+    /// what a forwarding table holds from before the start and nobody announced may go. Never goes
+    /// back to false.
+    #[must_use]
+    pub fn is_converged(&self) -> bool {
+        self.startup.converged
+    }
+
+    /// True while route selection waits for the peers (RFC 4724 §4.1).
+    #[must_use]
+    pub fn is_deferring(&self) -> bool {
+        self.startup.deferring()
+    }
+
+    /// Notes at the end of a call when the last End-of-RIB has come, and when all that came before
+    /// it is decided: the end of a deferral leaves the whole table to be decided in slices.
+    pub(super) fn note_convergence(&mut self) {
+        if !self.startup.over || self.startup.converged {
+            return;
+        }
+        let left = self.startup.left.unwrap_or_else(|| self.ticket());
+        self.startup.left = Some(left);
+        self.startup.converged = self.is_done(left);
     }
 }
 

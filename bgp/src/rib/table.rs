@@ -457,11 +457,12 @@ impl Table {
         dests * size_of::<Dest>() + self.index.room()
     }
 
-    /// The destination at a slot; `None`: the slot is free.
+    /// The destination at a slot; `None`: the slot is free. One without paths on which nothing has
+    /// been decided is there still: peers have what was advertised of it.
     pub(super) fn dest_at(&self, slot: usize) -> Option<(DestId, &Dest)> {
         note_visit();
         let dest = self.chunks.get(slot / CHUNK)?.get(slot % CHUNK)?;
-        (!dest.paths().is_empty()).then(|| (Self::id(slot), dest))
+        (dest.dirty || !dest.paths().is_empty()).then(|| (Self::id(slot), dest))
     }
 
     /// Number of slots, free ones included.

@@ -17,6 +17,7 @@ mod restart;
 mod screen;
 mod sequences;
 mod slices;
+mod steps;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -324,6 +325,23 @@ impl Net {
         change(&mut self.config);
         let changes = self.rib.reconfigure(self.now, &self.config.clone());
         self.mirror(changes);
+    }
+
+    /// Does work that is left, as often as `times` and as much at a time.
+    fn work(&mut self, times: usize, slots: usize) {
+        for _ in 0..times {
+            if !self.rib.has_work() {
+                return;
+            }
+            let changes = self.rib.work(self.now, slots);
+            self.mirror(changes);
+        }
+    }
+
+    /// Does all work that is left, so much at a time.
+    fn rest(&mut self, slots: usize) {
+        self.work(10_000, slots);
+        assert!(!self.rib.has_work(), "{:?}", self.rib.progress());
     }
 
     /// Routes advertised to a peer.

@@ -542,7 +542,7 @@ impl Core {
 
     fn publish_convergence(&self) {
         self.convergence.send_if_modified(|known| {
-            let converged = known.converged || self.rib.awaited().next().is_none();
+            let converged = self.rib.is_converged();
             if converged == known.converged && self.rib.awaited().eq(&known.awaited) {
                 return false;
             }

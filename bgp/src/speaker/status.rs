@@ -128,6 +128,10 @@ pub struct PeerStatus {
     pub warning: Option<String>,
     /// Number of sessions that were established since the start.
     pub established_count: u64,
+    /// It has sent End-of-RIB of each family in this session, or its session has no graceful
+    /// restart and need not say so (RFC 4724 §2).
+    #[serde(default)]
+    pub told_all: bool,
     /// Numbers of routes received, accepted and announced.
     pub routes: PeerCounts,
     /// Facts of the session while it is established.
@@ -148,12 +152,40 @@ pub struct PastError {
     pub text: String,
 }
 
-/// Whether every peer has sent End-of-RIB since the start, or its time has run out. Only then may
-/// routes from before the start be swept from a forwarding table.
+/// Whether every peer has sent End-of-RIB since the start, or its time has run out, and all that
+/// was learned until then has been given to the forwarding side. Only then may routes from before
+/// the start be swept from a forwarding table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Convergence {
-    /// Nobody is awaited any more. Never goes back to false.
+    /// Nobody is awaited any more, and nothing of what they have told is still to be decided. Never
+    /// goes back to false.
     pub converged: bool,
     /// The peers that are awaited.
     pub awaited: Vec<PeerName>,
+}
+
+/// Awaited peers that are named; of more, the number.
+const NAMED: usize = 5;
+
+impl Convergence {
+    /// Why nothing may be swept yet, as a sentence; `None` when it may.
+    #[must_use]
+    pub fn reason(&self) -> Option<String> {
+        if self.converged {
+            return None;
+        }
+        if self.awaited.is_empty() {
+            return Some("the routes that the peers have told are not all decided yet".to_owned());
+        }
+        let named = self.awaited.iter().take(NAMED).map(PeerName::as_str);
+        let named: Vec<&str> = named.collect();
+        let more = match self.awaited.len() - named.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Some(format!(
+            "waiting for End-of-RIB from {}{more}",
+            named.join(", ")
+        ))
+    }
 }

@@ -16,7 +16,7 @@ use crate::links::Links;
 use crate::ownership::{Ownership, is_tunnel_device};
 
 /// Longest wait for routes that are resolved over the published underlay; after it, routes are
-/// written as they are.
+/// written as they are, and none is deleted until they are resolved.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// The same for the first underlay: until then no route says where it leads.
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
@@ -95,6 +95,11 @@ impl Publisher {
         let until = self.since + patience;
         (resolved < number && now < until).then_some(until)
     }
+
+    /// True when the routes are resolved over what was published last.
+    pub(super) fn is_followed(&self, resolved: u64) -> bool {
+        resolved >= self.published.borrow().number
+    }
 }
 
 #[cfg(test)]
@@ -114,6 +119,7 @@ mod tests {
         assert_eq!(publisher.awaits(2, now), None);
         assert_eq!(publisher.awaits(1, now), Some(now + PATIENCE));
         assert_eq!(publisher.awaits(1, now + PATIENCE), None);
+        assert!(publisher.is_followed(2) && !publisher.is_followed(1));
         assert_eq!(publisher.awaits(0, now), Some(now + FIRST_PATIENCE));
     }
 }

@@ -32,19 +32,10 @@ pub(crate) fn readiness(status: &Result<SpeakerStatus, String>) -> Result<String
     if let Some(wrong) = peer_problems::in_short(status) {
         counts = format!("{counts}; {wrong}");
     }
-    if status.convergence.converged {
-        return Ok(counts);
+    match status.convergence.reason() {
+        None => Ok(counts),
+        Some(reason) => Err(format!("{counts}; {reason}")),
     }
-    let awaited = &status.convergence.awaited;
-    let first: Vec<&str> = awaited.iter().take(5).map(|name| name.as_str()).collect();
-    let more = match awaited.len().saturating_sub(first.len()) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    Err(format!(
-        "{counts}; waiting for End-of-RIB from {}{more}",
-        first.join(", ")
-    ))
 }
 
 fn is_up(peer: &PeerStatus) -> bool {
@@ -59,7 +50,7 @@ pub(crate) fn families(status: &SpeakerStatus) -> Vec<MetricFamily> {
         MetricFamily::new(
             "caracal_bgp_converged",
             MetricKind::Gauge,
-            "1 when every peer has sent End-of-RIB since the start, or had time to.",
+            "1 when every peer has sent End-of-RIB since the start, or had time to, and all of it is decided.",
         )
         .value(if status.convergence.converged {
             1.0

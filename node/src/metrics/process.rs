@@ -12,6 +12,12 @@ pub(crate) fn families() -> Vec<MetricFamily> {
         MetricFamily::new("caracal_build", MetricKind::Info, "Version of the program.")
             .sample(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0),
         MetricFamily::new(
+            "caracal_log_lines_dropped",
+            MetricKind::Counter,
+            "Log lines that were dropped: nobody read them, or they could not be written.",
+        )
+        .value(total(crate::telemetry::dropped_lines())),
+        MetricFamily::new(
             "process_open_fds",
             MetricKind::Gauge,
             "Open file descriptors.",

@@ -30,6 +30,7 @@ pub(crate) fn peer(number: usize, kind: &str, up: bool, sessions: u64) -> PeerSt
         refused: false,
         hold_seconds: 90,
         near_limit: None,
+        told_all: true,
         disabled: false,
         last_error: None,
         errors: BTreeMap::new(),

@@ -170,7 +170,7 @@ impl Agent {
                 (prefix, learned)
             })
             .collect();
-        let converged = self.converged || speaker.rib.awaited().next().is_none();
+        let converged = self.converged || speaker.rib.is_converged();
         if learned != self.learned || converged != self.converged {
             self.learned = learned;
             self.converged = converged;

@@ -83,6 +83,54 @@ fn a_change_for_one_peer_says_nothing_to_the_others() {
     net.check();
 }
 
+/// The route is out of the table before anybody has compared what the old rules and the new ones
+/// say of it.
+#[test]
+fn an_own_route_that_goes_with_a_change_of_export_rules_is_withdrawn() {
+    for inline in [0, jobs::INLINE] {
+        let mut net = Net::mesh([2, 3]);
+        net.in_slices = true;
+        net.rib.inline = inline;
+        net.reconfigure(|config| {
+            config.originate.insert(prefix(1), Origination::default());
+            config.originate.insert(prefix(2), Origination::default());
+            config.filters.insert("out".into(), reject(7));
+            config.peers.get_mut(&name(2)).unwrap().export = vec!["out".into()];
+        });
+        net.rest(1);
+        assert_eq!(net.adj_out_prefixes(2), [prefix(1), prefix(2)]);
+        net.reconfigure(|config| {
+            config.originate.remove(&prefix(1));
+            config.filters.insert("out".into(), reject(8));
+        });
+        net.rest(1);
+        for peer in [2, 3] {
+            assert_eq!(net.adj_out_prefixes(peer), [prefix(2)], "peer {peer}");
+        }
+        net.check();
+    }
+}
+
+/// The same for a route that its peer has withdrawn, on which nothing has been decided yet.
+#[test]
+fn a_learned_route_that_goes_before_a_change_of_export_rules_is_withdrawn() {
+    let mut net = Net::new(with_peers([internal_peer(2), external_peer(3)]));
+    net.up(2);
+    net.up(3);
+    net.announce(3, &[1, 2], external(3, &[65003]));
+    let withdrawn = UpdateMessage {
+        withdrawn: vec![prefix(1)],
+        ..UpdateMessage::default()
+    };
+    net.rib.receive(net.now, &name(3), withdrawn);
+    net.reconfigure(|config| {
+        config.filters.insert("out".into(), reject(7));
+        config.peers.get_mut(&name(2)).unwrap().export = vec!["out".into()];
+    });
+    assert_eq!(net.adj_out_prefixes(2), [prefix(2)]);
+    net.check();
+}
+
 #[test]
 fn an_equal_configuration_does_nothing() {
     let mut net = Net::mesh([2, 3]);

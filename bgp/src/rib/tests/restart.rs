@@ -1,5 +1,7 @@
 //! Graceful restart (RFC 4724), both roles.
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn restarted(n: u8, forwarding: bool) -> SessionInfo {
@@ -223,4 +225,84 @@ fn a_peer_that_is_removed_is_not_awaited() {
     assert!(net.rib.awaited().next().is_none());
     net.reconfigure(|config| drop(config.peers.insert(name(3), internal_peer(3).1)));
     assert!(net.rib.awaited().next().is_none(), "the start is over");
+}
+
+/// Before the last End-of-RIB: a route of a peer over its own address or over another one, which is
+/// reached or not; and work.
+#[derive(Clone, Debug)]
+enum Before {
+    Announce(u8, u8, bool),
+    Withdraw(u8, u8),
+    Underlay(bool),
+    Work(usize, usize),
+}
+
+fn before() -> impl Strategy<Value = Before> {
+    let peer = 2u8..5;
+    let route = 0u8..60;
+    prop_oneof![
+        8 => (peer.clone(), route.clone(), any::<bool>()).prop_map(|(n, to, far)| Before::Announce(n, to, far)),
+        1 => (peer, route).prop_map(|(n, to)| Before::Withdraw(n, to)),
+        1 => any::<bool>().prop_map(Before::Underlay),
+        1 => (0usize..3, 0usize..4).prop_map(|(times, slots)| Before::Work(times, slots)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// However the work is cut: when the table says that everybody has told everything, the
+    /// forwarding side has been told of all that came before the last End-of-RIB.
+    #[test]
+    fn rfc4724_4_1_whoever_may_sweep_has_heard_of_every_route_before_end_of_rib(
+        restarting: bool,
+        inline in 0usize..3,
+        events in prop::collection::vec(before(), 1..120),
+        slots in 1usize..4,
+        late in prop::collection::vec((2u8..5, 60u8..90), 0..40),
+    ) {
+        let options = RibOptions { restarting, ..RibOptions::default() };
+        let mut net = Net::with_options(with_peers([2, 3, 4].map(internal_peer)), options);
+        net.in_slices = true;
+        (net.rib.inline, net.rib.backlog) = (inline, 4 * inline);
+        (2..5).for_each(|n| net.up(n));
+        let (mut told, mut reached) = (BTreeMap::new(), true);
+        for event in events {
+            match event {
+                Before::Announce(n, to, far) => {
+                    net.announce(n, &[to], attrs(if far { 9 } else { n }));
+                    told.insert((n, to), far);
+                }
+                Before::Withdraw(n, to) => {
+                    net.withdraw(n, &[to]);
+                    told.remove(&(n, to));
+                }
+                Before::Underlay(there) => {
+                    reached = there;
+                    let routes = [(Prefix::host(address(9)), there.then(UnderlayRoute::default))];
+                    let underlay = Underlay::new(routes, Some(UnderlayRoute::default()));
+                    let changes = net.rib.set_underlay(net.now, underlay);
+                    net.mirror(changes);
+                }
+                Before::Work(times, slots) => net.work(times, slots),
+            }
+            prop_assert!(!net.rib.is_converged());
+        }
+        let told = told.iter().filter(|(_, far)| reached || !**far);
+        let told: BTreeSet<Prefix> = told.map(|((_, to), _)| prefix(*to)).collect();
+        (2..5).for_each(|n| net.end_of_rib(n));
+        let mut late = late.into_iter();
+        while !net.rib.is_converged() {
+            prop_assert!(net.rib.has_work(), "{:?}", net.rib.progress());
+            // Others come while the work is done.
+            if let Some((n, to)) = late.next() {
+                net.announce(n, &[to], attrs(n));
+            }
+            net.work(1, slots);
+        }
+        let missing: Vec<_> = told.iter().filter(|to| !net.fib.contains_key(*to)).collect();
+        prop_assert!(missing.is_empty(), "{missing:?}");
+        net.rest(slots);
+        prop_assert!(net.rib.is_converged());
+    }
 }

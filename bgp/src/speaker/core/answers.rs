@@ -147,6 +147,10 @@ impl Core {
             last_error: peer.history.last_error.clone(),
             errors: peer.history.counters.errors(),
             established_count: peer.established_count,
+            told_all: session.is_some_and(|session| {
+                let mut families = session.families.iter();
+                families.all(|family| peer.id.is_some_and(|id| self.rib.has_finished(id, *family)))
+            }),
             routes,
             warning: session.and_then(|session| missing(session, config)),
             session: self.rib.session(name).cloned(),

@@ -1,6 +1,7 @@
 //! The core with sessions that the test plays itself, on virtual time.
 #![allow(clippy::unwrap_used)]
 
+mod convergence;
 mod disable;
 mod operate;
 
@@ -467,32 +468,6 @@ async fn a_session_that_does_not_end_is_cut_off() {
     let before = tokio::time::Instant::now();
     stage.speaker.shutdown(false).await.unwrap();
     assert_eq!(before.elapsed().as_secs(), 5);
-}
-
-#[tokio::test(start_paused = true)]
-async fn convergence_waits_for_end_of_rib_or_the_restart_time() {
-    let mut stage = Stage::new(config(&[2, 3]), SpeakerOptions::default());
-    let two = stage.session().await;
-    let mut convergence = stage.speaker.convergence();
-    convergence
-        .wait_for(|known| known.awaited.len() == 2)
-        .await
-        .unwrap();
-    two.up().await;
-    two.update(UpdateMessage::end_of_rib(Family::Ipv4)).await;
-    let known = convergence
-        .wait_for(|known| known.awaited == [name(3)])
-        .await
-        .unwrap()
-        .clone();
-    assert!(!known.converged);
-    let before = tokio::time::Instant::now();
-    convergence.wait_for(|known| known.converged).await.unwrap();
-    assert!(
-        before.elapsed() >= Duration::from_secs(119),
-        "{:?}",
-        before.elapsed()
-    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -343,7 +343,7 @@ impl Reconciler {
         }
         let nat_is_known = self.nat_seen.is_some();
         actual.nat = self.read_nat(&desired).await;
-        let (phase, reason) = self.phase(&precondition, &snapshot);
+        let (phase, reason) = self.phase(&precondition, &snapshot, resolved);
         let known = &mut self.remembered.comparison;
         let mut comparing = known.begin(&planned.changed, &desired, &actual, phase, nat_is_known);
         while !comparing.step(SLICE) {
@@ -389,12 +389,14 @@ impl Reconciler {
         &self,
         precondition: &SweepPrecondition,
         snapshot: &Snapshot,
+        resolved: Option<u64>,
     ) -> (Phase, Option<String>) {
         if self.frozen {
             let reason = "a restart is expected: nothing is written".to_owned();
             return (Phase::Frozen, Some(reason));
         }
-        precondition.phase(snapshot)
+        let is_resolved = resolved.is_none_or(|resolved| self.underlay.is_followed(resolved));
+        precondition.phase(snapshot, is_resolved)
     }
 
     /// State of the kernel, but for NAT, and for sysctls that nobody has asked for yet.

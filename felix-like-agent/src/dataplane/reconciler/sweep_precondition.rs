@@ -32,14 +32,37 @@ impl SweepPrecondition {
         }
     }
 
-    pub(in crate::dataplane) fn phase(&self, snapshot: &Snapshot) -> (Phase, Option<String>) {
+    /// The phase of a pass. `resolved`: the learned routes are resolved over the present underlay;
+    /// one that is not leads nowhere, and would be taken for one that is unwanted.
+    pub(in crate::dataplane) fn phase(
+        &self,
+        snapshot: &Snapshot,
+        resolved: bool,
+    ) -> (Phase, Option<String>) {
         let wait = |why: &str| (Phase::Learning, Some(format!("nothing is deleted: {why}")));
         match (&self.datastore, &self.bgp) {
             (Err(why), _) | (Ok(()), Err(why)) => wait(why),
             (Ok(()), Ok(())) if snapshot.is_doubtful() => {
                 wait("a value in the datastore that routes depend on cannot be read")
             }
+            (Ok(()), Ok(())) if !resolved => {
+                wait("the learned routes are not all resolved over this machine's links yet")
+            }
             (Ok(()), Ok(())) => (Phase::Synced, None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_that_are_not_resolved_are_no_reason_to_delete() {
+        let (met, snapshot) = (SweepPrecondition::met(), Snapshot::default());
+        assert_eq!(met.phase(&snapshot, true).0, Phase::Synced);
+        let (phase, why) = met.phase(&snapshot, false);
+        assert_eq!(phase, Phase::Learning);
+        assert!(why.is_some_and(|why| why.contains("not all resolved")));
     }
 }

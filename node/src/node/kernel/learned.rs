@@ -138,12 +138,8 @@ mod tests {
         Learned::external([10, 0, 0, n].into())
     }
 
-    #[test]
-    fn nobody_is_woken_without_news() {
-        let prefix: Prefix = "10.244.1.0/26".parse().unwrap();
-        let (sender, mut map) = watch::channel(Map::default());
-        let mut fixed = Fixed::default();
-        let learned = |n: u8| LearnedRoute {
+    fn learned(n: u8) -> LearnedRoute {
+        LearnedRoute {
             next_hops: vec![[10, 0, 0, n].into()],
             gateways: Arc::default(),
             peer: "node2".into(),
@@ -154,7 +150,48 @@ mod tests {
             as_path_len: 0,
             communities: Vec::new(),
             stale: false,
+        }
+    }
+
+    /// Whoever hears that everything has been told, and looks at the map then, finds it there.
+    #[tokio::test]
+    async fn the_word_that_all_is_told_comes_behind_the_routes() {
+        const ROUNDS: u32 = 200;
+        let feed = FibFeed::new();
+        let (convergence, told) = watch::channel(Convergence::default());
+        let (_judged, judged) = watch::channel(true);
+        let (_resolved, resolved) = watch::channel(Resolved::default());
+        let beside = Beside {
+            convergence: told,
+            judged,
+            resolved,
         };
+        let (routes, map) = watch::channel(Map::default());
+        let (completeness, mut complete) = watch::channel(Completeness::default());
+        let number = watch::channel(0).0;
+        let task = tokio::spawn(follow(feed.clone(), beside, routes, completeness, number));
+        let prefix = |n: u32| Prefix::v4((0x1400_0000 + (n << 8)).into(), 24);
+        for round in 1..=ROUNDS {
+            feed.extend([(prefix(round), Some(learned(1)))]);
+            // Another word each time: what it says does not matter here.
+            convergence.send_replace(Convergence {
+                converged: true,
+                awaited: vec![format!("node{round}").into()],
+            });
+            let now = format!("node{round}").into();
+            let heard = complete.wait_for(|told| told.convergence.awaited.contains(&now));
+            drop(heard.await.unwrap());
+            assert_eq!(map.borrow().len(), round as usize);
+        }
+        feed.close();
+        task.await.unwrap();
+    }
+
+    #[test]
+    fn nobody_is_woken_without_news() {
+        let prefix: Prefix = "10.244.1.0/26".parse().unwrap();
+        let (sender, mut map) = watch::channel(Map::default());
+        let mut fixed = Fixed::default();
         for (change, news) in [
             (None, false),
             (Some(learned(1)), true),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_agent::SweepPrecondition;
-use caracal_bgp::{PeerName, SessionState, SpeakerHandle, SpeakerStatus};
+use caracal_bgp::{PeerName, PeerStatus, SessionState, SpeakerHandle, SpeakerStatus};
 use caracal_datastore::View;
 use caracal_model::Snapshot;
 use tokio::sync::watch;
@@ -24,31 +24,31 @@ const AWAY: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_secs(120);
 /// Interval of looking whether peers are up.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Time for an established peer to send its routes.
+/// Time for an established peer without End-of-RIB to send its routes, and for those of any other
+/// to come from the session to here.
 const ROUTES_LIMIT: Duration = Duration::from_secs(5);
 
-/// Says of each peer whether it is established.
+/// Says of each peer whether it is established and has sent End-of-RIB, where it sends one.
 pub(crate) trait Peers {
     /// `None`: there is no answer any more.
-    async fn established(&self) -> Option<Vec<(PeerName, bool)>>;
+    async fn complete(&self) -> Option<Vec<(PeerName, bool)>>;
 }
 
 impl Peers for SpeakerHandle {
-    async fn established(&self) -> Option<Vec<(PeerName, bool)>> {
+    async fn complete(&self) -> Option<Vec<(PeerName, bool)>> {
         let status: SpeakerStatus = self.status().await.ok()?;
-        let peers = status.peers.into_iter();
-        Some(
-            peers
-                .map(|peer| (peer.name, peer.state == SessionState::Established))
-                .collect(),
-        )
+        let is_complete =
+            |peer: &PeerStatus| peer.state == SessionState::Established && peer.told_all;
+        let peers = status.peers.iter();
+        let word = |peer: &PeerStatus| (peer.name.clone(), is_complete(peer));
+        Some(peers.map(word).collect())
     }
 }
 
-/// Peers that were not up when the datastore came back.
+/// Peers that were not up, or had not told everything, when the datastore came back.
 struct Starting {
     down: BTreeSet<PeerName>,
-    /// When the last one has come up that did.
+    /// When the last one has told everything that did.
     up: Option<Instant>,
     until: Instant,
 }
@@ -112,10 +112,10 @@ pub(crate) async fn hold_sweep(
             away.get_or_insert(now);
             starting = None;
         } else if let Some(since) = away.take() {
-            starting = Starting::after(since, now, &peers.established().await.unwrap_or_default());
+            starting = Starting::after(since, now, &peers.complete().await.unwrap_or_default());
         }
         if let Some(waiting) = &mut starting {
-            let known = peers.established().await.unwrap_or_default();
+            let known = peers.complete().await.unwrap_or_default();
             if !waiting.must_wait(Instant::now(), &known) {
                 starting = None;
             }
@@ -144,10 +144,8 @@ pub(crate) async fn hold_sweep(
 }
 
 fn complete(routes: &Completeness) -> Result<(), String> {
-    if !routes.convergence.converged {
-        let awaited = routes.convergence.awaited.iter();
-        let names: Vec<&str> = awaited.map(|name| name.as_str()).collect();
-        return Err(format!("waiting for End-of-RIB from {}", names.join(", ")));
+    if let Some(reason) = routes.convergence.reason() {
+        return Err(reason);
     }
     // A route to a block that was made while the datastore was away waited until now.
     match routes.judged {
@@ -204,7 +202,7 @@ mod tests {
     struct Up;
 
     impl Peers for Up {
-        async fn established(&self) -> Option<Vec<(PeerName, bool)>> {
+        async fn complete(&self) -> Option<Vec<(PeerName, bool)>> {
             Some(peers(true, true))
         }
     }

@@ -1,0 +1,146 @@
+//! Standard output and standard error that take nothing: a reader that hangs, one that is gone, a
+//! full disk. No daemon stops or ends for its log, and a command says that it could not print.
+#![allow(clippy::unwrap_used)]
+
+use std::fs::File;
+use std::io::{PipeReader, Write as _, pipe};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Command, ExitStatus, Stdio};
+
+use caracal_lab::wait_until;
+use caracal_tests::{Processes, SECOND, binary};
+
+/// What a pipe of Linux holds (pipe(7)).
+const PIPE: usize = 64 * 1024;
+
+fn full_disk() -> Stdio {
+    File::options()
+        .write(true)
+        .open("/dev/full")
+        .unwrap()
+        .into()
+}
+
+/// A pipe that nobody reads, and that has no room; it lives as long as its reader.
+fn full_pipe() -> (PipeReader, Stdio) {
+    let (reader, mut writer) = pipe().unwrap();
+    writer.write_all(&[b' '; PIPE]).unwrap();
+    (reader, writer.into())
+}
+
+/// A pipe whose reader is gone.
+fn closed_pipe() -> Stdio {
+    let (reader, writer) = pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+/// A speaker with this standard error answers, takes a signal, and ends as it should.
+fn speaker_lives(what: &str, stderr: Stdio) {
+    let site = Processes::new(&format!("logs-{what}-{}", std::process::id()));
+    let file = site.folder().join("speaker.conf");
+    let text = "router id 192.0.2.1;\n#: listen none\n\
+                protocol bgp far {\n  local as 64512;\n  neighbor 192.0.2.9 as 64512;\n  ipv4 { import all; export all; };\n}\n";
+    std::fs::write(&file, text).unwrap();
+    let caracal = |arguments: &[&str]| {
+        let mut command = Command::new(binary());
+        command
+            .args(arguments)
+            .env("CARACAL_RUN_DIR", site.folder())
+            .stdin(Stdio::null());
+        command
+    };
+    let mut speaker = caracal(&["speaker", "-c", file.to_str().unwrap()])
+        .env("CARACAL_LOG", "trace")
+        .stdout(Stdio::null())
+        .stderr(stderr)
+        .spawn()
+        .unwrap();
+    let answers = |mut command: Command| match command.output() {
+        Ok(output) if output.status.success() => Ok(()),
+        other => Err(format!("{other:?}")),
+    };
+    for arguments in [&["bgp", "peers"][..], &["speaker", "reload"]] {
+        wait_until(60 * SECOND, "an answer", || answers(caracal(arguments)))
+            .unwrap_or_else(|e| panic!("{what}: {e}, {:?}", speaker.try_wait()));
+    }
+    let mut kill = Command::new("kill");
+    let killed = kill.arg("-TERM").arg(speaker.id().to_string()).status();
+    assert!(killed.unwrap().success());
+    let ended = wait_until(60 * SECOND, "the end", || match speaker.try_wait() {
+        Ok(Some(status)) => Ok(status),
+        other => Err(format!("{other:?}")),
+    });
+    let status = ended.unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert!(status.success(), "{what}: {status}");
+}
+
+#[test]
+fn a_speaker_outlives_whoever_reads_its_log() {
+    speaker_lives("full-disk", full_disk());
+    speaker_lives("closed-pipe", closed_pipe());
+    let (reader, stderr) = full_pipe();
+    speaker_lives("full-pipe", stderr);
+    drop(reader);
+}
+
+/// Commands that need nothing else.
+const COMMANDS: [&[&str]; 7] = [
+    &["--help"],
+    &["--version"],
+    &["version"],
+    &["version", "-o", "json"],
+    &["explain-code", "agent.kernel_unreadable"],
+    &["completion", "bash"],
+    &["man"],
+];
+
+fn run(arguments: &[&str], stdout: Stdio, stderr: Stdio) -> (ExitStatus, String) {
+    let mut command = Command::new(binary());
+    command.args(arguments).stdin(Stdio::null());
+    let output = command.stdout(stdout).stderr(stderr).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status, said)
+}
+
+#[test]
+fn a_command_whose_output_cannot_be_written_says_so() {
+    for arguments in COMMANDS {
+        let (status, said) = run(arguments, Stdio::null(), Stdio::piped());
+        assert!(status.success(), "{arguments:?}: {status} {said}");
+        let (status, said) = run(arguments, full_disk(), Stdio::piped());
+        assert_eq!(status.code(), Some(1), "{arguments:?}: {status} {said}");
+        assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
+        let (status, _) = run(arguments, full_disk(), full_disk());
+        assert_eq!(status.code(), Some(1), "{arguments:?}: {status}");
+        // A reader that has enough is no fault.
+        let (status, said) = run(arguments, closed_pipe(), Stdio::piped());
+        assert_eq!((status.code(), &*said), (Some(0), ""), "{arguments:?}");
+    }
+    // What goes wrong is told on standard error, as far as that takes it.
+    for stderr in [full_disk(), closed_pipe()] {
+        let (status, _) = run(&["speaker", "--check", "/nowhere"], Stdio::null(), stderr);
+        assert_eq!((status.code(), status.signal()), (Some(1), None));
+    }
+}
+
+/// A runtime that does not read: the call fails, and says why where somebody listens.
+#[test]
+fn a_plugin_whose_answer_cannot_be_written_fails() {
+    let plugin = |stdout: Stdio, stderr: Stdio| {
+        let mut command = Command::new(binary());
+        command.arg0("caracal-cni").env("CNI_COMMAND", "VERSION");
+        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+        command.output().unwrap()
+    };
+    for stdout in [full_disk(), closed_pipe()] {
+        let output = plugin(stdout, Stdio::piped());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    for stderr in [full_disk(), closed_pipe()] {
+        let output = plugin(full_disk(), stderr);
+        assert_eq!(output.status.code(), Some(1));
+    }
+}
