@@ -41,7 +41,7 @@ impl Program {
         self.name.rsplit(' ').next().unwrap_or(&self.name)
     }
 
-    /// The names of its tests, in the order of its list, as [`cases`] asks for them.
+    /// The names of its tests, in the order of its list, as [`scenarios`] asks for them.
     pub(crate) fn list(&self, which: &[&str]) -> Result<Vec<String>, String> {
         let output = Command::new(&self.executable)
             .args(["--list", "--format", "terse"])
