@@ -13,6 +13,8 @@ mod emptied;
 mod labels;
 #[path = "kubernetes/pods.rs"]
 mod pods;
+#[path = "kubernetes/policies.rs"]
+mod policies;
 #[path = "kubernetes/ranges.rs"]
 mod ranges;
 #[path = "kubernetes/rights.rs"]
@@ -67,6 +69,7 @@ fn a_cluster_lives_in_kubernetes_api() {
     keeps_containers_of_one_pod_apart(&lab);
     collects_what_has_no_pod(&lab);
     labels::labels_make_reflectors(&lab);
+    policies::are_named(&mut lab);
     loses_nothing_without_its_server(&mut lab);
     emptied::a_server_that_lost_its_data_is_no_order(&mut lab);
     deletes_what_kubernetes_deleted(&lab);

@@ -64,7 +64,8 @@ pub(super) fn lists_below(api: &Api, prefix: &str) -> Vec<List> {
     }
 }
 
-/// How a kind is listed to be followed. Of Nodes the metadata, unless `podCIDRs` are read.
+/// How a kind is listed to be followed. Of Nodes the metadata, unless `podCIDRs` are read; of
+/// Kubernetes' policies, which are only named, too.
 pub(super) fn listed_form(api: &Api, collection: Collection) -> &'static str {
     match is_metadata(api, collection) {
         true => METADATA_LIST,
@@ -81,5 +82,8 @@ pub(super) fn watched_form(api: &Api, collection: Collection) -> &'static str {
 }
 
 fn is_metadata(api: &Api, collection: Collection) -> bool {
-    collection == Collection::Nodes && !api.config.use_pod_cidr
+    match collection {
+        Collection::Nodes => !api.config.use_pod_cidr,
+        other => other == Collection::NetworkPolicies,
+    }
 }

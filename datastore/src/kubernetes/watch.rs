@@ -20,11 +20,12 @@ use super::services;
 use crate::store::{Change, StoreError, WatchEvent};
 
 /// Collections that are watched. Handles never: they are many and no route depends on them.
-const FOLLOWED: [Collection; 17] = [
+const FOLLOWED: [Collection; 18] = [
     Collection::Nodes,
     Collection::Pods,
     Collection::Services,
     Collection::EndpointSlices,
+    Collection::NetworkPolicies,
     Collection::Custom("clusterinformations"),
     Collection::Custom("ippools"),
     Collection::Custom("ipreservations"),

@@ -43,7 +43,7 @@ const APPS: &str = "apps";
 const RBAC: &str = "rbac.authorization.k8s.io";
 pub(super) const EXTENSIONS: &str = "apiextensions.k8s.io";
 
-const BUILT_IN: [Row; 17] = [
+const BUILT_IN: [Row; 18] = [
     ("", "v1", "Namespace", "namespaces", "ns", false, true),
     ("", "v1", "Node", "nodes", "no", false, true),
     ("", "v1", "Pod", "pods", "po", true, true),
@@ -66,6 +66,15 @@ const BUILT_IN: [Row; 17] = [
         "EndpointSlice",
         "endpointslices",
         "",
+        true,
+        false,
+    ),
+    (
+        "networking.k8s.io",
+        "v1",
+        "NetworkPolicy",
+        "networkpolicies",
+        "netpol",
         true,
         false,
     ),

@@ -88,8 +88,8 @@ pub(super) fn values(
         Collection::Services => vec![document(DocumentKind::Service)],
         Collection::Endpoints => vec![document(DocumentKind::Endpoints)],
         Collection::EndpointSlices => vec![document(DocumentKind::EndpointSlice)],
-        // They have no key of Calico's.
-        Collection::Leases => Vec::new(),
+        // They have no key of Calico's, or are only named.
+        Collection::Leases | Collection::NetworkPolicies => Vec::new(),
         Collection::Custom(plural) => {
             let kind = Kind::ALL.into_iter().find(|kind| kind.plural() == plural);
             let kind = kind.into_iter();
@@ -141,7 +141,10 @@ pub(super) fn key_values(
     if let Collection::Custom(plural) = collection
         && object_name::POLICIES.contains(&plural)
     {
-        return Ok(vec![policy(plural, object)]);
+        return Ok(vec![policy(plural, "", object)]);
+    }
+    if collection == Collection::NetworkPolicies {
+        return Ok(vec![policy("networkpolicies", KUBERNETES_POLICY, object)]);
     }
     if collection == Collection::Leases {
         return Ok(lease::key_values(object));
@@ -173,14 +176,17 @@ pub(super) fn key_values_with_pod_cidrs(node: &Value) -> Vec<KeyValue> {
         .collect()
 }
 
+/// Before the name of a policy of Kubernetes', where Calico's etcd has it as one of Calico's own.
+const KUBERNETES_POLICY: &str = "knp.default.";
+
 /// Of a policy only its name is read.
-fn policy(plural: &str, object: &Value) -> KeyValue {
+fn policy(plural: &str, prefix: &str, object: &Value) -> KeyValue {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let namespace = object["metadata"]["namespace"].as_str();
     let space = namespace.map(|n| format!("{n}/")).unwrap_or_default();
     KeyValue {
         key: format!(
-            "{}{plural}/{space}{name}",
+            "{}{plural}/{space}{prefix}{name}",
             caracal_model::resources_prefix()
         ),
         value: b"{}".to_vec(),

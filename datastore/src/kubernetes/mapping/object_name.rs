@@ -14,6 +14,8 @@ pub(crate) enum Collection {
     Services,
     Endpoints,
     EndpointSlices,
+    /// Kubernetes' own, not Calico's.
+    NetworkPolicies,
     /// Data that nodes keep beside Calico's.
     Leases,
     /// One of Calico's custom resources, by its plural.
@@ -64,6 +66,7 @@ impl Collection {
             Self::Services => ("/api/v1".to_owned(), "services"),
             Self::Endpoints => ("/api/v1".to_owned(), "endpoints"),
             Self::EndpointSlices => ("/apis/discovery.k8s.io/v1".to_owned(), "endpointslices"),
+            Self::NetworkPolicies => ("/apis/networking.k8s.io/v1".to_owned(), "networkpolicies"),
             Self::Leases => {
                 let base = format!(
                     "/apis/coordination.k8s.io/v1/namespaces/{}",
@@ -295,7 +298,9 @@ fn of_resources(rest: &str) -> Vec<List> {
     }
     let plural = rest.split('/').next().unwrap_or_default();
     if let Some(plural) = POLICIES.into_iter().find(|known| *known == plural) {
-        return vec![List::all(Collection::Custom(plural))];
+        let own = (plural == "networkpolicies").then_some(Collection::NetworkPolicies);
+        let all = own.into_iter().chain([Collection::Custom(plural)]);
+        return all.map(List::all).collect();
     }
     let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.plural() == plural) else {
         return Vec::new();

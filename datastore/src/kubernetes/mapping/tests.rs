@@ -480,3 +480,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn of_kubernetes_policies_the_names_are_read_as_calico_has_them_on_etcd() {
+    let object = json!({"metadata": {"name": "web", "namespace": "shop", "resourceVersion": "7"}});
+    let values = key_values(Collection::NetworkPolicies, &object, ApiGroup::V1).unwrap();
+    let key = "/calico/resources/v3/projectcalico.org/networkpolicies/shop/knp.default.web";
+    assert_eq!((values.len(), values[0].key.as_str()), (1, key));
+    assert_eq!(
+        keys_without_values(Collection::NetworkPolicies, &object, ApiGroup::V1),
+        [key]
+    );
+    let below = "/calico/resources/v3/projectcalico.org/networkpolicies/";
+    let both = [
+        Collection::NetworkPolicies,
+        Collection::Custom("networkpolicies"),
+    ];
+    assert_eq!(List::under_prefix(below), both.map(List::all));
+}
