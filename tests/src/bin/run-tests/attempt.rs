@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -78,7 +79,7 @@ pub(crate) fn bound_to_us(program: &str) -> Command {
 }
 
 /// A folder for the temporary files of one isolated run: process identifiers, by which tests name
-/// theirs, are the same in every namespace. Removed with all that is in it when it goes.
+/// theirs, are the same in every namespace. Open to every user, removed with all that is in it when it goes.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -89,6 +90,8 @@ impl Scratch {
         let name = format!("caracal-t{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         fs::create_dir_all(&folder)?;
+        // As /tmp: some scenarios go on as a user without rights.
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777))?;
         Ok(Self(folder))
     }
 }
