@@ -79,7 +79,8 @@ pub(crate) fn bound_to_us(program: &str) -> Command {
 }
 
 /// A folder for the temporary files of one isolated run: process identifiers, by which tests name
-/// theirs, are the same in every namespace. Open to every user, removed with all that is in it when it goes.
+/// theirs, are the same in every namespace. Open to every user; removed with all that is in it when
+/// it goes.
 struct Scratch(PathBuf);
 
 impl Scratch {
