@@ -5,7 +5,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket};
 use socket2::{SockFilter, SockRef};
@@ -36,17 +36,30 @@ const CHAIN_HOOK: u16 = 4;
 /// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWGEN`: the end of a transaction.
 const NEW_GENERATION: u16 = 10 << 8 | 15;
 
-/// Program whose transactions on our nftables table are our own.
+/// Transactions of our own that may be told of at once: what is told of one is read after the next
+/// ones have begun.
+const EXPECTED: usize = 8;
+
+/// Programs whose transactions on our nftables table are our own.
 /// The kernel names the port of a netlink socket with each change, and a program's first socket has
-/// the number of its process. It counts for one transaction; where it does not hold, the table is
+/// the number of its process. Each counts for one transaction; where it does not hold, the table is
 /// read once more.
 #[derive(Clone, Debug, Default)]
-pub(in crate::dataplane) struct OwnChanges(Arc<AtomicU32>);
+pub(in crate::dataplane) struct OwnChanges(Arc<Expected>);
+
+#[derive(Debug, Default)]
+struct Expected {
+    /// Numbers of processes; 0 = none.
+    processes: [AtomicU32; EXPECTED],
+    /// The place of the next one.
+    next: AtomicUsize,
+}
 
 impl OwnChanges {
     /// The next transaction of this process is ours.
     pub(in crate::dataplane) fn expect_from(&self, process: u32) {
-        self.0.store(process, Ordering::Relaxed);
+        let at = self.0.next.fetch_add(1, Ordering::Relaxed) % EXPECTED;
+        self.0.processes[at].store(process, Ordering::Relaxed);
     }
 
     /// True for a message about a change of ours.
@@ -55,14 +68,15 @@ impl OwnChanges {
             .get(12..16)
             .and_then(|octets| octets.try_into().ok());
         let port = port.map_or(0, u32::from_ne_bytes);
-        let ours = port != 0 && port == self.0.load(Ordering::Relaxed);
-        if ours && kind(message) == Some(NEW_GENERATION) {
-            // Unless another one is expected by now.
-            let _ = self
-                .0
-                .compare_exchange(port, 0, Ordering::Relaxed, Ordering::Relaxed);
+        let mut expected = self.0.processes.iter();
+        let known = expected.find(|known| port != 0 && known.load(Ordering::Relaxed) == port);
+        if let Some(known) = known
+            && kind(message) == Some(NEW_GENERATION)
+        {
+            // Unless another one is expected there by now.
+            let _ = known.compare_exchange(port, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
-        ours
+        known.is_some()
     }
 }
 
@@ -240,13 +254,15 @@ mod tests {
         assert_eq!(messages(&both).filter(|m| concerns_us(m)).count(), 1);
     }
 
+    /// A message about our table from the socket with this port.
+    fn from(port: u32, kind: u16) -> Vec<u8> {
+        let mut message = message(kind, &[(1, b"caracal\0")]);
+        message[12..16].copy_from_slice(&port.to_ne_bytes());
+        message
+    }
+
     #[test]
     fn one_transaction_of_the_own_program_is_no_news() {
-        let from = |port: u32, kind: u16| {
-            let mut message = message(kind, &[(1, b"caracal\0")]);
-            message[12..16].copy_from_slice(&port.to_ne_bytes());
-            message
-        };
         let (element, end) = (10 << 8 | 12, NEW_GENERATION);
         let own = OwnChanges::default();
         assert!(!own.are_told_by(&from(0, element)), "the kernel's own");
@@ -258,6 +274,26 @@ mod tests {
         assert!(!own.are_told_by(&from(77, element)), "another one");
         own.expect_from(79);
         assert!(!own.are_told_by(&from(79, element)[..14]));
+    }
+
+    #[test]
+    fn a_transaction_is_ours_also_when_it_is_told_of_after_the_next_has_begun() {
+        let (element, end) = (10 << 8 | 12, NEW_GENERATION);
+        let own = OwnChanges::default();
+        for process in [77, 78, 79] {
+            own.expect_from(process);
+        }
+        for process in [77, 78, 79] {
+            assert!(own.are_told_by(&from(process, element)), "{process}");
+            assert!(own.are_told_by(&from(process, end)), "{process}");
+            assert!(!own.are_told_by(&from(process, element)), "{process}");
+        }
+        // One that failed tells nothing, and is forgotten by and by.
+        for process in 100..=100 + u32::try_from(EXPECTED).unwrap() {
+            own.expect_from(process);
+        }
+        assert!(!own.are_told_by(&from(100, element)));
+        assert!(own.are_told_by(&from(101, element)));
     }
 
     #[test]
