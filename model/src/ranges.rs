@@ -11,8 +11,8 @@ use std::net::IpAddr;
 
 use crate::code::ProblemCode;
 use crate::keys::Key;
-use crate::net::{Cidr, Family, Prefix};
-use crate::resource::{BgpConfigurationSpec, Kind, Node};
+use crate::net::Prefix;
+use crate::resource::Kind;
 use crate::snapshot::{Problem, Snapshot};
 
 /// Whose an address is.
@@ -43,8 +43,8 @@ type Held<'a> = BTreeMap<IpAddr, BTreeSet<Holder<'a>>>;
 #[must_use]
 pub fn range_conflicts(snapshot: &Snapshot, datastore: &BTreeSet<IpAddr>) -> Vec<Problem> {
     let held = held(snapshot, datastore);
-    let services = snapshot.bgp_default().map(|c| service_ranges(&c.spec));
-    let services = services.unwrap_or_default();
+    let services = snapshot.bgp_default().into_iter();
+    let services: Vec<_> = services.flat_map(|c| c.spec.service_ranges()).collect();
     let mut found = Vec::new();
     for (name, pool) in snapshot.pools.iter() {
         let range = pool.spec.prefix();
@@ -140,11 +140,11 @@ fn held<'a>(snapshot: &'a Snapshot, datastore: &BTreeSet<IpAddr>) -> Held<'a> {
     };
     let mut of_nodes = BTreeSet::new();
     for (name, node) in snapshot.nodes.iter() {
-        for address in machine_addresses(node) {
+        for address in node.spec.machine_addresses() {
             of_nodes.insert(address);
             put(address, Holder::Node(name.as_str()));
         }
-        for address in tunnel_addresses(node) {
+        for address in node.spec.tunnel_addresses() {
             put(address, Holder::Tunnel(name.as_str()));
         }
     }
@@ -158,37 +158,6 @@ fn held<'a>(snapshot: &'a Snapshot, datastore: &BTreeSet<IpAddr>) -> Held<'a> {
         put(*address, Holder::Datastore);
     }
     held
-}
-
-const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
-
-fn machine_addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
-    let listed = node.spec.addresses.iter();
-    let listed = listed.filter_map(|a| a.address.parse::<Cidr>().ok());
-    let bgp = FAMILIES.into_iter().filter_map(|f| node.spec.address(f));
-    bgp.chain(listed.map(|cidr| cidr.address))
-}
-
-fn tunnel_addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
-    let vxlan = FAMILIES.into_iter();
-    let vxlan = vxlan.filter_map(|f| node.spec.vxlan_address(f));
-    let ipip = node.spec.ipip_address().map(IpAddr::from);
-    vxlan.chain(ipip)
-}
-
-/// The ranges of services with the fields that have them; one that does not parse is none.
-fn service_ranges(spec: &BgpConfigurationSpec) -> Vec<(&'static str, Prefix)> {
-    let lists = [
-        ("serviceClusterIPs", &spec.service_cluster_ips),
-        ("serviceExternalIPs", &spec.service_external_ips),
-        ("serviceLoadBalancerIPs", &spec.service_load_balancer_ips),
-    ];
-    let entries = lists
-        .into_iter()
-        .flat_map(|(field, list)| list.iter().map(move |entry| (field, entry)));
-    entries
-        .filter_map(|(field, entry)| Some((field, entry.cidr.parse().ok()?)))
-        .collect()
 }
 
 #[cfg(test)]

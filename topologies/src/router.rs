@@ -248,14 +248,8 @@ fn accepted(snapshot: &Snapshot, family: Family) -> Vec<AcceptedRange> {
         .map(|spec| spec.prefix())
         .collect();
     if let Some(configuration) = snapshot.bgp_default() {
-        let spec = &configuration.spec;
-        let lists = [
-            &spec.service_cluster_ips,
-            &spec.service_external_ips,
-            &spec.service_load_balancer_ips,
-        ];
-        let entries = lists.into_iter().flatten();
-        ranges.extend(entries.filter_map(|entry| entry.cidr.parse::<Prefix>().ok()));
+        let services = configuration.spec.service_ranges();
+        ranges.extend(services.map(|(_, range)| range));
     }
     let of_family = ranges.iter().filter(|range| range.family() == family);
     of_family

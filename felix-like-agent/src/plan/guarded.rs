@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use caracal_model::{Family, Node, NodeName, Prefix, ProblemCode, Snapshot};
 
 use super::destination::Destination;
-use super::{PlanInputs, Planner, nat};
+use super::{PlanInputs, Planner};
 use crate::ownership::is_tunnel_device;
 
 /// Guarded addresses, in their order.
@@ -23,12 +23,9 @@ pub(super) struct Guarded {
     subnets: Vec<Prefix>,
 }
 
-/// The addresses of a node, but for those of its tunnels.
+/// The addresses of a node, but for those of its tunnels, each once.
 fn addresses(node: &Node) -> BTreeSet<IpAddr> {
-    let families = [Family::Ipv4, Family::Ipv6].into_iter();
-    families
-        .flat_map(|family| nat::addresses(node, family))
-        .collect()
+    node.spec.machine_addresses().collect()
 }
 
 impl Guarded {

@@ -41,16 +41,9 @@ pub(super) fn plan(on: &Planner<'_>, to: &mut Destination, prefix: Prefix, learn
 
 /// The ranges of BGPConfiguration `default`; one that does not parse is the topology's problem.
 pub(super) fn service_ranges(snapshot: &Snapshot) -> Vec<Prefix> {
-    let spec = snapshot.bgp_default().map(|c| &c.spec);
-    let lists = spec.into_iter().flat_map(|spec| {
-        [
-            &spec.service_cluster_ips,
-            &spec.service_external_ips,
-            &spec.service_load_balancer_ips,
-        ]
-    });
-    let ranges = lists.flatten().filter_map(|entry| entry.cidr.parse().ok());
-    ranges.collect()
+    let spec = snapshot.bgp_default().map(|c| &c.spec).into_iter();
+    let ranges = spec.flat_map(|spec| spec.service_ranges());
+    ranges.map(|(_, range)| range).collect()
 }
 
 /// True when a prefix is never taken from BGP; says why.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use caracal_model::{Cidr, Family, Node, Prefix, Snapshot};
+use caracal_model::{Family, Node, Prefix, Snapshot};
 
 use super::Planner;
 use crate::kernel_objects::TunnelDevice;
@@ -105,10 +105,7 @@ fn senders(planner: &Planner<'_>, family: Family) -> Option<Senders> {
 
 /// The addresses of a node, but for those of its tunnels.
 pub(crate) fn addresses(node: &Node, family: Family) -> impl Iterator<Item = IpAddr> {
-    let listed = node.spec.addresses.iter();
-    let listed = listed.filter_map(|a| a.address.parse::<Cidr>().ok());
-    let listed = listed.map(|cidr| cidr.address);
-    let all = node.spec.address(family).into_iter().chain(listed);
+    let all = node.spec.machine_addresses();
     all.filter(move |address| Family::of(*address) == family)
 }
 

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use caracal_model::{AllowedUse, Family, Node, NodeName, Prefix, SharedMap, Snapshot, Versioned};
+use caracal_model::{AllowedUse, Node, NodeName, Prefix, SharedMap, Snapshot, Versioned};
 
 use super::address::{ServiceAddress, ServiceAddressKind, ServiceTarget, Transport};
 use super::settings::ServiceNode;
@@ -26,10 +26,9 @@ pub(super) struct NodeAddresses {
 
 fn of_node(node: &Node) -> BTreeSet<IpAddr> {
     let spec = &node.spec;
-    let of = |family| nat::addresses(node, family).chain(spec.vxlan_address(family));
-    let ipip = spec.bgp.as_ref().and_then(|bgp| bgp.ipv4_ipip_tunnel_addr);
-    let families = [Family::Ipv4, Family::Ipv6].into_iter();
-    families.flat_map(of).chain(ipip.map(IpAddr::V4)).collect()
+    spec.machine_addresses()
+        .chain(spec.tunnel_addresses())
+        .collect()
 }
 
 impl NodeAddresses {

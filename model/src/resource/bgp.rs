@@ -206,6 +206,22 @@ impl ResourceSpec for BgpConfigurationSpec {
     const KIND: Kind = Kind::BgpConfiguration;
 }
 
+impl BgpConfigurationSpec {
+    /// The ranges of services with the names of the fields that have them. What does not parse is
+    /// left out; whoever reads the configuration for a speaker names it.
+    pub fn service_ranges(&self) -> impl Iterator<Item = (&'static str, Prefix)> {
+        let lists = [
+            ("serviceClusterIPs", &self.service_cluster_ips),
+            ("serviceExternalIPs", &self.service_external_ips),
+            ("serviceLoadBalancerIPs", &self.service_load_balancer_ips),
+        ];
+        let entries = lists
+            .into_iter()
+            .flat_map(|(field, list)| list.iter().map(move |entry| (field, entry)));
+        entries.filter_map(|(field, entry)| Some((field, entry.cidr.parse().ok()?)))
+    }
+}
+
 /// `spec` of a BGPPeer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

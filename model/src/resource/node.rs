@@ -192,6 +192,22 @@ impl NodeSpec {
         self.cidr(family).map(|cidr| cidr.address)
     }
 
+    /// All addresses of the machine: of BGP and those beside it. Not those of its tunnels.
+    pub fn machine_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let listed = self.addresses.iter();
+        let listed = listed.filter_map(|a| a.address.parse::<Cidr>().ok());
+        let bgp = [Family::Ipv4, Family::Ipv6].into_iter();
+        let bgp = bgp.filter_map(|family| self.address(family));
+        bgp.chain(listed.map(|cidr| cidr.address))
+    }
+
+    /// The addresses of the node's VXLAN devices and of its `tunl0`.
+    pub fn tunnel_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let vxlan = [Family::Ipv4, Family::Ipv6].into_iter();
+        let vxlan = vxlan.filter_map(|family| self.vxlan_address(family));
+        vxlan.chain(self.ipip_address().map(IpAddr::V4))
+    }
+
     /// The address of the node's VXLAN device of a family.
     #[must_use]
     pub fn vxlan_address(&self, family: Family) -> Option<IpAddr> {
