@@ -2,7 +2,8 @@
 //!
 //! A node may announce what lies in a block of a confirmed affinity of its own, and the single
 //! addresses of its workloads in blocks of other nodes. Blocks of `virtual:…` affinities belong to
-//! no node, and pools of load balancers and the ranges of services are left to their own rules.
+//! no node, and pools of load balancers and the ranges of services are left to their own rules, but
+//! for ranges of services inside a pool of workloads.
 //!
 //! A change costs what differs between two snapshots, which share the rest: a node its own
 //! identity, and only another BGPPeer looks at all reflectors. The whole is a change from nothing,
@@ -121,11 +122,20 @@ fn rules(snapshot: &Snapshot, mode: OriginMode) -> OriginRules {
         },
     };
     let pools = snapshot.pools.values();
-    let pools = pools.map(|p| (p.spec.prefix(), pool(p)));
-    let services = service_ranges(snapshot).map(|range| (range, OriginRange::Free));
+    let pools: Vec<_> = pools.map(|p| (p.spec.prefix(), pool(p))).collect();
+    // A range of services inside a pool frees nothing of it: what a pod has stays its node's.
+    let is_owned = |range: &Prefix| {
+        let mut pools = pools.iter();
+        pools.any(|(pool, kind)| *kind != OriginRange::Free && pool.covers(range))
+    };
+    let services = snapshot.bgp_default().into_iter();
+    let services = services.flat_map(|c| c.spec.service_ranges());
+    let services = services.map(|(_, range)| range);
+    let services = services.filter(|range| !is_owned(range));
+    let services: Vec<_> = services.map(|range| (range, OriginRange::Free)).collect();
     OriginRules {
         mode,
-        ranges: pools.chain(services).collect(),
+        ranges: services.into_iter().chain(pools).collect(),
     }
 }
 
@@ -137,20 +147,6 @@ fn is_foreign(snapshot: &Snapshot, pool: &IpPool) -> bool {
     let mut blocks = snapshot.affinities.keys().map(|(_, block)| block);
     pool.spec.is_load_balancer_only()
         || pool.spec.disabled && !blocks.any(|block| range.covers(block))
-}
-
-/// The ranges of services. What does not parse is the plan's problem.
-fn service_ranges(snapshot: &Snapshot) -> impl Iterator<Item = Prefix> {
-    let specs = snapshot.bgp_default().map(|c| &c.spec).into_iter();
-    let lists = specs.flat_map(|spec| {
-        [
-            &spec.service_cluster_ips,
-            &spec.service_external_ips,
-            &spec.service_load_balancer_ips,
-        ]
-    });
-    let entries = lists.flatten();
-    entries.filter_map(|entry| entry.cidr.parse::<Prefix>().ok())
 }
 
 /// The addresses that a node's routes may have as next hop, and the BGP Identifiers that Calico and
@@ -402,6 +398,32 @@ mod tests {
             snapshot.apply(path, Some(value), revision);
             stepwise.apply(origin_update(Some(&old), &snapshot, OriginMode::Enforce));
             assert_eq!(far(&stepwise), expected);
+        }
+    }
+
+    /// Routes inside a pool are written whatever range of services covers them; so nobody but the
+    /// owner announces there.
+    #[test]
+    fn a_range_of_services_over_pods_frees_nothing_of_a_pool() {
+        for range in [
+            "10.0.0.0/8",
+            "10.244.0.0/16",
+            "10.244.0.0/17",
+            "10.244.1.0/26",
+        ] {
+            let mut snapshot = cluster();
+            let value = format!(
+                r#"{{"kind":"BGPConfiguration","apiVersion":"projectcalico.org/v3","metadata":{{"name":"default"}},"spec":{{"serviceExternalIPs":[{{"cidr":"{range}"}},{{"cidr":"192.0.2.0/24"}}]}}}}"#
+            );
+            let path = format!("{ROOT}/bgpconfigurations/default");
+            put(&mut snapshot, 20, &path, &value);
+            let origins = origins([origin_update(None, &snapshot, OriginMode::Enforce)]);
+            let seen = |prefix, hop| verdict(&origins, prefix, hop);
+            assert_eq!(seen("10.244.1.0/26", "10.0.0.1"), "valid", "{range}");
+            assert_eq!(seen("10.244.1.0/26", "10.0.0.2"), "invalid", "{range}");
+            assert_eq!(seen("10.244.1.9/32", "10.0.0.2"), "invalid", "{range}");
+            assert_eq!(seen("10.245.0.7/32", "10.0.0.2"), "unchecked", "{range}");
+            assert_eq!(seen("192.0.2.7/32", "10.0.0.2"), "unchecked", "{range}");
         }
     }
 
