@@ -17,18 +17,24 @@ use crate::del;
 use crate::endpoint::{self, Fresh, Known};
 use crate::error::{CniError, chain};
 use crate::gates;
-use crate::kernel::HOST_MAC;
 use crate::kernel::link::{KernelError, Link, Links};
 use crate::kernel::netns::Netns;
 use crate::kernel::pod::{self, PodPlan};
+use crate::kernel::pod_routes;
 use crate::kernel::route_wait::RouteWait;
 use crate::kernel::sysctl;
 use crate::kernel::veth::VethPair;
+use crate::kernel::{self, HOST_MAC};
 use crate::node_process;
 use crate::pending_releases::{self, Patience};
+use crate::second;
 use crate::settings;
 use crate::spec::outcome::Route;
 use crate::spec::{Command, Interface, IpConfig, Outcome, Wishes};
+
+/// Longest wait for other calls of the same container (CNI-7): longer than the default waits of one
+/// ADD together, and shorter than a runtime's patience.
+const TURN: Duration = Duration::from_secs(30);
 
 /// Addresses for the pod.
 #[derive(Debug)]
@@ -49,6 +55,13 @@ pub(crate) async fn add<S: Store>(
     progress: Progress<'_>,
 ) -> Result<Outcome, CniError> {
     let netns = Netns::open(call.netns()?)?;
+    if !netns.take_turn(TURN).await {
+        let seconds = TURN.as_secs();
+        return Err(CniError::Busy { seconds });
+    }
+    if let Some(owner) = second::occupant(&Links::here()?, &call.attachment).await? {
+        return Err(second::occupied(&call.attachment, owner).into());
+    }
     assignment_stop::check(&call.dirs.run)?;
     gates::wait(&call.conf.gates()?).await?;
     pending_releases::replay_of(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
@@ -192,7 +205,7 @@ fn default_routes(call: &Call, addresses: &[Prefix]) -> Vec<Prefix> {
     if call.conf.include_default_routes == Some(false) {
         return Vec::new();
     }
-    let any = |family| Prefix::truncated(pod::gateway(family), 0);
+    let any = |family| Prefix::truncated(kernel::gateway(family), 0);
     pod::families(addresses).into_iter().map(any).collect()
 }
 
@@ -245,7 +258,7 @@ async fn with_delegated_addresses(
         let addresses = endpoint.spec.ip_networks;
         let mut destinations = default_routes(call, &addresses);
         for family in pod::families(&addresses) {
-            destinations.extend(pod::destinations(&site.inside, &pair.pod, family).await?);
+            destinations.extend(pod_routes::destinations(&site.inside, &pair.pod, family).await?);
         }
         return Ok((Obtained::new(addresses, destinations), pair));
     }
@@ -425,5 +438,5 @@ fn outcome(call: &Call, plan: &PodPlan, pair: &Pair, mac: &Mac) -> Result<Outcom
 }
 
 const fn gateway_of(destination: &Prefix) -> IpAddr {
-    pod::gateway(destination.family())
+    kernel::gateway(destination.family())
 }

@@ -5,6 +5,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use caracal_datastore::{PUBLIC_MODE, put_file, read_text_file};
+
 /// The file; it holds the reason.
 const FILE: &str = "no-addresses";
 
@@ -28,9 +30,7 @@ pub fn forbid_addresses(run_dir: &Path, reason: Option<&str>) -> io::Result<()> 
             _ => Ok(()),
         };
     };
-    let draft = run_dir.join(format!(".{FILE}.new"));
-    std::fs::write(&draft, reason)?;
-    std::fs::rename(&draft, path(run_dir))
+    put_file(&path(run_dir), reason.as_bytes(), PUBLIC_MODE)
 }
 
 /// Checks that addresses may be given out. A file that cannot be read stops nothing.
@@ -38,7 +38,7 @@ pub fn forbid_addresses(run_dir: &Path, reason: Option<&str>) -> io::Result<()> 
 /// # Errors
 /// [`AssignmentsStopped`].
 pub(crate) fn check(run_dir: &Path) -> Result<(), AssignmentsStopped> {
-    match std::fs::read_to_string(path(run_dir)) {
+    match read_text_file(&path(run_dir)) {
         Ok(reason) => Err(AssignmentsStopped(reason.trim().to_owned())),
         Err(_) => Ok(()),
     }

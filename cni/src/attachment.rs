@@ -21,7 +21,7 @@ pub(crate) const INTERFACE_PREFIX: &str = "cali";
 /// Namespace of endpoints without an orchestrator.
 const DEFAULT_NAMESPACE: &str = "default";
 /// The interface name under which Calico's handle stands for the attachment.
-const FIRST_INTERFACE: &str = "eth0";
+pub(crate) const FIRST_INTERFACE: &str = "eth0";
 /// Prefix of our interfaces' alias.
 const ALIAS_PREFIX: &str = "caracal:";
 
@@ -148,6 +148,15 @@ impl Attachment {
     #[must_use]
     pub(crate) fn alias(&self) -> String {
         format!("{ALIAS_PREFIX}{}", self.short_handle())
+    }
+
+    /// True for the handle of the same interface of the same container in another network.
+    #[must_use]
+    pub(crate) fn is_same_container(&self, other: &HandleId) -> bool {
+        let own = self.handle();
+        let container = own.as_str().get(self.network.len()..);
+        let network = container.and_then(|container| other.as_str().strip_suffix(container));
+        network.is_some_and(|network| !network.is_empty() && network != self.network)
     }
 
     /// The handle, or a digest of it where it is too long for an alias (255 octets) or a file name.

@@ -10,11 +10,11 @@ use crate::addresses;
 use crate::call::Call;
 use crate::endpoint::{self, Known};
 use crate::error::{CheckError, CniError};
-use crate::kernel::HOST_MAC;
 use crate::kernel::link::{KernelError, Link, Links};
 use crate::kernel::netns::Netns;
-use crate::kernel::pod;
 use crate::kernel::route_wait::is_routed;
+use crate::kernel::{HOST_MAC, gateway as gateway_of};
+use crate::kernel::{pod, pod_routes};
 use crate::spec::{Command, Outcome, Wishes};
 
 /// Compares the attachment with what the endpoint and `prevResult` say.
@@ -158,7 +158,7 @@ impl Made {
         let own = interfaces.find(|i| i.name == *name && i.sandbox.is_some());
         made.mtu = own.and_then(|i| i.mtu);
         let through_us = previous.routes.iter().filter(|route| {
-            let gateway = pod::gateway(Family::of(route.dst.address));
+            let gateway = gateway_of(Family::of(route.dst.address));
             route.gw == Some(gateway)
         });
         made.destinations = through_us.map(|route| route.dst.prefix()).collect();
@@ -246,9 +246,9 @@ async fn as_made(
         if wanted.is_empty() {
             continue;
         }
-        let present = pod::destinations(inside, link, family).await?;
+        let present = pod_routes::destinations(inside, link, family).await?;
         for route in wanted.into_iter().filter(|route| !present.contains(route)) {
-            let gateway = pod::gateway(family);
+            let gateway = gateway_of(family);
             differences.push(format!(
                 "the container has no route to {route} via {gateway} on {name}"
             ));
@@ -276,9 +276,9 @@ async fn pod_side(
         return Ok(());
     }
     for family in pod::families(addresses) {
-        let gateway: IpAddr = pod::gateway(family);
+        let gateway: IpAddr = gateway_of(family);
         let default = Prefix::truncated(gateway, 0);
-        let routes = pod::destinations(inside, link, family).await?;
+        let routes = pod_routes::destinations(inside, link, family).await?;
         if !routes.contains(&default) {
             differences.push(format!(
                 "the container has no default route via {gateway} on {name}"

@@ -15,6 +15,7 @@ use crate::error::{CniError, chain};
 use crate::kernel::link::{KernelError, Link, Links};
 use crate::kernel::netns::{Netns, NetnsError};
 use crate::pending_releases::{self, Patience, PendingRelease, PendingReleaseError};
+use crate::second;
 use crate::spec::Command;
 
 /// Longest wait of a DEL for the datastore, then it writes a pending release: the runtime waits for
@@ -31,6 +32,13 @@ pub(crate) async fn del<S: Store>(
     store: &S,
     progress: Progress<'_>,
 ) -> Result<(), CniError> {
+    let netns = call.env.netns.as_deref().map(Netns::open);
+    if let Some(Ok(netns)) = &netns
+        && !netns.take_turn(LIMIT).await
+    {
+        // Also an ADD that hangs must end, and it does without its interface.
+        tracing::warn!("another call for this container takes long; going on beside it");
+    }
     delete_interface(call).await?;
     progress(Milestone::InterfaceDeleted);
     release_or_leave(call, store, progress).await?;
@@ -43,19 +51,21 @@ pub(crate) async fn del<S: Store>(
 /// Releases endpoint and addresses, or leaves a pending release.
 ///
 /// # Errors
-/// [`CniError`] when the pending release cannot be written.
+/// [`CniError`] when the pending release cannot be written, or the kernel does not answer.
 pub(crate) async fn release_or_leave<S: Store>(
     call: &Call,
     store: &S,
     progress: Progress<'_>,
 ) -> Result<(), CniError> {
-    let released = tokio::time::timeout(LIMIT, release(call, store, progress)).await;
+    let endpoint = has_endpoint(call).await?;
+    let released = release(call, store, endpoint, progress);
+    let released = tokio::time::timeout(LIMIT, released).await;
     let reason = match released {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) => chain(&error),
         Err(_elapsed) => format!("the datastore did not answer in {} s", LIMIT.as_secs()),
     };
-    let pending_release = pending_release(call);
+    let pending_release = pending_release(call, endpoint);
     let path = pending_releases::write(&call.dirs.lib, &call.attachment, &pending_release)?;
     tracing::warn!(
         reason,
@@ -65,9 +75,19 @@ pub(crate) async fn release_or_leave<S: Store>(
     Ok(())
 }
 
-fn pending_release(call: &Call) -> PendingRelease {
+/// True when the endpoint of the call's name is this attachment's. While another network's
+/// attachment of the container has the interface, the endpoint is that one's.
+async fn has_endpoint(call: &Call) -> Result<bool, KernelError> {
+    if call.role != PluginRole::Main {
+        return Ok(false);
+    }
+    let occupant = second::occupant(&Links::here()?, &call.attachment).await?;
+    Ok(occupant.is_none())
+}
+
+fn pending_release(call: &Call, endpoint: bool) -> PendingRelease {
     let attachment = &call.attachment;
-    let endpoint = (call.role == PluginRole::Main).then(|| attachment.endpoint_key().to_path());
+    let endpoint = endpoint.then(|| attachment.endpoint_key().to_path());
     PendingRelease {
         handle: call.has_own_addresses().then(|| attachment.handle()),
         container_id: attachment.container_id.clone(),
@@ -79,11 +99,12 @@ fn pending_release(call: &Call) -> PendingRelease {
 async fn release<S: Store>(
     call: &Call,
     store: &S,
+    endpoint: bool,
     progress: Progress<'_>,
 ) -> Result<(), PendingReleaseError> {
     let attachment = &call.attachment;
     pending_releases::replay_of(store, &call.dirs.lib, attachment, Patience::None).await?;
-    if call.role == PluginRole::Main {
+    if endpoint {
         let handle = attachment.handle();
         let (key, container) = (attachment.endpoint_key(), &attachment.container_id);
         if calicos_handle(&handle).is_some() {

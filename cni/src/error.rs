@@ -13,6 +13,7 @@ use crate::kernel::route_wait::RouteWaitError;
 use crate::kubernetes::PodError;
 use crate::node_process::NodeProcessError;
 use crate::pending_releases::PendingReleaseError;
+use crate::second::SecondAttachmentError;
 use crate::settings::PluginSettingsError;
 use crate::spec::{Code, ConfigError, EnvError, Failure};
 
@@ -99,6 +100,17 @@ pub(crate) enum CniError {
     /// The node gives out no address now.
     #[error(transparent)]
     AssignmentsStopped(#[from] AssignmentsStopped),
+    /// Another call for the same container takes long.
+    #[error(
+        "another call for this container has been under way for {seconds} s; the runtime should try again"
+    )]
+    Busy {
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// The container has an attachment that this one would take the place of.
+    #[error(transparent)]
+    SecondAttachment(#[from] SecondAttachmentError),
     /// The agent's route.
     #[error(transparent)]
     RouteWait(#[from] RouteWaitError),
@@ -127,7 +139,7 @@ impl CniError {
     #[must_use]
     pub(crate) fn code(&self) -> Code {
         match self {
-            Self::Env(_) => Code::InvalidEnvironment,
+            Self::Env(_) | Self::SecondAttachment(_) => Code::InvalidEnvironment,
             Self::Config(ConfigError::Decode(_) | ConfigError::Type { .. })
             | Self::PrevResult(_) => Code::Decode,
             Self::Config(ConfigError::Version(_)) => Code::IncompatibleVersion,
@@ -147,7 +159,7 @@ impl CniError {
             }
             Self::Delegate(_) => Code::Delegate,
             Self::Kernel(error) => kernel_code(error),
-            Self::Gate(_) | Self::AssignmentsStopped(_) => Code::TryAgainLater,
+            Self::Gate(_) | Self::AssignmentsStopped(_) | Self::Busy { .. } => Code::TryAgainLater,
             Self::RouteWait(RouteWaitError::Missing { .. }) => Code::RouteMissing,
             Self::RouteWait(RouteWaitError::Kernel(error)) => kernel_code(error),
             Self::PendingRelease(error) => pending_release_code(error),

@@ -6,11 +6,12 @@
 //!
 //! A process that dies gives its lock back; its memory is overwritten by the next.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::time::Duration;
 
+use caracal_datastore::{make_folder, open_lock_file};
 use caracal_model::Prefix;
 
 const FILE: &str = "ipam.lock";
@@ -112,13 +113,8 @@ pub fn suggest_blocks(
 }
 
 fn open(run_dir: &Path) -> io::Result<File> {
-    fs::create_dir_all(run_dir)?;
-    File::options()
-        .create(true)
-        .truncate(false)
-        .read(true)
-        .write(true)
-        .open(run_dir.join(FILE))
+    make_folder(run_dir)?;
+    open_lock_file(&run_dir.join(FILE))
 }
 
 async fn lock(file: &File) -> io::Result<()> {
@@ -149,6 +145,8 @@ fn write(mut file: &File, blocks: &[Prefix]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+
+    use std::fs;
 
     use super::*;
 
@@ -207,6 +205,20 @@ mod tests {
         fs::write(run.join(FILE), "what\n10.0.0.0/26\n\u{0}").unwrap();
         let lock = HostLock::wait(&run).await;
         assert_eq!(lock.hints(), blocks(&["10.0.0.0/26"]));
+        fs::remove_dir_all(run).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_link_is_not_followed() {
+        let run = directory("link");
+        fs::create_dir_all(&run).unwrap();
+        let victim = run.join("victim");
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, run.join(FILE)).unwrap();
+        let mut lock = HostLock::wait(&run).await;
+        lock.remember(["10.0.0.0/26".parse().unwrap()]);
+        assert!(suggest_blocks(&run, ["10.0.0.0/26".parse().unwrap()]).is_err());
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         fs::remove_dir_all(run).unwrap();
     }
 

@@ -46,6 +46,22 @@ pub(crate) async fn found<S: Store>(
     Ok(found)
 }
 
+/// Of some addresses those to which this node's kernel has a route of their own, by an interface
+/// that lives; each with a sentence that says so. Whatever the datastore says, somebody uses them.
+///
+/// # Errors
+/// [`KernelError`] when the kernel cannot be asked.
+pub async fn routed_addresses(
+    addresses: impl IntoIterator<Item = IpAddr>,
+) -> Result<BTreeMap<IpAddr, String>, KernelError> {
+    let links = Links::here()?;
+    let mut found = BTreeMap::new();
+    for address in addresses {
+        by_kernel(&links, address, &mut found).await?;
+    }
+    Ok(found)
+}
+
 /// Uses that the kernel shows: a route to just this address.
 async fn by_kernel(
     links: &Links,

@@ -9,7 +9,8 @@
 //! The node's process beside it calls [`suggest_blocks`] when the blocks of the node change (a
 //! hint: the first ADD after a boot reads less), [`forbid_addresses`] while the datastore is in
 //! doubt, and [`replay_pending_releases`] when it answers again: a DEL without the datastore leaves
-//! a pending release in a file, and succeeds.
+//! a pending release in a file, and succeeds. Before it frees an address that looks leaked, it asks
+//! [`routed_addresses`].
 //!
 //! ```
 //! let run_dir = std::env::temp_dir().join(format!("caracal-cni-example-{}", std::process::id()));
@@ -42,7 +43,8 @@
 //! * `CNI-5`: a pending release's replay never releases what a later ADD of the same container
 //!   holds.
 //! * `CNI-6`: interfaces, routes and addresses of others are not touched: not the host's, not
-//!   another plugin's, not another node's.
+//!   another plugin's, not another node's, not those of another attachment of the same container.
+//! * `CNI-7`: calls for one container take turns.
 
 mod add;
 mod addresses;
@@ -63,6 +65,7 @@ mod kernel;
 mod kubernetes;
 mod node_process;
 mod pending_releases;
+mod second;
 mod settings;
 mod shell;
 mod spec;
@@ -71,6 +74,8 @@ mod status;
 pub use assignment_stop::forbid_addresses;
 pub use call::{Milestone, PluginRole};
 pub use host_lock::suggest_blocks;
+pub use in_use::routed_addresses;
+pub use kernel::link::KernelError;
 pub use pending_releases::{
     PendingRelease, PendingReleaseError, Replayed, list_pending_releases, replay_pending_releases,
 };

@@ -9,7 +9,9 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use caracal_datastore::Store;
+use caracal_datastore::{
+    PUBLIC_MODE, SMALL_FILE, Store, create_file, make_folder, open_lock_file, read_file,
+};
 use caracal_model::{HandleId, Key};
 use serde::{Deserialize, Serialize};
 
@@ -105,13 +107,15 @@ pub(crate) fn write(
     pending_release: &PendingRelease,
 ) -> Result<PathBuf, PendingReleaseError> {
     let directory = lib_dir.join(DIRECTORY);
-    fs::create_dir_all(&directory).map_err(failed("make", &directory))?;
+    make_folder(&directory).map_err(failed("make", &directory))?;
     let path = file_of(lib_dir, attachment);
+    // Two calls may write the same one.
     let draft = path.with_extension(format!("{}.tmp", std::process::id()));
     let text =
         serde_json::to_vec_pretty(pending_release).expect("a pending release is always valid JSON");
     let write = || {
-        let mut file = File::create(&draft)?;
+        let _absent = fs::remove_file(&draft);
+        let mut file = create_file(&draft, PUBLIC_MODE)?;
         file.write_all(&text)?;
         file.sync_all()?;
         fs::rename(&draft, &path)?;
@@ -147,7 +151,7 @@ fn files(lib_dir: &Path) -> Result<Vec<PathBuf>, PendingReleaseError> {
 }
 
 fn read(path: &Path) -> Result<PendingRelease, PendingReleaseError> {
-    let text = fs::read(path).map_err(failed("read", path))?;
+    let text = read_file(path, SMALL_FILE).map_err(failed("read", path))?;
     serde_json::from_slice(&text).map_err(|source| PendingReleaseError::Decode {
         path: path.into(),
         source,
@@ -156,12 +160,7 @@ fn read(path: &Path) -> Result<PendingRelease, PendingReleaseError> {
 
 fn lock_file(lib_dir: &Path) -> Result<(File, PathBuf), PendingReleaseError> {
     let path = lib_dir.join(DIRECTORY).join(LOCK);
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(failed("open", &path))?;
+    let file = open_lock_file(&path).map_err(failed("open", &path))?;
     Ok((file, path))
 }
 

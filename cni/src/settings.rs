@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use caracal_datastore::read_text_file;
 use caracal_model::NodeName;
 
 use crate::spec::NetConf;
@@ -91,7 +92,7 @@ impl Dirs {
 
 fn first_text(places: &[PathBuf]) -> Option<(PathBuf, String)> {
     places.iter().find_map(|path| {
-        let text = std::fs::read_to_string(path).ok()?;
+        let text = read_text_file(path).ok()?;
         let text = text.trim();
         (!text.is_empty()).then(|| (path.clone(), text.to_owned()))
     })
@@ -116,7 +117,7 @@ fn find_node_name(conf: &NetConf, dirs: &Dirs) -> Result<String, PluginSettingsE
     }
     if !conf.nodename_file.is_empty() {
         let path = PathBuf::from(&conf.nodename_file);
-        match std::fs::read_to_string(&path) {
+        match read_text_file(&path) {
             Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
             Ok(_) => {}
             Err(_) if conf.nodename_file_optional => {}

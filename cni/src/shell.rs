@@ -20,7 +20,7 @@ use crate::call::{Call, Milestone, PluginRole, Progress};
 use crate::error::CniError;
 use crate::kubernetes::{self, api_config};
 use crate::spec::{CniVersion, Command, ConfigError, Env, NetConf, pod_cidr};
-use crate::{add, check, del, gc, ipam_plugin, status};
+use crate::{add, check, del, gc, ipam_plugin, second, status};
 
 /// `caracal-cni`: the main plugin.
 #[must_use]
@@ -77,6 +77,10 @@ fn serve(
     let mut call = Call::new(role, env, stdin.to_vec(), get)?;
     log_to(&call.conf);
     warn_of_keys(&call.conf);
+    if call.env.command == Command::Add {
+        let place = second::check_place(&call.attachment);
+        place.inspect_err(|error| tracing::error!(%error, "refused"))?;
+    }
     let config = datastore_config(&call.conf, get).map_err(CniError::Datastore)?;
     let store = config.open().map_err(CniError::Datastore)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -275,6 +275,46 @@ fn an_address_that_is_in_use_is_not_given_although_its_block_was_lost() {
 }
 
 #[test]
+fn an_address_with_a_route_by_a_living_interface_is_seen() {
+    in_node(|world| {
+        sh("ip link add caliweb type veth peer name web0 && ip link set caliweb up");
+        for route in [
+            "10.90.0.5/32",
+            "fd90::5/128",
+            "10.90.0.64/26",
+            "fd90::40/122",
+        ] {
+            sh(&format!("ip route add {route} dev caliweb"));
+        }
+        sh("ip route add blackhole 10.90.0.7/32");
+        let ask = || {
+            let addresses = [
+                "10.90.0.5",
+                "fd90::5",
+                "10.90.0.65",
+                "fd90::41",
+                "10.90.0.7",
+            ];
+            let addresses = addresses.map(|a| a.parse::<std::net::IpAddr>().unwrap());
+            let found = world.with_store(async |_| caracal_cni::routed_addresses(addresses).await);
+            let found = found.unwrap().into_iter();
+            found
+                .map(|(a, by)| format!("{a}: {by}"))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            ask(),
+            [
+                "10.90.0.5: a route of this node leads to it by interface caliweb",
+                "fd90::5: a route of this node leads to it by interface caliweb"
+            ]
+        );
+        sh("ip link del caliweb");
+        assert_eq!(ask(), Vec::<String>::new());
+    });
+}
+
+#[test]
 fn exhaustion_is_explained() {
     in_node(|world| {
         world.put(

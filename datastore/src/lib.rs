@@ -32,6 +32,7 @@
 
 #[cfg(feature = "etcd")]
 mod etcd;
+mod files;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod kubernetes_pod;
@@ -48,6 +49,10 @@ mod watch;
 
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdConfig, EtcdConfigError, EtcdCredentials, EtcdStore};
+pub use files::{
+    PUBLIC_MODE, SECRET_MODE, SMALL_FILE, create_file, draft_of, make_folder, open_lock_file,
+    put_file, read_file, read_text_file,
+};
 #[cfg(feature = "kubernetes")]
 pub use kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore};
 pub use kubernetes_pod::KubernetesPod;

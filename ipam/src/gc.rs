@@ -4,7 +4,9 @@
 //!
 //! * `GC-1`: an address of a workload goes only with two independent proofs of death: no
 //!   WorkloadEndpoint has it, and the interface that was made for it is gone from its node. Only
-//!   its own node can see the second.
+//!   its own node can see the second. Before it is released its node's kernel is asked for a route
+//!   to it: where one leads to an interface that lives, somebody uses the address, whatever the
+//!   datastore says.
 //! * `GC-2`: a node's data go only when its Node is gone and its lease stood still for its whole
 //!   term. A node that never had a lease is left to people (`caracal node delete`), except where
 //!   Kubernetes alone makes and deletes Nodes: there a Node that is gone is proof enough. Judged by

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use caracal_agent::Transport;
+use caracal_datastore::make_folder;
 use caracal_model::{AskInUse, AwaitAnnouncement, Prefix};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -224,6 +225,9 @@ const STILL_OPEN: Duration = Duration::from_secs(2);
 /// Interval of looks at a socket that is taken.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// Between two looks whether the socket's file is there: cleaners of temporary files come seldom.
+const SOCKET_LOOK: Duration = Duration::from_secs(2);
+
 /// Source of the answers.
 pub(crate) trait AnswerRequests: Clone + Send + Sync + 'static {
     /// Answers one question.
@@ -260,7 +264,7 @@ async fn comes_free(run_dir: &Path) -> bool {
 /// Opens the socket. A stale file of a killed process is replaced; a living one is an error.
 pub(crate) async fn listen(run_dir: &Path) -> anyhow::Result<UnixListener> {
     let path = socket_path(run_dir);
-    std::fs::create_dir_all(run_dir)
+    make_folder(run_dir)
         .with_context(|| format!("creating {}; set CARACAL_RUN_DIR", run_dir.display()))?;
     if !comes_free(run_dir).await {
         anyhow::bail!(
@@ -280,10 +284,23 @@ pub(crate) async fn listen(run_dir: &Path) -> anyhow::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Serves for ever.
-pub(crate) async fn serve(listener: UnixListener, answer: impl AnswerRequests) {
+/// Serves until the socket's file is gone: nobody finds it any more, and it has to be made again.
+/// Conversations that have begun go on.
+pub(crate) async fn serve(listener: UnixListener, run_dir: PathBuf, answer: impl AnswerRequests) {
+    let path = socket_path(&run_dir);
+    let mut looks = tokio::time::interval(SOCKET_LOOK);
     loop {
-        match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = looks.tick() => match path.symlink_metadata() {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    tracing::warn!(path = %path.display(), "the admin socket was removed; making it again");
+                    return;
+                }
+                _ => continue,
+            },
+        };
+        match accepted {
             Ok((stream, _)) => {
                 let answer = answer.clone();
                 tokio::spawn(async move {
@@ -496,10 +513,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_socket_that_a_cleaner_removed_is_noticed() {
+        let dir = std::env::temp_dir().join(format!("caracal-admin-swept-{}", std::process::id()));
+        let listener = listen(&dir).await.unwrap();
+        let server = tokio::spawn(serve(listener, dir.clone(), Echo));
+        std::fs::remove_dir_all(&dir).unwrap();
+        let noticed = tokio::time::timeout(Duration::from_secs(60), server).await;
+        noticed
+            .expect("it ends, so that the socket is made again")
+            .unwrap();
+        let listener = listen(&dir).await.unwrap();
+        let server = tokio::spawn(serve(listener, dir.clone(), Echo));
+        let answer = tokio::task::spawn_blocking({
+            let dir = dir.clone();
+            move || ask(&dir, &Request::Status).map_err(|e| e.to_string())
+        });
+        assert_eq!(answer.await.unwrap().unwrap(), "fine");
+        server.abort();
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[tokio::test]
     async fn questions_and_answers() {
         let dir = std::env::temp_dir().join(format!("caracal-admin-{}", std::process::id()));
         let listener = listen(&dir).await.unwrap();
-        let server = tokio::spawn(serve(listener, Echo));
+        let server = tokio::spawn(serve(listener, dir.clone(), Echo));
         let answers = tokio::task::spawn_blocking({
             let dir = dir.clone();
             move || {

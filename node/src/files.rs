@@ -1,9 +1,4 @@
-//! Files: how many the process may open, and how one is replaced.
-
-use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+//! Files: how many the process may open.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -22,26 +17,4 @@ pub(crate) fn allow_many() {
     if let Err(error) = setrlimit(Resource::Nofile, all) {
         tracing::warn!(%error, "the number of open files stays limited to {current:?}");
     }
-}
-
-/// Hidden, and without an ending that a runtime reads.
-pub(crate) fn draft_of(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.caracal-new"))
-}
-
-/// Writes a file in one step, durably: after a crash there is the old one or the new one.
-pub(crate) fn put(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let draft = draft_of(path);
-    let _absent = fs::remove_file(&draft);
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&draft)?;
-    file.write_all(bytes)?;
-    // The mask of the process may have taken bits away.
-    file.set_permissions(fs::Permissions::from_mode(mode))?;
-    file.sync_all()?;
-    fs::rename(&draft, path)
 }

@@ -33,13 +33,17 @@ pub enum KernelError {
     },
     /// A device that was just made is not there.
     #[error("interface {name} is gone again; did the container end, or another program delete it?")]
-    Vanished { name: String },
+    Vanished {
+        /// The interface.
+        name: String,
+    },
     /// The host side's name is in use for another container.
     #[error(
         "interface {name} on the host belongs to {owner}; two container ids lead to one name: \
          choose another CNI_CONTAINERID"
     )]
     Collision {
+        /// The interface.
         name: String,
         /// Owner of the interface: a handle.
         owner: String,
@@ -49,7 +53,10 @@ pub enum KernelError {
         "the container already has an interface {name} that another program made; \
          remove it or choose another CNI_IFNAME"
     )]
-    Taken { name: String },
+    Taken {
+        /// The interface in the container.
+        name: String,
+    },
 }
 
 impl KernelError {

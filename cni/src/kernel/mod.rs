@@ -4,13 +4,14 @@
 pub(crate) mod link;
 pub(crate) mod netns;
 pub(crate) mod pod;
+pub(crate) mod pod_routes;
 pub(crate) mod route_wait;
 pub(crate) mod sysctl;
 pub(crate) mod veth;
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use caracal_model::Mac;
+use caracal_model::{Family, Mac};
 
 /// MAC of every host side interface.
 pub(crate) const HOST_MAC: Mac = [0xee; 6];
@@ -20,3 +21,12 @@ pub(crate) const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 /// appendix A).
 pub(crate) const GATEWAY_V6: Ipv6Addr =
     Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
+
+/// The gateway of a family.
+#[must_use]
+pub(crate) const fn gateway(family: Family) -> IpAddr {
+    match family {
+        Family::Ipv4 => IpAddr::V4(GATEWAY_V4),
+        Family::Ipv6 => IpAddr::V6(GATEWAY_V6),
+    }
+}

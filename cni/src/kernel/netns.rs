@@ -1,13 +1,17 @@
 //! A container's network namespace. A thread of its own enters it and ends; the rest of the process
 //! never leaves the host's. A netlink socket that such a thread opens stays in the namespace.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns};
+
+/// Between two looks whether another call has ended.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// An open network namespace.
 #[derive(Debug)]
@@ -50,8 +54,13 @@ impl Netns {
                 source,
             },
         };
-        let file = File::open(path).map_err(enter)?;
-        let there = file.metadata().map_err(enter)?;
+        // Whatever else is there must not be opened: a FIFO would wait for its other end.
+        let place = File::options()
+            .read(true)
+            .custom_flags(nix::libc::O_PATH)
+            .open(path)
+            .map_err(enter)?;
+        let there = place.metadata().map_err(enter)?;
         let here = std::fs::metadata("/proc/thread-self/ns/net").map_err(enter)?;
         if there.dev() != here.dev() {
             // A mount point whose namespace was unmounted is an empty file on another file system.
@@ -60,6 +69,7 @@ impl Netns {
         if there.ino() == here.ino() {
             return Err(NetnsError::Host { path: path.into() });
         }
+        let file = File::open(format!("/proc/self/fd/{}", place.as_raw_fd())).map_err(enter)?;
         Ok(Self {
             file,
             path: path.into(),
@@ -93,9 +103,33 @@ impl Netns {
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
-        entered.map_err(|errno: nix::Error| NetnsError::Enter {
-            path: self.path.clone(),
-            source: errno.into(),
+        let path = || self.path.clone();
+        entered.map_err(|errno: nix::Error| match errno {
+            // A namespace of another kind.
+            nix::Error::EINVAL => NetnsError::Gone { path: path() },
+            errno => NetnsError::Enter {
+                path: path(),
+                source: errno.into(),
+            },
         })
+    }
+
+    /// Waits until no other call has its turn with the container; false when that takes longer than
+    /// `limit`. The turn ends with this value, and with the process. Nothing is left on a disk: the
+    /// lock is the namespace's own.
+    pub(crate) async fn take_turn(&self, limit: Duration) -> bool {
+        let taken = async {
+            loop {
+                match self.file.try_lock() {
+                    Ok(()) => return true,
+                    Err(TryLockError::WouldBlock) => tokio::time::sleep(LOOK).await,
+                    Err(TryLockError::Error(error)) => {
+                        tracing::debug!(%error, "the namespace cannot be locked");
+                        return true;
+                    }
+                }
+            }
+        };
+        tokio::time::timeout(limit, taken).await.unwrap_or(false)
     }
 }

@@ -1,5 +1,5 @@
 //! The pod's side: its addresses, the two routes, the gateway's neighbour entry, loopback.
-//! Everything is put with "replace", so that a repeated ADD finds nothing to do.
+//! Everything is put so that a repeated ADD finds nothing to do.
 
 use std::net::IpAddr;
 
@@ -7,19 +7,15 @@ use caracal_model::{Family, Prefix};
 use futures_util::TryStreamExt;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags};
 use netlink_packet_route::neighbour::NeighbourState;
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
-};
-use rtnetlink::{AddressAddRequest, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder};
+use rtnetlink::{AddressAddRequest, LinkMessageBuilder, LinkUnspec};
 
 use super::link::{KernelError, Link, Links};
+use super::pod_routes;
 use super::sysctl::{self, SysctlError};
-use super::{GATEWAY_V4, GATEWAY_V6, HOST_MAC};
+use super::{HOST_MAC, gateway};
 
 /// The index of `lo` in every namespace.
 const LOOPBACK: u32 = 1;
-/// The main routing table.
-const MAIN: u32 = 254;
 
 /// Plan of the pod's side.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +95,7 @@ pub(crate) async fn configure(pod: &Links, link: &Link, plan: &PodPlan) -> Resul
         add_gateway(pod, link, family).await?;
     }
     for destination in &plan.destinations {
-        add_route(pod, link, destination).await?;
+        pod_routes::add_through_gateway(pod, link, destination).await?;
     }
     Ok(())
 }
@@ -125,12 +121,8 @@ async fn add_address(pod: &Links, link: &Link, address: &Prefix) -> Result<(), K
 /// leaves without asking, whatever the host answers to ARP.
 async fn add_gateway(pod: &Links, link: &Link, family: Family) -> Result<(), KernelError> {
     let gateway = gateway(family);
-    let action = || format!("add the gateway {gateway} in the container");
     if family == Family::Ipv4 {
-        let route = route(link, &Prefix::host(gateway))
-            .scope(RouteScope::Link)
-            .build();
-        put(pod, route, action()).await?;
+        pod_routes::add_on_link(pod, link).await?;
     }
     let neighbour = pod
         .handle
@@ -142,42 +134,9 @@ async fn add_gateway(pod: &Links, link: &Link, family: Family) -> Result<(), Ker
     neighbour
         .execute()
         .await
-        .map_err(KernelError::refused(action()))
-}
-
-async fn add_route(pod: &Links, link: &Link, destination: &Prefix) -> Result<(), KernelError> {
-    let via = gateway(destination.family());
-    let route = route(link, destination)
-        .gateway(via)
-        .expect("invariant: gateway and destination are of one family")
-        .build();
-    let action = format!("add a route to {destination} via {via} in the container");
-    put(pod, route, action).await
-}
-
-async fn put(pod: &Links, route: RouteMessage, action: String) -> Result<(), KernelError> {
-    let request = pod.handle.route().add(route).replace();
-    request
-        .execute()
-        .await
-        .map_err(KernelError::refused(action))
-}
-
-fn route(link: &Link, destination: &Prefix) -> RouteMessageBuilder<IpAddr> {
-    RouteMessageBuilder::<IpAddr>::new()
-        .destination_prefix(destination.address(), destination.len())
-        .expect("MODEL-2: the length fits the family")
-        .output_interface(link.index)
-        .protocol(RouteProtocol::Boot)
-}
-
-/// The gateway of a family.
-#[must_use]
-pub(crate) const fn gateway(family: Family) -> IpAddr {
-    match family {
-        Family::Ipv4 => IpAddr::V4(GATEWAY_V4),
-        Family::Ipv6 => IpAddr::V6(GATEWAY_V6),
-    }
+        .map_err(KernelError::refused(format!(
+            "add the gateway {gateway} in the container"
+        )))
 }
 
 /// The addresses of a link, link-local ones of IPv6 left out.
@@ -209,86 +168,4 @@ pub(crate) async fn addresses(pod: &Links, link: &Link) -> Result<Vec<Prefix>, K
     });
     addresses.sort_unstable();
     Ok(addresses)
-}
-
-/// The destinations of a family that the pod reaches through the gateway on this link.
-///
-/// # Errors
-/// [`KernelError::Refused`].
-pub(crate) async fn destinations(
-    pod: &Links,
-    link: &Link,
-    family: Family,
-) -> Result<Vec<Prefix>, KernelError> {
-    let filter = match family {
-        Family::Ipv4 => {
-            RouteMessageBuilder::<IpAddr>::new().destination_prefix(GATEWAY_V4.into(), 0)
-        }
-        Family::Ipv6 => {
-            RouteMessageBuilder::<IpAddr>::new().destination_prefix(GATEWAY_V6.into(), 0)
-        }
-    };
-    let mut filter = filter.expect("invariant: zero fits every family").build();
-    filter.attributes.clear();
-    filter.header.kind = RouteType::Unspec;
-    let found: Vec<_> = pod
-        .handle
-        .route()
-        .get(filter)
-        .execute()
-        .try_collect()
-        .await
-        .map_err(KernelError::refused("list routes in the container"))?;
-    let through = |message: &RouteMessage| {
-        let mut seen = RouteAttributes::default();
-        seen.read(message);
-        (seen.table == MAIN
-            && seen.oif == Some(link.index)
-            && seen.gateway == Some(gateway(family)))
-        .then(|| {
-            let any = match family {
-                Family::Ipv4 => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
-                Family::Ipv6 => IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED),
-            };
-            Prefix::truncated(
-                seen.destination.unwrap_or(any),
-                message.header.destination_prefix_length,
-            )
-        })
-    };
-    let mut destinations: Vec<_> = found.iter().filter_map(through).collect();
-    destinations.sort_unstable();
-    Ok(destinations)
-}
-
-/// The attributes of a route that are compared.
-#[derive(Default)]
-pub(super) struct RouteAttributes {
-    pub(super) table: u32,
-    pub(super) oif: Option<u32>,
-    pub(super) gateway: Option<IpAddr>,
-    pub(super) destination: Option<IpAddr>,
-}
-
-impl RouteAttributes {
-    pub(super) fn read(&mut self, message: &RouteMessage) {
-        self.table = u32::from(message.header.table);
-        for attribute in &message.attributes {
-            match attribute {
-                RouteAttribute::Table(table) => self.table = *table,
-                RouteAttribute::Oif(index) => self.oif = Some(*index),
-                RouteAttribute::Gateway(address) => self.gateway = ip(address),
-                RouteAttribute::Destination(address) => self.destination = ip(address),
-                _ => {}
-            }
-        }
-    }
-}
-
-const fn ip(address: &RouteAddress) -> Option<IpAddr> {
-    match address {
-        RouteAddress::Inet(ip) => Some(IpAddr::V4(*ip)),
-        RouteAddress::Inet6(ip) => Some(IpAddr::V6(*ip)),
-        _ => None,
-    }
 }

@@ -18,7 +18,7 @@ use rtnetlink::{MulticastGroup, RouteMessageBuilder};
 
 use super::link::{KernelError, Link, Links};
 use super::netns::Netns;
-use super::pod::RouteAttributes;
+use super::pod_routes::RouteAttributes;
 
 type Messages = futures_util::stream::BoxStream<'static, NetlinkMessage<RouteNetlinkMessage>>;
 

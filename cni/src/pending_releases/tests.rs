@@ -155,3 +155,20 @@ fn a_broken_note_is_named_and_does_not_stop_the_others() {
     );
     assert!(broken.exists());
 }
+
+#[tokio::test]
+async fn the_lock_is_no_link() {
+    let lib = Folder::new();
+    let pending_release = PendingRelease {
+        handle: None,
+        container_id: "8f2c".to_owned(),
+        endpoint: None,
+        left_at: String::new(),
+    };
+    write(&lib.0, &attachment("8f2c"), &pending_release).unwrap();
+    let victim = lib.0.join("victim");
+    std::os::unix::fs::symlink(&victim, lib.0.join(DIRECTORY).join(LOCK)).unwrap();
+    let replayed = replay_pending_releases(&MemoryStore::new(), &lib.0).await;
+    assert!(replayed.is_err(), "{replayed:?}");
+    assert!(!victim.exists());
+}

@@ -20,6 +20,7 @@ use tonic::transport::Endpoint;
 
 use super::config::{EtcdConfig, EtcdConfigError};
 use super::error::EtcdFailure;
+use crate::files::{SMALL_FILE, read_file};
 use crate::store::StoreError;
 
 /// The largest answer that is accepted. etcd sends whole revisions, up to 1000 of them in one
@@ -294,7 +295,7 @@ fn pem(file: &Path) -> Result<Vec<u8>, EtcdFailure> {
             file.display()
         )))
     };
-    let text = std::fs::read(file).map_err(|e| refuse(e.to_string()))?;
+    let text = read_file(file, SMALL_FILE).map_err(|e| refuse(e.to_string()))?;
     if !text.windows(10).any(|window| window == b"-----BEGIN") {
         return Err(refuse("it is not a PEM file".to_owned()));
     }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use http::uri::Scheme;
 use http::{HeaderValue, Uri};
 
+use crate::files::{SMALL_FILE, read_file, read_text_file};
+
 /// Server, certificates and credentials. Files are read when they are used, so that renewed ones
 /// count.
 #[derive(PartialEq, Eq)]
@@ -43,7 +45,7 @@ impl Pem {
     pub(super) fn read(&self) -> Result<Vec<u8>, String> {
         match self {
             Self::Text(octets) => Ok(octets.clone()),
-            Self::File(path) => std::fs::read(path)
+            Self::File(path) => read_file(path, SMALL_FILE)
                 .map_err(|error| format!("{} cannot be read: {error}", path.display())),
         }
     }
@@ -86,7 +88,7 @@ impl ApiCredentials {
             Self::Basic(encoded) => format!("Basic {encoded}"),
             Self::Token(token) => format!("Bearer {}", token.trim()),
             Self::TokenFile(path) => {
-                let token = std::fs::read_to_string(path).map_err(|error| {
+                let token = read_text_file(path).map_err(|error| {
                     format!("the token file {} cannot be read: {error}", path.display())
                 })?;
                 format!("Bearer {}", token.trim())

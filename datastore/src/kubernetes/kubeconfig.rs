@@ -7,10 +7,11 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::access::{Access, ApiCredentials, Identity, Pem};
+use crate::files::read_text_file;
 
 /// Reads a kubeconfig; `endpoint` takes the place of its server. A fault is told in a sentence.
 pub(super) fn read(path: &Path, endpoint: Option<&str>) -> Result<Access, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let text = read_text_file(path).map_err(|error| format!("cannot be read: {error}"))?;
     let file: Value =
         serde_saphyr::from_str(&text).map_err(|error| format!("is not YAML: {error}"))?;
     // Paths in it are relative to its folder.
@@ -150,6 +151,27 @@ mod tests {
 
     fn parsed(cluster: &Value, user: &Value) -> Result<Access, String> {
         parse(&file(cluster, user), Path::new("/etc/k"), None)
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_at_once() {
+        let folder =
+            std::env::temp_dir().join(format!("caracal-kubeconfig-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let fifo = folder.join("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+        assert!(made.unwrap().success());
+        for path in [&fifo, Path::new("/dev/zero"), folder.as_path()] {
+            let refused = read(path, None).unwrap_err();
+            assert!(refused.contains("expected a regular file"), "{refused}");
+            let token = ApiCredentials::TokenFile(path.to_owned())
+                .header()
+                .unwrap_err();
+            assert!(token.contains("expected a regular file"), "{token}");
+            let pem = Pem::File(path.to_owned()).read().unwrap_err();
+            assert!(pem.contains("expected a regular file"), "{pem}");
+        }
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -151,7 +151,7 @@ async fn export(path: Option<&Path>) -> anyhow::Result<ExitCode> {
     match path {
         None => print!("{text}"),
         Some(path) => {
-            crate::files::put(path, text.as_bytes(), 0o600)
+            caracal_datastore::put_file(path, text.as_bytes(), 0o600)
                 .with_context(|| format!("writing {}", path.display()))?;
             eprintln!("{} values of {}", values.len(), store.kind());
         }

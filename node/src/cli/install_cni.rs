@@ -11,10 +11,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use caracal_datastore::Datastore;
+use caracal_datastore::{draft_of, make_folder, put_file};
 use serde_json::{Value, json};
 
 use crate::config::{Env, PluginAccount};
-use crate::files::{draft_of, put};
 use crate::node::membership::plugin_access;
 
 /// The host's directory of programs for Calico's installer.
@@ -65,7 +65,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let plan = InstallPlan::from_env(&Env::new(&vars))?;
     // Without it the configuration would be of no use.
     if let Some(account) = &plan.account {
-        fs::create_dir_all(&plan.net_dir)
+        make_folder(&plan.net_dir)
             .with_context(|| format!("creating {}", plan.net_dir.display()))?;
         write_kubeconfig(account)?;
     }
@@ -183,14 +183,15 @@ fn default_template(kubernetes: bool, account: bool) -> String {
 
 fn install(plan: &InstallPlan, program: &Path) -> anyhow::Result<()> {
     for dir in [&plan.bin_dir, &plan.net_dir] {
-        fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+        make_folder(dir).with_context(|| format!("creating {}", dir.display()))?;
     }
     let tls = copy_secrets(plan)?;
     // Nothing is installed when the configuration cannot be.
     let text = plan.configuration(&tls)?;
     programs(plan, program)?;
     let path = plan.net_dir.join(&plan.conf_name);
-    put(&path, text.as_bytes(), 0o600).with_context(|| format!("writing {}", path.display()))?;
+    put_file(&path, text.as_bytes(), 0o600)
+        .with_context(|| format!("writing {}", path.display()))?;
     println!("{}", path.display());
     Ok(())
 }
@@ -216,14 +217,14 @@ fn programs(plan: &InstallPlan, program: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     let bytes = fs::read(program).with_context(|| format!("reading {}", program.display()))?;
-    put(&first, &bytes, 0o755).with_context(|| format!("writing {}", first.display()))?;
+    put_file(&first, &bytes, 0o755).with_context(|| format!("writing {}", first.display()))?;
     println!("{}", first.display());
     let draft = draft_of(&second);
     let _absent = fs::remove_file(&draft);
     let linked = fs::hard_link(&first, &draft).and_then(|()| fs::rename(&draft, &second));
     // Not every file system has links.
     linked
-        .or_else(|_| put(&second, &bytes, 0o755))
+        .or_else(|_| put_file(&second, &bytes, 0o755))
         .with_context(|| format!("writing {}", second.display()))?;
     println!("{}", second.display());
     Ok(())
@@ -244,10 +245,10 @@ fn copy_secrets(plan: &InstallPlan) -> anyhow::Result<BTreeMap<&'static str, Str
             continue;
         }
         let dir = plan.net_dir.join(TLS_DIR);
-        fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
+        make_folder(&dir).with_context(|| format!("creating {}", dir.display()))?;
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))?;
         let copy = dir.join(name);
-        put(&copy, &bytes, 0o600).with_context(|| format!("writing {}", copy.display()))?;
+        put_file(&copy, &bytes, 0o600).with_context(|| format!("writing {}", copy.display()))?;
         let on_host = plan.host_net_dir.join(TLS_DIR).join(name);
         paths.insert(holder, on_host.display().to_string());
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use caracal_agent::{Actual, Sweep, read_kernel, spawn_planned};
+use caracal_datastore::{PUBLIC_MODE, make_folder, put_file};
 use caracal_flannel::{
     AcquireRequest, Backend, DeviceMac, FlannelConfig, FlannelKeys, FlannelNetwork, FollowOptions,
     LeaseStore, LeaseView, NodeSubnets, OwnLease, SubnetFile, Uplink, acquire_lease, container_mtu,
@@ -210,8 +211,8 @@ fn write_subnet_file(
 ) -> bool {
     let mtu = container_mtu(&network.config, &network.uplink);
     let file = SubnetFile::new(&network.config, subnets, mtu, masquerades);
-    let folder = path.parent().map_or(Ok(()), fs::create_dir_all);
-    let written = folder.and_then(|()| crate::files::put(path, file.render().as_bytes(), 0o644));
+    let folder = path.parent().map_or(Ok(()), make_folder);
+    let written = folder.and_then(|()| put_file(path, file.render().as_bytes(), PUBLIC_MODE));
     match &written {
         Ok(()) => tracing::info!(%subnets, mtu, "{} is written", path.display()),
         Err(error) => {

@@ -112,7 +112,10 @@ impl ConfigPlace {
     async fn read(&self) -> Result<FlannelConfig, String> {
         let text = match self {
             Self::Etcd(store, keys) => read_config(store, keys).await.map_err(|e| e.to_string())?,
-            Self::File(path) => Some(std::fs::read(path).map_err(|e| e.to_string())?),
+            Self::File(path) => Some(
+                caracal_datastore::read_file(path, caracal_datastore::SMALL_FILE)
+                    .map_err(|e| e.to_string())?,
+            ),
         };
         let missing = "there is none; write one, such as '{\"Network\": \"10.5.0.0/16\", \"Backend\": {\"Type\": \"vxlan\"}}'";
         FlannelConfig::parse(&text.ok_or(missing)?).map_err(|e| e.to_string())

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use caracal_datastore::{PUBLIC_MODE, make_folder, put_file, read_text_file};
 
 use crate::config::Config;
 pub(crate) use ipam::tunnels::set as set_tunnel_address;
@@ -43,7 +44,7 @@ pub(crate) fn read_config() -> anyhow::Result<Config> {
     let nodename_file = vars
         .get("CALICO_NODENAME_FILE")
         .map_or_else(|| lib_dir(&vars).join("nodename"), |file| file.into());
-    let nodename = std::fs::read_to_string(nodename_file).ok();
+    let nodename = read_text_file(&nodename_file).ok();
     let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Ok(Config::from_env(&vars, nodename.as_deref(), &hostname)?)
 }
@@ -58,8 +59,6 @@ fn lib_dir(vars: &BTreeMap<String, String>) -> &Path {
 /// Writes a file for the CNI plugin into the library directory, atomically: a reader sees the old
 /// text or the new one.
 fn leave_file(lib_dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
-    std::fs::create_dir_all(lib_dir)?;
-    let draft = lib_dir.join(format!(".{name}.new"));
-    std::fs::write(&draft, text)?;
-    std::fs::rename(&draft, lib_dir.join(name))
+    make_folder(lib_dir)?;
+    put_file(&lib_dir.join(name), text.as_bytes(), PUBLIC_MODE)
 }

@@ -8,6 +8,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use caracal_datastore::{PUBLIC_MODE, put_file, read_text_file};
+
 /// After this long no peer keeps our routes any more: the longest restart time that fits the
 /// capability (12 bits of seconds, RFC 4724 §3).
 const LONGEST_RESTART: Duration = Duration::from_secs(4095);
@@ -20,14 +22,15 @@ impl Mark {
     /// Marks the beginning of a run. True: it is a restart.
     pub(super) fn begin(run_dir: &Path) -> std::io::Result<(Self, bool)> {
         let path = run_dir.join("speaker.mark");
-        let restart = std::fs::read_to_string(&path).is_ok_and(|text| is_restart(&text, now()));
-        std::fs::write(&path, "running\n")?;
+        let restart = read_text_file(&path).is_ok_and(|text| is_restart(&text, now()));
+        put_file(&path, b"running\n", PUBLIC_MODE)?;
         Ok((Self(path), restart))
     }
 
     /// The run ends, and another one is expected soon.
     pub(super) fn expect_restart(&self) -> std::io::Result<()> {
-        std::fs::write(&self.0, format!("ended {}\n", now().as_secs()))
+        let text = format!("ended {}\n", now().as_secs());
+        put_file(&self.0, text.as_bytes(), PUBLIC_MODE)
     }
 
     /// The run ends for good.

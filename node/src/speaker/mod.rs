@@ -24,6 +24,7 @@ use caracal_bgp::{
     OpenRanges, Originations, Speaker, SpeakerConfig, SpeakerEnded, SpeakerHandle, SpeakerOptions,
     compare_configs,
 };
+use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -41,6 +42,9 @@ const SHUTDOWN: Duration = Duration::from_secs(5);
 
 /// Reloads that wait for their turn; more wait at the socket.
 const RELOADS: usize = 4;
+
+/// Pause between two tries to make the admin socket again.
+const SOCKET_RETRY: Duration = Duration::from_secs(5);
 
 /// Asks for a reload; the answer says what changed, or why nothing did.
 type Reload = oneshot::Sender<Result<ReloadChange, String>>;
@@ -107,7 +111,7 @@ async fn serve(
         kernel: kernel.status(),
         reload,
     };
-    tokio::spawn(admin::serve(listener, answers));
+    tokio::spawn(serve_admin(listener, run_dir.to_owned(), answers));
     if let Some(address) = http {
         tokio::spawn(crate::http::serve(address, Health(speaker.clone())));
     }
@@ -142,6 +146,21 @@ impl Signals {
             interrupt: signal(SignalKind::interrupt()).context("listening for SIGINT")?,
             hangup: signal(SignalKind::hangup()).context("listening for SIGHUP")?,
         })
+    }
+}
+
+/// Serves the admin socket, and makes it again when its file was removed.
+async fn serve_admin(listener: UnixListener, run_dir: PathBuf, answers: SpeakerAnswers) {
+    let mut listener = Some(listener);
+    loop {
+        match listener.take() {
+            Some(listener) => admin::serve(listener, run_dir.clone(), answers.clone()).await,
+            None => tokio::time::sleep(SOCKET_RETRY).await,
+        }
+        let again = admin::listen(&run_dir).await;
+        listener = again
+            .inspect_err(|error| tracing::warn!("no admin socket: {error:#}"))
+            .ok();
     }
 }
 

@@ -233,10 +233,13 @@ pub(super) fn written(
         Key::Affinity(owner, cidr) => custom::affinity_object(owner, cidr, map()?, before, group),
         Key::Handle(id) => custom::handle_object(id, map()?, before, group),
         Key::IpamConfig => custom::config_object(map()?, before, group),
-        Key::Resource { kind, .. } => match (kind, &value) {
+        Key::Resource { kind, name, .. } => match (kind, &value) {
             (Kind::Node, Some(value)) => {
                 let before = before.ok_or(MappingError::NotWritten(NO_NODE))?;
                 return Ok(Written::StatusPatch(node::patch(value, before)));
+            }
+            (Kind::WorkloadEndpoint, _) if !pod::is_first_interface(name) => {
+                return Err(MappingError::NotWritten(FURTHER));
             }
             (Kind::WorkloadEndpoint, value) => {
                 let before = before.ok_or(MappingError::NotWritten(NO_POD))?;
@@ -265,6 +268,8 @@ pub(super) fn written(
 const NO_NODE: &str = "Kubernetes has no Node of that name, and only Kubernetes makes one: a kubelet registers it, or \
                        CALICO_K8S_NODE_REF names another";
 const NO_POD: &str = "Kubernetes has no such pod; it may have been replaced";
+const FURTHER: &str = "a pod has one endpoint in Kubernetes' API, that of eth0: the annotations of the pod are its, and \
+                       nothing else has a place there";
 const REPLACED: &str = "the pod of that name is another one by now";
 const NO_PROFILE: &str = "profiles are made of Kubernetes' namespaces and accounts; label those";
 const NO_MARKER: &str = "Kubernetes has no marker of IPAM's hosts";

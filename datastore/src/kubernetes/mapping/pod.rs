@@ -13,6 +13,9 @@ const POD_IPS: &str = "cni.projectcalico.org/podIPs";
 const CONTAINER: &str = "cni.projectcalico.org/containerID";
 const AMAZON: &str = "vpc.amazonaws.com/pod-ips";
 
+/// The interface whose endpoint a pod stands for.
+const FIRST_INTERFACE: &str = "eth0";
+
 /// Label values are at most this long.
 const LONGEST_LABEL: usize = 63;
 
@@ -156,9 +159,9 @@ pub(super) fn endpoint(pod: &Value) -> Option<(String, String, Value)> {
         return None;
     }
     let account = account(pod);
-    let endpoint = endpoint_name(&node, "k8s", &name, "eth0");
+    let endpoint = endpoint_name(&node, "k8s", &name, FIRST_INTERFACE);
     let mut spec = json!({
-        "orchestrator": "k8s", "node": node, "pod": name, "endpoint": "eth0",
+        "orchestrator": "k8s", "node": node, "pod": name, "endpoint": FIRST_INTERFACE,
         "ipNetworks": networks,
         "interfaceName": pod_interface("cali", &namespace, &name),
         "profiles": profiles(&namespace, account),
@@ -189,8 +192,15 @@ pub(super) fn key(pod: &Value) -> Option<Key> {
     let name = text(&pod["metadata"]["name"])?;
     let namespace = text(&pod["metadata"]["namespace"])?;
     let node = text(&pod["spec"]["nodeName"]).filter(|node| !node.is_empty())?;
-    let name = endpoint_name(&node, "k8s", &name, "eth0");
+    let name = endpoint_name(&node, "k8s", &name, FIRST_INTERFACE);
     Some(Key::workload(&namespace, &name))
+}
+
+/// True for the name of an endpoint of [`FIRST_INTERFACE`], the only one that a pod stands for.
+/// Inside a part of a name dashes are doubled.
+pub(super) fn is_first_interface(endpoint: &str) -> bool {
+    let parts = endpoint.replace("--", "\u{0}");
+    parts.rsplit('-').next() == Some(FIRST_INTERFACE)
 }
 
 /// The patch of `pods/NAME/status` for an endpoint that is set, or removed.

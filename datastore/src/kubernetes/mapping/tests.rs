@@ -445,6 +445,22 @@ fn an_endpoint_is_written_as_annotations_of_its_pod() {
 }
 
 #[test]
+fn a_further_interface_takes_no_annotation_of_the_first() {
+    for interface in ["net1", "a--eth0"] {
+        let key = format!(
+            "/calico/resources/v3/projectcalico.org/workloadendpoints/default/node--a-k8s-web--0-{interface}"
+        );
+        let key = Key::parse(&key).unwrap();
+        let (.., value) = pod::endpoint(&pod()).unwrap();
+        let text = value.to_string();
+        for value in [Some(text.as_bytes()), None] {
+            let refused = written(&key, value, Some(&pod()), ApiGroup::V1);
+            assert_eq!(refused, Err(MappingError::NotWritten(FURTHER)));
+        }
+    }
+}
+
+#[test]
 fn an_object_without_what_names_it_is_told() {
     let nameless = json!({"metadata": {"name": "x"}, "spec": {"block": {}}});
     assert_eq!(

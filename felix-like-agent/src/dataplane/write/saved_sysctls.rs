@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -113,8 +114,11 @@ impl SavedSysctls {
         std::fs::create_dir_all(folder)?;
         let draft = folder.join(format!(".{FILE}.new"));
         let text = serde_json::to_vec(&self.record)?;
-        let mut file = std::fs::File::create(&draft)?;
+        let _absent = std::fs::remove_file(&draft);
+        let mut file = std::fs::File::create_new(&draft)?;
         file.write_all(&text)?;
+        // The mask of the process may have taken bits away.
+        file.set_permissions(std::fs::Permissions::from_mode(0o644))?;
         file.sync_all()?;
         std::fs::rename(&draft, &self.path)
     }

@@ -140,7 +140,7 @@ pub(crate) fn recall_or_report(lib_dir: &Path, problems: &ProblemReporter) -> Dr
 
 /// Whether the node was drained when its last process ended.
 pub(crate) fn recall(lib_dir: &Path) -> io::Result<DrainStatus> {
-    match std::fs::read_to_string(lib_dir.join(FILE)) {
+    match caracal_datastore::read_text_file(&lib_dir.join(FILE)) {
         Ok(text) => Ok(DrainStatus {
             stage: DrainStage::Drained,
             text: text.trim_end().to_owned(),

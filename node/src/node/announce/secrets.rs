@@ -30,7 +30,7 @@ pub(crate) fn read(folder: &Path) -> io::Result<Secrets> {
             if !path.is_file() {
                 continue;
             }
-            let text = std::fs::read_to_string(&path)?;
+            let text = caracal_datastore::read_text_file(&path)?;
             let text = text.strip_suffix('\n').unwrap_or(&text).to_owned();
             let name = name.clone();
             secrets.insert(SecretName { name, key }, Password(text));

@@ -3,7 +3,8 @@
 //! (conditional machines). A collector that is wrong about time or slow does no harm: each release
 //! compares its preconditions.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
@@ -150,7 +151,7 @@ pub(crate) async fn collect<S: Store>(
                 let garbage = collector.collectable(Instant::now(), snapshot, &interfaces);
                 tell.send_modify(|counts| counts.candidates = collector.candidates());
                 for one in garbage {
-                    match release(&client, &me, one).await {
+                    match release(&client, &me, one, Signs::of).await {
                         Ok(()) => tell.send_modify(|counts| counts.reclaimed += 1),
                         Err(error) => tracing::info!("not collected: {error:#}"),
                     }
@@ -171,10 +172,30 @@ async fn interfaces() -> anyhow::Result<BTreeSet<String>> {
     Ok(links.iter().map(|link| link.name.to_string()).collect())
 }
 
+/// What the kernel shows of life.
+#[derive(Debug, Default)]
+struct Signs {
+    /// Names of all interfaces.
+    interfaces: BTreeSet<String>,
+    /// Addresses with a route of their own to an interface, with a sentence that says which.
+    routed: BTreeMap<IpAddr, String>,
+}
+
+impl Signs {
+    async fn of(addresses: Vec<IpAddr>) -> anyhow::Result<Self> {
+        let routed = caracal_cni::routed_addresses(addresses).await;
+        Ok(Self {
+            interfaces: interfaces().await?,
+            routed: routed.context("reading the routes")?,
+        })
+    }
+}
+
 async fn release<S: Store>(
     client: &Client<S>,
     me: &NodeName,
     collection: Garbage,
+    look: impl AsyncFn(Vec<IpAddr>) -> anyhow::Result<Signs>,
 ) -> anyhow::Result<()> {
     match collection {
         Garbage::Addresses {
@@ -183,8 +204,12 @@ async fn release<S: Store>(
             interfaces: gone,
             reason,
         } => {
-            if let Some(back) = interfaces().await?.intersection(&gone).next() {
+            let signs = look(targets.iter().map(|target| target.address).collect()).await?;
+            if let Some(back) = signs.interfaces.intersection(&gone).next() {
                 anyhow::bail!("{reason}; but {back} is there again");
+            }
+            if let Some((address, by)) = signs.routed.first_key_value() {
+                anyhow::bail!("{reason}; but {address} is in use: {by}");
             }
             let machine = Conditional::new(ReleaseIps::new(targets, now()), preconditions);
             let released = client.drive(machine).await.context(reason.clone())?;
@@ -213,3 +238,6 @@ async fn release<S: Store>(
 fn now() -> Timestamp {
     SystemTime::now().into()
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use caracal_agent::KubeProxyRules;
+use caracal_datastore::{PUBLIC_MODE, put_file};
 use caracal_model::{Problem, ProblemCode};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -53,7 +54,11 @@ impl Takeover {
             (ServicesMode::Auto, _) => {}
         }
         let written = match over {
-            true => std::fs::write(&self.file, "by caracal migrate services apply\n"),
+            true => put_file(
+                &self.file,
+                b"by caracal migrate services apply\n",
+                PUBLIC_MODE,
+            ),
             false => forget(&self.file),
         };
         written.map_err(|error| format!("{}: {error}", self.file.display()))?;

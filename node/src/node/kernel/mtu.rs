@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use caracal_agent::{AgentStatus, PathMtus};
+use caracal_datastore::{SMALL_FILE, read_file};
 use tokio::sync::watch;
 
 use crate::node::leave_file;
 
 /// Reads the path MTUs that an earlier run has stored. A file that cannot be read is no knowledge.
 pub(crate) fn recall(lib_dir: &Path) -> PathMtus {
-    let text = std::fs::read(lib_dir.join("paths")).unwrap_or_default();
+    let text = read_file(&lib_dir.join("paths"), SMALL_FILE).unwrap_or_default();
     serde_json::from_slice(&text).unwrap_or_default()
 }
 

@@ -47,7 +47,7 @@ impl Taken {
 }
 
 fn read_id(path: &Path) -> Option<String> {
-    let text = std::fs::read_to_string(path).ok()?;
+    let text = caracal_datastore::read_text_file(path).ok()?;
     let text = text.trim();
     let good = !text.is_empty() && text.len() <= 64 && text != "uninitialized";
     good.then(|| text.to_owned())

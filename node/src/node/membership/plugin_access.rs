@@ -9,8 +9,8 @@ use caracal_datastore::Datastore;
 use caracal_model::{Problem, ProblemCode};
 
 use crate::config::PluginAccount;
-use crate::files::put;
 use crate::node::problems::ProblemReporter;
+use caracal_datastore::put_file;
 
 /// Pause after a failed try.
 const RETRY: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ pub(crate) async fn write(store: &Datastore, account: &PluginAccount) -> anyhow:
     }
     let access = access.with_context(|| format!("asking for a token of the account {name}"))?;
     let access = access.context("Kubernetes' API has accounts")?;
-    let written = put(&account.file, access.kubeconfig.as_bytes(), 0o600);
+    let written = put_file(&account.file, access.kubeconfig.as_bytes(), 0o600);
     written.with_context(|| format!("writing {}", account.file.display()))?;
     Ok(access.lasts)
 }

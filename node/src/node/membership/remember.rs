@@ -6,14 +6,15 @@
 //! the last one has their number and the SHA-256 of everything before it. What is cut off or
 //! differs by an octet is refused with the reason.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_datastore::{Accepted, StoreId, View};
+use caracal_datastore::{
+    Accepted, SECRET_MODE, StoreId, View, create_file, make_folder, read_file,
+};
 use caracal_model::{
     NodeName, Prefix, Problem, ProblemCode, Snapshot, StoredEndpoints, StoredLineError,
 };
@@ -25,6 +26,8 @@ use tokio::time::Instant;
 use crate::node::problems::ProblemReporter;
 
 const FILE: &str = "last-snapshot";
+/// The longest file that is read, in octets: many times that of the largest cluster.
+const LONGEST: u64 = 1 << 30;
 /// Octets that are summed up and written at once.
 const BUFFER: usize = 64 << 10;
 /// Raised when an older program could not read it.
@@ -80,7 +83,7 @@ pub(crate) fn path(lib_dir: &Path) -> PathBuf {
 
 /// Reads the last accepted snapshot, if there is a file.
 pub(crate) fn recall(lib_dir: &Path, me: &NodeName) -> Result<Option<Accepted>, RecallError> {
-    let text = match fs::read(path(lib_dir)) {
+    let text = match read_file(&path(lib_dir), LONGEST) {
         Ok(text) => text,
         Err(error) if is_absent(&error) => return Ok(None),
         Err(error) => return Err(error.into()),
@@ -185,19 +188,14 @@ fn write(
     snapshot: &Snapshot,
     endpoints: StoredEndpoints<'_>,
 ) -> io::Result<u64> {
-    fs::create_dir_all(lib_dir)?;
+    make_folder(lib_dir)?;
     let draft = lib_dir.join(format!(".{FILE}.new"));
     match fs::remove_file(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     // Names of nodes and pods, and who peers with whom: nobody else's business.
-    let mut options = File::options();
-    let file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&draft)?;
+    let file = create_file(&draft, SECRET_MODE)?;
     // Summed up in large pieces: a value is written in many small ones.
     let summed = Summed {
         out: file,

@@ -2,7 +2,9 @@
 //! tasks are the table of [`tasks`]; this file has what begins before them and ends after them.
 
 mod board;
+mod only_one;
 mod owners;
+mod signals;
 mod tasks;
 
 use std::process::ExitCode;
@@ -15,7 +17,6 @@ use caracal_bgp::SpeakerHandle;
 use caracal_datastore::{Datastore, View};
 use caracal_model::{Problem, ProblemCode};
 use tokio::net::UnixListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::admin;
@@ -26,6 +27,7 @@ use crate::node::ipam::collector::Life;
 use crate::node::membership::machine::Taken;
 use crate::node::membership::remember::Rememberer;
 use crate::node::problems::{ProblemReporter, Registry};
+use signals::Signals;
 
 /// Longest time for the last writes to the datastore at the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -48,7 +50,9 @@ struct StartState {
 
 /// Runs the node until a signal ends it.
 pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
+    let mut signals = Signals::listen().context("listening for signals")?;
     let config = Arc::new(config);
+    let _only = only_one::take_turn(&config.lib_dir).await?;
     let listener = match admin::listen(&config.run_dir).await {
         Err(error) if admin::is_taken(&config.run_dir) => return Err(error),
         listener => listener,
@@ -67,14 +71,7 @@ pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
     let admin = serve_admin(config.clone(), listener, answers.clone(), reporter);
     tokio::spawn(admin);
 
-    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
-    let ended = async {
-        tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-        }
-    };
+    let ended = signals.end();
     tokio::pin!(ended);
 
     let (lost, mut taken) = mpsc::channel(1);
@@ -160,18 +157,20 @@ async fn serve_admin(
         match listener {
             Ok(listener) => {
                 problems.replace(Vec::new());
-                return admin::serve(listener, answers).await;
+                admin::serve(listener, config.run_dir.clone(), answers.clone()).await;
             }
-            Err(error) => problems.warn(vec![Problem {
+            Err(error) => {
+                problems.warn(vec![Problem {
                 code: ProblemCode::NodeRunDir,
                 subject: admin::socket_path(&config.run_dir).display().to_string(),
                 reason: format!(
                     "no admin socket, so `caracal status` and CNI's announcement wait get no answer: {error:#}; make room, or make the \
                      directory writable (CARACAL_RUN_DIR)"
                 ),
-            }]),
+            }]);
+                tokio::time::sleep(RETRY).await;
+            }
         }
-        tokio::time::sleep(RETRY).await;
         listener = admin::listen(&config.run_dir).await;
     }
 }

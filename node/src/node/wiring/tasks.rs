@@ -214,7 +214,7 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "collector", file: "node/src/node/ipam/collector.rs", count: "1",
-        owns: "since when what looks dead", hears: "`View`, interfaces, leases", tells: "IPAM",
+        owns: "since when what looks dead", hears: "`View`, interfaces, routes, leases", tells: "IPAM",
         start: Start::From(ipam_collector),
     },
     Task {

@@ -241,3 +241,29 @@ fn size_and_time_of_a_large_cluster() {
     }
     fs::remove_dir_all(&dir).unwrap();
 }
+
+#[test]
+fn what_is_no_regular_file_is_refused_at_once() {
+    let folder = folder("remember-kinds");
+    fs::create_dir_all(&folder).unwrap();
+    let place = path(&folder);
+    let fifo = |place: &Path| {
+        let made = std::process::Command::new("mkfifo").arg(place).status();
+        assert!(made.unwrap().success());
+    };
+    let link = |place: &Path| std::os::unix::fs::symlink("/dev/zero", place).unwrap();
+    let makers: [&dyn Fn(&Path); 3] = [&fifo, &link, &|place| fs::create_dir(place).unwrap()];
+    for make in makers {
+        make(&place);
+        let refused = recall(&folder, &me()).unwrap_err();
+        let RecallError::Io(refused) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(
+            refused.to_string().contains("expected a regular file"),
+            "{refused}"
+        );
+        let _other = fs::remove_file(&place).or_else(|_| fs::remove_dir(&place));
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
