@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::down::{self, DownError, DownReport};
+use crate::fault_by_hand::{LabFault, LabFaultError};
 use crate::lab::{AttachError, ExecError, Lab};
 use crate::netns;
 use crate::plan::{LabName, LabNameError};
@@ -52,6 +53,9 @@ pub enum CommandError {
     /// The command in a namespace.
     #[error(transparent)]
     Exec(#[from] ExecError),
+    /// The fault cannot be made or mended.
+    #[error(transparent)]
+    Fault(#[from] Box<LabFaultError>),
     /// There is no root and no way around it.
     #[error(transparent)]
     Rootless(#[from] RootlessError),
@@ -122,6 +126,17 @@ pub struct ExecCommand {
     pub target: String,
     /// The command with its arguments.
     pub command: Vec<OsString>,
+}
+
+/// `caracal lab kill|stop|start|cut|heal TARGET`.
+#[derive(Clone, Debug)]
+pub struct FaultCommand {
+    /// The lab; may be left out when there is one.
+    pub lab: Option<String>,
+    /// A node, a router (its network), or `datastore`.
+    pub target: String,
+    /// What is done to it.
+    pub fault: LabFault,
 }
 
 /// `caracal trace FROM TO`.
@@ -266,6 +281,22 @@ pub fn exec(arguments: &ExecCommand) -> Result<i32, CommandError> {
     }
     let lab = Lab::attach(&name).map_err(Box::new)?;
     Ok(lab.exec(&arguments.target, &arguments.command)?)
+}
+
+/// Makes or mends a fault, and says how it ends.
+///
+/// # Errors
+/// [`CommandError`].
+pub fn fault(arguments: &FaultCommand, out: Out<'_>) -> Result<i32, CommandError> {
+    let name = choose(arguments.lab.as_deref())?;
+    if let Some(status) = inside(&name, NamespacePurpose::Use)? {
+        return Ok(status);
+    }
+    let mut lab = Lab::attach(&name).map_err(Box::new)?;
+    let FaultCommand { target, fault, .. } = arguments;
+    lab.make_fault(target, *fault).map_err(Box::new)?;
+    writeln!(out, "{}", fault.sentence(target))?;
+    Ok(0)
 }
 
 /// Follows packets between two pods, both ways. Status 4 when a hop is broken or a ping is not

@@ -38,6 +38,7 @@ mod commands;
 mod down;
 mod etcd;
 mod fault;
+mod fault_by_hand;
 mod ip;
 mod kubernetes;
 mod lab;
@@ -63,13 +64,14 @@ pub use api_server::{ApiServerError, ApiServerOptions, DEFINITION_FILES, run_api
 pub use capture::{CaptureError, IPIP_FILTER, VXLAN_FILTER};
 pub use cni::{CniError, container_id, network_config, parse_result as parse_cni_result};
 pub use commands::{
-    CONVERGE, CommandError, DownCommand, ExecCommand, STATUS_PINGS, StatusCommand, TraceCommand,
-    UpCommand, demo as lab_demo, down as lab_down, exec as lab_exec, list as lab_list,
-    status as lab_status, trace as lab_trace, up as lab_up,
+    CONVERGE, CommandError, DownCommand, ExecCommand, FaultCommand, STATUS_PINGS, StatusCommand,
+    TraceCommand, UpCommand, demo as lab_demo, down as lab_down, exec as lab_exec,
+    fault as lab_fault, list as lab_list, status as lab_status, trace as lab_trace, up as lab_up,
 };
 pub use down::{DownError, DownReport, down};
 pub use etcd::EtcdError;
 pub use fault::FaultError;
+pub use fault_by_hand::{LabFault, LabFaultError};
 pub use ip::{Route, RouteKind, batch as ip_batch, delete_namespaces, routes as kernel_routes};
 pub use kubernetes::KubernetesError;
 pub use lab::{AttachError, ExecError, Lab, UnknownTarget};

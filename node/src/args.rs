@@ -514,6 +514,23 @@ pub(crate) struct TopologyApplyArgs {
     pub(crate) output: OutputArgs,
 }
 
+/// A part of a lab.
+#[derive(Debug, ClapArgs)]
+#[cfg_attr(
+    not(feature = "lab"),
+    allow(
+        dead_code,
+        reason = "a program without labs reads the command, and says so"
+    )
+)]
+pub(crate) struct LabTarget {
+    /// A node, a router, or `datastore`.
+    pub(crate) target: String,
+    /// Name of the lab; optional when there is one.
+    #[arg(long)]
+    pub(crate) lab: Option<String>,
+}
+
 /// `caracal lab`.
 #[derive(Debug, Subcommand)]
 #[cfg_attr(
@@ -555,6 +572,16 @@ pub(crate) enum LabCommand {
         #[arg(long)]
         lab: Option<String>,
     },
+    /// Kills the process of a node with SIGKILL, or the `datastore`.
+    Kill(LabTarget),
+    /// Ends the process of a node with SIGTERM, or the `datastore`.
+    Stop(LabTarget),
+    /// Starts the process of a node again, or the `datastore`, and waits until it serves.
+    Start(LabTarget),
+    /// Cuts a node, a router or the `datastore` off: every packet is lost, the carrier stays.
+    Cut(LabTarget),
+    /// Ends a cut.
+    Heal(LabTarget),
     /// Takes a cluster down, and whatever a killed lab left behind.
     Down {
         /// Name of the lab; optional when there is one.

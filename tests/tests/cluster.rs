@@ -771,3 +771,44 @@ fn detection(lab: Lab) {
         }
     }
 }
+
+/// `caracal lab …` for a lab; what it printed.
+fn by_hand(lab: &Lab, arguments: &[&str]) -> String {
+    let output = std::process::Command::new(caracal_tests::binary_with_labs())
+        .arg("lab")
+        .args(arguments)
+        .args(["--lab", lab.name().as_str()])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn faults_are_made_and_mended_by_hand() {
+    if !possible("faults_are_made_and_mended_by_hand", &[]) {
+        return;
+    }
+    let lab = up("full-mesh", "e2e-hand");
+    await_settled(&lab);
+    for ended in ["kill", "stop"] {
+        let said = by_hand(&lab, &[ended, "node2"]);
+        assert!(said.contains("caracal lab start node2"), "{said}");
+        let state = Lab::attach(lab.name()).unwrap();
+        assert!(!state.node_runs("node2"));
+        by_hand(&lab, &["start", "node2"]);
+        assert!(Lab::attach(lab.name()).unwrap().node_runs("node2"));
+        await_settled(&lab);
+    }
+    by_hand(&lab, &["cut", "node3"]);
+    let cut = lab.ping_matrix_of(Family::Ipv4, SECOND).unwrap();
+    let concerned = |pair: &String| pair.contains("node3/");
+    assert!(!cut.is_full() && cut.lost().iter().all(|p| concerned(&format!("{p:?}"))));
+    by_hand(&lab, &["heal", "node3"]);
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    by_hand(&lab, &["kill", "datastore"]);
+    assert_full_matrix(&lab);
+    by_hand(&lab, &["start", "datastore"]);
+    await_settled(&lab);
+}

@@ -6,12 +6,12 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use caracal_lab::{
-    CONVERGE, DownCommand, ExecCommand, STATUS_PINGS, StatusCommand, UpCommand, lab_demo, lab_down,
-    lab_exec, lab_list, lab_status, lab_up,
+    CONVERGE, DownCommand, ExecCommand, FaultCommand, LabFault, STATUS_PINGS, StatusCommand,
+    UpCommand, lab_demo, lab_down, lab_exec, lab_fault, lab_list, lab_status, lab_up,
 };
 
 use super::output::in_form;
-use crate::args::{LabCommand, Output};
+use crate::args::{LabCommand, LabTarget, Output};
 
 pub(crate) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
     let mut stdout = std::io::stdout();
@@ -39,6 +39,11 @@ pub(crate) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
                 command,
             })?
         }
+        LabCommand::Kill(target) => fault(target, LabFault::Kill)?,
+        LabCommand::Stop(target) => fault(target, LabFault::Stop)?,
+        LabCommand::Start(target) => fault(target, LabFault::Start)?,
+        LabCommand::Cut(target) => fault(target, LabFault::Cut)?,
+        LabCommand::Heal(target) => fault(target, LabFault::Heal)?,
         LabCommand::Down { name, all } => lab_down(&DownCommand { lab: name, all }, &mut stdout)?,
         LabCommand::List => lab_list(&mut stdout)?,
         // A name of its own, so that a demo never meets a lab that somebody works in.
@@ -47,6 +52,11 @@ pub(crate) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
         }
     };
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+fn fault(LabTarget { target, lab }: LabTarget, fault: LabFault) -> anyhow::Result<i32> {
+    let command = FaultCommand { lab, target, fault };
+    Ok(lab_fault(&command, &mut std::io::stdout())?)
 }
 
 fn up(file: std::path::PathBuf, name: Option<String>, keep: bool) -> anyhow::Result<UpCommand> {
