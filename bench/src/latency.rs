@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use caracal_datastore::{EtcdConfig, EtcdStore, Store, WatchEvent};
-use caracal_lab::{ETCD_PORT, Lab, LabName, Topology, UpOptions, run_in_netns};
+use caracal_datastore::{Store, WatchEvent};
+use caracal_lab::{Lab, LabName, Topology, UpOptions, run_in_netns};
 use caracal_model::{
     AffinityState, Block, BlockAffinity, BlockOwner, Key, KeyRange, Prefix, Txn, TxnOutcome,
 };
@@ -24,6 +24,7 @@ use futures_util::StreamExt;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use crate::agent::minimal;
+use crate::cluster_lab::store;
 use crate::dut::node_binary;
 use crate::report;
 
@@ -240,11 +241,6 @@ fn in_runtime<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
         .enable_all()
         .build()?
         .block_on(work)
-}
-
-fn store() -> Result<EtcdStore> {
-    let endpoint = format!("http://127.0.0.1:{ETCD_PORT}");
-    Ok(EtcdStore::new(EtcdConfig::new([endpoint]))?)
 }
 
 fn block(n: u32) -> Prefix {

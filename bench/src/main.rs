@@ -15,6 +15,7 @@
 mod agent;
 mod aims;
 mod churn;
+mod cluster_lab;
 mod cni;
 mod dut;
 mod facts;

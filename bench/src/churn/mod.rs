@@ -14,10 +14,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use caracal_datastore::{EtcdConfig, EtcdStore};
 use caracal_lab::{ETCD_PORT, Lab, LabName, Topology, UpOptions, run_in_netns};
 use caracal_model::Family;
 
+use crate::cluster_lab::{process_of, store};
 use crate::dut::{cpu_of, cpu_of_children, memory_of, node_binary};
 use crate::report;
 use cluster::{Size, StoredCluster};
@@ -135,7 +135,7 @@ pub fn run(args: &ChurnArgs) -> Result<()> {
         args.blocks,
         start.as_secs_f64(),
         begun.elapsed().as_secs_f64(),
-        memory_of(pid(&lab)?)?.peak_kib as f64 / 1024.0
+        memory_of(process_of(&lab, NODE)?)?.peak_kib as f64 / 1024.0
     );
     println!("{start}");
     let mut costs = Vec::new();
@@ -152,7 +152,7 @@ pub fn run(args: &ChurnArgs) -> Result<()> {
     let joins = run_in_netns(&etcd, || {
         runtime.block_on(joins(&lab, &mut cluster, args.joins))
     })??;
-    let peak = memory_of(pid(&lab)?)?.peak_kib;
+    let peak = memory_of(process_of(&lab, NODE)?)?.peak_kib;
     let table = format!("{start}\n{}{joins}", table(args, &costs, peak));
     println!("\n### churn\n\n{table}");
     lab.down()?;
@@ -162,21 +162,10 @@ pub fn run(args: &ChurnArgs) -> Result<()> {
     }
 }
 
-fn store() -> Result<EtcdStore> {
-    let endpoint = format!("http://127.0.0.1:{ETCD_PORT}");
-    Ok(EtcdStore::new(EtcdConfig::new([endpoint]))?)
-}
-
-fn pid(lab: &Lab) -> Result<u32> {
-    let process = lab.state().processes.get(NODE);
-    let process = process.context("the node does not run")?;
-    Ok(u32::try_from(process.pid)?)
-}
-
 /// Waits for the routes; the CPU time until they were there and the node was at rest.
 fn started(lab: &Lab, wanted: usize) -> Result<Duration> {
     let netns = lab.netns(NODE)?;
-    let pid = pid(lab)?;
+    let pid = process_of(lab, NODE)?;
     let end = Instant::now() + PATIENCE;
     let mut last = Duration::ZERO;
     loop {
@@ -218,7 +207,7 @@ async fn measure(
     rate: u32,
     seconds: u32,
 ) -> Result<RateCost> {
-    let (node, watcher) = (pid(lab)?, watch.0.id());
+    let (node, watcher) = (process_of(lab, NODE)?, watch.0.id());
     let (before, before_watch) = (cpu_of(node)?, cpu_of(watcher)?);
     let begun = Instant::now();
     let mut done = 0;
@@ -248,7 +237,7 @@ async fn joins(lab: &Lab, cluster: &mut StoredCluster, count: u32) -> Result<Str
     if count == 0 {
         return Ok(String::new());
     }
-    let node = pid(lab)?;
+    let node = process_of(lab, NODE)?;
     let (mut costs, children) = (Vec::new(), cpu_of_children(node)?);
     for _ in 0..count {
         let before = cpu_of(node)?;

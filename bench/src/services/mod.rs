@@ -17,9 +17,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use caracal_datastore::{EtcdConfig, EtcdStore};
-use caracal_lab::{ETCD_PORT, Lab, LabName, Topology, UpOptions, run_in_netns};
+use caracal_lab::{Lab, LabName, Topology, UpOptions, run_in_netns};
 
+use crate::cluster_lab::{process_of, store};
 use crate::dut::{cpu_of, cpu_of_children, memory_of, node_binary};
 use crate::report;
 use cluster::{PORT, ServiceSet, TARGET};
@@ -179,20 +179,9 @@ fn measure(args: &ServicesArgs, services: u32) -> Result<ServicesCost> {
     })
 }
 
-fn store() -> Result<EtcdStore> {
-    let endpoint = format!("http://127.0.0.1:{ETCD_PORT}");
-    Ok(EtcdStore::new(EtcdConfig::new([endpoint]))?)
-}
-
-fn pid(lab: &Lab) -> Result<u32> {
-    let process = lab.state().processes.get(NODE);
-    let process = process.context("the node does not run")?;
-    Ok(u32::try_from(process.pid)?)
-}
-
 /// Waits for the table; CPU time until it was there and the node was at rest.
 fn started(lab: &Lab, set: ServiceSet) -> Result<StartCost> {
-    let (netns, pid) = (lab.netns(NODE)?, pid(lab)?);
+    let (netns, pid) = (lab.netns(NODE)?, process_of(lab, NODE)?);
     let end = Instant::now() + PATIENCE;
     let mut last = Duration::ZERO;
     loop {
@@ -240,7 +229,7 @@ async fn changes(
     count: u32,
     transactions: &kernel::Transactions,
 ) -> Result<ChangeCost> {
-    let (store, pid) = (store()?, pid(lab)?);
+    let (store, pid) = (store()?, process_of(lab, NODE)?);
     let before = (cpu_of(pid)?, cpu_of_children(pid)?);
     let mut times = Vec::new();
     for turn in 0..count {
