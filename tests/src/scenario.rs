@@ -145,6 +145,30 @@ pub fn await_status(
     result.unwrap_or_else(|e| panic!("{node}: {e}\n{}", lab.folder().log_tail(node, 60)))
 }
 
+/// A problem with this code is in a node's status, and its reason has this part: a condition for
+/// [`await_status`].
+///
+/// # Errors
+/// The problems that are there.
+pub fn has_problem(status: &NodeStatus, code: &str, part: &str) -> Result<(), String> {
+    let mut problems = status.problems.iter();
+    match problems.any(|p| p.code == code && p.reason.contains(part)) {
+        true => Ok(()),
+        false => Err(format!("{:?}", status.problems)),
+    }
+}
+
+/// No problem with this code is there.
+///
+/// # Errors
+/// The problems that are there.
+pub fn has_no_problem(status: &NodeStatus, code: &str) -> Result<(), String> {
+    match has_problem(status, code, "") {
+        Ok(()) => Err(format!("{:?}", status.problems)),
+        Err(_) => Ok(()),
+    }
+}
+
 /// Waits until a node's last snapshot has all of its pods, and the blocks that came before them.
 ///
 /// # Panics

@@ -9,8 +9,9 @@ use caracal_model::{Family, Prefix, Problem};
 use caracal_tests::{
     Probes, RouteMonitor, SECOND, Stack, agents_state, apply_nft, assert_full_matrix,
     await_settled, await_status, caracals, datastore_port, either, example, flush_routes,
-    late_pool, on_each_stack_and_datastore, on_each_stack_and_datastore_of, on_each_stack_of,
-    routes_by_kind, run_on, speaks, start_datastore, stop_datastore, try_run_on,
+    has_no_problem, has_problem, late_pool, on_each_stack_and_datastore,
+    on_each_stack_and_datastore_of, on_each_stack_of, routes_by_kind, run_on, speaks,
+    start_datastore, stop_datastore, try_run_on,
 };
 
 /// A topology whose nodes compare everything once an hour only, with more environment for each.
@@ -560,12 +561,9 @@ fn dropping_policies(lab: &Lab, family: Family) {
 
 /// Waits until node1 tells of a problem, or does not any more.
 fn await_problem(lab: &Lab, code: &str, there: bool) -> Vec<Problem> {
-    let status = await_status(lab, "node1", 60 * SECOND, code, |s| {
-        if s.problems.iter().any(|p| p.code == code) == there {
-            Ok(())
-        } else {
-            Err(format!("{:?}", s.problems))
-        }
+    let status = await_status(lab, "node1", 60 * SECOND, code, |s| match there {
+        true => has_problem(s, code, ""),
+        false => has_no_problem(s, code),
     });
     status.problems
 }

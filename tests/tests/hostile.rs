@@ -9,7 +9,7 @@ use caracal_lab::{Lab, run_in_netns, wait_until};
 use caracal_model::{Block, BlockOwner, Family, Prefix};
 use caracal_tests::{
     SECOND, address_of, assert_full_matrix, assert_gone, await_settled, await_status, either,
-    exit_code, on_each_stack_of, put_etcd_resource, run_on,
+    exit_code, has_problem, on_each_stack_of, put_etcd_resource, run_on,
 };
 use serde_json::json;
 
@@ -250,13 +250,7 @@ fn policies_are_told(lab: &Lab) {
         &spec,
     );
     let is_reported = |status: &caracal_model::NodeStatus| {
-        let mut problems = status.problems.iter();
-        match problems
-            .any(|p| p.code == "policy.not_enforced" && p.reason.contains("default/closed"))
-        {
-            true => Ok(()),
-            false => Err(format!("{:?}", status.problems)),
-        }
+        has_problem(status, "policy.not_enforced", "default/closed")
     };
     await_status(
         lab,

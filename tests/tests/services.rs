@@ -7,6 +7,8 @@
 mod rolling;
 #[path = "services/takeover.rs"]
 mod takeover;
+#[path = "services/theirs.rs"]
+mod theirs;
 #[path = "services/translation.rs"]
 mod translation;
 

@@ -13,7 +13,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use caracal_lab::{Lab, run_in_netns, scaled_time as scaled, wait_until};
 use caracal_model::Family;
 use caracal_tests::{
-    SECOND, address_of, await_settled, either, on_each_stack_of, run_on, set_pool_modes, try_run_on,
+    SECOND, address_of, await_settled, either, has_problem, on_each_stack_of, run_on,
+    set_pool_modes, try_run_on,
 };
 use serde_json::{Value, json};
 
@@ -126,11 +127,7 @@ fn await_said(lab: &Lab, words: &str, wanted: impl Fn(&str) -> bool) {
 fn await_reported(lab: &Lab, code: &str, word: &str) {
     let is_reported = || {
         let status = lab.node_status("node1").map_err(|e| e.to_string())?;
-        let mut problems = status.problems.iter();
-        match problems.any(|p| p.code == code && p.reason.contains(word)) {
-            true => Ok(()),
-            false => Err(format!("{:?}", status.problems)),
-        }
+        has_problem(&status, code, word)
     };
     wait_until(scaled(30 * SECOND), code, is_reported).unwrap();
 }

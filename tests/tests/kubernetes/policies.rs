@@ -3,7 +3,9 @@
 
 use caracal_lab::Lab;
 use caracal_model::NodeStatus;
-use caracal_tests::{SECOND, await_settled, await_status, caracals, kubectl};
+use caracal_tests::{
+    SECOND, await_settled, await_status, caracals, has_no_problem, has_problem, kubectl,
+};
 use serde_json::json;
 
 const CODE: &str = "policy.not_enforced";
@@ -13,14 +15,9 @@ const POLICY: &str = "knp.default.closed";
 fn await_named(lab: &Lab, named: bool) {
     for node in caracals(lab) {
         let what = format!("the policy to be named: {named}");
-        let is_so = |status: &NodeStatus| {
-            let mut problems = status.problems.iter();
-            let found = problems.find(|p| p.code == CODE);
-            match found {
-                Some(p) if named && p.reason.contains(POLICY) => Ok(()),
-                None if !named => Ok(()),
-                other => Err(format!("{other:?}")),
-            }
+        let is_so = |status: &NodeStatus| match named {
+            true => has_problem(status, CODE, POLICY),
+            false => has_no_problem(status, CODE),
         };
         await_status(lab, &node, 60 * SECOND, &what, is_so);
     }

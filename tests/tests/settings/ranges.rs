@@ -5,7 +5,7 @@ use caracal_lab::{Lab, scaled_time as scaled};
 use caracal_model::Family;
 use caracal_tests::{
     SECOND, Stack, assert_full_matrix, await_settled, await_status, caracals, either, focus,
-    on_each_stack_and_datastore_of, settled,
+    has_no_problem, has_problem, on_each_stack_and_datastore_of, settled,
 };
 use serde_json::json;
 
@@ -44,10 +44,9 @@ fn await_named(lab: &Lab, named: bool) {
         let what = format!("{CODE} to be reported: {named}");
         await_status(lab, &node, scaled(60 * SECOND), &what, |status| {
             settled(status)?;
-            let found = status.problems.iter().any(|p| p.code == CODE);
-            match found == named {
-                true => Ok(()),
-                false => Err(format!("{:?}", status.problems)),
+            match named {
+                true => has_problem(status, CODE, ""),
+                false => has_no_problem(status, CODE),
             }
         });
     }

@@ -1,0 +1,111 @@
+//! What nodes need is no Service's: its addresses may be written by a tenant, and neither a node's
+//! way to its datastore nor its sessions lead to a pod, also after a restart.
+
+use std::net::IpAddr;
+
+use caracal_lab::{Lab, PodState};
+use caracal_model::{Family, NodeStatus};
+use caracal_tests::{
+    EchoServer, PodEndpoint, SECOND, address_of, assert_full_matrix, await_settled, await_status,
+    datastore_port, endpoint_slices, has_no_problem, has_problem, is_kubernetes, kubectl,
+    on_each_stack_and_datastore_of,
+};
+
+use super::{Cluster, Stack};
+
+/// Two nodes with a pod each; routes to blocks come by BGP.
+const TOPOLOGY: &str = "name: theirs
+pool: {cidr: 10.244.0.0/16, blockSize: 26}
+segments:
+  - {name: lan, cidr: 10.0.0.0/24}
+nodes:
+  - {name: n1, segment: lan, address: 10.0.0.11, pods: 1, env: {CARACAL_SERVICES: 'on'}}
+  - {name: n2, segment: lan, address: 10.0.0.12, pods: 1, env: {CARACAL_SERVICES: 'on'}}
+";
+const NODES: [&str; 2] = ["n1", "n2"];
+const CODE: &str = "services.refused";
+/// Where the tenant's pod listens.
+const TARGET: u16 = 8080;
+
+/// A Service of a tenant for an address and port of somebody else's, with its slices.
+fn service(name: &str, to: &[IpAddr], port: u16, tenant: &PodState) -> String {
+    let families: Vec<Family> = to.iter().map(|address| Family::of(*address)).collect();
+    let external: Vec<String> = to.iter().map(|address| format!("'{address}'")).collect();
+    let names: Vec<&str> = families.iter().map(|family| family.as_str()).collect();
+    let mut text = format!(
+        "---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: shop}}
+spec: {{ipFamilyPolicy: PreferDualStack, ipFamilies: [{}], externalIPs: [{}], ports: [{{port: {port}, targetPort: {TARGET}}}]}}
+",
+        names.join(", "),
+        external.join(", ")
+    );
+    let endpoint = PodEndpoint {
+        pod: tenant,
+        port: TARGET,
+        terminates: false,
+    };
+    text += &endpoint_slices(name, &families, &[TARGET], &[endpoint]);
+    text
+}
+
+fn remove(lab: &Lab, text: &str) {
+    if is_kubernetes(lab) {
+        kubectl(lab, &["delete", "-f", "-"], text.as_bytes());
+    } else {
+        let nothing = "apiVersion: v1\nkind: List\nitems: []\n";
+        Cluster(lab).caracal(nothing, &["--prune", "--force"]);
+    }
+}
+
+fn await_refused(lab: &Lab, services: &[&str]) {
+    for node in NODES {
+        let named = |status: &NodeStatus| match services {
+            [] => has_no_problem(status, CODE),
+            all => all
+                .iter()
+                .try_for_each(|name| has_problem(status, CODE, name)),
+        };
+        let what = format!("{services:?} to be refused");
+        await_status(lab, node, 60 * SECOND, &what, named);
+    }
+}
+
+#[test]
+fn what_nodes_need_is_no_services() {
+    let text = |stack: Stack, _lab: &str| stack.topology(TOPOLOGY);
+    let scenario = "what_nodes_need_is_no_services";
+    on_each_stack_and_datastore_of(scenario, &["nft"], "theirs", text, |mut lab| {
+        await_settled(&lab);
+        let families = lab.topology().families();
+        let pod = lab.state().pods[0].clone();
+        let _tenant = EchoServer::start(&pod, &families, TARGET);
+        let datastore: IpAddr = {
+            let url = &lab.layout().node("n1").unwrap().etcd_endpoint;
+            let authority = url.trim_start_matches("http://");
+            let at: std::net::SocketAddr = authority.parse().unwrap();
+            at.ip()
+        };
+        let nodes: Vec<IpAddr> = families
+            .iter()
+            .map(|family| address_of(&lab, "n2", *family))
+            .collect();
+        let text = service("etcd", &[datastore], datastore_port(&lab), &pod)
+            + &service("bgp", &nodes, 179, &pod);
+        Cluster(&lab).prepare();
+        Cluster(&lab).apply(&text);
+        await_refused(&lab, &["shop/etcd", "shop/bgp"]);
+        for node in NODES {
+            lab.kill9_node(node).unwrap();
+            lab.restart_node(node).unwrap();
+            await_settled(&lab);
+        }
+        await_refused(&lab, &["shop/etcd", "shop/bgp"]);
+        assert_full_matrix(&lab);
+        remove(&lab, &text);
+        await_refused(&lab, &[]);
+        assert_full_matrix(&lab);
+    });
+}
