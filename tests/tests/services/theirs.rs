@@ -7,7 +7,7 @@ use caracal_lab::{Lab, PodState};
 use caracal_model::{Family, NodeStatus};
 use caracal_tests::{
     EchoServer, PodEndpoint, SECOND, address_of, assert_full_matrix, await_settled, await_status,
-    datastore_port, endpoint_slices, has_no_problem, has_problem, is_kubernetes, kubectl,
+    datastore_port, either, endpoint_slices, has_no_problem, has_problem, is_kubernetes, kubectl,
     on_each_stack_and_datastore_of,
 };
 
@@ -27,18 +27,26 @@ const CODE: &str = "services.refused";
 /// Where the tenant's pod listens.
 const TARGET: u16 = 8080;
 
-/// A Service of a tenant for an address and port of somebody else's, with its slices.
-fn service(name: &str, to: &[IpAddr], port: u16, tenant: &PodState) -> String {
+/// A Service of a tenant for an address and port of somebody else's, with its slices. `last`: of its
+/// cluster addresses.
+fn service(name: &str, last: u16, to: &[IpAddr], port: u16, tenant: &PodState) -> String {
     let families: Vec<Family> = to.iter().map(|address| Family::of(*address)).collect();
     let external: Vec<String> = to.iter().map(|address| format!("'{address}'")).collect();
     let names: Vec<&str> = families.iter().map(|family| family.as_str()).collect();
+    let cluster = |family: &Family| either(*family, "10.96.0.", "fd00:96::");
+    let cluster: Vec<String> = families
+        .iter()
+        .map(|family| format!("'{}{last}'", cluster(family)))
+        .collect();
     let mut text = format!(
         "---
 apiVersion: v1
 kind: Service
 metadata: {{name: {name}, namespace: shop}}
-spec: {{ipFamilyPolicy: PreferDualStack, ipFamilies: [{}], externalIPs: [{}], ports: [{{port: {port}, targetPort: {TARGET}}}]}}
+spec: {{clusterIP: {}, clusterIPs: [{}], ipFamilyPolicy: PreferDualStack, ipFamilies: [{}], externalIPs: [{}], ports: [{{port: {port}, targetPort: {TARGET}}}]}}
 ",
+        cluster[0],
+        cluster.join(", "),
         names.join(", "),
         external.join(", ")
     );
@@ -92,8 +100,8 @@ fn what_nodes_need_is_no_services() {
             .iter()
             .map(|family| address_of(&lab, "n2", *family))
             .collect();
-        let text = service("etcd", &[datastore], datastore_port(&lab), &pod)
-            + &service("bgp", &nodes, 179, &pod);
+        let text = service("etcd", 21, &[datastore], datastore_port(&lab), &pod)
+            + &service("bgp", 22, &nodes, 179, &pod);
         Cluster(&lab).prepare();
         Cluster(&lab).apply(&text);
         await_refused(&lab, &["shop/etcd", "shop/bgp"]);
