@@ -27,8 +27,8 @@ const CODE: &str = "services.refused";
 /// Where the tenant's pod listens.
 const TARGET: u16 = 8080;
 
-/// A Service of a tenant for an address and port of somebody else's, with its slices. `last`: of its
-/// cluster addresses.
+/// A Service of a tenant for an address and port of somebody else's, with its slices; `last` ends
+/// its cluster addresses.
 fn service(name: &str, last: u16, to: &[IpAddr], port: u16, tenant: &PodState) -> String {
     let families: Vec<Family> = to.iter().map(|address| Family::of(*address)).collect();
     let external: Vec<String> = to.iter().map(|address| format!("'{address}'")).collect();
