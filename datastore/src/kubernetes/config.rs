@@ -1,5 +1,6 @@
 //! How to reach Kubernetes' API: Calico's variables, else a kubeconfig, else what a pod has.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -56,8 +57,8 @@ pub enum KubernetesConfigError {
 /// How to reach Kubernetes' API. Nothing is read or connected before the first use.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KubernetesConfig {
-    /// A kubeconfig; its current context is used.
-    pub kubeconfig: Option<PathBuf>,
+    /// Paths of kubeconfigs, as `PATH` has them; the current context is used.
+    pub kubeconfig: Option<OsString>,
     /// The API server's URL, instead of the kubeconfig's.
     pub endpoint: Option<String>,
     /// PEM file with the CA certificates to trust.
@@ -138,7 +139,7 @@ impl KubernetesConfig {
             (None, None) => None,
         };
         Ok(Self {
-            kubeconfig: get("KUBECONFIG").map(PathBuf::from),
+            kubeconfig: get("KUBECONFIG").map(OsString::from),
             endpoint: get("K8S_API_ENDPOINT"),
             ca_file: get("K8S_CA_FILE").map(PathBuf::from),
             identity,
@@ -160,11 +161,16 @@ impl KubernetesConfig {
     /// Where the server is and who we are. Reads a kubeconfig, and none of the files that it names.
     pub(super) fn access(&self) -> Result<Access, KubernetesConfigError> {
         match (&self.kubeconfig, &self.endpoint) {
-            (Some(path), _) if !path.exists() => Err(KubernetesConfigError::Absent(path.clone())),
-            (Some(path), endpoint) => {
-                kubeconfig::read(path, endpoint.as_deref()).map_err(|reason| {
+            (Some(list), endpoint) => {
+                let mut paths: Vec<PathBuf> = std::env::split_paths(list).collect();
+                let first = paths.first().cloned().unwrap_or_default();
+                paths.retain(|path| path.exists());
+                if paths.is_empty() {
+                    return Err(KubernetesConfigError::Absent(first));
+                }
+                kubeconfig::read(&paths, endpoint.as_deref()).map_err(|reason| {
                     KubernetesConfigError::Kubeconfig {
-                        path: path.display().to_string(),
+                        path: list.display().to_string(),
                         reason,
                     }
                 })

@@ -9,28 +9,48 @@ use serde_json::{Value, json};
 use super::access::{Access, ApiCredentials, Identity, Pem};
 use crate::files::read_text_file;
 
-/// Reads a kubeconfig; `endpoint` takes the place of its server. A fault is told in a sentence.
-pub(super) fn read(path: &Path, endpoint: Option<&str>) -> Result<Access, String> {
-    let text = read_text_file(path).map_err(|error| format!("cannot be read: {error}"))?;
-    let file: Value =
-        serde_saphyr::from_str(&text).map_err(|error| format!("is not YAML: {error}"))?;
-    // Paths in it are relative to its folder.
-    let folder = path.parent().unwrap_or_else(|| Path::new(""));
-    parse(&file, folder, endpoint)
+/// A file, with the folder that paths in it are relative to.
+struct File {
+    value: Value,
+    folder: PathBuf,
 }
 
-fn parse(file: &Value, folder: &Path, endpoint: Option<&str>) -> Result<Access, String> {
-    let current = text(file, "current-context").ok_or("it has no current-context")?;
-    let context = named(file, "contexts", "context", current)?;
+/// Reads kubeconfigs; `endpoint` takes the place of the server. Of several the first that has an
+/// entry counts, as with kubectl. A fault is told in a sentence.
+pub(super) fn read(paths: &[PathBuf], endpoint: Option<&str>) -> Result<Access, String> {
+    let file = |path: &PathBuf| -> Result<File, String> {
+        let text = read_text_file(path).map_err(|error| format!("cannot be read: {error}"))?;
+        let value =
+            serde_saphyr::from_str(&text).map_err(|error| format!("is not YAML: {error}"))?;
+        let folder = path.parent().unwrap_or_else(|| Path::new("")).to_owned();
+        Ok(File { value, folder })
+    };
+    let named = |path: &PathBuf| {
+        let of_one = |reason: String| match paths {
+            [_] => reason,
+            _ => format!("{} {reason}", path.display()),
+        };
+        file(path).map_err(of_one)
+    };
+    let files: Vec<File> = paths.iter().map(named).collect::<Result<_, _>>()?;
+    parse(&files, endpoint)
+}
+
+fn parse(files: &[File], endpoint: Option<&str>) -> Result<Access, String> {
+    let mut contexts = files
+        .iter()
+        .filter_map(|f| text(&f.value, "current-context"));
+    let current = contexts.next().ok_or("it has no current-context")?;
+    let (context, _) = named(files, "contexts", "context", current)?;
     let wanted = |field: &str| {
         text(context, field).ok_or_else(|| format!("its context {current:?} names no {field}"))
     };
     let cluster_name = wanted("cluster")?;
-    let cluster = named(file, "clusters", "cluster", cluster_name)?;
+    let (cluster, folder) = named(files, "clusters", "cluster", cluster_name)?;
     let nobody = Value::Null;
-    let (user_name, user) = match text(context, "user") {
-        Some(name) => (name, named(file, "users", "user", name)?),
-        None => ("", &nobody),
+    let (user_name, (user, users_folder)) = match text(context, "user") {
+        Some(name) => (name, named(files, "users", "user", name)?),
+        None => ("", (&nobody, folder)),
     };
     if text(cluster, "proxy-url").is_some() {
         return Err(format!(
@@ -44,7 +64,7 @@ fn parse(file: &Value, folder: &Path, endpoint: Option<&str>) -> Result<Access, 
     access.server_name = text(cluster, "tls-server-name").map(str::to_owned);
     access.any_server = cluster["insecure-skip-tls-verify"] == true;
     (access.identity, access.credentials) =
-        account(user, folder).map_err(|reason| format!("user {user_name:?} {reason}"))?;
+        account(user, users_folder).map_err(|reason| format!("user {user_name:?} {reason}"))?;
     Ok(access)
 }
 
@@ -109,12 +129,20 @@ fn account(user: &Value, folder: &Path) -> Result<(Option<Identity>, ApiCredenti
     Ok((identity, credentials))
 }
 
-/// The entry of that name in one of the file's lists.
-fn named<'a>(file: &'a Value, list: &str, field: &str, name: &str) -> Result<&'a Value, String> {
-    let entries = file[list].as_array().map_or(&[][..], Vec::as_slice);
-    let found = entries.iter().find(|entry| entry["name"] == name);
-    let found = found.ok_or_else(|| format!("its {list} have none of the name {name:?}"))?;
-    Ok(&found[field])
+/// The entry of that name in one of the lists, of the first file that has it, and that file's
+/// folder.
+fn named<'a>(
+    files: &'a [File],
+    list: &str,
+    field: &str,
+    name: &str,
+) -> Result<(&'a Value, &'a Path), String> {
+    let found = files.iter().find_map(|file| {
+        let mut entries = file.value[list].as_array()?.iter();
+        let entry = entries.find(|entry| entry["name"] == name)?;
+        Some((&entry[field], &*file.folder))
+    });
+    found.ok_or_else(|| format!("its {list} have none of the name {name:?}"))
 }
 
 /// Reads `FIELD-data` in base64, or the file at the path `FIELD`.
@@ -150,7 +178,28 @@ mod tests {
     }
 
     fn parsed(cluster: &Value, user: &Value) -> Result<Access, String> {
-        parse(&file(cluster, user), Path::new("/etc/k"), None)
+        parse(&[in_folder("/etc/k", file(cluster, user))], None)
+    }
+
+    fn in_folder(folder: &str, value: Value) -> File {
+        let folder = folder.into();
+        File { value, folder }
+    }
+
+    #[test]
+    fn of_several_the_first_counts() {
+        let users = file(
+            &json!({"server": "https://b"}),
+            &json!({"tokenFile": "token"}),
+        );
+        let clusters = json!({"current-context": "here", "users": null, "clusters": [
+            {"name": "lab", "cluster": {"server": "https://a:1", "certificate-authority": "ca"}}]});
+        let files = [in_folder("/etc/a", clusters), in_folder("/etc/b", users)];
+        let access = parse(&files, None).unwrap();
+        assert_eq!(access.host(), ("a".to_owned(), 1));
+        assert_eq!(access.authorities, Some(Pem::File("/etc/a/ca".into())));
+        let token = ApiCredentials::TokenFile("/etc/b/token".into());
+        assert_eq!(access.credentials, token);
     }
 
     #[test]
@@ -162,7 +211,7 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(&fifo).status();
         assert!(made.unwrap().success());
         for path in [&fifo, Path::new("/dev/zero"), folder.as_path()] {
-            let refused = read(path, None).unwrap_err();
+            let refused = read(&[path.to_owned()], None).unwrap_err();
             assert!(refused.contains("expected a regular file"), "{refused}");
             let token = ApiCredentials::TokenFile(path.to_owned())
                 .header()
@@ -196,11 +245,8 @@ mod tests {
     fn a_token_goes_before_its_file_and_an_endpoint_before_the_server() {
         let cluster = json!({"server": "https://10.0.0.1:6443"});
         let user = json!({"tokenFile": "token", "token": "secret"});
-        let access = parse(
-            &file(&cluster, &user),
-            Path::new(""),
-            Some("http://[::1]:1/api"),
-        );
+        let files = [in_folder("", file(&cluster, &user))];
+        let access = parse(&files, Some("http://[::1]:1/api"));
         let access = access.unwrap();
         assert_eq!(
             access.credentials,
@@ -216,7 +262,8 @@ mod tests {
             "certificate-authority-data": "Y2E=", "tls-server-name": "kubernetes"});
         let access = parsed(&cluster, &json!({"token": "ours"})).unwrap();
         let text = written(&access, "theirs").unwrap();
-        let again = parse(&serde_json::from_str(&text).unwrap(), Path::new(""), None).unwrap();
+        let files = [in_folder("", serde_json::from_str(&text).unwrap())];
+        let again = parse(&files, None).unwrap();
         assert_eq!(
             again.credentials,
             ApiCredentials::Token("theirs".to_owned())
@@ -261,11 +308,11 @@ mod tests {
         assert!(said(&json!({"server": "ftp://x"}), &user).contains("http"));
         let proxy = json!({"server": "https://x", "proxy-url": "socks5://y"});
         assert!(said(&proxy, &user).contains("proxy"));
-        let nothing = parse(&json!({}), Path::new(""), None).unwrap_err();
+        let nothing = parse(&[in_folder("", json!({}))], None).unwrap_err();
         assert_eq!(nothing, "it has no current-context");
         let mut lost = file(&good, &user);
         lost["users"] = json!([]);
-        let lost = parse(&lost, Path::new(""), None).unwrap_err();
+        let lost = parse(&[in_folder("", lost)], None).unwrap_err();
         assert_eq!(lost, "its users have none of the name \"node\"");
     }
 }
