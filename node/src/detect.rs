@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use caracal_model::{Cidr, Family, Prefix};
-use regex::Regex;
+use regex_lite::Regex;
 
 /// An interface with its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub(crate) enum Method {
     SkipInterface(Vec<Regex>),
     /// An address inside one of these.
     Cidr(Vec<Prefix>),
+    /// The `InternalIP` that Kubernetes' Node has.
+    KubernetesInternalIp,
 }
 
 impl PartialEq for Method {
@@ -51,6 +53,7 @@ impl Method {
         };
         match text.split_once('=') {
             None if text == "first-found" => Ok(Self::FirstFound),
+            None if text == "kubernetes-internal-ip" => Ok(Self::KubernetesInternalIp),
             Some(("can-reach", target)) if !target.is_empty() => {
                 Ok(Self::CanReach(target.to_owned()))
             }
@@ -63,12 +66,8 @@ impl Method {
                 .map(|part| part.trim().parse::<Prefix>().map_err(|e| e.to_string()))
                 .collect::<Result<_, _>>()
                 .map(Self::Cidr),
-            _ if text == "kubernetes-internal-ip" => Err(
-                "kubernetes-internal-ip needs the Kubernetes API, which Caracal does not read"
-                    .into(),
-            ),
             _ => Err("expected first-found, can-reach=HOST, interface=REGEX,…, \
-                      skip-interface=REGEX,… or cidr=CIDR,…"
+                      skip-interface=REGEX,…, cidr=CIDR,… or kubernetes-internal-ip"
                 .into()),
         }
     }
@@ -110,12 +109,13 @@ pub(crate) struct DetectError {
     seen: String,
 }
 
-/// Chooses the address. `source_towards` answers for `can-reach`: the kernel's source address to a
-/// host.
+/// Chooses the address. `internal` is what Kubernetes' Node has; `source_towards` answers for
+/// `can-reach`: the kernel's source address to a host.
 pub(crate) fn detect(
     method: &Method,
     family: Family,
     interfaces: &[Interface],
+    internal: Option<IpAddr>,
     source_towards: impl FnOnce(&str) -> Option<IpAddr>,
 ) -> Result<Cidr, DetectError> {
     // Newest interface first, as Calico scans them.
@@ -146,6 +146,7 @@ pub(crate) fn detect(
         Method::CanReach(host) => source_towards(host)
             .filter(|address| Family::of(*address) == family)
             .map(|address| complete(address, interfaces)),
+        Method::KubernetesInternalIp => internal.map(|address| complete(address, interfaces)),
     };
     found.ok_or_else(|| DetectError {
         family,
@@ -179,6 +180,9 @@ fn describe(method: &Method) -> String {
     match method {
         Method::FirstFound => "first-found".to_owned(),
         Method::CanReach(host) => format!("can-reach={host}"),
+        Method::KubernetesInternalIp => {
+            "kubernetes-internal-ip (status.addresses of Kubernetes' Node)".to_owned()
+        }
         Method::Interface(list) => format!("interface={}", names(list)),
         Method::SkipInterface(list) => format!("skip-interface={}", names(list)),
         Method::Cidr(list) => {
@@ -250,7 +254,8 @@ mod tests {
     fn run(method: &str, family: Family) -> Result<String, String> {
         let method = Method::parse(method)?;
         let towards = |host: &str| (host == "10.0.0.1").then(|| "10.0.0.5".parse().unwrap());
-        detect(&method, family, &interfaces(), towards)
+        let internal = (family == Family::Ipv4).then(|| "192.168.7.5".parse().unwrap());
+        detect(&method, family, &interfaces(), internal, towards)
             .map(|c| c.to_string())
             .map_err(|e| e.to_string())
     }
@@ -265,6 +270,7 @@ mod tests {
             ("cidr=10.0.0.0/8,172.16.0.0/12", "172.17.0.1/16"),
             ("cidr=10.0.0.0/8", "10.0.0.5/24"),
             ("can-reach=10.0.0.1", "10.0.0.5/24"),
+            ("kubernetes-internal-ip", "192.168.7.5/16"),
         ] {
             assert_eq!(
                 run(method, Family::Ipv4).as_deref(),
@@ -294,6 +300,11 @@ mod tests {
             "{error}"
         );
         assert!(run("can-reach=192.0.2.1", Family::Ipv4).is_err());
+        let error = run("kubernetes-internal-ip", Family::Ipv6).unwrap_err();
+        assert!(
+            error.contains("status.addresses of Kubernetes' Node"),
+            "{error}"
+        );
         for bad in [
             "",
             "magic",

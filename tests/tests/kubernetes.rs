@@ -3,6 +3,8 @@
 //! nor a node that restarts meanwhile loses a packet or a route.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "kubernetes/addresses.rs"]
+mod addresses;
 #[path = "kubernetes/daemonset.rs"]
 mod daemonset;
 #[path = "kubernetes/deleted_nodes.rs"]

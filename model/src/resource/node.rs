@@ -201,6 +201,14 @@ impl NodeSpec {
         bgp.chain(listed.map(|cidr| cidr.address))
     }
 
+    /// The first address of type `InternalIP`, which is Kubernetes' own.
+    #[must_use]
+    pub fn internal_ip(&self, family: Family) -> Option<IpAddr> {
+        let internal = self.addresses.iter().filter(|a| a.kind == "InternalIP");
+        let mut addresses = internal.filter_map(|a| a.address.parse().ok());
+        addresses.find(|address| Family::of(*address) == family)
+    }
+
     /// The addresses of the node's VXLAN devices and of its `tunl0`.
     pub fn tunnel_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let vxlan = [Family::Ipv4, Family::Ipv6].into_iter();

@@ -33,7 +33,8 @@ pub(crate) fn resolve(
                 ..
             } if kept.is_some() => Ok(None),
             AddressChoice::Autodetect { method, .. } => {
-                detect(method, family, interfaces, |host| {
+                let internal = stored.and_then(|node| node.spec.internal_ip(family));
+                detect(method, family, interfaces, internal, |host| {
                     source_towards(host, family)
                 })
                 .map(Some)
