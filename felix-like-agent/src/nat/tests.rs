@@ -4,7 +4,7 @@
 
 use caracal_model::FELIX_FIELDS;
 use proptest::prelude::*;
-use regex::Regex;
+use regex_lite::Regex;
 use serde_json::{Value, json};
 
 use super::*;

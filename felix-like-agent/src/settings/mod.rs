@@ -141,7 +141,7 @@ pub struct Settings {
 
 /// Names of interfaces, as a regular expression that matches anywhere unless it is anchored.
 #[derive(Clone, Debug)]
-pub struct InterfacePattern(regex::Regex);
+pub struct InterfacePattern(regex_lite::Regex);
 
 impl InterfacePattern {
     /// Calico's default: interfaces named like hardware.
@@ -150,7 +150,7 @@ impl InterfacePattern {
     /// `None` when it is no regular expression.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
-        regex::Regex::new(text).ok().map(Self)
+        regex_lite::Regex::new(text).ok().map(Self)
     }
 
     /// True when a name matches.

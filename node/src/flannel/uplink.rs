@@ -5,7 +5,7 @@ use std::net::{IpAddr, UdpSocket};
 use caracal_agent::{Actual, Link};
 use caracal_flannel::Uplink;
 use caracal_model::{Family, Prefix};
-use regex::Regex;
+use regex_lite::Regex;
 
 use super::args::FlannelArgs;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use regex::{Captures, Regex};
+use regex_lite::{Captures, Regex};
 use serde_json::Value;
 
 /// In the place of a secret.
@@ -46,13 +46,13 @@ const PATTERNS: [&str; 7] = [
     r"-----BEGIN (?s:.*?)(?:-----END [A-Z0-9 ]*-----|\z)",
     r"\A[A-Za-z0-9+/=\r\n]*-----END [A-Z0-9 ]*-----",
     // NAME=value, name: value, "name": "value" and bird's `password "value"`.
-    r#"((?i-u:password|passwd|passphrase|token|secret|credential|private[_-]?key|api[_-]?key|key-data|certificate-data|authority-data|authorization)[A-Za-z0-9_.-]*["']?[ \t]*[=:][ \t]*)(?:(?i-u:bearer|basic)[ \t]+)?(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^ \t\r\n,;&"'{}\[\]]+)"#,
-    r#"((?i-u:password|secret)[ \t]+)(?:"(?:[^"\\]|\\.)*"|'[^']*')"#,
-    r"((?i-u:bearer|basic)[ \t]+)[A-Za-z0-9._~+/=-]{8,}",
+    r#"((?i:password|passwd|passphrase|token|secret|credential|private[_-]?key|api[_-]?key|key-data|certificate-data|authority-data|authorization)[A-Za-z0-9_.-]*["']?[ \t]*[=:][ \t]*)(?:(?i:bearer|basic)[ \t]+)?(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^ \t\r\n,;&"'{}\[\]]+)"#,
+    r#"((?i:password|secret)[ \t]+)(?:"(?:[^"\\]|\\.)*"|'[^']*')"#,
+    r"((?i:bearer|basic)[ \t]+)[A-Za-z0-9._~+/=-]{8,}",
     // JSON Web Tokens.
     r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
     // scheme://user:password@host
-    r#"((?i-u:[a-z][a-z0-9+.-]*)://)[^ \t\r\n/@"']+@"#,
+    r#"((?i:[a-z][a-z0-9+.-]*)://)[^ \t\r\n/@"']+@"#,
 ];
 
 /// Replaces secrets.
