@@ -4,6 +4,8 @@
 # make check  the inner loop: format, clippy and unit tests of the crates that differ from main, and of those that use them
 # make soak SCENARIO=name N=20 LOAD=2
 #             one scenario again and again, beside busy processes: how often it fails, and how (docs/testing.md)
+# make fuzz-cluster SEED=1 STEPS=400
+#             changes of the datastore for hours: packets get through, or `status` says why
 # make green  says whether HEAD is the tree that `make test` has proven
 # make bench  the same BGP work for caracal, BIRD 2, BIRD 1.6, FRR and GoBGP, interleaved; tables go to docs/performance.md
 #
@@ -49,6 +51,7 @@ E2E := \
   container \
   cluster \
   cli \
+  changes \
   ipv6 \
   hitless \
   mode \
@@ -76,7 +79,7 @@ E2E := \
   next_hops \
   hostile \
 
-.PHONY: demo test check green disk soak clean-scenarios lint deny site built unit e2e ipip scenarios static deb sbom instructions instructions-record bench clean rust packages-build packages-demo packages-test
+.PHONY: demo test check green disk soak fuzz-cluster clean-scenarios lint deny site built unit e2e ipip scenarios static deb sbom instructions instructions-record bench clean rust packages-build packages-demo packages-test
 
 demo: packages-demo
 	$(CARGO) build -p caracal $(if $(filter kubernetes,$(TOPOLOGY)),-p caracal-tests --bin caracal --bin caracal-test-api-server)
@@ -190,7 +193,9 @@ unit: built
 # With the program that ships; the test API server is built with the tests.
 RUN_SCENARIOS = CARACAL_E2E_REQUIRED=1 CARACAL_BIN=$(STATIC)/caracal \
   CARACAL_TEST_API_SERVER=$(TARGET)/debug/caracal-test-api-server \
-  $(TARGET)/debug/run-tests --scenarios --suite scenarios --limit 900 --jobs $(SCENARIO_JOBS) --flaky $(FLAKY)
+  $(TARGET)/debug/run-tests --scenarios --suite scenarios --limit $(LIMIT) --jobs $(SCENARIO_JOBS) --flaky $(FLAKY)
+# Seconds after which a scenario is ended.
+LIMIT := 900
 ALONE := -- --test-threads=1 --nocapture
 
 # Clusters in network namespaces on this kernel; those that need a real tunl0, in a kernel that has one; both.
@@ -209,6 +214,14 @@ N ?= 20
 LOAD ?= 0
 soak: built static
 	$(RUN_SCENARIOS) --soak $(N) --load $(LOAD) $(if $(SCENARIO),--only $(SCENARIO)) $(BUILT) ipip $(E2E) $(ALONE)
+
+# Changes of the datastore, drawn by a seed, on a cluster that has to get packets through or say why not: STEPS of them, on
+# each datastore. What it says against itself names seed and step: CARACAL_FIRST=STEP STEPS=1 repeats one.
+SEED ?= 1
+STEPS ?= 400
+fuzz-cluster: LIMIT := 86400
+fuzz-cluster: built static
+	CARACAL_SEED=$(SEED) CARACAL_STEPS=$(STEPS) $(RUN_SCENARIOS) --soak 1 $(BUILT) changes $(ALONE)
 
 # What labs and tests that were killed have left on this machine: labs in its namespaces, folders for temporary files, logs.
 clean-scenarios:

@@ -77,19 +77,30 @@ fn etcdctl(lab: &Lab, arguments: &[&str], stdin: &[u8]) -> String {
 /// When there is none.
 #[must_use]
 pub fn calico_resource(lab: &Lab, plural: &str, name: &str) -> Value {
+    let found = calico_resource_if_any(lab, plural, name);
+    found.unwrap_or_else(|| panic!("no {plural} {name}"))
+}
+
+/// A resource of Calico's; `None` when there is none of that name.
+///
+/// # Panics
+/// When the datastore cannot be asked, or the value is not JSON.
+#[must_use]
+pub fn calico_resource_if_any(lab: &Lab, plural: &str, name: &str) -> Option<Value> {
     if is_kubernetes(lab) {
-        return kubernetes_object(lab, plural, name);
+        return kubernetes_object_if_any(lab, plural, name);
     }
     let key = format!("{RESOURCES}/{plural}/{name}");
     let text = etcdctl(lab, &["get", &key, "--print-value-only"], b"");
-    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{key}: {e}: {text}"))
+    let value = || serde_json::from_str(&text).unwrap_or_else(|e| panic!("{key}: {e}: {text}"));
+    (!text.trim().is_empty()).then(value)
 }
 
-/// Writes a resource of Calico's, as it was read or new.
+/// Writes a resource of Calico's over what is there, as it was read or new.
 ///
 /// # Panics
 /// When the datastore does not take it.
-pub(crate) fn put_calico_resource(lab: &Lab, plural: &str, resource: &Value) {
+pub fn put_calico_resource(lab: &Lab, plural: &str, resource: &Value) {
     let name = resource["metadata"]["name"].as_str().expect("a name");
     if !is_kubernetes(lab) {
         let key = format!("{RESOURCES}/{plural}/{name}");
@@ -98,11 +109,33 @@ pub(crate) fn put_calico_resource(lab: &Lab, plural: &str, resource: &Value) {
     }
     let mut object = resource.clone();
     object["apiVersion"] = json!("crd.projectcalico.org/v1");
-    let verb = match object["metadata"]["resourceVersion"].is_string() {
-        true => "replace",
-        false => "create",
+    let metadata = object["metadata"].as_object_mut().expect("metadata");
+    for of_the_old in ["uid", "resourceVersion"] {
+        metadata.shift_remove(of_the_old);
+    }
+    let there = kubernetes_object_if_any(lab, plural, name);
+    let verb = match there {
+        Some(mut there) => {
+            metadata.insert(
+                "resourceVersion".to_owned(),
+                there["metadata"]["resourceVersion"].take(),
+            );
+            "replace"
+        }
+        None => "create",
     };
     kubectl(lab, &[verb, "-f", "-"], object.to_string().as_bytes());
+}
+
+/// Deletes a resource of Calico's.
+///
+/// # Panics
+/// When the datastore does not.
+pub fn delete_calico_resource(lab: &Lab, plural: &str, name: &str) {
+    match is_kubernetes(lab) {
+        true => kubectl(lab, &["delete", plural, name], b""),
+        false => etcdctl(lab, &["del", &format!("{RESOURCES}/{plural}/{name}")], b""),
+    };
 }
 
 /// The names of all resources of a kind.

@@ -37,6 +37,7 @@ mod oci;
 mod processes;
 mod program;
 mod python;
+mod random;
 mod scenario;
 mod stack;
 mod uninstall;
@@ -48,9 +49,9 @@ pub use calico::{
     device_index, hand_routes_to_calico, remove_liveness_leases, routes_with_protocol,
 };
 pub use datastore::{
-    calico_resource, datastore_port, is_kubernetes, kubectl, kubernetes_object,
-    kubernetes_object_if_any, kubernetes_objects, on_kubernetes_datastore, start_datastore,
-    stop_datastore,
+    calico_resource, calico_resource_if_any, datastore_port, delete_calico_resource, is_kubernetes,
+    kubectl, kubernetes_object, kubernetes_object_if_any, kubernetes_objects,
+    on_kubernetes_datastore, put_calico_resource, start_datastore, stop_datastore,
 };
 pub use foreign::{
     Bird, Foreign, Tunnel, await_output, await_route_on_node_a, blocks_of_node, put_etcd_resource,
@@ -73,6 +74,7 @@ pub use program::{
 pub use python::{
     KUBERNETES_VERSIONS, has_python_packages, python_packages, python_script, schema_faults,
 };
+pub use random::Random;
 pub use scenario::{
     assert_full_matrix, assert_gone, await_remembered, await_settled, await_status, caracals,
     example, exit_code, has_no_problem, has_problem, ip, logs, more_pods, routed, set_pool_modes,

@@ -4,6 +4,8 @@
 
 use std::path::Path;
 
+use caracal_tests::Random;
+
 #[path = "../../fuzz/src/lib.rs"]
 #[allow(unreachable_pub, reason = "public in the crate that cargo-fuzz builds")]
 mod targets;
@@ -11,31 +13,14 @@ mod targets;
 /// Mutations of each target.
 const ROUNDS: usize = 20_000;
 
-/// xorshift64*: small, seeded, the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        let end = u64::try_from(end.max(1)).unwrap();
-        usize::try_from(self.next() % end).unwrap()
-    }
-
-    fn octet(&mut self) -> u8 {
-        // Lengths and flags live at the edges.
-        const EDGES: [u8; 8] = [0, 1, 2, 4, 0x40, 0x7f, 0x80, 0xff];
-        let pick = self.next();
-        if pick.is_multiple_of(3) {
-            EDGES[self.below(EDGES.len())]
-        } else {
-            pick.to_le_bytes()[7]
-        }
+fn octet(random: &mut Random) -> u8 {
+    // Lengths and flags live at the edges.
+    const EDGES: [u8; 8] = [0, 1, 2, 4, 0x40, 0x7f, 0x80, 0xff];
+    let pick = random.number();
+    if pick.is_multiple_of(3) {
+        *random.of(&EDGES)
+    } else {
+        pick.to_le_bytes()[7]
     }
 }
 
@@ -60,9 +45,9 @@ fn mutate(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
     for _ in 0..=random.below(4) {
         let at = random.below(data.len());
         match random.below(6) {
-            0 if !data.is_empty() => data[at] = random.octet(),
+            0 if !data.is_empty() => data[at] = octet(random),
             1 if !data.is_empty() => data[at] ^= 1 << random.below(8),
-            2 => data.insert(at.min(data.len()), random.octet()),
+            2 => data.insert(at.min(data.len()), octet(random)),
             3 if !data.is_empty() => drop(data.remove(at)),
             4 => data.truncate(at),
             // A piece of another seed, in place of what was here.
@@ -83,7 +68,7 @@ fn run(target: &str, entry: fn(&[u8]), rounds: usize) {
     for seed in &seeds {
         entry(seed);
     }
-    let mut random = Random(0x00ca_7aca_1000_0001);
+    let mut random = Random::new(0x00ca_7aca_1000_0001);
     for round in 0..rounds {
         let data = mutate(&mut random, &seeds);
         let outcome = std::panic::catch_unwind(|| entry(&data));

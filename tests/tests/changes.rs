@@ -1,0 +1,279 @@
+//! The sentence that the whole product comes down to: for each pair of pods, after each change of
+//! the datastore, after a restart and after a node that joins, either packets get through, or
+//! `status` of a node concerned names a problem, and `audit` agrees. When a change is taken back,
+//! everything gets through, and nothing is left of it.
+//!
+//! Changes are drawn by a seed. `CARACAL_SEED` and `CARACAL_STEPS` choose others, and more
+//! (`make fuzz-cluster`); `CARACAL_FIRST` begins with a later one of the same seed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "changes/draw.rs"]
+mod draw;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use caracal_lab::{
+    Lab, call_program, error_chain, ip_batch, parse_cni_result, program_command, scaled_time,
+    wait_until,
+};
+use caracal_model::{Family, Problem};
+use caracal_tests::{
+    Random, SECOND, Stack, await_settled, caracals, exit_code, is_kubernetes, logs, more_pods,
+    on_kubernetes_datastore, possible, up_text,
+};
+use draw::{Change, draw};
+
+/// Two racks behind a router: the way between them is another than that inside.
+const TOPOLOGY: &str = "
+name: changes
+pool: {cidr: 10.244.0.0/16, blockSize: 26, vxlanMode: CrossSubnet}
+segments:
+  - {name: rack1, cidr: 10.0.1.0/24}
+  - {name: rack2, cidr: 10.0.2.0/24}
+routers:
+  - name: router
+    legs:
+      - {segment: rack1, address: 10.0.1.254}
+      - {segment: rack2, address: 10.0.2.254}
+nodes:
+  - {name: node1, segment: rack1, address: 10.0.1.11, pods: 2}
+  - {name: node2, segment: rack1, address: 10.0.1.12, pods: 1}
+  - {name: node3, segment: rack2, address: 10.0.2.11, pods: 1}
+  - {name: late, segment: rack2, address: 10.0.2.12, pods: 0}
+";
+const NODES: [&str; 3] = ["node1", "node2", "node3"];
+/// It leaves before a change and joins after it.
+const LATE: &str = "late";
+/// So long may neither packets get through nor anybody say why.
+const SILENCE: Duration = Duration::from_secs(45);
+/// So long may it take until nothing is left of a change.
+const AFTERMATH: Duration = Duration::from_secs(90);
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    let set = std::env::var(name).ok().filter(|text| !text.is_empty());
+    set.map_or(otherwise, |text| {
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name}={text} is no number"))
+    })
+}
+
+/// Each problem, without the numbers that move.
+fn problems(lab: &Lab, node: &str) -> BTreeSet<String> {
+    let text = |p: &Problem| format!("{} {}", p.code, p.subject);
+    match lab.node_status(node) {
+        Ok(status) => status.problems.iter().map(text).collect(),
+        Err(error) => BTreeSet::from([format!("no status: {}", error_chain(&error))]),
+    }
+}
+
+/// Pairs of pods without an answer, in any family.
+fn lost(lab: &Lab) -> BTreeSet<(String, String)> {
+    let mut all = BTreeSet::new();
+    for family in lab.topology().families() {
+        let matrix = lab.ping_matrix_of(family, Duration::ZERO).unwrap();
+        all.extend(
+            matrix
+                .lost()
+                .into_iter()
+                .map(|(from, to, _)| (from.to_owned(), to.to_owned())),
+        );
+    }
+    all
+}
+
+fn node_of(pod: &str) -> &str {
+    pod.split('/').next().unwrap_or_default()
+}
+
+/// What was seen against the sentence; the tests go on, to see more.
+#[derive(Default)]
+struct Verdict(Vec<String>);
+
+impl Verdict {
+    /// Packets get through, or a node of each pair that is lost says why, and its audit as well.
+    fn told(&mut self, lab: &Lab, when: &str) {
+        let told = wait_until(SILENCE, "packets or a reason", || {
+            for (from, to) in lost(lab) {
+                let nodes = [node_of(&from), node_of(&to)];
+                let said = nodes.map(|node| problems(lab, node));
+                if said.iter().all(BTreeSet::is_empty) {
+                    return Err(format!("{from} does not reach {to}, and nobody says why"));
+                }
+                let audits = nodes.map(|node| exit_code(lab, node, &["audit"]).0);
+                if audits == [0, 0] {
+                    return Err(format!(
+                        "{from} does not reach {to}: {said:?}, and audit finds nothing"
+                    ));
+                }
+            }
+            Ok(())
+        });
+        self.note(lab, when, told.map_err(|e| e.to_string()));
+    }
+
+    /// Everything gets through and nobody complains.
+    fn healed(&mut self, lab: &Lab, when: &str) {
+        let healed = wait_until(AFTERMATH, "all to be well again", || {
+            let lost = lost(lab);
+            let said: Vec<_> = caracals(lab)
+                .iter()
+                .map(|node| problems(lab, node))
+                .collect();
+            match lost.is_empty() && said.iter().all(BTreeSet::is_empty) {
+                true => Ok(()),
+                false => Err(format!("lost {lost:?}, problems {said:?}")),
+            }
+        });
+        self.note(lab, when, healed.map_err(|e| e.to_string()));
+    }
+
+    fn note(&mut self, lab: &Lab, when: &str, seen: Result<(), String>) {
+        if let Err(fault) = seen {
+            println!("  AGAINST IT: {when}: {fault}");
+            let tails = NODES.map(|node| format!("{node}:\n{}", lab.folder().log_tail(node, 15)));
+            println!("{}", tails.join("\n"));
+            self.0.push(format!("{when}: {fault}"));
+        }
+    }
+}
+
+fn restart(lab: &mut Lab, node: &str) {
+    lab.kill9_node(node).unwrap();
+    lab.start_node(node).unwrap();
+    let socket = scaled_time(60 * SECOND);
+    wait_until(socket, "the node to answer", || {
+        lab.node_status(node).map_err(|e| error_chain(&e))
+    })
+    .unwrap_or_else(|e| panic!("{node}: {e}\n{}", logs(lab.name())));
+}
+
+/// A node that nobody has heard of yet; the pod that it gets, and what does not reach it or is not
+/// reached, with the reason that is given.
+fn join(lab: &mut Lab, change: &Change, verdict: &mut Verdict, when: &str) {
+    lab.stop_node(LATE).unwrap();
+    let (code, said) = exit_code(lab, "node1", &["node", "delete", LATE, "--force"]);
+    assert_eq!(code, 0, "{said}");
+    let library = lab.folder().lib(LATE);
+    std::fs::remove_dir_all(&library).unwrap();
+    std::fs::create_dir(&library).unwrap();
+    change.make(lab);
+    lab.start_node(LATE).unwrap();
+    let pod = more_pods(lab, [LATE]).remove(0);
+    let mut given = None;
+    let told = wait_until(SILENCE, "a pod's packets or a reason", || {
+        if given.is_none() {
+            match lab.cni("ADD", &pod) {
+                Ok(answer) => given = parse_cni_result(&answer),
+                // A pod that does not come up is told to whoever asked for it.
+                Err(error) => {
+                    println!("  no pod on {LATE}: {}", error_chain(&error));
+                    return Ok(());
+                }
+            }
+        }
+        let given = given.as_ref().expect("just made");
+        let second = given.address6.map(IpAddr::V6);
+        for own in std::iter::once(given.address).chain(second) {
+            for other in &lab.state().pods {
+                let Some(address) = other.address_of(Family::of(own)) else {
+                    continue;
+                };
+                if pings(&pod.netns, address) && pings(&other.netns, own) {
+                    continue;
+                }
+                let nodes = [LATE, &other.node];
+                if nodes.iter().all(|node| problems(lab, node).is_empty()) {
+                    let other = other.label();
+                    return Err(format!("{own} and {other} ({address}): nobody says why"));
+                }
+            }
+        }
+        Ok(())
+    });
+    verdict.note(lab, when, told.map_err(|e| e.to_string()));
+    verdict.told(lab, when);
+    lab.cni("DEL", &pod)
+        .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    ip_batch(None, &[format!("netns del {}", pod.netns)]).unwrap();
+}
+
+fn pings(netns: &str, to: IpAddr) -> bool {
+    let mut ping = program_command("ping").unwrap();
+    ping.args(["-n", "-q", "-c1", "-W1", &to.to_string()]);
+    call_program(Some(netns), &mut ping, b"", 30 * SECOND).is_ok()
+}
+
+/// A node that was away while the change was made: it comes with nothing but what is on its disk.
+fn rejoin(lab: &mut Lab, node: &str, change: &Change) {
+    lab.kill9_node(node).unwrap();
+    change.make(lab);
+    lab.start_node(node).unwrap();
+}
+
+fn follow(mut lab: Lab, steps: u64) {
+    await_settled(&lab);
+    let seed = number("CARACAL_SEED", 7);
+    let first = number("CARACAL_FIRST", 0);
+    let mut verdict = Verdict::default();
+    for step in first..first + steps {
+        // A step is the same whichever came before it.
+        let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (step + 1));
+        let _mixed = (random.number(), random.number());
+        let change = draw(&mut random, &lab);
+        let node = *random.of(&NODES);
+        let name = format!("seed {seed}, step {step}: {}", change.what);
+        println!("{}: {name}", lab.name());
+        match random.below(4) {
+            0 if !is_kubernetes(&lab) => {
+                let when = format!("{name}; {LATE} joined");
+                join(&mut lab, &change, &mut verdict, &when);
+            }
+            1 => {
+                rejoin(&mut lab, node, &change);
+                verdict.told(&lab, &format!("{name}; {node} was away meanwhile"));
+            }
+            _ => {
+                change.make(&lab);
+                verdict.told(&lab, &name);
+                restart(&mut lab, node);
+                verdict.told(&lab, &format!("{name}; {node} restarted"));
+            }
+        }
+        change.take_back(&lab);
+        verdict.healed(&lab, &format!("{name}; taken back"));
+    }
+    assert!(caracals(&lab).iter().all(|node| lab.node_runs(node)));
+    assert!(
+        verdict.0.is_empty(),
+        "{} times:\n{}",
+        verdict.0.len(),
+        verdict.0.join("\n")
+    );
+}
+
+#[test]
+fn packets_get_through_or_somebody_says_why_on_etcd() {
+    if possible("packets get through or somebody says why", &["ping"]) {
+        let text = Stack::Dual.topology(TOPOLOGY);
+        follow(
+            up_text(&text, "changes", "chg"),
+            number("CARACAL_STEPS", 12),
+        );
+    }
+}
+
+#[test]
+fn packets_get_through_or_somebody_says_why_on_kubernetes() {
+    if possible(
+        "packets get through or somebody says why",
+        &["ping", "kubectl", "openssl"],
+    ) {
+        let text = on_kubernetes_datastore(TOPOLOGY);
+        follow(
+            up_text(&text, "changes", "chg-k8"),
+            number("CARACAL_STEPS", 8),
+        );
+    }
+}

@@ -1,0 +1,357 @@
+//! Changes of the datastore as people and programs make them: valid ones, valid ones that are
+//! unwise, and values that nobody's tool would write.
+
+use std::net::IpAddr;
+
+use caracal_lab::{Lab, error_chain};
+use caracal_model::Family;
+use caracal_tests::{
+    Random, address_of, calico_resource_if_any, delete_calico_resource, either, is_kubernetes,
+    put_calico_resource,
+};
+use serde_json::{Value, json};
+
+use super::NODES;
+
+/// Where a value is.
+#[derive(Clone, Debug)]
+enum Place {
+    /// Plural of the kind, and the name.
+    Resource(&'static str, String),
+    /// A key of etcd's.
+    Key(String),
+}
+
+/// What a change writes to one place, and what was there.
+#[derive(Clone, Debug)]
+struct Write {
+    place: Place,
+    before: Option<Value>,
+    /// `None` deletes.
+    after: Option<Value>,
+}
+
+/// One change, and the way back.
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    /// For the log: what, where, to which value.
+    pub(super) what: String,
+    writes: Vec<Write>,
+}
+
+impl Change {
+    pub(super) fn make(&self, lab: &Lab) {
+        for write in &self.writes {
+            put(lab, &write.place, write.after.as_ref());
+        }
+    }
+
+    pub(super) fn take_back(&self, lab: &Lab) {
+        for write in self.writes.iter().rev() {
+            put(lab, &write.place, write.before.as_ref());
+        }
+    }
+}
+
+fn put(lab: &Lab, place: &Place, value: Option<&Value>) {
+    match (place, value) {
+        (Place::Resource(plural, _), Some(value)) => put_calico_resource(lab, plural, value),
+        (Place::Resource(plural, name), None) => {
+            if calico_resource_if_any(lab, plural, name).is_some() {
+                delete_calico_resource(lab, plural, name);
+            }
+        }
+        (Place::Key(key), Some(value)) => {
+            // Text that is no JSON is kept as a string.
+            let text = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
+            etcdctl(lab, &["put", key], &text);
+        }
+        (Place::Key(key), None) => drop(etcdctl(lab, &["del", key], "")),
+    }
+}
+
+fn etcdctl(lab: &Lab, arguments: &[&str], stdin: &str) -> String {
+    lab.etcdctl(arguments, stdin.as_bytes())
+        .unwrap_or_else(|e| panic!("{}", error_chain(&e)))
+}
+
+/// A value that is there or begins as `new`, with one field of its `spec` changed.
+fn field(
+    lab: &Lab,
+    plural: &'static str,
+    name: &str,
+    new: Value,
+    path: &str,
+    to: &Value,
+) -> Change {
+    let before = calico_resource_if_any(lab, plural, name);
+    let mut after = before.clone().unwrap_or(new);
+    let mut place = &mut after["spec"];
+    for part in path.split('.') {
+        place = &mut place[part];
+    }
+    *place = to.clone();
+    Change {
+        what: format!("{plural} {name}: {path} = {to}"),
+        writes: vec![Write {
+            place: Place::Resource(plural, name.to_owned()),
+            before,
+            after: Some(after),
+        }],
+    }
+}
+
+fn whole(lab: &Lab, plural: &'static str, name: &str, after: Option<Value>) -> Change {
+    let what = match &after {
+        Some(value) => format!("{plural} {name} = {}", value["spec"]),
+        None => format!("{plural} {name} is deleted"),
+    };
+    Change {
+        what,
+        writes: vec![Write {
+            place: Place::Resource(plural, name.to_owned()),
+            before: calico_resource_if_any(lab, plural, name),
+            after,
+        }],
+    }
+}
+
+fn resource(kind: &str, name: &str, spec: &Value) -> Value {
+    json!({"kind": kind, "apiVersion": "projectcalico.org/v3", "metadata": {"name": name}, "spec": spec})
+}
+
+/// The next change: of a kind that the datastore of the lab can have.
+pub(super) fn draw(random: &mut Random, lab: &Lab) -> Change {
+    let families = lab.topology().families();
+    let family = *random.of(&families);
+    let kinds: &[fn(&mut Random, &Lab, Family) -> Change] = match is_kubernetes(lab) {
+        true => &[pool, another_pool, bgp, felix, peer],
+        false => &[pool, another_pool, bgp, felix, peer, node, by_hand, locked],
+    };
+    random.of(kinds)(random, lab, family)
+}
+
+/// The pool that the pods have.
+fn pool(random: &mut Random, lab: &Lab, family: Family) -> Change {
+    let name = either(family, "default-ipv4-ippool", "default-ipv6-ippool");
+    let outside = either(family, "10.99.0.0/16", "fd00:99::/64");
+    let (path, to) = random
+        .of(&[
+            ("disabled", json!(true)),
+            ("nodeSelector", json!("!all()")),
+            ("nodeSelector", json!("kubernetes.io/hostname == 'nobody'")),
+            ("allowedUses", json!(["Tunnel"])),
+            ("allowedUses", json!(["Workload"])),
+            ("allowedUses", json!(["LoadBalancer"])),
+            ("assignmentMode", json!("Manual")),
+            ("vxlanMode", json!("Always")),
+            ("vxlanMode", json!("Never")),
+            ("ipipMode", json!("Always")),
+            ("natOutgoing", json!(false)),
+            ("disableBGPExport", json!(true)),
+            ("blockSize", json!(either(family, 28, 124))),
+            ("cidr", json!(outside)),
+            ("cidr", json!("everything")),
+            ("", json!(null)),
+        ])
+        .clone();
+    match path {
+        "" => whole(lab, "ippools", name, None),
+        path => field(lab, "ippools", name, json!({}), path, &to),
+    }
+}
+
+/// A pool beside it.
+fn another_pool(random: &mut Random, lab: &Lab, family: Family) -> Change {
+    let cidr = *random.of(either(
+        family,
+        &[
+            "10.99.0.0/24",
+            "10.0.0.0/16",
+            "10.244.0.0/20",
+            "0.0.0.0/0",
+            "10.0.1.0/24",
+        ][..],
+        &[
+            "fd00:99::/112",
+            "fd00:10::/32",
+            "fd00:10:244::/96",
+            "::/0",
+            "fd00:10:0:1::/64",
+        ][..],
+    ));
+    let mode = *random.of(&["Always", "CrossSubnet", "Never"]);
+    let spec = json!({"cidr": cidr, "vxlanMode": mode, "natOutgoing": random.below(2) == 0});
+    whole(
+        lab,
+        "ippools",
+        "another",
+        Some(resource("IPPool", "another", &spec)),
+    )
+}
+
+fn bgp(random: &mut Random, lab: &Lab, family: Family) -> Change {
+    let wide = either(family, "10.0.0.0/8", "fd00::/16");
+    let (path, to) = random
+        .of(&[
+            ("nodeToNodeMeshEnabled", json!(false)),
+            ("asNumber", json!(64600)),
+            ("asNumber", json!(0)),
+            ("listenPort", json!(1179)),
+            ("serviceClusterIPs", json!([{"cidr": wide}])),
+            (
+                "serviceExternalIPs",
+                json!([{"cidr": either(family, "0.0.0.0/0", "::/0")}]),
+            ),
+            ("serviceLoadBalancerIPs", json!([{"cidr": "nowhere"}])),
+            ("ignoredInterfaces", json!(["eth*"])),
+            ("bindMode", json!("NodeIP")),
+            ("communities", json!([{"name": "x", "value": "1:2:3:4"}])),
+            ("nodeMeshMaxRestartTime", json!("1s")),
+            ("logSeverityScreen", json!("Loud")),
+        ])
+        .clone();
+    let new = resource("BGPConfiguration", "default", &json!({}));
+    field(lab, "bgpconfigurations", "default", new, path, &to)
+}
+
+fn felix(random: &mut Random, lab: &Lab, family: Family) -> Change {
+    let own = address_of(lab, "node1", family).to_string();
+    let (path, to) = random
+        .of(&[
+            ("vxlanPort", json!(4790)),
+            ("vxlanVNI", json!(1)),
+            ("vxlanMTU", json!(1280)),
+            ("vxlanMTUV6", json!(1280)),
+            ("mtuIfacePattern", json!("^nothing$")),
+            ("vxlanEnabled", json!(false)),
+            ("ipipEnabled", json!(true)),
+            ("routeSyncDisabled", json!(true)),
+            ("deviceRouteSourceAddress", json!(own)),
+            ("natOutgoingAddress", json!("192.0.2.1")),
+            ("removeExternalRoutes", json!(false)),
+            ("routeTableRanges", json!([{"min": 1, "max": 9}])),
+            ("interfacePrefix", json!("eth")),
+            ("ipForwarding", json!("Disabled")),
+            ("programClusterRoutes", json!("Disabled")),
+            ("wireguardEnabled", json!(true)),
+            ("serviceLoopPrevention", json!("Reject")),
+        ])
+        .clone();
+    let new = resource("FelixConfiguration", "default", &json!({}));
+    field(lab, "felixconfigurations", "default", new, path, &to)
+}
+
+fn peer(random: &mut Random, lab: &Lab, family: Family) -> Change {
+    let of = |node: &str| address_of(lab, node, family).to_string();
+    let spec = random
+        .of(&[
+            json!({"peerIP": of("node2"), "asNumber": 65001}),
+            json!({"peerIP": of("node2"), "asNumber": 64512}),
+            json!({"peerIP": of("node1"), "asNumber": 64512, "node": "node1"}),
+            json!({"peerIP": either(family, "10.0.1.77", "fd00:10:0:1::77"), "asNumber": 65001}),
+            json!({"peerSelector": "all()", "nodeSelector": "all()"}),
+            json!({"peerSelector": "all()", "asNumber": 65001}),
+            json!({"peerIP": "somebody", "asNumber": 65001}),
+            json!({"peerIP": of("node3"), "asNumber": 64512, "filters": ["nobody"]}),
+        ])
+        .clone();
+    whole(
+        lab,
+        "bgppeers",
+        "drawn",
+        Some(resource("BGPPeer", "drawn", &spec)),
+    )
+}
+
+fn node(random: &mut Random, lab: &Lab, family: Family) -> Change {
+    let name = *random.of(&NODES);
+    let other: IpAddr = address_of(lab, "node2", family);
+    let len = either(family, 24, 64);
+    let key = |v4, v6| either(family, v4, v6);
+    let address = key("bgp.ipv4Address", "bgp.ipv6Address");
+    let pods = lab.state().pods.iter();
+    let pod = pods.filter_map(|pod| pod.address_of(family)).next();
+    let pod = pod.expect("a pod with an address");
+    let (path, to) = random
+        .of(&[
+            (address, json!(format!("{other}/{len}"))),
+            (address, json!(format!("{pod}/{len}"))),
+            (address, json!("127.0.0.1/8")),
+            (address, json!("here")),
+            (address, json!(null)),
+            ("bgp.asNumber", json!(64999)),
+            ("bgp.routeReflectorClusterID", json!("224.0.0.1")),
+            (
+                key("ipv4VXLANTunnelAddr", "ipv6VXLANTunnelAddr"),
+                json!(null),
+            ),
+            (
+                key("ipv4VXLANTunnelAddr", "ipv6VXLANTunnelAddr"),
+                json!(pod.to_string()),
+            ),
+            (
+                key("vxlanTunnelMACAddr", "vxlanTunnelMACAddrV6"),
+                json!("66:00:00:00:00:01"),
+            ),
+            ("", json!(null)),
+        ])
+        .clone();
+    match path {
+        "" => whole(lab, "nodes", name, None),
+        path => field(lab, "nodes", name, json!({}), path, &to),
+    }
+}
+
+/// Calico's flag of a migration.
+fn locked(_random: &mut Random, lab: &Lab, _family: Family) -> Change {
+    let new = resource("ClusterInformation", "default", &json!({}));
+    field(
+        lab,
+        "clusterinformations",
+        "default",
+        new,
+        "datastoreReady",
+        &json!(false),
+    )
+}
+
+/// IPAM's data and endpoints: deleted, or with a value that is none.
+fn by_hand(random: &mut Random, lab: &Lab, family: Family) -> Change {
+    let family = either(family, "ipv4", "ipv6");
+    let prefix = (*random.of(&[
+        format!("/calico/ipam/v2/assignment/{family}/block/"),
+        "/calico/ipam/v2/host/".to_owned(),
+        "/calico/ipam/v2/handle/".to_owned(),
+        "/calico/resources/v3/projectcalico.org/workloadendpoints/".to_owned(),
+    ]))
+    .clone();
+    let listed = etcdctl(lab, &["get", "--prefix", &prefix, "--keys-only"], "");
+    let keys: Vec<&str> = listed.lines().filter(|line| !line.is_empty()).collect();
+    if keys.is_empty() {
+        return locked(random, lab, Family::Ipv4);
+    }
+    let key = (*random.of(&keys)).to_owned();
+    let before = etcdctl(lab, &["get", &key, "--print-value-only"], "");
+    let after = random
+        .of(&[
+            None,
+            Some(json!("{")),
+            Some(json!({})),
+            Some(json!([1, 2, 3])),
+        ])
+        .clone();
+    Change {
+        what: match &after {
+            Some(value) => format!("{key} = {value}"),
+            None => format!("{key} is deleted"),
+        },
+        writes: vec![Write {
+            place: Place::Key(key),
+            before: Some(json!(before.trim_end())),
+            after,
+        }],
+    }
+}
