@@ -30,6 +30,8 @@ super::codes! {
         "give it one (`IP`, `IP6`)",
     AgentNoParent "agent.no_parent" Error 0 "no interface of this machine has the node's address"
         "put the address back, or correct the Node",
+    AgentNodeAddressOfPods "agent.node_address_of_pods" Error 0 "a Node's address is one of a block for pods; routes to the block stay, none leads to that machine"
+        "correct the address in the Node",
     AgentNoVtep "agent.no_vtep" Error 0 "another node names no VXLAN address"
         "look at that node: is it up? see `ipam.tunnel_address` there",
     AgentNoVxlan "agent.no_vxlan" Error 0 "a pool asks for VXLAN and the kernel has none"
