@@ -352,6 +352,7 @@ impl LastPlan {
                 .flatten()
                 .for_each(|b| add_guests(b, |_| true, &mut prefixes));
             add_learned(inputs, cidr, &mut prefixes);
+            self.add_vteps(cidr, &mut prefixes);
         }
         for cidr in self.own_blocks.symmetric_difference(&planner.own_blocks) {
             add_learned(inputs, cidr, &mut prefixes);
@@ -484,8 +485,8 @@ fn own_blocks(planner: &Planner<'_>) -> BTreeSet<Prefix> {
     let own = inputs.snapshot.blocks.values();
     let own = own.filter(|block| block.host() == Some(inputs.me));
     let cuts = |cidr: Prefix| {
-        let pooled = planner.pools.covering(&cidr).is_some();
-        planner.guarded.covered_by(&cidr, pooled).is_some()
+        let place = planner.place(&cidr);
+        planner.guarded.covered_by(&cidr, place).is_some()
     };
     own.map(|block| block.cidr)
         .filter(|cidr| !cuts(*cidr))

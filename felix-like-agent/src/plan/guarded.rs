@@ -4,21 +4,38 @@
 //!
 //! Prefixes *inside* a subnet of ours are allowed within a pool: pools that are part of the
 //! machines' subnet are in use.
+//!
+//! Inside a block of a pool the pods come first: there a Node's address is the mistake, for whoever
+//! may write one Node would take the block from all others (decision 0160). Where the pool lies over
+//! this machine's own address the pool is the mistake, and the nodes come first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::{Family, Node, NodeName, Prefix, ProblemCode, Snapshot};
+use caracal_model::{Family, Key, Node, NodeName, Prefix, ProblemCode, Snapshot};
 
 use super::destination::Destination;
 use super::{PlanInputs, Planner};
 use crate::ownership::is_tunnel_device;
+
+/// Where a prefix lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In no pool.
+    Outside,
+    /// In a pool, and nothing says that pods have it; or in one over this machine's own address.
+    Pool,
+    /// In a node's block of a pool, or a workload's of this node in one.
+    OfPods,
+}
 
 /// Guarded addresses, in their order.
 #[derive(Clone, Debug)]
 pub(super) struct Guarded {
     /// Those of nodes, all that they have, with whose they are.
     nodes: BTreeMap<IpAddr, Vec<NodeName>>,
+    /// Those that this node's Node names and an interface of this machine has.
+    own: BTreeSet<IpAddr>,
     etcd: BTreeSet<IpAddr>,
     subnets: Vec<Prefix>,
 }
@@ -54,8 +71,11 @@ impl Guarded {
         });
         let subnets = links.flat_map(|link| link.addresses.iter().map(|a| a.prefix()));
         let subnets = subnets.filter(|subnet| !subnet.is_host()).collect();
+        let own = snapshot.nodes.get(inputs.me).map(|node| addresses(node));
+        let own = own.into_iter().flatten();
         Self {
             nodes,
+            own: own.filter(|a| inputs.links.holding(*a).is_some()).collect(),
             etcd: endpoints.copied().collect(),
             subnets,
         }
@@ -88,15 +108,27 @@ impl Guarded {
         all.filter(move |address| Family::of(*address) == family)
     }
 
+    /// The addresses of nodes that a prefix covers.
+    fn nodes_in(&self, prefix: Prefix) -> impl Iterator<Item = (IpAddr, &NodeName)> {
+        let inside = self.nodes.range(prefix.address()..);
+        let inside = inside.take_while(move |(address, _)| prefix.contains(**address));
+        inside.flat_map(|(address, names)| names.iter().map(|name| (*address, name)))
+    }
+
     /// The first guarded address that a prefix covers, with its node; without one it is etcd's.
     fn first_in(&self, prefix: &Prefix) -> Option<(IpAddr, Option<&NodeName>)> {
-        let etcd = self.etcd.range(prefix.address()..).next();
-        let node = self.nodes.range(prefix.address()..).next();
-        let node = node.map(|(address, names)| (*address, names.first()));
-        let first = etcd.map(|address| (*address, None)).into_iter().chain(node);
-        first
+        let node = self.nodes_in(*prefix).next();
+        let node = node.map(|(address, name)| (address, Some(name)));
+        let etcd = self.etcd_in(prefix).map(|address| (address, None));
+        // Of one address that is both, etcd's is said.
+        etcd.into_iter()
+            .chain(node)
             .min_by_key(|(address, _)| *address)
-            .filter(|(address, _)| prefix.contains(*address))
+    }
+
+    fn etcd_in(&self, prefix: &Prefix) -> Option<IpAddr> {
+        let first = self.etcd.range(prefix.address()..).next().copied();
+        first.filter(|address| prefix.contains(*address))
     }
 
     /// True when a prefix covers an address of a node, or etcd's.
@@ -104,14 +136,19 @@ impl Guarded {
         self.first_in(prefix).is_some()
     }
 
-    /// First guarded address that a prefix covers, as text. `pooled`: a pool covers the prefix.
-    pub(super) fn covered_by(&self, prefix: &Prefix, pooled: bool) -> Option<String> {
-        if let Some((address, holder)) = self.first_in(prefix) {
+    /// First guarded address that a prefix covers, as text.
+    pub(super) fn covered_by(&self, prefix: &Prefix, place: Place) -> Option<String> {
+        let first = match place {
+            Place::OfPods => self.etcd_in(prefix).map(|address| (address, None)),
+            Place::Pool | Place::Outside => self.first_in(prefix),
+        };
+        if let Some((address, holder)) = first {
             return Some(match holder {
                 None => format!("etcd's endpoint {address}"),
                 Some(name) => format!("the address {address} of node {name}"),
             });
         }
+        let pooled = place != Place::Outside;
         let mut subnets = self.subnets.iter();
         let cut =
             |s: &&Prefix| prefix.covers(s) || (!pooled && !prefix.is_host() && s.covers(prefix));
@@ -121,8 +158,26 @@ impl Guarded {
 }
 
 impl Planner<'_> {
+    /// Where a prefix lies.
+    pub(super) fn place(&self, prefix: &Prefix) -> Place {
+        let Some(pool) = self.pools.covering(prefix) else {
+            return Place::Outside;
+        };
+        let block = self.inputs.snapshot.block_of(prefix);
+        let held = block.is_some_and(|block| block.host().is_some());
+        let over_own = self
+            .guarded
+            .own
+            .iter()
+            .any(|own| pool.prefix.contains(*own));
+        match !over_own && (held || self.workloads.contains_key(prefix)) {
+            true => Place::OfPods,
+            false => Place::Pool,
+        }
+    }
+
     /// True when a route or a device address of the datastore may not be; names the key as a
-    /// problem.
+    /// problem. Nodes whose addresses lie among those of pods are named, and hinder nothing.
     pub(super) fn would_cut(
         &self,
         to: &mut Destination,
@@ -130,15 +185,35 @@ impl Planner<'_> {
         what: &str,
         key: impl FnOnce() -> String,
     ) -> bool {
-        let pooled = self.pools.covering(&prefix).is_some();
-        let Some(covered) = self.guarded.covered_by(&prefix, pooled) else {
-            return false;
-        };
-        let reason = format!(
-            "{what} {prefix} would cover {covered}; it is not written: correct or delete the key"
-        );
-        to.skip(format!("it would cover {covered}"));
-        to.problem(ProblemCode::AgentWouldCutOff, &key(), reason);
-        true
+        let place = self.place(&prefix);
+        if let Some(covered) = self.guarded.covered_by(&prefix, place) {
+            let reason = format!(
+                "{what} {prefix} would cover {covered}; it is not written: correct or delete the key"
+            );
+            to.skip(format!("it would cover {covered}"));
+            to.problem(ProblemCode::AgentWouldCutOff, &key(), reason);
+            return true;
+        }
+        if place == Place::OfPods {
+            self.name_nodes(to, prefix);
+        }
+        false
+    }
+
+    /// Names the nodes with an address inside a prefix of pods.
+    fn name_nodes(&self, to: &mut Destination, prefix: Prefix) {
+        let block = self.inputs.snapshot.block_of(&prefix);
+        let owner = block.and_then(|block| Some((block.cidr, block.host()?)));
+        for (address, name) in self.guarded.nodes_in(prefix) {
+            let pods = match owner {
+                Some((cidr, owner)) => format!("block {cidr} of node {owner}"),
+                None => "the addresses of this node's workloads".to_owned(),
+            };
+            let reason = format!(
+                "its address {address} is one of {pods}: the routes to these pods stay, and none leads to a machine with that address; correct the address in the Node"
+            );
+            let key = Key::node(name).to_path();
+            to.problem(ProblemCode::AgentNodeAddressOfPods, &key, reason);
+        }
     }
 }

@@ -1108,3 +1108,89 @@ fn addresses_of_workloads_and_tunnels_are_nobody_elses() {
     let (routes, _) = cut_off(&w);
     assert!(routes.contains(&"10.244.0.0/26".to_owned()), "{routes:?}");
 }
+
+/// Whoever may write a Node takes nobody's block and no workload's route with it.
+#[test]
+fn a_nodes_address_among_pods_takes_no_route() {
+    let pools = [
+        ("", "10.244.0.0/16", "10.244.1.0/26", "10.0.0.2"),
+        (
+            r#","vxlanMode":"Always""#,
+            "10.244.0.0/16",
+            "10.244.1.0/26",
+            "10.0.0.2",
+        ),
+        ("", "fd00:10::/64", "fd00:10::1:0/122", "fd00:a::2"),
+    ];
+    for (mode, pool, of_b, b) in pools {
+        let mut w = World::new(mode);
+        let six = pool.contains("::");
+        let (own, pod, guest) = match six {
+            false => ("10.244.0.0/26", "10.244.0.5", "10.244.1.9"),
+            true => ("fd00:10::/122", "fd00:10::5", "fd00:10::1:9"),
+        };
+        if six {
+            w.pool("p6", pool, "");
+            w.block(own, "a", &[]);
+        }
+        w.block(of_b, "b", &[(9, "c")]);
+        if mode.is_empty() {
+            w.learn(of_b, b);
+        }
+        let len = if six { 128 } else { 32 };
+        w.workload("w", "cali123", &format!(r#"["{pod}/{len}"]"#));
+        let (before, none) = cut_off(&w);
+        assert_eq!(none, [""; 0]);
+        for wanted in [own, of_b] {
+            assert!(before.contains(&wanted.to_owned()), "{before:?}");
+        }
+        for address in [pod, guest] {
+            // A new Node, and b's own Node with one address more.
+            for name in ["rogue", "b"] {
+                let bgp = if six { "ipv6Address" } else { "ipv4Address" };
+                let spec = match name {
+                    "b" => format!(
+                        r#""ipv4VXLANTunnelAddr":"10.244.1.1","addresses":[{{"address":"{address}"}}],"bgp":{{"ipv4Address":"10.0.0.2/24","ipv6Address":"fd00:a::2/64"}}"#
+                    ),
+                    _ => format!(r#""bgp":{{"{bgp}":"{address}/24"}}"#),
+                };
+                let mut w = World {
+                    snapshot: w.snapshot.clone(),
+                    learned: w.learned.clone(),
+                    ..World::new(mode)
+                };
+                w.put("nodes", name, &spec);
+                let (routes, problems) = cut_off(&w);
+                assert_eq!(routes, before, "{name} with {address}");
+                assert_eq!(problems, [""; 0], "{name} with {address}");
+                let found = w.plan().problems;
+                let key = format!("/calico/resources/v3/projectcalico.org/nodes/{name}");
+                let named = found.iter().find(|p| p.subject == key).unwrap();
+                assert_eq!(named.code, "agent.node_address_of_pods");
+                let text = format!("its address {address} is one of block ");
+                assert!(named.reason.starts_with(&text), "{}", named.reason);
+            }
+        }
+    }
+}
+
+/// A pool over this machine's own address is the mistake itself: there the nodes come first, and
+/// etcd does everywhere.
+#[test]
+fn a_pool_over_this_machine_keeps_its_guard_and_etcd_has_it_everywhere() {
+    let mut w = World::new("");
+    w.pool("wide", "10.0.0.0/9", "");
+    w.block("10.0.1.0/26", "b", &[]);
+    let (routes, problems) = cut_off(&w);
+    assert!(!routes.contains(&"10.0.1.0/26".to_owned()));
+    assert!(problems[0].contains("the address 10.0.1.3 of node c"));
+    // The same of a Node that claims to be inside, on a machine that is not.
+    let mut w = World::new("");
+    w.put("nodes", "a", r#""bgp":{"ipv4Address":"10.244.0.7/24"}"#);
+    w.lifelines = ["10.244.0.70".parse().unwrap()].into();
+    w.block("10.244.0.64/26", "a", &[]);
+    let (routes, problems) = cut_off(&w);
+    assert!(routes.contains(&"10.244.0.0/26".to_owned()), "{routes:?}");
+    assert!(!routes.contains(&"10.244.0.64/26".to_owned()), "{routes:?}");
+    assert_eq!(problems.len(), 1, "{problems:?}");
+}

@@ -30,6 +30,8 @@ super::codes! {
         "give it one (`IP`, `IP6`)",
     AgentNoParent "agent.no_parent" Error 0 "no interface of this machine has the node's address"
         "put the address back, or correct the Node",
+    AgentNodeAddressOfPods "agent.node_address_of_pods" Error 0 "a Node's address is one of a block for pods; routes to the block stay, none leads to that machine"
+        "correct the address in the Node",
     AgentNoVtep "agent.no_vtep" Error 0 "another node names no VXLAN address"
         "look at that node: is it up? see `ipam.tunnel_address` there",
     AgentNoVxlan "agent.no_vxlan" Error 0 "a pool asks for VXLAN and the kernel has none"
@@ -82,6 +84,8 @@ super::codes! {
         "correct it; what is expected is in the reason",
     BgpNodeConfiguration "bgp.node_configuration" Warning 0 "a field of a `node.NAME` BGPConfiguration that only `default` has"
         "move it to `default`",
+    BgpOverNodes "bgp.over_nodes" Warning 0 "a peer announces a route over nodes (a default route, their network, a node); it is not used"
+        "take it out of what the peer announces, or admit it with an import rule that names its range; docs/topologies.md",
     BgpOwnerUnknown "bgp.owner_unknown" Warning 0 "a route inside a pool waits for longer than 30 s for its owner to be known"
         "`caracal bgp explain PREFIX` names the peer; docs/troubleshooting.md has a section on it",
     BgpPassword "bgp.password" Error 0 "the password of a session is not known or not usable; there is no session"

@@ -418,6 +418,12 @@ pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
         "agent.no_parent: because",
     ),
     (
+        |c| said(c, ProblemCode::AgentNodeAddressOfPods, "b"),
+        AuditCode::RangesOverlap,
+        "b",
+        "because",
+    ),
+    (
         |c| said(c, ProblemCode::AgentPathMtu, "b"),
         AuditCode::PathNarrow,
         "b",

@@ -55,6 +55,12 @@ impl LastPlan {
         learned.iter().any(|prefix| guarded.is_over(prefix))
     }
 
+    /// VTEPs inside a range that have to be on the link.
+    pub(super) fn add_vteps(&self, range: &Prefix, prefixes: &mut BTreeSet<Prefix>) {
+        let wanted = self.vteps.users.range(range..).map(|(prefix, _)| *prefix);
+        prefixes.extend(wanted.take_while(|prefix| range.contains(prefix.address())));
+    }
+
     /// Everything inside the range of a pool.
     pub(super) fn add_of_pool(
         &self,
@@ -62,7 +68,6 @@ impl LastPlan {
         range: &Prefix,
         prefixes: &mut BTreeSet<Prefix>,
     ) {
-        let inside = |prefix: &&Prefix| range.covers(prefix);
         let snapshot = inputs.snapshot;
         let blocks = snapshot.blocks.range(range..).map(|(_, block)| block);
         for block in blocks.take_while(|block| range.contains(block.cidr.address())) {
@@ -70,8 +75,7 @@ impl LastPlan {
             add_guests(block, |_| true, prefixes);
         }
         add_learned(inputs, range, prefixes);
-        let wanted = self.vteps.users.keys();
-        prefixes.extend(wanted.filter(inside));
+        self.add_vteps(range, prefixes);
         // Those of this node's own devices, which are no destinations of their own.
         let skipped = self
             .desired

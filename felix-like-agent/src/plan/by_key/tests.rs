@@ -184,20 +184,26 @@ impl History {
     }
 
     fn pool(&mut self, which: u8, mode: u8) {
-        let cidr = ["10.244.0.0/16", "10.244.1.0/24", "fd00:10::/64"][usize::from(which % 3)];
+        let cidr = [
+            "10.244.0.0/16",
+            "10.244.1.0/24",
+            "fd00:10::/64",
+            // Over the machines.
+            "10.0.0.0/23",
+        ][usize::from(which % 4)];
         let modes = [
             "",
             r#","ipipMode":"Always""#,
             r#","vxlanMode":"CrossSubnet""#,
             r#","vxlanMode":"Always","natOutgoing":true"#,
         ];
-        let mode = match (which % 3, mode % 4) {
+        let mode = match (which % 4, mode % 4) {
             (2, 1) => "",
             (_, mode) => modes[usize::from(mode)],
         };
         let spec = format!(r#""cidr":"{cidr}"{mode}"#);
         let spec = (mode.len() + usize::from(which) % 11 > 3).then_some(spec);
-        self.put("ippools", &format!("p{}", which % 3), spec.as_deref());
+        self.put("ippools", &format!("p{}", which % 4), spec.as_deref());
     }
 
     fn node(&mut self, which: u8, how: u8) {
@@ -216,18 +222,19 @@ impl History {
         }
         if how % 13 == 12 {
             // An address that routes to blocks would cover.
-            spec += r#","addresses":[{"address":"10.244.1.5","type":"InternalIP"}]"#;
+            spec += r#","addresses":[{"address":"10.244.1.5","type":"InternalIP"},{"address":"fd00:10::1:1"}]"#;
         }
         let spec = (how % 7 < 6).then_some(spec);
         self.put("nodes", NAMES[usize::from(which)], spec.as_deref());
     }
 
     fn block(&mut self, which: u8, owner: u8, guests: &[(u8, u8)]) {
-        let which = which % 10;
+        let which = which % 11;
         let cidr: Prefix = match which {
             0..=4 => Prefix::v4([10, 244, which, 0].into(), 26),
             5..=7 => format!("fd00:10::{}:0/122", which - 5).parse().unwrap(),
             8 => "10.244.9.9/32".parse().unwrap(),
+            9 => "10.0.1.0/26".parse().unwrap(),
             _ => "10.245.0.0/26".parse().unwrap(),
         };
         let key = Key::Block(cidr).to_path();
