@@ -5,12 +5,13 @@
 
 mod logged_store;
 
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use caracal_datastore::{Store, StoreError};
-use caracal_model::{BlockOwner, HandleId, NodeName, Prefix, Timestamp, TxnOutcome};
+use caracal_model::{BlockOwner, HandleId, NodeName, PoolName, Prefix, Timestamp, TxnOutcome};
 use tokio::time::Instant;
 
 use crate::affinity::{AffinityOutcome, ReleaseAffinity};
@@ -152,7 +153,8 @@ impl<S: Store> Client<S> {
 
     /// The address that a node's tunnel device must have; `None` when no pool needs that device.
     /// Keeps an address that is still good, takes a new one, or releases. The caller writes it to
-    /// the Node and then calls again, which releases what the Node had before.
+    /// the Node and then calls again, which releases what the Node had before. `in_use`: the pools
+    /// of which workloads of any node have addresses.
     ///
     /// # Errors
     /// [`ClientError`], with [`AssignError`] when there is no address.
@@ -160,8 +162,10 @@ impl<S: Store> Client<S> {
         &self,
         kind: TunnelKind,
         node: &NodeName,
+        in_use: &BTreeSet<PoolName>,
     ) -> Result<Option<IpAddr>, ClientError<AssignError>> {
         let machine = EnsureTunnel::new(kind, node.clone(), now());
+        let machine = machine.with_pools_in_use(in_use.clone());
         self.drive(machine).await
     }
 

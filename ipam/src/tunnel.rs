@@ -1,129 +1,25 @@
 //! Addresses of a node's tunnel devices, under Calico's handles: [`EnsureTunnel`]. Decides which
 //! address the Node should name, and takes or releases; writing it into the Node is the caller's.
 
-use std::collections::BTreeMap;
+mod kind;
+
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use caracal_model::{
-    AllocationAttribute, AllowedUse, Block, EncapMode, Family, HandleId, IpPool, IpamHandle, Key,
-    KeyRange, Kind, Node, NodeName, PoolName, Prefix, Timestamp, ipip_handle, vxlan_handle,
-    vxlan_v6_handle, wireguard_handle, wireguard_v6_handle,
+    AllocationAttribute, AllowedUse, Block, Family, HandleId, IpPool, IpamHandle, Key, KeyRange,
+    Kind, NodeName, PoolName, Prefix, Timestamp,
 };
 
 use crate::assign::Assign;
-use crate::block;
 use crate::error::{AssignError, MAX_BLOCKS, ReleaseError};
 use crate::release::{ReleaseHandle, ReleaseIps};
 use crate::request::{AssignRequest, ReleaseTarget};
 use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
 use crate::view::{self, IpamData};
-use crate::{handle, pools};
-
-/// A kind of tunnel device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum TunnelKind {
-    /// `tunl0`.
-    Ipip,
-    /// `vxlan.calico`.
-    Vxlan,
-    /// `vxlan-v6.calico`.
-    VxlanV6,
-    /// `wireguard.cali`. Caracal makes no such device, but keeps and gives up what Calico took.
-    Wireguard,
-    /// `wg-v6.cali`.
-    WireguardV6,
-}
-
-impl TunnelKind {
-    /// All, in Calico's order of allocation.
-    pub const ALL: [Self; 5] = [
-        Self::Wireguard,
-        Self::WireguardV6,
-        Self::Ipip,
-        Self::Vxlan,
-        Self::VxlanV6,
-    ];
-
-    /// True for the kinds whose devices are Calico's alone.
-    #[must_use]
-    pub const fn is_wireguard(self) -> bool {
-        matches!(self, Self::Wireguard | Self::WireguardV6)
-    }
-
-    /// The handle of a node's address.
-    #[must_use]
-    pub fn handle(self, node: &NodeName) -> HandleId {
-        match self {
-            Self::Ipip => ipip_handle(node),
-            Self::Vxlan => vxlan_handle(node),
-            Self::VxlanV6 => vxlan_v6_handle(node),
-            Self::Wireguard => wireguard_handle(node),
-            Self::WireguardV6 => wireguard_v6_handle(node),
-        }
-    }
-
-    /// The attribute `type`.
-    #[must_use]
-    pub const fn attribute(self) -> &'static str {
-        match self {
-            Self::Ipip => "ipipTunnelAddress",
-            Self::Vxlan => "vxlanTunnelAddress",
-            Self::VxlanV6 => "vxlanV6TunnelAddress",
-            Self::Wireguard => "wireguardTunnelAddress",
-            Self::WireguardV6 => "wireguardV6TunnelAddress",
-        }
-    }
-
-    /// The address family of the pools it serves.
-    #[must_use]
-    pub const fn family(self) -> Family {
-        match self {
-            Self::Ipip | Self::Vxlan | Self::Wireguard => Family::Ipv4,
-            Self::VxlanV6 | Self::WireguardV6 => Family::Ipv6,
-        }
-    }
-
-    /// The address that the Node names now.
-    #[must_use]
-    pub fn current(self, node: &Node) -> Option<IpAddr> {
-        match self {
-            Self::Ipip => node.spec.ipip_address().map(IpAddr::V4),
-            Self::Vxlan | Self::VxlanV6 => node.spec.vxlan_address(self.family()),
-            Self::Wireguard | Self::WireguardV6 => node.spec.wireguard_address(self.family()),
-        }
-    }
-
-    /// True when the node has what the device needs: WireGuard a public key, which its agent
-    /// publishes.
-    #[must_use]
-    pub(crate) fn is_wanted_by(self, node: &Node) -> bool {
-        let field = match self {
-            Self::Ipip | Self::Vxlan | Self::VxlanV6 => return true,
-            Self::Wireguard => "wireguardPublicKey",
-            Self::WireguardV6 => "wireguardPublicKeyV6",
-        };
-        let key = node.status.as_ref().and_then(|status| status.get(field));
-        key.and_then(|key| key.as_str())
-            .is_some_and(|key| !key.is_empty())
-    }
-
-    /// True when the pool's traffic uses this kind (WireGuard: any), it may lend addresses to
-    /// tunnels, and it selects the node.
-    #[must_use]
-    pub fn qualifies(self, pool: &IpPool, labels: &BTreeMap<String, String>) -> bool {
-        let is_used = match self {
-            Self::Ipip => pool.spec.ipip_mode != EncapMode::Never,
-            Self::Vxlan | Self::VxlanV6 => pool.spec.vxlan_mode != EncapMode::Never,
-            Self::Wireguard | Self::WireguardV6 => true,
-        };
-        is_used
-            && pool.spec.prefix().family() == self.family()
-            && pools::usable(pool).is_ok()
-            && pool.spec.allows(AllowedUse::Tunnel)
-            && pools::selects_node(pool, labels)
-    }
-}
+use crate::{block, handle};
+pub use kind::TunnelKind;
 
 /// Finds the address that a node's tunnel device must have.
 #[derive(Clone, Debug)]
@@ -131,6 +27,8 @@ pub struct EnsureTunnel {
     kind: TunnelKind,
     node: NodeName,
     now: Timestamp,
+    /// Pools of which workloads have addresses.
+    in_use: BTreeSet<PoolName>,
     view: IpamData,
     state: EnsureTunnelState,
 }
@@ -159,9 +57,18 @@ impl EnsureTunnel {
             kind,
             node,
             now,
+            in_use: BTreeSet::new(),
             view: IpamData::default(),
             state: EnsureTunnelState::Idle,
         }
+    }
+
+    /// Names the pools of which workloads of any node have addresses: while no pool lends a new
+    /// one, an address of theirs stays (decision 0168).
+    #[must_use]
+    pub fn with_pools_in_use(mut self, in_use: BTreeSet<PoolName>) -> Self {
+        self.in_use = in_use;
+        self
     }
 
     fn begin(&mut self) -> EnsureTunnelStep {
@@ -187,7 +94,7 @@ impl EnsureTunnel {
             let node = self.node.clone();
             return Err(AssignError::UnknownNode { node });
         };
-        let qualifying: Vec<(&PoolName, &IpPool)> = self
+        let lenders: Vec<(&PoolName, &IpPool)> = self
             .view
             .pools
             .iter()
@@ -197,8 +104,12 @@ impl EnsureTunnel {
                 !self.kind.is_wireguard() || node.is_some_and(|node| self.kind.is_wanted_by(node))
             })
             .collect();
-        let names: Vec<String> = qualifying.iter().map(|(n, _)| n.to_string()).collect();
-        if names.is_empty() {
+        let names: Vec<String> = lenders.iter().map(|(n, _)| n.to_string()).collect();
+        let qualifying = match lenders.is_empty() {
+            true => self.keepers(),
+            false => lenders,
+        };
+        if qualifying.is_empty() {
             let release = ReleaseHandle::new(id, Vec::new(), self.now);
             return Ok(self.releasing(release, Input::Start));
         }
@@ -226,7 +137,24 @@ impl EnsureTunnel {
                 let stale: Vec<IpAddr> = stale.chain(left_over).collect();
                 Ok(self.clean(address, stale, &id))
             }
+            // A pool that lends nothing new lends nothing here either.
+            None if names.is_empty() => {
+                let release = ReleaseHandle::new(id, Vec::new(), self.now);
+                Ok(self.releasing(release, Input::Start))
+            }
             None => Ok(self.assign(names, id)),
+        }
+    }
+
+    /// The pools that lend no new address and of which the one that is held stays: all that this
+    /// kind carries, as long as workloads of one of them need the tunnel.
+    fn keepers(&self) -> Vec<(&PoolName, &IpPool)> {
+        let pools = self.view.pools.iter();
+        let carried: Vec<_> = pools.filter(|(_, pool)| self.kind.carries(pool)).collect();
+        let is_used = carried.iter().any(|(name, _)| self.in_use.contains(*name));
+        match is_used && !self.kind.is_wireguard() {
+            true => carried,
+            false => Vec::new(),
         }
     }
 

@@ -36,6 +36,15 @@ fn ensure(world: &mut World, kind: TunnelKind) -> Option<IpAddr> {
     }
 }
 
+fn ensure_in_use(world: &mut World, kind: TunnelKind, pools: &[&str]) -> Option<IpAddr> {
+    let in_use = pools.iter().map(|name| (*name).into()).collect();
+    let machine = EnsureTunnel::new(kind, "node-a".into(), NOW).with_pools_in_use(in_use);
+    match run(world, Any::Tunnel(machine)) {
+        End::Took(list) => list.first().copied(),
+        other => panic!("{other:?}"),
+    }
+}
+
 fn name_in_node(world: &mut World, address: Option<IpAddr>) {
     world.put(node_with("node-a", |n| {
         n.spec.bgp = address.map(|a| NodeBgp {
@@ -173,4 +182,83 @@ fn a_nameless_allocation_of_old_is_taken_over() {
         serde_json::from_slice(&world.keys["/calico/ipam/v2/handle/ipip-tunnel-addr-node-a"].1)
             .unwrap();
     assert_eq!(handle["block"], json!({"10.0.0.4/30": 1}));
+}
+
+/// Each way in which a pool stops to lend new addresses, for each kind of tunnel.
+#[test]
+fn an_address_stays_while_workloads_need_the_tunnel() {
+    type Change = fn(&mut caracal_model::IpPool);
+    let changes: [(&str, Change); 6] = [
+        ("disabled", |p| p.spec.disabled = true),
+        ("nodeSelector", |p| p.spec.node_selector = "has(x)".into()),
+        ("allowedUses", |p| {
+            p.spec.allowed_uses = vec![AllowedUse::Workload]
+        }),
+        ("deleted", |p| {
+            p.metadata.deletion_timestamp =
+                Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap())
+        }),
+        ("Allocatable", |p| {
+            let no = json!({"conditions": [{"type": "Allocatable", "status": "False"}]});
+            p.status = Some(serde_json::from_value(no).unwrap());
+        }),
+        ("assignmentMode", |p| {
+            p.spec.assignment_mode = "Manual".into()
+        }),
+    ];
+    let kinds: [(TunnelKind, &str, &str, u8, Change); 3] = [
+        (TunnelKind::Ipip, "ipip", "10.0.0.0/28", 30, |p| {
+            p.spec.ipip_mode = EncapMode::Always
+        }),
+        (TunnelKind::Vxlan, "vxlan", "10.1.0.0/28", 30, |p| {
+            p.spec.vxlan_mode = EncapMode::CrossSubnet
+        }),
+        (TunnelKind::VxlanV6, "vxlan6", "fd00::/120", 122, |p| {
+            p.spec.vxlan_mode = EncapMode::Always
+        }),
+    ];
+    for (kind, pool, cidr, len, mode) in kinds {
+        for (what, change) in changes {
+            let mut world = world();
+            let held = ensure(&mut world, kind);
+            name_of_kind(&mut world, kind, held);
+            world.put(pool_with(pool, cidr, len, |p| {
+                mode(p);
+                change(p);
+            }));
+            let before = world.revision;
+            let kept = ensure_in_use(&mut world, kind, &[pool]);
+            assert_eq!((kept, world.revision), (held, before), "{kind:?} {what}");
+            // The Node that was written without it, by an older version, names it again.
+            name_of_kind(&mut world, kind, None);
+            let kept = ensure_in_use(&mut world, kind, &[pool]);
+            assert_eq!(kept, held, "{kind:?} {what}: found by its handle");
+            if what == "assignmentMode" {
+                continue;
+            }
+            // Use of another pool is none of this one's, and the last workload ends it.
+            name_of_kind(&mut world, kind, held);
+            let left = ensure_in_use(&mut world, kind, &["plain"]);
+            assert_eq!(left, None, "{kind:?} {what}");
+            assert!(held_by(&world, &kind.handle(&"node-a".into())).is_empty());
+            // A pool that lends nothing lends no new address, whatever is in use.
+            name_of_kind(&mut world, kind, None);
+            let new = ensure_in_use(&mut world, kind, &[pool]);
+            assert_eq!(new, None, "{kind:?} {what}");
+        }
+    }
+}
+
+fn name_of_kind(world: &mut World, kind: TunnelKind, address: Option<IpAddr>) {
+    world.put(node_with("node-a", |n| match (kind, address) {
+        (TunnelKind::Ipip, Some(IpAddr::V4(a))) => {
+            n.spec.bgp = Some(NodeBgp {
+                ipv4_ipip_tunnel_addr: Some(a),
+                ..NodeBgp::default()
+            });
+        }
+        (TunnelKind::Vxlan, Some(IpAddr::V4(a))) => n.spec.ipv4_vxlan_tunnel_addr = Some(a),
+        (TunnelKind::VxlanV6, Some(IpAddr::V6(a))) => n.spec.ipv6_vxlan_tunnel_addr = Some(a),
+        _ => {}
+    }));
 }

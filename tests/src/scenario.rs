@@ -11,6 +11,7 @@ use caracal_lab::{
     ip_batch, list_netns, run_in_netns, wait_until,
 };
 use caracal_model::NodeStatus;
+use serde_json::Value;
 
 use crate::SECOND;
 use crate::datastore::{calico_resource, is_kubernetes, put_calico_resource, resource_names};
@@ -249,18 +250,34 @@ pub fn routed(lab: &Lab, node: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Changes the specification of every pool in the datastore, as `calicoctl apply` does: the nodes
+/// are not told otherwise.
+fn change_pools(lab: &Lab, change: impl Fn(&mut Value)) {
+    for name in resource_names(lab, "ippools") {
+        let mut pool = calico_resource(lab, "ippools", &name);
+        change(&mut pool["spec"]);
+        put_calico_resource(lab, "ippools", &pool);
+    }
+}
+
+/// Changes a field of every pool, see [`set_pool_modes`].
+///
+/// # Panics
+/// When the datastore does not take it.
+pub fn set_pools(lab: &Lab, field: &str, value: &Value) {
+    change_pools(lab, |spec| spec[field] = value.clone());
+}
+
 /// Changes the modes of every pool in the datastore, as `calicoctl apply` does: the nodes are not
 /// told otherwise.
 ///
 /// # Panics
 /// When the datastore does not take it.
 pub fn set_pool_modes(lab: &Lab, ipip: &str, vxlan: &str) {
-    for name in resource_names(lab, "ippools") {
-        let mut pool = calico_resource(lab, "ippools", &name);
-        pool["spec"]["ipipMode"] = ipip.into();
-        pool["spec"]["vxlanMode"] = vxlan.into();
-        put_calico_resource(lab, "ippools", &pool);
-    }
+    change_pools(lab, |spec| {
+        spec["ipipMode"] = ipip.into();
+        spec["vxlanMode"] = vxlan.into();
+    });
 }
 
 /// All pods reach all pods, in every family of the lab.

@@ -1,5 +1,6 @@
 //! Pools that are too small: nodes without a block of their own borrow addresses and are reached
-//! all the same, and when nothing is left the CNI error says what, where, and what would help.
+//! all the same, and when nothing is left the CNI error says what, where, and what would help. And
+//! pools that hand out nothing new: they take nothing away.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::BTreeSet;
@@ -8,10 +9,12 @@ use std::net::IpAddr;
 use caracal_lab::{CniError, Lab, PodState, error_chain, wait_until};
 use caracal_model::{BlockOwner, Family, Prefix};
 use caracal_tests::{
-    SECOND, Stack, assert_full_matrix, assert_gone, await_settled, caracals, either, logs,
-    more_pods, on_stacks, with_ipam,
+    SECOND, Stack, assert_full_matrix, assert_gone, await_settled, await_status, calico_resource,
+    caracals, either, exit_code, family_count, has_device, has_problem, ip, is_kubernetes,
+    kubernetes_object, logs, more_pods, on_each_stack, on_each_stack_and_datastore_of, on_stacks,
+    routed, set_pools, settled, try_run_on, with_ipam,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 const TOPOLOGY: &str = "
 name: borrow
@@ -202,6 +205,165 @@ fn borrowed_addresses_are_reached_through_vxlan() {
     let text = |stack| topology(stack, "Always");
     on_stacks(scenario, &[], "e2e-borrow-vx", text, |lab| {
         assert_borrowing(&lab, ["vxlan.calico", "vxlan-v6.calico"]);
+        let name = lab.name().clone();
+        lab.down().unwrap();
+        assert_gone(&name);
+    });
+}
+
+/// Each way in which a pool stops to lend addresses, and its fields before.
+const NOTHING_NEW: [(&str, &str, &str); 4] = [
+    ("disabled", "true", "false"),
+    ("nodeSelector", r#""has(nobody)""#, r#""all()""#),
+    ("allowedUses", r#"["Workload"]"#, r#"["Workload","Tunnel"]"#),
+    ("assignmentMode", r#""Manual""#, r#""Automatic""#),
+];
+
+/// Where the nodes say that their tunnels end, of all families.
+fn tunnel_addresses(lab: &Lab) -> Vec<(String, Value, Value)> {
+    let of = |node: String| {
+        let (said, prefix) = match is_kubernetes(lab) {
+            true => {
+                let node = kubernetes_object(lab, "nodes", &node);
+                (
+                    node["metadata"]["annotations"].clone(),
+                    "projectcalico.org/IPv",
+                )
+            }
+            false => (calico_resource(lab, "nodes", &node)["spec"].take(), "ipv"),
+        };
+        let field = |family: u8| {
+            let name = format!("{prefix}{family}VXLANTunnelAddr");
+            said.get(name).cloned().unwrap_or_default()
+        };
+        (node, field(4), field(6))
+    };
+    caracals(lab).into_iter().map(of).collect()
+}
+
+/// As after a reboot: the process ends, and the kernel's devices are gone.
+fn reboot(lab: &mut Lab, node: &str) {
+    lab.stop_node(node).unwrap();
+    for device in ["vxlan.calico", "vxlan-v6.calico"] {
+        if has_device(lab, node, device) {
+            ip(lab, node, &[format!("link del {device}")]);
+        }
+    }
+    lab.restart_node(node).unwrap();
+}
+
+#[test]
+fn a_pool_that_lends_nothing_new_takes_nothing_away() {
+    let text = |stack: Stack, _: &str| {
+        stack.with_pools(TOPOLOGY, |family| {
+            let (cidr, block) = either(family, ("10.244.0.0/24", 29), ("fd00:10:244::/120", 125));
+            json!({"cidr": cidr, "blockSize": block, "vxlanMode": "Always"})
+        })
+    };
+    on_each_stack_and_datastore_of(
+        "a_pool_that_lends_nothing_new_takes_nothing_away",
+        &[],
+        "in-use",
+        text,
+        nothing_is_taken_away,
+    );
+}
+
+fn nothing_is_taken_away(mut lab: Lab) {
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let before = tunnel_addresses(&lab);
+    let named = before
+        .iter()
+        .flat_map(|(_, v4, v6)| [v4, v6])
+        .filter(|a| !a.is_null());
+    assert_eq!(named.count(), 3 * family_count(&lab), "{before:?}");
+    for (field, nothing_new, as_before) in NOTHING_NEW {
+        set_pools(&lab, field, &serde_json::from_str(nothing_new).unwrap());
+        reboot(&mut lab, "node2");
+        await_settled(&lab);
+        assert_eq!(tunnel_addresses(&lab), before, "{field}");
+        assert_full_matrix(&lab);
+        if field != "disabled" {
+            set_pools(&lab, field, &serde_json::from_str(as_before).unwrap());
+        }
+        println!("{field}: {before:?} stay");
+    }
+    // There a Node and its pods are Kubernetes' to delete.
+    if !is_kubernetes(&lab) {
+        a_node_joins_and_the_last_workload_goes(&mut lab);
+    }
+    let name = lab.name().clone();
+    lab.down().unwrap();
+    assert_gone(&name);
+}
+
+fn a_node_joins_and_the_last_workload_goes(lab: &mut Lab) {
+    // A node that joins while the pool is disabled: it lends no address, and pods are reached.
+    lab.stop_node("node3").unwrap();
+    let pods = lab.state().pods.clone();
+    for pod in pods.iter().filter(|pod| pod.node == "node3") {
+        lab.cni("DEL", pod).unwrap();
+    }
+    let (code, said) = exit_code(lab, "node1", &["node", "delete", "node3", "--force"]);
+    assert_eq!(code, 0, "{said}");
+    for device in ["vxlan.calico", "vxlan-v6.calico"] {
+        if has_device(lab, "node3", device) {
+            ip(lab, "node3", &[format!("link del {device}")]);
+        }
+    }
+    // And it remembers nothing of the one that had its name.
+    std::fs::remove_file(lab.folder().lib("node3").join("last-snapshot")).unwrap();
+    lab.restart_node("node3").unwrap();
+    await_status(lab, "node3", 60 * SECOND, "node3 has joined", settled);
+    for pod in pods.iter().filter(|pod| pod.node != "node3") {
+        for family in lab.topology().families() {
+            let address = pod.address_of(family).unwrap();
+            let ping = || try_run_on(lab, "node3", &format!("ping -n -c1 -W5 {address}"));
+            wait_until(60 * SECOND, "the pod answers a node that joined", || {
+                ping().map(drop)
+            })
+            .unwrap_or_else(|e| panic!("{e}\n{}", logs(lab.name())));
+        }
+    }
+    // The last workload goes, and with it what nobody needs.
+    for pod in pods.iter().filter(|pod| pod.node != "node3") {
+        lab.cni("DEL", pod).unwrap();
+    }
+    wait_until(60 * SECOND, "tunnel addresses given back", || {
+        let left = tunnel_addresses(lab);
+        let all_null = left.iter().all(|(_, v4, v6)| v4.is_null() && v6.is_null());
+        all_null.then_some(()).ok_or_else(|| format!("{left:?}"))
+    })
+    .unwrap();
+}
+
+/// Somebody deletes a pool with pods in it, by force: they keep talking, and the nodes name it.
+#[test]
+fn pods_outlive_their_deleted_pool() {
+    let scenario = "pods_outlive_their_deleted_pool";
+    on_each_stack(scenario, &[], "full-mesh", "in-use-del", |mut lab| {
+        await_settled(&lab);
+        assert_full_matrix(&lab);
+        let list = lab.caracal_output("node1", &["get", "ippools", "-o", "name"], 60 * SECOND);
+        for pool in list.unwrap().stdout.lines() {
+            let words = ["delete", pool, "--force"];
+            let (code, said) = exit_code(&lab, "node1", &words);
+            assert_eq!(code, 0, "{pool}: {said}");
+        }
+        for node in caracals(&lab) {
+            await_status(&lab, &node, 60 * SECOND, "the pool is missed", |status| {
+                has_problem(status, "announce.no_pool", "stays announced")
+            });
+            wait_until(60 * SECOND, "routes", || routed(&lab, &node)).unwrap();
+        }
+        assert_full_matrix(&lab);
+        lab.stop_node("node2").unwrap();
+        lab.restart_node("node2").unwrap();
+        await_status(&lab, "node2", 60 * SECOND, "the pool is missed", |status| {
+            has_problem(status, "announce.no_pool", "stays announced")
+        });
+        assert_full_matrix(&lab);
         let name = lab.name().clone();
         lab.down().unwrap();
         assert_gone(&name);

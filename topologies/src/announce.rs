@@ -3,7 +3,8 @@
 //!
 //! Never announced: a block while its affinity is pending (two nodes may be competing for it), and
 //! anything of a pool with `disableBGPExport`. A pool that is *disabled* hands out no new
-//! addresses, but the workloads that have one keep it, so its blocks stay announced.
+//! addresses, but the workloads that have one keep it, so its blocks stay announced. So do blocks in
+//! use whose pool was deleted (decision 0169).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -68,28 +69,49 @@ impl Announcer {
             .collect()
     }
 
-    /// The route to a block or to an address of one. `Ok(None)` when the pool's owner does not want
-    /// it announced.
-    pub(crate) fn origination(&self, prefix: &Prefix) -> Result<Option<Origination>, Problem> {
+    /// True when a pool has the word about a block or an address.
+    pub(crate) fn is_pooled(&self, prefix: &Prefix) -> bool {
+        self.pools.iter().any(|(range, _)| range.covers(prefix))
+    }
+
+    /// The route to a block or to an address of one, and what is wrong with it. No route and
+    /// nothing wrong: the pool's owner does not want it announced. Without a pool the route stays
+    /// as long as workloads need it (decision 0169).
+    pub(crate) fn origination(
+        &self,
+        prefix: &Prefix,
+        snapshot: &Snapshot,
+    ) -> (Option<Origination>, Option<Problem>) {
         let problem = |code, reason| Problem {
             code,
             subject: Key::Block(*prefix).to_path(),
             reason,
         };
-        let mut pools = self.pools.iter();
-        let Some((_, hidden)) = pools.find(|(range, _)| range.covers(prefix)) else {
-            let reason = format!("{prefix} lies in no pool; it is not announced until it does");
-            return Err(problem(ProblemCode::AnnounceNoPool, reason));
-        };
-        if *hidden {
-            return Ok(None);
-        }
         let family = prefix.family();
-        let Some(next_hop) = self.addresses[at(family)] else {
+        let no_address = || {
             let reason = format!("{prefix} is not announced: this node has no {family} address");
-            return Err(problem(ProblemCode::AnnounceNoAddress, reason));
+            problem(ProblemCode::AnnounceNoAddress, reason)
         };
-        Ok(Some(self.attributes(prefix, next_hop)))
+        let route = |next_hop| Some(self.attributes(prefix, next_hop));
+        let next_hop = self.addresses[at(family)];
+        let mut pools = self.pools.iter();
+        match (pools.find(|(range, _)| range.covers(prefix)), next_hop) {
+            (Some((_, true)), _) => (None, None),
+            (Some(_), Some(next_hop)) => (route(next_hop), None),
+            (Some(_), None) => (None, Some(no_address())),
+            (None, next_hop) => {
+                let next_hop = next_hop.filter(|_| is_in_use(prefix, snapshot));
+                let state = match next_hop {
+                    Some(_) => {
+                        "workloads have addresses of it, so it stays announced, but nothing of it is encapsulated or masqueraded"
+                    }
+                    None => "it is not announced until it does",
+                };
+                let reason = format!("{prefix} lies in no pool; {state}");
+                let problem = problem(ProblemCode::AnnounceNoPool, reason);
+                (next_hop.and_then(route), Some(problem))
+            }
+        }
     }
 
     fn attributes(&self, prefix: &Prefix, next_hop: IpAddr) -> Origination {
@@ -128,6 +150,15 @@ impl Announcer {
         let block = snapshot.blocks.get(&cidr).into_iter();
         let addresses = block.flat_map(|block| block.workloads_of(me));
         addresses.map(Prefix::host).collect()
+    }
+}
+
+/// True when a workload has an address of a block. A single address is announced only while one
+/// has it.
+fn is_in_use(prefix: &Prefix, snapshot: &Snapshot) -> bool {
+    match snapshot.blocks.get(prefix) {
+        Some(block) => block.workloads() > 0,
+        None => prefix.is_host() && snapshot.block_of(prefix).is_some(),
     }
 }
 

@@ -139,6 +139,8 @@ impl LastPlan {
         let mut turned = BTreeSet::new();
         for cidr in blocks {
             let now = self.announcer.prefixes(&self.snapshot, &self.node, cidr);
+            // Whether a block without a pool is announced depends on its use.
+            turned.extend((!self.announcer.is_pooled(&cidr)).then_some(cidr));
             for prefix in &now {
                 let users = self.prefixes.entry(*prefix).or_default();
                 *users += 1;
@@ -173,10 +175,9 @@ impl LastPlan {
     /// Announces a prefix, or no longer; true when that changes the plan.
     fn put_prefix(&mut self, prefix: Prefix) -> bool {
         let announced = self.prefixes.contains_key(&prefix);
-        let own = announced.then(|| self.announcer.origination(&prefix));
-        let (route, problem) = match own.transpose() {
-            Ok(route) => (route.flatten(), None),
-            Err(problem) => (None, Some(problem)),
+        let (route, problem) = match announced {
+            true => self.announcer.origination(&prefix, &self.snapshot),
+            false => (None, None),
         };
         let route = route.or_else(|| self.services.get(&prefix).cloned());
         let routes = &mut self.planned.config.originate;

@@ -218,6 +218,44 @@ fn agent_7_tunnels_exist_as_soon_as_any_pool_uses_them() {
     assert_eq!(world.routes(), [OWN], "and no route of pool p has changed");
 }
 
+/// The fields that say who gets new addresses say nothing of what is in use.
+#[test]
+fn a_pool_that_hands_out_nothing_new_keeps_all_it_has() {
+    let changes = [
+        r#","disabled":true"#,
+        r#","nodeSelector":"has(nobody)""#,
+        r#","allowedUses":["Workload"]"#,
+        r#","assignmentMode":"Manual""#,
+    ];
+    for mode in ["ipipMode", "vxlanMode"] {
+        for when in ["Always", "CrossSubnet"] {
+            let pool = format!(r#","{mode}":"{when}","natOutgoing":true"#);
+            let mut world = World::new(&pool);
+            world.workload("w", "cali1", r#"["10.244.0.5/32"]"#);
+            world.block("10.244.1.0/26", "b", &[(1, "b"), (2, "a")]);
+            let of_v6 = r#","vxlanMode":"Always""#;
+            world.pool("v6", "fd00:10:244::/48", of_v6);
+            world.block("fd00:10:244:2::/122", "b", &[(1, "b")]);
+            let before = Desired {
+                revision: 0,
+                ..world.plan()
+            };
+            assert!(
+                before.nat.is_some() && before.tunnels.len() == 1 + usize::from(mode == "ipipMode")
+            );
+            for change in changes {
+                world.pool("p", "10.244.0.0/16", &format!("{pool}{change}"));
+                world.pool("v6", "fd00:10:244::/48", &format!("{of_v6}{change}"));
+                let after = Desired {
+                    revision: 0,
+                    ..world.plan()
+                };
+                assert_eq!(after, before, "{mode} {when} {change}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_mode_change_replaces_routes_and_keeps_keys() {
     let keys = |world: &World| -> Vec<_> {

@@ -60,7 +60,7 @@ super::codes! {
         "correct or delete the key in the reason",
     AnnounceNoAddress "announce.no_address" Error 0 "a block is not announced: this node has no address of its family"
         "set `IP` or `IP6`",
-    AnnounceNoPool "announce.no_pool" Error 0 "a block or address of this node lies in no pool and is not announced"
+    AnnounceNoPool "announce.no_pool" Error 0 "a block or address of this node lies in no pool; it is announced only while workloads have addresses of it"
         "make a pool for it again, or release the block",
     BgpAsNumber "bgp.as_number" Warning 0 "AS 0 in the BGPConfiguration"
         "set another, or take it out",

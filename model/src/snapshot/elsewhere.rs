@@ -71,6 +71,16 @@ impl Snapshot {
         own.chain(self.elsewhere.values().flat_map(|e| e.networks.as_slice()))
     }
 
+    /// True when a workload of any node has an address inside a range, as endpoints and blocks say.
+    #[must_use]
+    pub fn has_workload_in(&self, range: &Prefix) -> bool {
+        let mut blocks = self.blocks.values();
+        blocks.any(|block| block.workloads() > 0 && range.covers(&block.cidr))
+            || self
+                .endpoint_networks()
+                .any(|network| range.covers(network))
+    }
+
     /// Addresses of a node's workloads, as endpoints and blocks say; one that both say comes twice.
     pub fn workload_networks_of<'a>(
         &'a self,

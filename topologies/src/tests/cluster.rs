@@ -230,6 +230,52 @@ spec: {cidr: 10.246.0.0/16, disableBGPExport: true}
     );
 }
 
+/// A pool that somebody deleted all the same: what workloads have of it stays announced, and the
+/// node says so.
+#[test]
+fn a_block_in_use_outlives_its_pool() {
+    let nodes = "
+kind: Node
+metadata: {name: a}
+spec: {bgp: {ipv4Address: 10.0.0.1/24, ipv6Address: 'fd00::1/64'}}
+";
+    for (cidr, key, address) in [
+        ("10.99.0.0/30", "ipv4/block/10.99.0.0-30", "10.99.0.8/30"),
+        (
+            "fd00:99::/126",
+            "ipv6/block/fd00:99::-126",
+            "fd00:99::8/126",
+        ),
+    ] {
+        let mut s = snapshot(&[nodes]);
+        assign_block(&mut s, &"a".into(), prefix(cidr));
+        assign_block(&mut s, &"a".into(), prefix(address));
+        let mut put = |attribute: &str, allocations: &str| {
+            let block = format!(
+                r#"{{"cidr":"{cidr}","affinity":"host:a","allocations":{allocations},"unallocated":[],"attributes":[{attribute}]}}"#
+            );
+            let path = format!("/calico/ipam/v2/assignment/{key}");
+            let applied = s.apply(&path, Some(block.as_bytes()), 9);
+            assert_eq!(applied, caracal_model::Applied::Changed);
+            let planned = plan(&s, &"a".into(), &PlanOptions::default());
+            assert_eq!(codes(&planned), ["announce.no_pool"; 2]);
+            let routes = planned.config.originate.keys();
+            let kept = planned
+                .problems
+                .iter()
+                .filter(|p| p.reason.contains("stays announced"));
+            (
+                routes.map(ToString::to_string).collect::<Vec<_>>(),
+                kept.count(),
+            )
+        };
+        let pod = r#"{"handle_id":"x","secondary":{"node":"a","pod":"p"}}"#;
+        let tunnel = r#"{"handle_id":"x","secondary":{"node":"a","type":"vxlanTunnelAddress"}}"#;
+        assert_eq!(put(pod, "[0,null,null,null]"), (vec![cidr.to_owned()], 1));
+        assert_eq!(put(tunnel, "[0,null,null,null]"), (vec![], 0));
+    }
+}
+
 #[test]
 fn borrowed_addresses_of_workloads_are_announced() {
     let mut s = snapshot(&[THREE]);

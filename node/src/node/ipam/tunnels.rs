@@ -5,10 +5,12 @@
 //! to whoever names one. So the first address is written only once the kernel has the device up
 //! (receive before send).
 //!
-//! Level-triggered: whenever the pools or the Node change, each kind of tunnel is looked at again.
-//! An address goes into the Node only once IPAM holds it for us; an old one is released only after
-//! the Node names another.
+//! Level-triggered: whenever the pools, their use or the Node change, each kind of tunnel is looked
+//! at again. A pool that hands out nothing new takes nothing away: while workloads have addresses
+//! of an encapsulated pool, the tunnel's address stays (decision 0168). An address goes into the
+//! Node only once IPAM holds it for us; an old one is released only after the Node names another.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,7 +18,9 @@ use std::time::{Duration, SystemTime};
 use caracal_agent::{AgentStatus, IPIP_DEVICE, vxlan_device};
 use caracal_datastore::{Store, View};
 use caracal_ipam::{Client, TunnelKind};
-use caracal_model::{IpPool, Node, NodeBgp, NodeName, Problem, ProblemCode, Snapshot, Timestamp};
+use caracal_model::{
+    IpPool, Node, NodeBgp, NodeName, PoolName, Problem, ProblemCode, Snapshot, Timestamp,
+};
 use tokio::sync::watch;
 
 use crate::node::problems::ProblemReporter;
@@ -29,6 +33,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 #[derive(Clone, Debug, PartialEq)]
 struct Inputs {
     pools: Vec<IpPool>,
+    /// Encapsulated pools of which workloads have addresses.
+    in_use: BTreeSet<PoolName>,
     node: Option<Node>,
 }
 
@@ -40,9 +46,22 @@ impl Inputs {
                 .values()
                 .map(|pool| IpPool::clone(pool))
                 .collect(),
+            in_use: pools_in_use(snapshot),
             node: snapshot.nodes.get(me).map(|node| Node::clone(node)),
         }
     }
+}
+
+/// The pools that some kind of tunnel carries and of which workloads have addresses.
+fn pools_in_use(snapshot: &Snapshot) -> BTreeSet<PoolName> {
+    let carried = |pool: &IpPool| {
+        let mut kinds = TunnelKind::ALL.into_iter().filter(|k| !k.is_wireguard());
+        kinds.any(|kind| kind.carries(pool))
+    };
+    let pools = snapshot.pools.iter();
+    let used =
+        pools.filter(|(_, pool)| carried(pool) && snapshot.has_workload_in(&pool.spec.prefix()));
+    used.map(|(name, _)| name.clone()).collect()
 }
 
 /// Feeds that the addresses depend on.
@@ -85,7 +104,7 @@ pub(crate) async fn assign_tunnel_addresses<S: Store>(
         let inputs = Inputs::from_snapshot(&feeds.view.borrow_and_update().snapshot, &me);
         let up = feeds.kernel.borrow_and_update().kernel.tunnels.clone();
         if done.as_ref() != Some(&inputs) {
-            let (found, waiting) = ensure(&store, &client, &me, &up).await;
+            let (found, waiting) = ensure(&store, &client, &me, &inputs.in_use, &up).await;
             let failed = !found.is_empty();
             problems.replace(found);
             if failed {
@@ -111,6 +130,7 @@ async fn ensure<S: Store>(
     store: &S,
     client: &Client<S>,
     me: &NodeName,
+    in_use: &BTreeSet<PoolName>,
     up: &[String],
 ) -> (Vec<Problem>, bool) {
     let mut problems = Vec::new();
@@ -118,7 +138,7 @@ async fn ensure<S: Store>(
     for kind in TunnelKind::ALL {
         // The second call releases what the Node named before the first one.
         for _ in 0..2 {
-            match ensure_one(store, client, me, kind, up).await {
+            match ensure_one(store, client, (me, kind), in_use, up).await {
                 Ok(TunnelOutcome::Written) => {}
                 Ok(TunnelOutcome::Right) => break,
                 Ok(TunnelOutcome::NoDevice) => {
@@ -154,8 +174,8 @@ const fn device(kind: TunnelKind) -> &'static str {
 async fn ensure_one<S: Store>(
     store: &S,
     client: &Client<S>,
-    me: &NodeName,
-    kind: TunnelKind,
+    (me, kind): (&NodeName, TunnelKind),
+    in_use: &BTreeSet<PoolName>,
     up: &[String],
 ) -> anyhow::Result<TunnelOutcome> {
     if kind.is_wireguard() {
@@ -166,7 +186,7 @@ async fn ensure_one<S: Store>(
             return Ok(TunnelOutcome::Right);
         }
     }
-    let wanted = client.ensure_tunnel_address(kind, me).await?;
+    let wanted = client.ensure_tunnel_address(kind, me, in_use).await?;
     let stored = crate::register::read_node(store, me).await?;
     let has = stored.as_ref().and_then(|(node, _)| kind.current(node));
     if has == wanted {
