@@ -4,8 +4,9 @@
 use caracal_lab::{Lab, scaled_time as scaled};
 use caracal_model::Family;
 use caracal_tests::{
-    SECOND, Stack, assert_full_matrix, await_settled, await_status, caracals, either, focus,
-    has_no_problem, has_problem, on_each_stack_and_datastore_of, settled,
+    Probes, RouteMonitor, SECOND, Stack, assert_full_matrix, await_settled, await_status, caracals,
+    either, focus, has_no_problem, has_problem, is_kubernetes, kubectl,
+    on_each_stack_and_datastore_of, put_etcd_resource, settled,
 };
 use serde_json::json;
 
@@ -102,5 +103,67 @@ fn a_pool_over_the_machines_keeps_no_session_down_and_is_named() {
         }
         await_named(&lab, true);
         assert_full_matrix(&lab);
+    });
+}
+
+/// A Node that nobody is: its address is a pod's of node2.
+fn put_rogue(lab: &Lab, family: Family) {
+    let pods = &lab.state().pods;
+    let pod = pods.iter().find(|pod| pod.node == "node2").unwrap();
+    let address = pod.address_of(family).unwrap();
+    let (field, len) = either(family, ("ipv4Address", 24), ("ipv6Address", 64));
+    let address = format!("{address}/{len}");
+    if is_kubernetes(lab) {
+        let annotation = field.replace("ip", "projectcalico.org/IP");
+        let node = json!({"apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": "rogue", "annotations": {annotation: address}}});
+        kubectl(lab, &["create", "-f", "-"], node.to_string().as_bytes());
+    } else {
+        let spec = json!({"bgp": {field: address}});
+        put_etcd_resource(lab, "Node", "nodes", "rogue", &spec);
+    }
+}
+
+fn delete_rogue(lab: &Lab) {
+    if is_kubernetes(lab) {
+        kubectl(lab, &["delete", "node", "rogue"], b"");
+    } else {
+        let key = "/calico/resources/v3/projectcalico.org/nodes/rogue";
+        lab.etcdctl(&["del", key], b"").unwrap();
+    }
+}
+
+#[test]
+fn a_node_with_an_address_of_a_pod_takes_nobodys_block() {
+    const CODE: &str = "agent.node_address_of_pods";
+    let scenario = "a_node_with_an_address_of_a_pod_takes_nobodys_block";
+    on_each_stack_and_datastore_of(scenario, &[], "rngn", topology, |lab| {
+        await_settled(&lab);
+        let pairs = [("node1/p1", "node2/p1"), ("node3/p1", "node2/p1")];
+        let probes = Probes::start(&lab, &pairs);
+        let monitors = RouteMonitor::on_all(&lab);
+        probes.after(100);
+        for family in lab.topology().families() {
+            put_rogue(&lab, family);
+            for node in caracals(&lab) {
+                await_status(&lab, &node, scaled(60 * SECOND), "the Node's name", |s| {
+                    has_problem(s, CODE, "of node node2")
+                });
+            }
+            probes.after(200);
+            let audit = lab.caracal_output("node1", &["audit"], scaled(60 * SECOND));
+            let audit = audit.unwrap();
+            assert!(audit.stdout.contains("CRL-D008"), "{audit:?}");
+            delete_rogue(&lab);
+            for node in caracals(&lab) {
+                await_status(&lab, &node, scaled(60 * SECOND), "no such Node", |s| {
+                    has_no_problem(s, CODE)
+                });
+            }
+        }
+        for monitor in monitors {
+            monitor.assert_nothing_deleted("a Node has a pod's address");
+        }
+        probes.assert_none_lost("a Node has a pod's address");
     });
 }
