@@ -3,8 +3,8 @@
 //!
 //! Never announced: a block while its affinity is pending (two nodes may be competing for it), and
 //! anything of a pool with `disableBGPExport`. A pool that is *disabled* hands out no new
-//! addresses, but the workloads that have one keep it, so its blocks stay announced. So do blocks in
-//! use whose pool was deleted (decision 0169).
+//! addresses, but the workloads that have one keep it, so its blocks stay announced. So do blocks
+//! in use whose pool was deleted (decision 0169).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -6,8 +6,8 @@
 //! machines' subnet are in use.
 //!
 //! Inside a block of a pool the pods come first: there a Node's address is the mistake, for whoever
-//! may write one Node would take the block from all others (decision 0160). Where the pool lies over
-//! this machine's own address the pool is the mistake, and the nodes come first.
+//! may write one Node would take the block from all others (decision 0160). Where the pool lies
+//! over this machine's own address the pool is the mistake, and the nodes come first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

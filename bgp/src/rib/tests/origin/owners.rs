@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Blocks, addresses inside and outside them, a range as long as two blocks, one elsewhere, and what
-/// covers nodes.
+/// Blocks, addresses inside and outside them, a range as long as two blocks, one elsewhere, and
+/// what covers nodes.
 const PREFIXES: [&str; 10] = [
     "10.244.1.0/24",
     "10.244.2.0/24",
