@@ -223,8 +223,9 @@ impl Node {
     /// The same, with all that a process does not know at its start: neither datastore nor BGP are
     /// sure, and BGP has learned nothing yet. Answers with its first state.
     async fn restart_unsure(&mut self) -> Arc<AgentStatus> {
-        self.restart();
+        // Before it starts: with the old word it would delete what it is not told of.
         self.precondition.send_replace(SweepPrecondition::default());
+        self.restart();
         self.learn(&[]);
         self.status_when("learning", |s| s.passes > 0 && s.kernel.phase == "learning")
             .await
