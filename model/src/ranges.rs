@@ -2,8 +2,8 @@
 //! nodes, their tunnels, routers, the datastore. Each role is right alone; together they take each
 //! other's traffic. This is the one place that compares them: `status`, `audit` and `apply` ask it.
 //!
-//! No conflict, though one covers the other: a pool for load balancers alone and the ranges of
-//! services; a pool inside the machines' subnet that holds no address of a machine; a datastore
+//! No conflict, though one covers the other: a pool for load balancers alone, as long as no pod has
+//! an address of it, and the ranges of services; a pool inside the machines' subnet that holds no address of a machine; a datastore
 //! behind an address of a Service, or in a pod; a BGPPeer that is a pod.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,10 +48,15 @@ pub fn range_conflicts(snapshot: &Snapshot, datastore: &BTreeSet<IpAddr>) -> Vec
     let mut found = Vec::new();
     for (name, pool) in snapshot.pools.iter() {
         let range = pool.spec.prefix();
+        let subject = Key::resource(Kind::IpPool, name.as_str()).to_path();
         if pool.spec.is_load_balancer_only() {
+            if snapshot.has_workload_in(&range) {
+                found.push(problem(&subject, format!(
+                    "it is for load balancers alone (allowedUses) and pods have addresses of its range {range}: nodes have no route to them; add the use Workload, or move the pods first"
+                )));
+            }
             continue;
         }
-        let subject = Key::resource(Kind::IpPool, name.as_str()).to_path();
         for (field, services) in &services {
             if range.overlaps(services) {
                 found.push(problem(&subject, format!(

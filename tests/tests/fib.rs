@@ -10,8 +10,6 @@ mod flood;
 mod link;
 #[path = "fib/origin.rs"]
 mod origin;
-#[path = "fib/over_nodes.rs"]
-mod over_nodes;
 #[path = "fib/policy.rs"]
 mod policy;
 #[path = "fib/site.rs"]

@@ -11,8 +11,8 @@ use caracal_model::{BlockOwner, Family, Prefix};
 use caracal_tests::{
     SECOND, Stack, assert_full_matrix, assert_gone, await_settled, await_status, calico_resource,
     caracals, either, exit_code, family_count, has_device, has_problem, ip, is_kubernetes,
-    kubernetes_object, logs, more_pods, on_each_stack, on_each_stack_and_datastore_of, on_stacks,
-    routed, set_pools, settled, try_run_on, with_ipam,
+    kubernetes_object, late_pool, logs, more_pods, on_each_stack, on_each_stack_and_datastore_of,
+    on_stacks, routed, set_pools, settled, try_run_on, with_ipam,
 };
 use serde_json::{Value, json};
 
@@ -346,6 +346,8 @@ fn pods_outlive_their_deleted_pool() {
         await_settled(&lab);
         assert_full_matrix(&lab);
         let list = lab.caracal_output("node1", &["get", "ippools", "-o", "name"], 60 * SECOND);
+        // When the last pool goes, the datastore is taken for emptied.
+        let _device = late_pool(&lab);
         for pool in list.unwrap().stdout.lines() {
             let words = ["delete", pool, "--force"];
             let (code, said) = exit_code(&lab, "node1", &words);

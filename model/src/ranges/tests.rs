@@ -161,3 +161,19 @@ fn a_tunnel_with_the_address_of_a_machine() {
         &["b: ", "its tunnel has the address 10.0.0.1 of node a"],
     );
 }
+
+#[test]
+fn a_pool_for_load_balancers_alone_has_no_pods() {
+    let spec = json!({"cidr": "10.244.0.0/16", "allowedUses": ["LoadBalancer"]});
+    let world = World::default().put(Kind::IpPool, "pods", spec);
+    assert_eq!(world.conflicts(), [""; 0]);
+    let mut world = world;
+    let endpoint = json!({"metadata": {"name": "n-k8s-w-eth0", "namespace": "default"}, "spec": {
+        "node": "n", "orchestrator": "k8s", "pod": "w", "endpoint": "eth0",
+        "interfaceName": "cali1", "ipNetworks": ["10.244.0.5/32"]}});
+    let key = Key::workload("default", "n-k8s-w-eth0").to_path();
+    world
+        .0
+        .apply(&key, Some(endpoint.to_string().as_bytes()), 1);
+    one(&world, &["pods: ", "load balancers alone", "10.244.0.0/16"]);
+}
