@@ -2,9 +2,10 @@
 //! nodes, their tunnels, routers, the datastore. Each role is right alone; together they take each
 //! other's traffic. This is the one place that compares them: `status`, `audit` and `apply` ask it.
 //!
-//! No conflict, though one covers the other: a pool for load balancers alone, as long as no pod
-//! has an address of it, and the ranges of services; a pool inside the machines' subnet that holds no address of a machine; a datastore
-//! behind an address of a Service, or in a pod; a BGPPeer that is a pod.
+//! No conflict, though one covers the other: a pool for load balancers alone, as long as no
+//! pod has an address of it, and the ranges of services; a pool inside the machines' subnet that
+//! holds no address of a machine; a datastore behind an address of a Service, or in a pod; a
+//! BGPPeer that is a pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
