@@ -314,10 +314,17 @@ fn all_nodes(mut lab: Lab) {
     await_printed(&lab, &status, 0, "3 nodes: 3 healthy");
     let text = await_printed(&lab, &sessions, 0, "sessions: Established ×6");
     assert!(!text.contains("REASON"), "nothing is down: {text}");
-    let (code, text) = exit_code(&lab, "node1", &["status", "--all-nodes", "-o", "json"]);
-    let nodes: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
-    let direct = |node: &serde_json::Value| node["status"]["encapsulations"] == json!(["direct"]);
-    assert!(code == 0 && nodes.iter().all(direct), "{text}");
+    // A record may be older than the first pass of its node's kernel.
+    wait_until(180 * SECOND, "all nodes to say how they forward", || {
+        let (code, text) = exit_code(&lab, "node1", &["status", "--all-nodes", "-o", "json"]);
+        let nodes: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
+        let direct =
+            |node: &serde_json::Value| node["status"]["encapsulations"] == json!(["direct"]);
+        (code == 0 && nodes.iter().all(direct))
+            .then_some(())
+            .ok_or(text)
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
     await_printed(
         &lab,
         &["audit", "--all-nodes"],
