@@ -129,6 +129,8 @@ fn start_agent(
 ) -> ReconcilerHandle {
     let routes = watch::Sender::default();
     let resolved = watch::Sender::new(0);
+    let mut words = precondition.subscribe();
+    let word = watch::Sender::new(words.borrow_and_update().clone());
     let options = ReconcilerOptions {
         resolved: Some(resolved.subscribe()),
         ..options
@@ -136,22 +138,30 @@ fn start_agent(
     let agent = Reconciler::spawn(
         options,
         snapshot.subscribe(),
-        precondition.subscribe(),
+        word.subscribe(),
         routes.subscribe(),
     )
     .unwrap();
     let mut underlay = agent.underlay();
     let mut learned = learned.subscribe();
-    // Acts as the speaker, without its recursion.
+    // Acts as the speaker, without its recursion. The word that all is told comes behind what it
+    // speaks of, as in a node; whoever gives it has sent the routes before.
     tokio::spawn(async move {
         loop {
+            let said = words.borrow_and_update().clone();
             let over = underlay.borrow_and_update().clone();
             let all = learned.borrow_and_update().clone();
             let all = all.iter();
             let all = all.map(|(prefix, route)| (*prefix, route.clone().over(&over.underlay)));
             routes.send_replace(all.collect());
             resolved.send_replace(over.number);
+            word.send_if_modified(|word| {
+                let differs = *word != said;
+                *word = said;
+                differs
+            });
             tokio::select! {
+                changed = words.changed() => if changed.is_err() { return },
                 changed = underlay.changed() => if changed.is_err() { return },
                 changed = learned.changed() => if changed.is_err() { return },
             }
@@ -223,9 +233,12 @@ impl Node {
     /// The same, with all that a process does not know at its start: neither datastore nor BGP are
     /// sure, and BGP has learned nothing yet. Answers with its first state.
     async fn restart_unsure(&mut self) -> Arc<AgentStatus> {
-        // Before it starts: with the old word it would delete what it is not told of.
+        // Before it starts: with the old word it would delete what it is not told of, and so would
+        // the old one.
         self.precondition.send_replace(SweepPrecondition::default());
+        let mut old = self.agent.status();
         self.restart();
+        while old.changed().await.is_ok() {}
         self.learn(&[]);
         self.status_when("learning", |s| s.passes > 0 && s.kernel.phase == "learning")
             .await
