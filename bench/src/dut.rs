@@ -162,7 +162,11 @@ pub fn start_caracal(
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace]);
     command.arg(node_binary(program)?).args(["speaker", "-c"]);
-    command.arg(&file).args(more).env("CARACAL_RUN_DIR", dir);
+    command
+        .arg(&file)
+        .args(more)
+        .env("CARACAL_RUN_DIR", dir)
+        .env("CARACAL_MRT_DIR", dir);
     launch(Speaker::Caracal, &mut command, dir)
 }
 

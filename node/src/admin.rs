@@ -5,6 +5,7 @@
 //! are read from their owner as fast as the client takes them, and a client that hangs up ends it.
 //! An answer that takes long has lines `{"progress":"…"}` before it, each when something has moved.
 
+pub(crate) mod mrt;
 pub(crate) mod routes;
 
 use std::io::{BufRead, BufReader, Write};
@@ -89,7 +90,7 @@ pub(crate) enum Request {
     },
     /// Write the table to a file (RFC 6396).
     Mrt {
-        /// Where to, absolute.
+        /// Below the folder of such files, absolute or in that folder.
         file: PathBuf,
     },
     /// [`caracal_model::Announcement`], when it is complete.

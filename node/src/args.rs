@@ -347,7 +347,7 @@ pub(crate) enum BgpCommand {
     /// Writes the table to a file in MRT format (RFC 6396, TABLE_DUMP_V2), as bgpdump and others
     /// read it.
     Mrt {
-        /// The file; it is replaced as a whole.
+        /// The file, below the daemon's `CARACAL_MRT_DIR`; it is replaced as a whole.
         file: PathBuf,
     },
     /// Why a path won and the others lost.

@@ -297,9 +297,18 @@ fn unwritable_directories(lab: &mut Lab) {
         let said = await_problem(lab, "node1", "node.lib_dir");
         assert!(said.contains("No space left on device"), "{said}");
         await_status(lab, "node1", 60 * SECOND, "sessions up", settled);
+        let dumped = |code| {
+            assert_eq!(exit_code(lab, "node1", &["bgp", "mrt", "t.mrt"]).0, code);
+            let names = fs::read_dir(lib.join("mrt")).unwrap();
+            names
+                .map(|name| name.unwrap().file_name())
+                .collect::<Vec<_>>()
+        };
+        assert!(dumped(1).is_empty(), "no table where there is no room");
         // Room is made.
         fs::remove_file(lib.join("ballast")).unwrap();
         await_status(lab, "node1", 120 * SECOND, "no problem left", no_problem);
+        assert_eq!(dumped(0), ["t.mrt"]);
         lab.stop_node("node1").unwrap();
     }
     let full = ["-t", "tmpfs", "-o", "nr_inodes=1", "tmpfs"];

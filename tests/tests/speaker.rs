@@ -132,6 +132,7 @@ impl Site {
     fn caracal(&self) -> Command {
         let mut command = Command::new(binary());
         command.env("CARACAL_RUN_DIR", self.folder());
+        command.env("CARACAL_MRT_DIR", self.folder());
         command
     }
 
@@ -532,13 +533,25 @@ fn the_table_is_dumped(site: &Site) {
     for n in [1, 2, 9] {
         assert!(seen.contains(&prefix(site.family, n)), "{seen}");
     }
-    let nowhere = site.ask(&["bgp", "mrt", "/nonexistent/table.mrt"]);
-    assert_eq!(nowhere.status.code(), Some(1));
-    assert!(
-        stderr(&nowhere).contains("cannot write /nonexistent/table.mrt"),
-        "{}",
-        stderr(&nowhere)
-    );
+    // It follows no link, and writes nowhere else.
+    let link = site.folder().join("link.mrt");
+    let victim = site.folder().join("victim");
+    std::fs::write(&victim, "kept").unwrap();
+    std::os::unix::fs::symlink(&victim, &link).unwrap();
+    let dumped = site.ask(&["bgp", "mrt", "link.mrt"]);
+    assert!(dumped.status.success(), "{}", stderr(&dumped));
+    assert_eq!(std::fs::read(&link).unwrap().len(), octets.len());
+    assert_eq!(std::fs::read(&victim).unwrap(), b"kept");
+    for elsewhere in ["/tmp/table.mrt", "/nonexistent/table.mrt", "../table.mrt"] {
+        let refused = site.ask(&["bgp", "mrt", elsewhere]);
+        assert_eq!(refused.status.code(), Some(1));
+        let said = stderr(&refused);
+        assert!(
+            said.contains(&format!("cannot write {elsewhere}")) && said.contains("CARACAL_MRT_DIR"),
+            "{said}"
+        );
+    }
+    assert!(!std::path::Path::new("/tmp/table.mrt").exists());
 }
 
 fn a_broken_file_changes_nothing(site: &Site) {

@@ -2,7 +2,6 @@
 //! speaker.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::SystemTime;
 
 use caracal_agent::Learned;
@@ -15,8 +14,6 @@ use caracal_model::{
     WorkStatus,
 };
 use serde_json::Value;
-use tokio::fs::File;
-use tokio::io::{AsyncWriteExt, BufWriter};
 
 use crate::admin::{Answered, OrderOutcome, PeerOrder, RouteFilter};
 
@@ -124,34 +121,6 @@ pub(crate) async fn refresh(speaker: &SpeakerHandle, peer: &str) -> Result<Value
         return Ok(Value::Null);
     }
     Err(format!("peer {peer} has no session"))
-}
-
-/// `caracal bgp mrt FILE`. The file is there as a whole or not at all.
-pub(crate) async fn mrt(speaker: &SpeakerHandle, file: &Path) -> Result<Value, String> {
-    let now = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    let time = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
-    let mut reader = speaker.mrt(time).await.map_err(text)?;
-    let part = file.with_extension("part");
-    let failed = |error: std::io::Error| format!("cannot write {}: {error}", file.display());
-    let written = async {
-        let mut out = BufWriter::new(File::create(&part).await.map_err(failed)?);
-        let mut len = 0;
-        while let Some(octets) = reader.next().await.map_err(text)? {
-            len += octets.len();
-            out.write_all(&octets).await.map_err(failed)?;
-        }
-        out.flush().await.map_err(failed)?;
-        tokio::fs::rename(&part, file).await.map_err(failed)?;
-        Ok(len)
-    };
-    let written: Result<usize, String> = written.await;
-    if written.is_err() {
-        // A partial file is useless; it may never have been created.
-        let _removed = tokio::fs::remove_file(&part).await;
-    }
-    to_value(&written?)
 }
 
 /// `caracal bgp peer PEER`; null when there is no such peer.

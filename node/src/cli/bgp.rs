@@ -71,10 +71,9 @@ pub(crate) fn run(command: BgpCommand) -> anyhow::Result<ExitCode> {
             ask(&run_dir(), &Request::Refresh { peer })?;
         }
         BgpCommand::Mrt { file } => {
-            // The daemon has another working directory.
-            let file = std::path::absolute(file)?;
-            let octets = ask(&run_dir(), &Request::Mrt { file: file.clone() })?;
-            println!("{}: {octets} octets", file.display());
+            let written = ask(&run_dir(), &Request::Mrt { file })?;
+            let file = written["file"].as_str().unwrap_or_default();
+            println!("{file}: {} octets", written["octets"]);
         }
         BgpCommand::Explain { prefix, output } => {
             return explain_prefix(prefix, output.output);

@@ -11,6 +11,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Reload;
+use crate::admin::mrt;
 use crate::admin::routes::{self, text, to_value};
 use crate::admin::{AnswerRequests, Answered, Request};
 use crate::peer_problems;
@@ -44,7 +45,7 @@ impl AnswerRequests for SpeakerAnswers {
             Request::Peer { peer } => routes::peer(speaker, &peer).await,
             Request::Operate { peer, order } => routes::operate(speaker, &peer, order).await,
             Request::Refresh { peer } => routes::refresh(speaker, &peer).await,
-            Request::Mrt { file } => routes::mrt(speaker, &file).await,
+            Request::Mrt { file } => mrt::dump_below_folder(speaker, &file).await,
             Request::Announced(_) | Request::InUse(_) => {
                 Err("a standalone speaker has no pods; ask the node's process".to_owned())
             }

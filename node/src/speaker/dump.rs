@@ -10,7 +10,7 @@ use caracal_templates::Dump;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::admin::routes;
+use crate::admin::mrt;
 
 /// Value of `%N`: a speaker has one table of both families.
 const TABLE: &str = "master";
@@ -58,7 +58,7 @@ async fn run(dump: Dump, speaker: SpeakerHandle) {
     loop {
         ticks.tick().await;
         let name = file_name(&dump.filename, SystemTime::now());
-        match routes::mrt(&speaker, Path::new(&name)).await {
+        match mrt::dump(&speaker, Path::new(&name)).await {
             Ok(octets) => tracing::debug!(file = name, %octets, "table dumped"),
             Err(reason) => tracing::warn!(reason, "no dump of the table"),
         }

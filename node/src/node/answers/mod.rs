@@ -27,6 +27,7 @@ use tokio::sync::watch;
 use self::announced::Counting;
 use self::auditor::Auditor;
 use self::services::TranslatedServices;
+use crate::admin::mrt;
 use crate::admin::routes::{self, text, to_value};
 use crate::admin::{AnswerRequests, Answered, AskService, Request};
 use crate::config::Config;
@@ -101,7 +102,7 @@ impl AnswerRequests for Answers {
             Request::Peer { peer } => routes::peer(speaker, &peer).await,
             Request::Operate { peer, order } => routes::operate(speaker, &peer, order).await,
             Request::Refresh { peer } => routes::refresh(speaker, &peer).await,
-            Request::Mrt { file } => routes::mrt(speaker, &file).await,
+            Request::Mrt { file } => mrt::dump_below_folder(speaker, &file).await,
             Request::Announced(question) => to_value(&owners.announced(&question).await?),
             Request::InUse(question) => to_value(&owners.in_use(&question)),
             Request::Services => owners.services().await,
