@@ -1,7 +1,7 @@
 //! The same scenario on both datastores: Calico's resources of a lab, read and written as by
 //! somebody else (`etcdctl`, `kubectl`), whichever datastore it has.
 
-use caracal_lab::{Datastore, Lab, error_chain};
+use caracal_lab::{Datastore, Lab, PodState, error_chain};
 use serde_json::{Value, json};
 
 /// Where etcd has resources of a kind, by its plural.
@@ -31,6 +31,25 @@ pub fn on_kubernetes_datastore(text: &str) -> String {
 pub fn kubectl(lab: &Lab, arguments: &[&str], stdin: &[u8]) -> String {
     let done = lab.kubectl(arguments, stdin);
     done.unwrap_or_else(|e| panic!("kubectl {arguments:?}: {}", error_chain(&e)))
+}
+
+/// In Kubernetes pods are bound to their nodes before their ADD; in etcd nobody knows them before.
+///
+/// # Panics
+/// When `kubectl` fails.
+pub fn bind_pods(lab: &Lab, pods: &[PodState]) {
+    if !is_kubernetes(lab) {
+        return;
+    }
+    let spec = |pod: &PodState| {
+        let containers = json!([{"name": "c", "image": "none"}]);
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": format!("{}-{}", pod.node, pod.name), "namespace": "default"},
+            "spec": {"nodeName": pod.node, "containers": containers}})
+    };
+    let items: Vec<_> = pods.iter().map(spec).collect();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    kubectl(lab, &["create", "-f", "-"], list.to_string().as_bytes());
 }
 
 /// The objects of a kind in all namespaces.

@@ -49,8 +49,8 @@ pub use calico::{
     device_index, hand_routes_to_calico, remove_liveness_leases, routes_with_protocol,
 };
 pub use datastore::{
-    calico_resource, calico_resource_if_any, datastore_port, delete_calico_resource, is_kubernetes,
-    kubectl, kubernetes_object, kubernetes_object_if_any, kubernetes_objects,
+    bind_pods, calico_resource, calico_resource_if_any, datastore_port, delete_calico_resource,
+    is_kubernetes, kubectl, kubernetes_object, kubernetes_object_if_any, kubernetes_objects,
     on_kubernetes_datastore, put_calico_resource, start_datastore, stop_datastore,
 };
 pub use foreign::{

@@ -20,8 +20,8 @@ use caracal_lab::{
 };
 use caracal_model::{Family, KeyRange, Kind, kind_prefix};
 use caracal_tests::{
-    SECOND, Stack, assert_gone, await_settled, caracals, datastore_port, either, family_count,
-    is_kubernetes, kubectl, more_pods, on_each_stack_and_datastore_of, start_datastore,
+    SECOND, Stack, assert_gone, await_settled, bind_pods, caracals, datastore_port, either,
+    family_count, is_kubernetes, more_pods, on_each_stack_and_datastore_of, start_datastore,
     stop_datastore, with_ipam,
 };
 use serde_json::json;
@@ -449,19 +449,6 @@ fn two_hundred_pods_while_plugins_nodes_and_datastores_are_killed() {
     });
 }
 
-/// In Kubernetes pods are bound before their ADD.
-fn bind(lab: &Lab, pods: &[PodState]) {
-    let spec = |pod: &PodState| {
-        let containers = json!([{"name": "c", "image": "none"}]);
-        json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": format!("{}-{}", pod.node, pod.name), "namespace": "default"},
-            "spec": {"nodeName": pod.node, "containers": containers}})
-    };
-    let items: Vec<_> = pods.iter().map(spec).collect();
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
-    kubectl(lab, &["create", "-f", "-"], list.to_string().as_bytes());
-}
-
 fn storm(mut lab: Lab, count_of_pods: usize) {
     let seed = seed();
     println!("{}: CARACAL_CHAOS_SEED={seed}", lab.name());
@@ -471,9 +458,7 @@ fn storm(mut lab: Lab, count_of_pods: usize) {
         &lab,
         (0..count_of_pods).map(|n| nodes[n % nodes.len()].as_str()),
     );
-    if is_kubernetes(&lab) {
-        bind(&lab, &pods);
-    }
+    bind_pods(&lab, &pods);
     let (tally, log, refusals) = (Tally::default(), Mutex::default(), Mutex::default());
     let containers = Mutex::default();
     let hits = std::thread::scope(|scope| {

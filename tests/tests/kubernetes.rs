@@ -31,11 +31,11 @@ use std::net::IpAddr;
 use caracal_lab::{Datastore, Lab, PodState, error_chain, parse_cni_result, wait_until};
 use caracal_model::NodeStatus;
 use caracal_tests::{
-    Probes, RouteMonitor, SECOND, assert_full_matrix, await_settled, await_status, caracals,
-    exit_code, has_python_packages, kubectl, kubernetes_object, kubernetes_objects, more_pods,
-    possible, routes_by_kind, schema_faults, settled, up,
+    Probes, RouteMonitor, SECOND, assert_full_matrix, await_settled, await_status, bind_pods,
+    caracals, exit_code, has_python_packages, kubectl, kubernetes_object, kubernetes_objects,
+    more_pods, possible, routes_by_kind, schema_faults, settled, up,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 const PAIRS: [(&str, &str); 2] = [("node1/p1", "node2/p1"), ("node3/p1", "node1/p1")];
 
@@ -185,12 +185,8 @@ fn prints_fields_as_kubectl_does(lab: &Lab) {
 
 /// A pod that is bound to a node after the lab came up.
 fn bind(lab: &Lab, pod: &PodState) -> Value {
-    let name = format!("{}-{}", pod.node, pod.name);
-    let spec = json!({"nodeName": pod.node, "containers": [{"name": "c", "image": "none"}]});
-    let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": spec,
-        "metadata": {"name": name, "namespace": "default"}});
-    kubectl(lab, &["create", "-f", "-"], pod.to_string().as_bytes());
-    kubernetes_object(lab, "pods", &name)
+    bind_pods(lab, std::slice::from_ref(pod));
+    kubernetes_object(lab, "pods", &format!("{}-{}", pod.node, pod.name))
 }
 
 fn unbind(lab: &Lab, pod: &PodState) {
