@@ -76,7 +76,7 @@ fn slices(node: &PlannedNode, actual: &Actual) {
     let planned = node.in_slices(&mut planning, |job| steps(&mut plan, || job.step(SLICE)));
     let mut comparison = Comparison::default();
     let (changed, desired) = (&planned.changed, &planned.desired);
-    let mut comparing = comparison.begin(changed, desired, actual, Phase::Synced, true);
+    let mut comparing = comparison.begin(changed, desired, actual, Phase::Synced);
     let mut compare = Vec::new();
     steps(&mut compare, || comparing.step(SLICE));
     for (what, times) in [("plan", plan), ("diff", compare)] {
@@ -159,7 +159,7 @@ fn compare(
     actual: &Actual,
 ) -> Vec<Op> {
     let phase = Phase::Synced;
-    let (ops, _) = comparison.compare(changed, desired, actual, phase, true);
+    let (ops, _) = comparison.compare(changed, desired, actual, phase);
     ops
 }
 

@@ -40,8 +40,12 @@ pub async fn observe_kernel(desired: &Desired) -> Result<Actual, NetlinkError> {
 }
 
 /// The fingerprint of our NAT rules in the kernel; `None` = none are there. Starts a program.
-pub async fn observe_nat(desired: &Desired) -> Option<String> {
-    NatWriter::default().read(desired.nat.as_ref()).await
+///
+/// # Errors
+/// The reason when a program does not answer in time.
+pub async fn observe_nat(desired: &Desired) -> Result<Option<String>, String> {
+    let seen = NatWriter::default().read(desired.nat.as_ref()).await;
+    seen.map_err(|error| super::chain(&error))
 }
 
 /// New connections to each address since it came into the table of services. Starts programs.

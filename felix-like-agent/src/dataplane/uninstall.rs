@@ -64,7 +64,8 @@ impl Uninstall {
         let mut netlink = Netlink::open()?;
         let mut nat = NatWriter::default();
         let mut actual = read::actual(&mut netlink).await?;
-        actual.nat = nat.read(None).await;
+        // Where they cannot be read their removal is tried, and says why it fails.
+        actual.nat = nat.read(None).await.unwrap_or_else(|e| Some(chain(&e)));
         let mut removals = removals(&actual, ownership);
         let services = ServiceWriter::is_there().await;
         removals.extend(services.then_some(Removal::Services));

@@ -84,17 +84,15 @@ impl Comparison {
         self.by_key
     }
 
-    /// Operations and conflicts of a change. `nat_is_known`: the NAT rules were not read
-    /// again since they were compared last.
+    /// Operations and conflicts of a change.
     pub fn compare(
         &mut self,
         changed: &Changed,
         desired: &Desired,
         actual: &Actual,
         phase: Phase,
-        nat_is_known: bool,
     ) -> (Vec<Op>, Vec<Problem>) {
-        let comparing = self.begin(changed, desired, actual, phase, nat_is_known);
+        let comparing = self.begin(changed, desired, actual, phase);
         self.end(comparing)
     }
 
@@ -106,7 +104,6 @@ impl Comparison {
         desired: &'a Desired,
         actual: &'a Actual,
         phase: Phase,
-        nat_is_known: bool,
     ) -> Comparing<'a> {
         self.shares = None;
         let before = self.in_step.take().filter(|before| before.phase == phase);
@@ -121,7 +118,7 @@ impl Comparison {
                 self.has_leftovers = actual.all_routes().any(is_leftover);
             }
             let keys = ChangedKeys {
-                nat: !nat_is_known || before.nat != desired.nat,
+                nat: before.nat != desired.nat,
                 ..keys.clone()
             };
             if let Some(ops) = self.compare_keys(before, &keys, desired, actual) {

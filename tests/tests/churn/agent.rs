@@ -259,9 +259,7 @@ impl Agent {
             self.comparison.kernel_was_read();
         }
         let actual = &kernel.actual;
-        let (ops, _) = self
-            .comparison
-            .compare(&changed, &desired, actual, phase, true);
+        let (ops, _) = self.comparison.compare(&changed, &desired, actual, phase);
         let whole = diff(&desired, actual, phase);
         if ops != whole {
             return Err(format!(

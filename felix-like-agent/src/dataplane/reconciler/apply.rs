@@ -6,8 +6,8 @@ use tokio::time::Instant;
 use super::Reconciler;
 use crate::actual::Actual;
 use crate::dataplane::netlink::NetlinkError;
+use crate::dataplane::read;
 use crate::dataplane::write::{self, sysctl};
-use crate::dataplane::{chain, read};
 use crate::links::Links;
 use crate::op::Op;
 use crate::slice::SLICE;
@@ -55,7 +55,7 @@ impl Reconciler {
             let results = if run > 0 {
                 write::send(&mut self.netlink, ops, &links).await?
             } else {
-                vec![self.outside_netlink(&ops[0]).await]
+                vec![self.outside_netlink(&ops[0])]
             };
             failures += self.note(ops, &results, total, revision);
             rest = behind;
@@ -76,7 +76,7 @@ impl Reconciler {
         !self.unwanted.contains_key(name)
     }
 
-    async fn outside_netlink(&mut self, op: &Op) -> Result<(), String> {
+    fn outside_netlink(&mut self, op: &Op) -> Result<(), String> {
         match op {
             Op::WriteSysctl(path, value) => {
                 if let Some(Err(error)) = self.saved_sysctls.as_mut().map(|o| o.note(path, value)) {
@@ -84,18 +84,8 @@ impl Reconciler {
                 }
                 sysctl::write(path, value).map_err(|error| error.to_string())
             }
-            Op::PutNat(nat) => {
-                // State after a failed write is unknown and has to be read again.
-                self.nat_seen = None;
-                self.nat.write(nat).await.map_err(|error| chain(&error))?;
-                self.nat_seen = Some(Some(nat.fingerprint()));
-                Ok(())
-            }
-            Op::DeleteNat => {
-                self.nat_seen = None;
-                self.nat.remove().await.map_err(|error| chain(&error))
-            }
-            _ => Ok(()),
+            // Routes are netlink's, and rules have a task of their own.
+            _ => Err("not one of the reconciler's changes".to_owned()),
         }
     }
 

@@ -3,7 +3,6 @@
 mod compare;
 mod gratuitous;
 mod kernel_cache;
-mod retry;
 pub(in crate::dataplane) mod status;
 pub(in crate::dataplane) mod sweep_precondition;
 
@@ -24,7 +23,6 @@ use tokio::time::Instant;
 
 use self::gratuitous::GratuitousSender;
 use self::kernel_cache::KernelCache;
-use self::retry::Retries;
 use self::status::{AgentStatus, Report};
 use self::sweep_precondition::SweepPrecondition;
 use crate::actual::{Actual, ActualRoute};
@@ -32,8 +30,9 @@ use crate::dataplane::netlink::{Netlink, NetlinkError};
 use crate::dataplane::probe::prober::Prober;
 use crate::dataplane::read::FdbNews;
 use crate::dataplane::read::hints::{Listener, OwnChanges};
+use crate::dataplane::retry::Retries;
+use crate::dataplane::rules::Rules;
 use crate::dataplane::underlay::{Publisher, local_networks};
-use crate::dataplane::write::nat::{CHANGED, NatWriter};
 use crate::dataplane::write::saved_sysctls::SavedSysctls;
 use crate::dataplane::write::sysctl;
 use crate::dataplane::{chain, probe, read};
@@ -47,7 +46,7 @@ use crate::op::Op;
 use crate::ownership::is_tunnel_device;
 use crate::plan::{KernelPlanner, KernelSupport, PlanInputs, wanted_tunnels};
 use crate::problem::problem;
-use crate::settings::Settings;
+use crate::settings::{NatBackend, Settings};
 use crate::slice::SLICE;
 use compare::Remembered;
 #[cfg(test)]
@@ -82,8 +81,6 @@ pub struct Reconciler {
     wake_up: Arc<Notify>,
     /// FDB entries that came or went, whoever did it.
     fdb_news: mpsc::Receiver<FdbNews>,
-    /// Notified when our NAT rules, or chains that may stand in their way, have changed.
-    nat_wake_up: Arc<Notify>,
     /// Notified when more is known of a path.
     path_wake_up: Arc<Notify>,
     /// Held for their tasks.
@@ -92,8 +89,7 @@ pub struct Reconciler {
     refresh: Duration,
     kernel: KernelSupport,
     probed: bool,
-    nat: NatWriter,
-    nat_seen: Option<Option<String>>,
+    rules: Rules,
     /// The last rules that were planned in this run.
     nat_planned: Option<Arc<Nat>>,
     retries: Retries,
@@ -107,6 +103,8 @@ pub struct Reconciler {
     planning: KernelPlanner,
     remembered: Remembered,
     underlay: Publisher,
+    /// What was published of the last pass, without what is known of the rules.
+    published: AgentStatus,
     frozen: bool,
     passes: u64,
     applied: u64,
@@ -152,14 +150,12 @@ impl Reconciler {
             netlink,
             wake_up,
             fdb_news,
-            nat_wake_up,
             path_wake_up,
             _listeners: listeners,
             refresh: Duration::ZERO,
             kernel: KernelSupport::default(),
             probed: false,
-            nat: NatWriter::telling(nat_changes),
-            nat_seen: None,
+            rules: Rules::start(nat_wake_up, nat_changes),
             nat_planned: None,
             retries: Retries::default(),
             prober,
@@ -170,6 +166,7 @@ impl Reconciler {
             planning: KernelPlanner::default(),
             remembered: Remembered::default(),
             underlay,
+            published: AgentStatus::default(),
             frozen: false,
             passes: 0,
             applied: 0,
@@ -213,7 +210,7 @@ impl Reconciler {
     fn look_at_everything(&mut self) {
         self.cache.forget();
         self.probed = false;
-        self.nat_seen = None;
+        self.rules.look();
     }
 
     /// Waits for a reason for the next pass. False when nobody is left to work for.
@@ -240,7 +237,10 @@ impl Reconciler {
                     self.cache.forget();
                     None
                 }
-                () = self.nat_wake_up.notified() => { self.nat_seen = None; None }
+                () = self.rules.changed() => {
+                    self.publish_rules();
+                    continue;
+                }
                 () = self.path_wake_up.notified() => None,
                 () = &mut awake => None,
             };
@@ -255,6 +255,7 @@ impl Reconciler {
             Some(None) => return false,
             Some(Some(ReconcilerCommand::Freeze(done))) => {
                 self.frozen = true;
+                self.rules.freeze().await;
                 tracing::info!("the agent is frozen: kernel state stays as it is");
                 // The caller may have gone.
                 let _ = done.send(());
@@ -275,12 +276,11 @@ impl Reconciler {
             Ok(netlink) => self.netlink = netlink,
             Err(error) => tracing::error!(reason = chain(&error), "no new netlink socket"),
         }
-        let mut status = AgentStatus::clone(&self.status.borrow());
         let found = problem(ProblemCode::AgentKernelUnreadable, "netlink", reason);
-        if !status.problems.contains(&found) {
-            status.problems.push(found);
+        if !self.published.problems.contains(&found) {
+            self.published.problems.push(found);
         }
-        self.status.send_replace(Arc::new(status));
+        self.publish_rules();
     }
 
     /// One pass. Answers with the time for the next one, when there is one to come by itself.
@@ -338,14 +338,10 @@ impl Reconciler {
         self.judge_tunnels(&mut desired, &precondition);
         let known = std::mem::take(&mut actual.sysctls);
         actual.sysctls = sysctl::read_unknown(desired.sysctls.keys(), known);
-        if !self.frozen && self.nat.choose(settings.nat_backend).await {
-            self.nat_seen = None;
-        }
-        let nat_is_known = self.nat_seen.is_some();
-        actual.nat = self.read_nat(&desired).await;
+        actual.nat = self.order_rules(&desired, settings.nat_backend);
         let (phase, reason) = self.phase(&precondition, &snapshot, resolved);
         let known = &mut self.remembered.comparison;
-        let mut comparing = known.begin(&planned.changed, &desired, &actual, phase, nat_is_known);
+        let mut comparing = known.begin(&planned.changed, &desired, &actual, phase);
         while !comparing.step(SLICE) {
             self.questions.answer().await;
         }
@@ -469,15 +465,14 @@ impl Reconciler {
         }
     }
 
-    async fn read_nat(&mut self, desired: &Desired) -> Option<String> {
-        if self.nat_seen.is_none() {
-            let seen = self.nat.read(desired.nat.as_ref()).await;
-            if seen.as_deref() == Some(CHANGED) && !self.frozen {
-                tracing::warn!("somebody changed our nftables table; it is written anew");
-            }
-            self.nat_seen = Some(seen);
+    /// Orders the rules before anything else is written: a guard is there as early as it can be.
+    /// Answers with their fingerprint, so that nothing is to be done for them here.
+    fn order_rules(&self, desired: &Desired, backend: NatBackend) -> Option<String> {
+        if !self.frozen {
+            self.rules
+                .want(desired.nat.clone(), backend, desired.revision);
         }
-        self.nat_seen.clone().flatten()
+        desired.nat.as_ref().map(|nat| nat.fingerprint())
     }
 
     /// Takes out deletions of tunnel devices, and of what stands on them, that were in use a moment

@@ -7,9 +7,7 @@ use caracal_model::{KernelStatus, Problem};
 
 use super::Reconciler;
 use crate::dataplane::probe::prober::Prober;
-use crate::dataplane::reconciler::status::{
-    AgentStatus, Report, forward_dropped, too_many_senders, tunnels_up,
-};
+use crate::dataplane::reconciler::status::{AgentStatus, Report, too_many_senders, tunnels_up};
 use crate::dataplane::write::nat::Backend;
 use crate::desired::Desired;
 use crate::diff::Phase;
@@ -27,8 +25,9 @@ impl Reconciler {
         }
     }
 
+    /// Publishes how the last pass went.
     pub(in crate::dataplane) fn publish(
-        &self,
+        &mut self,
         desired: Desired,
         kinds: &BTreeMap<&'static str, usize>,
         conflicts: Vec<Problem>,
@@ -38,10 +37,6 @@ impl Reconciler {
         let mut problems: Vec<Problem> = desired.problems.iter().cloned().collect();
         problems.extend(conflicts);
         problems.extend(self.retries.problems());
-        problems.extend(self.nat.blockers.iter().map(forward_dropped));
-        let judged_singly = self.nat.backend == Some(Backend::IptablesLegacy);
-        problems.extend(too_many_senders(&desired).filter(|_| judged_singly));
-        let previous = Arc::clone(&self.status.borrow());
         let clean = report.failures == 0 && self.retries.problems().is_empty();
         let frozen = report.phase == Phase::Frozen;
         let kernel = KernelStatus {
@@ -50,7 +45,7 @@ impl Reconciler {
             revision: if clean && !frozen {
                 desired.revision
             } else {
-                previous.kernel.revision
+                self.published.kernel.revision
             },
             routes: kinds
                 .iter()
@@ -58,11 +53,11 @@ impl Reconciler {
                 .collect(),
             tunnels: tunnels_up(&desired, links),
             next_hops: self.next_hops(&desired),
-            nat: self.nat.backend.map_or("none", Backend::as_str).to_owned(),
+            nat: String::new(),
             // Named by who knows the nodes' names.
             paths: Vec::new(),
         };
-        self.status.send_replace(Arc::new(AgentStatus {
+        self.published = AgentStatus {
             kernel,
             problems,
             passes: self.passes,
@@ -71,6 +66,27 @@ impl Reconciler {
             desired: Arc::new(desired),
             links: Arc::new(links.clone()),
             paths: self.prober.as_ref().map(Prober::known).unwrap_or_default(),
-        }));
+            rules_pending: false,
+        };
+        self.publish_rules();
+    }
+
+    /// Publishes the same again with what is known of the rules now. What is not whole without them
+    /// is not yet said to be in the kernel.
+    pub(in crate::dataplane) fn publish_rules(&mut self) {
+        let rules = self.rules.status();
+        let mut status = self.published.clone();
+        if !self.rules.is_in_step(&rules) {
+            status.kernel.revision = self.status.borrow().kernel.revision;
+        }
+        status.rules_pending = self.rules.is_pending(&rules);
+        status.kernel.nat = rules.backend.map_or("none", Backend::as_str).to_owned();
+        status.applied += rules.applied;
+        status.problems.extend(rules.problems);
+        if rules.backend == Some(Backend::IptablesLegacy) {
+            let desired = Arc::clone(&status.desired);
+            status.problems.extend(too_many_senders(&desired));
+        }
+        self.status.send_replace(Arc::new(status));
     }
 }

@@ -11,7 +11,6 @@ use crate::diff::Phase;
 use crate::kernel_objects::IPIP_DEVICE;
 use crate::links::Links;
 use crate::nat::iptables;
-use crate::nat::nft::listing::Blocker;
 use crate::problem::problem;
 
 /// Status of the agent after each pass.
@@ -33,6 +32,8 @@ pub struct AgentStatus {
     pub links: Arc<Links>,
     /// Known path MTUs to other nodes.
     pub paths: KnownPaths,
+    /// Rules of the last plan that are neither written nor refused yet.
+    pub rules_pending: bool,
 }
 
 /// How a pass went.
@@ -40,16 +41,6 @@ pub(in crate::dataplane) struct Report {
     pub(in crate::dataplane) phase: Phase,
     pub(in crate::dataplane) reason: Option<String>,
     pub(in crate::dataplane) failures: usize,
-}
-
-/// A chain of somebody else's drops what pods send.
-pub(in crate::dataplane) fn forward_dropped(blocker: &Blocker) -> Problem {
-    let place = format!("{} {} {}", blocker.family, blocker.table, blocker.chain);
-    let reason = format!(
-        "chain {} of nftables table {} {} drops by policy what is forwarded, and rules of other tables cannot undo that; let pods through there: nft insert rule {place} iifname \"cali*\" accept, and the same with oifname",
-        blocker.chain, blocker.family, blocker.table,
-    );
-    problem(ProblemCode::AgentForwardDropped, &place, reason)
 }
 
 /// Senders of tunnel packets that iptables does not judge.

@@ -9,9 +9,12 @@ mod nat;
 mod objects;
 mod resync;
 mod routes;
+mod rules;
 mod services;
 mod vxlan;
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +22,9 @@ use std::time::{Duration, Instant};
 use caracal_model::{Prefix, SharedMap, Snapshot};
 use tokio::sync::watch;
 
-use super::{AgentStatus, Reconciler, ReconcilerHandle, ReconcilerOptions, SweepPrecondition};
+use super::{
+    AgentStatus, Freezing, Reconciler, ReconcilerHandle, ReconcilerOptions, SweepPrecondition,
+};
 use crate::learned::Learned;
 use crate::settings::Settings;
 
@@ -46,6 +51,7 @@ fn in_namespace<F: Future<Output = ()>>(name: &str, body: impl FnOnce() -> F) {
         .args(["--exact", "--nocapture", "--test-threads=1"])
         .arg(format!("dataplane::tests::{name}"))
         .env(INSIDE, name)
+        .env("PATH", search_path(name))
         .stdin(Stdio::null())
         .status()
         .unwrap();
@@ -53,6 +59,21 @@ fn in_namespace<F: Future<Output = ()>>(name: &str, body: impl FnOnce() -> F) {
         status.success(),
         "{name} failed inside its namespace: {status}"
     );
+}
+
+/// The folder in which programs of the test are found first. It is there when a test makes it.
+fn programs() -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap();
+    std::env::split_paths(&path).next().unwrap()
+}
+
+/// The search path of the test `name`.
+fn search_path(name: &str) -> OsString {
+    let programs = format!("caragent-{}-{}", std::process::id(), name.replace(':', "-"));
+    let first = std::env::temp_dir().join(programs);
+    let rest = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(first).chain(std::env::split_paths(&rest));
+    std::env::join_paths(folders).unwrap()
 }
 
 /// Runs a shell command that has to succeed; answers with what it prints.
@@ -279,7 +300,7 @@ impl Node {
     async fn settled(&self) -> Arc<AgentStatus> {
         let revision = self.data.revision;
         self.status_when("settled", |s| {
-            s.desired.revision == revision && s.kernel.phase == "synced"
+            s.desired.revision == revision && s.kernel.phase == "synced" && !s.rules_pending
         })
         .await
     }
@@ -308,7 +329,8 @@ impl Node {
     async fn pass_anew(&self) -> Arc<AgentStatus> {
         let passes = self.agent.status().borrow().passes;
         self.agent.resync().await;
-        self.status_when("next pass", |s| s.passes > passes).await
+        self.status_when("next pass", |s| s.passes > passes && !s.rules_pending)
+            .await
     }
 }
 

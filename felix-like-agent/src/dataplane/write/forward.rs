@@ -4,7 +4,7 @@
 use caracal_model::{Family, Prefix};
 
 use super::programs::{
-    CommandError, IP6TABLES, IP6TABLES_NFT, IPTABLES, IPTABLES_NFT, Iptables, run,
+    CommandError, IP6TABLES, IP6TABLES_NFT, IPTABLES, IPTABLES_NFT, Iptables, run, unless_refused,
 };
 use crate::nat::iptables::{self, AcceptChain};
 use crate::nat::nft::listing::{Blocker, blockers};
@@ -18,8 +18,10 @@ pub(in crate::dataplane) struct ClosedForwards {
 }
 
 impl ClosedForwards {
-    pub(in crate::dataplane) async fn read() -> Self {
-        let chains = run("nft", &["-j", "list", "chains"], "").await;
+    /// # Errors
+    /// [`CommandError::Timeout`]: it is not known who drops.
+    pub(in crate::dataplane) async fn read() -> Result<Self, CommandError> {
+        let chains = unless_refused(run("nft", &["-j", "list", "chains"], "").await)?;
         let mut found = Self {
             iptables: Vec::new(),
             blockers: Vec::new(),
@@ -31,7 +33,7 @@ impl ClosedForwards {
                 _ => None,
             };
             let saved = match &tool {
-                Some(tool) => run(tool.save, &[], "").await.ok(),
+                Some(tool) => unless_refused(run(tool.save, &[], "").await)?,
                 None => None,
             };
             match (tool, saved) {
@@ -52,12 +54,12 @@ impl ClosedForwards {
             {
                 continue;
             }
-            let saved = run(tool.save, &[], "").await.unwrap_or_default();
+            let saved = unless_refused(run(tool.save, &[], "").await)?.unwrap_or_default();
             if iptables::drops_forward(&saved) {
                 found.iptables.push((tool, saved));
             }
         }
-        found
+        Ok(found)
     }
 }
 
@@ -123,6 +125,7 @@ impl ForwardRules {
     /// [`ForwardError`] when a program refuses, and when somebody drops who takes no rules.
     pub async fn put(&self) -> Result<bool, ForwardError> {
         let closed = ClosedForwards::read().await;
+        let closed = closed.map_err(|source| ForwardError::of_chain(self.name, source))?;
         let mut written = false;
         for (tool, saved) in closed.iptables {
             let chain = self.chain(tool.family);

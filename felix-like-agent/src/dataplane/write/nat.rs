@@ -1,12 +1,13 @@
 //! Puts NAT rules into the kernel: one `nft -f -` transaction, or `iptables-legacy-restore` where
 //! the kernel has no nf_tables for IP. Which it is, is found by trying. These are the only programs
-//! the agent starts.
+//! the agent starts. One that does not end in time is an error: nothing follows from its silence.
 
 use std::sync::Arc;
 
 use super::forward::ClosedForwards;
 use super::programs::{
     CommandError, IP6TABLES, IP6TABLES_NFT, IPTABLES, IPTABLES_NFT, Iptables, run, run_as,
+    unless_refused,
 };
 use crate::dataplane::read::hints::OwnChanges;
 use crate::nat::nft::listing::{Blocker, Listing};
@@ -74,33 +75,59 @@ impl NatWriter {
         }
     }
 
-    /// The fingerprint of the rules in the kernel: that of `wanted` when they are just these.
-    pub(in crate::dataplane) async fn read(&mut self, wanted: Option<&Arc<Nat>>) -> Option<String> {
-        let found = self.read_rules(wanted).await?;
+    /// The fingerprint of the rules in the kernel: that of `wanted` when they are just these;
+    /// `None` = none are there.
+    ///
+    /// # Errors
+    /// [`NatError::Refused`] when a program does not answer in time: nothing is known then.
+    pub(in crate::dataplane) async fn read(
+        &mut self,
+        wanted: Option<&Arc<Nat>>,
+    ) -> Result<Option<String>, NatError> {
+        self.read_all(wanted).await.map_err(NatError::Refused)
+    }
+
+    async fn read_all(
+        &mut self,
+        wanted: Option<&Arc<Nat>>,
+    ) -> Result<Option<String>, CommandError> {
+        let Some(found) = self.read_rules(wanted).await? else {
+            return Ok(None);
+        };
         self.may_be_closed = match wanted {
-            Some(nat) if self.backend == Some(Backend::Nft) => !self.forwards_are_open(nat).await,
+            Some(nat) if self.backend == Some(Backend::Nft) => !self.forwards_are_open(nat).await?,
             _ => false,
         };
-        Some(match self.may_be_closed {
+        Ok(Some(match self.may_be_closed {
             true => "iptables drops what is forwarded".to_owned(),
             false => found,
-        })
+        }))
     }
 
     /// Takes the backend that is asked for, even if the other one works; what that one wrote goes.
     /// True when it is another than before.
-    pub(in crate::dataplane) async fn choose(&mut self, asked: NatBackend) -> bool {
+    ///
+    /// # Errors
+    /// [`NatError::Refused`] when a program does not end in time; what is in the kernel is not
+    /// known then.
+    pub(in crate::dataplane) async fn choose(
+        &mut self,
+        asked: NatBackend,
+    ) -> Result<bool, NatError> {
         let asked = match asked {
-            NatBackend::Auto => return false,
+            NatBackend::Auto => return Ok(false),
             NatBackend::Nft => Backend::Nft,
             NatBackend::Iptables => Backend::IptablesLegacy,
         };
         if self.backend == Some(asked) {
-            return false;
+            return Ok(false);
         }
         if self.backend.is_some() || asked == Backend::IptablesLegacy {
             // Where there is nothing to remove it may well refuse.
             if let Err(error) = self.remove().await {
+                if matches!(&error, NatError::Refused(source) if source.is_timeout()) {
+                    return Err(error);
+                }
                 tracing::debug!(
                     reason = crate::dataplane::chain(&error),
                     "rules of the other backend"
@@ -108,51 +135,62 @@ impl NatWriter {
             }
         }
         self.backend = Some(asked);
-        true
+        Ok(true)
     }
 
-    async fn read_rules(&mut self, wanted: Option<&Arc<Nat>>) -> Option<String> {
+    async fn read_rules(
+        &mut self,
+        wanted: Option<&Arc<Nat>>,
+    ) -> Result<Option<String>, CommandError> {
         match self.backend {
             Some(Backend::Nft) => self.read_nft(wanted).await,
             Some(Backend::IptablesLegacy) => read_iptables(wanted.map(Arc::as_ref)).await,
-            None => match self.read_nft(wanted).await {
-                Some(found) => {
+            None => {
+                if let Some(found) = self.read_nft(wanted).await? {
                     self.backend = Some(Backend::Nft);
-                    Some(found)
+                    return Ok(Some(found));
                 }
-                None => read_iptables(wanted.map(Arc::as_ref)).await.inspect(|_| {
+                let found = read_iptables(wanted.map(Arc::as_ref)).await?;
+                if found.is_some() {
                     self.backend = Some(Backend::IptablesLegacy);
-                }),
-            },
+                }
+                Ok(found)
+            }
         }
     }
 
-    async fn read_nft(&mut self, wanted: Option<&Arc<Nat>>) -> Option<String> {
+    async fn read_nft(
+        &mut self,
+        wanted: Option<&Arc<Nat>>,
+    ) -> Result<Option<String>, CommandError> {
         let before = self.written.take();
-        let listing = run("nft", &["-f", "-"], &nft::listing()).await.ok()?;
+        let listing = run("nft", &["-f", "-"], &nft::listing()).await;
+        let Some(listing) = unless_refused(listing)? else {
+            return Ok(None);
+        };
         let listing = Listing::parse(&listing);
         if !listing.is_untouched() {
-            return Some(CHANGED.to_owned());
+            return Ok(Some(CHANGED.to_owned()));
         }
         let known = wanted.into_iter().chain(before.as_ref().map(Written::nat));
         let mut found = known.filter_map(|nat| Written::found(&listing, nat));
         self.written = found.next();
-        Some(match &self.written {
+        Ok(Some(match &self.written {
             Some(written) => written.nat().fingerprint(),
             None => listing.fingerprint().unwrap_or_default().to_owned(),
-        })
+        }))
     }
 
     /// Chains that drop and belong to somebody else are remembered as blockers.
-    async fn closed_forwards(&mut self) -> Vec<(Iptables, String)> {
-        let found = ClosedForwards::read().await;
+    async fn closed_forwards(&mut self) -> Result<Vec<(Iptables, String)>, CommandError> {
+        let found = ClosedForwards::read().await?;
         self.blockers = found.blockers;
-        found.iptables
+        Ok(found.iptables)
     }
 
     /// Beside nftables: accepts in iptables where it drops by policy, as Docker makes it.
     async fn open_forwards(&mut self, nat: &Nat) -> Result<(), CommandError> {
-        for (tool, saved) in self.closed_forwards().await {
+        for (tool, saved) in self.closed_forwards().await? {
             if iptables::compare_forward(nat, &saved) != iptables::RulesComparison::Wanted {
                 let script = iptables::restore_forward(nat, &saved);
                 run(tool.restore, &["--noflush"], &script).await?;
@@ -161,12 +199,12 @@ impl NatWriter {
         Ok(())
     }
 
-    async fn forwards_are_open(&mut self, nat: &Nat) -> bool {
-        let closed = self.closed_forwards().await;
+    async fn forwards_are_open(&mut self, nat: &Nat) -> Result<bool, CommandError> {
+        let closed = self.closed_forwards().await?;
         let opened = |(_, saved): &(Iptables, String)| {
             iptables::compare_forward(nat, saved) == iptables::RulesComparison::Wanted
         };
-        closed.iter().all(opened)
+        Ok(closed.iter().all(opened))
     }
 
     /// Puts rules in the place of those before.
@@ -183,6 +221,10 @@ impl NatWriter {
             self.backend = Some(Backend::Nft);
             return Ok(());
         };
+        if nft.is_timeout() {
+            // One that hangs is there, and will be again.
+            return Err(NatError::Refused(nft));
+        }
         let Err(iptables) = write_iptables(nat).await else {
             self.backend = Some(Backend::IptablesLegacy);
             return Ok(());
@@ -194,7 +236,7 @@ impl NatWriter {
     }
 
     async fn write_nft(&mut self, nat: &Arc<Nat>) -> Result<(), CommandError> {
-        if !self.change_elements(nat).await {
+        if !self.change_elements(nat).await? {
             self.write_table(nat).await?;
             self.may_be_closed = true;
         }
@@ -206,24 +248,27 @@ impl NatWriter {
     }
 
     /// Makes our table that of `nat` by changing elements of sets. False: it has to be written.
-    async fn change_elements(&mut self, nat: &Arc<Nat>) -> bool {
+    async fn change_elements(&mut self, nat: &Arc<Nat>) -> Result<bool, CommandError> {
         let change = self.written.take().and_then(|written| written.change(nat));
         let Some((script, written)) = change else {
-            return false;
+            return Ok(false);
         };
         let changed = match script.is_empty() {
             true => Ok(()),
             false => self.change_table(&script).await,
         };
         if let Err(error) = changed {
+            if error.is_timeout() {
+                return Err(error);
+            }
             tracing::info!(
                 reason = crate::dataplane::chain(&error),
                 "our nftables table is not changed by element; it is written anew"
             );
-            return false;
+            return Ok(false);
         }
         self.written = Some(written);
-        true
+        Ok(true)
     }
 
     async fn write_table(&mut self, nat: &Arc<Nat>) -> Result<(), CommandError> {
@@ -288,22 +333,26 @@ async fn write_iptables(nat: &Nat) -> Result<(), CommandError> {
     Ok(())
 }
 
-async fn read_iptables(wanted: Option<&Nat>) -> Option<String> {
+async fn read_iptables(wanted: Option<&Nat>) -> Result<Option<String>, CommandError> {
     let nothing = Nat::default();
     let nat = wanted.unwrap_or(&nothing);
     let mut seen = Vec::new();
     for (tool, rules) in per_family(nat) {
-        let saved = run(tool.save, &[], "").await.ok()?;
+        let Some(saved) = unless_refused(run(tool.save, &[], "").await)? else {
+            return Ok(None);
+        };
         seen.push(iptables::compare(nat, rules, &saved));
     }
-    if seen
-        .iter()
-        .all(|s| *s == iptables::RulesComparison::Nothing)
-    {
-        None
-    } else if seen.iter().all(|s| *s == iptables::RulesComparison::Wanted) {
-        Some(nat.fingerprint())
-    } else {
-        Some("other rules".to_owned())
-    }
+    Ok(
+        if seen
+            .iter()
+            .all(|s| *s == iptables::RulesComparison::Nothing)
+        {
+            None
+        } else if seen.iter().all(|s| *s == iptables::RulesComparison::Wanted) {
+            Some(nat.fingerprint())
+        } else {
+            Some("other rules".to_owned())
+        },
+    )
 }

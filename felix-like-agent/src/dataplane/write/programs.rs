@@ -35,6 +35,28 @@ pub(crate) enum CommandError {
     },
 }
 
+impl CommandError {
+    /// True when the program was ended for its time: what it would have said is not known.
+    pub(in crate::dataplane) const fn is_timeout(&self) -> bool {
+        matches!(self, Self::Timeout { .. })
+    }
+}
+
+/// What a program prints; `None` when it cannot be run or refuses, which an older kernel or machine
+/// may be the reason of.
+///
+/// # Errors
+/// [`CommandError::Timeout`].
+pub(in crate::dataplane) fn unless_refused(
+    answer: Result<String, CommandError>,
+) -> Result<Option<String>, CommandError> {
+    match answer {
+        Ok(printed) => Ok(Some(printed)),
+        Err(error) if error.is_timeout() => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
 fn first_line(text: &str) -> &str {
     text.lines()
         .map(str::trim)

@@ -330,7 +330,7 @@ impl History {
             let phase = Phase::Synced;
             let expected = diff(whole, &self.machine, phase);
             let comparison = &mut self.comparison;
-            let mut comparing = comparison.begin(&changed, whole, &self.machine, phase, true);
+            let mut comparing = comparison.begin(&changed, whole, &self.machine, phase);
             while !comparing.step(self.slice) {}
             let (ops, found) = comparison.end(comparing);
             assert_eq!(found, conflicts(whole, &self.machine));
@@ -515,9 +515,7 @@ fn the_whole_comes_in_slices() {
             for turn in 0..3 {
                 let phase = Phase::Synced;
                 let changed = Changed::All;
-                let mut comparing = world
-                    .comparison
-                    .begin(&changed, wanted, &machine, phase, true);
+                let mut comparing = world.comparison.begin(&changed, wanted, &machine, phase);
                 let looks = counted(&mut || comparing.step(MOST));
                 assert!(turn > 0 || looks >= least);
                 let (ops, _) = world.comparison.end(comparing);

@@ -130,9 +130,8 @@ async fn run(
             .as_ref()
             .is_none_or(|(read, _)| Instant::now() >= *read + NAT_PERIOD);
         if question.is_some() || nat_is_old {
-            let desired = inputs.kernel.borrow().desired.clone();
-            let seen = observe_nat(&desired).await;
-            nat = Some((Instant::now(), seen));
+            let before = nat.take().map(|(_, seen)| seen);
+            nat = Some((Instant::now(), inputs.rules(before).await));
         }
         let seen = nat.as_ref().and_then(|(_, seen)| seen.clone());
         let services_are_old = services.as_ref().is_none_or(|(read, differences)| {
@@ -159,6 +158,20 @@ async fn run(
 }
 
 impl AuditorInputs {
+    /// The fingerprint of the rules in the kernel. Where they cannot be read it is the one before,
+    /// or the one that is planned.
+    async fn rules(&self, before: Option<Option<String>>) -> Option<String> {
+        let desired = self.kernel.borrow().desired.clone();
+        observe_nat(&desired).await.unwrap_or_else(|reason| {
+            tracing::warn!(
+                reason,
+                "our rules cannot be read; the audit leaves them out"
+            );
+            let as_planned = || desired.nat.as_ref().map(|nat| nat.fingerprint());
+            before.unwrap_or_else(as_planned)
+        })
+    }
+
     /// Waits for a change of anything that is compared. False when there is nothing left to audit.
     async fn changed(&mut self) -> bool {
         let changed = tokio::select! {
