@@ -30,6 +30,8 @@ super::codes! {
         "look for what sets it back: /etc/sysctl.d, a firewall; `caracal node` sets it when it starts",
     SysctlRpFilter "sysctl.rp_filter" Warning 0 "strict reverse path filtering drops packets while a pool changes its mode"
         "`sysctl -w net.ipv4.conf.all.rp_filter=2`, and the same of `default`",
+    SysctlNeighbours "sysctl.neighbours" Error 0 "the kernel's table of neighbours is too small for the nodes on this link and the pods here"
+        "raise `net.ipv4.neigh.default.gc_thresh2` and `gc_thresh3`, or those of IPv6, as doctor says",
     MtuDevice "mtu.device" Error 0 "a tunnel device sends larger packets than the interface below it carries"
         "unset the MTU fields of FelixConfiguration and `FELIX_*`: Caracal computes them",
     PortBgp "port.bgp" Error 0 "another program listens on the BGP port"

@@ -129,7 +129,7 @@ fn in_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-fn sysctl(path: &str) -> Option<String> {
+pub(super) fn sysctl(path: &str) -> Option<String> {
     let text = fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?;
     Some(text.trim().to_owned())
 }

@@ -6,6 +6,7 @@
 pub(super) mod datastore;
 pub(super) mod leftovers;
 pub(super) mod machine;
+pub(super) mod neighbours;
 pub(super) mod network;
 
 use std::path::PathBuf;
@@ -96,6 +97,9 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         let snapshot = datastore::check_datastore(&mut findings).await;
         let links = caracal_agent::read_links().await?;
         machine::check_machine(&mut findings, snapshot.as_deref(), &config, &links).await;
+        if let Some(snapshot) = snapshot.as_deref() {
+            neighbours::check_neighbours(&mut findings, snapshot, &config.node, &links);
+        }
         leftovers::check_leftovers(&mut findings, &links, &args.cni_conf_dir);
         if let Some(snapshot) = snapshot.as_deref().filter(|_| !args.local) {
             network::check_network(&mut findings, snapshot, &config.node, &links);
