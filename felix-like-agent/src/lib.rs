@@ -135,7 +135,7 @@ pub use services::{
     ServiceTarget, Transport,
 };
 pub use settings::keys::setting_effect;
-pub use settings::{InterfacePattern, Overrides, Settings};
+pub use settings::{InterfacePattern, Overrides, ServiceLoops, Settings};
 pub use slice::SLICE;
 pub use table::{Foreign, LearnScope, TABLE_PROTOCOL, TableSettings, Tables};
 #[cfg(any(test, feature = "testing"))]

@@ -72,9 +72,9 @@ fn code_of(problem: &Problem) -> Option<AuditCode> {
         ProblemCode::BgpOwnerUnknown => AuditCode::OwnerUnknown,
         ProblemCode::DatastoreNoWrites => AuditCode::NoWrites,
         ProblemCode::DatastoreNodeGone => AuditCode::NodeGone,
-        ProblemCode::DatastoreRanges | ProblemCode::AgentNodeAddressOfPods => {
-            AuditCode::RangesOverlap
-        }
+        ProblemCode::DatastoreRanges
+        | ProblemCode::AgentNodeAddressOfPods
+        | ProblemCode::AgentServiceLoops => AuditCode::RangesOverlap,
         ProblemCode::NodeRegistration
         | ProblemCode::NodeLibDir
         | ProblemCode::NodeRunDir

@@ -74,6 +74,7 @@ fn family(planner: &Planner<'_>, family: Family) -> FamilyRules {
     let outgoing = planner.inputs.settings.nat_address.map(Into::into);
     rules.outgoing = outgoing.filter(|address| Family::of(*address) == family);
     rules.senders = senders(planner, family);
+    rules.loops = planner.loops.get(&family).cloned();
     rules.ports = planner.inputs.settings.nat_ports;
     rules.leaving_by = planner.inputs.settings.nat_interface.clone();
     rules

@@ -19,6 +19,7 @@ use super::refusals::{Judge, Refusals};
 use super::reserved::{NodeAddresses, Reserved};
 use super::settings::ServiceNode;
 use crate::problem::problem;
+use crate::settings::{ServiceLoops, Settings};
 
 type Documents = SharedMap<(DocumentKind, String, String), Versioned<KubernetesDocument>>;
 
@@ -59,10 +60,14 @@ impl Surroundings {
             zone: node.and_then(|node| node.metadata.labels.get(ZONE).cloned()),
         };
         let pools = snapshot.pools.values().map(|pool| pool.spec.prefix());
-        let ranges = snapshot.bgp_default().into_iter();
+        let defaults = Settings::default();
+        let (settings, _) = Settings::resolve(&defaults, snapshot, &own.name, &own.overrides);
+        // What is not dropped is left to the rules of `serviceLoopPrevention`.
+        let is_dropped = settings.service_loops == ServiceLoops::Drop;
+        let ranges = snapshot.bgp_default().filter(|_| is_dropped).into_iter();
         let ranges = ranges.flat_map(|c| &c.spec.service_cluster_ips);
         let ranges = outermost(ranges.filter_map(|entry| entry.cidr.parse().ok()));
-        let reserved = Reserved::new(snapshot, own, &addresses);
+        let reserved = Reserved::new(snapshot, own, &addresses, settings.vxlan_port);
         let refused = |range: &Prefix| Some((*range, reserved.refuses_range(nodes, range)?));
         let refused: BTreeMap<Prefix, String> = ranges.iter().filter_map(refused).collect();
         let listening = reserved.listeners.iter();
