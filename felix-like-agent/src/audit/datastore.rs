@@ -65,7 +65,9 @@ fn code_of(problem: &Problem) -> Option<AuditCode> {
         | ProblemCode::AgentForeignDevice
         | ProblemCode::AgentWorkloadInterface => return None,
         ProblemCode::AgentPathMtu => AuditCode::PathNarrow,
-        ProblemCode::AgentKernelRefused => AuditCode::KernelRefused,
+        ProblemCode::AgentKernelRefused | ProblemCode::AgentRulesUnwritten => {
+            AuditCode::KernelRefused
+        }
         ProblemCode::AgentUndone => AuditCode::Undone,
         ProblemCode::AgentKernelUnreadable => AuditCode::KernelUnreadable,
         ProblemCode::BgpListen => AuditCode::ListenFailed,
