@@ -106,8 +106,8 @@ impl ServiceWriter {
         self.table.doubt();
     }
 
-    /// Makes the table what the snapshot asks for; the snapshot must be complete, and current unless
-    /// there is no table.
+    /// Makes the table what the snapshot asks for; the snapshot must be complete, and current
+    /// unless there is no table.
     /// After an error the next pass reads the table first.
     ///
     /// # Errors

@@ -103,8 +103,8 @@ fn listeners(config: &Config, snapshot: &Snapshot) -> BTreeSet<SocketAddr> {
     ports.addresses().chain(config.proxy_health).collect()
 }
 
-/// What the table is made of. While the view is not current, what is in the kernel may be newer than
-/// what was read last, and stays; where there is no table, as after a boot, Services that were
+/// What the table is made of. While the view is not current, what is in the kernel may be newer
+/// than what was read last, and stays; where there is no table, as after a boot, Services that were
 /// accepted last are better than none.
 async fn to_write(view: View) -> Option<Arc<Snapshot>> {
     let is_known = view.snapshot.revision > 0;
