@@ -2,6 +2,9 @@
 //! by the periodic comparison, which these scenarios put an hour away.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "failures/unreadable.rs"]
+mod unreadable;
+
 use std::time::Instant;
 
 use caracal_lab::{Lab, PodState, wait_for, wait_until};

@@ -15,6 +15,7 @@ mod destination;
 pub(crate) mod encap;
 mod grouped_warnings;
 mod guarded;
+mod held;
 mod learned;
 mod local;
 pub(crate) mod mtu;
@@ -225,6 +226,7 @@ impl<'a> Planner<'a> {
                 revision: inputs.snapshot.revision,
                 ownership: of_nodes.ownership,
                 objects: inputs.settings.objects && inputs.kernel.objects.is_ok(),
+                held: Arc::new(held::plan(inputs)),
                 ..Desired::default()
             },
             pools: Pools::from_snapshot(inputs.snapshot, inputs.settings),
