@@ -2,6 +2,8 @@
 //! by the periodic comparison, which these scenarios put an hour away.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "failures/swapped.rs"]
+mod swapped;
 #[path = "failures/unreadable.rs"]
 mod unreadable;
 
