@@ -247,12 +247,13 @@ STATIC_FLAGS += -C link-arg=-Wl,--icf=all,--pack-dyn-relocs=relr,--no-eh-frame-h
   -C link-arg=-Wl,--wrap=_Unwind_Backtrace,--defsym=__wrap__Unwind_Backtrace=getpid
 endif
 # Keep the symbols: make static STRIP=true
-STRIP ?=
+STRIP ?= strip --strip-all
 # Both packages are named, so that their libraries have the same features and are built once.
-BUILD_STATIC = RUSTFLAGS="$(STATIC_FLAGS)" CARGO_PROFILE_RELEASE_STRIP=$(if $(filter true,$(STRIP)),none,symbols) \
+BUILD_STATIC = env RUSTFLAGS="$(STATIC_FLAGS)" \
   $(CARGO) build --release --target $(HOST) --no-default-features --features caracal/kubernetes -p caracal -p caracal-bench
 static: packages-build
 	$(BUILD_STATIC) --bin caracal
+	$(STRIP) $(STATIC)/caracal
 static-bench: static
 	$(BUILD_STATIC) --bin caracal --bin caracal-bench
 
@@ -270,9 +271,10 @@ sbom: static packages-test
 instructions: packages-test static-bench
 	$(STATIC)/caracal-bench instructions
 
-# While the scenarios run, on what they leave.
+# While the scenarios run, on what they leave. The program, which they run, is not touched.
 instructions-beside: static
-	@mkdir -p $(LOGS); nice -n 19 $(MAKE) --no-print-directory instructions >$(LOGS)/instructions.log 2>&1; status=$$?; \
+	@mkdir -p $(LOGS); { nice -n 19 $(BUILD_STATIC) --bin caracal --bin caracal-bench && \
+	  nice -n 19 $(STATIC)/caracal-bench instructions; } >$(LOGS)/instructions.log 2>&1; status=$$?; \
 	cat $(LOGS)/instructions.log; exit $$status
 
 # Makes the record anew; say why in the commit.

@@ -15,7 +15,7 @@ use caracal_model::{AllowedUse, Compare, Family, HandleId, KeyValue, NodeName, P
 use crate::attachment::{AssignedAddress, Attachment, calicos_handle};
 use crate::host_lock::HostLock;
 use crate::in_use;
-use crate::kernel::link::KernelError;
+use crate::kernel::link::{KernelError, Links};
 use crate::settings::Dirs;
 use crate::spec::Wishes;
 
@@ -277,10 +277,19 @@ async fn take_named<S: Store>(
             attributes: attachment.attributes(),
             usage: AllowedUse::Workload,
         };
-        let taken = client
-            .assign_ip(request)
-            .await
-            .map_err(|source| AddressError::AssignIp { address, source })?;
+        let taken = match client.assign_ip(request.clone()).await {
+            Err(ClientError::Refused(AssignIpError::Taken { .. }))
+                if earlier_is_gone(attachment, address).await? =>
+            {
+                let taken = client.take_over_ip(request).await;
+                if taken.is_ok() {
+                    tracing::info!(%address, "taken over from an earlier container of this workload, which is gone");
+                }
+                taken
+            }
+            other => other,
+        };
+        let taken = taken.map_err(|source| AddressError::AssignIp { address, source })?;
         held.push(AssignedAddress {
             address: taken.address,
             block: taken.block,
@@ -288,6 +297,20 @@ async fn take_named<S: Store>(
     }
     held.sort_unstable();
     Ok(held)
+}
+
+/// True when no earlier container of this workload has an address any more: nobody else has the
+/// interface that is made for it, and the kernel has no route to it.
+async fn earlier_is_gone(attachment: &Attachment, address: IpAddr) -> Result<bool, AddressError> {
+    let look = async {
+        let host = Links::here()?;
+        let interface = attachment.host_interface();
+        let link = host.by_name(interface.as_str()).await?;
+        let of_another = link.is_some_and(|link| link.alias != Some(attachment.alias()));
+        let routed = in_use::routed_addresses([address]).await?;
+        Ok(!of_another && routed.is_empty())
+    };
+    look.await.map_err(AddressError::Kernel)
 }
 
 /// Releases all addresses of an attachment, under the host's IPAM lock.

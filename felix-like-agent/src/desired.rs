@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use caracal_model::{IfName, Mac, Prefix, Problem, SharedMap};
 
+use crate::held::Held;
 use crate::kernel_objects::{FdbKey, NeighbourKey, PlannedRoute, Tunnel};
 use crate::nat::Nat;
 use crate::ownership::Ownership;
@@ -40,6 +41,8 @@ pub struct Desired {
     pub workload_mtu: u32,
     /// Signs by which our objects are recognised.
     pub ownership: Ownership,
+    /// What stays although nothing here wants it.
+    pub held: Arc<Held>,
     /// Prefixes that were looked at and got no route although nothing is wrong, with the reason.
     pub skipped: SharedMap<Prefix, String>,
 }

@@ -327,10 +327,12 @@ impl<'d> Ops<'d> {
                 TunnelState::Wrong | TunnelState::Foreign | TunnelState::Right => {}
             }
         }
+        let held = &self.desired.held;
         for link in actual.links.iter() {
             let ours = self.desired.ownership.tunnel(link);
             // tunl0 is the kernel's fallback device and cannot be deleted; it loses its addresses.
-            if ours && link.kind == "vxlan" && !self.desired.tunnels.contains_key(&link.name) {
+            let unwanted = !self.desired.tunnels.contains_key(&link.name) && !held.devices();
+            if ours && link.kind == "vxlan" && unwanted {
                 self.deletes.push(Op::DeleteTunnel(link.name.clone()));
             }
         }
@@ -353,6 +355,9 @@ impl<'d> Ops<'d> {
             let wanted = self.desired.tunnels.get(&link.name);
             // An address that IPAM has not given yet may be the one that is there.
             if wanted.is_some_and(|t| t.address.is_none()) {
+                continue;
+            }
+            if wanted.is_none() && self.desired.held.devices() {
                 continue;
             }
             for cidr in &link.addresses {
@@ -382,7 +387,8 @@ impl<'d> Ops<'d> {
                 wanted.filter(|mac| there.is_none_or(|n| !n.permanent || n.mac != Some(**mac)));
             let delete = || {
                 let ours = |n| self.desired.ownership.neighbour(key, n);
-                wanted.is_none() && there.is_some_and(ours)
+                let held = self.desired.held.entries_of(&key.link);
+                wanted.is_none() && !held && there.is_some_and(ours)
             };
             if let Some(mac) = put {
                 if !self.blocked.contains(&key.link) {
@@ -404,9 +410,10 @@ impl<'d> Ops<'d> {
             if wanted == there || self.blocked.contains(&key.link) {
                 return;
             }
+            let held = self.desired.held.entries_of(&key.link);
             match (wanted, there) {
                 (Some(remote), _) => self.puts.push(Op::PutFdb(key.clone(), *remote)),
-                (None, Some(remote)) if self.desired.ownership.fdb(key) => {
+                (None, Some(remote)) if !held && self.desired.ownership.fdb(key) => {
                     self.deletes.push(Op::DeleteFdb(key.clone(), *remote));
                 }
                 (None, _) => {}
@@ -474,7 +481,7 @@ impl<'d> Ops<'d> {
                 },
                 Owner::Foreign => false,
             };
-            if delete {
+            if delete && !self.desired.held.route(route) {
                 self.deletes.push(Op::DeleteRoute(route.clone()));
             }
         }

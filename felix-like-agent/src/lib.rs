@@ -70,6 +70,7 @@ mod dataplane;
 mod desired;
 mod diff;
 mod forecast;
+mod held;
 mod kernel_objects;
 mod learned;
 mod lifelines;
@@ -111,6 +112,7 @@ pub use dataplane::{
 pub use desired::Desired;
 pub use diff::{Comparing, Comparison, Phase, diff, unused_objects, unused_objects_after};
 pub use forecast::{Assumed, PlanChange, compare_plans, forecast};
+pub use held::Held;
 pub use kernel_objects::{
     FdbKey, ForwardingTarget, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject, PlannedRoute,
     Route, RouteKey, RouteKind, Tunnel, TunnelDevice, vxlan_device,
@@ -135,7 +137,7 @@ pub use services::{
     ServiceTarget, Transport,
 };
 pub use settings::keys::setting_effect;
-pub use settings::{InterfacePattern, Overrides, Settings};
+pub use settings::{InterfacePattern, Overrides, ServiceLoops, Settings};
 pub use slice::SLICE;
 pub use table::{Foreign, LearnScope, TABLE_PROTOCOL, TableSettings, Tables};
 #[cfg(any(test, feature = "testing"))]

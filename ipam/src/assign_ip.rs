@@ -3,10 +3,14 @@
 //! that somebody configured; Calico's default of 20 blocks, which only ends a search there, does
 //! not stand in the way of a choice. The block is guessed to be of the default size and read
 //! together with everything else.
+//!
+//! A workload that was killed without a DEL holds its address under the handle of a container that
+//! is no more. Asked to, the machine takes the address over for the same workload's next container
+//! on the same node (decision 0175).
 
 use caracal_model::{
-    AffinityState, AllocationAttribute, Block, BlockOwner, Family, HandleId, Key, KeyRange, Kind,
-    PoolName, Prefix, Timestamp, Txn, default_block_len,
+    AffinityState, AllocationAttribute, Block, BlockOwner, ENDPOINT_ATTRIBUTE, Family, HandleId,
+    INTERFACE_ATTRIBUTE, Key, KeyRange, Kind, PoolName, Prefix, Timestamp, Txn, default_block_len,
 };
 
 use crate::assign::check_names;
@@ -24,6 +28,7 @@ use crate::view::{self, IpamData, Known};
 pub struct AssignIp {
     request: AssignIpRequest,
     now: Timestamp,
+    takes_over: bool,
     view: IpamData,
     state: AssignIpState,
 }
@@ -69,9 +74,18 @@ impl AssignIp {
         Self {
             request,
             now,
+            takes_over: false,
             view: IpamData::default(),
             state: AssignIpState::Idle,
         }
+    }
+
+    /// The address may be taken from an earlier container of the same workload on the same node:
+    /// the caller has seen that its interface is gone.
+    #[must_use]
+    pub const fn taking_over(mut self) -> Self {
+        self.takes_over = true;
+        self
     }
 
     fn begin(&mut self) -> AssignIpStep {
@@ -184,9 +198,29 @@ impl AssignIp {
             request.usage,
             self.now,
         );
-        let sequence = block::take_address(&mut value, address, &attribute)
-            .map_err(|holder| self.taken(holder))?;
         let mut txn = TxnBuilder::default();
+        let sequence = match block::take_address(&mut value, address, &attribute) {
+            Ok(sequence) => sequence,
+            Err(holder) => {
+                let Some(earlier) = self.predecessor(holder.as_deref()) else {
+                    return Err(self.taken(holder));
+                };
+                let key = Key::Handle(earlier.clone());
+                self.view.readable(std::slice::from_ref(&key))?;
+                if !self.view.was_asked(&key) {
+                    return Ok(self.read(vec![view::key(&key)]));
+                }
+                if let Some(known) = self.view.handles.get(&earlier) {
+                    let mut left = known.value.clone();
+                    handle::remove(&mut left, cidr, 1);
+                    txn.put_handle(&earlier, Some(known), &left);
+                }
+                let Some(ordinal) = value.ordinal(address) else {
+                    return Err(self.taken(holder));
+                };
+                block::take_over(&mut value, ordinal, &attribute)
+            }
+        };
         let id = &request.handle;
         let known = self.view.handles.get(id);
         let mut held = known.map(|k| k.value.clone()).unwrap_or_default();
@@ -207,6 +241,23 @@ impl AssignIp {
             sequence,
         });
         Ok(Step::Commit(txn.into_txn()))
+    }
+
+    /// The handle of an earlier container of the same workload on the same node, where that is the
+    /// holder and may be followed.
+    fn predecessor(&self, holder: Option<&AllocationAttribute>) -> Option<HandleId> {
+        let request = &self.request;
+        let holder = holder.filter(|h| self.takes_over && h.released_at.is_none())?;
+        let is_same = |name: &str| {
+            let own = request.attributes.get(name);
+            own.is_some() && holder.secondary.get(name) == own
+        };
+        let same_workload = [ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE]
+            .into_iter()
+            .all(is_same);
+        let same_node = holder.node() == Some(request.node.as_str());
+        let earlier = holder.handle_id.clone().map(HandleId::from);
+        earlier.filter(|earlier| same_workload && same_node && *earlier != request.handle)
     }
 
     fn taken(&self, holder: Option<Box<AllocationAttribute>>) -> AssignIpError {

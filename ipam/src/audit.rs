@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::{Compare, Key, PoolName, Prefix, Timestamp};
+use caracal_model::{Compare, Key, Kind, PoolName, Prefix, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::{Allocation, Purpose};
@@ -35,8 +35,8 @@ pub(crate) fn judge(allocation: &Allocation, users: &Users) -> AddressUse {
     if !users.of_address(allocation.address).is_empty() {
         return AddressUse::InUse;
     }
-    if let Some((key, _)) = users.unreadable.iter().next() {
-        return AddressUse::Unjudged(format!("{key} does not parse and may use any address"));
+    if let Some(key) = doubted(allocation, users) {
+        return AddressUse::Unjudged(format!("{key} does not parse and may use it"));
     }
     match allocation.purpose() {
         Purpose::Elsewhere(why) => AddressUse::Unjudged(why.to_owned()),
@@ -52,6 +52,28 @@ pub(crate) fn judge(allocation: &Allocation, users: &Users) -> AddressUse {
         },
         Purpose::Workload => AddressUse::Leaked("no WorkloadEndpoint has it".to_owned()),
     }
+}
+
+/// The endpoint or node that does not parse and may be the one that an address was taken for: the
+/// one that the allocation names, or any where it names none.
+fn doubted<'a>(allocation: &Allocation, users: &'a Users) -> Option<&'a String> {
+    let wiring = allocation.wiring().map(|(_, key)| key);
+    let concerns = |path: &str| match Key::parse(path) {
+        Ok(Key::Resource {
+            kind: Kind::Node,
+            name,
+            ..
+        }) => {
+            allocation.purpose() == Purpose::Tunnel
+                && allocation.node().is_none_or(|node| node == name)
+        }
+        Ok(endpoint) => {
+            allocation.purpose() == Purpose::Workload
+                && wiring.as_ref().is_none_or(|wiring| *wiring == endpoint)
+        }
+        Err(_) => false,
+    };
+    users.unreadable.keys().find(|path| concerns(path))
 }
 
 /// An address that is held and that nobody uses.

@@ -147,6 +147,14 @@ fn free_ordinal(block: &mut Block, ordinal: usize) {
     }
 }
 
+/// Gives an allocated ordinal to another holder. Returns the sequence number of this allocation: a
+/// release of the earlier one no longer hits it.
+pub(crate) fn take_over(block: &mut Block, ordinal: usize, attribute: &AllocationAttribute) -> u64 {
+    allocate(block, ordinal, attribute);
+    prune(block);
+    block.sequence_number
+}
+
 /// Frees the addresses whose cool-down is over. Returns how many.
 pub(crate) fn collect(block: &mut Block, cool_down: Duration, now: Timestamp) -> usize {
     let over: Vec<usize> = block

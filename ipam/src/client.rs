@@ -115,6 +115,19 @@ impl<S: Store> Client<S> {
         self.drive(AssignIp::new(request, now())).await
     }
 
+    /// Takes one explicit address, also from an earlier container of the same workload on the same
+    /// node; the caller has seen that its interface is gone.
+    ///
+    /// # Errors
+    /// [`ClientError`], with [`AssignIpError`] when it cannot be had.
+    pub async fn take_over_ip(
+        &self,
+        request: AssignIpRequest,
+    ) -> Result<Assignment, ClientError<AssignIpError>> {
+        self.drive(AssignIp::new(request, now()).taking_over())
+            .await
+    }
+
     /// Releases all addresses of a handle. A handle that does not exist releases nothing. Blocks of
     /// `hints` may save a round trip and may be empty.
     ///

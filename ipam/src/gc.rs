@@ -21,7 +21,8 @@
 //! * `GC-6`: an empty block goes after it stood empty and unchanged for the grace period, and never
 //!   a node's last one of a family. Who nobody owns goes just so, whoever looks. Addresses that
 //!   only cool down do not count, and the release waits for them.
-//! * `GC-7`: nothing is collected while an endpoint or node does not parse.
+//! * `GC-7`: nothing is collected that a value which does not parse is about: an address whose
+//!   endpoint it is, a block whose own or whose affinity it is (decision 0174).
 //! * `GC-8`: addresses that our CNI plugin made no interface for (tunnels, other main plugins,
 //!   Calico's plugin) are never collected from a living node.
 //! * `GC-9`: once the collectors have run, nothing that a crash left is held for ever.
@@ -30,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use caracal_model::{
-    AffinityState, Compare, Family, KnownBlock, NodeName, Prefix, Snapshot, Versioned,
+    AffinityState, Compare, Doubt, Family, KnownBlock, NodeName, Prefix, Snapshot, Versioned,
 };
 
 use crate::allocation::{Allocation, Purpose};
@@ -102,18 +103,12 @@ impl Collector {
         interfaces: &BTreeSet<String>,
     ) -> Vec<Garbage> {
         let users = Users::from_snapshot(snapshot);
-        if !users.unreadable.is_empty() || snapshot.is_doubtful() {
-            // GC-7, and what was seen before may have been a mistake too.
-            self.suspects.clear();
-            self.empty.clear();
-            return Vec::new();
-        }
         let mut collections = self.dead_workloads(now, snapshot, &users, interfaces);
         collections.extend(self.empty_blocks(now, snapshot));
         collections
     }
 
-    /// GC-1, GC-3, GC-4, GC-8.
+    /// GC-1, GC-3, GC-4, GC-7, GC-8.
     fn dead_workloads(
         &mut self,
         now: Instant,
@@ -169,7 +164,7 @@ impl Collector {
             && !lives
     }
 
-    /// GC-6.
+    /// GC-6, GC-7.
     fn empty_blocks(&mut self, now: Instant, snapshot: &Snapshot) -> Vec<Garbage> {
         let mut empty = BTreeMap::new();
         let mut ripe = Vec::new();
@@ -195,9 +190,11 @@ impl Collector {
                 }
             }
         }
+        let doubts = snapshot.doubts();
+        let doubtful: BTreeSet<Doubt> = doubts.map(|(_, doubt)| doubt).collect();
         let blocks = snapshot.blocks.values();
         for block in blocks.filter(|block| block.owner.is_none() && is_idle(block)) {
-            if is_ripe(block) {
+            if !doubtful.contains(&Doubt::Range(block.cidr)) && is_ripe(block) {
                 ripe.push(Garbage::Abandoned(block.cidr));
             }
         }

@@ -1,5 +1,5 @@
 //! Users of addresses according to the rest of the datastore: endpoints of workloads, and nodes
-//! with their tunnel devices. A value that does not parse may use any address, so it is remembered.
+//! with their tunnel devices. A value that does not parse may use an address, so it is remembered.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use caracal_ipam::{Assign, AssignIp, AssignIpRequest, AssignRequest, ReleaseHandle};
 use caracal_model::{
-    AffinityState, AllowedUse, Block, BlockAffinity, BlockOwner, IpReservation, IpamHandle, Key,
-    Kind, Prefix, Timestamp,
+    AffinityState, AllowedUse, Block, BlockAffinity, BlockOwner, ENDPOINT_ATTRIBUTE,
+    INTERFACE_ATTRIBUTE, IpReservation, IpamHandle, Key, Kind, Prefix, Timestamp,
 };
 use serde_json::{Value, json};
 use world::actor::{Any, End, faults, run, view};
@@ -579,6 +579,59 @@ fn one_explicit_address() {
     );
     let handle = &world.keys["/calico/ipam/v2/handle/j"].1;
     assert_eq!(IpamHandle::from_json(handle).unwrap().block.len(), 1);
+}
+
+/// A node lost its power: no DEL was ever made, and the pod comes back in another container.
+#[test]
+fn the_same_workload_takes_its_address_over_and_nobody_else() {
+    let of = |host: &str, handle: &str, endpoint: &str| AssignIpRequest {
+        address: "10.0.0.6".parse().unwrap(),
+        node: host.into(),
+        handle: handle.into(),
+        attributes: [
+            (ENDPOINT_ATTRIBUTE.to_owned(), endpoint.to_owned()),
+            (INTERFACE_ATTRIBUTE.to_owned(), "caliweb".to_owned()),
+        ]
+        .into(),
+        usage: AllowedUse::Workload,
+    };
+    let mut world = small().with(config(|c| c.ip_cooldown_seconds = 600));
+    let mut ask = |request: AssignIpRequest, over: bool| {
+        let machine = AssignIp::new(request, NOW);
+        let machine = if over { machine.taking_over() } else { machine };
+        let end = run(&mut world, Any::AssignIp(machine));
+        assert_eq!(faults(&world, after(1)), []);
+        end
+    };
+    let took = End::Took(vec!["10.0.0.6".parse().unwrap()]);
+    assert_eq!(ask(of("node-a", "net.1", "d/web"), false), took);
+    let taken = "10.0.0.6 is already assigned under handle net.1 on node-a";
+    for (request, over) in [
+        // Its interface is still there; another node; another workload; one that does not say.
+        (of("node-a", "net.2", "d/web"), false),
+        (of("node-b", "net.2", "d/web"), true),
+        (of("node-a", "net.2", "d/other"), true),
+        (
+            AssignIpRequest {
+                attributes: BTreeMap::new(),
+                ..of("node-a", "net.2", "d/web")
+            },
+            true,
+        ),
+    ] {
+        assert_eq!(ask(request, over), End::Failed(taken.into()));
+    }
+    assert_eq!(ask(of("node-a", "net.2", "d/web"), true), took);
+    // A late DEL of the first container takes nothing.
+    assert!(!world.keys.contains_key("/calico/ipam/v2/handle/net.1"));
+    let late = ReleaseHandle::new("net.1".into(), Vec::new(), NOW);
+    run(&mut world, Any::ReleaseHandle(late));
+    let again = AssignIp::new(of("node-b", "net.3", "d/web"), NOW);
+    let taken = "10.0.0.6 is already assigned under handle net.2 on node-a";
+    assert_eq!(
+        run(&mut world, Any::AssignIp(again)),
+        End::Failed(taken.into())
+    );
 }
 
 #[test]

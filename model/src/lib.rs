@@ -102,7 +102,7 @@ pub use txn::{Compare, KeyRange, KeyValue, LeasedTxn, LeasedValue, Txn, TxnOutco
 
 // Everything at one revision.
 pub use snapshot::{
-    Applied, Elsewhere, Holders, InvalidValue, KnownBlock, Networks, POLICY_KINDS, Problem,
+    Applied, Doubt, Elsewhere, Holders, InvalidValue, KnownBlock, Networks, POLICY_KINDS, Problem,
     Snapshot, StoredEndpoints, StoredLineError, Versioned,
 };
 

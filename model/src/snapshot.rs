@@ -5,6 +5,7 @@
 //! parse never replaces a good one (MODEL-4): the last good value stays in use and a [`Problem`]
 //! names key and reason.
 
+mod doubt;
 mod elsewhere;
 mod holders;
 mod known_block;
@@ -33,6 +34,7 @@ use crate::resource::{
 };
 use crate::shared_map::SharedMap;
 
+pub use doubt::Doubt;
 pub use elsewhere::{Elsewhere, Networks};
 pub use holders::Holders;
 pub use known_block::KnownBlock;
@@ -399,36 +401,26 @@ impl Snapshot {
         let invalid = self.invalid.iter().map(|(path, entry)| Problem {
             code: ProblemCode::DatastoreInvalidValue,
             subject: path.clone(),
-            reason: format!(
-                "{}; {}",
-                entry.reason,
-                if entry.kept_last_good {
-                    "the last good value stays in use"
-                } else {
-                    "the value is ignored until it is corrected"
-                }
-            ),
+            reason: format!("{}; {}", entry.reason, self.consequence(path, entry)),
         });
         let fields = self.all_field_problems();
         invalid.chain(fields).chain(self.unenforced()).collect()
     }
 
-    /// True while a value that makes routes cannot be read and no good one is known: a route that
-    /// seems unwanted may be wanted, so nothing is to be deleted.
+    /// What follows from a value that cannot be read.
+    fn consequence(&self, path: &str, entry: &InvalidValue) -> String {
+        let ignored = "the value is ignored until it is corrected";
+        match self.doubt(path) {
+            _ if entry.kept_last_good => "the last good value stays in use".to_owned(),
+            Some(doubt) => format!("{ignored}, and until then {doubt}"),
+            None => ignored.to_owned(),
+        }
+    }
+
+    /// True while something is in doubt ([`Snapshot::doubts`]).
     #[must_use]
     pub fn is_doubtful(&self) -> bool {
-        self.invalid.iter().any(|(path, entry)| {
-            !entry.kept_last_good
-                && matches!(
-                    Key::parse(path),
-                    Ok(Key::Block(_)
-                        | Key::Affinity(..)
-                        | Key::Resource {
-                            kind: Kind::Node | Kind::IpPool | Kind::WorkloadEndpoint,
-                            ..
-                        })
-                )
-        })
+        self.doubts().next().is_some()
     }
 
     /// The pool that holds an address range; the most specific one. Disabled pools count: their

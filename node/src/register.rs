@@ -4,14 +4,16 @@
 //! Every write is a compare-and-swap on what was read; a conflict reads again. Fields of the Node
 //! that Caracal does not know survive.
 
+mod claims;
+
 use std::net::IpAddr;
 
 use caracal_bgp::Asn;
 use caracal_datastore::{Store, StoreError};
 use caracal_model::{
     API_VERSION, AsNumber, Cidr, Family, IpPool, IpPoolSpec, Key, KeyRange, KeyValue, Kind, Node,
-    NodeAddress, NodeBgp, NodeName, NodeSpec, OrchRef, Prefix, Snapshot, Timestamp, Txn,
-    TxnOutcome, ValueError, kind_prefix,
+    NodeAddress, NodeBgp, NodeName, NodeSpec, OrchRef, Prefix, Timestamp, Txn, TxnOutcome,
+    ValueError, kind_prefix,
 };
 use serde_json::json;
 
@@ -32,7 +34,8 @@ pub(crate) enum RegisterError {
     /// Another node has our address.
     #[error(
         "node {other} already has the address {address}; two nodes with one address cannot both route. \
-         Set IP to this node's own address, delete the stale Node {other}, or set DISABLE_NODE_IP_CHECK=true"
+         Set IP to this node's own address, delete the stale Node {other}, or set DISABLE_NODE_IP_CHECK=true. An address \
+         of this machine's is taken over by itself once {other} is off and its lease has run out"
     )]
     AddressConflict { other: NodeName, address: IpAddr },
     /// There is no address at all.
@@ -82,15 +85,17 @@ pub(crate) async fn read_node<S: Store>(
     Ok(Some((node, entry.mod_revision)))
 }
 
-/// Writes this node's resource: addresses, AS number, references. Returns it as stored.
+/// Writes this node's resource: addresses, AS number, references. Returns it as stored. `there`:
+/// the addresses of this machine's interfaces.
 pub(crate) async fn register<S: Store>(
     store: &S,
     config: &Config,
     addresses: Addresses,
+    there: &[IpAddr],
     now: Timestamp,
 ) -> Result<Node, RegisterError> {
     if !config.skip_address_check {
-        check_conflicts(store, &config.node, addresses).await?;
+        claims::settle(store, &config.node, addresses, there, now).await?;
     }
     update_node(store, &config.node, now, |node| {
         apply(node, config, addresses)
@@ -104,11 +109,12 @@ pub(crate) async fn register_again<S: Store>(
     store: &S,
     config: &Config,
     addresses: Addresses,
+    there: &[IpAddr],
     last: Option<&Node>,
     now: Timestamp,
 ) -> Result<Node, RegisterError> {
     if !config.skip_address_check {
-        check_conflicts(store, &config.node, addresses).await?;
+        claims::settle(store, &config.node, addresses, there, now).await?;
     }
     update_node(store, &config.node, now, |node| {
         if let Some(last) = last {
@@ -255,36 +261,6 @@ fn set_address(list: &mut Vec<NodeAddress>, cidr: Cidr) {
         Some(entry) => *entry = wanted,
         None => list.push(wanted),
     }
-}
-
-async fn check_conflicts<S: Store>(
-    store: &S,
-    me: &NodeName,
-    addresses: Addresses,
-) -> Result<(), RegisterError> {
-    let answer = store
-        .read(&[KeyRange::Prefix(kind_prefix(Kind::Node))])
-        .await?;
-    let v4 = addresses.v4.map(|cidr| cidr.address.to_string());
-    let may_have_ours = |value: &[u8]| {
-        // An IPv6 address has many spellings, and an IPv4 address one.
-        let value = std::str::from_utf8(value).unwrap_or_default();
-        addresses.v6.is_some() || v4.as_ref().is_some_and(|v4| value.contains(v4))
-    };
-    let mut snapshot = Snapshot::default();
-    let entries = answer.ranges.into_iter().flatten();
-    for entry in entries.filter(|entry| may_have_ours(&entry.value)) {
-        snapshot.apply(&entry.key, Some(&entry.value), entry.mod_revision);
-    }
-    for (name, node) in snapshot.nodes.iter().filter(|(name, _)| *name != me) {
-        for ours in [addresses.v4, addresses.v6].into_iter().flatten() {
-            if node.spec.address(Family::of(ours.address)) == Some(ours.address) {
-                let (other, address) = (name.clone(), ours.address);
-                return Err(RegisterError::AddressConflict { other, address });
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Creates what every Calico cluster has: ClusterInformation, BGPConfiguration, FelixConfiguration

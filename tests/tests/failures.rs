@@ -4,6 +4,10 @@
 
 #[path = "failures/programs.rs"]
 mod programs;
+#[path = "failures/swapped.rs"]
+mod swapped;
+#[path = "failures/unreadable.rs"]
+mod unreadable;
 
 use std::time::Instant;
 

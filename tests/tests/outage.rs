@@ -3,6 +3,9 @@
 //! pod loses a packet.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "outage/bumped.rs"]
+mod bumped;
+
 use std::fs;
 use std::path::Path;
 

@@ -3,6 +3,10 @@
 //! and has a password.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "services/boot.rs"]
+mod boot;
+#[path = "services/loops.rs"]
+mod loops;
 #[path = "services/rolling.rs"]
 mod rolling;
 #[path = "services/takeover.rs"]

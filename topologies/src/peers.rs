@@ -265,6 +265,12 @@ fn reverse(view: &NodeView<'_>, node: &Node, request: &Request<'_>) -> Vec<Remot
         .collect()
 }
 
+/// A peer is address and port: another port than ours is another daemon's, also on this machine.
+fn has_other_port(view: &NodeView<'_>, spec: &BgpPeerSpec) -> bool {
+    let port = spec.peer_address().and_then(|(_, port)| port);
+    port.is_some_and(|port| port != 0 && port != view.settings.listen_port)
+}
+
 /// Adds a session unless its place is taken, is ourselves, or cannot be reached from an address of
 /// ours.
 fn add(
@@ -288,15 +294,17 @@ fn add(
         return;
     }
     // A resource for several nodes may name one of them; one for this node alone may not name it.
-    if view.is_own(remote.address) && by_address && spec.node == view.name.as_str() {
+    let ourselves = view.is_own(remote.address) && !(by_address && has_other_port(view, spec));
+    if ourselves && by_address && spec.node == view.name.as_str() {
         let reason = format!(
-            "peerIP {} is the own address of the node it is for; it gives no peer",
+            "peerIP {} is the own address of the node it is for; it gives no peer. A second daemon on this machine has a \
+             port of its own, which peerIP names after the address",
             remote.address
         );
         problems.note(ProblemCode::BgpPeer, subject, reason);
         return;
     }
-    if view.is_own(remote.address) || places.contains_key(&place) {
+    if ourselves || places.contains_key(&place) {
         return;
     }
     let family = Family::of(remote.address);

@@ -12,7 +12,6 @@ use caracal_model::{
     BgpConfigurationSpec, CidrEntry, DocumentKind, Family, KubernetesDocument, KubernetesService,
     NodeName, Prefix, Problem, ProblemCode, Snapshot,
 };
-use serde_json::Value;
 
 use crate::Problems;
 use crate::view::NodeView;
@@ -132,8 +131,7 @@ impl Services {
             return ServiceRoutes::default();
         };
         let spec = &configuration.spec;
-        let aggregated = spec.extra.get("serviceLoadBalancerAggregation")
-            != Some(&Value::String("Disabled".to_owned()));
+        let aggregated = spec.announces_load_balancer_ranges();
         let cluster = Ranges::new(&spec.service_cluster_ips);
         let external = Ranges::new(&spec.service_external_ips);
         let balanced = Ranges::new(&spec.service_load_balancer_ips);

@@ -113,6 +113,15 @@ impl MemoryStore {
         state.wake_all();
     }
 
+    /// The same with a revision that is so much above that of the backup.
+    #[cfg(test)]
+    pub(crate) fn restore_bumped(&self, backup: &Backup, by: i64) {
+        let mut state = self.lock();
+        state.restore_bumped(backup, by);
+        state.faults.cut("restored from a backup (scripted)");
+        state.wake_all();
+    }
+
     /// The current revision.
     #[must_use]
     pub fn revision(&self) -> i64 {

@@ -193,6 +193,16 @@ impl MemoryState {
         self.history = backup.history.clone();
     }
 
+    /// As `etcdutl snapshot restore --bump-revision --mark-compacted` does: the data of the backup,
+    /// at a revision above it, and no history before.
+    #[cfg(test)]
+    pub(super) fn restore_bumped(&mut self, backup: &Backup, by: i64) {
+        self.restore(backup);
+        self.revision += by;
+        self.compacted = self.revision;
+        self.history.clear();
+    }
+
     pub(super) fn wake_all(&mut self) {
         for waker in self.watchers.values_mut() {
             if let Some(waker) = waker.take() {

@@ -10,11 +10,27 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use caracal_model::{NodeName, ProblemCode, Snapshot};
+use caracal_model::{NodeName, ProblemCode, SharedMap, Snapshot, Versioned};
 
 /// Lost things that a reason names at most.
 const NAMED: usize = 3;
+
+/// Revisions that a datastore in use may gain in a second: more than an etcd writes with fsync.
+const PER_SECOND: i64 = 20_000;
+/// And that it may have gained beyond what a watch has told, which lags.
+const LAG: i64 = 500_000;
+/// Revisions that no datastore gains while a node is down: `etcdutl snapshot restore` is given more
+/// than this as `--bump-revision`.
+const WHILE_DOWN: i64 = 500_000_000;
+
+/// What was heard last of a datastore.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard {
+    pub(super) revision: i64,
+    pub(super) ago: Duration,
+}
 
 /// Which datastore it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,12 +153,21 @@ impl Guard {
         }
     }
 
-    /// Notes where a list came from.
-    pub(super) fn listed(&mut self, store: StoreId, revision: i64) {
+    /// Notes where a list came from; `heard`: what this process heard of it before. What is known
+    /// of another history stays until something is accepted.
+    pub(super) fn listed(&mut self, store: StoreId, revision: i64, heard: Option<Heard>) {
         if let Some(accepted) = &self.accepted {
             let known = accepted.store != StoreId::default() && store != StoreId::default();
             let other = known && accepted.store != store;
-            self.restored = other || revision < accepted.snapshot.revision;
+            let jumped = match heard {
+                Some(Heard { revision: was, ago }) => {
+                    let seconds = i64::try_from(ago.as_secs()).unwrap_or(i64::MAX);
+                    let may = seconds.saturating_add(1).saturating_mul(PER_SECOND);
+                    revision - was > may.saturating_add(LAG)
+                }
+                None => revision - accepted.snapshot.revision > WHILE_DOWN,
+            };
+            self.restored |= other || jumped || revision < accepted.snapshot.revision;
         }
     }
 
@@ -184,7 +209,8 @@ impl Guard {
             other_cluster(was, next)
                 .or_else(|| emptied(was, next, &self.me).map(DatastoreFault::Emptied))
                 .or_else(|| {
-                    let lost = self.restored.then(|| lacking(was, next, &self.me))?;
+                    let restored = self.restored || is_rewound(was, next);
+                    let lost = restored.then(|| lacking(was, next, &self.me))?;
                     lost.map(DatastoreFault::Restored)
                 })
         };
@@ -228,6 +254,26 @@ fn emptied(was: &Snapshot, next: &Snapshot, me: &NodeName) -> Option<String> {
         }
     }
     None
+}
+
+/// True when some value is older than the one that was accepted: its history went back, whatever
+/// the datastore's revision is. Looks at what differs.
+fn is_rewound(was: &Snapshot, next: &Snapshot) -> bool {
+    fn older<K: Ord + Clone, V: PartialEq>(
+        was: &SharedMap<K, Versioned<V>>,
+        next: &SharedMap<K, Versioned<V>>,
+    ) -> bool {
+        let mut differing = next.changed_since(was).into_iter();
+        differing.any(|key| match (was.get(&key), next.get(&key)) {
+            (Some(was), Some(is)) => is.revision < was.revision,
+            _ => false,
+        })
+    }
+    older(&was.nodes, &next.nodes)
+        || older(&was.pools, &next.pools)
+        || older(&was.blocks, &next.blocks)
+        || older(&was.affinities, &next.affinities)
+        || older(&was.workloads, &next.workloads)
 }
 
 /// Data that a restored datastore lacks: following it would remove routes.

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::absence::Absences;
-use super::guard::{DatastoreFault, Guard, GuardOptions, StoreId};
+use super::guard::{DatastoreFault, Guard, GuardOptions, Heard, StoreId};
 use super::liveness::Liveness;
 use super::outage::{Outage, jittered};
 use super::publisher::Publisher;
@@ -46,6 +46,8 @@ pub(super) struct Task<S> {
     replica: Replica,
     /// Which datastore the last list came from.
     listed: StoreId,
+    /// The last revision that a list or the watch told of, and when.
+    heard: Option<(i64, Instant)>,
     guard: Option<Guard>,
     absences: Absences,
     /// Why the content of the datastore is not accepted, and since when.
@@ -77,6 +79,7 @@ impl<S: PagedStore> Task<S> {
                 accepted,
             ),
             listed: StoreId::default(),
+            heard: None,
             absences: Absences::new(options.node_grace, accepted),
             guard: guard.map(Guard::new),
             fault: None,
@@ -229,8 +232,14 @@ impl<S: PagedStore> Task<S> {
 
     fn take_over(&mut self, cluster: u64, revision: i64) {
         self.listed = StoreId(cluster);
+        let now = Instant::now();
+        let heard = self.heard.replace((revision, now));
         if let Some(guard) = &mut self.guard {
-            guard.listed(self.listed, revision);
+            let heard = heard.map(|(revision, at)| Heard {
+                revision,
+                ago: now - at,
+            });
+            guard.listed(self.listed, revision, heard);
         }
         let listed = self.replica.end_list(revision);
         if let Some(before) = listed.went_back_from {
@@ -253,7 +262,11 @@ impl<S: PagedStore> Task<S> {
             WatchEvent::Progress(revision) if revision < self.replica.revision() => {
                 return self.tick();
             }
-            WatchEvent::Progress(_) => {}
+            WatchEvent::Progress(revision) => self.heard = Some((revision, now)),
+        }
+        let told = self.replica.revision();
+        if self.heard.is_none_or(|(revision, _)| revision < told) {
+            self.heard = Some((told, now));
         }
         self.failures = 0;
         self.liveness.heard(now);

@@ -65,16 +65,18 @@ fn code_of(problem: &Problem) -> Option<AuditCode> {
         | ProblemCode::AgentForeignDevice
         | ProblemCode::AgentWorkloadInterface => return None,
         ProblemCode::AgentPathMtu => AuditCode::PathNarrow,
-        ProblemCode::AgentKernelRefused => AuditCode::KernelRefused,
+        ProblemCode::AgentKernelRefused | ProblemCode::AgentRulesUnwritten => {
+            AuditCode::KernelRefused
+        }
         ProblemCode::AgentUndone => AuditCode::Undone,
         ProblemCode::AgentKernelUnreadable => AuditCode::KernelUnreadable,
         ProblemCode::BgpListen => AuditCode::ListenFailed,
         ProblemCode::BgpOwnerUnknown => AuditCode::OwnerUnknown,
         ProblemCode::DatastoreNoWrites => AuditCode::NoWrites,
         ProblemCode::DatastoreNodeGone => AuditCode::NodeGone,
-        ProblemCode::DatastoreRanges | ProblemCode::AgentNodeAddressOfPods => {
-            AuditCode::RangesOverlap
-        }
+        ProblemCode::DatastoreRanges
+        | ProblemCode::AgentNodeAddressOfPods
+        | ProblemCode::AgentServiceLoops => AuditCode::RangesOverlap,
         ProblemCode::NodeRegistration
         | ProblemCode::NodeLibDir
         | ProblemCode::NodeRunDir

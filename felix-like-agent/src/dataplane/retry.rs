@@ -106,25 +106,21 @@ impl Retries {
 
     /// Problems to report. Failures with the same reason are told together.
     pub(in crate::dataplane) fn problems(&self) -> Vec<Problem> {
-        let mut by_reason: HashMap<&str, Vec<String>> = HashMap::new();
+        let mut by_reason: HashMap<(ProblemCode, &str), Vec<String>> = HashMap::new();
         for (op, failed) in &self.failed {
-            let ops = by_reason.entry(&failed.reason).or_default();
+            let ops = by_reason.entry((code(op), &failed.reason)).or_default();
             ops.push(op.to_string());
         }
         let mut problems = Vec::new();
-        for (reason, mut keys) in by_reason {
+        for ((code, reason), mut keys) in by_reason {
             keys.sort_unstable();
             for key in keys.iter().take(NAMED) {
                 let reason = format!("the kernel refuses this: {reason}; it is tried again");
-                problems.push(problem(ProblemCode::AgentKernelRefused, key, reason));
+                problems.push(problem(code, key, reason));
             }
             if let Some(more) = keys.len().checked_sub(NAMED).filter(|n| *n > 0) {
                 let reason = format!("the kernel refuses {more} more such changes: {reason}");
-                problems.push(problem(
-                    ProblemCode::AgentKernelRefused,
-                    &keys[NAMED],
-                    reason,
-                ));
+                problems.push(problem(code, &keys[NAMED], reason));
             }
         }
         for (op, done) in self.done.iter().filter(|(_, d)| d.count >= REPEATS) {
@@ -137,6 +133,14 @@ impl Retries {
         }
         problems.sort();
         problems
+    }
+}
+
+/// The code of the problem that an op is refused: without rules nothing guards this node.
+const fn code(op: &Op) -> ProblemCode {
+    match op {
+        Op::PutNat(_) | Op::DeleteNat => ProblemCode::AgentRulesUnwritten,
+        _ => ProblemCode::AgentKernelRefused,
     }
 }
 
@@ -191,6 +195,22 @@ mod tests {
         assert_eq!(retries.due(vec![op(1)], start + FIRST), [op(1)]);
         retries.due(vec![], start + MEMORY);
         assert_eq!(retries.problems(), []);
+    }
+
+    #[test]
+    fn rules_that_are_refused_have_a_code_of_their_own() {
+        let mut retries = Retries::default();
+        let now = Instant::now();
+        retries.failed(&op(1), "no".into(), now);
+        retries.failed(&Op::PutNat(std::sync::Arc::default()), "no".into(), now);
+        let codes: Vec<_> = retries.problems().iter().map(|p| p.code).collect();
+        assert_eq!(
+            codes,
+            [
+                ProblemCode::AgentKernelRefused,
+                ProblemCode::AgentRulesUnwritten
+            ]
+        );
     }
 
     #[test]

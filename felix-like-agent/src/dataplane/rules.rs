@@ -218,7 +218,7 @@ impl Keeper {
                 "it is not known which rules are in the kernel, and they are not written: {}; it is tried again, and routes are kept meanwhile",
                 unread.reason
             );
-            problem(ProblemCode::AgentKernelRefused, "NAT rules", reason)
+            problem(ProblemCode::AgentRulesUnwritten, "NAT rules", reason)
         }));
         problems.extend(self.writer.blockers.iter().map(forward_dropped));
         self.status.send_replace(RulesStatus {

@@ -106,7 +106,8 @@ impl ServiceWriter {
         self.table.doubt();
     }
 
-    /// Makes the table what the snapshot asks for; the snapshot must be complete and current.
+    /// Makes the table what the snapshot asks for; the snapshot must be complete, and current
+    /// unless there is no table.
     /// After an error the next pass reads the table first.
     ///
     /// # Errors
@@ -247,7 +248,7 @@ impl ServiceWriter {
     }
 
     /// True when the calling thread's network namespace has the table.
-    pub(super) async fn is_there() -> bool {
+    pub async fn is_there() -> bool {
         let tables = run("nft", &["list", "tables"], "").await;
         let name = format!("table inet {SERVICES_TABLE}");
         tables.is_ok_and(|tables| tables.lines().any(|line| line == name))

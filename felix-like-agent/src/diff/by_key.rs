@@ -22,8 +22,9 @@ const MOST: usize = 1024;
 /// Compares plans with the kernel, and remembers that the kernel was as planned.
 ///
 /// The whole is compared when the kernel was read again, after a failure, when the phase is another
-/// one, and wherever a key cannot be judged alone: where routes stay until the far end can receive,
-/// and where somebody else's routes stand in the place of ours or lead through objects of ours.
+/// one, and wherever a key cannot be judged alone: where routes stay until the far end can receive
+/// or a value can be read, and where somebody else's routes stand in the place of ours or lead
+/// through objects of ours.
 #[derive(Debug, Default)]
 pub struct Comparison {
     in_step: Option<InStep>,
@@ -40,7 +41,8 @@ struct InStep {
     phase: Phase,
     nat: Option<Arc<Nat>>,
     routes: SharedMap<Prefix, PlannedRoute>,
-    has_deferred: bool,
+    /// Some routes stay for more than their keys say.
+    has_kept: bool,
     /// Ranges of the pools, with the length of their blocks.
     pools: Vec<(Prefix, u8)>,
     shares: Option<Shares>,
@@ -148,7 +150,7 @@ impl Comparison {
             phase,
             nat: desired.nat.clone(),
             routes: desired.routes.clone(),
-            has_deferred: !desired.deferred.is_empty(),
+            has_kept: keeps(desired),
             pools: desired.ownership.cluster.pools.clone(),
             shares: self.shares.take(),
         });
@@ -162,8 +164,7 @@ impl Comparison {
         desired: &Desired,
         actual: &Actual,
     ) -> Option<Vec<Op>> {
-        // A deferred route keeps entries that others left, too.
-        if self.has_leftovers || before.has_deferred || !desired.deferred.is_empty() {
+        if self.has_leftovers || before.has_kept || keeps(desired) {
             return None;
         }
         if !desired.objects {
@@ -222,6 +223,12 @@ impl Comparison {
         self.conflicts.retain(|problem| !is_again(problem));
         self.conflicts.extend(found);
     }
+}
+
+/// A deferred route keeps entries that others left, too; what is held back is where nothing is
+/// planned.
+fn keeps(desired: &Desired) -> bool {
+    !desired.deferred.is_empty() || !desired.held.is_empty()
 }
 
 /// Both sides, of these keys, with devices, addresses and sysctls.

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use caracal_model::{Family, Prefix};
 
 use super::name::{Interfaces, PlainName};
-use super::{BFD_PORTS, BgpGuard, FamilyRules, Nat};
+use super::{BFD_PORTS, BgpGuard, FamilyRules, LoopGuard, Nat};
 
 /// Chains of the `nat` table.
 const POSTROUTING: &str = "caracal-postrouting";
@@ -17,6 +17,8 @@ const OUTGOING: &str = "caracal-outgoing";
 /// Chains of the `filter` table.
 const FORWARD: &str = "caracal-forward";
 const INPUT: &str = "caracal-input";
+const OUTPUT: &str = "caracal-output";
+const LOOPS: &str = "caracal-loops";
 const SENDERS: &str = "caracal-senders";
 const BGP: &str = "caracal-bgp";
 /// Chain of the `raw` table.
@@ -157,6 +159,37 @@ fn bgp_guard(guard: &BgpGuard) -> Vec<String> {
         .collect()
 }
 
+/// What is sent to a range of services, and the action on it. It stands before what others refuse,
+/// as Calico's does: iptables has one chain for all, and workloads' packets are accepted in ours.
+fn loop_guard(nat: &Nat, guard: &LoopGuard, family: Family) -> Vec<String> {
+    let sent = |(chain, leaving): (&str, &str)| {
+        let ranges = guard.ranges.iter();
+        let rule = |range: &Prefix| format!("-A {chain} -d {range}{leaving} -j {LOOPS}");
+        ranges.map(rule).collect::<Vec<_>>()
+    };
+    let names = nat.interface_prefixes.iter();
+    let workloads = names.map(|prefix| format!("-o {prefix}+"));
+    let in_use = guard.in_use.iter().map(|used| format!("-d {used}"));
+    let spared = ["-m conntrack --ctstate DNAT".to_owned()].into_iter();
+    let spared = spared.chain(workloads).chain(in_use);
+    let spared = spared.map(|packets| format!("-A {LOOPS} {packets} -j RETURN"));
+    let unreachable = match family {
+        Family::Ipv4 => "icmp-port-unreachable",
+        Family::Ipv6 => "icmp6-port-unreachable",
+    };
+    let ends = match guard.rejects {
+        true => vec![
+            format!("-A {LOOPS} -m conntrack --ctstate INVALID -j DROP"),
+            format!("-A {LOOPS} -j REJECT --reject-with {unreachable}"),
+        ],
+        false => vec![format!("-A {LOOPS} -j DROP")],
+    };
+    let sent = [(FORWARD, ""), (OUTPUT, " ! -o lo")]
+        .into_iter()
+        .flat_map(sent);
+    sent.chain(spared).chain(ends).collect()
+}
+
 /// Forwarding, who may speak BGP to nodes, and who may send tunnel packets. The chains are there
 /// also when nobody is refused.
 fn filter_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
@@ -168,6 +201,10 @@ fn filter_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
         lines.extend(bgp_packets(FORWARD, nat, guard));
         lines.extend(bgp_packets(INPUT, nat, guard));
         lines.extend(bgp_guard(guard));
+    }
+    if let Some(guard) = &rules.loops {
+        let family = guard.ranges.first().map_or(Family::Ipv4, Prefix::family);
+        lines.extend(loop_guard(nat, guard, family));
     }
     lines.extend(forward_table(nat).rules);
     let few = |s: &&super::Senders| !s.from.is_empty() && s.from.len() <= MOST_SENDERS;
@@ -189,8 +226,8 @@ fn filter_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
         name: "filter",
         ours: OURS,
         comment: None,
-        jumps: vec![("FORWARD", FORWARD), ("INPUT", INPUT)],
-        chains: vec![BGP, FORWARD, INPUT, SENDERS],
+        jumps: vec![("FORWARD", FORWARD), ("INPUT", INPUT), ("OUTPUT", OUTPUT)],
+        chains: vec![BGP, FORWARD, INPUT, LOOPS, OUTPUT, SENDERS],
         rules: lines,
     }
 }

@@ -15,6 +15,8 @@
 //!   `route_localnet` is, which kube-proxy may turn on for all interfaces;
 //! * from a workload to a node's BGP or BFD ports: drop, but for the workloads that are configured
 //!   peers ([`BgpGuard`]);
+//! * forwarded or sent by this node, and behind translation to an unused address of a range of
+//!   services: drop or reject ([`LoopGuard`]);
 //! * to this node, encapsulated so, from an address that is no node's: drop, while the datastore is
 //!   in step ([`Nat::open_tunnels`]).
 
@@ -59,6 +61,21 @@ pub struct FamilyRules {
     pub bgp: Option<BgpGuard>,
     /// Where workloads may not send: this machine's loopback range.
     pub loopback: Option<Prefix>,
+    /// Ends what is sent to unused addresses of services; `None` = nothing is ended.
+    pub loops: Option<LoopGuard>,
+}
+
+/// Ends what this node would send on to an unused address of a range of services: routers have the
+/// range from the nodes, and would give it back. What somebody has translated (`dnat`) is left
+/// alone, whatever the endpoint's address is, and so is what goes to a workload's interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoopGuard {
+    /// Ranges of services, of more than one address each.
+    pub ranges: BTreeSet<Prefix>,
+    /// What is no Service's in them.
+    pub in_use: BTreeSet<Prefix>,
+    /// The sender is told; otherwise packets are dropped.
+    pub rejects: bool,
 }
 
 /// Keeps workloads off the nodes' BGP and BFD. A node trusts a peer for its address, and
@@ -194,9 +211,25 @@ pub(crate) fn example() -> Nat {
                 routers: ["192.0.2.1".parse().unwrap()].into(),
                 masqueraded: ["10.244.0.0/16".parse().unwrap()].into(),
             }),
+            loops: Some(LoopGuard {
+                ranges: ["10.96.0.0/12", "198.51.100.0/24"]
+                    .map(|p| p.parse().unwrap())
+                    .into(),
+                in_use: ["10.96.0.1/32", "10.100.0.0/16"]
+                    .map(|p| p.parse().unwrap())
+                    .into(),
+                rejects: false,
+            }),
             ..FamilyRules::default()
         },
-        ipv6: FamilyRules::default(),
+        ipv6: FamilyRules {
+            loops: Some(LoopGuard {
+                ranges: ["fd00:96::/108".parse().unwrap()].into(),
+                rejects: true,
+                ..LoopGuard::default()
+            }),
+            ..FamilyRules::default()
+        },
         known_fingerprint: KnownFingerprint::default(),
     }
 }

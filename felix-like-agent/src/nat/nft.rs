@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use caracal_model::Prefix;
 
 use super::name::Interfaces;
-use super::{BFD_PORTS, BgpGuard, FamilyRules, Nat, digest};
+use super::{BFD_PORTS, BgpGuard, FamilyRules, LoopGuard, Nat, digest};
 use elements::{Element, Sets};
 
 /// Our table, of family `inet`.
@@ -24,6 +24,8 @@ const FINGERPRINT: &str = "fingerprint_";
 pub(crate) const CHECKSUM: &str = "printed_";
 /// Stands in the text for the elements of the set that follows.
 const ELEMENTS: &str = "\t\telements of ";
+/// Behind the filters of others: who refuses a Service without endpoints is asked first.
+const BEHIND_FILTERS: u8 = 10;
 
 /// The script that puts the rules in the place of those before, in one transaction.
 #[must_use]
@@ -97,6 +99,7 @@ fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
     let mut antispoof = String::new();
     let mut input = String::new();
     let mut forward = String::new();
+    let mut loops = String::new();
     for prefix in &nat.interface_prefixes {
         if let Some(port) = nat.no_vxlan_from_workloads {
             // Once more behind translation: a service may lead there.
@@ -129,6 +132,16 @@ fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
             bgp_guard(table, family, address, guard);
         }
         senders(table, &mut input, family, address, rules);
+        if let Some(guard) = &rules.loops {
+            loop_guard(table, (family, address), nat, guard);
+            let ranges = guard.ranges.iter();
+            ranges.for_each(|range| {
+                put(
+                    &mut loops,
+                    format_args!("{family} daddr {range} jump {family}_loops"),
+                );
+            });
+        }
     }
     let text = &mut table.text;
     text.push_str(
@@ -155,6 +168,19 @@ fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
         put(text, format_args!("oifname \"{prefix}*\" accept"));
     }
     text.push_str("\t}\n");
+    for (hook, first) in [("forward", ""), ("output", "\t\toifname \"lo\" return\n")] {
+        if !loops.is_empty() {
+            let priority = BEHIND_FILTERS;
+            put_at(text, "\t", format_args!("chain loops_{hook} {{"));
+            put(
+                text,
+                format_args!("type filter hook {hook} priority {priority}; policy accept;"),
+            );
+            text.push_str(first);
+            text.push_str(&loops);
+            put_at(text, "\t", format_args!("}}"));
+        }
+    }
 }
 
 fn tunnels(text: &mut String, family: &str, rules: &FamilyRules) {
@@ -337,6 +363,34 @@ fn bgp_guard<'a>(table: &mut NftTable<'a>, family: &str, address: &str, guard: &
                 format_args!("{family} saddr {source} {packets} counter drop"),
             );
         }
+    }
+    put_at(text, "\t", format_args!("}}"));
+}
+
+/// Action on what is sent to a range of services.
+fn loop_guard<'a>(
+    table: &mut NftTable<'a>,
+    (family, address): (&str, &str),
+    nat: &Nat,
+    guard: &'a LoopGuard,
+) {
+    let set = format!("{family}_in_ranges");
+    let in_use = matches(table, family, address, "daddr", &set, &guard.in_use);
+    let text = &mut table.text;
+    put_at(text, "\t", format_args!("chain {family}_loops {{"));
+    put(text, format_args!("ct status dnat return"));
+    for prefix in &nat.interface_prefixes {
+        put(text, format_args!("oifname \"{prefix}*\" return"));
+    }
+    for packets in in_use {
+        put(text, format_args!("{packets} return"));
+    }
+    if guard.rejects {
+        // A segment outside of the window of a connection that lives is no reason to end it.
+        put(text, format_args!("ct state invalid counter drop"));
+        put(text, format_args!("counter reject"));
+    } else {
+        put(text, format_args!("counter drop"));
     }
     put_at(text, "\t", format_args!("}}"));
 }

@@ -397,7 +397,7 @@ impl LastPlan {
             && was.bgp_peers.is_same(&is.bgp_peers)
             && was.workloads.is_same(&is.workloads)
             && from.links == *inputs.links
-            && was.is_doubtful() == is.is_doubtful();
+            && nat::is_known(was) == nat::is_known(is);
         match same {
             true => self.desired.nat.clone(),
             false => nat::plan(planner).map(Arc::new),

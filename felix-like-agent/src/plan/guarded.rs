@@ -109,7 +109,7 @@ impl Guarded {
     }
 
     /// The addresses of nodes that a prefix covers.
-    fn nodes_in(&self, prefix: Prefix) -> impl Iterator<Item = (IpAddr, &NodeName)> {
+    pub(super) fn nodes_in(&self, prefix: Prefix) -> impl Iterator<Item = (IpAddr, &NodeName)> {
         let inside = self.nodes.range(prefix.address()..);
         let inside = inside.take_while(move |(address, _)| prefix.contains(**address));
         inside.flat_map(|(address, names)| names.iter().map(|name| (*address, name)))

@@ -15,8 +15,10 @@ mod destination;
 pub(crate) mod encap;
 mod grouped_warnings;
 mod guarded;
+mod held;
 mod learned;
 mod local;
+mod loops;
 pub(crate) mod mtu;
 pub(crate) mod nat;
 mod paths;
@@ -39,6 +41,7 @@ use crate::desired::Desired;
 use crate::kernel_objects::{ForwardingTarget, NextHop, Route};
 use crate::learned::Learned;
 use crate::links::{Link, Links};
+use crate::nat::LoopGuard;
 use crate::ownership::Ownership;
 use crate::problem::problem;
 use crate::settings::Settings;
@@ -154,6 +157,8 @@ struct Planner<'a> {
     subnets: Vec<Prefix>,
     /// Ranges of service addresses.
     services: Vec<Prefix>,
+    /// Ends what is sent to unused ones.
+    loops: BTreeMap<Family, LoopGuard>,
     /// The nodes at the ends of narrow paths.
     narrow: Narrow<'a>,
     /// Nodes are few and routes are many.
@@ -225,6 +230,7 @@ impl<'a> Planner<'a> {
                 revision: inputs.snapshot.revision,
                 ownership: of_nodes.ownership,
                 objects: inputs.settings.objects && inputs.kernel.objects.is_ok(),
+                held: Arc::new(held::plan(inputs)),
                 ..Desired::default()
             },
             pools: Pools::from_snapshot(inputs.snapshot, inputs.settings),
@@ -237,6 +243,7 @@ impl<'a> Planner<'a> {
             hints: BTreeMap::new(),
             subnets: inputs.links.subnets().collect(),
             services: learned::service_ranges(inputs.snapshot),
+            loops: BTreeMap::new(),
             narrow: Narrow::new(),
             resolved: RefCell::default(),
             remotes: RefCell::default(),
@@ -255,6 +262,7 @@ impl<'a> Planner<'a> {
         local::plan(&mut planner);
         tunnels::plan(&mut planner);
         paths::plan(&mut planner);
+        loops::plan(&mut planner);
         planner.desired.workload_mtu = planner.workload_mtu();
         planner
     }

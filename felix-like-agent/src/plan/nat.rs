@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use caracal_model::{Family, Node, Prefix, Snapshot};
+use caracal_model::{Doubt, Family, Node, Prefix, Snapshot};
 
 use super::Planner;
 use crate::kernel_objects::TunnelDevice;
@@ -14,10 +14,16 @@ use crate::nat::{BgpGuard, FamilyRules, KnownFingerprint, Nat, Senders};
 /// BGP's port (RFC 4271 §8).
 pub(crate) const BGP_PORT: u16 = 179;
 
+/// True when the pools and nodes that rules are made of can be read.
+pub(super) fn is_known(snapshot: &Snapshot) -> bool {
+    let concerns = |doubt: &Doubt| matches!(doubt, Doubt::Pool(_) | Doubt::Node(_));
+    !snapshot.doubts().any(|(_, doubt)| concerns(&doubt))
+}
+
 /// The rules. `None`: a pool that cannot be read may be one that is masqueraded, so that what is
 /// there stays.
 pub(super) fn plan(planner: &Planner<'_>) -> Option<Nat> {
-    if planner.inputs.snapshot.is_doubtful() {
+    if !is_known(planner.inputs.snapshot) {
         return None;
     }
     let settings = planner.inputs.settings;
@@ -74,6 +80,7 @@ fn family(planner: &Planner<'_>, family: Family) -> FamilyRules {
     let outgoing = planner.inputs.settings.nat_address.map(Into::into);
     rules.outgoing = outgoing.filter(|address| Family::of(*address) == family);
     rules.senders = senders(planner, family);
+    rules.loops = planner.loops.get(&family).cloned();
     rules.ports = planner.inputs.settings.nat_ports;
     rules.leaving_by = planner.inputs.settings.nat_interface.clone();
     rules

@@ -19,7 +19,7 @@ pub(crate) struct World {
     pub(crate) host_routes: HostRoutes,
     pub(crate) settings: Settings,
     kernel: KernelSupport,
-    lifelines: BTreeSet<IpAddr>,
+    pub(crate) lifelines: BTreeSet<IpAddr>,
 }
 
 impl World {

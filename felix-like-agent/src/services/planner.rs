@@ -14,11 +14,12 @@ use super::claims::{Age, Claims, Name};
 use super::document::{self, ServiceDocument, Slice, is_name};
 use super::endpoints::Place;
 use super::entry::{Here, ServiceEntry, entries, outermost};
-use super::health::{ServiceHealth, health};
+use super::health::{HealthPorts, ServiceHealth, health};
 use super::refusals::{Judge, Refusals};
 use super::reserved::{NodeAddresses, Reserved};
 use super::settings::ServiceNode;
 use crate::problem::problem;
+use crate::settings::{ServiceLoops, Settings};
 
 type Documents = SharedMap<(DocumentKind, String, String), Versioned<KubernetesDocument>>;
 
@@ -59,10 +60,14 @@ impl Surroundings {
             zone: node.and_then(|node| node.metadata.labels.get(ZONE).cloned()),
         };
         let pools = snapshot.pools.values().map(|pool| pool.spec.prefix());
-        let ranges = snapshot.bgp_default().into_iter();
+        let defaults = Settings::default();
+        let (settings, _) = Settings::resolve(&defaults, snapshot, &own.name, &own.overrides);
+        // What is not dropped is left to the rules of `serviceLoopPrevention`.
+        let is_dropped = settings.service_loops == ServiceLoops::Drop;
+        let ranges = snapshot.bgp_default().filter(|_| is_dropped).into_iter();
         let ranges = ranges.flat_map(|c| &c.spec.service_cluster_ips);
         let ranges = outermost(ranges.filter_map(|entry| entry.cidr.parse().ok()));
-        let reserved = Reserved::new(snapshot, own, &addresses);
+        let reserved = Reserved::new(snapshot, own, &addresses, settings.vxlan_port);
         let refused = |range: &Prefix| Some((*range, reserved.refuses_range(nodes, range)?));
         let refused: BTreeMap<Prefix, String> = ranges.iter().filter_map(refused).collect();
         let listening = reserved.listeners.iter();
@@ -137,8 +142,8 @@ pub(super) struct ServicePlanner {
     claims: BTreeMap<ServiceAddress, Claims>,
     /// Addresses that several Services have.
     contested: BTreeSet<ServiceAddress>,
-    /// What load balancers are told of each Service, with the port.
-    health: BTreeMap<Name, (u16, ServiceHealth)>,
+    /// What load balancers are told.
+    health: HealthPorts,
 }
 
 impl ServicePlanner {
@@ -196,6 +201,7 @@ impl ServicePlanner {
             refusals.problem(&format!("{namespace}/{name}"))
         };
         let contested = self.contested.iter().filter_map(contested);
+        let contested = contested.chain(self.health.problems());
         let refused = self.refusals.iter().filter_map(refused);
         ranges.chain(contested).chain(refused).collect()
     }
@@ -218,12 +224,12 @@ impl ServicePlanner {
 
     /// What load balancers are told, by where they ask.
     pub(super) fn health(&self) -> BTreeMap<SocketAddr, ServiceHealth> {
-        let at = |(port, health): &(u16, ServiceHealth)| {
-            let (port, health) = (*port, health.clone());
+        let at = |(port, health): (u16, &ServiceHealth)| {
+            let health = health.clone();
             let addresses = self.surroundings.here.node_ports.iter();
             addresses.map(move |address| ((*address, port).into(), health.clone()))
         };
-        self.health.values().flat_map(at).collect()
+        self.health.in_force().flat_map(at).collect()
     }
 
     /// A slice has changed: the Services that it belonged to and belongs to.
@@ -274,10 +280,7 @@ impl ServicePlanner {
         let place = &self.surroundings.here.place;
         let found = service.as_ref();
         let found = found.and_then(|s| health((&name.0, &name.1), s, &slices, place));
-        match found {
-            Some(found) => _ = self.health.insert(name.clone(), found),
-            None => _ = self.health.remove(&name),
-        }
+        self.health.set(&name, &age, found);
         let text = format!("{}/{}", name.0, name.1);
         let judge = Judge {
             reserved: &self.surroundings.here.reserved,

@@ -11,7 +11,6 @@ use super::address::{ServiceAddress, ServiceAddressKind, ServiceTarget, Transpor
 use super::settings::ServiceNode;
 use crate::nat::BFD_PORTS;
 use crate::plan::nat;
-use crate::settings::Settings;
 
 /// The Service of Kubernetes' API itself: who reaches the API by its cluster address asks for the
 /// translation.
@@ -92,17 +91,16 @@ pub(super) struct Reserved {
 }
 
 impl Reserved {
-    /// `registered`: addresses of this node's Node resource.
+    /// `registered`: addresses of this node's Node resource; `vxlan`: the nodes' port.
     pub(super) fn new(
         snapshot: &Snapshot,
         own: &ServiceNode,
         registered: &BTreeSet<IpAddr>,
+        vxlan: u16,
     ) -> Self {
-        let (settings, _) =
-            Settings::resolve(&Settings::default(), snapshot, &own.name, &own.overrides);
         let bgp = nat::bgp_ports(snapshot);
         let tcp = bgp.into_iter().map(|port| (Transport::Tcp, port));
-        let udp = BFD_PORTS.into_iter().chain([settings.vxlan_port]);
+        let udp = BFD_PORTS.into_iter().chain([vxlan]);
         let mut peers: BTreeMap<IpAddr, BTreeSet<u16>> = BTreeMap::new();
         let named = snapshot.bgp_peers.values();
         for (address, port) in named.filter_map(|peer| peer.spec.peer_address()) {

@@ -10,7 +10,8 @@ use caracal_model::{Cidr, FELIX_FIELDS, FieldEntry, Prefix};
 pub(crate) use caracal_model::FieldEffect;
 
 use super::{
-    InterfacePattern, NatBackend, PROTOCOL_BOOT, ProgramClusterRoutes, ROUTE_PROTOCOL, Settings,
+    InterfacePattern, NatBackend, PROTOCOL_BOOT, ProgramClusterRoutes, ROUTE_PROTOCOL,
+    ServiceLoops, Settings,
 };
 use crate::nat::name::{Interfaces, PlainName};
 
@@ -139,6 +140,7 @@ pub(super) fn set(settings: &mut Settings, key: &str, value: &str) -> Result<(),
         }
         "allowvxlanpacketsfromworkloads" => settings.vxlan_from_workloads = boolean(value)?,
         "allowipippacketsfromworkloads" => settings.ipip_from_workloads = boolean(value)?,
+        "serviceloopprevention" => settings.service_loops = service_loops(value)?,
         "ipv6support" => settings.ipv6 = boolean(value)?,
         _ => {}
     }
@@ -165,6 +167,15 @@ fn boolean(value: &str) -> Result<bool, &'static str> {
 fn switch(value: &str, on: &str, off: &str) -> Option<bool> {
     let is = |word: &str| value.eq_ignore_ascii_case(word);
     (is(on) || is(off)).then(|| is(on))
+}
+
+fn service_loops(value: &str) -> Result<ServiceLoops, &'static str> {
+    Ok(match value.to_ascii_lowercase().as_str() {
+        "drop" => ServiceLoops::Drop,
+        "reject" => ServiceLoops::Reject,
+        "disabled" => ServiceLoops::Disabled,
+        _ => return Err("Drop, Reject or Disabled"),
+    })
 }
 
 /// Felix's default, boot, stands for its number 80 on all that is not a device route.

@@ -66,6 +66,18 @@ pub enum NatBackend {
     Iptables,
 }
 
+/// What becomes of packets to unused addresses of the services' ranges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServiceLoops {
+    /// They are dropped.
+    #[default]
+    Drop,
+    /// They are refused.
+    Reject,
+    /// They go where they go.
+    Disabled,
+}
+
 /// Settings of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -137,6 +149,8 @@ pub struct Settings {
     pub vxlan_from_workloads: bool,
     /// Workloads may send IPIP packets (`allowIPIPPacketsFromWorkloads`).
     pub ipip_from_workloads: bool,
+    /// What becomes of packets to unused addresses of services (`serviceLoopPrevention`).
+    pub service_loops: ServiceLoops,
 }
 
 /// Names of interfaces, as a regular expression that matches anywhere unless it is anchored.
@@ -222,6 +236,7 @@ impl Default for Settings {
             spoofing: false,
             vxlan_from_workloads: false,
             ipip_from_workloads: false,
+            service_loops: ServiceLoops::Drop,
         }
     }
 }

@@ -251,10 +251,44 @@ fn gc_6_blocks_that_only_cool_down_and_blocks_of_nobody() {
 }
 
 #[test]
-fn gc_7_nothing_while_an_endpoint_does_not_parse() {
+fn gc_7_a_value_that_does_not_parse_holds_back_what_it_is_about() {
+    // The endpoint of the address, before it was ever read and after.
+    let mut own = leaked();
+    put(&mut own, PATH, b"{");
+    assert_eq!(twice(&own, &[]), []);
+    let mut known = leaked();
+    endpoint(&mut known, "10.0.0.1/32", "1");
+    put(&mut known, PATH, b"{");
+    assert_eq!(twice(&known, &[]), []);
+    // Others: each is about something else.
+    for path in [
+        &format!("{PATH}-2"),
+        "/calico/resources/v3/projectcalico.org/nodes/node-b",
+        "/calico/resources/v3/projectcalico.org/ippools/p",
+        "/calico/ipam/v2/assignment/ipv4/block/10.0.0.64-30",
+        "/calico/ipam/v2/host/node-b/ipv6/block/fd00::40-122",
+    ] {
+        let mut snapshot = leaked();
+        put(&mut snapshot, path, b"{");
+        assert_eq!(addresses(&twice(&snapshot, &[])), ["10.0.0.0"], "{path}");
+    }
+}
+
+#[test]
+fn gc_7_a_block_whose_affinity_does_not_parse_is_kept() {
     let mut snapshot = leaked();
-    put(&mut snapshot, &format!("{PATH}-2"), b"{");
-    assert_eq!(twice(&snapshot, &[]), []);
+    let mut empty = block("10.0.0.64/30", |_| {});
+    empty.affinity = None;
+    put(
+        &mut snapshot,
+        &Key::Block(empty.cidr).to_path(),
+        &empty.to_json(),
+    );
+    let abandoned = Garbage::Abandoned(empty.cidr);
+    assert!(twice(&snapshot, &["caliweb"]).contains(&abandoned));
+    let affinity = Key::Affinity(BlockOwner::Host("node-b".into()), empty.cidr);
+    put(&mut snapshot, &affinity.to_path(), b"{");
+    assert_eq!(twice(&snapshot, &["caliweb"]), []);
 }
 
 #[test]

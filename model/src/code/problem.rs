@@ -44,6 +44,10 @@ super::codes! {
         "set `programClusterRoutes` in one of them",
     AgentRouteSyncDisabled "agent.route_sync_disabled" Warning 0 "`routeSyncDisabled` is true: no route is written"
         "set it to false",
+    AgentRulesUnwritten "agent.rules_unwritten" Error 0 "the rules of masquerading, forwarding and guards are not as planned: neither nft nor iptables can write them"
+        "follow the reason; it is tried again",
+    AgentServiceLoops "agent.service_loops" Warning 0 "machines are in a range of services: what is sent to its unused addresses is not ended at this node"
+        "take the machines out of the range, or set `serviceLoopPrevention: Disabled`",
     AgentSettingWithoutEffect "agent.setting_without_effect" Warning 0 "a FelixConfiguration value that would change what Felix does and changes nothing here"
         "take it out; docs/resources.md has all fields",
     AgentSourceAddress "agent.source_address" Warning 0 "no interface has the address of `deviceRouteSourceAddress`"

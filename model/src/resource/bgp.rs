@@ -220,6 +220,14 @@ impl BgpConfigurationSpec {
             .flat_map(|(field, list)| list.iter().map(move |entry| (field, entry)));
         entries.filter_map(|(field, entry)| Some((field, entry.cidr.parse().ok()?)))
     }
+
+    /// True when the ranges of `serviceLoadBalancerIPs` are announced themselves; otherwise single
+    /// addresses in them are (`serviceLoadBalancerAggregation: Disabled`).
+    #[must_use]
+    pub fn announces_load_balancer_ranges(&self) -> bool {
+        let said = self.extra.get("serviceLoadBalancerAggregation");
+        said.and_then(Value::as_str) != Some("Disabled")
+    }
 }
 
 /// `spec` of a BGPPeer.

@@ -43,7 +43,7 @@ fn a_value_that_never_parsed_makes_the_snapshot_doubtful() {
     assert!(
         s.problems()[0]
             .reason
-            .ends_with("the value is ignored until it is corrected")
+            .contains("the value is ignored until it is corrected, and until then no tunnel")
     );
     s.apply(POOL, None, 6);
     assert!(!s.is_doubtful());

@@ -34,7 +34,7 @@ const NODE_A: &str = "/calico/resources/v3/projectcalico.org/nodes/node-a";
 async fn a_new_node_is_written_as_calico_writes_it() {
     let store = MemoryStore::new();
     let config = config(&[("AS", "64513"), ("CALICO_K8S_NODE_REF", "k8s-a")]);
-    register(&store, &config, addresses("10.10.0.5/24"), now())
+    register(&store, &config, addresses("10.10.0.5/24"), &[], now())
         .await
         .unwrap();
     let node = value(&store, NODE_A).await;
@@ -62,7 +62,7 @@ async fn an_existing_node_keeps_what_we_do_not_know() {
         "spec":{"addresses":[{"address":"10.0.0.9/24","type":"CalicoNodeIP"},{"address":"1.2.3.4","type":"ExternalIP"}],
         "bgp":{"ipv4Address":"10.0.0.9/24","routeReflectorClusterID":"244.0.0.1","x":1},"wireguard":{"y":2}}}"#;
     store.put(NODE_A, old);
-    register(&store, &config(&[]), addresses("10.0.0.5/24"), now())
+    register(&store, &config(&[]), addresses("10.0.0.5/24"), &[], now())
         .await
         .unwrap();
     let node = value(&store, NODE_A).await;
@@ -82,14 +82,14 @@ async fn an_existing_node_keeps_what_we_do_not_know() {
 async fn a_second_start_writes_nothing() {
     let store = MemoryStore::new();
     let config = config(&[]);
-    register(&store, &config, addresses("10.0.0.5/24"), now())
+    register(&store, &config, addresses("10.0.0.5/24"), &[], now())
         .await
         .unwrap();
     ensure_defaults(&store, &config, &[], None, now())
         .await
         .unwrap();
     let before = store.read(&[KeyRange::Prefix("/".into())]).await.unwrap();
-    register(&store, &config, addresses("10.0.0.5/24"), now())
+    register(&store, &config, addresses("10.0.0.5/24"), &[], now())
         .await
         .unwrap();
     assert!(
@@ -109,7 +109,7 @@ async fn an_address_of_another_node_is_refused() {
     let store = MemoryStore::new();
     let other = r#"{"metadata":{"name":"node-b"},"spec":{"bgp":{"ipv4Address":"10.0.0.5/24"}}}"#;
     store.put("/calico/resources/v3/projectcalico.org/nodes/node-b", other);
-    let error = register(&store, &config(&[]), addresses("10.0.0.5/24"), now())
+    let error = register(&store, &config(&[]), addresses("10.0.0.5/24"), &[], now())
         .await
         .unwrap_err();
     assert!(
@@ -119,7 +119,7 @@ async fn an_address_of_another_node_is_refused() {
         "{error}"
     );
     let lenient = config(&[("DISABLE_NODE_IP_CHECK", "true")]);
-    register(&store, &lenient, addresses("10.0.0.5/24"), now())
+    register(&store, &lenient, addresses("10.0.0.5/24"), &[], now())
         .await
         .unwrap();
 }
@@ -128,7 +128,7 @@ async fn an_address_of_another_node_is_refused() {
 async fn a_broken_node_is_not_overwritten() {
     let store = MemoryStore::new();
     store.put(NODE_A, "{nonsense");
-    let error = register(&store, &config(&[]), addresses("10.0.0.5/24"), now())
+    let error = register(&store, &config(&[]), addresses("10.0.0.5/24"), &[], now())
         .await
         .unwrap_err();
     assert!(error.to_string().contains(NODE_A), "{error}");

@@ -179,7 +179,7 @@ impl Agent {
     }
 
     fn phase(&self) -> Phase {
-        if self.fresh && self.converged && !self.snapshot.is_doubtful() {
+        if self.fresh && self.converged && !self.snapshot.doubts_node(&self.me) {
             Phase::Synced
         } else {
             Phase::Learning

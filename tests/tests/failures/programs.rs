@@ -78,7 +78,7 @@ fn rules_hang(lab: Lab) {
     println!("a pod was added after {:.2} s", took.as_secs_f64());
     lab.cni_within("DEL", &pods[0], 10 * SECOND)
         .unwrap_or_else(|e| panic!("{}", caracal_lab::error_chain(&e)));
-    let code = "agent.kernel_refused";
+    let code = "agent.rules_unwritten";
     await_status(&lab, "node1", 60 * SECOND, "the problem", |status| {
         has_problem(status, code, "nft did not finish within 20 s")
     });

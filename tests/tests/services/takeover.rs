@@ -37,7 +37,7 @@ fn services_change_hands_and_no_connection_is_cut() {
 
 /// Rules of a family as kube-proxy's nftables mode writes them, shortened: a map of services, a
 /// chain for each.
-fn proxy_table(family: Family, server: IpAddr) -> String {
+pub(super) fn proxy_table(family: Family, server: IpAddr) -> String {
     let ip = either(family, "ip", "ip6");
     let addr = either(family, "ipv4_addr", "ipv6_addr");
     let to = SocketAddr::new(server, TARGET);

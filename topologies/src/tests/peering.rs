@@ -335,6 +335,67 @@ spec: {bgp: {ipv4Address: 0.0.0.0/24}}
 }
 
 #[test]
+fn another_port_of_the_own_address_is_another_daemon() {
+    let text = |scope: &str, peer: &str| {
+        format!(
+            "
+kind: BGPPeer
+metadata: {{name: second}}
+spec: {{{scope}peerIP: '{peer}', asNumber: 65100}}
+---
+kind: Node
+metadata: {{name: a}}
+spec: {{bgp: {{ipv4Address: 10.0.0.9/24, ipv6Address: 'fd00::9/64'}}}}
+"
+        )
+    };
+    let of = |node: &str, scope: &str, peer: &str| planned(node, &[THREE, &text(scope, peer)]);
+    let peers = |plan: &BgpPlan| -> Vec<String> {
+        let names = names(&plan.config).into_iter();
+        let of_resource = |name: &String| !name.starts_with("Mesh");
+        names
+            .map(|name| name.to_string())
+            .filter(of_resource)
+            .collect()
+    };
+    for (peer, name) in [
+        ("10.0.0.9:1790", "10_0_0_9_port_1790"),
+        ("[fd00::9]:1790", "fd00__9_port_1790"),
+    ] {
+        let own = of("a", "node: a, ", peer);
+        assert_eq!(peers(&own), [format!("Node_{name}")]);
+        assert_eq!(codes(&own), [""; 0], "{:?}", own.problems);
+        assert_eq!(peers(&of("a", "", peer)), [format!("Global_{name}")]);
+    }
+    // Elsewhere it is a peer as any; a node without an address of the family has none.
+    assert_eq!(
+        peers(&of("b", "", "10.0.0.9:1790")),
+        ["Global_10_0_0_9_port_1790"]
+    );
+    // Our own port is ourselves, said or not.
+    for peer in ["10.0.0.9", "10.0.0.9:179", "[fd00::9]:179", "fd00::9"] {
+        let own = of("a", "node: a, ", peer);
+        assert_eq!(peers(&own), [""; 0]);
+        let reason = &own.problems.first().unwrap().reason;
+        assert!(reason.contains("own address of the node"), "{reason}");
+        assert_eq!(peers(&of("a", "", peer)), [""; 0]);
+    }
+    // So is the one that this node was given.
+    let other = "
+kind: BGPConfiguration
+metadata: {name: default}
+spec: {listenPort: 1790}
+";
+    let text = text("node: a, ", "10.0.0.9:1790");
+    assert_eq!(peers(&planned("a", &[THREE, other, &text])), [""; 0]);
+    let text = text.replace(":1790", ":179");
+    assert_eq!(
+        peers(&planned("a", &[THREE, other, &text])),
+        ["Node_10_0_0_9"]
+    );
+}
+
+#[test]
 fn a_peer_by_the_address_of_a_node_has_the_nodes_as() {
     let text = |address: &str| {
         format!(

@@ -205,6 +205,67 @@ async fn watch_7_a_backup_that_lacks_something_is_held_back() {
     view(&mut views, "mended", View::is_current).await;
 }
 
+/// A restored etcd may count on above what it was before: revisions alone do not tell.
+#[tokio::test(start_paused = true)]
+async fn watch_7_a_backup_with_a_higher_revision_that_lacks_something_is_held_back() {
+    for (modified, by) in [(false, 1_000_000_000), (false, 1_000_000), (true, 100)] {
+        let store = cluster();
+        let backup = store.backup();
+        let (mut views, accepter) = guarded(&store, None, Accept::Never);
+        fresh(&mut views).await;
+        // Nothing is lost by this one.
+        store.restore_bumped(&backup, by);
+        no_fault_within_a_minute(&mut views).await;
+        view(&mut views, "current", View::is_current).await;
+        let backup = store.backup();
+        // A pool with a block in use, all of it new.
+        store.put(key("q"), pool(3));
+        store.put(block_path(3), block(3));
+        if modified {
+            store.put(node("other"), named("other"));
+        }
+        view(&mut views, "a new block", |v| v.snapshot.blocks.len() == 3).await;
+        store.restore_bumped(&backup, by);
+        let held = held(&mut views, "datastore.restored").await;
+        let lost = "pool q, block 10.0.3.0/30".to_owned();
+        assert_eq!(held.fault, Some(DatastoreFault::Restored(lost)), "{by}");
+        assert_eq!(held.snapshot.blocks.len(), 3);
+        assert!(held.forbids_writing(), "no address is given out");
+        // Nor by the next list, while the writes of others go on.
+        store.put("/calico/noise", "1");
+        store.restore(&store.backup());
+        no_other_view(&mut views).await;
+        accepter.accept().await.unwrap();
+        let followed = view(&mut views, "followed", View::is_current).await;
+        assert_eq!(followed.snapshot.blocks.len(), 2);
+    }
+}
+
+/// A node that was long without its watch, beside a busy datastore, follows what was deleted.
+#[tokio::test(start_paused = true)]
+async fn watch_7_a_compacted_history_is_no_backup() {
+    let store = cluster();
+    store.put(key("q"), pool(3));
+    let (mut views, _accepter) = guarded(&store, None, Accept::Never);
+    fresh(&mut views).await;
+    store.set_unavailable(true);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    store.delete(key("q"));
+    store.restore_bumped(&store.backup(), 1_000_000);
+    store.set_unavailable(false);
+    let followed = view(&mut views, "followed", |v| {
+        v.is_current() && v.snapshot.pools.len() == 1
+    });
+    assert_eq!(followed.await.fault, None);
+}
+
+/// The fault stays for a minute.
+async fn no_other_view(views: &mut watch::Receiver<View>) {
+    let other = views.wait_for(|v| v.fault.is_none());
+    let seen = timeout(Duration::from_secs(60), other).await;
+    assert!(seen.is_err(), "{seen:?}");
+}
+
 fn remembered(store: &MemoryStore, id: u64) -> Accepted {
     let mut snapshot = Snapshot {
         whole_blocks_of: Some("me".into()),

@@ -392,7 +392,7 @@ impl Reconciler {
             return (Phase::Frozen, Some(reason));
         }
         let is_resolved = resolved.is_none_or(|resolved| self.underlay.is_followed(resolved));
-        precondition.phase(snapshot, is_resolved)
+        precondition.phase(snapshot, &self.options.me, is_resolved)
     }
 
     /// State of the kernel, but for NAT, and for sysctls that nobody has asked for yet.

@@ -1,6 +1,6 @@
 //! Preconditions of every deletion.
 
-use caracal_model::Snapshot;
+use caracal_model::{NodeName, Snapshot};
 
 use crate::diff::Phase;
 
@@ -33,17 +33,19 @@ impl SweepPrecondition {
     }
 
     /// The phase of a pass. `resolved`: the learned routes are resolved over the present underlay;
-    /// one that is not leads nowhere, and would be taken for one that is unwanted.
+    /// one that is not leads nowhere, and would be taken for one that is unwanted. What other
+    /// values that cannot be read hold back is their own range ([`crate::held`]).
     pub(in crate::dataplane) fn phase(
         &self,
         snapshot: &Snapshot,
+        me: &NodeName,
         resolved: bool,
     ) -> (Phase, Option<String>) {
         let wait = |why: &str| (Phase::Learning, Some(format!("nothing is deleted: {why}")));
         match (&self.datastore, &self.bgp) {
             (Err(why), _) | (Ok(()), Err(why)) => wait(why),
-            (Ok(()), Ok(())) if snapshot.is_doubtful() => {
-                wait("a value in the datastore that routes depend on cannot be read")
+            (Ok(()), Ok(())) if snapshot.doubts_node(me) => {
+                wait("this node's own Node in the datastore cannot be read")
             }
             (Ok(()), Ok(())) if !resolved => {
                 wait("the learned routes are not all resolved over this machine's links yet")
@@ -59,10 +61,22 @@ mod tests {
 
     #[test]
     fn routes_that_are_not_resolved_are_no_reason_to_delete() {
-        let (met, snapshot) = (SweepPrecondition::met(), Snapshot::default());
-        assert_eq!(met.phase(&snapshot, true).0, Phase::Synced);
-        let (phase, why) = met.phase(&snapshot, false);
+        let (met, snapshot, me) = (SweepPrecondition::met(), Snapshot::default(), "n1".into());
+        assert_eq!(met.phase(&snapshot, &me, true).0, Phase::Synced);
+        let (phase, why) = met.phase(&snapshot, &me, false);
         assert_eq!(phase, Phase::Learning);
         assert!(why.is_some_and(|why| why.contains("not all resolved")));
+    }
+
+    #[test]
+    fn without_its_own_node_nothing_is_deleted() {
+        let (met, mut snapshot, me) = (SweepPrecondition::met(), Snapshot::default(), "n1".into());
+        let nodes = "/calico/resources/v3/projectcalico.org/nodes";
+        snapshot.apply(&format!("{nodes}/n2"), Some(b"{nonsense"), 1);
+        assert_eq!(met.phase(&snapshot, &me, true).0, Phase::Synced);
+        snapshot.apply(&format!("{nodes}/n1"), Some(b"{nonsense"), 2);
+        let (phase, why) = met.phase(&snapshot, &me, true);
+        assert_eq!(phase, Phase::Learning);
+        assert!(why.is_some_and(|why| why.contains("own Node")));
     }
 }

@@ -62,6 +62,7 @@ fn the_resync_repairs_what_nobody_hears_of() {
             // Between two passes, and with nothing that waits for one.
             node.agent.resync().await;
             assert!(node.agent.answers().await);
+            node.settled().await;
             let quiet = node.agent.status().borrow().passes;
             let (all_rules, all_neighbours) = (rules(), neighbours());
             let damage = || {

@@ -74,7 +74,7 @@ fn a_program_that_hangs_delays_no_route() {
         let named = |status: &AgentStatus| {
             let mut problems = status.problems.iter();
             problems
-                .any(|p| p.code == "agent.kernel_refused" && p.reason.contains("did not finish"))
+                .any(|p| p.code == "agent.rules_unwritten" && p.reason.contains("did not finish"))
         };
         let status = node.status_when("the problem", named).await;
         assert!(status.kernel.revision < revision, "{status:#?}");

@@ -217,7 +217,12 @@ impl NatWriter {
     }
 
     async fn find_backend(&mut self, nat: &Arc<Nat>) -> Result<(), NatError> {
-        let Err(nft) = self.write_nft(nat).await else {
+        let mut written = self.write_nft(nat).await;
+        if written.as_ref().is_err_and(|error| !error.is_timeout()) {
+            // Somebody may have taken the table away meanwhile: no reason for iptables for good.
+            written = self.write_nft(nat).await;
+        }
+        let Err(nft) = written else {
             self.backend = Some(Backend::Nft);
             return Ok(());
         };

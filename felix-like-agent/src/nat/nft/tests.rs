@@ -63,6 +63,23 @@ table inet caracal {
 		ip saddr 192.0.2.0/24 return
 		counter drop
 	}
+	set ip_in_ranges {
+		type ipv4_addr
+		elements = { 10.96.0.1 }
+	}
+	chain ip_loops {
+		ct status dnat return
+		oifname "cali*" return
+		ip daddr @ip_in_ranges return
+		ip daddr 10.100.0.0/16 return
+		counter drop
+	}
+	chain ip6_loops {
+		ct status dnat return
+		oifname "cali*" return
+		ct state invalid counter drop
+		counter reject
+	}
 	chain antispoof {
 		type filter hook prerouting priority -300; policy accept;
 		iifname "cali*" udp dport 4789 drop
@@ -90,6 +107,19 @@ table inet caracal {
 		meta nfproto ipv4 iifname "cali*" udp dport { 3784, 4784 } jump ip_bgp_guard
 		iifname "cali*" accept
 		oifname "cali*" accept
+	}
+	chain loops_forward {
+		type filter hook forward priority 10; policy accept;
+		ip daddr 10.96.0.0/12 jump ip_loops
+		ip daddr 198.51.100.0/24 jump ip_loops
+		ip6 daddr fd00:96::/108 jump ip6_loops
+	}
+	chain loops_output {
+		type filter hook output priority 10; policy accept;
+		oifname "lo" return
+		ip daddr 10.96.0.0/12 jump ip_loops
+		ip daddr 198.51.100.0/24 jump ip_loops
+		ip6 daddr fd00:96::/108 jump ip6_loops
 	}
 }
 "#;

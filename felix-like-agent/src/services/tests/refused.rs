@@ -162,3 +162,37 @@ fn an_endpoint_without_a_node_may_be_its_own_client() {
     let entries = table.entries();
     assert!(entries.values().all(|e| e.own.is_empty()), "it is not here");
 }
+
+/// Of two Services with one `healthCheckNodePort` the older has it, whatever their names are.
+#[test]
+fn a_newcomer_does_not_take_the_port_of_health_checks() {
+    let asked = |name: &str, created: &str, address: &str| {
+        let mut found = service(json!({"type": "LoadBalancer", "clusterIP": address,
+            "clusterIPs": [address], "externalTrafficPolicy": "Local",
+            "healthCheckNodePort": 32000}));
+        found["metadata"] =
+            json!({"name": name, "namespace": "shop", "creationTimestamp": created});
+        found
+    };
+    let older = asked("mm", "2026-01-01T00:00:00Z", "10.96.0.21");
+    for name in ["aa", "zz"] {
+        let newcomer = asked(name, "2026-01-01T00:00:01Z", "10.96.0.22");
+        let (mut table, _) = table(&[older.clone(), newcomer.clone()]);
+        let told = |table: &ServiceTable| -> BTreeSet<String> {
+            let told = table.health().into_values();
+            told.map(|health| health.service.1).collect()
+        };
+        assert_eq!(told(&table), ["mm".to_owned()].into());
+        let problems = table.problems();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!(problems[0].code, "services.conflict");
+        assert_eq!(problems[0].subject, "healthCheckNodePort 32000");
+        let reason = &problems[0].reason;
+        assert!(reason.starts_with("shop/mm has it"), "{reason}");
+        assert!(reason.ends_with(&format!("shop/{name}")), "{reason}");
+        // What the older one leaves is the newcomer's.
+        let _change = table.follow(&snapshot(&[newcomer]), &own());
+        assert_eq!(told(&table), [name.to_owned()].into());
+        assert_eq!(table.problems(), []);
+    }
+}

@@ -240,6 +240,18 @@ fn a_range_of_cluster_addresses_holds_no_machine() {
         map(&kernel, "ranges4").len() + map(&kernel, "ranges6").len(),
         2
     );
+    // What is not to be dropped is left to the rules of `serviceLoopPrevention`.
+    for how in ["Reject", "Disabled"] {
+        let mut snapshot = with(&["10.96.0.0/12", "fd00:96::/108", "10.0.0.0/8"]);
+        let spec = json!({"serviceLoopPrevention": how});
+        let value = json!({"metadata": {"name": "default"}, "spec": spec});
+        let path = "/calico/resources/v3/projectcalico.org/felixconfigurations/default";
+        snapshot.apply(path, Some(value.to_string().as_bytes()), 3);
+        let (table, kernel) = planned(&node(), &snapshot);
+        assert_eq!(table.problems(), []);
+        assert!(map(&kernel, "ranges4").is_empty(), "{how}");
+        assert!(map(&kernel, "ranges6").is_empty(), "{how}");
+    }
 }
 
 /// A pod that speaks to a node's port for other nodes by way of a Service has a node's address.

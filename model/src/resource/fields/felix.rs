@@ -202,13 +202,7 @@ pub const FELIX_FIELDS: &[FieldEntry] = &[
             "there is no address translation for floating addresses",
         ),
     ),
-    (
-        "spec.serviceLoopPrevention",
-        Without(
-            &["Disabled", "Drop"],
-            "there are no rules for service addresses",
-        ),
-    ),
+    ("spec.serviceLoopPrevention", Honoured),
     (
         "spec.defaultEndpointToHostAction",
         Without(

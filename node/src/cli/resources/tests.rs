@@ -434,7 +434,7 @@ async fn what_a_node_writes_is_what_the_schema_takes() {
         v4: Some("10.0.0.5/24".parse().unwrap()),
         v6: Some("fd00::5/64".parse().unwrap()),
     };
-    register::register(&store, &config, addresses, now())
+    register::register(&store, &config, addresses, &[], now())
         .await
         .unwrap();
     register::ensure_defaults(&store, &config, &[], None, now())

@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
+use caracal_agent::AgentStatus;
 use caracal_bgp::SpeakerStatus;
 use caracal_datastore::View;
-use caracal_model::KernelStatus;
+use caracal_model::ProblemCode;
 
 use crate::admin::routes::text;
 use crate::http::exposition::MetricFamily;
@@ -15,6 +16,7 @@ use crate::http::health::HealthReport;
 use crate::http::{Observe, in_time};
 use crate::metrics;
 use crate::node::answers::{Answers, NodeStage, Owners};
+use crate::node::kernel::services::Translated;
 
 /// The kernel's phase in which everything wanted is there and everything unwanted is gone.
 const SYNCED: &str = "synced";
@@ -95,7 +97,8 @@ async fn agent_answers(owners: &Owners) -> Result<String, String> {
 fn ready(owners: &Owners, bgp: &Result<SpeakerStatus, String>) -> HealthReport {
     HealthReport::default()
         .with("datastore", datastore(&owners.view.borrow()))
-        .with("kernel", kernel(&owners.kernel.borrow().kernel))
+        .with("kernel", kernel(&owners.kernel.borrow()))
+        .with("services", services(&owners.translated.borrow()))
         .with("bgp", metrics::bgp::readiness(bgp))
 }
 
@@ -110,7 +113,14 @@ fn datastore(view: &View) -> Result<String, String> {
     }
 }
 
-fn kernel(kernel: &KernelStatus) -> Result<String, String> {
+/// Routes that are in step are not enough: rules keep pods from what is the nodes', and masquerade.
+fn kernel(status: &AgentStatus) -> Result<String, String> {
+    let kernel = &status.kernel;
+    let mut problems = status.problems.iter();
+    let unwritten = problems.find(|p| p.code == ProblemCode::AgentRulesUnwritten);
+    if let Some(problem) = unwritten {
+        return Err(format!("rules are not written: {}", problem.reason));
+    }
     let reason = kernel.reason.as_deref();
     match kernel.phase.as_str() {
         SYNCED => Ok(format!(
@@ -122,17 +132,39 @@ fn kernel(kernel: &KernelStatus) -> Result<String, String> {
     }
 }
 
+/// Whether Services are translated, where this node is to do that.
+fn services(translated: &Translated) -> Result<String, String> {
+    match translated {
+        Translated::Unknown => Err("the table of services is not written yet".to_owned()),
+        Translated::Nothing(reason) => Ok(format!("not translated: {reason}")),
+        Translated::Services(status) => match status.failing_since {
+            Some(since) => Err(format!(
+                "the table of services cannot be written, for {} s (services.unwritten)",
+                since.elapsed().as_secs()
+            )),
+            None => Ok(format!("translated, of revision {}", status.revision)),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use caracal_agent::ServiceStatus;
+    use caracal_model::{KernelStatus, Problem};
+    use tokio::time::Instant;
+
     use super::*;
 
     #[test]
     fn the_kernel_is_ready_when_it_is_in_step_and_says_why_not() {
-        let status = |phase: &str, reason: Option<&str>| KernelStatus {
-            phase: phase.to_owned(),
-            reason: reason.map(str::to_owned),
-            revision: 9,
-            ..KernelStatus::default()
+        let status = |phase: &str, reason: Option<&str>| AgentStatus {
+            kernel: KernelStatus {
+                phase: phase.to_owned(),
+                reason: reason.map(str::to_owned),
+                revision: 9,
+                ..KernelStatus::default()
+            },
+            ..AgentStatus::default()
         };
         assert!(kernel(&status("synced", None)).is_ok_and(|text| text.ends_with("revision 9")));
         let waits = kernel(&status("learning", Some("waiting for End-of-RIB from a")));
@@ -142,5 +174,30 @@ mod tests {
         );
         assert!(kernel(&status("", None)).is_err_and(|why| why.contains("no pass")));
         assert!(kernel(&status("frozen", None)).is_err());
+        let mut without_rules = status("synced", None);
+        without_rules.problems.push(Problem {
+            code: ProblemCode::AgentRulesUnwritten,
+            subject: "rules".to_owned(),
+            reason: "no nft".to_owned(),
+        });
+        let said = kernel(&without_rules);
+        assert_eq!(said, Err("rules are not written: no nft".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn services_are_ready_when_their_table_is_written_or_nobodys() {
+        let of = |failing_since| {
+            let status = ServiceStatus {
+                failing_since,
+                revision: 9,
+                ..ServiceStatus::default()
+            };
+            services(&Translated::Services(Arc::new(status)))
+        };
+        assert_eq!(of(None), Ok("translated, of revision 9".to_owned()));
+        assert!(of(Some(Instant::now())).is_err_and(|why| why.contains("services.unwritten")));
+        assert!(services(&Translated::Unknown).is_err());
+        let off = services(&Translated::Nothing("off".to_owned()));
+        assert_eq!(off, Ok("not translated: off".to_owned()));
     }
 }

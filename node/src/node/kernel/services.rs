@@ -103,8 +103,16 @@ fn listeners(config: &Config, snapshot: &Snapshot) -> BTreeSet<SocketAddr> {
     ports.addresses().chain(config.proxy_health).collect()
 }
 
-/// Keeps the table until a channel closes. Nothing is written while the view is not current: half
-/// a list would look like Services that were removed.
+/// What the table is made of. While the view is not current, what is in the kernel may be newer
+/// than what was read last, and stays; where there is no table, as after a boot, Services that were
+/// accepted last are better than none.
+async fn to_write(view: View) -> Option<Arc<Snapshot>> {
+    let is_known = view.snapshot.revision > 0;
+    let is_usable = view.is_current() || is_known && !ServiceWriter::is_there().await;
+    is_usable.then_some(view.snapshot)
+}
+
+/// Keeps the table until a channel closes.
 pub(crate) async fn translate_services(
     config: Arc<Config>,
     inputs: ServiceInputs,
@@ -128,10 +136,8 @@ pub(crate) async fn translate_services(
             Some(false) => {}
             None => return,
         }
-        let snapshot = {
-            let view = view.borrow_and_update();
-            view.is_current().then(|| Arc::clone(&view.snapshot))
-        };
+        let known = view.borrow_and_update().clone();
+        let snapshot = to_write(known).await;
         let is_known = {
             let underlay = underlay.borrow_and_update();
             writer.set_addresses(&underlay.local.addresses);

@@ -105,7 +105,9 @@ async fn follow<S: Store>(store: &S, config: &Config) -> anyhow::Result<()> {
         v4: only(Family::Ipv4, found.v4),
         v6: only(Family::Ipv6, found.v6),
     };
-    register::register(store, config, addresses, Timestamp::from(SystemTime::now())).await?;
+    let there = startup::addresses(&startup::of_links(&links));
+    let now = Timestamp::from(SystemTime::now());
+    register::register(store, config, addresses, &there, now).await?;
     tracing::info!(node = %config.node, v4 = ?addresses.v4, v6 = ?addresses.v6, "the node's address has changed");
     Ok(())
 }

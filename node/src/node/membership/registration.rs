@@ -190,7 +190,9 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
                     v6: found.v6.or_else(|| was(Family::Ipv6)),
                 };
                 let now = Timestamp::from(SystemTime::now());
-                register::register_again(&self.store, &self.config, addresses, last, now).await?;
+                let there = startup::addresses(&interfaces);
+                register::register_again(&self.store, &self.config, addresses, &there, last, now)
+                    .await?;
                 Ok(true)
             }
         }

@@ -1,6 +1,7 @@
 //! From nothing to a registered node: wait for the datastore, find our addresses, write our
 //! resource and the cluster's defaults.
 
+use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
@@ -65,7 +66,8 @@ pub(crate) async fn attempt<S: Store>(
         return Err(RegisterError::NoAddress.into());
     }
     let now = Timestamp::from(SystemTime::now());
-    let node = register::register(store, config, addresses, now).await?;
+    let node =
+        register::register(store, config, addresses, &self::addresses(interfaces), now).await?;
     let host: Vec<_> = interfaces
         .iter()
         .flat_map(|i| i.addresses.iter().copied())
@@ -83,6 +85,12 @@ pub(crate) async fn interfaces() -> anyhow::Result<Vec<Interface>> {
         .await
         .context("reading the interfaces")?;
     Ok(of_links(&links))
+}
+
+/// Their addresses.
+pub(crate) fn addresses(interfaces: &[Interface]) -> Vec<IpAddr> {
+    let all = interfaces.iter().flat_map(|i| &i.addresses);
+    all.map(|cidr| cidr.address).collect()
 }
 
 /// Interfaces as detection wants them.

@@ -144,7 +144,7 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "reconciler", file: "felix-like-agent/src/dataplane/", count: "1",
-        owns: "Desired, Actual (remembered between notifications of the kernel, decision 0029), failed operations", hears: "snapshot, learned routes, sweep precondition, netlink", tells: "kernel, `watch<AgentStatus>`, `watch<PublishedUnderlay>`",
+        owns: "Desired, Actual (remembered between notifications of the kernel, decision 0029), failed operations; its task for rules owns NAT and guards", hears: "snapshot, learned routes, sweep precondition, netlink", tells: "kernel, `watch<AgentStatus>`, `watch<PublishedUnderlay>`",
         start: Start::Owner,
     },
     Task {

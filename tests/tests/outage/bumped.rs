@@ -1,0 +1,89 @@
+//! An etcd that was restored from a backup and counts on above what it was, as after `etcdutl
+//! snapshot restore --bump-revision`: by its revision it is newer, by its content older.
+
+use std::fs;
+
+use caracal_lab::{Lab, wait_until};
+use caracal_tests::{
+    Probes, RouteMonitor, SECOND, await_settled, await_status, caracals, exit_code,
+    on_each_stack_of, settled,
+};
+use serde_json::Value;
+
+use super::{
+    PAIRS, assert_nothing_is_given_out, await_followed, await_problem, copy, etcdctl,
+    forwards_stale, put_pool, text,
+};
+
+#[test]
+fn a_backup_with_a_higher_revision_is_not_followed() {
+    let scenario = "a_backup_with_a_higher_revision_is_not_followed";
+    on_each_stack_of(scenario, &[], &text(""), "out-bumped", bumped);
+}
+
+fn revision(lab: &Lab) -> i64 {
+    let answer = etcdctl(lab, &["get", "/nothing", "-w", "json"]);
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    answer["header"]["revision"].as_i64().unwrap()
+}
+
+fn bumped(mut lab: Lab) {
+    await_settled(&lab);
+    let nodes = caracals(&lab);
+    put_pool(&lab, 1);
+    await_settled(&lab);
+    let (data, backup) = (lab.folder().etcd(), lab.folder().path().join("etcd-backup"));
+    lab.stop_etcd().unwrap();
+    copy(&data, &backup);
+    lab.start_etcd().unwrap();
+    await_settled(&lab);
+    // One that the backup lacks, and one that it has as it was.
+    put_pool(&lab, 2);
+    let last = put_pool(&lab, 1);
+    await_followed(&lab, last);
+    let file = lab.folder().lib("node1").join("last-snapshot");
+    wait_until(120 * SECOND, "the last snapshot with both", || {
+        let text = fs::read_to_string(&file).map_err(|e| e.to_string())?;
+        text.contains("ippools/unused2").then_some(()).ok_or(text)
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+
+    let monitors = RouteMonitor::on_all(&lab);
+    let probes = Probes::start(&lab, &PAIRS);
+    // Nobody sees the revisions in between.
+    for node in &nodes {
+        lab.pause_node(node).unwrap();
+    }
+    let before = revision(&lab);
+    lab.stop_etcd().unwrap();
+    fs::remove_dir_all(&data).unwrap();
+    copy(&backup, &data);
+    lab.start_etcd().unwrap();
+    assert!(revision(&lab) < before);
+    while revision(&lab) <= before {
+        etcdctl(&lab, &["put", "/noise", "1"]);
+    }
+    for node in &nodes {
+        lab.resume_node(node).unwrap();
+    }
+    for node in &nodes {
+        let said = await_problem(&lab, node, "datastore.restored");
+        assert!(said.contains("pool unused2"), "{said}");
+    }
+    lab.kill9_node("node1").unwrap();
+    lab.restart_node("node1").unwrap();
+    await_problem(&lab, "node1", "datastore.restored");
+    await_status(&lab, "node1", 60 * SECOND, "forwarding", forwards_stale);
+    assert_nothing_is_given_out(&lab, "pool unused2");
+    probes.after(500);
+    for monitor in &monitors {
+        monitor.assert_nothing_deleted("a backup with a higher revision");
+    }
+    probes.assert_none_lost("etcd restored from a backup with a higher revision");
+
+    for node in &nodes {
+        let (code, says) = exit_code(&lab, node, &["datastore", "accept"]);
+        assert_eq!(code, 0, "{says}");
+        await_status(&lab, node, 60 * SECOND, "followed", settled);
+    }
+}
