@@ -114,7 +114,10 @@ impl<S: PagedStore> Task<S> {
         let before = self.begin("look at the revision", &[]).await?.revision;
         let mut stream = self.open(before + 1).await?;
         self.list(before).await?;
-        self.liveness.following(Instant::now());
+        let now = Instant::now();
+        self.liveness.following(now);
+        // The first event may be long in coming.
+        self.outage.over(now, self.replica.revision());
         self.publish();
         let mut listed = Instant::now();
         loop {

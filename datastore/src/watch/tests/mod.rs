@@ -467,6 +467,22 @@ async fn an_outage_is_logged_more_and_more_rarely_and_at_its_end() {
     assert_eq!(log.count("is followed again"), 1);
 }
 
+/// It is over with the list, whether anything happens then or not: the next one is told as one.
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_over_with_the_list() {
+    let log = Log::capture();
+    let store = MemoryStore::new();
+    let mut receiver = started(&store).await;
+    for lines in [3, 5] {
+        store.set_unavailable(true);
+        sleep(Duration::from_secs(100)).await;
+        store.set_unavailable(false);
+        fresh(&mut receiver).await;
+        assert_eq!(log.count("cannot be followed"), lines);
+    }
+    assert_eq!(log.count("is followed again"), 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn handles_and_foreign_keys_make_no_views() {
     let store = MemoryStore::new();
