@@ -299,6 +299,14 @@ impl RouterIdSetting {
     }
 }
 
+/// The library directory where `CARACAL_LIB_DIR` names none.
+pub(crate) const LIB_DIR: &str = "/var/lib/calico";
+
+/// The library directory of this process's environment.
+pub(crate) fn lib_dir() -> PathBuf {
+    std::env::var_os("CARACAL_LIB_DIR").map_or_else(|| LIB_DIR.into(), PathBuf::from)
+}
+
 impl Config {
     /// Resolves the environment. `nodename_file` and `hostname` are the fall-backs for the name.
     pub(crate) fn from_env(
@@ -307,7 +315,7 @@ impl Config {
         hostname: &str,
     ) -> Result<Self, ConfigError> {
         let env = Env::new(vars);
-        let lib_dir = PathBuf::from(env.text("CARACAL_LIB_DIR").unwrap_or("/var/lib/calico"));
+        let lib_dir = PathBuf::from(env.text("CARACAL_LIB_DIR").unwrap_or(LIB_DIR));
         let secrets_dir = env.text("CARACAL_SECRETS_DIR").map(PathBuf::from);
         let run_dir = PathBuf::from(env.text("CARACAL_RUN_DIR").unwrap_or("/var/run/caracal"));
         let max_prefixes = max_prefixes(&env)?;

@@ -11,6 +11,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncWriteExt, BufWriter};
 
 use super::routes::text;
+use crate::config::lib_dir;
 
 /// `caracal bgp mrt FILE`: who may ask has the process write below one folder, and nowhere else.
 ///
@@ -27,13 +28,8 @@ pub(crate) async fn dump_below_folder(
 
 /// `CARACAL_MRT_DIR`, or `mrt` in the library directory.
 fn folder() -> PathBuf {
-    let of = |name| std::env::var_os(name).map(PathBuf::from);
-    of("CARACAL_MRT_DIR").unwrap_or_else(|| {
-        let library = of("CARACAL_LIB_DIR");
-        library
-            .unwrap_or_else(|| "/var/lib/calico".into())
-            .join("mrt")
-    })
+    let named = std::env::var_os("CARACAL_MRT_DIR").map(PathBuf::from);
+    named.unwrap_or_else(|| lib_dir().join("mrt"))
 }
 
 /// The file of a name, which is in the folder or in one below it once all links are followed.

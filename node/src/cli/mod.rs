@@ -48,10 +48,6 @@ fn run_dir() -> PathBuf {
     std::env::var_os("CARACAL_RUN_DIR").map_or_else(|| "/var/run/caracal".into(), PathBuf::from)
 }
 
-fn lib_dir() -> PathBuf {
-    std::env::var_os("CARACAL_LIB_DIR").map_or_else(|| "/var/lib/calico".into(), PathBuf::from)
-}
-
 /// Runs `work`, which reads this machine's kernel, on one thread: netlink sockets belong to the
 /// network namespace of the thread that opens them.
 fn in_this_namespace(

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use caracal_agent::{Ownership, Uninstall};
 
-use super::{lib_dir, run_dir};
+use super::run_dir;
 use crate::admin::{Request, ask};
 use crate::args::UninstallArgs;
 use crate::node::kernel::kube_proxy::forget_takeover;
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let lib_dir = (!args.keep_sysctls).then(lib_dir);
+    let lib_dir = (!args.keep_sysctls).then(crate::config::lib_dir);
     runtime.block_on(uninstall(args.dry_run, lib_dir.as_deref()))
 }
 
@@ -43,12 +43,12 @@ async fn uninstall(dry_run: bool, lib_dir: Option<&Path>) -> anyhow::Result<Exit
             }
         }
     }
-    if !dry_run && let Err(error) = forget_takeover(&super::lib_dir()) {
+    if !dry_run && let Err(error) = forget_takeover(&crate::config::lib_dir()) {
         failures += 1;
         eprintln!("cannot forget that services were taken over: {error}");
     }
     // Left behind, it would make the datastore of the next cluster look like a fault.
-    match crate::node::membership::remember::forget(&super::lib_dir(), dry_run) {
+    match crate::node::membership::remember::forget(&crate::config::lib_dir(), dry_run) {
         Ok(None) => {}
         Ok(Some(path)) if dry_run => println!("would delete {}", path.display()),
         Ok(Some(path)) => println!("delete {}", path.display()),

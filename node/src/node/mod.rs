@@ -52,7 +52,7 @@ pub(crate) fn read_config() -> anyhow::Result<Config> {
 fn lib_dir(vars: &BTreeMap<String, String>) -> &Path {
     Path::new(
         vars.get("CARACAL_LIB_DIR")
-            .map_or("/var/lib/calico", String::as_str),
+            .map_or(crate::config::LIB_DIR, String::as_str),
     )
 }
 

@@ -67,29 +67,18 @@ fn judge(family: Family, neighbours: usize, soft: usize, hard: usize) -> DoctorF
         name.replace("thresh3", "thresh2"),
         wanted / 2
     );
-    match neighbours {
+    let (verdict, seen, fix) = match neighbours {
         _ if neighbours >= hard => {
-            let seen = format!("{seen}: packets to those that are not in it are dropped");
-            DoctorFinding::new(
-                DoctorCode::SysctlNeighbours,
-                name,
-                CheckVerdict::Fail,
-                seen,
-                fix,
-            )
+            let why = "packets to those that are not in it are dropped";
+            (CheckVerdict::Fail, format!("{seen}: {why}"), fix)
         }
         _ if neighbours >= soft => {
-            let seen = format!("{seen}; above {soft} it is cleaned all the time");
-            DoctorFinding::new(
-                DoctorCode::SysctlNeighbours,
-                name,
-                CheckVerdict::Warn,
-                seen,
-                fix,
-            )
+            let why = format!("above {soft} it is cleaned all the time");
+            (CheckVerdict::Warn, format!("{seen}; {why}"), fix)
         }
-        _ => DoctorFinding::ok(DoctorCode::SysctlNeighbours, name, seen),
-    }
+        _ => (CheckVerdict::Ok, seen, String::new()),
+    };
+    DoctorFinding::new(DoctorCode::SysctlNeighbours, name, verdict, seen, fix)
 }
 
 #[cfg(test)]
