@@ -227,7 +227,17 @@ impl LabFolder {
     pub fn create(&self) -> Result<(), StateError> {
         let root = root();
         loop {
-            fs::create_dir_all(&root).map_err(file("make", &root))?;
+            match fs::create_dir_all(&root) {
+                Ok(()) => {}
+                // It was there, and was gone when it was looked at; or is there again by now.
+                Err(e)
+                    if e.kind() == io::ErrorKind::AlreadyExists
+                        && (root.is_dir() || !root.exists()) =>
+                {
+                    continue;
+                }
+                Err(e) => return Err(file("make", &root)(e)),
+            }
             match fs::create_dir(&self.path) {
                 Ok(()) => break,
                 // The last other lab went away in between, and the folder of all labs with it; by

@@ -28,7 +28,8 @@ fn the_plugins_token_is_renewed_before_it_ends() {
     }
     let mut lab = up_text(TOPOLOGY, scenario, "tokens");
     await_settled(&lab);
-    let long = token(&lab);
+    // Nothing waits for it where there is no pod.
+    let long = await_other_token(&lab, "");
     let limit = ["create", "--raw", "/test/tokens", "-f", "-"];
     kubectl(&lab, &limit, br#"{"seconds": 30}"#);
     // A day's token is renewed in half a day, and at a start.
@@ -59,17 +60,18 @@ fn the_plugins_token_is_renewed_before_it_ends() {
     assert!(status.problems.is_empty(), "{:?}", status.problems);
 }
 
-/// The token in the plugin's kubeconfig.
-fn token(lab: &Lab) -> String {
+/// The token in the plugin's kubeconfig; the error while there is none.
+fn token(lab: &Lab) -> Result<String, String> {
     let file = lab.folder().kubeconfig(&format!("{NODE}-cni"));
-    let config: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let text = std::fs::read(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let config: Value = serde_json::from_slice(&text).unwrap();
     let token = config["users"][0]["user"]["token"].as_str();
-    token.expect("a token").to_owned()
+    Ok(token.expect("a token").to_owned())
 }
 
 fn await_other_token(lab: &Lab, before: &str) -> String {
-    wait_until(60 * SECOND, "another token", || match token(lab) {
-        same if same == before => Err("the same"),
+    wait_until(60 * SECOND, "another token", || match token(lab)? {
+        same if same == before => Err("the same".to_owned()),
         other => Ok(other),
     })
     .unwrap_or_else(|e| panic!("{e}"))
