@@ -54,6 +54,7 @@ mod schema;
 mod selector;
 mod shared_map;
 mod snapshot;
+mod spelling;
 mod status;
 mod time;
 mod txn;
@@ -131,3 +132,4 @@ pub use announcement::{Announcement, AskInUse, AwaitAnnouncement, InUse};
 // Maps that planning and diffing walk.
 pub use merge_join::merge_join;
 pub use shared_map::SharedMap;
+pub use spelling::{close_name, nearest_name};

@@ -2,10 +2,11 @@
 //! defaults.
 //!
 //! Nothing is ignored silently: a value that does not parse is an error that names the variable,
-//! and a `FELIX_*` variable that Caracal does not implement is named in one warning.
+//! and a variable of ours, Calico's or Felix's that nothing reads is named in a warning.
 
 pub(crate) mod ports;
 pub(crate) mod services;
+mod variables;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -366,7 +367,7 @@ impl Config {
             cluster_type: env.text("CLUSTER_TYPE").map(str::to_owned),
             felix: felix(vars),
             next_hop_objects: next_hop_objects(&env)?.unwrap_or(true),
-            warnings: warnings(vars),
+            warnings: variables::warnings(vars),
             ipam_grace: ipam_grace(&env)?,
             services: ServicesMode::from_env(&env)?,
             service_settings: service_settings(&env)?,
@@ -515,22 +516,6 @@ fn felix(vars: &BTreeMap<String, String>) -> BTreeMap<String, String> {
             ))
         })
         .collect()
-}
-
-fn warnings(vars: &BTreeMap<String, String>) -> Vec<String> {
-    let unknown: Vec<&str> = vars
-        .keys()
-        .map(String::as_str)
-        .filter(|name| name.starts_with("FELIX_") && !is_known_felix(name))
-        .collect();
-    let mut warnings = Vec::new();
-    if !unknown.is_empty() {
-        warnings.push(format!(
-            "not implemented and without effect: {}; set routing options in the FelixConfiguration resource",
-            unknown.join(", ")
-        ));
-    }
-    warnings
 }
 
 #[cfg(test)]

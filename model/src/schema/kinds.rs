@@ -1,6 +1,7 @@
 //! Names of kinds on the command line, and which kinds users may write.
 
 use crate::resource::Kind;
+use crate::spelling::nearest_name;
 
 /// Object of a command: a kind of resource, or one of IPAM's read-only kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,13 +103,8 @@ impl ResourceType {
         if let Some((target, _)) = all().find(|(_, known)| *known == wanted) {
             return Ok(target);
         }
-        let most = (wanted.chars().count() / 3).max(1);
-        let nearest = all()
-            .map(|(_, known)| (strsim::osa_distance(&wanted, known), known))
-            .filter(|(distance, _)| *distance <= most)
-            .min();
-        Err(match nearest {
-            Some((_, known)) => format!("there is no kind {name:?}; did you mean {known}?"),
+        Err(match nearest_name(all().map(|(_, known)| known), name) {
+            Some(known) => format!("there is no kind {name:?}; did you mean {known}?"),
             None => {
                 let kinds = NAMES.iter().filter_map(|(_, all)| names(all).nth(1));
                 format!(

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Kind;
+use crate::spelling::nearest_name;
 pub use felix::FELIX_FIELDS;
 
 /// Effect of a field in Caracal.
@@ -277,21 +278,9 @@ fn short(value: &Value) -> String {
 /// The name beside `name` that is spelled most like it; none when all are too far.
 #[must_use]
 pub(crate) fn nearest(fields: &[FieldEntry], path: &str, name: &str) -> Option<String> {
-    let wanted = name.to_ascii_lowercase();
-    // A third of the letters may differ; of short names one.
-    let most = (wanted.chars().count() / 3).max(1);
     let siblings = fields.iter().filter_map(|(known, _)| {
         let sibling = known.strip_prefix(path)?;
         Some(sibling.split_once('.').map_or(sibling, |(first, _)| first))
     });
-    siblings
-        .map(|known| {
-            (
-                strsim::osa_distance(&wanted, &known.to_ascii_lowercase()),
-                known,
-            )
-        })
-        .filter(|(distance, _)| *distance <= most)
-        .min()
-        .map(|(_, known)| known.to_owned())
+    nearest_name(siblings, name).map(str::to_owned)
 }
