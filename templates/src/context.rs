@@ -42,6 +42,8 @@ pub struct Context {
     pub kernel: Vec<Kernel>,
     /// Monitoring stations, sorted by name: what follows `#: bmp`.
     pub stations: Vec<String>,
+    /// There are peers with BFD, for which BIRD has a protocol.
+    pub bfd: bool,
     /// Peers, sorted by name.
     pub peers: Vec<Peer>,
 }
@@ -352,6 +354,7 @@ impl Context {
                 .iter()
                 .map(|(name, station)| station::line(name, station))
                 .collect::<Result<_, _>>()?,
+            bfd: config.peers.values().any(|peer| peer.bfd.is_some()),
             peers: config
                 .peers
                 .iter()

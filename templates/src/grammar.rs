@@ -192,7 +192,9 @@ fn log(s: &str) -> Res<'_, Statement<'_>> {
 
 fn protocol(s: &str) -> Res<'_, Statement<'_>> {
     let (rest, word) = one_of_words(
-        &["bgp", "static", "bmp", "mrt", "device", "direct", "kernel"],
+        &[
+            "bgp", "static", "bmp", "mrt", "device", "direct", "bfd", "kernel",
+        ],
         s,
     )?;
     if word == "bmp" {

@@ -9,12 +9,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_bgp::{Asn, ClusterId, GracefulRestart, NextHopMode, PeerConfig, PeerName};
+use caracal_bgp::{Asn, BfdOptions, ClusterId, GracefulRestart, NextHopMode, PeerConfig, PeerName};
 use caracal_model::{BgpPeerSpec, Family, Kind, Node, NodeName, ProblemCode, Selector};
 
 use crate::common::{BGP_PORT, FAMILIES, path};
 use crate::route_reflector::client_of;
-use crate::session::{MAX_PREFIXES, MaxPrefixes, PlannedSession, password, peer_name, waits_for};
+use crate::session::{
+    FAILURE_DETECTION, MAX_PREFIXES, MaxPrefixes, PlannedSession, password, peer_name, waits_for,
+};
 use crate::settings::restart_time;
 use crate::view::{NodeView, unusable};
 use crate::{Problems, go_duration};
@@ -340,6 +342,7 @@ fn add(
     session.peer.password = password;
     session.filters.clone_from(&spec.filters);
     session.max_prefixes = max_prefixes(view, request.name, &session.subject, problems);
+    failure_detection(view, request.name, &mut session, spec, problems);
     timers(&mut session, spec, problems);
     next_hop(view, &mut session, spec);
     if !spec.reachable_by.is_empty() {
@@ -419,6 +422,47 @@ fn base(
     }
     .to_owned();
     peer
+}
+
+/// BFD with a peer on a link of this node, as the field or the annotation says. A lost peer may be
+/// restarting, unless its BFD says that it would outlive its control plane: its routes are kept as
+/// graceful restart says.
+fn failure_detection(
+    view: &NodeView<'_>,
+    name: &str,
+    session: &mut PlannedSession,
+    spec: &BgpPeerSpec,
+    problems: &mut Problems,
+) {
+    let resource = view.snapshot.bgp_peers.get(name);
+    let annotation = resource.and_then(|peer| peer.metadata.annotations.get(FAILURE_DETECTION));
+    let field = spec.failure_detection_mode.as_ref();
+    let Some(mode) = field.filter(|mode| !mode.is_empty()).or(annotation) else {
+        return;
+    };
+    match mode.as_str() {
+        "None" => return,
+        "BFDIfDirectlyConnected" => {}
+        other => {
+            let reason = format!(
+                "failureDetectionMode {other:?} is neither None nor BFDIfDirectlyConnected; there is no BFD"
+            );
+            return problems.note(ProblemCode::BgpPeer, session.subject.clone(), reason);
+        }
+    }
+    let address = session.peer.address;
+    let link = view
+        .node
+        .and_then(|node| node.spec.cidr(Family::of(address)));
+    let on_link = link.is_some_and(|link| link.prefix().contains(address));
+    let far = session.peer.ttl_security.is_some_and(|hops| hops > 1);
+    if on_link && !far && spec.reachable_by.is_empty() {
+        session.peer.ttl = session.peer.ttl.or(Some(1));
+        session.peer.bfd = Some(BfdOptions {
+            graceful: true,
+            ..BfdOptions::default()
+        });
+    }
 }
 
 /// Prefix limit of the annotation.

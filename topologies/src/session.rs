@@ -18,6 +18,10 @@ const MAX_PASSWORD: usize = 80;
 /// Calico has no field for it.
 pub(crate) const MAX_PREFIXES: &str = "caracal.io/max-prefixes";
 
+/// Annotation of a BGPPeer that says what `spec.failureDetectionMode` does, for clusters whose
+/// definition of the kind has no such field.
+pub(crate) const FAILURE_DETECTION: &str = "caracal.io/failure-detection-mode";
+
 /// Default limit of prefixes from a peer of a node, for each family. A cluster of 5,000 nodes with
 /// four blocks each has 20,000; twelve times that costs a node some 30 MiB and the kernel about as
 /// much.

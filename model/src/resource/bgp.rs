@@ -301,6 +301,9 @@ pub struct BgpPeerSpec {
     /// Hops with TTL security; zero = off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_security: Option<u8>,
+    /// `None` or `BFDIfDirectlyConnected`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_detection_mode: Option<String>,
     /// Gateway through which the peer is reached.
     #[serde(
         default,

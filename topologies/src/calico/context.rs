@@ -57,6 +57,8 @@ pub struct Daemon {
     pub filters: Vec<Filter>,
     /// Communities by range.
     pub communities: Vec<Community>,
+    /// There are peers with BFD, for which BIRD has a protocol.
+    pub bfd: bool,
     /// Peers, by name.
     pub peers: Vec<Peer>,
     /// Static routes to peers (`reachableBy`).
@@ -155,6 +157,8 @@ pub struct Peer {
     pub source: Option<String>,
     /// Hops of TTL security; null = off.
     pub ttl_security: Option<u8>,
+    /// BFD, with a peer on a link of the node.
+    pub bfd: bool,
     /// Wait for the peer.
     pub passive: bool,
     /// Our cluster id, when the peer is our client.

@@ -118,6 +118,7 @@ fn daemon(
         normal_local_pref: PRIORITY_BASE - priority,
         filters: policy::filters(view, family, problems),
         communities: policy::communities(view, family),
+        bfd: peers.iter().any(|peer| peer.bfd),
         peers,
         reachable_by,
         blocks,

@@ -74,6 +74,7 @@ fn peer(view: &NodeView<'_>, name: &PeerName, session: &PlannedSession, family: 
         same_as,
         source: config.source.map(|source| source.to_string()),
         ttl_security: config.ttl_security,
+        bfd: config.bfd.is_some(),
         passive: config.passive,
         cluster: config.client_of.map(|cluster| cluster.to_string()),
         password_hidden: password.is_some() && !view.options.show_passwords,

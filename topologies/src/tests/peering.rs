@@ -138,6 +138,72 @@ spec: {peerIP: '10.0.0.254:1179', asNumber: 65100, nextHopMode: Self, keepOrigin
 }
 
 #[test]
+fn bfd_is_done_with_peers_on_a_link_of_the_node() {
+    let text = "
+kind: BGPPeer
+metadata: {name: near}
+spec: {peerIP: 10.0.0.254, asNumber: 65100, failureDetectionMode: BFDIfDirectlyConnected}
+---
+kind: BGPPeer
+metadata: {name: far}
+spec: {peerIP: 10.9.0.254, asNumber: 65100, failureDetectionMode: BFDIfDirectlyConnected}
+---
+kind: BGPPeer
+metadata: {name: hops}
+spec: {peerIP: 10.0.0.253, asNumber: 65100, ttlSecurity: 2, failureDetectionMode: BFDIfDirectlyConnected}
+---
+kind: BGPPeer
+metadata: {name: link}
+spec: {peerIP: 10.0.0.252, asNumber: 65100, ttlSecurity: 1, failureDetectionMode: BFDIfDirectlyConnected}
+---
+kind: BGPPeer
+metadata: {name: without}
+spec: {peerIP: 10.0.0.251, asNumber: 65100, failureDetectionMode: None}
+---
+kind: BGPPeer
+metadata:
+  name: annotated
+  annotations: {caracal.io/failure-detection-mode: BFDIfDirectlyConnected}
+spec: {peerIP: 10.0.0.250, asNumber: 65100}
+---
+kind: BGPPeer
+metadata:
+  name: overruled
+  annotations: {caracal.io/failure-detection-mode: BFDIfDirectlyConnected}
+spec: {peerIP: 10.0.0.249, asNumber: 65100, failureDetectionMode: None}
+---
+kind: BGPPeer
+metadata:
+  name: misspelt
+  annotations: {caracal.io/failure-detection-mode: bfd}
+spec: {peerIP: 10.0.0.248, asNumber: 65100}
+";
+    let plan = planned("a", &[THREE, NO_MESH, text]);
+    let peer = |host: &str| peer(&plan.config, &format!("Global_{}", host.replace('.', "_")));
+    for (host, ttl) in [("10.0.0.254", 1), ("10.0.0.252", 255), ("10.0.0.250", 1)] {
+        let near = peer(host);
+        // Others take a restart of ours for a death unless BFD is graceful on both sides.
+        assert!(near.bfd.is_some_and(|bfd| bfd.graceful), "{host}");
+        assert_eq!(near.ttl, Some(ttl), "{host}");
+    }
+    for host in [
+        "10.9.0.254",
+        "10.0.0.253",
+        "10.0.0.251",
+        "10.0.0.249",
+        "10.0.0.248",
+    ] {
+        assert_eq!(peer(host).bfd, None, "{host}");
+    }
+    assert_eq!(peer("10.9.0.254").ttl, None);
+    let said: Vec<&str> = plan.problems.iter().map(|p| p.reason.as_str()).collect();
+    assert!(
+        said.len() == 1 && said[0].starts_with("failureDetectionMode \"bfd\" is neither"),
+        "{said:?}"
+    );
+}
+
+#[test]
 fn a_global_peer_that_is_a_node_waits_like_the_mesh_and_is_reversed() {
     let text = "
 kind: BGPPeer

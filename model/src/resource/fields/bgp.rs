@@ -65,6 +65,7 @@ pub(super) const PEER: &[FieldEntry] = &[
     ("spec.keepaliveTime", Honoured),
     ("spec.numAllowedLocalASNumbers", Honoured),
     ("spec.ttlSecurity", Honoured),
+    ("spec.failureDetectionMode", Honoured),
     ("spec.reachableBy", Honoured),
     ("spec.filters", Honoured),
     ("spec.localWorkloadSelector", Honoured),

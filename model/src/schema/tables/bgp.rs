@@ -84,6 +84,10 @@ pub(in crate::schema) const PEER: &[Rule] = &[
     field("spec.keepaliveTime", Type::Duration),
     field("spec.numAllowedLocalASNumbers", Type::Integer(0, 255)),
     field("spec.ttlSecurity", Type::Integer(0, 255)),
+    field(
+        "spec.failureDetectionMode",
+        Type::OneOf(&["None", "BFDIfDirectlyConnected"]),
+    ),
     field("spec.reachableBy", Type::Address(None)),
     field("spec.filters", Type::List(&Type::Text)),
     field("spec.localWorkloadSelector", Type::Selector),
