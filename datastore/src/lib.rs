@@ -54,7 +54,7 @@ pub use files::{
     put_file, read_file, read_text_file,
 };
 #[cfg(feature = "kubernetes")]
-pub use kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore};
+pub use kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore, introduce_as};
 pub use kubernetes_pod::KubernetesPod;
 pub use memory::{CommitFault, MemoryStore};
 #[cfg(feature = "etcd")]

@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use caracal_model::{KeyRange, KeyValue, Txn, TxnOutcome};
+use caracal_model::{KeyRange, KeyValue, Prefix, Txn, TxnOutcome};
 use futures_util::Stream;
 
 /// A consistent answer to a read.
@@ -125,6 +125,12 @@ pub trait Store: Clone + Send + Sync + 'static {
         &self,
         ranges: &[KeyRange],
     ) -> impl Future<Output = Result<ReadAnswer, StoreError>> + Send;
+
+    /// The ranges that the cluster's pods were given when it was made, one of a family; none where
+    /// nobody says.
+    fn pod_ranges(&self) -> impl Future<Output = Result<Vec<Prefix>, StoreError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
 
     /// Carries out a transaction.
     fn commit(&self, txn: &Txn) -> impl Future<Output = Result<TxnOutcome, StoreError>> + Send;

@@ -236,6 +236,15 @@ pub(crate) const fn serves(command: &Command) -> bool {
     )
 }
 
+/// Part of the product that a command is, as API servers are told.
+pub(crate) const fn part(command: &Command) -> &'static str {
+    match command {
+        Command::Node { command: None } => "node",
+        Command::Flannel(_) => "flannel",
+        _ => "command",
+    }
+}
+
 /// True for what must not end in the middle when nobody reads what it prints.
 pub(crate) fn changes_something(command: &Command) -> bool {
     !matches!(

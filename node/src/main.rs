@@ -33,8 +33,14 @@ fn main() -> ExitCode {
     allocator::configure();
     let name = std::env::args_os().next().unwrap_or_default();
     match Path::new(&name).file_name().and_then(|n| n.to_str()) {
-        Some("caracal-cni" | "calico") => return caracal_cni::main_cni(),
-        Some("caracal-ipam" | "calico-ipam") => return caracal_cni::main_ipam(),
+        Some("caracal-cni" | "calico") => {
+            introduce("cni");
+            return caracal_cni::main_cni();
+        }
+        Some("caracal-ipam" | "calico-ipam") => {
+            introduce("cni");
+            return caracal_cni::main_ipam();
+        }
         _ => {}
     }
     let arguments = flannel::args::with_two_dashes(std::env::args_os());
@@ -43,6 +49,7 @@ fn main() -> ExitCode {
         // Help, too.
         Err(told) => return told_by_clap(&told),
     };
+    introduce(command::part(&args.command));
     telemetry::init(args.log_format, command::serves(&args.command));
     let code = match command::run(args) {
         Ok(code) => code,
@@ -55,6 +62,14 @@ fn main() -> ExitCode {
     };
     telemetry::finish();
     out::finish(code)
+}
+
+/// Says to Kubernetes' API servers which part of which program asks.
+fn introduce(part: &str) {
+    #[cfg(feature = "kubernetes")]
+    caracal_datastore::introduce_as(&cli::version::user_agent(part));
+    #[cfg(not(feature = "kubernetes"))]
+    let _nobody = part;
 }
 
 /// Prints help, the version, or what is wrong with the arguments.

@@ -341,9 +341,16 @@ async fn ensure_pool<S: Store>(
     if exists {
         return Ok(None);
     }
-    let cidr = defaults
-        .cidr
-        .unwrap_or_else(|| default_cidr(family, host_addresses));
+    let of_the_cluster = async || -> Result<Option<Prefix>, StoreError> {
+        let ranges = store.pod_ranges().await?;
+        Ok(ranges.into_iter().find(|range| range.family() == family))
+    };
+    let cidr = match defaults.cidr {
+        Some(cidr) => cidr,
+        None => of_the_cluster()
+            .await?
+            .unwrap_or_else(|| default_cidr(family, host_addresses)),
+    };
     let name = format!("default-{}-ippool", family.as_str());
     let mut pool = IpPool::new(
         &name,

@@ -3,11 +3,11 @@
 //! those without TLS, have one for each at a time.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use http::header::AUTHORIZATION;
-use http::{Request, Response};
+use http::header::{AUTHORIZATION, USER_AGENT};
+use http::{HeaderValue, Request, Response};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::body::Incoming;
@@ -42,6 +42,18 @@ const PING_ANSWER: Duration = Duration::from_secs(10);
 /// watch whose reader is busy takes no room from requests.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
+
+/// `User-Agent` of all requests.
+static AGENT: OnceLock<HeaderValue> = OnceLock::new();
+
+/// What this process calls itself in each request to Kubernetes' API, as the server's audit log
+/// and its metrics have it. The first call counts; characters that a header cannot hold make it
+/// none.
+pub fn introduce_as(user_agent: &str) {
+    if let Ok(value) = HeaderValue::from_str(user_agent) {
+        let _first = AGENT.set(value);
+    }
+}
 
 /// An API server, with what is needed to talk to it. A connection is made when there is a request.
 pub(super) struct ApiConnection {
@@ -116,6 +128,8 @@ impl ApiConnection {
         if let Some(header) = self.access.credentials.header()? {
             request.headers_mut().insert(AUTHORIZATION, header);
         }
+        let agent = AGENT.get_or_init(|| HeaderValue::from_static("caracal"));
+        request.headers_mut().insert(USER_AGENT, agent.clone());
         let pool = self
             .pool
             .lock()

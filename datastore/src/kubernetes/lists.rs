@@ -84,6 +84,6 @@ pub(super) fn watched_form(api: &Api, collection: Collection) -> &'static str {
 fn is_metadata(api: &Api, collection: Collection) -> bool {
     match collection {
         Collection::Nodes => !api.config.use_pod_cidr,
-        other => other == Collection::NetworkPolicies,
+        other => matches!(other, Collection::Policies(_)),
     }
 }

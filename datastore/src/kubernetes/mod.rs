@@ -43,6 +43,7 @@ use futures_util::stream::BoxStream;
 
 use self::api::Api;
 pub use self::config::{KubernetesConfig, KubernetesConfigError};
+pub use self::connection::introduce_as;
 use self::streamed::StreamedLists;
 use self::watch::KubernetesWatch;
 use crate::kubernetes_pod::KubernetesPod;
@@ -176,6 +177,11 @@ impl Store for KubernetesStore {
 
     async fn read(&self, ranges: &[KeyRange]) -> Result<ReadAnswer, StoreError> {
         read::read(&self.api, ranges).await
+    }
+
+    async fn pod_ranges(&self) -> Result<Vec<Prefix>, StoreError> {
+        let ranges = pod::cluster_ranges(&self.api).await;
+        ranges.map_err(|failure| failure.into_error(self.api.server(), "the ConfigMap"))
     }
 
     async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {

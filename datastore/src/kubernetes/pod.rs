@@ -1,6 +1,9 @@
-//! A pod and its namespace, and the ranges of a Node, for the CNI plugin.
+//! A pod and its namespace, and the ranges of a Node, for the CNI plugin; and the cluster's ranges
+//! of pods.
 
 use caracal_model::{NodeName, Prefix};
+
+use serde_json::Value;
 
 use super::api::{Api, ApiFailure};
 use super::mapping;
@@ -45,5 +48,68 @@ pub(super) async fn pod_cidrs(
     match api.get(&format!("/api/v1/nodes/{node}")).await {
         Err(ApiFailure::NotFound) => Ok(None),
         node => Ok(Some(mapping::pod_cidrs(&node?))),
+    }
+}
+
+/// Where kubeadm keeps what a cluster was made with.
+const KUBEADM: &str = "/api/v1/namespaces/kube-system/configmaps/kubeadm-config";
+
+/// The ranges of pods that kubeadm was told; none in clusters that it did not make.
+pub(super) async fn cluster_ranges(api: &Api) -> Result<Vec<Prefix>, ApiFailure> {
+    match api.get(KUBEADM).await {
+        Err(ApiFailure::NotFound) => Ok(Vec::new()),
+        map => told_to_kubeadm(&map?).map_err(|reason| {
+            ApiFailure::Refused(format!("ConfigMap kube-system/kubeadm-config: {reason}"))
+        }),
+    }
+}
+
+/// `networking.podSubnet` of the ClusterConfiguration: a range, or two with a comma between.
+fn told_to_kubeadm(map: &Value) -> Result<Vec<Prefix>, String> {
+    let Some(text) = map["data"]["ClusterConfiguration"].as_str() else {
+        return Ok(Vec::new());
+    };
+    let configuration: Value = serde_saphyr::from_str(text)
+        .map_err(|error| format!("ClusterConfiguration is not YAML: {error}"))?;
+    let ranges = configuration["networking"]["podSubnet"].as_str();
+    let ranges = ranges.unwrap_or_default().split(',').map(str::trim);
+    let range = |text: &str| {
+        Prefix::parse_strict(text)
+            .map_err(|error| format!("networking.podSubnet {text:?}: {error}"))
+    };
+    ranges.filter(|text| !text.is_empty()).map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(configuration: &str) -> Result<Vec<String>, String> {
+        let map = json!({"data": {"ClusterConfiguration": configuration}});
+        let ranges = told_to_kubeadm(&map)?;
+        Ok(ranges.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn the_ranges_of_pods_are_those_that_kubeadm_was_told() {
+        let both = "kind: ClusterConfiguration\nnetworking:\n  dnsDomain: cluster.local\n  podSubnet: 10.244.0.0/16,fd00:244::/56\n  serviceSubnet: 10.96.0.0/12\n";
+        let ranges = vec!["10.244.0.0/16".to_owned(), "fd00:244::/56".to_owned()];
+        assert_eq!(told(both), Ok(ranges));
+        for none in [
+            "networking: {serviceSubnet: 10.96.0.0/12}",
+            "networking: {podSubnet: \"\"}",
+            "apiServer: {}",
+        ] {
+            assert_eq!(told(none), Ok(Vec::new()), "{none}");
+        }
+        assert_eq!(told_to_kubeadm(&json!({})), Ok(Vec::new()));
+        let wrong = told("networking: {podSubnet: 10.244.0.1/16}").unwrap_err();
+        assert!(
+            wrong.starts_with("networking.podSubnet \"10.244.0.1/16\": "),
+            "{wrong}"
+        );
+        assert!(told("{").unwrap_err().contains("is not YAML"));
     }
 }

@@ -135,7 +135,14 @@ const RULES: &[Rule] = &[
         "know the settings of the node",
     ),
     node(
-        &["globalnetworkpolicies", "hostendpoints", "networkpolicies"],
+        &[
+            "adminnetworkpolicies",
+            "baselineadminnetworkpolicies",
+            "clusternetworkpolicies",
+            "globalnetworkpolicies",
+            "hostendpoints",
+            "networkpolicies",
+        ],
         FOLLOW,
         "tell which policies are there, since nobody enforces them",
     ),
@@ -169,6 +176,11 @@ const RULES: &[Rule] = &[
         &["leases"],
         &["get", "list", "create", "update", "delete"],
         "tell that this node lives, agree on who clears up after deleted nodes, and report to commands",
+    ),
+    in_namespace(
+        &["configmaps"],
+        &["get"],
+        "make the pool of pods in the range that kubeadm was told",
     ),
     in_namespace(
         &["serviceaccounts/token"],

@@ -14,18 +14,21 @@ use tokio::time::{Instant, timeout_at};
 use super::api::{Api, ApiFailure, judge};
 use super::lines::Lines;
 use super::lists::{WHOLE, key_values, list_path, lists_below, watched_form};
-use super::mapping::{self, ApiGroup, Collection, List};
+use super::mapping::{self, ApiGroup, Collection, List, PolicyKind};
 use super::read::{ANCHOR, newest_revision};
 use super::services;
 use crate::store::{Change, StoreError, WatchEvent};
 
 /// Collections that are watched. Handles never: they are many and no route depends on them.
-const FOLLOWED: [Collection; 18] = [
+const FOLLOWED: [Collection; 21] = [
     Collection::Nodes,
     Collection::Pods,
     Collection::Services,
     Collection::EndpointSlices,
-    Collection::NetworkPolicies,
+    Collection::Policies(PolicyKind::Network),
+    Collection::Policies(PolicyKind::Admin),
+    Collection::Policies(PolicyKind::Baseline),
+    Collection::Policies(PolicyKind::Cluster),
     Collection::Custom("clusterinformations"),
     Collection::Custom("ippools"),
     Collection::Custom("ipreservations"),
@@ -50,6 +53,10 @@ const OVERDUE: Duration = Duration::from_secs(10);
 
 /// Interval of looking for a kind that is not installed.
 const NOT_INSTALLED: Duration = Duration::from_secs(60);
+
+/// The same of kinds that few clusters have and that are only named: of thousands of nodes each
+/// asks for each of them.
+const NOT_INSTALLED_POLICY: Duration = Duration::from_secs(300);
 
 type Events = Pin<Box<dyn Stream<Item = Result<WatchEvent, StoreError>> + Send>>;
 
@@ -249,7 +256,11 @@ impl One {
             }
             Err(ApiFailure::NotFound) => {
                 self.absent = true;
-                tokio::time::sleep(NOT_INSTALLED).await;
+                let pause = match self.collection {
+                    Collection::Policies(_) => NOT_INSTALLED_POLICY,
+                    _ => NOT_INSTALLED,
+                };
+                tokio::time::sleep(pause).await;
             }
             Err(failure) => return Err(failure),
         }

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use hyper::HeaderMap;
+use hyper::header::USER_AGENT;
 use serde_json::{Value, json};
 
 use super::Api;
@@ -182,7 +183,12 @@ impl Api {
     }
 
     /// May the user do that?
-    pub(super) async fn authorize(&self, user: &User, request: &Request) -> Result<(), Failure> {
+    pub(super) async fn authorize(
+        &self,
+        user: &User,
+        request: &Request,
+        headers: &HeaderMap,
+    ) -> Result<(), Failure> {
         if user.groups.iter().any(|g| g == MASTERS) {
             return Ok(());
         }
@@ -199,10 +205,11 @@ impl Api {
             name,
         };
         let allowed = self.is_allowed(user, request, &attributes).await;
+        let agent = headers.get(USER_AGENT);
         self.audit.write(&json!({
             "user": user.name, "verb": attributes.verb, "group": attributes.group,
             "resource": attributes.resource, "namespace": request.namespace, "name": name,
-            "allowed": allowed,
+            "allowed": allowed, "userAgent": agent.and_then(|agent| agent.to_str().ok()),
         }));
         if allowed {
             return Ok(());

@@ -157,7 +157,7 @@ impl Api {
             return self.general(&http);
         };
         let request = request?;
-        self.authorize(&user, &request).await?;
+        self.authorize(&user, &request, http.headers()).await?;
         let permit = self.in_flight.try_acquire();
         if permit.is_err() && request.verb != "watch" {
             return Err(Failure::too_many());

@@ -22,6 +22,13 @@ pub(crate) const TEXT: &str = concat!(
     ")"
 );
 
+/// `User-Agent` of a part: product and part, version, system, commit.
+#[cfg(feature = "kubernetes")]
+pub(crate) fn user_agent(part: &str) -> String {
+    let (system, processor) = (std::env::consts::OS, std::env::consts::ARCH);
+    format!("caracal-{part}/{VERSION} ({system}/{processor}) caracal/{COMMIT}")
+}
+
 pub(crate) fn run(output: Output) -> anyhow::Result<ExitCode> {
     if output.is_data() {
         output.print(&json!({"version": VERSION, "commit": COMMIT}));

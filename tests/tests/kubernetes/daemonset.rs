@@ -32,6 +32,8 @@ nodes:
   - {name: node2, segment: lan, pods: 1}
 ";
 
+/// The range of pods that kubeadm was told, beside one of a family that the nodes do not have.
+const POD_SUBNET: &str = "10.251.0.0/16";
 /// Where pods find the token of their account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// What the image is made of.
@@ -49,8 +51,36 @@ fn a_bare_cluster_needs_one_command() {
                 !routes.iter().filter_map(|r| r.dev.as_ref()).any(by_vxlan),
                 "{routes:?}"
             );
+            parts_say_who_they_are(lab);
+            let pool = kubernetes_object(lab, "ippools", "default-ipv4-ippool");
+            assert_eq!(pool["spec"]["cidr"], POD_SUBNET, "kubeadm was told");
         },
     );
+}
+
+/// In the audit log of the API server: product, part, version and commit.
+fn parts_say_who_they_are(lab: &Lab) {
+    let path = lab.folder().path().join("kubernetes/audit.log");
+    let log = std::fs::read_to_string(&path).unwrap();
+    let entries = log.lines().map(|line| serde_json::from_str(line).unwrap());
+    for (account, part) in [("caracal-node", "node"), ("caracal-cni-plugin", "cni")] {
+        let mut agents: Vec<String> = entries
+            .clone()
+            .filter(|entry: &Value| entry["user"].as_str().unwrap().ends_with(account))
+            .map(|entry| entry["userAgent"].as_str().unwrap_or_default().to_owned())
+            .collect();
+        agents.sort();
+        agents.dedup();
+        let expected = format!("caracal-{part}/{} (linux/", env!("CARGO_PKG_VERSION"));
+        // The account of the node has the containers' commands, too.
+        let found = agents.iter().find(|agent| agent.starts_with(&expected));
+        let found = found.unwrap_or_else(|| panic!("{account}: {agents:?}"));
+        assert!(found.contains(") caracal/"), "{found}");
+        assert!(
+            agents.iter().all(|agent| agent.starts_with("caracal-")),
+            "{agents:?}"
+        );
+    }
 }
 
 #[test]
@@ -125,6 +155,18 @@ fn name_etcd(lab: &Lab) {
     kubectl(lab, &arguments, b"");
 }
 
+/// Leaves what kubeadm leaves in a cluster that it makes.
+fn name_pod_subnet(lab: &Lab) {
+    let configuration = format!(
+        "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nnetworking:\n  \
+         podSubnet: {POD_SUBNET},fd00:251::/64\n  serviceSubnet: 10.96.0.0/12\n"
+    );
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "kubeadm-config", "namespace": "kube-system"},
+        "data": {"ClusterConfiguration": configuration}});
+    kubectl(lab, &["create", "-f", "-"], map.to_string().as_bytes());
+}
+
 /// Applies a folder of `deploy`, and runs what is on the API server then.
 fn applied(scenario: &str, overlay: &str, and: impl Fn(&Lab)) {
     if !possible(scenario, &["kubectl", "openssl", "crun", "nft"]) {
@@ -133,6 +175,7 @@ fn applied(scenario: &str, overlay: &str, and: impl Fn(&Lab)) {
     let mut lab = bare(&format!("ds-{}", overlay.trim_start_matches("overlays/")));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
     let folder = folder.join(overlay).display().to_string();
+    name_pod_subnet(&lab);
     let said = kubectl(&lab, &["apply", "-k", &folder], b"");
     assert!(
         said.contains("daemonset.apps/caracal-node created"),

@@ -33,6 +33,14 @@ const NODE: &str = "node1";
 /// The same object under its name in the newer API group, which the test API server does not have.
 const OF_THE_NEWER_GROUP: &str = "ipamconfigurations";
 
+/// Kinds that are followed as AdminNetworkPolicies are, and with them; and what is read where no
+/// variable has the pool's range, as in `daemonset.rs`.
+const ELSEWHERE: [&str; 3] = [
+    "baselineadminnetworkpolicies",
+    "clusternetworkpolicies",
+    "configmaps",
+];
+
 /// A right of a role.
 struct Right<'a> {
     role: &'a Value,
@@ -89,7 +97,9 @@ fn rights(role: &Value) -> Vec<Right<'_>> {
             }
         }
     }
-    found.retain(|right| right.resource != OF_THE_NEWER_GROUP);
+    found.retain(|right| {
+        right.resource != OF_THE_NEWER_GROUP && !ELSEWHERE.contains(&right.resource.as_str())
+    });
     // A refusal does not name the group: Kubernetes' policies and Calico's are one right here.
     let mut seen = BTreeSet::new();
     found.retain(|right| seen.insert((right.resource.clone(), right.verb.clone())));
@@ -126,31 +136,40 @@ pub(super) fn put_role(lab: &Lab, role: &Value) {
     kubectl(lab, &["replace", "-f", "-"], role.to_string().as_bytes());
 }
 
-/// A definition of a kind that `deploy/crds` does not have, and that a cluster of Calico's has.
-fn definition(kind: &str, plural: &str, scope: &str) -> Value {
+/// A definition of a kind that `deploy/crds` does not have, and that a cluster may have.
+pub(super) fn definition(group: &str, version: &str, kind: &str, plural: &str) -> Value {
     let schema = json!({"openAPIV3Schema": {"type": "object",
         "x-kubernetes-preserve-unknown-fields": true}});
+    let scope = match kind {
+        "NetworkPolicy" => "Namespaced",
+        _ => "Cluster",
+    };
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{plural}.crd.projectcalico.org")},
-        "spec": {"group": "crd.projectcalico.org", "scope": scope,
+        "metadata": {"name": format!("{plural}.{group}")},
+        "spec": {"group": group, "scope": scope,
             "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase(),
                 "listKind": format!("{kind}List")},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]},
+            "versions": [{"name": version, "served": true, "storage": true, "schema": schema}]},
     })
 }
 
-/// Calico's kinds that are only named.
+/// Calico's kinds that are only named, and one of Kubernetes'.
 fn make_kinds_of_policy(lab: &Lab) {
-    for (kind, plural, scope) in [
-        ("HostEndpoint", "hostendpoints", "Cluster"),
-        ("GlobalNetworkPolicy", "globalnetworkpolicies", "Cluster"),
-        ("NetworkPolicy", "networkpolicies", "Namespaced"),
+    let calico = ("crd.projectcalico.org", "v1");
+    for ((group, version), kind, plural) in [
+        (calico, "HostEndpoint", "hostendpoints"),
+        (calico, "GlobalNetworkPolicy", "globalnetworkpolicies"),
+        (calico, "NetworkPolicy", "networkpolicies"),
+        (OF_CLUSTERS, "AdminNetworkPolicy", "adminnetworkpolicies"),
     ] {
-        let definition = definition(kind, plural, scope).to_string();
+        let definition = definition(group, version, kind, plural).to_string();
         kubectl(lab, &["create", "-f", "-"], definition.as_bytes());
     }
 }
+
+/// Group and version of AdminNetworkPolicies.
+pub(super) const OF_CLUSTERS: (&str, &str) = ("policy.networking.k8s.io", "v1alpha1");
 
 /// As servers before 1.32, and those without the feature: where a list is a stream of a watch, no
 /// right to list is needed.

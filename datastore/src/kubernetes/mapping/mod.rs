@@ -18,7 +18,7 @@ pub(super) use self::custom::{is_deleted, marked_deleted};
 pub(super) use self::lease::NAMESPACE;
 use self::object_name::IPAM_CONFIG;
 pub(super) use self::object_name::{AFFINITIES, BLOCKS, HANDLES};
-pub(super) use self::object_name::{ApiGroup, Collection, List, ObjectName, is_in};
+pub(super) use self::object_name::{ApiGroup, Collection, List, ObjectName, PolicyKind, is_in};
 pub(super) use self::pod::read_pod;
 pub(super) use self::pod_cidr::{ranges as pod_cidrs, remove_tunnels};
 
@@ -89,7 +89,7 @@ pub(super) fn values(
         Collection::Endpoints => vec![document(DocumentKind::Endpoints)],
         Collection::EndpointSlices => vec![document(DocumentKind::EndpointSlice)],
         // They have no key of Calico's, or are only named.
-        Collection::Leases | Collection::NetworkPolicies => Vec::new(),
+        Collection::Leases | Collection::Policies(_) => Vec::new(),
         Collection::Custom(plural) => {
             let kind = Kind::ALL.into_iter().find(|kind| kind.plural() == plural);
             let kind = kind.into_iter();
@@ -143,8 +143,9 @@ pub(super) fn key_values(
     {
         return Ok(vec![policy(plural, "", object)]);
     }
-    if collection == Collection::NetworkPolicies {
-        return Ok(vec![policy("networkpolicies", KUBERNETES_POLICY, object)]);
+    if let Collection::Policies(kind) = collection {
+        let (plural, prefix) = kind.on_etcd();
+        return Ok(vec![policy(plural, prefix, object)]);
     }
     if collection == Collection::Leases {
         return Ok(lease::key_values(object));
@@ -176,10 +177,8 @@ pub(super) fn key_values_with_pod_cidrs(node: &Value) -> Vec<KeyValue> {
         .collect()
 }
 
-/// Before the name of a policy of Kubernetes', where Calico's etcd has it as one of Calico's own.
-const KUBERNETES_POLICY: &str = "knp.default.";
-
-/// Of a policy only its name is read.
+/// Of a policy only its name is read; `prefix` is before it where Calico's etcd has a policy of
+/// Kubernetes' as one of Calico's own.
 fn policy(plural: &str, prefix: &str, object: &Value) -> KeyValue {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let namespace = object["metadata"]["namespace"].as_str();

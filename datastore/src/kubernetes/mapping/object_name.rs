@@ -15,12 +15,54 @@ pub(crate) enum Collection {
     Endpoints,
     EndpointSlices,
     /// Kubernetes' own, not Calico's.
-    NetworkPolicies,
+    Policies(PolicyKind),
     /// Data that nodes keep beside Calico's.
     Leases,
     /// One of Calico's custom resources, by its plural.
     Custom(&'static str),
 }
+
+/// The kinds of policy that are Kubernetes' own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum PolicyKind {
+    /// NetworkPolicy.
+    Network,
+    /// AdminNetworkPolicy.
+    Admin,
+    /// BaselineAdminNetworkPolicy.
+    Baseline,
+    /// ClusterNetworkPolicy, which follows the two before.
+    Cluster,
+}
+
+impl PolicyKind {
+    pub(crate) const ALL: [Self; 4] = [Self::Network, Self::Admin, Self::Baseline, Self::Cluster];
+
+    /// Path of its API group, and its plural there.
+    const fn place(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Network => ("/apis/networking.k8s.io/v1", "networkpolicies"),
+            Self::Admin => (ALPHA1, "adminnetworkpolicies"),
+            Self::Baseline => (ALPHA1, "baselineadminnetworkpolicies"),
+            Self::Cluster => (
+                "/apis/policy.networking.k8s.io/v1alpha2",
+                "clusternetworkpolicies",
+            ),
+        }
+    }
+
+    /// Calico's kind that it is on etcd, by its plural, and what is before the name there.
+    pub(crate) const fn on_etcd(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Network => ("networkpolicies", "knp.default."),
+            Self::Admin => ("globalnetworkpolicies", "kanp.adminnetworkpolicy."),
+            Self::Baseline => ("globalnetworkpolicies", "kbanp.baselineadminnetworkpolicy."),
+            Self::Cluster => ("globalnetworkpolicies", "kcnp.clusternetworkpolicy."),
+        }
+    }
+}
+
+const ALPHA1: &str = "/apis/policy.networking.k8s.io/v1alpha1";
 
 /// The one object with IPAM's settings, under both of Calico's names for it.
 pub(crate) const IPAM_CONFIG: Collection = Collection::Custom("ipamconfigs");
@@ -66,7 +108,10 @@ impl Collection {
             Self::Services => ("/api/v1".to_owned(), "services"),
             Self::Endpoints => ("/api/v1".to_owned(), "endpoints"),
             Self::EndpointSlices => ("/apis/discovery.k8s.io/v1".to_owned(), "endpointslices"),
-            Self::NetworkPolicies => ("/apis/networking.k8s.io/v1".to_owned(), "networkpolicies"),
+            Self::Policies(kind) => {
+                let (base, plural) = kind.place();
+                (base.to_owned(), plural)
+            }
             Self::Leases => {
                 let base = format!(
                     "/apis/coordination.k8s.io/v1/namespaces/{}",
@@ -298,9 +343,13 @@ fn of_resources(rest: &str) -> Vec<List> {
     }
     let plural = rest.split('/').next().unwrap_or_default();
     if let Some(plural) = POLICIES.into_iter().find(|known| *known == plural) {
-        let own = (plural == "networkpolicies").then_some(Collection::NetworkPolicies);
-        let all = own.into_iter().chain([Collection::Custom(plural)]);
-        return all.map(List::all).collect();
+        let own = PolicyKind::ALL.into_iter();
+        let own = own.filter(|kind| kind.on_etcd().0 == plural);
+        let own = own.map(Collection::Policies);
+        return own
+            .chain([Collection::Custom(plural)])
+            .map(List::all)
+            .collect();
     }
     let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.plural() == plural) else {
         return Vec::new();

@@ -500,17 +500,52 @@ proptest! {
 #[test]
 fn of_kubernetes_policies_the_names_are_read_as_calico_has_them_on_etcd() {
     let object = json!({"metadata": {"name": "web", "namespace": "shop", "resourceVersion": "7"}});
-    let values = key_values(Collection::NetworkPolicies, &object, ApiGroup::V1).unwrap();
+    let values = key_values(
+        Collection::Policies(PolicyKind::Network),
+        &object,
+        ApiGroup::V1,
+    )
+    .unwrap();
     let key = "/calico/resources/v3/projectcalico.org/networkpolicies/shop/knp.default.web";
     assert_eq!((values.len(), values[0].key.as_str()), (1, key));
     assert_eq!(
-        keys_without_values(Collection::NetworkPolicies, &object, ApiGroup::V1),
+        keys_without_values(
+            Collection::Policies(PolicyKind::Network),
+            &object,
+            ApiGroup::V1
+        ),
         [key]
     );
     let below = "/calico/resources/v3/projectcalico.org/networkpolicies/";
     let both = [
-        Collection::NetworkPolicies,
+        Collection::Policies(PolicyKind::Network),
         Collection::Custom("networkpolicies"),
     ];
     assert_eq!(List::under_prefix(below), both.map(List::all));
+
+    let object = json!({"metadata": {"name": "web", "resourceVersion": "7"}});
+    let of_clusters = PolicyKind::ALL
+        .into_iter()
+        .skip(1)
+        .map(Collection::Policies);
+    let keys: Vec<String> = of_clusters
+        .clone()
+        .map(|all| {
+            key_values(all, &object, ApiGroup::V1).unwrap()[0]
+                .key
+                .clone()
+        })
+        .collect();
+    let below = "/calico/resources/v3/projectcalico.org/globalnetworkpolicies/";
+    let names = [
+        "kanp.adminnetworkpolicy.web",
+        "kbanp.baselineadminnetworkpolicy.web",
+        "kcnp.clusternetworkpolicy.web",
+    ];
+    assert_eq!(keys, names.map(|name| format!("{below}{name}")));
+    let all = of_clusters.chain([Collection::Custom("globalnetworkpolicies")]);
+    assert_eq!(
+        List::under_prefix(below),
+        all.map(List::all).collect::<Vec<_>>()
+    );
 }
