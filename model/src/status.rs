@@ -84,6 +84,8 @@ pub struct OriginStatusJson {
     pub never_routed: usize,
     /// Routes that do not come from the owner of the prefix, now.
     pub not_owner: usize,
+    /// Routes over nodes that no import rule names, now.
+    pub over_nodes: usize,
     /// Routes that wait until the owner of the prefix is known, now.
     pub waiting: usize,
     /// Times that a route was found not to come from the owner since the start.

@@ -10,6 +10,8 @@ mod flood;
 mod link;
 #[path = "fib/origin.rs"]
 mod origin;
+#[path = "fib/over_nodes.rs"]
+mod over_nodes;
 #[path = "fib/policy.rs"]
 mod policy;
 #[path = "fib/site.rs"]
@@ -495,6 +497,7 @@ nodes:
     segment: lan
     address: 10.0.0.31
     kind: bird2
+    asn: 65001
     config: |
       router id 10.0.0.31;
       protocol device {}
@@ -512,6 +515,7 @@ nodes:
     segment: lan
     address: 10.0.0.32
     kind: bird2
+    asn: 65002
     config: |
       router id 10.0.0.32;
       protocol device {}

@@ -288,6 +288,7 @@ pub(crate) fn origin(speaker: &SpeakerStatus) -> OriginStatusJson {
         mode: mode.to_owned(),
         never_routed: screened.never_routed,
         not_owner: screened.not_owner,
+        over_nodes: screened.over_nodes,
         waiting: screened.waiting,
         violations: screened.violations,
         last_violation: last.map(|(prefix, peer)| format!("{prefix} from {peer}")),

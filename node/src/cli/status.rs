@@ -87,8 +87,13 @@ fn refused(origin: &OriginStatusJson) -> String {
     let last = origin.last_violation.as_ref();
     let last = last.map_or_else(String::new, |last| format!("; the last was {last}"));
     format!(
-        "Origin check: {}; {} routes not from the owner, {} waiting, {} never routed; {} violations since the start{last}",
-        origin.mode, origin.not_owner, origin.waiting, origin.never_routed, origin.violations
+        "Origin check: {}; {} routes not from the owner, {} waiting, {} over nodes, {} never routed; {} violations since the start{last}",
+        origin.mode,
+        origin.not_owner,
+        origin.waiting,
+        origin.over_nodes,
+        origin.never_routed,
+        origin.violations
     )
 }
 

@@ -141,6 +141,7 @@ fn screened(status: &SpeakerStatus) -> [MetricFamily; 3] {
         ("never-routed", screened.never_routed),
         ("not-owner", screened.not_owner),
         ("owner-unknown", screened.waiting),
+        ("over-nodes", screened.over_nodes),
     ];
     let reason = |text: &str| vec![("reason", text.to_owned())];
     let seen = [

@@ -281,7 +281,7 @@ impl Owners {
         problems.extend(self.kernel.borrow().problems.iter().cloned());
         problems.extend(self.problems.borrow().all().cloned());
         problems.extend(bgp.into_iter().flat_map(peer_problems::problems));
-        problems.extend(bgp.and_then(origins::problem));
+        problems.extend(bgp.into_iter().flat_map(origins::problems));
         let listen_error = bgp.and_then(|bgp| bgp.listen_error.as_ref());
         problems.extend(listen_error.map(|reason| Problem {
             code: ProblemCode::BgpListen,
