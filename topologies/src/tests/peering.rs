@@ -483,6 +483,35 @@ spec: {peerIP: '10.0.0.11:1790', asNumber: 64512}
 }
 
 #[test]
+fn a_session_has_the_name_of_the_bgp_peer_that_asks_for_it() {
+    let tor = "
+kind: BGPPeer
+metadata: {name: tor.r1}
+spec: {peerIP: 10.0.0.31, asNumber: 65001}
+---
+kind: BGPPeer
+metadata: {name: to-c}
+spec: {node: a, peerIP: 10.0.0.11}
+";
+    let named = |node: &str| {
+        let named = planned(node, &[THREE, tor]).bgp_peers;
+        let named = named.into_iter();
+        let named = named.map(|(peer, name)| format!("{peer} {name}"));
+        named.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        named("a"),
+        ["Global_10_0_0_31 tor.r1", "Node_10_0_0_11 to-c"]
+    );
+    // The other end is the same BGPPeer's; the mesh is nobody's.
+    assert_eq!(
+        named("c"),
+        ["Global_10_0_0_31 tor.r1", "Node_10_0_0_9 to-c"]
+    );
+    assert_eq!(named("b"), ["Global_10_0_0_31 tor.r1"]);
+}
+
+#[test]
 fn every_peer_of_a_node_has_a_limit_of_prefixes_and_a_resource_may_say_another() {
     let text = "
 kind: BGPPeer
