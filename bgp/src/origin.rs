@@ -319,6 +319,34 @@ impl OriginCheck {
         self.ranges.first(prefix).copied()
     }
 
+    /// What a route takes from owners that leads to more than their prefixes: the first address of
+    /// an owner that it covers, and whose that is. Inside a range with owners the verdict of
+    /// [`OriginCheck::check`] counts instead; and an owner may announce an address of its own.
+    pub(crate) fn taken(&self, prefix: &Prefix, attrs: &PathAttrs) -> Option<(IpAddr, String)> {
+        if self.rules.mode == OriginMode::Off || is_checked(&self.ranges, prefix) {
+            return None;
+        }
+        let address = self.identities.first_in(prefix)?;
+        let owners = self.identities.of_address(&address);
+        let by_hop = attrs.next_hop.map(|hop| self.identities.of_address(&hop));
+        let by_owner = || by_hop.is_some_and(|by| owners.iter().any(|id| by.contains(id)));
+        if prefix.is_host() && by_owner() {
+            return None;
+        }
+        let name = owners.first().map_or_else(String::new, |id| self.name(*id));
+        Some((address, name))
+    }
+
+    /// True when a prefix covers an address of an owner.
+    pub(crate) fn is_over_owners(&self, prefix: &Prefix) -> bool {
+        self.identities.first_in(prefix).is_some()
+    }
+
+    /// The addresses of all owners.
+    pub(crate) fn owner_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.identities.addresses()
+    }
+
     /// True for an address of some owner.
     #[must_use]
     pub(crate) fn is_owner_address(&self, address: &IpAddr) -> bool {

@@ -84,6 +84,8 @@ pub struct OriginStatusJson {
     pub never_routed: usize,
     /// Routes that do not come from the owner of the prefix, now.
     pub not_owner: usize,
+    /// Routes over nodes that no import rule names, now.
+    pub over_nodes: usize,
     /// Routes that wait until the owner of the prefix is known, now.
     pub waiting: usize,
     /// Times that a route was found not to come from the owner since the start.
@@ -113,11 +115,14 @@ pub struct DatastoreStatus {
 pub struct PeerStatusJson {
     /// Name, `Mesh_10_0_0_2`.
     pub name: String,
+    /// The BGPPeer that asks for it; absent in the mesh.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bgp_peer: Option<String>,
     /// Address of the peer; absent until it is known.
     pub address: Option<IpAddr>,
     /// AS number.
     pub asn: u32,
-    /// `mesh`, `global`, `node`.
+    /// `mesh`, `reflector` (an elected one), `global`, `node`, `workload`.
     pub kind: String,
     /// `Idle`, `Connect`, `Active`, `OpenSent`, `OpenConfirm`, `Established`.
     pub state: String,

@@ -133,6 +133,21 @@ pub(crate) enum Request {
     Reload,
 }
 
+impl Request {
+    /// The peer that it is about.
+    pub(crate) fn peer_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Received { peer, .. }
+            | Self::Advertised { peer, .. }
+            | Self::Peer { peer }
+            | Self::Operate { peer, .. }
+            | Self::Refresh { peer } => Some(peer),
+            Self::Routes { filter } => filter.peer.as_mut(),
+            _ => None,
+        }
+    }
+}
+
 /// Operation on a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -267,7 +267,7 @@ pub(crate) enum BgpCommand {
     },
     /// One peer with everything that is known about it.
     Peer {
-        /// Name or address of the peer.
+        /// Name or address of the peer, or its BGPPeer.
         peer: String,
         /// Output form.
         #[command(flatten)]
@@ -276,7 +276,7 @@ pub(crate) enum BgpCommand {
     /// Ends the session with a peer and starts none, until it is enabled, its `disabled` changes in
     /// the configuration, or this process is started anew.
     Disable {
-        /// Name or address of the peer.
+        /// Name or address of the peer, or its BGPPeer.
         peer: String,
         /// Told to the peer's operator (RFC 9003); at most 255 octets.
         #[arg(long, default_value = "")]
@@ -284,12 +284,12 @@ pub(crate) enum BgpCommand {
     },
     /// Lets sessions with a disabled peer run again.
     Enable {
-        /// Name or address of the peer.
+        /// Name or address of the peer, or its BGPPeer.
         peer: String,
     },
     /// Ends the session with a peer and begins a new one.
     Reset {
-        /// Name or address of the peer.
+        /// Name or address of the peer, or its BGPPeer.
         peer: String,
         /// Keeps the session: takes in all its routes again, or sends it all routes again.
         #[arg(long, value_enum, conflicts_with = "text")]
@@ -303,7 +303,7 @@ pub(crate) enum BgpCommand {
         /// Which of them.
         #[command(flatten)]
         filter: RouteArgs,
-        /// Only paths from this peer: its name or address.
+        /// Only paths from this peer: its name, its address, or its BGPPeer.
         #[arg(long, value_name = "PEER")]
         peer: Option<String>,
         /// Only best paths.
@@ -315,7 +315,7 @@ pub(crate) enum BgpCommand {
     },
     /// Routes that a peer sent, refused ones too. JSON is an object a line.
     Received {
-        /// Name or address of the peer.
+        /// Name or address of the peer, or its BGPPeer.
         peer: String,
         /// Which of them.
         #[command(flatten)]
@@ -329,7 +329,7 @@ pub(crate) enum BgpCommand {
     },
     /// Routes that a peer is sent. JSON is an object a line.
     Advertised {
-        /// Name or address of the peer.
+        /// Name or address of the peer, or its BGPPeer.
         peer: String,
         /// Which of them.
         #[command(flatten)]
@@ -341,7 +341,7 @@ pub(crate) enum BgpCommand {
     /// Has a peer announce everything again (RFC 2918); with enhanced refresh (RFC 7313) what it no
     /// longer has goes.
     Refresh {
-        /// Name or address of the peer.
+        /// Name or address of the peer, or its BGPPeer.
         peer: String,
     },
     /// Writes the table to a file in MRT format (RFC 6396, TABLE_DUMP_V2), as bgpdump and others

@@ -10,6 +10,8 @@ mod flood;
 mod link;
 #[path = "fib/origin.rs"]
 mod origin;
+#[path = "fib/over_nodes.rs"]
+mod over_nodes;
 #[path = "fib/policy.rs"]
 mod policy;
 #[path = "fib/site.rs"]
@@ -495,6 +497,7 @@ nodes:
     segment: lan
     address: 10.0.0.31
     kind: bird2
+    asn: 65001
     config: |
       router id 10.0.0.31;
       protocol device {}
@@ -512,6 +515,7 @@ nodes:
     segment: lan
     address: 10.0.0.32
     kind: bird2
+    asn: 65002
     config: |
       router id 10.0.0.32;
       protocol device {}
@@ -562,6 +566,12 @@ fn a_node_has_ecmp_routes_and_follows_next_hops() {
         "198.51.100.0/24",
         (1, [true, true]),
     );
+    // What the user called it, and what Calico does.
+    for peer in ["tor1", "Global_10_0_0_31", "10.0.0.31"] {
+        let shown = lab.caracal("node1", &["bgp", "peer", peer]).unwrap();
+        let head = "Peer Global_10_0_0_31 (global, BGPPeer tor1)\n";
+        assert!(shown.starts_with(head), "{peer}: {shown}");
+    }
     // Behind the default route first, then nowhere: the session is up, and the route is not used.
     until("the default route", "203.0.113.0/24", (1, [false, false]));
     ip(&lab, "node1", &["route del default"]);
@@ -590,6 +600,12 @@ fn a_node_has_ecmp_routes_and_follows_next_hops() {
     until("one router", "198.51.100.0/24", (1, [true, false]));
     lab.start_node("tor2").unwrap();
     until("both again", "198.51.100.0/24", (1, [true, true]));
+    let shown = lab.caracal("node1", &["bgp", "peers"]).unwrap();
+    let back = shown.lines().find(|line| line.contains("tor2")).unwrap();
+    assert!(
+        back.contains("Established") && !back.contains(" ago"),
+        "an end that is over: {shown}"
+    );
     monitor.kill().unwrap();
     monitor.wait().unwrap();
     let output = std::fs::read_to_string(&log).unwrap();

@@ -17,7 +17,9 @@ use crate::session::{PlannedSession, password, peer_name, waits_for};
 use crate::view::{NodeView, unusable};
 
 /// [`PeerConfig::kind`] of mesh sessions.
-pub(crate) const KIND: &str = "mesh";
+const MESH: &str = "mesh";
+/// The same of sessions with reflectors that the cluster has elected.
+const REFLECTOR: &str = "reflector";
 
 pub(crate) fn sessions(
     view: &NodeView<'_>,
@@ -73,7 +75,11 @@ pub(crate) fn sessions(
             peer.password.clone_from(&password);
             peer.graceful_restart = restart(view);
             peer.client_of = view.auto.client_of(view.name, node_name);
-            peer.kind = KIND.to_owned();
+            peer.kind = match view.auto.cluster_of(node_name) {
+                Some(_) => REFLECTOR,
+                None => MESH,
+            }
+            .to_owned();
             // The port is no part of a mesh peer's name.
             let name = peer_name("Mesh", address, BGP_PORT);
             if sessions.contains_key(&name) {

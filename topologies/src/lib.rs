@@ -142,6 +142,8 @@ pub struct SecretName {
 pub struct BgpPlan {
     /// The configuration; what could not be planned is missing from it.
     pub config: SpeakerConfig,
+    /// What the user called peers: the BGPPeer that asks for each session outside the mesh.
+    pub bgp_peers: BTreeMap<PeerName, String>,
     /// Problems: settings that could not be planned, sorted.
     pub problems: Vec<Problem>,
     /// While a transition is under way: which sessions go, and which are new.
@@ -193,6 +195,10 @@ fn plan_the_rest(
         announce::EXPORT_FILTER.to_owned(),
         announce::export_filter(&view, reflects),
     );
+    let bgp_peers = sessions
+        .iter()
+        .filter_map(|(name, session)| Some((name.clone(), session.bgp_peer()?)))
+        .collect();
     let most = options.max_prefixes.unwrap_or(MaxPrefixes::Off);
     let announcer = Announcer::new(&view);
     let config = SpeakerConfig {
@@ -216,6 +222,7 @@ fn plan_the_rest(
             ignored_interfaces: ignored.unwrap_or_default(),
         },
         config,
+        bgp_peers,
         problems: problems.into_vec(),
         transition,
     };

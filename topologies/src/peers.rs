@@ -169,6 +169,11 @@ fn remotes(view: &NodeView<'_>, request: &Request<'_>, problems: &mut Problems) 
     let listens = known
         .filter(|(_, node)| view.asn_of(node) == asn)
         .map(|(name, _)| view.listen_port_of(name));
+    if let Some((node_name, node)) = known
+        && let Some(reason) = wrong_as(view, (node_name, node), (address, port), asn)
+    {
+        return fault(reason);
+    }
     vec![Remote {
         address,
         port: port.filter(|p| *p != 0).or(listens).unwrap_or(BGP_PORT),
@@ -178,6 +183,33 @@ fn remotes(view: &NodeView<'_>, request: &Request<'_>, problems: &mut Problems) 
             is_node: known.is_some(),
         },
     }]
+}
+
+/// Why a node at this place is no peer of this AS: it speaks with another, so the session never
+/// begins and would stand in the place of the right one. On another port than the node's somebody
+/// else listens, and `localASNumber` gives a node another AS.
+fn wrong_as(
+    view: &NodeView<'_>,
+    (name, node): (&NodeName, &Node),
+    (address, port): (IpAddr, Option<u16>),
+    asn: Asn,
+) -> Option<String> {
+    let listens = view.listen_port_of(name);
+    let own = view.asn_of(node);
+    let there = port.filter(|port| *port != 0).unwrap_or(BGP_PORT);
+    let speaks_as = |spec: &BgpPeerSpec| {
+        let local = spec.local_as_number.is_some_and(|local| local.0 == asn.0);
+        local && Request::new("", spec).is_local_side(name, node)
+    };
+    let mut peers = view.snapshot.bgp_peers.values();
+    // What is wrong with the address itself is said where the session would be added.
+    let addressable = unusable(address).is_none() && !view.is_own(address);
+    if !addressable || own == asn || there != listens || peers.any(|peer| speaks_as(&peer.spec)) {
+        return None;
+    }
+    Some(format!(
+        "peerIP {address} is node {name}, whose AS is {own} and not {asn}; it gives no peer, and what else makes the node a peer stays: correct asNumber, or take the BGPPeer out"
+    ))
 }
 
 /// A node as a peer, once for each family of `families` in which it has an address.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use caracal_bgp::{Asn, LimitAction, Password, PeerConfig, PeerName, PrefixLimit};
-use caracal_model::{ProblemCode, SecretKeyRef, Snapshot};
+use caracal_model::{Key, Kind, ProblemCode, SecretKeyRef, Snapshot};
 
 use crate::common::BGP_PORT;
 use crate::view::NodeView;
@@ -107,6 +107,18 @@ impl PlannedSession {
     /// Our AS on this session.
     pub(crate) fn own_as(&self, view: &NodeView<'_>) -> Asn {
         self.peer.local_as.unwrap_or(view.asn)
+    }
+
+    /// The name of the BGPPeer that asks for the session; `None` in the mesh.
+    pub(crate) fn bgp_peer(&self) -> Option<String> {
+        match Key::parse(&self.subject) {
+            Ok(Key::Resource {
+                kind: Kind::BgpPeer,
+                name,
+                ..
+            }) => Some(name),
+            _ => None,
+        }
     }
 
     /// True when the password can stand between quotation marks, in a language that has no escapes.

@@ -1,7 +1,9 @@
 //! Identities of owners, looked up by address and by BGP Identifier.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use caracal_model::Prefix;
 use foldhash::HashMap;
 
 use super::{OwnerId, OwnerIdentity, SourceIds};
@@ -13,6 +15,8 @@ use crate::types::RouterId;
 pub(super) struct Identities {
     known: HashMap<OwnerId, OwnerIdentity>,
     by_address: HashMap<IpAddr, Vec<OwnerId>>,
+    /// The addresses in their order.
+    addresses: BTreeSet<IpAddr>,
     by_router_id: HashMap<RouterId, Vec<OwnerId>>,
 }
 
@@ -34,6 +38,11 @@ pub(crate) struct Sources {
 impl Sources {
     pub(crate) const fn is_empty(&self) -> bool {
         self.hops.is_empty() && self.originators.is_empty()
+    }
+
+    /// The next hops among them: addresses that an owner got or lost.
+    pub(crate) fn addresses(&self) -> &[IpAddr] {
+        &self.hops
     }
 
     /// True for a route from one of them.
@@ -78,6 +87,9 @@ impl Identities {
         if let Some(old) = self.known.remove(&id) {
             for address in &old.addresses {
                 remove(&mut self.by_address, address, id);
+                if !self.by_address.contains_key(address) {
+                    self.addresses.remove(address);
+                }
             }
             for router_id in &old.router_ids {
                 remove(&mut self.by_router_id, router_id, id);
@@ -88,6 +100,7 @@ impl Identities {
         };
         for address in &identity.addresses {
             add(&mut self.by_address, *address, id);
+            self.addresses.insert(*address);
         }
         for router_id in &identity.router_ids {
             add(&mut self.by_router_id, *router_id, id);
@@ -104,6 +117,16 @@ impl Identities {
     ) {
         let old = id.and_then(|id| self.known.get(&id));
         sources.add(old, identity);
+    }
+
+    /// The first address of an owner that a prefix covers.
+    pub(super) fn first_in(&self, prefix: &Prefix) -> Option<IpAddr> {
+        let first = self.addresses.range(prefix.address()..).next();
+        first.copied().filter(|address| prefix.contains(*address))
+    }
+
+    pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().copied()
     }
 
     /// Owners that have an address.

@@ -40,6 +40,8 @@ pub enum ImportRefusal {
     NotOwner,
     /// The owner of the prefix is not known yet, or may be out of date; the route waits.
     OwnerUnknown,
+    /// The prefix covers addresses of nodes ([`crate::OriginCheck`]).
+    OverNodes,
 }
 
 impl fmt::Display for ImportRefusal {
@@ -54,6 +56,7 @@ impl fmt::Display for ImportRefusal {
             Self::NeverRouted => "the prefix must never be routed",
             Self::NotOwner => "it does not come from the owner of the prefix",
             Self::OwnerUnknown => "it waits until the owner of the prefix is known",
+            Self::OverNodes => "it covers nodes, and no import rule names its range",
         })
     }
 }

@@ -32,6 +32,7 @@ mod mrt;
 mod next_hops;
 mod order;
 mod out;
+mod over_nodes;
 mod own_routes;
 mod parted;
 mod path_handles;

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use caracal_model::{LocalNetworks, Prefix};
+use caracal_model::{Family, LocalNetworks, Prefix};
 use serde::{Deserialize, Serialize};
 
 use super::dest_id::DestId;
@@ -36,6 +36,8 @@ pub struct Screened {
     pub not_owner: usize,
     /// Routes that wait for their owner to become known, now.
     pub waiting: usize,
+    /// Routes over nodes that no import rule names, now.
+    pub over_nodes: usize,
     /// Routes that wait for longer than they should.
     pub overdue: usize,
     /// Times that a route was found not to come from the owner since the start, whatever followed.
@@ -58,13 +60,15 @@ pub struct OriginStatus {
     pub last_violation: Option<(Prefix, PeerName)>,
     /// Some route that waits for longer than it should.
     pub overdue: Option<Prefix>,
+    /// Some route that is refused because it covers nodes, and who sent it.
+    pub over_nodes: Option<(Prefix, PeerName)>,
 }
 
 /// The rules by prefix.
 #[derive(Debug)]
 pub(super) struct Screen {
     martians: Martians,
-    origins: OriginCheck,
+    pub(super) origins: OriginCheck,
     octets: Octets,
     /// Prefixes in the table inside checked ranges that nobody has as they are: what changes around
     /// them concerns them.
@@ -72,7 +76,7 @@ pub(super) struct Screen {
     /// Prefixes in the table with a route whose verdict follows from more than the identity of the
     /// prefix's owner: one that is refused or waits, or comes through somebody else. What changes
     /// about its source concerns it.
-    by_source: BTreeSet<Prefix>,
+    pub(super) by_source: BTreeSet<Prefix>,
     /// Routes that wait have been seen since the last call ended.
     new_waits: Vec<Prefix>,
     /// Since when prefixes have had a path that waits.
@@ -80,8 +84,10 @@ pub(super) struct Screen {
     /// Times at which waits become a problem, the first first; some waits have ended since.
     due: VecDeque<(Instant, Prefix)>,
     overdue: BTreeSet<Prefix>,
-    counts: Screened,
-    last_violation: Option<(Prefix, PeerName)>,
+    /// Prefixes with a route that was refused because it covers nodes.
+    pub(super) over_nodes: BTreeSet<Prefix>,
+    pub(super) counts: Screened,
+    pub(super) last_violation: Option<(Prefix, PeerName)>,
 }
 
 impl Screen {
@@ -96,6 +102,7 @@ impl Screen {
             waiting: BTreeMap::new(),
             due: VecDeque::new(),
             overdue: BTreeSet::new(),
+            over_nodes: BTreeSet::new(),
             counts: Screened::default(),
             last_violation: None,
         };
@@ -107,6 +114,7 @@ impl Screen {
     fn index(&mut self) {
         let ranges = self.martians.ranges().chain(self.origins.ranges());
         self.octets = ranges.collect();
+        self.octets.add_over(self.origins.owner_addresses());
     }
 
     /// False: no rule is about the prefix.
@@ -132,6 +140,7 @@ impl Screen {
         match refusal {
             ImportRefusal::NeverRouted => self.martian(prefix).map(|why| why.to_string()),
             ImportRefusal::NotOwner | ImportRefusal::OwnerUnknown => self.origin(prefix, received),
+            ImportRefusal::OverNodes => self.over_nodes_detail(prefix, received),
             _ => None,
         }
     }
@@ -156,6 +165,7 @@ impl Screen {
             self.by_source.remove(prefix);
             self.waiting.remove(prefix);
             self.overdue.remove(prefix);
+            self.over_nodes.remove(prefix);
         }
     }
 
@@ -182,6 +192,7 @@ impl Screen {
             ImportRefusal::NeverRouted => Some(&mut self.counts.never_routed),
             ImportRefusal::NotOwner => Some(&mut self.counts.not_owner),
             ImportRefusal::OwnerUnknown => Some(&mut self.counts.waiting),
+            ImportRefusal::OverNodes => Some(&mut self.counts.over_nodes),
             _ => None,
         }
     }
@@ -211,6 +222,19 @@ impl Octets {
     }
 }
 
+impl Octets {
+    /// Adds what covers these addresses: a prefix of eight bits or more starts with the octet of
+    /// the address, a shorter one with that of its own.
+    fn add_over(&mut self, addresses: impl Iterator<Item = IpAddr>) {
+        for address in addresses {
+            for len in 0..=8 {
+                let (family, octet) = Self::index(&Prefix::truncated(address, len));
+                self.0[family][usize::from(octet) / 64] |= 1 << (octet % 64);
+            }
+        }
+    }
+}
+
 impl FromIterator<Prefix> for Octets {
     fn from_iter<I: IntoIterator<Item = Prefix>>(ranges: I) -> Self {
         let mut octets = Self::default();
@@ -230,7 +254,8 @@ impl FromIterator<Prefix> for Octets {
 fn admits(conditions: &[FilterCondition]) -> bool {
     conditions.iter().any(|condition| match condition {
         FilterCondition::Prefix { patterns, negated } => {
-            !negated && patterns.iter().all(|p| p.prefix.len() > 0)
+            // Of the whole address space only the default route itself is a range with a name.
+            !negated && patterns.iter().all(|p| p.prefix.len() > 0 || p.max == 0)
         }
         _ => false,
     })
@@ -253,8 +278,10 @@ impl Rib {
         let was_stale = self.screen.origins.is_stale();
         let concerned = self.screen.origins.concerned(&update);
         self.screen.origins.apply(update);
-        if rules {
-            self.screen.index();
+        let moved = concerned.sources.addresses().iter().copied();
+        match rules {
+            true => self.screen.index(),
+            false => self.screen.octets.add_over(moved.clone()),
         }
         let fresh = was_stale && !self.screen.origins.is_stale();
         let by_source = fresh || !concerned.sources.is_empty();
@@ -273,6 +300,10 @@ impl Rib {
             match fresh {
                 true => again.extend(&self.screen.by_source),
                 false => again.extend(self.routes_from(&concerned.sources)),
+            }
+            for address in moved {
+                let covering = |len| Prefix::truncated(address, len);
+                again.extend((0..=Family::of(address).bits()).map(covering));
             }
             for prefix in again {
                 if let Some(id) = self.table.find(&prefix) {
@@ -321,6 +352,7 @@ impl Rib {
             held: screen.origins.len(),
             last_violation: screen.last_violation.clone(),
             overdue: screen.overdue.first().copied(),
+            over_nodes: self.first_over_nodes(),
         }
     }
 
@@ -362,6 +394,7 @@ impl Rib {
         let prefix = self.table.get(id).prefix;
         self.screen.tracked.remove(&prefix);
         self.screen.by_source.remove(&prefix);
+        self.screen.over_nodes.remove(&prefix);
         for at in 0..self.table.get(id).paths().len() {
             let dest = self.table.get(id);
             let path = &dest.paths()[at];
@@ -421,6 +454,9 @@ impl Rib {
             self.screen.counts.martians += 1;
             return Some(ImportRefusal::NeverRouted);
         }
+        if self.is_refused_over_nodes(from, prefix, received) {
+            return Some(ImportRefusal::OverNodes);
+        }
         self.check_origin(from, prefix, received)
     }
 
@@ -476,19 +512,31 @@ impl Rib {
         if peer.kind() == PeerKind::External && peer.config.allow_own_as > 0 {
             return true;
         }
+        self.names(peer, prefix, received) == Some(true)
+    }
+
+    /// Whether the filter term that accepts a route names its range; `None`: it is rejected.
+    pub(super) fn names(
+        &self,
+        peer: &PeerState,
+        prefix: Prefix,
+        received: &PathAttrs,
+    ) -> Option<bool> {
         let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
         let mut view = rules.view(prefix, received);
         let (verdict, by) = run_filters(&peer.import, &mut view);
-        let Some((name, term)) = by.filter(|_| verdict == FilterVerdict::Accept) else {
-            return false;
-        };
-        let filter = peer.import.iter().find(|named| named.name == name);
-        let term = filter.and_then(|named| named.filter.terms.get(term));
-        term.is_some_and(|term| admits(&term.conditions))
+        if verdict != FilterVerdict::Accept {
+            return None;
+        }
+        let term = by.and_then(|(name, term)| {
+            let filter = peer.import.iter().find(|named| named.name == name)?;
+            filter.filter.terms.get(term)
+        });
+        Some(term.is_some_and(|term| admits(&term.conditions)))
     }
 
     /// True when the path is in use already, and leads to the same gateway.
-    fn is_in_force(&self, from: PeerId, prefix: Prefix, received: &PathAttrs) -> bool {
+    pub(super) fn is_in_force(&self, from: PeerId, prefix: Prefix, received: &PathAttrs) -> bool {
         let dest = self.table.find(&prefix).map(|id| self.table.get(id));
         let path = dest.and_then(|dest| dest.paths().iter().find(|path| path.peer == from));
         path.is_some_and(|path| {

@@ -93,7 +93,7 @@ pub struct PeerStatus {
     pub remote_as: Asn,
     /// Our AS towards it.
     pub local_as: Asn,
-    /// Why it exists: `mesh`, `global`, `node`.
+    /// Why it exists: `mesh`, `reflector`, `global`, `node`.
     pub kind: String,
     /// The state of its state machine.
     pub state: SessionState,

@@ -170,6 +170,8 @@ pub(crate) fn peers(peers: Vec<caracal_bgp::PeerStatus>) -> Vec<PeerStatusJson> 
 fn peer_status(peer: caracal_bgp::PeerStatus, now: u64) -> PeerStatusJson {
     PeerStatusJson {
         name: peer.name.to_string(),
+        // The speaker does not know it.
+        bgp_peer: None,
         address: Some(peer.address),
         asn: peer.remote_as.0,
         kind: peer.kind,
@@ -288,6 +290,7 @@ pub(crate) fn origin(speaker: &SpeakerStatus) -> OriginStatusJson {
         mode: mode.to_owned(),
         never_routed: screened.never_routed,
         not_owner: screened.not_owner,
+        over_nodes: screened.over_nodes,
         waiting: screened.waiting,
         violations: screened.violations,
         last_violation: last.map(|(prefix, peer)| format!("{prefix} from {peer}")),

@@ -26,10 +26,10 @@ pub(super) fn show(peer: &str, output: Output) -> anyhow::Result<ExitCode> {
         output.print(&value);
     } else {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
-        print!(
-            "{}",
-            text(&serde_json::from_value(value)?, now.as_secs(), output)
-        );
+        let bgp_peer = value["bgpPeer"].as_str().map(str::to_owned);
+        let detail: PeerDetail = serde_json::from_value(value)?;
+        print!("{}", head(&detail, bgp_peer.as_deref()));
+        print!("{}", text(&detail, now.as_secs(), output));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -120,7 +120,7 @@ fn bfd(peer: &PeerDetail) -> String {
 fn state(peer: &PeerDetail, now: u64) -> String {
     let mut text = format!("{} since {}", peer.state, when(peer.since, now));
     if let Some(down) = peer.down_seconds {
-        let _ = write!(text, "; no session for {}", duration(down));
+        let _ = write!(text, "; down for {}", duration(down));
     }
     if let Some(reason) = &peer.reason {
         let _ = write!(text, ": {reason}");
@@ -129,6 +129,17 @@ fn state(peer: &PeerDetail, now: u64) -> String {
         text.push_str("; its routes are kept");
     }
     text
+}
+
+/// The line that says which peer it is.
+fn head(peer: &PeerDetail, bgp_peer: Option<&str>) -> String {
+    let kind = Some(peer.kind.clone()).filter(|kind| !kind.is_empty());
+    let bgp_peer = bgp_peer.map(|name| format!("BGPPeer {name}"));
+    let words: Vec<String> = kind.into_iter().chain(bgp_peer).collect();
+    match words.is_empty() {
+        true => format!("Peer {}\n", peer.name),
+        false => format!("Peer {} ({})\n", peer.name, words.join(", ")),
+    }
 }
 
 /// The peer, for people.
@@ -162,11 +173,7 @@ fn text(peer: &PeerDetail, now: u64, output: Output) -> String {
             past(peer.last_notification_received.as_ref(), now),
         ),
     ];
-    let mut text = format!("Peer {}", peer.name);
-    if !peer.kind.is_empty() {
-        let _ = write!(text, " ({})", peer.kind);
-    }
-    text.push('\n');
+    let mut text = String::new();
     for (name, value) in lines {
         let _ = writeln!(text, "  {:<27} {value}", format!("{name}:"));
     }

@@ -19,6 +19,8 @@ use crate::cli::exit::DEGRADED;
 
 /// Narrow paths that are named.
 const SHOWN_PATHS: usize = 5;
+/// The state of a peer whose session is up.
+const UP: &str = "Established";
 
 pub(crate) fn run(all_nodes: bool, goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
     if all_nodes {
@@ -87,8 +89,13 @@ fn refused(origin: &OriginStatusJson) -> String {
     let last = origin.last_violation.as_ref();
     let last = last.map_or_else(String::new, |last| format!("; the last was {last}"));
     format!(
-        "Origin check: {}; {} routes not from the owner, {} waiting, {} never routed; {} violations since the start{last}",
-        origin.mode, origin.not_owner, origin.waiting, origin.never_routed, origin.violations
+        "Origin check: {}; {} routes not from the owner, {} waiting, {} over nodes, {} never routed; {} violations since the start{last}",
+        origin.mode,
+        origin.not_owner,
+        origin.waiting,
+        origin.over_nodes,
+        origin.never_routed,
+        origin.violations
     )
 }
 
@@ -189,12 +196,13 @@ fn blocks(blocks: &[BlockStatus], output: Output) -> comfy_table::Table {
 }
 
 /// Warning of the session; else the reason why there is none, or why the last one ended (in the
-/// past tense).
+/// past tense). What ended a session before the one that is up is over: `bgp peer` has it.
 fn info(peer: &PeerStatusJson) -> String {
     if let Some(warning) = &peer.warning {
         return warning.clone();
     }
-    match (&peer.reason, &peer.last_error) {
+    let past = peer.last_error.as_ref().filter(|_| peer.state != UP);
+    match (&peer.reason, past) {
         (Some(reason), _) => reason.clone(),
         (None, Some(past)) => {
             format!("was {} ago: {}", duration(past.age_seconds), past.text)
@@ -211,13 +219,17 @@ pub(super) fn errors(errors: &BTreeMap<String, u64>) -> String {
 
 /// The peers as a table; also what `caracal bgp peers` prints, with the errors by kind.
 pub(super) fn peers(status: &NodeStatus, output: Output, with_errors: bool) -> comfy_table::Table {
-    // Where nobody has asked for BFD, its column would be empty.
+    // Where nobody has asked for BFD, or written a BGPPeer, its column would be empty.
     let bfd = status.peers.iter().any(|peer| peer.bfd.is_some());
+    let called = status.peers.iter().any(|peer| peer.bgp_peer.is_some());
     let mut columns = vec![
         "PEER", "ADDRESS", "AS", "TYPE", "STATE", "SINCE", "RX", "ACC", "TX", "INFO",
     ];
     if bfd {
         columns.insert(6, "BFD");
+    }
+    if called {
+        columns.insert(1, "BGPPEER");
     }
     let with_errors = with_errors && status.peers.iter().any(|p| !p.errors.is_empty());
     if with_errors {
@@ -231,7 +243,8 @@ pub(super) fn peers(status: &NodeStatus, output: Output, with_errors: bool) -> c
             p.asn.to_string(),
             p.kind.clone(),
             p.state.clone(),
-            duration(p.since_seconds),
+            // A peer that is down changes its state every few seconds.
+            duration(p.down_seconds.unwrap_or(p.since_seconds)),
             p.received.to_string(),
             p.accepted.to_string(),
             p.advertised.to_string(),
@@ -248,6 +261,9 @@ pub(super) fn peers(status: &NodeStatus, output: Output, with_errors: bool) -> c
                     .map(|bfd| bfd.state.clone())
                     .unwrap_or_default(),
             );
+        }
+        if called {
+            row.insert(1, p.bgp_peer.clone().unwrap_or_default());
         }
         peers.add_row(row);
     }
@@ -274,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_the_last_session_is_told_as_past() {
+    fn what_ended_the_last_session_is_told_as_past_and_not_when_it_is_over() {
         let past = PastErrorJson {
             age_seconds: 190,
             text: "peer closed the connection".to_owned(),
@@ -284,6 +300,9 @@ mod tests {
         status.peers[0].errors = [("connection_lost".to_owned(), 2)].into();
         let shown = peers(&status, Output::Wide, true).to_string();
         let last_error = "was 3m10s ago: peer closed the connection";
+        assert!(!shown.contains("ago"), "{shown}");
+        status.peers[0].state = "Active".to_owned();
+        let shown = peers(&status, Output::Wide, true).to_string();
         assert!(shown.contains(last_error), "{shown}");
         assert!(shown.contains("connection_lost 2"), "{shown}");
         assert!(
@@ -295,6 +314,26 @@ mod tests {
         let shown = peers(&status, Output::Wide, false).to_string();
         assert!(
             !shown.contains("ago") && shown.contains("refused"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn a_peer_that_is_down_is_so_since_its_last_session() {
+        let mut status = status(None);
+        status.peers[0].since_seconds = 4;
+        let shown = peers(&status, Output::Wide, false).to_string();
+        assert!(
+            shown.contains("4s") && !shown.contains("BGPPEER"),
+            "{shown}"
+        );
+        status.peers[0].state = "Active".to_owned();
+        status.peers[0].down_seconds = Some(3 * 60);
+        status.peers[0].bgp_peer = Some("tor".to_owned());
+        let shown = peers(&status, Output::Wide, false).to_string();
+        assert!(shown.contains("3m") && !shown.contains("4s"), "{shown}");
+        assert!(
+            shown.contains("BGPPEER") && shown.contains("tor"),
             "{shown}"
         );
     }

@@ -16,8 +16,8 @@ use crate::peer_problems;
 pub(super) const LISTED: usize = 64;
 /// Mesh peers with series of their own.
 pub(super) const FLAPPING: usize = 10;
-/// Kind of a mesh peer.
-const MESH: &str = "mesh";
+/// Kinds of mesh peers: any node, and one that the cluster has elected.
+const MESH: [&str; 2] = ["mesh", "reflector"];
 
 /// Whether BGP has started: listening, and everybody was heard once or had ample time.
 pub(crate) fn readiness(status: &Result<SpeakerStatus, String>) -> Result<String, String> {
@@ -141,6 +141,7 @@ fn screened(status: &SpeakerStatus) -> [MetricFamily; 3] {
         ("never-routed", screened.never_routed),
         ("not-owner", screened.not_owner),
         ("owner-unknown", screened.waiting),
+        ("over-nodes", screened.over_nodes),
     ];
     let reason = |text: &str| vec![("reason", text.to_owned())];
     let seen = [
@@ -195,7 +196,10 @@ fn by_state(peers: &[PeerStatus]) -> MetricFamily {
 
 /// The peers with series of their own: configured ones by name, then restless mesh peers.
 fn listed(peers: &[PeerStatus]) -> Vec<&PeerStatus> {
-    let (mesh, configured): (Vec<_>, Vec<_>) = peers.iter().partition(|p| p.kind == MESH);
+    let (mesh, configured): (Vec<_>, Vec<_>) = {
+        let mesh = |p: &&PeerStatus| MESH.contains(&p.kind.as_str());
+        peers.iter().partition(mesh)
+    };
     let mut restless: Vec<&PeerStatus> = mesh
         .into_iter()
         .filter(|p| p.established_count > 1)

@@ -77,6 +77,8 @@ fn five_thousand_mesh_peers_make_no_more_series_than_one() {
     let one = lines(vec![peer(0, "mesh", true, 1)]);
     let many = lines((0..5000).map(|n| peer(n, "mesh", true, 1)).collect());
     assert_eq!(one, many);
+    let elected = lines((0..5000).map(|n| peer(n, "reflector", true, 1)).collect());
+    assert_eq!(one, elected);
     let restless = (0..5000).map(|n| peer(n, "mesh", true, 2)).collect();
     let configured = (0..5000).map(|n| peer(n, "node", true, 2)).collect();
     let per_peer = 5;

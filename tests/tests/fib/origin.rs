@@ -21,6 +21,7 @@ nodes:
     segment: lan
     address: 10.0.0.31
     kind: bird2
+    asn: 65001
     config: |
       router id 10.0.0.31;
       protocol device {}

@@ -485,6 +485,98 @@ spec: {{node: a, peerIP: {address}}}
     assert_eq!(names(&b), ["Node_10_0_0_9"]);
 }
 
+/// A typing error takes no session of the mesh, on neither end.
+#[test]
+fn a_peer_with_a_nodes_address_and_another_as_gives_no_session() {
+    let two = "
+kind: Node
+metadata: {name: a}
+spec: {bgp: {ipv4Address: 10.0.0.9/24, ipv6Address: 'fd00::9/64'}}
+---
+kind: Node
+metadata: {name: c}
+spec: {bgp: {ipv4Address: 10.0.0.11/24, ipv6Address: 'fd00::11/64', asNumber: 65001}}
+";
+    let mesh = ["Mesh_10_0_0_11", "Mesh_fd00__11"];
+    assert_eq!(names(&config("a", &[two])), mesh);
+    for (at, place) in [
+        ("10.0.0.11", "Global_10_0_0_11"),
+        ("'10.0.0.11:179'", "Global_10_0_0_11"),
+        ("'fd00::11'", "Global_fd00__11"),
+        ("'[fd00::11]:179'", "Global_fd00__11"),
+    ] {
+        let text = |rest: &str| {
+            format!(
+                "
+kind: BGPPeer
+metadata: {{name: p}}
+spec: {{peerIP: {at}, {rest}}}
+"
+            )
+        };
+        let wrong = text("asNumber: 64512");
+        let planned = planned("a", &[two, &wrong]);
+        assert_eq!(names(&planned.config), mesh, "{at}");
+        assert_eq!(codes(&planned), ["bgp.peer"], "{at}");
+        let reason = &planned.problems[0].reason;
+        assert!(
+            reason.contains("node c, whose AS is 65001 and not 64512"),
+            "{reason}"
+        );
+        let c = config("c", &[two, &wrong]);
+        assert_eq!(names(&c), ["Mesh_10_0_0_9", "Mesh_fd00__9"], "{at}");
+        // The right AS, and one that the node has for us.
+        let right = names(&config("a", &[two, &text("asNumber: 65001")])).join(" ");
+        assert!(right.contains(place), "{at}: {right}");
+        let local = "
+kind: BGPPeer
+metadata: {name: of-c}
+spec: {node: c, peerIP: 10.0.0.9, asNumber: 64512, localASNumber: 64777}
+";
+        let as_local = config("a", &[two, &text("asNumber: 64777"), local]);
+        let as_local = names(&as_local).join(" ");
+        assert!(as_local.contains(place), "{at}: {as_local}");
+    }
+    // Somebody else listens on another port of that machine.
+    let beside = "
+kind: BGPPeer
+metadata: {name: p}
+spec: {peerIP: '10.0.0.11:1790', asNumber: 64512}
+";
+    let beside = planned("a", &[two, beside]);
+    assert_eq!(names(&beside.config).len(), 3);
+    assert_eq!(codes(&beside), [""; 0]);
+}
+
+#[test]
+fn a_session_has_the_name_of_the_bgp_peer_that_asks_for_it() {
+    let tor = "
+kind: BGPPeer
+metadata: {name: tor.r1}
+spec: {peerIP: 10.0.0.31, asNumber: 65001}
+---
+kind: BGPPeer
+metadata: {name: to-c}
+spec: {node: a, peerIP: 10.0.0.11}
+";
+    let named = |node: &str| {
+        let named = planned(node, &[THREE, tor]).bgp_peers;
+        let named = named.into_iter();
+        let named = named.map(|(peer, name)| format!("{peer} {name}"));
+        named.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        named("a"),
+        ["Global_10_0_0_31 tor.r1", "Node_10_0_0_11 to-c"]
+    );
+    // The other end is the same BGPPeer's; the mesh is nobody's.
+    assert_eq!(
+        named("c"),
+        ["Global_10_0_0_31 tor.r1", "Node_10_0_0_9 to-c"]
+    );
+    assert_eq!(named("b"), ["Global_10_0_0_31 tor.r1"]);
+}
+
 #[test]
 fn every_peer_of_a_node_has_a_limit_of_prefixes_and_a_resource_may_say_another() {
     let text = "

@@ -73,6 +73,25 @@ fn off_unless_asked_for_and_a_mesh_up_to_the_limit() {
 }
 
 #[test]
+fn sessions_with_elected_ones_say_so() {
+    let of = |node: &str| {
+        let snapshot = snapshot(&[AUTO, &cluster(60)]);
+        let plan = plan(&snapshot, &node.into(), &PlanOptions::default());
+        let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
+        for peer in plan.config.peers.into_values() {
+            *kinds.entry(peer.kind).or_default() += 1;
+        }
+        kinds
+    };
+    let count = |kind: &str, n: usize| (kind.to_owned(), n);
+    // A client has both families of the three reflectors of its zone.
+    assert_eq!(of("n009"), [count("reflector", 6)].into());
+    // A reflector has those of all zones, and its clients.
+    let expected = [count("mesh", 34), count("reflector", 16)];
+    assert_eq!(of("n000"), expected.into());
+}
+
+#[test]
 fn the_oldest_of_different_racks_are_elected() {
     let zones = elected(&snapshot(&[AUTO, &cluster(60)]));
     assert_eq!(names(&zones["z0"]), ["n000", "n003", "n006"]);

@@ -1,5 +1,6 @@
 //! The origin check in a table that follows the data.
 
+mod over_nodes;
 mod owners;
 
 use super::*;
@@ -230,6 +231,7 @@ fn a_router_of_another_as_announces_nothing_of_the_pool() {
         "10.244.1.9/32",
         "10.244.77.0/24",
         "10.0.0.0/8",
+        "192.168.0.0/16",
     ];
     let update = UpdateMessage {
         announced: all.iter().map(|p| p.parse().unwrap()).collect(),
@@ -238,7 +240,7 @@ fn a_router_of_another_as_announces_nothing_of_the_pool() {
     };
     net.apply(2, update);
     let used: Vec<Prefix> = net.fib.keys().copied().collect();
-    assert_eq!(used, ["10.0.0.0/8".parse().unwrap()]);
+    assert_eq!(used, ["192.168.0.0/16".parse().unwrap()]);
     let screened = net.rib.screened();
     assert_eq!((screened.not_owner, screened.waiting), (3, 0));
 }

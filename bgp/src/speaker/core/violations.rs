@@ -1,5 +1,5 @@
-//! Routes that do not come from the owner of their prefix, in the log: who sends many of them
-//! writes few lines.
+//! Routes that do not come from the owner of their prefix, or lie over nodes, in the log: who sends
+//! many of them writes few lines.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ impl Core {
         if let Some((prefix, peer)) = status.last_violation {
             warn!(
                 %prefix, %peer, count = seen - logged.violations, mode = ?status.mode,
-                "a peer announces a prefix that it does not own; caracal bgp explain says who does"
+                "a peer announces a prefix that is not its to announce; caracal bgp explain says why"
             );
         }
         self.logged = Logged {

@@ -56,8 +56,29 @@ pub(crate) async fn publish_origins(
     }
 }
 
+/// What is wrong with routes for their prefix.
+pub(crate) fn problems(speaker: &SpeakerStatus) -> impl Iterator<Item = Problem> {
+    overdue(speaker).into_iter().chain(over_nodes(speaker))
+}
+
+/// Routes that are refused because they cover nodes.
+fn over_nodes(speaker: &SpeakerStatus) -> Option<Problem> {
+    let (prefix, peer) = speaker.origin.over_nodes.as_ref()?;
+    let others = match speaker.screened.over_nodes {
+        0 | 1 => String::new(),
+        more => format!(" (and {} others of its kind)", more - 1),
+    };
+    Some(Problem {
+        code: ProblemCode::BgpOverNodes,
+        subject: prefix.to_string(),
+        reason: format!(
+            "peer {peer} announces {prefix}{others}, which covers addresses of nodes; it is not used, so that pods and nodes keep their ways: take it out of what the peer announces, or admit it with a BGPFilter's import rule of action Accept with cidr {prefix}"
+        ),
+    })
+}
+
 /// Routes that wait for too long.
-pub(crate) fn problem(speaker: &SpeakerStatus) -> Option<Problem> {
+fn overdue(speaker: &SpeakerStatus) -> Option<Problem> {
     let prefix = speaker.origin.overdue?;
     let others = match speaker.screened.overdue {
         0 | 1 => String::new(),

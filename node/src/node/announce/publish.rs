@@ -1,9 +1,10 @@
 //! From snapshots to the speaker: plan, compare, reconfigure. An unchanged plan does not wake the
 //! speaker.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use caracal_bgp::{Filter, FilterTerm, FilterVerdict, SpeakerConfig, SpeakerHandle};
+use caracal_bgp::{Filter, FilterTerm, FilterVerdict, PeerName, SpeakerConfig, SpeakerHandle};
 use caracal_datastore::View;
 use caracal_model::{NodeName, Prefix, Problem, Snapshot};
 use caracal_topologies::{BgpPlan, BgpPlanner, EXPORT_FILTER, PlanOptions, Replanned, plan};
@@ -24,6 +25,23 @@ pub(crate) struct AnnouncedPlan {
     pub(crate) snapshot: Arc<Snapshot>,
     /// Prefixes that this node originates.
     pub(crate) originated: Vec<Prefix>,
+    /// The BGPPeer of each peer outside the mesh.
+    pub(crate) bgp_peers: Arc<BTreeMap<PeerName, String>>,
+}
+
+impl AnnouncedPlan {
+    fn new(
+        snapshot: Arc<Snapshot>,
+        config: &SpeakerConfig,
+        bgp_peers: Arc<BTreeMap<PeerName, String>>,
+    ) -> Self {
+        Self {
+            revision: snapshot.revision,
+            snapshot,
+            originated: config.originate.keys().copied().collect(),
+            bgp_peers,
+        }
+    }
 }
 
 /// The speaker's configuration for a snapshot, and what could not be planned.
@@ -182,11 +200,8 @@ impl Publisher {
                     return;
                 }
             }
-            announced.send_replace(AnnouncedPlan {
-                revision: snapshot.revision,
-                snapshot,
-                originated: current.originate.keys().copied().collect(),
-            });
+            let bgp_peers = Arc::new(planned.bgp_peers);
+            announced.send_replace(AnnouncedPlan::new(snapshot, current, bgp_peers));
             // Behind the configuration: a report is about sessions that the speaker has.
             send_if_changed(in_force, InForce::new(planned.transition, current));
             stage_in_force.send_replace(stage);
@@ -218,8 +233,6 @@ fn send_if_changed<T: PartialEq>(sender: &watch::Sender<T>, next: T) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-
-    use std::collections::BTreeMap;
 
     use caracal_bgp::{Asn, Originations, PeerConfig, RouterId};
 

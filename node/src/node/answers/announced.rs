@@ -158,7 +158,7 @@ mod tests {
             let plan = AnnouncedPlan {
                 revision: 9,
                 snapshot: Arc::new(snapshot.clone()),
-                originated: Vec::new(),
+                ..AnnouncedPlan::default()
             };
             behind(&plan, plan.revision, counting, &question)
         };

@@ -220,7 +220,7 @@ impl AuditorInputs {
         let mut problems = agent.problems.clone();
         problems.extend(self.problems.borrow().all().cloned());
         problems.extend(view.absent_problems());
-        problems.extend(origin.flatten());
+        problems.extend(origin.into_iter().flatten());
         let stale = view.freshness.reason().map(ToString::to_string);
         let compared = AuditInputs {
             me: &self.me,
@@ -247,16 +247,13 @@ impl AuditorInputs {
         }
     }
 
-    /// State of the speaker, and its problem with the owners of prefixes; `None` without a speaker.
-    async fn rib(
-        &mut self,
-        view: &View,
-    ) -> Result<Option<(AuditRib, Option<Problem>)>, SpeakerEnded> {
+    /// State of the speaker, and its problems with prefixes; `None` without a speaker.
+    async fn rib(&mut self, view: &View) -> Result<Option<(AuditRib, Vec<Problem>)>, SpeakerEnded> {
         let Some(speaker) = &self.speaker else {
             return Ok(None);
         };
         let status = speaker.status().await?;
-        let origin = origins::problem(&status);
+        let origin = origins::problems(&status).collect();
         let peers = status.peers.into_iter().map(|peer| AuditPeer {
             established: peer.state == SessionState::Established,
             wrong: peer_problems::wrong(&peer),

@@ -6,6 +6,7 @@ pub(crate) mod explain;
 pub(crate) mod explain_service;
 pub(crate) mod health;
 pub(crate) mod listeners;
+pub(crate) mod peer_names;
 pub(crate) mod services;
 pub(crate) mod status_publisher;
 
@@ -77,7 +78,7 @@ pub(crate) struct Answers {
 }
 
 impl AnswerRequests for Answers {
-    async fn answer(&self, request: Request) -> Result<Answered, String> {
+    async fn answer(&self, mut request: Request) -> Result<Answered, String> {
         let stage = self.stage.borrow().clone();
         let owners = match (stage, &request) {
             (NodeStage::Running(owners), _) => owners,
@@ -89,6 +90,7 @@ impl AnswerRequests for Answers {
             }
         };
         let speaker = &owners.speaker;
+        owners.resolve_peer(&mut request)?;
         let answer = match request {
             Request::Status => to_value(&self.status(&owners).await?),
             Request::Routes { filter } => return routes::all(speaker, filter).await,
@@ -99,7 +101,7 @@ impl AnswerRequests for Answers {
                 return routes::advertised(speaker, &peer, filter).await;
             }
             Request::Explain { prefix } => routes::explain(speaker, prefix).await,
-            Request::Peer { peer } => routes::peer(speaker, &peer).await,
+            Request::Peer { peer } => owners.peer(&peer).await,
             Request::Operate { peer, order } => routes::operate(speaker, &peer, order).await,
             Request::Refresh { peer } => routes::refresh(speaker, &peer).await,
             Request::Mrt { file } => mrt::dump_below_folder(speaker, &file).await,
@@ -122,14 +124,7 @@ impl AnswerRequests for Answers {
             }
             Request::Undrain => to_value(&owners.drainer.order(DrainOrder::Undo).await?),
             Request::DrainStatus => to_value(&owners.drainer.status()),
-            Request::DatastoreAccept => {
-                let accepted = owners.accepter.accept().await.map_err(text)?;
-                let (fault, code) = match &accepted {
-                    Some(fault) => (Some(fault.to_string()), Some(fault.code())),
-                    None => (None, None),
-                };
-                Ok(json!({"accepted": fault, "code": code}))
-            }
+            Request::DatastoreAccept => owners.accept_datastore().await,
             Request::Reload => Err(
                 "a node follows the datastore by itself; reload is for `caracal speaker`"
                     .to_owned(),
@@ -195,6 +190,7 @@ impl Answers {
         status.datastore.no_writes = refused.map(|problem| problem.reason.clone());
         status.origin = Some(routes::origin(&bgp));
         status.peers = routes::peers(bgp.peers);
+        peer_names::name_all(&owners.announced.borrow().bgp_peers, &mut status.peers);
         status.stations = routes::stations(bgp.stations);
         status.work = routes::work(bgp.work);
         status.blocks = blocks(&view, &self.config);
@@ -217,6 +213,31 @@ impl Owners {
         // Without counters there is much to show still.
         let hits = observe_service_hits().await.unwrap_or_default();
         to_value(&TranslatedServices::from_status(&status, &hits))
+    }
+
+    async fn accept_datastore(&self) -> Result<serde_json::Value, String> {
+        let accepted = self.accepter.accept().await.map_err(text)?;
+        let (fault, code) = match &accepted {
+            Some(fault) => (Some(fault.to_string()), Some(fault.code())),
+            None => (None, None),
+        };
+        Ok(json!({"accepted": fault, "code": code}))
+    }
+
+    /// Puts the speaker's name of a peer in the place of the user's.
+    fn resolve_peer(&self, request: &mut Request) -> Result<(), String> {
+        match request.peer_mut() {
+            Some(peer) => peer_names::resolve(&self.announced.borrow().bgp_peers, peer),
+            None => Ok(()),
+        }
+    }
+
+    async fn peer(&self, peer: &str) -> Result<serde_json::Value, String> {
+        let answer = routes::peer(&self.speaker, peer).await?;
+        Ok(peer_names::named(
+            &self.announced.borrow().bgp_peers,
+            answer,
+        ))
     }
 
     fn take_services_over(&self, over: bool) -> Result<serde_json::Value, String> {
@@ -281,7 +302,7 @@ impl Owners {
         problems.extend(self.kernel.borrow().problems.iter().cloned());
         problems.extend(self.problems.borrow().all().cloned());
         problems.extend(bgp.into_iter().flat_map(peer_problems::problems));
-        problems.extend(bgp.and_then(origins::problem));
+        problems.extend(bgp.into_iter().flat_map(origins::problems));
         let listen_error = bgp.and_then(|bgp| bgp.listen_error.as_ref());
         problems.extend(listen_error.map(|reason| Problem {
             code: ProblemCode::BgpListen,

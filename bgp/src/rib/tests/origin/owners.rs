@@ -4,8 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Blocks, addresses inside and outside them, a range as long as two blocks, and one elsewhere.
-const PREFIXES: [&str; 7] = [
+/// Blocks, addresses inside and outside them, a range as long as two blocks, one elsewhere, and
+/// what covers nodes.
+const PREFIXES: [&str; 10] = [
     "10.244.1.0/24",
     "10.244.2.0/24",
     "10.244.3.0/24",
@@ -13,6 +14,9 @@ const PREFIXES: [&str; 7] = [
     "10.244.9.7/32",
     "10.244.2.0/23",
     "10.9.0.0/24",
+    "0.0.0.0/0",
+    "10.0.0.0/29",
+    "10.0.0.3/32",
 ];
 
 #[derive(Clone, Debug)]

@@ -170,6 +170,20 @@ async fn an_error_that_is_over_is_shown_as_past() {
     tokio::time::advance(Duration::from_secs(7)).await;
     let down = stage.peer(2, |_| true).await;
     assert_eq!(down.down_seconds, Some(7));
+    // From the last session on, however often it is tried since.
+    for state in [SessionState::Connect, SessionState::Active] {
+        let (reason, refused) = (None, false);
+        let tried = ToCore::State {
+            peer,
+            state,
+            reason,
+            refused,
+        };
+        session.say(tried).await;
+        tokio::time::advance(Duration::from_secs(2)).await;
+        stage.peer(2, |peer| peer.state == state).await;
+    }
+    assert_eq!(stage.peer(2, |_| true).await.down_seconds, Some(11));
     session.start.counters.error(ErrorKind::HoldTimer);
     session.up().await;
     let up = stage.established_peer(2).await;
@@ -180,6 +194,10 @@ async fn an_error_that_is_over_is_shown_as_past() {
     let received = detail.last_notification_received.unwrap();
     assert_eq!(received.text, "Cease / Administrative Reset");
     assert_eq!(detail.last_notification_sent, None);
+    session.down(false).await;
+    stage.peer(2, |peer| peer.reason.is_some()).await;
+    tokio::time::advance(Duration::from_secs(3)).await;
+    assert_eq!(stage.peer(2, |_| true).await.down_seconds, Some(3));
     assert_eq!(
         (detail.established_count, detail.hold_time.configured),
         (2, 90)
