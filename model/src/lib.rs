@@ -52,6 +52,7 @@ mod ranges;
 mod resource;
 mod schema;
 mod selector;
+mod service_claim;
 mod shared_map;
 mod snapshot;
 mod status;
@@ -89,6 +90,7 @@ pub use kubernetes::{
     KubernetesEndpoint, KubernetesEndpoints, KubernetesService, KubernetesServicePort,
     KubernetesServiceSpec, KubernetesSlice, KubernetesSlicePort, LoadBalancerIngress,
 };
+pub use service_claim::{ServiceAddressKind, ServiceAge, ServiceClaim};
 
 // Calico's IPAM data.
 pub use ipam::{
