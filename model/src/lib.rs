@@ -74,14 +74,15 @@ pub use time::Timestamp;
 
 // Calico's resources, and the table of their fields.
 pub use resource::{
-    API_VERSION, AddCommunity, AllowedUse, AsNumber, BgpConfiguration, BgpConfigurationSpec,
-    BgpFilter, BgpFilterOperation, BgpFilterRule, BgpFilterSpec, BgpPeer, BgpPeerSpec, CidrEntry,
-    CommunityMatch, EncapMode, FELIX_FIELDS, FelixConfiguration, FelixConfigurationSpec,
-    FieldEffect, FieldEntry, FieldNote, IpPool, IpPoolSpec, IpReservation, IpReservationSpec, Kind,
-    Mac, Metadata, NamedCommunity, Node, NodeAddress, NodeBgp, NodeSpec, OrchRef, PasswordRef,
-    PrefixAdvertisement, PrefixLength, PrependAsPath, Resource, ResourceSpec, SecretKeyRef,
-    SetPriority, ValueError, WorkloadEndpoint, WorkloadEndpointSpec, container_interface,
-    default_block_len, endpoint_name, format_mac, parse_mac, pod_interface, vxlan_mac,
+    ALIAS_PREFIX, API_VERSION, AddCommunity, AllowedUse, AsNumber, BgpConfiguration,
+    BgpConfigurationSpec, BgpFilter, BgpFilterOperation, BgpFilterRule, BgpFilterSpec, BgpPeer,
+    BgpPeerSpec, CidrEntry, CommunityMatch, EncapMode, FELIX_FIELDS, FelixConfiguration,
+    FelixConfigurationSpec, FieldEffect, FieldEntry, FieldNote, HOST_END_MAC, IpPool, IpPoolSpec,
+    IpReservation, IpReservationSpec, Kind, Mac, Metadata, NamedCommunity, Node, NodeAddress,
+    NodeBgp, NodeSpec, OrchRef, PasswordRef, PrefixAdvertisement, PrefixLength, PrependAsPath,
+    Resource, ResourceSpec, SecretKeyRef, SetPriority, ValueError, WorkloadEndpoint,
+    WorkloadEndpointSpec, container_interface, default_block_len, endpoint_name, format_mac,
+    parse_mac, pod_interface, vxlan_mac,
 };
 
 // Services of Kubernetes' API.
