@@ -7,9 +7,9 @@ use std::net::IpAddr;
 
 use caracal_datastore::KubernetesPod;
 use caracal_model::{
-    DELEGATED_ATTRIBUTE, ENDPOINT_ATTRIBUTE, HandleId, INTERFACE_ATTRIBUTE, IfName, Key, Kind, Mac,
-    NodeName, Prefix, Timestamp, WorkloadEndpoint, WorkloadEndpointSpec, container_interface,
-    endpoint_name, format_mac, pod_interface,
+    ALIAS_PREFIX, DELEGATED_ATTRIBUTE, ENDPOINT_ATTRIBUTE, HandleId, INTERFACE_ATTRIBUTE, IfName,
+    Key, Kind, Mac, NodeName, Prefix, Timestamp, WorkloadEndpoint, WorkloadEndpointSpec,
+    container_interface, endpoint_name, format_mac, pod_interface,
 };
 use serde_json::{Map, Value, json};
 use sha1::{Digest, Sha1};
@@ -22,8 +22,6 @@ pub(crate) const INTERFACE_PREFIX: &str = "cali";
 const DEFAULT_NAMESPACE: &str = "default";
 /// The interface name under which Calico's handle stands for the attachment.
 pub(crate) const FIRST_INTERFACE: &str = "eth0";
-/// Prefix of our interfaces' alias.
-const ALIAS_PREFIX: &str = "caracal:";
 
 /// An address that IPAM has assigned to an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

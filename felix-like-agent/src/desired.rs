@@ -31,6 +31,8 @@ pub struct Desired {
     pub neighbours: SharedMap<NeighbourKey, Mac>,
     /// Permanent FDB entries: the underlay address of each remote VTEP.
     pub fdb: SharedMap<FdbKey, IpAddr>,
+    /// MAC addresses of the host side interfaces of workloads that have another one.
+    pub macs: BTreeMap<IfName, Mac>,
     /// Values below `/proc/sys`, by path.
     pub sysctls: BTreeMap<String, String>,
     /// NAT and forwarding rules; `None` = not known, leave what is there.

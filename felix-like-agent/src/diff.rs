@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use caracal_model::{IfName, Problem, ProblemCode, merge_join};
+use caracal_model::{IfName, Prefix, Problem, ProblemCode, merge_join};
 
 use crate::actual::{Actual, ActualRoute};
 use crate::desired::Desired;
@@ -24,7 +24,7 @@ use crate::kernel_objects::{
 };
 use crate::links::{Link, Links};
 use crate::op::Op;
-use crate::ownership::Owner;
+use crate::ownership::{Owner, PROTOCOL_KERNEL};
 use crate::problem::problem;
 use crate::slice::{count_look, look_at};
 pub use by_key::{Comparing, Comparison};
@@ -147,13 +147,52 @@ fn foreign_route(
     Some(problem(ProblemCode::AgentForeignRoute, &prefix, reason))
 }
 
+/// What somebody else's routes with one key do to ours.
+fn in_the_way(
+    desired: &Desired,
+    planned: Option<&PlannedRoute>,
+    there: &[ActualRoute],
+) -> Option<Problem> {
+    match planned {
+        Some(planned) => foreign_route(desired, planned, there),
+        None => preferred_route(desired, there),
+    }
+}
+
+/// A foreign route inside a pool that the kernel prefers to one of ours: it is more specific, or
+/// has a lower metric. The kernel's own, of addresses of this machine, are named as ranges that lie
+/// over each other. An unused address of a block of this node has no packets that could be taken.
+fn preferred_route(desired: &Desired, there: &[ActualRoute]) -> Option<Problem> {
+    let foreign = |r: &&ActualRoute| {
+        r.tos == 0 && r.protocol != PROTOCOL_KERNEL && desired.ownership.route(r) == Owner::Foreign
+    };
+    let other = there.iter().find(foreign)?;
+    let prefix = other.prefix;
+    let pools = &desired.ownership.cluster.pools;
+    let (pool, _) = pools.iter().find(|(pool, _)| pool.covers(&prefix))?;
+    let covering = (pool.len()..=prefix.len()).rev();
+    let mut covering = covering.filter_map(|len| Prefix::new(prefix.address(), len).ok());
+    let planned = covering.find_map(|covering| desired.routes.get(&covering))?;
+    let ours = &planned.route;
+    if planned.kind == RouteKind::Blackhole || ours.prefix == prefix && ours.metric <= other.metric
+    {
+        return None;
+    }
+    let (protocol, metric) = (other.protocol, other.metric);
+    let reason = format!(
+        "a route of another program (protocol {protocol}, metric {metric}) takes what is sent there from ours to {} ({}); if ours is the right one, `ip route del {prefix} metric {metric}` removes it",
+        ours.prefix, ours.target,
+    );
+    let subject = prefix.to_string();
+    Some(problem(ProblemCode::AgentForeignRoute, &subject, reason))
+}
+
 /// Everything that stands in the way.
 #[must_use]
 pub(crate) fn conflicts(desired: &Desired, actual: &Actual) -> Vec<Problem> {
     let mut found = foreign_devices(desired, actual);
     for (_, planned, there) in routes_behind(desired, actual, None) {
-        let both = planned.zip(there);
-        found.extend(both.and_then(|(planned, there)| foreign_route(desired, planned, there)));
+        found.extend(in_the_way(desired, planned, there.unwrap_or_default()));
     }
     found
 }
@@ -289,6 +328,8 @@ struct Ops<'a> {
     desired: &'a Desired,
     /// Devices whose names somebody else holds.
     blocked: BTreeSet<&'a IfName>,
+    /// Interfaces that get another MAC address.
+    readdressed: BTreeSet<&'a IfName>,
     /// Routes whose switch to the planned one is deferred.
     deferred: BTreeSet<RouteKey>,
     /// Devices of such routes.
@@ -302,6 +343,7 @@ impl<'d> Ops<'d> {
         Self {
             desired,
             blocked: BTreeSet::new(),
+            readdressed: BTreeSet::new(),
             deferred: BTreeSet::new(),
             in_use: BTreeSet::new(),
             puts: Vec::new(),
@@ -383,8 +425,10 @@ impl<'d> Ops<'d> {
         let all = merge_join(wanted, actual.neighbours.range(range));
         let key = |(key, ..): &(&NeighbourKey, _, _)| (*key).clone();
         look_at(all, most, key, |(key, wanted, there)| {
-            let put =
-                wanted.filter(|mac| there.is_none_or(|n| !n.permanent || n.mac != Some(**mac)));
+            let is_lost = self.readdressed.contains(&key.link);
+            let put = wanted.filter(|mac| {
+                is_lost || there.is_none_or(|n| !n.permanent || n.mac != Some(**mac))
+            });
             let delete = || {
                 let ours = |n| self.desired.ownership.neighbour(key, n);
                 let held = self.desired.held.entries_of(&key.link);
@@ -483,6 +527,17 @@ impl<'d> Ops<'d> {
             };
             if delete && !self.desired.held.route(route) {
                 self.deletes.push(Op::DeleteRoute(route.clone()));
+            }
+        }
+    }
+
+    /// Before the neighbours: an interface that gets another MAC address loses them all.
+    fn macs(&mut self, actual: &Actual) {
+        for (name, mac) in &self.desired.macs {
+            let link = actual.links.by_name(name.as_str());
+            if link.is_some_and(|link| link.mac != Some(*mac)) {
+                self.puts.push(Op::SetMac(name.clone(), *mac));
+                self.readdressed.insert(name);
             }
         }
     }

@@ -132,9 +132,8 @@ pub use plan::{
     PlanJob, WantedTunnels, plan, wanted_tunnels,
 };
 pub use services::{
-    Affinity, NodePortAddresses, NodePortAddressesError, ServiceAddress, ServiceAddressKind,
-    ServiceDifferences, ServiceElement, ServiceEntry, ServiceHealth, ServiceSettings,
-    ServiceTarget, Transport,
+    Affinity, NodePortAddresses, NodePortAddressesError, ServiceAddress, ServiceDifferences,
+    ServiceElement, ServiceEntry, ServiceHealth, ServiceSettings, ServiceTarget, Transport,
 };
 pub use settings::keys::setting_effect;
 pub use settings::{InterfacePattern, Overrides, ServiceLoops, Settings};

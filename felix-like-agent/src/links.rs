@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::{Cidr, IfName, LocalNetworks, Mac, Prefix};
+use caracal_model::{ALIAS_PREFIX, Cidr, IfName, LocalNetworks, Mac, Prefix};
 
 /// Immutable parameters of a VXLAN device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub struct Link {
     pub loopback: bool,
     /// Parameters of a VXLAN device.
     pub vxlan: Option<VxlanParameters>,
+    /// Alias, of interfaces that our CNI plugin made: whose they are.
+    pub alias: Option<String>,
     /// Source address of the outer packets of an IPIP device, where it is set.
     pub local: Option<IpAddr>,
 }
@@ -69,8 +71,16 @@ impl Link {
             parent: None,
             loopback: name == "lo",
             vxlan: None,
+            alias: None,
             local: None,
         }
+    }
+
+    /// Whether a container's interface is this one; `None` = it does not say.
+    pub(crate) fn is_of_container(&self, id: &str) -> Option<bool> {
+        let of = self.alias.as_deref()?.strip_prefix(ALIAS_PREFIX)?;
+        // A name that is too long is a digest, and tells nothing.
+        (!id.is_empty() && of.contains('.')).then(|| of.contains(id))
     }
 
     /// The same with one more address.

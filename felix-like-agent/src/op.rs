@@ -18,6 +18,8 @@ pub enum Op {
     AddTunnel(Tunnel),
     /// Set MTU, MAC address and the up flag of a tunnel device that is there.
     SetTunnel(Tunnel),
+    /// Give the host side interface of a workload its MAC address back.
+    SetMac(IfName, Mac),
     /// Add an address to a device.
     AddAddress(IfName, Cidr),
     /// Add or replace a permanent neighbour.
@@ -130,6 +132,7 @@ impl fmt::Display for Op {
                 t.name,
                 t.mtu
             ),
+            Self::SetMac(link, mac) => write!(f, "set device {link} address {}", format_mac(mac)),
             Self::AddAddress(link, cidr) => write!(f, "add address {cidr} dev {link}"),
             Self::PutNeighbour(key, mac) => {
                 write!(f, "put neighbour {key} lladdr {}", format_mac(mac))

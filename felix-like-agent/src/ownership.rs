@@ -22,6 +22,8 @@ use crate::kernel_objects::{
 use crate::links::Link;
 use crate::settings::{PROTOCOL_BOOT, ROUTE_PROTOCOL, Settings};
 
+/// The kernel itself.
+pub(crate) const PROTOCOL_KERNEL: u8 = 2;
 /// The BIRD daemon.
 pub(crate) const PROTOCOL_BIRD: u8 = 12;
 

@@ -35,6 +35,7 @@ pub fn apply_op(actual: &mut Actual, op: &Op) -> Result<(), Refused> {
                 link.mac = Some(mac);
             }
         }
+        Op::SetMac(name, mac) => link_mut(actual, name)?.mac = Some(*mac),
         Op::DeleteTunnel(name) if name.as_str() == IPIP_DEVICE => return Err("EPERM"),
         Op::DeleteTunnel(name) => {
             link_mut(actual, name)?;

@@ -52,6 +52,7 @@ mod ranges;
 mod resource;
 mod schema;
 mod selector;
+mod service_claim;
 mod shared_map;
 mod snapshot;
 mod spelling;
@@ -74,14 +75,15 @@ pub use time::Timestamp;
 
 // Calico's resources, and the table of their fields.
 pub use resource::{
-    API_VERSION, AddCommunity, AllowedUse, AsNumber, BgpConfiguration, BgpConfigurationSpec,
-    BgpFilter, BgpFilterOperation, BgpFilterRule, BgpFilterSpec, BgpPeer, BgpPeerSpec, CidrEntry,
-    CommunityMatch, EncapMode, FELIX_FIELDS, FelixConfiguration, FelixConfigurationSpec,
-    FieldEffect, FieldEntry, FieldNote, IpPool, IpPoolSpec, IpReservation, IpReservationSpec, Kind,
-    Mac, Metadata, NamedCommunity, Node, NodeAddress, NodeBgp, NodeSpec, OrchRef, PasswordRef,
-    PrefixAdvertisement, PrefixLength, PrependAsPath, Resource, ResourceSpec, SecretKeyRef,
-    SetPriority, ValueError, WorkloadEndpoint, WorkloadEndpointSpec, container_interface,
-    default_block_len, endpoint_name, format_mac, parse_mac, pod_interface, vxlan_mac,
+    ALIAS_PREFIX, API_VERSION, AddCommunity, AllowedUse, AsNumber, BgpConfiguration,
+    BgpConfigurationSpec, BgpFilter, BgpFilterOperation, BgpFilterRule, BgpFilterSpec, BgpPeer,
+    BgpPeerSpec, CidrEntry, CommunityMatch, EncapMode, FELIX_FIELDS, FelixConfiguration,
+    FelixConfigurationSpec, FieldEffect, FieldEntry, FieldNote, HOST_END_MAC, IpPool, IpPoolSpec,
+    IpReservation, IpReservationSpec, Kind, Mac, Metadata, NamedCommunity, Node, NodeAddress,
+    NodeBgp, NodeSpec, OrchRef, PasswordRef, PrefixAdvertisement, PrefixLength, PrependAsPath,
+    Resource, ResourceSpec, SecretKeyRef, SetPriority, ValueError, WorkloadEndpoint,
+    WorkloadEndpointSpec, container_interface, default_block_len, endpoint_name, format_mac,
+    parse_mac, pod_interface, vxlan_mac,
 };
 
 // Services of Kubernetes' API.
@@ -90,6 +92,7 @@ pub use kubernetes::{
     KubernetesEndpoint, KubernetesEndpoints, KubernetesService, KubernetesServicePort,
     KubernetesServiceSpec, KubernetesSlice, KubernetesSlicePort, LoadBalancerIngress,
 };
+pub use service_claim::{ServiceAddressKind, ServiceAge, ServiceClaim};
 
 // Calico's IPAM data.
 pub use ipam::{

@@ -13,8 +13,11 @@ use caracal_model::{
     NodeName, Prefix, Problem, ProblemCode, Snapshot,
 };
 
+use self::contest::{Claimed, Losers};
 use crate::Problems;
 use crate::view::NodeView;
+
+mod contest;
 
 /// Label of nodes that announce no service addresses.
 pub(crate) const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -37,6 +40,7 @@ struct Service {
     cluster: BTreeSet<IpAddr>,
     external: BTreeSet<IpAddr>,
     load_balancer: BTreeSet<IpAddr>,
+    claimed: Claimed,
 }
 
 /// Ready endpoints of a service: the nodes that run them, by the family of their addresses.
@@ -58,6 +62,8 @@ pub struct ServiceRoutes {
     pub announced: BTreeSet<Prefix>,
     /// Routes that never go to the kernel, where kube-proxy serves the addresses.
     pub rejected: BTreeSet<Prefix>,
+    /// Addresses that are not announced, because they are another Service's.
+    pub lost: Vec<Problem>,
 }
 
 /// The kind of a document that is read here.
@@ -143,6 +149,7 @@ impl Services {
             }
         }
         let known = orchestrators_name(snapshot, node);
+        let losers = Losers::new(&self.services);
         for (name, service) in &self.services {
             let endpoints = self.endpoints.get(name);
             let nodes = || {
@@ -152,8 +159,9 @@ impl Services {
             };
             let here = nodes().any(|node| node == Some(&known));
             let anywhere = nodes().next().is_some();
-            let mut announce = |address: &IpAddr| {
-                routes.announced.insert(Prefix::host(*address));
+            let mut announce = |address: &IpAddr| match losers.problem(name, *address) {
+                Some(problem) => routes.lost.push(problem),
+                None => _ = routes.announced.insert(Prefix::host(*address)),
             };
             let by_policy = service.local && here;
             for address in &service.cluster {
@@ -211,15 +219,11 @@ pub(crate) fn routes(view: &NodeView<'_>, problems: &mut Problems) -> ServiceRou
         return ServiceRoutes::default();
     }
     let (services, faults) = Services::from_snapshot(view.snapshot);
-    for Problem {
-        code,
-        subject,
-        reason,
-    } in faults
-    {
-        problems.note(code, subject, reason);
+    let routes = services.routes(view.snapshot, view.name);
+    for problem in faults.into_iter().chain(routes.lost.iter().cloned()) {
+        problems.note(problem.code, problem.subject, problem.reason);
     }
-    services.routes(view.snapshot, view.name)
+    routes
 }
 
 /// The orchestrator's name for a node, which endpoints carry.
@@ -298,7 +302,7 @@ fn service(document: &KubernetesService, faults: &mut Vec<String>) -> Option<Ser
         families.extend(cluster.iter().map(|address| Family::of(*address)));
     }
     let ingress = document.ingress().iter();
-    Some(Service {
+    let mut service = Service {
         local: spec.external_traffic_policy.as_deref() == Some("Local"),
         families,
         cluster,
@@ -307,7 +311,10 @@ fn service(document: &KubernetesService, faults: &mut Vec<String>) -> Option<Ser
             "status.loadBalancer.ingress",
             &mut ingress.filter_map(|ingress| ingress.ip.as_ref()),
         ),
-    })
+        claimed: Claimed::default(),
+    };
+    service.claimed = Claimed::of(document, &service);
+    Some(service)
 }
 
 /// A list of ranges, those of one address apart.

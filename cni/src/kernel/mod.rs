@@ -11,10 +11,9 @@ pub(crate) mod veth;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use caracal_model::{Family, Mac};
+use caracal_model::Family;
+pub(crate) use caracal_model::HOST_END_MAC as HOST_MAC;
 
-/// MAC of every host side interface.
-pub(crate) const HOST_MAC: Mac = [0xee; 6];
 /// The gateway of every pod. Nobody holds it; the host side answers for it.
 pub(crate) const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 /// The IPv6 gateway of every pod: the link-local address that follows from [`HOST_MAC`] (RFC 4291,

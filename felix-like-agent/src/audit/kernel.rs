@@ -133,6 +133,13 @@ fn missing(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option<Ker
             );
             (AuditCode::DeviceWrong, tunnel.name.to_string(), seen)
         }
+        Op::SetMac(link, mac) => {
+            let mac = caracal_model::format_mac(mac);
+            let seen = format!(
+                "device {link} does not have the MAC address {mac}, by which its workload knows this node"
+            );
+            (AuditCode::DeviceWrong, link.to_string(), seen)
+        }
         Op::AddAddress(link, cidr) => (
             AuditCode::TunnelAddressMissing,
             link.to_string(),

@@ -239,6 +239,7 @@ fn part(keys: &ChangedKeys, desired: &Desired, actual: &Actual) -> (Desired, Act
         fdb: those(&keys.fdb, |key| desired.fdb.get(key)),
         objects: desired.objects,
         tunnels: desired.tunnels.clone(),
+        macs: desired.macs.clone(),
         sysctls: desired.sysctls.clone(),
         nat: desired.nat.clone().filter(|_| keys.nat),
         ownership: desired.ownership.clone(),

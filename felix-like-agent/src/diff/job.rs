@@ -12,7 +12,7 @@ use super::gateway_key::SHARED;
 use super::objects::{Changes, Gateways, Mtus, Objects, add_gateway, add_mtu};
 use super::shares::{Decided, Touched};
 use super::{
-    Ops, Phase, TunnelState, deferred, deletion_rank, foreign_devices, foreign_route, is_on_device,
+    Ops, Phase, TunnelState, deferred, deletion_rank, foreign_devices, in_the_way, is_on_device,
     routes_behind, tunnel_state,
 };
 use crate::actual::{Actual, ActualObject, ActualRoute};
@@ -62,8 +62,7 @@ impl<'a> CompareJob<'a> {
                 let there = there.unwrap_or_default();
                 let is_leftover = |route| desired.ownership.route(route) == Owner::Leftover;
                 self.has_leftovers |= there.iter().any(is_leftover);
-                let foreign = planned.and_then(|planned| foreign_route(desired, planned, there));
-                self.conflicts.extend(foreign);
+                self.conflicts.extend(in_the_way(desired, planned, there));
             },
         );
         self.behind = last.map(Some);
@@ -133,6 +132,7 @@ impl<'a> DiffJob<'a> {
         let mut ops = Ops {
             desired,
             blocked,
+            readdressed: BTreeSet::new(),
             in_use: deferred
                 .values()
                 .flat_map(|r| r.next_hops())
@@ -168,6 +168,7 @@ impl<'a> DiffJob<'a> {
             Phase::Frozen => Stage::Done(Vec::new(), None),
             Phase::Learning | Phase::Synced => {
                 ops.addresses(actual);
+                ops.macs(actual);
                 Stage::Neighbours(Bound::Unbounded)
             }
         };

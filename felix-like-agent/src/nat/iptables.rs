@@ -21,6 +21,7 @@ const OUTPUT: &str = "caracal-output";
 const LOOPS: &str = "caracal-loops";
 const SENDERS: &str = "caracal-senders";
 const BGP: &str = "caracal-bgp";
+const ROUTERS: &str = "caracal-routers";
 /// Chain of the `raw` table.
 const ANTISPOOF: &str = "caracal-antispoof";
 
@@ -147,15 +148,18 @@ fn bgp_guard(guard: &BgpGuard) -> Vec<String> {
     let own = format!("-A {BGP} {local} -j DROP");
     let nodes = guard.nodes.iter();
     let nodes = nodes.map(|of| format!("-A {BGP} -d {} -j DROP", host(of)));
-    let routers = guard.routers.iter().flat_map(|router| {
-        let sources = guard.masqueraded.iter();
-        sources.map(move |from| format!("-A {BGP} -s {from} -d {} -j DROP", host(router)))
-    });
+    let routers = guard.routers.iter();
+    let routers = routers.map(|of| format!("-A {BGP} -d {} -j {ROUTERS}", host(of)));
+    // Pools and routers, not each pool with each router.
+    let sources = guard.masqueraded.iter();
+    let sources = sources.filter(|_| !guard.routers.is_empty());
+    let sources = sources.map(|from| format!("-A {ROUTERS} -s {from} -j DROP"));
     peers
         .chain(names)
         .chain([own])
         .chain(nodes)
         .chain(routers)
+        .chain(sources)
         .collect()
 }
 
@@ -227,7 +231,7 @@ fn filter_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
         ours: OURS,
         comment: None,
         jumps: vec![("FORWARD", FORWARD), ("INPUT", INPUT), ("OUTPUT", OUTPUT)],
-        chains: vec![BGP, FORWARD, INPUT, LOOPS, OUTPUT, SENDERS],
+        chains: vec![BGP, FORWARD, INPUT, LOOPS, OUTPUT, ROUTERS, SENDERS],
         rules: lines,
     }
 }

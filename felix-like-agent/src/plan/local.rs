@@ -1,10 +1,12 @@
 //! Plan of this node's own objects: blackholes for own blocks, routes, neighbours and sysctls of
 //! local workloads, forwarding.
 
-use caracal_model::{Family, Key, Mac, Prefix, ProblemCode, WorkloadEndpointSpec, parse_mac};
+use caracal_model::{
+    Family, HOST_END_MAC, Key, Mac, Prefix, ProblemCode, WorkloadEndpointSpec, parse_mac,
+};
 
-use super::Planner;
 use super::destination::Destination;
+use super::{PlanInputs, Planner};
 use crate::kernel_objects::{BLACKHOLE_METRIC, ForwardingTarget, NeighbourKey, RouteKind};
 use crate::links::Link;
 use crate::nat::name::PlainName;
@@ -75,11 +77,24 @@ fn endpoint<'a>(planner: &mut Planner<'a>, name: &str, spec: &'a WorkloadEndpoin
         planner.problem(ProblemCode::AgentWorkloadInterface, &subject, reason);
         return;
     }
-    let Some(link) = inputs.links.by_name(&spec.interface_name) else {
+    let Some(link) = interface_of(inputs, spec) else {
         let reason = format!("interface {} does not exist", spec.interface_name);
         planner.problem(ProblemCode::AgentWorkloadInterface, &subject, reason);
         return;
     };
+    if link.name.as_str() != spec.interface_name {
+        let reason = format!(
+            "interface {} is another workload's by its alias, and this one's is called {1}; the route leads to {1}; give both their names back (`ip link set {1} name …`)",
+            spec.interface_name, link.name
+        );
+        planner.problem(ProblemCode::AgentWorkloadInterface, &subject, reason);
+    }
+    // The pods of CNI plugins know their gateway by this address, ours by a permanent neighbour.
+    let of_plugin = matches!(&*spec.orchestrator, "k8s" | "cni") && link.kind == "veth";
+    if of_plugin && link.mac.is_some_and(|mac| mac != HOST_END_MAC) {
+        let macs = &mut planner.desired.macs;
+        macs.insert(link.name.clone(), HOST_END_MAC);
+    }
     for address in &spec.ip_networks {
         let workload = Workload {
             subject: subject.clone(),
@@ -90,6 +105,27 @@ fn endpoint<'a>(planner: &mut Planner<'a>, name: &str, spec: &'a WorkloadEndpoin
         all.push(workload);
     }
     interface_sysctls(planner, link, &spec.ip_networks);
+}
+
+/// The interface of a workload: that of its name, unless both its alias and that of another one say
+/// that names were exchanged.
+pub(super) fn interface_of<'a>(
+    inputs: &PlanInputs<'a>,
+    spec: &WorkloadEndpointSpec,
+) -> Option<&'a Link> {
+    let named = inputs.links.by_name(&spec.interface_name)?;
+    let is_of = |link: &Link| link.is_of_container(&spec.container_id);
+    if is_of(named) != Some(false) {
+        return Some(named);
+    }
+    let is_usable = |link: &&Link| {
+        let name = link.name.as_str();
+        inputs.settings.is_workload_interface(name) && PlainName::new(name).is_some()
+    };
+    let mut others = inputs.links.iter().filter(is_usable);
+    others
+        .find(|link| is_of(link) == Some(true))
+        .or(Some(named))
 }
 
 fn address_of(on: &Planner<'_>, to: &mut Destination, workload: &Workload<'_>, address: Prefix) {

@@ -183,7 +183,7 @@ fn sources(planner: &Planner<'_>, family: Family) -> BTreeMap<PlainName, BTreeSe
     let mut sources: BTreeMap<PlainName, BTreeSet<Prefix>> = BTreeMap::new();
     for workload in inputs.snapshot.workloads_of(inputs.me) {
         let spec = &workload.spec;
-        let there = inputs.links.by_name(&spec.interface_name);
+        let there = super::local::interface_of(inputs, spec);
         let Some(link) = there.filter(|l| inputs.settings.is_workload_interface(l.name.as_str()))
         else {
             continue;

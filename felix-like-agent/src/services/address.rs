@@ -94,41 +94,6 @@ impl fmt::Display for ServiceAddress {
     }
 }
 
-/// Kind of a service's address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub enum ServiceAddressKind {
-    /// `spec.clusterIPs`.
-    ClusterIp,
-    /// `spec.externalIPs`.
-    ExternalIp,
-    /// `status.loadBalancer.ingress`.
-    LoadBalancer,
-    /// An address of this node, with `nodePort`.
-    NodePort,
-}
-
-impl ServiceAddressKind {
-    /// Which of several Services has an address: the lower kind.
-    pub(super) const fn precedence(self) -> u8 {
-        match self {
-            Self::ClusterIp => 0,
-            Self::ExternalIp | Self::LoadBalancer => 1,
-            Self::NodePort => 2,
-        }
-    }
-
-    /// The word of Kubernetes.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ClusterIp => "ClusterIP",
-            Self::ExternalIp => "ExternalIP",
-            Self::LoadBalancer => "LoadBalancer",
-            Self::NodePort => "NodePort",
-        }
-    }
-}
-
 /// Where a connection ends: address and port of an endpoint. Printed as nftables writes the value
 /// of a map: `10.244.0.7 . 8080`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

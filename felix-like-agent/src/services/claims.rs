@@ -1,11 +1,9 @@
-//! Which of several Services has an address: a cluster address comes before load balancers' and
-//! external ones, these before node ports; then the older Service. So a newcomer takes nothing, and
-//! the order is the same on every node and after a restart.
+//! The claims of Services to addresses; which of them is in force, `ServiceClaim` says.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use caracal_model::{KubernetesService, Problem, ProblemCode};
+use caracal_model::{Problem, ProblemCode, ServiceAge, ServiceClaim};
 
 use super::address::ServiceAddress;
 use super::entry::ServiceEntry;
@@ -14,37 +12,17 @@ use crate::problem::problem;
 /// Namespace and name.
 pub(super) type Name = (String, String);
 
-/// Age of a Service. One that does not say its age is younger than all that do.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Age {
-    is_unknown: bool,
-    created: Option<String>,
-    /// Of Services of one second: nobody chooses it, as one may choose a name.
-    uid: Option<String>,
-}
-
-impl Age {
-    pub(super) fn of(service: &KubernetesService) -> Self {
-        let (created, uid) = service.created();
-        Self {
-            is_unknown: created.is_none(),
-            created: created.map(str::to_owned),
-            uid: uid.map(str::to_owned),
-        }
-    }
-}
-
 /// The claims of Services to one address, the best first.
 #[derive(Debug, Default)]
-pub(super) struct Claims(BTreeMap<(u8, Age, Name), Arc<ServiceEntry>>);
+pub(super) struct Claims(BTreeMap<ServiceClaim, Arc<ServiceEntry>>);
 
 impl Claims {
     /// Puts the claim of a Service in the place of its last one.
-    pub(super) fn set(&mut self, name: &Name, claim: Option<(Age, Arc<ServiceEntry>)>) {
-        self.0.retain(|(_, _, of), _| of != name);
+    pub(super) fn set(&mut self, name: &Name, claim: Option<(ServiceAge, Arc<ServiceEntry>)>) {
+        self.0.retain(|claim, _| claim.service != *name);
         if let Some((age, entry)) = claim {
-            let key = (entry.kind.precedence(), age, name.clone());
-            self.0.insert(key, entry);
+            let claim = ServiceClaim::new(entry.kind, age, name.clone());
+            self.0.insert(claim, entry);
         }
     }
 
@@ -58,21 +36,17 @@ impl Claims {
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &Name> {
-        self.0.keys().map(|(_, _, name)| name)
+        self.0.keys().map(|claim| &claim.service)
     }
 
     /// The problem of those that have claims and nothing of them.
     pub(super) fn problem(&self, address: &ServiceAddress) -> Option<Problem> {
         let mut all = self.0.iter();
-        let ((best, _, _), has) = all.next()?;
-        let said = |((_, _, _), entry): (&(u8, Age, Name), &Arc<ServiceEntry>)| {
+        let (best, has) = all.next()?;
+        let said = |(_, entry): (&ServiceClaim, &Arc<ServiceEntry>)| {
             format!("{} ({})", entry.service, entry.kind.as_str())
         };
-        let second = self.0.keys().nth(1)?;
-        let why = match second.0 == *best {
-            true => "it is the older one",
-            false => "that kind of address comes first",
-        };
+        let why = best.why_before(self.0.keys().nth(1)?);
         let others: Vec<String> = all.map(said).collect();
         let reason = format!(
             "{} ({}) has it: {why}; {} do not get what is sent there",

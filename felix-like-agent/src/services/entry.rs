@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::{Family, Prefix};
+use caracal_model::{Family, Prefix, ServiceAddressKind};
 use serde::Serialize;
 
-use super::address::{ServiceAddress, ServiceAddressKind, ServiceTarget, Transport};
+use super::address::{ServiceAddress, ServiceTarget, Transport};
 use super::document::{DocumentPort, ServiceDocument, Slice};
 use super::endpoints::{Chosen, Place, choose};
 use super::refusals::{Judge, Refusals};

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::{Family, Problem, ProblemCode};
+use caracal_model::{Family, Problem, ProblemCode, ServiceAge};
 use serde::Serialize;
 
-use super::claims::{Age, Name};
+use super::claims::Name;
 use super::document::{ServiceDocument, Slice};
 use super::endpoints::Place;
 use crate::problem::problem;
@@ -23,14 +23,19 @@ pub struct ServiceHealth {
 /// Ports at which load balancers ask, by Services that claim them, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct HealthPorts {
-    claims: BTreeMap<(u16, Age, Name), ServiceHealth>,
+    claims: BTreeMap<(u16, ServiceAge, Name), ServiceHealth>,
     /// Where the claim of each Service is.
-    of: BTreeMap<Name, (u16, Age)>,
+    of: BTreeMap<Name, (u16, ServiceAge)>,
 }
 
 impl HealthPorts {
     /// Puts what a Service claims in the place of its last claim.
-    pub(super) fn set(&mut self, name: &Name, age: &Age, claim: Option<(u16, ServiceHealth)>) {
+    pub(super) fn set(
+        &mut self,
+        name: &Name,
+        age: &ServiceAge,
+        claim: Option<(u16, ServiceHealth)>,
+    ) {
         if let Some((port, age)) = self.of.remove(name) {
             self.claims.remove(&(port, age, name.clone()));
         }

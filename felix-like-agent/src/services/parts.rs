@@ -22,7 +22,7 @@ pub(super) struct Element {
 /// A part of the table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
-    /// The chain that picks one of so many endpoints; these are never deleted.
+    /// The chain that picks one of so many endpoints, of all Services that have as many.
     Pick(Endpoints, usize),
     /// The chains and maps of a service port whose clients keep their endpoints.
     Keeping(Keeping),
@@ -60,6 +60,14 @@ impl Endpoints {
 /// Name of the chain that picks one of `count` endpoints.
 pub(super) fn pick_chain(endpoints: Endpoints, count: usize) -> String {
     format!("pick-{}-{count}", endpoints.map())
+}
+
+/// The chain of such a name.
+pub(super) fn pick_of(name: &str) -> Option<Part> {
+    let (map, count) = name.strip_prefix("pick-")?.split_once('-')?;
+    let all = [Endpoints::Cluster, Endpoints::Here];
+    let endpoints = all.into_iter().find(|endpoints| endpoints.map() == map)?;
+    Some(Part::Pick(endpoints, count.parse().ok()?))
 }
 
 /// The rules of such a chain. An index whose endpoint has gone between two lookups is replaced by
@@ -162,6 +170,11 @@ impl Keeping {
     fn sorting(&self) -> String {
         format!("keep{}any/{}", digit(self.family), self.of)
     }
+}
+
+/// True for the name of a chain of [`Keeping::chains`].
+pub(super) fn is_of_clients(name: &str) -> bool {
+    ["affine", "keep"].iter().any(|of| name.starts_with(of)) && name.contains('/')
 }
 
 /// Sets whose elements belong to several entries.

@@ -5,12 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use caracal_model::{
-    DocumentKind, KubernetesDocument, KubernetesService, Prefix, Problem, ProblemCode, SharedMap,
-    Snapshot, Versioned,
+    DocumentKind, KubernetesDocument, KubernetesService, Prefix, Problem, ProblemCode, ServiceAge,
+    SharedMap, Snapshot, Versioned,
 };
 
 use super::address::{ServiceAddress, Transport};
-use super::claims::{Age, Claims, Name};
+use super::claims::{Claims, Name};
 use super::document::{self, ServiceDocument, Slice, is_name};
 use super::endpoints::Place;
 use super::entry::{Here, ServiceEntry, entries, outermost};
@@ -263,7 +263,7 @@ impl ServicePlanner {
     fn plan(&mut self, name: Name) -> BTreeSet<ServiceAddress> {
         let key = (DocumentKind::Service, name.0.clone(), name.1.clone());
         let found = self.documents.get(&key).and_then(|found| found.service());
-        let age = found.map_or_else(Age::default, Age::of);
+        let age = found.map_or_else(ServiceAge::default, ServiceAge::of);
         let mut refusals = Refusals::default();
         let service = found.and_then(|found| read(&name, found, &mut refusals));
         let mut wrong = Refusals::default();
@@ -316,7 +316,7 @@ impl ServicePlanner {
         &mut self,
         address: ServiceAddress,
         name: &Name,
-        claim: Option<(Age, Arc<ServiceEntry>)>,
+        claim: Option<(ServiceAge, Arc<ServiceEntry>)>,
     ) {
         let claims = self.claims.entry(address).or_default();
         claims.set(name, claim);

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use caracal_model::{Problem, ProblemCode};
+use caracal_model::{Problem, ProblemCode, ServiceAddressKind};
 
-use super::address::{ServiceAddress, ServiceAddressKind, ServiceTarget, Transport};
+use super::address::{ServiceAddress, ServiceTarget, Transport};
 use super::reserved::{NodeAddresses, Reserved};
 use crate::problem::problem;
 

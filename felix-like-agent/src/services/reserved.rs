@@ -5,9 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use caracal_model::{AllowedUse, Node, NodeName, Prefix, SharedMap, Snapshot, Versioned};
+use caracal_model::{
+    AllowedUse, Node, NodeName, Prefix, ServiceAddressKind, SharedMap, Snapshot, Versioned,
+};
 
-use super::address::{ServiceAddress, ServiceAddressKind, ServiceTarget, Transport};
+use super::address::{ServiceAddress, ServiceTarget, Transport};
 use super::settings::ServiceNode;
 use crate::nat::BFD_PORTS;
 use crate::plan::nat;

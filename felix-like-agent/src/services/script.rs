@@ -13,7 +13,8 @@ use super::layout::{CHECKS, SERVICES_TABLE, layout, mark, word};
 use super::listing::Listed;
 use super::order::keep_indices;
 use super::parts::{
-    Element, Keeping, Part, is_shared, parts, pick_chain, pick_rules, ports, ranges, spared,
+    Element, Keeping, Part, is_of_clients, is_shared, parts, pick_chain, pick_of, pick_rules,
+    ports, ranges, spared,
 };
 use super::planner::{ServicePlanner, Surroundings};
 
@@ -28,6 +29,8 @@ const INFALLIBLE: &str = "writing to a String does not fail";
 pub(super) struct Change {
     pub(super) add: BTreeSet<Part>,
     pub(super) delete: BTreeSet<Part>,
+    /// Chains of clients that were listed and nobody needs.
+    pub(super) strays: BTreeSet<String>,
     /// Maps of clients in which only these endpoints may stand.
     pub(super) clients: BTreeMap<String, BTreeSet<ServiceTarget>>,
     /// Addresses whose flows may go to these endpoints only.
@@ -38,7 +41,7 @@ impl Change {
     /// True when chains and maps come, go or are written again.
     pub(super) fn changes_chains(&self) -> bool {
         let mut parts = self.add.iter().chain(&self.delete);
-        parts.any(|part| !matches!(part, Part::Element(_)))
+        !self.strays.is_empty() || parts.any(|part| !matches!(part, Part::Element(_)))
     }
 
     /// Changed elements.
@@ -53,8 +56,10 @@ pub(super) struct Written {
     entries: SharedMap<ServiceAddress, Arc<ServiceEntry>>,
     /// Parts that belong to several entries, with their number.
     shared: BTreeMap<Part, usize>,
-    /// Chains that pick an endpoint. They stay.
-    picks: BTreeSet<Part>,
+    /// Chains that pick an endpoint, with the number of entries that lead there. One that nobody
+    /// needs goes with the next change of chains: a Service whose endpoints come and go changes
+    /// elements alone.
+    picks: BTreeMap<Part, usize>,
     surroundings: Surroundings,
 }
 
@@ -71,6 +76,7 @@ impl Written {
         addresses: impl IntoIterator<Item = ServiceAddress>,
     ) -> Change {
         let mut change = Change::default();
+        let idle = self.idle_picks();
         for address in addresses {
             let before = self.entries.get(&address).cloned();
             let wanted = plan.entry(&address);
@@ -116,14 +122,29 @@ impl Written {
             change.delete.extend(old.difference(&new).cloned());
             self.surroundings = surroundings.clone();
         }
+        if change.changes_chains() {
+            for part in idle {
+                if self.picks.get(&part) == Some(&0) {
+                    self.picks.remove(&part);
+                    change.delete.insert(part);
+                }
+            }
+        }
         change
+    }
+
+    fn idle_picks(&self) -> Vec<Part> {
+        let idle = self.picks.iter().filter(|(_, users)| **users == 0);
+        idle.map(|(part, _)| part.clone()).collect()
     }
 
     fn count(&mut self, part: &Part, by: isize, change: &mut Change) {
         if let Part::Pick(..) = part {
-            if by > 0 && self.picks.insert(part.clone()) {
+            let users = self.picks.entry(part.clone()).or_insert_with(|| {
                 change.add.insert(part.clone());
-            }
+                0
+            });
+            *users = users.saturating_add_signed(by);
             return;
         }
         let ends = if is_shared(part) {
@@ -213,6 +234,15 @@ impl Written {
         }
         let unwanted = listed.elements.difference(&wanted).cloned();
         change.delete.extend(unwanted.map(Part::Element));
+        let keepings = written.shared.keys().filter_map(keeping);
+        let chains = keepings.flat_map(|keeping| keeping.chains());
+        let kept: BTreeSet<String> = chains.map(|(name, _)| name).collect();
+        let strays = listed.chains.difference(&kept);
+        let strays = strays.filter(|name| is_of_clients(name));
+        change.strays = strays.cloned().collect();
+        let picks = listed.chains.iter().filter_map(|name| pick_of(name));
+        let unwanted = picks.filter(|part| !written.picks.contains_key(part));
+        change.delete.extend(unwanted);
         (written, change)
     }
 }
@@ -442,6 +472,16 @@ fn gone(first: &mut String, last: &mut String, change: &Change) {
         .filter_map(keeping)
         .map(Keeping::maps)
         .collect();
+    for name in &change.strays {
+        writeln!(first, "flush chain inet {SERVICES_TABLE} {name}").expect(INFALLIBLE);
+        writeln!(last, "delete chain inet {SERVICES_TABLE} {name}").expect(INFALLIBLE);
+    }
+    for part in &change.delete {
+        if let Part::Pick(endpoints, count) = part {
+            let name = pick_chain(*endpoints, *count);
+            writeln!(last, "delete chain inet {SERVICES_TABLE} {name}").expect(INFALLIBLE);
+        }
+    }
     for keeping in change.delete.iter().filter_map(keeping) {
         if stays.contains(&keeping.maps()) {
             continue;

@@ -613,6 +613,49 @@ fn an_endpoint_more_or_less_is_a_handful_of_elements() {
     }
 }
 
+/// Names of chains that pick one of several endpoints.
+fn picks(kernel: &Kernel) -> Vec<&str> {
+    let names = kernel.chains.keys().map(String::as_str);
+    names.filter(|name| name.starts_with("pick-")).collect()
+}
+
+#[test]
+fn chains_that_pick_among_no_services_endpoints_go() {
+    let of = |count: u8| {
+        let all = (1..=count).map(|n| endpoint(&format!("10.244.1.{n}"), "b", json!({})));
+        snapshot(&[
+            service(json!({})),
+            slice(json!(all.collect::<Vec<Value>>())),
+        ])
+    };
+    let (mut table, mut kernel) = table(&[service(json!({}))]);
+    let mut follow = |kernel: &mut Kernel, snapshot: &Snapshot| {
+        let change = table.follow(snapshot, &own()).unwrap();
+        let last = change.scripts.last().cloned().unwrap_or_default();
+        assert!(!last.contains("element") || !last.contains("delete chain"));
+        kernel.run(&change);
+        change.breaks_seal
+    };
+    // However many endpoints there have been, the table holds few chains.
+    for count in 1..=100 {
+        follow(&mut kernel, &of(count));
+        assert!(picks(&kernel).len() <= 2, "{:?}", picks(&kernel));
+    }
+    // A number that comes back is elements alone.
+    for count in [99, 100, 99, 100] {
+        assert!(!follow(&mut kernel, &of(count)), "{count}");
+    }
+    // Those of Services that are gone go with the next change of chains, or with the process.
+    follow(&mut kernel, &snapshot(&[]));
+    let mut next = kernel.clone();
+    follow(&mut next, &of(7));
+    assert_eq!(picks(&next), ["pick-endpoints-7"]);
+    let mut later = ServiceTable::default();
+    assert!(later.follow(&snapshot(&[]), &own()).is_none());
+    kernel.run(&later.adopt(Some(&kernel.listing())));
+    assert_eq!(picks(&kernel), [""; 0]);
+}
+
 #[test]
 fn what_nftables_prints_is_read_back() {
     let text = "table inet caracal-services {

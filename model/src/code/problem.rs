@@ -8,7 +8,7 @@ super::codes! {
         "delete one of them; `caracal ipam check`",
     AgentForeignDevice "agent.foreign_device" Error 0 "somebody else's device has the name of a tunnel device"
         "rename or remove it",
-    AgentForeignRoute "agent.foreign_route" Error 0 "somebody else's route stands where ours belongs"
+    AgentForeignRoute "agent.foreign_route" Error 0 "somebody else's route stands where ours belongs, or takes packets from it"
         "remove it, or stop the program that writes it",
     AgentForwardDropped "agent.forward_dropped" Error 0 "the policy of iptables' FORWARD chain drops what the node forwards"
         "`iptables -P FORWARD ACCEPT`, or a rule for the pods",
@@ -58,7 +58,7 @@ super::codes! {
         "use nftables",
     AgentUndone "agent.undone" Error 0 "somebody undoes what the agent does"
         "find the other program and stop it",
-    AgentWorkloadInterface "agent.workload_interface" Error 0 "a workload's interface does not exist, or is not one of ours"
+    AgentWorkloadInterface "agent.workload_interface" Error 0 "a workload's interface does not exist, is not one of ours, or has another's name"
         "delete the workload, so that it is made anew",
     AgentWouldCutOff "agent.would_cut_off" Error 0 "a route or address of the datastore would cut this node off from etcd, a node or its own subnet; it is not written"
         "correct or delete the key in the reason",

@@ -32,7 +32,8 @@ pub use node::{
 };
 pub(crate) use workload::push_endpoint_name;
 pub use workload::{
-    WorkloadEndpoint, WorkloadEndpointSpec, container_interface, endpoint_name, pod_interface,
+    ALIAS_PREFIX, HOST_END_MAC, WorkloadEndpoint, WorkloadEndpointSpec, container_interface,
+    endpoint_name, pod_interface,
 };
 
 /// `apiVersion` of every resource in etcd.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha1::{Digest, Sha1};
 
-use super::{Kind, Resource, ResourceSpec, null_default};
+use super::{Kind, Mac, Resource, ResourceSpec, null_default};
 use crate::net::Prefix;
 
 /// A WorkloadEndpoint.
@@ -112,6 +112,13 @@ pub fn pod_interface(prefix: &str, namespace: &str, pod: &str) -> String {
     name.truncate(prefix.len() + 11);
     name
 }
+
+/// MAC of the host side interface of every workload, which workloads know their gateway by.
+pub const HOST_END_MAC: Mac = [0xee; 6];
+
+/// Prefix of the alias of host side interfaces; behind it is whose they are, with the container's
+/// id.
+pub const ALIAS_PREFIX: &str = "caracal:";
 
 /// The host side interface of another workload: `prefix` and the first 11 characters of the
 /// container id.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use caracal_agent::{ServiceAddressKind, ServiceEntry, ServiceStatus};
+use caracal_agent::{ServiceEntry, ServiceStatus};
+use caracal_model::ServiceAddressKind;
 
 use super::{count, total};
 use crate::http::exposition::{MetricFamily, MetricKind};

@@ -218,3 +218,107 @@ spec:
     let config = plan(&none, &"a".into(), &PlanOptions::default()).config;
     assert!(config.originate.is_empty());
 }
+
+/// Two Services with one external address, of which only the first one's endpoints are on node a,
+/// and only the second one's on node b.
+fn two(fields: [&str; 2], specs: [&str; 2]) -> Vec<String> {
+    let service = |name: &str, node: &str, fields: &str, spec: &str, at: &str| {
+        [
+            format!(
+                "{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: n, {fields}}}, spec: {{{spec},
+                  externalTrafficPolicy: Local}}, status: {{loadBalancer: {{ingress: [{{ip: {at}}}]}}}}}}"
+            ),
+            format!(
+                "{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: {name}, namespace: n,
+                  labels: {{kubernetes.io/service-name: {name}}}}}, endpoints: [{{nodeName: {node}}}]}}"
+            ),
+        ]
+    };
+    [
+        service("zebra", "a", fields[0], specs[0], "198.51.100.20"),
+        service("yak", "b", fields[1], specs[1], "198.51.100.21"),
+    ]
+    .concat()
+}
+
+/// Whether node a, b announces an address.
+fn announced_by(texts: &[String], address: &str) -> [bool; 2] {
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    ["a", "b"].map(|node| routes(node, &texts).0.contains(&address.to_owned()))
+}
+
+const OLDER: &str = "creationTimestamp: '2026-01-01T00:00:00Z'";
+const NEWER: &str = "creationTimestamp: '2026-01-02T00:00:00Z'";
+
+#[test]
+fn an_address_is_announced_of_the_service_that_is_translated() {
+    let spec = |cluster: &str, port: &str| {
+        format!("clusterIPs: [{cluster}], externalIPs: [192.0.2.20], ports: [{port}]")
+    };
+    let http = spec("10.96.0.20", "{port: 80}");
+    let also = spec("10.96.0.21", "{port: 80, protocol: TCP}");
+    let shared = "192.0.2.20/32";
+    let on = |fields, second: &str| announced_by(&two(fields, [&http, second]), shared);
+    // The older one has it, whatever the names; of no age is youngest.
+    assert_eq!(on([OLDER, NEWER], &also), [true, false]);
+    assert_eq!(on([NEWER, OLDER], &also), [false, true]);
+    assert_eq!(on([OLDER, ""], &also), [true, false]);
+    assert_eq!(on(["uid: a", "uid: b"], &also), [true, false]);
+    // Who has one port of it is sent packets.
+    for port in [
+        "{port: 443}",
+        "{port: 80, protocol: UDP}",
+        "{name: a, port: 80}, {name: b, port: 443}",
+    ] {
+        assert_eq!(on([OLDER, NEWER], &spec("10.96.0.21", port)), [true, true]);
+    }
+    // What is translated by nobody here claims nothing: headless for the family, another proxy's.
+    let v6 = spec("'fd00::21'", "{port: 80}");
+    assert_eq!(on([NEWER, OLDER], &v6), [true, true]);
+    let other = format!("{OLDER}, labels: {{service.kubernetes.io/service-proxy-name: x}}");
+    assert_eq!(on([NEWER, &other], &also), [true, true]);
+    // What the loser has alone stays announced.
+    let both = two([OLDER, NEWER], [&http, &also]);
+    assert_eq!(announced_by(&both, "198.51.100.21/32"), [false, true]);
+    assert_eq!(announced_by(&both, "10.96.0.21/32"), [false, true]);
+}
+
+#[test]
+fn a_cluster_address_comes_before_an_external_one_of_an_older_service() {
+    let mine = "clusterIPs: [10.96.0.20, 'fd00::20'], ports: [{port: 80}]";
+    let theirs = "clusterIPs: [10.96.0.21, 'fd00::21'], ports: [{port: 80}]";
+    let external = |address: &str| format!("{theirs}, externalIPs: ['{address}']");
+    let ranges = "
+kind: BGPConfiguration
+metadata: {name: default}
+spec:
+  serviceClusterIPs: [{cidr: 10.96.0.0/12}, {cidr: 'fd00::/112'}]
+  serviceExternalIPs: [{cidr: 10.96.0.0/12}, {cidr: 'fd00::/112'}]
+";
+    for address in ["10.96.0.20", "fd00::20"] {
+        let mut texts = two([NEWER, OLDER], [mine, &external(address)]);
+        texts.insert(0, ranges.to_owned());
+        let prefix = Prefix::host(address.parse().unwrap()).to_string();
+        assert_eq!(announced_by(&texts, &prefix), [true, false], "{address}");
+    }
+}
+
+#[test]
+fn an_address_that_is_not_announced_for_a_service_is_named() {
+    let spec = "clusterIPs: [10.96.0.20], externalIPs: [192.0.2.20], ports: [{port: 80}]";
+    let other = "clusterIPs: [10.96.0.21], externalIPs: [192.0.2.20], ports: [{port: 80}]";
+    let texts = two([OLDER, NEWER], [spec, other]);
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let snapshot = snapshot(&[&[THREE, RANGES][..], &texts].concat());
+    let problems = |node: &str| plan(&snapshot, &node.into(), &PlanOptions::default()).problems;
+    assert_eq!(problems("a"), []);
+    let [found] = &problems("b")[..] else {
+        panic!("{:?}", problems("b"));
+    };
+    assert_eq!(found.code, ProblemCode::ServicesConflict);
+    assert_eq!(found.subject, "Service default/yak 192.0.2.20");
+    assert_eq!(
+        found.reason,
+        "it is not announced for this Service: default/zebra has all its ports there, and it is the older one"
+    );
+}

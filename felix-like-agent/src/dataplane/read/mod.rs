@@ -5,7 +5,7 @@ pub(in crate::dataplane) mod monitor;
 mod neighbours;
 pub(in crate::dataplane) mod routes;
 
-use caracal_model::{Cidr, Family, IfName, Mac};
+use caracal_model::{ALIAS_PREFIX, Cidr, Family, IfName, Mac};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
@@ -102,12 +102,16 @@ fn link(message: &LinkMessage) -> Option<Link> {
         parent: None,
         loopback: flags.contains(LinkFlags::Loopback),
         vxlan: None,
+        alias: None,
         local: None,
     };
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(text) => name = Some(IfName::from(text.as_str())),
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::IfAlias(alias) if alias.starts_with(ALIAS_PREFIX) => {
+                link.alias = Some(alias.clone());
+            }
             LinkAttribute::Address(octets) => link.mac = mac(octets),
             LinkAttribute::Link(index) => link.parent = (*index != 0).then_some(*index),
             LinkAttribute::LinkInfo(infos) => link_info(&mut link, infos),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod batch;
+mod endpoints;
 mod ipip;
 mod ipv6;
 mod nat;

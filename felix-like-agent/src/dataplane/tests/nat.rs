@@ -238,6 +238,53 @@ fn sources_outside_all_pools_see_the_node() {
     });
 }
 
+#[test]
+fn many_pools_stand_in_sets() {
+    in_namespace("nat::many_pools_stand_in_sets", || async {
+        lab();
+        let mut node = Node::start(&entries());
+        let put = |node: &mut Node, n: u8| {
+            let (_, _, value) = pool(
+                "more",
+                &format!("10.200.{n}.0/24"),
+                r#","natOutgoing":true"#,
+            );
+            node.put(
+                "ippools",
+                &format!("more{n}"),
+                value.replace("more", &format!("more{n}")),
+            );
+        };
+        (1..=6).for_each(|n| put(&mut node, n));
+        node.settled().await;
+        let table = || sh("nft list table inet caracal");
+        let rules = || {
+            let lines = table();
+            let rules = lines
+                .lines()
+                .filter(|line| line.contains("jump") || line.ends_with("return"));
+            rules.map(str::trim).collect::<Vec<_>>().join("\n")
+        };
+        let before = rules();
+        assert!(
+            before.contains("ip saddr & 255.255.255.0 == @ip_masquerade_24 jump ip_outgoing"),
+            "{before}"
+        );
+        assert!(
+            before.contains("ip daddr & 255.255.255.0 == @ip_exempt_24 return"),
+            "{before}"
+        );
+        put(&mut node, 7);
+        node.settled().await;
+        wait_for("the seventh", LIMIT, table, |seen| {
+            seen.contains("10.200.7.0")
+        })
+        .await;
+        assert_eq!(rules(), before);
+        node.assert_quiet().await;
+    });
+}
+
 struct Namespace(String);
 
 impl Drop for Namespace {

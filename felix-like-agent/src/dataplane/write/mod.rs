@@ -10,7 +10,7 @@ pub(in crate::dataplane) mod sysctl;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use caracal_model::{Cidr, Family, IfName};
+use caracal_model::{Cidr, Family, IfName, Mac};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
@@ -115,6 +115,7 @@ fn request(op: &Op, links: &Links) -> Option<Result<Request, EncodeError>> {
     Some(match op {
         Op::AddTunnel(tunnel) => add_tunnel(tunnel, links),
         Op::SetTunnel(tunnel) => set_tunnel(tunnel, links),
+        Op::SetMac(name, mac) => set_mac(name, mac, links),
         Op::DeleteTunnel(name) => delete_link(name, links),
         Op::AddAddress(link, cidr) => {
             address(link, *cidr, links).map(|m| put(RouteNetlinkMessage::NewAddress(m)))
@@ -240,6 +241,15 @@ fn set_tunnel(tunnel: &Tunnel, links: &Links) -> Result<Request, EncodeError> {
             .attributes
             .push(LinkAttribute::Address(mac.to_vec()));
     }
+    Ok(plain(RouteNetlinkMessage::SetLink(message)))
+}
+
+fn set_mac(name: &IfName, mac: &Mac, links: &Links) -> Result<Request, EncodeError> {
+    let mut message = LinkMessage::default();
+    message.header.index = index(name, links)?;
+    message
+        .attributes
+        .push(LinkAttribute::Address(mac.to_vec()));
     Ok(plain(RouteNetlinkMessage::SetLink(message)))
 }
 

@@ -1,6 +1,7 @@
 //! The rules as nft has them.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -239,6 +240,52 @@ fn without_masqueraded_pools_nothing_is_masqueraded() {
             .to_string()
             .contains("oifname \"tunl0\"")
     );
+}
+
+#[test]
+fn there_are_as_many_rules_with_ten_pools_as_with_thousands() {
+    let with = |pools: u16| {
+        let mut nat = example();
+        let v4 = (0..pools)
+            .map(|n| Prefix::v4(Ipv4Addr::from_bits(0x0a00_0000 | u32::from(n) << 8), 24));
+        let v6 = (0..pools).map(|n| format!("fd00:{n:x}::/48").parse().unwrap());
+        for (rules, pools) in [
+            (&mut nat.ipv4, v4.collect::<BTreeSet<Prefix>>()),
+            (&mut nat.ipv6, v6.collect()),
+        ] {
+            rules.masquerade = pools.clone();
+            rules.exempt = pools.clone();
+            let guard = rules.bgp.get_or_insert_default();
+            guard.masqueraded = pools;
+            guard.routers = ["192.0.2.1", "192.0.2.2"]
+                .map(|a| a.parse().unwrap())
+                .into();
+        }
+        nat
+    };
+    let text = |pools| NftTable::new(&with(pools)).text;
+    assert_eq!(text(10), text(10_000));
+    let lines = text(10);
+    for line in [
+        "\t\tip saddr & 255.255.255.0 @ip_masquerade_24 jump ip_outgoing\n",
+        "\t\tip daddr & 255.255.255.0 @ip_exempt_24 return\n",
+        "\t\tip6 saddr & ffff:ffff:ffff:: @ip6_bgp_masqueraded_48 ip6 daddr @ip6_bgp_routers counter drop\n",
+    ] {
+        assert!(lines.contains(line), "{line}{lines}");
+    }
+    // One more is an element, and no new table.
+    let changed = |was: &Nat, is: Nat| {
+        let mark = mark_of(&listed(&script(was), "x"));
+        let listing = listed(&script(was), &mark);
+        let written = Written::found(&Listing::parse(&listing), &Arc::new(was.clone())).unwrap();
+        written.change(&Arc::new(is)).unwrap().0
+    };
+    let script = changed(&with(10), with(11));
+    assert!(
+        script.contains("add element inet caracal ip_exempt_24 { 10.0.10.0 }\n"),
+        "{script}"
+    );
+    assert!(!script.contains("table"), "{script}");
 }
 
 #[test]
