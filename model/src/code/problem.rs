@@ -120,6 +120,8 @@ super::codes! {
         "take it out; docs/resources.md has all fields",
     DatastoreInvalidValue "datastore.invalid_value" Warning 0 "a value cannot be read; the last good one stays"
         "correct or delete the key",
+    DatastoreLocked "datastore.locked" Error 0 "the datastore is locked, as for a migration: pods get no addresses"
+        "`caracal datastore unlock`, once the migration is finished or given up",
     DatastoreNoWrites "datastore.no_writes" Error 0 "the datastore can be read and takes no writes"
         "follow the reason; etcd's alarm `NOSPACE` wants compaction, `defrag`, `alarm disarm`",
     DatastoreNodeGone "datastore.node_gone" Warning 0 "another node's Node was deleted or overwritten while it has blocks"

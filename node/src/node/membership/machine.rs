@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use caracal_datastore::{Store, StoreError};
 use caracal_ipam::{Lease, LeaseHolder};
-use caracal_model::{KeyRange, KeyValue, NodeName, Timestamp, TxnOutcome};
+use caracal_model::{KeyRange, KeyValue, Kind, NodeName, Timestamp, TxnOutcome, kind_prefix};
 
 use crate::node::leave_file;
 
@@ -129,6 +129,8 @@ pub(crate) enum Takeover {
     Free,
     /// It was another machine's.
     Taken(Taken),
+    /// There is no such node; nothing was written.
+    NoNode(Vec<String>),
 }
 
 /// Writes the lease for this machine, whoever has it.
@@ -141,6 +143,16 @@ pub(crate) async fn take_over<S: Store>(
 ) -> anyhow::Result<Takeover> {
     let found = stored(store, node).await?;
     let was = taken(node, own, found.as_ref());
+    if found.is_none() {
+        let prefix = kind_prefix(Kind::Node);
+        let answer = store.read(&[KeyRange::Prefix(prefix.clone())]).await?;
+        let nodes = answer.ranges.iter().flatten();
+        let names = nodes.filter_map(|kv| kv.key.strip_prefix(&prefix).map(str::to_owned));
+        let names: Vec<String> = names.collect();
+        if !names.iter().any(|name| name == node.as_str()) {
+            return Ok(Takeover::NoNode(names));
+        }
+    }
     let revision = found.as_ref().map(|kv| kv.mod_revision);
     let txn = Lease::renew(node, own, revision, term, now);
     if store.commit(&txn).await? == TxnOutcome::Conflict {
@@ -190,6 +202,22 @@ mod tests {
         admit(&store, &node, &first).await.unwrap();
         store.set_unavailable(true);
         admit(&store, &node, &second).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_name_that_no_node_has_is_not_taken_over() {
+        let (store, own) = (MemoryStore::new(), holder("first"));
+        store.put(
+            caracal_model::Key::node(&"a".into()).to_path(),
+            b"{}".to_vec(),
+        );
+        let now = Timestamp::from(SystemTime::now());
+        let typo = NodeName::from("aa");
+        let took = take_over(&store, &typo, &own, TERM, now).await.unwrap();
+        assert!(matches!(took, Takeover::NoNode(known) if known == ["a"]));
+        assert!(store.get(&Lease::path(&typo)).is_none());
+        let took = take_over(&store, &"a".into(), &own, TERM, now).await;
+        assert!(matches!(took.unwrap(), Takeover::Free));
     }
 
     #[test]
