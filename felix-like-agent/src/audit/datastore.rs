@@ -88,6 +88,7 @@ fn code_of(problem: &Problem) -> Option<AuditCode> {
         | ProblemCode::AgentNodeAddressOfPods
         | ProblemCode::AgentServiceLoops => AuditCode::RangesOverlap,
         ProblemCode::NodeRegistration
+        | ProblemCode::NodeCopied
         | ProblemCode::NodeLibDir
         | ProblemCode::NodeRunDir
         | ProblemCode::NodeLastSnapshot

@@ -152,6 +152,8 @@ super::codes! {
         "put it back, or set `IP`",
     NodeAsNumber "node.as_number" Warning 0 "AS 0 in a Node"
         "set another, or take it out",
+    NodeCopied "node.copied" Error 0 "a copy of this machine, with its machine id, took the node's name; this machine took it back"
+        "give the copy another NODENAME and a machine id of its own; docs/operations.md",
     NodeLastSnapshot "node.last_snapshot" Warning 0 "the snapshot kept for a start without the datastore cannot be used"
         "nothing; it is written anew once the datastore answers",
     NodeLibDir "node.lib_dir" Warning 0 "the library directory cannot be written"
