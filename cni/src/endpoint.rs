@@ -6,8 +6,8 @@ use std::time::SystemTime;
 
 use caracal_datastore::{KubernetesPod, Store, StoreError};
 use caracal_model::{
-    Compare, Key, KeyRange, KeyValue, Kind, Mac, Prefix, Timestamp, Txn, TxnOutcome, TxnWrite,
-    WorkloadEndpoint,
+    Compare, Key, KeyRange, KeyValue, Kind, LOCKED, Mac, Prefix, Timestamp, Txn, TxnOutcome,
+    TxnWrite, WorkloadEndpoint,
 };
 use serde_json::Value;
 
@@ -30,10 +30,7 @@ pub enum EndpointError {
     )]
     UnknownNode { node: String },
     /// The cluster is being migrated or is locked.
-    #[error(
-        "the datastore is locked (ClusterInformation default, spec.datastoreReady is false); \
-         a migration is under way"
-    )]
+    #[error("{LOCKED}")]
     Locked,
     /// Others wrote the same key each time.
     #[error("{key} changes faster than it can be written, {TRIES} tries; are two ADDs running?")]
@@ -134,8 +131,7 @@ pub(crate) async fn read<S: Store>(
 }
 
 fn is_locked(cluster: &[u8]) -> bool {
-    let value: Value = serde_json::from_slice(cluster).unwrap_or_default();
-    value["spec"]["datastoreReady"] == Value::Bool(false)
+    serde_json::from_slice(cluster).is_ok_and(|value: Value| caracal_model::is_locked(&value))
 }
 
 /// New values of an endpoint.

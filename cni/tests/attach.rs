@@ -310,7 +310,11 @@ fn an_unknown_node_and_a_locked_datastore_are_named() {
         );
         let answer = world.call("ADD", &pod);
         assert_eq!(answer.json["code"], 11, "{answer:#?}");
-        assert!(answer.json["msg"].as_str().unwrap().contains("locked"));
+        let said = answer.json["msg"].as_str().unwrap();
+        assert!(
+            said.contains("locked") && said.contains("caracal datastore unlock"),
+            "{said}"
+        );
         world.assert_clean();
     });
 }

@@ -106,8 +106,8 @@ pub use txn::{Compare, KeyRange, KeyValue, LeasedTxn, LeasedValue, Txn, TxnOutco
 
 // Everything at one revision.
 pub use snapshot::{
-    Applied, Doubt, Elsewhere, Holders, InvalidValue, KnownBlock, Networks, POLICY_KINDS, Problem,
-    Snapshot, StoredEndpoints, StoredLineError, Versioned,
+    Applied, Doubt, Elsewhere, Holders, InvalidValue, KnownBlock, LOCKED, Networks, POLICY_KINDS,
+    Problem, Snapshot, StoredEndpoints, StoredLineError, Versioned, is_locked,
 };
 
 // Ranges of different roles that lie over each other.

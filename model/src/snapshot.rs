@@ -10,6 +10,7 @@ mod elsewhere;
 mod holders;
 mod known_block;
 mod known_value;
+mod lock;
 mod notes;
 mod policy;
 mod problem;
@@ -38,6 +39,7 @@ pub use doubt::Doubt;
 pub use elsewhere::{Elsewhere, Networks};
 pub use holders::Holders;
 pub use known_block::KnownBlock;
+pub use lock::{LOCKED, is_locked};
 pub use policy::POLICY_KINDS;
 pub use problem::Problem;
 pub use stored::{StoredEndpoints, StoredLineError};
@@ -124,6 +126,8 @@ pub struct Snapshot {
     pub all_endpoints: bool,
     /// The cluster's identity, `clusterGUID` of ClusterInformation `default`.
     pub cluster_guid: Option<Versioned<String>>,
+    /// The datastore is locked: `datastoreReady` of ClusterInformation `default` is false.
+    pub locked: bool,
     /// All nodes, by name.
     pub nodes: SharedMap<NodeName, Versioned<Node>>,
     /// All IP pools that parse, by name.
@@ -174,10 +178,9 @@ fn document(text: &[u8]) -> Result<Value, ValueError> {
 }
 
 /// `spec.clusterGUID`; empty counts as not given.
-fn cluster_guid(text: &[u8]) -> Result<Option<String>, ValueError> {
-    let value = document(text)?;
+fn cluster_guid(value: &Value) -> Option<String> {
     let guid = value["spec"]["clusterGUID"].as_str();
-    Ok(guid.filter(|guid| !guid.is_empty()).map(str::to_owned))
+    guid.filter(|guid| !guid.is_empty()).map(str::to_owned)
 }
 
 /// Puts, removes or keeps one entry of a map.
@@ -381,7 +384,14 @@ impl Snapshot {
                     self.store_endpoint(namespace.unwrap_or_default(), name, v, rev)
                 }
                 Kind::ClusterInformation if name == "default" => {
-                    set_one(&mut self.cluster_guid, rev, v.map(cluster_guid))
+                    let value = v.map(document).transpose();
+                    if let Ok(value) = &value {
+                        self.locked = value.as_ref().is_some_and(lock::is_locked);
+                    }
+                    let guid = value
+                        .transpose()
+                        .map(|value| value.map(|v| cluster_guid(&v)));
+                    set_one(&mut self.cluster_guid, rev, guid)
                 }
                 // Only its fields are looked at: IPAM's settings on etcd are in a key of their own.
                 Kind::IpamConfiguration => match v.map(document) {
@@ -395,7 +405,7 @@ impl Snapshot {
         })
     }
 
-    /// Problems of the data: one entry a key, a field, and a kind of policy.
+    /// Problems of the data: one entry a key, a field, and a kind of policy, and the lock.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
         let invalid = self.invalid.iter().map(|(path, entry)| Problem {
@@ -404,7 +414,8 @@ impl Snapshot {
             reason: format!("{}; {}", entry.reason, self.consequence(path, entry)),
         });
         let fields = self.all_field_problems();
-        invalid.chain(fields).chain(self.unenforced()).collect()
+        let rest = self.unenforced().chain(self.lock_problem());
+        invalid.chain(fields).chain(rest).collect()
     }
 
     /// What follows from a value that cannot be read.

@@ -20,6 +20,7 @@ mod mode_check;
 mod node;
 mod peer_problems;
 mod register;
+mod service_list;
 mod services_check;
 mod speaker;
 mod telemetry;

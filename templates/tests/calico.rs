@@ -337,6 +337,7 @@ fn reflectors() {
             "function calico_export_to_bgp_peers",
         ),
         &[
+            "if ( net ~ 10.96.0.0/12 ) then { accept; }",
             "if ( net ~ 192.0.2.0/24 ) then { accept; }",
             "if ( net ~ 198.51.100.0/24 ) then { accept; }",
         ],
@@ -413,7 +414,7 @@ fn export_policy_in_order() {
             "if ((defined(ifname)) && (ifname ~ \"bpf*.cali\")) then { reject; }",
             "apply_communities();",
             "calico_aggr();",
-            "if ( net ~ 10.96.0.0/12 ) then { accept; }",
+            "if ( ( net ~ 10.96.0.0/12 ) && ( source = RTS_STATIC ) ) then { accept; }",
             "if ( net ~ 10.244.0.0/16 ) then { accept; }",
             "if ( net ~ 10.245.0.0/16 ) then { accept; }",
             "if ( net ~ 10.246.0.0/16 ) then { accept; }",
@@ -452,7 +453,7 @@ fn blocks() {
         &section(&text, "function calico_aggr"),
         &[
             "if ( net = 10.244.1.64/26 ) then { accept; }",
-            "if ( net ~ 10.244.1.64/26 ) then {",
+            "if ( ( net ~ 10.244.1.64/26 ) && ( source != RTS_BGP ) ) then {",
             "if (defined(krt_metric) && (krt_metric < 1024)) then { accept; }",
             "reject;",
             "if ( net = 10.244.7.7/32 ) then { accept; }",

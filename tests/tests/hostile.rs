@@ -39,6 +39,7 @@ fn neither_pods_nor_keys_cut_a_node_off() {
         pods_are_kept_from_nodes(&lab);
         by_iptables(&lab);
         policies_are_told(&lab);
+        a_lock_is_told(&lab);
         a_block_over_etcd(&mut lab);
         await_settled(&lab);
         assert_full_matrix(&lab);
@@ -259,12 +260,41 @@ fn policies_are_told(lab: &Lab) {
         "the policy to be told",
         is_reported,
     );
-    for command in [["doctor"].as_slice(), &["migrate", "plan"]] {
+    for command in [["doctor"].as_slice(), &["audit"], &["migrate", "plan"]] {
         let (_, text) = exit_code(lab, "node1", command);
         assert!(text.contains("default/closed"), "{command:?}: {text}");
     }
     let key = "/calico/resources/v3/projectcalico.org/networkpolicies/default/closed";
     lab.etcdctl(&["del", key], b"").unwrap();
+}
+
+/// Every view names the lock and the command that ends it; the node stays ready.
+fn a_lock_is_told(lab: &Lab) {
+    let does = |arguments: &[&str]| exit_code(lab, "node1", arguments);
+    let (code, said) = does(&["datastore", "lock"]);
+    assert_eq!(code, 0, "{said}");
+    let told = |status: &caracal_model::NodeStatus| {
+        has_problem(status, "datastore.locked", "caracal datastore unlock")
+    };
+    await_status(lab, "node1", 60 * SECOND, "the lock to be told", told);
+    for (command, code) in [("doctor", "etcd.ready"), ("audit", "CRL-D009")] {
+        let (exit, said) = does(&[command]);
+        assert_eq!(exit, 4, "{command}: {said}");
+        let remedy = "caracal datastore unlock";
+        assert!(
+            said.contains(code) && said.contains(remedy),
+            "{command}: {said}"
+        );
+    }
+    let (_, said) = does(&["ipam", "why", "node1"]);
+    assert!(said.contains("caracal datastore unlock"), "{said}");
+    let (code, said) = does(&["datastore", "unlock"]);
+    assert_eq!(code, 0, "{said}");
+    await_settled(lab);
+    let (_, said) = does(&["audit"]);
+    assert!(!said.contains("CRL-D009"), "{said}");
+    let (code, said) = does(&["node", "takeover", "nodee1"]);
+    assert_eq!(code, 3, "{said}");
 }
 
 /// A block of node1 whose range holds etcd's address: named, and no blackhole; one that is there

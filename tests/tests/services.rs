@@ -395,6 +395,16 @@ fn services(lab: &Lab, secrets: &Path) {
     arrives_at(lab, site, family, "n1");
     let shown = lab.caracal("n1", &["services", "show"]).unwrap();
     assert!(shown.contains(&external), "{shown}");
+    let address = site.service[1];
+    assert!(
+        shown.contains("SERVICE") && shown.contains("LoadBalancer"),
+        "{shown}"
+    );
+    let explained = lab.caracal("n1", &["explain", address]).unwrap();
+    assert!(explained.contains("shop/web"), "{explained}");
+    let place = SocketAddr::new(address.parse().unwrap(), 80).to_string();
+    let explained = lab.caracal("n1", &["explain", &place]).unwrap();
+    assert!(explained.contains("shop/web"), "{explained}");
     api.delete_all(&documents(site, family, second));
     bird.await_from(&external, &[]);
     bird.await_from(external_range, &["n1", "n2"]);

@@ -163,8 +163,9 @@ fn is_in_use(prefix: &Prefix, snapshot: &Snapshot) -> bool {
 }
 
 /// Export filter, tried after the peer's own filters: nothing of a pool with `disableBGPExport`;
-/// our own originations; routes learned inside the pools (and, on a reflector, inside the service
-/// ranges); nothing else. Communities are added to what passes, also to what others originate.
+/// our own originations; routes learned inside the pools (and, on a reflector, inside the ranges of
+/// services, decision 0179); nothing else. Communities are added to what passes, also to what
+/// others originate.
 pub(crate) fn export_filter(view: &NodeView<'_>, reflects: bool) -> Filter {
     let mut terms = Vec::new();
     let (hidden, open): (Vec<_>, Vec<_>) = view

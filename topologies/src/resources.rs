@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use caracal_bgp::Password;
 use caracal_model::{
     API_VERSION, AffinityState, Applied, Block, BlockAffinity, BlockOwner, DocumentKind, Key, Kind,
-    NodeName, Prefix, Problem, ProblemCode, Snapshot,
+    NodeName, POLICY_KINDS, Prefix, Problem, ProblemCode, Snapshot,
 };
 use serde_json::Value;
 use serde_saphyr::Spanned;
@@ -205,6 +205,17 @@ impl Resources {
         let known = match (document_kind(version, kind), known, version) {
             (Some(kind), ..) => Read::Document(kind),
             (None, Some(kind), None | Some(API_VERSION)) => Read::Resource(kind),
+            _ if POLICY_KINDS.iter().any(|(_, policy)| *policy == kind) => {
+                self.unknown.push(Problem {
+                    code: ProblemCode::PolicyNotEnforced,
+                    subject: format!("{}/{kind}", version.unwrap_or("-")),
+                    reason: format!(
+                        "line {line}: a {kind}, and nobody here would enforce it: Caracal routes and has no policy; run a policy engine \
+                         beside it, and give it the policy with its own tool"
+                    ),
+                });
+                return Ok(());
+            }
             _ => {
                 self.unknown.push(Problem {
                     code: ProblemCode::ResourcesUnknownKind,
@@ -328,6 +339,8 @@ apiVersion: v1
 items: [{kind: BGPPeer, metadata: {name: x}, spec: {peerIP: 10.0.0.9, asNumber: 0}}]
 ---
 {\"apiVersion\": \"v1\", \"kind\": \"ConfigMap\", \"metadata\": {\"name\": \"s\"}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p}}
 ";
 
     #[test]
@@ -346,6 +359,7 @@ items: [{kind: BGPPeer, metadata: {name: x}, spec: {peerIP: 10.0.0.9, asNumber: 
             codes,
             [
                 ("resources.unknown_kind", "v1/ConfigMap"),
+                ("policy.not_enforced", "networking.k8s.io/v1/NetworkPolicy"),
                 (
                     "resources.invalid",
                     "/calico/resources/v3/projectcalico.org/bgppeers/x"
@@ -353,7 +367,7 @@ items: [{kind: BGPPeer, metadata: {name: x}, spec: {peerIP: 10.0.0.9, asNumber: 
             ]
         );
         assert!(problems[0].reason.starts_with("line 21: "), "{problems:?}");
-        assert!(problems[1].reason.contains("asNumber 0 is reserved"));
+        assert!(problems[2].reason.contains("asNumber 0 is reserved"));
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(crate) struct BgpSettings {
     pub local_pref_v4: u32,
     /// LOCAL_PREF of what we originate, IPv6.
     pub local_pref_v6: u32,
-    /// External and load balancer ranges of services, which a reflector passes on.
+    /// Ranges of services, inside which a reflector passes everything on.
     pub service_ranges: Vec<Prefix>,
 }
 
@@ -246,6 +246,7 @@ fn service_ranges(
             }
         }
     };
+    read("serviceClusterIPs", &spec.service_cluster_ips);
     read("serviceExternalIPs", &spec.service_external_ips);
     read("serviceLoadBalancerIPs", &spec.service_load_balancer_ips);
     ranges.into_iter().collect()

@@ -23,6 +23,16 @@ pub(super) fn compare(inputs: &AuditInputs<'_>, found: &mut Vec<Observation>) {
                 let subject = format!("{} {field}", problem.subject);
                 add(AuditCode::FieldWithoutEffect, &subject, problem.reason);
             }
+            ProblemCode::DatastoreLocked => {
+                add(AuditCode::DatastoreLocked, &problem.subject, problem.reason);
+            }
+            ProblemCode::PolicyNotEnforced => {
+                add(
+                    AuditCode::PolicyNotEnforced,
+                    &problem.subject,
+                    problem.reason,
+                );
+            }
             _ => add(AuditCode::InvalidValue, &problem.subject, problem.reason),
         }
     }
@@ -78,6 +88,7 @@ fn code_of(problem: &Problem) -> Option<AuditCode> {
         | ProblemCode::AgentNodeAddressOfPods
         | ProblemCode::AgentServiceLoops => AuditCode::RangesOverlap,
         ProblemCode::NodeRegistration
+        | ProblemCode::NodeCopied
         | ProblemCode::NodeLibDir
         | ProblemCode::NodeRunDir
         | ProblemCode::NodeLastSnapshot

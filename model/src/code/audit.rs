@@ -19,6 +19,10 @@ super::codes! {
         "follow the reason",
     RangesOverlap "CRL-D008" Error 0 "ranges or addresses of different roles lie over each other"
         "give one of them another range; both are in the reason",
+    DatastoreLocked "CRL-D009" Error 0 "the datastore is locked, as for a migration: pods get no addresses"
+        "`caracal datastore unlock`, once the migration is finished or given up",
+    PolicyNotEnforced "CRL-D010" Error 0 "there are policies, and nobody enforces them"
+        "run a policy engine beside Caracal, or delete the policies",
     PeerDown "CRL-B001" Error 0 "a BGP session is refused, or missing for longer than its hold time"
         "follow the reason; look at the same session from the other end",
     BlockNotOriginated "CRL-B002" Error 10 "a confirmed block of this node is not in the RIB as its own route"

@@ -11,7 +11,7 @@ super::codes! {
     EtcdFields "etcd.fields" Warning 0 "a field in the datastore is unknown or has no effect here"
         "correct its name, or take it out; docs/resources.md has all fields",
     EtcdReady "etcd.ready" Error 0 "datastoreReady is false: somebody has locked the datastore, as for a migration"
-        "finish or abort that migration (`calicoctl datastore migrate unlock`)",
+        "`caracal datastore unlock`, once the migration is finished or given up",
     Policies "policies" Error 0 "there are policies, and nobody enforces them"
         "run a policy engine beside Caracal, or delete the policies",
     Clock "clock" Error 0 "another node writes times that are in this machine's future"

@@ -122,6 +122,8 @@ super::codes! {
         "take it out; docs/resources.md has all fields",
     DatastoreInvalidValue "datastore.invalid_value" Warning 0 "a value cannot be read; the last good one stays"
         "correct or delete the key",
+    DatastoreLocked "datastore.locked" Error 0 "the datastore is locked, as for a migration: pods get no addresses"
+        "`caracal datastore unlock`, once the migration is finished or given up",
     DatastoreNoWrites "datastore.no_writes" Error 0 "the datastore can be read and takes no writes"
         "follow the reason; etcd's alarm `NOSPACE` wants compaction, `defrag`, `alarm disarm`",
     DatastoreNodeGone "datastore.node_gone" Warning 0 "another node's Node was deleted or overwritten while it has blocks"
@@ -152,6 +154,8 @@ super::codes! {
         "put it back, or set `IP`",
     NodeAsNumber "node.as_number" Warning 0 "AS 0 in a Node"
         "set another, or take it out",
+    NodeCopied "node.copied" Error 0 "a copy of this machine, with its machine id, took the node's name; this machine took it back"
+        "give the copy another NODENAME and a machine id of its own; docs/operations.md",
     NodeLastSnapshot "node.last_snapshot" Warning 0 "the snapshot kept for a start without the datastore cannot be used"
         "nothing; it is written anew once the datastore answers",
     NodeLibDir "node.lib_dir" Warning 0 "the library directory cannot be written"

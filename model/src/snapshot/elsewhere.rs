@@ -373,7 +373,8 @@ impl Snapshot {
             }
             Kind::ClusterInformation => {
                 self.cluster_guid.clone_from(&before.cluster_guid);
-                self.cluster_guid.is_some()
+                self.locked = before.locked;
+                self.cluster_guid.is_some() || self.locked
             }
             Kind::IpamConfiguration | Kind::Profile | Kind::Tier | Kind::HostEndpoint => false,
         }

@@ -165,7 +165,10 @@ impl Snapshot {
         let mut lines = Lines { out, written: 0 };
         if let Some(guid) = &self.cluster_guid {
             let key = Key::resource(Kind::ClusterInformation, "default");
-            let value = json!({"metadata": {"name": "default"}, "spec": {"clusterGUID": **guid}});
+            let value = json!({"metadata": {"name": "default"}, "spec": {
+                "clusterGUID": **guid,
+                "datastoreReady": !self.locked,
+            }});
             lines.put('v', &key, guid.revision, &value)?;
         }
         lines.named(Kind::Node, &self.nodes)?;

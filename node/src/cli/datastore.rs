@@ -33,7 +33,7 @@ pub(crate) enum DatastoreCommand {
         output: OutputArgs,
     },
     /// Locks the datastore (`datastoreReady: false` in the ClusterInformation): the CNI plugins of
-    /// the whole cluster give out and take back no address. What runs goes on.
+    /// the whole cluster give out no address. What runs goes on, and what ends is released.
     Lock,
     /// Takes the lock away.
     Unlock,
@@ -134,7 +134,7 @@ fn is_locked(values: &[KeyValue]) -> bool {
     let key = cluster_key();
     let cluster = values.iter().find(|kv| kv.key == key);
     let value = cluster.and_then(|kv| serde_json::from_slice::<Value>(&kv.value).ok());
-    value.is_some_and(|value| value["spec"]["datastoreReady"] == false)
+    value.is_some_and(|value| caracal_model::is_locked(&value))
 }
 
 async fn export(path: Option<&Path>) -> anyhow::Result<ExitCode> {

@@ -3,6 +3,7 @@
 
 mod service;
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use caracal_model::Problem;
@@ -57,6 +58,7 @@ fn print(explained: &Explained) {
             .as_deref()
             .unwrap_or("nobody that the datastore knows"),
     );
+    service::stored(&explained.services);
     let pool = explained.pool.as_ref();
     line("Pool", &pool.map_or_else(|| "none".to_owned(), pool_text));
     if let Some(block) = &explained.block {
@@ -78,6 +80,13 @@ fn print(explained: &Explained) {
         line("Path", &text);
     }
     stages(&explained.revisions, &explained.problems);
+    for service in &explained.services {
+        for port in &service.ports {
+            let number = port.split('/').next().and_then(|text| text.parse().ok());
+            let place = SocketAddr::new(explained.destination.address(), number.unwrap_or(0));
+            println!("`caracal explain {place}` has the elements of {port} in the kernel");
+        }
+    }
 }
 
 /// How far the destination is, and what is wrong with it.

@@ -81,6 +81,13 @@ fn take_over(name: Option<String>, output: Output) -> anyhow::Result<ExitCode> {
         let was = match &found {
             machine::Takeover::Free => None,
             machine::Takeover::Taken(taken) => Some(taken.other()),
+            machine::Takeover::NoNode(known) => {
+                eprintln!(
+                    "caracal: there is no Node {node}, so nobody has its name; nothing was written. Known: {}",
+                    known.join(", ")
+                );
+                return Ok(ExitCode::from(NOT_FOUND));
+            }
         };
         if output.is_data() {
             output.print(&json!({"node": node, "machine": own.machine, "was": was}));

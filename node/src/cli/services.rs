@@ -17,13 +17,14 @@ use caracal_model::{
 };
 use caracal_topologies::{Services, resources_from_yaml};
 use clap::Subcommand;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::ipam::{now, on_store, refuse};
 use super::{mode, run_dir, table};
 use crate::admin::{Request, ask};
 use crate::args::{Output, OutputArgs};
 use crate::node::answers::services::TranslatedServices;
+use crate::service_list;
 
 /// Writes of one transaction; etcd takes 128.
 const BATCH: usize = 100;
@@ -63,7 +64,8 @@ pub(crate) enum ServicesCommand {
         #[arg(long, value_name = "NODE", requires = "wait")]
         skip: Vec<String>,
     },
-    /// Shows what each node announces of services, or what this node translates.
+    /// Shows the Services that the datastore holds and what each node announces of them, whatever
+    /// nodes translate, or what this node translates.
     Show {
         /// What this node translates: addresses with their endpoints, as its process has them in
         /// the kernel (`CARACAL_SERVICES=on`).
@@ -326,16 +328,27 @@ async fn show(store: &Datastore, output: Output) -> anyhow::Result<ExitCode> {
             (node, announced.iter().map(ToString::to_string).collect())
         })
         .collect();
-    match output {
-        Output::Json | Output::Yaml => output.print(&serde_json::to_value(&routes)?),
-        Output::Table | Output::Wide => {
-            let mut shown = table(&["NODE", "ANNOUNCES"]);
-            for (node, routes) in routes {
-                shown.add_row([node.to_string(), routes.join(", ")]);
-            }
-            println!("{shown}");
-        }
+    let stored = service_list::services(&snapshot);
+    if output.is_data() {
+        output.print(&json!({"services": stored, "announced": routes}));
+        return Ok(ExitCode::SUCCESS);
     }
+    let mut shown = table(&["SERVICE", "TYPE", "ADDRESSES", "PORTS", "READY"]);
+    for service in stored {
+        shown.add_row([
+            service.service,
+            service.service_type,
+            service.addresses.join(", "),
+            service.ports.join(", "),
+            service.endpoints.len().to_string(),
+        ]);
+    }
+    println!("{shown}\n");
+    let mut shown = table(&["NODE", "ANNOUNCES"]);
+    for (node, routes) in routes {
+        shown.add_row([node.to_string(), routes.join(", ")]);
+    }
+    println!("{shown}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -75,7 +75,7 @@ pub struct Daemon {
     pub exported_pools: Vec<String>,
     /// The node is a route reflector.
     pub reflector: bool,
-    /// LoadBalancer and external ranges that a reflector passes on.
+    /// Ranges of services, inside which a reflector passes everything on.
     pub reflected_ranges: Vec<String>,
     /// Routes over `tunl0` are Felix's and stay inside the node.
     pub rejects_tunl0: bool,

@@ -448,6 +448,25 @@ pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
         "because",
     ),
     (
+        |c| {
+            let path = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
+            let value = br#"{"spec":{"datastoreReady":false}}"#;
+            c.world.snapshot.apply(path, Some(value), 1);
+        },
+        AuditCode::DatastoreLocked,
+        "/calico/resources/v3/projectcalico.org/clusterinformations/default",
+        "caracal datastore unlock",
+    ),
+    (
+        |c| {
+            let path = "/calico/resources/v3/projectcalico.org/networkpolicies/a/b";
+            c.world.snapshot.apply(path, Some(b"{}"), 1);
+        },
+        AuditCode::PolicyNotEnforced,
+        "/calico/resources/v3/projectcalico.org/networkpolicies",
+        "nobody here enforces it",
+    ),
+    (
         |c| said(c, ProblemCode::DatastoreNodeGone, "a"),
         AuditCode::NodeGone,
         "a",

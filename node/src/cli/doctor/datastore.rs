@@ -46,6 +46,11 @@ pub(super) async fn check_datastore(findings: &mut Vec<DoctorFinding>) -> Option
     speed(findings, &store, began.elapsed(), snapshot.revision);
     for problem in snapshot.problems() {
         let (check, verdict, remedy) = match problem.code {
+            ProblemCode::DatastoreLocked => (
+                DoctorCode::EtcdReady,
+                CheckVerdict::Fail,
+                "`caracal datastore unlock`, once the migration is finished or given up",
+            ),
             ProblemCode::PolicyNotEnforced => (
                 DoctorCode::Policies,
                 CheckVerdict::Fail,
@@ -83,7 +88,6 @@ pub(super) async fn check_datastore(findings: &mut Vec<DoctorFinding>) -> Option
             "",
         ),
     });
-    ready(findings, &store).await;
     Some(snapshot)
 }
 
@@ -107,27 +111,6 @@ fn speed(findings: &mut Vec<DoctorFinding>, store: &Datastore, took: Duration, r
             slow,
         ),
     });
-}
-
-/// Calico's own word that the datastore may be used.
-async fn ready(findings: &mut Vec<DoctorFinding>, store: &Datastore) {
-    use caracal_model::{Key, Kind};
-    let key = Key::resource(Kind::ClusterInformation, "default").to_path();
-    let Ok(answer) = store.read(&[KeyRange::Key(key)]).await else {
-        return;
-    };
-    let stored = answer.ranges.into_iter().flatten().next();
-    let value: Option<serde_json::Value> =
-        stored.and_then(|kv| serde_json::from_slice(&kv.value).ok());
-    if value.is_some_and(|v| v["spec"]["datastoreReady"] == false) {
-        findings.push(DoctorFinding::new(
-            DoctorCode::EtcdReady,
-            "ClusterInformation default",
-            CheckVerdict::Fail,
-            "datastoreReady is false: somebody has locked the datastore, as for a migration",
-            "finish or abort that migration (calicoctl datastore migrate unlock)",
-        ));
-    }
 }
 
 /// A lease that was renewed in our future: one of the two clocks is wrong.

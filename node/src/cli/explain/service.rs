@@ -10,6 +10,7 @@ use crate::args::Output;
 use crate::cli::bgp;
 use crate::cli::exit::NOT_FOUND;
 use crate::node::answers::explain_service::ExplainedService;
+use crate::service_list::ListedService;
 
 pub(super) fn show(value: &Value, output: Output) -> anyhow::Result<ExitCode> {
     let explained: ExplainedService = serde_json::from_value(value.clone())?;
@@ -17,9 +18,11 @@ pub(super) fn show(value: &Value, output: Output) -> anyhow::Result<ExitCode> {
         Output::Json | Output::Yaml => output.print(value),
         Output::Table | Output::Wide => print(&explained),
     }
-    Ok(match explained.service {
-        Some(_) => ExitCode::SUCCESS,
-        None => ExitCode::from(NOT_FOUND),
+    let port = explained.address.port();
+    let stored = explained.services.iter().any(|s| s.has_port(port));
+    Ok(match explained.service.is_some() || stored {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(NOT_FOUND),
     })
 }
 
@@ -47,6 +50,7 @@ fn print(explained: &ExplainedService) {
             .map_or_else(|| "not known".to_owned(), |hits| hits.to_string());
         line("Hits", &hits);
     }
+    stored(&explained.services);
     if let Some(reason) = &explained.skipped {
         line("Kernel", reason);
     }
@@ -57,4 +61,20 @@ fn print(explained: &ExplainedService) {
     println!("BGP:");
     bgp::explain(Prefix::host(explained.address.ip()), &explained.bgp);
     stages(&explained.revisions, &explained.problems);
+}
+
+/// Services as the datastore has them.
+pub(super) fn stored(services: &[ListedService]) {
+    for service in services {
+        let endpoints = match &service.endpoints[..] {
+            [] => "no endpoint is ready".to_owned(),
+            endpoints => format!("ready: {}", endpoints.join(", ")),
+        };
+        println!(
+            "Service:    {}, {}, ports {}; {endpoints}",
+            service.service,
+            service.service_type,
+            service.ports.join(", ")
+        );
+    }
 }

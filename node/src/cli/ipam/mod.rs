@@ -81,7 +81,7 @@ async fn survey(store: &Datastore) -> anyhow::Result<Survey> {
         ClusterSummary {
             guid: text("clusterGUID"),
             kind: text("clusterType"),
-            locked: value["spec"]["datastoreReady"] == Value::Bool(false),
+            locked: caracal_model::is_locked(&value),
             revision: kv.mod_revision.to_string(),
         }
     });

@@ -22,7 +22,7 @@ pub(super) async fn run(store: &Datastore, args: &SplitArgs) -> anyhow::Result<E
     if !survey(store).await?.cluster.locked && !args.force && !args.dry_run {
         return Ok(refuse(
             "the datastore is not locked: Calico's nodes would see the pool vanish before they see its parts; \
-             lock it (calicoctl datastore migrate lock), or add --force when all nodes run Caracal",
+             lock it (`caracal datastore lock`), or add --force when all nodes run Caracal",
         ));
     }
     let uids = (0..args.number.min(MAX_PARTS)).map(|_| uuid()).collect();

@@ -9,7 +9,7 @@ use caracal_ipam::{
     AssignError, AssignRequest, Assigned, Client, ClientError, LoggedStore, Why, namespace_key,
     namespace_labels, namespace_named, why,
 };
-use caracal_model::{Family, KeyRange, NodeName};
+use caracal_model::{Family, KeyRange, LOCKED, NodeName};
 use serde_json::{Value, json};
 
 use super::args::WhyArgs;
@@ -42,7 +42,11 @@ pub(super) async fn run(store: &Datastore, args: &WhyArgs) -> anyhow::Result<Exi
         (request.num_v4, request.num_v6) = (0, 1);
     }
     let dry_run = Client::new(LoggedStore::dry_run(store.clone(), |_| {}));
-    let (sentence, next) = next_address(dry_run.auto_assign(request).await, &why)?;
+    let tried = dry_run.auto_assign(request).await;
+    let (sentence, next) = match survey.cluster.locked {
+        true => (format!("There is no next address: {LOCKED}."), json!(null)),
+        false => next_address(tried, &why)?,
+    };
     let output = args.output.output;
     if output.is_data() {
         let mut value = serde_json::to_value(&why)?;

@@ -275,8 +275,9 @@ fn files_that_are_no_resources_are_told_with_their_place() {
     assert!(fault("a: [").starts_with("f.yaml: the resource file is not YAML"));
     assert!(
         fault("kind: NetworkPolicy\napiVersion: projectcalico.org/v3")
-            .contains("line 1: not a resource")
+            .contains("line 1: a NetworkPolicy, and nobody here would enforce it")
     );
+    assert!(fault("kind: Pod\napiVersion: v1").contains("line 1: not a resource"));
     assert!(
         fault("{kind: Secret, apiVersion: v1, metadata: {name: s}, stringData: {a: b}}")
             .contains("CARACAL_SECRETS_DIR")

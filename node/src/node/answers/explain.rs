@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::admin::routes::text;
+use crate::service_list::{ListedService, with_address};
 
 /// Everything that this node knows of a destination.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,6 +31,9 @@ pub(crate) struct Explained {
     pub(crate) destination: Prefix,
     /// Owner of the destination: a pod, a node, a service.
     pub(crate) owner: Option<String>,
+    /// The Services that have the address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) services: Vec<ListedService>,
     /// The pool that holds it.
     pub(crate) pool: Option<PoolJson>,
     /// The block that holds it.
@@ -63,7 +67,8 @@ pub(crate) struct Explained {
 impl Explained {
     /// True when anything at all is known of the destination.
     pub(crate) fn is_known(&self) -> bool {
-        self.pool.is_some() || self.bgp.prefix.is_some() || self.kernel.is_some()
+        let is_routed = self.bgp.prefix.is_some() || self.kernel.is_some();
+        is_routed || self.pool.is_some() || !self.services.is_empty()
     }
 }
 
@@ -287,6 +292,10 @@ impl Facts<'_> {
             node: self.me.to_string(),
             destination: self.destination,
             owner: self.owner(),
+            services: match self.destination.is_host() {
+                true => with_address(self.snapshot, self.destination.address()),
+                false => Vec::new(),
+            },
             pool: self.pool(),
             block: self
                 .snapshot

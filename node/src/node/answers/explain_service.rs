@@ -17,6 +17,7 @@ use super::services::{TranslatedRow, row};
 use crate::admin::AskService;
 use crate::admin::routes::text;
 use crate::node::kernel::services::Translated;
+use crate::service_list::{ListedService, with_address};
 
 /// Everything that this node knows of an address of a service.
 #[derive(Debug, Serialize, Deserialize)]
@@ -28,6 +29,9 @@ pub(crate) struct ExplainedService {
     pub(crate) address: SocketAddr,
     /// What the address does here. `None` = nothing.
     pub(crate) service: Option<TranslatedRow>,
+    /// The Services that have the address in the datastore, where this node does nothing for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) services: Vec<ListedService>,
     /// Why this node does not translate it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) skipped: Option<String>,
@@ -53,6 +57,16 @@ pub(crate) struct ElementJson {
     pub(crate) is_there: bool,
 }
 
+impl ExplainedService {
+    /// What the datastore holds of the address, where nothing of it is in the kernel.
+    fn follow_stored(&mut self, snapshot: &Snapshot) {
+        self.services = with_address(snapshot, self.address.ip());
+        let services = self.services.iter();
+        let revisions = services.flat_map(|service| revisions(snapshot, &service.service, None));
+        self.revisions = revisions.collect();
+    }
+}
+
 /// Asks everybody.
 pub(super) async fn explain(
     owners: &Owners,
@@ -67,6 +81,7 @@ pub(super) async fn explain(
         node: me.to_string(),
         address,
         service: None,
+        services: Vec::new(),
         skipped: None,
         elements: Vec::new(),
         in_step: false,
@@ -74,24 +89,23 @@ pub(super) async fn explain(
         revisions: Vec::new(),
         problems: Vec::new(),
     };
-    let status = match translated {
-        Translated::Services(status) => status,
-        Translated::Nothing(reason) => {
-            explained.skipped = Some(format!("services are not translated here: {reason}"));
-            return Ok(explained);
-        }
-        Translated::Unknown => {
-            explained.skipped = Some("nothing is translated yet".to_owned());
-            return Ok(explained);
-        }
+    let skipped = match &translated {
+        Translated::Services(_) => "no Service has this address and port".to_owned(),
+        Translated::Nothing(reason) => format!("services are not translated here: {reason}"),
+        Translated::Unknown => "nothing is translated yet".to_owned(),
     };
-    let found = entry(&status, address, protocol);
-    let Some((key, entry)) = found else {
-        explained.skipped = Some("no Service has this address and port".to_owned());
+    let Some(status) = translated.status() else {
+        explained.skipped = Some(skipped);
+        explained.follow_stored(&snapshot);
+        return Ok(explained);
+    };
+    let Some((key, entry)) = entry(status, address, protocol) else {
+        explained.skipped = Some(skipped);
         // One may want it, and be refused.
         let wanted = |problem: &Problem| problem.reason.contains(&format!("{address}/"));
         let problems = status.problems.iter();
         explained.problems = problems.filter(|p| wanted(p)).cloned().collect();
+        explained.follow_stored(&snapshot);
         return Ok(explained);
     };
     match observe_service_elements(key, entry).await {
@@ -103,7 +117,7 @@ pub(super) async fn explain(
     }
     let hits = observe_service_hits().await.unwrap_or_default();
     explained.service = Some(row(key, entry, hits.get(key).copied()));
-    explained.revisions = revisions(&snapshot, &entry.service, status.revision);
+    explained.revisions = revisions(&snapshot, &entry.service, Some(status.revision));
     let names = [entry.service.clone(), address.to_string(), key.to_string()];
     let names_it = |problem: &Problem| {
         let said = |name: &String| problem.subject.contains(name) || problem.reason.contains(name);
@@ -136,8 +150,9 @@ fn json(element: ServiceElement) -> ElementJson {
     }
 }
 
-/// Revisions of the documents of a Service (`NAMESPACE/NAME`), of the snapshot and of the table.
-fn revisions(snapshot: &Snapshot, service: &str, kernel: i64) -> Vec<Revision> {
+/// Revisions of the documents of a Service (`NAMESPACE/NAME`), of the snapshot and of the table,
+/// where there is one.
+fn revisions(snapshot: &Snapshot, service: &str, kernel: Option<i64>) -> Vec<Revision> {
     let concerns = |kind: DocumentKind, namespace: &str, name: &str, label: Option<&str>| {
         let of = match kind {
             DocumentKind::Service => Some(name),
@@ -158,14 +173,10 @@ fn revisions(snapshot: &Snapshot, service: &str, kernel: i64) -> Vec<Revision> {
             });
         }
     }
-    let stages = [
-        (
-            DataStage::Snapshot,
-            snapshot.revision,
-            "of the whole cluster",
-        ),
-        (DataStage::Kernel, kernel, "of services"),
-    ];
+    let read = snapshot.revision;
+    let read = (DataStage::Snapshot, read, "of the whole cluster");
+    let table = kernel.map(|revision| (DataStage::Kernel, revision, "of services"));
+    let stages = std::iter::once(read).chain(table);
     revisions.extend(stages.map(|(stage, revision, what)| Revision {
         stage,
         what: what.to_owned(),

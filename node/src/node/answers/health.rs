@@ -105,6 +105,11 @@ fn ready(owners: &Owners, bgp: &Result<SpeakerStatus, String>) -> HealthReport {
 fn datastore(view: &View) -> Result<String, String> {
     let revision = view.revision;
     match view.freshness.reason() {
+        // Routes and pods go on, and no other process here could do more: a probe that failed would
+        // take every node of the cluster out of service.
+        None if view.snapshot.locked => Ok(format!(
+            "fresh at revision {revision}, and locked (datastore.locked)"
+        )),
         None => Ok(format!("fresh at revision {revision}")),
         Some(reason) => Err(format!(
             "{} since revision {revision}: {reason}",

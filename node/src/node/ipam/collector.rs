@@ -9,15 +9,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use caracal_datastore::{Store, View};
+use caracal_ipam::Lease;
 use caracal_ipam::{AffinityError, AffinityOutcome, Conditional, ReleaseIps};
 use caracal_ipam::{Client, ClientError, Collector, Garbage, Mender, Repair};
-use caracal_ipam::{Lease, LeaseHolder};
 use caracal_model::{BlockOwner, NodeName, Problem, ProblemCode, Timestamp};
 use tokio::sync::{mpsc, watch};
 
 use super::deleted_nodes::{Grace, NodeRelease};
 use crate::metrics::ipam::Collected;
-use crate::node::membership::machine::{self, Taken};
+use crate::node::membership::machine::{self, Claim, Held, Taken};
 use crate::node::problems::ProblemReporter;
 
 /// Pause after a renewal that failed: whose the name is has to be known soon.
@@ -34,9 +34,8 @@ const LONGEST: Duration = Duration::from_secs(300);
 #[derive(Clone, Debug)]
 pub(crate) struct Life<S> {
     pub(crate) store: S,
-    pub(crate) me: NodeName,
-    /// This machine.
-    pub(crate) holder: LeaseHolder,
+    /// This machine's.
+    pub(crate) claim: Claim,
     pub(crate) grace: Duration,
 }
 
@@ -57,13 +56,17 @@ impl<S: Store> Life<S> {
             if view.wait_for(|v| !v.forbids_writing()).await.is_err() {
                 return;
             }
-            let pause = match self.renew().await {
-                Ok(None) => {
+            let pause = match self.claim.renew(&self.store).await {
+                Ok(Held::Ours) => {
                     failures = 0;
                     problems.replace(Vec::new());
                     Lease::interval(self.grace)
                 }
-                Ok(Some(taken)) => {
+                Ok(Held::TakenBack(copy)) => {
+                    problems.replace(vec![copy.problem()]);
+                    Lease::interval(self.grace)
+                }
+                Ok(Held::Lost(taken)) => {
                     // Whoever listens ends the process.
                     let _ended = lost.send(taken).await;
                     return;
@@ -88,7 +91,7 @@ impl<S: Store> Life<S> {
     fn refused(&self, error: &anyhow::Error) -> Problem {
         Problem {
             code: ProblemCode::DatastoreNoWrites,
-            subject: Lease::path(&self.me),
+            subject: Lease::path(&self.claim.node),
             reason: format!(
                 "the datastore can be read and takes no writes: {error:#}; routes and sessions stay, but no pod starts or gives \
                  its address back, and no setting is changed"
@@ -96,27 +99,16 @@ impl<S: Store> Life<S> {
         }
     }
 
-    async fn renew(&self) -> anyhow::Result<Option<Taken>> {
-        let stored = machine::stored(&self.store, &self.me).await?;
-        if let Some(taken) = machine::taken(&self.me, &self.holder, stored.as_ref()) {
-            return Ok(Some(taken));
-        }
-        let revision = stored.map(|kv| kv.mod_revision);
-        // A lost race is no matter: somebody else wrote, so it moved.
-        let txn = Lease::renew(&self.me, &self.holder, revision, self.grace, now());
-        self.store.commit(&txn).await?;
-        Ok(None)
-    }
-
     /// Says that this process ends in order: another machine may take its place at once.
     pub(crate) async fn end(&self) -> anyhow::Result<()> {
-        let stored = machine::stored(&self.store, &self.me).await?;
+        let Claim { node, holder, .. } = &self.claim;
+        let stored = machine::stored(&self.store, node).await?;
         let own = stored.filter(|kv| {
-            Lease::read(kv).is_some_and(|lease| lease.holder == self.holder && !lease.stopped)
+            Lease::read(kv).is_some_and(|lease| lease.holder == *holder && !lease.stopped)
         });
         if let Some(own) = own {
             let revision = own.mod_revision;
-            let txn = Lease::stop(&self.me, &self.holder, revision, self.grace, now());
+            let txn = Lease::stop(node, holder, revision, self.grace, now());
             self.store.commit(&txn).await?;
         }
         Ok(())

@@ -13,7 +13,6 @@ use caracal_datastore::{
     Accepted, Accepter, EndpointReader, GuardOptions, PagedStore, View, WatchOptions,
     spawn_guarded_watcher,
 };
-use caracal_ipam::LeaseHolder;
 use caracal_model::{Node, Problem, ProblemCode, Snapshot};
 use tokio::sync::{mpsc, watch};
 
@@ -46,7 +45,7 @@ pub(crate) struct Begun {
 pub(crate) async fn begin<S: PagedStore>(
     (store, times, etcd): (&S, WatchOptions, watch::Receiver<BTreeSet<IpAddr>>),
     config: &Arc<Config>,
-    holder: &LeaseHolder,
+    claim: &machine::Claim,
     lost: mpsc::Sender<machine::Taken>,
     report: impl Fn(String),
     registry: &Registry,
@@ -55,7 +54,7 @@ pub(crate) async fn begin<S: PagedStore>(
     // Without its own Node a node has nothing to work with.
     let of_ours = |accepted: &Accepted| accepted.snapshot.nodes.contains_key(&config.node);
     let goes_on = accepted.as_ref().is_some_and(of_ours);
-    machine::admit(store, &config.node, holder).await?;
+    machine::admit(store, claim).await?;
     if !goes_on {
         startup::register(store, config, startup::interfaces, &report).await?;
     }
@@ -65,7 +64,7 @@ pub(crate) async fn begin<S: PagedStore>(
     let registrar = Registrar {
         store: store.clone(),
         config: config.clone(),
-        holder: holder.clone(),
+        claim: claim.clone(),
         view: view.clone(),
         interfaces: startup::interfaces,
         registered: !goes_on,

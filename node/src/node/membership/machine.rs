@@ -4,14 +4,21 @@
 //! The liveness lease names its machine ([`caracal_ipam::LeaseHolder`]). Who finds the living lease
 //! of another machine at its start does not start; who finds one later ends, and leaves the kernel
 //! as it is.
+//!
+//! A copy of a machine has its machine id, too, and another boot id; so has the machine itself
+//! after a reboot, but then nobody renews the lease of the boot before. [`Claim`] tells them apart.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use caracal_datastore::{Store, StoreError};
 use caracal_ipam::{Lease, LeaseHolder};
-use caracal_model::{KeyRange, KeyValue, NodeName, Timestamp, TxnOutcome};
+use caracal_model::{
+    KeyRange, KeyValue, Kind, NodeName, Problem, ProblemCode, Timestamp, TxnOutcome, kind_prefix,
+};
 
+use crate::config::Config;
 use crate::node::leave_file;
 
 /// Term of a lease where the collector is off, which otherwise says it.
@@ -23,6 +30,8 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The name in the library directory, which outlasts reboots, also where a container's
 /// `/etc/machine-id` does not.
 const FILE: &str = "machine-id";
+/// The boot id under which the name was held last, beside it.
+const BOOT_FILE: &str = "boot-id";
 /// Longest wait for the datastore before the start goes on without an answer.
 const ANSWER: Duration = Duration::from_secs(2);
 
@@ -30,17 +39,54 @@ const ANSWER: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 #[error(
     "another machine runs the node {node}: {other} renewed its lease {seconds} s ago, and this is {own}; two machines under one \
-     name take each other's pods away. Give this one another NODENAME, or stop the other one; if it is gone for good, \
-     `caracal node takeover {node}` gives the name to this machine"
+     name take each other's pods away. {remedy}"
 )]
 pub(crate) struct Taken {
     node: NodeName,
     other: String,
     own: String,
     seconds: u64,
+    remedy: String,
 }
 
 impl Taken {
+    fn new(node: &NodeName, lease: &Lease, own: &LeaseHolder, age: Duration) -> Self {
+        let (other, seconds) = (&lease.holder, age.as_secs());
+        if other.machine != own.machine {
+            let remedy = format!(
+                "Give this one another NODENAME, or stop the other one; if it is gone for good, `caracal node takeover {node}` \
+                 gives the name to this machine"
+            );
+            let texts = [other, own].map(|holder| format!("machine {}", holder.machine));
+            return Self::of(node, texts, seconds, remedy);
+        }
+        let remedy = "One of them is a copy of the other, with its machine id: give the copy another NODENAME, and a \
+                      machine id of its own (delete /etc/machine-id and the files machine-id and boot-id in CARACAL_LIB_DIR, \
+                      then `systemd-machine-id-setup`)";
+        let text =
+            |holder: &LeaseHolder| format!("machine {} of boot {}", holder.machine, holder.boot);
+        Self::of(node, [text(other), text(own)], seconds, remedy.to_owned())
+    }
+
+    fn of(node: &NodeName, [other, own]: [String; 2], seconds: u64, remedy: String) -> Self {
+        Self {
+            node: node.clone(),
+            other,
+            own,
+            seconds,
+            remedy,
+        }
+    }
+
+    /// A copy had the name, and this machine took it back.
+    pub(crate) fn problem(&self) -> Problem {
+        Problem {
+            code: ProblemCode::NodeCopied,
+            subject: Lease::path(&self.node),
+            reason: self.to_string(),
+        }
+    }
+
     pub(crate) fn other(&self) -> &str {
         &self.other
     }
@@ -91,27 +137,166 @@ pub(crate) fn taken(
 ) -> Option<Taken> {
     let lease = Lease::read(stored?)?;
     let age = lease.alive(SystemTime::now().into())?;
-    lease.holder.is_other(own).then(|| Taken {
-        node: node.clone(),
-        other: describe(&lease.holder),
-        own: describe(own),
-        seconds: age.as_secs(),
-    })
+    let is_other = lease.holder.is_other(own);
+    is_other.then(|| Taken::new(node, &lease, own, age))
 }
 
-fn describe(holder: &LeaseHolder) -> String {
-    format!("machine {}", holder.machine)
+/// A living lease of a machine with our id and another boot: our own from before a reboot, or a
+/// copy's.
+fn of_another_boot(node: &NodeName, own: &LeaseHolder, stored: Option<&KeyValue>) -> Option<Taken> {
+    let lease = Lease::read(stored?)?;
+    let age = lease.alive(SystemTime::now().into())?;
+    let known = |one: &str, other: &str| !one.is_empty() && !other.is_empty();
+    let same_machine =
+        known(&lease.holder.machine, &own.machine) && lease.holder.machine == own.machine;
+    let other_boot = known(&lease.holder.boot, &own.boot) && lease.holder.boot != own.boot;
+    (same_machine && other_boot).then(|| Taken::new(node, &lease, own, age))
+}
+
+/// This machine's claim to the name of its node, shared by all who look after it.
+///
+/// Once this process has written the lease, another boot of the same machine id in it is another
+/// living machine: a copy. Who has held the name for longer, as a lease of ours that was found
+/// again proves, takes it back; the other one ends. Each time it is taken back that has to be
+/// proven anew, so that of two who both held it, one ends in the end.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    pub(crate) node: NodeName,
+    pub(crate) holder: LeaseHolder,
+    lib_dir: PathBuf,
+    term: Duration,
+    state: Arc<Mutex<ClaimState>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClaimState {
+    /// This process has not written the lease yet.
+    New,
+    Written,
+    /// And found it again.
+    Settled,
+}
+
+/// Result of a look at the lease.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// It is ours.
+    Ours,
+    /// It was a copy's, and is ours again.
+    TakenBack(Taken),
+    /// It is another machine's.
+    Lost(Taken),
+}
+
+impl Claim {
+    pub(crate) fn of_this_machine(config: &Config) -> Self {
+        let (node, lib_dir) = (config.node.clone(), &config.lib_dir);
+        Self::new(
+            node,
+            this(lib_dir),
+            lib_dir,
+            config.ipam_grace.unwrap_or(TERM),
+        )
+    }
+
+    pub(crate) fn new(node: NodeName, holder: LeaseHolder, lib_dir: &Path, term: Duration) -> Self {
+        Self {
+            node,
+            holder,
+            lib_dir: lib_dir.to_owned(),
+            term,
+            state: Arc::new(Mutex::new(ClaimState::New)),
+        }
+    }
+
+    /// Looks whose the name is, without a word to the datastore.
+    fn judge(&self, stored: Option<&KeyValue>) -> Held {
+        if let Some(taken) = taken(&self.node, &self.holder, stored) {
+            return Held::Lost(taken);
+        }
+        let mut state = self
+            .state
+            .lock()
+            .expect("invariant: nobody panics with the lock");
+        let Some(copy) = of_another_boot(&self.node, &self.holder, stored) else {
+            let is_own =
+                |kv: &KeyValue| Lease::read(kv).is_some_and(|lease| lease.holder == self.holder);
+            if *state == ClaimState::Written && stored.is_some_and(is_own) {
+                *state = ClaimState::Settled;
+            }
+            return Held::Ours;
+        };
+        match *state {
+            // A reboot: the boot that held the name last is not this one.
+            ClaimState::New
+                if read_id(&self.lib_dir.join(BOOT_FILE)) != Some(self.holder.boot.clone()) =>
+            {
+                Held::Ours
+            }
+            ClaimState::New | ClaimState::Written => Held::Lost(copy),
+            ClaimState::Settled => Held::TakenBack(copy),
+        }
+    }
+
+    /// Looks whose the name is, and takes it back from a copy.
+    pub(crate) async fn look<S: Store>(&self, store: &S) -> anyhow::Result<Held> {
+        let stored = stored(store, &self.node).await?;
+        let held = self.judge(stored.as_ref());
+        if let Held::TakenBack(copy) = &held {
+            tracing::warn!("{copy}; this one has had the name for longer, and takes it back");
+            self.write(store, stored).await?;
+        }
+        Ok(held)
+    }
+
+    /// The same, and renews the lease where it is ours.
+    pub(crate) async fn renew<S: Store>(&self, store: &S) -> anyhow::Result<Held> {
+        let stored = stored(store, &self.node).await?;
+        let held = self.judge(stored.as_ref());
+        if let Held::TakenBack(copy) = &held {
+            tracing::warn!("{copy}; this one has had the name for longer, and takes it back");
+        }
+        if !matches!(held, Held::Lost(_)) {
+            self.write(store, stored).await?;
+        }
+        Ok(held)
+    }
+
+    async fn write<S: Store>(&self, store: &S, stored: Option<KeyValue>) -> anyhow::Result<()> {
+        let own = stored.as_ref().and_then(Lease::read);
+        let was_own = own.is_some_and(|lease| lease.holder == self.holder);
+        let revision = stored.map(|kv| kv.mod_revision);
+        let now = SystemTime::now().into();
+        let txn = Lease::renew(&self.node, &self.holder, revision, self.term, now);
+        // A lost race is no matter: somebody else wrote, so it moved.
+        if store.commit(&txn).await? == TxnOutcome::Conflict {
+            return Ok(());
+        }
+        let mut state = self
+            .state
+            .lock()
+            .expect("invariant: nobody panics with the lock");
+        let first = *state == ClaimState::New;
+        if first || !was_own {
+            *state = ClaimState::Written;
+        }
+        drop(state);
+        let boot = &self.holder.boot;
+        if first && let Err(error) = leave_file(&self.lib_dir, BOOT_FILE, &format!("{boot}\n")) {
+            tracing::warn!(%error, "cannot write {}", self.lib_dir.join(BOOT_FILE).display());
+        }
+        Ok(())
+    }
 }
 
 /// Whether this machine may start as the node. A datastore that does not answer in a short time is
 /// no reason against it: the renewal of the lease looks again.
-pub(crate) async fn admit<S: Store>(
-    store: &S,
-    node: &NodeName,
-    own: &LeaseHolder,
-) -> Result<(), Taken> {
-    match tokio::time::timeout(ANSWER, stored(store, node)).await {
-        Ok(Ok(lease)) => taken(node, own, lease.as_ref()).map_or(Ok(()), Err),
+pub(crate) async fn admit<S: Store>(store: &S, claim: &Claim) -> Result<(), Taken> {
+    match tokio::time::timeout(ANSWER, stored(store, &claim.node)).await {
+        Ok(Ok(lease)) => match claim.judge(lease.as_ref()) {
+            Held::Lost(taken) => Err(taken),
+            Held::Ours | Held::TakenBack(_) => Ok(()),
+        },
         Ok(Err(error)) => {
             tracing::warn!(%error, "cannot look whether another machine runs this node");
             Ok(())
@@ -129,6 +314,8 @@ pub(crate) enum Takeover {
     Free,
     /// It was another machine's.
     Taken(Taken),
+    /// There is no such node; nothing was written.
+    NoNode(Vec<String>),
 }
 
 /// Writes the lease for this machine, whoever has it.
@@ -141,6 +328,16 @@ pub(crate) async fn take_over<S: Store>(
 ) -> anyhow::Result<Takeover> {
     let found = stored(store, node).await?;
     let was = taken(node, own, found.as_ref());
+    if found.is_none() {
+        let prefix = kind_prefix(Kind::Node);
+        let answer = store.read(&[KeyRange::Prefix(prefix.clone())]).await?;
+        let nodes = answer.ranges.iter().flatten();
+        let names = nodes.filter_map(|kv| kv.key.strip_prefix(&prefix).map(str::to_owned));
+        let names: Vec<String> = names.collect();
+        if !names.iter().any(|name| name == node.as_str()) {
+            return Ok(Takeover::NoNode(names));
+        }
+    }
     let revision = found.as_ref().map(|kv| kv.mod_revision);
     let txn = Lease::renew(node, own, revision, term, now);
     if store.commit(&txn).await? == TxnOutcome::Conflict {
@@ -169,6 +366,10 @@ mod tests {
         let (first, second) = (holder("first"), holder("second"));
         let term = Duration::from_secs(900);
         let now = || Timestamp::from(SystemTime::now());
+        let admit = async |store: &MemoryStore, node: &NodeName, own: &LeaseHolder| {
+            let dir = Path::new("/nonexistent");
+            super::admit(store, &Claim::new(node.clone(), own.clone(), dir, TERM)).await
+        };
         admit(&store, &node, &first).await.unwrap();
         store
             .apply(&Lease::renew(&node, &first, None, term, now()))
@@ -190,6 +391,125 @@ mod tests {
         admit(&store, &node, &first).await.unwrap();
         store.set_unavailable(true);
         admit(&store, &node, &second).await.unwrap();
+    }
+
+    /// A process of a machine: its claim, with a library directory of its own.
+    fn process(dir: &Path, boot: &str) -> Claim {
+        let holder = LeaseHolder {
+            machine: "m".to_owned(),
+            boot: boot.to_owned(),
+        };
+        Claim::new("a".into(), holder, dir, TERM)
+    }
+
+    struct Folders(PathBuf);
+
+    impl Folders {
+        fn new(name: &str) -> Self {
+            let name = format!("caracal-claim-{name}-{}", std::process::id());
+            Self(std::env::temp_dir().join(name))
+        }
+
+        fn of(&self, machine: &str) -> PathBuf {
+            self.0.join(machine)
+        }
+    }
+
+    impl Drop for Folders {
+        fn drop(&mut self) {
+            // Nothing was written, perhaps.
+            let _gone = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_copy_of_a_machine_ends_and_the_machine_stays() {
+        let (store, folders) = (MemoryStore::new(), Folders::new("copy"));
+        let original = process(&folders.of("original"), "boot1");
+        for _ in 0..2 {
+            assert!(matches!(original.renew(&store).await.unwrap(), Held::Ours));
+        }
+        // With all files of the original it looks like a reboot, and takes the name.
+        let copy = process(&folders.of("copy"), "boot2");
+        admit(&store, &copy).await.unwrap();
+        assert!(matches!(copy.renew(&store).await.unwrap(), Held::Ours));
+        // The original lives, and has had it for longer.
+        let Held::TakenBack(named) = original.look(&store).await.unwrap() else {
+            panic!("the copy is not seen");
+        };
+        let said = named.to_string();
+        assert!(
+            said.contains("boot2") && said.contains("NODENAME"),
+            "{said}"
+        );
+        assert!(!said.contains("takeover"), "{said}");
+        let Held::Lost(taken) = copy.look(&store).await.unwrap() else {
+            panic!("the copy stays");
+        };
+        assert!(taken.to_string().contains("boot1"), "{taken}");
+        // Started again, it is refused at once; the original is not, nor after a reboot.
+        let again = process(&folders.of("copy"), "boot2");
+        admit(&store, &again).await.unwrap_err();
+        for boot in ["boot1", "boot3"] {
+            let restarted = process(&folders.of("original"), boot);
+            admit(&store, &restarted).await.unwrap();
+            assert!(matches!(restarted.renew(&store).await.unwrap(), Held::Ours));
+        }
+    }
+
+    /// The original did not reach the datastore for so long that both have held the name.
+    #[tokio::test]
+    async fn of_two_that_held_the_name_one_stays() {
+        let (store, folders) = (MemoryStore::new(), Folders::new("both"));
+        let first = process(&folders.of("first"), "boot1");
+        let second = process(&folders.of("second"), "boot2");
+        for one in [&first, &first, &second, &second] {
+            assert!(matches!(one.renew(&store).await.unwrap(), Held::Ours));
+        }
+        let mut turns = Vec::new();
+        for one in [&first, &second, &first] {
+            turns.push(one.renew(&store).await.unwrap());
+        }
+        assert!(
+            matches!(
+                turns[..],
+                [Held::TakenBack(_), Held::TakenBack(_), Held::Lost(_)]
+            ),
+            "{turns:?}"
+        );
+        assert!(matches!(second.renew(&store).await.unwrap(), Held::Ours));
+    }
+
+    /// The first process after a reboot could not write the lease; the next one is still the
+    /// machine's own.
+    #[tokio::test]
+    async fn a_reboot_is_no_copy_also_when_its_first_process_wrote_nothing() {
+        let (store, folders) = (MemoryStore::new(), Folders::new("reboot"));
+        let dir = folders.of("one");
+        process(&dir, "boot1").renew(&store).await.unwrap();
+        store.set_unavailable(true);
+        process(&dir, "boot2").renew(&store).await.unwrap_err();
+        store.set_unavailable(false);
+        let next = process(&dir, "boot2");
+        admit(&store, &next).await.unwrap();
+        assert!(matches!(next.renew(&store).await.unwrap(), Held::Ours));
+        assert!(matches!(next.renew(&store).await.unwrap(), Held::Ours));
+    }
+
+    #[tokio::test]
+    async fn a_name_that_no_node_has_is_not_taken_over() {
+        let (store, own) = (MemoryStore::new(), holder("first"));
+        store.put(
+            caracal_model::Key::node(&"a".into()).to_path(),
+            b"{}".to_vec(),
+        );
+        let now = Timestamp::from(SystemTime::now());
+        let typo = NodeName::from("aa");
+        let took = take_over(&store, &typo, &own, TERM, now).await.unwrap();
+        assert!(matches!(took, Takeover::NoNode(known) if known == ["a"]));
+        assert!(store.get(&Lease::path(&typo)).is_none());
+        let took = take_over(&store, &"a".into(), &own, TERM, now).await;
+        assert!(matches!(took.unwrap(), Takeover::Free));
     }
 
     #[test]

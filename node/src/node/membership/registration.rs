@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use caracal_datastore::{DatastoreFault, Store, View};
-use caracal_ipam::LeaseHolder;
 use caracal_model::{Cidr, Family, Key, Node, Problem, ProblemCode, Timestamp};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -27,8 +26,8 @@ const SHOWN: Duration = Duration::from_secs(600);
 pub(crate) struct Registrar<S, I> {
     pub(crate) store: S,
     pub(crate) config: Arc<Config>,
-    /// This machine.
-    pub(crate) holder: LeaseHolder,
+    /// This machine's.
+    pub(crate) claim: machine::Claim,
     pub(crate) view: watch::Receiver<View>,
     /// This machine's interfaces.
     pub(crate) interfaces: I,
@@ -87,15 +86,14 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
             let work = self.work(&view, last.as_ref());
             if let Some(work) = work {
                 match self.execute(work, &view, last.as_ref()).await {
-                    Ok(wrote) => {
+                    Ok(found) => {
                         failure = None;
                         pause = RETRY.0;
                         if work == Work::Register {
                             last = self.outcome.borrow().clone();
                         }
-                        if let Some(what) = work.rewrite_reason().filter(|_| wrote) {
-                            notice = Some((self.written_again(what), Instant::now() + SHOWN));
-                        }
+                        let found = found.map(|found| (found, Instant::now() + SHOWN));
+                        notice = found.or(notice);
                     }
                     Err(error) => match error.downcast::<machine::Taken>() {
                         Ok(taken) => {
@@ -154,17 +152,31 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
         (kept || lacks(&self.config, node, last)).then_some(Work::Overwritten)
     }
 
+    /// Does it, unless another machine has the name; what is to be told of it.
     async fn execute(
+        &mut self,
+        work: Work,
+        view: &View,
+        last: Option<&Node>,
+    ) -> anyhow::Result<Option<Problem>> {
+        let copy = match self.claim.look(&self.store).await? {
+            machine::Held::Lost(taken) => return Err(taken.into()),
+            machine::Held::TakenBack(copy) => Some(copy.problem()),
+            machine::Held::Ours => None,
+        };
+        let wrote = self.write(work, view, last).await?;
+        let rewritten = work.rewrite_reason().filter(|_| wrote);
+        Ok(copy.or_else(|| Some(self.written_again(rewritten?))))
+    }
+
+    /// True when something was written.
+    async fn write(
         &mut self,
         work: Work,
         view: &View,
         last: Option<&Node>,
     ) -> anyhow::Result<bool> {
         let me = &self.config.node;
-        let lease = machine::stored(&self.store, me).await?;
-        if let Some(taken) = machine::taken(me, &self.holder, lease.as_ref()) {
-            return Err(taken.into());
-        }
         let interfaces = (self.interfaces)().await?;
         match work {
             Work::Deleted | Work::Unreadable => {

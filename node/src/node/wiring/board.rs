@@ -9,7 +9,6 @@ use std::sync::Arc;
 use caracal_agent::{AgentStatus, PublishedUnderlay, SweepPrecondition};
 use caracal_bgp::{FibFeed, SpeakerConfig, SpeakerHandle};
 use caracal_datastore::{Datastore, View};
-use caracal_ipam::LeaseHolder;
 use caracal_model::Snapshot;
 use tokio::sync::{mpsc, watch};
 
@@ -24,7 +23,7 @@ use crate::node::kernel::kube_proxy::Takeover;
 use crate::node::kernel::learned::{self, Completeness, Resolved};
 use crate::node::kernel::services::Translated;
 use crate::node::kernel::underlay::PeerGateways;
-use crate::node::membership::machine::{self, Taken};
+use crate::node::membership::machine::{self, Claim, Taken};
 use crate::node::problems::Registry;
 
 /// The latest value of something, for whoever listens. One task writes it.
@@ -96,8 +95,8 @@ pub(super) struct Board {
     pub(super) store: Datastore,
     /// Hosts and ports of etcd.
     pub(super) hosts: Vec<(String, u16)>,
-    /// This machine.
-    pub(super) holder: LeaseHolder,
+    /// This machine's claim to the node's name.
+    pub(super) claim: Claim,
     pub(super) lost: mpsc::Sender<Taken>,
     pub(super) registry: Registry,
     pub(super) view: watch::Receiver<View>,
@@ -120,8 +119,7 @@ impl Board {
     pub(super) fn life(&self) -> Life<Datastore> {
         Life {
             store: self.store.clone(),
-            me: self.config.node.clone(),
-            holder: self.holder.clone(),
+            claim: self.claim.clone(),
             grace: self.config.ipam_grace.unwrap_or(machine::TERM),
         }
     }

@@ -33,7 +33,7 @@ use crate::node::kernel::lifelines;
 use crate::node::kernel::mtu;
 use crate::node::kernel::services::{self, Translated};
 use crate::node::membership::beginning::{self, Begun};
-use crate::node::membership::machine;
+use crate::node::membership::machine::Claim;
 use crate::node::problems::Registry;
 
 /// Starts everything.
@@ -50,10 +50,10 @@ pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
     let hosts = datastore.hosts()?;
     let store = datastore.open()?;
     let lifelines = free_datastore(&config, &hosts, &store).await;
-    let holder = machine::this(&config.lib_dir);
+    let claim = Claim::of_this_machine(&config);
     let report = |what: String| drop(stage.send_replace(NodeStage::Starting(what)));
     let from = (&store, store.watch_options(), lifelines.reader());
-    let begun = beginning::begin(from, &config, &holder, lost.clone(), report, &registry).await?;
+    let begun = beginning::begin(from, &config, &claim, lost.clone(), report, &registry).await?;
     let Begun {
         view,
         accepter,
@@ -71,7 +71,7 @@ pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
         config,
         store,
         hosts,
-        holder,
+        claim,
         lost,
         registry,
         view: view.clone(),

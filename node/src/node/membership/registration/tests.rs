@@ -5,7 +5,7 @@ use caracal_datastore::{
     Accept, Accepted, Accepter, CommitFault, GuardOptions, MemoryStore, StoreId, WatchOptions,
     spawn_guarded_watcher,
 };
-use caracal_ipam::Lease;
+use caracal_ipam::{Lease, LeaseHolder};
 use caracal_model::Snapshot;
 
 use super::*;
@@ -26,6 +26,11 @@ fn config(ip: &str) -> Arc<Config> {
     Arc::new(Config::from_env(&vars, None, "node-a").unwrap())
 }
 
+/// Only who holds the name writes there.
+fn lib_dir() -> std::path::PathBuf {
+    std::env::temp_dir().join(format!("caracal-registrar-{}", std::process::id()))
+}
+
 struct Fixture {
     store: MemoryStore,
     view: watch::Receiver<View>,
@@ -33,6 +38,7 @@ struct Fixture {
     problems: Problems,
     registered: watch::Receiver<Option<Node>>,
     lost: mpsc::Receiver<machine::Taken>,
+    claim: machine::Claim,
 }
 
 impl Fixture {
@@ -50,10 +56,11 @@ impl Fixture {
         let (outcome, registered) = watch::channel(None);
         let registry = Registry::default();
         let (lost_tx, lost) = mpsc::channel(1);
+        let claim = machine::Claim::new("node-a".into(), holder("this"), &lib_dir(), machine::TERM);
         let registrar = Registrar {
             store: store.clone(),
             config: config("10.0.0.1/24"),
-            holder: holder("this"),
+            claim: claim.clone(),
             view: view.clone(),
             interfaces: async || Ok(Vec::new()),
             registered: false,
@@ -70,6 +77,7 @@ impl Fixture {
             problems: registry.problems(),
             registered,
             lost,
+            claim,
         }
     }
 
@@ -250,6 +258,34 @@ async fn another_machine_with_the_name_ends_the_process() {
         let taken = stage.lost.recv().await.unwrap().to_string();
         assert!(taken.contains("machine other renewed"), "{taken}");
         assert_eq!(stage.store.revision(), revision, "nothing is fought over");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_copy_of_this_machine_loses_the_name_and_is_named() {
+    on_stage(async |mut stage| {
+        for _ in 0..2 {
+            stage.claim.renew(&stage.store).await.unwrap();
+        }
+        std::fs::remove_dir_all(lib_dir()).unwrap();
+        let (me, now) = ("node-a".into(), SystemTime::now().into());
+        let path = Lease::path(&me);
+        let copy = LeaseHolder {
+            boot: "copy".to_owned(),
+            ..holder("this")
+        };
+        let revision = stage.store.get(&path).unwrap().mod_revision;
+        let txn = Lease::renew(&me, &copy, Some(revision), machine::TERM, now);
+        stage.store.apply(&txn).unwrap();
+        let own = stage.stored().spec.bgp;
+        let mut node = stage.stored();
+        node.spec.bgp.as_mut().unwrap().ipv4_address = Some("10.0.0.2/24".parse().unwrap());
+        stage.store.put(NODE, node.to_json());
+        stage.await_problem("node.copied", "boot copy").await;
+        assert_eq!(stage.stored().spec.bgp, own);
+        let lease = Lease::read(&stage.store.get(&path).unwrap()).unwrap();
+        assert_eq!(lease.holder, holder("this"));
     })
     .await;
 }
