@@ -87,7 +87,8 @@ impl<'a> Losers<'a> {
                 let first = first.copied();
                 let mut has_any = false;
                 for port in &claimed.ports {
-                    has_any |= taken.insert(port, claim).is_none();
+                    has_any |= !taken.contains_key(port);
+                    taken.entry(port).or_insert(claim);
                 }
                 if let Some(before) = first.filter(|_| !has_any) {
                     let (namespace, winner) = &before.service;
