@@ -17,6 +17,7 @@ mod flannel;
 mod http;
 mod metrics;
 mod mode_check;
+mod neighbours;
 mod node;
 mod peer_problems;
 mod register;

@@ -78,6 +78,7 @@ fn code_of(problem: &Problem) -> Option<AuditCode> {
         ProblemCode::AgentKernelRefused | ProblemCode::AgentRulesUnwritten => {
             AuditCode::KernelRefused
         }
+        ProblemCode::NodeNeighbours => AuditCode::SysctlWrong,
         ProblemCode::AgentUndone => AuditCode::Undone,
         ProblemCode::AgentKernelUnreadable => AuditCode::KernelUnreadable,
         ProblemCode::BgpListen => AuditCode::ListenFailed,

@@ -162,6 +162,8 @@ super::codes! {
         "make room, or make it writable (`CARACAL_LIB_DIR`)",
     NodeMissing "node.missing" Error 0 "this node is not registered"
         "nothing: it registers itself; if it does not, `node.registration` says why",
+    NodeNeighbours "node.neighbours" Warning 0 "the kernel's table of neighbours is too small for the nodes on this link and the pods here"
+        "raise `gc_thresh2` and `gc_thresh3` as the reason says",
     NodeNoAddress "node.no_address" Error 0 "the Node has no BGP address"
         "set `IP` or `IP6`",
     NodeOtherVersion "node.other_version" Warning 0 "the node names a code that this program does not know: it is of another version"

@@ -1,134 +1,25 @@
-//! The kernel's table of neighbours: one for all network namespaces of the machine, with limits
-//! that are made for small networks. Where it is full, packets to whoever is not in it are dropped.
-
-use std::net::IpAddr;
+//! Whether the kernel's table of neighbours is large enough.
 
 use caracal_agent::Links;
-use caracal_model::{DoctorCode, Family, NodeName, Prefix, Snapshot};
+use caracal_model::{DoctorCode, NodeName, Snapshot};
 
-use super::machine::sysctl;
 use super::{CheckVerdict, DoctorFinding};
+use crate::neighbours::NeighbourTable;
 
-/// Whether the table holds all that this node may speak with at once: its own pods, and the nodes
-/// in its subnets. Neighbours behind a tunnel are permanent, which the limits do not count.
 pub(super) fn check_neighbours(
     findings: &mut Vec<DoctorFinding>,
     snapshot: &Snapshot,
     node: &NodeName,
     links: &Links,
 ) {
-    let subnets: Vec<Prefix> = links.subnets().collect();
-    for family in [Family::Ipv4, Family::Ipv6] {
-        let Some((soft, hard)) = limits(family) else {
-            continue;
+    let tables = NeighbourTable::of_machine(snapshot, node, links);
+    findings.extend(tables.into_iter().map(|table| {
+        let verdict = match (table.is_full(), table.is_short()) {
+            (true, _) => CheckVerdict::Fail,
+            (_, true) => CheckVerdict::Warn,
+            _ => CheckVerdict::Ok,
         };
-        findings.push(judge(
-            family,
-            count(snapshot, node, &subnets, family),
-            soft,
-            hard,
-        ));
-    }
-}
-
-/// The soft and the hard limit, in entries; `None` in a namespace that does not show them.
-fn limits(family: Family) -> Option<(usize, usize)> {
-    let limit = |name: &str| {
-        let path = format!("net/{}/neigh/default/{name}", of(family));
-        sysctl(&path)?.parse().ok()
-    };
-    Some((limit("gc_thresh2")?, limit("gc_thresh3")?))
-}
-
-const fn of(family: Family) -> &'static str {
-    match family {
-        Family::Ipv4 => "ipv4",
-        Family::Ipv6 => "ipv6",
-    }
-}
-
-fn count(snapshot: &Snapshot, node: &NodeName, subnets: &[Prefix], family: Family) -> usize {
-    let near = |address: IpAddr| subnets.iter().any(|subnet| subnet.contains(address));
-    let others = snapshot.nodes.iter().filter(|(name, _)| *name != node);
-    let addresses = others.filter_map(|(_, other)| other.spec.address(family));
-    let nodes = addresses.filter(|address| near(*address)).count();
-    let pods = snapshot.workloads_of(node);
-    let pods = pods.flat_map(|pod| &pod.spec.ip_networks);
-    nodes + pods.filter(|network| network.family() == family).count()
-}
-
-fn judge(family: Family, neighbours: usize, soft: usize, hard: usize) -> DoctorFinding {
-    let name = format!("net.{}.neigh.default.gc_thresh3", of(family));
-    let seen = format!("{neighbours} neighbours of {family}, and the table holds {hard}");
-    // Half of what is wanted is room for routers and for other namespaces.
-    let wanted = (2 * neighbours).next_power_of_two().max(1024);
-    let fix = format!(
-        "sysctl -w {name}={wanted} {}={} and name both in /etc/sysctl.d",
-        name.replace("thresh3", "thresh2"),
-        wanted / 2
-    );
-    let (verdict, seen, fix) = match neighbours {
-        _ if neighbours >= hard => {
-            let why = "packets to those that are not in it are dropped";
-            (CheckVerdict::Fail, format!("{seen}: {why}"), fix)
-        }
-        _ if neighbours >= soft => {
-            let why = format!("above {soft} it is cleaned all the time");
-            (CheckVerdict::Warn, format!("{seen}; {why}"), fix)
-        }
-        _ => (CheckVerdict::Ok, seen, String::new()),
-    };
-    DoctorFinding::new(DoctorCode::SysctlNeighbours, name, verdict, seen, fix)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nodes_on_the_link_and_own_pods_are_neighbours() {
-        let mut snapshot = Snapshot::default();
-        let folder = "/calico/resources/v3/projectcalico.org";
-        let mut put = |key: String, value: &str| {
-            let revision = snapshot.revision + 1;
-            snapshot.apply(&format!("{folder}/{key}"), Some(value.as_bytes()), revision);
-        };
-        for (name, v4, v6) in [
-            ("a", "10.0.0.1/24", "fd00::1/64"),
-            ("b", "10.0.0.2/24", "fd00::2/64"),
-            ("far", "10.0.9.1/24", "fd00:9::1/64"),
-        ] {
-            let node = format!(
-                r#"{{"kind":"Node","metadata":{{"name":"{name}"}},"spec":{{"bgp":{{"ipv4Address":"{v4}","ipv6Address":"{v6}"}}}}}}"#
-            );
-            put(format!("nodes/{name}"), &node);
-        }
-        for (node, n) in [("a", 5), ("a", 6), ("b", 7)] {
-            let pod = format!(
-                r#"{{"kind":"WorkloadEndpoint","metadata":{{"name":"w{n}","namespace":"default"}},
-                    "spec":{{"node":"{node}","interfaceName":"cali{n}","ipNetworks":["10.244.0.{n}/32"]}}}}"#
-            );
-            put(format!("workloadendpoints/default/w{n}"), &pod);
-        }
-        let subnets: Vec<Prefix> = ["10.0.0.0/24", "fd00::/64"]
-            .map(|p| p.parse().unwrap())
-            .into();
-        let a = "a".into();
-        assert_eq!(count(&snapshot, &a, &subnets, Family::Ipv4), 3);
-        assert_eq!(count(&snapshot, &a, &subnets, Family::Ipv6), 1);
-    }
-
-    #[test]
-    fn a_table_that_is_too_small_is_named_with_its_remedy() {
-        let verdict = |neighbours| judge(Family::Ipv6, neighbours, 512, 1024);
-        assert_eq!(verdict(300).verdict, CheckVerdict::Ok);
-        assert_eq!(verdict(512).verdict, CheckVerdict::Warn);
-        let full = verdict(1500);
-        assert_eq!(full.verdict, CheckVerdict::Fail);
-        assert!(
-            full.fix
-                .contains("sysctl -w net.ipv6.neigh.default.gc_thresh3=4096")
-        );
-        assert!(full.fix.contains("net.ipv6.neigh.default.gc_thresh2=2048"));
-    }
+        let code = DoctorCode::SysctlNeighbours;
+        DoctorFinding::new(code, table.name(), verdict, table.seen(), table.fix())
+    }));
 }

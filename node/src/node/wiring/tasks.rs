@@ -24,6 +24,7 @@ use crate::node::kernel::lifelines;
 use crate::node::kernel::lost_addresses;
 use crate::node::kernel::mode_check;
 use crate::node::kernel::mtu;
+use crate::node::kernel::neighbour_limits;
 use crate::node::kernel::services;
 use crate::node::kernel::services_report;
 use crate::node::kernel::sweep;
@@ -161,6 +162,11 @@ pub(super) const TASKS: &[Task] = &[
         name: "MTU file", file: "node/src/node/kernel/mtu.rs", count: "1",
         owns: "–", hears: "the agent's status", tells: "the CNI plugin",
         start: Start::From(|b| spawn(mtu::write_mtu(b.config.lib_dir.clone(), b.kernel.clone()))),
+    },
+    Task {
+        name: "neighbour limits", file: "node/src/node/kernel/neighbour_limits.rs", count: "1",
+        owns: "–", hears: "time", tells: "who asks",
+        start: Start::From(|b| spawn(neighbour_limits::report_neighbour_limits(b.config.node.clone(), b.view.clone(), b.kernel.clone(), b.registry.reporter("neighbour limits")))),
     },
     Task {
         name: "services", file: "node/src/node/kernel/services.rs", count: "1",
