@@ -178,6 +178,13 @@ pub(crate) struct UninstallArgs {
     /// Leave forwarding and the like turned on, for others that have come to need it.
     #[arg(long)]
     pub(crate) keep_sysctls: bool,
+    /// And what `install-cni` has put on this machine. The plugin and its credentials stay until
+    /// the pods that it made are gone, which it has to delete.
+    #[arg(long)]
+    pub(crate) cni: bool,
+    /// Go on until SIGTERM, and remove the plugin once those pods are gone.
+    #[arg(long, requires = "cni", conflicts_with = "dry_run")]
+    pub(crate) stay: bool,
 }
 
 /// `caracal speaker`.

@@ -35,7 +35,15 @@ const VARIANTS: [&str; 5] = [
 
 /// Everything that `kubectl apply -k` takes.
 fn overlays() -> Vec<String> {
-    let parts = ["base", "crds", "etcd-pods", "kubernetes", "reflectors"].map(str::to_owned);
+    let parts = [
+        "base",
+        "crds",
+        "etcd-pods",
+        "kubernetes",
+        "reflectors",
+        "uninstall",
+    ]
+    .map(str::to_owned);
     let of = |store: &&'static str| VARIANTS.map(|variant| format!("overlays/{store}{variant}"));
     parts
         .into_iter()
@@ -237,6 +245,7 @@ fn containers_have_no_more_rights_than_they_need() {
             let allowed = match container["name"].as_str().unwrap() {
                 "caracal-node" => serde_json::json!(["NET_ADMIN", "NET_RAW", "NET_BIND_SERVICE"]),
                 "caracal-reflector" => serde_json::json!(["NET_BIND_SERVICE"]),
+                "caracal-uninstall" => serde_json::json!(["NET_ADMIN"]),
                 _ => Value::Null,
             };
             assert_eq!(security["capabilities"]["add"], allowed, "{name}");

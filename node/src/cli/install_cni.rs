@@ -74,6 +74,56 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The plugin on this machine, to be removed.
+pub(super) struct Installed {
+    plan: InstallPlan,
+    dry_run: bool,
+}
+
+impl Installed {
+    pub(super) fn from_env(dry_run: bool) -> anyhow::Result<Self> {
+        let vars: BTreeMap<String, String> = std::env::vars_os()
+            .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
+            .collect();
+        let plan = InstallPlan::from_env(&Env::new(&vars))?;
+        Ok(Self { plan, dry_run })
+    }
+
+    /// Removes the configuration, so that no pod is made any more; and, when there is no interface
+    /// of a pod that the plugin has to delete, programs and credentials. True when these stay.
+    pub(super) fn remove(&self, pods: usize) -> anyhow::Result<bool> {
+        let plan = &self.plan;
+        let conf = plan.net_dir.join(&plan.conf_name);
+        let ours = fs::read_to_string(&conf).is_ok_and(|text| text.contains(PLUGINS[0]));
+        let kubeconfig = plan
+            .kubeconfig
+            .file_name()
+            .map(|name| plan.net_dir.join(name));
+        let programs = PLUGINS.map(|name| plan.bin_dir.join(name));
+        let rest = programs.into_iter().chain(kubeconfig);
+        let rest = rest.chain([plan.net_dir.join(TLS_DIR)]);
+        let rest: Vec<PathBuf> = rest.filter(|path| path.exists()).collect();
+        let stays = pods > 0 && !rest.is_empty();
+        let mut gone: Vec<PathBuf> = ours.then_some(conf).into_iter().collect();
+        if !stays {
+            gone.extend(rest);
+        }
+        for path in gone {
+            if self.dry_run {
+                println!("would delete {}", path.display());
+                continue;
+            }
+            let deleted = match path.is_dir() {
+                true => fs::remove_dir_all(&path),
+                false => fs::remove_file(&path),
+            };
+            deleted.with_context(|| format!("deleting {}", path.display()))?;
+            println!("delete {}", path.display());
+        }
+        Ok(stays)
+    }
+}
+
 impl InstallPlan {
     fn from_env(env: &Env<'_>) -> anyhow::Result<Self> {
         let dir = |name, default: &str| PathBuf::from(env.text(name).unwrap_or(default));

@@ -1,15 +1,23 @@
-//! `caracal uninstall --node`: takes away what the agent made in this machine's kernel, and nothing
-//! else.
+//! `caracal uninstall --node`: takes away what the agent made in this machine's kernel, and with
+//! `--cni` the plugin, and nothing else.
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use anyhow::Context;
 use caracal_agent::{Ownership, Uninstall};
 
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::install_cni::Installed;
 use super::run_dir;
 use crate::admin::{Request, ask};
 use crate::args::UninstallArgs;
 use crate::node::kernel::kube_proxy::forget_takeover;
+
+/// Pause between two looks whether the last pod is gone.
+const LOOK: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
     if !args.dry_run && ask(&run_dir(), &Request::Status).is_ok() {
@@ -22,7 +30,53 @@ pub(crate) fn run(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()?;
     let lib_dir = (!args.keep_sysctls).then(crate::config::lib_dir);
-    runtime.block_on(uninstall(args.dry_run, lib_dir.as_deref()))
+    let plugin = args.cni.then(|| Installed::from_env(args.dry_run));
+    let plugin = plugin.transpose()?;
+    runtime.block_on(async {
+        let stays = match &plugin {
+            Some(plugin) => remove_plugin(plugin).await?,
+            None => false,
+        };
+        let code = uninstall(args.dry_run, lib_dir.as_deref()).await?;
+        if let Some(plugin) = plugin.filter(|_| args.stay) {
+            stay(&plugin, stays).await?;
+        }
+        Ok(code)
+    })
+}
+
+/// Interfaces of pods that the plugin made; they have its alias.
+async fn pods() -> anyhow::Result<usize> {
+    let links = caracal_agent::read_links().await;
+    let links = links.context("reading the interfaces")?;
+    Ok(links.iter().filter(|link| link.alias.is_some()).count())
+}
+
+/// True when programs and credentials stay for pods that are there.
+async fn remove_plugin(plugin: &Installed) -> anyhow::Result<bool> {
+    let pods = pods().await?;
+    let stays = plugin.remove(pods)?;
+    if stays {
+        eprintln!(
+            "{pods} interfaces of pods are here; the plugin and its credentials stay, or nobody could delete them"
+        );
+    }
+    Ok(stays)
+}
+
+/// Removes what stayed once the last pod is gone, and waits for the signal to end.
+async fn stay(plugin: &Installed, mut stays: bool) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            () = tokio::time::sleep(LOOK), if stays => {
+                stays = plugin.remove(pods().await?)?;
+            }
+        }
+    }
 }
 
 async fn uninstall(dry_run: bool, lib_dir: Option<&Path>) -> anyhow::Result<ExitCode> {

@@ -217,7 +217,57 @@ fn applied(scenario: &str, overlay: &str, and: impl Fn(&Lab)) {
         process.stop(30 * SECOND).unwrap();
     }
     let netns: Vec<_> = pods.into_iter().map(|(netns, _)| netns).collect();
-    delete_namespaces(&netns).unwrap();
+    match overlay {
+        "overlays/kubernetes" => uninstall(&lab, &netns),
+        _ => delete_namespaces(&netns).unwrap(),
+    }
+}
+
+/// `deploy/uninstall` on the first node: no pod is made any more, the kernel is as it was, and the
+/// plugin goes with its last pod.
+fn uninstall(lab: &Lab, pods: &[String]) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/uninstall");
+    let folder = folder.display().to_string();
+    kubectl(lab, &["apply", "-k", &folder], b"");
+    let set = kubernetes_object(lab, "daemonsets", "caracal-uninstall");
+    let pod = &set["spec"]["template"]["spec"];
+    let [container] = &pod["containers"].as_array().unwrap()[..] else {
+        panic!("one container");
+    };
+    let layout = lab.layout().node("node1").unwrap();
+    let dir = bundle_of(lab, layout, pod, container);
+    let mut command = crun(&dir, &format!("{}-uninstall", layout.netns));
+    let log = lab.folder().log("node1");
+    let mut running = RunningProcess::start(&layout.netns, &mut command, &log).unwrap();
+    let configuration = of_host(lab, "node1", "/etc/cni/net.d/10-caracal.conflist");
+    let plugin = of_host(lab, "node1", "/opt/cni/bin/caracal-cni");
+    let gone = |path: &Path| {
+        let what = format!("{} to go", path.display());
+        let is_gone = || match path.exists() {
+            true => Err(lab.folder().log_tail("node1", 5)),
+            false => Ok(()),
+        };
+        wait_until(60 * SECOND, &what, is_gone).unwrap_or_else(|e| panic!("{e}"));
+    };
+    gone(&configuration);
+    wait_until(60 * SECOND, "our routes to go", || {
+        let routes = lab.routes("node1").map_err(|e| error_chain(&e))?;
+        let ours = routes
+            .iter()
+            .filter(|r| r.protocol.as_deref() == Some("80"));
+        match ours.count() {
+            0 => Ok(()),
+            _ => Err(format!("{routes:?}")),
+        }
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+    assert!(plugin.exists(), "a pod of it is there");
+    delete_namespaces(pods).unwrap();
+    gone(&plugin);
+    let rest = configuration.parent().unwrap().read_dir().unwrap();
+    let rest: Vec<_> = rest.map(|entry| entry.unwrap().file_name()).collect();
+    assert!(rest.is_empty(), "{rest:?}");
+    running.stop(30 * SECOND).unwrap();
 }
 
 /// A lab with an API server that has Nodes, pods and Calico's kinds, and no node that runs; the

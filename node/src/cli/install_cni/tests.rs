@@ -167,3 +167,32 @@ fn bad_values_are_named() {
             .contains("CNI_MTU")
     );
 }
+
+#[test]
+fn what_was_installed_goes_and_the_plugin_only_after_its_pods() {
+    let folder = Folder::new("remove");
+    fs::write(folder.0.join("secrets/etcd-ca"), "ca").unwrap();
+    let plan = || folder.plan(&[]);
+    folder.install(&plan()).unwrap();
+    fs::write(folder.0.join("net/caracal-kubeconfig"), "{}").unwrap();
+    fs::write(folder.0.join("net/20-other.conflist"), "{}").unwrap();
+    let remove = |dry_run, pods| {
+        let plan = plan();
+        Installed { plan, dry_run }.remove(pods).unwrap()
+    };
+    assert!(!remove(true, 0));
+    assert_eq!(folder.files("net").len(), 4, "only told");
+    assert!(remove(false, 1));
+    let net = ["20-other.conflist", "caracal-kubeconfig", "caracal-tls"];
+    assert_eq!(folder.files("net"), net);
+    assert_eq!(folder.files("bin"), ["caracal-cni", "caracal-ipam"]);
+    assert!(!remove(false, 0));
+    assert_eq!(folder.files("net"), ["20-other.conflist"]);
+    assert_eq!(folder.files("bin"), [] as [&str; 0]);
+    // Nothing is left: pods that another plugin made are not waited for.
+    assert!(!remove(false, 1));
+    // A configuration of the same name that is somebody else's stays.
+    fs::write(folder.0.join("net/10-caracal.conflist"), "{}").unwrap();
+    assert!(!remove(false, 0));
+    assert_eq!(folder.files("net").len(), 2);
+}
