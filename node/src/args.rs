@@ -166,27 +166,6 @@ fn encap_mode(text: &str) -> Result<EncapMode, String> {
         .ok_or_else(|| format!("{text:?} is no mode; use Never, Always or CrossSubnet"))
 }
 
-/// `caracal uninstall`.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct UninstallArgs {
-    /// Routes, tunnel devices, neighbours, FDB entries and NAT rules of this node.
-    #[arg(long, required = true)]
-    pub(crate) node: bool,
-    /// Only say what would be removed.
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-    /// Leave forwarding and the like turned on, for others that have come to need it.
-    #[arg(long)]
-    pub(crate) keep_sysctls: bool,
-    /// And what `install-cni` has put on this machine. The plugin and its credentials stay until
-    /// the pods that it made are gone, which it has to delete.
-    #[arg(long)]
-    pub(crate) cni: bool,
-    /// Go on until SIGTERM, and remove the plugin once those pods are gone.
-    #[arg(long, requires = "cni", conflicts_with = "dry_run")]
-    pub(crate) stay: bool,
-}
-
 /// `caracal speaker`.
 #[derive(Debug, ClapArgs)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]

@@ -7,7 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::args::{
     AllNodesArgs, AuditArgs, BgpCommand, DrainArgs, ExplainArgs, LabCommand, ModeCommand,
-    OutputArgs, RenderArgs, SpeakerArgs, TopologyCommand, TraceArgs, UninstallArgs, WatchArgs,
+    OutputArgs, RenderArgs, SpeakerArgs, TopologyCommand, TraceArgs, WatchArgs,
 };
 use crate::cli::bundle::BundleArgs;
 use crate::cli::datastore::DatastoreCommand;
@@ -20,6 +20,7 @@ use crate::cli::resources::args::{
     ApplyArgs, CreateArgs, DeleteArgs, GetArgs, LabelArgs, PatchArgs,
 };
 use crate::cli::services::ServicesCommand;
+use crate::cli::uninstall::UninstallArgs;
 use crate::cli::{
     audit, bgp, bundle, datastore, doctor, drain, explain, explain_code, install_cni, ipam,
     migrate, mode, node, render, resources, services, speaker, status, topology, uninstall,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use http::header::{AUTHORIZATION, USER_AGENT};
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::body::Incoming;
@@ -120,7 +120,9 @@ impl ApiConnection {
         self.access.url(path)
     }
 
-    /// Sends a request with the account's credentials; its answer's head. Nothing is sent twice.
+    /// Sends a request with the account's credentials; its answer's head. Nothing is sent twice but
+    /// a question whose connection ends before its answer: a server, or what stands before it, may
+    /// close a connection while it is asked.
     pub(super) async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
@@ -130,13 +132,21 @@ impl ApiConnection {
         }
         let agent = AGENT.get_or_init(|| HeaderValue::from_static("caracal"));
         request.headers_mut().insert(USER_AGENT, agent.clone());
-        let pool = self
-            .pool
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        let answer = pool.request(request).await;
+        let again = (request.method() == Method::GET).then(|| request.clone());
+        let answer = self.newest_pool().request(request).await;
+        let answer = match (answer, again) {
+            (Err(error), Some(again)) if !error.is_connect() => {
+                self.renew();
+                self.newest_pool().request(again).await
+            }
+            (answer, _) => answer,
+        };
         answer.map_err(|error| chain(&error))
+    }
+
+    fn newest_pool(&self) -> Pool {
+        let pool = self.pool.lock();
+        pool.unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -283,3 +293,6 @@ impl ServerCertVerifier for AnyServer {
         self.0.signature_verification_algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -100,8 +100,8 @@ impl Installed {
             .file_name()
             .map(|name| plan.net_dir.join(name));
         let programs = PLUGINS.map(|name| plan.bin_dir.join(name));
-        let rest = programs.into_iter().chain(kubeconfig);
-        let rest = rest.chain([plan.net_dir.join(TLS_DIR)]);
+        let rest = kubeconfig.into_iter().chain([plan.net_dir.join(TLS_DIR)]);
+        let rest = rest.chain(programs);
         let rest: Vec<PathBuf> = rest.filter(|path| path.exists()).collect();
         let stays = pods > 0 && !rest.is_empty();
         let mut gone: Vec<PathBuf> = ours.then_some(conf).into_iter().collect();

@@ -13,8 +13,28 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::install_cni::Installed;
 use super::run_dir;
 use crate::admin::{Request, ask};
-use crate::args::UninstallArgs;
 use crate::node::kernel::kube_proxy::forget_takeover;
+
+/// `caracal uninstall`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct UninstallArgs {
+    /// Routes, tunnel devices, neighbours, FDB entries and NAT rules of this node.
+    #[arg(long, required = true)]
+    pub(crate) node: bool,
+    /// Only say what would be removed.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Leave forwarding and the like turned on, for others that have come to need it.
+    #[arg(long)]
+    pub(crate) keep_sysctls: bool,
+    /// And what `install-cni` has put on this machine. The plugin and its credentials stay until
+    /// the pods that it made are gone, which it has to delete.
+    #[arg(long)]
+    pub(crate) cni: bool,
+    /// Go on until SIGTERM, and remove the plugin once those pods are gone.
+    #[arg(long, requires = "cni", conflicts_with = "dry_run")]
+    pub(crate) stay: bool,
+}
 
 /// Pause between two looks whether the last pod is gone.
 const LOOK: Duration = Duration::from_secs(5);
