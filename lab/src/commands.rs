@@ -9,12 +9,15 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::down::{self, DownError, DownReport};
+use crate::fault::FaultError;
 use crate::fault_by_hand::{LabFault, LabFaultError};
 use crate::lab::{AttachError, ExecError, Lab};
 use crate::netns;
+use crate::node::NodeError;
 use crate::plan::{LabName, LabNameError};
 use crate::program::Missing;
 use crate::rootless::{self, Entry, NamespacePurpose, RootlessError};
+use crate::state::StateError;
 use crate::table;
 use crate::topology::{Backend, NodeKind, Topology, TopologyError};
 use crate::trace::TraceError;
@@ -71,6 +74,33 @@ pub enum CommandError {
     /// There is no such lab.
     #[error("there is no lab {0}")]
     Absent(LabName),
+}
+
+impl CommandError {
+    /// Exit status: 3 when the lab or a part of it does not exist, 5 for a topology file that is
+    /// not valid, else 1.
+    #[must_use]
+    pub fn status(&self) -> u8 {
+        const NOT_FOUND: u8 = 3;
+        const INVALID: u8 = 5;
+        match self {
+            Self::Topology(TopologyError::Syntax { .. } | TopologyError::Invalid { .. }) => INVALID,
+            Self::Which(labs) if labs.is_empty() => NOT_FOUND,
+            Self::Absent(_)
+            | Self::Exec(ExecError::Target(_))
+            | Self::Trace(TraceError::Target(_) | TraceError::NoPod { .. }) => NOT_FOUND,
+            Self::Attach(error) => match **error {
+                AttachError::State(StateError::Absent { .. }) => NOT_FOUND,
+                _ => 1,
+            },
+            Self::Fault(error) => match **error {
+                LabFaultError::Node(NodeError::Target(_))
+                | LabFaultError::Network(FaultError::Target(_)) => NOT_FOUND,
+                _ => 1,
+            },
+            _ => 1,
+        }
+    }
 }
 
 fn which(labs: &[LabName]) -> String {

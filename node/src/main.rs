@@ -12,6 +12,7 @@ mod cluster_status;
 mod command;
 mod config;
 mod detect;
+mod exit;
 mod files;
 mod flannel;
 mod http;
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
         Err(error) if out::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("caracal: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(exit::code_of(&error))
         }
     };
     telemetry::finish();

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use caracal_agent::{Ownership, Uninstall};
 
+use super::ipam::refuse;
 use super::run_dir;
 use crate::admin::{Request, ask};
 use crate::args::UninstallArgs;
@@ -13,9 +14,9 @@ use crate::node::kernel::kube_proxy::forget_takeover;
 
 pub(crate) fn run(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
     if !args.dry_run && ask(&run_dir(), &Request::Status).is_ok() {
-        anyhow::bail!(
-            "a caracal node runs here and would put everything back; stop it first, or look with --dry-run"
-        );
+        return Ok(refuse(
+            "a caracal node runs here and would put everything back; stop it first, or look with --dry-run",
+        ));
     }
     // One thread: netlink sockets belong to the network namespace of the thread that opens them.
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::form::Form;
 use super::write::{Outcome, RequestedState, RequestedWrite, Stored, WriteError, stored, write};
 use super::{effect, get};
-use crate::cli::exit::REFUSED;
+use crate::exit::REFUSED;
 
 /// How orders are carried out.
 #[derive(Clone, Copy, Debug)]

@@ -14,7 +14,7 @@ use super::form::Form;
 use super::shape::{self, Shape};
 use super::{columns, kind_and_names};
 use crate::args::Output;
-use crate::cli::exit::{DEGRADED, NOT_FOUND};
+use crate::exit::{DEGRADED, NOT_FOUND};
 
 pub(super) async fn run<S: Store>(store: &S, args: &GetArgs) -> anyhow::Result<ExitCode> {
     let (target, names) = match kind_and_names(&args.kind, &args.names) {
