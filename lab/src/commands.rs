@@ -18,7 +18,7 @@ use crate::plan::{LabName, LabNameError};
 use crate::program::Missing;
 use crate::rootless::{self, Entry, NamespacePurpose, RootlessError};
 use crate::state::StateError;
-use crate::table;
+use crate::table::{self, TableForm};
 use crate::topology::{Backend, NodeKind, Topology, TopologyError};
 use crate::trace::TraceError;
 use crate::up::{UpError, UpOptions, UpProgress};
@@ -130,8 +130,8 @@ pub struct UpCommand {
     pub deadline: Duration,
     /// Leave what is there when the bring-up fails.
     pub keep: bool,
-    /// Width of tables, in columns.
-    pub columns: Option<u16>,
+    /// Form of tables.
+    pub tables: TableForm,
 }
 
 /// `caracal lab status`.
@@ -143,8 +143,8 @@ pub struct StatusCommand {
     pub json: bool,
     /// Limit for a ping; no matrix when zero.
     pub pings: Duration,
-    /// Width of tables, in columns.
-    pub columns: Option<u16>,
+    /// Form of tables.
+    pub tables: TableForm,
 }
 
 /// `caracal lab exec TARGET -- COMMAND`.
@@ -252,7 +252,7 @@ fn bring_up(
     }
     let left = arguments.deadline.saturating_sub(start.elapsed());
     let report = lab.report(Some(left.max(STATUS_PINGS)))?;
-    writeln!(out, "\n{}", table::render(&report, arguments.columns))?;
+    writeln!(out, "\n{}", table::render(&report, arguments.tables))?;
     Ok(i32::from(!report.is_healthy()))
 }
 
@@ -294,7 +294,7 @@ pub fn status(arguments: &StatusCommand, out: Out<'_>) -> Result<i32, CommandErr
         write!(
             out,
             "lab {name}\n\n{}",
-            table::render(&report, arguments.columns)
+            table::render(&report, arguments.tables)
         )?;
     }
     Ok(i32::from(!report.is_healthy()))
