@@ -30,6 +30,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 fn main() -> ExitCode {
     allocator::configure();
@@ -49,7 +50,15 @@ fn main() -> ExitCode {
     let args = match command::Args::try_parse_from(arguments) {
         Ok(args) => args,
         // Help, too.
-        Err(told) => return told_by_clap(&told),
+        Err(told) => {
+            let words: Vec<String> = std::env::args().skip(1).collect();
+            let hint = cli::hints::of(&words);
+            if let Some(hint) = hint.filter(|_| told.kind() == ErrorKind::InvalidSubcommand) {
+                eprintln!("caracal: {hint}");
+                return ExitCode::from(2);
+            }
+            return told_by_clap(&told);
+        }
     };
     introduce(command::part(&args.command));
     telemetry::init(args.log_format, command::serves(&args.command));

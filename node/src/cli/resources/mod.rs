@@ -37,7 +37,7 @@ use write::{RequestedState, RequestedWrite};
 const USAGE: u8 = 2;
 
 pub(crate) fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
-    on_store(async |store| get::run(&store, args).await)
+    get::run(args)
 }
 
 pub(crate) fn apply(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
