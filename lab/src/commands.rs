@@ -9,13 +9,16 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::down::{self, DownError, DownReport};
+use crate::fault::FaultError;
 use crate::fault_by_hand::{LabFault, LabFaultError};
 use crate::lab::{AttachError, ExecError, Lab};
 use crate::netns;
+use crate::node::NodeError;
 use crate::plan::{LabName, LabNameError};
 use crate::program::Missing;
 use crate::rootless::{self, Entry, NamespacePurpose, RootlessError};
-use crate::table;
+use crate::state::StateError;
+use crate::table::{self, TableForm};
 use crate::topology::{Backend, NodeKind, Topology, TopologyError};
 use crate::trace::TraceError;
 use crate::up::{UpError, UpOptions, UpProgress};
@@ -73,6 +76,33 @@ pub enum CommandError {
     Absent(LabName),
 }
 
+impl CommandError {
+    /// Exit status: 3 when the lab or a part of it does not exist, 5 for a topology file that is
+    /// not valid, else 1.
+    #[must_use]
+    pub fn status(&self) -> u8 {
+        const NOT_FOUND: u8 = 3;
+        const INVALID: u8 = 5;
+        match self {
+            Self::Topology(TopologyError::Syntax { .. } | TopologyError::Invalid { .. }) => INVALID,
+            Self::Which(labs) if labs.is_empty() => NOT_FOUND,
+            Self::Absent(_)
+            | Self::Exec(ExecError::Target(_))
+            | Self::Trace(TraceError::Target(_) | TraceError::NoPod { .. }) => NOT_FOUND,
+            Self::Attach(error) => match **error {
+                AttachError::State(StateError::Absent { .. }) => NOT_FOUND,
+                _ => 1,
+            },
+            Self::Fault(error) => match **error {
+                LabFaultError::Node(NodeError::Target(_))
+                | LabFaultError::Network(FaultError::Target(_)) => NOT_FOUND,
+                _ => 1,
+            },
+            _ => 1,
+        }
+    }
+}
+
 fn which(labs: &[LabName]) -> String {
     if labs.is_empty() {
         return "there is no lab; bring one up with: caracal lab up FILE".to_owned();
@@ -100,8 +130,8 @@ pub struct UpCommand {
     pub deadline: Duration,
     /// Leave what is there when the bring-up fails.
     pub keep: bool,
-    /// Width of tables, in columns.
-    pub columns: Option<u16>,
+    /// Form of tables.
+    pub tables: TableForm,
 }
 
 /// `caracal lab status`.
@@ -113,8 +143,8 @@ pub struct StatusCommand {
     pub json: bool,
     /// Limit for a ping; no matrix when zero.
     pub pings: Duration,
-    /// Width of tables, in columns.
-    pub columns: Option<u16>,
+    /// Form of tables.
+    pub tables: TableForm,
 }
 
 /// `caracal lab exec TARGET -- COMMAND`.
@@ -222,7 +252,7 @@ fn bring_up(
     }
     let left = arguments.deadline.saturating_sub(start.elapsed());
     let report = lab.report(Some(left.max(STATUS_PINGS)))?;
-    writeln!(out, "\n{}", table::render(&report, arguments.columns))?;
+    writeln!(out, "\n{}", table::render(&report, arguments.tables))?;
     Ok(i32::from(!report.is_healthy()))
 }
 
@@ -264,7 +294,7 @@ pub fn status(arguments: &StatusCommand, out: Out<'_>) -> Result<i32, CommandErr
         write!(
             out,
             "lab {name}\n\n{}",
-            table::render(&report, arguments.columns)
+            table::render(&report, arguments.tables)
         )?;
     }
     Ok(i32::from(!report.is_healthy()))

@@ -89,7 +89,7 @@ pub use program::{
 };
 pub use service::ServiceError;
 pub use state::{LabFolder, PodState, StateError};
-pub use table::render as render_table;
+pub use table::{TableForm, render as render_table};
 pub use topology::{Datastore, NodeKind, Topology, TopologyError};
 pub use trace::TraceError;
 pub use up::{Extent, UpError, UpOptions, UpProgress};

@@ -1,5 +1,6 @@
 //! A [`LabReport`] as tables for people.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
@@ -9,23 +10,47 @@ use crate::report::{LabReport, NodeReport};
 
 /// Pods above which the matrix is told in words.
 const MATRIX_WIDTH: usize = 12;
+/// Nodes above which a lab is told in sums.
+const EACH_NODE: usize = 8;
+/// Lines about what is not as it should be.
+const TROUBLES: usize = 20;
 /// Kinds of routes, in the order of the columns.
 const ROUTE_KINDS: [&str; 5] = ["blackhole", "local", "direct", "ipip", "vxlan"];
 
-/// The whole report. Tables are at most `columns` wide, if that is given: cells wrap.
+/// How tables are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableForm {
+    /// Their greatest width: cells wrap.
+    pub columns: Option<u16>,
+    /// Each node, also of a lab with many.
+    pub wide: bool,
+}
+
+/// The whole report.
 #[must_use]
-pub fn render(report: &LabReport, columns: Option<u16>) -> String {
+pub fn render(report: &LabReport, form: TableForm) -> String {
     let mut text = String::new();
-    section(&mut text, "Nodes", nodes(report), columns);
-    if let Some(peers) = peers(report) {
-        section(&mut text, "Peers", peers, columns);
+    let many = report.nodes.len() > EACH_NODE && !form.wide;
+    let tables = match many {
+        true => [
+            Some(segments(report)),
+            peer_sums(report),
+            block_sums(report),
+        ],
+        false => [Some(nodes(report)), peers(report), blocks(report)],
+    };
+    for (title, table) in ["Nodes", "Peers", "Blocks"].into_iter().zip(tables) {
+        if let Some(table) = table {
+            section(&mut text, title, table, form.columns);
+        }
     }
-    if let Some(blocks) = blocks(report) {
-        section(&mut text, "Blocks", blocks, columns);
-    }
+    section(&mut text, "Routes", routes(report, many), form.columns);
     text.push_str(&troubles(report));
-    let matrices: Vec<_> = report.matrices().map(|m| pings(m, columns)).collect();
+    let matrices: Vec<_> = report.matrices().map(|m| pings(m, form.columns)).collect();
     text.push_str(&matrices.join("\n"));
+    if many {
+        let _ = writeln!(text, "each node: caracal lab status {} -o wide", report.lab);
+    }
     text
 }
 
@@ -35,12 +60,19 @@ fn section(text: &mut String, title: &str, mut table: Table, columns: Option<u16
         table.set_width(columns);
     }
     // Writing to a String cannot fail.
-    let _ = writeln!(text, "{title}\n{table}\n");
+    let _ = writeln!(text, "{title}\n{}\n", lines(&table));
 }
 
+/// A table without the blanks at the ends of its lines.
+fn lines(table: &Table) -> String {
+    let lines: Vec<String> = table.lines().map(|l| l.trim_end().to_owned()).collect();
+    lines.join("\n")
+}
+
+/// Without borders, as the other commands print.
 fn table(header: &[&str], right: &[usize]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED);
+    table.load_style(presets::NOTHING);
     table.set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(header.to_vec());
     for &index in right {
@@ -52,14 +84,13 @@ fn table(header: &[&str], right: &[usize]) -> Table {
 }
 
 fn nodes(report: &LabReport) -> Table {
-    let mut header = vec![
-        "node", "address", "segment", "kind", "state", "peers up", "pods",
+    let header = [
+        "NODE", "ADDRESS", "SEGMENT", "KIND", "STATE", "PEERS UP", "PODS",
     ];
-    header.extend(ROUTE_KINDS);
-    let mut table = table(&header, &[6, 7, 8, 9, 10, 11]);
+    let mut table = table(&header, &[6]);
     for node in &report.nodes {
         let (up, all) = node.peers();
-        let mut row = vec![
+        table.add_row([
             node.name.clone(),
             match &node.address6 {
                 Some(second) => format!("{}\n{second}", node.address),
@@ -74,12 +105,64 @@ fn nodes(report: &LabReport) -> Table {
                 "–".to_owned()
             },
             node.pods.to_string(),
-        ];
-        row.extend(ROUTE_KINDS.map(|kind| match node.routes.get(kind) {
-            Some(count) => count.to_string(),
-            None => "·".to_owned(),
-        }));
-        table.add_row(row);
+        ]);
+    }
+    table
+}
+
+/// Nodes of one kind on one segment: those that are as they should be, of all; and their sums.
+fn segments(report: &LabReport) -> Table {
+    let mut sums: BTreeMap<(&str, &str), [usize; 5]> = BTreeMap::new();
+    for node in &report.nodes {
+        let (up, all) = node.peers();
+        let ready = usize::from(node.error.is_none());
+        add(
+            sums.entry((&node.segment, node.kind)).or_default(),
+            [ready, 1, up, all, node.pods],
+        );
+    }
+    let mut table = table(&["SEGMENT", "KIND", "READY", "PEERS UP", "PODS"], &[4]);
+    for ((segment, kind), [ready, nodes, up, all, pods]) in sums {
+        table.add_row([
+            segment.to_owned(),
+            kind.to_owned(),
+            format!("{ready}/{nodes}"),
+            format!("{up}/{all}"),
+            pods.to_string(),
+        ]);
+    }
+    table
+}
+
+fn add<const N: usize>(sums: &mut [usize; N], numbers: [usize; N]) {
+    for (sum, number) in sums.iter_mut().zip(numbers) {
+        *sum += number;
+    }
+}
+
+/// Routes of each node by kind, or of all together.
+fn routes(report: &LabReport, together: bool) -> Table {
+    let kinds = ROUTE_KINDS.map(str::to_ascii_uppercase);
+    let mut header = vec!["NODE"];
+    header.extend(kinds.iter().map(String::as_str));
+    let mut table = table(&header, &[1, 2, 3, 4, 5]);
+    let mut row = |name: &str, counts: [usize; 5]| {
+        let shown = counts.map(|count| match count {
+            0 => "·".to_owned(),
+            count => count.to_string(),
+        });
+        table.add_row([name.to_owned()].into_iter().chain(shown));
+    };
+    let mut sums = [0; 5];
+    for node in &report.nodes {
+        let counts = ROUTE_KINDS.map(|kind| node.routes.get(kind).copied().unwrap_or(0));
+        match together {
+            true => add(&mut sums, counts),
+            false => row(&node.name, counts),
+        }
+    }
+    if together {
+        row("all", sums);
     }
     table
 }
@@ -99,17 +182,9 @@ fn state(node: &NodeReport) -> String {
 
 fn peers(report: &LabReport) -> Option<Table> {
     let header = [
-        "node",
-        "peer",
-        "address",
-        "AS",
-        "kind",
-        "state",
-        "received",
-        "accepted",
-        "advertised",
+        "NODE", "PEER", "ADDRESS", "AS", "KIND", "STATE", "ACCEPTED", "SENT",
     ];
-    let mut table = table(&header, &[3, 6, 7, 8]);
+    let mut table = table(&header, &[3, 7]);
     for node in &report.nodes {
         for peer in node.status.iter().flat_map(|s| &s.peers) {
             let stale = if peer.stale { " (stale)" } else { "" };
@@ -121,8 +196,7 @@ fn peers(report: &LabReport) -> Option<Table> {
                 peer.asn.to_string(),
                 peer.kind.clone(),
                 format!("{}{stale}", peer.state),
-                peer.received.to_string(),
-                peer.accepted.to_string(),
+                format!("{}/{}", peer.accepted, peer.received),
                 peer.advertised.to_string(),
             ]);
         }
@@ -130,8 +204,31 @@ fn peers(report: &LabReport) -> Option<Table> {
     (!table.is_empty()).then_some(table)
 }
 
+/// Sessions by kind and state.
+fn peer_sums(report: &LabReport) -> Option<Table> {
+    let mut sums: BTreeMap<(&str, &str), [usize; 4]> = BTreeMap::new();
+    let status = report.nodes.iter().filter_map(|node| node.status.as_ref());
+    for peer in status.flat_map(|status| &status.peers) {
+        add(
+            sums.entry((&peer.kind, &peer.state)).or_default(),
+            [1, peer.accepted, peer.received, peer.advertised],
+        );
+    }
+    let mut table = table(&["KIND", "STATE", "ENDS", "ACCEPTED", "SENT"], &[2, 4]);
+    for ((kind, state), [ends, accepted, received, sent]) in sums {
+        table.add_row([
+            kind.to_owned(),
+            state.to_owned(),
+            ends.to_string(),
+            format!("{accepted}/{received}"),
+            sent.to_string(),
+        ]);
+    }
+    (!table.is_empty()).then_some(table)
+}
+
 fn blocks(report: &LabReport) -> Option<Table> {
-    let mut table = table(&["node", "block", "affinity", "in use"], &[3]);
+    let mut table = table(&["NODE", "BLOCK", "AFFINITY", "IN USE"], &[]);
     for node in &report.nodes {
         for block in node.status.iter().flat_map(|s| &s.blocks) {
             table.add_row([
@@ -145,11 +242,36 @@ fn blocks(report: &LabReport) -> Option<Table> {
     (!table.is_empty()).then_some(table)
 }
 
+/// Blocks by the state of their affinity.
+fn block_sums(report: &LabReport) -> Option<Table> {
+    let mut sums: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
+    let status = report.nodes.iter().filter_map(|node| node.status.as_ref());
+    for block in status.flat_map(|status| &status.blocks) {
+        add(
+            sums.entry(&block.state).or_default(),
+            [1, block.in_use, block.size],
+        );
+    }
+    let mut table = table(&["AFFINITY", "BLOCKS", "IN USE"], &[1]);
+    for (state, [count, used, size]) in sums {
+        table.add_row([
+            state.to_owned(),
+            count.to_string(),
+            format!("{used}/{size}"),
+        ]);
+    }
+    (!table.is_empty()).then_some(table)
+}
+
 /// Everything that is not as it should be, one line each.
 fn troubles(report: &LabReport) -> String {
     let mut text = String::new();
+    let mut count = 0;
     let mut line = |node: &str, words: &str| {
-        let _ = writeln!(text, "! {node}: {words}");
+        count += 1;
+        if count <= TROUBLES {
+            let _ = writeln!(text, "! {node}: {words}");
+        }
     };
     for node in &report.nodes {
         if let Some(error) = &node.error {
@@ -176,6 +298,9 @@ fn troubles(report: &LabReport) -> String {
             );
         }
     }
+    if count > TROUBLES {
+        let _ = writeln!(text, "! … and {} more", count - TROUBLES);
+    }
     if !text.is_empty() {
         text.push('\n');
     }
@@ -189,13 +314,14 @@ fn pings(matrix: &Matrix, columns: Option<u16>) -> String {
         true => "IPv6 ",
         false => "",
     };
-    if matrix.pods.len() <= MATRIX_WIDTH {
-        section(
-            &mut text,
-            &format!("{family}Ping (row to column, milliseconds)"),
-            grid(matrix),
-            columns,
-        );
+    let grid = (matrix.pods.len() <= MATRIX_WIDTH).then(|| grid(matrix));
+    let fits = |grid: &Table| {
+        let width = lines(grid).lines().map(|line| line.chars().count()).max();
+        columns.is_none_or(|columns| width <= Some(columns.into()))
+    };
+    if let Some(grid) = grid.filter(fits) {
+        let title = format!("{family}Ping (row to column, milliseconds)");
+        section(&mut text, &title, grid, columns);
     }
     for (from, to, reason) in lost.iter().take(20) {
         let _ = writeln!(text, "✗ {from} → {to}: {reason}");
@@ -214,7 +340,7 @@ fn pings(matrix: &Matrix, columns: Option<u16>) -> String {
 }
 
 fn grid(matrix: &Matrix) -> Table {
-    let mut header = vec!["from \\ to".to_owned()];
+    let mut header = vec!["FROM \\ TO".to_owned()];
     header.extend(matrix.pods.iter().cloned());
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let right: Vec<usize> = (1..=matrix.pods.len()).collect();
@@ -306,10 +432,11 @@ mod tests {
 
     #[test]
     fn everything_is_shown_once() {
-        let text = render(&report(), None);
+        let text = render(&report(), TableForm::default());
         for part in [
-            "│ node1 ┆ 10.0.0.1/24 ┆ lan     ┆ caracal ┆ fresh @42 ┆ 1/2      ┆",
-            "│ node2 ┆ 10.0.0.1/24 ┆ lan     ┆ caracal ┆ down      ┆ –        ┆",
+            "node1  10.0.0.1/24  lan      caracal  fresh @42  1/2",
+            "node2  10.0.0.1/24  lan      caracal  down       –",
+            "BLACKHOLE  LOCAL  DIRECT  IPIP  VXLAN",
             "10.244.1.0/26",
             "2/64",
             "! node1: peer Mesh_10_0_0_3 is Active: no reason given",
@@ -321,5 +448,65 @@ mod tests {
             assert_eq!(text.matches(part).count(), 1, "{part} in\n{text}");
         }
         assert!(!report().is_healthy());
+    }
+
+    fn report_of(count: usize) -> LabReport {
+        let mut report = report();
+        let first = report.nodes[0].clone();
+        report.nodes = (1..=count)
+            .map(|number| NodeReport {
+                name: format!("node{number}"),
+                segment: format!("rack{}", number % 2),
+                ..first.clone()
+            })
+            .collect();
+        report
+    }
+
+    #[test]
+    fn above_eight_nodes_sums_are_shown() {
+        let eight = render(&report_of(8), TableForm::default());
+        assert!(eight.contains("\n node8 "), "{eight}");
+        let many = report_of(60);
+        let text = render(&many, TableForm::default());
+        for part in [
+            " rack0    caracal  30/30  30/60 ",
+            " mesh  Established    60 ",
+            " mesh  Active         60 ",
+            " confirmed      60  120/3840",
+            " all          60      ·     120     ·      ·",
+            "! … and 40 more",
+            "each node: caracal lab status t -o wide",
+        ] {
+            assert_eq!(text.matches(part).count(), 1, "{part:?} in\n{text}");
+        }
+        assert!(text.lines().count() < 50, "{text}");
+        let wide = TableForm {
+            wide: true,
+            columns: None,
+        };
+        assert!(render(&many, wide).contains("\n node60 "));
+    }
+
+    #[test]
+    fn nothing_is_wider_than_asked() {
+        let columns = Some(80);
+        let form = TableForm {
+            columns,
+            wide: false,
+        };
+        let mut with_pods = report();
+        let pods: Vec<String> = (1..=8).map(|n| format!("node{n}/p1")).collect();
+        with_pods.matrix = Some(Matrix {
+            addresses: vec![Some([10, 244, 100, 200].into()); 8],
+            cells: vec![vec![matrix::Cell::Own; 8]; 8],
+            took: Duration::ZERO,
+            pods,
+        });
+        for report in [report(), report_of(8), report_of(60), with_pods] {
+            let text = render(&report, form);
+            let widest = text.lines().map(|line| line.chars().count()).max();
+            assert!(widest <= Some(80), "{widest:?}\n{text}");
+        }
     }
 }

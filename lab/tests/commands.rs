@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use caracal_lab::{
-    CommandError, DownCommand, ExecCommand, STATUS_PINGS, StatusCommand, UpCommand, find_program,
-    lab_demo, lab_down, lab_exec, lab_list, lab_status, lab_up, list_netns,
+    CommandError, DownCommand, ExecCommand, STATUS_PINGS, StatusCommand, TableForm, UpCommand,
+    find_program, lab_demo, lab_down, lab_exec, lab_list, lab_status, lab_up, list_netns,
 };
 
 mod support;
@@ -39,7 +39,7 @@ fn child_runs_a_command() {
         binary: "/bin/true".into(),
         deadline: 10 * SECOND,
         keep: false,
-        columns: None,
+        tables: TableForm::default(),
     };
     let result = match words.as_slice() {
         ["up", file, name] => lab_up(&up(file, name), &mut out),
@@ -52,7 +52,7 @@ fn child_runs_a_command() {
                     lab,
                     json: true,
                     pings: STATUS_PINGS,
-                    columns: None,
+                    tables: TableForm::default(),
                 },
                 &mut out,
             )

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use caracal_lab::{
-    CommandError, DownCommand, Lab, LabName, Topology, UpCommand, UpError, UpOptions, UpProgress,
-    down, lab_down, lab_up, netns_path, wait_until,
+    CommandError, DownCommand, Lab, LabName, TableForm, Topology, UpCommand, UpError, UpOptions,
+    UpProgress, down, lab_down, lab_up, netns_path, wait_until,
 };
 use caracal_model::{NodeStatus, PeerStatusJson};
 use serde_json::{Value, json};
@@ -172,7 +172,7 @@ fn nodes_and_plugins_are_told_what_they_need() {
     assert!(
         report.is_healthy(),
         "{}",
-        caracal_lab::render_table(&report, None)
+        caracal_lab::render_table(&report, TableForm::default())
     );
     assert_eq!(report.matrix.as_ref().unwrap().pairs(), 12);
     assert_eq!(report.nodes[0].routes["direct"], 2);
@@ -279,7 +279,7 @@ fn another_process_can_take_over() {
         binary: std::env::current_exe().unwrap(),
         deadline: 20 * SECOND,
         keep: false,
-        columns: None,
+        tables: TableForm::default(),
     };
     let mut out = Vec::new();
     let status = lab_up(&arguments, &mut out);

@@ -27,6 +27,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::Instant;
 
 use self::routes::Rows;
+use crate::exit::ExitError;
 
 /// A question about an address of a service.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -206,6 +207,8 @@ pub(crate) enum Reply {
     Ok(Value),
     /// Why there is none.
     Error(String),
+    /// Why there is none, and the exit code of the command that asked.
+    Refused { code: u8, reason: String },
     /// How far the answer is.
     Progress(String),
     /// All routes have been told.
@@ -217,6 +220,8 @@ pub(crate) enum Answered {
     Value(Value),
     /// Many routes.
     Rows(Box<Rows>),
+    /// Something is not there, or not valid.
+    Refused(ExitError),
 }
 
 impl From<Value> for Answered {
@@ -344,6 +349,7 @@ async fn converse(stream: UnixStream, answer: impl AnswerRequests) -> std::io::R
         let last = match answered {
             Ok(Answered::Value(value)) => Reply::Ok(value),
             Ok(Answered::Rows(rows)) => write_rows(*rows, &mut write).await?,
+            Ok(Answered::Refused(ExitError { code, reason })) => Reply::Refused { code, reason },
             Err(reason) => Reply::Error(reason),
         };
         write.write_all(&line_of(&last)).await?;
@@ -441,6 +447,7 @@ pub(crate) fn ask(run_dir: &Path, request: &Request) -> anyhow::Result<Value> {
         match serde_json::from_str(text).context("the answer is not valid")? {
             Reply::Ok(value) => return Ok(value),
             Reply::Error(reason) => anyhow::bail!("{reason}"),
+            Reply::Refused { code, reason } => return Err(ExitError { code, reason }.into()),
             Reply::Progress(text) => eprintln!("{text}"),
             Reply::End { .. } => anyhow::bail!("the answer is not a value"),
         }
@@ -464,6 +471,7 @@ pub(crate) fn ask_rows(
         match serde_json::from_str(text).context("the answer is not valid")? {
             Reply::End { count } => return Ok(count),
             Reply::Error(reason) => anyhow::bail!("{reason}"),
+            Reply::Refused { code, reason } => return Err(ExitError { code, reason }.into()),
             Reply::Progress(_) => {}
             Reply::Ok(_) => anyhow::bail!("the answer is not a list of routes"),
         }

@@ -12,6 +12,7 @@ mod cluster_status;
 mod command;
 mod config;
 mod detect;
+mod exit;
 mod files;
 mod flannel;
 mod http;
@@ -30,6 +31,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 fn main() -> ExitCode {
     allocator::configure();
@@ -49,7 +51,15 @@ fn main() -> ExitCode {
     let args = match command::Args::try_parse_from(arguments) {
         Ok(args) => args,
         // Help, too.
-        Err(told) => return told_by_clap(&told),
+        Err(told) => {
+            let words: Vec<String> = std::env::args().skip(1).collect();
+            let hint = cli::hints::of(&words);
+            if let Some(hint) = hint.filter(|_| told.kind() == ErrorKind::InvalidSubcommand) {
+                eprintln!("caracal: {hint}");
+                return ExitCode::from(2);
+            }
+            return told_by_clap(&told);
+        }
     };
     introduce(command::part(&args.command));
     telemetry::init(args.log_format, command::serves(&args.command));
@@ -59,7 +69,7 @@ fn main() -> ExitCode {
         Err(error) if out::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("caracal: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(exit::code_of(&error))
         }
     };
     telemetry::finish();

@@ -4,6 +4,8 @@
 
 #[path = "cli/bundle.rs"]
 mod bundle;
+#[path = "cli/codes.rs"]
+mod codes;
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -34,6 +36,8 @@ const LEFT_OUT: [&str; 2] = ["node", "install-cni"];
 
 /// A row of the table of commands.
 struct Row {
+    name: String,
+    codes: Vec<i32>,
     changes: bool,
     output: bool,
     example: Vec<String>,
@@ -45,22 +49,24 @@ fn rows() -> Vec<Row> {
     let (_, table) = page.split_once("## Commands").unwrap();
     let row = |line: &str| {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let [name, changes, output, _, _, example] = cells[..] else {
+        let [name, changes, output, _, codes, example] = cells[..] else {
             panic!("six cells are needed: {line}")
         };
         let words = example.trim_matches('`').split_whitespace().skip(1);
         let words = words.map(|word| word.trim_matches('\''));
-        let row = Row {
+        let codes = codes.split(", ").filter(|code| !code.is_empty());
+        Row {
+            name: name.trim_matches('`').to_owned(),
+            codes: codes.map(|code| code.parse().unwrap()).collect(),
             changes: changes == "yes",
             output: output == "yes",
             example: words.map(str::to_owned).collect(),
-        };
-        (!LEFT_OUT.contains(&name.trim_matches('`'))).then_some(row)
+        }
     };
     table
         .lines()
         .filter(|l| l.starts_with("| `"))
-        .filter_map(row)
+        .map(row)
         .collect()
 }
 
@@ -85,10 +91,17 @@ fn run_on_full_disk(lab: &Lab, folder: &Path, arguments: &[&str]) -> Output {
 }
 
 /// Runs a command on node1. `reader` false: nobody reads its standard output.
-fn run(lab: &Lab, folder: &Path, arguments: &[&str], reader: bool) -> Ended {
+fn run(
+    lab: &Lab,
+    folder: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+    reader: bool,
+) -> Ended {
     let mut command = lab.caracal_command("node1", arguments).unwrap();
     command
         .env("COLUMNS", "80")
+        .envs(environment.iter().copied())
         .current_dir(folder)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -137,17 +150,19 @@ fn the_command_line_keeps_its_contract() {
     let mut lab = up_text(TOPOLOGY, "cli", "e2e-cli");
     await_settled(&lab);
     let folder = Folder::new();
-    for row in rows() {
+    let examples = rows().into_iter();
+    for row in examples.filter(|row| !LEFT_OUT.contains(&&*row.name)) {
         let arguments: Vec<&str> = row.example.iter().map(String::as_str).collect();
         check(&lab, &folder.0, &row, &arguments);
     }
+    codes::are_as_documented(&lab, &folder.0);
     bundle::keeps_no_secret(&mut lab, &folder.0);
 }
 
 fn check(lab: &Lab, folder: &Path, row: &Row, arguments: &[&str]) {
     let what = arguments.join(" ");
     // A reader that is gone before the first octet.
-    let ended = run(lab, folder, arguments, false);
+    let ended = run(lab, folder, arguments, &[], false);
     let sane = ended.status.signal().is_none() && !ended.stderr.contains("panicked");
     assert!(sane, "{what} | true: {}: {}", ended.status, ended.stderr);
     assert!(
@@ -156,7 +171,7 @@ fn check(lab: &Lab, folder: &Path, row: &Row, arguments: &[&str]) {
         ended.stderr
     );
 
-    let shown = run(lab, folder, arguments, true);
+    let shown = run(lab, folder, arguments, &[], true);
     println!("{what}: {}", shown.status);
     assert_ne!(shown.status.code(), Some(2), "{what}: {}", shown.stderr);
     if shown.status.success() && !row.changes {
@@ -178,7 +193,7 @@ fn check(lab: &Lab, folder: &Path, row: &Row, arguments: &[&str]) {
         let columns = line.trim_end().chars().count();
         assert!(columns <= 80, "{what}: {columns} columns: {line}");
     }
-    let form = |name| run(lab, folder, &[arguments, &["-o", name]].concat(), true);
+    let form = |name| run(lab, folder, &[arguments, &["-o", name]].concat(), &[], true);
     // Sessions and pings of a lab may come or go between two calls; exit codes that stay different
     // are a fault.
     let mut plain = shown;
@@ -188,7 +203,7 @@ fn check(lab: &Lab, folder: &Path, row: &Row, arguments: &[&str]) {
             return Ok(json);
         }
         let wrong = format!("{} and {}: {}", plain.status, json.status, json.stderr);
-        plain = run(lab, folder, arguments, true);
+        plain = run(lab, folder, arguments, &[], true);
         Err(wrong)
     });
     let json = json.unwrap_or_else(|e| panic!("{what} -o json: {}", error_chain(&e)));

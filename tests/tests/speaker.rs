@@ -443,7 +443,7 @@ fn a_peer_is_asked_again(site: &Site) {
     .unwrap();
     assert_eq!((site.session("a"), site.session("b")), before);
     let nobody = site.ask(&["bgp", "refresh", "nobody"]);
-    assert_eq!(nobody.status.code(), Some(1));
+    assert_eq!(nobody.status.code(), Some(3));
     assert!(
         stderr(&nobody).contains("no peer nobody"),
         "{}",
@@ -476,7 +476,7 @@ fn filters_of_questions(site: &Site, of_a: &str) {
     let none = site.ask(&["bgp", "routes", default]);
     assert_eq!(none.status.code(), Some(3), "{}", stderr(&none));
     let nobody = site.ask(&["bgp", "routes", "--peer", "nobody"]);
-    assert_eq!(nobody.status.code(), Some(1));
+    assert_eq!(nobody.status.code(), Some(3));
     assert!(
         stderr(&nobody).contains("no peer nobody"),
         "{}",
@@ -573,7 +573,7 @@ fn a_broken_file_changes_nothing(site: &Site) {
         "{report}"
     );
     let reload = site.ask(&["speaker", "reload"]);
-    assert_eq!(reload.status.code(), Some(1));
+    assert_eq!(reload.status.code(), Some(5));
     assert!(
         stderr(&reload).contains("\"klient\""),
         "{}",

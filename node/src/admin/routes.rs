@@ -16,6 +16,7 @@ use caracal_model::{
 use serde_json::Value;
 
 use crate::admin::{Answered, OrderOutcome, PeerOrder, RouteFilter};
+use crate::exit::{ExitError, NOT_FOUND};
 
 /// Many routes, a line of JSON each.
 pub(crate) struct Rows {
@@ -35,7 +36,10 @@ impl Rows {
             return Err("longer prefixes than which? name a PREFIX".to_owned());
         }
         let from = match filter.peer {
-            Some(peer) => Some(find_peer(speaker, &peer).await?),
+            Some(peer) => match find(speaker, &peer).await? {
+                Some(name) => Some(name),
+                None => return Ok(without(&peer)),
+            },
             None => None,
         };
         let advertised = matches!(table, RouteTable::Advertised(_));
@@ -95,8 +99,10 @@ pub(crate) async fn received(
     peer: &str,
     filter: RouteFilter,
 ) -> Result<Answered, String> {
-    let name = find_peer(speaker, peer).await?;
-    Rows::open(speaker, RouteTable::Received(name), filter).await
+    match find(speaker, peer).await? {
+        Some(name) => Rows::open(speaker, RouteTable::Received(name), filter).await,
+        None => Ok(without(peer)),
+    }
 }
 
 /// `caracal bgp advertised PEER`.
@@ -105,8 +111,10 @@ pub(crate) async fn advertised(
     peer: &str,
     filter: RouteFilter,
 ) -> Result<Answered, String> {
-    let name = find_peer(speaker, peer).await?;
-    Rows::open(speaker, RouteTable::Advertised(name), filter).await
+    match find(speaker, peer).await? {
+        Some(name) => Rows::open(speaker, RouteTable::Advertised(name), filter).await,
+        None => Ok(without(peer)),
+    }
 }
 
 /// `caracal bgp explain PREFIX`.
@@ -115,10 +123,12 @@ pub(crate) async fn explain(speaker: &SpeakerHandle, prefix: Prefix) -> Result<V
 }
 
 /// `caracal bgp refresh PEER`.
-pub(crate) async fn refresh(speaker: &SpeakerHandle, peer: &str) -> Result<Value, String> {
-    let name = find_peer(speaker, peer).await?;
+pub(crate) async fn refresh(speaker: &SpeakerHandle, peer: &str) -> Result<Answered, String> {
+    let Some(name) = find(speaker, peer).await? else {
+        return Ok(without(peer));
+    };
     if speaker.refresh(name).await.map_err(text)? {
-        return Ok(Value::Null);
+        return Ok(Value::Null.into());
     }
     Err(format!("peer {peer} has no session"))
 }
@@ -262,12 +272,11 @@ fn no_peer(peer: &str) -> String {
     format!("no peer {peer}; `caracal bgp peers` lists names and addresses")
 }
 
-/// A peer by name or address.
-async fn find_peer(speaker: &SpeakerHandle, wanted: &str) -> Result<PeerName, String> {
-    let found = find(speaker, wanted).await?;
-    found.ok_or_else(|| no_peer(wanted))
+fn without(peer: &str) -> Answered {
+    Answered::Refused(ExitError::new(NOT_FOUND, no_peer(peer)))
 }
 
+/// A peer by name or address.
 async fn find(speaker: &SpeakerHandle, wanted: &str) -> Result<Option<PeerName>, String> {
     let status = speaker.status().await.map_err(text)?;
     let found = status

@@ -17,8 +17,8 @@ use serde_json::Value;
 use super::output::watch;
 use super::{duration, open_store};
 use crate::args::Output;
-use crate::cli::exit::DEGRADED;
 use crate::cluster_status::{NodeState, PublishedStatus, STATUSES};
+use crate::exit::DEGRADED;
 
 /// A node as the cluster sees it.
 #[derive(Clone, Debug, Serialize, Deserialize)]

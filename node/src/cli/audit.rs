@@ -10,10 +10,10 @@ use caracal_model::Severity;
 use serde_json::json;
 
 use super::all_nodes::{self, Aspect};
-use super::exit::DEGRADED;
 use super::{duration, run_dir, table};
 use crate::admin::{Request, ask};
 use crate::args::{AuditArgs, Output};
+use crate::exit::DEGRADED;
 use crate::node::answers::auditor::AuditReport;
 
 /// Time between questions of `--watch`.

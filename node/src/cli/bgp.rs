@@ -19,7 +19,7 @@ use super::output::watch;
 use super::{peer, run_dir, status};
 use crate::admin::{PeerOrder, Request, RouteFilter, ask, ask_rows};
 use crate::args::{BgpCommand, Output, RouteArgs, Soft};
-use crate::cli::exit::NOT_FOUND;
+use crate::exit::NOT_FOUND;
 
 pub(crate) fn run(command: BgpCommand) -> anyhow::Result<ExitCode> {
     match command {

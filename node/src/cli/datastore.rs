@@ -13,10 +13,10 @@ use caracal_model::{
 use clap::Subcommand;
 use serde_json::Value;
 
-use super::exit::{DEGRADED, NOT_FOUND, REFUSED};
 use super::{in_this_namespace, open_store, run_dir};
 use crate::admin::{Request, ask};
 use crate::args::OutputArgs;
+use crate::exit::{DEGRADED, NOT_FOUND, REFUSED, conflict, invalid};
 
 /// Most tries of a transaction that loses races.
 const TRIES: usize = 5;
@@ -110,7 +110,9 @@ async fn set_ready(ready: bool) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     }
-    anyhow::bail!("{key} was changed by others {TRIES} times in a row; try again")
+    Err(conflict(format!(
+        "{key} was changed by others {TRIES} times in a row; try again"
+    )))
 }
 
 const fn state(ready: bool) -> &'static str {
@@ -166,8 +168,10 @@ async fn import(path: &Path, dry_run: bool) -> anyhow::Result<ExitCode> {
         false => std::fs::read_to_string(path),
     };
     let text = text.with_context(|| format!("reading {name}"))?;
-    let file: Value = serde_json::from_str(&text).with_context(|| format!("{name} is no JSON"))?;
-    let content = transfer::content(&file).with_context(|| name.to_string())?;
+    let file = serde_json::from_str::<Value>(&text).with_context(|| format!("{name} is no JSON"));
+    let file = file.map_err(invalid)?;
+    let content = transfer::content(&file).with_context(|| name.to_string());
+    let content = content.map_err(invalid)?;
     let store = open_store()?;
     let plan = transfer::plan(&content, &everything(&store).await?);
     if let Some(first) = plan.other.first() {

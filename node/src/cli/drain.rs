@@ -8,7 +8,7 @@ use anyhow::Context;
 use super::run_dir;
 use crate::admin::{Request, ask};
 use crate::args::{DrainArgs, Output};
-use crate::cli::exit::REFUSED;
+use crate::exit::REFUSED;
 use crate::node::announce::drain::{DrainStage, DrainStatus};
 
 /// Time between looks.

@@ -13,7 +13,7 @@ use super::output::watch;
 use super::{bgp, run_dir};
 use crate::admin::{Request, ask};
 use crate::args::{ExplainArgs, ExplainDestination, Output};
-use crate::cli::exit::NOT_FOUND;
+use crate::exit::NOT_FOUND;
 use crate::node::answers::explain::{DataStage, Explained, PoolJson, Revision};
 
 pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {

@@ -9,8 +9,8 @@ use clap::Args;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use serde_json::{Value, json};
 
-use super::exit::NOT_FOUND;
 use crate::args::{Output, OutputArgs};
+use crate::exit::NOT_FOUND;
 
 /// `caracal explain-code`.
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use caracal_lab::{
     CONVERGE, DownCommand, ExecCommand, FaultCommand, LabFault, STATUS_PINGS, StatusCommand,
-    UpCommand, lab_demo, lab_down, lab_exec, lab_fault, lab_list, lab_status, lab_up,
+    TableForm, UpCommand, lab_demo, lab_down, lab_exec, lab_fault, lab_list, lab_status, lab_up,
 };
 
 use super::output::in_form;
@@ -23,7 +23,10 @@ pub(crate) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
                 lab: name,
                 json: output.is_data(),
                 pings: STATUS_PINGS,
-                columns: output.columns(),
+                tables: TableForm {
+                    columns: output.columns(),
+                    wide: output == Output::Wide,
+                },
             };
             in_form(output, |out| Ok(lab_status(&status, out)?))?
         }
@@ -67,6 +70,9 @@ fn up(file: std::path::PathBuf, name: Option<String>, keep: bool) -> anyhow::Res
         binary,
         deadline: CONVERGE,
         keep,
-        columns: Output::Table.columns(),
+        tables: TableForm {
+            columns: Output::Table.columns(),
+            wide: false,
+        },
     })
 }

@@ -8,9 +8,9 @@ mod columns;
 pub(crate) mod datastore;
 pub(crate) mod doctor;
 pub(crate) mod drain;
-pub(crate) mod exit;
 pub(crate) mod explain;
 pub(crate) mod explain_code;
+pub(crate) mod hints;
 pub(crate) mod install_cni;
 pub(crate) mod ipam;
 #[cfg(feature = "lab")]

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 
 use super::ipam::{announced, now, on_store, refuse};
 use crate::args::{Output, OutputArgs};
-use crate::cli::exit::{CONFLICT, NOT_FOUND};
 use crate::cluster_status::status_path;
+use crate::exit::{CONFLICT, NOT_FOUND};
 use crate::node::membership::machine;
 
 /// `caracal node COMMAND`.

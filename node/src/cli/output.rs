@@ -51,7 +51,9 @@ impl Output {
     pub(super) fn table(self, header: &[&str]) -> comfy_table::Table {
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::NOTHING);
-        table.set_header(header.to_vec());
+        if !header.is_empty() {
+            table.set_header(header.to_vec());
+        }
         if let Some(columns) = self.columns() {
             table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
             table.set_width(columns);

@@ -8,10 +8,10 @@ use caracal_bgp::{Endpoint, MessageCounts, NegotiatedTime, PastError, PeerDetail
 use caracal_model::Timestamp;
 use serde_json::Value;
 
-use super::exit::{NOT_FOUND, REFUSED};
 use super::{duration, run_dir};
 use crate::admin::{OrderOutcome, PeerOrder, Request, ask};
 use crate::args::Output;
+use crate::exit::{NOT_FOUND, REFUSED};
 
 pub(super) fn show(peer: &str, output: Output) -> anyhow::Result<ExitCode> {
     let request = Request::Peer {

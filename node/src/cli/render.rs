@@ -15,12 +15,13 @@ use caracal_model::{NodeName, Snapshot};
 use caracal_templates::{
     Daemon, Options, Rendered, Role, Set, TemplateError, Templates, Tunnelled,
 };
-use caracal_topologies::{PlanOptions, plan, plan_calico, router, tunnelled_pools};
+use caracal_topologies::{PlanOptions, RouterError, plan, plan_calico, router, tunnelled_pools};
 
 use self::input::{Data, Source};
 use self::install::Installer;
 use crate::args::{RenderArgs, Style};
 use crate::config::{self, Env};
+use crate::exit::{ExitError, REFUSED, not_found};
 
 /// Interval of reading files again with `--watch`. The datastore tells of changes itself.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -109,7 +110,10 @@ fn files(args: &RenderArgs, data: &Data) -> anyhow::Result<Vec<Rendered>> {
             let address = args.peer.context(
                 "this style is for a router outside the cluster: give its address with --peer",
             )?;
-            let context = router(snapshot, address, &options)?;
+            let context = router(snapshot, address, &options).map_err(|error| match error {
+                RouterError::Unknown { .. } => not_found(error.to_string()),
+                error => error.into(),
+            })?;
             render(args, set, &context)
         }
         Style::Calico => {
@@ -165,7 +169,10 @@ fn node(args: &RenderArgs, snapshot: &Snapshot) -> anyhow::Result<NodeName> {
     let node = NodeName::from(name);
     if !snapshot.nodes.contains_key(&node) {
         let known: Vec<&str> = snapshot.nodes.keys().map(NodeName::as_str).collect();
-        anyhow::bail!("there is no Node {node}; known: {}", known.join(", "));
+        return Err(not_found(format!(
+            "there is no Node {node}; known: {}",
+            known.join(", ")
+        )));
     }
     Ok(node)
 }
@@ -185,7 +192,7 @@ fn render(
 }
 
 fn fault(error: &TemplateError) -> anyhow::Error {
-    anyhow::anyhow!("{}", error.report())
+    ExitError::new(REFUSED, error.report()).into()
 }
 
 /// The templates of a folder, by path.

@@ -23,6 +23,7 @@ use super::ipam::{now, on_store, refuse};
 use super::{mode, run_dir, table};
 use crate::admin::{Request, ask};
 use crate::args::{Output, OutputArgs};
+use crate::exit::{conflict, invalid};
 use crate::node::answers::services::TranslatedServices;
 use crate::service_list;
 
@@ -116,7 +117,7 @@ async fn apply(
 ) -> anyhow::Result<Option<String>> {
     let mut wanted = BTreeMap::new();
     for file in files {
-        wanted.extend(read(file)?);
+        wanted.extend(read(file).map_err(invalid)?);
     }
     let range = KeyRange::Prefix(documents_prefix());
     let there = store.read(&[range]).await?.ranges.into_iter().flatten();
@@ -221,7 +222,7 @@ async fn commit(store: &Datastore, txn: Txn) -> anyhow::Result<()> {
     }
     match store.commit(&txn).await? {
         TxnOutcome::Committed(_) => Ok(()),
-        TxnOutcome::Conflict => anyhow::bail!("somebody else writes services too; try again"),
+        TxnOutcome::Conflict => Err(conflict("somebody else writes services too; try again")),
     }
 }
 

@@ -8,7 +8,7 @@ use caracal_bgp::missing_next_hops;
 use super::run_dir;
 use crate::admin::{Request, ask};
 use crate::args::{Output, SpeakerArgs, SpeakerCommand};
-use crate::cli::exit::REFUSED;
+use crate::exit::REFUSED;
 use crate::speaker::change::ReloadChange;
 use crate::speaker::file::{self, FileError};
 

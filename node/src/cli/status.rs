@@ -15,7 +15,7 @@ use super::output::watch;
 use super::{duration, run_dir};
 use crate::admin::{Request, ask};
 use crate::args::Output;
-use crate::cli::exit::DEGRADED;
+use crate::exit::DEGRADED;
 
 /// Narrow paths that are named.
 const SHOWN_PATHS: usize = 5;

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use caracal_agent::{Ownership, Uninstall};
-
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::install_cni::Installed;
+use super::ipam::refuse;
 use super::run_dir;
 use crate::admin::{Request, ask};
 use crate::node::kernel::kube_proxy::forget_takeover;
@@ -41,9 +41,9 @@ const LOOK: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
     if !args.dry_run && ask(&run_dir(), &Request::Status).is_ok() {
-        anyhow::bail!(
-            "a caracal node runs here and would put everything back; stop it first, or look with --dry-run"
-        );
+        return Ok(refuse(
+            "a caracal node runs here and would put everything back; stop it first, or look with --dry-run",
+        ));
     }
     // One thread: netlink sockets belong to the network namespace of the thread that opens them.
     let runtime = tokio::runtime::Builder::new_current_thread()

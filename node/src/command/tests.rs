@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use clap::error::ErrorKind;
 use clap::{Command as Definition, CommandFactory, Parser};
 
 use super::{Args, changes_something};
+use crate::cli::hints::{HINTS, of};
 
 /// A row of the table of commands.
 struct Row {
@@ -129,4 +131,56 @@ fn shell_words(example: &str) -> Vec<String> {
     words
         .map(|word| word.trim_matches('\'').to_owned())
         .collect()
+}
+
+/// A command with names in the place of its placeholders.
+fn filled(command: &str) -> Vec<String> {
+    let fill = |word: String| match word.as_str() {
+        "ADDRESS" => "10.0.0.1".to_owned(),
+        "PREFIX" => "10.244.0.0/26".to_owned(),
+        "N" => "2".to_owned(),
+        _ => word,
+    };
+    shell_words(command).into_iter().map(fill).collect()
+}
+
+fn assert_is_command(place: &str, command: &str) {
+    if let Err(error) = Args::try_parse_from(filled(command)) {
+        panic!("{place}: {command}: {error}");
+    }
+}
+
+/// The tables for users of calicoctl and of birdc.
+#[test]
+fn commands_of_the_first_pages_are_valid() {
+    for page in ["calico-operator", "bird-user"] {
+        let path = format!("{}/../docs/start/{page}.md", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(path).expect("a page");
+        let rows = text.lines().filter_map(|line| line.rsplit_once(" | "));
+        let cells = rows.filter(|(left, _)| left.starts_with("| `"));
+        let commands = cells.flat_map(|(_, right)| right.split('`').skip(1).step_by(2));
+        let commands: Vec<&str> = commands.filter(|c| c.starts_with("caracal ")).collect();
+        assert!(commands.len() > 10, "{page}: {commands:?}");
+        for command in commands {
+            assert_is_command(page, command);
+        }
+    }
+}
+
+#[test]
+fn what_is_called_otherwise_elsewhere_has_a_hint() {
+    for (theirs, here) in HINTS {
+        let typed: Vec<String> = theirs.split(' ').map(str::to_owned).collect();
+        let line = [vec!["caracal".to_owned()], typed.clone()].concat();
+        let error = Args::try_parse_from(line).expect_err("it is a command here");
+        assert_eq!(error.kind(), ErrorKind::InvalidSubcommand, "{theirs}");
+        let hint = of(&typed).expect("a hint");
+        for command in here.split("; ") {
+            assert!(hint.contains(&format!("`{command}`")), "{hint}");
+            assert_is_command(theirs, command);
+        }
+    }
+    let words = ["datastore", "migrate", "import", "-f", "x"].map(str::to_owned);
+    assert!(of(&words).is_some_and(|hint| hint.contains("datastore import -f FILE")));
+    assert_eq!(of(&["get".to_owned()]), None);
 }

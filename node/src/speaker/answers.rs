@@ -7,7 +7,6 @@ use std::time::Instant;
 use caracal_agent::TableStatus;
 use caracal_bgp::SpeakerHandle;
 use caracal_model::{DatastoreStatus, KernelStatus, NodeStatus, Problem, ProblemCode};
-use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Reload;
@@ -44,12 +43,12 @@ impl AnswerRequests for SpeakerAnswers {
             Request::Explain { prefix } => routes::explain(speaker, prefix).await,
             Request::Peer { peer } => routes::peer(speaker, &peer).await,
             Request::Operate { peer, order } => routes::operate(speaker, &peer, order).await,
-            Request::Refresh { peer } => routes::refresh(speaker, &peer).await,
+            Request::Refresh { peer } => return routes::refresh(speaker, &peer).await,
             Request::Mrt { file } => mrt::dump_below_folder(speaker, &file).await,
             Request::Announced(_) | Request::InUse(_) => {
                 Err("a standalone speaker has no pods; ask the node's process".to_owned())
             }
-            Request::Reload => self.reload().await,
+            Request::Reload => return self.reload().await,
             Request::Services
             | Request::TakeServicesOver { .. }
             | Request::ExplainService { .. }
@@ -71,10 +70,13 @@ impl AnswerRequests for SpeakerAnswers {
 }
 
 impl SpeakerAnswers {
-    async fn reload(&self) -> Result<Value, String> {
+    async fn reload(&self) -> Result<Answered, String> {
         let (answer, wait) = oneshot::channel();
         self.reload.send(answer).await.map_err(text)?;
-        to_value(&wait.await.map_err(text)??)
+        match wait.await.map_err(text)? {
+            Ok(change) => to_value(&change).map(Answered::from),
+            Err(refused) => Ok(Answered::Refused(refused)),
+        }
     }
 
     async fn status(&self) -> Result<NodeStatus, String> {

@@ -29,6 +29,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::admin;
+use crate::exit::{ExitError, code_of, invalid};
 use answers::SpeakerAnswers;
 use caracal_templates::File;
 use change::ReloadChange;
@@ -47,7 +48,7 @@ const RELOADS: usize = 4;
 const SOCKET_RETRY: Duration = Duration::from_secs(5);
 
 /// Asks for a reload; the answer says what changed, or why nothing did.
-type Reload = oneshot::Sender<Result<ReloadChange, String>>;
+type Reload = oneshot::Sender<Result<ReloadChange, ExitError>>;
 
 /// Runs a speaker until SIGTERM (a restart is expected) or SIGINT (it leaves for good).
 pub(crate) fn run(
@@ -231,7 +232,7 @@ struct Current {
 
 impl Current {
     /// Goes over to what the file says now. When it does not parse, nothing changes.
-    async fn reload(&mut self) -> Result<ReloadChange, String> {
+    async fn reload(&mut self) -> Result<ReloadChange, ExitError> {
         let File {
             speaker: config,
             kernel: tables,
@@ -239,9 +240,10 @@ impl Current {
         } = match file::read(&self.file) {
             Ok(file) => file,
             Err(error) => {
-                let reason = format!("{:#}", anyhow::Error::from(error));
-                tracing::error!("the configuration in force stays: {reason}");
-                return Err(format!("the configuration in force stays: {reason}"));
+                let error = invalid(error.into());
+                let reason = format!("the configuration in force stays: {error:#}");
+                tracing::error!("{reason}");
+                return Err(ExitError::new(code_of(&error), reason));
             }
         };
         let change = compare_configs(&self.config, &config);

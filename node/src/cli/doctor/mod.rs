@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::{in_this_namespace, table};
 use crate::args::{Output, OutputArgs};
-use crate::cli::exit::DEGRADED;
+use crate::exit::DEGRADED;
 
 /// `caracal doctor`.
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::stages;
 use crate::args::Output;
 use crate::cli::bgp;
-use crate::cli::exit::NOT_FOUND;
+use crate::exit::NOT_FOUND;
 use crate::node::answers::explain_service::ExplainedService;
 use crate::service_list::ListedService;
 

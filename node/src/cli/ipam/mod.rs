@@ -24,7 +24,7 @@ use caracal_ipam::{Users, user_ranges};
 use caracal_model::{Key, KeyRange, Kind, Timestamp, TxnWrite};
 use serde_json::Value;
 
-use crate::cli::exit::{DEGRADED, NOT_FOUND, REFUSED};
+use crate::exit::{DEGRADED, NOT_FOUND, REFUSED};
 use args::IpamCommand;
 
 pub(crate) fn run(command: IpamCommand) -> anyhow::Result<ExitCode> {

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::args::ReleaseArgs;
 use super::{NOT_FOUND, Survey, announced, now, refuse, survey};
+use crate::exit::invalid;
 
 /// A release, what it rests on, and what of it must be so.
 type AddressRelease = (ReleaseTarget, Vec<caracal_model::Compare>);
@@ -29,8 +30,9 @@ pub(super) async fn run(store: &Datastore, args: &ReleaseArgs) -> anyhow::Result
         Some(path) => {
             let text =
                 std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
-            let report: LeakReport = serde_json::from_slice(&text)
-                .with_context(|| format!("{} is no report of `ipam check -o`", path.display()))?;
+            let report = serde_json::from_slice::<LeakReport>(&text)
+                .with_context(|| format!("{} is no report of `ipam check -o`", path.display()));
+            let report = report.map_err(invalid)?;
             let version = env!("CARGO_PKG_VERSION");
             if let Err(error) = report.accept(&survey.cluster, version, args.force) {
                 return Ok(refuse(&error.to_string()));

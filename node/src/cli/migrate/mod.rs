@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use caracal_agent::{Ownership, hand_back_ops, unused_objects, unused_objects_after};
 use clap::Subcommand;
 
+use super::ipam::refuse;
 use super::{in_this_namespace, run_dir};
 use crate::admin::{Request, ask};
 use crate::args::OutputArgs;
@@ -52,9 +53,9 @@ pub(crate) fn run(command: &MigrateCommand) -> anyhow::Result<ExitCode> {
 
 fn back(ipip_by_bird: bool, dry_run: bool) -> anyhow::Result<ExitCode> {
     if !dry_run && ask(&run_dir(), &Request::Status).is_ok() {
-        anyhow::bail!(
-            "a caracal node runs here and would take everything back; stop it first, or look with --dry-run"
-        );
+        return Ok(refuse(
+            "a caracal node runs here and would take everything back; stop it first, or look with --dry-run",
+        ));
     }
     in_this_namespace(async {
         let actual = caracal_agent::read_kernel().await?;

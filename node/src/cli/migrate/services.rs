@@ -10,8 +10,8 @@ use clap::Subcommand;
 use serde_json::Value;
 
 use crate::admin::{Request, ask};
-use crate::cli::exit::REFUSED;
 use crate::cli::{in_this_namespace, run_dir};
+use crate::exit::REFUSED;
 
 /// Longest wait for the node's process.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -21,6 +21,7 @@ use super::plan::ModePlan;
 use super::verify::{self, Reports};
 use crate::admin::{Request, ask};
 use crate::args::Output;
+use crate::exit::conflict;
 use crate::mode_check::{CHECK, basis};
 
 /// Pause between two looks.
@@ -103,7 +104,7 @@ fn checked(pool: &IpPool, check: &str) -> Vec<u8> {
 }
 
 fn changed_meanwhile(plan: &ModePlan) -> anyhow::Error {
-    anyhow::anyhow!("{} was changed meanwhile; plan again", plan.key)
+    conflict(format!("{} was changed meanwhile; plan again", plan.key))
 }
 
 impl<S: Store> Apply<'_, S> {

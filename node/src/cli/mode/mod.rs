@@ -13,7 +13,7 @@ use caracal_datastore::Store;
 use caracal_model::{EncapMode, KeyRange, Kind, Snapshot, ipam_prefix, kind_prefix};
 
 use crate::args::{ModeArgs, ModeCommand, Output};
-use crate::cli::exit::REFUSED;
+use crate::exit::{REFUSED, not_found};
 use plan::{ModeError, ModePlan, Modes};
 pub(super) use verify::reporters;
 
@@ -44,6 +44,7 @@ pub(crate) fn run(command: &ModeCommand) -> anyhow::Result<ExitCode> {
         let snapshot = read(&store).await?;
         let plan = match planned(&snapshot, args).await {
             Ok(plan) => plan,
+            Err(error @ ModeError::NoPool { .. }) => return Err(not_found(error.to_string())),
             Err(error) => {
                 eprintln!("{error}");
                 return Ok(ExitCode::from(REFUSED));

@@ -7,6 +7,7 @@ use caracal_datastore::Store;
 use caracal_ipam::LEASE_PREFIX;
 use caracal_model::{Family, KeyRange, NodeName, Snapshot};
 
+use crate::exit::not_found;
 use crate::mode_check::{ModeCheckReport, PeerAnswer, REPORTS};
 
 /// Pairs that are named in a sentence.
@@ -43,10 +44,9 @@ pub(in crate::cli) async fn reporters<S: Store>(
     skip: &[String],
 ) -> anyhow::Result<BTreeSet<NodeName>> {
     for name in skip {
-        anyhow::ensure!(
-            snapshot.nodes.contains_key(name.as_str()),
-            "there is no Node {name} to skip"
-        );
+        if !snapshot.nodes.contains_key(name.as_str()) {
+            return Err(not_found(format!("there is no Node {name} to skip")));
+        }
     }
     let answer = store
         .read(&[KeyRange::Prefix(LEASE_PREFIX.to_owned())])

@@ -13,6 +13,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch::Receiver;
 
 use crate::cli::{first_view, open_store};
+use crate::exit::invalid;
 
 /// Input of the rendering.
 #[derive(Default)]
@@ -118,7 +119,8 @@ fn from_files(files: &[PathBuf], problems: &mut Vec<String>) -> anyhow::Result<D
     let mut data = Data::default();
     for path in files {
         let text = read(path)?;
-        let resources = resources_from_yaml(&text).with_context(|| path.display().to_string())?;
+        let resources = resources_from_yaml(&text).with_context(|| path.display().to_string());
+        let resources = resources.map_err(invalid)?;
         let refused = resources.apply(&mut data.snapshot);
         problems.extend(
             refused

@@ -11,10 +11,10 @@ use caracal_model::{
 };
 use serde_json::Value;
 
+use super::effect;
 use super::form::Form;
 use super::write::{Outcome, RequestedState, RequestedWrite, Stored, WriteError, stored, write};
-use super::{effect, get};
-use crate::cli::exit::REFUSED;
+use crate::exit::REFUSED;
 
 /// How orders are carried out.
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +139,7 @@ fn print(form: Form, shown: &[(ResourceType, Value)]) {
         (Form::Name, all) => all
             .iter()
             .for_each(|(target, value)| println!("{}", super::name_of(*target, value))),
-        (_, [(target, value)]) => get::print(*target, form, true, 0, std::slice::from_ref(value)),
+        (_, [(_, value)]) => form.output().print(value),
         (_, all) => {
             let items: Vec<&Value> = all.iter().map(|(_, value)| value).collect();
             let list = serde_json::json!({"kind": "List", "apiVersion": "v1", "items": items});

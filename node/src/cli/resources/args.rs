@@ -11,7 +11,7 @@ use super::shape::{Shape, ShapeParser};
 /// `caracal get`.
 #[derive(Debug, Args)]
 pub(crate) struct GetArgs {
-    /// Kind, such as ippools, bgpp, felixconfig, wep; or KIND/NAME.
+    /// Kind, such as ippools, bgpp, felixconfig, wep; several with commas between; or KIND/NAME.
     pub(super) kind: String,
     /// Names; all when absent.
     pub(super) names: Vec<String>,
@@ -33,6 +33,12 @@ pub(crate) struct GetArgs {
     /// cluster.
     #[arg(long)]
     pub(super) export: bool,
+    /// Tables without their headings.
+    #[arg(long)]
+    pub(super) no_headers: bool,
+    /// Go on, and print again whenever something has changed.
+    #[arg(short, long)]
+    pub(super) watch: bool,
     /// Output form.
     #[arg(short, long, value_name = "FORM", default_value = "table", value_parser = ShapeParser)]
     pub(super) output: Shape,
@@ -117,7 +123,7 @@ pub(crate) struct DeleteArgs {
     #[command(flatten)]
     pub(super) space: NamespaceArgs,
     /// Do not fail for objects that do not exist.
-    #[arg(long, visible_alias = "skip-not-exists")]
+    #[arg(long, short_alias = 's', visible_alias = "skip-not-exists")]
     pub(super) ignore_not_found: bool,
     /// Delete a pool although addresses of it are in use, or a Node although it seems to be alive.
     #[arg(long)]

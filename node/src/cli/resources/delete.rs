@@ -18,9 +18,9 @@ use super::args::DeleteArgs;
 use super::form::Form;
 use super::write::{Stored, WriteError, stored};
 use super::{input, kind_and_names};
-use crate::cli::exit::{CONFLICT, NOT_FOUND, REFUSED};
 use crate::cli::ipam::now;
 use crate::cli::node;
+use crate::exit::{CONFLICT, NOT_FOUND, REFUSED, invalid};
 
 /// Between disabling a pool and giving its blocks back: assignments that had read it before come to
 /// their end.
@@ -120,7 +120,7 @@ type Doomed = Vec<(Kind, Key)>;
 
 fn keys_of(args: &DeleteArgs) -> anyhow::Result<Result<Doomed, ExitCode>> {
     let Some(kind) = &args.kind else {
-        let documents = input::read(&args.files, &args.space.or_default())?;
+        let documents = input::read(&args.files, &args.space.or_default()).map_err(invalid)?;
         let keys = documents
             .into_iter()
             .map(|document| (document.kind, document.key));

@@ -37,7 +37,7 @@ use write::{RequestedState, RequestedWrite};
 const USAGE: u8 = 2;
 
 pub(crate) fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
-    on_store(async |store| get::run(&store, args).await)
+    get::run(args)
 }
 
 pub(crate) fn apply(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
@@ -153,14 +153,8 @@ fn write_files(
     wanted: fn(Value) -> RequestedState,
     skip_exists: bool,
 ) -> anyhow::Result<ExitCode> {
-    let documents = match input::read(&args.files.files, &args.space.or_default()) {
-        Ok(documents) => documents,
-        // The file is not valid, as far as it can be read at all.
-        Err(error) if error.downcast_ref::<std::io::Error>().is_none() => {
-            return Ok(super::ipam::refuse(&format!("{error:#}")));
-        }
-        Err(error) => return Err(error),
-    };
+    let documents = input::read(&args.files.files, &args.space.or_default());
+    let documents = documents.map_err(crate::exit::invalid)?;
     let order = |document: Document| RequestedWrite {
         origin: document.origin,
         kind: document.kind,

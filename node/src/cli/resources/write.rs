@@ -9,7 +9,7 @@ use caracal_model::{Key, KeyRange, Kind, Schema, Timestamp, Txn, TxnOutcome, Val
 use serde_json::{Map, Value};
 
 use super::change::ResourceChange;
-use crate::cli::exit::{CONFLICT, NOT_FOUND, REFUSED};
+use crate::exit::{CONFLICT, NOT_FOUND, REFUSED};
 use crate::register::uuid;
 
 /// Tries of a write when others come first.

@@ -9,6 +9,7 @@ use caracal_datastore::Store;
 use caracal_model::{Key, KeyRange, NodeName, Txn, TxnOutcome};
 
 use crate::cli::mode;
+use crate::exit::conflict;
 use crate::services_check::{REPORTS, ServicesReport};
 
 /// Pause between two looks at the reports.
@@ -63,7 +64,7 @@ async fn ask_nodes<S: Store>(store: &S, check: Option<&str>) -> anyhow::Result<(
     };
     match store.commit(&txn).await? {
         TxnOutcome::Committed(_) => Ok(()),
-        TxnOutcome::Conflict => anyhow::bail!("somebody else waits for services too; try again"),
+        TxnOutcome::Conflict => Err(conflict("somebody else waits for services too; try again")),
     }
 }
 

@@ -15,10 +15,11 @@ use caracal_topologies::{
     transition_under_way,
 };
 
-use super::super::ipam::on_store;
+use super::super::ipam::{on_store, refuse};
 use super::super::mode;
 use super::{KnownPasswords, change, compare};
 use crate::args::TopologyApplyArgs;
+use crate::exit::{conflict, not_found};
 
 /// Pause between two looks at the reports.
 const LOOK: Duration = Duration::from_millis(200);
@@ -32,12 +33,15 @@ pub(super) fn run(args: &TopologyApplyArgs) -> anyhow::Result<ExitCode> {
 
 async fn apply(store: &Datastore, args: &TopologyApplyArgs) -> anyhow::Result<ExitCode> {
     let before = mode::read(store).await?;
+    // Whom nobody knows is told before anything is written.
+    Watched::new(&before, &args.skip)?;
     let under_way = transition_under_way(&before)?;
     if let Some(under_way) = &under_way {
-        anyhow::ensure!(
-            args.change.is_empty(),
-            "a transition is under way: wait for it (`caracal topology apply`), end it (--finish) or take it back (--abort)"
-        );
+        if !args.change.is_empty() {
+            return Ok(refuse(
+                "a transition is under way: wait for it (`caracal topology apply`), end it (--finish) or take it back (--abort)",
+            ));
+        }
         if args.abort {
             let old = under_way.before(&before);
             commit(store, &before, &old).await?;
@@ -90,9 +94,9 @@ async fn commit(store: &Datastore, before: &Snapshot, after: &Snapshot) -> anyho
     }
     match store.commit(&txn).await? {
         TxnOutcome::Committed(revision) => Ok(revision),
-        TxnOutcome::Conflict => {
-            anyhow::bail!("the topology was changed meanwhile; nothing is written; try again")
-        }
+        TxnOutcome::Conflict => Err(conflict(
+            "the topology was changed meanwhile; nothing is written; try again",
+        )),
     }
 }
 
@@ -200,10 +204,9 @@ struct Watched {
 impl Watched {
     fn new(snapshot: &Snapshot, skip: &[String]) -> anyhow::Result<Self> {
         for name in skip {
-            anyhow::ensure!(
-                snapshot.nodes.contains_key(&NodeName::from(name.as_str())),
-                "there is no Node {name} to skip"
-            );
+            if !snapshot.nodes.contains_key(&NodeName::from(name.as_str())) {
+                return Err(not_found(format!("there is no Node {name} to skip")));
+            }
         }
         let mut watched = Self {
             nodes: BTreeSet::new(),

@@ -1,5 +1,7 @@
 //! Input of a change: resource files, and the switches for the most frequent changes.
 
+use std::path::Path;
+
 use anyhow::Context;
 use caracal_model::{Applied, BgpConfiguration, Key, Kind, ProblemCode, Resource, Snapshot};
 use caracal_topologies::{
@@ -9,6 +11,7 @@ use caracal_topologies::{
 
 use super::KnownPasswords;
 use crate::args::TopologyChangeArgs;
+use crate::exit::{invalid, not_found};
 
 impl TopologyChangeArgs {
     /// True when nothing is asked.
@@ -34,41 +37,12 @@ pub(super) fn make(
     secrets: &mut KnownPasswords,
 ) -> anyhow::Result<()> {
     for path in &args.change {
-        let mut faults = Vec::new();
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        let mut resources = caracal_topologies::resources_from_yaml(&text)
-            .with_context(|| path.display().to_string())?;
-        if purpose == Purpose::Apply {
-            let others = resources.not_written();
-            anyhow::ensure!(
-                others.is_empty(),
-                "{}: `topology apply` writes {} only; take these out, and write them with `caracal apply`: {}",
-                path.display(),
-                WRITTEN_KINDS.map(Kind::as_str).join(", "),
-                others.join("; ")
-            );
-        }
-        for problem in [resources.replace(after), resources.apply(after)].concat() {
-            let text = format!("{}: {}", problem.subject, problem.reason);
-            match problem.code == ProblemCode::DatastoreFieldWithoutEffect {
-                true => eprintln!("{}: {text}", path.display()),
-                false => faults.push(text),
-            }
-        }
-        anyhow::ensure!(
-            faults.is_empty(),
-            "{}: {}",
-            path.display(),
-            faults.join("; ")
-        );
-        secrets.extend(resources.secrets);
+        of_file(purpose, path, after, secrets).map_err(invalid)?;
     }
     for name in &args.delete {
-        anyhow::ensure!(
-            after.bgp_peers.remove(name).is_some(),
-            "there is no BGPPeer {name} to delete"
-        );
+        if after.bgp_peers.remove(name).is_none() {
+            return Err(not_found(format!("there is no BGPPeer {name} to delete")));
+        }
     }
     if args.auto || args.mesh {
         configure(after, args)?;
@@ -76,6 +50,45 @@ pub(super) fn make(
     if let Err(reason) = reflector_tuning(after) {
         anyhow::bail!("BGPConfiguration default: {reason}");
     }
+    Ok(())
+}
+
+/// Changes the snapshot as a file says.
+fn of_file(
+    purpose: Purpose,
+    path: &Path,
+    after: &mut Snapshot,
+    secrets: &mut KnownPasswords,
+) -> anyhow::Result<()> {
+    let mut faults = Vec::new();
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let mut resources = caracal_topologies::resources_from_yaml(&text)
+        .with_context(|| path.display().to_string())?;
+    if purpose == Purpose::Apply {
+        let others = resources.not_written();
+        anyhow::ensure!(
+            others.is_empty(),
+            "{}: `topology apply` writes {} only; take these out, and write them with `caracal apply`: {}",
+            path.display(),
+            WRITTEN_KINDS.map(Kind::as_str).join(", "),
+            others.join("; ")
+        );
+    }
+    for problem in [resources.replace(after), resources.apply(after)].concat() {
+        let text = format!("{}: {}", problem.subject, problem.reason);
+        match problem.code == ProblemCode::DatastoreFieldWithoutEffect {
+            true => eprintln!("{}: {text}", path.display()),
+            false => faults.push(text),
+        }
+    }
+    anyhow::ensure!(
+        faults.is_empty(),
+        "{}: {}",
+        path.display(),
+        faults.join("; ")
+    );
+    secrets.extend(resources.secrets);
     Ok(())
 }
 

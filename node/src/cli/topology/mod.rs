@@ -19,7 +19,7 @@ use serde_json::json;
 use super::render::input::Source;
 use super::table;
 use crate::args::{Output, TopologyCommand};
-use crate::cli::exit::REFUSED;
+use crate::exit::REFUSED;
 
 /// Number of entries shown of a long list.
 const SHOWN: usize = 10;

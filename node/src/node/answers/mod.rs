@@ -103,7 +103,7 @@ impl AnswerRequests for Answers {
             Request::Explain { prefix } => routes::explain(speaker, prefix).await,
             Request::Peer { peer } => owners.peer(&peer).await,
             Request::Operate { peer, order } => routes::operate(speaker, &peer, order).await,
-            Request::Refresh { peer } => routes::refresh(speaker, &peer).await,
+            Request::Refresh { peer } => return routes::refresh(speaker, &peer).await,
             Request::Mrt { file } => mrt::dump_below_folder(speaker, &file).await,
             Request::Announced(question) => to_value(&owners.announced(&question).await?),
             Request::InUse(question) => to_value(&owners.in_use(&question)),
