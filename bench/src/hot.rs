@@ -178,6 +178,7 @@ fn checked_table(peers: usize, internal: bool, range: (Ipv4Addr, u8)) -> (Rib, I
         addresses: [IpAddr::V4(SENDER)].into(),
         router_ids: BTreeSet::new(),
         relays: false,
+        asn: None,
     };
     let rules = OriginRules {
         mode: OriginMode::Enforce,

@@ -5,7 +5,8 @@
 //! An announcement is valid when its next hop is an address of the owner, so that packets go where
 //! the data says. Behind a reflector ORIGINATOR_ID says who it came from; one that is known to be
 //! somebody else's makes the route invalid, an unknown one does not, for a node may have a BGP
-//! Identifier that nobody else knows of.
+//! Identifier that nobody else knows of. Behind a router of another AS that puts itself in as next
+//! hop the AS path says so, where owners have AS numbers of their own.
 
 mod identities;
 mod prefix_owners;
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attrs::PathAttrs;
 use crate::ranges::Ranges;
-use crate::types::RouterId;
+use crate::types::{Asn, RouterId};
 use identities::{Entitled, Identities};
 use prefix_owners::PrefixOwners;
 
@@ -64,6 +65,8 @@ pub struct OwnerIdentity {
     pub addresses: BTreeSet<IpAddr>,
     /// BGP Identifiers that it may have.
     pub router_ids: BTreeSet<RouterId>,
+    /// Its AS, by which its routes are known behind a router that is their next hop.
+    pub asn: Option<Asn>,
     /// It is a reflector with next-hop-self: it announces prefixes of other owners and forwards for
     /// them.
     pub relays: bool,
@@ -351,6 +354,24 @@ impl OriginCheck {
     #[must_use]
     pub(crate) fn is_owner_address(&self, address: &IpAddr) -> bool {
         !self.identities.of_address(address).is_empty()
+    }
+
+    /// True for a route that has come through the AS of a node that has the prefix, where that is
+    /// not ours: with an AS of its own for each node that says whose it is.
+    pub(crate) fn passes_owner(&self, prefix: &Prefix, attrs: &PathAttrs, ours: Asn) -> bool {
+        let Some((range, OriginRange::Owned { .. })) = self.range_of(prefix) else {
+            return false;
+        };
+        self.holders(prefix, &range).is_some_and(|(_, owners)| {
+            let mut numbers = owners.iter().filter_map(|id| self.identities.asn_of(*id));
+            numbers.any(|asn| asn != ours && attrs.as_path.contains(asn) > 0)
+        })
+    }
+
+    /// True for a route that has come through the AS of some owner, where that is not ours.
+    pub(crate) fn passes_some_owner(&self, attrs: &PathAttrs, ours: Asn) -> bool {
+        let mut path = attrs.as_path.asns();
+        path.any(|asn| asn != ours && self.identities.is_asn(asn))
     }
 
     /// Whether a route is valid or not checked. Says the same as [`OriginCheck::check`], for less.

@@ -99,6 +99,9 @@ async fn attach<S: Store>(
     progress: Progress<'_>,
 ) -> Result<Outcome, CniError> {
     let wishes = Wishes::read(&call.env, &call.conf, call.pod.as_ref())?;
+    for sentence in &wishes.unmet {
+        tracing::warn!("{sentence}");
+    }
     let families = expected_families(call, &wishes);
     let allow_forwarding = call.conf.container_settings.allow_ip_forwarding;
     let site = Site {

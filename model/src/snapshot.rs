@@ -398,7 +398,12 @@ impl Snapshot {
                     None | Some(Ok(_)) => Ok(StoreEffect::Change),
                     Some(Err(ValueError(reason))) => Err((reason, false)),
                 },
-                Kind::ClusterInformation | Kind::Profile | Kind::Tier | Kind::HostEndpoint => {
+                Kind::ClusterInformation
+                | Kind::Profile
+                | Kind::Tier
+                | Kind::HostEndpoint
+                | Kind::KubeControllersConfiguration
+                | Kind::CalicoNodeStatus => {
                     return None;
                 }
             },

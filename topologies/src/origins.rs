@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use caracal_bgp::{
-    OriginMode, OriginRange, OriginRules, OriginUpdate, OwnerIdentity, PrefixOwner, RouterId,
+    Asn, OriginMode, OriginRange, OriginRules, OriginUpdate, OwnerIdentity, PrefixOwner, RouterId,
 };
 use caracal_model::{
     AffinityState, BlockAffinity, BlockOwner, Family, IpPool, KnownBlock, Node, NodeName, Prefix,
@@ -74,13 +74,20 @@ pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: OriginMode) -
 /// The identities that differ between two snapshots.
 fn identities(old: &Snapshot, new: &Snapshot) -> Vec<(String, Option<OwnerIdentity>)> {
     let mut names: BTreeSet<NodeName> = new.nodes.changed_since(&old.nodes).into_iter().collect();
+    if old.default_asn() != new.default_asn() {
+        names.extend(new.nodes.keys().cloned());
+    }
     if moves(&old.bgp_peers, &new.bgp_peers) {
         let reflectors = new.nodes.iter().filter(|(_, node)| reflects(node));
         names.extend(reflectors.map(|(name, _)| name.clone()));
     }
     let of = |snapshot: &Snapshot, name: &NodeName| {
         let node = snapshot.nodes.get(name)?;
-        Some(identity(name, node, relays(snapshot, name, node)))
+        let asn = Some(Asn(snapshot.asn_of(node))).filter(|asn| asn.0 != 0);
+        Some(OwnerIdentity {
+            asn,
+            ..identity(name, node, relays(snapshot, name, node))
+        })
     };
     let differing = names.into_iter().filter_map(|name| {
         let identity = of(new, &name);
@@ -170,6 +177,7 @@ fn identity(name: &NodeName, node: &Node, relays: bool) -> OwnerIdentity {
         addresses,
         router_ids: router_ids.collect(),
         relays,
+        asn: None,
     }
 }
 
@@ -365,6 +373,31 @@ mod tests {
             assert_eq!(differs, relays(&old) != relays(&snapshot), "{mode} {sides}");
             assert_eq!(update.rules, None);
         }
+    }
+
+    #[test]
+    fn an_owner_has_the_as_of_its_node_or_of_the_cluster() {
+        let mut snapshots = vec![cluster()];
+        let mut step = |path: &str, value: &str| {
+            let mut next = snapshots[snapshots.len() - 1].clone();
+            let revision = next.revision + 1;
+            put(&mut next, revision, &format!("{ROOT}/{path}"), value);
+            let old = &snapshots[snapshots.len() - 1];
+            let told = identities(old, &next).into_iter();
+            let told = told.map(|(name, is)| (name, is.unwrap().asn.unwrap().0));
+            let told: Vec<(String, u32)> = told.collect();
+            snapshots.push(next);
+            told
+        };
+        let own = r#"{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"node1"},"spec":{"bgp":{"ipv4Address":"10.0.0.1/24","asNumber":65101}}}"#;
+        let told = step("nodes/node1", own);
+        assert_eq!(told, [("node1".to_owned(), 65101)]);
+        let default = r#"{"kind":"BGPConfiguration","apiVersion":"projectcalico.org/v3","metadata":{"name":"default"},"spec":{"asNumber":64999}}"#;
+        let told = step("bgpconfigurations/default", default);
+        assert_eq!(told, [("node2".to_owned(), 64999)]);
+        let whole = identities(&Snapshot::default(), &cluster()).into_iter();
+        let whole: Vec<u32> = whole.map(|(_, is)| is.unwrap().asn.unwrap().0).collect();
+        assert_eq!(whole, [64512, 64512]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Identities of owners, looked up by address and by BGP Identifier.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_model::Prefix;
@@ -8,7 +8,7 @@ use foldhash::HashMap;
 
 use super::{OwnerId, OwnerIdentity, SourceIds};
 use crate::attrs::PathAttrs;
-use crate::types::RouterId;
+use crate::types::{Asn, RouterId};
 
 /// The identities of all owners.
 #[derive(Debug, Default)]
@@ -18,6 +18,8 @@ pub(super) struct Identities {
     /// The addresses in their order.
     addresses: BTreeSet<IpAddr>,
     by_router_id: HashMap<RouterId, Vec<OwnerId>>,
+    /// Numbers of owners by AS.
+    asns: BTreeMap<Asn, u32>,
 }
 
 /// Owners that a source speaks for.
@@ -28,16 +30,17 @@ pub(super) struct Entitled {
     pub(super) by_own: bool,
 }
 
-/// Next hops and ORIGINATOR_IDs of which it differs whose they are.
+/// Next hops, ORIGINATOR_IDs and ASes of which it differs whose they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sources {
     hops: Vec<IpAddr>,
     originators: Vec<RouterId>,
+    asns: Vec<Asn>,
 }
 
 impl Sources {
     pub(crate) const fn is_empty(&self) -> bool {
-        self.hops.is_empty() && self.originators.is_empty()
+        self.hops.is_empty() && self.originators.is_empty() && self.asns.is_empty()
     }
 
     /// The next hops among them: addresses that an owner got or lost.
@@ -51,6 +54,7 @@ impl Sources {
         let originator = attrs.originator_id.as_ref();
         hop.is_some_and(|hop| self.hops.contains(hop))
             || originator.is_some_and(|id| self.originators.contains(id))
+            || !self.asns.is_empty() && attrs.as_path.asns().any(|asn| self.asns.contains(&asn))
     }
 
     /// Adds what differs between two identities of an owner.
@@ -65,6 +69,9 @@ impl Sources {
         }
         self.originators
             .extend(old.router_ids.symmetric_difference(&new.router_ids));
+        if old.asn != new.asn {
+            self.asns.extend(old.asn.into_iter().chain(new.asn));
+        }
     }
 }
 
@@ -94,6 +101,14 @@ impl Identities {
             for router_id in &old.router_ids {
                 remove(&mut self.by_router_id, router_id, id);
             }
+            if let Some(asn) = old.asn
+                && let Some(number) = self.asns.get_mut(&asn)
+            {
+                *number -= 1;
+                if *number == 0 {
+                    self.asns.remove(&asn);
+                }
+            }
         }
         let Some(identity) = identity else {
             return;
@@ -104,6 +119,9 @@ impl Identities {
         }
         for router_id in &identity.router_ids {
             add(&mut self.by_router_id, *router_id, id);
+        }
+        if let Some(asn) = identity.asn {
+            *self.asns.entry(asn).or_default() += 1;
         }
         self.known.insert(id, identity);
     }
@@ -140,6 +158,16 @@ impl Identities {
             [one] => Some(one),
             _ => None,
         }
+    }
+
+    /// The AS of an owner.
+    pub(super) fn asn_of(&self, id: OwnerId) -> Option<Asn> {
+        self.known.get(&id)?.asn
+    }
+
+    /// True for the AS of some owner.
+    pub(super) fn is_asn(&self, asn: Asn) -> bool {
+        self.asns.contains_key(&asn)
     }
 
     /// True for the next hop of an owner that relays.

@@ -15,6 +15,7 @@ fn identity(n: u8) -> OwnerIdentity {
         addresses: [[10, 0, 0, n].into()].into(),
         router_ids: [RouterId([10, 0, 0, n].into())].into(),
         relays: false,
+        asn: None,
     }
 }
 

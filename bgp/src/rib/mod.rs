@@ -52,6 +52,7 @@ mod startup;
 mod table;
 mod tidy;
 mod view;
+mod waits;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};

@@ -132,6 +132,7 @@ impl Rib {
         dest.touched |= old.is_some_and(|old| old.rank != Rank::None);
         dest.push(Path::new(received, peer, outcome));
         self.note_path(id, peer);
+        self.note_no_wait(id, before);
         if was_accepted || is_accepted {
             self.mark_changed(id);
         }
@@ -164,6 +165,7 @@ impl Rib {
             self.local_paths -= 1;
         }
         self.screen.count(old.refusal(), None);
+        self.note_no_wait(id, old.refusal());
         if let Some(state) = self.peers.get_mut(peer) {
             let family = prefix.family();
             state.note_staleness(family, old.stale, Staleness::Fresh);

@@ -5,26 +5,23 @@
 //! A route that waits for its owner to become known is looked at again when the data about its
 //! prefix changes: by key, not by a walk over the table.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use caracal_model::{Family, LocalNetworks, Prefix};
 use serde::{Deserialize, Serialize};
 
 use super::dest_id::DestId;
 use super::import::{ImportRefusal, Imported, run_filters};
+use super::waits::Waits;
 use super::{Changes, PeerId, PeerState, Rib};
 use crate::attrs::PathAttrs;
 use crate::martian::{Martian, Martians, OpenRanges};
 use crate::origin::{OriginCheck, OriginMode, OriginReason, OriginUpdate, OriginVerdict, Sources};
 use crate::policy::{FilterCondition, FilterVerdict, PeerKind};
 use crate::types::PeerName;
-
-/// Wait of a route for its owner above which it is a problem. An owner writes to the datastore
-/// before it announces, and a datastore that answers tells everybody within seconds.
-const WAIT: Duration = Duration::from_secs(30);
 
 /// Numbers of routes that are refused for their prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +37,8 @@ pub struct Screened {
     pub over_nodes: usize,
     /// Routes that wait for longer than they should.
     pub overdue: usize,
+    /// Routes that have not come from the owner for longer than a change of owner explains.
+    pub refused: usize,
     /// Times that a route was found not to come from the owner since the start, whatever followed.
     pub violations: u64,
     /// Times that a prefix was found that is never routed.
@@ -60,6 +59,9 @@ pub struct OriginStatus {
     pub last_violation: Option<(Prefix, PeerName)>,
     /// Some route that waits for longer than it should.
     pub overdue: Option<Prefix>,
+    /// Some route that has not come from the owner for longer than a change of owner explains, who
+    /// sent it, and why it is not the owner's.
+    pub refused: Option<(Prefix, PeerName, String)>,
     /// Some route that is refused because it covers nodes, and who sent it.
     pub over_nodes: Option<(Prefix, PeerName)>,
 }
@@ -77,13 +79,10 @@ pub(super) struct Screen {
     /// prefix's owner: one that is refused or waits, or comes through somebody else. What changes
     /// about its source concerns it.
     pub(super) by_source: BTreeSet<Prefix>,
-    /// Routes that wait have been seen since the last call ended.
-    new_waits: Vec<Prefix>,
-    /// Since when prefixes have had a path that waits.
-    waiting: BTreeMap<Prefix, Instant>,
-    /// Times at which waits become a problem, the first first; some waits have ended since.
-    due: VecDeque<(Instant, Prefix)>,
-    overdue: BTreeSet<Prefix>,
+    /// Prefixes with a path whose owner is not known.
+    pub(super) unknown: Waits,
+    /// Prefixes with a path that does not come from the owner.
+    pub(super) refused: Waits,
     /// Prefixes with a route that was refused because it covers nodes.
     pub(super) over_nodes: BTreeSet<Prefix>,
     pub(super) counts: Screened,
@@ -98,10 +97,8 @@ impl Screen {
             octets: Octets::default(),
             tracked: BTreeSet::new(),
             by_source: BTreeSet::new(),
-            new_waits: Vec::new(),
-            waiting: BTreeMap::new(),
-            due: VecDeque::new(),
-            overdue: BTreeSet::new(),
+            unknown: Waits::default(),
+            refused: Waits::default(),
             over_nodes: BTreeSet::new(),
             counts: Screened::default(),
             last_violation: None,
@@ -163,8 +160,8 @@ impl Screen {
         if self.concerns(prefix) {
             self.tracked.remove(prefix);
             self.by_source.remove(prefix);
-            self.waiting.remove(prefix);
-            self.overdue.remove(prefix);
+            self.unknown.forget(prefix);
+            self.refused.forget(prefix);
             self.over_nodes.remove(prefix);
         }
     }
@@ -199,7 +196,8 @@ impl Screen {
 
     /// When a wait becomes a problem next.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        self.due.front().map(|(at, _)| *at)
+        let due = [self.unknown.next_timeout(), self.refused.next_timeout()];
+        due.into_iter().flatten().min()
     }
 }
 
@@ -337,7 +335,8 @@ impl Rib {
     #[must_use]
     pub fn screened(&self) -> Screened {
         Screened {
-            overdue: self.screen.overdue.len(),
+            overdue: self.screen.unknown.overdue.len(),
+            refused: self.screen.refused.overdue.len(),
             ..self.screen.counts
         }
     }
@@ -351,42 +350,10 @@ impl Rib {
             stale: screen.origins.is_stale(),
             held: screen.origins.len(),
             last_violation: screen.last_violation.clone(),
-            overdue: screen.overdue.first().copied(),
+            overdue: screen.unknown.overdue.first().copied(),
+            refused: self.first_refused(),
             over_nodes: self.first_over_nodes(),
         }
-    }
-
-    /// Notes since when routes wait, and which of them do for too long.
-    pub(super) fn note_waits(&mut self, now: Instant) {
-        for prefix in std::mem::take(&mut self.screen.new_waits) {
-            if let std::collections::btree_map::Entry::Vacant(entry) =
-                self.screen.waiting.entry(prefix)
-            {
-                entry.insert(now);
-                self.screen.due.push_back((now + WAIT, prefix));
-            }
-        }
-        while let Some((at, prefix)) = self.screen.due.front().copied() {
-            let waits = self.waits(&prefix);
-            if waits && at > now {
-                break;
-            }
-            self.screen.due.pop_front();
-            if !waits {
-                self.screen.waiting.remove(&prefix);
-            } else if self.screen.waiting.get(&prefix).copied() == at.checked_sub(WAIT) {
-                self.screen.overdue.insert(prefix);
-            }
-        }
-    }
-
-    /// True when some path to the prefix waits.
-    fn waits(&self, prefix: &Prefix) -> bool {
-        self.screen.waiting.contains_key(prefix)
-            && self.table.find(prefix).is_some_and(|id| {
-                let mut paths = self.table.get(id).paths().iter();
-                paths.any(|path| path.refusal() == Some(ImportRefusal::OwnerUnknown))
-            })
     }
 
     /// Runs import again over all paths of a destination.
@@ -406,15 +373,6 @@ impl Rib {
             self.replace_outcome(id, at, outcome);
         }
         self.note_wait_over(id);
-    }
-
-    /// Forgets since when a destination waits, when none of its paths does any more.
-    pub(super) fn note_wait_over(&mut self, id: DestId) {
-        let prefix = self.table.get(id).prefix;
-        if self.screen.waiting.contains_key(&prefix) && !self.waits(&prefix) {
-            self.screen.waiting.remove(&prefix);
-            self.screen.overdue.remove(&prefix);
-        }
     }
 
     /// Imports a received route: checks of the protocol, of its prefix, and policy.
@@ -484,24 +442,31 @@ impl Rib {
         };
         let peer = self.peers.get(from)?;
         let owned = matches!(reason, OriginReason::NextHop(..));
-        if owned && self.admits_others(peer, prefix, received)
+        let (origins, ours) = (&self.screen.origins, self.config.local_as);
+        let hop = received.next_hop.as_ref();
+        let from_owner = hop.is_some_and(|hop| origins.is_owner_address(hop));
+        // A router between nodes of different ASes is the next hop of what it passes on.
+        let router = peer.kind() == PeerKind::External && !from_owner;
+        if owned && router && origins.passes_owner(&prefix, received, ours)
+            || owned && self.admits_others(peer, prefix, received)
             || unknown && self.is_in_force(from, prefix, received)
         {
             return None;
         }
-        let log_only = self.screen.origins.mode() == OriginMode::Log;
-        let hop = received.next_hop.as_ref();
-        let from_owner = hop.is_some_and(|hop| self.screen.origins.is_owner_address(hop));
+        let log_only = origins.mode() == OriginMode::Log;
         // Of a node that nobody has heard of yet, a reflector may speak; a router of another AS has
-        // nothing to wait for.
-        if unknown && (from_owner || peer.kind() == PeerKind::Internal) {
+        // nothing to wait for, unless a node's AS is in the path.
+        if unknown && (!router || origins.passes_some_owner(received, ours)) {
             if !log_only {
-                self.screen.new_waits.push(prefix);
+                self.screen.unknown.push(prefix);
             }
             return (!log_only).then_some(ImportRefusal::OwnerUnknown);
         }
         self.screen.counts.violations += 1;
         self.screen.last_violation = Some((prefix, peer.name.clone()));
+        if !log_only {
+            self.screen.refused.push(prefix);
+        }
         (!log_only).then_some(ImportRefusal::NotOwner)
     }
 

@@ -19,6 +19,14 @@ const FLOATING: &str = "floatingIPs";
 const POOLS: [&str; 2] = ["ipv4pools", "ipv6pools"];
 const ANNOTATIONS_CAPABILITY: &str = "io.kubernetes.cri.pod-annotations";
 
+/// Limits that Calico's plugin follows, and those of the CNI plugin bandwidth, which a runtime tells
+/// that plugin alone.
+const QOS: &str = "qos.projectcalico.org/";
+const BANDWIDTH: [&str; 2] = [
+    "kubernetes.io/ingress-bandwidth",
+    "kubernetes.io/egress-bandwidth",
+];
+
 /// Addresses that a call asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wishes {
@@ -34,6 +42,8 @@ pub(crate) struct Wishes {
     pub without_ipam: Vec<IpAddr>,
     /// The MAC of the pod's interface.
     pub mac: Option<Mac>,
+    /// Limits that annotations ask for and that are not set: one sentence each.
+    pub unmet: Vec<String>,
 }
 
 impl Wishes {
@@ -69,6 +79,7 @@ impl Wishes {
             ipv4_pools: pools(POOLS[0], &conf.ipam.ipv4_pools)?,
             ipv6_pools: pools(POOLS[1], &conf.ipam.ipv6_pools)?,
             mac: mac(env, conf, &annotations)?,
+            unmet: unmet(&annotations),
         })
     }
 
@@ -84,6 +95,21 @@ impl Wishes {
             .filter(|family| named().any(|a| Family::of(*a) == *family))
             .collect()
     }
+}
+
+/// What annotations ask for and nobody here does.
+fn unmet(annotations: &Map<String, Value>) -> Vec<String> {
+    let said = annotations.iter().filter_map(|(name, value)| {
+        let why = match name.as_str() {
+            name if name.starts_with(QOS) => "nothing here limits what a pod sends or receives",
+            name if BANDWIDTH.contains(&name) => {
+                "only the CNI plugin bandwidth limits it, where it stands behind caracal in the list of plugins"
+            }
+            _ => return None,
+        };
+        Some(format!("annotation {name} {value} has no effect here: {why}"))
+    });
+    said.collect()
 }
 
 /// The pod's annotations as the runtime passes them, and over them as Kubernetes has them now.

@@ -344,6 +344,21 @@ fn addresses_without_ipam_need_leave_and_are_alone() {
 }
 
 #[test]
+fn limits_that_nobody_sets_are_named() {
+    let annotations = json!({
+        "qos.projectcalico.org/egressBandwidth": "10M",
+        "kubernetes.io/ingress-bandwidth": "5M",
+        "kubernetes.io/description": "bandwidth",
+    });
+    let change = json!({"runtimeConfig": {"io.kubernetes.cri.pod-annotations": annotations}});
+    let unmet = wishes("", &change).unwrap().unmet;
+    assert_eq!(unmet.len(), 2, "{unmet:?}");
+    assert!(unmet[0].contains("ingress-bandwidth \"5M\" has no effect"));
+    assert!(unmet[1].contains("egressBandwidth \"10M\" has no effect"));
+    assert_eq!(wishes("", &json!({})).unwrap().unmet, [""; 0]);
+}
+
+#[test]
 fn every_wrong_wish_is_named() {
     let annotation = |name: &str, text: &str| {
         json!({"runtimeConfig": {"io.kubernetes.cri.pod-annotations":

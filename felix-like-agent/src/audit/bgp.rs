@@ -103,7 +103,13 @@ pub(super) fn other_blocks(
                     || inputs.desired.skipped.contains_key(&prefix)
                     || rib.learned.contains_key(&prefix)
             });
-            if !planned && !is_complained_of(inputs, owner) {
+            if planned || is_complained_of(inputs, owner) {
+                return;
+            }
+            if let Some(why) = rib.unused.get(&block.cidr) {
+                let seen = format!("{} is the block of node {owner}, and {why}", block.cidr);
+                found.push(Observation::new(AuditCode::PathRefused, block.cidr, seen));
+            } else {
                 let seen = format!(
                     "{} is the block of node {owner} (revision {}), and neither the datastore nor BGP has a way to it",
                     block.cidr, block.revision

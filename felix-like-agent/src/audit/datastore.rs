@@ -83,6 +83,7 @@ fn code_of(problem: &Problem) -> Option<AuditCode> {
         ProblemCode::AgentKernelUnreadable => AuditCode::KernelUnreadable,
         ProblemCode::BgpListen => AuditCode::ListenFailed,
         ProblemCode::BgpOwnerUnknown => AuditCode::OwnerUnknown,
+        ProblemCode::BgpNotOwner => AuditCode::NotOwner,
         ProblemCode::DatastoreNoWrites => AuditCode::NoWrites,
         ProblemCode::DatastoreNodeGone => AuditCode::NodeGone,
         ProblemCode::DatastoreRanges

@@ -68,6 +68,8 @@ pub struct AuditRib {
     pub own_blocks: BTreeMap<Prefix, OwnBlock>,
     /// Best paths of peers.
     pub learned: SharedMap<Prefix, Learned>,
+    /// Why paths to blocks of other nodes are not used, by block; of blocks that nothing leads to.
+    pub unused: BTreeMap<Prefix, String>,
     /// Sessions are down because somebody drained the node, with this text.
     pub drained: Option<String>,
 }

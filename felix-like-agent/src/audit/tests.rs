@@ -93,6 +93,7 @@ impl Case {
                 .into_iter()
                 .map(|cidr| (cidr, own.clone()))
                 .collect(),
+            unused: BTreeMap::new(),
             learned: world.learned.clone(),
             drained: None,
         };

@@ -37,6 +37,10 @@ super::codes! {
         "caracal drain --undo takes it back into service",
     OwnerUnknown "CRL-B009" Error 0 "a route inside a pool waits for its owner to be known"
         "see `caracal bgp explain PREFIX`, and the affinities with `caracal ipam show`",
+    NotOwner "CRL-B010" Warning 0 "a peer announces what another node has; it is not used"
+        "see `caracal bgp explain PREFIX`; take it out of what the peer announces, or admit the peer",
+    PathRefused "CRL-B011" Error 20 "this node does not use the paths to another node's block that it has"
+        "follow the reason, on this node; `caracal bgp explain BLOCK` has all paths",
     PeerDisabled "CRL-B008" Notice 0 "a BGP peer is disabled"
         "`caracal bgp enable PEER` lets its session begin",
     BgpConfiguration "CRL-B007" Warning 0 "something in the BGP resources cannot be followed"

@@ -88,6 +88,8 @@ super::codes! {
         "correct it; what is expected is in the reason",
     BgpNodeConfiguration "bgp.node_configuration" Warning 0 "a field of a `node.NAME` BGPConfiguration that only `default` has"
         "move it to `default`",
+    BgpNotOwner "bgp.not_owner" Warning 0 "a peer has announced for 30 s what another node has; it is not used"
+        "`caracal bgp explain PREFIX` says whose it is; take it out of what the peer announces, or admit the peer; docs/troubleshooting.md has a section on it",
     BgpOverNodes "bgp.over_nodes" Warning 0 "a peer announces a route over nodes (a default route, their network, a node); it is not used"
         "take it out of what the peer announces, or admit it with an import rule that names its range; docs/topologies.md",
     BgpOwnerUnknown "bgp.owner_unknown" Warning 0 "a route inside a pool waits for longer than 30 s for its owner to be known"

@@ -181,11 +181,13 @@ pub enum Kind {
     Profile,
     Tier,
     HostEndpoint,
+    KubeControllersConfiguration,
+    CalicoNodeStatus,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Node,
         Self::IpPool,
         Self::IpReservation,
@@ -199,6 +201,8 @@ impl Kind {
         Self::Profile,
         Self::Tier,
         Self::HostEndpoint,
+        Self::KubeControllersConfiguration,
+        Self::CalicoNodeStatus,
     ];
 
     /// `kind` in JSON.
@@ -218,6 +222,8 @@ impl Kind {
             Self::Profile => "Profile",
             Self::Tier => "Tier",
             Self::HostEndpoint => "HostEndpoint",
+            Self::KubeControllersConfiguration => "KubeControllersConfiguration",
+            Self::CalicoNodeStatus => "CalicoNodeStatus",
         }
     }
 
@@ -238,7 +244,22 @@ impl Kind {
             Self::Profile => "profiles",
             Self::Tier => "tiers",
             Self::HostEndpoint => "hostendpoints",
+            Self::KubeControllersConfiguration => "kubecontrollersconfigurations",
+            Self::CalicoNodeStatus => "caliconodestatuses",
         }
+    }
+
+    /// True for kinds whose content nothing of Caracal reads: other programs follow them.
+    #[must_use]
+    pub const fn is_of_others(self) -> bool {
+        matches!(
+            self,
+            Self::Profile
+                | Self::Tier
+                | Self::HostEndpoint
+                | Self::KubeControllersConfiguration
+                | Self::CalicoNodeStatus
+        )
     }
 
     /// True when keys have a namespace segment.

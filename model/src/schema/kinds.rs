@@ -74,6 +74,14 @@ const NAMES: &[(ResourceType, &str)] = &[
     ),
     (ResourceType::Resource(Kind::Tier), "tier tiers"),
     (
+        ResourceType::Resource(Kind::KubeControllersConfiguration),
+        "kubecontrollersconfiguration kubecontrollersconfigurations kubecontrollersconfig kcc",
+    ),
+    (
+        ResourceType::Resource(Kind::CalicoNodeStatus),
+        "caliconodestatus caliconodestatuses cns",
+    ),
+    (
         ResourceType::BlockAffinity,
         "blockaffinity blockaffinities affinity affinities",
     ),

@@ -125,7 +125,11 @@ const fn rules_of(kind: Kind) -> Option<&'static [Rule]> {
         Kind::WorkloadEndpoint => tables::other::WORKLOAD_ENDPOINT,
         Kind::ClusterInformation => tables::other::CLUSTER_INFORMATION,
         Kind::IpamConfiguration => tables::other::IPAM_CONFIGURATION,
-        Kind::Profile | Kind::Tier | Kind::HostEndpoint => return None,
+        Kind::Profile
+        | Kind::Tier
+        | Kind::HostEndpoint
+        | Kind::KubeControllersConfiguration
+        | Kind::CalicoNodeStatus => return None,
     })
 }
 
@@ -208,6 +212,9 @@ fn without_effect(kind: Kind, resource: &Value) -> Vec<String> {
         .filter(|note| !note.is_unknown())
         .map(|note| note.text(kind.as_str()))
         .collect();
+    if kind.is_of_others() {
+        texts.push(format!("Caracal does not read a {kind}: it is for Calico's programs, and its spec is not checked"));
+    }
     let spec = resource.get("spec").and_then(Value::as_object);
     let Some(table) = fields::fields_of(kind).filter(|_| kind == Kind::FelixConfiguration) else {
         return texts;
@@ -220,7 +227,10 @@ fn without_effect(kind: Kind, resource: &Value) -> Vec<String> {
         if let Some((_, fields::FieldEffect::Without(harmless, reason))) = found
             && !fields::is_harmless(value, harmless)
         {
-            texts.push(format!("{path} {value} has no effect: {reason}"));
+            let text = format!("{path} {value} has no effect: {reason}");
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
         }
     }
     texts

@@ -292,6 +292,54 @@ fn kinds_are_found_by_all_their_names() {
 }
 
 #[test]
+fn what_only_calicos_programs_follow_is_written_and_said_so() {
+    for (kind, name) in [
+        (Kind::KubeControllersConfiguration, "kubecontrollersconfig"),
+        (Kind::CalicoNodeStatus, "caliconodestatuses"),
+    ] {
+        let target = ResourceType::Resource(kind);
+        assert_eq!(ResourceType::named(name), Ok(target));
+        assert_eq!(target.writable(), WriteRule::Writable);
+        let value = resource(kind, "default", json!({"anything": 1}));
+        assert_eq!(validate(kind, &value), []);
+        let texts = without_effect(kind, &value);
+        assert!(
+            texts[0].starts_with("Caracal does not read a "),
+            "{texts:?}"
+        );
+    }
+}
+
+/// Defaults of Calico's definitions, and what its node writes.
+#[test]
+fn what_calico_itself_writes_is_no_mistake() {
+    let felix = json!({"nftablesFlowTableOffload": "Disabled", "nodeSelector": "all()"});
+    let interfaces = json!([{"name": "eth0", "addresses": ["10.0.0.1"], "more": {"mtu": 1500}}]);
+    for (kind, spec) in [
+        (Kind::FelixConfiguration, felix),
+        (Kind::Node, json!({"interfaces": interfaces})),
+    ] {
+        let value = resource(kind, "default", spec);
+        assert_eq!(unknown_fields(kind, &value, None), []);
+        assert_eq!(without_effect(kind, &value), [""; 0]);
+    }
+    let spec = json!({"nftablesFlowTableOffload": "Enabled", "nodeSelector": "has(x)"});
+    let texts = without_effect(
+        Kind::FelixConfiguration,
+        &resource(Kind::FelixConfiguration, "default", spec),
+    );
+    assert_eq!(texts.len(), 2, "{texts:?}");
+    // Another name than those that are read: nobody else would say it.
+    let kind = Kind::FelixConfiguration;
+    let rack = resource(kind, "rack", json!({"nodeSelector": "all()"}));
+    let notes = fields::notes(kind, &rack);
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(!notes[0].is_unknown());
+    let rack = resource(kind, "rack", json!({"nodeSelector": "has(x)"}));
+    assert_eq!(without_effect(kind, &rack).len(), 1);
+}
+
+#[test]
 fn a_pool_keeps_its_range_and_block_size_and_overlaps_no_other() {
     let pool = |spec: Value| resource(Kind::IpPool, "p", spec);
     let stored = pool(json!({"cidr": "10.244.0.0/16"}));

@@ -376,7 +376,12 @@ impl Snapshot {
                 self.locked = before.locked;
                 self.cluster_guid.is_some() || self.locked
             }
-            Kind::IpamConfiguration | Kind::Profile | Kind::Tier | Kind::HostEndpoint => false,
+            Kind::IpamConfiguration
+            | Kind::Profile
+            | Kind::Tier
+            | Kind::HostEndpoint
+            | Kind::KubeControllersConfiguration
+            | Kind::CalicoNodeStatus => false,
         }
     }
 }

@@ -3,7 +3,7 @@
 use caracal_lab::{Lab, call_program, program_command, wait_until};
 use caracal_tests::{
     Probes, RouteMonitor, SECOND, assert_full_matrix, await_settled, await_status, example,
-    possible, up_text,
+    has_problem, possible, up_text,
 };
 
 /// A pool of two blocks, one for each node, and a router of another AS that announces the pool,
@@ -76,11 +76,11 @@ fn a_router_that_announces_what_nodes_have_moves_nothing() {
         let status = await_status(&lab, node, 60 * SECOND, "the router's routes", |status| {
             let origin = status.origin.clone().unwrap_or_default();
             match origin.not_owner {
-                9 => Ok(()),
+                9 => has_problem(status, "bgp.not_owner", "(and 8 others of its kind)"),
                 _ => Err(format!("{origin:?}")),
             }
         });
-        assert!(status.problems.is_empty(), "{:?}", status.problems);
+        assert_eq!(status.problems.len(), 1, "{:?}", status.problems);
         assert_eq!(status.origin.unwrap_or_default().mode, "enforce");
         assert_eq!(stolen(&lab, node), [""; 0]);
     }
@@ -176,4 +176,103 @@ fn what_reflectors_pass_on_is_its_owners() {
         assert_eq!(via.len(), 2, "{shown}");
         assert!(via.iter().all(|hop| hops.contains(hop)), "{name}: {shown}");
     }
+}
+
+/// Three nodes with an AS each, and a router of another one that puts itself in as next hop. No
+/// setting says so but the AS numbers of the Nodes.
+const SERVERS: &str = r#"
+name: servers
+description: an AS for each Caracal node, behind one router that is the next hop
+pool: {cidr: 10.244.0.0/16, blockSize: 26}
+segments:
+  - {name: lan, cidr: 10.0.0.0/24}
+nodes:
+  - {name: node1, segment: lan, address: 10.0.0.11, asn: 65101, pods: 1}
+  - {name: node2, segment: lan, address: 10.0.0.12, asn: 65102, pods: 1}
+  - {name: node3, segment: lan, address: 10.0.0.13, asn: 65103, pods: 1}
+  - name: tor
+    segment: lan
+    address: 10.0.0.31
+    kind: bird2
+    asn: 65001
+    config: |
+      router id 10.0.0.31;
+      protocol device {}
+      protocol kernel { ipv4 { import none; export all; }; }
+      template bgp node {
+        local 10.0.0.31 as 65001;
+        connect retry time 1; connect delay time 1; error wait time 1, 2;
+        ipv4 { import all; export all; next hop self; };
+      }
+      protocol bgp node1 from node { neighbor 10.0.0.11 as 65101; }
+      protocol bgp node2 from node { neighbor 10.0.0.12 as 65102; }
+      protocol bgp node3 from node { neighbor 10.0.0.13 as 65103; }
+resources:
+  - apiVersion: projectcalico.org/v3
+    kind: BGPConfiguration
+    metadata: {name: default}
+    spec: {nodeToNodeMeshEnabled: false}
+  - apiVersion: projectcalico.org/v3
+    kind: BGPPeer
+    metadata: {name: tor}
+    spec: {peerIP: 10.0.0.31, asNumber: 65001}
+"#;
+
+#[test]
+fn an_as_for_each_node_behind_a_router_that_is_the_next_hop() {
+    let scenario = "an_as_for_each_node_behind_a_router_that_is_the_next_hop";
+    if !possible(scenario, &["bird", "birdc"]) {
+        return;
+    }
+    let lab = up_text(SERVERS, "servers.yaml", "e2e-fib-servers");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    for node in ["node1", "node2", "node3"] {
+        assert_eq!(stolen(&lab, node).len(), 2, "{node}");
+        let status = lab.node_status(node).unwrap();
+        assert!(status.problems.is_empty(), "{:?}", status.problems);
+        let origin = status.origin.unwrap_or_default();
+        assert_eq!((origin.mode.as_str(), origin.not_owner), ("enforce", 0));
+    }
+}
+
+/// The same behind a router that takes the nodes' AS numbers out of the path: nothing says whose
+/// the blocks are, and the node that does not use them says so.
+#[test]
+fn a_router_that_hides_whose_a_route_is_is_named() {
+    let scenario = "a_router_that_hides_whose_a_route_is_is_named";
+    if !possible(scenario, &["bird", "birdc"]) {
+        return;
+    }
+    let text = SERVERS.replace(
+        "export all; next hop self;",
+        "export filter { bgp_path.delete([65101..65103]); accept; }; next hop self;",
+    );
+    assert_ne!(text, SERVERS);
+    let lab = up_text(&text, "hiding.yaml", "e2e-fib-hiding");
+    lab.await_sessions(60 * SECOND).unwrap();
+    await_status(&lab, "node1", 60 * SECOND, "the problem", |status| {
+        has_problem(
+            status,
+            "bgp.not_owner",
+            "the next hop 10.0.0.31 is no address of it",
+        )
+    });
+    let audit = || {
+        lab.caracal_output("node1", &["audit"], 60 * SECOND)
+            .unwrap()
+            .stdout
+    };
+    wait_until(60 * SECOND, "the finding", || match audit() {
+        found if found.contains("CRL-B011") => Ok(()),
+        found => Err(found),
+    })
+    .unwrap();
+    let found = audit();
+    assert!(found.contains("CRL-B010"), "{found}");
+    assert!(
+        found.contains("not used: it does not come from the owner"),
+        "{found}"
+    );
+    assert!(!found.contains("CRL-B004"), "{found}");
 }

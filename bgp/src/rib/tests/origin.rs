@@ -24,7 +24,17 @@ fn identity(addresses: &[u8], router_ids: &[u8], relays: bool) -> OwnerIdentity 
         addresses: addresses.iter().map(|n| address(*n)).collect(),
         router_ids: router_ids.iter().map(router_id).collect(),
         relays,
+        asn: None,
     }
+}
+
+/// Node `n` has this AS, and 10.0.0.N.
+fn node_of_as(n: u8, asn: u32) -> OriginUpdate {
+    let identity = OwnerIdentity {
+        asn: Some(Asn(asn)),
+        ..identity(&[n], &[n], false)
+    };
+    node_is(n, Some(identity))
 }
 
 /// Node `n` has this identity now, or is gone.
@@ -243,6 +253,101 @@ fn a_router_of_another_as_announces_nothing_of_the_pool() {
     assert_eq!(used, ["192.168.0.0/16".parse().unwrap()]);
     let screened = net.rib.screened();
     assert_eq!((screened.not_owner, screened.waiting), (3, 0));
+}
+
+/// An AS for each node, behind a router of another one that is the next hop of what it passes on.
+#[test]
+fn a_router_between_ases_of_nodes_passes_on_what_they_have() {
+    let mut net = Net::checked([external_peer(2)], OriginMode::Enforce);
+    net.origins(node_of_as(3, 65103));
+    net.origins(node_of_as(4, 65104));
+    net.origins(held(1, 3, true));
+    net.announce(2, &[1], external(200, &[65002, 65103]));
+    assert_eq!(net.hops(1), [address(200)]);
+    // The AS of another node, no node's AS, another node as the next hop, and our own AS.
+    net.announce(2, &[1], external(200, &[65002, 65104]));
+    assert!(net.hops(1).is_empty());
+    net.announce(2, &[1], external(200, &[65002]));
+    assert!(net.hops(1).is_empty());
+    net.announce(2, &[1], external(4, &[65002, 65103]));
+    assert!(net.hops(1).is_empty());
+    net.announce(2, &[1], external(200, &[65002, 65103]));
+    assert_eq!(net.hops(1), [address(200)]);
+    // A block that is not known yet waits, as its node's AS is known.
+    net.announce(2, &[5], external(200, &[65002, 65104]));
+    assert!(net.hops(5).is_empty());
+    assert_eq!(net.rib.screened().waiting, 1);
+    assert_eq!(net.origins(held(5, 4, true)), 1);
+    assert_eq!(net.hops(5), [address(200)]);
+    // The node's AS changes, or nobody knows it any more.
+    net.origins(node_of_as(3, 65105));
+    assert!(net.hops(1).is_empty());
+    net.origins(node_of_as(3, 65103));
+    assert_eq!(net.hops(1), [address(200)]);
+    net.origins(node_is(3, None));
+    assert!(net.hops(1).is_empty());
+    // A peer of our own AS is no such router.
+    let mut net = Net::checked([internal_peer(2)], OriginMode::Enforce);
+    net.origins(node_of_as(3, 65103));
+    net.origins(held(1, 3, true));
+    let received = PathAttrs {
+        as_path: AsPath::sequence([Asn(65103)]),
+        ..attrs(200)
+    };
+    net.announce(2, &[1], received.clone());
+    assert!(net.hops(1).is_empty());
+    // Where the node's AS is ours the path says nothing.
+    let origins = &net.rib.screen.origins;
+    assert!(origins.passes_owner(&prefix(1), &received, OWN_AS));
+    assert!(!origins.passes_owner(&prefix(1), &received, Asn(65103)));
+}
+
+#[test]
+fn what_is_refused_for_long_is_a_problem_until_it_goes() {
+    let mut net = Net::checked([internal_peer(2), external_peer(3)], OriginMode::Enforce);
+    net.origins(held(1, 2, true));
+    net.announce(2, &[1], attrs(2));
+    net.announce(3, &[1, 2], external(200, &[65003]));
+    net.advance(29);
+    assert_eq!(net.rib.origin_status().refused, None);
+    net.advance(1);
+    assert_eq!(net.rib.screened().refused, 2);
+    let (seen, peer, why) = net.rib.origin_status().refused.unwrap();
+    assert_eq!((seen, peer), (prefix(1), name(3)));
+    assert!(why.contains("is node2's"), "{why}");
+    // It goes, while the owner's stays; the other one turns out to be the router's own business.
+    net.withdraw(3, &[1]);
+    assert_eq!(net.hops(1), [address(2)]);
+    assert_eq!(net.rib.screened().refused, 1);
+    let seen = net.rib.origin_status().refused.unwrap().0;
+    assert_eq!(seen, prefix(2));
+    net.origins(OriginUpdate {
+        ownership: vec![(prefix(2), PrefixOwner::Free, true)],
+        ..OriginUpdate::default()
+    });
+    assert_eq!(net.rib.screened().refused, 0);
+    assert_eq!(net.rib.origin_status().refused, None);
+    // A route that is there for a moment is no problem.
+    net.announce(3, &[1], external(200, &[65003]));
+    net.announce(3, &[1], external(2, &[65003]));
+    net.advance(60);
+    assert_eq!(net.rib.screened().refused, 0);
+    assert_eq!(net.rib.screen.next_timeout(), None);
+}
+
+/// Nodes with ASes of their own tell each other what they have learned of others: refused, and
+/// nothing is wrong.
+#[test]
+fn what_nodes_of_other_ases_pass_on_is_refused_and_no_problem() {
+    let mut net = Net::checked([external_peer(2)], OriginMode::Enforce);
+    net.origins(node_of_as(3, 65103));
+    net.origins(node_of_as(2, 65002));
+    net.origins(held(1, 3, true));
+    net.announce(2, &[1], external(2, &[65002, 65103]));
+    assert!(net.hops(1).is_empty());
+    net.advance(60);
+    assert_eq!(net.rib.screened().not_owner, 1);
+    assert_eq!(net.rib.screened().refused, 0);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::kubernetes_pod::KubernetesPod;
 const POD_IP: &str = "cni.projectcalico.org/podIP";
 const POD_IPS: &str = "cni.projectcalico.org/podIPs";
 const CONTAINER: &str = "cni.projectcalico.org/containerID";
+const QOS: &str = "qos.projectcalico.org/";
 const AMAZON: &str = "vpc.amazonaws.com/pod-ips";
 
 /// The interface whose endpoint a pod stands for.
@@ -173,6 +174,12 @@ pub(super) fn endpoint(pod: &Value) -> Option<(String, String, Value)> {
     }
     if let Some(container) = annotation(pod, CONTAINER) {
         spec["containerID"] = container.into();
+    }
+    // Only to be named: nothing here limits what a pod sends.
+    for (name, text) in texts(&pod["metadata"]["annotations"]) {
+        if let Some(control) = name.strip_prefix(QOS) {
+            spec["qosControls"][control] = text.into();
+        }
     }
     let value = json!({
         "kind": "WorkloadEndpoint", "apiVersion": API_VERSION,

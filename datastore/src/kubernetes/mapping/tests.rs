@@ -321,6 +321,19 @@ fn pod() -> Value {
 }
 
 #[test]
+fn limits_of_a_pod_are_a_field_of_its_endpoint() {
+    let mut limited = pod();
+    let annotations = &mut limited["metadata"]["annotations"];
+    annotations["qos.projectcalico.org/ingressBandwidth"] = "10M".into();
+    annotations["qos.example.org/ingressBandwidth"] = "10M".into();
+    let (.., value) = pod::endpoint(&limited).unwrap();
+    let controls = &value["spec"]["qosControls"];
+    assert_eq!(*controls, json!({"ingressBandwidth": "10M"}));
+    let (.., value) = pod::endpoint(&pod()).unwrap();
+    assert_eq!(value["spec"].get("qosControls"), None);
+}
+
+#[test]
 fn a_pod_is_an_endpoint_while_it_has_addresses() {
     let (namespace, name, value) = pod::endpoint(&pod()).unwrap();
     assert_eq!(

@@ -126,6 +126,24 @@ pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
         "block of node b",
     ),
     (
+        |c| {
+            c.world.learned.clear();
+            c.rib.learned = SharedMap::default();
+            let why = "the path from tor is not used: because".to_owned();
+            c.rib.unused.insert(prefix("10.245.1.0/26"), why);
+            c.settle();
+        },
+        AuditCode::PathRefused,
+        "10.245.1.0/26",
+        "block of node b, and the path from tor is not used",
+    ),
+    (
+        |c| said(c, ProblemCode::BgpNotOwner, "a"),
+        AuditCode::NotOwner,
+        "a",
+        "because",
+    ),
+    (
         |c| said(c, ProblemCode::BgpListen, "listening socket"),
         AuditCode::ListenFailed,
         "listening socket",

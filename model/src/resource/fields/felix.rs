@@ -141,6 +141,24 @@ pub const FELIX_FIELDS: &[FieldEntry] = &[
         ),
     ),
     (
+        "spec.nftablesFlowTableOffload",
+        Without(
+            &["Disabled"],
+            "there is no flow table: each packet goes through the rules",
+        ),
+    ),
+    (
+        "spec.nftablesFlowTableDataIfacePattern",
+        NotApplicable("of nftablesFlowTableOffload"),
+    ),
+    (
+        "spec.nodeSelector",
+        Without(
+            &["all()"],
+            "no labels say for which nodes it is: default is for all nodes, node.NAME for one",
+        ),
+    ),
+    (
         "spec.interfaceExclude",
         Without(
             &["kube-ipvs0"],

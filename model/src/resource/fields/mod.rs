@@ -47,7 +47,11 @@ pub(crate) const fn fields_of(kind: Kind) -> Option<&'static [FieldEntry]> {
         Kind::WorkloadEndpoint => other::WORKLOAD_ENDPOINT,
         Kind::ClusterInformation => other::CLUSTER_INFORMATION,
         Kind::IpamConfiguration => other::IPAM_CONFIGURATION,
-        Kind::Profile | Kind::Tier | Kind::HostEndpoint => return None,
+        Kind::Profile
+        | Kind::Tier
+        | Kind::HostEndpoint
+        | Kind::KubeControllersConfiguration
+        | Kind::CalicoNodeStatus => return None,
     })
 }
 
@@ -162,7 +166,27 @@ pub(crate) fn notes(kind: Kind, resource: &Value) -> Vec<FieldNote> {
             });
         }
     }
+    if kind == Kind::FelixConfiguration {
+        notes.extend(of_selected_nodes(fields, resource));
+    }
     notes
+}
+
+/// A note on the selector of a FelixConfiguration that counts for no node by its name, so that
+/// nobody who resolves settings sees it.
+fn of_selected_nodes(fields: &[FieldEntry], resource: &Map<String, Value>) -> Option<FieldNote> {
+    const FIELD: &str = "spec.nodeSelector";
+    let name = resource.get("metadata")?.get("name")?.as_str()?;
+    let value = resource.get("spec")?.get("nodeSelector")?;
+    let (_, effect) = fields.iter().find(|(known, _)| *known == FIELD)?;
+    let FieldEffect::Without(_, reason) = effect else {
+        return None;
+    };
+    let is_read = name == "default" || name.starts_with("node.");
+    (!is_read).then(|| FieldNote {
+        field: FIELD.to_owned(),
+        what: NoteKind::Without(short(value), (*reason).to_owned()),
+    })
 }
 
 /// A note when Kubernetes' ObjectMeta has no such field.

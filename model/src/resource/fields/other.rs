@@ -44,6 +44,10 @@ pub(super) const NODE: &[FieldEntry] = &[
     ("spec.orchRefs.nodeName", Honoured),
     ("spec.orchRefs.orchestrator", Honoured),
     (
+        "spec.interfaces",
+        NotApplicable("what Calico's node saw of the machine; the kernel says it here"),
+    ),
+    (
         "spec.wireguard.interfaceIPv4Address",
         NotApplicable(WIREGUARD),
     ),

@@ -146,6 +146,9 @@ pub(in crate::schema) const CONFIGURATION: &[Rule] = &[
         "spec.iptablesBackend",
         Type::OneOfAnyCase(&["Legacy", "NFT", "Auto"]),
     ),
+    field("spec.nftablesFlowTableOffload", Type::Text),
+    field("spec.nftablesFlowTableDataIfacePattern", Type::Text),
+    field("spec.nodeSelector", Type::Selector),
     field("spec.interfaceExclude", Type::Text),
     field(
         "spec.awsSrcDstCheck",

@@ -56,6 +56,7 @@ pub(in crate::schema) const NODE: &[Rule] = &[
     field("spec.orchRefs", Type::Objects),
     field("spec.orchRefs.nodeName", Type::Text),
     field("spec.orchRefs.orchestrator", Type::Text).required(),
+    field("spec.interfaces", Type::Any),
     field("spec.wireguard", Type::Object),
     field(
         "spec.wireguard.interfaceIPv4Address",

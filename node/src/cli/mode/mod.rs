@@ -72,8 +72,7 @@ pub(crate) fn run(command: &ModeCommand) -> anyhow::Result<ExitCode> {
 /// Resources and IPAM at one revision.
 pub(super) async fn read<S: Store>(store: &S) -> anyhow::Result<Snapshot> {
     // In Kubernetes' API profiles are namespaces and service accounts, which nodes may not list.
-    let foreign = |kind: &Kind| matches!(kind, Kind::Profile | Kind::Tier | Kind::HostEndpoint);
-    let kinds = Kind::ALL.into_iter().filter(|kind| !foreign(kind));
+    let kinds = Kind::ALL.into_iter().filter(|kind| !kind.is_of_others());
     let mut ranges: Vec<_> = kinds
         .map(|kind| KeyRange::Prefix(kind_prefix(kind)))
         .collect();

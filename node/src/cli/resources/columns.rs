@@ -132,6 +132,7 @@ const AFFINITY: &[Column] = &[
     ("STATE", false, Cell::At("/spec/state")),
     ("NAME", true, Cell::At("/metadata/name")),
 ];
+const CALICO_NODE_STATUS: &[Column] = &[NAME, ("NODE", false, Cell::At("/spec/node"))];
 const HANDLE: &[Column] = &[NAME, ("BLOCKS", false, Cell::Of(handle_blocks))];
 
 const fn columns_of(target: ResourceType) -> &'static [Column] {
@@ -150,6 +151,8 @@ const fn columns_of(target: ResourceType) -> &'static [Column] {
             Kind::HostEndpoint => HOST_ENDPOINT,
             Kind::Tier => TIER,
             Kind::Profile => PROFILE,
+            Kind::KubeControllersConfiguration => &[NAME],
+            Kind::CalicoNodeStatus => CALICO_NODE_STATUS,
         },
         ResourceType::IpamBlock => BLOCK,
         ResourceType::BlockAffinity => AFFINITY,

@@ -58,7 +58,24 @@ pub(crate) async fn publish_origins(
 
 /// What is wrong with routes for their prefix.
 pub(crate) fn problems(speaker: &SpeakerStatus) -> impl Iterator<Item = Problem> {
-    overdue(speaker).into_iter().chain(over_nodes(speaker))
+    let found = [overdue(speaker), refused(speaker), over_nodes(speaker)];
+    found.into_iter().flatten()
+}
+
+/// Routes that have not come from the owner for a while.
+fn refused(speaker: &SpeakerStatus) -> Option<Problem> {
+    let (prefix, peer, why) = speaker.origin.refused.as_ref()?;
+    let others = match speaker.screened.refused {
+        0 | 1 => String::new(),
+        more => format!(" (and {} others of its kind)", more - 1),
+    };
+    Some(Problem {
+        code: ProblemCode::BgpNotOwner,
+        subject: prefix.to_string(),
+        reason: format!(
+            "peer {peer} announces {prefix}{others}, which is not its own: {why}; it is not used: take it out of what the peer announces, or admit the peer (docs/topologies.md, who may announce what)"
+        ),
+    })
 }
 
 /// Routes that are refused because they cover nodes.

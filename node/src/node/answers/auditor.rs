@@ -36,6 +36,8 @@ const NAT_PERIOD: Duration = Duration::from_secs(60);
 const SERVICES_PERIOD: Duration = Duration::from_secs(600);
 /// Readings of that table while it changes, before it is left for the next time.
 const SERVICES_TRIES: u32 = 3;
+/// Most blocks without a route about which the speaker is asked.
+const ASKED: usize = 50;
 /// Questions that may wait.
 const QUESTIONS: usize = 8;
 
@@ -268,14 +270,50 @@ impl AuditorInputs {
                 own_blocks.insert(cidr, own_block(cidr, speaker.explain(cidr).await?));
             }
         }
+        let learned = self.learned.borrow_and_update().clone();
+        let desired = self.kernel.borrow().desired.clone();
+        let planned = |cidr: &Prefix| {
+            learned.contains_key(cidr)
+                || desired.routes.contains_key(cidr)
+                || desired.skipped.contains_key(cidr)
+        };
+        let mut unused = BTreeMap::new();
+        for (n, (cidr, block)) in view.snapshot.blocks.iter().enumerate() {
+            if n % SLICE == 0 {
+                tokio::task::yield_now().await;
+            }
+            let of_other = block.host().is_some_and(|host| *host != self.me);
+            if of_other && !planned(cidr) && unused.len() < ASKED {
+                unused.insert(*cidr, why_unused(*cidr, speaker.explain(*cidr).await?));
+            }
+        }
+        let unused = unused.into_iter();
+        let unused = unused.filter_map(|(cidr, why)| Some((cidr, why?)));
         let rib = AuditRib {
             peers: peers.collect(),
             own_blocks,
-            learned: self.learned.borrow_and_update().clone(),
+            unused: unused.collect(),
+            learned,
             drained: self.drain.borrow().reason(),
         };
         Ok(Some((rib, origin)))
     }
+}
+
+/// Why the paths to a block are not used; `None`: there is none.
+fn why_unused(cidr: Prefix, explanation: Explanation) -> Option<String> {
+    if explanation.prefix != Some(cidr) {
+        return None;
+    }
+    let paths = explanation.paths.into_iter().filter_map(|path| {
+        let peer = path.peer?;
+        Some(format!(
+            "the path from {peer} is {}",
+            path.status.sentence()
+        ))
+    });
+    let said: Vec<String> = paths.take(3).collect();
+    (!said.is_empty()).then(|| said.join("; "))
 }
 
 fn own_block(cidr: Prefix, explanation: Explanation) -> OwnBlock {

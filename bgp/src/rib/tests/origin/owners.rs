@@ -21,8 +21,8 @@ const PREFIXES: [&str; 10] = [
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// Peer, prefix, next hop, ORIGINATOR_ID.
-    Announce(u8, usize, u8, Option<u8>),
+    /// Peer, prefix, next hop, ORIGINATOR_ID, AS path.
+    Announce(u8, usize, u8, Option<u8>, Vec<u32>),
     Withdraw(u8, usize),
     /// Whether a node has a prefix.
     Held(usize, u8, bool),
@@ -36,12 +36,20 @@ enum Event {
 fn event() -> impl Strategy<Value = Event> {
     let (peer, node, at) = (2u8..5, 2u8..6, 0..PREFIXES.len());
     let some = |of: std::ops::Range<u8>| proptest::collection::vec(of, 0..3);
-    let identity = (some(2..7), some(2..6), prop::bool::weighted(0.3))
-        .prop_map(|(addresses, ids, relays)| identity(&addresses, &ids, relays));
+    let asn = || proptest::option::weighted(0.5, 65100u32..65103);
+    let identity = (some(2..7), some(2..6), prop::bool::weighted(0.3), asn()).prop_map(
+        |(addresses, ids, relays, asn)| OwnerIdentity {
+            asn: asn.map(Asn),
+            ..identity(&addresses, &ids, relays)
+        },
+    );
     let mode = prop_oneof![Just(OriginMode::Enforce), Just(OriginMode::Log)];
     prop_oneof![
-        8 => (peer.clone(), at.clone(), 2u8..7, proptest::option::of(2u8..8))
-            .prop_map(|(peer, at, hop, originator)| Event::Announce(peer, at, hop, originator)),
+        8 => (peer.clone(), at.clone(), 2u8..8, proptest::option::of(2u8..8), asn()).prop_map(
+            |(peer, at, hop, originator, asn)| {
+                Event::Announce(peer, at, hop, originator, asn.into_iter().collect())
+            }
+        ),
         2 => (peer, at.clone()).prop_map(|(peer, at)| Event::Withdraw(peer, at)),
         3 => (at.clone(), node.clone(), any::<bool>())
             .prop_map(|(at, node, has)| Event::Held(at, node, has)),
@@ -64,9 +72,10 @@ fn holds(at: usize, node: u8, has: bool) -> OriginUpdate {
 
 fn happen(net: &mut Net, event: &Event, whole: bool) {
     let update = match event {
-        Event::Announce(peer, at, hop, originator) => {
+        Event::Announce(peer, at, hop, originator, path) => {
             let received = PathAttrs {
                 originator_id: originator.map(|n| RouterId([1, 0, 0, n].into())),
+                as_path: AsPath::sequence(path.iter().copied().map(Asn).collect::<Vec<_>>()),
                 ..attrs(*hop)
             };
             let update = UpdateMessage {
@@ -167,6 +176,7 @@ fn known(n: u16) -> OriginUpdate {
         addresses: [hop_of(n)].into(),
         router_ids: [RouterId(u32::from(n).into())].into(),
         relays: false,
+        asn: None,
     };
     let name = format!("n{n}");
     OriginUpdate {
