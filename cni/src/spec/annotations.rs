@@ -19,8 +19,8 @@ const FLOATING: &str = "floatingIPs";
 const POOLS: [&str; 2] = ["ipv4pools", "ipv6pools"];
 const ANNOTATIONS_CAPABILITY: &str = "io.kubernetes.cri.pod-annotations";
 
-/// Limits that Calico's plugin follows, and those of the CNI plugin bandwidth, which a runtime tells
-/// that plugin alone.
+/// Limits that Calico's plugin follows, and those of the CNI plugin bandwidth, which a runtime
+/// tells that plugin alone.
 const QOS: &str = "qos.projectcalico.org/";
 const BANDWIDTH: [&str; 2] = [
     "kubernetes.io/ingress-bandwidth",

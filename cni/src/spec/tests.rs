@@ -351,7 +351,8 @@ fn limits_that_nobody_sets_are_named() {
         "kubernetes.io/description": "bandwidth",
     });
     let change = json!({"runtimeConfig": {"io.kubernetes.cri.pod-annotations": annotations}});
-    let unmet = wishes("", &change).unwrap().unmet;
+    let mut unmet = wishes("", &change).unwrap().unmet;
+    unmet.sort();
     assert_eq!(unmet.len(), 2, "{unmet:?}");
     assert!(unmet[0].contains("ingress-bandwidth \"5M\" has no effect"));
     assert!(unmet[1].contains("egressBandwidth \"10M\" has no effect"));
