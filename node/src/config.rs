@@ -9,6 +9,7 @@ pub(crate) mod services;
 mod variables;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -195,6 +196,14 @@ const OTHER_FELIX: &[&str] = &[
 fn is_known_felix(name: &str) -> bool {
     let key = name.strip_prefix("FELIX_");
     OTHER_FELIX.contains(&name) || key.and_then(caracal_agent::setting_effect).is_some()
+}
+
+/// The variables of this process whose names and values are text.
+pub(crate) fn environment() -> BTreeMap<String, String> {
+    let text = |(name, value): (OsString, OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text).collect()
 }
 
 /// The environment as a map, with typed access.

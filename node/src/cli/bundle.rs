@@ -81,9 +81,7 @@ struct Part {
 }
 
 pub(crate) fn run(args: &BundleArgs) -> anyhow::Result<ExitCode> {
-    let environment: Vec<(String, String)> = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
+    let environment: Vec<(String, String)> = crate::config::environment().into_iter().collect();
     let redaction = Redaction::new(&environment);
     let status = ask(&run_dir(), &Request::Status);
     let node = match &status {

@@ -14,7 +14,7 @@ use caracal_datastore::Datastore;
 use caracal_datastore::{draft_of, make_folder, put_file};
 use serde_json::{Value, json};
 
-use crate::config::{Env, PluginAccount};
+use crate::config::{Env, PluginAccount, environment};
 use crate::node::membership::plugin_access;
 
 /// The host's directory of programs for Calico's installer.
@@ -59,10 +59,7 @@ struct InstallPlan {
 }
 
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
-    let vars: BTreeMap<String, String> = std::env::vars_os()
-        .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
-        .collect();
-    let plan = InstallPlan::from_env(&Env::new(&vars))?;
+    let plan = InstallPlan::from_env(&Env::new(&environment()))?;
     // Without it the configuration would be of no use.
     if let Some(account) = &plan.account {
         make_folder(&plan.net_dir)
@@ -82,10 +79,7 @@ pub(super) struct Installed {
 
 impl Installed {
     pub(super) fn from_env(dry_run: bool) -> anyhow::Result<Self> {
-        let vars: BTreeMap<String, String> = std::env::vars_os()
-            .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
-            .collect();
-        let plan = InstallPlan::from_env(&Env::new(&vars))?;
+        let plan = InstallPlan::from_env(&Env::new(&environment()))?;
         Ok(Self { plan, dry_run })
     }
 

@@ -38,9 +38,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
 
 /// The environment, resolved.
 pub(crate) fn read_config() -> anyhow::Result<Config> {
-    let vars: BTreeMap<String, String> = std::env::vars_os()
-        .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
-        .collect();
+    let vars = crate::config::environment();
     let nodename_file = vars
         .get("CALICO_NODENAME_FILE")
         .map_or_else(|| lib_dir(&vars).join("nodename"), |file| file.into());
