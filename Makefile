@@ -79,7 +79,7 @@ E2E := \
   next_hops \
   hostile \
 
-.PHONY: demo test instructions-beside check green disk soak fuzz-cluster clean-scenarios lint deny site built unit e2e ipip scenarios static static-bench deb sbom instructions instructions-record bench clean rust packages-build packages-demo packages-test
+.PHONY: demo test checked shipped check green disk soak fuzz-cluster clean-scenarios lint deny site built unit e2e ipip scenarios static static-bench deb sbom instructions instructions-record bench clean rust packages-build packages-demo packages-test
 
 demo: packages-demo
 	$(CARGO) build -p caracal $(if $(filter kubernetes,$(TOPOLOGY)),-p caracal-tests --bin caracal --bin caracal-test-api-server)
@@ -87,22 +87,29 @@ demo: packages-demo
 
 # Free disk that a whole run needs, in GiB; it uses less than twelve.
 DISK := 15
-# The static program is linked on one core for minutes: the tests' build and the unit tests, which leave one free, run beside
-# it, and the benchmark's own link beside the scenarios, which wait more than they work. What is built once needs no
-# incremental cache (4 GB). A tree that was tested is remembered when nothing in it was uncommitted before and after.
+# The static program is linked on one core for minutes: lints, the tests' build and the unit tests run beside it. What is built
+# once needs no incremental cache (4 GB). A tree that was tested is remembered when nothing in it was uncommitted before and
+# after.
 LOGS := $(TARGET)/test-logs
 TREE = $$([ -z "$$(git status --porcelain 2>&1)" ] && git rev-parse HEAD^{tree})
 test: export CARGO_INCREMENTAL := 0
 test: packages-test disk
 	@rm -f $(TARGET)/green $(LOGS)/*.verdict; start=$$SECONDS; \
 	tree=$(TREE) || tree=; \
-	$(MAKE) --no-print-directory lint && \
-	$(MAKE) --no-print-directory -j2 -Otarget unit static && \
-	$(MAKE) --no-print-directory -j2 scenarios instructions-beside; status=$$?; \
+	$(MAKE) --no-print-directory -j2 -Oline checked shipped && \
+	$(MAKE) --no-print-directory scenarios; status=$$?; \
 	du -sh $(TARGET); echo "$$(((SECONDS - start) / 60)) min $$(((SECONDS - start) % 60)) s"; \
 	[ $$status != 0 ] || [ -z "$$tree" ] || [ "$$tree" != "$(TREE)" ] || echo $$tree >$(TARGET)/green; \
 	cat $(LOGS)/*.verdict 2>/dev/null | awk '{ passed += $$1; failed += $$3 } END { print passed + 0 " passed, " failed + 0 " failed" }'; \
 	exit $$status
+
+# The two halves of what comes before the scenarios; each of them one after the other.
+checked:
+	$(MAKE) --no-print-directory lint
+	$(MAKE) --no-print-directory unit
+shipped:
+	$(MAKE) --no-print-directory static
+	$(MAKE) --no-print-directory instructions
 
 disk:
 	@mkdir -p $(TARGET); free=$$(df --output=avail -BG $(TARGET) | tr -dc 0-9); \
@@ -267,19 +274,16 @@ sbom: static packages-test
 	deploy/image/build --program $(STATIC)/caracal --rootfs-only $(TARGET)/sbom/rootfs
 	PYTHONPATH=$(PYTHON_TOOLS) deploy/sbom/build --rootfs $(TARGET)/sbom/rootfs $(TARGET)/sbom/caracal.cdx.json
 
-# What the hot paths cost, counted in instructions and compared with bench/instructions.txt.
-instructions: packages-test static-bench
-	$(STATIC)/caracal-bench instructions
-
-# While the scenarios run, on what they leave. The program, which they run, is not touched.
-instructions-beside: static
-	@mkdir -p $(LOGS); { nice -n 19 $(BUILD_STATIC) --bin caracal --bin caracal-bench && \
-	  nice -n 19 $(STATIC)/caracal-bench instructions; } >$(LOGS)/instructions.log 2>&1; status=$$?; \
-	cat $(LOGS)/instructions.log; exit $$status
+# What the hot paths cost, counted in instructions and compared with bench/hot-paths/instructions.txt; built as what ships is.
+HOT_PATHS = env RUSTFLAGS="$(STATIC_FLAGS)" $(CARGO) build --release --target $(HOST) -p caracal-hot-paths
+instructions: packages-test
+	$(HOT_PATHS)
+	$(STATIC)/caracal-hot-paths count
 
 # Makes the record anew; say why in the commit.
-instructions-record: packages-test static-bench
-	$(STATIC)/caracal-bench instructions --record
+instructions-record: packages-test
+	$(HOT_PATHS)
+	$(STATIC)/caracal-hot-paths record
 
 # Run it on a machine that has nothing else to do. FRR takes part when it is installed (package frr). Debian's packages
 # of BIRD 1.6 and BIRD 2 exclude each other, so that the first is unpacked and not installed.

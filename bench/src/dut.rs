@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::lab::{CLIENTS, DUT, LINK};
-use crate::scenario::{DUT_AS, Scenario};
+use crate::lab::{CLIENTS, LINK};
+use crate::scenario::Scenario;
 use crate::speakers::Speaker;
+use caracal_hot_paths::routes::DUT;
+use caracal_hot_paths::routes::DUT_AS;
 
 /// Path of BIRD 1.6 below the target directory, where `make bench` unpacks it.
 const BIRD1: &str = "bird1/usr/sbin/bird";

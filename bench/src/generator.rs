@@ -11,8 +11,8 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use socket2::{Domain, Socket, Type};
 
-use crate::routes::Universe;
-use crate::wire::{self, Attrs, HEADER, Net};
+use caracal_hot_paths::routes::Universe;
+use caracal_hot_paths::wire::{self, Attrs, HEADER, Net};
 
 /// Sessions that are being established at the same time: less than any speaker's backlog.
 const DIALLING: usize = 32;
@@ -101,7 +101,14 @@ impl Generator {
         mut alive: impl FnMut() -> Result<()>,
     ) -> Result<Self> {
         let session = |role: &Role| Session {
-            held: vec![0; if role.receives { universe.len() } else { 0 }],
+            held: vec![
+                0;
+                if role.receives {
+                    universe.nets.len()
+                } else {
+                    0
+                }
+            ],
             ..Session::default()
         };
         let mut generator = Self {
@@ -235,7 +242,7 @@ impl Generator {
         let session = &mut self.sessions[index];
         session.stream = None;
         session.up = false;
-        if self.roles[index].receives && session.correct == self.universe.len() {
+        if self.roles[index].receives && session.correct == self.universe.nets.len() {
             self.complete -= 1;
         }
         session.correct = usize::MAX;
@@ -263,7 +270,7 @@ impl Generator {
                 .enumerate()
                 .filter(|i| right(*i))
                 .count();
-            self.complete += usize::from(session.correct == self.universe.len());
+            self.complete += usize::from(session.correct == self.universe.nets.len());
         }
     }
 
@@ -292,7 +299,7 @@ impl Generator {
                 "{} is right about {} of {} prefixes",
                 self.roles[index].address,
                 session.correct,
-                self.universe.len()
+                self.universe.nets.len()
             ),
             None => "no receiver is left".to_owned(),
         }
@@ -434,7 +441,7 @@ impl Generator {
         let session = &mut self.sessions[receiver];
         session.updates += 1;
         let universe = &self.universe;
-        let was = session.correct == universe.len();
+        let was = session.correct == universe.nets.len();
         let mut unknown: Option<Net> = None;
         let mut set = |net: Net, tag: u8| {
             let Some(index) = universe.index(net) else {
@@ -462,7 +469,7 @@ impl Generator {
                 net.len
             );
         }
-        let now = session.correct == universe.len();
+        let now = session.correct == universe.nets.len();
         let check = session.updates % CHECK == 1 && !announced.is_empty();
         self.complete = self.complete + usize::from(now) - usize::from(was);
         if check {

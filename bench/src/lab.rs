@@ -6,13 +6,10 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use caracal_hot_paths::routes::DUT;
 
-/// Address of the speaker under test.
-pub const DUT: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 1);
 /// The generator's end of the link.
 pub const LINK: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 2);
-/// Addresses of external neighbours begin here; they are on the link.
-pub const NEIGHBOURS: Ipv4Addr = Ipv4Addr::new(10, 64, 1, 0);
 /// Addresses of reflector clients begin here; they are behind the link's other end.
 pub const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 64, 16, 0);
 

@@ -1,6 +1,5 @@
 //! `caracal-bench run`: the same BGP work for Caracal, BIRD 2, FRR and GoBGP, one after the other
-//! in turn, with checked results. `caracal-bench instructions`: what the hot paths cost, in a unit
-//! that a busy machine does not change. `caracal-bench cni`: the CNI plugin beside Debian's, on a
+//! in turn, with checked results. `caracal-bench cni`: the CNI plugin beside Debian's, on a
 //! node of a lab. Caracal is measured as the program that ships: `caracal speaker` with a file, the
 //! `caracal` beside this program or the one that is named.
 //!
@@ -20,21 +19,17 @@ mod cni;
 mod dut;
 mod facts;
 mod generator;
-mod hot;
 mod idle;
-mod instructions;
 mod kubernetes;
 mod lab;
 mod latency;
 mod relay;
 mod report;
-mod routes;
 mod run;
 mod scenario;
 mod services;
 mod speakers;
 mod stalls;
-mod wire;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -71,26 +66,9 @@ enum Action {
         #[command(flatten)]
         args: RunArgs,
     },
-    /// Counts the instructions of the hot paths under valgrind and compares them with the record.
-    Instructions {
-        /// File with the recorded counts.
-        #[arg(long, default_value = "bench/instructions.txt")]
-        file: PathBuf,
-        /// Makes the record instead.
-        #[arg(long)]
-        record: bool,
-    },
     /// A relay with one table, in the present namespace: a lower bound for a speaker.
     #[command(hide = true)]
     Relay,
-    /// One hot path by itself.
-    #[command(hide = true)]
-    Hot {
-        /// Name of the path.
-        name: String,
-        /// Units of work.
-        units: usize,
-    },
     /// Compares the CNI plugin with Debian's `bridge` and `host-local`.
     Cni(cni::CniArgs),
     /// Times the agent's plan and comparison in a simulated cluster.
@@ -149,9 +127,7 @@ fn main() -> Result<()> {
         Action::Run(args) => outside(&args),
         Action::Cni(args) => cni::run(&args),
         Action::Inside { dut, args } => inside(&dut, &args),
-        Action::Instructions { file, record } => instructions::guard(&file, record),
         Action::Relay => relay::serve(),
-        Action::Hot { name, units } => hot::find(&name)?.run(units),
         Action::Plan(args) => agent::plan::run(&args),
         Action::Install(args) => agent::install::run(&args),
         Action::Idle(args) => idle::run(&args),

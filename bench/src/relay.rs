@@ -14,9 +14,9 @@ use anyhow::{Context as _, Result, bail};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 
-use crate::lab::DUT;
-use crate::scenario::DUT_AS;
-use crate::wire::{self, Attrs, HEADER, Net};
+use caracal_hot_paths::routes::DUT;
+use caracal_hot_paths::routes::DUT_AS;
+use caracal_hot_paths::wire::{self, Attrs, HEADER, Net};
 
 /// Octets that are read at once.
 const READ: usize = 1 << 18;

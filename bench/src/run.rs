@@ -7,9 +7,9 @@ use anyhow::{Result, ensure};
 
 use crate::dut::{Process, faults_of, memory_of};
 use crate::generator::{Counters, Generator};
-use crate::lab::DUT;
 use crate::scenario::{Kind, Scenario};
 use crate::speakers::Speaker;
+use caracal_hot_paths::routes::DUT;
 
 /// Limit of a phase.
 const LIMIT: Duration = Duration::from_secs(240);

@@ -5,14 +5,13 @@ use std::net::Ipv4Addr;
 use anyhow::{Result, bail};
 
 use crate::generator::{Expectation, Role};
-use crate::lab::{CLIENTS, DUT, NEIGHBOURS};
-use crate::routes::{Random, Universe, external};
+use crate::lab::CLIENTS;
 use crate::speakers::Speaker;
-use crate::wire::{self, Attrs};
+use caracal_hot_paths::routes::{
+    AttributeSets, DUT, DUT_AS, NEIGHBOURS, SENDER_AS, Universe, external,
+};
+use caracal_hot_paths::wire::{self, Attrs};
 
-pub const DUT_AS: u32 = 64512;
-/// AS of the first external sender.
-const SENDER_AS: u32 = 65001;
 /// AS of the first external receiver.
 const RECEIVER_AS: u32 = 65101;
 /// Limit of prefixes times sessions for GoBGP; larger cases are left out.
@@ -50,8 +49,7 @@ pub struct Scenario {
     /// Hold time in seconds.
     pub hold: u16,
     /// For each prefix the attribute set it is announced with.
-    set_of: Vec<u32>,
-    sets: u32,
+    sets: AttributeSets,
     /// For each prefix the mark of the path that is to be seen; 0 = none.
     wanted: Vec<u8>,
 }
@@ -131,15 +129,12 @@ impl Scenario {
             }
             _ => bail!("there is no scenario {name}; expected A-N, B-N, C, D, E-N, L-N or M-N"),
         };
-        let sets = (universe.len() * 6 / 100).max(1) as u32;
-        let mut random = Random::new(2);
-        let set_of = (0..universe.len()).map(|_| random.below(sets)).collect();
+        let sets = AttributeSets::of(&universe);
         Ok(Self {
             name: name.to_owned(),
             kind,
             hold: if kind == Kind::Idle { 60 } else { 240 },
-            wanted: vec![0; universe.len()],
-            set_of,
+            wanted: vec![0; universe.nets.len()],
             sets,
             roles,
             universe,
@@ -150,7 +145,7 @@ impl Scenario {
     /// others seconds, of the idle minutes only those are repeated that the aim is about, and the
     /// minimal relay takes part where an aim names it (it does not reflect).
     pub fn bearable(&self, speaker: Speaker) -> usize {
-        let small = self.roles.len() * self.universe.len() <= GOBGP;
+        let small = self.roles.len() * self.universe.nets.len() <= GOBGP;
         match (self.kind, speaker) {
             (Kind::Choose | Kind::Flap, Speaker::Minimal) => usize::MAX,
             (_, Speaker::Minimal) => 0,
@@ -168,25 +163,16 @@ impl Scenario {
 
     /// Every external sender announces everything; returns what to send.
     pub fn announce(&mut self) -> Vec<(usize, Vec<u8>)> {
-        let mut members: Vec<Vec<wire::Net>> = vec![Vec::new(); self.sets as usize];
-        for (net, set) in self.universe.nets.iter().zip(&self.set_of) {
-            members[*set as usize].push(*net);
-        }
         let senders: Vec<(usize, Role)> = self.senders();
-        let mut out = Vec::new();
-        for (index, role) in &senders {
-            let mut octets = Vec::new();
-            for (set, nets) in members.iter().enumerate() {
-                // As many as fit beside the attributes.
-                for nets in nets.chunks(900) {
-                    let attrs = external(role.asn, set as u32, role.address);
-                    wire::update(&[], Some(&attrs), nets, &mut octets);
-                }
-            }
-            out.push((*index, octets));
-        }
+        let announced = senders.iter().map(|(index, role)| {
+            let octets = self
+                .sets
+                .announcements(&self.universe, role.asn, role.address);
+            (*index, octets)
+        });
+        let out = announced.collect();
         // The shortest path wins, then the lowest BGP Identifier, which is the sender's address.
-        let best: Vec<u8> = (0..self.sets)
+        let best: Vec<u8> = (0..self.sets.count)
             .map(|set| {
                 let length = |role: &Role| external(role.asn, set, role.address).as_path.len();
                 let best = senders
@@ -195,7 +181,7 @@ impl Scenario {
                 best.map_or(0, |(index, _)| *index as u8 + 1)
             })
             .collect();
-        for (wanted, set) in self.wanted.iter_mut().zip(&self.set_of) {
+        for (wanted, set) in self.wanted.iter_mut().zip(&self.sets.of) {
             *wanted = best[*set as usize];
         }
         out
@@ -315,7 +301,7 @@ impl Expectation for Scenario {
         }
         let sender = usize::from(self.wanted[index as usize].max(1)) - 1;
         let role = self.roles[sender];
-        let mut attrs = external(role.asn, self.set_of[index as usize], role.address);
+        let mut attrs = external(role.asn, self.sets.of[index as usize], role.address);
         attrs.as_path.insert(0, DUT_AS);
         attrs.next_hop = Some(DUT);
         attrs
@@ -329,7 +315,7 @@ mod tests {
 
     #[test]
     fn names_say_the_size() {
-        assert_eq!(Scenario::new("A-2k").unwrap().universe.len(), 2000);
+        assert_eq!(Scenario::new("A-2k").unwrap().universe.nets.len(), 2000);
         assert_eq!(Scenario::new("B-7").unwrap().roles.len(), 7);
         assert_eq!(Scenario::new("C-100").unwrap().roles.len(), 20);
         assert_eq!(Scenario::new("L-7").unwrap().kind, Kind::Latency);
@@ -374,7 +360,7 @@ mod tests {
         assert_eq!(sent.len(), 10);
         for index in 0..100 {
             let wanted = scenario.attrs(index).as_path.len();
-            let set = scenario.set_of[index as usize];
+            let set = scenario.sets.of[index as usize];
             let shortest = (0..10)
                 .map(|n| external(SENDER_AS + n, set, DUT).as_path.len() + 1)
                 .min();

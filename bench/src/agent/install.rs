@@ -26,8 +26,9 @@ use super::methods::{InstallCost, MethodRuns};
 use super::minimal::{self, Work};
 use super::ratios;
 use crate::dut::cpu_of;
-use crate::lab::{DUT, LINK, Lab};
+use crate::lab::{LINK, Lab};
 use crate::report;
+use caracal_hot_paths::routes::DUT;
 
 /// Name of the device that all routes leave by.
 const DEVICE: &str = "dut";

@@ -14,8 +14,9 @@ use super::probe::{self, Admin, Seen};
 use super::test_bed::{LATER, LIMIT, RECEIVER, SENDER, STATION_PORT, Settings, TestBed};
 use crate::dut::memory_of;
 use crate::generator::Generator;
-use crate::lab::{DUT, LINK};
-use crate::wire::{self, Attrs};
+use crate::lab::LINK;
+use caracal_hot_paths::routes::DUT;
+use caracal_hot_paths::wire::{self, Attrs};
 
 /// Static routes that a reload brings.
 const OWN_ROUTES: usize = 100_000;
@@ -127,7 +128,7 @@ fn happen(
         Case::Rest => test_bed
             .generator
             .idle(Duration::from_secs(1), &test_bed.scenario)?,
-        Case::Query => first = Some(query(dir, test_bed.scenario.universe.len())?),
+        Case::Query => first = Some(query(dir, test_bed.scenario.universe.nets.len())?),
         Case::Mrt => {
             let file = dir.join("table.mrt");
             let question = serde_json::json!({ "request": "mrt", "file": file });
@@ -250,7 +251,7 @@ fn monitored(test_bed: &mut TestBed<'_>, dir: &Path) -> Result<()> {
     let mut buffer = vec![0; 1 << 20];
     let begin = Instant::now();
     // A prefix with its headers and attributes takes more than that.
-    let (mut octets, least) = (0, test_bed.scenario.universe.len() * 5);
+    let (mut octets, least) = (0, test_bed.scenario.universe.nets.len() * 5);
     loop {
         match stream.read(&mut buffer) {
             Ok(0) => bail!("the speaker hung up on the station"),

@@ -9,8 +9,10 @@ use anyhow::{Result, ensure};
 use super::probe::{self, METRICS_PORT, Metrics};
 use crate::dut::{self, Process};
 use crate::generator::Generator;
-use crate::lab::{DUT, LINK};
-use crate::scenario::{DUT_AS, Scenario};
+use crate::lab::LINK;
+use crate::scenario::Scenario;
+use caracal_hot_paths::routes::DUT;
+use caracal_hot_paths::routes::DUT_AS;
 
 /// Limit of each phase.
 pub const LIMIT: Duration = Duration::from_secs(240);
@@ -154,7 +156,7 @@ impl<'a> TestBed<'a> {
         test_bed.rest()?;
         let metrics = probe::metrics(DUT)?;
         ensure!(
-            metrics.prefixes == test_bed.scenario.universe.len(),
+            metrics.prefixes == test_bed.scenario.universe.nets.len(),
             "{} prefixes are loaded",
             metrics.prefixes
         );

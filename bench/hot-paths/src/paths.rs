@@ -14,9 +14,7 @@ use caracal_bgp::{
 };
 use caracal_model::{Family, Prefix};
 
-use crate::lab::{DUT, NEIGHBOURS};
-use crate::routes::Universe;
-use crate::scenario::{DUT_AS, Scenario};
+use crate::routes::{AttributeSets, DUT, DUT_AS, NEIGHBOURS, SENDER_AS, Universe};
 use crate::wire::HEADER;
 
 /// A path and the unit in which its work is counted.
@@ -29,6 +27,7 @@ pub struct Path {
     run: fn(usize) -> Result<()>,
 }
 
+/// All that are counted.
 pub const PATHS: [Path; 5] = [
     Path {
         name: "decode",
@@ -117,13 +116,9 @@ fn format(internal: bool) -> MessageFormat {
 }
 
 /// Messages of an external sender, as octets.
-fn announcements(routes: usize) -> Result<Vec<u8>> {
-    let mut scenario = Scenario::new(&format!("A-{routes}"))?;
-    let octets = scenario
-        .announce()
-        .into_iter()
-        .flat_map(|(_, octets)| octets);
-    Ok(octets.collect())
+fn announcements(routes: usize) -> Vec<u8> {
+    let universe = Universe::internet(routes);
+    AttributeSets::of(&universe).announcements(&universe, SENDER_AS, SENDER)
 }
 
 /// The UPDATEs in it.
@@ -142,11 +137,11 @@ fn decoded(mut octets: &[u8]) -> Result<Vec<UpdateMessage>> {
 }
 
 fn updates(routes: usize) -> Result<Vec<UpdateMessage>> {
-    decoded(&announcements(routes)?)
+    decoded(&announcements(routes))
 }
 
 fn decode(routes: usize) -> Result<()> {
-    let octets = announcements(routes)?;
+    let octets = announcements(routes);
     for _ in 0..10 {
         let updates = decoded(&octets)?;
         if updates.is_empty() {

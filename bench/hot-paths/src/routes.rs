@@ -2,7 +2,16 @@
 
 use std::net::Ipv4Addr;
 
-use crate::wire::{Attrs, Net};
+use crate::wire::{self, Attrs, Net};
+
+/// Address of the speaker under test.
+pub const DUT: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 1);
+/// Its AS number.
+pub const DUT_AS: u32 = 64512;
+/// Addresses of external neighbours begin here; they are on the link.
+pub const NEIGHBOURS: Ipv4Addr = Ipv4Addr::new(10, 64, 1, 0);
+/// AS number of the first external sender.
+pub const SENDER_AS: u32 = 65001;
 
 /// A small generator of pseudo-random numbers (xorshift64*), so that runs are the same.
 #[derive(Clone, Debug)]
@@ -27,6 +36,7 @@ impl Random {
 /// Prefixes that do not overlap, and the way from a prefix to its index.
 #[derive(Clone, Debug)]
 pub struct Universe {
+    /// The prefixes, ascending.
     pub nets: Vec<Net>,
     base: u32,
     shift: u32,
@@ -89,15 +99,49 @@ impl Universe {
         Self::new((0..count).map(net).collect(), 6)
     }
 
-    pub const fn len(&self) -> usize {
-        self.nets.len()
-    }
-
     /// The index of a prefix.
     pub fn index(&self, net: Net) -> Option<u32> {
         let slot = (net.bits.checked_sub(self.base)? >> self.shift) as usize;
         let index = *self.slots.get(slot)?;
         (self.nets.get(index as usize) == Some(&net)).then_some(index)
+    }
+}
+
+/// Which attribute set each prefix of a universe is announced with.
+#[derive(Clone, Debug)]
+pub struct AttributeSets {
+    /// For each prefix the number of its set.
+    pub of: Vec<u32>,
+    /// How many sets there are.
+    pub count: u32,
+}
+
+impl AttributeSets {
+    /// One set for some sixteen prefixes, as in the Internet's table.
+    pub fn of(universe: &Universe) -> Self {
+        let count = (universe.nets.len() * 6 / 100).max(1) as u32;
+        let mut random = Random::new(2);
+        let of = (0..universe.nets.len())
+            .map(|_| random.below(count))
+            .collect();
+        Self { of, count }
+    }
+
+    /// The UPDATEs by which an external sender announces everything, as octets.
+    pub fn announcements(&self, universe: &Universe, asn: u32, next_hop: Ipv4Addr) -> Vec<u8> {
+        let mut members: Vec<Vec<Net>> = vec![Vec::new(); self.count as usize];
+        for (net, set) in universe.nets.iter().zip(&self.of) {
+            members[*set as usize].push(*net);
+        }
+        let mut octets = Vec::new();
+        for (set, nets) in members.iter().enumerate() {
+            // As many as fit beside the attributes.
+            for nets in nets.chunks(900) {
+                let attrs = external(asn, set as u32, next_hop);
+                wire::update(&[], Some(&attrs), nets, &mut octets);
+            }
+        }
+        octets
     }
 }
 
@@ -142,7 +186,7 @@ mod tests {
             assert!(pair[0].bits + (1 << (32 - pair[0].len)) <= pair[1].bits);
         }
         assert_eq!(universe.index(Net { bits: 0, len: 8 }), None);
-        assert_eq!(Universe::blocks(10).len(), 10);
+        assert_eq!(Universe::blocks(10).nets.len(), 10);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::hot;
+use crate::paths;
 
 /// The two sizes whose difference is counted: what starting up costs falls out.
 const SIZES: (usize, usize) = (5_000, 15_000);
@@ -22,11 +22,11 @@ const TRIES: usize = 3;
 const GAIN: f64 = 0.90;
 
 /// Instructions that this program needs for so many units.
-fn count(path: hot::Path, units: usize) -> Result<u64> {
+fn count(path: paths::Path, units: usize) -> Result<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg(std::env::current_exe()?)
-        .args(["hot", path.name, &units.to_string()])
+        .args(["run", path.name, &units.to_string()])
         .output()
         .context("cannot run valgrind (Debian package valgrind)")?;
     let text = String::from_utf8_lossy(&output.stderr);
@@ -36,7 +36,7 @@ fn count(path: hot::Path, units: usize) -> Result<u64> {
     number.with_context(|| format!("valgrind collected nothing: {text}"))
 }
 
-fn per_unit(path: hot::Path) -> Result<u64> {
+fn per_unit(path: paths::Path) -> Result<u64> {
     let (few, many) = (count(path, SIZES.0)?, count(path, SIZES.1)?);
     Ok(many.saturating_sub(few) / (SIZES.1 - SIZES.0) as u64)
 }
@@ -109,7 +109,7 @@ pub fn guard(file: &Path, record: bool) -> Result<()> {
         parse(&text)?
     };
     let (mut seen, mut tries) = (BTreeMap::new(), String::new());
-    for path in hot::PATHS {
+    for path in paths::PATHS {
         let most = known.get(path.name).map(|then| *then as f64 * TOLERANCE);
         let number = smallest(path.name, most, &mut tries, || per_unit(path))?;
         seen.insert(path.name.to_owned(), number);
@@ -117,9 +117,9 @@ pub fn guard(file: &Path, record: bool) -> Result<()> {
     print!("{tries}");
     if record {
         let mut text =
-            "# Instructions per unit of work (valgrind); written by caracal-bench instructions --record.\n"
+            "# Instructions per unit of work (valgrind); written by caracal-hot-paths record.\n"
                 .to_owned();
-        for path in hot::PATHS {
+        for path in paths::PATHS {
             let _ = writeln!(text, "# {}: {}", path.name, path.unit);
         }
         for (name, number) in &seen {
@@ -142,7 +142,7 @@ pub fn guard(file: &Path, record: bool) -> Result<()> {
 
 /// Says what the origin check adds.
 fn origin_check(seen: &BTreeMap<String, u64>) -> Result<()> {
-    for (path, without) in hot::CHECKED {
+    for (path, without) in paths::CHECKED {
         let (with, without) = (per_unit(path)?, (without, seen[without]));
         let more = with as f64 / without.1 as f64 * 100.0 - 100.0;
         println!(

@@ -9,10 +9,13 @@ use anyhow::{Context, Result, bail};
 
 /// Octets of a message header.
 pub const HEADER: usize = 19;
-/// Type codes of messages.
+/// Type code of an OPEN (RFC 4271 §4.1).
 pub const OPEN: u8 = 1;
+/// Type code of an UPDATE.
 pub const UPDATE: u8 = 2;
+/// Type code of a NOTIFICATION.
 pub const NOTIFICATION: u8 = 3;
+/// Type code of a KEEPALIVE.
 pub const KEEPALIVE: u8 = 4;
 const ROUTE_REFRESH: u8 = 5;
 
@@ -30,7 +33,9 @@ pub struct Net {
 pub struct Attrs {
     /// AS_PATH, one sequence.
     pub as_path: Vec<u32>,
+    /// NEXT_HOP.
     pub next_hop: Option<Ipv4Addr>,
+    /// LOCAL_PREF.
     pub local_pref: Option<u32>,
     /// COMMUNITIES, sorted.
     pub communities: Vec<u32>,
