@@ -1,6 +1,6 @@
 //! A router of the rack announces what nodes of the cluster have: nothing moves.
 
-use caracal_lab::{Lab, call_program, program_command, wait_until};
+use caracal_lab::{Lab, call_program, netns_sysctl, program_command, wait_until};
 use caracal_tests::{
     Probes, RouteMonitor, SECOND, assert_full_matrix, await_settled, await_status, example,
     has_problem, possible, up_text,
@@ -228,6 +228,9 @@ fn an_as_for_each_node_behind_a_router_that_is_the_next_hop() {
     // The lab's BIRD is a node; this one is a router, of which the cluster knows nothing.
     let tor = "/calico/resources/v3/projectcalico.org/nodes/tor";
     lab.etcdctl(&["del", tor], b"").unwrap();
+    // What the lab's BIRD is told by no configuration: packets go through it.
+    let router = lab.netns("tor").unwrap();
+    netns_sysctl(&router, "net/ipv4/ip_forward", "1", false).unwrap();
     await_settled(&lab);
     assert_full_matrix(&lab);
     for node in ["node1", "node2", "node3"] {
