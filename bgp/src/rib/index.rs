@@ -211,6 +211,23 @@ impl Index {
         hashes.filter_map(first)
     }
 
+    /// Slots that a search for each handle passes over, all together.
+    #[cfg(test)]
+    pub(super) fn passed_over(&self) -> usize {
+        let far = |part: &IndexPart| -> usize {
+            let mask = part.slots.len().wrapping_sub(1);
+            let taken = part
+                .slots
+                .iter()
+                .enumerate()
+                .filter(|(_, s)| s.id.is_some());
+            taken
+                .map(|(at, slot)| at.wrapping_sub(part.home(slot.hash)) & mask)
+                .sum()
+        };
+        self.parts.iter().map(far).sum()
+    }
+
     /// All handles, in no particular order.
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = DestId> {

@@ -305,7 +305,9 @@ pub(super) fn note_visit() {
 #[derive(Debug, Default)]
 pub(super) struct Table {
     index: Index,
-    hasher: foldhash::fast::RandomState,
+    /// Searches pass over slots one by one, so that all bits have to be good: with the fast hash
+    /// the process's seed made one node in some hundreds pass over 3 to 170 of them at each.
+    hasher: foldhash::quality::SeedableRandomState,
     /// A chunk none of whose slots is taken has no memory.
     chunks: Vec<Vec<Dest>>,
     /// Number of slots taken in each chunk.

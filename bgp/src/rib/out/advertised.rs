@@ -123,7 +123,7 @@ impl Advertised {
         }
     }
 
-    pub(super) fn hash(&self, hasher: &foldhash::fast::RandomState) -> u64 {
+    pub(super) fn hash(&self, hasher: &foldhash::quality::RandomState) -> u64 {
         hasher.hash_one((Arc::as_ptr(&self.attrs).addr(), self.source))
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct AdvertisedRoutes {
     uses: Vec<u32>,
     free: Vec<AdvertisementHandle>,
     known: SegmentedTable<AdvertisementHandle>,
-    hasher: foldhash::fast::RandomState,
+    hasher: foldhash::quality::RandomState,
     /// The pair that was put last: routes with the same one come in runs.
     last: Option<AdvertisementHandle>,
 }

@@ -111,3 +111,26 @@ fn handles_are_reused_and_lookups_stay_right() {
     assert!((10_000..12_500).all(|n| table.find(&prefix(n)).is_some()));
     assert_eq!(table.iter().count(), 5000);
 }
+
+/// Whatever seed a process has: neighbouring prefixes, as blocks of one pool are, do not crowd.
+/// The fast hash has seeds among these with which a search passes over more than a hundred slots.
+#[test]
+fn no_seed_of_a_process_crowds_the_index() {
+    const COUNT: u32 = 3000;
+    for number in 0..600 {
+        let seed: &'static foldhash::SharedSeed =
+            Box::leak(Box::new(foldhash::SharedSeed::from_u64(number)));
+        let mut table = Table {
+            hasher: foldhash::quality::SeedableRandomState::with_seed(1, seed),
+            ..Table::default()
+        };
+        for n in 0..COUNT {
+            table.find_or_insert(Prefix::v4((0x0af4_0000 + n * 64).into(), 26));
+        }
+        let passed = table.index.passed_over();
+        assert!(
+            passed < 2 * COUNT as usize,
+            "seed {number}: {passed} slots for {COUNT} prefixes"
+        );
+    }
+}

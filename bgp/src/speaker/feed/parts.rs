@@ -23,7 +23,7 @@ pub(super) struct PartedMap<K, V> {
     /// None, one, or all of them.
     parts: Vec<HashTable<(K, V)>>,
     len: usize,
-    hasher: foldhash::fast::RandomState,
+    hasher: foldhash::quality::RandomState,
 }
 
 impl<K, V> Default for PartedMap<K, V> {
@@ -31,7 +31,7 @@ impl<K, V> Default for PartedMap<K, V> {
         Self {
             parts: Vec::new(),
             len: 0,
-            hasher: foldhash::fast::RandomState::default(),
+            hasher: foldhash::quality::RandomState::default(),
         }
     }
 }
