@@ -151,8 +151,10 @@ fn what_a_crate_declares_it_names() {
     for package in packages() {
         let name = text(&package["name"]);
         let manifest = PathBuf::from(text(&package["manifest_path"]));
-        let folder = manifest.parent().and_then(Path::file_name);
-        let folder = folder.and_then(|f| f.to_str()).expect("a folder");
+        let folder = manifest
+            .parent()
+            .and_then(|f| f.strip_prefix(root()).ok()?.to_str())
+            .expect("a folder");
         let code: String = sources(folder)
             .into_iter()
             .map(|(_, text)| text.as_str())
