@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 
 use caracal_lab::{Lab, error_chain, spawn_in_netns, wait_until};
-use caracal_tests::{SECOND, await_settled, possible, up_text};
+use caracal_tests::{SECOND, await_settled, binary_with_labs, possible, up_text};
 use serde_json::Value;
 
 const TOPOLOGY: &str = "
@@ -99,6 +99,14 @@ fn run(
     reader: bool,
 ) -> Ended {
     let mut command = lab.caracal_command("node1", arguments).unwrap();
+    // What ships has no labs.
+    if matches!(arguments, ["lab" | "trace", ..]) {
+        let mut with_labs = Command::new(binary_with_labs());
+        with_labs.args(command.get_args());
+        let set = command.get_envs();
+        with_labs.envs(set.filter_map(|(name, value)| Some((name, value?))));
+        command = with_labs;
+    }
     command
         .env("COLUMNS", "80")
         .envs(environment.iter().copied())

@@ -196,7 +196,7 @@ fn refusal(lab: Lab) {
     assert_eq!(modes(&lab), "Never CrossSubnet");
     assert_eq!(
         exec_caracal(&lab, "node1", &["mode", "plan", "no-such-pool"]),
-        5
+        3
     );
     assert_eq!(
         exec_caracal(&lab, "node1", &["mode", "plan", pool, "--vxlan", "always"]),
