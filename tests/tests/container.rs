@@ -189,6 +189,12 @@ fn the_image_runs() {
     ]
     .concat();
     assert!(image.podman(&nft).contains("nftables"));
+    for plugin in ["bandwidth", "host-local", "loopback", "portmap", "tuning"] {
+        let program = format!("/cni-plugins/{plugin}");
+        let asked = ["-e", "CNI_COMMAND=VERSION", "--entrypoint", &program, TAG];
+        let said = image.podman(&[&run[..], &asked].concat());
+        assert!(said.contains("supportedVersions"), "{plugin}: {said}");
+    }
     // A name out of /etc/hosts is found before the name server is asked, of which there is none
     // here.
     let ask = ["--add-host", "etcd.caracal.example:127.0.0.1", "-e"];

@@ -25,10 +25,12 @@ use serde_json::Value;
 const DATASTORES: [&str; 2] = ["kubernetes", "etcd"];
 
 /// What there is on either datastore, behind its name.
-const VARIANTS: [&str; 5] = [
+const VARIANTS: [&str; 7] = [
     "",
     "-vxlan",
     "-ipip-cross-subnet",
+    "-dual-stack",
+    "-no-kube-proxy",
     "-reflectors",
     "-migrate-from-calico",
 ];
@@ -39,6 +41,7 @@ fn overlays() -> Vec<String> {
         "base",
         "crds",
         "etcd-pods",
+        "examples/kubernetes-metrics",
         "kubernetes",
         "reflectors",
         "uninstall",

@@ -33,6 +33,8 @@ const SECRETS: [(&str, &str); 3] = [
     ("etcd-cert", "__ETCD_CERT_FILE__"),
     ("etcd-key", "__ETCD_KEY_FILE__"),
 ];
+/// Standard plugins that the image brings along (`deploy/image/build`), as Calico's does.
+const STANDARD_DIR: &str = "/cni-plugins";
 /// The plugin's two names.
 const PLUGINS: [&str; 2] = ["caracal-cni", "caracal-ipam"];
 
@@ -56,6 +58,10 @@ struct InstallPlan {
     mtu: u32,
     /// Programs that are there stay.
     keep_programs: bool,
+    /// Folder of the standard plugins that are installed where the host has none.
+    standard_dir: PathBuf,
+    /// `SKIP_CNI_BINARIES`: standard plugins that are not installed.
+    skipped: Vec<String>,
 }
 
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
@@ -145,6 +151,13 @@ impl InstallPlan {
             account: PluginAccount::from_env(env),
             mtu: mtu.unwrap_or_default(),
             keep_programs: !env.flag("UPDATE_CNI_BINARIES", true)?,
+            standard_dir: PathBuf::from(STANDARD_DIR),
+            skipped: env
+                .text("SKIP_CNI_BINARIES")
+                .unwrap_or_default()
+                .split(',')
+                .map(|name| name.trim().to_owned())
+                .collect(),
         })
     }
 
@@ -233,6 +246,15 @@ fn install(plan: &InstallPlan, program: &Path) -> anyhow::Result<()> {
     // Nothing is installed when the configuration cannot be.
     let text = plan.configuration(&tls)?;
     programs(plan, program)?;
+    standard_plugins(plan)?;
+    for missing in missing_plugins(plan, &text) {
+        eprintln!(
+            "caracal: warning: {} names the plugin {missing}, which is not in {}: no pod starts before it is there. The package \
+             containernetworking-plugins or kubernetes-cni has it",
+            plan.conf_name,
+            plan.bin_dir.display()
+        );
+    }
     let path = plan.net_dir.join(&plan.conf_name);
     put_file(&path, text.as_bytes(), 0o600)
         .with_context(|| format!("writing {}", path.display()))?;
@@ -272,6 +294,42 @@ fn programs(plan: &InstallPlan, program: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("writing {}", second.display()))?;
     println!("{}", second.display());
     Ok(())
+}
+
+/// Installs the standard plugins of the image that the host does not have; its own may be newer.
+fn standard_plugins(plan: &InstallPlan) -> anyhow::Result<()> {
+    let entries = match fs::read_dir(&plan.standard_dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).context(plan.standard_dir.display().to_string()),
+    };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let target = plan.bin_dir.join(&name);
+        let is_skipped = plan.skipped.iter().any(|skipped| name == skipped.as_str());
+        if is_skipped || target.exists() {
+            continue;
+        }
+        let bytes = fs::read(entry.path()).with_context(|| entry.path().display().to_string())?;
+        put_file(&target, &bytes, 0o755)
+            .with_context(|| format!("writing {}", target.display()))?;
+        println!("{}", target.display());
+    }
+    Ok(())
+}
+
+/// Plugins that a configuration names and that are not in the folder of programs.
+fn missing_plugins(plan: &InstallPlan, configuration: &str) -> Vec<String> {
+    let value: Value = serde_json::from_str(configuration).unwrap_or_default();
+    let plugins = value["plugins"].as_array();
+    let plugins = plugins.into_iter().flatten().chain([&value]);
+    let named = plugins.flat_map(|plugin| [&plugin["type"], &plugin["ipam"]["type"]]);
+    let named = named.filter_map(Value::as_str);
+    named
+        .filter(|name| !plan.bin_dir.join(name).exists())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The certificates that are there, copied to the host; their paths there, by place-holder.

@@ -1,4 +1,5 @@
-//! As much of kustomize as `deploy/` uses: `resources`, `patches` by strategic merge, `namespace`.
+//! As much of kustomize as `deploy/` uses: `resources`, `patches` by strategic merge, `namespace`,
+//! `components`.
 //! A field that is not known here is an error, so that nothing is silently left out.
 
 use std::path::Path;
@@ -14,7 +15,14 @@ pub(crate) fn build(dir: &Path) -> Vec<Value> {
     let [kustomization] = &documents(&read(&file), &name)[..] else {
         panic!("{name}: one document");
     };
-    let known = ["apiVersion", "kind", "namespace", "resources", "patches"];
+    let known = [
+        "apiVersion",
+        "kind",
+        "namespace",
+        "resources",
+        "patches",
+        "components",
+    ];
     for key in kustomization.as_object().unwrap().keys() {
         assert!(
             known.contains(&key.as_str()),
@@ -30,7 +38,31 @@ pub(crate) fn build(dir: &Path) -> Vec<Value> {
             false => objects.extend(documents(&read(&path), &path.display().to_string())),
         }
     }
-    for patch in list("patches") {
+    for component in list("components") {
+        let dir = dir.join(component.as_str().unwrap());
+        let file = dir.join("kustomization.yaml");
+        let component = documents(&read(&file), &file.display().to_string()).remove(0);
+        assert_eq!(component["kind"], "Component", "{}", file.display());
+        patch(&mut objects, &dir, component["patches"].as_array().unwrap());
+    }
+    patch(&mut objects, dir, &list("patches"));
+    if let Some(namespace) = kustomization["namespace"].as_str() {
+        for object in objects
+            .iter()
+            .filter(|o| !o["kind"].as_str().unwrap().starts_with("Cluster"))
+        {
+            assert_eq!(
+                object["metadata"]["namespace"], namespace,
+                "{name}: {object}"
+            );
+        }
+    }
+    objects
+}
+
+/// Applies patches of a folder to the objects that they name.
+fn patch(objects: &mut [Value], dir: &Path, patches: &[Value]) {
+    for patch in patches {
         let path = dir.join(patch["path"].as_str().expect("a patch by path"));
         for patch in documents(&read(&path), &path.display().to_string()) {
             let same = |o: &&mut Value| {
@@ -50,18 +82,6 @@ pub(crate) fn build(dir: &Path) -> Vec<Value> {
             );
         }
     }
-    if let Some(namespace) = kustomization["namespace"].as_str() {
-        for object in objects
-            .iter()
-            .filter(|o| !o["kind"].as_str().unwrap().starts_with("Cluster"))
-        {
-            assert_eq!(
-                object["metadata"]["namespace"], namespace,
-                "{name}: {object}"
-            );
-        }
-    }
-    objects
 }
 
 /// A strategic merge. Lists of objects with names are merged by name; other lists are replaced.

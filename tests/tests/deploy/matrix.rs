@@ -119,13 +119,20 @@ fn a_variant_is_the_same_on_either_datastore() {
             "-vxlan" => json!({"CALICO_NETWORKING_BACKEND": "vxlan",
                 "CALICO_IPV4POOL_VXLAN": "Always", "CLUSTER_TYPE": "k8s"}),
             "-ipip-cross-subnet" => json!({"CALICO_IPV4POOL_IPIP": "CrossSubnet"}),
+            "-dual-stack" => json!({"IP6": "autodetect", "IP6_AUTODETECTION_METHOD": "first-found",
+                "FELIX_IPV6SUPPORT": "true", "CALICO_IPV6POOL_CIDR": "",
+                "CALICO_IPV6POOL_NAT_OUTGOING": "true"}),
+            // Where the API server is, only who asks it has to know.
+            "-no-kube-proxy" => json!({"CARACAL_SERVICES": "on"}),
             "-migrate-from-calico" => json!({"IP": "", "NO_DEFAULT_POOLS": "true",
                 "CNI_CONF_NAME": "10-calico.conflist"}),
             _ => json!({}),
         };
         for store in DATASTORES {
             let name = format!("{store}{variant}");
-            assert_eq!(json!(set_by(store, variant)), sets, "{name}");
+            let mut set = set_by(store, variant);
+            set.retain(|key, _| !key.starts_with("KUBERNETES_SERVICE_"));
+            assert_eq!(json!(set), sets, "{name}");
             let rendered = Rendered::read(&name);
             let pod = rendered.pod();
             let labels = &pod["nodeSelector"];
@@ -142,4 +149,25 @@ fn a_variant_is_the_same_on_either_datastore() {
             assert_eq!(rule, apart.then_some(&keeps_off), "{name}");
         }
     }
+}
+
+/// As Calico's: with hostNetwork, a port of all addresses is open to everybody who reaches the node.
+#[test]
+fn metrics_are_off_until_the_component_is_added() {
+    for store in DATASTORES {
+        let plain = Rendered::read(store);
+        let config = plain.config();
+        assert_eq!(config["FELIX_PROMETHEUSMETRICSENABLED"], "false", "{store}");
+        assert_eq!(plain.pod()["containers"][0].get("ports"), None, "{store}");
+    }
+    let with = Rendered {
+        name: "kubernetes-metrics".to_owned(),
+        objects: kustomize::build(&deploy("examples/kubernetes-metrics")),
+    };
+    assert_eq!(with.config()["FELIX_PROMETHEUSMETRICSENABLED"], "true");
+    let template = &with.get("DaemonSet", "caracal-node")["spec"]["template"];
+    let annotations = &template["metadata"]["annotations"];
+    assert_eq!(annotations["prometheus.io/port"], "9091");
+    let port = &template["spec"]["containers"][0]["ports"][0];
+    assert_eq!(port["name"], "metrics");
 }

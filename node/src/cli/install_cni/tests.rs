@@ -35,7 +35,10 @@ impl Folder {
             ("ETCD_ENDPOINTS", "https://10.0.0.1:2379"),
         ];
         pairs.extend(more);
-        plan(&pairs).unwrap()
+        InstallPlan {
+            standard_dir: self.0.join("standard"),
+            ..plan(&pairs).unwrap()
+        }
     }
 
     fn files(&self, dir: &str) -> Vec<String> {
@@ -121,6 +124,38 @@ fn a_running_program_is_replaced_and_an_old_one_may_stay() {
         ["caracal-cni", "caracal-ipam"],
         "no drafts are left"
     );
+}
+
+#[test]
+fn standard_plugins_are_installed_where_the_host_has_none() {
+    let folder = Folder::new("standard");
+    for (dir, name, text) in [
+        ("standard", "portmap", "image"),
+        ("standard", "loopback", "image"),
+        ("standard", "tuning", "image"),
+        ("bin", "loopback", "host"),
+    ] {
+        fs::create_dir_all(folder.0.join(dir)).unwrap();
+        fs::write(folder.0.join(dir).join(name), text).unwrap();
+    }
+    let plan = folder.plan(&[("SKIP_CNI_BINARIES", "bandwidth, tuning")]);
+    let conf = plan.configuration(&BTreeMap::new()).unwrap();
+    let missing = missing_plugins(&plan, &conf);
+    assert_eq!(missing, ["caracal-cni", "caracal-ipam", "portmap"]);
+    folder.install(&plan).unwrap();
+    let there = folder.files("bin");
+    assert_eq!(
+        there,
+        ["caracal-cni", "caracal-ipam", "loopback", "portmap"]
+    );
+    let text = |name: &str| fs::read_to_string(folder.0.join("bin").join(name)).unwrap();
+    assert_eq!(
+        (text("loopback"), text("portmap")),
+        ("host".into(), "image".into())
+    );
+    let portmap = fs::metadata(folder.0.join("bin/portmap")).unwrap();
+    assert_eq!(portmap.mode() & 0o777, 0o755);
+    assert_eq!(missing_plugins(&plan, &conf), Vec::<String>::new());
 }
 
 #[test]
