@@ -100,6 +100,12 @@ pub struct OriginStatusJson {
 pub struct DatastoreStatus {
     /// `fresh`, `lagging` or `stale`.
     pub state: String,
+    /// `etcd` or `Kubernetes' API`; empty for a speaker without one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    /// Addresses of its servers, separated by commas.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub endpoints: String,
     /// Revision of the snapshot in use.
     pub revision: i64,
     /// Why it is not fresh.

@@ -27,7 +27,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::Instant;
 
 use self::routes::Rows;
-use crate::exit::ExitError;
+use crate::exit::{ExitError, REFUSED};
 
 /// A question about an address of a service.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -132,6 +132,12 @@ pub(crate) enum Request {
     DatastoreAccept,
     /// Read the file again, and move what differs. Standalone speakers only.
     Reload,
+    /// [`crate::telemetry::LogFilter`], after it was replaced where that is asked for.
+    LogFilter {
+        /// Until the process ends.
+        #[serde(default)]
+        set: Option<String>,
+    },
 }
 
 impl Request {
@@ -265,6 +271,35 @@ pub(crate) fn socket_path(run_dir: &Path) -> PathBuf {
     run_dir.join("caracal.sock")
 }
 
+/// A group whose members may use the socket: its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AdminGroup(u32);
+
+impl AdminGroup {
+    /// A number, or a name in this file system's `/etc/group` (group(5)).
+    ///
+    /// # Errors
+    /// No group has the name.
+    pub(crate) fn named(text: &str) -> Result<Self, String> {
+        Self::find(text, || std::fs::read_to_string("/etc/group"))
+    }
+
+    fn find(text: &str, groups: impl FnOnce() -> std::io::Result<String>) -> Result<Self, String> {
+        if let Ok(number) = text.parse() {
+            return Ok(Self(number));
+        }
+        let groups = groups().map_err(|error| format!("/etc/group: {error}"))?;
+        let number = |line: &str| {
+            let mut fields = line.split(':');
+            (fields.next()? == text).then(|| fields.nth(1)?.parse().ok())?
+        };
+        let found = groups.lines().find_map(number);
+        found.map(Self).ok_or_else(|| {
+            format!("there is no group {text:?} in /etc/group; make it, or give a number")
+        })
+    }
+}
+
 /// Another process answers on the socket.
 pub(crate) fn is_taken(run_dir: &Path) -> bool {
     StdUnixStream::connect(socket_path(run_dir)).is_ok()
@@ -282,8 +317,12 @@ async fn comes_free(run_dir: &Path) -> bool {
     true
 }
 
-/// Opens the socket. A stale file of a killed process is replaced; a living one is an error.
-pub(crate) async fn listen(run_dir: &Path) -> anyhow::Result<UnixListener> {
+/// Opens the socket, for root and for a group. A stale file of a killed process is replaced; a
+/// living one is an error.
+pub(crate) async fn listen(
+    run_dir: &Path,
+    group: Option<AdminGroup>,
+) -> anyhow::Result<UnixListener> {
     let path = socket_path(run_dir);
     make_folder(run_dir)
         .with_context(|| format!("creating {}; set CARACAL_RUN_DIR", run_dir.display()))?;
@@ -301,6 +340,10 @@ pub(crate) async fn listen(run_dir: &Path) -> anyhow::Result<UnixListener> {
     }
     let listener =
         UnixListener::bind(&path).with_context(|| format!("listening on {}", path.display()))?;
+    if let Some(AdminGroup(number)) = group {
+        std::os::unix::fs::chown(&path, None, Some(number))
+            .with_context(|| format!("giving {} to group {number}", path.display()))?;
+    }
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660))?;
     Ok(listener)
 }
@@ -355,6 +398,22 @@ async fn converse(stream: UnixStream, answer: impl AnswerRequests) -> std::io::R
         write.write_all(&line_of(&last)).await?;
     }
     Ok(())
+}
+
+/// Answers [`Request::LogFilter`], for every daemon alike.
+///
+/// # Errors
+/// The answer is no JSON.
+pub(crate) fn log_filter(set: Option<&str>) -> Result<Answered, String> {
+    let now = match set {
+        Some(text) => match crate::telemetry::set_filter(text) {
+            Ok(now) => now,
+            Err(reason) => return Ok(Answered::Refused(ExitError::new(REFUSED, reason))),
+        },
+        None => crate::telemetry::log_filter(),
+    };
+    let value = serde_json::to_value(now).map_err(|error| error.to_string())?;
+    Ok(Answered::Value(value))
 }
 
 fn line_of(reply: &Reply) -> Vec<u8> {
@@ -504,6 +563,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_group_is_a_number_or_has_a_name() {
+        let groups = || Ok("root:x:0:\nbad\nnetops:x:1004:ann,ben\nnet:x:7:\n".to_owned());
+        let find = |text| AdminGroup::find(text, groups);
+        assert_eq!(find("1234"), Ok(AdminGroup(1234)));
+        assert_eq!(find("net"), Ok(AdminGroup(7)));
+        assert_eq!(find("netops"), Ok(AdminGroup(1004)));
+        let absent = find("bad").unwrap_err();
+        assert!(absent.starts_with("there is no group \"bad\""), "{absent}");
+    }
+
     #[tokio::test]
     async fn who_waits_is_told_how_far_it_is() {
         let (mut client, server) = UnixStream::pair().unwrap();
@@ -531,7 +601,7 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let left = std::os::unix::net::UnixListener::bind(socket_path(&dir)).unwrap();
         let closed_after_a_look = tokio::task::spawn_blocking(move || left.accept().map(drop));
-        listen(&dir).await.unwrap();
+        listen(&dir, None).await.unwrap();
         closed_after_a_look.await.unwrap().unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
     }
@@ -539,14 +609,14 @@ mod tests {
     #[tokio::test]
     async fn a_socket_that_a_cleaner_removed_is_noticed() {
         let dir = std::env::temp_dir().join(format!("caracal-admin-swept-{}", std::process::id()));
-        let listener = listen(&dir).await.unwrap();
+        let listener = listen(&dir, None).await.unwrap();
         let server = tokio::spawn(serve(listener, dir.clone(), Echo));
         std::fs::remove_dir_all(&dir).unwrap();
         let noticed = tokio::time::timeout(Duration::from_secs(60), server).await;
         noticed
             .expect("it ends, so that the socket is made again")
             .unwrap();
-        let listener = listen(&dir).await.unwrap();
+        let listener = listen(&dir, None).await.unwrap();
         let server = tokio::spawn(serve(listener, dir.clone(), Echo));
         let answer = tokio::task::spawn_blocking({
             let dir = dir.clone();
@@ -560,7 +630,7 @@ mod tests {
     #[tokio::test]
     async fn questions_and_answers() {
         let dir = std::env::temp_dir().join(format!("caracal-admin-{}", std::process::id()));
-        let listener = listen(&dir).await.unwrap();
+        let listener = listen(&dir, None).await.unwrap();
         let server = tokio::spawn(serve(listener, dir.clone(), Echo));
         let answers = tokio::task::spawn_blocking({
             let dir = dir.clone();
@@ -581,7 +651,7 @@ mod tests {
         assert_eq!(status.unwrap(), "fine");
         assert_eq!(received.unwrap_err(), "no peer x");
         assert_eq!(explain.unwrap()["prefix"], "10.0.0.0/26");
-        let again = listen(&dir).await.unwrap_err().to_string();
+        let again = listen(&dir, None).await.unwrap_err().to_string();
         assert!(again.contains("another caracal answers"), "{again}");
         server.abort();
         std::fs::remove_dir_all(&dir).unwrap();

@@ -3,21 +3,22 @@
 use std::path::PathBuf;
 
 use caracal_agent::Transport;
-use caracal_model::{EncapMode, Prefix};
+use caracal_model::{EncapMode, Kind, Prefix};
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
-use crate::admin::AskService;
+use crate::admin::{AdminGroup, AskService};
+use crate::cli::completion;
 
 /// `caracal audit`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct AuditArgs {
-    /// Whose.
+    /// This node, or all.
     #[command(flatten)]
     pub(crate) nodes: AllNodesArgs,
-    /// Go on, and print what comes, what begins to count and what goes.
+    /// Keep running; print findings as they appear, become errors and disappear.
     #[arg(long)]
     pub(crate) watch: bool,
-    /// Output form.
+    /// Output format.
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -25,14 +26,14 @@ pub(crate) struct AuditArgs {
 /// `caracal explain`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ExplainArgs {
-    /// A prefix or an address; or an address of a service with its port, as 10.96.0.10:80,
-    /// `[fd00:96::10]:80` or 10.96.0.10:53/udp.
+    /// A prefix, an address, or a service's address and port: 10.96.0.10:80, `[fd00:96::10]:80`,
+    /// 10.96.0.10:53/udp.
     #[arg(value_parser = explained)]
     pub(crate) destination: ExplainDestination,
-    /// Whether to go on.
+    /// Once, or again at each change.
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
-    /// Output form.
+    /// Output format.
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -74,19 +75,19 @@ fn explained(text: &str) -> Result<ExplainDestination, String> {
 /// `caracal drain`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct DrainArgs {
-    /// Take the node back into service.
+    /// Return the node to service.
     #[arg(long, conflicts_with_all = ["text", "wait", "force"])]
     pub(crate) undo: bool,
-    /// Why, for the operators of the peers (RFC 9003); at most 255 octets are sent.
+    /// Reason sent to the peers' operators (RFC 9003), at most 255 octets.
     #[arg(long, default_value = "drained")]
     pub(crate) text: String,
-    /// Seconds that peers get to take other paths before ours are withdrawn.
+    /// Seconds between GRACEFUL_SHUTDOWN and the withdrawal of routes.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub(crate) wait: u64,
-    /// Drain the node although workloads still run on it.
+    /// Drain although workloads still run on this node.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Output form.
+    /// Output format.
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -101,14 +102,14 @@ pub(crate) struct DrainArgs {
     )
 )]
 pub(crate) struct TraceArgs {
-    /// The one pod, as NODE/POD.
+    /// Source pod, as NODE/POD.
     pub(crate) from: String,
-    /// The other.
+    /// Destination pod, as NODE/POD.
     pub(crate) to: String,
-    /// Name of the lab; optional when there is one.
-    #[arg(long)]
+    /// Name of the lab; needed if several run.
+    #[arg(long, add = completion::labs())]
     pub(crate) lab: Option<String>,
-    /// Output form.
+    /// Output format.
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -116,28 +117,27 @@ pub(crate) struct TraceArgs {
 /// `caracal mode`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ModeCommand {
-    /// Says for each node what would change. Exit code 5 when a node would be cut off.
+    /// Show what would change on each node. Exit code 5 if a node would be cut off.
     Plan {
         /// The change.
         #[command(flatten)]
         args: ModeArgs,
     },
-    /// Plans, writes the pool unless a node would be cut off, waits until it is in effect and
-    /// echoes between nodes are answered, and takes it back when that does not come.
+    /// Change the pool, wait until the mode is in effect and nodes answer each other's pings, and
+    /// revert if they do not. Refused if a node would be cut off.
     Apply {
         /// The change.
         #[command(flatten)]
         args: ModeArgs,
-        /// Seconds until it has to be in effect.
+        /// Seconds until the change must be in effect.
         #[arg(long, default_value_t = 60)]
         timeout: u64,
-        /// Run directories of more nodes whose admin sockets can be reached from here. May be
+        /// Run directory of another node whose admin socket is reachable from here. May be
         /// repeated.
         #[arg(long = "run-dir", value_name = "DIR")]
         run_dirs: Vec<PathBuf>,
-        /// A node that does not have to report whether it reaches the others: it is dead. May be
-        /// repeated.
-        #[arg(long, value_name = "NODE")]
+        /// Do not wait for this node, which is down. May be repeated.
+        #[arg(long, value_name = "NODE", add = completion::names_of_kind(Kind::Node))]
         skip: Vec<String>,
     },
 }
@@ -146,17 +146,18 @@ pub(crate) enum ModeCommand {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ModeArgs {
     /// The pool.
+    #[arg(add = completion::names_of_kind(Kind::IpPool))]
     pub(crate) pool: String,
-    /// ipipMode: Never, Always or CrossSubnet. Stays as it is when absent.
+    /// New ipipMode: Never, Always or CrossSubnet.
     #[arg(long, value_parser = encap_mode)]
     pub(crate) ipip: Option<EncapMode>,
-    /// vxlanMode: Never, Always or CrossSubnet. Stays as it is when absent.
+    /// New vxlanMode: Never, Always or CrossSubnet.
     #[arg(long, value_parser = encap_mode)]
     pub(crate) vxlan: Option<EncapMode>,
-    /// MTU of the nodes' interfaces in octets; this machine's when absent.
+    /// MTU of the nodes' interfaces in octets; default: this machine's.
     #[arg(long)]
     pub(crate) mtu: Option<u32>,
-    /// Output form.
+    /// Output format.
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -172,17 +173,20 @@ fn encap_mode(text: &str) -> Result<EncapMode, String> {
 pub(crate) struct SpeakerArgs {
     #[command(subcommand)]
     pub(crate) command: Option<SpeakerCommand>,
-    /// Run with this file; docs/speaker.md describes its statements.
+    /// Configuration file; docs/speaker.md describes its statements.
     #[arg(short, long, value_name = "FILE", required_unless_present = "check")]
     pub(crate) config: Option<PathBuf>,
-    /// Read this file, say what is wrong with it, and exit: 0 when it is valid, 5 when not.
+    /// Check a configuration file and exit: 0 if it is valid, 5 if not.
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub(crate) check: Option<PathBuf>,
-    /// Serve /livez, /readyz and /metrics here, such as 127.0.0.1:9099.
+    /// Serve /livez, /readyz and /metrics on this address, such as 127.0.0.1:9099.
     #[arg(long, env = "CARACAL_HTTP", value_name = "ADDRESS:PORT")]
     pub(crate) http: Option<std::net::SocketAddr>,
-    /// Route these ranges, which are refused by default: 0.0.0.0/8, 169.254.0.0/16, or both with a
-    /// comma between.
+    /// Group, by name or number, that may use the admin socket as root may.
+    #[arg(long, env = "CARACAL_ADMIN_GROUP", value_name = "GROUP", value_parser = AdminGroup::named)]
+    pub(crate) admin_group: Option<AdminGroup>,
+    /// Accept these ranges, which are refused by default: 0.0.0.0/8, 169.254.0.0/16, or both
+    /// separated by a comma.
     #[arg(long, env = "CARACAL_ALLOW_MARTIANS", value_name = "RANGES")]
     pub(crate) allow_martians: Option<caracal_bgp::OpenRanges>,
 }
@@ -190,9 +194,9 @@ pub(crate) struct SpeakerArgs {
 /// `caracal speaker COMMAND`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SpeakerCommand {
-    /// Makes the running speaker read its file again. Only peers that differ are touched.
+    /// Reload the running speaker's configuration file. Only peers that differ are touched.
     Reload {
-        /// Output form.
+        /// Output format.
         #[command(flatten)]
         output: OutputArgs,
     },
@@ -201,7 +205,7 @@ pub(crate) enum SpeakerCommand {
 /// `-o`.
 #[derive(Clone, Copy, Debug, ClapArgs)]
 pub(crate) struct OutputArgs {
-    /// Output form.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     pub(crate) output: Output,
 }
@@ -212,18 +216,18 @@ pub(crate) enum Output {
     /// A table for people.
     #[default]
     Table,
-    /// The same with every column, and lines as long as they are.
+    /// A table with all columns, not wrapped.
     Wide,
     /// JSON for machines.
     Json,
-    /// The same as YAML.
+    /// YAML for machines.
     Yaml,
 }
 
 /// `--all-nodes`.
 #[derive(Clone, Copy, Debug, ClapArgs)]
 pub(crate) struct AllNodesArgs {
-    /// Instead of this node: all nodes, as they have published it to the datastore.
+    /// Show all nodes, as they published their status to the datastore.
     #[arg(long)]
     pub(crate) all_nodes: bool,
 }
@@ -231,7 +235,7 @@ pub(crate) struct AllNodesArgs {
 /// `--watch`.
 #[derive(Clone, Copy, Debug, ClapArgs)]
 pub(crate) struct WatchArgs {
-    /// Go on, and print again whenever something has changed.
+    /// Keep running; print again at each change.
     #[arg(short, long)]
     pub(crate) watch: bool,
 }
@@ -239,108 +243,114 @@ pub(crate) struct WatchArgs {
 /// `caracal bgp`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BgpCommand {
-    /// Peers and their sessions.
+    /// Show peers and their sessions.
     Peers {
-        /// Whose.
+        /// This node, or all.
         #[command(flatten)]
         nodes: AllNodesArgs,
-        /// Whether to go on.
+        /// Once, or again at each change.
         #[command(flatten)]
         watch: WatchArgs,
-        /// Output form.
+        /// Output format.
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// One peer with everything that is known about it.
+    /// Show one peer in detail.
     Peer {
-        /// Name or address of the peer, or its BGPPeer.
+        /// Name or address of the peer, or name of its BGPPeer.
+        #[arg(add = completion::peers())]
         peer: String,
-        /// Output form.
+        /// Output format.
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Ends the session with a peer and starts none, until it is enabled, its `disabled` changes in
-    /// the configuration, or this process is started anew.
+    /// Shut down a peer until it is enabled, its `disabled` changes in the configuration, or the
+    /// daemon restarts.
     Disable {
-        /// Name or address of the peer, or its BGPPeer.
+        /// Name or address of the peer, or name of its BGPPeer.
+        #[arg(add = completion::peers())]
         peer: String,
-        /// Told to the peer's operator (RFC 9003); at most 255 octets.
+        /// Reason sent to the peer's operator (RFC 9003), at most 255 octets.
         #[arg(long, default_value = "")]
         text: String,
     },
-    /// Lets sessions with a disabled peer run again.
+    /// Enable a disabled peer.
     Enable {
-        /// Name or address of the peer, or its BGPPeer.
+        /// Name or address of the peer, or name of its BGPPeer.
+        #[arg(add = completion::peers())]
         peer: String,
     },
-    /// Ends the session with a peer and begins a new one.
+    /// Restart the session with a peer.
     Reset {
-        /// Name or address of the peer, or its BGPPeer.
+        /// Name or address of the peer, or name of its BGPPeer.
+        #[arg(add = completion::peers())]
         peer: String,
-        /// Keeps the session: takes in all its routes again, or sends it all routes again.
+        /// Keep the session; import or export all routes again.
         #[arg(long, value_enum, conflicts_with = "text")]
         soft: Option<Soft>,
-        /// Told to the peer's operator (RFC 9003); at most 255 octets.
+        /// Reason sent to the peer's operator (RFC 9003), at most 255 octets.
         #[arg(long, default_value = "")]
         text: String,
     },
-    /// Routes: all paths that are not refused, the best first. JSON is an object a line.
+    /// Show routes: all accepted paths, the best first. JSON is one object per line.
     Routes {
         /// Which of them.
         #[command(flatten)]
         filter: RouteArgs,
-        /// Only paths from this peer: its name, its address, or its BGPPeer.
-        #[arg(long, value_name = "PEER")]
+        /// Only paths from this peer: its name, address, or BGPPeer.
+        #[arg(long, value_name = "PEER", add = completion::peers())]
         peer: Option<String>,
         /// Only best paths.
         #[arg(long)]
         best: bool,
-        /// Output form.
+        /// Output format.
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Routes that a peer sent, refused ones too. JSON is an object a line.
+    /// Show routes received from a peer, with rejected ones. JSON is one object per line.
     Received {
-        /// Name or address of the peer, or its BGPPeer.
+        /// Name or address of the peer, or name of its BGPPeer.
+        #[arg(add = completion::peers())]
         peer: String,
         /// Which of them.
         #[command(flatten)]
         filter: RouteArgs,
-        /// Only those that are best.
+        /// Only best paths.
         #[arg(long)]
         best: bool,
-        /// Output form.
+        /// Output format.
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Routes that a peer is sent. JSON is an object a line.
+    /// Show routes advertised to a peer. JSON is one object per line.
     Advertised {
-        /// Name or address of the peer, or its BGPPeer.
+        /// Name or address of the peer, or name of its BGPPeer.
+        #[arg(add = completion::peers())]
         peer: String,
         /// Which of them.
         #[command(flatten)]
         filter: RouteArgs,
-        /// Output form.
+        /// Output format.
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Has a peer announce everything again (RFC 2918); with enhanced refresh (RFC 7313) what it no
-    /// longer has goes.
+    /// Ask a peer to resend its routes (RFC 2918). With enhanced refresh (RFC 7313), routes it no
+    /// longer has are removed.
     Refresh {
-        /// Name or address of the peer, or its BGPPeer.
+        /// Name or address of the peer, or name of its BGPPeer.
+        #[arg(add = completion::peers())]
         peer: String,
     },
-    /// Writes the table to a file in MRT format (RFC 6396, TABLE_DUMP_V2), as bgpdump and others
-    /// read it.
+    /// Write the table to an MRT file (RFC 6396, TABLE_DUMP_V2) for bgpdump and others.
     Mrt {
-        /// The file, below the daemon's `CARACAL_MRT_DIR`; it is replaced as a whole.
+        /// File below the daemon's `CARACAL_MRT_DIR`; it is overwritten.
         file: PathBuf,
     },
-    /// Why a path won and the others lost.
+    /// Explain which path of a prefix is best, and why.
     Explain {
-        /// The destination.
+        /// The prefix.
         prefix: Prefix,
-        /// Output form.
+        /// Output format.
         #[command(flatten)]
         output: OutputArgs,
     },
@@ -349,13 +359,13 @@ pub(crate) enum BgpCommand {
 /// Which routes are shown.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct RouteArgs {
-    /// Only this prefix; an address is its host prefix. Exit code 3 when there is no route.
+    /// Only this prefix; an address means its host prefix. Exit code 3 if there is no route.
     #[arg(value_parser = destination)]
     pub(crate) prefix: Option<Prefix>,
-    /// And all more specific prefixes inside it.
+    /// Also more specific prefixes.
     #[arg(long, requires = "prefix")]
     pub(crate) longer_prefixes: bool,
-    /// Only how many there are.
+    /// Print only the number of routes.
     #[arg(long)]
     pub(crate) count: bool,
 }
@@ -363,49 +373,48 @@ pub(crate) struct RouteArgs {
 /// Which way a soft reset goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Soft {
-    /// The peer is asked to send all routes again (RFC 2918); where it cannot, those it has sent
-    /// are filtered again.
+    /// Ask the peer to resend its routes (RFC 2918); without that capability, filter the stored
+    /// ones again.
     In,
-    /// The peer is sent all routes again.
+    /// Resend all routes to the peer.
     Out,
 }
 
 /// `caracal render`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct RenderArgs {
-    /// The node whose configuration is rendered; not used by the styles frr and bird2-tor.
-    #[arg(long, env = "NODENAME")]
+    /// Node whose configuration is rendered; not used by the styles frr and bird2-tor.
+    #[arg(long, env = "NODENAME", add = completion::names_of_kind(Kind::Node))]
     pub(crate) node: Option<String>,
-    /// The router that is to peer with the cluster, for the styles frr and bird2-tor.
+    /// Router that peers with the cluster, for the styles frr and bird2-tor.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) peer: Option<std::net::IpAddr>,
-    /// Files with resources as calicoctl takes them, and Kubernetes Services, Endpoints,
-    /// EndpointSlices and Secrets, instead of the datastore. May be repeated.
+    /// Read resources from this file instead of the datastore: Calico's kinds, and Kubernetes
+    /// Services, Endpoints, EndpointSlices and Secrets. May be repeated.
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Vec<PathBuf>,
-    /// A block of the node, with --input, where IPAM data is missing. May be repeated.
+    /// With --input: a block of the node, where the files have no IPAM data. May be repeated.
     #[arg(long, value_name = "CIDR")]
     pub(crate) affinity: Vec<Prefix>,
-    /// Style of the text.
+    /// Which program the text is for.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) style: Style,
     /// Write files into this directory instead of standard output.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Templates (NAME.hbs) that replace shipped ones of the same name, or are added.
+    /// Folder of templates (NAME.hbs) that replace shipped ones of the same name or add to them.
     #[arg(long, value_name = "DIR")]
     pub(crate) templates: Option<PathBuf>,
-    /// Render again whenever something changes.
+    /// Keep running; render again at each change.
     #[arg(long, requires = "out")]
     pub(crate) watch: bool,
-    /// Run before new files replace the old ones, with their folder as {dir}; when it fails, the
-    /// old ones stay.
+    /// Command to check new files in the folder {dir}; if it fails, the old files stay.
     #[arg(long, value_name = "COMMAND", requires = "out")]
     pub(crate) check_cmd: Option<String>,
-    /// Run after files were replaced.
+    /// Command to run after files were replaced.
     #[arg(long, value_name = "COMMAND", requires = "out")]
     pub(crate) reload_cmd: Option<String>,
-    /// Show passwords instead of masking them (always shown with --out).
+    /// Show passwords, which are masked otherwise (never with --out).
     #[arg(long)]
     pub(crate) show_passwords: bool,
 }
@@ -429,24 +438,23 @@ pub(crate) enum Style {
 /// `caracal topology`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TopologyCommand {
-    /// Prints the sessions before and after a change. Exit code 5 when a node would be left without
-    /// a path.
+    /// Show the sessions before and after a change. Exit code 5 if a node would lose its paths.
     Plan(TopologyPlanArgs),
-    /// Makes a change in the datastore: new sessions first; the old ones go when no node needs them
-    /// any more. Exit code 5 when a node would be left without a path; nothing is written then.
+    /// Change the topology: new sessions first, then remove old ones that no node needs. Refused,
+    /// with exit code 5, if a node would lose its paths.
     Apply(TopologyApplyArgs),
 }
 
 /// `caracal topology plan`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct TopologyPlanArgs {
-    /// Files with resources, instead of the datastore. May be repeated.
+    /// Read resources from this file instead of the datastore. May be repeated.
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Vec<PathBuf>,
     /// The change.
     #[command(flatten)]
     pub(crate) change: TopologyChangeArgs,
-    /// Output form.
+    /// Output format.
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -454,25 +462,25 @@ pub(crate) struct TopologyPlanArgs {
 /// A change of the topology.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct TopologyChangeArgs {
-    /// A file with the resources that are to change, each whole. May be repeated.
+    /// File with the changed resources, each complete. May be repeated.
     #[arg(long, value_name = "FILE")]
     pub(crate) change: Vec<PathBuf>,
-    /// A BGPPeer that is to be deleted. May be repeated.
+    /// BGPPeer to delete. May be repeated.
     #[arg(long = "delete-peer", value_name = "NAME")]
     pub(crate) delete: Vec<String>,
-    /// Automatic reflectors, as the annotation caracal.io/topology=auto switches them on.
+    /// Elect route reflectors, as the annotation caracal.io/topology=auto does.
     #[arg(long)]
     pub(crate) auto: bool,
-    /// The node-to-node mesh, without automatic reflectors.
+    /// Use the node-to-node mesh instead of elected reflectors.
     #[arg(long, conflicts_with = "auto")]
     pub(crate) mesh: bool,
-    /// With --auto: the number of nodes up to which there is a mesh.
+    /// With --auto: largest number of nodes that form a full mesh.
     #[arg(long, value_name = "NODES", requires = "auto")]
     pub(crate) limit: Option<usize>,
-    /// With --auto: reflectors of a zone, besides the standby.
+    /// With --auto: reflectors per zone, not counting the standby.
     #[arg(long, value_name = "NUMBER", requires = "auto")]
     pub(crate) reflectors: Option<usize>,
-    /// With --auto: 2 for reflectors above those of the zones.
+    /// With --auto: levels of reflectors; 2 puts one above the zones.
     #[arg(long, value_name = "1|2", requires = "auto")]
     pub(crate) levels: Option<usize>,
 }
@@ -483,19 +491,19 @@ pub(crate) struct TopologyApplyArgs {
     /// The change; none: wait for the transition that is under way.
     #[command(flatten)]
     pub(crate) change: TopologyChangeArgs,
-    /// How long to wait, in seconds. Then both topologies' sessions stay.
+    /// Longest wait in seconds; afterwards the sessions of both topologies stay.
     #[arg(long, default_value_t = 120)]
     pub(crate) timeout: u64,
-    /// A node that is known to be dead: nobody waits for it. May be repeated.
+    /// Do not wait for this node, which is down. May be repeated.
     #[arg(long, value_name = "NODE")]
     pub(crate) skip: Vec<String>,
-    /// Let the old sessions of the transition under way go without waiting.
+    /// Complete the transition under way without waiting.
     #[arg(long)]
     pub(crate) finish: bool,
-    /// Go back to the topology before the transition under way.
+    /// Revert the transition under way.
     #[arg(long, conflicts_with = "finish")]
     pub(crate) abort: bool,
-    /// Output form.
+    /// Output format.
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -512,8 +520,8 @@ pub(crate) struct TopologyApplyArgs {
 pub(crate) struct LabTarget {
     /// A node, a router, or `datastore`.
     pub(crate) target: String,
-    /// Name of the lab; optional when there is one.
-    #[arg(long)]
+    /// Name of the lab; needed if several run.
+    #[arg(long, add = completion::labs())]
     pub(crate) lab: Option<String>,
 }
 
@@ -527,58 +535,60 @@ pub(crate) struct LabTarget {
     )
 )]
 pub(crate) enum LabCommand {
-    /// Brings a cluster up and shows its table.
+    /// Start a cluster and show it.
     Up {
         /// Topology file, such as topologies/examples/cross-subnet.yaml.
         file: PathBuf,
-        /// Another name than the file's.
+        /// Name of the lab; default: the file's.
         #[arg(long)]
         name: Option<String>,
-        /// Leave what is there when the bring-up fails.
+        /// Keep what was started if the rest fails.
         #[arg(long)]
         keep: bool,
     },
-    /// Shows nodes, peers, blocks, routes and the ping matrix.
+    /// Show nodes, peers, blocks, routes and the ping matrix.
     Status {
-        /// Name of the lab; optional when there is one.
+        /// Name of the lab; needed if several run.
+        #[arg(add = completion::labs())]
         name: Option<String>,
-        /// Output form.
+        /// Output format.
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Runs a command in the namespace of a node (NODE), a pod (NODE/POD), a router, `etcd` or
-    /// `switch`.
+    /// Run a command in the network namespace of a node (NODE), a pod (NODE/POD), a router, `etcd`
+    /// or `switch`.
     Exec {
-        /// Where.
+        /// Where to run it.
         target: String,
         /// The command.
         #[arg(last = true, required = true)]
         command: Vec<String>,
-        /// Name of the lab; optional when there is one.
-        #[arg(long)]
+        /// Name of the lab; needed if several run.
+        #[arg(long, add = completion::labs())]
         lab: Option<String>,
     },
-    /// Kills the process of a node with SIGKILL, or the `datastore`.
+    /// Kill the process of a node, or the `datastore`, with SIGKILL.
     Kill(LabTarget),
-    /// Ends the process of a node with SIGTERM, or the `datastore`.
+    /// Stop the process of a node, or the `datastore`, with SIGTERM.
     Stop(LabTarget),
-    /// Starts the process of a node again, or the `datastore`, and waits until it serves.
+    /// Start the process of a node, or the `datastore`, again, and wait until it serves.
     Start(LabTarget),
-    /// Cuts a node, a router or the `datastore` off: every packet is lost, the carrier stays.
+    /// Cut off a node, a router or the `datastore`: drop every packet, keep the carrier.
     Cut(LabTarget),
-    /// Ends a cut.
+    /// End a cut.
     Heal(LabTarget),
-    /// Takes a cluster down, and whatever a killed lab left behind.
+    /// Remove a cluster, and what a killed lab left behind.
     Down {
-        /// Name of the lab; optional when there is one.
+        /// Name of the lab; needed if several run.
+        #[arg(add = completion::labs())]
         name: Option<String>,
         /// All labs.
         #[arg(long, conflicts_with = "name")]
         all: bool,
     },
-    /// Lists the labs.
+    /// List labs.
     List,
-    /// Up, table, ping matrix, down; fails if a ping failed.
+    /// Start a cluster, show it, ping between all pods, remove it. Fails if a ping fails.
     Demo {
         /// Topology file.
         file: PathBuf,

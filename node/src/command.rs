@@ -14,6 +14,7 @@ use crate::cli::datastore::DatastoreCommand;
 use crate::cli::doctor::DoctorArgs;
 use crate::cli::explain_code::ExplainCodeArgs;
 use crate::cli::ipam::args::IpamCommand;
+use crate::cli::log_level::LogLevelArgs;
 use crate::cli::migrate::MigrateCommand;
 use crate::cli::node::NodeCommand;
 use crate::cli::resources::args::{
@@ -22,9 +23,9 @@ use crate::cli::resources::args::{
 use crate::cli::services::ServicesCommand;
 use crate::cli::uninstall::UninstallArgs;
 use crate::cli::{
-    audit, bgp, bundle, datastore, doctor, drain, explain, explain_code, install_cni, ipam,
-    migrate, mode, node, render, resources, services, speaker, status, topology, uninstall,
-    version,
+    audit, bgp, bundle, completion, datastore, doctor, drain, explain, explain_code, install_cni,
+    ipam, log_level, migrate, mode, node, render, resources, services, speaker, status, topology,
+    uninstall, version,
 };
 #[cfg(feature = "lab")]
 use crate::cli::{lab, trace};
@@ -35,7 +36,7 @@ use crate::telemetry::LogFormat;
 #[derive(Debug, Parser)]
 #[command(name = "caracal", version = crate::cli::version::TEXT, max_term_width = 100)]
 pub(crate) struct Args {
-    /// Form of log lines, on standard error. CARACAL_LOG=debug shows more.
+    /// Format of log lines on standard error. CARACAL_LOG=debug logs more.
     #[arg(long, global = true, value_enum, default_value_t)]
     pub(crate) log_format: LogFormat,
     #[command(subcommand)]
@@ -45,129 +46,131 @@ pub(crate) struct Args {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Runs the node: speaker, agent, registration. Configured by the environment, as calico-node
-    /// is.
+    /// Run a node: BGP speaker, agent and registration. Configured by environment variables, as
+    /// calico-node is.
     Node {
-        /// Something else than running it.
+        /// Manage Nodes instead of running one.
         #[command(subcommand)]
         command: Option<NodeCommand>,
     },
-    /// Runs a BGP speaker without a datastore from a bird-style file, such as a route reflector.
+    /// Run a standalone BGP speaker, such as a route reflector, from a bird-style file.
     Speaker(SpeakerArgs),
-    /// Runs a node of a flannel network in flanneld's place: takes a subnet, shares etcd's leases
-    /// with flanneld's nodes, and reaches them. Flags and environment are flanneld's.
+    /// Run a node of a flannel network in place of flanneld, in one cluster with flanneld's nodes.
+    /// Flags and environment variables are flanneld's.
     Flannel(Box<FlannelArgs>),
-    /// Shows this node: datastore, peers, blocks, kernel, problems.
+    /// Show this node: datastore, peers, blocks, kernel, problems.
     Status {
-        /// Whose.
+        /// This node, or all.
         #[command(flatten)]
         nodes: AllNodesArgs,
-        /// Whether to go on.
+        /// Once, or again at each change.
         #[command(flatten)]
         watch: WatchArgs,
-        /// Output form.
+        /// Output format.
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Shows what the speaker knows.
+    /// Show peers and routes of the BGP speaker, and manage its sessions.
     Bgp {
         #[command(subcommand)]
         command: BgpCommand,
     },
-    /// Shows Calico's resources: pools, peers, nodes and the rest. Exit code 3 when one that is
-    /// named does not exist.
+    /// Show resources: pools, peers, nodes and Calico's other kinds. Exit code 3 if a named one
+    /// does not exist.
     Get(GetArgs),
-    /// Writes resources from files: creates what is missing, changes what differs. All are checked
-    /// first, and nothing is written when one is not valid (exit code 5).
+    /// Create or update resources from files. All are checked first; if one is invalid, nothing is
+    /// written (exit code 5).
     Apply(ApplyArgs),
-    /// Writes resources that do not exist yet. Exit code 5 when one does.
+    /// Create resources from files. Exit code 5 if one exists.
     Create(CreateArgs),
-    /// Writes resources that exist already. Exit code 3 when one does not.
+    /// Replace resources from files. Exit code 3 if one does not exist.
     Replace(ApplyArgs),
-    /// Deletes resources. A pool goes only when none of its addresses is in use, a Node with all
-    /// that is its.
+    /// Delete resources. A pool with addresses in use is refused; a Node goes with its blocks,
+    /// addresses and endpoints.
     Delete(DeleteArgs),
-    /// Changes a part of a resource.
+    /// Change fields of a resource.
     Patch(PatchArgs),
-    /// Sets and removes labels: `caracal label node a rack=r1 old-`.
+    /// Set and remove labels: `caracal label node a rack=r1 old-`.
     Label(LabelArgs),
-    /// Prints a node's speaker configuration as bird-style text.
+    /// Render a node's BGP configuration as text for BIRD, FRR or a standalone speaker.
     Render(RenderArgs),
-    /// Places Kubernetes' Services in the datastore, for nodes to announce their addresses.
+    /// Show Services that nodes announce and translate; store them in etcd.
     Services {
         #[command(subcommand)]
         command: ServicesCommand,
     },
-    /// Plans and makes changes of the topology.
+    /// Plan and change the BGP topology: full mesh or route reflectors.
     Topology {
         #[command(subcommand)]
         command: TopologyCommand,
     },
-    /// Changes how a pool's traffic travels.
+    /// Change a pool's encapsulation: IPIP, VXLAN or none.
     Mode {
         #[command(subcommand)]
         command: ModeCommand,
     },
-    /// Takes away what the agent made in this machine's kernel. The node must not run.
+    /// Remove the agent's routes, devices and rules from this machine's kernel. Stop the node
+    /// first.
     Uninstall(UninstallArgs),
-    /// Asks and orders IPAM: pools, blocks and addresses.
+    /// Inspect and change IPAM: pools, blocks and addresses.
     Ipam {
         #[command(subcommand)]
         command: IpamCommand,
     },
-    /// Compares datastore, RIB, kernel and interfaces. Exit code 4 when something is wrong.
+    /// Compare datastore, RIB, kernel and interfaces. Exit code 4 if they disagree.
     Audit(AuditArgs),
-    /// Follows a destination from the datastore to the kernel of this node. Exit code 3 when
-    /// nothing is known of it.
+    /// Follow a destination from the datastore to this node's kernel. Exit code 3 if nothing is
+    /// known of it.
     Explain(ExplainArgs),
-    /// Says what a code means (CRL-B001, bgp.password) and what to do about it. Exit code 3 when
+    /// Explain a code, such as CRL-B001 or bgp.password, and how to resolve it. Exit code 3 if
     /// there is no such code.
     ExplainCode(ExplainCodeArgs),
-    /// Orders about the datastore as a whole.
+    /// Manage the datastore: lock, export, import, accept.
     Datastore {
         #[command(subcommand)]
         command: DatastoreCommand,
     },
-    /// Takes this node out of service without losing packets: GRACEFUL_SHUTDOWN, withdrawal, then
-    /// Cease with a text.
+    /// Take this node out of service without packet loss: GRACEFUL_SHUTDOWN (RFC 8326), withdrawal,
+    /// then Cease with a text.
     Drain(DrainArgs),
-    /// Follows packets between two pods of a lab, both ways, and names the first broken hop. Exit
-    /// code 4 when there is one.
+    /// Follow packets between two pods of a lab, in both directions, to the first broken hop. Exit
+    /// code 4 if there is one.
     Trace(TraceArgs),
-    /// Takes a node over from Calico, and gives it back.
+    /// Take a node over from Calico, or give it back.
     Migrate {
         #[command(subcommand)]
         command: MigrateCommand,
     },
-    /// Writes what somebody who helps needs to know of this node into one file: status, audit,
-    /// routes, rules, configuration, versions. Secrets are removed; each part that cannot be had
-    /// says why.
+    /// Collect this node's status, audit, routes, rules, configuration and versions into one file
+    /// for support. Secrets are removed; a part that is missing says why.
     Bundle(BundleArgs),
-    /// Looks for what keeps a node from working: kernel, MTU, ports between nodes, clock, etcd,
-    /// leftovers. Exit code 4 when something does.
+    /// Check what a node needs: kernel, MTU, ports between nodes, clock, datastore, leftovers. Exit
+    /// code 4 if a check fails.
     Doctor(DoctorArgs),
-    /// Installs the CNI plugin and its configuration on this machine; configured by the
-    /// environment, as Calico's.
+    /// Show or change the log level of the running daemon, until it restarts.
+    LogLevel(LogLevelArgs),
+    /// Install the CNI plugin and its configuration on this machine. Configured by environment
+    /// variables, as Calico's installer is.
     InstallCni,
-    /// Prints the version, and the commit it was built from.
+    /// Print the version and the commit it was built from.
     Version {
-        /// Output form.
+        /// Output format.
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Prints a script that completes commands: `source <(caracal completion bash)`.
+    /// Print shell completions: `source <(caracal completion bash)`.
     Completion {
         /// The shell.
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
-    /// Prints the manual page, or writes one for each command into a folder.
+    /// Print the manual page, or write one for each command into a folder.
     Man {
         /// The folder, such as /usr/local/share/man/man1.
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
-    /// Runs whole clusters in network namespaces on this machine.
+    /// Run whole clusters in network namespaces on this machine.
     Lab {
         #[command(subcommand)]
         command: LabCommand,
@@ -215,9 +218,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Migrate { command } => migrate::run(&command),
         Command::Bundle(args) => bundle::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::LogLevel(args) => log_level::run(args),
         Command::InstallCni => install_cni::run(),
         Command::Version { output } => version::run(output.output),
-        Command::Completion { shell } => version::completion(Args::command(), shell),
+        Command::Completion { shell } => completion::script(shell),
         Command::Man { out } => version::man(Args::command(), out.as_deref()),
         #[cfg(feature = "lab")]
         Command::Lab { command } => lab::run(command),

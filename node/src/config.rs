@@ -22,6 +22,7 @@ use caracal_topologies::{MaxPrefixes, RouterIdChoice};
 
 use self::ports::PortsEnv;
 use self::services::{ServicesMode, proxy_health, service_settings};
+use crate::admin::AdminGroup;
 use crate::detect::Method;
 
 /// Namespace of Calico's own objects.
@@ -59,6 +60,8 @@ pub(crate) struct Config {
     pub(crate) lib_dir: PathBuf,
     /// Directory of the admin socket.
     pub(crate) run_dir: PathBuf,
+    /// `CARACAL_ADMIN_GROUP`: who may use it beside root.
+    pub(crate) admin_group: Option<AdminGroup>,
     /// Passwords of sessions: NAME/KEY, as Kubernetes mounts Secrets.
     pub(crate) secrets_dir: Option<PathBuf>,
     /// Namespace of the Secrets that hold passwords, where no directory is named.
@@ -338,6 +341,7 @@ impl Config {
             node: node_name(&env, nodename_file, hostname)?,
             lib_dir,
             run_dir,
+            admin_group: env.parse("CARACAL_ADMIN_GROUP", AdminGroup::named)?,
             secrets_dir,
             namespace: env.text("NAMESPACE").unwrap_or(NAMESPACE).to_owned(),
             plugin_account: PluginAccount::from_env(&env),

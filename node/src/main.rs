@@ -47,6 +47,9 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
+    if cli::completion::answer() {
+        return ExitCode::SUCCESS;
+    }
     let arguments = flannel::args::with_two_dashes(std::env::args_os());
     let args = match command::Args::try_parse_from(arguments) {
         Ok(args) => args,

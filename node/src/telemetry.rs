@@ -1,4 +1,5 @@
-//! Logs: one line an event, on standard error, text or JSON. `CARACAL_LOG` (or `RUST_LOG`) filters.
+//! Logs: one line an event, on standard error, text or JSON. `CARACAL_LOG` (or `RUST_LOG`) filters,
+//! until [`set_filter`] replaces it while the process runs.
 //!
 //! What runs for long logs through a queue that drops what nobody reads ([`lines`]); a command
 //! writes at once, in the order of its other words. Neither ever ends for a line that cannot be
@@ -7,12 +8,15 @@
 mod lines;
 
 use std::io::{self, Write};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lines::{LogQueue, ROOM};
+use serde::{Deserialize, Serialize};
+use tracing_subscriber::Registry;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// How a log line looks.
@@ -44,6 +48,57 @@ pub(crate) fn finish() {
     if let Some(queue) = QUEUE.get() {
         queue.flush(LAST_WORDS);
     }
+}
+
+/// The filter in force, and what replaces it.
+struct LiveFilter {
+    text: Mutex<String>,
+    at_start: String,
+    layer: reload::Handle<Targets, Registry>,
+}
+
+static FILTER: OnceLock<LiveFilter> = OnceLock::new();
+
+/// What is logged, and what was at the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LogFilter {
+    /// Levels, as `CARACAL_LOG` has them.
+    pub(crate) filter: String,
+    pub(crate) at_start: String,
+}
+
+/// The filter in force.
+pub(crate) fn log_filter() -> LogFilter {
+    let Some(live) = FILTER.get() else {
+        return LogFilter {
+            filter: DEFAULT.to_owned(),
+            at_start: DEFAULT.to_owned(),
+        };
+    };
+    let text = live.text.lock().unwrap_or_else(PoisonError::into_inner);
+    LogFilter {
+        filter: text.clone(),
+        at_start: live.at_start.clone(),
+    }
+}
+
+/// Replaces the filter until the process ends.
+///
+/// # Errors
+/// The text is no filter.
+pub(crate) fn set_filter(text: &str) -> Result<LogFilter, String> {
+    let levels = filter(text)?;
+    if let Some(live) = FILTER.get() {
+        let mut now = live.text.lock().unwrap_or_else(PoisonError::into_inner);
+        live.layer
+            .reload(levels)
+            .map_err(|error| error.to_string())?;
+        text.clone_into(&mut now);
+        drop(now);
+        tracing::info!(filter = text, "what is logged was changed");
+    }
+    Ok(log_filter())
 }
 
 /// Where lines go.
@@ -106,33 +161,41 @@ pub(crate) fn init(format: LogFormat, serves: bool) {
     let read = ["CARACAL_LOG", "RUST_LOG"]
         .into_iter()
         .filter_map(|name| std::env::var(name).ok().map(|text| (name, text)))
-        .find(|(_, text)| !text.trim().is_empty())
-        .map(|(name, text)| filter(&text).map_err(|why| format!("{name}: {why}")));
-    let (filter, wrong) = match read.transpose() {
-        Ok(filter) => (filter, None),
-        Err(wrong) => (None, Some(wrong)),
+        .find(|(_, text)| !text.trim().is_empty());
+    let (text, levels, wrong) = match read.map(|(name, text)| (filter(&text), name, text)) {
+        Some((Ok(levels), _, text)) => (text, levels, None),
+        Some((Err(why), name, _)) => (
+            DEFAULT.to_owned(),
+            default_levels(),
+            Some(format!("{name}: {why}")),
+        ),
+        None => (DEFAULT.to_owned(), default_levels(), None),
     };
-    let filter = filter.unwrap_or_else(|| DEFAULT.parse().expect("a level"));
-    let builder = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || sink.clone());
+    let (levels, layer) = reload::Layer::new(levels);
+    let _set_once = FILTER.set(LiveFilter {
+        text: Mutex::new(text.clone()),
+        at_start: text,
+        layer,
+    });
+    let lines = tracing_subscriber::fmt::layer().with_writer(move || sink.clone());
+    let registry = tracing_subscriber::registry().with(levels);
     match format {
         LogFormat::Text => {
             let ansi = std::env::var_os("NO_COLOR").is_none()
                 && std::io::IsTerminal::is_terminal(&std::io::stderr());
-            let lines = builder.with_ansi(ansi).with_target(true);
-            lines.finish().with(filter).init();
+            registry
+                .with(lines.with_ansi(ansi).with_target(true))
+                .init();
         }
-        LogFormat::Json => builder
-            .json()
-            .flatten_event(true)
-            .finish()
-            .with(filter)
-            .init(),
+        LogFormat::Json => registry.with(lines.json().flatten_event(true)).init(),
     }
     if let Some(wrong) = wrong {
         tracing::warn!("{wrong}; {DEFAULT} counts");
     }
+}
+
+fn default_levels() -> Targets {
+    DEFAULT.parse().expect("a level")
 }
 
 /// Levels, `LEVEL` for all and `TARGET=LEVEL` for a part, with commas between.

@@ -163,8 +163,70 @@ fn the_command_line_keeps_its_contract() {
         let arguments: Vec<&str> = row.example.iter().map(String::as_str).collect();
         check(&lab, &folder.0, &row, &arguments);
     }
+    let status = run(&lab, &folder.0, &["status", "-o", "json"], &[], true);
+    let status: Value = serde_json::from_str(&status.stdout).unwrap();
+    let datastore = &status["datastore"];
+    assert_eq!(datastore["kind"], "etcd", "{datastore}");
+    let at = datastore["endpoints"].as_str().unwrap_or_default();
+    assert!(at.starts_with("http") && at.ends_with(":2379"), "{at}");
+    names_are_completed(&lab, &folder.0);
     codes::are_as_documented(&lab, &folder.0);
     bundle::keeps_no_secret(&mut lab, &folder.0);
+}
+
+/// What bash gets for a line, whose last word is the one that is typed.
+fn completed(lab: &Lab, folder: &Path, line: &str, environment: &[(&str, &str)]) -> Vec<String> {
+    let script = "source <(\"$CARACAL\" completion bash)\n\
+                  caracal() { \"$CARACAL\" \"$@\"; }\n\
+                  IFS=' ' read -r -a COMP_WORDS <<<\"$1\"; [ \"${1% }\" = \"$1\" ] || COMP_WORDS+=('')\n\
+                  COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMP_TYPE=9\n\
+                  _clap_complete_caracal caracal \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD - 1]}\"\n\
+                  printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let asked = lab.caracal_command("node1", &[]).unwrap();
+    let mut command = Command::new("bash");
+    command.args(["-c", script, "bash", line]);
+    let set = asked.get_envs();
+    command
+        .env("CARACAL", asked.get_program())
+        .envs(set.filter_map(|(name, value)| Some((name, value?))))
+        .envs(environment.iter().copied())
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = spawn_in_netns(&lab.netns("node1").unwrap(), &mut command).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said, "", "{line}");
+    let words = String::from_utf8(output.stdout).unwrap();
+    let words = words.lines().filter(|word| !word.is_empty());
+    words.map(str::to_owned).collect()
+}
+
+/// Names of the datastore and of the running daemon; nothing, silently, where they cannot be had.
+fn names_are_completed(lab: &Lab, folder: &Path) {
+    for (line, wanted) in [
+        ("caracal get ippo", &["ippool"][..]),
+        ("caracal get nodes ", &["node1", "node2"]),
+        ("caracal get node/", &["node/node1", "node/node2"]),
+        ("caracal delete ippool d", &["default-ipv4-ippool"]),
+        ("caracal mode plan ", &["default-ipv4-ippool"]),
+        ("caracal ipam why node", &["node1", "node2"]),
+        ("caracal bgp peer 10", &["10.0.0.2"]),
+        ("caracal bgp peer M", &["Mesh_10_0_0_2"]),
+    ] {
+        let offered = completed(lab, folder, line, &[]);
+        for word in wanted {
+            assert!(offered.iter().any(|o| o == word), "{line}: {offered:?}");
+        }
+    }
+    let away = [
+        ("ETCD_ENDPOINTS", "http://127.0.0.1:9"),
+        ("CARACAL_RUN_DIR", "/nonexistent"),
+    ];
+    for line in ["caracal get nodes n", "caracal bgp peer 1"] {
+        assert_eq!(completed(lab, folder, line, &away), Vec::<String>::new());
+    }
 }
 
 fn check(lab: &Lab, folder: &Path, row: &Row, arguments: &[&str]) {

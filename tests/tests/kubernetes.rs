@@ -136,6 +136,7 @@ fn answers_on_the_command_line(lab: &Lab) {
         );
     };
     says(&["status"], "fresh at revision");
+    says(&["status"], "Kubernetes' API at https://");
     says(&["get", "nodes"], "10.0.0.3/24");
     says(&["get", "ippools", "-o", "yaml"], "cidr: 10.244.0.0/16");
     says(&["ipam", "check"], "found 0 problems");

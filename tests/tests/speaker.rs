@@ -4,6 +4,8 @@
 //! three.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "speaker/admin.rs"]
+mod admin;
 #[path = "speaker/orders.rs"]
 mod orders;
 

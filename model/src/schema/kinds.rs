@@ -97,6 +97,11 @@ fn names(names: &'static str) -> std::str::SplitAsciiWhitespace<'static> {
 }
 
 impl ResourceType {
+    /// All kinds that have a name.
+    pub fn all() -> impl Iterator<Item = Self> {
+        NAMES.iter().map(|(target, _)| *target)
+    }
+
     /// Finds a kind by any of its names, in any case of letters.
     ///
     /// # Errors

@@ -62,10 +62,10 @@ const CONFIGURATION: [Kind; 7] = [
 /// `caracal bundle`.
 #[derive(Debug, Args)]
 pub(crate) struct BundleArgs {
-    /// The file to write; one that is there is replaced.
+    /// File to write; an existing one is overwritten.
     #[arg(long, value_name = "FILE", default_value = "caracal-bundle.tar.gz")]
     out: PathBuf,
-    /// Add what all nodes have published of themselves.
+    /// Add the status that all nodes published.
     #[arg(long)]
     all_nodes: bool,
     /// Add the end of this file, such as the node's log.

@@ -24,34 +24,32 @@ const TRIES: usize = 5;
 /// `caracal datastore COMMAND`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DatastoreCommand {
-    /// Has this node follow what the datastore holds although it looks like a fault: emptied,
-    /// another cluster's, or restored from a backup that lacks something. Routes that are not in it
-    /// are deleted.
+    /// Make this node follow a datastore that looks wrong: emptied, another cluster's, or restored
+    /// from an incomplete backup. Routes that it does not have are deleted.
     Accept {
-        /// Output form.
+        /// Output format.
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Locks the datastore (`datastoreReady: false` in the ClusterInformation): the CNI plugins of
-    /// the whole cluster give out no address. What runs goes on, and what ends is released.
+    /// Lock the datastore (`datastoreReady: false` in ClusterInformation): no node assigns
+    /// addresses. Running pods keep working; addresses are still released.
     Lock,
-    /// Takes the lock away.
+    /// Unlock the datastore.
     Unlock,
-    /// Writes everything that Calico keeps in the datastore, for `caracal datastore import`. The
-    /// datastore has to be locked, so that nothing changes between the two.
+    /// Export Calico's data for `caracal datastore import`. Lock the datastore first.
     Export {
-        /// The file; without it standard output.
+        /// File to write; default: standard output.
         #[arg(short = 'f', long = "filename", value_name = "FILE")]
         file: Option<PathBuf>,
     },
-    /// Reads an export into the datastore of the environment. Nothing that is there is changed, but
-    /// for Nodes and pods of Kubernetes, which are completed; where something else is there,
-    /// nothing is written. Called again, it goes on.
+    /// Import an export into the datastore. Existing data is never changed, except that Kubernetes'
+    /// Nodes and Pods are completed; on a conflict nothing is written. Can be repeated after an
+    /// interruption.
     Import {
-        /// The file; `-` = standard input.
+        /// File to read; `-` = standard input.
         #[arg(short = 'f', long = "filename", value_name = "FILE")]
         file: PathBuf,
-        /// Says what would be written, and writes nothing.
+        /// Print the writes without making them.
         #[arg(long)]
         dry_run: bool,
     },

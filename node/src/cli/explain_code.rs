@@ -15,13 +15,13 @@ use crate::exit::NOT_FOUND;
 /// `caracal explain-code`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainCodeArgs {
-    /// The code, such as CRL-B001 or bgp.password. Without one, all codes are listed.
+    /// Code, such as CRL-B001 or bgp.password; default: list all codes.
     #[arg(conflicts_with = "list", value_parser = AnyCode, hide_possible_values = true)]
     code: Option<String>,
     /// List all codes.
     #[arg(long)]
     list: bool,
-    /// Output form.
+    /// Output format.
     #[command(flatten)]
     output: OutputArgs,
 }

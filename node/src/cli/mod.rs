@@ -5,6 +5,7 @@ pub(crate) mod audit;
 pub(crate) mod bgp;
 pub(crate) mod bundle;
 mod columns;
+pub(crate) mod completion;
 pub(crate) mod datastore;
 pub(crate) mod doctor;
 pub(crate) mod drain;
@@ -15,6 +16,7 @@ pub(crate) mod install_cni;
 pub(crate) mod ipam;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
+pub(crate) mod log_level;
 pub(crate) mod migrate;
 pub(crate) mod mode;
 pub(crate) mod node;

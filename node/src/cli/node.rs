@@ -13,6 +13,7 @@ use caracal_model::{
 use clap::Subcommand;
 use serde_json::{Value, json};
 
+use super::completion;
 use super::ipam::{announced, now, on_store, refuse};
 use crate::args::{Output, OutputArgs};
 use crate::cluster_status::status_path;
@@ -22,26 +23,28 @@ use crate::node::membership::machine;
 /// `caracal node COMMAND`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeCommand {
-    /// Removes a node that is gone for good: its addresses, blocks, endpoints and resources.
+    /// Delete a node that is gone for good, with its addresses, blocks, endpoints and resources.
     Delete {
         /// The node.
+        #[arg(add = completion::names_of_kind(Kind::Node))]
         name: String,
-        /// Remove it although it seems to be alive.
+        /// Delete it although it seems to be alive.
         #[arg(long)]
         force: bool,
-        /// Print the writes and make none.
+        /// Print the writes without making them.
         #[arg(long)]
         dry_run: bool,
-        /// Output form.
+        /// Output format.
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Gives a node's name to this machine, although another one renewed its lease a short while
-    /// ago. A process that still runs there ends when it notices.
+    /// Give a node's name to this machine although another machine holds its lease. A process that
+    /// still runs there stops.
     Takeover {
-        /// The node; by default the one that this machine's environment names.
+        /// The node; default: this machine's.
+        #[arg(add = completion::names_of_kind(Kind::Node))]
         name: Option<String>,
-        /// Output form.
+        /// Output format.
         #[command(flatten)]
         output: OutputArgs,
     },

@@ -40,39 +40,37 @@ const NOISE: [&str; 3] = ["managedFields", "resourceVersion", "annotations"];
 /// `caracal services COMMAND`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ServicesCommand {
-    /// Places Services, Endpoints and EndpointSlices in etcd. Refused on Kubernetes' API, which has
-    /// them.
+    /// Store Services, Endpoints and EndpointSlices in etcd. Refused on the Kubernetes datastore,
+    /// which has them.
     Apply {
-        /// Files with documents of Kubernetes' API, as `kubectl get -o yaml` or `-o json` prints
-        /// them; - is standard input.
+        /// Files as `kubectl get -o yaml` or `-o json` prints them; - = standard input.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// Remove what the files do not hold.
+        /// Delete stored Services that are not in the files.
         #[arg(long)]
         prune: bool,
-        /// With --prune: even where the files have no Service, or more than half of what is stored
-        /// would be removed.
+        /// With --prune: proceed although the files have no Service, or more than half of the
+        /// stored ones would be deleted.
         #[arg(long, requires = "prune")]
         force: bool,
-        /// Return when every node has in force what the datastore holds; exit code 1 when one has
-        /// not in time.
+        /// Wait until all nodes have applied the change; exit code 1 if one does not in time.
         #[arg(long)]
         wait: bool,
-        /// Longest wait, in seconds.
+        /// Longest wait in seconds.
         #[arg(long, default_value_t = 60, requires = "wait")]
         timeout: u64,
-        /// A node that is known to be dead: nobody waits for it. May be repeated.
+        /// Do not wait for this node, which is down. May be repeated.
         #[arg(long, value_name = "NODE", requires = "wait")]
         skip: Vec<String>,
     },
-    /// Shows the Services that the datastore holds and what each node announces of them, whatever
-    /// nodes translate, or what this node translates.
+    /// Show the stored Services and which addresses nodes announce; with --here, what this node
+    /// translates.
     Show {
-        /// What this node translates: addresses with their endpoints, as its process has them in
-        /// the kernel (`CARACAL_SERVICES=on`).
+        /// Show what this node translates: addresses and their endpoints in the kernel
+        /// (`CARACAL_SERVICES=on`).
         #[arg(long)]
         here: bool,
-        /// Output form.
+        /// Output format.
         #[command(flatten)]
         output: OutputArgs,
     },

@@ -9,6 +9,7 @@ use super::run_dir;
 use crate::admin::{Request, ask};
 use crate::args::{Output, SpeakerArgs, SpeakerCommand};
 use crate::exit::REFUSED;
+use crate::speaker::AdminPlace;
 use crate::speaker::change::ReloadChange;
 use crate::speaker::file::{self, FileError};
 
@@ -20,7 +21,10 @@ pub(crate) fn run(args: &SpeakerArgs) -> anyhow::Result<ExitCode> {
             Err(FileError::Invalid(report)) => Ok(invalid(&report)),
             Err(error) => Err(error.into()),
             Ok(config) => crate::speaker::run(
-                &run_dir(),
+                AdminPlace {
+                    run_dir: run_dir(),
+                    group: args.admin_group,
+                },
                 file,
                 args.http,
                 args.allow_martians.unwrap_or_default(),

@@ -142,8 +142,12 @@ fn print(status: &NodeStatus, output: Output) {
 }
 
 fn datastore_line(datastore: &DatastoreStatus) -> String {
+    let which = match datastore.kind.is_empty() {
+        true => String::new(),
+        false => format!(", {} at {}", datastore.kind, datastore.endpoints),
+    };
     format!(
-        "Datastore: {}{} at revision {}{}",
+        "Datastore: {}{} at revision {}{which}{}",
         datastore.state,
         match datastore.no_writes {
             Some(_) => ", takes no writes",

@@ -18,20 +18,20 @@ use crate::node::kernel::kube_proxy::forget_takeover;
 /// `caracal uninstall`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct UninstallArgs {
-    /// Routes, tunnel devices, neighbours, FDB entries and NAT rules of this node.
+    /// Remove this node's routes, tunnel devices, neighbours, FDB entries and NAT rules.
     #[arg(long, required = true)]
     pub(crate) node: bool,
-    /// Only say what would be removed.
+    /// Print what would be removed; remove nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Leave forwarding and the like turned on, for others that have come to need it.
+    /// Leave sysctls such as IP forwarding as they are.
     #[arg(long)]
     pub(crate) keep_sysctls: bool,
-    /// And what `install-cni` has put on this machine. The plugin and its credentials stay until
-    /// the pods that it made are gone, which it has to delete.
+    /// Also remove what `install-cni` installed. The plugin and its credentials stay until its pods
+    /// are gone, which it has to delete.
     #[arg(long)]
     pub(crate) cni: bool,
-    /// Go on until SIGTERM, and remove the plugin once those pods are gone.
+    /// Keep running until SIGTERM; remove the plugin when those pods are gone.
     #[arg(long, requires = "cni", conflicts_with = "dry_run")]
     pub(crate) stay: bool,
 }

@@ -1,4 +1,4 @@
-//! Commands about the program itself: version, completions, manual pages.
+//! Commands about the program itself: version, manual pages.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -35,16 +35,6 @@ pub(crate) fn run(output: Output) -> anyhow::Result<ExitCode> {
     } else {
         println!("caracal {TEXT}");
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-pub(crate) fn completion(
-    mut program: clap::Command,
-    shell: clap_complete::Shell,
-) -> anyhow::Result<ExitCode> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut program, "caracal", &mut script);
-    print!("{}", String::from_utf8_lossy(&script));
     Ok(ExitCode::SUCCESS)
 }
 

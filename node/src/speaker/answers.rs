@@ -49,6 +49,7 @@ impl AnswerRequests for SpeakerAnswers {
                 Err("a standalone speaker has no pods; ask the node's process".to_owned())
             }
             Request::Reload => return self.reload().await,
+            Request::LogFilter { set } => return crate::admin::log_filter(set.as_deref()),
             Request::Services
             | Request::TakeServicesOver { .. }
             | Request::ExplainService { .. }

@@ -28,7 +28,7 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::admin;
+use crate::admin::{self, AdminGroup};
 use crate::exit::{ExitError, code_of, invalid};
 use answers::SpeakerAnswers;
 use caracal_templates::File;
@@ -50,9 +50,16 @@ const SOCKET_RETRY: Duration = Duration::from_secs(5);
 /// Asks for a reload; the answer says what changed, or why nothing did.
 type Reload = oneshot::Sender<Result<ReloadChange, ExitError>>;
 
+/// Where the admin socket is, and who may use it beside root.
+#[derive(Clone, Debug)]
+pub(crate) struct AdminPlace {
+    pub(crate) run_dir: PathBuf,
+    pub(crate) group: Option<AdminGroup>,
+}
+
 /// Runs a speaker until SIGTERM (a restart is expected) or SIGINT (it leaves for good).
 pub(crate) fn run(
-    run_dir: &Path,
+    place: AdminPlace,
     file: &Path,
     http: Option<SocketAddr>,
     open: OpenRanges,
@@ -64,11 +71,11 @@ pub(crate) fn run(
         .build()
         .context("starting the runtime")?;
     runtime.spawn(crate::allocator::give_back());
-    runtime.block_on(serve(run_dir, file.to_owned(), http, open, config))
+    runtime.block_on(serve(&place, file.to_owned(), http, open, config))
 }
 
 async fn serve(
-    run_dir: &Path,
+    place: &AdminPlace,
     file: PathBuf,
     http: Option<SocketAddr>,
     open: OpenRanges,
@@ -79,7 +86,8 @@ async fn serve(
         kernel: tables,
         dumps: wanted_dumps,
     } = config;
-    let listener = admin::listen(run_dir).await?;
+    let run_dir = &place.run_dir;
+    let listener = admin::listen(run_dir, place.group).await?;
     let (mark, marked) = Mark::begin(run_dir)
         .with_context(|| format!("marking the run in {}", run_dir.display()))?;
     // With a forwarding table it is the table that says whether forwarding has survived (RFC 4724
@@ -112,7 +120,7 @@ async fn serve(
         kernel: kernel.status(),
         reload,
     };
-    tokio::spawn(serve_admin(listener, run_dir.to_owned(), answers));
+    tokio::spawn(serve_admin(listener, place.clone(), answers));
     if let Some(address) = http {
         tokio::spawn(crate::http::serve(address, Health(speaker.clone())));
     }
@@ -151,14 +159,14 @@ impl Signals {
 }
 
 /// Serves the admin socket, and makes it again when its file was removed.
-async fn serve_admin(listener: UnixListener, run_dir: PathBuf, answers: SpeakerAnswers) {
+async fn serve_admin(listener: UnixListener, place: AdminPlace, answers: SpeakerAnswers) {
     let mut listener = Some(listener);
     loop {
         match listener.take() {
-            Some(listener) => admin::serve(listener, run_dir.clone(), answers.clone()).await,
+            Some(listener) => admin::serve(listener, place.run_dir.clone(), answers.clone()).await,
             None => tokio::time::sleep(SOCKET_RETRY).await,
         }
-        let again = admin::listen(&run_dir).await;
+        let again = admin::listen(&place.run_dir, place.group).await;
         listener = again
             .inspect_err(|error| tracing::warn!("no admin socket: {error:#}"))
             .ok();

@@ -189,6 +189,7 @@ const CASES: &[(&str, [&str; 3])] = &[
         ["", "1: --out /nonexistent/bundle", "0: --out away"],
     ),
     ("doctor", ["", "", "4:"]),
+    ("log-level", ["5: loud", "", "1:; 1: debug"]),
     ("version", ["2: nothing", "", ""]),
     ("completion", ["2: nothing", "", ""]),
     ("man", ["", "1: --out /dev/null/man", ""]),

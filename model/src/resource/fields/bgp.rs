@@ -10,7 +10,7 @@ pub(super) const CONFIGURATION: &[FieldEntry] = &[
     ("spec.nodeToNodeMeshEnabled", Honoured),
     (
         "spec.logSeverityScreen",
-        NotApplicable("BIRD's log; ours is set by CARACAL_LOG"),
+        NotApplicable("BIRD's log; ours is set by CARACAL_LOG and `caracal log-level`"),
     ),
     ("spec.listenPort", Honoured),
     ("spec.bindMode", Honoured),

@@ -3,7 +3,7 @@
 use super::FieldEffect::{Honoured, NotApplicable, Without};
 use super::FieldEntry;
 
-const LOG: &str = "Felix's log; ours is set by CARACAL_LOG";
+const LOG: &str = "Felix's log; ours is set by CARACAL_LOG and `caracal log-level`";
 const REPORT: &str = "reports that nobody here writes";
 const PROBES: &str = "probes and metrics of Felix's own inside";
 const PLAIN_HTTP: &str = "metrics are served over plain HTTP to everybody who reaches the port";

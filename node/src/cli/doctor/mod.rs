@@ -23,13 +23,13 @@ use crate::exit::DEGRADED;
 /// `caracal doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Directory of CNI configurations.
+    /// Folder of CNI configurations.
     #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
     cni_conf_dir: PathBuf,
     /// Send nothing to other nodes.
     #[arg(long)]
     local: bool,
-    /// Output form.
+    /// Output format.
     #[command(flatten)]
     output: OutputArgs,
 }

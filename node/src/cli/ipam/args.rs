@@ -3,44 +3,45 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use caracal_model::Prefix;
+use caracal_model::{Kind, Prefix};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
 use crate::args::OutputArgs;
+use crate::cli::completion;
 
 /// `caracal ipam`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum IpamCommand {
-    /// Shows how full pools are, or who holds an address.
+    /// Show how full pools are, or who holds an address.
     Show(ShowArgs),
-    /// Finds leaked addresses and inconsistent data. Exit code 4 when there are problems.
+    /// Find leaked addresses and inconsistent data. Exit code 4 if there are problems.
     Check(CheckArgs),
-    /// Releases addresses by hand.
+    /// Release addresses.
     Release(ReleaseArgs),
-    /// Changes the global IPAM configuration.
+    /// Change the global IPAM configuration.
     Configure(ConfigureArgs),
-    /// Cuts a pool into equal parts.
+    /// Split a pool into equal parts.
     Split(SplitArgs),
-    /// Explains where a node's next address comes from.
+    /// Explain which pool and block a node's next address comes from.
     Why(WhyArgs),
 }
 
 /// `caracal ipam show`.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// Show every block.
+    /// Show blocks.
     #[arg(long)]
     pub(crate) show_blocks: bool,
-    /// Show addresses that a node uses out of another node's block.
+    /// Show addresses that a node borrows from another node's block.
     #[arg(long)]
     pub(crate) show_borrowed: bool,
-    /// Show the configuration.
+    /// Show the IPAM configuration.
     #[arg(long)]
     pub(crate) show_configuration: bool,
-    /// Show who holds this address. Exit code 3 when nobody does.
+    /// Show who holds this address. Exit code 3 if it is free.
     #[arg(long, value_name = "IP")]
     pub(crate) ip: Option<IpAddr>,
-    /// Output form.
+    /// Output format.
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -48,16 +49,16 @@ pub(crate) struct ShowArgs {
 /// `caracal ipam check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Put right what can be put right without asking; every write is printed before it is made.
+    /// Repair what is safe to repair; each write is printed first.
     #[arg(long)]
     pub(crate) fix: bool,
-    /// With --fix: print the writes and make none.
+    /// With --fix: print the writes without making them.
     #[arg(long, requires = "fix")]
     pub(crate) dry_run: bool,
-    /// With --fix: leave leaked addresses alone that were taken less than this many seconds ago.
+    /// With --fix: keep leaked addresses younger than this.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub(crate) min_age: u64,
-    /// `table`, `wide`, `json`, `yaml`, or a file for a report that `release --from-report` reads.
+    /// `table`, `wide`, `json`, `yaml`, or a file to write a report for `release --from-report`.
     #[arg(short, long, value_name = "FORM|FILE", default_value = "table")]
     pub(crate) output: String,
 }
@@ -66,19 +67,19 @@ pub(crate) struct CheckArgs {
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("what").required(true).args(["ip", "from_report"])))]
 pub(crate) struct ReleaseArgs {
-    /// The address. May be repeated.
+    /// Address to release. May be repeated.
     #[arg(long, value_name = "IP")]
     pub(crate) ip: Vec<IpAddr>,
-    /// A report of `ipam check -o`.
+    /// Release the leaked addresses of this report by `ipam check -o`.
     #[arg(long, value_name = "FILE")]
     pub(crate) from_report: Option<PathBuf>,
-    /// Release addresses in use, or follow a report of another version.
+    /// Release addresses in use, or use a report of another version.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Print the writes and make none.
+    /// Print the writes without making them.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Output form.
+    /// Output format.
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -87,9 +88,9 @@ pub(crate) struct ReleaseArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "PascalCase")]
 pub(crate) enum PersistenceArg {
-    /// They keep them.
+    /// Addresses stay.
     Enabled,
-    /// They do not.
+    /// Addresses are released.
     Disabled,
 }
 
@@ -99,25 +100,25 @@ pub(crate) enum PersistenceArg {
     .args(["strictaffinity", "auto_allocate_blocks", "max_blocks_per_host", "kubevirt_ip_persistence",
         "ip_cooldown_seconds"])))]
 pub(crate) struct ConfigureArgs {
-    /// Never take addresses from other nodes' blocks.
+    /// Never borrow addresses from other nodes' blocks.
     #[arg(long, value_name = "true|false")]
     pub(crate) strictaffinity: Option<bool>,
-    /// Claim new blocks when needed.
+    /// Claim new blocks as needed.
     #[arg(long, value_name = "true|false")]
     pub(crate) auto_allocate_blocks: Option<bool>,
-    /// Most blocks of a node and family; 0 = the default, 20.
+    /// Largest number of blocks per node and family; 0 = the default, 20.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) max_blocks_per_host: Option<u32>,
-    /// Whether KubeVirt virtual machines keep their addresses when their pods go.
+    /// Keep a KubeVirt VM's address when its pod ends.
     #[arg(long, value_name = "Enabled|Disabled", ignore_case = true)]
     pub(crate) kubevirt_ip_persistence: Option<PersistenceArg>,
-    /// For how long a released address is not handed out again.
+    /// Time before a released address is assigned again.
     #[arg(long, value_name = "SECONDS")]
     pub(crate) ip_cooldown_seconds: Option<u32>,
-    /// Print the write and do not make it.
+    /// Print the write without making it.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Output form.
+    /// Output format.
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -128,19 +129,19 @@ pub(crate) struct ConfigureArgs {
 pub(crate) struct SplitArgs {
     /// Number of parts, a power of two.
     pub(crate) number: u32,
-    /// The pool's range.
+    /// CIDR of the pool.
     #[arg(long)]
     pub(crate) cidr: Option<Prefix>,
-    /// The pool's name.
-    #[arg(long)]
+    /// Name of the pool.
+    #[arg(long, add = completion::names_of_kind(Kind::IpPool))]
     pub(crate) name: Option<String>,
     /// Split although the datastore is not locked.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Print the writes and make none.
+    /// Print the writes without making them.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Output form.
+    /// Output format.
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -149,14 +150,15 @@ pub(crate) struct SplitArgs {
 #[derive(Debug, Args)]
 pub(crate) struct WhyArgs {
     /// The node.
+    #[arg(add = completion::names_of_kind(Kind::Node))]
     pub(crate) node: String,
-    /// The pod's namespace, for pools with a namespaceSelector; without it the pod has none.
+    /// The pod's namespace, for pools with a namespaceSelector.
     #[arg(short, long)]
     pub(crate) namespace: Option<String>,
     /// IPv6 instead of IPv4.
     #[arg(short = '6', long)]
     pub(crate) ipv6: bool,
-    /// Output form.
+    /// Output format.
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

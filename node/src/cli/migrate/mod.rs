@@ -17,24 +17,24 @@ use crate::args::OutputArgs;
 /// `caracal migrate COMMAND`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MigrateCommand {
-    /// Says what Calico left on this node and what `caracal node` will do with it. Exit code 5 when
+    /// Show what Calico left on this node and what `caracal node` will do with it. Exit code 5 if
     /// packets would be lost.
     Plan {
-        /// Output form.
+        /// Output format.
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Translation of services: from kube-proxy to Caracal on this node, and back.
+    /// Move the translation of Services on this node from kube-proxy to Caracal, or back.
     Services {
         #[command(subcommand)]
         command: services::MigrateServicesCommand,
     },
-    /// Hands the routes back to Calico's BIRD and Felix, each in place. The node must not run.
+    /// Hand the routes back to Calico's BIRD and Felix without removing them. Stop the node first.
     Back {
-        /// The Calico to come is 3.32 or older: its BIRD writes routes over IPIP.
+        /// The Calico to come is 3.32 or older, whose BIRD writes routes over IPIP.
         #[arg(long)]
         ipip_by_bird: bool,
-        /// Only say what would be changed.
+        /// Print what would change; change nothing.
         #[arg(long)]
         dry_run: bool,
     },

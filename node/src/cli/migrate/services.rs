@@ -21,13 +21,12 @@ const LOOK: Duration = Duration::from_millis(100);
 /// `caracal migrate services COMMAND`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MigrateServicesCommand {
-    /// Says what kube-proxy has on this node, and what would be done.
+    /// Show kube-proxy's rules on this node, and what would be done.
     Plan,
-    /// Translates services here, and once kube-proxy does not run any more takes its rules away.
-    /// Exit code 5 while it runs: stop it, and call this again.
+    /// Translate Services here, and remove kube-proxy's rules. Exit code 5 while kube-proxy runs:
+    /// stop it, and repeat this.
     Apply,
-    /// Leaves services to kube-proxy again, whose rules must be there. Exit code 5 when they are
-    /// not.
+    /// Return Services to kube-proxy. Exit code 5 if its rules are missing.
     Undo,
 }
 

@@ -7,15 +7,18 @@ use serde_json::Value;
 
 use super::form::Form;
 use super::shape::{Shape, ShapeParser};
+use crate::cli::completion;
 
 /// `caracal get`.
 #[derive(Debug, Args)]
 pub(crate) struct GetArgs {
-    /// Kind, such as ippools, bgpp, felixconfig, wep; several with commas between; or KIND/NAME.
+    /// Kind, such as ippools, bgpp, felixconfig, wep; several separated by commas; or KIND/NAME.
+    #[arg(add = completion::kinds())]
     pub(super) kind: String,
-    /// Names; all when absent.
+    /// Names; default: all.
+    #[arg(add = completion::names())]
     pub(super) names: Vec<String>,
-    /// Where.
+    /// Namespace.
     #[command(flatten)]
     pub(super) space: NamespaceArgs,
     /// WorkloadEndpoints of all namespaces.
@@ -26,20 +29,19 @@ pub(crate) struct GetArgs {
         conflicts_with = "namespace"
     )]
     pub(super) all_namespaces: bool,
-    /// Only those whose labels match, as in Calico's selectors: "rack == 'r1' && has(gpu)".
+    /// Only resources whose labels match a Calico selector: "rack == 'r1' && has(gpu)".
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub(super) selector: Option<String>,
-    /// Without what the datastore adds (uid, resourceVersion, times, status): ready for another
-    /// cluster.
+    /// Omit what the datastore adds (uid, resourceVersion, times, status), to apply elsewhere.
     #[arg(long)]
     pub(super) export: bool,
-    /// Tables without their headings.
+    /// Print tables without headings.
     #[arg(long)]
     pub(super) no_headers: bool,
-    /// Go on, and print again whenever something has changed.
+    /// Keep running; print again at each change.
     #[arg(short, long)]
     pub(super) watch: bool,
-    /// Output form.
+    /// Output format.
     #[arg(short, long, value_name = "FORM", default_value = "table", value_parser = ShapeParser)]
     pub(super) output: Shape,
 }
@@ -47,7 +49,7 @@ pub(crate) struct GetArgs {
 /// `-n`.
 #[derive(Debug, Args)]
 pub(super) struct NamespaceArgs {
-    /// Namespace of WorkloadEndpoints; `default` when absent.
+    /// Namespace of WorkloadEndpoints; default: `default`.
     #[arg(short, long)]
     pub(super) namespace: Option<String>,
 }
@@ -72,13 +74,13 @@ pub(super) struct FileArgs {
 /// How something is written.
 #[derive(Debug, Args)]
 pub(super) struct WriteArgs {
-    /// Check everything and say what would happen; write nothing.
+    /// Check everything and print what would change; write nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Write fields that this version of Caracal does not know, with a warning.
+    /// Write fields that this version does not know, with a warning.
     #[arg(long)]
     pub(super) allow_unknown: bool,
-    /// Output form.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     pub(super) output: Form,
 }
@@ -89,7 +91,7 @@ pub(crate) struct ApplyArgs {
     /// Files to read.
     #[command(flatten)]
     pub(super) files: FileArgs,
-    /// Where, for documents that name no namespace.
+    /// Namespace of documents that name none.
     #[command(flatten)]
     pub(super) space: NamespaceArgs,
     /// How.
@@ -103,7 +105,7 @@ pub(crate) struct CreateArgs {
     /// The resources.
     #[command(flatten)]
     pub(super) apply: ApplyArgs,
-    /// Leave what exists already as it is.
+    /// Skip resources that exist.
     #[arg(long)]
     pub(super) skip_exists: bool,
 }
@@ -112,26 +114,27 @@ pub(crate) struct CreateArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DeleteArgs {
     /// Kind, or KIND/NAME.
-    #[arg(required_unless_present = "files", conflicts_with = "files")]
+    #[arg(required_unless_present = "files", conflicts_with = "files", add = completion::kinds())]
     pub(super) kind: Option<String>,
     /// Names.
+    #[arg(add = completion::names())]
     pub(super) names: Vec<String>,
-    /// Files that name what is to go, as `caracal apply` reads them. May be repeated.
+    /// Delete the resources of this file or folder. May be repeated.
     #[arg(short, long = "filename", value_name = "FILE|DIR|-")]
     pub(super) files: Vec<PathBuf>,
-    /// Where.
+    /// Namespace.
     #[command(flatten)]
     pub(super) space: NamespaceArgs,
-    /// Do not fail for objects that do not exist.
+    /// Do not fail if a resource does not exist.
     #[arg(long, short_alias = 's', visible_alias = "skip-not-exists")]
     pub(super) ignore_not_found: bool,
-    /// Delete a pool although addresses of it are in use, or a Node although it seems to be alive.
+    /// Delete a pool with addresses in use, or a Node that seems to be alive.
     #[arg(long)]
     pub(super) force: bool,
-    /// Say what would happen; write nothing.
+    /// Print what would change; write nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Output form.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     pub(super) output: Form,
 }
@@ -140,16 +143,18 @@ pub(crate) struct DeleteArgs {
 #[derive(Debug, Args)]
 pub(crate) struct PatchArgs {
     /// Kind, or KIND/NAME.
+    #[arg(add = completion::kinds())]
     pub(super) kind: String,
     /// Name.
+    #[arg(add = completion::names())]
     pub(super) name: Option<String>,
     /// The patch, as JSON or YAML.
     #[arg(short, long, value_parser = json)]
     pub(super) patch: Value,
-    /// Its type.
+    /// Type of the patch.
     #[arg(short, long, value_enum, default_value_t)]
     pub(super) r#type: PatchType,
-    /// Where.
+    /// Namespace.
     #[command(flatten)]
     pub(super) space: NamespaceArgs,
     /// How.
@@ -176,23 +181,24 @@ fn json(text: &str) -> Result<Value, String> {
 #[derive(Debug, Args)]
 pub(crate) struct LabelArgs {
     /// Kind, or KIND/NAME.
+    #[arg(add = completion::kinds())]
     pub(super) kind: String,
     /// Name (unless it is in KIND/NAME), then KEY=VALUE to set a label, KEY- to remove one.
-    #[arg(required = true)]
+    #[arg(required = true, add = completion::names())]
     pub(super) words: Vec<String>,
-    /// Change labels that have another value already.
+    /// Overwrite labels that have another value.
     #[arg(long)]
     pub(super) overwrite: bool,
-    /// Remove the labels that are named (KEY), as calicoctl has it.
+    /// Remove the named labels (KEY), as calicoctl does.
     #[arg(long)]
     pub(super) remove: bool,
-    /// Where.
+    /// Namespace.
     #[command(flatten)]
     pub(super) space: NamespaceArgs,
-    /// Say what would happen; write nothing.
+    /// Print what would change; write nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Output form.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     pub(super) output: Form,
 }

@@ -277,6 +277,26 @@ struct Found {
     unreadable: Vec<(String, String)>,
 }
 
+/// Names of the resources of a kind, sorted.
+///
+/// # Errors
+/// The datastore cannot be read.
+pub(crate) async fn names_of<S: Store>(
+    store: &S,
+    kind: ResourceType,
+) -> anyhow::Result<Vec<String>> {
+    let read = store.read(&[KeyRange::Prefix(prefix(kind, None))]).await?;
+    let found = read
+        .ranges
+        .iter()
+        .flat_map(|entries| found(kind, entries).resources);
+    let name = |resource: Value| Some(resource["metadata"]["name"].as_str()?.to_owned());
+    let mut names: Vec<String> = found.filter_map(name).collect();
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
 /// Start of the keys of a kind.
 fn prefix(target: ResourceType, namespace: Option<String>) -> String {
     match target {

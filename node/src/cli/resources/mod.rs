@@ -36,6 +36,8 @@ use write::{RequestedState, RequestedWrite};
 /// A command line that cannot be read.
 const USAGE: u8 = 2;
 
+pub(crate) use get::names_of;
+
 pub(crate) fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
     get::run(args)
 }

@@ -28,8 +28,8 @@ use tokio::sync::watch;
 use self::announced::Counting;
 use self::auditor::Auditor;
 use self::services::TranslatedServices;
-use crate::admin::mrt;
 use crate::admin::routes::{self, text, to_value};
+use crate::admin::{self, mrt};
 use crate::admin::{AnswerRequests, Answered, AskService, Request};
 use crate::config::Config;
 use crate::metrics::ipam::Collected;
@@ -85,6 +85,10 @@ impl AnswerRequests for Answers {
             (NodeStage::Starting(reason), Request::Status) => {
                 return to_value(&self.starting(reason)).map(Answered::from);
             }
+            // The reason may be one that the log tells more of.
+            (NodeStage::Starting(_), Request::LogFilter { set }) => {
+                return admin::log_filter(set.as_deref());
+            }
             (NodeStage::Starting(reason), _) => {
                 return Err(format!("the node is starting: {reason}"));
             }
@@ -125,6 +129,7 @@ impl AnswerRequests for Answers {
             Request::Undrain => to_value(&owners.drainer.order(DrainOrder::Undo).await?),
             Request::DrainStatus => to_value(&owners.drainer.status()),
             Request::DatastoreAccept => owners.accept_datastore().await,
+            Request::LogFilter { set } => return admin::log_filter(set.as_deref()),
             Request::Reload => Err(
                 "a node follows the datastore by itself; reload is for `caracal speaker`"
                     .to_owned(),
@@ -178,6 +183,8 @@ impl Answers {
         status.router_id = bgp.router_id.to_string();
         status.datastore = DatastoreStatus {
             state: view.freshness.as_str().to_owned(),
+            kind: owners.store.kind().to_owned(),
+            endpoints: owners.store.endpoints().to_owned(),
             revision: view.revision,
             reason: view.freshness.reason().map(ToString::to_string),
             no_writes: None,

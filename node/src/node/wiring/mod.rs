@@ -53,7 +53,7 @@ pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen().context("listening for signals")?;
     let config = Arc::new(config);
     let _only = only_one::take_turn(&config.lib_dir).await?;
-    let listener = match admin::listen(&config.run_dir).await {
+    let listener = match admin::listen(&config.run_dir, config.admin_group).await {
         Err(error) if admin::is_taken(&config.run_dir) => return Err(error),
         listener => listener,
     };
@@ -171,6 +171,6 @@ async fn serve_admin(
                 tokio::time::sleep(RETRY).await;
             }
         }
-        listener = admin::listen(&config.run_dir).await;
+        listener = admin::listen(&config.run_dir, config.admin_group).await;
     }
 }
