@@ -11,10 +11,11 @@ use std::io::{self, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use caracal_model::nearest_name;
 use lines::{LogQueue, ROOM};
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::Registry;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -31,6 +32,9 @@ pub(crate) enum LogFormat {
 
 /// What is logged where nobody says.
 const DEFAULT: &str = "info";
+
+/// From nothing to everything.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The end of the process, or of one that panics, waits so long for lines to be written.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -199,7 +203,21 @@ fn default_levels() -> Targets {
 }
 
 /// Levels, `LEVEL` for all and `TARGET=LEVEL` for a part, with commas between.
+///
+/// A word without `=` is a level: to the library another word names a part, whose lines would be
+/// the only ones, so that a misspelt level turned the log off.
 fn filter(text: &str) -> Result<Targets, String> {
+    for part in text.split(',').map(str::trim) {
+        let is_level = part.is_empty() || part.parse::<LevelFilter>().is_ok();
+        if !part.contains('=') && !is_level && !part.starts_with("caracal") {
+            let near = nearest_name(LEVELS, part);
+            let near = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+            return Err(format!(
+                "{part:?} is not a level ({}), nor PART=LEVEL such as caracal_bgp=debug{near}",
+                LEVELS.join(", ")
+            ));
+        }
+    }
     text.parse().map_err(|why| {
         format!("{text:?} is not a list like info,caracal_bgp=debug with levels from error to trace: {why}")
     })
@@ -219,6 +237,22 @@ mod tests {
         assert!(!filtered.would_enable("caracal_agent", &Level::INFO));
         assert!(filtered.would_enable("caracal_bgp::rib", &Level::DEBUG));
         assert!(!filtered.would_enable("hyper", &Level::ERROR));
+        for (wrong, near) in [
+            ("loud", ""),
+            ("hyper", ""),
+            ("info,debgu", "; did you mean debug?"),
+        ] {
+            let why = filter(wrong).unwrap_err();
+            assert!(
+                why.contains("is not a level (off, error,") && why.ends_with(near),
+                "{why}"
+            );
+        }
+        assert!(
+            filter("caracal_bgp")
+                .unwrap()
+                .would_enable("caracal_bgp", &Level::TRACE)
+        );
         let why = filter("caracal=loud").unwrap_err();
         assert!(
             why.starts_with("\"caracal=loud\" is not a list like"),
