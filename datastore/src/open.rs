@@ -124,6 +124,20 @@ impl DatastoreConfig {
         }
     }
 
+    /// Programs that a kubeconfig names for credentials are started: for commands, at whose
+    /// terminal somebody may log in.
+    #[must_use]
+    pub fn with_programs(self) -> Self {
+        match self {
+            Self::Etcd(config) => Self::Etcd(config),
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(mut config) => {
+                config.programs = true;
+                Self::Kubernetes(config)
+            }
+        }
+    }
+
     /// Host and port of each endpoint.
     ///
     /// # Errors
@@ -227,7 +241,8 @@ impl Datastore {
     pub fn watch_options(&self) -> WatchOptions {
         match self {
             Self::Etcd(_) => WatchOptions::default(),
-            // One probe every 10 s, whose answer may take 5 s.
+            // A dead connection is found after 15 s, and that its watches cannot be opened again after
+            // 5 more; with HTTP/1.1 one probe every 10 s, whose answer may take 5 s.
             #[cfg(feature = "kubernetes")]
             Self::Kubernetes(_) => WatchOptions {
                 lagging_after: Duration::from_secs(20),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use http::uri::Scheme;
 use http::{HeaderValue, Uri};
 
+use super::program::Program;
 use crate::files::{SMALL_FILE, read_file, read_text_file};
 
 /// Server, certificates and credentials. Files are read when they are used, so that renewed ones
@@ -78,28 +79,39 @@ pub(super) enum ApiCredentials {
     TokenFile(PathBuf),
     /// `NAME:PASSWORD` in base64.
     Basic(String),
+    /// A program that gives them.
+    Program(Program),
 }
 
 impl ApiCredentials {
-    /// The header `Authorization`.
+    /// The header `Authorization`; none for a program, which has to be asked first.
     pub(super) fn header(&self) -> Result<Option<HeaderValue>, String> {
         let text = match self {
-            Self::None => return Ok(None),
+            Self::None | Self::Program(_) => return Ok(None),
             Self::Basic(encoded) => format!("Basic {encoded}"),
-            Self::Token(token) => format!("Bearer {}", token.trim()),
+            Self::Token(token) => return bearer(token).map(Some),
             Self::TokenFile(path) => {
                 let token = read_text_file(path).map_err(|error| {
                     format!("the token file {} cannot be read: {error}", path.display())
                 })?;
-                format!("Bearer {}", token.trim())
+                return bearer(&token).map(Some);
             }
         };
-        let header = HeaderValue::try_from(text);
-        let mut header =
-            header.map_err(|_| "the token has characters that no header can carry".to_owned())?;
-        header.set_sensitive(true);
-        Ok(Some(header))
+        authorization(text).map(Some)
     }
+}
+
+/// The header `Authorization` with a token.
+pub(super) fn bearer(token: &str) -> Result<HeaderValue, String> {
+    authorization(format!("Bearer {}", token.trim()))
+}
+
+fn authorization(text: String) -> Result<HeaderValue, String> {
+    let header = HeaderValue::try_from(text);
+    let mut header =
+        header.map_err(|_| "the token has characters that no header can carry".to_owned())?;
+    header.set_sensitive(true);
+    Ok(header)
 }
 
 impl Access {

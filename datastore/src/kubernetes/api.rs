@@ -46,6 +46,8 @@ pub(super) enum ApiFailure {
     Gone,
     /// The server does not do it, and would not later.
     Refused(String),
+    /// It does not know who we are.
+    Unknown(String),
     /// No connection, or no answer, or the server cannot now.
     Unavailable(String),
 }
@@ -61,7 +63,7 @@ impl ApiFailure {
                 asked: 0,
                 oldest: 0,
             },
-            Self::Refused(reason) => StoreError::Refused(reason),
+            Self::Refused(reason) | Self::Unknown(reason) => StoreError::Refused(reason),
             Self::NotFound => StoreError::Refused(format!("{what} is not there")),
             Self::Conflict => StoreError::Refused(format!("{what} was changed meanwhile")),
         }
@@ -220,7 +222,43 @@ impl Api {
         self.answer(Method::GET, path, JSON, None, accept).await
     }
 
+    /// Waits for the credentials of a program, before the time of a request begins. `refused`: the
+    /// server did not take those of that number. `None`: no program is asked.
+    async fn credentials(&self, refused: Option<u64>) -> Result<Option<u64>, ApiFailure> {
+        let connected = self.connected().await?;
+        let ready = connected.connection.credentials(refused).await;
+        ready.map_err(ApiFailure::Refused)
+    }
+
+    /// Sends a request by `send`. When the server does not take the credentials of a program, that
+    /// is asked for others, and the request is sent once more: it was not carried out.
+    async fn with_credentials<T, F: Future<Output = Result<T, ApiFailure>>>(
+        &self,
+        send: impl Fn() -> F,
+    ) -> Result<T, ApiFailure> {
+        let given = self.credentials(None).await?;
+        match send().await {
+            Err(ApiFailure::Unknown(_)) if given.is_some() => {
+                self.credentials(given).await?;
+                send().await
+            }
+            answer => answer,
+        }
+    }
+
     async fn answer(
+        &self,
+        method: Method,
+        path: &str,
+        content: &'static str,
+        body: Option<&Value>,
+        accept: &'static str,
+    ) -> Result<Value, ApiFailure> {
+        let ask = || self.answer_in_time(method.clone(), path, content, body, accept);
+        self.with_credentials(ask).await
+    }
+
+    async fn answer_in_time(
         &self,
         method: Method,
         path: &str,
@@ -251,8 +289,8 @@ impl Api {
         accept: &'static str,
     ) -> Result<Lines, ApiFailure> {
         self.budget.count();
-        let response = self.send(Method::GET, path, JSON, None, accept).await?;
-        Ok(Lines::new(response.into_body()))
+        let open = || self.send(Method::GET, path, JSON, None, accept);
+        Ok(Lines::of(self.with_credentials(open).await?))
     }
 
     /// The head of a successful answer; its body follows as it comes.
@@ -337,7 +375,7 @@ pub(super) fn judge(code: u16, status: &Value, text: &str) -> ApiFailure {
         410 => ApiFailure::Gone,
         // An object of that name that is another one.
         422 if replaced() => ApiFailure::NotFound,
-        401 => ApiFailure::Refused(format!(
+        401 => ApiFailure::Unknown(format!(
             "the API server does not know these credentials (401): {said}"
         )),
         403 => {

@@ -78,9 +78,12 @@ pub struct KubernetesConfig {
     pub follow_services: bool,
     /// Requests a second, other than lists and watches, that are sent without waiting; zero: all.
     pub requests_per_second: u32,
+    /// Programs that a kubeconfig names for credentials (`exec`) are started. Only for commands,
+    /// at whose terminal somebody may log in: daemons and plugins refuse such a kubeconfig.
+    pub programs: bool,
     /// Limit for one request.
     pub request_timeout: Duration,
-    /// How often it is asked whether the API server is there while nothing changes.
+    /// How often a watch tells that the API server is there while nothing changes.
     pub progress_interval: Duration,
 }
 
@@ -107,6 +110,7 @@ impl Default for KubernetesConfig {
             pods_of: None,
             follow_services: true,
             requests_per_second: 0,
+            programs: false,
             request_timeout: PATIENCE,
             progress_interval: Duration::from_secs(10),
         }
@@ -168,11 +172,10 @@ impl KubernetesConfig {
                 if paths.is_empty() {
                     return Err(KubernetesConfigError::Absent(first));
                 }
-                kubeconfig::read(&paths, endpoint.as_deref()).map_err(|reason| {
-                    KubernetesConfigError::Kubeconfig {
-                        path: list.display().to_string(),
-                        reason,
-                    }
+                let access = kubeconfig::read(&paths, endpoint.as_deref(), self.programs);
+                access.map_err(|reason| KubernetesConfigError::Kubeconfig {
+                    path: list.display().to_string(),
+                    reason,
                 })
             }
             (None, Some(endpoint)) => self.of_variables(endpoint),

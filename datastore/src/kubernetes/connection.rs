@@ -2,8 +2,7 @@
 //! that speaks HTTP/2 has one connection for all watches and requests of a process; others, and
 //! those without TLS, have one for each at a time.
 
-use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use http::header::{AUTHORIZATION, USER_AGENT};
@@ -11,21 +10,17 @@ use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ClientConfig, ResolvesClientCert};
-use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::sign::CertifiedKey;
-use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::pki_types::ServerName;
 
-use super::access::{Access, Identity, Pem};
+use super::access::{Access, ApiCredentials, bearer};
 use super::config::chain;
 use super::kubeconfig;
+use super::program::ProgramCredential;
+use super::tls::{Material, configured};
 
 /// A connection that says nothing for so long is asked whether the other end is there.
 const KEEPALIVE: Duration = Duration::from_secs(30);
@@ -34,9 +29,11 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// The same in HTTP/2, where the other end may be a proxy that answers TCP for one that is gone.
-const PING: Duration = Duration::from_secs(20);
-const PING_ANSWER: Duration = Duration::from_secs(10);
+/// The same in HTTP/2, where the other end may be a proxy that answers TCP for one that is gone. A
+/// view is taken for fresh while the answers come: both times, and that of a request which is not
+/// answered either, are the time after which a silent view is lagging.
+const PING: Duration = Duration::from_secs(10);
+const PING_ANSWER: Duration = Duration::from_secs(5);
 
 /// Octets that a stream may hold which nobody has read yet, and all streams of a connection: a
 /// watch whose reader is busy takes no room from requests.
@@ -57,13 +54,25 @@ pub fn introduce_as(user_agent: &str) {
 
 /// An API server, with what is needed to talk to it. A connection is made when there is a request.
 pub(super) struct ApiConnection {
-    connector: HttpsConnector<HttpConnector>,
-    /// The connections that are used.
-    pool: Mutex<Pool>,
+    tcp: HttpConnector,
+    way: Mutex<Way>,
     access: Access,
+    /// What the program gives that is asked for credentials.
+    program: Option<ProgramCredential>,
 }
 
 type Pool = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// How connections are made now.
+struct Way {
+    /// What it was made from.
+    material: Material,
+    connector: HttpsConnector<HttpConnector>,
+    /// The connections that are used.
+    pool: Pool,
+    /// Why what the files hold now is not used, as it was told.
+    refused: Option<String>,
+}
 
 impl ApiConnection {
     /// Reads what the first connection needs, so that its faults are told at once.
@@ -76,33 +85,45 @@ impl ApiConnection {
         tcp.set_keepalive(Some(KEEPALIVE));
         tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
         tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
-        let builder = HttpsConnectorBuilder::new()
-            .with_tls_config(tls(&access)?)
-            .https_or_http();
-        let connector = match &access.server_name {
-            Some(name) => {
-                let wrong =
-                    |_| format!("tls-server-name {name:?} is neither a name nor an address");
-                let name = ServerName::try_from(name.clone()).map_err(wrong)?;
-                builder
-                    .with_server_name_resolver(hyper_rustls::FixedServerNameResolver::new(name))
-                    .enable_all_versions()
-                    .wrap_connector(tcp)
-            }
-            None => builder.enable_all_versions().wrap_connector(tcp),
-        };
+        let way = Way::new(&access, Material::read(&access, None)?, &tcp)?;
         Ok(Self {
-            pool: Mutex::new(pool(&connector)),
-            connector,
+            tcp,
+            way: Mutex::new(way),
+            program: match &access.credentials {
+                ApiCredentials::Program(program) => Some(ProgramCredential::new(program.clone())),
+                _ => None,
+            },
             access,
         })
+    }
+
+    /// Waits for the credentials that a program gives, without a limit. `refused`: the server did
+    /// not take those of that number. `None`: no program is asked.
+    pub(super) async fn credentials(&self, refused: Option<u64>) -> Result<Option<u64>, String> {
+        match &self.program {
+            Some(program) => program.ready(&self.access, refused).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn authorization(&self) -> Result<Option<HeaderValue>, String> {
+        let given = self.program.as_ref().and_then(ProgramCredential::get);
+        match given.as_ref().and_then(|given| given.token.as_deref()) {
+            Some(token) => bearer(token).map(Some),
+            None => self.access.credentials.header(),
+        }
+    }
+
+    fn way(&self) -> MutexGuard<'_, Way> {
+        self.way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A request had no answer in time: the next ones get a connection of their own. In HTTP/2 they
     /// would share one of which nobody knows yet that the other end is gone; what goes on over it
     /// does so to its end.
     pub(super) fn renew(&self) {
-        *self.pool.lock().unwrap_or_else(PoisonError::into_inner) = pool(&self.connector);
+        let mut way = self.way();
+        way.pool = pool(&way.connector);
     }
 
     /// The server's URL, for messages.
@@ -127,7 +148,7 @@ impl ApiConnection {
         &self,
         mut request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, String> {
-        if let Some(header) = self.access.credentials.header()? {
+        if let Some(header) = self.authorization()? {
             request.headers_mut().insert(AUTHORIZATION, header);
         }
         let agent = AGENT.get_or_init(|| HeaderValue::from_static("caracal"));
@@ -144,10 +165,69 @@ impl ApiConnection {
         answer.map_err(|error| chain(&error))
     }
 
+    /// The connections for the next request. Once the files of the CA or of the client certificate
+    /// have changed, they are new ones: watches over the others go on to their ends.
     fn newest_pool(&self) -> Pool {
-        let pool = self.pool.lock();
-        pool.unwrap_or_else(PoisonError::into_inner).clone()
+        let given = self.program.as_ref().and_then(ProgramCredential::get);
+        let mut way = self.way();
+        let now = Material::read(&self.access, given.as_deref());
+        let renewed = now.and_then(|now| match now == way.material {
+            true => Ok(None),
+            false => Way::new(&self.access, now, &self.tcp).map(Some),
+        });
+        match renewed {
+            Ok(None) => way.refused = None,
+            Ok(Some(renewed)) => {
+                // One that a program gave is nothing to tell: each command asks for it.
+                if given.is_none() {
+                    tracing::info!("certificates were renewed; connections are made with them");
+                }
+                *way = renewed;
+            }
+            Err(reason) => way.refuse(reason),
+        }
+        way.pool.clone()
     }
+}
+
+impl Way {
+    fn new(access: &Access, material: Material, tcp: &HttpConnector) -> Result<Self, String> {
+        let connector = connector(access, &material, tcp)?;
+        Ok(Self {
+            pool: pool(&connector),
+            material,
+            connector,
+            refused: None,
+        })
+    }
+
+    /// What the files hold cannot be used, perhaps because they are being written: it stays as it
+    /// is. Told once.
+    fn refuse(&mut self, reason: String) {
+        if self.refused.as_ref() != Some(&reason) {
+            tracing::warn!(%reason, "renewed certificates cannot be used; those before are");
+            self.refused = Some(reason);
+        }
+    }
+}
+
+fn connector(
+    access: &Access,
+    material: &Material,
+    tcp: &HttpConnector,
+) -> Result<HttpsConnector<HttpConnector>, String> {
+    let builder = HttpsConnectorBuilder::new()
+        .with_tls_config(configured(access, material)?)
+        .https_or_http();
+    let Some(name) = &access.server_name else {
+        return Ok(builder.enable_all_versions().wrap_connector(tcp.clone()));
+    };
+    let wrong = |_| format!("tls-server-name {name:?} is neither a name nor an address");
+    let name = ServerName::try_from(name.clone()).map_err(wrong)?;
+    Ok(builder
+        .with_server_name_resolver(FixedServerNameResolver::new(name))
+        .enable_all_versions()
+        .wrap_connector(tcp.clone()))
 }
 
 fn pool(connector: &HttpsConnector<HttpConnector>) -> Pool {
@@ -158,140 +238,6 @@ fn pool(connector: &HttpsConnector<HttpConnector>) -> Pool {
         .http2_initial_stream_window_size(STREAM_WINDOW)
         .http2_initial_connection_window_size(CONNECTION_WINDOW)
         .build(connector.clone())
-}
-
-fn tls(access: &Access) -> Result<ClientConfig, String> {
-    let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?;
-    let builder = match access.any_server {
-        true => builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyServer(Arc::clone(&provider)))),
-        false => builder.with_root_certificates(roots(access.authorities.as_ref())?),
-    };
-    Ok(match &access.identity {
-        None => builder.with_no_client_auth(),
-        Some(identity) => {
-            builder.with_client_cert_resolver(Arc::new(Renewed::new(identity, provider)?))
-        }
-    })
-}
-
-/// The CA certificates of a file, or those of the system.
-fn roots(authorities: Option<&Pem>) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
-    let Some(pem) = authorities else {
-        let found = rustls_native_certs::load_native_certs();
-        roots.add_parsable_certificates(found.certs);
-        return match roots.is_empty() {
-            true => Err("no CA certificate is given, and the system trusts none".to_owned()),
-            false => Ok(roots),
-        };
-    };
-    for certificate in certificates(pem)? {
-        let added = roots.add(certificate);
-        added.map_err(|error| format!("the CA certificate in {}: {error}", pem.name()))?;
-    }
-    Ok(roots)
-}
-
-fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, String> {
-    let text = pem.read()?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    let found = found.map_err(|error| format!("{}: {error}", pem.name()))?;
-    match found.is_empty() {
-        true => Err(format!("{} has no certificate in PEM", pem.name())),
-        false => Ok(found),
-    }
-}
-
-/// A client certificate that is read again for each connection, as it is renewed in place; where
-/// that fails, the first one is shown.
-struct Renewed {
-    identity: Identity,
-    provider: Arc<CryptoProvider>,
-    first: Arc<CertifiedKey>,
-}
-
-impl Renewed {
-    fn new(identity: &Identity, provider: Arc<CryptoProvider>) -> Result<Self, String> {
-        Ok(Self {
-            first: Arc::new(certified(identity, &provider)?),
-            identity: identity.clone(),
-            provider,
-        })
-    }
-}
-
-fn certified(identity: &Identity, provider: &CryptoProvider) -> Result<CertifiedKey, String> {
-    let certificates = certificates(&identity.certificate)?;
-    let wrong = |error: String| format!("the client's key in {}: {error}", identity.key.name());
-    let key = PrivateKeyDer::from_pem_slice(&identity.key.read()?);
-    let key = key.map_err(|error| wrong(error.to_string()))?;
-    CertifiedKey::from_der(certificates, key, provider).map_err(|error| wrong(error.to_string()))
-}
-
-impl fmt::Debug for Renewed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Renewed").finish_non_exhaustive()
-    }
-}
-
-impl ResolvesClientCert for Renewed {
-    fn resolve(&self, _issuers: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        let now = certified(&self.identity, &self.provider).map(Arc::new);
-        Some(now.unwrap_or_else(|reason| {
-            tracing::warn!(%reason, "the client certificate cannot be read again; the first one is used");
-            Arc::clone(&self.first)
-        }))
-    }
-
-    fn has_certs(&self) -> bool {
-        true
-    }
-}
-
-/// Trusts every server (`insecure-skip-tls-verify`); that the other end has its key is verified.
-#[derive(Debug)]
-struct AnyServer(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyServer {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let known = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, known)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let known = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, known)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::access::{Access, ApiCredentials, Identity, Pem};
+use super::program::Program;
 use crate::files::read_text_file;
 
 /// A file, with the folder that paths in it are relative to.
@@ -16,8 +17,13 @@ struct File {
 }
 
 /// Reads kubeconfigs; `endpoint` takes the place of the server. Of several the first that has an
-/// entry counts, as with kubectl. A fault is told in a sentence.
-pub(super) fn read(paths: &[PathBuf], endpoint: Option<&str>) -> Result<Access, String> {
+/// entry counts, as with kubectl. `programs`: one that gives credentials is taken. A fault is told
+/// in a sentence.
+pub(super) fn read(
+    paths: &[PathBuf],
+    endpoint: Option<&str>,
+    programs: bool,
+) -> Result<Access, String> {
     let file = |path: &PathBuf| -> Result<File, String> {
         let text = read_text_file(path).map_err(|error| format!("cannot be read: {error}"))?;
         let value =
@@ -33,10 +39,10 @@ pub(super) fn read(paths: &[PathBuf], endpoint: Option<&str>) -> Result<Access, 
         file(path).map_err(of_one)
     };
     let files: Vec<File> = paths.iter().map(named).collect::<Result<_, _>>()?;
-    parse(&files, endpoint)
+    parse(&files, endpoint, programs)
 }
 
-fn parse(files: &[File], endpoint: Option<&str>) -> Result<Access, String> {
+fn parse(files: &[File], endpoint: Option<&str>, programs: bool) -> Result<Access, String> {
     let mut contexts = files
         .iter()
         .filter_map(|f| text(&f.value, "current-context"));
@@ -63,8 +69,17 @@ fn parse(files: &[File], endpoint: Option<&str>) -> Result<Access, String> {
     access.authorities = pem(cluster, "certificate-authority", folder)?;
     access.server_name = text(cluster, "tls-server-name").map(str::to_owned);
     access.any_server = cluster["insecure-skip-tls-verify"] == true;
-    (access.identity, access.credentials) =
-        account(user, users_folder).map_err(|reason| format!("user {user_name:?} {reason}"))?;
+    let of_user = |reason: String| format!("user {user_name:?} {reason}");
+    (access.identity, access.credentials) = account(user, users_folder).map_err(of_user)?;
+    // As with kubectl, a token goes first.
+    if access.credentials == ApiCredentials::None && !user["exec"].is_null() {
+        access.credentials = match programs {
+            true => Program::parse(&user["exec"], cluster, users_folder)
+                .map(ApiCredentials::Program)
+                .map_err(of_user)?,
+            false => return Err(of_user(NO_PROGRAMS.to_owned())),
+        };
+    }
     Ok(access)
 }
 
@@ -91,12 +106,15 @@ pub(super) fn written(access: &Access, token: &str) -> Result<String, String> {
     Ok(format!("{file:#}\n"))
 }
 
+/// What is said of a user whose credentials come from a program that is not to be started.
+const NO_PROGRAMS: &str = "gets its credentials from another program, which only commands start; give it a token or \
+                           a client certificate";
+
 /// Identity of a user of the file: a client certificate, and the credentials of each request.
 fn account(user: &Value, folder: &Path) -> Result<(Option<Identity>, ApiCredentials), String> {
-    if !user["exec"].is_null() || !user["auth-provider"].is_null() {
+    if !user["auth-provider"].is_null() {
         return Err(
-            "gets its credentials from another program, and Caracal starts none; give it a token or a client \
-             certificate"
+            "gets its credentials by an auth-provider, which is not supported; give it a token or a client certificate"
                 .to_owned(),
         );
     }
@@ -178,7 +196,7 @@ mod tests {
     }
 
     fn parsed(cluster: &Value, user: &Value) -> Result<Access, String> {
-        parse(&[in_folder("/etc/k", file(cluster, user))], None)
+        parse(&[in_folder("/etc/k", file(cluster, user))], None, false)
     }
 
     fn in_folder(folder: &str, value: Value) -> File {
@@ -195,7 +213,7 @@ mod tests {
         let clusters = json!({"current-context": "here", "users": null, "clusters": [
             {"name": "lab", "cluster": {"server": "https://a:1", "certificate-authority": "ca"}}]});
         let files = [in_folder("/etc/a", clusters), in_folder("/etc/b", users)];
-        let access = parse(&files, None).unwrap();
+        let access = parse(&files, None, false).unwrap();
         assert_eq!(access.host(), ("a".to_owned(), 1));
         assert_eq!(access.authorities, Some(Pem::File("/etc/a/ca".into())));
         let token = ApiCredentials::TokenFile("/etc/b/token".into());
@@ -211,7 +229,7 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(&fifo).status();
         assert!(made.unwrap().success());
         for path in [&fifo, Path::new("/dev/zero"), folder.as_path()] {
-            let refused = read(&[path.to_owned()], None).unwrap_err();
+            let refused = read(&[path.to_owned()], None, false).unwrap_err();
             assert!(refused.contains("expected a regular file"), "{refused}");
             let token = ApiCredentials::TokenFile(path.to_owned())
                 .header()
@@ -246,7 +264,7 @@ mod tests {
         let cluster = json!({"server": "https://10.0.0.1:6443"});
         let user = json!({"tokenFile": "token", "token": "secret"});
         let files = [in_folder("", file(&cluster, &user))];
-        let access = parse(&files, Some("http://[::1]:1/api"));
+        let access = parse(&files, Some("http://[::1]:1/api"), false);
         let access = access.unwrap();
         assert_eq!(
             access.credentials,
@@ -257,13 +275,33 @@ mod tests {
     }
 
     #[test]
+    fn a_program_is_taken_where_programs_are_started_and_nothing_else_is_given() {
+        let cluster = json!({"server": "https://10.0.0.1:6443"});
+        let exec = json!({"command": "./login", "apiVersion": "client.authentication.k8s.io/v1"});
+        let parsed = |user: &Value| {
+            let files = [in_folder("/etc/k", file(&cluster, user))];
+            parse(&files, None, true).map(|access| access.credentials)
+        };
+        let program = Program::parse(&exec, &cluster, Path::new("/etc/k")).unwrap();
+        let credentials = parsed(&json!({"exec": exec})).unwrap();
+        assert_eq!(credentials, ApiCredentials::Program(program));
+        let credentials = parsed(&json!({"exec": exec, "token": "secret"})).unwrap();
+        assert_eq!(credentials, ApiCredentials::Token("secret".to_owned()));
+        let wrong = parsed(&json!({"exec": {"command": "x"}})).unwrap_err();
+        assert!(
+            wrong.starts_with("user \"node\" has exec of apiVersion"),
+            "{wrong}"
+        );
+    }
+
+    #[test]
     fn what_is_written_is_read_again() {
         let cluster = json!({"server": "https://10.0.0.1:6443/", "insecure-skip-tls-verify": true,
             "certificate-authority-data": "Y2E=", "tls-server-name": "kubernetes"});
         let access = parsed(&cluster, &json!({"token": "ours"})).unwrap();
         let text = written(&access, "theirs").unwrap();
         let files = [in_folder("", serde_json::from_str(&text).unwrap())];
-        let again = parse(&files, None).unwrap();
+        let again = parse(&files, None, false).unwrap();
         assert_eq!(
             again.credentials,
             ApiCredentials::Token("theirs".to_owned())
@@ -290,7 +328,7 @@ mod tests {
             (json!({"exec": {"command": "aws"}}), "from another program"),
             (
                 json!({"auth-provider": {"name": "gcp"}}),
-                "from another program",
+                "by an auth-provider",
             ),
             (json!({"as": "admin"}), "acts for another one (as)"),
             (json!({"client-certificate": "/c"}), "no key"),
@@ -308,11 +346,11 @@ mod tests {
         assert!(said(&json!({"server": "ftp://x"}), &user).contains("http"));
         let proxy = json!({"server": "https://x", "proxy-url": "socks5://y"});
         assert!(said(&proxy, &user).contains("proxy"));
-        let nothing = parse(&[in_folder("", json!({}))], None).unwrap_err();
+        let nothing = parse(&[in_folder("", json!({}))], None, false).unwrap_err();
         assert_eq!(nothing, "it has no current-context");
         let mut lost = file(&good, &user);
         lost["users"] = json!([]);
-        let lost = parse(&[in_folder("", lost)], None).unwrap_err();
+        let lost = parse(&[in_folder("", lost)], None, false).unwrap_err();
         assert_eq!(lost, "its users have none of the name \"node\"");
     }
 }

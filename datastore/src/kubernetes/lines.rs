@@ -1,5 +1,6 @@
 //! Events of a watch as they come: one a line.
 
+use http::{Response, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
@@ -11,14 +12,22 @@ const LONGEST_EVENT: usize = 8 << 20;
 pub(super) struct Lines {
     body: Incoming,
     rest: Vec<u8>,
+    are_pinged: bool,
 }
 
 impl Lines {
-    pub(super) fn new(body: Incoming) -> Self {
+    /// The lines of an answer.
+    pub(super) fn of(answer: Response<Incoming>) -> Self {
         Self {
-            body,
+            are_pinged: answer.version() == Version::HTTP_2,
+            body: answer.into_body(),
             rest: Vec::new(),
         }
+    }
+
+    /// Their connection is pinged while they are open, and they end when nothing is answered.
+    pub(super) const fn are_pinged(&self) -> bool {
+        self.are_pinged
     }
 
     /// The next line; `None` at the end, also where the connection broke. Dropping the future loses

@@ -13,8 +13,9 @@
 //! * **Watches.** One for each kind that is followed; of pods only this node's, of Nodes metadata
 //!   only, of handles none. A watch that the server ends goes on from the last revision that was
 //!   told; one that is too old (410), or cannot be had again, ends the stream: the caller lists.
-//! * **Liveness.** A watch is silent for minutes when nothing changes. So one object is asked for
-//!   every few seconds, from the server's memory.
+//! * **Liveness.** A watch is silent for minutes when nothing changes. Over HTTP/2 its connection
+//!   is pinged, and one object is asked for now and then, from the server's memory; where it is not
+//!   pinged, every few seconds.
 
 mod access;
 mod api;
@@ -27,11 +28,13 @@ mod lists;
 mod mapping;
 mod plugin_access;
 mod pod;
+mod program;
 mod read;
 mod rights;
 mod secrets;
 mod services;
 mod streamed;
+mod tls;
 mod watch;
 mod write;
 

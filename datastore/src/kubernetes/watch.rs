@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -58,6 +59,10 @@ const NOT_INSTALLED: Duration = Duration::from_secs(60);
 /// asks for each of them.
 const NOT_INSTALLED_POLICY: Duration = Duration::from_secs(300);
 
+/// How often the server is asked for an object while pings show that it is there: a server may
+/// answer pings and nothing else, as one that lost its etcd.
+const ASKED: Duration = Duration::from_secs(60);
+
 type Events = Pin<Box<dyn Stream<Item = Result<WatchEvent, StoreError>> + Send>>;
 
 /// The watches of a [`KubernetesStore`](super::KubernetesStore).
@@ -91,6 +96,7 @@ impl KubernetesWatch {
                 && (below.is_empty() || lists.any(|list| list.collection == *collection))
         });
         let mut streams = SelectAll::new();
+        let pinged = PingedStreams::default();
         for collection in chosen {
             let one = One {
                 api: Arc::clone(api),
@@ -98,6 +104,7 @@ impl KubernetesWatch {
                 collection,
                 revision: revision - 1,
                 lines: None,
+                pinged: pinged.clone(),
                 opened: Instant::now(),
                 said: HashMap::new(),
                 absent: false,
@@ -112,7 +119,7 @@ impl KubernetesWatch {
                 Collection::Custom("clusterinformations").path(group)
             ),
         };
-        streams.push(probes(Arc::clone(api), probed));
+        streams.push(Probe::new(Arc::clone(api), &probed, pinged).events());
         Ok(Self {
             streams,
             ended: false,
@@ -133,22 +140,72 @@ impl Stream for KubernetesWatch {
     }
 }
 
-/// Asks now and then whether the API server is there, by an object that our account may read: the
-/// answer comes from the server's memory.
-fn probes(api: Arc<Api>, object: String) -> Events {
-    let path = format!("{object}?resourceVersion=0");
-    let ask = move |()| {
-        let (api, path) = (Arc::clone(&api), path.clone());
-        async move {
-            tokio::time::sleep(api.config.progress_interval).await;
-            let item = match api.read_at_once(&path, WHOLE).await {
-                Ok(_) | Err(ApiFailure::NotFound) => Ok(WatchEvent::Progress(i64::MAX)),
-                Err(failure) => Err(failure.into_error(api.server(), "the API")),
-            };
-            Some((item, ()))
+/// Watches that are open over HTTP/2. Their connections are pinged, so each of them shows that the
+/// server is there.
+#[derive(Clone, Debug, Default)]
+struct PingedStreams(Arc<AtomicUsize>);
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+struct PingedStream(PingedStreams);
+
+impl PingedStreams {
+    fn add(&self) -> PingedStream {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        PingedStream(self.clone())
+    }
+
+    fn are_open(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Drop for PingedStream {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Tells now and then that the API server is there. While watches are pinged their connection says
+/// so, and the server is seldom asked. Else it is asked each time, for an object that our account
+/// may read: the answer comes from the server's memory.
+struct Probe {
+    api: Arc<Api>,
+    path: String,
+    pinged: PingedStreams,
+    /// When the server was asked last.
+    asked: Instant,
+}
+
+impl Probe {
+    fn new(api: Arc<Api>, object: &str, pinged: PingedStreams) -> Self {
+        Self {
+            api,
+            path: format!("{object}?resourceVersion=0"),
+            pinged,
+            asked: Instant::now(),
         }
-    };
-    stream::unfold((), ask).boxed()
+    }
+
+    fn events(self) -> Events {
+        let next = |mut probe: Self| async move {
+            tokio::time::sleep(probe.api.config.progress_interval).await;
+            let item = probe.next().await;
+            Some((item, probe))
+        };
+        stream::unfold(self, next).boxed()
+    }
+
+    async fn next(&mut self) -> Result<WatchEvent, StoreError> {
+        if self.pinged.are_open() && self.asked.elapsed() < ASKED {
+            return Ok(WatchEvent::Progress(i64::MAX));
+        }
+        self.asked = Instant::now();
+        match self.api.read_at_once(&self.path, WHOLE).await {
+            Ok(_) | Err(ApiFailure::NotFound) => Ok(WatchEvent::Progress(i64::MAX)),
+            Err(failure) => Err(failure.into_error(self.api.server(), "the API")),
+        }
+    }
 }
 
 /// The watch of one kind.
@@ -158,8 +215,10 @@ struct One {
     collection: Collection,
     /// The last revision that was told.
     revision: i64,
-    lines: Option<Lines>,
-    /// Since when.
+    /// The open watch; with a mark where its connection is pinged.
+    lines: Option<(Lines, Option<PingedStream>)>,
+    pinged: PingedStreams,
+    /// Since when it is open.
     opened: Instant,
     /// Of objects that change without what is read of them changing, as a Node at each heartbeat: a
     /// hash of what was told last, by key.
@@ -205,7 +264,7 @@ impl One {
     }
 
     async fn step(&mut self) -> Result<Option<WatchEvent>, ApiFailure> {
-        let Some(lines) = &mut self.lines else {
+        let Some((lines, _)) = &mut self.lines else {
             self.open().await?;
             return Ok(None);
         };
@@ -246,7 +305,8 @@ impl One {
                     tracing::info!(collection = ?self.collection, "a kind was installed; listing again");
                     return Err(ApiFailure::Gone);
                 }
-                self.lines = Some(lines);
+                let pinged = lines.are_pinged().then(|| self.pinged.add());
+                self.lines = Some((lines, pinged));
                 self.opened = Instant::now();
                 // Asked behind the opening: whatever comes between ends the watch. One kind asks
                 // for all, whose watches go to the same address.
@@ -356,3 +416,6 @@ impl One {
         changes
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -54,7 +54,7 @@ pub(super) async fn commit(api: &Api, txn: &Txn) -> Result<TxnOutcome, StoreErro
             Ok(result) => result,
             // Also what is gone is not as it was said to be.
             Err(ApiFailure::Conflict | ApiFailure::NotFound) => StepResult::Conflict,
-            Err(ApiFailure::Refused(reason)) => {
+            Err(ApiFailure::Refused(reason) | ApiFailure::Unknown(reason)) => {
                 refused.get_or_insert(reason);
                 StepResult::Refused
             }

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use caracal_datastore::Datastore;
 use caracal_model::{Kind, ResourceType};
 use clap::CommandFactory;
 use clap_complete::env::{CompleteEnv, Shells};
@@ -16,7 +17,7 @@ use clap_complete::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate};
 use serde_json::Value;
 
 use super::resources::names_of;
-use super::{open_store, run_dir};
+use super::run_dir;
 use crate::admin::{Request, ask};
 use crate::command::Args;
 
@@ -123,7 +124,7 @@ fn resource_names(kind: ResourceType) -> Vec<String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        runtime.block_on(async { names_of(&open_store()?, kind).await })
+        runtime.block_on(async { names_of(&Datastore::from_env()?, kind).await })
     })
 }
 

@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use caracal_datastore::{Datastore, Store, View};
+use caracal_datastore::{Datastore, DatastoreConfig, Store, View};
 use caracal_model::Snapshot;
 use tokio::sync::watch;
 
@@ -66,7 +66,7 @@ const FIRST_LIST: Duration = Duration::from_secs(60);
 
 /// The datastore of the environment.
 fn open_store() -> anyhow::Result<Datastore> {
-    Ok(Datastore::from_env()?)
+    Ok(DatastoreConfig::from_env()?.with_programs().open()?)
 }
 
 /// A view that holds everything. When the datastore does not answer, the error says why, after the

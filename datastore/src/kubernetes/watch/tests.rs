@@ -1,0 +1,73 @@
+#![allow(clippy::unwrap_used)]
+//! How a watch knows that the server is there.
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use super::super::KubernetesConfig;
+use super::*;
+
+/// A server that counts its requests and has no object.
+async fn counting() -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            count.fetch_add(1, Ordering::Relaxed);
+            let answer =
+                b"HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(answer).await.unwrap();
+        }
+    });
+    (endpoint, asked)
+}
+
+fn probe(endpoint: String, pinged: &PingedStreams) -> Probe {
+    let config = KubernetesConfig {
+        endpoint: Some(endpoint),
+        ..KubernetesConfig::default()
+    };
+    Probe::new(Arc::new(Api::new(config)), "/object", pinged.clone())
+}
+
+#[tokio::test]
+async fn the_server_is_asked_where_no_stream_is_pinged() {
+    let (endpoint, asked) = counting().await;
+    let pinged = PingedStreams::default();
+    let mut probe = probe(endpoint, &pinged);
+    let mut asks = async |wanted: usize| {
+        let event = probe.next().await.unwrap();
+        assert_eq!(event, WatchEvent::Progress(i64::MAX));
+        assert_eq!(asked.load(Ordering::Relaxed), wanted);
+    };
+    asks(1).await;
+    // One of two is enough.
+    let streams = (pinged.add(), pinged.add());
+    asks(1).await;
+    drop(streams.0);
+    asks(1).await;
+    drop(streams.1);
+    asks(2).await;
+}
+
+#[tokio::test]
+async fn a_server_that_answers_nothing_but_pings_is_found_all_the_same() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let pinged = PingedStreams::default();
+    let _stream = pinged.add();
+    let mut probe = probe(endpoint, &pinged);
+    assert!(probe.next().await.is_ok());
+    probe.asked = Instant::now().checked_sub(ASKED).unwrap();
+    assert!(probe.next().await.is_err());
+    // It is asked again after as long.
+    assert!(probe.next().await.is_ok());
+}
