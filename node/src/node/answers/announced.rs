@@ -2,13 +2,18 @@
 //! every established session has taken what it is to send. BGP knows no receipt, so this is as far
 //! as a sender can see.
 //!
+//! On a node that started without routes (a machine that booted) the pod waits for the routes of the
+//! other nodes as well, a while: without them it begins with packets that get nowhere.
+//!
 //! In Kubernetes' API a later revision of another kind may be published first. There the plan has
 //! to know the pod's endpoint and the blocks of its addresses.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use caracal_agent::{AgentStatus, Phase};
 use caracal_bgp::{SessionState, SpeakerHandle};
 use caracal_datastore::View;
 use caracal_model::{Announcement, AwaitAnnouncement, Prefix};
@@ -20,6 +25,9 @@ use crate::node::announce::publish::AnnouncedPlan;
 
 /// Longest wait that is granted.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Granted beyond what was asked while the first routes are learned. A plugin waits 5 s longer than
+/// it asks for.
+pub(crate) const FIRST_ROUTES: Duration = Duration::from_secs(4);
 /// Pause between two looks at the sessions; a new plan is looked at immediately.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -31,18 +39,40 @@ pub(crate) enum Counting {
     ByKind,
 }
 
+/// Whom to ask whether a pod is announced.
+#[derive(Clone)]
+pub(crate) struct AnnouncementSources {
+    pub(crate) announced: watch::Receiver<AnnouncedPlan>,
+    pub(crate) counting: Counting,
+    pub(crate) view: watch::Receiver<View>,
+    pub(crate) speaker: SpeakerHandle,
+    /// The agent, where the kernel had no routes of ours when this process started; and how much
+    /// longer a pod waits for them ([`FIRST_ROUTES`]).
+    pub(crate) first_routes: Option<(watch::Receiver<Arc<AgentStatus>>, Duration)>,
+}
+
 /// Answers when all is announced or the time is over.
 ///
 /// # Errors
 /// When the speaker has ended.
 pub(crate) async fn wait(
-    (mut announced, counting): (watch::Receiver<AnnouncedPlan>, Counting),
-    view: &watch::Receiver<View>,
-    speaker: &SpeakerHandle,
+    sources: AnnouncementSources,
     question: &AwaitAnnouncement,
 ) -> Result<Announcement, String> {
-    let end = Instant::now() + Duration::from_millis(question.milliseconds).min(LIMIT);
+    let AnnouncementSources {
+        mut announced,
+        counting,
+        view,
+        speaker,
+        first_routes,
+    } = sources;
+    let asked = Duration::from_millis(question.milliseconds).min(LIMIT);
+    let begun = Instant::now();
     loop {
+        let learning = first_routes
+            .as_ref()
+            .filter(|(agent, _)| is_learning(agent));
+        let end = begun + asked + learning.map_or(Duration::ZERO, |(_, more)| *more);
         let plan = announced.borrow_and_update().clone();
         // A pod that is written again as it was wakes nobody.
         let followed = view.borrow().followed(plan.revision);
@@ -51,7 +81,11 @@ pub(crate) async fn wait(
                 missing: Some(missing),
                 ..Announcement::default()
             },
-            None => ask_speaker(speaker, &plan.originated, &question.addresses).await?,
+            None if learning.is_some() => Announcement {
+                missing: Some("routes of other nodes are still being learned".to_owned()),
+                ..Announcement::default()
+            },
+            None => ask_speaker(&speaker, &plan.originated, &question.addresses).await?,
         };
         if answer.missing.is_none() || Instant::now() >= end {
             return Ok(answer);
@@ -62,6 +96,11 @@ pub(crate) async fn wait(
             () = sleep_until(next) => {}
         }
     }
+}
+
+fn is_learning(agent: &watch::Receiver<Arc<AgentStatus>>) -> bool {
+    let agent = agent.borrow();
+    agent.passes == 0 || agent.kernel.phase == Phase::Learning.as_str()
 }
 
 /// Reason why the plan does not cover the pod yet; `None`: it does.
@@ -139,11 +178,69 @@ fn covering(originated: &[Prefix], addresses: &[IpAddr]) -> Vec<Prefix> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::sync::Arc;
-
+    use caracal_bgp::{Speaker, SpeakerOptions};
+    use caracal_datastore::{Freshness, StoreId};
     use caracal_model::Snapshot;
 
     use super::*;
+
+    /// Sources without peers, whose agent is in this phase.
+    fn sources(
+        phase: &str,
+        more: Duration,
+    ) -> (watch::Sender<Arc<AgentStatus>>, AnnouncementSources) {
+        let mut status = AgentStatus {
+            passes: 1,
+            ..AgentStatus::default()
+        };
+        phase.clone_into(&mut status.kernel.phase);
+        let (says, agent) = watch::channel(Arc::new(status));
+        let config = caracal_templates::parse(
+            "define caracal_local_as = 64512;\nrouter id 10.0.0.1;\n#: listen none\n",
+        )
+        .unwrap();
+        let view = View {
+            snapshot: Arc::default(),
+            revision: 0,
+            wakes: 0,
+            freshness: Freshness::Fresh,
+            synced: true,
+            fault: None,
+            store: StoreId::default(),
+            absent: Vec::new(),
+        };
+        let sources = AnnouncementSources {
+            announced: watch::channel(AnnouncedPlan::default()).1,
+            counting: Counting::ByKind,
+            view: watch::channel(view).1,
+            speaker: Speaker::spawn(config, SpeakerOptions::default()),
+            first_routes: Some((agent, more)),
+        };
+        (says, sources)
+    }
+
+    const QUESTION: AwaitAnnouncement = AwaitAnnouncement {
+        addresses: Vec::new(),
+        revision: 0,
+        milliseconds: 0,
+    };
+
+    #[tokio::test]
+    async fn the_first_pods_of_a_machine_wait_for_the_routes_of_others_a_while() {
+        let (_says, learning) = sources("learning", Duration::from_millis(50));
+        let answer = wait(learning, &QUESTION).await.unwrap();
+        let missing = answer.missing.unwrap();
+        assert_eq!(missing, "routes of other nodes are still being learned");
+
+        let (says, learning) = sources("learning", Duration::from_secs(600));
+        let waiting = tokio::spawn(async move { wait(learning, &QUESTION).await });
+        says.send_modify(|status| {
+            let mut synced = AgentStatus::clone(status);
+            "synced".clone_into(&mut synced.kernel.phase);
+            *status = Arc::new(synced);
+        });
+        assert_eq!(waiting.await.unwrap().unwrap().missing, None);
+    }
 
     #[test]
     fn by_kind_the_plan_has_to_know_the_pod_and_its_block() {

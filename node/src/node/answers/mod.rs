@@ -25,7 +25,7 @@ use caracal_model::{
 use serde_json::json;
 use tokio::sync::watch;
 
-use self::announced::Counting;
+use self::announced::{AnnouncementSources, Counting};
 use self::auditor::Auditor;
 use self::services::TranslatedServices;
 use crate::admin::routes::{self, text, to_value};
@@ -59,6 +59,8 @@ pub(crate) struct Owners {
     /// Announcements that the speaker was given.
     pub(crate) announced: watch::Receiver<AnnouncedPlan>,
     pub(crate) kernel: watch::Receiver<Arc<AgentStatus>>,
+    /// The kernel had no routes of ours when this process started.
+    pub(crate) starts_anew: bool,
     pub(crate) reconciler: ReconcilerHandle,
     pub(crate) collected: watch::Receiver<Collected>,
     pub(crate) translated: watch::Receiver<Translated>,
@@ -267,13 +269,16 @@ impl Owners {
             true => Counting::ByKind,
             false => Counting::Whole,
         };
-        announced::wait(
-            (self.announced.clone(), counting),
-            &self.view,
-            &self.speaker,
-            question,
-        )
-        .await
+        let sources = AnnouncementSources {
+            announced: self.announced.clone(),
+            counting,
+            view: self.view.clone(),
+            speaker: self.speaker.clone(),
+            first_routes: self
+                .starts_anew
+                .then(|| (self.kernel.clone(), announced::FIRST_ROUTES)),
+        };
+        announced::wait(sources, question).await
     }
 
     /// Addresses of these blocks that endpoints use.

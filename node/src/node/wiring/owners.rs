@@ -84,7 +84,7 @@ pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
         feeds,
     };
     tasks::start(&board);
-    let owners = answering(&board, answers, accepter, &reconciler);
+    let owners = answering(&board, answers, accepter, &reconciler, speaking.starts_anew);
     let _previous = stage.send_replace(NodeStage::Running(owners));
     Ok(Node {
         reconciler,
@@ -117,6 +117,8 @@ struct Speaking {
     planned: BgpPlan,
     secrets: Secrets,
     drain: DrainStatus,
+    /// The kernel has no routes of ours.
+    starts_anew: bool,
 }
 
 impl Speaking {
@@ -165,6 +167,7 @@ impl Speaking {
             planned,
             secrets,
             drain,
+            starts_anew: !restarting,
         })
     }
 }
@@ -232,6 +235,7 @@ fn answering(
     answers: Answers,
     accepter: Accepter,
     reconciler: &ReconcilerHandle,
+    starts_anew: bool,
 ) -> Arc<Owners> {
     let drainer = drain::spawn(drain::DrainerParts {
         me: board.config.node.clone(),
@@ -259,6 +263,7 @@ fn answering(
         speaker: board.speaker.clone(),
         announced: board.feeds.announced.reader(),
         kernel: reconciler.status(),
+        starts_anew,
         reconciler: reconciler.clone(),
         collected: board.feeds.collected.reader(),
         translated: board.feeds.translated.reader(),
