@@ -283,7 +283,7 @@ pub fn on_stacks(
     side_by_side(scenario, programs, || Stack::ALL.map(place).into(), body);
 }
 
-/// Runs a scenario on labs of all stacks whose datastore is etcd, and on an IPv4 lab whose
+/// Runs a scenario on labs of all stacks whose datastore is etcd, and on a dual-stack lab whose
 /// datastore is Kubernetes' API, side by side. `name` begins the names of the labs.
 ///
 /// # Panics
@@ -327,7 +327,7 @@ pub fn on_each_stack_and_datastore_of(
             }
         };
         let mut places: Vec<_> = Stack::ALL.map(place).into();
-        places.push(place_in_kubernetes(name, |lab| text(Stack::Ipv4, lab)));
+        places.push(place_in_kubernetes(name, |lab| text(Stack::Dual, lab)));
         places
     };
     side_by_side(scenario, &programs, places, body);

@@ -6,17 +6,20 @@ use std::io::{self, Write};
 /// Rows that decide the widths.
 const FIRST: usize = 256;
 
-/// The last column is never narrower.
+/// Where less is left for the last column, it goes below its row.
 const NARROW: usize = 16;
+
+/// Indentation of what is below its row.
+const BELOW: usize = 4;
 
 /// A table without borders on its way to `out`, in the look of [`super::table`].
 pub(super) struct Columns<W: Write, const N: usize> {
     out: W,
     header: [&'static str; N],
-    /// How wide a row may be: the last column wraps.
+    /// How wide a row may be: the last column wraps, or goes below its row.
     limit: Option<u16>,
     /// `None`: not decided yet.
-    widths: Option<[usize; N]>,
+    layout: Option<Layout<N>>,
     waiting: Vec<[String; N]>,
 }
 
@@ -26,15 +29,15 @@ impl<W: Write, const N: usize> Columns<W, N> {
             out,
             header,
             limit,
-            widths: None,
+            layout: None,
             waiting: Vec::new(),
         }
     }
 
     /// Prints a row, or keeps it until the widths are known.
     pub(super) fn row(&mut self, row: [String; N]) -> io::Result<()> {
-        if let Some(widths) = &self.widths {
-            return write_row(&mut self.out, widths, row.iter().map(String::as_str));
+        if let Some(layout) = &self.layout {
+            return layout.write(&mut self.out, row.iter().map(String::as_str));
         }
         self.waiting.push(row);
         if self.waiting.len() == FIRST {
@@ -44,6 +47,7 @@ impl<W: Write, const N: usize> Columns<W, N> {
     }
 
     fn begin(&mut self) -> io::Result<()> {
+        let mut is_below = false;
         let mut widths = self.header.map(|text| text.chars().count());
         for row in &self.waiting {
             for (width, text) in widths.iter_mut().zip(row) {
@@ -53,50 +57,79 @@ impl<W: Write, const N: usize> Columns<W, N> {
         if let (Some(limit), Some((last, others))) = (self.limit, widths.split_last_mut()) {
             let taken: usize = others.iter().map(|width| width + 2).sum();
             let left = usize::from(limit).saturating_sub(taken + 2);
-            *last = (*last).min(left.max(NARROW));
+            is_below = left < NARROW && left < *last;
+            *last = match is_below {
+                true => usize::from(limit).saturating_sub(BELOW + 2).max(NARROW),
+                false => left.min(*last),
+            };
         }
-        write_row(&mut self.out, &widths, self.header)?;
+        let layout = Layout { widths, is_below };
+        // The heading of the last column fits beside the others.
+        let heading = Layout {
+            widths,
+            is_below: false,
+        };
+        heading.write(&mut self.out, self.header)?;
         for row in self.waiting.drain(..) {
-            write_row(&mut self.out, &widths, row.iter().map(String::as_str))?;
+            layout.write(&mut self.out, row.iter().map(String::as_str))?;
         }
-        self.widths = Some(widths);
+        self.layout = Some(layout);
         self.out.flush()
     }
 
     /// Prints what is left.
     pub(super) fn end(mut self) -> io::Result<()> {
-        if self.widths.is_none() {
+        if self.layout.is_none() {
             self.begin()?;
         }
         self.out.flush()
     }
 }
 
-fn write_row<'t, const N: usize>(
-    out: &mut impl Write,
-    widths: &[usize; N],
-    row: impl IntoIterator<Item = &'t str>,
-) -> io::Result<()> {
-    let mut line = String::new();
-    let mut more = Vec::new();
-    for (at, (text, width)) in row.into_iter().zip(widths).enumerate() {
-        let mut lines = match at + 1 == N {
-            true => wrapped(text, *width),
-            false => vec![text],
+/// How wide the columns are.
+struct Layout<const N: usize> {
+    widths: [usize; N],
+    /// The last column is below its row.
+    is_below: bool,
+}
+
+impl<const N: usize> Layout<N> {
+    fn write<'t>(
+        &self,
+        out: &mut impl Write,
+        row: impl IntoIterator<Item = &'t str>,
+    ) -> io::Result<()> {
+        let mut line = String::new();
+        let mut more = Vec::new();
+        for (at, (text, width)) in row.into_iter().zip(&self.widths).enumerate() {
+            let is_last = at + 1 == N;
+            if is_last && self.is_below {
+                more = wrapped(text, *width);
+                more.retain(|text| !text.is_empty());
+                break;
+            }
+            let mut lines = match is_last {
+                true => wrapped(text, *width),
+                false => vec![text],
+            };
+            let text = lines.remove(0);
+            more = lines;
+            line.push(' ');
+            line.push_str(text);
+            let pad = width.saturating_sub(text.chars().count()) + 1;
+            line.extend(std::iter::repeat_n(' ', pad));
+        }
+        writeln!(out, "{}", line.trim_end())?;
+        let others = self.widths.iter().take(N.saturating_sub(1));
+        let before: usize = match self.is_below {
+            true => BELOW,
+            false => others.map(|width| width + 2).sum(),
         };
-        let text = lines.remove(0);
-        more = lines;
-        line.push(' ');
-        line.push_str(text);
-        let pad = width.saturating_sub(text.chars().count()) + 1;
-        line.extend(std::iter::repeat_n(' ', pad));
+        for text in more {
+            writeln!(out, "{:before$} {text}", "")?;
+        }
+        Ok(())
     }
-    writeln!(out, "{}", line.trim_end())?;
-    let before: usize = widths.iter().take(N.saturating_sub(1)).map(|w| w + 2).sum();
-    for text in more {
-        writeln!(out, "{:before$} {text}", "")?;
-    }
-    Ok(())
 }
 
 /// A text in lines of so many letters, where its words allow; never empty.
@@ -169,5 +202,24 @@ mod tests {
             " A  B\n x  the best path has\n    a higher\n    preference\n x  short\n x\n";
         assert_eq!(text, expected);
         assert!(text.lines().all(|line| line.len() <= 22), "{text}");
+    }
+
+    #[test]
+    fn where_little_is_left_the_last_column_is_below_its_row() {
+        let mut out = Vec::new();
+        let mut columns = Columns::new(&mut out, ["PREFIX", "FROM", "STATUS"], Some(40));
+        for status in ["best: only path; resolved on eth0 by 10.0.0.2", "best", ""] {
+            let row = ["10.244.0.104/29", "Mesh_10_0_0_2", status];
+            columns.row(row.map(str::to_owned)).unwrap();
+        }
+        columns.end().unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let row = " 10.244.0.104/29  Mesh_10_0_0_2";
+        let expected = format!(
+            " PREFIX           FROM           STATUS\n{row}\n     best: only path; resolved on eth0\n     \
+             by 10.0.0.2\n{row}\n     best\n{row}\n"
+        );
+        assert_eq!(text, expected);
+        assert!(text.lines().all(|line| line.len() <= 40), "{text}");
     }
 }
