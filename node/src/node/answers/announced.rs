@@ -184,17 +184,21 @@ mod tests {
 
     use super::*;
 
+    /// The ends that tell: the agent's, and the planner's.
+    type Says = (
+        watch::Sender<Arc<AgentStatus>>,
+        watch::Sender<AnnouncedPlan>,
+    );
+
     /// Sources without peers, whose agent is in this phase.
-    fn sources(
-        phase: &str,
-        more: Duration,
-    ) -> (watch::Sender<Arc<AgentStatus>>, AnnouncementSources) {
+    fn sources(phase: &str, more: Duration) -> (Says, AnnouncementSources) {
         let mut status = AgentStatus {
             passes: 1,
             ..AgentStatus::default()
         };
         phase.clone_into(&mut status.kernel.phase);
         let (says, agent) = watch::channel(Arc::new(status));
+        let (plans, announced) = watch::channel(AnnouncedPlan::default());
         let config = caracal_templates::parse(
             "define caracal_local_as = 64512;\nrouter id 10.0.0.1;\n#: listen none\n",
         )
@@ -210,13 +214,13 @@ mod tests {
             absent: Vec::new(),
         };
         let sources = AnnouncementSources {
-            announced: watch::channel(AnnouncedPlan::default()).1,
+            announced,
             counting: Counting::ByKind,
             view: watch::channel(view).1,
             speaker: Speaker::spawn(config, SpeakerOptions::default()),
             first_routes: Some((agent, more)),
         };
-        (says, sources)
+        ((says, plans), sources)
     }
 
     const QUESTION: AwaitAnnouncement = AwaitAnnouncement {
@@ -234,7 +238,7 @@ mod tests {
 
         let (says, learning) = sources("learning", Duration::from_secs(600));
         let waiting = tokio::spawn(async move { wait(learning, &QUESTION).await });
-        says.send_modify(|status| {
+        says.0.send_modify(|status| {
             let mut synced = AgentStatus::clone(status);
             "synced".clone_into(&mut synced.kernel.phase);
             *status = Arc::new(synced);
