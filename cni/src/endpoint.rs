@@ -21,7 +21,10 @@ const TRIES: u32 = 5;
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// The datastore did not answer.
-    #[error("cannot reach the datastore; are the etcd_endpoints right, and is etcd up?")]
+    #[error(
+        "cannot reach the datastore; is it up, and are etcd_endpoints or kubernetes.kubeconfig in \
+         the network configuration right?"
+    )]
     Store(#[source] StoreError),
     /// Nobody registered the node.
     #[error(

@@ -1,5 +1,7 @@
 //! etcd path ⇄ typed key: one table, both directions (MODEL-3).
 
+mod spoken;
+
 use std::fmt;
 
 use crate::ipam::BlockOwner;

@@ -433,7 +433,7 @@ fn node_name(
     let fault = if name.is_empty() {
         "no node name: set NODENAME"
     } else if name.contains('/') || name.chars().any(char::is_whitespace) {
-        "a node name holds no blanks and no slashes: it is part of an etcd key"
+        "a node name holds no blanks and no slashes: it is part of names in the datastore"
     } else {
         return Ok(NodeName::from(name));
     };

@@ -138,6 +138,6 @@ fn faults_and_fixes(mut lab: Lab) {
     // then.
     lab.kill9_etcd().unwrap();
     let (status, found) = examine(&lab, "node2", &["--local"]);
-    assert_failed(&found, &[("etcd.reachable", "etcd")]);
+    assert_failed(&found, &[("datastore.reachable", "etcd")]);
     assert_eq!(status, Some(4));
 }

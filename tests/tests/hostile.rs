@@ -277,7 +277,7 @@ fn a_lock_is_told(lab: &Lab) {
         has_problem(status, "datastore.locked", "caracal datastore unlock")
     };
     await_status(lab, "node1", 60 * SECOND, "the lock to be told", told);
-    for (command, code) in [("doctor", "etcd.ready"), ("audit", "CRL-D009")] {
+    for (command, code) in [("doctor", "datastore.ready"), ("audit", "CRL-D009")] {
         let (exit, said) = does(&[command]);
         assert_eq!(exit, 4, "{command}: {said}");
         let remedy = "caracal datastore unlock";

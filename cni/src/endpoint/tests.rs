@@ -115,3 +115,11 @@ async fn an_endpoint_is_written_for_addresses_that_are_held_still() {
     let known = read(&store, &attachment()).await.unwrap();
     assert_eq!(known.endpoint().unwrap().spec.ip_networks.len(), 1);
 }
+
+#[test]
+fn a_datastore_out_of_reach_is_looked_for_by_either_setting() {
+    let error = EndpointError::Store(StoreError::Refused("no".to_owned())).to_string();
+    for setting in ["etcd_endpoints", "kubernetes.kubeconfig"] {
+        assert!(error.contains(setting), "{error}");
+    }
+}

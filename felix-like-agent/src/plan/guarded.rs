@@ -144,7 +144,7 @@ impl Guarded {
         };
         if let Some((address, holder)) = first {
             return Some(match holder {
-                None => format!("etcd's endpoint {address}"),
+                None => format!("the datastore's endpoint {address}"),
                 Some(name) => format!("the address {address} of node {name}"),
             });
         }
@@ -188,7 +188,7 @@ impl Planner<'_> {
         let place = self.place(&prefix);
         if let Some(covered) = self.guarded.covered_by(&prefix, place) {
             let reason = format!(
-                "{what} {prefix} would cover {covered}; it is not written: correct or delete the key"
+                "{what} {prefix} would cover {covered}; it is not written: correct or delete what asks for it"
             );
             to.skip(format!("it would cover {covered}"));
             to.problem(ProblemCode::AgentWouldCutOff, &key(), reason);

@@ -1064,7 +1064,7 @@ fn a_block_that_covers_etcd_is_named_and_makes_no_route() {
         let key = "/calico/ipam/v2/assignment/ipv4/block/192.0.2.64-26: ";
         assert!(problem.starts_with(key), "{problem}");
         assert!(
-            problem.contains("192.0.2.64/26 would cover etcd's endpoint 192.0.2.70"),
+            problem.contains("192.0.2.64/26 would cover the datastore's endpoint 192.0.2.70"),
             "{problem}"
         );
         // Beside it is as good as any.
@@ -1138,7 +1138,7 @@ fn addresses_of_workloads_and_tunnels_are_nobody_elses() {
     );
     // etcd's address in a block of ours is a mistake, but for a pod that has it.
     assert_eq!(
-        of("the blackhole of block 10.244.0.0/26 would cover etcd's endpoint"),
+        of("the blackhole of block 10.244.0.0/26 would cover the datastore's endpoint"),
         1
     );
     w.workload("etcd", "cali456", r#"["10.244.0.9/32"]"#);

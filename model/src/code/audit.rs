@@ -4,9 +4,9 @@ super::codes! {
     /// A kind of finding of `caracal audit`.
     AuditCode by Audit
     DatastoreStale "CRL-D001" Error 5 "the datastore is out of reach or behind"
-        "repair etcd or the way to it; routes stay meanwhile, and nothing is deleted",
+        "repair the datastore or the way to it; routes stay meanwhile, and nothing is deleted",
     InvalidValue "CRL-D002" Warning 0 "a value in the datastore cannot be used"
-        "correct or delete the key",
+        "correct it or delete it",
     NodeMissing "CRL-D003" Error 10 "this node is not in the datastore"
         "nothing: the node writes its Node again; if it does not, CRL-D007 says why",
     FieldWithoutEffect "CRL-D004" Warning 0 "a field in the datastore is unknown or has no effect here"

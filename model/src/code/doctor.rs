@@ -4,13 +4,13 @@
 super::codes! {
     /// A check of `caracal doctor`.
     DoctorCode by Doctor
-    EtcdReachable "etcd.reachable" Error 0 "etcd does not answer, or slowly"
-        "check ETCD_ENDPOINTS, the certificates and TCP 2379 from here; when it is slow, look at etcd's disk",
-    EtcdValues "etcd.values" Error 0 "a value in the datastore cannot be read"
-        "correct or delete the key; the last good value is in use meanwhile",
-    EtcdFields "etcd.fields" Warning 0 "a field in the datastore is unknown or has no effect here"
+    DatastoreReachable "datastore.reachable" Error 0 "the datastore does not answer, or slowly"
+        "check ETCD_ENDPOINTS or KUBECONFIG, the certificates and the way there; when it is slow, look at etcd's disk",
+    DatastoreValues "datastore.values" Error 0 "a value in the datastore cannot be read"
+        "correct it or delete it; the last good value is in use meanwhile",
+    DatastoreFields "datastore.fields" Warning 0 "a field in the datastore is unknown or has no effect here"
         "correct its name, or take it out; docs/resources.md has all fields",
-    EtcdReady "etcd.ready" Error 0 "datastoreReady is false: somebody has locked the datastore, as for a migration"
+    DatastoreReady "datastore.ready" Error 0 "datastoreReady is false: somebody has locked the datastore, as for a migration"
         "`caracal datastore unlock`, once the migration is finished or given up",
     Policies "policies" Error 0 "there are policies, and nobody enforces them"
         "run a policy engine beside Caracal, or delete the policies",

@@ -4,7 +4,7 @@ super::codes! {
     /// A kind of finding of `caracal ipam check`.
     IpamCode by IpamCheck
     Unreadable "ipam.unreadable" Error 0 "a value that IPAM reads does not parse"
-        "correct or delete the key",
+        "correct it or delete it",
     Leaked "ipam.leaked" Warning 0 "an address is held and nobody uses it"
         "`caracal ipam check --fix`, or `caracal ipam release --from-report FILE`",
     Unallocated "ipam.unallocated" Error 0 "an address of a pool is in use and not held"

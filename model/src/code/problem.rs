@@ -60,8 +60,8 @@ super::codes! {
         "find the other program and stop it",
     AgentWorkloadInterface "agent.workload_interface" Error 0 "a workload's interface does not exist, is not one of ours, or has another's name"
         "delete the workload, so that it is made anew",
-    AgentWouldCutOff "agent.would_cut_off" Error 0 "a route or address of the datastore would cut this node off from etcd, a node or its own subnet; it is not written"
-        "correct or delete the key in the reason",
+    AgentWouldCutOff "agent.would_cut_off" Error 0 "a stored route or address would cut this node off from the datastore, a node or its own subnet; it is not written"
+        "correct or delete what the problem names",
     AnnounceNoAddress "announce.no_address" Error 0 "a block is not announced: this node has no address of its family"
         "set `IP` or `IP6`",
     AnnounceNoPool "announce.no_pool" Error 0 "a block or address of this node lies in no pool; it is announced only while workloads have addresses of it"
@@ -119,11 +119,11 @@ super::codes! {
     CniTombstone "cni.tombstone" Warning 0 "the datastore could not be told that a pod is gone"
         "nothing; it is tried again",
     DatastoreEmptied "datastore.emptied" Error 0 "all nodes, all pools or all blocks went away at once; nothing is followed"
-        "restore etcd, or obey it with `caracal datastore accept`",
+        "restore the datastore, or obey it with `caracal datastore accept`",
     DatastoreFieldWithoutEffect "datastore.field_without_effect" Warning 0 "a field of Calico's whose value has no effect here"
         "take it out; docs/resources.md has all fields",
     DatastoreInvalidValue "datastore.invalid_value" Warning 0 "a value cannot be read; the last good one stays"
-        "correct or delete the key",
+        "correct it or delete it",
     DatastoreLocked "datastore.locked" Error 0 "the datastore is locked, as for a migration: pods get no addresses"
         "`caracal datastore unlock`, once the migration is finished or given up",
     DatastoreNoWrites "datastore.no_writes" Error 0 "the datastore can be read and takes no writes"
@@ -131,7 +131,7 @@ super::codes! {
     DatastoreNodeGone "datastore.node_gone" Warning 0 "another node's Node was deleted or overwritten while it has blocks"
         "find out who did that; after 20 s it is taken for gone",
     DatastoreOtherCluster "datastore.other_cluster" Error 0 "the datastore is another cluster's; nothing is followed"
-        "correct `ETCD_ENDPOINTS`, or obey it with `caracal datastore accept`",
+        "correct `ETCD_ENDPOINTS` or `KUBECONFIG`, or obey it with `caracal datastore accept`",
     DatastoreOwnNode "datastore.own_node" Error 0 "this node's Node was deleted or overwritten"
         "nothing; the node writes it again",
     DatastoreRanges "datastore.ranges" Error 0 "ranges or addresses of different roles lie over each other: pools, services, machines, routers"
@@ -141,7 +141,7 @@ super::codes! {
     DatastoreUnknownField "datastore.unknown_field" Warning 0 "no resource of this kind has such a field"
         "correct its name; the nearest is in the reason",
     DatastoreUnreadable "datastore.unreadable" Error 0 "a question to the datastore failed (`caracal explain`)"
-        "repair the way to etcd, ask again",
+        "repair the way to the datastore, then ask again",
     FlannelLease "flannel.lease" Warning 0 "a lease of a flannel network cannot be followed"
         "follow the reason, which names the node",
     FlannelSameAddress "flannel.same_address" Error 0 "another machine writes the lease of this one: both have one public address"
@@ -171,7 +171,7 @@ super::codes! {
     NodeOtherVersion "node.other_version" Warning 0 "the node names a code that this program does not know: it is of another version"
         "use the program of the node's own version; the code is in the reason",
     NodeRegistration "node.registration" Error 0 "the node cannot write its entry in the datastore; it works with what is known"
-        "repair etcd (space, quorum, permissions); it is tried again",
+        "repair the datastore (space and quorum of etcd, rights of the account); it is tried again",
     NodeRunDir "node.run_dir" Warning 0 "no admin socket: the run directory cannot be written"
         "make room, or make it writable (`CARACAL_RUN_DIR`)",
     NodeSameAddress "node.same_address" Error 0 "another Node has this node's address"

@@ -133,7 +133,7 @@ mod tests {
             entry.as_deref(),
             Some(
                 "CRL-D001: the datastore is out of reach or behind\n  \
-                 what to do: repair etcd or the way to it; routes stay meanwhile, and nothing is deleted\n  \
+                 what to do: repair the datastore or the way to it; routes stay meanwhile, and nothing is deleted\n  \
                  severity:   error, counts after 5 s\n  \
                  printed by: caracal audit"
             )

@@ -1,4 +1,4 @@
-//! etcd: does it answer, how fast, what is wrong in it; and the clocks, by what others wrote with
+//! The datastore: does it answer, how fast, what is wrong in it; and the clocks, by what others wrote with
 //! theirs.
 
 use std::sync::Arc;
@@ -6,7 +6,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use caracal_datastore::{Datastore, Store};
 use caracal_ipam::{LEASE_PREFIX, Lease};
-use caracal_model::{DoctorCode, KeyRange, KeyValue, ProblemCode, Snapshot, Timestamp};
+use caracal_model::{
+    DoctorCode, Key, KeyRange, KeyValue, Problem, ProblemCode, Snapshot, Timestamp,
+};
 
 use super::{CheckVerdict, DoctorFinding};
 use crate::cli::read_everything;
@@ -18,7 +20,7 @@ const SLOW: Duration = Duration::from_millis(500);
 /// Further apart than this, and what logs of two nodes say cannot be put in order.
 const APART: Duration = Duration::from_secs(5);
 
-/// Reads everything; `None` when etcd does not answer.
+/// Reads everything; `None` when the datastore does not answer.
 pub(super) async fn check_datastore(findings: &mut Vec<DoctorFinding>) -> Option<Arc<Snapshot>> {
     let (store, snapshot) = match read_everything().await {
         Ok(read) => read,
@@ -30,7 +32,7 @@ pub(super) async fn check_datastore(findings: &mut Vec<DoctorFinding>) -> Option
                 false => UNREACHABLE_ETCD,
             };
             findings.push(DoctorFinding::new(
-                DoctorCode::EtcdReachable,
+                DoctorCode::DatastoreReachable,
                 subject,
                 CheckVerdict::Fail,
                 format!("{error:#}"),
@@ -45,9 +47,13 @@ pub(super) async fn check_datastore(findings: &mut Vec<DoctorFinding>) -> Option
         .await;
     speed(findings, &store, began.elapsed(), snapshot.revision);
     for problem in snapshot.problems() {
+        let problem = match store.counts_by_kind() {
+            true => with_objects(problem),
+            false => problem,
+        };
         let (check, verdict, remedy) = match problem.code {
             ProblemCode::DatastoreLocked => (
-                DoctorCode::EtcdReady,
+                DoctorCode::DatastoreReady,
                 CheckVerdict::Fail,
                 "`caracal datastore unlock`, once the migration is finished or given up",
             ),
@@ -57,14 +63,14 @@ pub(super) async fn check_datastore(findings: &mut Vec<DoctorFinding>) -> Option
                 "run a policy engine beside Caracal, or delete the policies",
             ),
             ProblemCode::DatastoreUnknownField | ProblemCode::DatastoreFieldWithoutEffect => (
-                DoctorCode::EtcdFields,
+                DoctorCode::DatastoreFields,
                 CheckVerdict::Warn,
                 "correct the field's name, or take it out; docs/resources.md has all fields",
             ),
             _ => (
-                DoctorCode::EtcdValues,
+                DoctorCode::DatastoreValues,
                 CheckVerdict::Fail,
-                "correct or delete the key; the last good value is in use meanwhile",
+                "correct it or delete it; the last good value is in use meanwhile",
             ),
         };
         findings.push(DoctorFinding::new(
@@ -91,6 +97,15 @@ pub(super) async fn check_datastore(findings: &mut Vec<DoctorFinding>) -> Option
     Some(snapshot)
 }
 
+/// A problem in the words of a datastore that has objects and no keys.
+fn with_objects(problem: Problem) -> Problem {
+    Problem {
+        code: problem.code,
+        subject: Key::spoken_in(&problem.subject),
+        reason: Key::spoken_in(&problem.reason),
+    }
+}
+
 fn speed(findings: &mut Vec<DoctorFinding>, store: &Datastore, took: Duration, revision: i64) {
     let slow = match store.counts_by_kind() {
         false => {
@@ -102,9 +117,9 @@ fn speed(findings: &mut Vec<DoctorFinding>, store: &Datastore, took: Duration, r
     };
     let seen = format!("answers in {} ms at revision {revision}", took.as_millis());
     findings.push(match took < SLOW {
-        true => DoctorFinding::ok(DoctorCode::EtcdReachable, store.kind(), seen),
+        true => DoctorFinding::ok(DoctorCode::DatastoreReachable, store.kind(), seen),
         false => DoctorFinding::new(
-            DoctorCode::EtcdReachable,
+            DoctorCode::DatastoreReachable,
             store.kind(),
             CheckVerdict::Warn,
             seen,

@@ -1,7 +1,7 @@
 //! Leftovers of other network plugins: devices, and configurations that a runtime would prefer to
 //! ours.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use caracal_agent::Links;
 
@@ -23,6 +23,29 @@ const DEVICES: [(&str, &str); 12] = [
     ("genev_sys*", "Open vSwitch"),
     ("wireguard.cali", "Calico's WireGuard"),
 ];
+
+/// The host's folder of CNI configurations as the DaemonSet mounts it.
+pub(super) const MOUNTED: &str = "/host/etc/cni/net.d";
+/// The same folder on the host.
+const ON_HOST: &str = "/etc/cni/net.d";
+
+/// The folder of CNI configurations to look at: the one that the environment names, else the
+/// mounted one where there is one, else the host's.
+pub(super) fn conf_dir(named: Option<PathBuf>, mounted: &Path) -> PathBuf {
+    let named = named.filter(|dir| !dir.as_os_str().is_empty());
+    named.unwrap_or_else(|| match mounted.is_dir() {
+        true => mounted.to_owned(),
+        false => PathBuf::from(ON_HOST),
+    })
+}
+
+/// The path of a file as the host knows it.
+fn on_host(path: &Path) -> PathBuf {
+    match path.strip_prefix("/host") {
+        Ok(rest) => Path::new("/").join(rest),
+        Err(_) => path.to_owned(),
+    }
+}
 
 pub(super) fn check_leftovers(findings: &mut Vec<DoctorFinding>, links: &Links, conf_dir: &Path) {
     let devices: Vec<(String, &str)> = links
@@ -101,7 +124,7 @@ fn configurations(findings: &mut Vec<DoctorFinding>, dir: &Path) {
                 ),
                 format!(
                     "remove {}, or rename it so that it does not end in .conf, .conflist or .json",
-                    dir.join(first).display()
+                    on_host(&dir.join(first)).display()
                 ),
             ),
             (Some(first), None) => DoctorFinding::new(
@@ -139,6 +162,22 @@ mod tests {
         assert!(findings[0].fix.contains("ip link delete flannel.1"));
         assert_eq!(owner("cni0"), Some("the bridge plugin, as flannel uses it"));
         assert_eq!(owner("cni01"), None);
+    }
+
+    #[test]
+    fn the_folder_is_the_named_one_else_the_mounted_one_else_the_hosts() {
+        let named = |name: &str| Some(PathBuf::from(name));
+        let (there, missing) = (std::env::temp_dir(), Path::new("/nonexistent/net.d"));
+        assert_eq!(conf_dir(named("/x"), &there), Path::new("/x"));
+        assert_eq!(conf_dir(None, &there), there);
+        assert_eq!(conf_dir(named(""), &there), there);
+        assert_eq!(conf_dir(None, missing), Path::new("/etc/cni/net.d"));
+        let shown = |path: &str| on_host(Path::new(path));
+        assert_eq!(
+            shown("/host/etc/cni/net.d/05-x.conf"),
+            Path::new("/etc/cni/net.d/05-x.conf")
+        );
+        assert_eq!(shown("/etc/cni/net.d"), Path::new("/etc/cni/net.d"));
     }
 
     #[test]

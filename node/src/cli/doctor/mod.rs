@@ -9,7 +9,7 @@ pub(super) mod machine;
 pub(super) mod neighbours;
 pub(super) mod network;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use caracal_model::DoctorCode;
@@ -23,9 +23,10 @@ use crate::exit::DEGRADED;
 /// `caracal doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Folder of CNI configurations.
-    #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
-    cni_conf_dir: PathBuf,
+    /// Folder of CNI configurations; by default `CNI_CONF_DIR`, else /host/etc/cni/net.d where it
+    /// is, else /etc/cni/net.d.
+    #[arg(long, value_name = "DIR")]
+    cni_conf_dir: Option<PathBuf>,
     /// Send nothing to other nodes.
     #[arg(long)]
     local: bool,
@@ -100,7 +101,11 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         if let Some(snapshot) = snapshot.as_deref() {
             neighbours::check_neighbours(&mut findings, snapshot, &config.node, &links);
         }
-        leftovers::check_leftovers(&mut findings, &links, &args.cni_conf_dir);
+        let conf_dir = args.cni_conf_dir.clone().unwrap_or_else(|| {
+            let named = std::env::var_os("CNI_CONF_DIR").map(PathBuf::from);
+            leftovers::conf_dir(named, Path::new(leftovers::MOUNTED))
+        });
+        leftovers::check_leftovers(&mut findings, &links, &conf_dir);
         if let Some(snapshot) = snapshot.as_deref().filter(|_| !args.local) {
             network::check_network(&mut findings, snapshot, &config.node, &links);
         }
