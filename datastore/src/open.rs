@@ -241,8 +241,8 @@ impl Datastore {
     pub fn watch_options(&self) -> WatchOptions {
         match self {
             Self::Etcd(_) => WatchOptions::default(),
-            // A dead connection is found after 15 s, and that its watches cannot be opened again after
-            // 5 more; with HTTP/1.1 one probe every 10 s, whose answer may take 5 s.
+            // A dead connection is found after 15 s, and that its watches cannot be opened again
+            // after 5 more; with HTTP/1.1 one probe every 10 s, whose answer may take 5 s.
             #[cfg(feature = "kubernetes")]
             Self::Kubernetes(_) => WatchOptions {
                 lagging_after: Duration::from_secs(20),

@@ -27,6 +27,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::Instant;
 
 use self::routes::Rows;
+use crate::config::group::AdminGroup;
 use crate::exit::{ExitError, REFUSED};
 
 /// A question about an address of a service.
@@ -271,35 +272,6 @@ pub(crate) fn socket_path(run_dir: &Path) -> PathBuf {
     run_dir.join("caracal.sock")
 }
 
-/// A group whose members may use the socket: its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AdminGroup(u32);
-
-impl AdminGroup {
-    /// A number, or a name in this file system's `/etc/group` (group(5)).
-    ///
-    /// # Errors
-    /// No group has the name.
-    pub(crate) fn named(text: &str) -> Result<Self, String> {
-        Self::find(text, || std::fs::read_to_string("/etc/group"))
-    }
-
-    fn find(text: &str, groups: impl FnOnce() -> std::io::Result<String>) -> Result<Self, String> {
-        if let Ok(number) = text.parse() {
-            return Ok(Self(number));
-        }
-        let groups = groups().map_err(|error| format!("/etc/group: {error}"))?;
-        let number = |line: &str| {
-            let mut fields = line.split(':');
-            (fields.next()? == text).then(|| fields.nth(1)?.parse().ok())?
-        };
-        let found = groups.lines().find_map(number);
-        found.map(Self).ok_or_else(|| {
-            format!("there is no group {text:?} in /etc/group; make it, or give a number")
-        })
-    }
-}
-
 /// Another process answers on the socket.
 pub(crate) fn is_taken(run_dir: &Path) -> bool {
     StdUnixStream::connect(socket_path(run_dir)).is_ok()
@@ -340,9 +312,9 @@ pub(crate) async fn listen(
     }
     let listener =
         UnixListener::bind(&path).with_context(|| format!("listening on {}", path.display()))?;
-    if let Some(AdminGroup(number)) = group {
-        std::os::unix::fs::chown(&path, None, Some(number))
-            .with_context(|| format!("giving {} to group {number}", path.display()))?;
+    if let Some(group) = group {
+        std::os::unix::fs::chown(&path, None, Some(group.number()))
+            .with_context(|| format!("giving {} to group {}", path.display(), group.number()))?;
     }
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660))?;
     Ok(listener)
@@ -541,121 +513,4 @@ pub(crate) fn ask_rows(
 const ROW: &str = "{\"prefix\":";
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Clone)]
-    struct Echo;
-
-    impl AnswerRequests for Echo {
-        async fn answer(&self, request: Request) -> Result<Answered, String> {
-            match request {
-                Request::Status => Ok(Value::from("fine").into()),
-                Request::Received { peer, .. } => Err(format!("no peer {peer}")),
-                // Never ready; what moves is told.
-                Request::Reload => std::future::pending().await,
-                other => Ok(serde_json::to_value(other).expect("valid").into()),
-            }
-        }
-
-        async fn progress(&self) -> Option<String> {
-            Some("half of it".to_owned())
-        }
-    }
-
-    #[test]
-    fn a_group_is_a_number_or_has_a_name() {
-        let groups = || Ok("root:x:0:\nbad\nnetops:x:1004:ann,ben\nnet:x:7:\n".to_owned());
-        let find = |text| AdminGroup::find(text, groups);
-        assert_eq!(find("1234"), Ok(AdminGroup(1234)));
-        assert_eq!(find("net"), Ok(AdminGroup(7)));
-        assert_eq!(find("netops"), Ok(AdminGroup(1004)));
-        let absent = find("bad").unwrap_err();
-        assert!(absent.starts_with("there is no group \"bad\""), "{absent}");
-    }
-
-    #[tokio::test]
-    async fn who_waits_is_told_how_far_it_is() {
-        let (mut client, server) = UnixStream::pair().unwrap();
-        let server = tokio::spawn(converse(server, Echo));
-        let question = b"{\"request\":\"reload\"}\n";
-        client.write_all(question).await.unwrap();
-        let mut lines = tokio::io::BufReader::new(&mut client).lines();
-        let first = lines.next_line().await.unwrap().unwrap();
-        assert_eq!(first, "{\"progress\":\"half of it\"}");
-        server.abort();
-    }
-
-    #[test]
-    fn an_old_question_without_a_filter_is_understood() {
-        let request = serde_json::from_str(r#"{"request":"routes"}"#).unwrap();
-        let Request::Routes { filter } = request else {
-            panic!("{request:?}")
-        };
-        assert_eq!(filter, RouteFilter::default());
-    }
-
-    #[tokio::test]
-    async fn a_socket_that_a_killed_process_leaves_open_for_a_moment_is_replaced() {
-        let dir = std::env::temp_dir().join(format!("caracal-admin-left-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let left = std::os::unix::net::UnixListener::bind(socket_path(&dir)).unwrap();
-        let closed_after_a_look = tokio::task::spawn_blocking(move || left.accept().map(drop));
-        listen(&dir, None).await.unwrap();
-        closed_after_a_look.await.unwrap().unwrap();
-        std::fs::remove_dir_all(&dir).unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_socket_that_a_cleaner_removed_is_noticed() {
-        let dir = std::env::temp_dir().join(format!("caracal-admin-swept-{}", std::process::id()));
-        let listener = listen(&dir, None).await.unwrap();
-        let server = tokio::spawn(serve(listener, dir.clone(), Echo));
-        std::fs::remove_dir_all(&dir).unwrap();
-        let noticed = tokio::time::timeout(Duration::from_secs(60), server).await;
-        noticed
-            .expect("it ends, so that the socket is made again")
-            .unwrap();
-        let listener = listen(&dir, None).await.unwrap();
-        let server = tokio::spawn(serve(listener, dir.clone(), Echo));
-        let answer = tokio::task::spawn_blocking({
-            let dir = dir.clone();
-            move || ask(&dir, &Request::Status).map_err(|e| e.to_string())
-        });
-        assert_eq!(answer.await.unwrap().unwrap(), "fine");
-        server.abort();
-        std::fs::remove_dir_all(&dir).unwrap();
-    }
-
-    #[tokio::test]
-    async fn questions_and_answers() {
-        let dir = std::env::temp_dir().join(format!("caracal-admin-{}", std::process::id()));
-        let listener = listen(&dir, None).await.unwrap();
-        let server = tokio::spawn(serve(listener, dir.clone(), Echo));
-        let answers = tokio::task::spawn_blocking({
-            let dir = dir.clone();
-            move || {
-                let ask = |request| ask(&dir, &request).map_err(|e| e.to_string());
-                let prefix = "10.0.0.0/26".parse().unwrap();
-                (
-                    ask(Request::Status),
-                    ask(Request::Received {
-                        peer: "x".into(),
-                        filter: RouteFilter::default(),
-                    }),
-                    ask(Request::Explain { prefix }),
-                )
-            }
-        });
-        let (status, received, explain) = answers.await.unwrap();
-        assert_eq!(status.unwrap(), "fine");
-        assert_eq!(received.unwrap_err(), "no peer x");
-        assert_eq!(explain.unwrap()["prefix"], "10.0.0.0/26");
-        let again = listen(&dir, None).await.unwrap_err().to_string();
-        assert!(again.contains("another caracal answers"), "{again}");
-        server.abort();
-        std::fs::remove_dir_all(&dir).unwrap();
-        let gone = ask(&dir, &Request::Status).unwrap_err().to_string();
-        assert!(gone.contains("is it running"), "{gone}");
-    }
-}
+mod tests;

@@ -6,8 +6,9 @@ use caracal_agent::Transport;
 use caracal_model::{EncapMode, Kind, Prefix};
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
-use crate::admin::{AdminGroup, AskService};
+use crate::admin::AskService;
 use crate::cli::completion;
+use crate::config::group::AdminGroup;
 
 /// `caracal audit`.
 #[derive(Debug, ClapArgs)]

@@ -4,6 +4,7 @@
 //! Nothing is ignored silently: a value that does not parse is an error that names the variable,
 //! and a variable of ours, Calico's or Felix's that nothing reads is named in a warning.
 
+pub(crate) mod group;
 pub(crate) mod ports;
 pub(crate) mod services;
 mod variables;
@@ -20,9 +21,9 @@ use caracal_datastore::Accept;
 use caracal_model::{AsNumber, Cidr, EncapMode, Family, NodeName, Prefix};
 use caracal_topologies::{MaxPrefixes, RouterIdChoice};
 
+use self::group::AdminGroup;
 use self::ports::PortsEnv;
 use self::services::{ServicesMode, proxy_health, service_settings};
-use crate::admin::AdminGroup;
 use crate::detect::Method;
 
 /// Namespace of Calico's own objects.

@@ -3,10 +3,13 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use http::uri::Scheme;
 use http::{HeaderValue, Uri};
+use serde_json::{Value, json};
 
-use super::program::Program;
+use super::program::{DescribeCluster, Program};
 use crate::files::{SMALL_FILE, read_file, read_text_file};
 
 /// Server, certificates and credentials. Files are read when they are used, so that renewed ones
@@ -112,6 +115,22 @@ fn authorization(text: String) -> Result<HeaderValue, String> {
         header.map_err(|_| "the token has characters that no header can carry".to_owned())?;
     header.set_sensitive(true);
     Ok(header)
+}
+
+impl DescribeCluster for Access {
+    fn describe(&self) -> Result<Value, String> {
+        let mut cluster = json!({"server": self.server()});
+        if let Some(authorities) = &self.authorities {
+            cluster["certificate-authority-data"] = STANDARD.encode(authorities.read()?).into();
+        }
+        if let Some(name) = &self.server_name {
+            cluster["tls-server-name"] = name.as_str().into();
+        }
+        if self.any_server {
+            cluster["insecure-skip-tls-verify"] = true.into();
+        }
+        Ok(cluster)
+    }
 }
 
 impl Access {

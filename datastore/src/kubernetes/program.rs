@@ -8,12 +8,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use caracal_model::Timestamp;
 use serde_json::{Value, json};
-
-use super::access::Access;
 
 /// Forms of an ExecCredential that are spoken.
 const VERSIONS: [&str; 2] = [
@@ -23,6 +19,15 @@ const VERSIONS: [&str; 2] = [
 
 /// The extension of a cluster that is passed on to the program.
 const EXTENSION: &str = "client.authentication.k8s.io/exec";
+
+/// A cluster that can be described to such a program (`Cluster` of the ExecCredential's API).
+pub(super) trait DescribeCluster {
+    /// Server, authorities and how the server is checked.
+    ///
+    /// # Errors
+    /// A file of certificates cannot be read.
+    fn describe(&self) -> Result<Value, String>;
+}
 
 /// What a kubeconfig says of the program.
 #[derive(Clone, PartialEq, Eq)]
@@ -83,7 +88,7 @@ impl Program {
         })
     }
 
-    fn command(&self, access: &Access) -> Result<Command, String> {
+    fn command(&self, cluster: &impl DescribeCluster) -> Result<Command, String> {
         let there = std::io::stdin().is_terminal();
         let interactive = match self.terminal {
             Terminal::Never => false,
@@ -97,7 +102,7 @@ impl Program {
         command
             .args(&self.arguments)
             .envs(self.environment.iter().cloned())
-            .env("KUBERNETES_EXEC_INFO", self.told(access, interactive)?)
+            .env("KUBERNETES_EXEC_INFO", self.told(cluster, interactive)?)
             .stdin(match interactive {
                 true => Stdio::inherit(),
                 false => Stdio::null(),
@@ -108,19 +113,10 @@ impl Program {
     }
 
     /// What the program is told: `KUBERNETES_EXEC_INFO`.
-    fn told(&self, access: &Access, interactive: bool) -> Result<String, String> {
+    fn told(&self, cluster: &impl DescribeCluster, interactive: bool) -> Result<String, String> {
         let mut spec = json!({"interactive": interactive});
         if let Some(settings) = &self.cluster {
-            let mut cluster = json!({"server": access.server()});
-            if let Some(authorities) = &access.authorities {
-                cluster["certificate-authority-data"] = STANDARD.encode(authorities.read()?).into();
-            }
-            if let Some(name) = &access.server_name {
-                cluster["tls-server-name"] = name.as_str().into();
-            }
-            if access.any_server {
-                cluster["insecure-skip-tls-verify"] = true.into();
-            }
+            let mut cluster = cluster.describe()?;
             if !settings.is_null() {
                 cluster["config"] = settings.clone();
             }
@@ -249,12 +245,16 @@ impl ProgramCredential {
     /// Waits until there is a credential, as long as its program takes: somebody may have to log
     /// in. It is started when there is none, when that has ended, and when the server refused the
     /// one with this number. Answers with the number of what is there then.
-    pub(super) async fn ready(&self, access: &Access, refused: Option<u64>) -> Result<u64, String> {
+    pub(super) async fn ready(
+        &self,
+        cluster: &impl DescribeCluster,
+        refused: Option<u64>,
+    ) -> Result<u64, String> {
         let _alone = self.running.lock().await;
         if let Some(times) = self.usable().filter(|times| Some(*times) != refused) {
             return Ok(times);
         }
-        let mut command = self.program.command(access)?;
+        let mut command = self.program.command(cluster)?;
         let output = tokio::task::spawn_blocking(move || command.output()).await;
         let output = output.map_err(|error| self.program.said(&format!("failed: {error}")))?;
         let output = output.map_err(|error| self.cannot_be_started(&error))?;

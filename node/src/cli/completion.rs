@@ -16,8 +16,8 @@ use clap_complete::env::{CompleteEnv, Shells};
 use clap_complete::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate};
 use serde_json::Value;
 
-use super::resources::names_of;
 use super::run_dir;
+use super::stored::names_of;
 use crate::admin::{Request, ask};
 use crate::command::Args;
 

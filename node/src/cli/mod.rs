@@ -27,6 +27,7 @@ pub(crate) mod resources;
 pub(crate) mod services;
 pub(crate) mod speaker;
 pub(crate) mod status;
+mod stored;
 pub(crate) mod topology;
 #[cfg(feature = "lab")]
 pub(crate) mod trace;

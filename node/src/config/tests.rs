@@ -97,7 +97,7 @@ fn a_bad_value_names_the_variable() {
     );
     assert!(error("CARACAL_DATASTORE_ACCEPT", "yes").contains("never, always, or"));
     assert!(error("CALICO_NETWORKING_BACKEND", "ospf").contains("bird, vxlan or none"));
-    assert!(error("NODENAME", "a/b").contains("etcd key"));
+    assert!(error("NODENAME", "a/b").contains("part of names in the datastore"));
     assert!(error("IP_AUTODETECTION_METHOD", "magic").contains("first-found"));
     assert!(error("WAIT_FOR_DATASTORE", "perhaps").contains("true or false"));
 }

@@ -28,7 +28,8 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::admin::{self, AdminGroup};
+use crate::admin;
+use crate::config::group::AdminGroup;
 use crate::exit::{ExitError, code_of, invalid};
 use answers::SpeakerAnswers;
 use caracal_templates::File;

@@ -1,5 +1,5 @@
-//! The datastore: does it answer, how fast, what is wrong in it; and the clocks, by what others wrote with
-//! theirs.
+//! The datastore: does it answer, how fast, what is wrong in it; and the clocks, by what others
+//! wrote with theirs.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};

@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::effect;
 use super::form::Form;
 use super::write::{Outcome, RequestedState, RequestedWrite, Stored, WriteError, stored, write};
+use crate::cli::stored::versioned;
 use crate::exit::REFUSED;
 
 /// How orders are carried out.
@@ -68,7 +69,7 @@ pub(super) async fn run<S: Store>(
             }
             Some((outcome, value)) if options.dry_run => (outcome, value),
             Some(_) => match write(store, &one.order, options.allow_unknown, now).await {
-                Ok((outcome, stored)) => (outcome, super::versioned(stored.value, stored.revision)),
+                Ok((outcome, stored)) => (outcome, versioned(stored.value, stored.revision)),
                 Err(error) => {
                     tell_error(&subject, &error);
                     if all > 1 {

@@ -36,8 +36,6 @@ use write::{RequestedState, RequestedWrite};
 /// A command line that cannot be read.
 const USAGE: u8 = 2;
 
-pub(crate) use get::names_of;
-
 pub(crate) fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
     get::run(args)
 }
@@ -202,14 +200,6 @@ fn kind_and_names(kind: &str, names: &[String]) -> Result<(ResourceType, Vec<Str
 fn name_of(target: ResourceType, resource: &Value) -> String {
     let text = |name: &str| resource["metadata"][name].as_str().unwrap_or_default();
     format!("{}/{}", target.short(), text("name"))
-}
-
-/// A resource as it is read: its version is the revision of its last change.
-fn versioned(mut resource: Value, revision: i64) -> Value {
-    if let Some(Value::Object(metadata)) = resource.get_mut("metadata") {
-        metadata.insert("resourceVersion".to_owned(), revision.to_string().into());
-    }
-    resource
 }
 
 fn labels(resource: &Value) -> BTreeMap<String, String> {

@@ -2,8 +2,8 @@
 //! every established session has taken what it is to send. BGP knows no receipt, so this is as far
 //! as a sender can see.
 //!
-//! On a node that started without routes (a machine that booted) the pod waits for the routes of the
-//! other nodes as well, a while: without them it begins with packets that get nowhere.
+//! On a node that started without routes (a machine that booted) the pod waits for the routes of
+//! the other nodes as well, a while: without them it begins with packets that get nowhere.
 //!
 //! In Kubernetes' API a later revision of another kind may be published first. There the plan has
 //! to know the pod's endpoint and the blocks of its addresses.
