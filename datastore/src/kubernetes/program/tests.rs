@@ -5,6 +5,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use super::super::KubernetesConfig;
+use super::super::access::Access;
 use super::super::api::Api;
 use super::*;
 
