@@ -7,7 +7,7 @@ use caracal_model::{EncapMode, Kind, Prefix};
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
 use crate::admin::AskService;
-use crate::cli::completion;
+use crate::completion;
 use crate::config::group::AdminGroup;
 
 /// `caracal audit`.

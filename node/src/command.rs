@@ -23,12 +23,13 @@ use crate::cli::resources::args::{
 use crate::cli::services::ServicesCommand;
 use crate::cli::uninstall::UninstallArgs;
 use crate::cli::{
-    audit, bgp, bundle, completion, datastore, doctor, drain, explain, explain_code, install_cni,
-    ipam, log_level, migrate, mode, node, render, resources, services, speaker, status, topology,
+    audit, bgp, bundle, datastore, doctor, drain, explain, explain_code, install_cni, ipam,
+    log_level, migrate, mode, node, render, resources, services, speaker, status, topology,
     uninstall, version,
 };
 #[cfg(feature = "lab")]
 use crate::cli::{lab, trace};
+use crate::completion;
 use crate::flannel::args::FlannelArgs;
 use crate::telemetry::LogFormat;
 

@@ -316,6 +316,14 @@ impl RouterIdSetting {
 /// The library directory where `CARACAL_LIB_DIR` names none.
 pub(crate) const LIB_DIR: &str = "/var/lib/calico";
 
+/// The directory of the admin socket where `CARACAL_RUN_DIR` names none.
+const RUN_DIR: &str = "/var/run/caracal";
+
+/// The directory of the admin socket of this process's environment.
+pub(crate) fn run_dir() -> PathBuf {
+    std::env::var_os("CARACAL_RUN_DIR").map_or_else(|| RUN_DIR.into(), PathBuf::from)
+}
+
 /// The library directory of this process's environment.
 pub(crate) fn lib_dir() -> PathBuf {
     std::env::var_os("CARACAL_LIB_DIR").map_or_else(|| LIB_DIR.into(), PathBuf::from)
@@ -331,7 +339,7 @@ impl Config {
         let env = Env::new(vars);
         let lib_dir = PathBuf::from(env.text("CARACAL_LIB_DIR").unwrap_or(LIB_DIR));
         let secrets_dir = env.text("CARACAL_SECRETS_DIR").map(PathBuf::from);
-        let run_dir = PathBuf::from(env.text("CARACAL_RUN_DIR").unwrap_or("/var/run/caracal"));
+        let run_dir = PathBuf::from(env.text("CARACAL_RUN_DIR").unwrap_or(RUN_DIR));
         let max_prefixes = max_prefixes(&env)?;
         let router_id = router_id(&env)?;
         let v6_pools = env.flag("FELIX_IPV6SUPPORT", true)?;

@@ -10,6 +10,7 @@ mod args;
 mod cli;
 mod cluster_status;
 mod command;
+mod completion;
 mod config;
 mod detect;
 mod exit;
@@ -25,13 +26,14 @@ mod register;
 mod service_list;
 mod services_check;
 mod speaker;
+mod stored;
 mod telemetry;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 fn main() -> ExitCode {
     allocator::configure();
@@ -47,7 +49,7 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    if cli::completion::answer() {
+    if completion::answer(command::Args::command) {
         return ExitCode::SUCCESS;
     }
     let arguments = flannel::args::with_two_dashes(std::env::args_os());

@@ -269,8 +269,8 @@ fn is_test(name: &str) -> bool {
 fn product_code_starts_no_programs() {
     // The packet filter has no library that replaces a table atomically; the CNI specification
     // delegates to other plugins by starting them. `caracal render` runs the user's check and
-    // reload commands: what a foreign daemon accepts is known to that daemon alone. A kubeconfig names the
-    // program that gives a command its credentials.
+    // reload commands: what a foreign daemon accepts is known to that daemon alone. A kubeconfig
+    // names the program that gives a command its credentials.
     let exceptions = [
         "felix-like-agent/src/dataplane/write/programs",
         "cni/src/delegate",

@@ -5,7 +5,6 @@ pub(crate) mod audit;
 pub(crate) mod bgp;
 pub(crate) mod bundle;
 mod columns;
-pub(crate) mod completion;
 pub(crate) mod datastore;
 pub(crate) mod doctor;
 pub(crate) mod drain;
@@ -27,14 +26,12 @@ pub(crate) mod resources;
 pub(crate) mod services;
 pub(crate) mod speaker;
 pub(crate) mod status;
-mod stored;
 pub(crate) mod topology;
 #[cfg(feature = "lab")]
 pub(crate) mod trace;
 pub(crate) mod uninstall;
 pub(crate) mod version;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,12 +41,8 @@ use caracal_datastore::{Datastore, DatastoreConfig, Store, View};
 use caracal_model::Snapshot;
 use tokio::sync::watch;
 
+use crate::config::run_dir;
 use output::table;
-
-/// The directory of the admin socket.
-fn run_dir() -> PathBuf {
-    std::env::var_os("CARACAL_RUN_DIR").map_or_else(|| "/var/run/caracal".into(), PathBuf::from)
-}
 
 /// Runs `work`, which reads this machine's kernel, on one thread: netlink sockets belong to the
 /// network namespace of the thread that opens them.

@@ -13,10 +13,10 @@ use caracal_model::{
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::completion;
 use super::ipam::{announced, now, on_store, refuse};
 use crate::args::{Output, OutputArgs};
 use crate::cluster_status::status_path;
+use crate::completion;
 use crate::exit::{CONFLICT, NOT_FOUND};
 use crate::node::membership::machine;
 

@@ -151,7 +151,7 @@ fn a_variant_is_the_same_on_either_datastore() {
     }
 }
 
-/// As Calico's: with hostNetwork, a port of all addresses is open to everybody who reaches the node.
+/// As Calico's: with hostNetwork, everybody who reaches the node reaches a port of all addresses.
 #[test]
 fn metrics_are_off_until_the_component_is_added() {
     for store in DATASTORES {

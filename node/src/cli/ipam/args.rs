@@ -7,7 +7,7 @@ use caracal_model::{Kind, Prefix};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
 use crate::args::OutputArgs;
-use crate::cli::completion;
+use crate::completion;
 
 /// `caracal ipam`.
 #[derive(Debug, Subcommand)]

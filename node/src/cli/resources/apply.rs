@@ -14,8 +14,8 @@ use serde_json::Value;
 use super::effect;
 use super::form::Form;
 use super::write::{Outcome, RequestedState, RequestedWrite, Stored, WriteError, stored, write};
-use crate::cli::stored::versioned;
 use crate::exit::REFUSED;
+use crate::stored::versioned;
 
 /// How orders are carried out.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::form::Form;
 use super::shape::{Shape, ShapeParser};
-use crate::cli::completion;
+use crate::completion;
 
 /// `caracal get`.
 #[derive(Debug, Args)]

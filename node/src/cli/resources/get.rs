@@ -12,9 +12,9 @@ use super::form::Form;
 use super::shape::{self, Shape};
 use super::{columns, kind_and_names};
 use crate::args::Output;
-use crate::cli::stored::{found, prefix};
 use crate::cli::{open_store, output};
 use crate::exit::{DEGRADED, NOT_FOUND};
+use crate::stored::{found, prefix};
 
 /// A question, once its words are understood.
 struct Question<'a> {

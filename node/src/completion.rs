@@ -11,15 +11,13 @@ use std::time::Duration;
 
 use caracal_datastore::Datastore;
 use caracal_model::{Kind, ResourceType};
-use clap::CommandFactory;
 use clap_complete::env::{CompleteEnv, Shells};
 use clap_complete::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate};
 use serde_json::Value;
 
-use super::run_dir;
-use super::stored::names_of;
 use crate::admin::{Request, ask};
-use crate::command::Args;
+use crate::config::run_dir;
+use crate::stored::names_of;
 
 /// Set by the script of [`script`] to the name of the shell that asks.
 const VARIABLE: &str = "_CARACAL_COMPLETE";
@@ -38,9 +36,9 @@ pub(crate) fn script(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Answers the shell that asks for completions; false when none does.
-pub(crate) fn answer() -> bool {
-    CompleteEnv::with_factory(Args::command)
+/// Answers the shell that asks for completions of a program; false when none does.
+pub(crate) fn answer(program: fn() -> clap::Command) -> bool {
+    CompleteEnv::with_factory(program)
         .var(VARIABLE)
         .try_complete(std::env::args_os(), None)
         .unwrap_or_else(|error| error.exit())

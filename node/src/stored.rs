@@ -9,17 +9,17 @@ use serde_json::{Map, Value, json};
 
 /// Resources that were read.
 #[derive(Default)]
-pub(super) struct Found {
-    pub(super) resources: Vec<Value>,
+pub(crate) struct Found {
+    pub(crate) resources: Vec<Value>,
     /// Keys whose values are no resources, with the reason.
-    pub(super) unreadable: Vec<(String, String)>,
+    pub(crate) unreadable: Vec<(String, String)>,
 }
 
 /// Names of the resources of a kind, sorted.
 ///
 /// # Errors
 /// The datastore cannot be read.
-pub(super) async fn names_of<S: Store>(
+pub(crate) async fn names_of<S: Store>(
     store: &S,
     kind: ResourceType,
 ) -> anyhow::Result<Vec<String>> {
@@ -36,7 +36,7 @@ pub(super) async fn names_of<S: Store>(
 }
 
 /// Start of the keys of a kind.
-pub(super) fn prefix(target: ResourceType, namespace: Option<String>) -> String {
+pub(crate) fn prefix(target: ResourceType, namespace: Option<String>) -> String {
     match target {
         ResourceType::Resource(kind) => match namespace {
             Some(namespace) => format!("{}{namespace}/", kind_prefix(kind)),
@@ -47,7 +47,7 @@ pub(super) fn prefix(target: ResourceType, namespace: Option<String>) -> String 
     }
 }
 
-pub(super) fn found(target: ResourceType, entries: &[KeyValue]) -> Found {
+pub(crate) fn found(target: ResourceType, entries: &[KeyValue]) -> Found {
     let mut found = Found::default();
     for entry in entries {
         match resource(target, entry) {
@@ -106,7 +106,7 @@ fn resource(target: ResourceType, entry: &KeyValue) -> Option<Result<Value, Stri
 }
 
 /// A resource as it is read: its version is the revision of its last change.
-pub(super) fn versioned(mut resource: Value, revision: i64) -> Value {
+pub(crate) fn versioned(mut resource: Value, revision: i64) -> Value {
     if let Some(Value::Object(metadata)) = resource.get_mut("metadata") {
         metadata.insert("resourceVersion".to_owned(), revision.to_string().into());
     }
