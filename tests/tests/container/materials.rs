@@ -82,7 +82,13 @@ fn the_bill_of_materials_names_what_is_in_the_image() {
         }
     }
     // Packages of the image's files, in the version that is on this machine.
-    for name in ["nftables", "libnftables1", "libc6", "libc6-dev"] {
+    for name in [
+        "nftables",
+        "libnftables1",
+        "libc6",
+        "libc6-dev",
+        "containernetworking-plugins",
+    ] {
         let installed = Command::new("dpkg-query")
             .args(["-W", "-f=${Version}", name])
             .output()

@@ -80,7 +80,7 @@ fn the_package_is_installed_run_and_removed() {
     println!("{said}");
     for says in [
         concat!("caracal ", env!("CARGO_PKG_VERSION")),
-        " -F _caracal caracal",
+        " -F _clap_complete_caracal caracal",
         "caracal: its routes, devices and rules stay in the kernel",
         "removed: 2",
         "peers: 2",

@@ -201,10 +201,11 @@ fn follow_log(lab: &Lab) -> impl Fn() -> String + use<'_> {
     move || log(lab).get(before..).unwrap_or_default().to_owned()
 }
 
-/// Waits until the right is named; the error says what came instead.
+/// Waits until the right is named; the error says what came instead. Some are needed once a minute:
+/// while watches are open the node asks the server that often whether it is there.
 fn await_named(right: &Right<'_>, said: impl Fn() -> String) -> Result<(), String> {
     let what = format!("{} {} to be named", right.verb, right.resource);
-    let named = wait_until(40 * SECOND, &what, || right.is_named_in(&said()));
+    let named = wait_until(100 * SECOND, &what, || right.is_named_in(&said()));
     named.map_err(|e| e.to_string())
 }
 
