@@ -81,7 +81,7 @@ impl From<&Snapshot> for ClusterAddresses {
 fn pools(snapshot: &Snapshot) -> Vec<(Prefix, u8)> {
     let pools = snapshot.pools.values();
     pools
-        .filter(|pool| !pool.spec.is_load_balancer_only())
+        .filter(|pool| snapshot.makes_routes(&pool.spec))
         .map(|pool| (pool.spec.prefix(), pool.spec.block_len()))
         .collect()
 }
@@ -108,7 +108,8 @@ impl ClusterAddresses {
                 nodes.insert(address, others + 1);
             }
         }
-        let pools = match was.pools.is_same(&is.pools) {
+        let same = was.pools.is_same(&is.pools) && is.pools_turned_since(was).is_empty();
+        let pools = match same {
             true => self.pools.clone(),
             false => pools(is),
         };

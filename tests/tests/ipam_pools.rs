@@ -212,10 +212,15 @@ fn borrowed_addresses_are_reached_through_vxlan() {
 }
 
 /// Each way in which a pool stops to lend addresses, and its fields before.
-const NOTHING_NEW: [(&str, &str, &str); 4] = [
+const NOTHING_NEW: [(&str, &str, &str); 5] = [
     ("disabled", "true", "false"),
     ("nodeSelector", r#""has(nobody)""#, r#""all()""#),
     ("allowedUses", r#"["Workload"]"#, r#"["Workload","Tunnel"]"#),
+    (
+        "allowedUses",
+        r#"["LoadBalancer"]"#,
+        r#"["Workload","Tunnel"]"#,
+    ),
     ("assignmentMode", r#""Manual""#, r#""Automatic""#),
 ];
 

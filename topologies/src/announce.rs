@@ -6,7 +6,7 @@
 //! addresses, but the workloads that have one keep it, so its blocks stay announced. So do blocks
 //! in use whose pool was deleted (decision 0169).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use caracal_bgp::{
@@ -18,7 +18,6 @@ use caracal_model::{
 };
 
 use crate::common::FAMILIES;
-use crate::services::ServiceRoutes;
 use crate::view::NodeView;
 
 /// Name of the filter that every peer has as its last on export; Calico's name for the same thing.
@@ -58,15 +57,10 @@ impl Announcer {
         }
     }
 
-    /// The routes to services. A node without an address of the family has no peer in it either.
-    pub(crate) fn services(&self, services: &ServiceRoutes) -> BTreeMap<Prefix, Origination> {
-        let announced = services.announced.iter().filter(|_| self.registered);
-        announced
-            .filter_map(|prefix| {
-                let next_hop = self.addresses[at(prefix.family())]?;
-                Some((*prefix, self.attributes(prefix, next_hop)))
-            })
-            .collect()
+    /// The route to a service. A node without an address of the family has no peer in it either.
+    pub(crate) fn service(&self, prefix: &Prefix) -> Option<Origination> {
+        let next_hop = self.addresses[at(prefix.family())].filter(|_| self.registered)?;
+        Some(self.attributes(prefix, next_hop))
     }
 
     /// True when a pool has the word about a block or an address.

@@ -1,15 +1,17 @@
 //! A plan that follows what changed: a block plans its own announcements again, and nothing else; a
-//! node that is nobody's peer here plans nothing. Whatever sessions, filters and settings follow
+//! Service or its endpoints those of the Service, and of those that share an address with it; a node
+//! that is nobody's peer here plans nothing. Whatever sessions, filters and settings follow
 //! from plans the whole. The two never differ (property test).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caracal_bgp::Originations;
 use caracal_model::{Kind, NodeName, Prefix, Problem, SharedMap, Snapshot};
 
 use crate::announce::Announcer;
 use crate::common::path;
 use crate::others::nodes_concern;
+use crate::services::{PlannedServices, ServicesDiffer};
+use crate::wanted::Wanted;
 use crate::{BgpPlan, PlanOptions, plan_the_rest};
 
 /// How a plan came about.
@@ -17,8 +19,8 @@ use crate::{BgpPlan, PlanOptions, plan_the_rest};
 pub enum Replanned {
     /// As a whole: anything may differ from the plan before.
     Whole,
-    /// By key. At most the routes that the node originates and their problems differ; `false`:
-    /// these neither.
+    /// By key. At most the routes that the node originates, what the kernel is told of services, and
+    /// the problems of both differ; `false`: these neither.
     Announcements(bool),
 }
 
@@ -32,14 +34,13 @@ struct LastPlan {
     node: NodeName,
     options: PlanOptions,
     announcer: Announcer,
-    /// Routes to services, which a block with the same prefix covers.
-    services: Originations,
+    /// Services; a block with the same prefix covers a route to one. `None` = the cluster announces
+    /// none.
+    services: Option<PlannedServices>,
     /// Problems of the rest of the plan.
     problems: Vec<Problem>,
-    /// The prefixes that are announced because of a block.
-    of_block: BTreeMap<Prefix, Vec<Prefix>>,
-    /// Each of these prefixes, with how many blocks it is announced because of.
-    prefixes: BTreeMap<Prefix, usize>,
+    /// The prefixes that are announced because of each block.
+    of_blocks: Wanted<Prefix>,
     problems_of: BTreeMap<Prefix, Problem>,
     planned: BgpPlan,
 }
@@ -84,21 +85,24 @@ impl LastPlan {
             node: node.clone(),
             options: options.clone(),
             announcer,
-            services: planned.config.originate.clone(),
+            services: PlannedServices::new(snapshot, node),
             problems: planned.problems.clone(),
-            of_block: BTreeMap::new(),
-            prefixes: BTreeMap::new(),
+            of_blocks: Wanted::default(),
             problems_of: BTreeMap::new(),
             planned,
         };
         let held = snapshot.affinities_of(node).map(|(cidr, _)| cidr);
         let all: BTreeSet<Prefix> = held.chain(snapshot.blocks.keys().copied()).collect();
-        state.put(all);
+        let services = state.services.as_ref().map(|services| ServicesDiffer {
+            turned: services.routes().rejected,
+            problems: true,
+        });
+        state.put(all, services.unwrap_or_default());
         state
     }
 
-    /// True when nothing differs but blocks, affinities, nodes that are nobody's peers here, and
-    /// what no plan reads.
+    /// True when nothing differs but blocks, affinities, Services and their endpoints, nodes that are
+    /// nobody's peers here, and what no plan reads.
     fn is_followed(&self, snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> bool {
         let (was, is) = (&self.snapshot, snapshot);
         let chooses_workloads = || {
@@ -113,7 +117,6 @@ impl LastPlan {
             && was.bgp_configurations.is_same(&is.bgp_configurations)
             && was.bgp_peers.is_same(&is.bgp_peers)
             && was.bgp_filters.is_same(&is.bgp_filters)
-            && was.documents.is_same(&is.documents)
             && same_of_filters(&was.notes, &is.notes)
             && same_of_filters(&was.invalid, &is.invalid)
             && (was.workloads.is_same(&is.workloads) || !chooses_workloads())
@@ -130,42 +133,30 @@ impl LastPlan {
         let own = affinities.into_iter();
         let own = own.filter(|(owner, _)| owner.node() == Some(&self.node));
         blocks.extend(own.map(|(_, cidr)| cidr));
+        let services = self.services.as_mut();
+        let services = services.map(|s| s.follow(&self.snapshot.documents, &snapshot.documents));
         self.snapshot = snapshot.clone();
-        self.put(blocks)
+        self.put(blocks, services.unwrap_or_default())
     }
 
-    /// Plans the announcements of these blocks again; true when something differs.
-    fn put(&mut self, blocks: BTreeSet<Prefix>) -> bool {
-        let mut turned = BTreeSet::new();
+    /// Plans the announcements of these blocks again, and those of services; true when something
+    /// differs.
+    fn put(&mut self, blocks: BTreeSet<Prefix>, services: ServicesDiffer) -> bool {
+        let mut turned = services.turned;
         for cidr in blocks {
             let now = self.announcer.prefixes(&self.snapshot, &self.node, cidr);
             // Whether a block without a pool is announced depends on its use.
             turned.extend((!self.announcer.is_pooled(&cidr)).then_some(cidr));
-            for prefix in &now {
-                let users = self.prefixes.entry(*prefix).or_default();
-                *users += 1;
-                turned.extend((*users == 1).then_some(*prefix));
-            }
-            let before = match now.is_empty() {
-                true => self.of_block.remove(&cidr),
-                false => self.of_block.insert(cidr, now),
-            };
-            for prefix in before.into_iter().flatten() {
-                if let Some(users) = self.prefixes.get_mut(&prefix) {
-                    *users -= 1;
-                    if *users == 0 {
-                        self.prefixes.remove(&prefix);
-                        turned.insert(prefix);
-                    }
-                }
-            }
+            self.of_blocks.set(cidr, now, &mut turned);
         }
-        let mut differs = false;
+        let mut differs = services.problems;
         for prefix in turned {
             differs |= self.put_prefix(prefix);
         }
         if differs {
+            let of_services = self.services.iter().flat_map(PlannedServices::problems);
             let all = self.problems.iter().chain(self.problems_of.values());
+            let all = all.chain(of_services);
             let all: BTreeSet<Problem> = all.cloned().collect();
             self.planned.problems = all.into_iter().collect();
         }
@@ -174,22 +165,36 @@ impl LastPlan {
 
     /// Announces a prefix, or no longer; true when that changes the plan.
     fn put_prefix(&mut self, prefix: Prefix) -> bool {
-        let announced = self.prefixes.contains_key(&prefix);
-        let (route, problem) = match announced {
+        let (route, problem) = match self.of_blocks.is_wanted(&prefix) {
             true => self.announcer.origination(&prefix, &self.snapshot),
             false => (None, None),
         };
-        let route = route.or_else(|| self.services.get(&prefix).cloned());
-        let routes = &mut self.planned.config.originate;
-        let (is, was) = match route {
-            Some(route) => (Some(route.clone()), routes.insert(prefix, route)),
-            None => (None, routes.remove(&prefix)),
+        let services = self.services.as_ref();
+        let of_service = || {
+            let is_announced = services.is_some_and(|services| services.announces(&prefix));
+            self.announcer.service(&prefix).filter(|_| is_announced)
         };
+        let route = route.or_else(of_service);
+        let is_rejected = services.is_some_and(|services| services.rejects(&prefix));
+        let rejected = &mut self.planned.kernel.services;
+        let mut differs = match is_rejected {
+            true => rejected.insert(prefix),
+            false => rejected.remove(&prefix),
+        };
+        let originate = &mut self.planned.config.originate;
+        // The speaker may have the routes: they are copied where one of them differs.
+        if originate.get(&prefix) != route.as_ref() {
+            differs = true;
+            match route {
+                Some(route) => drop(originate.insert(prefix, route)),
+                None => drop(originate.remove(&prefix)),
+            }
+        }
         let before = match &problem {
             Some(problem) => self.problems_of.insert(prefix, problem.clone()),
             None => self.problems_of.remove(&prefix),
         };
-        is != was || before != problem
+        differs || before != problem
     }
 }
 

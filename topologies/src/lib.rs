@@ -43,6 +43,7 @@
 //! | `router` | the other side: what a router needs in order to peer with the nodes |
 //! | `announce` | what this node originates, and the export policy |
 //! | `by_key` | a plan that follows what changed |
+//! | `wanted` | prefixes that several blocks or Services ask for |
 //! | `origins` | who may announce what: the data of the speaker's origin check |
 //! | `filters` | BGPFilter resources as route policy |
 //! | `router_id` | the BGP Identifier |
@@ -81,11 +82,12 @@ mod settings;
 mod transition;
 mod tunnels;
 mod view;
+mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_bgp::{Password, PeerName, SpeakerConfig};
+use caracal_bgp::{Originations, Password, PeerName, SpeakerConfig};
 use caracal_model::{NodeName, Prefix, Problem, ProblemCode, Snapshot};
 
 use announce::Announcer;
@@ -164,7 +166,7 @@ pub struct KernelFacts {
     pub ignored_interfaces: Vec<String>,
 }
 
-/// A plan without the node's own blocks and addresses.
+/// A plan without the node's own blocks and addresses, and without services.
 fn plan_the_rest(
     snapshot: &Snapshot,
     node: &NodeName,
@@ -187,7 +189,6 @@ fn plan_the_rest(
         .values()
         .filter_map(|s| Some((Prefix::host(s.address), s.reachable_by?)))
         .collect();
-    let services = services::routes(&view, &mut problems);
     let reflects =
         view.cluster_id().is_some() || sessions.values().any(|s| s.peer.client_of.is_some());
     let mut filters = filters::attach(&view, &mut sessions, &mut problems);
@@ -209,7 +210,7 @@ fn plan_the_rest(
             .into_iter()
             .map(|(name, session)| (name, session.into_config(most)))
             .collect(),
-        originate: announcer.services(&services).into(),
+        originate: Originations::default(),
         filters,
         stations: BTreeMap::new(),
     };
@@ -218,7 +219,7 @@ fn plan_the_rest(
     let planned = BgpPlan {
         kernel: KernelFacts {
             reachable_by,
-            services: services.rejected,
+            services: BTreeSet::new(),
             ignored_interfaces: ignored.unwrap_or_default(),
         },
         config,

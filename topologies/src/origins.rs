@@ -3,7 +3,7 @@
 //! A node may announce what lies in a block of a confirmed affinity of its own, and the single
 //! addresses of its workloads in blocks of other nodes. Blocks of `virtual:…` affinities belong to
 //! no node, and pools of load balancers and the ranges of services are left to their own rules, but
-//! for ranges of services inside a pool of workloads.
+//! for ranges of services inside a pool of workloads, and pools of which nodes still have blocks.
 //!
 //! A change costs what differs between two snapshots, which share the rest: a node its own
 //! identity, and only another BGPPeer looks at all reflectors. The whole is a change from nothing,
@@ -60,7 +60,8 @@ pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: OriginMode) -
         || disabled.any(|pool| {
             let range = pool.spec.prefix();
             named.iter().any(|block| range.covers(block))
-        });
+        })
+        || !new.pools_turned_since(before).is_empty();
     let rules = differ.then(|| rules(new, mode));
     let same = old.is_some_and(|old| rules == Some(self::rules(old, mode)));
     OriginUpdate {
@@ -146,13 +147,13 @@ fn rules(snapshot: &Snapshot, mode: OriginMode) -> OriginRules {
     }
 }
 
-/// True for a pool in which nodes own nothing: one for load balancers alone, and a disabled one
-/// without a block, which stands for the pods of another cluster, so that packets to them keep
-/// their source.
+/// True for a pool in which nodes own nothing: one for load balancers alone of which no node has
+/// anything any more, and a disabled one without a block, which stands for the pods of another
+/// cluster, so that packets to them keep their source.
 fn is_foreign(snapshot: &Snapshot, pool: &IpPool) -> bool {
     let range = pool.spec.prefix();
     let mut blocks = snapshot.affinities.keys().map(|(_, block)| block);
-    pool.spec.is_load_balancer_only()
+    !snapshot.makes_routes(&pool.spec)
         || pool.spec.disabled && !blocks.any(|block| range.covers(block))
 }
 
@@ -431,6 +432,35 @@ mod tests {
             snapshot.apply(path, Some(value), revision);
             stepwise.apply(origin_update(Some(&old), &snapshot, OriginMode::Enforce));
             assert_eq!(far(&stepwise), expected);
+        }
+    }
+
+    #[test]
+    fn a_pool_for_load_balancers_is_nodes_as_long_as_they_have_a_block() {
+        let mut snapshot = cluster();
+        let mut stepwise = origins([origin_update(None, &snapshot, OriginMode::Enforce)]);
+        let path = "/calico/ipam/v2/host/node1/ipv4/block/10.245.1.0-26";
+        let free = vec!["null"; 64].join(",");
+        let value = format!(
+            r#"{{"cidr":"10.245.1.0/26","affinity":"host:node1","allocations":[{free}],"unallocated":[],"attributes":[]}}"#
+        );
+        let block = "/calico/ipam/v2/assignment/ipv4/block/10.245.1.0-26";
+        for (revision, value, expected) in [
+            (30, Some(value.as_str()), ["valid", "invalid", "unknown"]),
+            (40, None, ["unchecked"; 3]),
+        ] {
+            let old = snapshot.clone();
+            let affinity = value.map(|_| r#"{"state":"confirmed"}"#.as_bytes());
+            snapshot.apply(path, affinity, revision);
+            snapshot.apply(block, value.map(str::as_bytes), revision);
+            stepwise.apply(origin_update(Some(&old), &snapshot, OriginMode::Enforce));
+            let seen = [
+                ("10.245.1.0/26", "10.0.0.1"),
+                ("10.245.1.0/26", "10.0.0.2"),
+                ("10.245.2.0/26", "10.0.0.2"),
+            ];
+            let seen = seen.map(|(prefix, hop)| verdict(&stepwise, prefix, hop));
+            assert_eq!(seen, expected);
         }
     }
 

@@ -10,25 +10,32 @@ use std::net::IpAddr;
 
 use caracal_model::{
     BgpConfigurationSpec, CidrEntry, DocumentKind, Family, KubernetesDocument, KubernetesService,
-    NodeName, Prefix, Problem, ProblemCode, Snapshot,
+    NodeName, Prefix, Problem, ProblemCode, SharedMap, Snapshot, Versioned,
 };
 
-use self::contest::{Claimed, Losers};
-use crate::Problems;
-use crate::view::NodeView;
+use self::contest::{Claimed, Claims};
+pub(crate) use self::planned::{PlannedServices, ServicesDiffer};
 
 mod contest;
+mod planned;
 
 /// Label of nodes that announce no service addresses.
 pub(crate) const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
+/// Namespace and name.
 type Name = (String, String);
+type Documents = SharedMap<(DocumentKind, String, String), Versioned<KubernetesDocument>>;
 
-/// Services and their endpoints.
+/// Services, and where their endpoints are written. The endpoints themselves are many, and are read
+/// where they are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Services {
     services: BTreeMap<Name, Service>,
-    endpoints: BTreeMap<Name, Endpoints>,
+    /// Services with the names of their slices.
+    slices: BTreeSet<(Name, String)>,
+    claims: Claims,
+    /// Addresses that are none.
+    faults: BTreeMap<Name, BTreeSet<Problem>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,18 +50,6 @@ struct Service {
     claimed: Claimed,
 }
 
-/// Ready endpoints of a service: the nodes that run them, by the family of their addresses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Endpoints(BTreeMap<AddressType, BTreeSet<Option<String>>>);
-
-/// Address type of an endpoint slice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum AddressType {
-    Ip(Family),
-    /// A document that does not say.
-    Unsaid,
-}
-
 /// Service routes that a node announces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceRoutes {
@@ -62,8 +57,6 @@ pub struct ServiceRoutes {
     pub announced: BTreeSet<Prefix>,
     /// Routes that never go to the kernel, where kube-proxy serves the addresses.
     pub rejected: BTreeSet<Prefix>,
-    /// Addresses that are not announced, because they are another Service's.
-    pub lost: Vec<Problem>,
 }
 
 /// The kind of a document that is read here.
@@ -78,152 +71,242 @@ impl Services {
     #[must_use]
     pub fn from_snapshot(snapshot: &Snapshot) -> (Self, Vec<Problem>) {
         let mut services = Self::default();
-        let documents = snapshot.documents.iter();
-        let problems = documents
-            .flat_map(|((_, namespace, name), document)| services.add(namespace, name, document))
-            .collect();
-        (services, problems)
+        services.follow(&Documents::default(), &snapshot.documents);
+        let faults = services.faults.values().flatten().cloned().collect();
+        (services, faults)
     }
 
-    /// Adds a document. Returns what is wrong with it: an address that is none is passed over.
-    fn add(&mut self, namespace: &str, name: &str, document: &KubernetesDocument) -> Vec<Problem> {
-        let key = |name: &str| (namespace.to_owned(), name.to_owned());
-        match document {
-            KubernetesDocument::Service(document) => {
-                let mut faults = Vec::new();
-                let service = service(document, &mut faults);
-                self.services.extend(service.map(|s| (key(name), s)));
-                let problem = |reason| Problem {
-                    code: ProblemCode::ServicesAddress,
-                    subject: format!("Service {namespace}/{name}"),
-                    reason,
-                };
-                return faults.into_iter().map(problem).collect();
-            }
-            KubernetesDocument::Endpoints(document) => {
-                let endpoints = self.endpoints.entry(key(name)).or_default();
-                for address in document.addresses() {
-                    let family = family_of(address.ip.as_deref());
-                    endpoints.add(family, address.node_name.as_deref());
+    /// Follows a change of the documents. Answers with the Services that may be announced otherwise:
+    /// those that differ, by themselves or by their endpoints, and those that lose or get an address
+    /// because of them.
+    fn follow(&mut self, was: &Documents, is: &Documents) -> BTreeSet<Name> {
+        let (mut concerned, mut contested) = (BTreeSet::new(), BTreeSet::new());
+        for key in is.changed_since(was) {
+            let [before, now] = [was, is].map(|documents| Some(&**documents.get(&key)?));
+            let (kind, namespace, name) = key;
+            match kind {
+                DocumentKind::Service => {
+                    let document = now.and_then(KubernetesDocument::service);
+                    let name = (namespace, name);
+                    self.put(&name, document, &mut contested);
+                    concerned.insert(name);
                 }
-            }
-            KubernetesDocument::EndpointSlice(document) => {
-                let Some(service) = document.service_name() else {
-                    return Vec::new();
-                };
-                let addresses = match document.address_type.as_deref() {
-                    Some("IPv4") => AddressType::Ip(Family::Ipv4),
-                    Some("IPv6") => AddressType::Ip(Family::Ipv6),
-                    // Names (FQDN) are no addresses of a service's.
-                    Some(_) => return Vec::new(),
-                    None => AddressType::Unsaid,
-                };
-                let endpoints = self.endpoints.entry(key(service)).or_default();
-                for endpoint in &document.endpoints {
-                    // Readiness that is not said counts as ready, as the API has it.
-                    if endpoint.conditions.ready != Some(false) {
-                        endpoints.add(addresses, endpoint.node_name.as_deref());
+                DocumentKind::Endpoints => drop(concerned.insert((namespace, name))),
+                DocumentKind::EndpointSlice => {
+                    let of = |document: Option<&KubernetesDocument>| {
+                        let service = document?.slice()?.service_name()?;
+                        Some((namespace.clone(), service.to_owned()))
+                    };
+                    if let Some(service) = of(before) {
+                        self.slices.remove(&(service.clone(), name.clone()));
+                        concerned.insert(service);
+                    }
+                    if let Some(service) = of(now) {
+                        self.slices.insert((service.clone(), name));
+                        concerned.insert(service);
                     }
                 }
             }
         }
-        Vec::new()
+        for address in contested {
+            concerned.extend(self.claims.settle(address, &self.services));
+        }
+        concerned
+    }
+
+    /// Sets or removes a Service. Addresses to which it claims something else than before are
+    /// contested. An address that is none is passed over, and noted.
+    fn put(
+        &mut self,
+        name: &Name,
+        document: Option<&KubernetesService>,
+        contested: &mut BTreeSet<IpAddr>,
+    ) {
+        let mut faults = Vec::new();
+        let service = document.and_then(|document| service(document, &mut faults));
+        let (namespace, service_name) = name;
+        let problem = |reason| Problem {
+            code: ProblemCode::ServicesAddress,
+            subject: format!("Service {namespace}/{service_name}"),
+            reason,
+        };
+        match faults.is_empty() {
+            true => drop(self.faults.remove(name)),
+            false => {
+                let faults = faults.into_iter().map(problem).collect();
+                self.faults.insert(name.clone(), faults);
+            }
+        }
+        let none = Claimed::default();
+        let before = self.services.remove(name);
+        let both = [before.as_ref(), service.as_ref()];
+        let [before, now] = both.map(|service| service.map_or(&none, |s| &s.claimed));
+        self.claims.put(name, before, now, contested);
+        self.services.extend(service.map(|s| (name.clone(), s)));
     }
 
     /// Service routes that a node announces.
     #[must_use]
     pub fn routes(&self, snapshot: &Snapshot, node: &NodeName) -> ServiceRoutes {
-        let Some(configuration) = snapshot.bgp_default() else {
+        let Some(rules) = Rules::new(snapshot, node) else {
             return ServiceRoutes::default();
         };
-        let spec = &configuration.spec;
-        let aggregated = spec.announces_load_balancer_ranges();
-        let cluster = Ranges::new(&spec.service_cluster_ips);
-        let external = Ranges::new(&spec.service_external_ips);
-        let balanced = Ranges::new(&spec.service_load_balancer_ips);
-        let mut routes = ServiceRoutes::default();
-        for (ranges, announced) in [(&cluster, true), (&external, true), (&balanced, aggregated)] {
-            routes.rejected.extend(&ranges.wide);
-            if announced {
-                routes.announced.extend(&ranges.wide);
+        let mut rejected = rules.rejected();
+        let mut announced = rules.announced();
+        for name in self.services.keys() {
+            let (addresses, _) = self.addresses(name, &rules, &snapshot.documents);
+            announced.extend(&addresses);
+            rejected.extend(addresses);
+        }
+        if rules.excluded {
+            announced.clear();
+        }
+        ServiceRoutes {
+            announced,
+            rejected,
+        }
+    }
+
+    /// Addresses of a Service that a node announces besides the ranges, and those that it would
+    /// announce if they were not another Service's.
+    fn addresses(
+        &self,
+        name: &Name,
+        rules: &Rules,
+        documents: &Documents,
+    ) -> (BTreeSet<Prefix>, BTreeSet<Problem>) {
+        let (mut announced, mut lost) = (BTreeSet::new(), BTreeSet::new());
+        let Some(service) = self.services.get(name) else {
+            return (announced, lost);
+        };
+        let Rules {
+            cluster,
+            external,
+            balanced,
+            aggregated,
+            node,
+            ..
+        } = rules;
+        let nodes = || self.nodes(name, &service.families, documents);
+        let here = service.local && nodes().any(|at| at == Some(node));
+        let mut announce = |address: &IpAddr| match self.claims.problem(name, *address) {
+            Some(problem) => _ = lost.insert(problem),
+            None => _ = announced.insert(Prefix::host(*address)),
+        };
+        for address in &service.cluster {
+            if cluster.any() && here || !service.local && cluster.is_single(*address) {
+                announce(address);
             }
         }
-        let known = orchestrators_name(snapshot, node);
-        let losers = Losers::new(&self.services);
-        for (name, service) in &self.services {
-            let endpoints = self.endpoints.get(name);
-            let nodes = || {
-                endpoints
-                    .into_iter()
-                    .flat_map(|e| e.in_families(&service.families))
-            };
-            let here = nodes().any(|node| node == Some(&known));
-            let anywhere = nodes().next().is_some();
-            let mut announce = |address: &IpAddr| match losers.problem(name, *address) {
-                Some(problem) => routes.lost.push(problem),
-                None => _ = routes.announced.insert(Prefix::host(*address)),
-            };
-            let by_policy = service.local && here;
-            for address in &service.cluster {
-                if cluster.any() && by_policy || !service.local && cluster.is_single(*address) {
-                    announce(address);
-                }
-            }
-            for address in &service.external {
-                if external.covers(*address) && by_policy
-                    || !service.local && external.is_single(*address)
-                {
-                    announce(address);
-                }
-            }
-            for address in &service.load_balancer {
-                let wanted = if service.local {
-                    here && balanced.covers(*address)
-                } else if aggregated {
-                    balanced.is_single(*address)
-                } else {
-                    anywhere && balanced.covers(*address) || balanced.is_single(*address)
-                };
-                if wanted {
-                    announce(address);
-                }
+        for address in &service.external {
+            if external.covers(*address) && here || !service.local && external.is_single(*address) {
+                announce(address);
             }
         }
-        routes.rejected.extend(&routes.announced);
-        let excluded = snapshot.nodes.get(node).is_some_and(|node| {
-            node.metadata.labels.get(EXCLUDE_LABEL).map(String::as_str) == Some("true")
+        for address in &service.load_balancer {
+            let wanted = if service.local {
+                here && balanced.covers(*address)
+            } else if *aggregated {
+                balanced.is_single(*address)
+            } else {
+                balanced.is_single(*address)
+                    || balanced.covers(*address) && nodes().next().is_some()
+            };
+            if wanted {
+                announce(address);
+            }
+        }
+        (announced, lost)
+    }
+
+    /// The nodes that run ready endpoints of a service, of addresses of these families.
+    fn nodes<'a>(
+        &self,
+        (namespace, name): &Name,
+        families: &BTreeSet<Family>,
+        documents: &'a Documents,
+    ) -> impl Iterator<Item = Option<&'a str>> {
+        let counts = |family: Option<Family>| {
+            families.is_empty() || family.is_none_or(|family| families.contains(&family))
+        };
+        let of = |kind, name: &String| documents.get(&(kind, namespace.clone(), name.clone()));
+        let endpoints = match of(DocumentKind::Endpoints, name).map(|document| &**document) {
+            Some(KubernetesDocument::Endpoints(endpoints)) => Some(endpoints),
+            _ => None,
+        };
+        let addresses = endpoints.into_iter().flat_map(|e| e.addresses());
+        let addresses = addresses.filter(move |at| counts(family_of(at.ip.as_deref())));
+        let addresses = addresses.map(|at| at.node_name.as_deref());
+        let first = ((namespace.clone(), name.clone()), String::new());
+        let slices = self.slices.range(first..);
+        let slices = slices.take_while(move |((at, of), _)| (at, of) == (namespace, name));
+        let slices =
+            slices.filter_map(move |(_, slice)| of(DocumentKind::EndpointSlice, slice)?.slice());
+        let slices = slices.filter(move |slice| match slice.address_type.as_deref() {
+            Some("IPv4") => counts(Some(Family::Ipv4)),
+            Some("IPv6") => counts(Some(Family::Ipv6)),
+            // Names (FQDN) are no addresses of a service's.
+            Some(_) => false,
+            None => true,
         });
-        if excluded {
-            routes.announced.clear();
-        }
-        routes
+        // Readiness that is not said counts as ready, as the API has it.
+        let ready = slices.flat_map(|slice| &slice.endpoints);
+        let ready = ready.filter(|endpoint| endpoint.conditions.ready != Some(false));
+        addresses.chain(ready.map(|endpoint| endpoint.node_name.as_deref()))
     }
 }
 
-/// Service routes that a node announces; faults of the documents are noted.
-pub(crate) fn routes(view: &NodeView<'_>, problems: &mut Problems) -> ServiceRoutes {
-    let announces = |spec: &BgpConfigurationSpec| {
+/// What a node's announcement of services follows from besides the services.
+#[derive(Debug)]
+struct Rules {
+    cluster: Ranges,
+    external: Ranges,
+    balanced: Ranges,
+    /// Ranges of load balancers are announced, not their addresses.
+    aggregated: bool,
+    /// The orchestrator's name for the node, which endpoints carry.
+    node: String,
+    /// The node announces none.
+    excluded: bool,
+}
+
+impl Rules {
+    /// `None` where the cluster announces none: most clusters, and they may have thousands.
+    fn new(snapshot: &Snapshot, node: &NodeName) -> Option<Self> {
+        let spec: &BgpConfigurationSpec = &snapshot.bgp_default()?.spec;
         let lists = [
             &spec.service_cluster_ips,
             &spec.service_external_ips,
             &spec.service_load_balancer_ips,
         ];
-        lists.iter().any(|list| !list.is_empty())
-    };
-    // Most clusters announce none, and may have thousands.
-    if !view
-        .snapshot
-        .bgp_default()
-        .is_some_and(|c| announces(&c.spec))
-    {
-        return ServiceRoutes::default();
+        if lists.iter().all(|list| list.is_empty()) {
+            return None;
+        }
+        let [cluster, external, balanced] = lists.map(|list| Ranges::new(list));
+        let excluded = snapshot.nodes.get(node).is_some_and(|node| {
+            node.metadata.labels.get(EXCLUDE_LABEL).map(String::as_str) == Some("true")
+        });
+        Some(Self {
+            cluster,
+            external,
+            balanced,
+            aggregated: spec.announces_load_balancer_ranges(),
+            node: orchestrators_name(snapshot, node),
+            excluded,
+        })
     }
-    let (services, faults) = Services::from_snapshot(view.snapshot);
-    let routes = services.routes(view.snapshot, view.name);
-    for problem in faults.into_iter().chain(routes.lost.iter().cloned()) {
-        problems.note(problem.code, problem.subject, problem.reason);
+
+    /// The ranges that are announced where nothing is excluded.
+    fn announced(&self) -> BTreeSet<Prefix> {
+        let balanced = Some(&self.balanced).filter(|_| self.aggregated);
+        let lists = [&self.cluster, &self.external].into_iter().chain(balanced);
+        lists.flat_map(|list| &list.wide).copied().collect()
     }
-    routes
+
+    fn rejected(&self) -> BTreeSet<Prefix> {
+        let lists = [&self.cluster, &self.external, &self.balanced];
+        lists.iter().flat_map(|list| &list.wide).copied().collect()
+    }
 }
 
 /// The orchestrator's name for a node, which endpoints carry.
@@ -236,29 +319,10 @@ fn orchestrators_name(snapshot: &Snapshot, node: &NodeName) -> String {
         .map_or_else(|| node.to_string(), |r| r.node_name.clone())
 }
 
-impl Endpoints {
-    fn add(&mut self, addresses: AddressType, node: Option<&str>) {
-        let node = node.map(str::to_owned);
-        self.0.entry(addresses).or_default().insert(node);
-    }
-
-    /// The nodes of endpoints that count for a service of these families.
-    fn in_families(&self, families: &BTreeSet<Family>) -> impl Iterator<Item = Option<&String>> {
-        let counts = |addresses: &AddressType| match addresses {
-            AddressType::Ip(family) => families.is_empty() || families.contains(family),
-            AddressType::Unsaid => true,
-        };
-        self.0
-            .iter()
-            .filter(move |(addresses, _)| counts(addresses))
-            .flat_map(|(_, nodes)| nodes.iter().map(Option::as_ref))
-    }
-}
-
-/// The family of an endpoint's address.
-fn family_of(ip: Option<&str>) -> AddressType {
-    let address = ip.and_then(|text| text.parse::<IpAddr>().ok());
-    address.map_or(AddressType::Unsaid, |ip| AddressType::Ip(Family::of(ip)))
+/// The family of an endpoint's address; `None` = a document that does not say.
+fn family_of(ip: Option<&str>) -> Option<Family> {
+    let address: IpAddr = ip?.parse().ok()?;
+    Some(Family::of(address))
 }
 
 /// `None` for a service that has no address to announce: ExternalName, and a headless one
@@ -318,6 +382,7 @@ fn service(document: &KubernetesService, faults: &mut Vec<String>) -> Option<Ser
 }
 
 /// A list of ranges, those of one address apart.
+#[derive(Debug)]
 struct Ranges {
     wide: BTreeSet<Prefix>,
     single: BTreeSet<Prefix>,

@@ -6,7 +6,7 @@
 //! | a block | itself, addresses that other nodes use of it, what BGP learned inside it |
 //! | another node | its blocks and the addresses that it uses; what covers its addresses |
 //! | a learned route | itself; all, when nodes may be reached by it |
-//! | a pool | what lies inside it; all, when this node needs another device because of it |
+//! | a pool, or whether it is in use | what lies inside it; all, when another device is needed |
 //! | a workload of this node or its interface | its addresses |
 //! | anything else | all |
 

@@ -55,7 +55,7 @@ fn others_blocks(inputs: &PlanInputs<'_>) -> OthersBlocks {
 fn pools(snapshot: &Snapshot) -> Vec<Prefix> {
     let pools = snapshot.pools.values();
     pools
-        .filter(|pool| !pool.spec.is_load_balancer_only())
+        .filter(|pool| snapshot.makes_routes(&pool.spec))
         .map(|pool| pool.spec.prefix())
         .collect()
 }

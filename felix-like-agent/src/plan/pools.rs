@@ -4,8 +4,8 @@ use caracal_model::{EncapMode, Family, PoolName, Prefix, Snapshot};
 
 use crate::settings::Settings;
 
-/// Facts of a pool that a plan needs. LoadBalancer-only pools make no routes and are left out;
-/// disabled ones are not, their blocks live on.
+/// Facts of a pool that a plan needs. Pools for load balancers alone are left out, but for those of
+/// which nodes still have blocks; disabled ones are not, their blocks live on.
 #[derive(Clone, Debug)]
 pub(super) struct Pool {
     pub(super) name: PoolName,
@@ -23,7 +23,7 @@ impl Pools {
         let mut pools: Vec<Pool> = snapshot
             .pools
             .iter()
-            .filter(|(_, pool)| !pool.spec.is_load_balancer_only())
+            .filter(|(_, pool)| snapshot.makes_routes(&pool.spec))
             .map(|(name, pool)| Pool {
                 name: name.clone(),
                 prefix: pool.spec.prefix(),

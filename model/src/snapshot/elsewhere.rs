@@ -13,7 +13,7 @@ use crate::keys::Key;
 use crate::merge_join;
 use crate::names::NodeName;
 use crate::net::{Family, Prefix};
-use crate::resource::{Kind, ValueError, WorkloadEndpoint};
+use crate::resource::{IpPoolSpec, Kind, ValueError, WorkloadEndpoint};
 use crate::shared_map::SharedMap;
 
 /// A workload endpoint of another node.
@@ -79,6 +79,56 @@ impl Snapshot {
             || self
                 .endpoint_networks()
                 .any(|network| range.covers(network))
+    }
+
+    /// True when nodes route addresses of a pool: of one for load balancers alone only as long as a
+    /// node has something of it. That decides about new addresses, and those in use stay reached.
+    #[must_use]
+    pub fn makes_routes(&self, pool: &IpPoolSpec) -> bool {
+        !pool.is_load_balancer_only() || self.is_of_nodes(&pool.prefix())
+    }
+
+    /// True when a node has a block inside a range or uses an address of a block that nobody has,
+    /// or a workload has an address there.
+    fn is_of_nodes(&self, range: &Prefix) -> bool {
+        let blocks = self.blocks.range(range..).map(|(_, block)| block);
+        let mut blocks = blocks.take_while(|block| range.contains(block.cidr.address()));
+        let is_of_nodes = |block: &KnownBlock| match &block.owner {
+            Some(owner) => owner.node().is_some(),
+            None => block.is_borrowed(),
+        };
+        blocks.any(|block| range.covers(&block.cidr) && is_of_nodes(block))
+            || self
+                .endpoint_networks()
+                .any(|network| range.covers(network))
+    }
+
+    /// Ranges of the pools for load balancers alone that make routes since `before`, or no longer:
+    /// the first block or workload came, or the last one went. Costs what is different.
+    #[must_use]
+    pub fn pools_turned_since(&self, before: &Self) -> Vec<Prefix> {
+        let pools = self.pools.values().map(|pool| &pool.spec);
+        let pools = pools.filter(|pool| pool.is_load_balancer_only());
+        let mut ranges: Vec<Prefix> = pools.map(IpPoolSpec::prefix).collect();
+        if ranges.is_empty() {
+            return ranges;
+        }
+        let mut touched = self.blocks.changed_since(&before.blocks);
+        for key in self.workloads.changed_since(&before.workloads) {
+            let both = [self, before].map(|snapshot| snapshot.workloads.get(&key));
+            let both = both.into_iter().flatten();
+            touched.extend(both.flat_map(|workload| &workload.spec.ip_networks));
+        }
+        for key in self.elsewhere.changed_since(&before.elsewhere) {
+            let both = [self, before].map(|snapshot| snapshot.elsewhere.get(&key));
+            let both = both.into_iter().flatten();
+            touched.extend(both.flat_map(|endpoint| endpoint.networks.as_slice()));
+        }
+        ranges.retain(|range| {
+            touched.iter().any(|prefix| range.covers(prefix))
+                && self.is_of_nodes(range) != before.is_of_nodes(range)
+        });
+        ranges
     }
 
     /// Addresses of a node's workloads, as endpoints and blocks say; one that both say comes twice.

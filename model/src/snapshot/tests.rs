@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::ipam::Block;
+use crate::ipam::{AllocationAttribute, Block};
 
 const POOL: &str = "/calico/resources/v3/projectcalico.org/ippools/p";
 
@@ -139,4 +139,65 @@ fn a_block_under_another_key_is_refused() {
         s.apply(&key, Some(&block.to_json()), 2),
         Applied::Invalid("the block says 10.0.0.8/30 under the key of 10.0.0.0/30".into())
     );
+}
+
+#[test]
+fn a_pool_for_load_balancers_makes_routes_while_nodes_have_something_of_it() {
+    let range: Prefix = "10.0.0.0/24".parse().unwrap();
+    let cidr: Prefix = "10.0.0.8/30".parse().unwrap();
+    let mut s = Snapshot::default();
+    s.apply(POOL, Some(&pool("10.0.0.0/24", "")), 1);
+    let routed = |s: &Snapshot| {
+        let mut pools = s.pools.values();
+        pools.all(|pool| s.makes_routes(&pool.spec))
+    };
+    assert!(routed(&s));
+    let alone = r#","allowedUses":["LoadBalancer"]"#;
+    s.apply(POOL, Some(&pool("10.0.0.0/24", alone)), 2);
+    assert!(!routed(&s));
+    let block = |owner: Option<BlockOwner>, user: Option<&str>| {
+        let mut block = Block::new(cidr, owner.as_ref(), 1);
+        if let Some(user) = user {
+            block.allocations[1] = Some(0);
+            block.unallocated.retain(|free| *free != 1);
+            block.attributes.push(AllocationAttribute {
+                secondary: [("node".to_owned(), user.to_owned())].into(),
+                ..AllocationAttribute::default()
+            });
+        }
+        (Key::Block(cidr).to_path(), Some(block.to_json()))
+    };
+    let balancer = || Some(BlockOwner::Virtual("load-balancer".into()));
+    let node = || Some(BlockOwner::Host("a".into()));
+    let path = Key::workload("default", "a-k8s-w-eth0").to_path();
+    let endpoint = |address: &str| {
+        let value = format!(
+            r#"{{"metadata":{{"name":"a-k8s-w-eth0","namespace":"default"}},"spec":{{"node":"a","interfaceName":"cali1","ipNetworks":["{address}"]}}}}"#
+        );
+        (path.clone(), Some(value.into_bytes()))
+    };
+    let mut before = s.clone();
+    for (revision, ((key, value), expected)) in (3..).zip([
+        (block(balancer(), None), false),
+        (block(node(), None), true),
+        (block(None, None), false),
+        (block(None, Some("a")), true),
+        (block(balancer(), None), false),
+        (endpoint("10.0.1.9/32"), false),
+        (endpoint("10.0.0.9/32"), true),
+        (block(node(), None), true),
+        ((path.clone(), None), true),
+        ((Key::Block(cidr).to_path(), None), false),
+    ]) {
+        s.apply(&key, value.as_deref(), revision);
+        assert_eq!(routed(&s), expected, "{revision}");
+        let turned = s.pools_turned_since(&before);
+        let expected = (routed(&before) != routed(&s)).then_some(range);
+        assert_eq!(
+            turned,
+            expected.into_iter().collect::<Vec<_>>(),
+            "{revision}"
+        );
+        before = s.clone();
+    }
 }

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use caracal_model::{AffinityState, AllocationAttribute, Block, BlockAffinity, BlockOwner, Key};
+use caracal_model::{
+    AffinityState, AllocationAttribute, Block, BlockAffinity, BlockOwner, DocumentKind, Key,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -19,7 +21,9 @@ spec: {cidr: 10.244.0.0/16}
 kind: BGPConfiguration
 metadata: {name: default}
 spec:
-  serviceExternalIPs: [{cidr: 10.244.1.1/32}]
+  serviceClusterIPs: [{cidr: 10.96.0.0/12}]
+  serviceExternalIPs: [{cidr: 10.244.1.1/32}, {cidr: 192.0.2.0/24}]
+  serviceLoadBalancerIPs: [{cidr: 198.51.100.0/24}]
   prefixAdvertisements: [{cidr: 10.244.1.0/24, communities: ['1:1']}]
 ---
 kind: BGPPeer
@@ -51,6 +55,10 @@ enum Step {
     Peer(u8),
     Workload(u8, u8),
     Filter(u8),
+    Configuration(u8),
+    Service(u8, u8, u8),
+    Endpoints(u8, u8),
+    Slice(u8, u8, u8),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -64,6 +72,10 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any().prop_map(Step::Peer),
         2 => (any(), any()).prop_map(|(at, how)| Step::Workload(at, how)),
         1 => any().prop_map(Step::Filter),
+        1 => any().prop_map(Step::Configuration),
+        8 => (any(), any(), any()).prop_map(|(at, how, of)| Step::Service(at, how, of)),
+        2 => (any(), any()).prop_map(|(at, how)| Step::Endpoints(at, how)),
+        6 => (any(), any(), any()).prop_map(|(at, of, how)| Step::Slice(at, of, how)),
     ]
 }
 
@@ -76,6 +88,26 @@ fn block(at: u8) -> Prefix {
         _ => "fd00:10::/122".to_owned(),
     };
     text.parse().unwrap()
+}
+
+const SERVICES: [&str; 3] = ["wide", "far", "near"];
+
+/// Of few addresses, so that they are contested, and some of which are none.
+fn service(at: u8, how: u8, of: u8) -> String {
+    let policy = ["Local", "Local", "Cluster"][usize::from(how % 3)];
+    let kind = ["LoadBalancer", "LoadBalancer", "ExternalName"][usize::from(how / 3 % 5 / 2)];
+    let external = ["192.0.2.1", "10.244.1.1", "192.0.2", "10.96.0.1"][usize::from(of % 4)];
+    let (cluster, balanced, port) = (at % 3 + 1, of / 4 % 3, of / 16 % 2 + 80);
+    let cluster = match how % 11 {
+        10 => "None".to_owned(),
+        _ => format!("10.96.0.{cluster}"),
+    };
+    format!(
+        r#"{{"metadata":{{"name":"s","creationTimestamp":"2026-01-0{}T00:00:00Z"}},"spec":{{"type":"{kind}",
+          "clusterIP":"{cluster}","externalIPs":["{external}"],"externalTrafficPolicy":"{policy}","ports":[{{"port":{port}}}]}},
+          "status":{{"loadBalancer":{{"ingress":[{{"ip":"198.51.100.{balanced}"}}]}}}}}}"#,
+        of / 32 % 3 + 1
+    )
 }
 
 struct World {
@@ -109,6 +141,16 @@ impl World {
             format!(r#"{{"metadata":{{"name":"{name}","namespace":"x"}},"spec":{{{spec}}}}}"#)
         });
         self.apply(&path, value.as_deref());
+    }
+
+    fn document(&mut self, kind: DocumentKind, name: &str, value: Option<String>) {
+        let (namespace, name) = ("n".to_owned(), name.to_owned());
+        let key = Key::Document {
+            kind,
+            namespace,
+            name,
+        };
+        self.apply(&key.to_path(), value.as_deref());
     }
 
     fn step(&mut self, step: &Step) {
@@ -178,7 +220,50 @@ impl World {
                 let spec = values.get(usize::from(how % 3)).map(|v| (*v).to_owned());
                 self.put("bgpfilters", "f", spec);
             }
+            Step::Configuration(how) => {
+                let lists = [
+                    r#""serviceExternalIPs":[{"cidr":"192.0.2.0/24"}]"#,
+                    r#""serviceLoadBalancerIPs":[{"cidr":"198.51.100.0/24"}],"serviceLoadBalancerAggregation":"Disabled""#,
+                    r#""serviceClusterIPs":[{"cidr":"10.96.0.0/12"},{"cidr":"10.96.0.1/32"}]"#,
+                ];
+                let spec = lists.get(usize::from(how % 4)).map(|v| (*v).to_owned());
+                self.put("bgpconfigurations", "default", spec);
+            }
+            Step::Service(at, how, of) => {
+                let value = (how % 8 > 0).then(|| service(*at, *how, *of));
+                self.document(DocumentKind::Service, SERVICES[usize::from(at % 3)], value);
+            }
+            Step::Endpoints(at, how) => {
+                let node = NAMES[usize::from(how % 3)];
+                let value = format!(
+                    r#"{{"subsets":[{{"addresses":[{{"ip":"10.244.0.1","nodeName":"{node}"}}]}}]}}"#
+                );
+                let value = (how % 4 > 0).then_some(value);
+                self.document(
+                    DocumentKind::Endpoints,
+                    SERVICES[usize::from(at % 3)],
+                    value,
+                );
+            }
+            Step::Slice(at, of, how) => {
+                let (of, node) = (SERVICES[usize::from(of % 3)], NAMES[usize::from(how % 3)]);
+                let family = if how % 5 == 4 { "IPv6" } else { "IPv4" };
+                let ready = how % 7 < 5;
+                let value = format!(
+                    r#"{{"metadata":{{"labels":{{"kubernetes.io/service-name":"{of}"}}}},"addressType":"{family}",
+                      "endpoints":[{{"nodeName":"{node}","conditions":{{"ready":{ready}}}}}]}}"#
+                );
+                let value = (how % 4 > 0).then_some(value);
+                self.document(DocumentKind::EndpointSlice, &format!("s{}", at % 4), value);
+            }
         }
+    }
+
+    fn routes_in(&self, range: &str) -> Vec<String> {
+        let range: Prefix = range.parse().unwrap();
+        let originate = &self.planning.planned().unwrap().config.originate;
+        let inside = originate.keys().filter(|prefix| range.covers(prefix));
+        inside.map(ToString::to_string).collect()
     }
 
     fn check(&mut self) {
@@ -214,13 +299,6 @@ proptest! {
 fn blocks_and_workloads_are_planned_by_key() {
     let mut world = World::new();
     world.check();
-    let routes = |world: &World| {
-        let originate = &world.planning.planned().unwrap().config.originate;
-        originate
-            .keys()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-    };
     let service = "10.244.1.1/32";
     for (step, expected) in [
         (Step::Affinity(0, 0, 0), &["10.244.0.0/26", service][..]),
@@ -247,6 +325,56 @@ fn blocks_and_workloads_are_planned_by_key() {
         world.step(&step);
         world.check();
         assert_eq!(world.by_key, before + 1, "{step:?} was planned whole");
-        assert_eq!(routes(&world), expected, "{step:?}");
+        assert_eq!(world.routes_in("10.244.0.0/16"), expected, "{step:?}");
+    }
+}
+
+#[test]
+fn services_and_their_endpoints_are_planned_by_key() {
+    let mut world = World::new();
+    world.check();
+    let document = |fields: &str| {
+        format!(
+            r#"{{"metadata":{{"name":"s","creationTimestamp":"{fields}-01-01T00:00:00Z"}},"spec":{{"type":"ClusterIP","clusterIP":"10.96.0.9",
+              "externalIPs":["192.0.2.1","192.0.2"],"externalTrafficPolicy":"Local","ports":[{{"port":80}}]}}}}"#
+        )
+    };
+    let far = |world: &mut World, value| world.document(DocumentKind::Service, "far", value);
+    let near = |world: &mut World, value| world.document(DocumentKind::Service, "near", value);
+    let slice = |world: &mut World, node: Option<&str>| {
+        let value = node.map(|node| {
+            format!(
+                r#"{{"metadata":{{"labels":{{"kubernetes.io/service-name":"far"}}}},"endpoints":[{{"nodeName":"{node}"}}]}}"#
+            )
+        });
+        world.document(DocumentKind::EndpointSlice, "s", value);
+    };
+    type Change<'a> = &'a dyn Fn(&mut World);
+    let steps: [(Change<'_>, &[&str], usize); 8] = [
+        (&|w| far(w, Some(document("2025"))), &[], 1),
+        (&|w| slice(w, Some("b")), &[], 1),
+        (&|w| slice(w, Some("a")), &["192.0.2.1/32"], 1),
+        // An older one has it, without endpoints here.
+        (&|w| near(w, Some(document("2024"))), &[], 4),
+        (&|w| slice(w, Some("b")), &[], 2),
+        (&|w| slice(w, Some("a")), &[], 4),
+        (&|w| near(w, None), &["192.0.2.1/32"], 1),
+        (&|w| slice(w, None), &[], 1),
+    ];
+    for (n, (change, expected, problems)) in steps.into_iter().enumerate() {
+        let before = world.by_key;
+        change(&mut world);
+        world.check();
+        assert_eq!(world.by_key, before + 1, "{n} was planned whole");
+        let mut routes = world.routes_in("192.0.2.0/24");
+        assert_eq!(routes.remove(0), "192.0.2.0/24");
+        assert_eq!(routes, expected, "{n}");
+        let planned = world.planning.planned().unwrap();
+        assert_eq!(
+            planned.problems.len(),
+            problems,
+            "{n}: {:?}",
+            planned.problems
+        );
     }
 }

@@ -26,7 +26,7 @@ pub(crate) use context::{
 };
 
 use crate::common::path;
-use crate::services::{self, ServiceRoutes};
+use crate::services::{PlannedServices, ServiceRoutes};
 use crate::settings::PRIORITY_BASE;
 use crate::view::NodeView;
 use crate::{PlanOptions, Problems, router_id};
@@ -45,7 +45,12 @@ pub struct CalicoPlan {
 pub fn plan_calico(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> CalicoPlan {
     let mut problems = Problems::default();
     let view = NodeView::new(snapshot, node, options, &mut problems);
-    let routes = services::routes(&view, &mut problems);
+    let services = PlannedServices::new(snapshot, node);
+    let routes = services.as_ref().map(PlannedServices::routes);
+    let routes = routes.unwrap_or_default();
+    for problem in services.iter().flat_map(PlannedServices::problems) {
+        problems.note(problem.code, &problem.subject, &problem.reason);
+    }
     let context = CalicoContext {
         node: node.to_string(),
         ipv4: daemon(&view, Family::Ipv4, &routes, &mut problems),

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use caracal_model::{
     Family, KubernetesService, Problem, ProblemCode, ServiceAddressKind, ServiceAge, ServiceClaim,
+    merge_join,
 };
 
 use super::{Name, Service};
@@ -57,55 +58,105 @@ impl Claimed {
             kinds: all.filter(is_served).collect(),
         }
     }
+
+    /// The addresses of which it claims ports.
+    fn addresses(&self) -> impl Iterator<Item = &IpAddr> {
+        self.kinds.keys().filter(|_| !self.ports.is_empty())
+    }
 }
 
-/// Services that have nothing of an address, with the one that has it, and why.
-pub(super) struct Losers<'a>(BTreeMap<(&'a Name, IpAddr), String>);
+/// The claims to all addresses, and who lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Claims {
+    /// Who claims something of an address.
+    claimants: BTreeSet<(IpAddr, Name)>,
+    /// Services that have nothing of an address, with the one that has it, and why.
+    losers: BTreeMap<IpAddr, BTreeMap<Name, String>>,
+}
 
-impl<'a> Losers<'a> {
-    pub(super) fn new(services: &'a BTreeMap<Name, Service>) -> Self {
-        let claimants = services.iter().flat_map(|(name, service)| {
-            let claimed = &service.claimed;
-            let addresses = claimed.kinds.iter().filter(|_| !claimed.ports.is_empty());
-            addresses.map(move |(address, kind)| (*address, *kind, name, claimed))
+impl Claims {
+    /// Sets what a Service claims. Addresses of which that is something else are contested.
+    pub(super) fn put(
+        &mut self,
+        name: &Name,
+        before: &Claimed,
+        now: &Claimed,
+        contested: &mut BTreeSet<IpAddr>,
+    ) {
+        if before == now {
+            return;
+        }
+        for address in before.addresses() {
+            self.claimants.remove(&(*address, name.clone()));
+            contested.insert(*address);
+        }
+        for address in now.addresses() {
+            self.claimants.insert((*address, name.clone()));
+            contested.insert(*address);
+        }
+    }
+
+    /// Settles the claims to an address again. The Services for which that differs.
+    pub(super) fn settle(
+        &mut self,
+        address: IpAddr,
+        services: &BTreeMap<Name, Service>,
+    ) -> Vec<Name> {
+        let losers = self.losers_of(address, services);
+        let before = match losers.is_empty() {
+            true => self.losers.remove(&address),
+            false => self.losers.insert(address, losers.clone()),
+        };
+        let before = before.unwrap_or_default();
+        let both = merge_join(&before, &losers);
+        let differ = both.filter(|(_, was, is)| was != is);
+        differ.map(|(name, ..)| name.clone()).collect()
+    }
+
+    fn losers_of(
+        &self,
+        address: IpAddr,
+        services: &BTreeMap<Name, Service>,
+    ) -> BTreeMap<Name, String> {
+        let first = (address, Name::default());
+        let claimants = self.claimants.range(first..).map(|(at, name)| (at, name));
+        let group = claimants.take_while(|(at, _)| **at == address);
+        let group: Vec<_> = group.collect();
+        if group.len() < 2 {
+            return BTreeMap::new();
+        }
+        let claims = group.into_iter().filter_map(|(_, name)| {
+            let claimed = &services.get(name)?.claimed;
+            let kind = *claimed.kinds.get(&address)?;
+            let claim = ServiceClaim::new(kind, claimed.age.clone(), name.clone());
+            Some((claim, claimed))
         });
-        let mut claimants: Vec<_> = claimants.collect();
-        claimants.sort_unstable_by_key(|(address, ..)| *address);
+        let claims: BTreeMap<ServiceClaim, &Claimed> = claims.collect();
         let mut losers = BTreeMap::new();
-        for group in claimants.chunk_by(|a, b| a.0 == b.0) {
-            if group.len() < 2 {
-                continue;
+        let mut taken: BTreeMap<_, &ServiceClaim> = BTreeMap::new();
+        for (claim, claimed) in &claims {
+            let first = claimed.ports.first().and_then(|port| taken.get(port));
+            let first = first.copied();
+            let mut has_any = false;
+            for port in &claimed.ports {
+                has_any |= !taken.contains_key(port);
+                taken.entry(port).or_insert(claim);
             }
-            let claims = group.iter().map(|(address, kind, name, claimed)| {
-                let claim = ServiceClaim::new(*kind, claimed.age.clone(), (*name).clone());
-                (claim, (*address, *name, *claimed))
-            });
-            let claims: BTreeMap<_, _> = claims.collect();
-            let mut taken: BTreeMap<_, &ServiceClaim> = BTreeMap::new();
-            for (claim, (address, name, claimed)) in &claims {
-                let first = claimed.ports.first().and_then(|port| taken.get(port));
-                let first = first.copied();
-                let mut has_any = false;
-                for port in &claimed.ports {
-                    has_any |= !taken.contains_key(port);
-                    taken.entry(port).or_insert(claim);
-                }
-                if let Some(before) = first.filter(|_| !has_any) {
-                    let (namespace, winner) = &before.service;
-                    let reason = format!(
-                        "it is not announced for this Service: {namespace}/{winner} has all its ports there, and {}",
-                        before.why_before(claim)
-                    );
-                    losers.insert((*name, *address), reason);
-                }
+            if let Some(before) = first.filter(|_| !has_any) {
+                let (namespace, winner) = &before.service;
+                let reason = format!(
+                    "it is not announced for this Service: {namespace}/{winner} has all its ports there, and {}",
+                    before.why_before(claim)
+                );
+                losers.insert(claim.service.clone(), reason);
             }
         }
-        Self(losers)
+        losers
     }
 
     /// The problem of a Service that has nothing of an address; `None` = it has something of it.
     pub(super) fn problem(&self, name: &Name, address: IpAddr) -> Option<Problem> {
-        let reason = self.0.get(&(name, address))?;
+        let reason = self.losers.get(&address)?.get(name)?;
         Some(Problem {
             code: ProblemCode::ServicesConflict,
             subject: format!("Service {}/{} {address}", name.0, name.1),

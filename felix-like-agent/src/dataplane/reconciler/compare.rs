@@ -51,12 +51,18 @@ impl Remembered {
     }
 
     pub(super) fn ownership(&mut self, settings: &Settings, snapshot: &Snapshot) -> Ownership {
-        let same = self.owned.as_ref().filter(|owned| {
+        let same_pools = |owned: &Owned| {
+            owned.snapshot.pools.is_same(&snapshot.pools)
+                && snapshot.pools_turned_since(&owned.snapshot).is_empty()
+        };
+        let same = self.owned.as_mut().filter(|owned| {
             owned.settings == *settings
                 && owned.snapshot.nodes.is_same(&snapshot.nodes)
-                && owned.snapshot.pools.is_same(&snapshot.pools)
+                && same_pools(owned)
         });
         if let Some(owned) = same {
+            // What turns is looked for in what is different.
+            owned.snapshot.clone_from(snapshot);
             return owned.ownership.clone();
         }
         let before = self.owned.take();
@@ -66,7 +72,6 @@ impl Remembered {
             None => Ownership::from_settings(settings, snapshot),
         };
         // Whose a route is does not depend on nodes, but for how sure a leftover is one.
-        let same_pools = |owned: &Owned| owned.snapshot.pools.is_same(&snapshot.pools);
         let host_routes = before
             .filter(same_pools)
             .and_then(|owned| owned.host_routes);

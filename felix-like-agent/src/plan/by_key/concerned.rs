@@ -121,13 +121,14 @@ pub(super) fn add_guests(
     prefixes.extend(guests.map(|(address, _)| Prefix::host(address)));
 }
 
-/// Ranges of the pools that are not the same.
+/// Ranges of the pools that are not the same, or make routes as they did not before.
 pub(super) fn changed_ranges(was: &Snapshot, is: &Snapshot) -> Vec<Prefix> {
     let names = is.pools.changed_since(&was.pools);
     let both = names
         .iter()
         .flat_map(|name| [was.pools.get(name), is.pools.get(name)]);
-    both.flatten().map(|pool| pool.spec.prefix()).collect()
+    let changed = both.flatten().map(|pool| pool.spec.prefix());
+    changed.chain(is.pools_turned_since(was)).collect()
 }
 
 /// Adds the prefixes inside another one that BGP learned.

@@ -183,7 +183,7 @@ impl History {
         }
     }
 
-    fn pool(&mut self, which: u8, mode: u8) {
+    fn pool(&mut self, which: u8, how: u8) {
         let cidr = [
             "10.244.0.0/16",
             "10.244.1.0/24",
@@ -197,11 +197,15 @@ impl History {
             r#","vxlanMode":"CrossSubnet""#,
             r#","vxlanMode":"Always","natOutgoing":true"#,
         ];
-        let mode = match (which % 4, mode % 4) {
+        let mode = match (which % 4, how % 4) {
             (2, 1) => "",
             (_, mode) => modes[usize::from(mode)],
         };
-        let spec = format!(r#""cidr":"{cidr}"{mode}"#);
+        let uses = match how / 16 {
+            13.. => r#","allowedUses":["LoadBalancer"]"#,
+            _ => "",
+        };
+        let spec = format!(r#""cidr":"{cidr}"{mode}{uses}"#);
         let spec = (mode.len() + usize::from(which) % 11 > 3).then_some(spec);
         self.put("ippools", &format!("p{}", which % 4), spec.as_deref());
     }
@@ -451,6 +455,42 @@ fn a_pool_plans_its_own_destinations() {
         take_looks();
         world.check();
         assert_eq!(world.by_key, before + 1, "{step:?} was planned whole");
+    }
+}
+
+/// A pool for load balancers alone makes routes as long as nodes have something of it, and the first
+/// and the last of that is planned by key.
+#[test]
+fn a_pool_for_load_balancers_follows_what_is_in_use() {
+    const LOAD_BALANCERS: u8 = 16 * 13;
+    let mut world = History::new(false);
+    world.step(&Step::Block(1, 8, Vec::new()));
+    // The device stays: a wider pool needs it, too.
+    world.step(&Step::Pool(1, 3));
+    world.check();
+    let masquerades = |world: &History| {
+        let nat = world.last.nat.as_ref().unwrap();
+        let pool = "10.244.1.0/24".parse().unwrap();
+        nat.ipv4.masquerade.contains(&pool)
+    };
+    assert!(masquerades(&world));
+    for (step, expected) in [
+        (Step::Pool(1, 3 + LOAD_BALANCERS), false),
+        (Step::Block(1, 1, Vec::new()), true),
+        // A load balancer's.
+        (Step::Block(1, 7, Vec::new()), false),
+        // A workload of this node without a block.
+        (Step::Workload(1, 0, 26), true),
+        (Step::Workload(10, 0, 26), false),
+        (Step::Block(1, 2, vec![(1, 1)]), true),
+        (Step::Block(1, 8, Vec::new()), false),
+        (Step::Pool(1, 3), true),
+    ] {
+        let before = world.by_key;
+        world.step(&step);
+        world.check();
+        assert_eq!(world.by_key, before + 1, "{step:?} was planned whole");
+        assert_eq!(masquerades(&world), expected, "{step:?}");
     }
 }
 
