@@ -53,7 +53,7 @@ pub fn range_conflicts(snapshot: &Snapshot, datastore: &BTreeSet<IpAddr>) -> Vec
         if pool.spec.is_load_balancer_only() {
             if snapshot.has_workload_in(&range) {
                 found.push(problem(&subject, format!(
-                    "it is for load balancers alone (allowedUses) and pods have addresses of its range {range}: nodes have no route to them; add the use Workload, or move the pods first"
+                    "it is for load balancers alone (allowedUses) and pods have addresses of its range {range}: they stay reached, and it lends pods no new ones; add the use Workload, or move the pods"
                 )));
             }
             continue;
@@ -83,8 +83,33 @@ pub fn range_conflicts(snapshot: &Snapshot, datastore: &BTreeSet<IpAddr>) -> Vec
             "{field} {range} lies over {taken}: it is announced for Services, and traffic to that address goes astray; take the machines out of the range"
         ))));
     }
+    found.extend(overlapping_pools(snapshot));
     found.extend(shared(&held));
     found.sort();
+    found
+}
+
+/// Pools inside others: an address belongs to one pool, and which one is not said.
+fn overlapping_pools(snapshot: &Snapshot) -> Vec<Problem> {
+    let pools = snapshot.pools.iter();
+    let mut ranges: Vec<_> = pools
+        .map(|(name, pool)| (pool.spec.prefix(), name.as_str()))
+        .collect();
+    // A wider one before those inside it.
+    ranges.sort();
+    let mut found = Vec::new();
+    let mut around: Option<(Prefix, &str)> = None;
+    for (range, name) in ranges {
+        match around {
+            Some((wide, other)) if wide.overlaps(&range) => {
+                let subject = Key::resource(Kind::IpPool, name).to_path();
+                found.push(problem(&subject, format!(
+                    "its range {range} and {wide} of IPPool {other} overlap: an address belongs to one pool; give one of them another range, or delete it"
+                )));
+            }
+            _ => around = Some((range, name)),
+        }
+    }
     found
 }
 

@@ -418,7 +418,7 @@ impl Snapshot {
             subject: path.clone(),
             reason: format!("{}; {}", entry.reason, self.consequence(path, entry)),
         });
-        let fields = self.all_field_problems();
+        let fields = self.all_field_problems(notes::is_told);
         let rest = self.unenforced().chain(self.lock_problem());
         invalid.chain(fields).chain(rest).collect()
     }

@@ -71,6 +71,31 @@ fn a_cluster_as_it_should_be_has_no_conflict() {
 }
 
 #[test]
+fn pools_overlap() {
+    for (first, second) in [
+        ("10.244.0.0/16", "10.244.64.0/18"),
+        ("10.244.0.0/16", "10.244.0.0/24"),
+        ("10.244.0.0/16", "10.244.0.0/16"),
+        ("fd00:10::/64", "fd00:10::/112"),
+    ] {
+        let world = World::default().pool("wide", first).pool("x", second);
+        one(
+            &world,
+            &["x: its range ", first, second, "of IPPool wide", "overlap"],
+        );
+        let world = World::default().pool("a", second).pool("wide", first);
+        assert_eq!(world.conflicts().len(), 1, "{first} {second}");
+    }
+    let beside = World::default()
+        .pool("a", "10.244.0.0/18")
+        .pool("b", "10.244.64.0/18");
+    assert_eq!(
+        beside.pool("c", "fd00:10::/64").conflicts(),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
 fn a_pool_and_a_range_of_services_overlap() {
     for (pool, services) in [
         ("10.244.0.0/16", "0.0.0.0/0"),

@@ -6,7 +6,7 @@ use super::{Problem, Snapshot};
 use crate::code::ProblemCode;
 use crate::keys::Key;
 use crate::resource::Kind;
-use crate::resource::fields::{self, FieldNote};
+use crate::resource::fields::{self, FieldNote, NoteKind};
 
 /// Name of the value under IPAM's own key, in messages.
 const IPAM_CONFIGURATION: &str = "IPAM configuration";
@@ -43,24 +43,34 @@ impl Snapshot {
     /// Notes on the fields of one value, as problems.
     #[must_use]
     pub fn field_problems(&self, path: &str) -> Vec<Problem> {
-        let kind = match Key::parse(path) {
-            Ok(Key::Resource { kind, .. }) => kind.as_str(),
-            _ => IPAM_CONFIGURATION,
-        };
+        let kind = kind_of(path);
         let notes = self.notes.get(path).into_iter().flatten();
         notes
             .map(|note| field_problem(path, note, note.text(kind)))
             .collect()
     }
 
-    /// Notes on the fields of all values, as problems: one entry a field, of endpoints one for all
-    /// that have it.
-    pub(super) fn all_field_problems(&self) -> Vec<Problem> {
+    /// Fields that are not known here and resemble none that is, as problems: mistakes of a person,
+    /// or fields of a newer Calico, which writes them by itself. For who types and who examines;
+    /// [`Snapshot::problems`] does not have them.
+    #[must_use]
+    pub fn foreign_fields(&self) -> Vec<Problem> {
+        self.all_field_problems(|path, note| !is_told(path, note))
+    }
+
+    /// Notes on the fields of all values that are chosen, as problems: one entry a field, of
+    /// endpoints one for all that have it.
+    pub(super) fn all_field_problems(
+        &self,
+        chosen: impl Fn(&str, &FieldNote) -> bool,
+    ) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut endpoints: BTreeMap<_, (&str, &FieldNote, usize)> = BTreeMap::new();
         for (path, notes) in &self.notes {
+            let notes = notes.iter().filter(|note| chosen(path, note));
             if !path.contains(Kind::WorkloadEndpoint.plural()) {
-                problems.extend(self.field_problems(path));
+                let kind = kind_of(path);
+                problems.extend(notes.map(|note| field_problem(path, note, note.text(kind))));
                 continue;
             }
             for note in notes {
@@ -77,6 +87,20 @@ impl Snapshot {
             problems.push(field_problem(first, note, text));
         }
         problems
+    }
+}
+
+/// True for what is told in every status: also an unknown field for which somebody has taken a known
+/// one, and one by which a filter refuses everything.
+pub(super) fn is_told(path: &str, note: &FieldNote) -> bool {
+    let is_foreign = note.what == NoteKind::Unknown(None);
+    !is_foreign || (kind_of(path) == Kind::BgpFilter.as_str() && note.is_about_content())
+}
+
+fn kind_of(path: &str) -> &'static str {
+    match Key::parse(path) {
+        Ok(Key::Resource { kind, .. }) => kind.as_str(),
+        _ => IPAM_CONFIGURATION,
     }
 }
 

@@ -234,7 +234,7 @@ fn fields_of_endpoints_are_counted() {
     };
     let value = |spec: &str| format!(r#"{{"metadata":{{"name":"x"}},"spec":{spec}}}"#).into_bytes();
     for n in 1..=3 {
-        let spec = value(r#"{"node":"a","qosControls":{"ingressBandwidth":1},"hostname":"x"}"#);
+        let spec = value(r#"{"node":"a","qosControls":{"ingressBandwidth":1},"interfaceNam":"x"}"#);
         snapshot.apply(&key(n), Some(&spec), 1);
     }
     let problems = snapshot.problems();
@@ -254,6 +254,41 @@ fn fields_of_endpoints_are_counted() {
     snapshot.apply(&key(3), None, 4);
     assert_eq!(snapshot.problems(), []);
     assert!(snapshot.notes.is_empty());
+}
+
+/// A newer Calico writes fields by itself; what resembles a field that is known is a mistake.
+#[test]
+fn a_field_like_none_that_is_known_is_for_who_types_and_who_examines() {
+    use crate::keys::Key;
+    use crate::snapshot::Snapshot;
+
+    for (kind, spec, told) in [
+        (Kind::FelixConfiguration, r#"{"bpfQuantumTunnel":true}"#, 0),
+        (Kind::FelixConfiguration, r#"{"vxlanMTUU":1400}"#, 1),
+        (Kind::IpPool, r#"{"cidr":"10.0.0.0/16","quantum":true}"#, 0),
+        // By this one everything is refused.
+        (
+            Kind::BgpFilter,
+            r#"{"exportV4":[{"action":"Accept","quantum":"x"}]}"#,
+            1,
+        ),
+    ] {
+        let mut snapshot = Snapshot::default();
+        let path = Key::resource(kind, "default").to_path();
+        let value = format!(r#"{{"metadata":{{"name":"default"}},"spec":{spec}}}"#);
+        snapshot.apply(&path, Some(value.as_bytes()), 1);
+        let (problems, foreign) = (snapshot.problems(), snapshot.foreign_fields());
+        assert_eq!(
+            (problems.len(), foreign.len()),
+            (told, 1 - told),
+            "{spec}: {problems:?}"
+        );
+        let all = problems.iter().chain(&foreign);
+        assert!(
+            all.clone().all(|p| p.code == "datastore.unknown_field"),
+            "{spec}"
+        );
+    }
 }
 
 /// Resources of which nothing else is read are held against their tables too.

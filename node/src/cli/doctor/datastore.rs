@@ -46,7 +46,8 @@ pub(super) async fn check_datastore(findings: &mut Vec<DoctorFinding>) -> Option
         .read(&[KeyRange::Prefix(LEASE_PREFIX.to_owned())])
         .await;
     speed(findings, &store, began.elapsed(), snapshot.revision);
-    for problem in snapshot.problems() {
+    let foreign = snapshot.foreign_fields();
+    for problem in snapshot.problems().into_iter().chain(foreign) {
         let problem = match store.counts_by_kind() {
             true => with_objects(problem),
             false => problem,
