@@ -4,6 +4,8 @@
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HealthReport {
     checks: Vec<Check>,
+    /// What is wrong beside them, and no reason to take the node out of service.
+    notes: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +23,12 @@ impl HealthReport {
         self
     }
 
+    /// The report with these notes.
+    pub(crate) fn noting(mut self, notes: impl IntoIterator<Item = String>) -> Self {
+        self.notes.extend(notes);
+        self
+    }
+
     pub(crate) fn checks(&self) -> &[Check] {
         &self.checks
     }
@@ -30,21 +38,39 @@ impl HealthReport {
         self.checks.iter().all(|check| check.verdict.is_ok())
     }
 
-    /// One line a check and a last one with the verdict, as the probes of Kubernetes' own
+    /// One line a check, one a note, and a last one with the verdict, as the probes of Kubernetes' own
     /// components.
     pub(crate) fn text(&self, word: &str) -> String {
+        // A check is one line, whatever its reason holds.
+        let in_one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let mut text = String::new();
         for Check { name, verdict } in &self.checks {
             let (sign, reason) = match verdict {
                 Ok(reason) => ('+', reason),
                 Err(reason) => ('-', reason),
             };
-            // A check is one line, whatever its reason holds.
-            let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
-            text.push_str(&format!("[{sign}] {name}: {reason}\n"));
+            text.push_str(&format!("[{sign}] {name}: {}\n", in_one_line(reason)));
+        }
+        for note in &self.notes {
+            text.push_str(&format!("[!] {}\n", in_one_line(note)));
         }
         let not = if self.is_good() { "" } else { "not " };
         text.push_str(&format!("{not}{word}\n"));
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_a_line_and_no_reason_to_be_unready() {
+        let report = HealthReport::default()
+            .with("kernel", Ok("in step".to_owned()))
+            .noting(["bgp.peer x:\n  no session".to_owned()]);
+        assert!(report.is_good());
+        let text = "[+] kernel: in step\n[!] bgp.peer x: no session\nready\n";
+        assert_eq!(report.text("ready"), text);
     }
 }

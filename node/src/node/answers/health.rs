@@ -47,7 +47,7 @@ impl Observe for Answers {
         };
         let bgp = speaker(&owners).await;
         let problems = owners.problems(bgp.as_ref().ok());
-        families.extend(metrics::probes::families(&ready(&owners, &bgp), &problems));
+        families.extend(metrics::probes::families(&checks(&owners, &bgp), &problems));
         let view = owners.view.borrow().clone();
         families.extend(metrics::datastore::families(&view));
         families.extend(metrics::ipam::families(
@@ -94,7 +94,19 @@ async fn agent_answers(owners: &Owners) -> Result<String, String> {
     }
 }
 
+/// Problems that a probe names; `caracal status` has all.
+const NOTED: usize = 10;
+
 fn ready(owners: &Owners, bgp: &Result<SpeakerStatus, String>) -> HealthReport {
+    let problems = owners.problems(bgp.as_ref().ok());
+    let more = problems.len().saturating_sub(NOTED);
+    let notes = problems.iter().take(NOTED);
+    let notes = notes.map(|p| format!("{} {}: {}", p.code, p.subject, p.reason));
+    let more = (more > 0).then(|| format!("{more} more problems: caracal status"));
+    checks(owners, bgp).noting(notes.chain(more))
+}
+
+fn checks(owners: &Owners, bgp: &Result<SpeakerStatus, String>) -> HealthReport {
     HealthReport::default()
         .with("datastore", datastore(&owners.view.borrow()))
         .with("kernel", kernel(&owners.kernel.borrow()))
