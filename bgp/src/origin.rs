@@ -241,7 +241,7 @@ impl OriginCheck {
         self.owners.len()
     }
 
-    /// True when nobody is known to have anything.
+    /// True if no prefix has a known owner.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.owners.is_empty()

@@ -86,7 +86,7 @@ impl OwnNextHops {
 pub struct AddPath {
     /// Take several paths per prefix from the peer.
     pub receive: bool,
-    /// Send several paths per prefix to the peer: so many of the best, at most.
+    /// ADD-PATH send: at most this many of the best paths.
     pub send: Option<PathCount>,
 }
 

@@ -81,7 +81,7 @@ pub enum DownReason {
     Replaced,
     /// The peer sent a NOTIFICATION.
     Notified(Notification),
-    /// The peer sent something that is no BGP.
+    /// The peer sent octets that do not parse as BGP.
     Malformed(DecodeError),
     /// The peer sent a message that has no place in the state.
     Unexpected {

@@ -98,8 +98,8 @@ impl Rib {
         }
     }
 
-    /// A peer that goes over to another group has been told by the old one what is said of these
-    /// destinations until now: it has to hear the difference before they change.
+    /// Before these destinations change, send peers that are switching groups the difference
+    /// between both groups' advertisements.
     fn move_first(&mut self, dirty: &[DestId], changes: &mut Changes) {
         for (peer, from, done) in self.moves() {
             let mut routes = Vec::new();
@@ -118,7 +118,7 @@ impl Rib {
     fn prefetch_exports(&self, ids: &[DestId]) {
         let groups = self.groups.iter().flatten();
         let read = groups.map(|group| ids.iter().map(|id| group.prefetch(*id)).sum::<usize>());
-        // Read, and not known to be of no use.
+        // `black_box` keeps the compiler from dropping the prefetch loads.
         std::hint::black_box(read.sum::<usize>());
     }
 

@@ -3,7 +3,7 @@
 //! Open addressing with linear probing over eight octets a slot, so that one lookup is one cache
 //! line as a rule. A lookup of a million prefixes waits for memory, not for the processor:
 //! [`Index::prefetch`] lets the lookups of one UPDATE wait together. It never looks at a prefix
-//! itself; who asks says what is the same.
+//! itself; the caller supplies the equality.
 
 use super::dest_id::DestId;
 use super::parted::{PARTS, spread};

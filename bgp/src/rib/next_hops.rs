@@ -61,7 +61,7 @@ impl From<&UnderlayRoute> for ResolvedNextHop {
 }
 
 impl Default for ResolvedNextHop {
-    /// Reached at no cost, nobody knows how.
+    /// Reachable, metric 0, interface unknown.
     fn default() -> Self {
         Self::from(&UnderlayRoute::default())
     }

@@ -100,10 +100,9 @@ impl<T> SegmentedTable<T> {
         self.parts.len() * STRIDE
     }
 
-    /// A step of a walk, which takes out what is there if something holds of it. At its end a part
-    /// that has become much smaller than it was gives memory back. The result is where the walk
-    /// goes on, and how much work it was beyond a look at one slot. A table that grows between
-    /// two steps may hide some entries.
+    /// One step of `retain`. At the end of a part that has shrunk much, memory is freed. Returns
+    /// where the walk continues, and the work it took beyond a look at one slot. A table that grows
+    /// between two steps may hide some entries.
     pub(super) fn walk(
         &mut self,
         at: usize,

@@ -370,7 +370,7 @@ impl Table {
         // The counter of a set that is let go is read with the others, for to change it waits for
         // all reads before.
         let seen = paths.map(|path| path.map_or(0, |path| Arc::strong_count(&path.received)));
-        // Read, and not known to be of no use.
+        // `black_box` keeps the compiler from dropping the prefetch loads.
         std::hint::black_box(seen.fold(0, usize::wrapping_add));
     }
 

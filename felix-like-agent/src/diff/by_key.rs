@@ -1,6 +1,6 @@
 //! The comparison, pass by pass: of the keys that changed where all others are known to be as
-//! desired, else of everything. That of some keys is the same one, over the part of both sides that
-//! they name.
+//! desired, else of everything. Comparing a subset of keys gives the full diff restricted to those
+//! keys.
 
 use std::sync::Arc;
 

@@ -31,7 +31,7 @@ pub struct UnderlayRoute {
 }
 
 impl Default for UnderlayRoute {
-    /// Reached at no cost, nobody knows how.
+    /// Reachable, metric 0, interface unknown.
     fn default() -> Self {
         Self {
             metric: 0,

@@ -1,4 +1,4 @@
-//! What a move of Calico's data from one datastore to another comes to. Pure.
+//! Plans `datastore import`: keys to create, complete or refuse. Pure.
 
 use std::collections::BTreeMap;
 
