@@ -1,6 +1,8 @@
 //! A lab from a topology's text, and what every scenario asks of it: its nodes, their status, their
 //! commands, pings between all pods.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,6 +25,34 @@ pub fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../topologies/examples")
         .join(format!("{name}.yaml"))
+}
+
+/// A GET on a port of a node's loopback address: status and body.
+///
+/// # Errors
+/// Nothing answers, or not with HTTP.
+///
+/// # Panics
+/// When there is no such node.
+pub fn get_http(lab: &Lab, node: &str, port: u16, path: &str) -> Result<(u16, String), String> {
+    let ask = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(60 * SECOND))?;
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
+        )?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let netns = lab.netns(node).expect("a node of the lab");
+    let text = run_in_netns(&netns, ask)
+        .map_err(|e| e.to_string())?
+        .map_err(|e| e.to_string())?;
+    let (head, body) = text.split_once("\r\n\r\n").ok_or("no answer")?;
+    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok());
+    Ok((status.ok_or("no status")?, body.to_owned()))
 }
 
 /// Brings an example up under a name of its own; it is removed when the value goes out of scope,

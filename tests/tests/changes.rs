@@ -1,6 +1,6 @@
 //! The sentence that the whole product comes down to: for each pair of pods, after each change of
 //! the datastore, after a restart and after a node that joins, either packets get through, or
-//! `status` of a node concerned names a problem, and `audit` agrees. When a change is taken back,
+//! `status` of a node concerned names a problem, and `audit` and `/readyz` agree. When a change is taken back,
 //! everything gets through, and nothing is left of it.
 //!
 //! Changes are drawn by a seed. `CARACAL_SEED` and `CARACAL_STEPS` choose others, and more
@@ -20,8 +20,8 @@ use caracal_lab::{
 };
 use caracal_model::{Family, Problem};
 use caracal_tests::{
-    Random, SECOND, Stack, await_settled, caracals, exit_code, is_kubernetes, logs, more_pods,
-    on_kubernetes_datastore, possible, up_text,
+    Random, SECOND, Stack, await_settled, caracals, exit_code, get_http, is_kubernetes, logs,
+    more_pods, on_kubernetes_datastore, possible, up_text,
 };
 use draw::{Change, draw};
 
@@ -60,12 +60,17 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 /// Each problem, without the numbers that move.
-fn problems(lab: &Lab, node: &str) -> BTreeSet<String> {
+fn problems(lab: &Lab, node: &str) -> Result<BTreeSet<String>, String> {
     let text = |p: &Problem| format!("{} {}", p.code, p.subject);
-    match lab.node_status(node) {
-        Ok(status) => status.problems.iter().map(text).collect(),
-        Err(error) => BTreeSet::from([format!("no status: {}", error_chain(&error))]),
-    }
+    let status = lab.node_status(node);
+    let status = status.map_err(|error| format!("no status of {node}: {}", error_chain(&error)))?;
+    Ok(status.problems.iter().map(text).collect())
+}
+
+/// Whether `/readyz` says something of it: it is not ready, or a problem is noted.
+fn probe_agrees(lab: &Lab, node: &str) -> Result<bool, String> {
+    let (status, body) = get_http(lab, node, 9099, "/readyz")?;
+    Ok(status == 503 || body.contains("[!] "))
 }
 
 /// Pairs of pods without an answer, in any family.
@@ -97,9 +102,14 @@ impl Verdict {
         let told = wait_until(SILENCE, "packets or a reason", || {
             for (from, to) in lost(lab) {
                 let nodes = [node_of(&from), node_of(&to)];
-                let said = nodes.map(|node| problems(lab, node));
+                let said = [problems(lab, nodes[0])?, problems(lab, nodes[1])?];
                 if said.iter().all(BTreeSet::is_empty) {
                     return Err(format!("{from} does not reach {to}, and nobody says why"));
+                }
+                if !probe_agrees(lab, nodes[0])? && !probe_agrees(lab, nodes[1])? {
+                    return Err(format!(
+                        "{from} does not reach {to}: {said:?}, and /readyz is content"
+                    ));
                 }
                 let audits = nodes.map(|node| exit_code(lab, node, &["audit"]).0);
                 if audits == [0, 0] {
@@ -117,10 +127,8 @@ impl Verdict {
     fn healed(&mut self, lab: &Lab, when: &str) {
         let healed = wait_until(AFTERMATH, "all to be well again", || {
             let lost = lost(lab);
-            let said: Vec<_> = caracals(lab)
-                .iter()
-                .map(|node| problems(lab, node))
-                .collect();
+            let said = caracals(lab).into_iter().map(|node| problems(lab, &node));
+            let said = said.collect::<Result<Vec<_>, _>>()?;
             match lost.is_empty() && said.iter().all(BTreeSet::is_empty) {
                 true => Ok(()),
                 false => Err(format!("lost {lost:?}, problems {said:?}")),
@@ -183,8 +191,7 @@ fn join(lab: &mut Lab, change: &Change, verdict: &mut Verdict, when: &str) {
                 if pings(&pod.netns, address) && pings(&other.netns, own) {
                     continue;
                 }
-                let nodes = [LATE, &other.node];
-                if nodes.iter().all(|node| problems(lab, node).is_empty()) {
+                if problems(lab, LATE)?.is_empty() && problems(lab, &other.node)?.is_empty() {
                     let other = other.label();
                     return Err(format!("{own} and {other} ({address}): nobody says why"));
                 }
@@ -229,6 +236,8 @@ fn follow(mut lab: Lab, steps: u64) {
             0 if !is_kubernetes(&lab) => {
                 let when = format!("{name}; {LATE} joined");
                 join(&mut lab, &change, &mut verdict, &when);
+                restart(&mut lab, node);
+                verdict.told(&lab, &format!("{when}, {node} restarted"));
             }
             1 => {
                 rejoin(&mut lab, node, &change);
@@ -270,7 +279,7 @@ fn packets_get_through_or_somebody_says_why_on_kubernetes() {
         "packets get through or somebody says why",
         &["ping", "kubectl", "openssl"],
     ) {
-        let text = on_kubernetes_datastore(TOPOLOGY);
+        let text = on_kubernetes_datastore(&Stack::Dual.topology(TOPOLOGY));
         follow(
             up_text(&text, "changes", "chg-k8"),
             number("CARACAL_STEPS", 8),

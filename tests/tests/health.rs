@@ -1,13 +1,10 @@
 //! Probes and metrics of real nodes: what a kubelet and a Prometheus see.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 
 use caracal_lab::{
-    Lab, RunningProcess as Running, program_command, program_output, run_in_netns, wait_for,
-    wait_until,
+    Lab, RunningProcess as Running, program_command, program_output, wait_for, wait_until,
 };
 use caracal_model::{
     AllocationAttribute, Block, BlockOwner, Key, NodeStatus, PeerStatusJson, Prefix, Problem,
@@ -15,38 +12,16 @@ use caracal_model::{
 };
 use caracal_tests::{
     SECOND, addresses, assert_full_matrix, await_settled, await_status, either, example, exit_code,
-    family_count, focus, logs, on_each_stack, on_kubernetes_datastore, possible, up_text,
+    family_count, focus, get_http, logs, on_each_stack, on_kubernetes_datastore, possible, up_text,
 };
 use serde_json::json;
-
-/// A GET on the health port of a node: status line and body.
-fn get(lab: &Lab, node: &str, port: u16, path: &str) -> Result<(u16, String), String> {
-    let ask = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(60 * SECOND))?;
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
-        )?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        Ok(text)
-    };
-    let netns = lab.netns(node).unwrap();
-    let text = run_in_netns(&netns, ask)
-        .map_err(|e| e.to_string())?
-        .map_err(|e| e.to_string())?;
-    let (head, body) = text.split_once("\r\n\r\n").ok_or("no answer")?;
-    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok());
-    Ok((status.ok_or("no status")?, body.to_owned()))
-}
 
 /// Waits until a probe answers with a status and a text.
 fn await_answer(lab: &Lab, path: &str, status: u16, part: &str) -> String {
     let answer = wait_until(
         90 * SECOND,
         &format!("{path} to say {status}, {part:?}"),
-        || match get(lab, "node1", 9099, path)? {
+        || match get_http(lab, "node1", 9099, path)? {
             (seen, body) if seen == status && body.contains(part) => Ok(body),
             other => Err(format!("{other:?}")),
         },
@@ -86,7 +61,11 @@ fn probes_and_metrics(mut lab: Lab) {
         &format!("[+] bgp: {two} of {two} sessions are up"),
     );
     for path in ["/livez", "/liveness", "/readiness"] {
-        assert_eq!(get(&lab, "node1", 9099, path).unwrap().0, 200, "{path}");
+        assert_eq!(
+            get_http(&lab, "node1", 9099, path).unwrap().0,
+            200,
+            "{path}"
+        );
     }
     let mut text = String::new();
     for line in [
@@ -103,7 +82,7 @@ fn probes_and_metrics(mut lab: Lab) {
         "mesh peers have no series:\n{text}"
     );
     lint(&text);
-    let (_, upstream) = get(&lab, "node1", 9099, "/metrics/upstream").unwrap();
+    let (_, upstream) = get_http(&lab, "node1", 9099, "/metrics/upstream").unwrap();
     assert!(
         names(&upstream).contains(&"felix_cluster_num_hosts"),
         "{upstream}"
@@ -127,7 +106,7 @@ fn probes_and_metrics(mut lab: Lab) {
         body.contains("[+] bgp"),
         "sessions do not need etcd: {body}"
     );
-    assert_eq!(get(&lab, "node1", 9099, "/livez").unwrap().0, 200);
+    assert_eq!(get_http(&lab, "node1", 9099, "/livez").unwrap().0, 200);
     lab.start_etcd().unwrap();
     let _ready = await_answer(&lab, "/readyz", 200, "\nready\n");
 
@@ -151,7 +130,7 @@ fn probes_and_metrics(mut lab: Lab) {
     lab.stop_node("node1").unwrap();
     lab.start_node("node1").unwrap();
     let _waits = await_answer(&lab, "/readyz", 503, "waiting for End-of-RIB from");
-    assert_eq!(get(&lab, "node1", 9099, "/livez").unwrap().0, 200);
+    assert_eq!(get_http(&lab, "node1", 9099, "/livez").unwrap().0, 200);
 }
 
 #[test]
@@ -242,9 +221,9 @@ fn orders_about_a_peer(lab: Lab) {
     );
     let (code, audit) = exit_code(&lab, "node2", &["audit"]);
     assert!(code == 4 && audit.contains(words), "{code}: {audit}");
-    let (_, ready) = get(&lab, "node2", 9099, "/readyz").unwrap();
+    let (_, ready) = get_http(&lab, "node2", 9099, "/readyz").unwrap();
     assert!(ready.contains(words), "{ready}");
-    let (_, metrics) = get(&lab, "node2", 9099, "/metrics").unwrap();
+    let (_, metrics) = get_http(&lab, "node2", 9099, "/metrics").unwrap();
     let counted = metrics
         .lines()
         .any(|line| line.starts_with("caracal_problems{") && line.contains("bgp.peer_down"));
@@ -370,7 +349,7 @@ fn lint(text: &str) {
 /// Names in the tables of docs/monitoring.md.
 /// The value of a metric without labels.
 fn value(lab: &Lab, name: &str) -> u64 {
-    let (_, text) = get(lab, "node1", 9099, "/metrics").unwrap();
+    let (_, text) = get_http(lab, "node1", 9099, "/metrics").unwrap();
     let values = text
         .lines()
         .filter_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
@@ -476,7 +455,7 @@ fn scraped_by_prometheus(lab: &Lab) {
     let one = |query: &str, wanted: &str| {
         wait_until(90 * SECOND, query, || {
             let path = format!("/api/v1/query?query={query}");
-            let (_, body) = get(lab, "node1", 9090, &path)?;
+            let (_, body) = get_http(lab, "node1", 9090, &path)?;
             if body.contains(wanted) {
                 Ok(body)
             } else {
@@ -512,7 +491,7 @@ fn standalone_speaker(lab: &Lab) {
     let netns = lab.netns("node1").unwrap();
     let mut speaker = Running::start(&netns, &mut command, &lab.folder().log("speaker")).unwrap();
     let metrics = wait_until(60 * SECOND, "the speaker's metrics", || {
-        match get(lab, "node1", 9199, "/metrics")? {
+        match get_http(lab, "node1", 9199, "/metrics")? {
             (200, text) => Ok(text),
             other => Err(format!("{other:?}")),
         }
@@ -527,8 +506,8 @@ fn standalone_speaker(lab: &Lab) {
         !metrics.contains("caracal_datastore"),
         "it has none: {metrics}"
     );
-    assert_eq!(get(lab, "node1", 9199, "/livez").unwrap().0, 200);
-    let (_, ready) = get(lab, "node1", 9199, "/readyz").unwrap();
+    assert_eq!(get_http(lab, "node1", 9199, "/livez").unwrap().0, 200);
+    let (_, ready) = get_http(lab, "node1", 9199, "/readyz").unwrap();
     assert!(ready.contains("bgp: 0 of 1 sessions are up"), "{ready}");
     let _stopped = speaker.stop(60 * SECOND);
 }

@@ -25,7 +25,7 @@ use caracal_lab::{
     Lab, PodState, call_program, error_chain, ip_batch, program_command, run_in_netns,
     spawn_in_netns, wait_until,
 };
-use caracal_model::{Family, Prefix};
+use caracal_model::{Family, Prefix, Problem};
 use caracal_tests::{
     EchoServer, SECOND, Stack, VipConnection, await_settled, await_status, calico_resource, either,
     focus, is_kubernetes, kubectl, on_each_stack_and_datastore_of,
@@ -298,16 +298,16 @@ fn service_addresses_are_announced_where_their_endpoints_are() {
         &["bird", "birdc"],
         "svc",
         text,
-        |lab| {
+        |mut lab| {
             let secrets = secrets.join(lab.name().as_str());
-            services(&lab, &secrets);
+            services(&mut lab, &secrets);
         },
     );
     // Without what a run needs there is none.
     let _removed = std::fs::remove_dir_all(&secrets);
 }
 
-fn services(lab: &Lab, secrets: &Path) {
+fn services(lab: &mut Lab, secrets: &Path) {
     let family = focus(lab);
     let site = site(family);
     let [cluster_range, external_range] = site.ranges;
@@ -405,11 +405,54 @@ fn services(lab: &Lab, secrets: &Path) {
     let place = SocketAddr::new(address.parse().unwrap(), 80).to_string();
     let explained = lab.caracal("n1", &["explain", &place]).unwrap();
     assert!(explained.contains("shop/web"), "{explained}");
-    api.delete_all(&documents(site, family, second));
+    let both = a_newcomer_takes_no_address(lab, &bird, site, [first, second]);
+    let api = Cluster(lab);
+    api.delete_all(&both);
     bird.await_from(&external, &[]);
     bird.await_from(external_range, &["n1", "n2"]);
     the_mesh_gets_a_password(lab, secrets);
     bird.await_from(external_range, &["n1", "n2"]);
+}
+
+/// Another Service with the same address and port, whose endpoint is on the other node: it is named
+/// there, and not announced, also by a node that restarts.
+/// `second` is what the older one has. Gives the documents of both.
+fn a_newcomer_takes_no_address(
+    lab: &mut Lab,
+    bird: &Bird,
+    site: Site,
+    [first, second]: [[&PodState; 2]; 2],
+) -> String {
+    let family = focus(lab);
+    let external = Prefix::host(site.service[1].parse().unwrap()).to_string();
+    let older = documents(site, family, second);
+    // By its name it would come before the other one.
+    let newcomer = documents(site, family, first)
+        .replace("name: web,", "name: a-web,")
+        .replace(
+            &format!("clusterIP: '{}'", site.service[0]),
+            &format!("clusterIP: '{}1'", site.service[0]),
+        )
+        .replace("name: web-x7", "name: a-web-x7")
+        .replace("service-name: web", "service-name: a-web")
+        .replace(&format!(" healthCheckNodePort: {HEALTH},"), "");
+    let both = format!("{older}---\n{newcomer}");
+    let is_named = |lab: &Lab| {
+        await_status(lab, "n2", 60 * SECOND, "the newcomer to be named", |s| {
+            let named = |p: &Problem| p.code == "services.conflict" && p.reason.contains("a-web");
+            match s.problems.iter().any(named) {
+                true => Ok(()),
+                false => Err(format!("{:?}", s.problems)),
+            }
+        });
+        bird.await_from(&external, &["n1"]);
+    };
+    Cluster(lab).apply(&both);
+    is_named(lab);
+    lab.kill9_node("n2").unwrap();
+    lab.start_node("n2").unwrap();
+    is_named(lab);
+    both
 }
 
 /// What the router sends to the external address comes to the endpoint on this node, which sees the

@@ -127,8 +127,28 @@ pub(super) fn draw(random: &mut Random, lab: &Lab) -> Change {
     let families = lab.topology().families();
     let family = *random.of(&families);
     let kinds: &[fn(&mut Random, &Lab, Family) -> Change] = match is_kubernetes(lab) {
-        true => &[pool, another_pool, bgp, felix, peer],
-        false => &[pool, another_pool, bgp, felix, peer, node, by_hand, locked],
+        true => &[
+            pool,
+            another_pool,
+            bgp,
+            felix,
+            peer,
+            filter,
+            lending,
+            locked,
+        ],
+        false => &[
+            pool,
+            another_pool,
+            bgp,
+            felix,
+            peer,
+            filter,
+            lending,
+            locked,
+            node,
+            by_hand,
+        ],
     };
     random.of(kinds)(random, lab, family)
 }
@@ -264,6 +284,58 @@ fn peer(random: &mut Random, lab: &Lab, family: Family) -> Change {
         "drawn",
         Some(resource("BGPPeer", "drawn", &spec)),
     )
+}
+
+/// A filter, and the peer that it is for: every node.
+fn filter(random: &mut Random, lab: &Lab, family: Family) -> Change {
+    let rules = either(family, ["exportV4", "importV4"], ["exportV6", "importV6"]);
+    let pods = either(family, "10.244.0.0/16", "fd00:10:244::/64");
+    let rule = random
+        .of(&[
+            json!({"action": "Reject", "matchOperator": "In", "cidr": pods}),
+            json!({"action": "Reject"}),
+            json!({"action": "Accept", "matchOperator": "In", "cidr": pods}),
+            json!({"action": "Refuse", "matchOperator": "In", "cidr": pods}),
+            json!({"action": "Reject", "matchOperator": "In", "cidr": "everything"}),
+        ])
+        .clone();
+    let spec = json!({*random.of(&rules): [rule]});
+    let mut change = whole(
+        lab,
+        "bgpfilters",
+        "drawn",
+        Some(resource("BGPFilter", "drawn", &spec)),
+    );
+    let peer = json!({"peerSelector": "all()", "nodeSelector": "all()", "filters": ["drawn"]});
+    let of_all = whole(
+        lab,
+        "bgppeers",
+        "drawn",
+        Some(resource("BGPPeer", "drawn", &peer)),
+    );
+    change.writes.extend(of_all.writes);
+    change
+}
+
+/// What addresses are lent by.
+fn lending(random: &mut Random, lab: &Lab, family: Family) -> Change {
+    let all = either(family, "10.244.0.0/16", "fd00:10:244::/64");
+    let reservation = |cidr: &str| {
+        let spec = json!({"reservedCIDRs": [cidr]});
+        let value = resource("IPReservation", "drawn", &spec);
+        whole(lab, "ipreservations", "drawn", Some(value))
+    };
+    match random.below(4) {
+        0 => reservation(all),
+        1 => reservation("nowhere"),
+        2 => configuration(lab, "strictAffinity", &json!(true)),
+        _ => configuration(lab, "maxBlocksPerHost", &json!(1)),
+    }
+}
+
+fn configuration(lab: &Lab, path: &str, to: &Value) -> Change {
+    let new = resource("IPAMConfiguration", "default", &json!({}));
+    field(lab, "ipamconfigurations", "default", new, path, to)
 }
 
 fn node(random: &mut Random, lab: &Lab, family: Family) -> Change {
