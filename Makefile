@@ -192,11 +192,12 @@ built: packages-test
 	mkdir -p $(TARGET)
 	$(CARGO) build --workspace --all-targets --message-format=json-render-diagnostics >$(BUILT)
 
+# Without MAKEFLAGS, which name a jobserver that a recipe like these is not given.
 # Every crate with everything; that cores stand without their shells is for `make lint`.
 unit: built
 	$(TARGET)/debug/run-tests --jobs $(JOBS) --suite unit --first "caracal-ipam ordered" $(E2E:%=--without %) --without ipip $(BUILT)
-	$(CARGO) test --workspace --doc --quiet
-	$(CARGO) test --manifest-path fuzz/differential/Cargo.toml --target-dir $(TARGET)/differential
+	MAKEFLAGS= $(CARGO) test --workspace --doc --quiet
+	MAKEFLAGS= $(CARGO) test --manifest-path fuzz/differential/Cargo.toml --target-dir $(TARGET)/differential
 
 # With the program that ships; the test API server is built with the tests.
 RUN_SCENARIOS = CARACAL_E2E_REQUIRED=1 CARACAL_BIN=$(STATIC)/caracal \
