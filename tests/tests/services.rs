@@ -446,6 +446,7 @@ fn a_newcomer_takes_no_address(
             }
         });
         bird.await_from(&external, &["n1"]);
+        arrives_at(lab, site, family, "n1");
     };
     Cluster(lab).apply(&both);
     is_named(lab);

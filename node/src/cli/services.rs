@@ -167,16 +167,27 @@ fn why_not_prune<T>(
     wanted: &BTreeMap<String, Vec<u8>>,
     there: &BTreeMap<String, T>,
 ) -> Option<String> {
-    let goes = there.keys().filter(|path| !wanted.contains_key(*path));
-    let (goes, all) = (goes.count(), there.len());
-    let is_half = goes * 2 > all;
+    let count = |counts: fn(&str) -> bool| {
+        let all = there.keys().filter(|path| counts(path));
+        let goes = all.clone().filter(|path| !wanted.contains_key(*path));
+        (goes.count(), all.count())
+    };
+    let documents = count(|_| true);
+    let (goes, all) = documents;
+    // A Service may have many slices, which hide how many Services go.
+    let services = count(is_service);
     let is_empty = !wanted.keys().any(|path| is_service(path));
-    let what = match (is_empty, is_half) {
-        (true, _) => "there is no Service in what was given".to_owned(),
-        (false, true) => {
+    let is_half = |(goes, all): (usize, usize)| goes * 2 > all;
+    let what = match is_empty {
+        true => "there is no Service in what was given".to_owned(),
+        false if is_half(documents) => {
             format!("{goes} of {all} documents that are stored are not in what was given")
         }
-        (false, false) => return None,
+        false if is_half(services) => format!(
+            "{} of {} Services that are stored are not in what was given",
+            services.0, services.1
+        ),
+        false => return None,
     };
     (goes > 0 || is_empty).then(|| format!("{what}; nothing is changed: remove them with --force"))
 }
@@ -384,6 +395,20 @@ mod tests {
         assert!(refused.starts_with("3 of 4 documents"), "{refused}");
         assert_eq!(why_not_prune(&stored(&["a", "b"]), &there), None);
         assert_eq!(why_not_prune(&stored(&["a"]), &stored(&[])), None);
+        // Slices that stay do not hide the Services that go.
+        let slices: Vec<String> = (1..=9)
+            .map(|n| slice.replace("a-1", &format!("a-{n}")))
+            .collect();
+        let slices = documents(&slices.join("\n---\n")).unwrap();
+        let with_slices = |names: &[&str]| {
+            let mut all = stored(names);
+            all.extend(slices.clone());
+            all
+        };
+        let there = with_slices(&["a", "b", "c"]);
+        let refused = why_not_prune(&with_slices(&["a"]), &there).unwrap();
+        assert!(refused.starts_with("2 of 3 Services"), "{refused}");
+        assert_eq!(why_not_prune(&with_slices(&["a", "b"]), &there), None);
     }
 
     /// 800 Services with ten endpoints each are more nodes than a parser of YAML takes by itself.
