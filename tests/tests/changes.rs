@@ -1,7 +1,7 @@
 //! The sentence that the whole product comes down to: for each pair of pods, after each change of
 //! the datastore, after a restart and after a node that joins, either packets get through, or
-//! `status` of a node concerned names a problem, and `audit` and `/readyz` agree. When a change is taken back,
-//! everything gets through, and nothing is left of it.
+//! `status` of a node concerned names a problem, and `audit` and `/readyz` agree. When a change is
+//! taken back, everything gets through, and nothing is left of it.
 //!
 //! Changes are drawn by a seed. `CARACAL_SEED` and `CARACAL_STEPS` choose others, and more
 //! (`make fuzz-cluster`); `CARACAL_FIRST` begins with a later one of the same seed.

@@ -1,6 +1,6 @@
 //! A plan that follows what changed: a block plans its own announcements again, and nothing else; a
-//! Service or its endpoints those of the Service, and of those that share an address with it; a node
-//! that is nobody's peer here plans nothing. Whatever sessions, filters and settings follow
+//! Service or its endpoints those of the Service, and of those that share an address with it; a
+//! node that is nobody's peer here plans nothing. Whatever sessions, filters and settings follow
 //! from plans the whole. The two never differ (property test).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +19,8 @@ use crate::{BgpPlan, PlanOptions, plan_the_rest};
 pub enum Replanned {
     /// As a whole: anything may differ from the plan before.
     Whole,
-    /// By key. At most the routes that the node originates, what the kernel is told of services, and
-    /// the problems of both differ; `false`: these neither.
+    /// By key. At most the routes that the node originates, what the kernel is told of services,
+    /// and the problems of both differ; `false`: these neither.
     Announcements(bool),
 }
 
@@ -101,8 +101,8 @@ impl LastPlan {
         state
     }
 
-    /// True when nothing differs but blocks, affinities, Services and their endpoints, nodes that are
-    /// nobody's peers here, and what no plan reads.
+    /// True when nothing differs but blocks, affinities, Services and their endpoints, nodes that
+    /// are nobody's peers here, and what no plan reads.
     fn is_followed(&self, snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> bool {
         let (was, is) = (&self.snapshot, snapshot);
         let chooses_workloads = || {

@@ -203,7 +203,7 @@ impl IpPoolSpec {
 
     /// True when this pool is for LoadBalancer services alone; it makes no routes.
     #[must_use]
-    pub fn is_load_balancer_only(&self) -> bool {
+    pub(crate) fn is_load_balancer_only(&self) -> bool {
         self.allowed_uses == [AllowedUse::LoadBalancer]
     }
 

@@ -90,8 +90,8 @@ impl Snapshot {
     }
 }
 
-/// True for what is told in every status: also an unknown field for which somebody has taken a known
-/// one, and one by which a filter refuses everything.
+/// True for what is told in every status: also an unknown field that resembles a known one, and one
+/// by which a filter refuses everything.
 pub(super) fn is_told(path: &str, note: &FieldNote) -> bool {
     let is_foreign = note.what == NoteKind::Unknown(None);
     !is_foreign || (kind_of(path) == Kind::BgpFilter.as_str() && note.is_about_content())

@@ -38,8 +38,8 @@ impl HealthReport {
         self.checks.iter().all(|check| check.verdict.is_ok())
     }
 
-    /// One line a check, one a note, and a last one with the verdict, as the probes of Kubernetes' own
-    /// components.
+    /// One line a check, one a note, and a last one with the verdict, as the probes of Kubernetes'
+    /// own components.
     pub(crate) fn text(&self, word: &str) -> String {
         // A check is one line, whatever its reason holds.
         let in_one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -458,7 +458,7 @@ fn a_pool_plans_its_own_destinations() {
     }
 }
 
-/// A pool for load balancers alone makes routes as long as nodes have something of it, and the first
+/// A pool for load balancers alone makes routes as long as nodes have something of it; the first
 /// and the last of that is planned by key.
 #[test]
 fn a_pool_for_load_balancers_follows_what_is_in_use() {
