@@ -76,9 +76,9 @@ impl Services {
         (services, faults)
     }
 
-    /// Follows a change of the documents. Answers with the Services that may be announced otherwise:
-    /// those that differ, by themselves or by their endpoints, and those that lose or get an address
-    /// because of them.
+    /// Follows a change of the documents. Answers with the Services that may be announced
+    /// otherwise: those that differ, by themselves or by their endpoints, and those that lose or
+    /// get an address because of them.
     fn follow(&mut self, was: &Documents, is: &Documents) -> BTreeSet<Name> {
         let (mut concerned, mut contested) = (BTreeSet::new(), BTreeSet::new());
         for key in is.changed_since(was) {
