@@ -47,6 +47,16 @@ impl Timestamp {
         format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
     }
 
+    /// `2026-01-05T10:11:12.000003Z`, as Kubernetes' `MicroTime` has it. Later texts sort behind
+    /// earlier ones.
+    #[must_use]
+    pub fn rfc3339_micros(self) -> String {
+        let mut text = self.rfc3339();
+        text.pop();
+        let micros = self.nanos % 1_000_000_000 / 1000;
+        format!("{text}.{micros:06}Z")
+    }
+
     /// Go's default text of a UTC time: `2026-01-05 10:12:00.5 +0000 UTC`.
     #[must_use]
     pub fn go_utc(self) -> String {
@@ -152,6 +162,7 @@ mod tests {
     fn vectors() {
         let t = Timestamp::from_nanos(1_767_607_920_500_000_000);
         assert_eq!(t.rfc3339(), "2026-01-05T10:12:00Z");
+        assert_eq!(t.rfc3339_micros(), "2026-01-05T10:12:00.500000Z");
         assert_eq!(t.go_utc(), "2026-01-05 10:12:00.5 +0000 UTC");
         assert_eq!(Timestamp::parse_rfc3339("2026-01-05T10:12:00.5Z"), Some(t));
         assert_eq!(

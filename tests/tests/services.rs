@@ -20,6 +20,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::time::UNIX_EPOCH;
 
 use caracal_lab::{
     Lab, PodState, call_program, error_chain, ip_batch, program_command, run_in_netns,
@@ -450,6 +451,16 @@ fn a_newcomer_takes_no_address(
         bird.await_from(&external, &["n1"]);
         arrives_at(lab, site, family, "n1");
     };
+    // Kubernetes' API dates to the second, and what is as old as another one is no newcomer.
+    let unix_seconds = || UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let older_was_there = unix_seconds();
+    wait_until(5 * SECOND, "the next second", || {
+        match unix_seconds() > older_was_there {
+            true => Ok(()),
+            false => Err("not yet".to_owned()),
+        }
+    })
+    .unwrap();
     Cluster(lab).apply(&both);
     is_named(lab);
     lab.kill9_node("n2").unwrap();

@@ -127,7 +127,8 @@ async fn apply(
     if reason.is_some() {
         return Ok(reason);
     }
-    let now = now().rfc3339();
+    // Of two that come within one second, the first is the older one, too.
+    let now = now().rfc3339_micros();
     let (mut put, mut deleted) = (0, 0);
     let mut txn = Txn::new();
     for (path, value) in wanted {
@@ -445,8 +446,8 @@ mod tests {
                 text,
             )
         };
-        let (age, stored) = dated(&value, None, "2026-01-01T00:00:00Z");
-        assert_eq!(age, "2026-01-01T00:00:00Z");
+        let (age, stored) = dated(&value, None, "2026-01-01T00:00:00.000002Z");
+        assert_eq!(age, "2026-01-01T00:00:00.000002Z");
         assert_eq!(
             dated(&value, Some(&stored), "2026-01-02T00:00:00Z"),
             (age, stored.clone())
