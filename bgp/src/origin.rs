@@ -3,10 +3,11 @@
 //! a route.
 //!
 //! An announcement is valid when its next hop is an address of the owner, so that packets go where
-//! the data says. Behind a reflector ORIGINATOR_ID says who it came from; one that is known to be
-//! somebody else's makes the route invalid, an unknown one does not, for a node may have a BGP
-//! Identifier that nobody else knows of. Behind a router of another AS that puts itself in as next
-//! hop the AS path says so, where owners have AS numbers of their own.
+//! the data says. An address in what an owner has is nobody's next hop: what has it is no router.
+//! Behind a reflector ORIGINATOR_ID says who it came from; one that is known to be somebody else's
+//! makes the route invalid, an unknown one does not, for a node may have a BGP Identifier that
+//! nobody else knows of. Behind a router of another AS that puts itself in as next hop the AS path
+//! says so, where owners have AS numbers of their own.
 
 mod identities;
 mod prefix_owners;
@@ -91,6 +92,9 @@ pub struct OriginRules {
     pub mode: OriginMode,
     /// Ranges; the longest that covers a prefix counts, and without one there is no check.
     pub ranges: BTreeMap<Prefix, OriginRange>,
+    /// Those of the ranges that lie over machines: an address in what an owner has there may be the
+    /// address of another one. Elsewhere it is no next hop of anybody.
+    pub over_machines: BTreeSet<Prefix>,
 }
 
 /// The owner of a prefix.
@@ -272,11 +276,17 @@ impl OriginCheck {
 
     /// Routes that a change will concern. Asked before it is applied.
     pub(crate) fn concerned(&self, update: &OriginUpdate) -> Concerned {
-        let prefixes = update.ownership.iter().map(|(prefix, ..)| *prefix);
-        let mut concerned = Concerned {
-            prefixes: prefixes.collect(),
-            sources: Sources::default(),
-        };
+        let mut concerned = Concerned::default();
+        for (prefix, ..) in &update.ownership {
+            concerned.prefixes.insert(*prefix);
+            // What has an address there is a next hop of its owner, or no longer.
+            for address in self.identities.addresses_in(prefix) {
+                concerned.sources.add_hop(address);
+                let owners = self.identities.of_address(&address).iter();
+                let held = owners.flat_map(|id| self.owners.prefixes_of(*id));
+                concerned.prefixes.extend(held);
+            }
+        }
         for (name, identity) in &update.identities {
             let id = self.ids.get(name).copied();
             self.identities
@@ -329,9 +339,10 @@ impl OriginCheck {
         if self.rules.mode == OriginMode::Off || is_checked(&self.ranges, prefix) {
             return None;
         }
-        let address = self.identities.first_in(prefix)?;
+        let mut inside = self.identities.addresses_in(prefix);
+        let address = inside.find(|address| !self.is_held(address))?;
         let owners = self.identities.of_address(&address);
-        let by_hop = attrs.next_hop.map(|hop| self.identities.of_address(&hop));
+        let by_hop = attrs.next_hop.map(|hop| self.owners_at(&hop));
         let by_owner = || by_hop.is_some_and(|by| owners.iter().any(|id| by.contains(id)));
         if prefix.is_host() && by_owner() {
             return None;
@@ -413,10 +424,38 @@ impl OriginCheck {
         if self.last.0 == source {
             return answer(&self.last.1);
         }
-        let entitled = self.identities.entitled(source);
+        let entitled = self.entitled(source);
         let quick = answer(&entitled);
         self.last = (source, entitled);
         quick
+    }
+
+    /// Owners that a source speaks for.
+    fn entitled(&self, source: SourceIds) -> Entitled {
+        match source.0 {
+            Some(hop) if self.is_held(&hop) => Entitled::default(),
+            _ => self.identities.entitled(source),
+        }
+    }
+
+    /// Owners whose routes may have a next hop.
+    fn owners_at(&self, hop: &IpAddr) -> &[OwnerId] {
+        match self.is_held(hop) {
+            true => &[],
+            false => self.identities.of_address(hop),
+        }
+    }
+
+    /// True for an address in what an owner has: whoever says that it is its own, no machine has
+    /// it.
+    fn is_held(&self, address: &IpAddr) -> bool {
+        let host = Prefix::host(*address);
+        let Some((range, OriginRange::Owned { .. })) = self.range_of(&host) else {
+            return false;
+        };
+        let holders = self.holders(&host, &range);
+        !self.rules.over_machines.contains(&range)
+            && holders.is_some_and(|(_, owners)| !owners.contains(&FREE))
     }
 
     /// The longest prefix with an owner that covers this one and lies in the range, and its owners.
@@ -444,7 +483,7 @@ impl OriginCheck {
             return OriginVerdict::Unchecked;
         }
         let source = (attrs.next_hop, attrs.originator_id);
-        if self.identities.entitled(source).may_have(owners) {
+        if self.entitled(source).may_have(owners) {
             return OriginVerdict::Valid;
         }
         let reason = self.reason(owned, owners, source);
@@ -461,7 +500,7 @@ impl OriginCheck {
         owners: &[OwnerId],
         (hop, originator): SourceIds,
     ) -> OriginReason {
-        let of_hop = hop.map(|hop| self.identities.of_address(&hop));
+        let of_hop = hop.map(|hop| self.owners_at(&hop));
         let owner = of_hop.and_then(|ids| owners.iter().find(|id| ids.contains(id)));
         let known = originator.and_then(|id| Some((id, self.identities.of_router_id(id)?)));
         match (owner, known) {

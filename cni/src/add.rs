@@ -4,7 +4,7 @@
 //! unless an earlier call had completed it: a pod that works keeps working.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use caracal_datastore::Store;
 use caracal_model::{Announcement, Cidr, Compare, Family, Mac, Prefix, format_mac};
@@ -25,7 +25,7 @@ use crate::kernel::route_wait::RouteWait;
 use crate::kernel::sysctl;
 use crate::kernel::veth::VethPair;
 use crate::kernel::{self, HOST_MAC};
-use crate::node_process;
+use crate::node_process::{self, NodeProcessError};
 use crate::pending_releases::{self, Patience};
 use crate::second;
 use crate::settings;
@@ -35,6 +35,9 @@ use crate::spec::{Command, Interface, IpConfig, Outcome, Wishes};
 /// Longest wait for other calls of the same container (CNI-7): longer than the default waits of one
 /// ADD together, and shorter than a runtime's patience.
 const TURN: Duration = Duration::from_secs(30);
+
+/// Interval of questions to a node's process that starts.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Addresses for the pod.
 #[derive(Debug)]
@@ -151,35 +154,53 @@ async fn attach<S: Store>(
         }
         Ok::<_, CniError>(())
     };
-    let announced = async {
-        announced(call, &plan.addresses, revision).await;
-        progress(Milestone::Announced);
-        Ok(())
-    };
-    tokio::try_join!(routed, announced)?;
-    outcome(call, &plan, &pair, &mac)
-}
-
-/// Waits until other nodes have been told of the addresses, a while at most: a pod that is not
-/// announced yet is better than none.
-async fn announced(call: &Call, addresses: &[Prefix], revision: i64) {
-    let seconds = call.conf.announce_wait();
-    if seconds == 0 {
-        return;
+    let ask = || announced(call, &plan.addresses, revision);
+    let ((), mut told) = tokio::try_join!(routed, async { Ok(ask().await) })?;
+    // A node that was starting could not tell; one that has made the route can, or will.
+    let begun = Instant::now();
+    let patience = announce_wait(call);
+    while let Err(NodeProcessError::Unreachable { .. } | NodeProcessError::Refused(_)) = told
+        && call.conf.route_wait() > 0
+        && begun.elapsed() < patience
+    {
+        tokio::time::sleep(ASK_AGAIN).await;
+        told = ask().await;
     }
-    let wait = Duration::from_secs(u64::from(seconds));
-    let addresses = addresses.iter().map(Prefix::address).collect();
-    let socket = call.dirs.admin_socket();
-    match node_process::announced(&socket, addresses, revision, wait).await {
+    match told {
         Ok(Announcement {
             missing: Some(reason),
             ..
-        }) => tracing::warn!(reason, seconds, "not announced yet; going on"),
+        }) => {
+            let seconds = patience.as_secs();
+            tracing::warn!(reason, seconds, "not announced yet; going on");
+        }
         Ok(announcement) => tracing::debug!(?announcement, "announced"),
         Err(error) => {
             tracing::warn!(error = chain(&error), "cannot tell whether it is announced");
         }
     }
+    progress(Milestone::Announced);
+    outcome(call, &plan, &pair, &mac)
+}
+
+fn announce_wait(call: &Call) -> Duration {
+    Duration::from_secs(u64::from(call.conf.announce_wait()))
+}
+
+/// Waits until other nodes have been told of the addresses, a while at most: a pod that is not
+/// announced yet is better than none. Where the while is zero nobody is asked.
+async fn announced(
+    call: &Call,
+    addresses: &[Prefix],
+    revision: i64,
+) -> Result<Announcement, NodeProcessError> {
+    let wait = announce_wait(call);
+    if wait.is_zero() {
+        return Ok(Announcement::default());
+    }
+    let addresses = addresses.iter().map(Prefix::address).collect();
+    let socket = call.dirs.admin_socket();
+    node_process::announced(&socket, addresses, revision, wait).await
 }
 
 async fn configure(site: &Site<'_>, pair: &Pair, plan: &PodPlan) -> Result<(), KernelError> {

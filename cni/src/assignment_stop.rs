@@ -5,7 +5,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use caracal_datastore::{PUBLIC_MODE, put_file, read_text_file};
+use caracal_datastore::{PUBLIC_MODE, make_folder, put_file, read_text_file};
 
 /// The file; it holds the reason.
 const FILE: &str = "no-addresses";
@@ -19,7 +19,7 @@ fn path(run_dir: &Path) -> PathBuf {
     run_dir.join(FILE)
 }
 
-/// Says that no address is to be given out, or takes it back.
+/// Says that no address is to be given out, or takes it back. A file that says so already stays.
 ///
 /// # Errors
 /// Those of the file system.
@@ -30,7 +30,12 @@ pub fn forbid_addresses(run_dir: &Path, reason: Option<&str>) -> io::Result<()> 
             _ => Ok(()),
         };
     };
-    put_file(&path(run_dir), reason.as_bytes(), PUBLIC_MODE)
+    let path = path(run_dir);
+    if read_text_file(&path).is_ok_and(|said| said == reason) {
+        return Ok(());
+    }
+    make_folder(run_dir)?;
+    put_file(&path, reason.as_bytes(), PUBLIC_MODE)
 }
 
 /// Checks that addresses may be given out. A file that cannot be read stops nothing.
@@ -62,6 +67,11 @@ mod tests {
             stopped.ends_with("on this node: another cluster's"),
             "{stopped}"
         );
+        // As a cleaner does.
+        std::fs::remove_dir_all(&dir).unwrap();
+        check(&dir).unwrap();
+        forbid_addresses(&dir, Some("another cluster's")).unwrap();
+        check(&dir).unwrap_err();
         forbid_addresses(&dir, None).unwrap();
         check(&dir).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();

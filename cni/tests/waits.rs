@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 use world::agent::FakeAgent;
-use world::{Pod, address, in_node, wait_for};
+use world::{Pod, address, in_node, sh, wait_for};
 
 #[test]
 fn add_returns_when_the_pod_is_announced() {
@@ -48,6 +48,42 @@ fn add_returns_when_the_pod_is_announced() {
         world.conf["announce_wait_seconds"] = json!(0);
         assert!(world.call("ADD", &pod).ok);
         assert_eq!(agent.asked().len(), 1);
+        world.del(&pod);
+        world.assert_clean();
+    });
+}
+
+#[test]
+fn a_node_that_starts_is_asked_again_when_it_has_made_the_route() {
+    in_node(|mut world| {
+        let agent = FakeAgent::start(&world);
+        agent.starts(true);
+        world.conf["announce_wait_seconds"] = json!(60);
+        world.conf["route_wait_seconds"] = json!(60);
+        let pod = Pod::new("8f2c41d09c");
+        let command = world.command("ADD", "caracal-cni", Some(&pod));
+        let conf = world.conf.clone();
+        let times = |least: usize| {
+            wait_for("questions", || match agent.asked().len() {
+                asked if asked >= least => Ok(()),
+                asked => Err(format!("{asked} questions")),
+            });
+        };
+        let answer = std::thread::scope(|scope| {
+            let call = scope.spawn(|| world::run(command, &conf));
+            times(1);
+            let spec = world.endpoints()[0]["spec"].take();
+            let network = spec["ipNetworks"][0].as_str().unwrap();
+            let name = spec["interfaceName"].as_str().unwrap();
+            sh(&format!("ip route replace {network} dev {name} scope link"));
+            times(3);
+            assert!(!call.is_finished(), "ADD waits for a node that starts");
+            agent.announces(json!({"prefixes": ["10.90.0.0/26"], "sessions": 2}));
+            agent.starts(false);
+            call.join().unwrap()
+        });
+        assert!(answer.ok, "{answer:#?}");
+        assert!(!answer.stderr.contains("cannot tell"), "{}", answer.stderr);
         world.del(&pod);
         world.assert_clean();
     });

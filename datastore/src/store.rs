@@ -80,6 +80,8 @@ pub enum WatchEvent {
     /// their way: etcd before 3.4.25 answers progress requests ahead of queued events. So it proves
     /// that the connection works, not that everything was told.
     Progress(i64),
+    /// The stream is alive, and nothing is known of the datastore's revision.
+    Alive,
 }
 
 /// Why a datastore did not answer.

@@ -129,7 +129,7 @@ impl Follower {
                     }
                     // An etcd that was set up anew or restored: what it will say is behind us.
                     Some(Ok(WatchEvent::Progress(revision))) if revision < self.view.revision => return Ok(()),
-                    Some(Ok(WatchEvent::Progress(_))) => {}
+                    Some(Ok(WatchEvent::Progress(_) | WatchEvent::Alive)) => {}
                     None | Some(Err(StoreError::Compacted { .. })) => return Ok(()),
                     Some(Err(error)) => return Err(error.into()),
                 },

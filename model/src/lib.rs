@@ -48,11 +48,13 @@ mod kubernetes;
 mod merge_join;
 mod names;
 mod net;
+mod node_addresses;
 mod ranges;
 mod resource;
 mod schema;
 mod selector;
 mod service_claim;
+mod service_refusal;
 mod shared_map;
 mod snapshot;
 mod spelling;
@@ -63,6 +65,7 @@ mod txn;
 // Prefixes, families, and the underlay over which next hops are resolved.
 pub use net::{
     Cidr, Family, Gateway, IfName, LocalNetworks, Prefix, PrefixError, Underlay, UnderlayRoute,
+    outermost, range_around,
 };
 
 // Identity of things, and their keys in the datastore.
@@ -93,6 +96,7 @@ pub use kubernetes::{
     KubernetesServiceSpec, KubernetesSlice, KubernetesSlicePort, LoadBalancerIngress,
 };
 pub use service_claim::{ServiceAddressKind, ServiceAge, ServiceClaim};
+pub use service_refusal::{ReservedRanges, out_of_reach};
 
 // Calico's IPAM data.
 pub use ipam::{
@@ -110,7 +114,8 @@ pub use snapshot::{
     Problem, Snapshot, StoredEndpoints, StoredLineError, Versioned, is_locked,
 };
 
-// Ranges of different roles that lie over each other.
+// Addresses of all nodes, and ranges of different roles that lie over each other.
+pub use node_addresses::NodeAddresses;
 pub use ranges::range_conflicts;
 
 // Codes of everything that can be wrong.

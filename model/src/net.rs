@@ -1,5 +1,6 @@
 //! IP prefixes. A [`Prefix`] is a route's destination and never carries host bits (MODEL-2).
 
+mod outermost;
 mod underlay;
 
 use std::cmp::Ordering;
@@ -12,6 +13,7 @@ use ipnetwork::IpNetwork;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use crate::names::IfName;
+pub use outermost::{outermost, range_around};
 pub use underlay::{Gateway, LocalNetworks, Underlay, UnderlayRoute};
 
 /// Address family, IPv4 or IPv6.

@@ -5,13 +5,14 @@
 use std::net::IpAddr;
 
 use caracal_agent::Links;
-use caracal_model::{Family, NodeName, Prefix, Snapshot};
+use caracal_model::{EncapMode, Family, NodeName, Prefix, Snapshot};
 
 /// What a family needs of the table, and what it holds.
 pub(crate) struct NeighbourTable {
     family: Family,
-    /// All that this node may speak with at once: its own pods, and the nodes in its subnets.
-    /// Neighbours behind a tunnel are permanent, which the limits do not count.
+    /// All that this node may speak with at once: its own pods, the nodes in its subnets, and those
+    /// behind `tunl0`. Neighbours behind a VXLAN device are permanent, which the limits do not
+    /// count.
     neighbours: usize,
     /// The limits, in entries.
     soft: usize,
@@ -101,12 +102,23 @@ const fn of(family: Family) -> &'static str {
 
 fn count(snapshot: &Snapshot, node: &NodeName, subnets: &[Prefix], family: Family) -> usize {
     let near = |address: IpAddr| subnets.iter().any(|subnet| subnet.contains(address));
+    // IPIP carries IPv4 only.
+    let pools = snapshot.pools.values().map(|pool| &pool.spec);
+    let pools = pools.filter(|pool| family == Family::Ipv4 && snapshot.makes_routes(pool));
+    let modes: Vec<EncapMode> = pools.map(|pool| pool.ipip_mode).collect();
+    // The kernel makes a neighbour of each node that a packet goes to by `tunl0`.
+    let by_tunnel = |near: bool| {
+        let across = !near && modes.contains(&EncapMode::CrossSubnet);
+        across || modes.contains(&EncapMode::Always)
+    };
     let others = snapshot.nodes.iter().filter(|(name, _)| *name != node);
     let addresses = others.filter_map(|(_, other)| other.spec.address(family));
-    let nodes = addresses.filter(|address| near(*address)).count();
+    let nodes = addresses
+        .map(near)
+        .map(|near| usize::from(near) + usize::from(by_tunnel(near)));
     let pods = snapshot.workloads_of(node);
     let pods = pods.flat_map(|pod| &pod.spec.ip_networks);
-    nodes + pods.filter(|network| network.family() == family).count()
+    nodes.sum::<usize>() + pods.filter(|network| network.family() == family).count()
 }
 
 #[cfg(test)]
@@ -117,7 +129,7 @@ mod tests {
     fn nodes_on_the_link_and_own_pods_are_neighbours() {
         let mut snapshot = Snapshot::default();
         let folder = "/calico/resources/v3/projectcalico.org";
-        let mut put = |key: String, value: &str| {
+        let put = |snapshot: &mut Snapshot, key: String, value: &str| {
             let revision = snapshot.revision + 1;
             snapshot.apply(&format!("{folder}/{key}"), Some(value.as_bytes()), revision);
         };
@@ -129,14 +141,18 @@ mod tests {
             let node = format!(
                 r#"{{"kind":"Node","metadata":{{"name":"{name}"}},"spec":{{"bgp":{{"ipv4Address":"{v4}","ipv6Address":"{v6}"}}}}}}"#
             );
-            put(format!("nodes/{name}"), &node);
+            put(&mut snapshot, format!("nodes/{name}"), &node);
         }
         for (node, n) in [("a", 5), ("a", 6), ("b", 7)] {
             let pod = format!(
                 r#"{{"kind":"WorkloadEndpoint","metadata":{{"name":"w{n}","namespace":"default"}},
                     "spec":{{"node":"{node}","interfaceName":"cali{n}","ipNetworks":["10.244.0.{n}/32"]}}}}"#
             );
-            put(format!("workloadendpoints/default/w{n}"), &pod);
+            put(
+                &mut snapshot,
+                format!("workloadendpoints/default/w{n}"),
+                &pod,
+            );
         }
         let subnets: Vec<Prefix> = ["10.0.0.0/24", "fd00::/64"]
             .map(|p| p.parse().unwrap())
@@ -144,6 +160,19 @@ mod tests {
         let a = "a".into();
         assert_eq!(count(&snapshot, &a, &subnets, Family::Ipv4), 3);
         assert_eq!(count(&snapshot, &a, &subnets, Family::Ipv6), 1);
+        // By `tunl0` nodes elsewhere are neighbours, too, and those on the link a second time.
+        for (mode, expected) in [("CrossSubnet", 4), ("Always", 5), ("Never", 3)] {
+            let pool = format!(
+                r#"{{"metadata":{{"name":"p"}},"spec":{{"cidr":"10.244.0.0/16","ipipMode":"{mode}"}}}}"#
+            );
+            put(&mut snapshot, "ippools/p".to_owned(), &pool);
+            assert_eq!(
+                count(&snapshot, &a, &subnets, Family::Ipv4),
+                expected,
+                "{mode}"
+            );
+            assert_eq!(count(&snapshot, &a, &subnets, Family::Ipv6), 1);
+        }
     }
 
     #[test]

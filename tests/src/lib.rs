@@ -39,6 +39,7 @@ mod program;
 mod python;
 mod random;
 mod scenario;
+mod services;
 mod stack;
 mod uninstall;
 mod vip;
@@ -67,9 +68,10 @@ pub use next_hops::{
     with_two_blocks,
 };
 pub use oci::{Mount, crun, with_one_cgroup_version, write_bundle};
-pub use processes::Processes;
+pub use processes::{Processes, full_pipe};
 pub use program::{
     binary, binary_with_labs, is_static_built, possible, possible_without_root, static_binary,
+    wrap_program,
 };
 pub use python::{
     KUBERNETES_VERSIONS, has_python_packages, python_packages, python_script, schema_faults,
@@ -80,6 +82,7 @@ pub use scenario::{
     example, exit_code, get_http, has_no_problem, has_problem, ip, logs, more_pods, routed,
     set_pool_modes, set_pools, settled, up, up_text, with_ipam,
 };
+pub use services::Services;
 pub use stack::{
     Stack, address_of, addresses, either, family_count, focus, ipam_why, late_pool,
     on_each_datastore, on_each_stack, on_each_stack_and_datastore, on_each_stack_and_datastore_of,

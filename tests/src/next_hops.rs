@@ -2,13 +2,12 @@
 //! and what of it `ip` shows.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use caracal_lab::{Lab, wait_until};
 
 use crate::SECOND;
 use crate::kernel::try_run_on;
-use crate::program::binary;
+use crate::program::wrap_program;
 use crate::scenario::{caracals, example};
 
 /// Blocks of each node in [`with_two_blocks`].
@@ -34,16 +33,7 @@ pub fn with_two_blocks(topology: &str) -> String {
 /// # Panics
 /// When the lab's folder cannot be written.
 pub fn set_nexthop_objects(lab: &Lab, setting: &str) {
-    let place = lab.folder().bin().join("caracal");
-    let program = format!(
-        "#!/bin/sh\nexport CARACAL_NEXTHOP_OBJECTS={setting}\nexec {} \"$@\"\n",
-        binary().display()
-    );
-    let draft = lab.folder().bin().join(".caracal.new");
-    fs::write(&draft, program).expect("the lab's folder is ours");
-    let executable = PermissionsExt::from_mode(0o755);
-    fs::set_permissions(&draft, executable).expect("the file is ours");
-    fs::rename(&draft, &place).expect("the lab's folder is ours");
+    wrap_program(lab, &format!("export CARACAL_NEXTHOP_OBJECTS={setting}"));
 }
 
 /// True, with a word when not, where the kernel has such objects.

@@ -1,5 +1,6 @@
-//! Programs of one scenario, by name.
+//! Programs of one scenario, by name; and a log that nobody reads.
 
+use std::io::{PipeReader, PipeWriter, Write as _, pipe};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -7,6 +8,20 @@ use caracal_lab::{spawn_in_netns, wait_until};
 
 /// A program that was told to end gets so long.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// What a pipe of Linux holds (pipe(7)).
+const PIPE: usize = 64 * 1024;
+
+/// A pipe that nobody reads, and that has no room; it lives as long as its reader.
+///
+/// # Panics
+/// When there is none to be had.
+#[must_use]
+pub fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = pipe().expect("a pipe");
+    writer.write_all(&[b' '; PIPE]).expect("room for so much");
+    (reader, writer)
+}
 
 /// A folder and the programs that work in it. What each prints goes to `NAME.log` there, also what
 /// another one of the same name printed before. They are killed, and the folder is removed, when it

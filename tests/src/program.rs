@@ -1,8 +1,10 @@
 //! The programs under test, and whether a scenario can run on this machine.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use caracal_lab::require_programs;
+use caracal_lab::{Lab, require_programs};
 
 /// The binary under test: `CARACAL_BIN` (in `make scenarios` the static program that ships), else
 /// the one cargo built beside the tests.
@@ -21,6 +23,20 @@ pub fn binary_with_labs() -> PathBuf {
         .and_then(Path::parent)
         .unwrap_or_else(|| Path::new("."));
     folder.join("caracal")
+}
+
+/// Programs that the lab starts as `caracal` from now on run these lines of a shell first.
+///
+/// # Panics
+/// When the lab's folder cannot be written.
+pub fn wrap_program(lab: &Lab, lines: &str) {
+    let place = lab.folder().bin().join("caracal");
+    let program = format!("#!/bin/sh\n{lines}\nexec {} \"$@\"\n", binary().display());
+    let draft = lab.folder().bin().join(".caracal.new");
+    fs::write(&draft, program).expect("the lab's folder is ours");
+    let executable = PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&draft, executable).expect("the file is ours");
+    fs::rename(&draft, &place).expect("the lab's folder is ours");
 }
 
 /// The folder in which cargo has built the tests, wherever `CARGO_TARGET_DIR` has put it.

@@ -1,15 +1,22 @@
 //! An ADD returns when the pod is announced: what the node answers to the plugin's question, with
-//! real sessions. And STATUS, which asks the node, too.
+//! real sessions; and, on a machine that booted, when the ways to other pods are there. And STATUS,
+//! which asks the node, too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
-use caracal_lab::{CniError, Lab, error_chain, wait_until};
-use caracal_model::{Announcement, AwaitAnnouncement, Prefix};
+use caracal_lab::{
+    CniError, Lab, PodState, RouteKind, call_program, error_chain, program_command, wait_for,
+    wait_until,
+};
+use caracal_model::{Announcement, AwaitAnnouncement, NodeStatus, Prefix};
 use caracal_tests::{
-    SECOND, address_of, assert_gone, await_settled, family_count, focus, on_each_stack_of,
+    Probes, SECOND, address_of, addresses, assert_gone, await_settled, await_status, bind_pods,
+    count_routes, either, family_count, flush_routes, focus, more_pods,
+    on_each_stack_and_datastore, on_each_stack_of, run_on, try_run_on,
 };
 use serde_json::{Value, json};
 
@@ -118,4 +125,110 @@ fn announced(mut lab: Lab) {
     let name = lab.name().clone();
     lab.down().unwrap();
     assert_gone(&name);
+}
+
+/// So long may the first pods wait: `announce_wait_seconds`, and 4 s more (docs/cni.md).
+const LONGEST_WAIT: Duration = Duration::from_secs(6);
+
+#[test]
+fn the_first_pods_of_a_machine_that_boots_lose_no_packet() {
+    let scenario = "the_first_pods_of_a_machine_that_boots_lose_no_packet";
+    on_each_stack_and_datastore(scenario, &["nft"], "full-mesh", "e2e-boot", boots);
+}
+
+fn boots(mut lab: Lab) {
+    await_settled(&lab);
+    let pods = more_pods(&lab, ["node1", "node1"]);
+    bind_pods(&lab, &pods);
+    power_off(&mut lab);
+    lab.start_node("node1").unwrap();
+    begins(&lab, &pods[0]);
+
+    // node2 is late: the way to it comes when all else is there.
+    await_settled(&lab);
+    power_off(&mut lab);
+    lab.pause_node("node2").unwrap();
+    lab.restart_node("node1").unwrap();
+    let has_node3 = |status: &NodeStatus| {
+        let is_up = |address| {
+            let mut peers = status.peers.iter();
+            peers.any(|p| p.address == Some(address) && p.state == "Established")
+        };
+        match addresses(&lab, "node3").into_iter().all(is_up) {
+            true => Ok(()),
+            false => Err(format!("{:?}", status.peers)),
+        }
+    };
+    await_status(&lab, "node1", 60 * SECOND, "sessions with node3", has_node3);
+    let clock = Probes::start(&lab, &[("node3/p1", "node2/p1")]);
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| begins(&lab, &pods[1]));
+        let local = || count_routes(&lab, "node1", RouteKind::Local);
+        let all = family_count(&lab);
+        let attached = wait_for(60 * SECOND, "the pod's routes", local, |n| *n == all);
+        attached.unwrap_or_else(|e| panic!("{e}\n{}", lab.folder().log_tail("node1", 40)));
+        // An ADD that does not wait for node2 ends meanwhile.
+        clock.after(500);
+        lab.resume_node("node2").unwrap();
+        second.join().expect("packets of the second pod");
+    });
+    clock.assert_none_lost("node1 boots");
+}
+
+/// The machine of node1 goes off, with its pods, what its kernel has, and what lies in `/run`.
+fn power_off(lab: &mut Lab) {
+    lab.kill9_node("node1").unwrap();
+    let links = run_on(lab, "node1", "ip -o link show");
+    // `7: cali1a2b3c@if2: <BROADCAST,…`
+    let names = links
+        .lines()
+        .filter_map(|line| line.split([' ', '@', ':']).nth(2));
+    for name in names.filter(|name| name.starts_with("cali")) {
+        run_on(lab, "node1", &format!("ip link del {name}"));
+    }
+    for family in lab.topology().families() {
+        flush_routes(lab, "node1", either(family, "-4", "-6"), "proto 80");
+    }
+    // Without such objects in the kernel there is nothing to flush.
+    let _flushed = try_run_on(lab, "node1", "ip nexthop flush proto 80");
+    for words in [
+        "nft flush ruleset",
+        "sysctl -q -w net.ipv4.ip_forward=0",
+        "sysctl -q -w net.ipv6.conf.all.forwarding=0",
+    ] {
+        run_on(lab, "node1", words);
+    }
+    let run = lab.folder().run("node1");
+    std::fs::remove_dir_all(&run).unwrap();
+    std::fs::create_dir(&run).unwrap();
+}
+
+/// A runtime's ADD, again until it works; then packets of the pod to pods of the other nodes, of
+/// which none is lost.
+fn begins(lab: &Lab, pod: &PodState) {
+    let took = wait_until(60 * SECOND, "an ADD that works", || {
+        let begun = Instant::now();
+        let added = lab.cni("ADD", pod);
+        added.map(|_| begun.elapsed()).map_err(|e| error_chain(&e))
+    })
+    .unwrap_or_else(|e| panic!("{e}\n{}", lab.folder().log_tail("node1", 40)));
+    println!("{}: ADD took {:.2} s", lab.name(), took.as_secs_f64());
+    if took >= LONGEST_WAIT {
+        println!("{}: this machine is too slow", lab.name());
+        return;
+    }
+    for node in ["node2", "node3"] {
+        let others = lab.state().pods.iter().filter(|other| other.node == node);
+        for (other, family) in others.flat_map(|other| {
+            let families = lab.topology().families().into_iter();
+            families.map(move |family| (other, family))
+        }) {
+            let to = other.address_of(family).unwrap().to_string();
+            let mut ping = program_command("ping").unwrap();
+            ping.args(["-n", "-q", "-c", "5", "-i", "0.01", "-W", "5", &to]);
+            let said = call_program(Some(&pod.netns), &mut ping, b"", 60 * SECOND);
+            let said = said.unwrap_or_else(|e| panic!("{} to {to}: {e}", pod.label()));
+            assert!(said.contains(" 0% packet loss"), "{}: {said}", pod.label());
+        }
+    }
 }

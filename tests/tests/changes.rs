@@ -1,7 +1,8 @@
-//! The sentence that the whole product comes down to: for each pair of pods, after each change of
-//! the datastore, after a restart and after a node that joins, either packets get through, or
-//! `status` of a node concerned names a problem, and `audit` and `/readyz` agree. When a change is
-//! taken back, everything gets through, and nothing is left of it.
+//! The sentence that the whole product comes down to: for each pair of pods, and for the announced
+//! addresses of a Service, from pods and from a router outside, after each change of the datastore,
+//! after a restart and after a node that joins, either packets get through, or `status` of a node
+//! concerned names a problem, and `audit` and `/readyz` agree. When a change is taken back,
+//! everything gets through, and nothing is left of it.
 //!
 //! Changes are drawn by a seed. `CARACAL_SEED` and `CARACAL_STEPS` choose others, and more
 //! (`make fuzz-cluster`); `CARACAL_FIRST` begins with a later one of the same seed.
@@ -10,7 +11,7 @@
 #[path = "changes/draw.rs"]
 mod draw;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -20,12 +21,14 @@ use caracal_lab::{
 };
 use caracal_model::{Family, Problem};
 use caracal_tests::{
-    Random, SECOND, Stack, await_settled, caracals, exit_code, get_http, is_kubernetes, logs,
-    more_pods, on_kubernetes_datastore, possible, up_text,
+    EchoServer, PodEndpoint, Processes, Random, SECOND, Services, Stack, VipConnection,
+    await_settled, caracals, endpoint_slices, exit_code, get_http, is_kubernetes, logs, more_pods,
+    on_kubernetes_datastore, possible, up_text,
 };
 use draw::{Change, draw};
 
-/// Two racks behind a router: the way between them is another than that inside.
+/// Two racks behind a router: the way between them is another than that inside. A router of another
+/// AS beside the first node hears which addresses of services it has.
 const TOPOLOGY: &str = "
 name: changes
 pool: {cidr: 10.244.0.0/16, blockSize: 26, vxlanMode: CrossSubnet}
@@ -38,11 +41,53 @@ routers:
       - {segment: rack1, address: 10.0.1.254}
       - {segment: rack2, address: 10.0.2.254}
 nodes:
-  - {name: node1, segment: rack1, address: 10.0.1.11, pods: 2}
-  - {name: node2, segment: rack1, address: 10.0.1.12, pods: 1}
-  - {name: node3, segment: rack2, address: 10.0.2.11, pods: 1}
-  - {name: late, segment: rack2, address: 10.0.2.12, pods: 0}
+  - {name: node1, segment: rack1, address: 10.0.1.11, pods: 2, env: {CARACAL_SERVICES: 'on'}}
+  - {name: node2, segment: rack1, address: 10.0.1.12, pods: 1, env: {CARACAL_SERVICES: 'on'}}
+  - {name: node3, segment: rack2, address: 10.0.2.11, pods: 1, env: {CARACAL_SERVICES: 'on'}}
+  - {name: late, segment: rack2, address: 10.0.2.12, pods: 0, env: {CARACAL_SERVICES: 'on'}}
+  - {name: outside, kind: plain, segment: rack1, address: 10.0.1.31}
+resources:
+  - apiVersion: projectcalico.org/v3
+    kind: BGPConfiguration
+    metadata: {name: default}
+    spec: {serviceExternalIPs: [{cidr: 192.0.2.0/24}, {cidr: '2001:db8:2::/64'}]}
+  - apiVersion: projectcalico.org/v3
+    kind: BGPPeer
+    metadata: {name: outside}
+    spec: {node: node1, peerIP: 10.0.1.31, asNumber: 65001}
+  - apiVersion: projectcalico.org/v3
+    kind: BGPPeer
+    metadata: {name: outside6}
+    spec: {node: node1, peerIP: 'fd00:10:0:1::31', asNumber: 65001}
 ";
+/// The BIRD of the router, which takes the first node with whatever AS it has.
+const ROUTER: &str = "router id 10.0.1.31;
+protocol device {}
+protocol kernel { ipv4 { import none; export all; }; }
+protocol kernel six { ipv6 { import none; export all; }; }
+template bgp neighbour {
+  local as 65001;
+  connect retry time 1; connect delay time 1; error wait time 1, 2;
+}
+protocol bgp node1 from neighbour {
+  neighbor 10.0.1.11 external;
+  ipv4 { import all; export none; };
+}
+protocol bgp node1six from neighbour {
+  neighbor fd00:10:0:1::11 external;
+  ipv6 { import all; export none; };
+}
+";
+/// A Service whose addresses the node of its endpoint announces.
+const SERVICE: &str = "apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10, 'fd00:96::10'], ipFamilyPolicy: PreferDualStack, externalIPs: [192.0.2.10, '2001:db8:2::10'], externalTrafficPolicy: Local, ports: [{port: 80}]}
+";
+/// Where its endpoint listens.
+const TARGET: u16 = 8080;
+/// The node of its endpoint.
+const SERVER: &str = "node1";
 const NODES: [&str; 3] = ["node1", "node2", "node3"];
 /// It leaves before a change and joins after it.
 const LATE: &str = "late";
@@ -59,12 +104,16 @@ fn number(name: &str, otherwise: u64) -> u64 {
     })
 }
 
+/// It is shown for ten minutes after all is as it was.
+const OVER: &str = "node.written_again";
+
 /// Each problem, without the numbers that move.
 fn problems(lab: &Lab, node: &str) -> Result<BTreeSet<String>, String> {
     let text = |p: &Problem| format!("{} {}", p.code, p.subject);
     let status = lab.node_status(node);
     let status = status.map_err(|error| format!("no status of {node}: {}", error_chain(&error)))?;
-    Ok(status.problems.iter().map(text).collect())
+    let now = status.problems.iter().filter(|p| p.code != OVER);
+    Ok(now.map(text).collect())
 }
 
 /// Whether `/readyz` says something of it: it is not ready, or a problem is noted.
@@ -73,23 +122,86 @@ fn probe_agrees(lab: &Lab, node: &str) -> Result<bool, String> {
     Ok(status == 503 || body.contains("[!] "))
 }
 
-/// Pairs of pods without an answer, in any family.
-fn lost(lab: &Lab) -> BTreeSet<(String, String)> {
-    let mut all = BTreeSet::new();
+/// What does not reach what, and the nodes of which one has to say why.
+type Lost = BTreeMap<(String, String), BTreeSet<String>>;
+
+/// Pairs of pods without an answer, in any family, and the announced addresses without one.
+fn lost(lab: &Lab) -> Lost {
+    let mut all = Lost::new();
     for family in lab.topology().families() {
         let matrix = lab.ping_matrix_of(family, Duration::ZERO).unwrap();
-        all.extend(
-            matrix
-                .lost()
-                .into_iter()
-                .map(|(from, to, _)| (from.to_owned(), to.to_owned())),
-        );
+        let pairs = matrix.lost().into_iter().map(|(from, to, _)| {
+            let nodes = [from, to].map(|pod| node_of(pod).to_owned());
+            ((from.to_owned(), to.to_owned()), nodes.into())
+        });
+        all.extend(pairs);
     }
+    all.extend(unserved(lab));
     all
 }
 
 fn node_of(pod: &str) -> &str {
     pod.split('/').next().unwrap_or_default()
+}
+
+/// The announced addresses of the Service that do not answer, to the router or to a pod of another
+/// node.
+fn unserved(lab: &Lab) -> Lost {
+    let others = lab.state().pods.iter().filter(|pod| pod.node != SERVER);
+    let pods = others.map(|pod| (pod.label(), pod.netns.clone(), pod.node.as_str()));
+    let outside = lab.netns("outside").unwrap();
+    let clients = std::iter::once(("outside".to_owned(), outside, SERVER)).chain(pods);
+    let addresses = ["192.0.2.10", "2001:db8:2::10"].map(|text| text.parse::<IpAddr>().unwrap());
+    let asked = clients.flat_map(|client| addresses.map(|to| (client.clone(), to)));
+    std::thread::scope(|scope| {
+        let ask = |((client, netns, node), to): ((String, String, &str), IpAddr)| {
+            let nodes = [node, SERVER].map(str::to_owned);
+            let ask = move || VipConnection::open(&netns, (to, 80).into()).is_err();
+            (((client, to.to_string()), nodes.into()), scope.spawn(ask))
+        };
+        let all: Vec<_> = asked.map(ask).collect();
+        let lost = all.into_iter().filter_map(|(what, asking)| {
+            let is_lost = asking.join().expect("a client that asks");
+            is_lost.then_some(what)
+        });
+        lost.collect()
+    })
+}
+
+/// Starts BIRD on the router.
+fn start_router(lab: &Lab) -> Processes {
+    let mut processes = Processes::new(&format!("{}-outside", lab.name()));
+    std::fs::write(processes.folder().join("bird.conf"), ROUTER).unwrap();
+    let mut bird = program_command("bird").unwrap();
+    bird.args(["-f", "-c", "bird.conf", "-s", "bird.ctl", "-P", "bird.pid"]);
+    let netns = lab.netns("outside").unwrap();
+    processes.start("bird", Some(&netns), &mut bird);
+    processes
+}
+
+/// Gives the cluster its Service, and waits until it is served everywhere.
+fn serve(lab: &Lab) -> EchoServer {
+    let families = lab.topology().families();
+    let mut pods = lab.state().pods.iter();
+    let pod = pods.find(|pod| pod.node == SERVER).unwrap();
+    let server = EchoServer::start(pod, &families, TARGET);
+    let endpoint = PodEndpoint {
+        pod,
+        port: TARGET,
+        terminates: false,
+    };
+    let slices = endpoint_slices("web", &families, &[TARGET], &[endpoint]);
+    Services(lab).prepare();
+    Services(lab).apply(&format!("{SERVICE}{slices}"));
+    wait_until(60 * SECOND, "the Service to be served", || {
+        let unserved = unserved(lab);
+        match unserved.is_empty() {
+            true => Ok(()),
+            false => Err(format!("{unserved:?}")),
+        }
+    })
+    .unwrap_or_else(|e| panic!("{e}\n{}", logs(lab.name())));
+    server
 }
 
 /// What was seen against the sentence; the tests go on, to see more.
@@ -100,19 +212,20 @@ impl Verdict {
     /// Packets get through, or a node of each pair that is lost says why, and its audit as well.
     fn told(&mut self, lab: &Lab, when: &str) {
         let told = wait_until(SILENCE, "packets or a reason", || {
-            for (from, to) in lost(lab) {
-                let nodes = [node_of(&from), node_of(&to)];
-                let said = [problems(lab, nodes[0])?, problems(lab, nodes[1])?];
+            for ((from, to), nodes) in lost(lab) {
+                let said = nodes.iter().map(|node| problems(lab, node));
+                let said = said.collect::<Result<Vec<_>, _>>()?;
                 if said.iter().all(BTreeSet::is_empty) {
                     return Err(format!("{from} does not reach {to}, and nobody says why"));
                 }
-                if !probe_agrees(lab, nodes[0])? && !probe_agrees(lab, nodes[1])? {
+                let agree = nodes.iter().map(|node| probe_agrees(lab, node));
+                if !agree.collect::<Result<Vec<_>, _>>()?.contains(&true) {
                     return Err(format!(
                         "{from} does not reach {to}: {said:?}, and /readyz is content"
                     ));
                 }
-                let audits = nodes.map(|node| exit_code(lab, node, &["audit"]).0);
-                if audits == [0, 0] {
+                let finds = |node: &String| exit_code(lab, node, &["audit"]).0 != 0;
+                if !nodes.iter().any(finds) {
                     return Err(format!(
                         "{from} does not reach {to}: {said:?}, and audit finds nothing"
                     ));
@@ -174,9 +287,14 @@ fn join(lab: &mut Lab, change: &Change, verdict: &mut Verdict, when: &str) {
         if given.is_none() {
             match lab.cni("ADD", &pod) {
                 Ok(answer) => given = parse_cni_result(&answer),
-                // A pod that does not come up is told to whoever asked for it.
                 Err(error) => {
-                    println!("  no pod on {LATE}: {}", error_chain(&error));
+                    let error = error_chain(&error);
+                    // It has just started.
+                    if error.contains("is not in the datastore") {
+                        return Err(error);
+                    }
+                    // A pod that does not come up is told to whoever asked for it.
+                    println!("  no pod on {LATE}: {error}");
                     return Ok(());
                 }
             }
@@ -220,7 +338,9 @@ fn rejoin(lab: &mut Lab, node: &str, change: &Change) {
 }
 
 fn follow(mut lab: Lab, steps: u64) {
+    let _router = start_router(&lab);
     await_settled(&lab);
+    let _server = serve(&lab);
     let seed = number("CARACAL_SEED", 7);
     let first = number("CARACAL_FIRST", 0);
     let mut verdict = Verdict::default();
@@ -264,7 +384,10 @@ fn follow(mut lab: Lab, steps: u64) {
 
 #[test]
 fn packets_get_through_or_somebody_says_why_on_etcd() {
-    if possible("packets get through or somebody says why", &["ping"]) {
+    if possible(
+        "packets get through or somebody says why",
+        &["ping", "bird", "nft"],
+    ) {
         let text = Stack::Dual.topology(TOPOLOGY);
         follow(
             up_text(&text, "changes", "chg"),
@@ -277,7 +400,7 @@ fn packets_get_through_or_somebody_says_why_on_etcd() {
 fn packets_get_through_or_somebody_says_why_on_kubernetes() {
     if possible(
         "packets get through or somebody says why",
-        &["ping", "kubectl", "openssl"],
+        &["ping", "bird", "nft", "kubectl", "openssl"],
     ) {
         let text = on_kubernetes_datastore(&Stack::Dual.topology(TOPOLOGY));
         follow(

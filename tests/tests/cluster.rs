@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use caracal_lab::{Lab, Route, RouteKind, VXLAN_FILTER, wait_for, wait_until};
 use caracal_model::{Family, NodeStatus, Problem};
 use caracal_tests::{
-    Probes, SECOND, addresses, assert_full_matrix, assert_gone, await_settled, await_status,
-    caracals, count_routes, either, family_count, focus, late_pool, on_each_stack,
+    Probes, SECOND, addresses, assert_full_matrix, assert_gone, await_remembered, await_settled,
+    await_status, caracals, count_routes, either, family_count, focus, late_pool, on_each_stack,
     on_each_stack_and_datastore, possible, routes_by_kind, settled, speaks, start_datastore,
     stop_datastore, up,
 };
@@ -508,6 +508,7 @@ fn a_pod_deleted_while_the_datastore_is_down_leaks_no_address() {
 
 fn a_pending_release(mut lab: Lab) {
     await_settled(&lab);
+    await_remembered(&lab, "node2");
     let pod = lab
         .state()
         .pods
@@ -523,6 +524,7 @@ fn a_pending_release(mut lab: Lab) {
     stop_datastore(&mut lab);
     lab.cni("DEL", &pod)
         .expect("DEL succeeds without the datastore");
+    a_node_that_cannot_start_says_what_it_waits_for(&mut lab, "node2");
     start_datastore(&mut lab);
     wait_for(
         60 * SECOND,
@@ -540,6 +542,21 @@ fn a_pending_release(mut lab: Lab) {
             "the pod's route is gone"
         );
     }
+}
+
+/// It remembers nothing, and its datastore is away: the status names that one.
+fn a_node_that_cannot_start_says_what_it_waits_for(lab: &mut Lab, node: &str) {
+    lab.kill9_node(node).unwrap();
+    std::fs::remove_file(lab.folder().lib(node).join("last-snapshot")).unwrap();
+    lab.start_node(node).unwrap();
+    await_status(lab, node, 60 * SECOND, "what it waits for", |status| {
+        let datastore = &status.datastore;
+        let is_told = datastore.reason.is_some() && !datastore.endpoints.is_empty();
+        match datastore.state == "starting" && is_told {
+            true => Ok(()),
+            false => Err(format!("{datastore:?}")),
+        }
+    });
 }
 
 /// The demonstration as a user without rights runs it: in a user namespace, or with a clear

@@ -12,19 +12,22 @@ type Found = BTreeMap<(String, String), (String, String)>;
 /// Exit status, and verdict and fix by check and subject.
 fn examine(lab: &Lab, node: &str, more: &[&str]) -> (Option<i32>, Found) {
     let layout = lab.layout().node(node).unwrap().clone();
-    let conf = lab.folder().run(node).join("net.d");
-    std::fs::create_dir_all(&conf).unwrap();
-    std::fs::write(
-        conf.join("10-caracal.conflist"),
-        "{\"type\":\"caracal-cni\"}",
-    )
-    .unwrap();
+    let [conf, bin] = ["net.d", "bin"].map(|name| lab.folder().run(node).join(name));
+    for (dir, name, text) in [
+        (&conf, "10-caracal.conflist", r#"{"type":"caracal-cni"}"#),
+        (&bin, "caracal-cni", ""),
+    ] {
+        std::fs::create_dir_all(dir).unwrap();
+        std::fs::write(dir.join(name), text).unwrap();
+    }
     let mut command = std::process::Command::new(binary());
     command
         .envs(&layout.env)
         .env("CARACAL_RUN_DIR", lab.folder().run(node))
         .args(["doctor", "-o", "json", "--cni-conf-dir"])
         .arg(&conf)
+        .arg("--cni-bin-dir")
+        .arg(&bin)
         .args(more);
     let output = program_output(Some(&layout.netns), &mut command, b"", 120 * SECOND).unwrap();
     let value: serde_json::Value = serde_json::from_str(&output.stdout)

@@ -1,9 +1,11 @@
-//! Damage by others to a node's kernel, its cables and its datastore, and recovery: by event, not
-//! by the periodic comparison, which these scenarios put an hour away.
+//! Damage by others to a node's kernel, its cables, its datastore and its directories, and the
+//! recovery: by event, not by the periodic comparison, which these scenarios put an hour away.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 #[path = "failures/programs.rs"]
 mod programs;
+#[path = "failures/surroundings.rs"]
+mod surroundings;
 #[path = "failures/swapped.rs"]
 mod swapped;
 #[path = "failures/unreadable.rs"]

@@ -4,15 +4,16 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use caracal_lab::{Lab, RouteKind, wait_for, wait_until};
-use caracal_model::Family;
+use caracal_model::{Family, NodeStatus};
 use caracal_tests::{
-    Probes, Processes, RouteMonitor, SECOND, address_of, assert_full_matrix, await_settled,
-    await_status, binary, caracals, count_routes, either, example, family_count, focus, has_device,
-    on_each_stack, on_each_stack_and_datastore, on_each_stack_of, put_etcd_resource,
-    routes_by_kind, run_on, set_pool_modes,
+    Probes, Processes, RouteMonitor, SECOND, address_of, apply_nft, assert_full_matrix,
+    await_settled, await_status, binary, caracals, count_routes, either, example, family_count,
+    focus, has_device, on_each_stack, on_each_stack_and_datastore, on_each_stack_of,
+    put_etcd_resource, routes_by_kind, run_on, set_pool_modes,
 };
 use serde_json::json;
 
@@ -275,16 +276,17 @@ fn two_killed(mut lab: Lab, pairs: &[[&str; 2]], what: &str) {
 }
 
 /// Prefixes of a router: a node that comes back learns more than its table decides in one piece.
-const LARGE: u32 = 65_536;
+const LARGE: u32 = 24_576;
 
-/// A node that has learned a large table is killed, and deletes nothing before it has learned all
-/// of it again: neither its routes nor those of the mesh.
+/// A node that has learned a large table is killed, also again and again while it starts and before
+/// it has learned all: it deletes nothing, neither its routes nor those of the mesh, and no packet
+/// is lost.
 #[test]
 fn a_node_with_a_large_table_is_killed() {
     let router = "  - {name: router, kind: plain, segment: lan, address: 10.0.0.31}\n";
     let text = fs::read_to_string(example("full-mesh")).unwrap() + router;
     let scenario = "a_node_with_a_large_table_is_killed";
-    on_each_stack_of(scenario, &[], &text, "hit-large", large_table);
+    on_each_stack_of(scenario, &["nft"], &text, "hit-large", large_table);
 }
 
 /// Starts a speaker on the plain node, which announces the large table to node1.
@@ -333,23 +335,63 @@ fn large_table(mut lab: Lab) {
     })
     .unwrap_or_else(|e| panic!("{e}\n{}", router.log("router")));
     await_settled(&lab);
-    let before = routes();
-    let monitor = RouteMonitor::start(&lab, "node1");
+    let before = run_on(&lab, "node1", show);
+    let monitors = RouteMonitor::on_all(&lab);
+    let probes = Probes::start_at(&lab, &RING, 200);
     for _ in 0..2 {
         lab.kill9_node("node1").unwrap();
+        killed_as_it_starts(&mut lab, peer, &before, show);
         lab.start_node("node1").unwrap();
         lab.await_node("node1").unwrap();
         await_settled(&lab);
     }
-    let deleted = monitor.deleted();
-    let first = &deleted[..deleted.len().min(5)];
-    assert!(
-        deleted.is_empty(),
-        "{}, among them {first:#?}\n{}",
-        deleted.len(),
-        lab.folder().log_tail("node1", 60)
-    );
-    assert_eq!(run_on(&lab, "node1", show).lines().count(), before);
+    probes.assert_none_lost("a node with a large table is killed again and again");
+    for monitor in &monitors {
+        let deleted = monitor.deleted();
+        let first = &deleted[..deleted.len().min(5)];
+        assert!(
+            deleted.is_empty(),
+            "{}, among them {first:#?}\n{}",
+            deleted.len(),
+            lab.folder().log_tail("node1", 60)
+        );
+    }
+    assert_eq!(run_on(&lab, "node1", show), before);
+}
+
+/// node1, which is down, is started and killed at once, as soon as it answers, and when it has
+/// learned a part of the table, which comes slowly meanwhile.
+fn killed_as_it_starts(lab: &mut Lab, router: IpAddr, before: &str, show: &str) {
+    let slow = "table inet slow {
+    chain out { type filter hook output priority 0; tcp sport 179 jump bgp; tcp dport 179 jump bgp; }
+    chain bgp { limit rate over 16 kbytes/second burst 8 kbytes drop; }
+}
+";
+    apply_nft(lab, "router", slow);
+    let moments = ["at once", "as it answers", "in the middle of the table"];
+    for (number, moment) in moments.into_iter().enumerate() {
+        lab.start_node("node1").unwrap();
+        if number > 0 {
+            lab.await_node("node1").unwrap();
+            let least = number - 1;
+            let is_there = |status: &NodeStatus| {
+                let mut peers = status.peers.iter().filter(|p| p.address == Some(router));
+                let received = peers.next().map_or(0, |peer| peer.received);
+                assert!(received < LARGE as usize, "the table came too fast");
+                match status.kernel.phase.as_str() {
+                    "learning" if received >= least => Ok(()),
+                    "learning" | "" => Err(format!("{received} received")),
+                    phase => panic!("{moment}: {phase}, with {received} received"),
+                }
+            };
+            await_status(lab, "node1", 60 * SECOND, moment, is_there);
+        }
+        lab.kill9_node("node1").unwrap();
+        let now = run_on(lab, "node1", show);
+        assert!(now == before, "{moment}: {} routes", now.lines().count());
+        println!("{}: killed {moment}", lab.name());
+    }
+    run_on(lab, "router", "nft delete table inet slow");
 }
 
 /// Puts another file in the place of the lab's `caracal`, as a package manager does: written beside

@@ -8,8 +8,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use caracal_lab::{Lab, run_in_netns, wait_until};
 use caracal_model::{Block, BlockOwner, Family, Prefix};
 use caracal_tests::{
-    SECOND, address_of, assert_full_matrix, assert_gone, await_settled, await_status, either,
-    exit_code, has_problem, on_each_stack_of, put_etcd_resource, run_on,
+    SECOND, address_of, apply_nft, assert_full_matrix, assert_gone, await_settled, await_status,
+    either, exit_code, has_problem, on_each_stack_of, put_etcd_resource, run_on,
 };
 use serde_json::json;
 
@@ -53,8 +53,16 @@ fn pods_are_kept_from_nodes(lab: &Lab) {
     for family in lab.topology().families() {
         pods_do_not_speak_bgp(lab, family);
         pods_do_not_speak_bfd(lab, family);
+        pods_do_not_speak_by_another_node(lab, family);
     }
     a_configured_workload_speaks_bgp(lab);
+}
+
+/// Another port than BGP's, open.
+fn listener(lab: &Lab, node: &str, address: IpAddr) -> TcpListener {
+    let free = || TcpListener::bind((address, 1790)).map_err(|e| e.to_string());
+    let listen = || wait_until(60 * SECOND, "a free port", free).unwrap();
+    run_in_netns(&lab.netns(node).unwrap(), listen).unwrap()
 }
 
 /// TCP 179 of its own node and of another one is closed to a pod; to nodes it is open, and so is
@@ -63,9 +71,7 @@ fn pods_do_not_speak_bgp(lab: &Lab, family: Family) {
     let pod = "node1/p1";
     for node in ["node1", "node2"] {
         let address = address_of(lab, node, family);
-        let free = || TcpListener::bind((address, 1790)).map_err(|e| e.to_string());
-        let listen = || wait_until(60 * SECOND, "a free port", free).unwrap();
-        let listener = run_in_netns(&lab.netns(node).unwrap(), listen).unwrap();
+        let listener = listener(lab, node, address);
         assert!(
             connects(lab, pod, (address, 1790)),
             "{pod} to {node}, another port"
@@ -80,8 +86,16 @@ fn pods_do_not_speak_bgp(lab: &Lab, family: Family) {
     assert!(connects(lab, "node1", (far, 179)), "node1 to BGP of node2");
 }
 
-/// Sends a packet to each of these ports of a node until the last one arrives; which arrived.
-fn arrive(lab: &Lab, from: &str, node: &str, address: IpAddr, ports: &[u16]) -> Vec<u16> {
+/// Sends a packet for each of these ports of a node until the last one arrives; which arrived. `to`
+/// says where each is sent.
+fn arrive(
+    lab: &Lab,
+    from: &str,
+    node: &str,
+    to: impl Fn(u16) -> SocketAddr + Sync,
+    ports: &[u16],
+) -> Vec<u16> {
+    let address = address_of(lab, node, Family::of(to(0).ip()));
     // A program that another thread is starting has a copy of the sockets of before for a moment.
     let bind = |port: &u16| {
         let free = || UdpSocket::bind((address, *port)).map_err(|e| e.to_string());
@@ -101,7 +115,7 @@ fn arrive(lab: &Lab, from: &str, node: &str, address: IpAddr, ports: &[u16]) -> 
         let socket = UdpSocket::bind((any, 0)).unwrap();
         for port in ports {
             // The kernel may say here what an ICMP message said of the packet before.
-            let _sent = socket.send_to(&[0x20; 24], (address, *port));
+            let _sent = socket.send_to(&[0x20; 24], to(*port));
         }
     };
     let from = lab.netns(from).unwrap();
@@ -137,12 +151,47 @@ fn pods_do_not_speak_bfd(lab: &Lab, family: Family) {
     for node in ["node1", "node2"] {
         let address = address_of(lab, node, family);
         let ports = [3784, 4784, 3790];
-        let of_pod = arrive(lab, "node1/p1", node, address, &ports);
+        let of_pod = arrive(lab, "node1/p1", node, |port| (address, port).into(), &ports);
         assert_eq!(of_pod, [3790], "a pod to {node} over {family}");
     }
     let far = address_of(lab, "node2", family);
-    let of_node = arrive(lab, "node1", "node2", far, &[3784, 4784, 3790]);
-    assert_eq!(of_node, [3784, 4784, 3790], "a node over {family}");
+    let ports = [3784, 4784, 3790];
+    let of_node = arrive(lab, "node1", "node2", |port| (far, port).into(), &ports);
+    assert_eq!(of_node, ports, "a node over {family}");
+}
+
+/// Ports of node2 that somebody else's table, and not the datastore, has lead to BGP, BFD and VXLAN
+/// of node2 itself and of node1. A pod would speak with the address of its own node there, and with
+/// node2's.
+fn pods_do_not_speak_by_another_node(lab: &Lab, family: Family) {
+    const HIGHER: u16 = 26_000;
+    let by = address_of(lab, "node2", family);
+    let word = either(family, "ip", "ip6");
+    for node in ["node1", "node2"] {
+        let address = address_of(lab, node, family);
+        let (tcp, udp) = ([179, 1790], [3784, 4784, 4789, 3790]);
+        let to = |port: u16| SocketAddr::from((by, port + HIGHER));
+        let rule = |protocol: &str, port: u16| {
+            let (sent, at) = (to(port).port(), SocketAddr::from((address, port)));
+            format!("{word} daddr {by} {protocol} dport {sent} dnat to {at}\n")
+        };
+        let rules = tcp.map(|p| rule("tcp", p)).concat() + &udp.map(|p| rule("udp", p)).concat();
+        let script = format!(
+            "table {word} theirs {{
+            chain there {{\ntype nat hook prerouting priority -100\n{rules}}}
+            chain back {{\ntype nat hook postrouting priority 100\nct status dnat masquerade\n}}
+            }}\n"
+        );
+        apply_nft(lab, "node2", &script);
+        let listener = listener(lab, node, address);
+        let reaches = |port: u16| connects(lab, "node1/p1", (by, to(port).port()));
+        assert!(reaches(1790), "{family}: a pod to {node} by node2");
+        assert!(!reaches(179), "{family}: a pod to BGP of {node} by node2");
+        drop(listener);
+        let arrived = arrive(lab, "node1/p1", node, to, &udp);
+        assert_eq!(arrived, [3790], "{family}: a pod to {node} by node2");
+        run_on(lab, "node2", &format!("nft delete table {word} theirs"));
+    }
 }
 
 /// A workload that a BGPPeer names by `localWorkloadSelector` may speak to its own node, and to no

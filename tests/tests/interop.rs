@@ -1,6 +1,9 @@
 //! Real foreign speakers as members and peers of a cluster.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "interop/bfd.rs"]
+mod bfd;
+
 use caracal_lab::{Lab, wait_until};
 use caracal_model::{Family, NodeStatus};
 use caracal_tests::{

@@ -5,6 +5,8 @@
 
 #[path = "kubernetes/addresses.rs"]
 mod addresses;
+#[path = "kubernetes/bumped.rs"]
+mod bumped;
 #[path = "kubernetes/daemonset.rs"]
 mod daemonset;
 #[path = "kubernetes/deleted_nodes.rs"]
@@ -33,7 +35,7 @@ use caracal_model::NodeStatus;
 use caracal_tests::{
     Probes, RouteMonitor, SECOND, assert_full_matrix, await_settled, await_status, bind_pods,
     caracals, exit_code, has_python_packages, kubectl, kubernetes_object, kubernetes_objects,
-    more_pods, possible, routes_by_kind, schema_faults, settled, up,
+    more_pods, possible, routes_by_kind, run_on, schema_faults, settled, up,
 };
 use serde_json::Value;
 
@@ -64,6 +66,7 @@ fn a_cluster_lives_in_kubernetes_api() {
     let mut lab = up("kubernetes", "kube");
     await_settled(&lab);
     assert_full_matrix(&lab);
+    asks_through_one_connection(&lab);
     has_calicos_shape(&lab);
     answers_on_the_command_line(&lab);
     prints_fields_as_kubectl_does(&lab);
@@ -75,6 +78,24 @@ fn a_cluster_lives_in_kubernetes_api() {
     loses_nothing_without_its_server(&mut lab);
     emptied::a_server_that_lost_its_data_is_no_order(&mut lab);
     deletes_what_kubernetes_deleted(&lab);
+}
+
+/// A node has one connection to the API server, whatever it watches.
+fn asks_through_one_connection(lab: &Lab) {
+    for node in caracals(lab) {
+        let endpoints = lab.node_status(&node).unwrap().datastore.endpoints;
+        let (_, server) = endpoints.split_once("//").expect("a URL");
+        let server = server.trim_end_matches('/');
+        let question = format!("ss -Htn state established dst {server}");
+        wait_until(60 * SECOND, "one connection to the API server", || {
+            let said = run_on(lab, &node, &question);
+            match said.lines().count() {
+                1 => Ok(()),
+                _ => Err(format!("{node}: {said}")),
+            }
+        })
+        .unwrap_or_else(|e| panic!("{e}"));
+    }
 }
 
 /// What Calico's nodes and kubectl find.

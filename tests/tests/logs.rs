@@ -3,15 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs::File;
-use std::io::{PipeReader, Write as _, pipe};
+use std::io::pipe;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, ExitStatus, Stdio};
 
 use caracal_lab::wait_until;
-use caracal_tests::{Processes, SECOND, binary};
-
-/// What a pipe of Linux holds (pipe(7)).
-const PIPE: usize = 64 * 1024;
+use caracal_tests::{Processes, SECOND, binary, full_pipe};
 
 fn full_disk() -> Stdio {
     File::options()
@@ -19,13 +16,6 @@ fn full_disk() -> Stdio {
         .open("/dev/full")
         .unwrap()
         .into()
-}
-
-/// A pipe that nobody reads, and that has no room; it lives as long as its reader.
-fn full_pipe() -> (PipeReader, Stdio) {
-    let (reader, mut writer) = pipe().unwrap();
-    writer.write_all(&[b' '; PIPE]).unwrap();
-    (reader, writer.into())
 }
 
 /// A pipe whose reader is gone.
@@ -80,7 +70,7 @@ fn a_speaker_outlives_whoever_reads_its_log() {
     speaker_lives("full-disk", full_disk());
     speaker_lives("closed-pipe", closed_pipe());
     let (reader, stderr) = full_pipe();
-    speaker_lives("full-pipe", stderr);
+    speaker_lives("full-pipe", stderr.into());
     drop(reader);
 }
 

@@ -462,6 +462,13 @@ fn emptied_and_exchanged(mut lab: Lab) {
     await_problem(&lab, "node1", "datastore.emptied");
     await_status(&lab, "node1", 60 * SECOND, "forwarding", forwards_stale);
     assert_nothing_is_given_out(&lab, "has lost all 3 nodes");
+    // The word for the plugins is in a directory that a cleaner may remove.
+    let run = lab.folder().run("node1");
+    fs::remove_dir_all(&run).unwrap();
+    let word = || run.join("no-addresses").metadata();
+    wait_until(60 * SECOND, "the word for the plugins", word).unwrap_or_else(|e| panic!("{e}"));
+    lab.await_node("node1").unwrap();
+    assert_nothing_is_given_out(&lab, "has lost all 3 nodes");
     let keys = etcdctl(&lab, &["get", "--prefix", "--keys-only", "/"]);
     assert_eq!(keys.trim(), "", "nothing was written");
 

@@ -28,8 +28,8 @@ use caracal_lab::{
 };
 use caracal_model::{Family, Prefix, Problem};
 use caracal_tests::{
-    EchoServer, SECOND, Stack, VipConnection, await_settled, await_status, calico_resource, either,
-    focus, is_kubernetes, kubectl, on_each_stack_and_datastore_of,
+    EchoServer, SECOND, Services, Stack, VipConnection, await_settled, await_status,
+    calico_resource, either, focus, on_each_stack_and_datastore_of,
 };
 
 /// Names and addresses of a family's scenario.
@@ -231,60 +231,6 @@ endpoints:
     )
 }
 
-/// Has the cluster's services be what documents say: in etcd with `caracal services apply`, and
-/// with `kubectl` where the node reads the API itself.
-struct Cluster<'a>(&'a Lab);
-
-impl Cluster<'_> {
-    /// Makes the namespace of the services.
-    fn prepare(&self) {
-        if is_kubernetes(self.0) {
-            let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}";
-            kubectl(self.0, &["apply", "-f", "-"], namespace.as_bytes());
-        }
-    }
-
-    fn caracal(&self, text: &str, more: &[&str]) -> String {
-        let file = self.0.folder().path().join("services.yaml");
-        std::fs::write(&file, text).unwrap();
-        let arguments = [&["services", "apply", file.to_str().unwrap()], more].concat();
-        self.0
-            .caracal("n1", &arguments)
-            .unwrap_or_else(|e| panic!("{}", error_chain(&e)))
-    }
-
-    fn apply(&self, text: &str) {
-        if is_kubernetes(self.0) {
-            kubectl(self.0, &["apply", "-f", "-"], text.as_bytes());
-            return;
-        }
-        let output = self.caracal(text, &[]);
-        assert!(!output.contains("0 written"), "{output}");
-        let output = self.caracal(text, &[]);
-        assert!(output.contains("0 written"), "{output}");
-    }
-
-    fn delete_all(&self, text: &str) {
-        if is_kubernetes(self.0) {
-            kubectl(self.0, &["delete", "-f", "-"], text.as_bytes());
-            return;
-        }
-        let empty = "apiVersion: v1\nkind: List\nitems: []\n";
-        let file = self.0.folder().path().join("services.yaml");
-        std::fs::write(&file, empty).unwrap();
-        let arguments = ["services", "apply", file.to_str().unwrap(), "--prune"];
-        let refused = self
-            .0
-            .caracal("n1", &arguments)
-            .map_err(|e| error_chain(&e));
-        assert!(refused.is_err_and(|e| e.contains("no Service")));
-        let output = self.caracal(empty, &["--prune", "--force"]);
-        let all = text.lines().filter(|line| line.starts_with("kind: "));
-        let deleted = format!("{} deleted", all.count());
-        assert!(output.contains(&deleted), "{output}");
-    }
-}
-
 #[test]
 fn service_addresses_are_announced_where_their_endpoints_are() {
     let secrets = std::env::temp_dir().join(format!("caracal-services-{}", std::process::id()));
@@ -318,7 +264,7 @@ fn services(lab: &mut Lab, secrets: &Path) {
     let [cluster, external] =
         [cluster, external].map(|a| Prefix::host(a.parse().unwrap()).to_string());
     std::fs::create_dir_all(secrets.join("bgp")).unwrap();
-    let api = Cluster(lab);
+    let api = Services(lab);
     api.prepare();
     // Without its password the session does not exist, and says so; with the file it comes.
     for node in ["n1", "n2"] {
@@ -409,7 +355,7 @@ fn services(lab: &mut Lab, secrets: &Path) {
     let explained = lab.caracal("n1", &["explain", &place]).unwrap();
     assert!(explained.contains("shop/web"), "{explained}");
     let both = a_newcomer_takes_no_address(lab, &bird, site, [first, second]);
-    let api = Cluster(lab);
+    let api = Services(lab);
     api.delete_all(&both);
     bird.await_from(&external, &[]);
     bird.await_from(external_range, &["n1", "n2"]);
@@ -461,7 +407,7 @@ fn a_newcomer_takes_no_address(
         }
     })
     .unwrap();
-    Cluster(lab).apply(&both);
+    Services(lab).apply(&both);
     is_named(lab);
     lab.kill9_node("n2").unwrap();
     lab.start_node("n2").unwrap();

@@ -3,6 +3,8 @@
 //! families, in one after the other.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "settings/pools.rs"]
+mod pools;
 #[path = "settings/ranges.rs"]
 mod ranges;
 #[path = "settings/reports.rs"]
@@ -13,7 +15,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use caracal_lab::{Lab, run_in_netns, scaled_time as scaled, wait_until};
 use caracal_model::Family;
 use caracal_tests::{
-    SECOND, address_of, await_settled, either, has_problem, on_each_stack_of, run_on,
+    SECOND, address_of, await_settled, await_status, either, has_problem, on_each_stack_of, run_on,
     set_pool_modes, try_run_on,
 };
 use serde_json::{Value, json};
@@ -306,7 +308,7 @@ fn period_of_comparisons(side: &Side<'_>) {
 }
 
 /// `externalNodesList`: VXLAN of a machine that is no node is taken only when it is named; from
-/// anybody while the datastore is out of reach.
+/// anybody once the datastore has been out of reach for a while.
 fn senders_of_tunnel_packets(lab: &mut Lab, family: Family) {
     let Side {
         pod,
@@ -378,11 +380,23 @@ fn senders_of_tunnel_packets(lab: &mut Lab, family: Family) {
     await_said(lab, &senders, |said| !said.contains(range));
     send(lab, 333);
     lab.stop_etcd().unwrap();
+    await_status(
+        lab,
+        "node1",
+        60 * SECOND,
+        "etcd to be missed",
+        |status| match status.datastore.state.as_str() {
+            "fresh" => Err("fresh".to_owned()),
+            _ => Ok(()),
+        },
+    );
+    // A connection that flaps changes no rule.
+    assert!(run_on(lab, "node1", input).contains(&jump));
     let open = || match try_run_on(lab, "node1", input) {
         Ok(closed) if closed.contains(&jump) => Err(closed),
         _ => Ok(()),
     };
-    wait_until(scaled(60 * SECOND), "open while etcd is away", open).unwrap();
+    wait_until(scaled(90 * SECOND), "open while etcd is away", open).unwrap();
     taken(lab, "anybody while etcd is away", 444);
     lab.start_etcd().unwrap();
     await_said(lab, input, |said| said.contains(&jump));

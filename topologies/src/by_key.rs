@@ -1,15 +1,17 @@
 //! A plan that follows what changed: a block plans its own announcements again, and nothing else; a
 //! Service or its endpoints those of the Service, and of those that share an address with it; a
-//! node that is nobody's peer here plans nothing. Whatever sessions, filters and settings follow
-//! from plans the whole. The two never differ (property test).
+//! node that is nobody's peer here those of Services that have an address of it. Whatever sessions,
+//! filters and settings follow from plans the whole, and so does a block around an address that a
+//! Node says is its own. The two never differ (property test).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use caracal_model::{Kind, NodeName, Prefix, Problem, SharedMap, Snapshot};
 
 use crate::announce::Announcer;
 use crate::common::path;
-use crate::others::nodes_concern;
+use crate::others::{judged_by_blocks, nodes_concern};
 use crate::services::{PlannedServices, ServicesDiffer};
 use crate::wanted::Wanted;
 use crate::{BgpPlan, PlanOptions, plan_the_rest};
@@ -37,6 +39,8 @@ struct LastPlan {
     /// Services; a block with the same prefix covers a route to one. `None` = the cluster announces
     /// none.
     services: Option<PlannedServices>,
+    /// Addresses of nodes in pools: which of them are used follows from the blocks.
+    in_pools: BTreeSet<IpAddr>,
     /// Problems of the rest of the plan.
     problems: Vec<Problem>,
     /// The prefixes that are announced because of each block.
@@ -85,7 +89,8 @@ impl LastPlan {
             node: node.clone(),
             options: options.clone(),
             announcer,
-            services: PlannedServices::new(snapshot, node),
+            services: PlannedServices::new(snapshot, node, &options.datastore),
+            in_pools: judged_by_blocks(snapshot, node),
             problems: planned.problems.clone(),
             of_blocks: Wanted::default(),
             problems_of: BTreeMap::new(),
@@ -121,6 +126,23 @@ impl LastPlan {
             && same_of_filters(&was.invalid, &is.invalid)
             && (was.workloads.is_same(&is.workloads) || !chooses_workloads())
             && !nodes_concern(was, is, node, options)
+            && !self.blocks_concern(is)
+    }
+
+    /// True when the addresses of nodes lie in other blocks than before, or in other nodes' ones.
+    fn blocks_concern(&self, is: &Snapshot) -> bool {
+        let was = &self.snapshot;
+        if self.in_pools.is_empty() {
+            return false;
+        }
+        let around = |snapshot: &Snapshot, address: &IpAddr| {
+            let block = snapshot.block_of(&Prefix::host(*address))?;
+            Some((block.cidr, block.host().cloned()))
+        };
+        // Where a block turns, so does the first of the addresses that it may be around.
+        let changed = is.blocks.changed_since(&was.blocks).into_iter();
+        let mut first = changed.filter_map(|cidr| self.in_pools.range(cidr.address()..).next());
+        first.any(|address| around(was, address) != around(is, address))
     }
 
     /// Plans what changed; true when something differs.
@@ -134,7 +156,7 @@ impl LastPlan {
         let own = own.filter(|(owner, _)| owner.node() == Some(&self.node));
         blocks.extend(own.map(|(_, cidr)| cidr));
         let services = self.services.as_mut();
-        let services = services.map(|s| s.follow(&self.snapshot.documents, &snapshot.documents));
+        let services = services.map(|s| s.follow(&self.snapshot.documents, snapshot));
         self.snapshot = snapshot.clone();
         self.put(blocks, services.unwrap_or_default())
     }

@@ -14,7 +14,7 @@ use crate::Problems;
 use crate::auto::TopologyChoice;
 use crate::common::{BGP_PORT, FAMILIES, path};
 use crate::session::{PlannedSession, password, peer_name, waits_for};
-use crate::view::{NodeView, unusable};
+use crate::view::NodeView;
 
 /// [`PeerConfig::kind`] of mesh sessions.
 const MESH: &str = "mesh";
@@ -51,8 +51,7 @@ pub(crate) fn sessions(
             if node_name == view.name || node.spec.cluster_id().is_some() {
                 continue;
             }
-            if unusable(address).is_some() {
-                // The view has named it as a problem.
+            if view.is_refused(address) {
                 continue;
             }
             let node_path = Key::node(node_name).to_path();

@@ -128,6 +128,9 @@ pub struct PlanOptions {
     /// The node speaks no BGP (`CALICO_NETWORKING_BACKEND` is not `bird`): there is no mesh, which
     /// would be planned for nobody and follow from every other node.
     pub no_bgp: bool,
+    /// Addresses by which the node reaches its datastore; none where they are not known. They are
+    /// announced for no Service.
+    pub datastore: BTreeSet<IpAddr>,
 }
 
 /// Name of a secret and the key inside it.

@@ -2,6 +2,7 @@
 //! sessions with some others, and those that come and go elsewhere change none of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use caracal_bgp::ClusterId;
 use caracal_model::{Family, Node, NodeName, Snapshot};
@@ -10,7 +11,7 @@ use crate::auto;
 use crate::common::FAMILIES;
 use crate::peers::Request;
 use crate::settings::BgpSettings;
-use crate::view::unusable;
+use crate::view::{PodRanges, unusable};
 use crate::{PlanOptions, Problems};
 
 /// False when the plan of a node does not follow from what differs between the nodes of two
@@ -35,7 +36,10 @@ pub(crate) fn nodes_concern(
             changed.iter().filter_map(of)
         })
         .collect();
-    values.iter().any(|(_, other)| is_problem(node, other))
+    let pods = PodRanges::new(is, Some(node));
+    values
+        .iter()
+        .any(|(_, other)| is_problem(node, other, &pods))
         || is_in_mesh(node) && !options.no_bgp && mesh_differs(was, is, own, &changed)
         || is.bgp_peers.iter().any(|(name, peer)| {
             let request = Request::new(name, &peer.spec);
@@ -46,14 +50,28 @@ pub(crate) fn nodes_concern(
 }
 
 /// Whether a plan says something about another node by itself.
-fn is_problem(own: &Node, other: &Node) -> bool {
+fn is_problem(own: &Node, other: &Node, pods: &PodRanges) -> bool {
     let asn = other.spec.bgp.as_ref().and_then(|bgp| bgp.as_number);
     let mut addresses = FAMILIES.iter().filter_map(|family| {
         let address = other.spec.address(*family)?;
         Some((address, own.spec.address(*family)))
     });
     asn.is_some_and(|asn| asn.0 == 0)
-        || addresses.any(|(address, own)| unusable(address).is_some() || own == Some(address))
+        || addresses.any(|(address, own)| {
+            unusable(address).is_some() || own == Some(address) || pods.contains(address)
+        })
+}
+
+/// BGP addresses of nodes of which the blocks say whether they are used; in most clusters none.
+pub(crate) fn judged_by_blocks(snapshot: &Snapshot, own: &NodeName) -> BTreeSet<IpAddr> {
+    let node = snapshot.nodes.get(own).map(|node| &**node);
+    let pods = PodRanges::new(snapshot, node);
+    let nodes = snapshot.nodes.values();
+    let addresses = nodes.flat_map(|node| FAMILIES.map(|family| node.spec.address(family)));
+    let addresses = addresses.flatten();
+    addresses
+        .filter(|address| pods.contains(*address))
+        .collect()
 }
 
 /// The operator's own reflectors have no mesh sessions.

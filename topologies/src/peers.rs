@@ -222,6 +222,7 @@ fn as_remotes(
     families
         .iter()
         .filter_map(|family| node.spec.address(*family))
+        .filter(|address| !view.is_refused(*address))
         .map(|address| Remote {
             address,
             port: view.listen_port_of(name),
@@ -320,7 +321,6 @@ fn add(
     let subject = path(Kind::BgpPeer, request.name);
     let by_address = matches!(remote.origin, Origin::Address { .. });
     if let Some(fault) = unusable(remote.address) {
-        // A node's address is named with the node.
         if by_address {
             let reason = format!("peerIP {} {fault}; it gives no peer", remote.address);
             problems.note(ProblemCode::BgpPeer, subject, reason);

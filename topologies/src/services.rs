@@ -10,7 +10,8 @@ use std::net::IpAddr;
 
 use caracal_model::{
     BgpConfigurationSpec, CidrEntry, DocumentKind, Family, KubernetesDocument, KubernetesService,
-    NodeName, Prefix, Problem, ProblemCode, SharedMap, Snapshot, Versioned,
+    NodeAddresses, NodeName, Prefix, Problem, ProblemCode, ReservedRanges, SharedMap, Snapshot,
+    Versioned,
 };
 
 use self::contest::{Claimed, Claims};
@@ -28,9 +29,11 @@ type Documents = SharedMap<(DocumentKind, String, String), Versioned<KubernetesD
 
 /// Services, and where their endpoints are written. The endpoints themselves are many, and are read
 /// where they are asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Services {
     services: BTreeMap<Name, Service>,
+    /// Addresses that are nodes' and no Service's.
+    nodes: NodeAddresses,
     /// Services with the names of their slices.
     slices: BTreeSet<(Name, String)>,
     claims: Claims,
@@ -71,15 +74,16 @@ impl Services {
     #[must_use]
     pub fn from_snapshot(snapshot: &Snapshot) -> (Self, Vec<Problem>) {
         let mut services = Self::default();
-        services.follow(&Documents::default(), &snapshot.documents);
+        services.follow(&Documents::default(), snapshot);
         let faults = services.faults.values().flatten().cloned().collect();
         (services, faults)
     }
 
-    /// Follows a change of the documents. Answers with the Services that may be announced
-    /// otherwise: those that differ, by themselves or by their endpoints, and those that lose or
-    /// get an address because of them.
-    fn follow(&mut self, was: &Documents, is: &Documents) -> BTreeSet<Name> {
+    /// Follows a change of the documents and of nodes. Answers with the Services that may be
+    /// announced otherwise: those that differ, by themselves or by their endpoints, and those that
+    /// lose or get an address because of them, or of a node.
+    fn follow(&mut self, was: &Documents, snapshot: &Snapshot) -> BTreeSet<Name> {
+        let is = &snapshot.documents;
         let (mut concerned, mut contested) = (BTreeSet::new(), BTreeSet::new());
         for key in is.changed_since(was) {
             let [before, now] = [was, is].map(|documents| Some(&**documents.get(&key)?));
@@ -111,6 +115,9 @@ impl Services {
         for address in contested {
             concerned.extend(self.claims.settle(address, &self.services));
         }
+        for address in self.nodes.follow(&snapshot.nodes) {
+            concerned.extend(self.claims.holders(address).cloned());
+        }
         concerned
     }
 
@@ -137,18 +144,16 @@ impl Services {
                 self.faults.insert(name.clone(), faults);
             }
         }
-        let none = Claimed::default();
         let before = self.services.remove(name);
-        let both = [before.as_ref(), service.as_ref()];
-        let [before, now] = both.map(|service| service.map_or(&none, |s| &s.claimed));
-        self.claims.put(name, before, now, contested);
+        let both = (before.as_ref(), service.as_ref());
+        self.claims.put(name, both, contested);
         self.services.extend(service.map(|s| (name.clone(), s)));
     }
 
-    /// Service routes that a node announces.
+    /// Service routes that a node announces, but for what it knows of its datastore.
     #[must_use]
     pub fn routes(&self, snapshot: &Snapshot, node: &NodeName) -> ServiceRoutes {
-        let Some(rules) = Rules::new(snapshot, node) else {
+        let Some(rules) = Rules::new(snapshot, node, &BTreeSet::new()) else {
             return ServiceRoutes::default();
         };
         let mut rejected = rules.rejected();
@@ -168,7 +173,7 @@ impl Services {
     }
 
     /// Addresses of a Service that a node announces besides the ranges, and those that it would
-    /// announce if they were not another Service's.
+    /// announce if they were not another Service's, or a node's, or no Service's at all.
     fn addresses(
         &self,
         name: &Name,
@@ -189,18 +194,21 @@ impl Services {
         } = rules;
         let nodes = || self.nodes(name, &service.families, documents);
         let here = service.local && nodes().any(|at| at == Some(node));
-        let mut announce = |address: &IpAddr| match self.claims.problem(name, *address) {
-            Some(problem) => _ = lost.insert(problem),
-            None => _ = announced.insert(Prefix::host(*address)),
+        let mut announce = |address: &IpAddr, is_cluster: bool| {
+            let refused = rules.refuses(name, (*address, is_cluster), &self.nodes);
+            match refused.or_else(|| self.claims.problem(name, *address)) {
+                Some(problem) => _ = lost.insert(problem),
+                None => _ = announced.insert(Prefix::host(*address)),
+            }
         };
         for address in &service.cluster {
             if cluster.any() && here || !service.local && cluster.is_single(*address) {
-                announce(address);
+                announce(address, true);
             }
         }
         for address in &service.external {
             if external.covers(*address) && here || !service.local && external.is_single(*address) {
-                announce(address);
+                announce(address, false);
             }
         }
         for address in &service.load_balancer {
@@ -213,7 +221,7 @@ impl Services {
                     || balanced.covers(*address) && nodes().next().is_some()
             };
             if wanted {
-                announce(address);
+                announce(address, false);
             }
         }
         (announced, lost)
@@ -268,11 +276,15 @@ struct Rules {
     node: String,
     /// The node announces none.
     excluded: bool,
+    /// Ranges in which no Service has an address.
+    reserved: ReservedRanges,
+    /// Addresses by which the node reaches its datastore.
+    datastore: BTreeSet<IpAddr>,
 }
 
 impl Rules {
     /// `None` where the cluster announces none: most clusters, and they may have thousands.
-    fn new(snapshot: &Snapshot, node: &NodeName) -> Option<Self> {
+    fn new(snapshot: &Snapshot, node: &NodeName, datastore: &BTreeSet<IpAddr>) -> Option<Self> {
         let spec: &BgpConfigurationSpec = &snapshot.bgp_default()?.spec;
         let lists = [
             &spec.service_cluster_ips,
@@ -293,6 +305,36 @@ impl Rules {
             aggregated: spec.announces_load_balancer_ranges(),
             node: orchestrators_name(snapshot, node),
             excluded,
+            reserved: ReservedRanges::from_snapshot(snapshot),
+            datastore: datastore.clone(),
+        })
+    }
+
+    /// The problem of an address that is announced for no Service: who follows the route would find
+    /// nobody who translates it, or not the machine that has it (decision 0190). The way to the
+    /// datastore may be a cluster address, which nobody chooses.
+    fn refuses(
+        &self,
+        name: &Name,
+        (address, is_cluster): (IpAddr, bool),
+        nodes: &NodeAddresses,
+    ) -> Option<Problem> {
+        let taken = [
+            (nodes.has(address), "a node"),
+            (
+                !is_cluster && self.datastore.contains(&address),
+                "the datastore",
+            ),
+        ];
+        let taken = taken
+            .into_iter()
+            .find_map(|(is, whose)| is.then_some(whose));
+        let taken = taken.map(|whose| format!("it is the address of {whose}"));
+        let reason = self.reserved.refuses(address).or(taken)?;
+        Some(Problem {
+            code: ProblemCode::ServicesRefused,
+            subject: contest::subject(name, address),
+            reason: format!("it is not announced for this Service: {reason}"),
         })
     }
 
@@ -306,6 +348,14 @@ impl Rules {
     fn rejected(&self) -> BTreeSet<Prefix> {
         let lists = [&self.cluster, &self.external, &self.balanced];
         lists.iter().flat_map(|list| &list.wide).copied().collect()
+    }
+}
+
+impl Service {
+    /// All its addresses.
+    fn addresses(&self) -> impl Iterator<Item = &IpAddr> {
+        let outer = self.external.iter().chain(&self.load_balancer);
+        self.cluster.iter().chain(outer)
     }
 }
 

@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::resources::{assign_block, resources_from_yaml};
 
+mod among_pods;
 mod cluster;
 mod filter;
 mod order;

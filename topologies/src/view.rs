@@ -2,10 +2,14 @@
 //!
 //! Reads only; whatever is decided from these facts is decided elsewhere.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use caracal_bgp::{Asn, ClusterId, Listen};
-use caracal_model::{Family, IpPool, Key, Kind, Node, NodeName, Prefix, ProblemCode, Snapshot};
+use caracal_model::{
+    Family, IpPool, Key, Kind, Node, NodeName, Prefix, ProblemCode, Snapshot, outermost,
+    range_around,
+};
 
 use crate::auto::{self, TopologyChoice};
 use crate::common::{FAMILIES, path};
@@ -25,6 +29,7 @@ pub(crate) struct NodeView<'a> {
     pub(crate) auto: TopologyChoice,
     /// The pools' ranges, read once; the most specific first.
     pools: Vec<(Prefix, &'a IpPool)>,
+    pods: PodRanges,
 }
 
 impl<'a> NodeView<'a> {
@@ -66,9 +71,14 @@ impl<'a> NodeView<'a> {
                 );
             }
         }
+        let pods = PodRanges::new(snapshot, node);
         for (name, node) in &snapshot.nodes {
             let addresses = FAMILIES.iter().filter_map(|f| node.spec.address(*f));
-            for (address, fault) in addresses.filter_map(|a| Some((a, unusable(a)?))) {
+            let fault = |address| {
+                let of_nobody = unusable(address).map(str::to_owned);
+                of_nobody.or_else(|| pods.fault_of_node(snapshot, address))
+            };
+            for (address, fault) in addresses.filter_map(|a| Some((a, fault(a)?))) {
                 let reason =
                     format!("the BGP address {address} {fault}; nobody peers with the node there");
                 problems.note(ProblemCode::NodeAddress, Key::node(name).to_path(), reason);
@@ -90,6 +100,7 @@ impl<'a> NodeView<'a> {
         Self {
             auto: auto::choose_topology(snapshot),
             pools,
+            pods,
             snapshot,
             name,
             node,
@@ -125,6 +136,12 @@ impl<'a> NodeView<'a> {
         self.address(Family::of(address)) == Some(address)
     }
 
+    /// True when no session is with a node at this address of it: no machine has it. The view has
+    /// named the node.
+    pub(crate) fn is_refused(&self, address: IpAddr) -> bool {
+        unusable(address).is_some() || self.pods.fault_of_node(self.snapshot, address).is_some()
+    }
+
     /// All nodes by name.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = (&'a NodeName, &'a Node)> {
         self.snapshot
@@ -149,8 +166,11 @@ impl<'a> NodeView<'a> {
         crate::settings::listen_port(self.snapshot, node)
     }
 
-    /// The node with this address, the first by name.
+    /// The node with this address, the first by name. An address that is refused is no node's.
     pub(crate) fn node_at(&self, address: IpAddr) -> Option<(&'a NodeName, &'a Node)> {
+        if self.is_refused(address) {
+            return None;
+        }
         self.nodes()
             .find(|(_, node)| node.spec.address(Family::of(address)) == Some(address))
     }
@@ -166,6 +186,43 @@ impl<'a> NodeView<'a> {
             second: own.next(),
             port: self.settings.listen_port,
         }
+    }
+}
+
+/// Ranges whose blocks hold addresses of pods and of no machine: those of the pools, the outermost,
+/// but for pools over this machine, which are mistakes themselves (decision 0160).
+pub(crate) struct PodRanges {
+    ranges: BTreeSet<Prefix>,
+    /// BGP addresses of this machine. The node writes them again when somebody changes them.
+    own: Vec<IpAddr>,
+}
+
+impl PodRanges {
+    pub(crate) fn new(snapshot: &Snapshot, own: Option<&Node>) -> Self {
+        let own = FAMILIES.map(|family| own?.spec.address(family));
+        let own: Vec<IpAddr> = own.into_iter().flatten().collect();
+        let pools = snapshot.pools.values().map(|pool| pool.spec.prefix());
+        let elsewhere = pools.filter(|range| !own.iter().any(|own| range.contains(*own)));
+        Self {
+            ranges: outermost(elsewhere),
+            own,
+        }
+    }
+
+    /// True for an address of which the blocks say whether a node can have it.
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        range_around(&self.ranges, address).is_some()
+    }
+
+    /// Why a node has no such address, if that is so.
+    fn fault_of_node(&self, snapshot: &Snapshot, address: IpAddr) -> Option<String> {
+        let host = Some(Prefix::host(address)).filter(|_| self.contains(address))?;
+        let block = snapshot.block_of_pods(&host, self.own.iter().copied())?;
+        Some(format!(
+            "is one of block {} of node {}",
+            block.cidr,
+            block.host()?
+        ))
     }
 }
 

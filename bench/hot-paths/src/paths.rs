@@ -182,6 +182,7 @@ fn checked_table(peers: usize, internal: bool, range: (Ipv4Addr, u8)) -> (Rib, I
             OriginRange::Owned { shortest: 8 },
         )]
         .into(),
+        over_machines: BTreeSet::new(),
     };
     // As many whatever is announced, so that what it costs to learn of them falls out of a
     // comparison of two sizes.

@@ -57,6 +57,11 @@ impl Sources {
             || !self.asns.is_empty() && attrs.as_path.asns().any(|asn| self.asns.contains(&asn))
     }
 
+    /// Adds a next hop.
+    pub(super) fn add_hop(&mut self, hop: IpAddr) {
+        self.hops.push(hop);
+    }
+
     /// Adds what differs between two identities of an owner.
     fn add(&mut self, old: Option<&OwnerIdentity>, new: Option<&OwnerIdentity>) {
         let (nobody, relays) = (OwnerIdentity::default(), |of: &OwnerIdentity| of.relays);
@@ -137,10 +142,15 @@ impl Identities {
         sources.add(old, identity);
     }
 
-    /// The first address of an owner that a prefix covers.
+    /// The addresses of owners that a prefix covers, in their order.
+    pub(super) fn addresses_in(&self, prefix: &Prefix) -> impl Iterator<Item = IpAddr> {
+        let from_there = self.addresses.range(prefix.address()..).copied();
+        from_there.take_while(move |address| prefix.contains(*address))
+    }
+
+    /// The first of them.
     pub(super) fn first_in(&self, prefix: &Prefix) -> Option<IpAddr> {
-        let first = self.addresses.range(prefix.address()..).next();
-        first.copied().filter(|address| prefix.contains(*address))
+        self.addresses_in(prefix).next()
     }
 
     pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {

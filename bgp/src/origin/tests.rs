@@ -10,6 +10,9 @@ fn prefix(text: &str) -> Prefix {
     text.parse().unwrap()
 }
 
+/// An address of node 1's block.
+const POD: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 244, 1, 9));
+
 fn identity(n: u8) -> OwnerIdentity {
     OwnerIdentity {
         addresses: [[10, 0, 0, n].into()].into(),
@@ -34,6 +37,7 @@ fn origins() -> OriginCheck {
             (prefix("10.244.255.0/24"), OriginRange::Free),
         ]
         .into(),
+        over_machines: BTreeSet::new(),
     };
     let node = |n: u8| (format!("node{n}"), Some(identity(n)));
     let ownership = vec![
@@ -164,6 +168,74 @@ fn stale_data_refuses_nothing_for_good_and_off_checks_nothing() {
     assert_eq!(verdict(&origins, "10.244.1.0/26", &other), "unchecked");
 }
 
+/// Nodes say what their addresses are; an address in another one's block is a pod's all the same.
+#[test]
+fn an_address_in_what_an_owner_has_is_no_next_hop() {
+    let pools = [
+        (
+            "10.244.0.0/16",
+            "10.244.1.0/26",
+            "10.244.2.0/26",
+            "10.244.1.9",
+        ),
+        (
+            "fd00:10::/64",
+            "fd00:10::1:0/122",
+            "fd00:10::2:0/122",
+            "fd00:10::1:9",
+        ),
+    ];
+    for (pool, of_node1, of_node2, hop) in pools {
+        let mut origins = origins();
+        let rules = |over_machines: BTreeSet<Prefix>| OriginUpdate {
+            rules: Some(OriginRules {
+                mode: OriginMode::Enforce,
+                ranges: [(prefix(pool), OriginRange::Owned { shortest: 26 })].into(),
+                over_machines,
+            }),
+            ..OriginUpdate::default()
+        };
+        origins.apply(rules(BTreeSet::new()));
+        let hop: IpAddr = hop.parse().unwrap();
+        let mut node2 = identity(2);
+        node2.addresses.insert(hop);
+        let held = |has| OriginUpdate {
+            ownership: vec![(prefix(of_node1), named("node1"), has)],
+            ..OriginUpdate::default()
+        };
+        origins.apply(OriginUpdate {
+            identities: vec![("node2".to_owned(), Some(node2))],
+            ownership: vec![(prefix(of_node2), named("node2"), true)],
+            ..held(true)
+        });
+        origins.apply(held(true));
+        let attrs = PathAttrs {
+            next_hop: Some(hop),
+            ..PathAttrs::default()
+        };
+        let seen = |origins: &OriginCheck| verdict(origins, of_node2, &attrs);
+        assert_eq!(seen(&origins), "invalid");
+        let OriginVerdict::Invalid(reason) = origins.check(&prefix(of_node2), &attrs) else {
+            panic!("it is invalid");
+        };
+        let expected = format!("the next hop {hop} is no address of it");
+        assert!(reason.to_string().ends_with(&expected), "{reason}");
+        // Nor may it be announced by itself, and it hinders nobody's route over it.
+        let host = Prefix::host(hop).to_string();
+        assert_eq!(verdict(&origins, &host, &attrs), "invalid");
+        let (wide, router) = (Prefix::truncated(hop, 14), route(9, None));
+        assert_eq!(origins.taken(&wide, &router), None);
+        // A pool that lies over machines says nothing of who has an address.
+        origins.apply(rules([prefix(pool)].into()));
+        assert_eq!(seen(&origins), "valid");
+        origins.apply(rules(BTreeSet::new()));
+        origins.apply(held(false));
+        assert_eq!(seen(&origins), "valid", "nobody has a block there");
+        let taken = origins.taken(&wide, &router);
+        assert_eq!(taken, Some((hop, "node2".to_owned())));
+    }
+}
+
 #[test]
 fn a_prefix_changes_hands() {
     let mut origins = origins();
@@ -210,7 +282,7 @@ proptest! {
     fn a_look_says_what_a_check_says(
         relays in any::<bool>(),
         routes in proptest::collection::vec(
-            (prop_oneof![4 => 0u8..4, 1 => Just(255)], 0u8..8, 24u8..=32, 0u8..4, 0u8..4),
+            (prop_oneof![4 => 0u8..4, 1 => Just(255)], 0u8..8, 24u8..=32, 0u8..5, 0u8..4),
             1..80,
         ),
     ) {
@@ -220,6 +292,8 @@ proptest! {
             let mut identity = identity(n);
             identity.relays = relays && n == 2;
             identity.addresses.insert([10, 0, 0, 3].into());
+            // Among those of node 1.
+            identity.addresses.insert(POD);
             (format!("node{n}"), Some(identity))
         });
         let ownership = vec![
@@ -230,7 +304,10 @@ proptest! {
         origins.apply(OriginUpdate { identities: identities.into(), ownership, ..OriginUpdate::default() });
         for (third, fourth, len, hop, originator) in routes {
             let asked = Prefix::v4([10, 244, third, fourth].into(), len);
-            let attrs = route(hop, (originator > 0).then_some(originator));
+            let mut attrs = route(hop, (originator > 0).then_some(originator));
+            if hop == 4 {
+                attrs.next_hop = Some(POD);
+            }
             let quick = origins.quick_check(&asked, &attrs);
             let verdict = origins.check(&asked, &attrs);
             let passes = matches!(verdict, OriginVerdict::Valid | OriginVerdict::Unchecked);

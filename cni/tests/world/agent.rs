@@ -17,6 +17,8 @@ struct State {
     /// Addresses that endpoints of other nodes have, with namespace and name.
     in_use: Vec<Value>,
     asked: Vec<Value>,
+    /// It starts, and answers nothing else.
+    starts: bool,
 }
 
 /// A node's process that a test plays.
@@ -51,6 +53,11 @@ impl FakeAgent {
             json!({"datastore": {"state": datastore}, "kernel": {"phase": phase}});
     }
 
+    /// Whether it is starting: then it answers no question whether a pod is announced.
+    pub(crate) fn starts(&self, starts: bool) {
+        self.state.0.lock().unwrap().starts = starts;
+    }
+
     /// Answers questions whether a pod is announced, also those that wait.
     pub(crate) fn announces(&self, announcement: Value) {
         self.state.0.lock().unwrap().announcement = Some(announcement);
@@ -73,22 +80,26 @@ impl FakeAgent {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         reader.read_line(&mut line).unwrap();
         let question: Value = serde_json::from_str(&line).unwrap();
-        let answer = self.answer(&question);
+        let reply = match self.answer(&question) {
+            Some(answer) => json!({ "ok": answer }),
+            None => json!({ "error": "the node is starting" }),
+        };
         // The caller may have been killed.
-        let _ = writeln!(stream, "{}", json!({ "ok": answer }));
+        let _ = writeln!(stream, "{reply}");
     }
 
-    fn answer(&self, question: &Value) -> Value {
+    /// `None`: it is starting.
+    fn answer(&self, question: &Value) -> Option<Value> {
         let mut state = self.state.0.lock().unwrap();
         if question["request"] == "in-use" {
-            return json!(state.in_use);
+            return Some(json!(state.in_use));
         }
         state.asked.push(question.clone());
         if question["request"] == "status" {
-            return state.status.clone();
+            return Some(state.status.clone());
         }
-        let waiting = |state: &mut State| state.announcement.is_none();
+        let waiting = |state: &mut State| state.announcement.is_none() && !state.starts;
         let state = self.state.1.wait_while(state, waiting).unwrap();
-        state.announcement.clone().unwrap()
+        (!state.starts).then(|| state.announcement.clone().unwrap())
     }
 }

@@ -198,11 +198,11 @@ impl Probe {
 
     async fn next(&mut self) -> Result<WatchEvent, StoreError> {
         if self.pinged.are_open() && self.asked.elapsed() < ASKED {
-            return Ok(WatchEvent::Progress(i64::MAX));
+            return Ok(WatchEvent::Alive);
         }
         self.asked = Instant::now();
         match self.api.read_at_once(&self.path, WHOLE).await {
-            Ok(_) | Err(ApiFailure::NotFound) => Ok(WatchEvent::Progress(i64::MAX)),
+            Ok(_) | Err(ApiFailure::NotFound) => Ok(WatchEvent::Alive),
             Err(failure) => Err(failure.into_error(self.api.server(), "the API")),
         }
     }
@@ -265,8 +265,8 @@ impl One {
 
     async fn step(&mut self) -> Result<Option<WatchEvent>, ApiFailure> {
         let Some((lines, _)) = &mut self.lines else {
-            self.open().await?;
-            return Ok(None);
+            let newest = self.open().await?;
+            return Ok(newest.map(WatchEvent::Progress));
         };
         let due = self.opened + Duration::from_secs(SECONDS) + OVERDUE;
         let Ok(Some(line)) = timeout_at(due, lines.next()).await else {
@@ -288,7 +288,8 @@ impl One {
         }
     }
 
-    async fn open(&mut self) -> Result<(), ApiFailure> {
+    /// Opens the watch. Answers with the revision of what is stored, where it was asked for.
+    async fn open(&mut self) -> Result<Option<i64>, ApiFailure> {
         let list = List {
             collection: self.collection,
             labels: None,
@@ -311,7 +312,7 @@ impl One {
                 // Asked behind the opening: whatever comes between ends the watch. One kind asks
                 // for all, whose watches go to the same address.
                 if self.collection == ANCHOR {
-                    self.check_history().await?;
+                    return self.check_history().await.map(Some);
                 }
             }
             Err(ApiFailure::NotFound) => {
@@ -324,13 +325,14 @@ impl One {
             }
             Err(failure) => return Err(failure),
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Behind the address there may be another etcd by now, emptied or restored from a backup: its
     /// server takes a watch from a revision of the future and says nothing until that is there, or
-    /// tells another history from there on.
-    async fn check_history(&self) -> Result<(), ApiFailure> {
+    /// tells another history from there on. Answers with the revision of what is stored: who
+    /// follows judges whether it can be as high.
+    async fn check_history(&self) -> Result<i64, ApiFailure> {
         let newest = newest_revision(&self.api).await?;
         let went_back = newest < self.revision;
         if went_back || self.api.is_another_cluster().await? {
@@ -341,7 +343,7 @@ impl One {
             );
             return Err(ApiFailure::Gone);
         }
-        Ok(())
+        Ok(newest)
     }
 
     fn on_event(&mut self, event: &Value) -> Result<Said, ApiFailure> {

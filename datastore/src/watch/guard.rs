@@ -10,9 +10,9 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use caracal_model::{NodeName, ProblemCode, SharedMap, Snapshot, Versioned};
+use tokio::time::Instant;
 
 /// Lost things that a reason names at most.
 const NAMED: usize = 3;
@@ -29,7 +29,16 @@ const WHILE_DOWN: i64 = 500_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heard {
     pub(super) revision: i64,
-    pub(super) ago: Duration,
+    pub(super) at: Instant,
+}
+
+impl Heard {
+    /// True for a revision that the datastore cannot have come to since.
+    pub(super) fn is_outrun_by(&self, revision: i64, now: Instant) -> bool {
+        let seconds = i64::try_from((now - self.at).as_secs()).unwrap_or(i64::MAX);
+        let may = seconds.saturating_add(1).saturating_mul(PER_SECOND);
+        revision.saturating_sub(self.revision) > may.saturating_add(LAG)
+    }
 }
 
 /// Which datastore it is.
@@ -153,20 +162,15 @@ impl Guard {
         }
     }
 
-    /// Notes where a list came from; `heard`: what this process heard of it before. What is known
-    /// of another history stays until something is accepted.
-    pub(super) fn listed(&mut self, store: StoreId, revision: i64, heard: Option<Heard>) {
+    /// Notes where a list came from; `outrun`: its revision is one that the datastore cannot have
+    /// come to since it was heard last, `None` = it was not heard in this process. What is known of
+    /// another history stays until something is accepted.
+    pub(super) fn listed(&mut self, store: StoreId, revision: i64, outrun: Option<bool>) {
         if let Some(accepted) = &self.accepted {
             let known = accepted.store != StoreId::default() && store != StoreId::default();
             let other = known && accepted.store != store;
-            let jumped = match heard {
-                Some(Heard { revision: was, ago }) => {
-                    let seconds = i64::try_from(ago.as_secs()).unwrap_or(i64::MAX);
-                    let may = seconds.saturating_add(1).saturating_mul(PER_SECOND);
-                    revision - was > may.saturating_add(LAG)
-                }
-                None => revision - accepted.snapshot.revision > WHILE_DOWN,
-            };
+            let jumped =
+                outrun.unwrap_or_else(|| revision - accepted.snapshot.revision > WHILE_DOWN);
             self.restored |= other || jumped || revision < accepted.snapshot.revision;
         }
     }

@@ -10,10 +10,11 @@
 //!   nothing is ever cleared to be filled again.
 //! * `WATCH-3`: a stream that says nothing is given up; freshness falls first to lagging, then to
 //!   stale.
-//! * `WATCH-4`: after a stream ended, whatever the reason, everything is listed again. A watch is
-//!   never resumed, because a datastore that was restored from a backup counts the same revisions
-//!   again over another history. The stream is opened before the list begins, so that it dies with
-//!   the datastore the list is of.
+//! * `WATCH-4`: after a stream ended, whatever the reason, everything is listed again, and when it
+//!   tells of a revision that the datastore cannot have come to. A watch is never resumed, because
+//!   a datastore that was restored from a backup counts the same revisions again over another
+//!   history. The stream is opened before the list begins, so that it dies with the datastore the
+//!   list is of.
 //! * `WATCH-5`: the task never ends silently: the view becomes stale with a reason.
 //! * `WATCH-7`: with a guard ([`spawn_guarded_watcher`]), what is a [`DatastoreFault`] and no order
 //!   is not published: the snapshot that was accepted last stays and the view is stale, until the

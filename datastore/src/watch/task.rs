@@ -46,8 +46,10 @@ pub(super) struct Task<S> {
     replica: Replica,
     /// Which datastore the last list came from.
     listed: StoreId,
-    /// The last revision that a list or the watch told of, and when.
-    heard: Option<(i64, Instant)>,
+    /// The last revision that a list or the watch told of.
+    heard: Option<Heard>,
+    /// The watch has told of a revision that the datastore cannot have by now.
+    outrun: bool,
     guard: Option<Guard>,
     absences: Absences,
     /// Why the content of the datastore is not accepted, and since when.
@@ -80,6 +82,7 @@ impl<S: PagedStore> Task<S> {
             ),
             listed: StoreId::default(),
             heard: None,
+            outrun: false,
             absences: Absences::new(options.node_grace, accepted),
             guard: guard.map(Guard::new),
             fault: None,
@@ -130,7 +133,7 @@ impl<S: PagedStore> Task<S> {
                 ListNeed::Later => listed.elapsed() >= LIST_PAUSE,
                 ListNeed::Now => true,
             };
-            if lists {
+            if lists || self.outrun {
                 self.list(self.replica.revision()).await?;
                 listed = Instant::now();
                 self.publish();
@@ -235,14 +238,12 @@ impl<S: PagedStore> Task<S> {
 
     fn take_over(&mut self, cluster: u64, revision: i64) {
         self.listed = StoreId(cluster);
-        let now = Instant::now();
-        let heard = self.heard.replace((revision, now));
+        let at = Instant::now();
+        let heard = self.heard.replace(Heard { revision, at });
+        self.outrun = false;
         if let Some(guard) = &mut self.guard {
-            let heard = heard.map(|(revision, at)| Heard {
-                revision,
-                ago: now - at,
-            });
-            guard.listed(self.listed, revision, heard);
+            let outrun = heard.map(|heard| heard.is_outrun_by(revision, at));
+            guard.listed(self.listed, revision, outrun);
         }
         let listed = self.replica.end_list(revision);
         if let Some(before) = listed.went_back_from {
@@ -265,16 +266,26 @@ impl<S: PagedStore> Task<S> {
             WatchEvent::Progress(revision) if revision < self.replica.revision() => {
                 return self.tick();
             }
-            WatchEvent::Progress(revision) => self.heard = Some((revision, now)),
+            WatchEvent::Progress(revision) => self.hear(revision, now),
+            WatchEvent::Alive => {}
         }
         let told = self.replica.revision();
-        if self.heard.is_none_or(|(revision, _)| revision < told) {
-            self.heard = Some((told, now));
+        if self.heard.is_none_or(|heard| heard.revision < told) {
+            self.hear(told, now);
         }
         self.failures = 0;
         self.liveness.heard(now);
         self.outage.over(now, self.replica.revision());
         self.tick();
+    }
+
+    /// Notes where the datastore is. One that cannot have come so far is another one, or restored:
+    /// its watch went on, and what it lacks is seen in a list.
+    fn hear(&mut self, revision: i64, now: Instant) {
+        match &self.heard {
+            Some(heard) if heard.is_outrun_by(revision, now) => self.outrun = true,
+            _ => self.heard = Some(Heard { revision, at: now }),
+        }
     }
 
     /// Notes a failure; says how long to pause.

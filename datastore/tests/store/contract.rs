@@ -62,7 +62,7 @@ pub(crate) async fn changes(
         let next = timeout(LIMIT, watch.next()).await;
         match next.unwrap_or_else(|_| panic!("no event; so far {all:?}")) {
             Some(Ok(WatchEvent::Changes(some))) => all.extend(some),
-            Some(Ok(WatchEvent::Progress(_))) => {}
+            Some(Ok(WatchEvent::Progress(_) | WatchEvent::Alive)) => {}
             other => panic!("{other:?} after {all:?}"),
         }
     }
@@ -267,7 +267,7 @@ async fn watch_tells_history_and_news<S: Store>(store: &S) {
             .unwrap()
             .unwrap()
         {
-            WatchEvent::Progress(_) => {}
+            WatchEvent::Progress(_) | WatchEvent::Alive => {}
             WatchEvent::Changes(changes) => break changes,
         }
     };
@@ -293,7 +293,7 @@ async fn watch_loses_nothing_when_cancelled<S: Store>(store: &S) {
         };
         match next.unwrap().unwrap() {
             WatchEvent::Changes(changes) => received.extend(changes),
-            WatchEvent::Progress(_) => {}
+            WatchEvent::Progress(_) | WatchEvent::Alive => {}
         }
     }
     writing.await.unwrap();
@@ -344,7 +344,7 @@ async fn compaction<S: Store>(store: &S, compact: impl AsyncFn(i64)) {
         let mut watch = store.watch("/compact/", asked).await.unwrap();
         let end = loop {
             match timeout(LIMIT, watch.next()).await.unwrap() {
-                Some(Ok(WatchEvent::Progress(_))) => {}
+                Some(Ok(WatchEvent::Progress(_) | WatchEvent::Alive)) => {}
                 Some(Err(error)) => break error,
                 other => panic!("{other:?} from a watch at {asked}"),
             }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::conntrack;
 use super::read::hints::{self, Listener, OwnChanges};
-use super::write::programs::{CommandError, run, run_as};
+use super::write::programs::{CommandError, run, run_as, unless_refused};
 use crate::services::{
     SERVICES_TABLE, ServiceAddress, ServiceEntry, ServiceHealth, ServiceNode, ServiceSettings,
     ServiceTable, ServiceTarget, TableChange, Transport, stray_clients,
@@ -23,6 +23,14 @@ use crate::settings::Overrides;
 #[derive(Debug, thiserror::Error)]
 #[error("the table of services cannot be written")]
 pub struct ServiceWriteError(#[source] CommandError);
+
+impl ServiceWriteError {
+    /// True when `nft` was ended for its time: what it would have said is not known.
+    #[must_use]
+    pub const fn is_timeout(&self) -> bool {
+        self.0.is_timeout()
+    }
+}
 
 /// The table of services after a pass.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -248,10 +256,14 @@ impl ServiceWriter {
     }
 
     /// True when the calling thread's network namespace has the table.
-    pub async fn is_there() -> bool {
+    ///
+    /// # Errors
+    /// [`ServiceWriteError`] when `nft` does not end in time: nothing is known then.
+    pub async fn is_there() -> Result<bool, ServiceWriteError> {
         let tables = run("nft", &["list", "tables"], "").await;
+        let tables = unless_refused(tables).map_err(ServiceWriteError)?;
         let name = format!("table inet {SERVICES_TABLE}");
-        tables.is_ok_and(|tables| tables.lines().any(|line| line == name))
+        Ok(tables.is_some_and(|tables| tables.lines().any(|line| line == name)))
     }
 
     /// Frees the way to the datastore: the table that an earlier process left, with whatever
@@ -294,7 +306,7 @@ impl ServiceWriter {
     /// [`ServiceWriteError`] when `nft` cannot be run or refuses.
     pub async fn remove() -> Result<(), ServiceWriteError> {
         // Nothing is written where there is nothing to take away: almost always.
-        if !Self::is_there().await {
+        if !Self::is_there().await? {
             return Ok(());
         }
         let result = run("nft", &["-f", "-"], &ServiceTable::removal()).await;

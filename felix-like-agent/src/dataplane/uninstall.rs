@@ -67,7 +67,7 @@ impl Uninstall {
         // Where they cannot be read their removal is tried, and says why it fails.
         actual.nat = nat.read(None).await.unwrap_or_else(|e| Some(chain(&e)));
         let mut removals = removals(&actual, ownership);
-        let services = ServiceWriter::is_there().await;
+        let services = ServiceWriter::is_there().await.unwrap_or(true);
         removals.extend(services.then_some(Removal::Services));
         let saved_sysctls = lib_dir.map(SavedSysctls::open);
         let values = saved_sysctls.iter().flat_map(SavedSysctls::to_restore);

@@ -22,6 +22,8 @@ const LOOPS: &str = "caracal-loops";
 const SENDERS: &str = "caracal-senders";
 const BGP: &str = "caracal-bgp";
 const ROUTERS: &str = "caracal-routers";
+const NODES: &str = "caracal-nodes";
+const TRANSLATED: &str = "caracal-translated";
 /// Chain of the `raw` table.
 const ANTISPOOF: &str = "caracal-antispoof";
 
@@ -119,47 +121,72 @@ fn vxlan_packets(chain: &str, nat: &Nat) -> Vec<String> {
     pairs.map(rule).collect()
 }
 
-/// Which packets of a chain the guard of BGP looks at: from a workload to a port of BGP or BFD.
-fn bgp_packets(chain: &str, nat: &Nat, guard: &BgpGuard) -> Vec<String> {
-    let mut lines = Vec::new();
-    for prefix in &nat.interface_prefixes {
-        for (protocol, ports) in [
-            ("tcp", guard.ports.iter().collect::<Vec<_>>()),
-            ("udp", BFD_PORTS.iter().collect()),
-        ] {
-            lines.extend(ports.into_iter().map(|port| {
-                format!(
-                    "-A {chain} -i {prefix}+ -p {protocol} -m {protocol} --dport {port} -j {BGP}"
-                )
-            }));
-        }
-    }
-    lines
+/// Which packets of a chain the guard of BGP looks at, behind translation: from a workload to a
+/// port of BGP or BFD, and whatever somebody has translated to such a port, or to that of VXLAN.
+fn guarded_packets(chain: &str, nat: &Nat, guard: &BgpGuard) -> Vec<String> {
+    let to = |(protocol, port): (&str, &u16)| format!("-p {protocol} -m {protocol} --dport {port}");
+    let tcp = guard.ports.iter().map(|port| ("tcp", port));
+    let bfd = BFD_PORTS.iter().map(|port| ("udp", port));
+    let ports: Vec<String> = tcp.chain(bfd).map(to).collect();
+    let from_workloads = |prefix: &PlainName| {
+        let rule = |ports: &String| format!("-A {chain} -i {prefix}+ {ports} -j {BGP}");
+        ports.iter().map(rule).collect::<Vec<_>>()
+    };
+    let from_workloads: Vec<String> = nat
+        .interface_prefixes
+        .iter()
+        .flat_map(from_workloads)
+        .collect();
+    let vxlan = nat.no_vxlan_from_workloads.iter();
+    let vxlan = vxlan.map(|port| to(("udp", port)));
+    let anybodys = ports.into_iter().chain(vxlan);
+    let anybodys = anybodys.map(|ports| format!("-A {chain} {ports} -j {TRANSLATED}"));
+    from_workloads.into_iter().chain(anybodys).collect()
 }
 
-/// Action on packets to the BGP port.
-fn bgp_guard(guard: &BgpGuard) -> Vec<String> {
+/// Action on these packets.
+fn bgp_guard(nat: &Nat, guard: &BgpGuard) -> Vec<String> {
     let host = |address: &std::net::IpAddr| Prefix::host(*address);
     let local = "-m addrtype --dst-type LOCAL";
+    let own = format!("-A {NODES} {local} -j DROP");
+    let nodes = guard.nodes.iter();
+    let nodes = nodes.map(|of| format!("-A {NODES} -d {} -j DROP", host(of)));
     let peers = guard.peers.iter();
     let peers = peers.map(|of| format!("-A {BGP} -s {} -j RETURN", host(of)));
     let names = guard.local_peers.iter();
     let names = names.map(|name| format!("-A {BGP} -i {name} {local} -j RETURN"));
-    let own = format!("-A {BGP} {local} -j DROP");
-    let nodes = guard.nodes.iter();
-    let nodes = nodes.map(|of| format!("-A {BGP} -d {} -j DROP", host(of)));
     let routers = guard.routers.iter();
     let routers = routers.map(|of| format!("-A {BGP} -d {} -j {ROUTERS}", host(of)));
     // Pools and routers, not each pool with each router.
     let sources = guard.masqueraded.iter();
     let sources = sources.filter(|_| !guard.routers.is_empty());
     let sources = sources.map(|from| format!("-A {ROUTERS} -s {from} -j DROP"));
-    peers
-        .chain(names)
-        .chain([own])
+    // What comes from workloads here was judged by the rules before.
+    let prefixes = nat.interface_prefixes.iter();
+    let workloads = prefixes.map(|prefix| format!("-i {prefix}+"));
+    let from_routers = guard.routers.iter().map(|of| format!("-s {}", host(of)));
+    let untranslated = [
+        "-m conntrack ! --ctstate DNAT",
+        "-m conntrack --ctdir REPLY",
+        "-i lo",
+    ];
+    let spared = untranslated.into_iter().map(str::to_owned);
+    let spared = spared.chain(workloads).chain(from_routers);
+    let spared = spared.map(|packets| format!("-A {TRANSLATED} {packets} -j RETURN"));
+    let to_routers = guard.routers.iter();
+    let to_routers = to_routers.map(|of| format!("-A {TRANSLATED} -d {} -j DROP", host(of)));
+    let to_nodes = |chain: &str| format!("-A {chain} -j {NODES}");
+    [own]
+        .into_iter()
         .chain(nodes)
+        .chain(peers)
+        .chain(names)
+        .chain([to_nodes(BGP)])
         .chain(routers)
         .chain(sources)
+        .chain(spared)
+        .chain([to_nodes(TRANSLATED)])
+        .chain(to_routers)
         .collect()
 }
 
@@ -202,9 +229,9 @@ fn filter_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
         lines.extend(vxlan_packets(chain, nat));
     }
     if let Some(guard) = &rules.bgp {
-        lines.extend(bgp_packets(FORWARD, nat, guard));
-        lines.extend(bgp_packets(INPUT, nat, guard));
-        lines.extend(bgp_guard(guard));
+        lines.extend(guarded_packets(FORWARD, nat, guard));
+        lines.extend(guarded_packets(INPUT, nat, guard));
+        lines.extend(bgp_guard(nat, guard));
     }
     if let Some(guard) = &rules.loops {
         let family = guard.ranges.first().map_or(Family::Ipv4, Prefix::family);
@@ -231,7 +258,9 @@ fn filter_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
         ours: OURS,
         comment: None,
         jumps: vec![("FORWARD", FORWARD), ("INPUT", INPUT), ("OUTPUT", OUTPUT)],
-        chains: vec![BGP, FORWARD, INPUT, LOOPS, OUTPUT, ROUTERS, SENDERS],
+        chains: vec![
+            BGP, FORWARD, INPUT, LOOPS, NODES, OUTPUT, ROUTERS, SENDERS, TRANSLATED,
+        ],
         rules: lines,
     }
 }

@@ -15,10 +15,12 @@
 //!   `route_localnet` is, which kube-proxy may turn on for all interfaces;
 //! * from a workload to a node's BGP or BFD ports: drop, but for the workloads that are configured
 //!   peers ([`BgpGuard`]);
+//! * from another machine, and translated here to a node's BGP, BFD or VXLAN port: drop, but for
+//!   configured peers outside the cluster;
 //! * forwarded or sent by this node, and behind translation to an unused address of a range of
 //!   services: drop or reject ([`LoopGuard`]);
-//! * to this node, encapsulated so, from an address that is no node's: drop, while the datastore is
-//!   in step ([`Nat::open_tunnels`]).
+//! * to this node, encapsulated so, from an address that is no node's: drop, while it is known who
+//!   is a node ([`Nat::open_tunnels`]).
 
 pub(crate) mod iptables;
 pub(crate) mod name;
@@ -81,7 +83,9 @@ pub struct LoopGuard {
 /// Keeps workloads off the nodes' BGP and BFD. A node trusts a peer for its address, and
 /// `natOutgoing` gives a pod the address of its node: without this any pod could speak as its node
 /// does. It asks by which interface a packet came and not for its source: a pool may lie over the
-/// machines' own addresses, and there are as many rules with one pool as with thousands.
+/// machines' own addresses, and there are as many rules with one pool as with thousands. What this
+/// machine has translated to such a port is dropped whoever sent it, for a pod of another node
+/// comes with the address of that node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BgpGuard {
     /// TCP ports on which nodes take BGP.

@@ -127,9 +127,9 @@ fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
         sources(table, &mut antispoof, family, address, rules);
         if let Some(guard) = &rules.bgp {
             for chain in [&mut input, &mut forward] {
-                bgp_packets(chain, nat, guard, family);
+                guarded_packets(chain, nat, guard, family);
             }
-            bgp_guard(table, family, address, guard);
+            bgp_guard(table, (family, address), nat, guard);
         }
         senders(table, &mut input, family, address, rules);
         if let Some(guard) = &rules.loops {
@@ -305,13 +305,16 @@ fn loopback(antispoof: &mut String, nat: &Nat, family: &str, rules: &FamilyRules
     }
 }
 
-/// Which packets the guard looks at: from a workload to a port of BGP or BFD.
-fn bgp_packets(chain: &mut String, nat: &Nat, guard: &BgpGuard, family: &str) {
-    let list = |ports: &mut dyn Iterator<Item = &u16>| {
-        ports.map(u16::to_string).collect::<Vec<_>>().join(", ")
+/// Which packets the guard looks at, behind translation: from a workload to a port of BGP or BFD,
+/// and whatever somebody has translated to such a port, or to that of VXLAN.
+fn guarded_packets(chain: &mut String, nat: &Nat, guard: &BgpGuard, family: &str) {
+    let list = |ports: &BTreeSet<u16>| {
+        let ports = ports.iter().map(u16::to_string);
+        ports.collect::<Vec<_>>().join(", ")
     };
-    let bgp = format!("tcp dport {{ {} }}", list(&mut guard.ports.iter()));
-    let bfd = format!("udp dport {{ {} }}", list(&mut BFD_PORTS.iter()));
+    let mut udp = BTreeSet::from(BFD_PORTS);
+    let bgp = format!("tcp dport {{ {} }}", list(&guard.ports));
+    let bfd = format!("udp dport {{ {} }}", list(&udp));
     let protocol = nfproto(family);
     for prefix in &nat.interface_prefixes {
         for ports in [&bgp, &bfd] {
@@ -323,10 +326,24 @@ fn bgp_packets(chain: &mut String, nat: &Nat, guard: &BgpGuard, family: &str) {
             );
         }
     }
+    udp.extend(nat.no_vxlan_from_workloads);
+    for ports in [bgp, format!("udp dport {{ {} }}", list(&udp))] {
+        put(
+            chain,
+            format_args!(
+                "meta nfproto {protocol} {ports} ct direction original ct status dnat jump {family}_translated"
+            ),
+        );
+    }
 }
 
-/// Action on packets to the BGP port.
-fn bgp_guard<'a>(table: &mut NftTable<'a>, family: &str, address: &str, guard: &'a BgpGuard) {
+/// Action on these packets.
+fn bgp_guard<'a>(
+    table: &mut NftTable<'a>,
+    (family, address): (&str, &str),
+    nat: &Nat,
+    guard: &'a BgpGuard,
+) {
     let mut set = |name: &str, field: &str, addresses: &BTreeSet<IpAddr>| {
         let hosts = addresses.iter().copied().map(Element::Address).collect();
         hosts_in(
@@ -347,6 +364,12 @@ fn bgp_guard<'a>(table: &mut NftTable<'a>, family: &str, address: &str, guard: &
         false => matches(table, family, address, "saddr", &name, &guard.masqueraded),
     };
     let text = &mut table.text;
+    put_at(text, "\t", format_args!("chain {family}_to_nodes {{"));
+    put(text, format_args!("fib daddr type local counter drop"));
+    for packets in nodes {
+        put(text, format_args!("{packets} counter drop"));
+    }
+    put_at(text, "\t", format_args!("}}"));
     put_at(text, "\t", format_args!("chain {family}_bgp_guard {{"));
     for packets in peers {
         put(text, format_args!("{packets} return"));
@@ -357,14 +380,26 @@ fn bgp_guard<'a>(table: &mut NftTable<'a>, family: &str, address: &str, guard: &
             format_args!("iifname \"{name}\" fib daddr type local return"),
         );
     }
-    put(text, format_args!("fib daddr type local counter drop"));
-    for packets in nodes {
-        put(text, format_args!("{packets} counter drop"));
-    }
-    for packets in routers {
+    put(text, format_args!("jump {family}_to_nodes"));
+    for packets in &routers {
         for source in &from {
             put(text, format_args!("{source} {packets} counter drop"));
         }
+    }
+    put_at(text, "\t", format_args!("}}"));
+    put_at(text, "\t", format_args!("chain {family}_translated {{"));
+    // What comes from workloads here was judged by the rules before.
+    put(text, format_args!("iifname \"lo\" return"));
+    for prefix in &nat.interface_prefixes {
+        put(text, format_args!("iifname \"{prefix}*\" return"));
+    }
+    for packets in &routers {
+        let from = packets.replace("daddr", "saddr");
+        put(text, format_args!("{from} return"));
+    }
+    put(text, format_args!("jump {family}_to_nodes"));
+    for packets in routers {
+        put(text, format_args!("{packets} counter drop"));
     }
     put_at(text, "\t", format_args!("}}"));
 }

@@ -31,7 +31,8 @@ fn fingerprints_tell_rules_apart() {
 
 /// Fault of a script for nft: it may replace our table and hold nothing else.
 fn strange_in_nft(script: &str) -> Option<String> {
-    let words = "type|elements|iifname|oifname|meta|ip|ip6|udp|tcp|fib|ct|counter|masquerade|snat";
+    let words =
+        "type|elements|iifname|oifname|meta|ip|ip6|udp|tcp|fib|ct|counter|masquerade|snat|jump";
     let rule = Regex::new(&format!(
         r#"^\t\t({words})( [A-Za-z0-9.:/,_@=!\[\]"*{{}}-]+)*$"#
     ));
@@ -89,6 +90,7 @@ fn strange_in_iptables(script: &str) -> Option<String> {
         "--to-ports",
         "--to-source",
         "--ctstate",
+        "--ctdir",
         "--reject-with",
     ];
     for line in script.split_terminator('\n') {

@@ -7,6 +7,7 @@
 //! | another node | its blocks and the addresses that it uses; what covers its addresses |
 //! | a learned route | itself; all, when nodes may be reached by it |
 //! | a pool, or whether it is in use | what lies inside it; all, when another device is needed |
+//! | a block, or a pool, around an address of a node | all |
 //! | a workload of this node or its interface | its addresses |
 //! | anything else | all |
 
@@ -22,6 +23,7 @@ use caracal_model::{Family, Mac, NodeName, Prefix, Problem, SharedMap, Snapshot}
 use super::blocks_by_node::BlocksByNode;
 use super::destination::{Destination, RouteWarning};
 use super::grouped_warnings::GroupedWarnings;
+use super::guarded::Guarded;
 use super::{
     HostRoutes, KernelSupport, OfNodes, PlanInputs, Planner, nat, plan_destination, tunnels,
 };
@@ -316,6 +318,17 @@ impl LastPlan {
         let blocks = is.blocks.changed_since(&was.blocks);
         let learned = inputs.learned.changed_since(&self.from.learned);
         let ranges = changed_ranges(&was, is);
+        // Whether an address of a node is used follows from the block and the pool around it.
+        let host = |s: &Snapshot, cidr| s.blocks.get(cidr).and_then(|b| b.host().cloned());
+        let turned = blocks
+            .iter()
+            .filter(|cidr| host(&was, *cidr) != host(is, *cidr));
+        let turned: Vec<&Prefix> = turned.chain(&ranges).collect();
+        let judges_nodes = |guarded: &Guarded| {
+            let mut turned = turned.iter();
+            turned.any(|range| guarded.nodes_in(**range).next().is_some())
+        };
+        let nodes_were_judged = judges_nodes(&self.of_nodes.guarded);
         if !nodes.is_empty() || !ranges.is_empty() {
             self.of_nodes.follow(inputs, &was, &nodes);
         }
@@ -326,7 +339,9 @@ impl LastPlan {
             outside && of_nodes.guarded.is_over(prefix)
         };
         let mut changed = ChangedKeys::default();
-        if planner.desired.tunnels != self.desired.tunnels
+        if nodes_were_judged
+            || judges_nodes(&of_nodes.guarded)
+            || planner.desired.tunnels != self.desired.tunnels
             || !planner.narrow.is_empty()
             || learned.iter().any(leads_to_nodes)
             || self.nodes_are_reached_by_pools(inputs, &ranges)

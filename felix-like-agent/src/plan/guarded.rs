@@ -163,17 +163,26 @@ impl Planner<'_> {
         let Some(pool) = self.pools.covering(prefix) else {
             return Place::Outside;
         };
-        let block = self.inputs.snapshot.block_of(prefix);
-        let held = block.is_some_and(|block| block.host().is_some());
-        let over_own = self
-            .guarded
-            .own
-            .iter()
-            .any(|own| pool.prefix.contains(*own));
-        match !over_own && (held || self.workloads.contains_key(prefix)) {
+        let mut own = self.guarded.own.iter();
+        let is_workload = || self.workloads.contains_key(prefix);
+        let is_of_pods = self.is_in_block_of_pods(prefix)
+            || is_workload() && !own.any(|own| pool.prefix.contains(*own));
+        match is_of_pods {
             true => Place::OfPods,
             false => Place::Pool,
         }
+    }
+
+    /// True inside a node's block of a pool, but for pools over this machine.
+    fn is_in_block_of_pods(&self, prefix: &Prefix) -> bool {
+        let own = self.guarded.own.iter().copied();
+        self.inputs.snapshot.block_of_pods(prefix, own).is_some()
+    }
+
+    /// True for an address of a node that is one of a block for pods: no machine has it, and it is
+    /// no tunnel's end, no sender and no next hop (decision 0160).
+    pub(super) fn is_refused(&self, address: IpAddr) -> bool {
+        self.is_in_block_of_pods(&Prefix::host(address))
     }
 
     /// True when a route or a device address of the datastore may not be; names the key as a
@@ -210,7 +219,7 @@ impl Planner<'_> {
                 None => "the addresses of this node's workloads".to_owned(),
             };
             let reason = format!(
-                "its address {address} is one of {pods}: the routes to these pods stay, and none leads to a machine with that address; correct the address in the Node"
+                "its address {address} is one of {pods}: the routes to these pods stay, none leads to a machine with that address, and it is used for nothing (no session, no tunnel, no next hop); correct the address in the Node"
             );
             let key = Key::node(name).to_path();
             to.problem(ProblemCode::AgentNodeAddressOfPods, &key, reason);

@@ -86,9 +86,9 @@ fn family(planner: &Planner<'_>, family: Family) -> FamilyRules {
     rules
 }
 
-/// Sources that may send tunnel packets: all nodes by all of their addresses, and those that
-/// FelixConfiguration names. Only for the kinds of tunnel that this node has; those of others on
-/// this machine are not ours to judge.
+/// Sources that may send tunnel packets: all nodes by all of their addresses, but for those among
+/// pods, and those that FelixConfiguration names. Only for the kinds of tunnel that this node has;
+/// those of others on this machine are not ours to judge.
 fn senders(planner: &Planner<'_>, family: Family) -> Option<Senders> {
     let inputs = planner.inputs;
     let mut senders = Senders::default();
@@ -103,6 +103,7 @@ fn senders(planner: &Planner<'_>, family: Family) -> Option<Senders> {
         return None;
     }
     let all = planner.guarded.of_nodes(family);
+    let all = all.filter(|address| !planner.is_refused(*address));
     senders.from = all.map(Prefix::host).collect();
     let named = inputs.settings.external_nodes.iter();
     let named = named.filter(|prefix| prefix.family() == family);

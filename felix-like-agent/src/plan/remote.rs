@@ -131,6 +131,9 @@ fn remote<'a>(on: &Planner<'a>, name: &'a str, family: Family) -> Option<Remote<
     let nodes = &on.inputs.snapshot.nodes;
     let found = nodes.get(name).and_then(|node| {
         let address = node.spec.address(family)?;
+        if on.is_refused(address) {
+            return None;
+        }
         Some(Remote {
             node,
             address,
@@ -156,10 +159,15 @@ fn to_node<'a>(on: &Planner<'a>, to: &mut Destination, prefix: Prefix, pool: &Po
         same,
     }) = remote(on, name, family)
     else {
-        let sentence = format!(
-            "no {family} address of {{}} in the datastore: routes of {} to it are not installed",
-            pool.name
-        );
+        let nodes = &on.inputs.snapshot.nodes;
+        let is_refused = nodes
+            .get(name)
+            .is_some_and(|n| n.spec.address(family).is_some());
+        let why = match is_refused {
+            true => format!("the {family} address of {{}} is one of a block for pods"),
+            false => format!("no {family} address of {{}} in the datastore"),
+        };
+        let sentence = format!("{why}: routes of {} to it are not installed", pool.name);
         to.warn(
             ProblemCode::AgentNoNodeAddress,
             subject(pool),

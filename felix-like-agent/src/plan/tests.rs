@@ -1211,6 +1211,61 @@ fn a_nodes_address_among_pods_takes_no_route() {
     }
 }
 
+/// Nobody sends tunnel packets from there, none is sent there, and no route leads there.
+#[test]
+fn a_nodes_address_among_pods_is_used_for_nothing() {
+    for six in [false, true] {
+        let mut w = World::new(r#","vxlanMode":"Always""#);
+        let (family, pod, device) = match six {
+            false => (Family::Ipv4, "10.244.0.5", "vxlan.calico"),
+            true => (Family::Ipv6, "fd00:10::5", "vxlan-v6.calico"),
+        };
+        w.pool("p6", "fd00:10::/64", r#","vxlanMode":"Always""#);
+        w.block("fd00:10::/122", "a", &[]);
+        w.put(
+            "nodes",
+            "a",
+            r#""ipv4VXLANTunnelAddr":"10.244.0.0","ipv6VXLANTunnelAddr":"fd00:10::1","bgp":{"ipv4Address":"10.0.0.1/24","ipv6Address":"fd00:a::1/64"}"#,
+        );
+        let of_rogue = match six {
+            false => "10.244.7.0/26",
+            true => "fd00:10::7:0/122",
+        };
+        w.block(of_rogue, "rogue", &[]);
+        let rogue = |address: &str| {
+            let field = if six { "ipv6Address" } else { "ipv4Address" };
+            format!(
+                r#""ipv4VXLANTunnelAddr":"10.244.7.0","ipv6VXLANTunnelAddr":"fd00:10::7:1","bgp":{{"{field}":"{address}/24"}}"#
+            )
+        };
+        let seen = |w: &World, address: &str| {
+            let plan = w.plan();
+            let address: IpAddr = address.parse().unwrap();
+            let nat = plan.nat.as_deref().unwrap();
+            let rules = if six { &nat.ipv6 } else { &nat.ipv4 };
+            let senders = rules.senders.as_ref().unwrap();
+            (
+                senders.from.contains(&Prefix::host(address)),
+                plan.fdb.values().any(|far| *far == address),
+                plan.routes.contains_key(&of_rogue.parse().unwrap()),
+            )
+        };
+        assert_eq!(w.plan().tunnels[device].family(), family);
+        let outside = if six { "fd00:a::7" } else { "10.0.0.7" };
+        w.put("nodes", "rogue", &rogue(outside));
+        assert_eq!(seen(&w, outside), (true, true, true));
+        w.put("nodes", "rogue", &rogue(pod));
+        assert_eq!(seen(&w, pod), (false, false, false));
+        assert!(
+            w.plan().problems.iter().any(|p| p
+                .reason
+                .contains("address of rogue is one of a block for pods")),
+            "{:?}",
+            w.plan().problems
+        );
+    }
+}
+
 /// A pool over this machine's own address is the mistake itself: there the nodes come first, and
 /// etcd does everywhere.
 #[test]

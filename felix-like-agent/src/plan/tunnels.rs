@@ -125,6 +125,9 @@ pub(super) fn vtep_of(
 ) -> Option<(NeighbourKey, FdbKey, IpAddr)> {
     let (link, _) = planner.tunnel(vxlan_device(family))?;
     let (vtep, address) = (node.spec.vxlan_address(family)?, node.spec.address(family)?);
+    if planner.is_refused(address) {
+        return None;
+    }
     let neighbour = NeighbourKey {
         link: link.clone(),
         address: vtep,

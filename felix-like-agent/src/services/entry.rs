@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::{Family, Prefix, ServiceAddressKind};
+use caracal_model::{Family, Prefix, ServiceAddressKind, outermost};
 use serde::Serialize;
 
 use super::address::{ServiceAddress, ServiceTarget, Transport};
@@ -149,23 +149,8 @@ fn senders(service: &ServiceDocument, address: IpAddr, here: &Here) -> Option<BT
         .iter()
         .any(|a| ranges.iter().any(|range| range.contains(*a)));
     let own = me.then(|| Prefix::host(address));
+    // The sets of nftables take no ranges that overlap.
     Some(outermost(ranges.iter().copied().chain(own)))
-}
-
-/// Prefixes that no other one covers: the sets of nftables take no overlapping ones.
-pub(super) fn outermost(prefixes: impl IntoIterator<Item = Prefix>) -> BTreeSet<Prefix> {
-    let all: BTreeSet<Prefix> = prefixes.into_iter().collect();
-    // A prefix comes before those inside it, and nothing outside of it is between them.
-    let mut last: Option<Prefix> = None;
-    let mut kept = all;
-    kept.retain(|prefix| {
-        let is_covered = last.is_some_and(|last| last.covers(prefix));
-        if !is_covered {
-            last = Some(*prefix);
-        }
-        !is_covered
-    });
-    kept
 }
 
 /// UDP follows who serves. A connection of TCP belongs to its endpoint as long as that is there:
@@ -202,32 +187,5 @@ fn entry(
             .affinity
             .map(|seconds| Affinity { of: of(), seconds }),
         sources,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn the_outermost_are_those_that_no_other_covers(
-            drawn in proptest::collection::vec((0_u8..4, 0_u8..16, 8_u8..=20, any::<bool>()), 0..40)
-        ) {
-            let prefix = |(first, second, len, six): (u8, u8, u8, bool)| match six {
-                true => Prefix::truncated([u16::from(first), u16::from(second), 0, 0, 0, 0, 0, 0].into(), len),
-                false => Prefix::truncated([first, second << 4, 0, 0].into(), len),
-            };
-            let all: BTreeSet<Prefix> = drawn.into_iter().map(prefix).collect();
-            let is_covered = |prefix: &Prefix| {
-                all.iter().any(|other| other != prefix && other.covers(prefix))
-            };
-            let expected: BTreeSet<Prefix> =
-                all.iter().copied().filter(|prefix| !is_covered(prefix)).collect();
-            prop_assert_eq!(outermost(all.iter().copied()), expected);
-        }
     }
 }

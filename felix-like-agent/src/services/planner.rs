@@ -5,18 +5,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use caracal_model::{
-    DocumentKind, KubernetesDocument, KubernetesService, Prefix, Problem, ProblemCode, ServiceAge,
-    SharedMap, Snapshot, Versioned,
+    DocumentKind, KubernetesDocument, KubernetesService, NodeAddresses, Prefix, Problem,
+    ProblemCode, ServiceAge, SharedMap, Snapshot, Versioned, outermost,
 };
 
 use super::address::{ServiceAddress, Transport};
 use super::claims::{Claims, Name};
 use super::document::{self, ServiceDocument, Slice, is_name};
 use super::endpoints::Place;
-use super::entry::{Here, ServiceEntry, entries, outermost};
+use super::entry::{Here, ServiceEntry, entries};
 use super::health::{HealthPorts, ServiceHealth, health};
 use super::refusals::{Judge, Refusals};
-use super::reserved::{NodeAddresses, Reserved};
+use super::reserved::Reserved;
 use super::settings::ServiceNode;
 use crate::problem::problem;
 use crate::settings::{ServiceLoops, Settings};

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use caracal_model::{Problem, ProblemCode, ServiceAddressKind};
+use caracal_model::{NodeAddresses, Problem, ProblemCode, ServiceAddressKind};
 
 use super::address::{ServiceAddress, ServiceTarget, Transport};
-use super::reserved::{NodeAddresses, Reserved};
+use super::reserved::Reserved;
 use crate::problem::problem;
 
 /// Reasons that are told of one Service; there may be one for each endpoint.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use caracal_model::{
-    AllowedUse, Node, NodeName, Prefix, ServiceAddressKind, SharedMap, Snapshot, Versioned,
+    NodeAddresses, Prefix, ReservedRanges, ServiceAddressKind, Snapshot, out_of_reach,
 };
 
 use super::address::{ServiceAddress, ServiceTarget, Transport};
@@ -17,61 +17,6 @@ use crate::plan::nat;
 /// The Service of Kubernetes' API itself: who reaches the API by its cluster address asks for the
 /// translation.
 const API_SERVICE: &str = "default/kubernetes";
-
-/// Addresses of nodes, those of their tunnels too, with how many nodes have each.
-#[derive(Debug, Default)]
-pub(super) struct NodeAddresses {
-    nodes: SharedMap<NodeName, Versioned<Node>>,
-    held: BTreeMap<IpAddr, isize>,
-}
-
-fn of_node(node: &Node) -> BTreeSet<IpAddr> {
-    let spec = &node.spec;
-    spec.machine_addresses()
-        .chain(spec.tunnel_addresses())
-        .collect()
-}
-
-impl NodeAddresses {
-    /// Takes in the nodes of a snapshot; the addresses that came or went.
-    pub(super) fn follow(
-        &mut self,
-        nodes: &SharedMap<NodeName, Versioned<Node>>,
-    ) -> BTreeSet<IpAddr> {
-        let mut by: BTreeMap<IpAddr, isize> = BTreeMap::new();
-        for name in nodes.changed_since(&self.nodes) {
-            for (nodes, one) in [(&self.nodes, -1), (nodes, 1)] {
-                let addresses = nodes.get(&name).map(|node| of_node(node));
-                for address in addresses.into_iter().flatten() {
-                    *by.entry(address).or_default() += one;
-                }
-            }
-        }
-        self.nodes = nodes.clone();
-        let mut moved = BTreeSet::new();
-        for (address, by) in by {
-            let held = self.held.entry(address).or_default();
-            let was = *held;
-            *held += by;
-            if (was == 0) != (*held == 0) {
-                moved.insert(address);
-            }
-            if *held == 0 {
-                self.held.remove(&address);
-            }
-        }
-        moved
-    }
-
-    fn has(&self, address: IpAddr) -> bool {
-        self.held.contains_key(&address)
-    }
-
-    fn first_in(&self, range: &Prefix) -> Option<IpAddr> {
-        let first = self.held.range(range.address()..).next()?;
-        Some(*first.0).filter(|address| range.contains(*address))
-    }
-}
 
 /// What is reserved beside the addresses of nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -88,8 +33,7 @@ pub(super) struct Reserved {
     own: BTreeSet<IpAddr>,
     /// Peers of nodes outside the cluster, with their ports.
     peers: BTreeMap<IpAddr, BTreeSet<u16>>,
-    /// Ranges of pods: pools from which load balancers take no address.
-    pools: BTreeSet<Prefix>,
+    ranges: ReservedRanges,
 }
 
 impl Reserved {
@@ -109,7 +53,6 @@ impl Reserved {
             let port = port.unwrap_or(nat::BGP_PORT);
             peers.entry(address).or_default().insert(port);
         }
-        let pools = snapshot.pools.values().map(|pool| &pool.spec);
         Self {
             datastore: own.datastore.clone(),
             on_kubernetes: own.on_kubernetes,
@@ -117,10 +60,7 @@ impl Reserved {
             listeners: own.listeners.clone(),
             own: registered | &own.addresses,
             peers,
-            pools: pools
-                .filter(|pool| !pool.allows(AllowedUse::LoadBalancer))
-                .map(|pool| pool.prefix())
-                .collect(),
+            ranges: ReservedRanges::from_snapshot(snapshot),
         }
     }
 
@@ -144,14 +84,9 @@ impl Reserved {
             protocol,
             port,
         } = *at;
-        if kind != ServiceAddressKind::NodePort {
-            if let Some(what) = out_of_reach(address) {
-                return Some(format!("it is {what}"));
-            }
-            let pool = self.pools.iter().find(|pool| pool.contains(address));
-            if let Some(pool) = pool {
-                return Some(format!("it lies in the pool {pool}"));
-            }
+        let asked = kind != ServiceAddressKind::NodePort;
+        if let Some(reason) = asked.then(|| self.ranges.refuses(address)).flatten() {
+            return Some(reason);
         }
         let is_cluster = kind == ServiceAddressKind::ClusterIp;
         let is_api = self.on_kubernetes && is_cluster && service == API_SERVICE;
@@ -212,7 +147,7 @@ impl Reserved {
     /// Why nothing may be dropped for being sent to an unused address of a range; `None` = it may.
     pub(super) fn refuses_range(&self, nodes: &NodeAddresses, range: &Prefix) -> Option<String> {
         let inside = |address: &IpAddr| range.contains(*address);
-        if let Some(pool) = self.pools.iter().find(|pool| pool.overlaps(range)) {
+        if let Some(pool) = self.ranges.overlapping(range) {
             return Some(format!("it overlaps the pool {pool}"));
         }
         let own = self.own.iter().copied().find(inside);
@@ -239,28 +174,4 @@ fn listens(at: &SocketAddr, address: IpAddr) -> bool {
     // An IPv6 socket for all addresses takes IPv4 connections too.
     let all = at.ip().is_unspecified() && (at.is_ipv6() || address.is_ipv4());
     all || at.ip() == address
-}
-
-/// What an address is that is no single machine's in the network.
-pub(super) fn out_of_reach(address: IpAddr) -> Option<&'static str> {
-    let (is_loopback, is_multicast) = (address.is_loopback(), address.is_multicast());
-    let (is_link_local, is_none) = match address {
-        IpAddr::V4(v4) => {
-            let is_none = v4.octets()[0] == 0 || v4.is_broadcast();
-            (v4.is_link_local(), is_none)
-        }
-        // Of `::/96` and `::ffff:0:0/96` each address is another one of IPv4.
-        IpAddr::V6(v6) => {
-            let is_ipv4 = v6.to_ipv4().is_some();
-            (v6.is_unicast_link_local(), is_ipv4)
-        }
-    };
-    [
-        (is_loopback, "a loopback address"),
-        (is_multicast, "a multicast address"),
-        (is_link_local, "a link-local address"),
-        (is_none, "no address of a machine"),
-    ]
-    .into_iter()
-    .find_map(|(is, what)| is.then_some(what))
 }

@@ -176,7 +176,7 @@ async fn run(store: EtcdStore, mut state: State, mut asks: mpsc::Receiver<(i64, 
                 event = changes.next() => match event {
                     Some(Ok(WatchEvent::Changes(changes))) => state.follow(changes),
                     // It may overtake events: see `WatchEvent::Progress`.
-                    Some(Ok(WatchEvent::Progress(_))) => {}
+                    Some(Ok(WatchEvent::Progress(_) | WatchEvent::Alive)) => {}
                     Some(Err(StoreError::Compacted { .. })) => {
                         if let Err(error) = state.load(&store).await {
                             eprintln!("etcd cannot be read: {error}");

@@ -30,7 +30,7 @@ super::codes! {
         "look for what sets it back: /etc/sysctl.d, a firewall; `caracal node` sets it when it starts",
     SysctlRpFilter "sysctl.rp_filter" Warning 0 "strict reverse path filtering drops packets while a pool changes its mode"
         "`sysctl -w net.ipv4.conf.all.rp_filter=2`, and the same of `default`",
-    SysctlNeighbours "sysctl.neighbours" Error 0 "the kernel's table of neighbours is too small for the nodes on this link and the pods here"
+    SysctlNeighbours "sysctl.neighbours" Error 0 "the kernel's table of neighbours is too small for the other nodes and the pods here"
         "raise `net.ipv4.neigh.default.gc_thresh2` and `gc_thresh3`, or those of IPv6, as doctor says",
     MtuDevice "mtu.device" Error 0 "a tunnel device sends larger packets than the interface below it carries"
         "unset the MTU fields of FelixConfiguration and `FELIX_*`: Caracal computes them",
@@ -40,6 +40,8 @@ super::codes! {
         "stop that plugin on this node, move its pods, then delete the device",
     CniConfiguration "cni.configuration" Error 0 "the runtime calls another CNI plugin, or none"
         "`caracal install-cni`, and remove the configuration that comes before it",
+    CniPrograms "cni.programs" Error 0 "a plugin or file that the CNI configuration names is not there"
+        "`caracal install-cni`; standard plugins come with the image or with the package containernetworking-plugins",
     Nodes "nodes" Error 0 "another node has no address in the datastore"
         "start its node process, or delete the Node",
     TcpBgp "tcp.bgp" Error 0 "another node's BGP port cannot be reached"

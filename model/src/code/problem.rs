@@ -30,7 +30,7 @@ super::codes! {
         "give it one (`IP`, `IP6`)",
     AgentNoParent "agent.no_parent" Error 0 "no interface of this machine has the node's address"
         "put the address back, or correct the Node",
-    AgentNodeAddressOfPods "agent.node_address_of_pods" Error 0 "a Node's address is one of a block for pods; routes to the block stay, none leads to that machine"
+    AgentNodeAddressOfPods "agent.node_address_of_pods" Error 0 "a Node's address is one of a block for pods; routes to the block stay, and the address is used for nothing"
         "correct the address in the Node",
     AgentNoVtep "agent.no_vtep" Error 0 "another node names no VXLAN address"
         "look at that node: is it up? see `ipam.tunnel_address` there",
@@ -152,8 +152,8 @@ super::codes! {
         "look at the links",
     KernelRefused "kernel.refused" Error 0 "standalone speaker: the kernel refuses a route"
         "follow the kernel's reason",
-    NodeAddress "node.address" Error 0 "the node's address went away and no other is registered"
-        "put it back, or set `IP`",
+    NodeAddress "node.address" Error 0 "a Node's BGP address is none that a peer can have, or this node's went away and no other is registered"
+        "correct the address in the Node; put it back, or set `IP`",
     NodeAsNumber "node.as_number" Warning 0 "AS 0 in a Node"
         "set another, or take it out",
     NodeCopied "node.copied" Error 0 "a copy of this machine, with its machine id, took the node's name; this machine took it back"
@@ -164,7 +164,7 @@ super::codes! {
         "make room, or make it writable (`CARACAL_LIB_DIR`)",
     NodeMissing "node.missing" Error 0 "this node is not registered"
         "nothing: it registers itself; if it does not, `node.registration` says why",
-    NodeNeighbours "node.neighbours" Warning 0 "the kernel's table of neighbours is too small for the nodes on this link and the pods here"
+    NodeNeighbours "node.neighbours" Warning 0 "the kernel's table of neighbours is too small for the other nodes and the pods here"
         "raise `gc_thresh2` and `gc_thresh3` as the reason says",
     NodeNoAddress "node.no_address" Error 0 "the Node has no BGP address"
         "set `IP` or `IP6`",

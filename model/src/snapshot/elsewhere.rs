@@ -88,6 +88,22 @@ impl Snapshot {
         !pool.is_load_balancer_only() || self.is_of_nodes(&pool.prefix())
     }
 
+    /// The node's block of a pool around a prefix: its addresses are pods', and one that a Node has
+    /// all the same is used for nothing (decision 0189). A pool over an address of `own`, those of
+    /// the machine that asks, is the mistake itself: none of its blocks counts.
+    #[must_use]
+    pub fn block_of_pods(
+        &self,
+        prefix: &Prefix,
+        own: impl IntoIterator<Item = IpAddr>,
+    ) -> Option<&KnownBlock> {
+        let block = self.block_of(prefix)?;
+        block.host()?;
+        let range = self.pool_of(prefix)?.1.spec.prefix();
+        let is_over_own = own.into_iter().any(|address| range.contains(address));
+        (!is_over_own).then_some(&**block)
+    }
+
     /// True when a node has a block inside a range or uses an address of a block that nobody has,
     /// or a workload has an address there.
     fn is_of_nodes(&self, range: &Prefix) -> bool {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Key;
 use crate::code::ProblemCode;
 
 /// A fault that the owner of some state has found, as logs, status and probes show it.
@@ -14,6 +15,18 @@ pub struct Problem {
     pub subject: String,
     /// One sentence: what was seen and what follows.
     pub reason: String,
+}
+
+impl Problem {
+    /// The problem in the words of a datastore that has objects and no keys.
+    #[must_use]
+    pub fn spoken(self) -> Self {
+        Self {
+            subject: Key::spoken_in(&self.subject),
+            reason: Key::spoken_in(&self.reason),
+            ..self
+        }
+    }
 }
 
 /// A problem as it was received, perhaps from a node of another version.

@@ -201,3 +201,31 @@ fn a_pool_for_load_balancers_makes_routes_while_nodes_have_something_of_it() {
         before = s.clone();
     }
 }
+
+#[test]
+fn a_block_is_of_pods_while_a_node_has_it_and_a_pool_covers_it() {
+    let block = |owner: &str| {
+        let free = vec!["null"; 64].join(",");
+        format!(
+            r#"{{"cidr":"10.244.1.0/26"{owner},"allocations":[{free}],"unallocated":[],"attributes":[]}}"#
+        )
+    };
+    let path = "/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-26";
+    let mut s = Snapshot::default();
+    let found = |s: &Snapshot, address: &str, own: &[&str]| {
+        let host = Prefix::host(address.parse().unwrap());
+        let own = own.iter().map(|own| own.parse().unwrap());
+        s.block_of_pods(&host, own).is_some()
+    };
+    s.apply(path, Some(block(r#","affinity":"host:b""#).as_bytes()), 1);
+    assert!(!found(&s, "10.244.1.9", &[]), "no pool");
+    s.apply(POOL, Some(&pool("10.244.0.0/16", "")), 2);
+    assert!(found(&s, "10.244.1.9", &["10.0.0.1"]));
+    assert!(found(&s, "10.244.1.9", &["fd00::1", "10.0.0.1"]));
+    assert!(!found(&s, "10.244.1.70", &[]), "beside the block");
+    assert!(!found(&s, "10.244.1.9", &["10.244.7.1"]), "a pool over us");
+    for owner in ["", r#","affinity":"virtual:load-balancer""#] {
+        s.apply(path, Some(block(owner).as_bytes()), 3);
+        assert!(!found(&s, "10.244.1.9", &[]), "no node's: {owner}");
+    }
+}

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use caracal_agent::AuditFinding;
 use caracal_model::Severity;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::all_nodes::{self, Aspect};
-use super::status::{has_objects, with_objects};
 use super::{duration, run_dir, table};
 use crate::admin::{Request, ask};
 use crate::args::{AuditArgs, Output};
@@ -28,7 +27,7 @@ pub(crate) fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
     if args.watch {
         return watch(output);
     }
-    let value = ask_node()?;
+    let value = ask(&run_dir(), &Request::Audit)?;
     let report: AuditReport = serde_json::from_value(value.clone())?;
     match output {
         Output::Json | Output::Yaml => output.print(&value),
@@ -39,15 +38,6 @@ pub(crate) fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
-}
-
-/// The report in the words of the node's datastore, for which the node is asked only where it
-/// matters.
-fn ask_node() -> anyhow::Result<Value> {
-    let report = ask(&run_dir(), &Request::Audit)?;
-    let named = with_objects(report.clone());
-    let objects = named != report && has_objects(&ask(&run_dir(), &Request::Status)?);
-    Ok(if objects { named } else { report })
 }
 
 fn print(report: &AuditReport) {
@@ -121,7 +111,7 @@ fn changes(known: &Known, now: &Known) -> Vec<(Event, AuditFinding)> {
 fn watch(output: Output) -> anyhow::Result<ExitCode> {
     let mut known: Option<Known> = None;
     loop {
-        match ask_node() {
+        match ask(&run_dir(), &Request::Audit) {
             Ok(value) => {
                 let report: AuditReport = serde_json::from_value(value)?;
                 let now: Known = report

@@ -247,7 +247,7 @@ fn install(plan: &InstallPlan, program: &Path) -> anyhow::Result<()> {
     let text = plan.configuration(&tls)?;
     programs(plan, program)?;
     standard_plugins(plan)?;
-    for missing in missing_plugins(plan, &text) {
+    for missing in missing_plugins(&plan.bin_dir, &text) {
         eprintln!(
             "caracal: warning: {} names the plugin {missing}, which is not in {}: no pod starts before it is there. The package \
              containernetworking-plugins or kubernetes-cni has it",
@@ -320,14 +320,14 @@ fn standard_plugins(plan: &InstallPlan) -> anyhow::Result<()> {
 }
 
 /// Plugins that a configuration names and that are not in the folder of programs.
-fn missing_plugins(plan: &InstallPlan, configuration: &str) -> Vec<String> {
+pub(super) fn missing_plugins(bin_dir: &Path, configuration: &str) -> Vec<String> {
     let value: Value = serde_json::from_str(configuration).unwrap_or_default();
     let plugins = value["plugins"].as_array();
     let plugins = plugins.into_iter().flatten().chain([&value]);
     let named = plugins.flat_map(|plugin| [&plugin["type"], &plugin["ipam"]["type"]]);
     let named = named.filter_map(Value::as_str);
     named
-        .filter(|name| !plan.bin_dir.join(name).exists())
+        .filter(|name| !bin_dir.join(name).exists())
         .map(str::to_owned)
         .collect()
 }

@@ -38,7 +38,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use caracal_datastore::{Datastore, DatastoreConfig, Store, View};
-use caracal_model::Snapshot;
+use caracal_model::{Key, KeyRange, Kind, Snapshot};
 use tokio::sync::watch;
 
 use crate::config::run_dir;
@@ -66,8 +66,11 @@ fn open_store() -> anyhow::Result<Datastore> {
 /// A view that holds everything. When the datastore does not answer, the error says why, after the
 /// same time ([`caracal_datastore::PATIENCE`]) as in every other command.
 async fn first_view(store: &Datastore) -> anyhow::Result<watch::Receiver<View>> {
-    // The watcher tries for ever and tells nobody why.
-    store.read(&[]).await.context(store.advice())?;
+    // The watcher tries for ever and tells nobody why. What asks for nothing is no question to
+    // Kubernetes' API.
+    let anything = Key::resource(Kind::ClusterInformation, "default").to_path();
+    let question = [KeyRange::Key(anything)];
+    store.read(&question).await.context(store.advice())?;
     let mut view = caracal_datastore::spawn_watcher(store.clone(), store.watch_options());
     let synced = async { view.wait_for(|view| view.synced).await.map(|_| ()) };
     let synced = tokio::time::timeout(FIRST_LIST, synced).await;

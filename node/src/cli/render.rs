@@ -97,8 +97,8 @@ fn files(args: &RenderArgs, data: &Data) -> anyhow::Result<Vec<Rendered>> {
             Style::Bird2 | Style::Calico | Style::Frr | Style::Bird2Tor => most,
         },
         show_passwords: args.show_passwords || args.out.is_some(),
-        no_bgp: false,
         secrets: data.secrets.clone(),
+        ..PlanOptions::default()
     };
     match args.style {
         Style::Frr | Style::Bird2Tor => {

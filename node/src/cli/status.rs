@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use caracal_model::{
-    BlockStatus, DatastoreStatus, KernelStatus, Key, NodeStatus, OriginStatusJson, PathStatusJson,
+    BlockStatus, DatastoreStatus, KernelStatus, NodeStatus, OriginStatusJson, PathStatusJson,
     PeerStatusJson, StationStatusJson,
 };
 
@@ -21,45 +21,16 @@ use crate::exit::DEGRADED;
 const SHOWN_PATHS: usize = 5;
 /// The state of a peer whose session is up.
 const UP: &str = "Established";
-/// The datastore that has keys; the other one has objects.
-const WITH_KEYS: &str = "etcd";
 
 pub(crate) fn run(all_nodes: bool, goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
     if all_nodes {
         return all_nodes::run(Aspect::Status, goes_on, output);
     }
-    let ask = || ask(&run_dir(), &Request::Status).map(told);
+    let ask = || ask(&run_dir(), &Request::Status);
     if goes_on {
         return watch(output, ask, |value| show(value, output));
     }
     show(&ask()?, output)
-}
-
-/// A status in the words of its node's datastore.
-fn told(status: Value) -> Value {
-    match has_objects(&status) {
-        true => with_objects(status),
-        false => status,
-    }
-}
-
-/// True when the datastore of a node has objects and no keys. A node that is starting does not say.
-pub(super) fn has_objects(status: &Value) -> bool {
-    let kind = status["datastore"]["kind"].as_str().unwrap_or_default();
-    !kind.is_empty() && kind != WITH_KEYS
-}
-
-/// An answer with objects in the place of keys, in each of its texts.
-pub(super) fn with_objects(answer: Value) -> Value {
-    match answer {
-        Value::String(text) => Value::String(Key::spoken_in(&text)),
-        Value::Array(items) => items.into_iter().map(with_objects).collect(),
-        Value::Object(fields) => {
-            let fields = fields.into_iter();
-            fields.map(|(name, v)| (name, with_objects(v))).collect()
-        }
-        other => other,
-    }
 }
 
 fn show(value: &Value, output: Output) -> anyhow::Result<ExitCode> {
@@ -305,10 +276,8 @@ pub(super) fn peers(status: &NodeStatus, output: Output, with_errors: bool) -> c
 
 #[cfg(test)]
 mod tests {
-    use caracal_model::{BfdStatusJson, PastErrorJson};
-    use serde_json::json;
-
     use super::*;
+    use caracal_model::{BfdStatusJson, PastErrorJson};
 
     fn status(bfd: Option<BfdStatusJson>) -> NodeStatus {
         let peer = PeerStatusJson {
@@ -321,23 +290,6 @@ mod tests {
             peers: vec![peer, PeerStatusJson::default()],
             ..NodeStatus::default()
         }
-    }
-
-    #[test]
-    fn objects_are_named_where_the_datastore_has_no_keys() {
-        const NODE: &str = "/calico/resources/v3/projectcalico.org/nodes/c1";
-        let status = |kind: &str| {
-            json!({"node": "c1", "datastore": {"kind": kind, "revision": 7},
-                "problems": [{"code": "node.missing", "subject": NODE, "reason": format!("{NODE} is gone")}]})
-        };
-        for kind in ["etcd", ""] {
-            assert_eq!(told(status(kind)), status(kind));
-        }
-        let told = told(status("Kubernetes' API"));
-        let problem =
-            json!({"code": "node.missing", "subject": "Node c1", "reason": "Node c1 is gone"});
-        assert_eq!(told["problems"], json!([problem]));
-        assert_eq!(told["datastore"]["revision"], 7);
     }
 
     #[test]

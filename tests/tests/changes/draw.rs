@@ -334,8 +334,12 @@ fn lending(random: &mut Random, lab: &Lab, family: Family) -> Change {
 }
 
 fn configuration(lab: &Lab, path: &str, to: &Value) -> Change {
-    let new = resource("IPAMConfiguration", "default", &json!({}));
-    field(lab, "ipamconfigurations", "default", new, path, to)
+    let (kind, plural) = match is_kubernetes(lab) {
+        true => ("IPAMConfig", "ipamconfigs"),
+        false => ("IPAMConfiguration", "ipamconfigurations"),
+    };
+    let new = resource(kind, "default", &json!({}));
+    field(lab, plural, "default", new, path, to)
 }
 
 fn node(random: &mut Random, lab: &Lab, family: Family) -> Change {

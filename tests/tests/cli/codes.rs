@@ -2,19 +2,33 @@
 //! with a datastore and a node that are away.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use caracal_lab::Lab;
+use caracal_lab::{Lab, scaled_time};
 
 use super::{Row, rows, run};
 
 /// Commands that run until they are told to end, or write into folders of the host.
 const LEFT_OUT: [&str; 3] = ["node", "flannel", "install-cni"];
 
-/// Where the datastore and the node are not.
-const AWAY: [(&str, &str); 2] = [
-    ("ETCD_ENDPOINTS", "http://127.0.0.1:9"),
-    ("CARACAL_RUN_DIR", "/nonexistent"),
+/// Where the datastore and the node are not: etcd, and Kubernetes' API.
+const AWAY: [&[(&str, &str)]; 2] = [
+    &[
+        ("ETCD_ENDPOINTS", "http://127.0.0.1:9"),
+        ("CARACAL_RUN_DIR", "/nonexistent"),
+    ],
+    &[
+        ("DATASTORE_TYPE", "kubernetes"),
+        ("KUBECONFIG", "away.kubeconfig"),
+        ("CARACAL_RUN_DIR", "/nonexistent"),
+    ],
 ];
+const KUBECONFIG: &str = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "x",
+    "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:9", "insecure-skip-tls-verify": true}}],
+    "users": [{"name": "u", "user": {"token": "t"}}],
+    "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}"#;
+/// Longest time until a command says that something is away.
+const TOLD: Duration = Duration::from_secs(40);
 
 /// A command with what it says to a name that does not exist, to a file that is not valid, and
 /// while the datastore and the node are away. Each cell is `CODE: ARGUMENTS`, several with `;`
@@ -224,6 +238,7 @@ fn write_files(folder: &Path) {
         ("export", export),
         ("pool", POOL),
         ("service", service),
+        ("away.kubeconfig", KUBECONFIG),
     ] {
         std::fs::write(folder.join(name), text).unwrap();
     }
@@ -270,8 +285,20 @@ pub(super) fn are_as_documented(lab: &Lab, folder: &Path) {
     }
     std::thread::scope(|scope| {
         let away = CASES.iter().flat_map(|(command, [_, _, away])| {
-            cell(away).map(move |(code, arguments)| {
-                scope.spawn(move || fault(lab, folder, command, &arguments, code, &AWAY))
+            cell(away).flat_map(move |(code, arguments)| {
+                AWAY.map(|away| {
+                    // Nobody writes Kubernetes' own Services with it.
+                    let is_refused = *command == "services apply" && away.len() == 3;
+                    let code = if is_refused { 5 } else { code };
+                    let arguments = arguments.clone();
+                    scope.spawn(move || {
+                        let begun = Instant::now();
+                        let wrong = fault(lab, folder, command, &arguments, code, away);
+                        let late =
+                            || format!("{command}, {away:?}: told after {:?}", begun.elapsed());
+                        wrong.or_else(|| (begun.elapsed() > scaled_time(TOLD)).then(late))
+                    })
+                })
             })
         });
         let away: Vec<_> = away.collect();

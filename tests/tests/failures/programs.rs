@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use caracal_lab::{Lab, wait_until};
+use caracal_lab::{Lab, PodState, error_chain, wait_until};
 use caracal_model::Family;
 use caracal_tests::{
     SECOND, agents_state, assert_full_matrix, await_settled, await_status, bind_pods, flush_routes,
@@ -12,6 +12,9 @@ use caracal_tests::{
 };
 
 use super::{await_repair, flag};
+
+/// The code of a start that does not know whether a table of services is there.
+const AT_START: &str = "services.unwritten";
 
 /// The `nft` that nodes of the lab find first.
 fn first_nft(lab: &Lab) -> PathBuf {
@@ -46,7 +49,7 @@ fn routes(lab: &Lab, family: Family) -> String {
     lines.join("\n")
 }
 
-fn rules_hang(lab: Lab) {
+fn rules_hang(mut lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     let whole = agents_state(&lab, "node1");
@@ -71,13 +74,9 @@ fn rules_hang(lab: Lab) {
     }
     let pods = more_pods(&lab, ["node1"]);
     bind_pods(&lab, &pods);
-    let start = Instant::now();
-    lab.cni_within("ADD", &pods[0], 10 * SECOND)
-        .unwrap_or_else(|e| panic!("{}", caracal_lab::error_chain(&e)));
-    let took = start.elapsed();
-    println!("a pod was added after {:.2} s", took.as_secs_f64());
-    lab.cni_within("DEL", &pods[0], 10 * SECOND)
-        .unwrap_or_else(|e| panic!("{}", caracal_lab::error_chain(&e)));
+    comes_and_goes(&lab, &pods[0]);
+    starts(&mut lab);
+    comes_and_goes(&lab, &pods[0]);
     let code = "agent.rules_unwritten";
     await_status(&lab, "node1", 60 * SECOND, "the problem", |status| {
         has_problem(status, code, "nft did not finish within 20 s")
@@ -87,7 +86,46 @@ fn rules_hang(lab: Lab) {
     std::fs::remove_file(first_nft(&lab)).unwrap();
     await_repair(&lab, "node1", "nft that hangs", &whole);
     await_status(&lab, "node1", 60 * SECOND, "no problem", |status| {
-        has_no_problem(status, code)
+        has_no_problem(status, code)?;
+        has_no_problem(status, AT_START)
     });
     assert_full_matrix(&lab);
+}
+
+/// A pod is added and deleted.
+fn comes_and_goes(lab: &Lab, pod: &PodState) {
+    for verb in ["ADD", "DEL"] {
+        let start = Instant::now();
+        lab.cni_within(verb, pod, 10 * SECOND)
+            .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+        println!("{verb} took {:.2} s", start.elapsed().as_secs_f64());
+    }
+}
+
+/// A start asks `nft`, too, whether an old table stands between the node and its datastore.
+fn starts(lab: &mut Lab) {
+    let to_pods = |lab: &Lab, family| -> Vec<String> {
+        let routes = routes(lab, family);
+        let of_pods = routes.lines().filter(|route| route.contains("dev cali"));
+        of_pods.map(str::to_owned).collect()
+    };
+    let families = lab.topology().families();
+    let before: Vec<_> = families.iter().map(|f| to_pods(lab, *f)).collect();
+    assert!(before.iter().all(|routes| !routes.is_empty()));
+    lab.kill9_node("node1").unwrap();
+    for family in &families {
+        flush_routes(lab, "node1", flag(*family), "proto 80");
+    }
+    lab.start_node("node1").unwrap();
+    for (family, before) in families.iter().zip(before) {
+        let look = || match to_pods(lab, *family) {
+            seen if seen == before => Ok(()),
+            seen => Err(format!("{seen:?}")),
+        };
+        wait_until(15 * SECOND, "the routes after a start", look)
+            .unwrap_or_else(|e| panic!("{family}: {e}\n{}", lab.folder().log_tail("node1", 40)));
+    }
+    await_status(lab, "node1", 60 * SECOND, "the start's problem", |status| {
+        has_problem(status, AT_START, "nft did not finish within 20 s")
+    });
 }

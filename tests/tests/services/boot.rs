@@ -12,7 +12,7 @@ use caracal_tests::{
 };
 
 use super::translation::{vip, web_service};
-use super::{Cluster, Stack, health};
+use super::{Services, Stack, health};
 
 const TOPOLOGY: &str = "name: boot
 pool: {cidr: 10.244.0.0/16, blockSize: 26}
@@ -44,8 +44,8 @@ fn boot(mut lab: Lab) {
         terminates: false,
     };
     let text = web_service(&families) + &endpoint_slices("web", &families, &[TARGET], &[endpoint]);
-    Cluster(&lab).prepare();
-    Cluster(&lab).apply(&text);
+    Services(&lab).prepare();
+    Services(&lab).apply(&text);
     let served = |when: &str| {
         for family in &families {
             let to = SocketAddr::new(vip(*family), 80);

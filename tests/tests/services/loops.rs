@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::takeover::proxy_table;
 use super::translation::{vip, web_service};
-use super::{Cluster, Stack};
+use super::{Services, Stack};
 
 /// A node of each mode, a router that has the ranges from them, and a client behind it.
 const TOPOLOGY: &str = "name: loops
@@ -298,7 +298,7 @@ fn services(lab: &Lab) -> [EchoServer; 2] {
         terminates: false,
     });
     let text = web_service(&families) + &endpoint_slices("web", &families, &[TARGET], &endpoints);
-    let cluster = Cluster(lab);
+    let cluster = Services(lab);
     cluster.prepare();
     cluster.apply(&text);
     for family in &families {

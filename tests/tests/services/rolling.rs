@@ -13,7 +13,7 @@ use caracal_tests::{
 };
 use serde_json::Value;
 
-use super::Cluster;
+use super::Services;
 use super::translation::{vip, web_service};
 
 /// Two nodes with six pods each; somebody must be the nodes' way to service addresses.
@@ -56,7 +56,7 @@ impl Web<'_> {
     fn put(&self, endpoints: &[PodEndpoint<'_>]) {
         let text = web_service(&self.families)
             + &endpoint_slices("web", &self.families, &[OLD, NEW], endpoints);
-        let said = Cluster(self.lab).caracal(&text, &["--wait"]);
+        let said = Services(self.lab).caracal(&text, &["--wait"]);
         assert!(said.contains("in force on 2 node(s)"), "{said}");
         let ready = endpoints.iter().filter(|e| !e.terminates);
         let targets = |e: &PodEndpoint<'_>| -> Vec<SocketAddr> {

@@ -10,7 +10,7 @@ use caracal_tests::{
     await_settled, either, endpoint_slices, exit_code, ip, on_each_stack_of, run_on,
 };
 
-use super::Cluster;
+use super::Services;
 use super::translation::{vip, web_service};
 
 /// Two nodes with two pods each; somebody must be the nodes' way to service addresses.
@@ -179,7 +179,7 @@ fn place(lab: &Lab, families: &[Family], server: &PodState) {
         terminates: false,
     };
     let text = web_service(families) + &endpoint_slices("web", families, &[TARGET], &[endpoint]);
-    Cluster(lab).caracal(&text, &["--wait"]);
+    Services(lab).caracal(&text, &["--wait"]);
 }
 
 fn await_shown(lab: &Lab, words: &str) {

@@ -11,7 +11,7 @@ use caracal_tests::{
     on_each_stack_and_datastore_of,
 };
 
-use super::{Cluster, Stack};
+use super::{Services, Stack};
 
 /// Two nodes with a pod each; routes to blocks come by BGP.
 const TOPOLOGY: &str = "name: theirs
@@ -64,7 +64,7 @@ fn remove(lab: &Lab, text: &str) {
         kubectl(lab, &["delete", "-f", "-"], text.as_bytes());
     } else {
         let nothing = "apiVersion: v1\nkind: List\nitems: []\n";
-        Cluster(lab).caracal(nothing, &["--prune", "--force"]);
+        Services(lab).caracal(nothing, &["--prune", "--force"]);
     }
 }
 
@@ -102,8 +102,8 @@ fn what_nodes_need_is_no_services() {
             .collect();
         let text = service("etcd", 21, &[datastore], datastore_port(&lab), &pod)
             + &service("bgp", 22, &nodes, 179, &pod);
-        Cluster(&lab).prepare();
-        Cluster(&lab).apply(&text);
+        Services(&lab).prepare();
+        Services(&lab).apply(&text);
         await_refused(&lab, &["shop/etcd", "shop/bgp"]);
         for node in NODES {
             lab.kill9_node(node).unwrap();

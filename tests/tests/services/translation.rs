@@ -13,7 +13,7 @@ use caracal_tests::{
 };
 use serde_json::Value;
 
-use super::{Cluster, Stack};
+use super::{Services, Stack};
 
 /// Two nodes with two pods each, and a machine outside.
 const TOPOLOGY: &str = "name: vip
@@ -144,8 +144,8 @@ fn translation(mut lab: Lab) {
         .collect();
     let of = |node: &str| pods.iter().find(|pod| pod.node == node).unwrap();
     let both = [of("n1"), of("n2")];
-    let api = |lab: &Lab, pods: &[&PodState]| Cluster(lab).apply(&documents(&families, pods));
-    Cluster(&lab).prepare();
+    let api = |lab: &Lab, pods: &[&PodState]| Services(lab).apply(&documents(&families, pods));
+    Services(&lab).prepare();
     api(&lab, &both);
     for family in &families {
         // Endpoints are among the clients: who picks itself is answered, too.
@@ -159,6 +159,14 @@ fn translation(mut lab: Lab) {
         }
     }
     connections_stay(&mut lab, &families, both);
+    // An endpoint that nobody has placed on a node is outside the cluster, or a pod here: it
+    // reaches itself, too.
+    let of_no_node = documents(&families, &both[1..]).replace("nodeName: n2, ", "");
+    assert!(!of_no_node.contains("nodeName"), "{of_no_node}");
+    Services(&lab).apply(&of_no_node);
+    for family in &families {
+        await_behind(&lab, (vip(*family), 80).into(), &both[1..]);
+    }
     // One endpoint less.
     api(&lab, &both[..1]);
     for family in &families {
@@ -262,7 +270,7 @@ fn connections_stay(lab: &mut Lab, families: &[Family], both: [&PodState; 2]) {
         }
     }
     // Changed while nobody looks.
-    Cluster(lab).apply(&documents(families, &both[1..]));
+    Services(lab).apply(&documents(families, &both[1..]));
     lab.start_node("n1").unwrap();
     for family in families {
         await_behind(lab, (vip(*family), 80).into(), &both[1..]);
@@ -271,7 +279,7 @@ fn connections_stay(lab: &mut Lab, families: &[Family], both: [&PodState; 2]) {
         &mut open,
         "after the restart, with their endpoint taken out",
     );
-    Cluster(lab).apply(&documents(families, &both));
+    Services(lab).apply(&documents(families, &both));
     for family in families {
         await_behind(lab, (vip(*family), 80).into(), &both);
     }

@@ -1,8 +1,10 @@
 //! Ranges of different roles that lie over each other: named by `apply`, `status` and `audit`, and
 //! nothing that is in use goes.
 
+use std::net::SocketAddr;
+
 use caracal_lab::{Lab, scaled_time as scaled};
-use caracal_model::Family;
+use caracal_model::{Family, Prefix};
 use caracal_tests::{
     Probes, RouteMonitor, SECOND, Stack, assert_full_matrix, await_settled, await_status, caracals,
     either, focus, has_no_problem, has_problem, is_kubernetes, kubectl,
@@ -23,11 +25,16 @@ fn topology(stack: Stack, name: &str) -> String {
 
 /// `caracal apply` of one resource, from node1: what it printed on both channels.
 fn apply(lab: &Lab, resource: &serde_json::Value) -> String {
+    apply_with(lab, resource, &[])
+}
+
+fn apply_with(lab: &Lab, resource: &serde_json::Value, more: &[&str]) -> String {
     let file = lab.folder().lib("node1").join("ranges.json");
     std::fs::write(&file, resource.to_string()).unwrap();
     let file = file.display().to_string();
     let limit = scaled(60 * SECOND);
-    let output = lab.caracal_output("node1", &["apply", "-f", &file], limit);
+    let words = [&["apply", "-f", &file], more].concat();
+    let output = lab.caracal_output("node1", &words, limit);
     let output = output.unwrap();
     assert!(output.status.success(), "{output:?}");
     format!("{}{}", output.stdout, output.stderr)
@@ -86,6 +93,14 @@ fn a_pool_over_the_machines_keeps_no_session_down_and_is_named() {
     let scenario = "a_pool_over_the_machines_keeps_no_session_down_and_is_named";
     on_each_stack_and_datastore_of(scenario, &["nft"], "rngm", topology, |mut lab| {
         await_settled(&lab);
+        let endpoints = lab.node_status("node1").unwrap().datastore.endpoints;
+        let (_, datastore) = endpoints.split_once("//").unwrap();
+        let datastore: SocketAddr = datastore.trim_end_matches('/').parse().unwrap();
+        let range = Prefix::host(datastore.ip());
+        let pool = json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool",
+            "metadata": {"name": "store"}, "spec": {"cidr": range, "blockSize": range.len()}});
+        let said = apply_with(&lab, &pool, &["--dry-run"]);
+        assert!(said.contains("of the datastore"), "{said}");
         for family in lab.topology().families() {
             let (name, cidr) = match family {
                 Family::Ipv4 => ("wide", "10.0.0.0/9"),

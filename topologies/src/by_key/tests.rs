@@ -12,17 +12,17 @@ use crate::{plan, resources_from_yaml};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// A service has the address of a workload.
+/// A service has the address of a workload: the pool was for pods before.
 const CLUSTER: &str = "
 kind: IPPool
 metadata: {name: p}
-spec: {cidr: 10.244.0.0/16}
+spec: {cidr: 10.244.0.0/16, allowedUses: [LoadBalancer]}
 ---
 kind: BGPConfiguration
 metadata: {name: default}
 spec:
   serviceClusterIPs: [{cidr: 10.96.0.0/12}]
-  serviceExternalIPs: [{cidr: 10.244.1.1/32}, {cidr: 192.0.2.0/24}]
+  serviceExternalIPs: [{cidr: 10.244.1.1/32}, {cidr: 192.0.2.0/24}, {cidr: 10.0.0.0/24}, {cidr: 127.0.0.0/8}]
   serviceLoadBalancerIPs: [{cidr: 198.51.100.0/24}]
   prefixAdvertisements: [{cidr: 10.244.1.0/24, communities: ['1:1']}]
 ---
@@ -67,8 +67,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (any(), any(), guests).prop_map(|(at, owner, guests)| Step::Block(at, owner, guests)),
         6 => (any(), any(), any()).prop_map(|(at, owner, how)| Step::Affinity(at, owner, how)),
-        1 => (any(), any()).prop_map(|(at, how)| Step::Node(at, how)),
-        1 => (any(), any()).prop_map(|(at, how)| Step::Pool(at, how)),
+        4 => (any(), any()).prop_map(|(at, how)| Step::Node(at, how)),
+        2 => (any(), any()).prop_map(|(at, how)| Step::Pool(at, how)),
         1 => any().prop_map(Step::Peer),
         2 => (any(), any()).prop_map(|(at, how)| Step::Workload(at, how)),
         1 => any().prop_map(Step::Filter),
@@ -96,7 +96,15 @@ const SERVICES: [&str; 3] = ["wide", "far", "near"];
 fn service(at: u8, how: u8, of: u8) -> String {
     let policy = ["Local", "Local", "Cluster"][usize::from(how % 3)];
     let kind = ["LoadBalancer", "LoadBalancer", "ExternalName"][usize::from(how / 3 % 5 / 2)];
-    let external = ["192.0.2.1", "10.244.1.1", "192.0.2", "10.96.0.1"][usize::from(of % 4)];
+    let external = [
+        "192.0.2.1",
+        "10.244.1.1",
+        "192.0.2",
+        "10.96.0.1",
+        // A node's, and nobody's.
+        "10.0.0.2",
+        "127.0.0.1",
+    ][usize::from(of % 6)];
     let (cluster, balanced, port) = (at % 3 + 1, of / 4 % 3, of / 16 % 2 + 80);
     let cluster = match how % 11 {
         10 => "None".to_owned(),
@@ -188,11 +196,16 @@ impl World {
             }
             Step::Node(at, how) => {
                 let n = at % 3 + 1;
-                let bgp = format!(r#""bgp":{{"ipv4Address":"10.0.0.{n}/24"}}"#);
-                let spec = match how % 4 {
+                let bgp = |address: &str| format!(r#""bgp":{{"ipv4Address":"{address}{n}/24"}}"#);
+                // A service may have the address of its tunnel.
+                let tunnel = r#","ipv4VXLANTunnelAddr":"192.0.2.1""#;
+                let spec = match how % 7 {
                     0 => None,
                     1 => Some(r#""addresses":[]"#.to_owned()),
-                    _ => Some(bgp),
+                    // Where pods are.
+                    2 | 3 => Some(bgp("10.244.1.")),
+                    4 => Some(bgp("10.0.0.") + tunnel),
+                    _ => Some(bgp("10.0.0.")),
                 };
                 self.put("nodes", NAMES[usize::from(at % 3)], spec);
             }
@@ -226,7 +239,10 @@ impl World {
                     r#""serviceLoadBalancerIPs":[{"cidr":"198.51.100.0/24"}],"serviceLoadBalancerAggregation":"Disabled""#,
                     r#""serviceClusterIPs":[{"cidr":"10.96.0.0/12"},{"cidr":"10.96.0.1/32"}]"#,
                 ];
-                let spec = lists.get(usize::from(how % 4)).map(|v| (*v).to_owned());
+                let mesh = format!(r#","nodeToNodeMeshEnabled":{}"#, how % 8 < 4);
+                let spec = lists
+                    .get(usize::from(how % 4))
+                    .map(|v| (*v).to_owned() + &mesh);
                 self.put("bgpconfigurations", "default", spec);
             }
             Step::Service(at, how, of) => {
@@ -376,5 +392,73 @@ fn services_and_their_endpoints_are_planned_by_key() {
             "{n}: {:?}",
             planned.problems
         );
+    }
+}
+
+/// A node that is nobody's peer takes the address that a service has, and gives it back.
+#[test]
+fn a_nodes_address_is_no_services_by_key() {
+    let mut world = World::new();
+    let spec = r#""nodeToNodeMeshEnabled":false,"serviceExternalIPs":[{"cidr":"192.0.2.0/24"}]"#;
+    world.put("bgpconfigurations", "default", Some(spec.to_owned()));
+    let service = r#"{"metadata":{"name":"s"},"spec":{"type":"ClusterIP","clusterIP":"10.96.0.9",
+      "externalIPs":["192.0.2.7"],"externalTrafficPolicy":"Local"}}"#;
+    world.document(DocumentKind::Service, "far", Some(service.to_owned()));
+    let slice = r#"{"metadata":{"labels":{"kubernetes.io/service-name":"far"}},"endpoints":[{"nodeName":"a"}]}"#;
+    world.document(DocumentKind::EndpointSlice, "s", Some(slice.to_owned()));
+    world.check();
+    let node = |address: &str| {
+        let listed = format!(r#"{{"address":"{address}","type":"ExternalIP"}}"#);
+        format!(r#""addresses":[{listed}],"bgp":{{"ipv4Address":"10.0.0.3/24"}}"#)
+    };
+    let announced = &["192.0.2.0/24", "192.0.2.7/32"][..];
+    for (spec, expected) in [
+        (Some(node("192.0.2.8")), announced),
+        (Some(node("192.0.2.7")), &["192.0.2.0/24"]),
+        (Some(node("192.0.2.9")), announced),
+        (Some(node("192.0.2.7")), &["192.0.2.0/24"]),
+        (None, announced),
+    ] {
+        let before = world.by_key;
+        world.put("nodes", "c", spec.clone());
+        world.check();
+        assert_eq!(world.by_key, before + 1, "{spec:?} was planned whole");
+        assert_eq!(world.routes_in("192.0.2.0/24"), expected, "{spec:?}");
+        let problems = &world.planning.planned().unwrap().problems;
+        match &problems[..] {
+            [] => assert_eq!(expected, announced),
+            [problem] => {
+                assert_eq!(problem.subject, "Service n/far 192.0.2.7");
+                let reason = "it is not announced for this Service: it is the address of a node";
+                assert_eq!(problem.reason, reason);
+            }
+            more => panic!("{more:?}"),
+        }
+    }
+}
+
+/// A block plans the sessions again where a Node says that an address of it is its own, and no
+/// other block does.
+#[test]
+fn a_block_around_a_nodes_address_is_planned_whole() {
+    let mut world = World::new();
+    world.check();
+    world.step(&Step::Node(2, 2));
+    world.check();
+    let sessions = |world: &World| world.planning.planned().unwrap().config.peers.len();
+    let all = sessions(&world);
+    for (step, by_key, expected) in [
+        (Step::Block(0, 1, Vec::new()), 1, all),
+        (Step::Block(1, 1, Vec::new()), 0, all - 1),
+        (Step::Block(1, 1, vec![(1, 0)]), 1, all - 1),
+        (Step::Block(1, 3, Vec::new()), 0, all),
+        (Step::Block(1, 2, Vec::new()), 0, all - 1),
+        (Step::Block(1, 6, Vec::new()), 0, all),
+    ] {
+        let before = world.by_key;
+        world.step(&step);
+        world.check();
+        assert_eq!(world.by_key, before + by_key, "{step:?}");
+        assert_eq!(sessions(&world), expected, "{step:?}");
     }
 }

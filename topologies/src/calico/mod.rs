@@ -45,7 +45,7 @@ pub struct CalicoPlan {
 pub fn plan_calico(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> CalicoPlan {
     let mut problems = Problems::default();
     let view = NodeView::new(snapshot, node, options, &mut problems);
-    let services = PlannedServices::new(snapshot, node);
+    let services = PlannedServices::new(snapshot, node, &options.datastore);
     let routes = services.as_ref().map(PlannedServices::routes);
     let routes = routes.unwrap_or_default();
     for problem in services.iter().flat_map(PlannedServices::problems) {

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{BgpPlanner, PlanOptions, Replanned, plan, resources_from_yaml};
+use crate::{BgpPlanner, PlanOptions, Replanned, assign_block, plan, resources_from_yaml};
 
 /// Reflectors by labels, a peer by address that may be a node's, and peers of one rack.
 const BY_SELECTOR: &str = "
@@ -101,9 +101,10 @@ fn put(snapshot: &mut Snapshot, n: u8, said: Option<&Said>) {
         label(auto::RACK_LABEL, said.rack);
         label(auto::ZONE_LABEL, said.zone);
         let created = format!("2026-01-0{}T00:00:00Z", said.created + 1);
-        // One in thirteen has an address that no node can have.
+        // One in thirteen has an address that no node can have, and one that of a pod.
         let address = match said.address {
             13 => "255.255.255.255/32".to_owned(),
+            12 => format!("10.244.1.{n}/24"),
             at => format!("10.0.0.{at}/24"),
         };
         let mut bgp = serde_json::json!({ "ipv4Address": address });
@@ -126,8 +127,16 @@ fn put(snapshot: &mut Snapshot, n: u8, said: Option<&Said>) {
 
 fn cluster(topology: &str) -> Snapshot {
     let mut snapshot = Snapshot::default();
-    let refused = resources_from_yaml(topology).unwrap().apply(&mut snapshot);
-    assert_eq!(refused, []);
+    let pool = "kind: IPPool\nmetadata: {name: p}\nspec: {cidr: 10.244.0.0/16}\n";
+    for text in [topology, pool] {
+        let refused = resources_from_yaml(text).unwrap().apply(&mut snapshot);
+        assert_eq!(refused, []);
+    }
+    assign_block(
+        &mut snapshot,
+        &"n1".into(),
+        "10.244.1.0/26".parse().unwrap(),
+    );
     snapshot
 }
 

@@ -63,37 +63,51 @@ impl Claimed {
     fn addresses(&self) -> impl Iterator<Item = &IpAddr> {
         self.kinds.keys().filter(|_| !self.ports.is_empty())
     }
+
+    /// The kind of an address of which it claims ports.
+    fn kind_of(&self, address: IpAddr) -> Option<ServiceAddressKind> {
+        let kind = self.kinds.get(&address).copied();
+        kind.filter(|_| !self.ports.is_empty())
+    }
 }
 
 /// The claims to all addresses, and who lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Claims {
-    /// Who claims something of an address.
-    claimants: BTreeSet<(IpAddr, Name)>,
+    /// Who has an address, whether it claims something of it or not.
+    holders: BTreeSet<(IpAddr, Name)>,
     /// Services that have nothing of an address, with the one that has it, and why.
     losers: BTreeMap<IpAddr, BTreeMap<Name, String>>,
 }
 
 impl Claims {
-    /// Sets what a Service claims. Addresses of which that is something else are contested.
+    /// Sets a Service, from what it was to what it is. Addresses of which it claims something else
+    /// are contested.
     pub(super) fn put(
         &mut self,
         name: &Name,
-        before: &Claimed,
-        now: &Claimed,
+        (before, now): (Option<&Service>, Option<&Service>),
         contested: &mut BTreeSet<IpAddr>,
     ) {
-        if before == now {
-            return;
+        for address in before.into_iter().flat_map(Service::addresses) {
+            self.holders.remove(&(*address, name.clone()));
         }
-        for address in before.addresses() {
-            self.claimants.remove(&(*address, name.clone()));
-            contested.insert(*address);
+        for address in now.into_iter().flat_map(Service::addresses) {
+            self.holders.insert((*address, name.clone()));
         }
-        for address in now.addresses() {
-            self.claimants.insert((*address, name.clone()));
-            contested.insert(*address);
+        let none = Claimed::default();
+        let [before, now] = [before, now].map(|service| service.map_or(&none, |s| &s.claimed));
+        if before != now {
+            contested.extend(before.addresses().chain(now.addresses()));
         }
+    }
+
+    /// The Services that have an address.
+    pub(super) fn holders(&self, address: IpAddr) -> impl Iterator<Item = &Name> {
+        let first = (address, Name::default());
+        let holders = self.holders.range(first..);
+        let holders = holders.take_while(move |(at, _)| *at == address);
+        holders.map(|(_, name)| name)
     }
 
     /// Settles the claims to an address again. The Services for which that differs.
@@ -118,16 +132,13 @@ impl Claims {
         address: IpAddr,
         services: &BTreeMap<Name, Service>,
     ) -> BTreeMap<Name, String> {
-        let first = (address, Name::default());
-        let claimants = self.claimants.range(first..).map(|(at, name)| (at, name));
-        let group = claimants.take_while(|(at, _)| **at == address);
-        let group: Vec<_> = group.collect();
+        let group: Vec<_> = self.holders(address).collect();
         if group.len() < 2 {
             return BTreeMap::new();
         }
-        let claims = group.into_iter().filter_map(|(_, name)| {
+        let claims = group.into_iter().filter_map(|name| {
             let claimed = &services.get(name)?.claimed;
-            let kind = *claimed.kinds.get(&address)?;
+            let kind = claimed.kind_of(address)?;
             let claim = ServiceClaim::new(kind, claimed.age.clone(), name.clone());
             Some((claim, claimed))
         });
@@ -159,8 +170,13 @@ impl Claims {
         let reason = self.losers.get(&address)?.get(name)?;
         Some(Problem {
             code: ProblemCode::ServicesConflict,
-            subject: format!("Service {}/{} {address}", name.0, name.1),
+            subject: subject(name, address),
             reason: reason.clone(),
         })
     }
+}
+
+/// An address of a Service, in problems.
+pub(super) fn subject((namespace, name): &Name, address: IpAddr) -> String {
+    format!("Service {namespace}/{name} {address}")
 }

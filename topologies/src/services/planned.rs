@@ -1,6 +1,7 @@
 //! What one node announces of Services, by Service: it follows the documents that change.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use caracal_model::{NodeName, Prefix, Problem, Snapshot};
 
@@ -17,7 +18,7 @@ pub(crate) struct PlannedServices {
     rejected: BTreeSet<Prefix>,
     addresses: Wanted<Name>,
     /// Addresses that are none, and those that are not announced, because they are another
-    /// Service's.
+    /// Service's, or no Service's.
     problems: BTreeMap<Name, BTreeSet<Problem>>,
 }
 
@@ -32,8 +33,12 @@ pub(crate) struct ServicesDiffer {
 
 impl PlannedServices {
     /// All Services; `None` where the cluster announces none.
-    pub(crate) fn new(snapshot: &Snapshot, node: &NodeName) -> Option<Self> {
-        let rules = Rules::new(snapshot, node)?;
+    pub(crate) fn new(
+        snapshot: &Snapshot,
+        node: &NodeName,
+        datastore: &BTreeSet<IpAddr>,
+    ) -> Option<Self> {
+        let rules = Rules::new(snapshot, node, datastore)?;
         let mut planned = Self {
             services: Services::default(),
             announced: rules.announced(),
@@ -42,15 +47,16 @@ impl PlannedServices {
             addresses: Wanted::default(),
             problems: BTreeMap::new(),
         };
-        planned.follow(&Documents::default(), &snapshot.documents);
+        planned.follow(&Documents::default(), snapshot);
         Some(planned)
     }
 
-    /// Plans again the Services that a change of the documents concerns.
-    pub(crate) fn follow(&mut self, was: &Documents, is: &Documents) -> ServicesDiffer {
+    /// Plans again the Services that a change of the documents, or of nodes, concerns.
+    pub(crate) fn follow(&mut self, was: &Documents, is: &Snapshot) -> ServicesDiffer {
         let mut differ = ServicesDiffer::default();
         for name in self.services.follow(was, is) {
-            let (addresses, mut problems) = self.services.addresses(&name, &self.rules, is);
+            let documents = &is.documents;
+            let (addresses, mut problems) = self.services.addresses(&name, &self.rules, documents);
             let faults = self.services.faults.get(&name);
             problems.extend(faults.into_iter().flatten().cloned());
             let before = self.problems.remove(&name).unwrap_or_default();
@@ -119,7 +125,7 @@ mod tests {
         apply(&mut snapshot, &all);
         let mut services = Services::default();
         let none = Documents::default();
-        assert_eq!(services.follow(&none, &snapshot.documents).len(), SERVICES);
+        assert_eq!(services.follow(&none, &snapshot).len(), SERVICES);
         let slice = |of: usize| {
             format!(
                 "{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: x, namespace: n,
@@ -137,7 +143,7 @@ mod tests {
         ] {
             let before = snapshot.documents.clone();
             apply(&mut snapshot, &change);
-            let concerned = services.follow(&before, &snapshot.documents);
+            let concerned = services.follow(&before, &snapshot);
             let names: Vec<&str> = concerned.iter().map(|(_, name)| name.as_str()).collect();
             assert_eq!(names, expected, "{change}");
             let (anew, _) = Services::from_snapshot(&snapshot);

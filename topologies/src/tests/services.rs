@@ -322,3 +322,156 @@ fn an_address_that_is_not_announced_for_a_service_is_named() {
         "it is not announced for this Service: default/zebra has all its ports there, and it is the older one"
     );
 }
+
+/// What no node would translate, and what is a node's own: whoever follows the route would find the
+/// wrong machine.
+#[test]
+fn what_is_no_services_address_is_announced_for_none() {
+    let cluster = "
+kind: IPPool
+metadata: {name: p6}
+spec: {cidr: 'fd00:10::/64'}
+---
+kind: Node
+metadata: {name: d}
+spec:
+  bgp: {ipv4Address: 10.0.0.12/24, ipv6Address: 'fd00::12/64', ipv4IPIPTunnelAddr: 192.0.2.50}
+  addresses: [{address: 192.0.2.51, type: ExternalIP}, {address: 'fd00::51', type: InternalIP}]
+";
+    let node = "it is the address of a node";
+    let refused = [
+        ("10.0.0.12", node),
+        ("192.0.2.50", node),
+        ("192.0.2.51", node),
+        ("fd00::12", node),
+        ("fd00::51", node),
+        ("10.244.9.9", "it lies in the pool 10.244.0.0/16"),
+        ("fd00:10::9", "it lies in the pool fd00:10::/64"),
+        ("127.0.0.1", "it is a loopback address"),
+        ("::1", "it is a loopback address"),
+        ("169.254.1.1", "it is a link-local address"),
+        ("fe80::1", "it is a link-local address"),
+        ("224.0.0.9", "it is a multicast address"),
+        ("ff02::1", "it is a multicast address"),
+        ("0.0.0.0", "it is no address of a machine"),
+    ];
+    let free = [("192.0.2.52", ""), ("fd00::52", "")];
+    for (address, reason) in refused.into_iter().chain(free) {
+        let range = Prefix::host(address.parse().unwrap());
+        let ranges = format!(
+            "
+kind: BGPConfiguration
+metadata: {{name: default}}
+spec:
+  serviceExternalIPs: [{{cidr: '{range}'}}]
+  serviceLoadBalancerIPs: [{{cidr: '{range}'}}]
+  serviceLoadBalancerAggregation: Disabled
+"
+        );
+        let external = format!("externalIPs: ['{address}']");
+        let balanced = format!("}}, status: {{loadBalancer: {{ingress: [{{ip: '{address}'}}]}}");
+        for fields in [external, balanced] {
+            let service = format!(
+                "{{apiVersion: v1, kind: Service, metadata: {{name: s}}, spec: {{clusterIPs: [10.96.0.9, 'fd01::9'],
+                  ports: [{{port: 80}}], type: LoadBalancer, {fields}}}}}"
+            );
+            let snapshot = snapshot(&[THREE, cluster, &ranges, &service]);
+            let (services, faults) = Services::from_snapshot(&snapshot);
+            assert_eq!(faults, []);
+            let routes = services.routes(&snapshot, &"d".into());
+            let planned = plan(&snapshot, &"d".into(), &PlanOptions::default());
+            let announced: BTreeSet<Prefix> = planned.config.originate.keys().copied().collect();
+            assert_eq!(announced, routes.announced, "{service}");
+            assert_eq!(planned.kernel.services, routes.rejected, "{service}");
+            let found = planned
+                .problems
+                .iter()
+                .map(|p| (p.code, &*p.subject, &*p.reason));
+            let found: Vec<_> = found.collect();
+            if reason.is_empty() {
+                assert_eq!((found, announced.contains(&range)), (vec![], true));
+                continue;
+            }
+            let subject = format!("Service default/s {address}");
+            let said = format!("it is not announced for this Service: {reason}");
+            assert_eq!(
+                (found, announced.contains(&range)),
+                (
+                    vec![(ProblemCode::ServicesRefused, &*subject, &*said)],
+                    false
+                )
+            );
+        }
+    }
+}
+
+/// An address in a pool is a Service's when the pool is gone.
+#[test]
+fn an_address_of_a_pool_is_announced_once_the_pool_is_gone() {
+    let ranges = "
+kind: BGPConfiguration
+metadata: {name: default}
+spec: {serviceExternalIPs: [{cidr: 10.244.9.9/32}]}
+";
+    let service =
+        "{apiVersion: v1, kind: Service, metadata: {name: s}, spec: {clusterIP: 10.96.0.9,
+      externalIPs: [10.244.9.9], ports: [{port: 80}]}}";
+    let mut snapshot = snapshot(&[THREE, ranges, service]);
+    let mut planner = BgpPlanner::default();
+    let mut announces = |snapshot: &Snapshot| {
+        let (node, options) = ("a".into(), PlanOptions::default());
+        planner.plan(snapshot, &node, &options);
+        let planned = planner.planned().unwrap();
+        assert_eq!(planned, &plan(snapshot, &node, &options));
+        !planned.config.originate.is_empty()
+    };
+    assert!(!announces(&snapshot));
+    let path = caracal_model::Key::resource(caracal_model::Kind::IpPool, "p").to_path();
+    let revision = snapshot.revision + 1;
+    snapshot.apply(&path, None, revision);
+    assert!(announces(&snapshot));
+}
+
+/// Of the datastore the way of this node alone is known; a cluster address may lead to it.
+#[test]
+fn the_datastores_address_is_announced_for_no_service_that_chose_it() {
+    let ranges = "
+kind: BGPConfiguration
+metadata: {name: default}
+spec:
+  serviceClusterIPs: [{cidr: 10.96.0.9/32}]
+  serviceExternalIPs: [{cidr: 192.0.2.9/32}, {cidr: 'fd00::9/128'}]
+";
+    let service = "{apiVersion: v1, kind: Service, metadata: {name: s}, spec: {clusterIPs: [10.96.0.9, 'fd01::9'],
+      externalIPs: [192.0.2.9, 'fd00::9'], ports: [{port: 80}]}}";
+    let node = "{kind: Node, metadata: {name: d}, spec: {bgp: {ipv4Address: 10.0.0.12/24, ipv6Address: 'fd00::12/64'}}}";
+    let snapshot = snapshot(&[THREE, ranges, service, node]);
+    let mut planner = BgpPlanner::default();
+    let mut planned = |datastore: &[&str]| {
+        let options = PlanOptions {
+            datastore: datastore.iter().map(|text| text.parse().unwrap()).collect(),
+            ..PlanOptions::default()
+        };
+        planner.plan(&snapshot, &"d".into(), &options);
+        let planned = planner.planned().unwrap();
+        assert_eq!(planned, &plan(&snapshot, &"d".into(), &options));
+        let announced = planned.config.originate.keys().map(ToString::to_string);
+        let said = planned
+            .problems
+            .iter()
+            .map(|p| format!("{} {}", p.subject, p.reason));
+        (announced.collect::<Vec<_>>(), said.collect::<Vec<_>>())
+    };
+    let all = ["10.96.0.9/32", "192.0.2.9/32", "fd00::9/128"].map(str::to_owned);
+    assert_eq!(planned(&[]), (all.to_vec(), vec![]));
+    let said = |address: &str| {
+        format!(
+            "Service default/s {address} it is not announced for this Service: it is the address of the datastore"
+        )
+    };
+    assert_eq!(
+        planned(&["192.0.2.9", "fd00::9", "10.96.0.9"]),
+        (all[..1].to_vec(), vec![said("192.0.2.9"), said("fd00::9")])
+    );
+    assert_eq!(planned(&["192.0.2.8"]), (all.to_vec(), vec![]));
+}

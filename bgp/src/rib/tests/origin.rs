@@ -15,6 +15,7 @@ fn rules(mode: OriginMode) -> OriginRules {
     OriginRules {
         mode,
         ranges: [("10.244.0.0/16".parse().unwrap(), owned)].into(),
+        over_machines: BTreeSet::new(),
     }
 }
 
@@ -101,6 +102,27 @@ impl Net {
 
 fn mesh(mode: OriginMode) -> Net {
     Net::checked([internal_peer(2), internal_peer(3)], mode)
+}
+
+/// Whose a next hop is follows from the blocks, too.
+#[test]
+fn a_next_hop_in_a_block_is_nobodys_as_long_as_the_block_is_there() {
+    let mut net = mesh(OriginMode::Enforce);
+    let pod: IpAddr = [10, 244, 1, 9].into();
+    let mut three = identity(&[3], &[3], false);
+    three.addresses.insert(pod);
+    net.origins(node_is(3, Some(three)));
+    net.origins(held(3, 3, true));
+    let through = PathAttrs {
+        next_hop: Some(pod),
+        ..attrs(3)
+    };
+    net.announce(3, &[3], through);
+    assert_eq!(net.hops(3), [pod]);
+    net.origins(held(1, 2, true));
+    assert!(net.hops(3).is_empty());
+    net.origins(held(1, 2, false));
+    assert_eq!(net.hops(3), [pod]);
 }
 
 #[test]

@@ -44,7 +44,7 @@ async fn the_server_is_asked_where_no_stream_is_pinged() {
     let mut probe = probe(endpoint, &pinged);
     let mut asks = async |wanted: usize| {
         let event = probe.next().await.unwrap();
-        assert_eq!(event, WatchEvent::Progress(i64::MAX));
+        assert_eq!(event, WatchEvent::Alive);
         assert_eq!(asked.load(Ordering::Relaxed), wanted);
     };
     asks(1).await;
@@ -70,4 +70,57 @@ async fn a_server_that_answers_nothing_but_pings_is_found_all_the_same() {
     assert!(probe.next().await.is_err());
     // It is asked again after as long.
     assert!(probe.next().await.is_ok());
+}
+
+/// A server whose objects are at revision 77, and whose watches end at once.
+async fn at_77() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            let body = match String::from_utf8_lossy(&head).contains("watch=true") {
+                true => "",
+                false => r#"{"metadata":{"resourceVersion":"77"},"items":[]}"#,
+            };
+            let length = body.len();
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+            );
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    endpoint
+}
+
+/// One kind asks for all: in a cluster at rest nobody else tells how far the datastore is.
+#[tokio::test]
+async fn a_watch_that_is_opened_tells_the_revision_of_what_is_stored() {
+    let endpoint = Some(at_77().await);
+    let config = KubernetesConfig {
+        endpoint,
+        ..KubernetesConfig::default()
+    };
+    let api = Arc::new(Api::new(config));
+    let group = ApiGroup::V1;
+    for (collection, told) in [(ANCHOR, Some(77)), (Collection::Nodes, None)] {
+        let mut one = One {
+            api: Arc::clone(&api),
+            group,
+            collection,
+            revision: 5,
+            lines: None,
+            pinged: PingedStreams::default(),
+            opened: Instant::now(),
+            said: HashMap::new(),
+            absent: false,
+        };
+        let step = one.step().await;
+        let told = told.map(WatchEvent::Progress);
+        assert!(matches!(&step, Ok(event) if *event == told), "{step:?}");
+    }
 }

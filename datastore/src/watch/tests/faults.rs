@@ -7,8 +7,9 @@ use caracal_model::{Snapshot, TxnWrite};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::fixture::{fresh, key, pool, view};
+use super::fixture::{LikeKubernetes, fresh, key, pool, view};
 use crate::memory::MemoryStore;
+use crate::store::PagedStore;
 use crate::watch::{
     Accept, Accepted, Accepter, DatastoreFault, GuardOptions, StoreId, View, WatchOptions,
     spawn_guarded_watcher,
@@ -50,8 +51,8 @@ fn cluster() -> MemoryStore {
     store
 }
 
-fn guarded(
-    store: &MemoryStore,
+fn guarded<S: PagedStore>(
+    store: &S,
     accepted: Option<Accepted>,
     accept: Accept,
 ) -> (watch::Receiver<View>, Accepter) {
@@ -235,6 +236,39 @@ async fn watch_7_a_backup_with_a_higher_revision_that_lacks_something_is_held_ba
         store.put("/calico/noise", "1");
         store.restore(&store.backup());
         no_other_view(&mut views).await;
+        accepter.accept().await.unwrap();
+        let followed = view(&mut views, "followed", View::is_current).await;
+        assert_eq!(followed.snapshot.blocks.len(), 2);
+    }
+}
+
+/// The same of Kubernetes' API over such an etcd, whether its watches are too old then (410) or go
+/// on: nobody tells a revision while nothing happens.
+#[tokio::test(start_paused = true)]
+async fn watch_7_nor_is_one_that_the_watches_of_kubernetes_tell_of() {
+    for goes_on in [false, true] {
+        let inner = cluster();
+        let store = LikeKubernetes {
+            inner: inner.clone(),
+            goes_on,
+        };
+        let (mut views, accepter) = guarded(&store, None, Accept::Never);
+        fresh(&mut views).await;
+        // Nothing is lost by this one.
+        inner.restore_bumped(&inner.backup(), 1_000_000_000);
+        no_fault_within_a_minute(&mut views).await;
+        view(&mut views, "current", View::is_current).await;
+        let backup = inner.backup();
+        inner.put(key("q"), pool(3));
+        inner.put(block_path(3), block(3));
+        view(&mut views, "a new block", |v| v.snapshot.blocks.len() == 3).await;
+        no_fault_within_a_minute(&mut views).await;
+        inner.restore_bumped(&backup, 1_000_000_000);
+        let held = held(&mut views, "datastore.restored").await;
+        let lost = "pool q, block 10.0.3.0/30".to_owned();
+        let lost = DatastoreFault::Restored(lost);
+        assert_eq!(held.fault, Some(lost), "it goes on: {goes_on}");
+        assert!(held.forbids_writing(), "no address is given out");
         accepter.accept().await.unwrap();
         let followed = view(&mut views, "followed", View::is_current).await;
         assert_eq!(followed.snapshot.blocks.len(), 2);

@@ -6,11 +6,15 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use caracal_model::{KeyRange, KeyValue, Txn, TxnOutcome};
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, BoxStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::memory::{MemoryStore, MemoryWatch};
-use crate::store::{Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError};
+use crate::store::{
+    Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError, WatchEvent,
+};
 use crate::watch::{View, WatchOptions, spawn_watcher};
 
 /// To be in sync takes a look at the revision, a list, and one of the endpoints.
@@ -135,6 +139,79 @@ impl PagedStore for Fragile {
 
     async fn values(&self, keys: &[String], revision: i64) -> Result<Vec<KeyValue>, StoreError> {
         self.reads().values(keys, revision).await
+    }
+}
+
+/// A store whose watch is like that of Kubernetes' API: it says that it is alive without a
+/// revision, and where it breaks off it goes on from where the datastore is then, or tells that it
+/// cannot.
+#[derive(Clone)]
+pub(super) struct LikeKubernetes {
+    pub(super) inner: MemoryStore,
+    pub(super) goes_on: bool,
+}
+
+impl Store for LikeKubernetes {
+    type Watch = BoxStream<'static, Result<WatchEvent, StoreError>>;
+
+    async fn read(&self, ranges: &[KeyRange]) -> Result<ReadAnswer, StoreError> {
+        self.inner.read(ranges).await
+    }
+
+    async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
+        self.inner.commit(txn).await
+    }
+
+    async fn watch(&self, prefix: &str, revision: i64) -> Result<Self::Watch, StoreError> {
+        let Self { inner, goes_on } = self.clone();
+        let (asked, oldest) = (revision, 0);
+        let prefix = prefix.to_owned();
+        let watch = inner.watch(&prefix, revision).await?;
+        let events = stream::unfold(watch, move |mut watch| {
+            let (inner, prefix) = (inner.clone(), prefix.clone());
+            async move {
+                let event = match watch.next().await? {
+                    Ok(WatchEvent::Progress(_)) => Ok(WatchEvent::Alive),
+                    Ok(event) => Ok(event),
+                    Err(_) if goes_on => {
+                        let revision = inner.revision();
+                        watch = inner.watch(&prefix, revision + 1).await.ok()?;
+                        Ok(WatchEvent::Progress(revision))
+                    }
+                    Err(_) => Err(StoreError::Compacted { asked, oldest }),
+                };
+                Some((event, watch))
+            }
+        });
+        Ok(events.boxed())
+    }
+}
+
+impl PagedStore for LikeKubernetes {
+    async fn first_pages(&self, ranges: &[KeyRange]) -> Result<FirstPages, StoreError> {
+        self.inner.first_pages(ranges).await
+    }
+
+    async fn next_page(
+        &self,
+        range: &KeyRange,
+        from: &Cursor,
+        revision: i64,
+    ) -> Result<Page, StoreError> {
+        self.inner.next_page(range, from, revision).await
+    }
+
+    async fn next_keys(
+        &self,
+        _range: &KeyRange,
+        _from: &Cursor,
+        _revision: i64,
+    ) -> Result<Option<Page>, StoreError> {
+        Ok(None)
+    }
+
+    async fn values(&self, keys: &[String], revision: i64) -> Result<Vec<KeyValue>, StoreError> {
+        self.inner.values(keys, revision).await
     }
 }
 

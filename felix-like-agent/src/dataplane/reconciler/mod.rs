@@ -10,6 +10,7 @@ mod apply;
 mod handle;
 mod options;
 mod publish;
+mod tunnel_guard;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -41,7 +42,6 @@ use crate::diff::{Phase, is_on_device};
 use crate::learned::Learned;
 use crate::lifelines;
 use crate::links::Links;
-use crate::nat::Nat;
 use crate::op::Op;
 use crate::ownership::is_tunnel_device;
 use crate::plan::{KernelPlanner, KernelSupport, PlanInputs, wanted_tunnels};
@@ -54,6 +54,7 @@ pub(crate) use handle::Freezing;
 pub use handle::ReconcilerHandle;
 use handle::{Questions, ReconcilerCommand};
 pub use options::ReconcilerOptions;
+use tunnel_guard::TunnelGuard;
 
 /// After a pass, wait this many times its duration: at most a third of the time is spent in passes.
 const COST: u32 = 2;
@@ -90,8 +91,7 @@ pub struct Reconciler {
     kernel: KernelSupport,
     probed: bool,
     rules: Rules,
-    /// The last rules that were planned in this run.
-    nat_planned: Option<Arc<Nat>>,
+    tunnel_guard: TunnelGuard,
     retries: Retries,
     /// `None` = paths are not measured.
     prober: Option<Prober>,
@@ -140,6 +140,7 @@ impl Reconciler {
         let start = |known| Prober::start(options.me.as_str(), known, Arc::clone(&path_wake_up));
         let prober = options.measure_paths.clone().map(start);
         let saved_sysctls = options.lib_dir.as_deref().map(SavedSysctls::open);
+        let tunnel_guard = TunnelGuard::new(options.tunnel_guard_patience);
         let reconciler = Self {
             options,
             snapshot,
@@ -156,7 +157,7 @@ impl Reconciler {
             kernel: KernelSupport::default(),
             probed: false,
             rules: Rules::start(nat_wake_up, nat_changes),
-            nat_planned: None,
+            tunnel_guard,
             retries: Retries::default(),
             prober,
             saved_sysctls,
@@ -335,7 +336,8 @@ impl Reconciler {
         let planned = self.planning.end(job);
         let mut desired = planned.desired;
         desired.problems.extend(settings_problems);
-        self.judge_tunnels(&mut desired, &precondition);
+        let is_fresh = precondition.datastore.is_ok();
+        self.tunnel_guard.judge(&mut desired, is_fresh, now);
         let known = std::mem::take(&mut actual.sysctls);
         actual.sysctls = sysctl::read_unknown(desired.sysctls.keys(), known);
         actual.nat = self.order_rules(&desired, settings.nat_backend);
@@ -445,26 +447,6 @@ impl Reconciler {
         self.gratuitous.follow(places);
     }
 
-    /// Tunnel packets are refused only while it is known who is a node.
-    fn judge_tunnels(&mut self, desired: &mut Desired, precondition: &SweepPrecondition) {
-        match &mut desired.nat {
-            Some(nat) => {
-                if precondition.datastore.is_err() {
-                    Arc::make_mut(nat).open_tunnels();
-                }
-                self.nat_planned = Some(Arc::clone(nat));
-            }
-            // A value that cannot be read: the rules stay, but one who is refused may be the node
-            // that it is about.
-            None => {
-                desired.nat = self.nat_planned.clone();
-                if let Some(nat) = &mut desired.nat {
-                    Arc::make_mut(nat).open_tunnels();
-                }
-            }
-        }
-    }
-
     /// Orders the rules before anything else is written: a guard is there as early as it can be.
     /// Answers with their fingerprint, so that nothing is to be done for them here.
     fn order_rules(&self, desired: &Desired, backend: NatBackend) -> Option<String> {
@@ -505,6 +487,7 @@ impl Reconciler {
         delayed
             .chain(self.retries.next_due())
             .chain(self.cache.due())
+            .chain(self.tunnel_guard.due())
             .min()
     }
 }

@@ -16,6 +16,11 @@ use crate::dataplane::read::monitor;
 use crate::paths::PathMtus;
 use crate::settings::{Overrides, Settings};
 
+/// A connection that flaps, an election of etcd's or an API server that is updated is over by then,
+/// and the rules stay. A node that joins meanwhile waits that long at most for its packets to be
+/// taken here.
+const TUNNEL_GUARD_PATIENCE: Duration = Duration::from_secs(30);
+
 /// How the agent runs.
 #[derive(Clone, Debug)]
 pub struct ReconcilerOptions {
@@ -28,6 +33,8 @@ pub struct ReconcilerOptions {
     /// How long a VXLAN device that no pool uses any more stays, so that nodes that have not
     /// switched yet are heard.
     pub tunnel_removal_delay: Duration,
+    /// How long the datastore may be away before tunnel packets are taken from anybody.
+    pub tunnel_guard_patience: Duration,
     /// The paths to other nodes are measured with echoes; what was known of them before, which
     /// holds until then. `None` = they are not measured.
     pub measure_paths: Option<PathMtus>,
@@ -52,6 +59,7 @@ impl ReconcilerOptions {
             settings: Settings::default(),
             overrides: Overrides::new(),
             tunnel_removal_delay: Duration::from_secs(30),
+            tunnel_guard_patience: TUNNEL_GUARD_PATIENCE,
             measure_paths: None,
             #[cfg(test)]
             deaf: false,

@@ -12,6 +12,7 @@ mod resync;
 mod routes;
 mod rules;
 mod services;
+mod translated;
 mod vxlan;
 
 use std::ffi::OsString;
@@ -135,6 +136,7 @@ fn lab() {
 fn options(objects: bool) -> ReconcilerOptions {
     ReconcilerOptions {
         tunnel_removal_delay: Duration::from_millis(300),
+        tunnel_guard_patience: Duration::from_millis(300),
         settings: Settings {
             objects,
             ..Settings::default()

@@ -20,6 +20,12 @@ fn rules() -> String {
     sh("nft list table inet caracal 2>/dev/null || iptables-legacy-save | grep caracal- || true")
 }
 
+/// True when tunnel packets are judged by who sends them.
+fn judges(rules: &str) -> bool {
+    let judged = ["jump ip_tunnel_senders", "-j caracal-senders"];
+    judged.iter().any(|rule| rules.contains(rule))
+}
+
 #[test]
 fn rules_are_written_once_and_restored() {
     in_namespace("nat::rules_are_written_once_and_restored", || async {
@@ -82,8 +88,6 @@ fn rules_are_written_once_and_restored() {
             wait_for("a new process", LIMIT, rules, |seen| seen == written).await;
         }
         // While it is not known who is a node, nobody is refused.
-        let judged = ["jump ip_tunnel_senders", "-j caracal-senders"];
-        let judges = |seen: &str| judged.iter().any(|rule| seen.contains(rule));
         assert!(judges(&rules()), "{}", rules());
         node.precondition
             .send_modify(|precondition| precondition.datastore = Err("away".to_owned()));
@@ -100,6 +104,37 @@ fn rules_are_written_once_and_restored() {
         };
         wait_for("the change", LIMIT, rules, |seen| !seen.contains(gone)).await;
         node.assert_quiet().await;
+    });
+}
+
+#[test]
+fn a_datastore_that_flaps_writes_no_rule() {
+    in_namespace("nat::a_datastore_that_flaps_writes_no_rule", || async {
+        lab();
+        let patient = ReconcilerOptions::new("a".into()).tunnel_guard_patience;
+        let options = ReconcilerOptions {
+            tunnel_guard_patience: patient,
+            ..options(false)
+        };
+        let mut node = Node::start_with(options, &entries());
+        let before = node.settled().await;
+        let written = rules();
+        assert!(judges(&written), "{written}");
+        for _ in 0..5 {
+            node.precondition
+                .send_modify(|precondition| precondition.datastore = Err("away".to_owned()));
+            node.status_when("away", |status| status.kernel.phase == "learning")
+                .await;
+            node.precondition.send_replace(SweepPrecondition::met());
+            node.settled().await;
+        }
+        assert_eq!(node.pass_anew().await.applied, before.applied);
+        assert_eq!(rules(), written);
+        // A process that starts without the datastore may have been away for long.
+        node.restart_unsure().await;
+        wait_for("open tunnels", LIMIT, rules, |seen| !judges(seen)).await;
+        node.precondition.send_replace(SweepPrecondition::met());
+        wait_for("judged again", LIMIT, rules, |seen| seen == written).await;
     });
 }
 
@@ -285,7 +320,7 @@ fn many_pools_stand_in_sets() {
     });
 }
 
-struct Namespace(String);
+pub(super) struct Namespace(pub(super) String);
 
 impl Drop for Namespace {
     fn drop(&mut self) {

@@ -48,12 +48,22 @@ table inet caracal {
 		type ipv4_addr
 		elements = { 192.0.2.1 }
 	}
+	chain ip_to_nodes {
+		fib daddr type local counter drop
+		ip daddr @ip_bgp_nodes counter drop
+	}
 	chain ip_bgp_guard {
 		ip saddr @ip_bgp_peers return
 		iifname "cali123" fib daddr type local return
-		fib daddr type local counter drop
-		ip daddr @ip_bgp_nodes counter drop
+		jump ip_to_nodes
 		ip saddr 10.244.0.0/16 ip daddr @ip_bgp_routers counter drop
+	}
+	chain ip_translated {
+		iifname "lo" return
+		iifname "cali*" return
+		ip saddr @ip_bgp_routers return
+		jump ip_to_nodes
+		ip daddr @ip_bgp_routers counter drop
 	}
 	set ip_senders {
 		type ipv4_addr
@@ -93,6 +103,8 @@ table inet caracal {
 		iifname "cali*" udp dport 4789 drop
 		meta nfproto ipv4 iifname "cali*" tcp dport { 179, 1179 } jump ip_bgp_guard
 		meta nfproto ipv4 iifname "cali*" udp dport { 3784, 4784 } jump ip_bgp_guard
+		meta nfproto ipv4 tcp dport { 179, 1179 } ct direction original ct status dnat jump ip_translated
+		meta nfproto ipv4 udp dport { 3784, 4784, 4789 } ct direction original ct status dnat jump ip_translated
 		meta nfproto ipv4 meta l4proto 4 jump ip_tunnel_senders
 		meta nfproto ipv4 udp dport 4789 jump ip_tunnel_senders
 	}
@@ -106,6 +118,8 @@ table inet caracal {
 		iifname "cali*" udp dport 4789 drop
 		meta nfproto ipv4 iifname "cali*" tcp dport { 179, 1179 } jump ip_bgp_guard
 		meta nfproto ipv4 iifname "cali*" udp dport { 3784, 4784 } jump ip_bgp_guard
+		meta nfproto ipv4 tcp dport { 179, 1179 } ct direction original ct status dnat jump ip_translated
+		meta nfproto ipv4 udp dport { 3784, 4784, 4789 } ct direction original ct status dnat jump ip_translated
 		iifname "cali*" accept
 		oifname "cali*" accept
 	}

@@ -214,8 +214,13 @@ impl History {
         let which = which % 5;
         let n = which + 1;
         let subnet = u8::from(how % 4 == 3);
+        // Now and then one has the address of a pod.
+        let network = match how % 11 {
+            10 => "10.244.1".to_owned(),
+            _ => format!("10.0.{subnet}"),
+        };
         let mut spec = format!(
-            r#""bgp":{{"ipv4Address":"10.0.{subnet}.{n}/24","ipv6Address":"fd00:a::{n}/64","ipv4IPIPTunnelAddr":"10.244.{which}.1"}}"#
+            r#""bgp":{{"ipv4Address":"{network}.{n}/24","ipv6Address":"fd00:a::{n}/64","ipv4IPIPTunnelAddr":"10.244.{which}.1"}}"#
         );
         if !how.is_multiple_of(5) {
             // Now and then two have one address.

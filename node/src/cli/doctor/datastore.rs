@@ -6,9 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use caracal_datastore::{Datastore, Store};
 use caracal_ipam::{LEASE_PREFIX, Lease};
-use caracal_model::{
-    DoctorCode, Key, KeyRange, KeyValue, Problem, ProblemCode, Snapshot, Timestamp,
-};
+use caracal_model::{DoctorCode, KeyRange, KeyValue, ProblemCode, Snapshot, Timestamp};
 
 use super::{CheckVerdict, DoctorFinding};
 use crate::cli::read_everything;
@@ -49,7 +47,7 @@ pub(super) async fn check_datastore(findings: &mut Vec<DoctorFinding>) -> Option
     let foreign = snapshot.foreign_fields();
     for problem in snapshot.problems().into_iter().chain(foreign) {
         let problem = match store.counts_by_kind() {
-            true => with_objects(problem),
+            true => problem.spoken(),
             false => problem,
         };
         let (check, verdict, remedy) = match problem.code {
@@ -96,15 +94,6 @@ pub(super) async fn check_datastore(findings: &mut Vec<DoctorFinding>) -> Option
         ),
     });
     Some(snapshot)
-}
-
-/// A problem in the words of a datastore that has objects and no keys.
-fn with_objects(problem: Problem) -> Problem {
-    Problem {
-        code: problem.code,
-        subject: Key::spoken_in(&problem.subject),
-        reason: Key::spoken_in(&problem.reason),
-    }
 }
 
 fn speed(findings: &mut Vec<DoctorFinding>, store: &Datastore, took: Duration, revision: i64) {

@@ -3,13 +3,14 @@
 //!
 //! Each finding has a fixed name, so that a script can wait for it to go.
 
+pub(super) mod cni;
 pub(super) mod datastore;
 pub(super) mod leftovers;
 pub(super) mod machine;
 pub(super) mod neighbours;
 pub(super) mod network;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use caracal_model::DoctorCode;
@@ -27,6 +28,10 @@ pub(crate) struct DoctorArgs {
     /// is, else /etc/cni/net.d.
     #[arg(long, value_name = "DIR")]
     cni_conf_dir: Option<PathBuf>,
+    /// Folder of CNI plugins; by default `CNI_BIN_DIR`, else /host/opt/cni/bin where it is, else
+    /// /opt/cni/bin.
+    #[arg(long, value_name = "DIR")]
+    cni_bin_dir: Option<PathBuf>,
     /// Send nothing to other nodes.
     #[arg(long)]
     local: bool,
@@ -101,11 +106,9 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         if let Some(snapshot) = snapshot.as_deref() {
             neighbours::check_neighbours(&mut findings, snapshot, &config.node, &links);
         }
-        let conf_dir = args.cni_conf_dir.clone().unwrap_or_else(|| {
-            let named = std::env::var_os("CNI_CONF_DIR").map(PathBuf::from);
-            leftovers::conf_dir(named, Path::new(leftovers::MOUNTED))
-        });
-        leftovers::check_leftovers(&mut findings, &links, &conf_dir);
+        leftovers::check_leftovers(&mut findings, &links);
+        let [conf, bin] = [&args.cni_conf_dir, &args.cni_bin_dir].map(Option::as_deref);
+        cni::check_cni(&mut findings, &cni::CniFolders::new(conf, bin));
         if let Some(snapshot) = snapshot.as_deref().filter(|_| !args.local) {
             network::check_network(&mut findings, snapshot, &config.node, &links);
         }

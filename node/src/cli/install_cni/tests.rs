@@ -140,7 +140,7 @@ fn standard_plugins_are_installed_where_the_host_has_none() {
     }
     let plan = folder.plan(&[("SKIP_CNI_BINARIES", "bandwidth, tuning")]);
     let conf = plan.configuration(&BTreeMap::new()).unwrap();
-    let missing = missing_plugins(&plan, &conf);
+    let missing = missing_plugins(&plan.bin_dir, &conf);
     assert_eq!(missing, ["caracal-cni", "caracal-ipam", "portmap"]);
     folder.install(&plan).unwrap();
     let there = folder.files("bin");
@@ -155,7 +155,7 @@ fn standard_plugins_are_installed_where_the_host_has_none() {
     );
     let portmap = fs::metadata(folder.0.join("bin/portmap")).unwrap();
     assert_eq!(portmap.mode() & 0o777, 0o755);
-    assert_eq!(missing_plugins(&plan, &conf), Vec::<String>::new());
+    assert_eq!(missing_plugins(&plan.bin_dir, &conf), Vec::<String>::new());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! is written.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::process::ExitCode;
 
 use caracal_datastore::Store;
@@ -37,14 +38,15 @@ struct Checked {
     warnings: Vec<String>,
 }
 
-/// Checks all orders and carries them out, one after the other.
+/// Checks all orders and carries them out, one after the other. `datastore`: its addresses, which
+/// no range may lie over.
 pub(super) async fn run<S: Store>(
-    store: &S,
+    (store, datastore): (&S, &BTreeSet<IpAddr>),
     orders: Vec<RequestedWrite>,
     options: ApplyOptions,
     now: Timestamp,
 ) -> anyhow::Result<ExitCode> {
-    let checked = match check(store, orders, options, now).await {
+    let checked = match check((store, datastore), orders, options, now).await {
         Ok(checked) => checked,
         Err(faults) => {
             for (subject, error) in &faults {
@@ -154,7 +156,7 @@ type Faults = Vec<(String, WriteError)>;
 
 /// Checks every order against the schema, what is stored, and the orders before it.
 async fn check<S: Store>(
-    store: &S,
+    (store, datastore): (&S, &BTreeSet<IpAddr>),
     orders: Vec<RequestedWrite>,
     options: ApplyOptions,
     now: Timestamp,
@@ -192,7 +194,9 @@ async fn check<S: Store>(
             Err(error @ WriteError::Store(_)) => return Err(vec![(subject(&order), error)]),
             Err(error) => faults.push((subject(&order), error)),
             Ok((known, next)) => match examine(&order, known.as_ref(), next, &snapshot, options) {
-                Ok((one, after)) => {
+                Ok((mut one, after)) => {
+                    let conflicts = new_conflicts(&snapshot, &after, datastore);
+                    one.warnings.extend(conflicts);
                     checked.push(Checked { order, ..one });
                     snapshot = after;
                 }
@@ -240,7 +244,6 @@ fn examine(
     after.apply(&order.key.to_path(), Some(&bytes), before.revision + 1);
     checked.effects = effect::effects_of(order.kind, order.name(), before, &after);
     checked.warnings = Schema(order.kind).without_effect(&next);
-    checked.warnings.extend(new_conflicts(before, &after));
     if options.allow_unknown {
         let unknown = Schema(order.kind).unknown_fields(&next, known.map(|k| &k.value));
         checked
@@ -257,10 +260,13 @@ fn examine(
 }
 
 /// Ranges that lie over each other as soon as this is written, and did not before.
-fn new_conflicts(before: &Snapshot, after: &Snapshot) -> impl Iterator<Item = String> {
-    let nothing = BTreeSet::new();
-    let known = range_conflicts(before, &nothing);
-    let found = range_conflicts(after, &nothing).into_iter();
+fn new_conflicts(
+    before: &Snapshot,
+    after: &Snapshot,
+    datastore: &BTreeSet<IpAddr>,
+) -> impl Iterator<Item = String> {
+    let known = range_conflicts(before, datastore);
+    let found = range_conflicts(after, datastore).into_iter();
     let new = found.filter(move |conflict| !known.contains(conflict));
     new.map(|conflict| {
         let (_, name) = conflict.subject.rsplit_once('/').unwrap_or_default();

@@ -18,13 +18,16 @@ mod shape;
 mod tests;
 mod write;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::process::ExitCode;
 
+use caracal_datastore::DatastoreConfig;
 use caracal_model::{Key, ResourceType, WriteRule};
 use serde_json::Value;
 
 use super::ipam::{now, on_store};
+use crate::node::kernel::lifelines::look_up;
 use apply::ApplyOptions;
 use args::{
     ApplyArgs, CreateArgs, DeleteArgs, GetArgs, LabelArgs, PatchArgs, PatchType, WriteArgs,
@@ -144,8 +147,18 @@ fn options(args: &WriteArgs, skip_exists: bool) -> ApplyOptions {
     }
 }
 
+/// The addresses by which others reach the datastore: not those of this machine alone.
+async fn datastore_addresses() -> BTreeSet<IpAddr> {
+    let hosts = DatastoreConfig::from_env().and_then(|config| config.hosts());
+    let found = look_up(&hosts.unwrap_or_default()).await;
+    found.into_iter().filter(|at| !at.is_loopback()).collect()
+}
+
 fn run(orders: Vec<RequestedWrite>, options: ApplyOptions) -> anyhow::Result<ExitCode> {
-    on_store(async |store| apply::run(&store, orders, options, now()).await)
+    on_store(async |store| {
+        let datastore = datastore_addresses().await;
+        apply::run((&store, &datastore), orders, options, now()).await
+    })
 }
 
 fn write_files(

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
+
 use caracal_datastore::MemoryStore;
 use caracal_model::{Block, Key, Kind, Schema, Snapshot, Timestamp};
 use serde_json::{Value, json};
@@ -69,7 +71,9 @@ async fn run(store: &MemoryStore, orders: Vec<RequestedWrite>, dry_run: bool) ->
         skip_exists: false,
         form: Form::Table,
     };
-    let code = apply::run(store, orders, options, now()).await.unwrap();
+    let datastore = BTreeSet::new();
+    let to = (store, &datastore);
+    let code = apply::run(to, orders, options, now()).await.unwrap();
     format!("{code:?}")
 }
 

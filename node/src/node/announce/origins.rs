@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use caracal_bgp::{OriginMode, OriginUpdate, SpeakerHandle, SpeakerStatus};
 use caracal_datastore::View;
-use caracal_model::{Problem, ProblemCode, Snapshot};
+use caracal_model::{NodeName, Problem, ProblemCode, Snapshot};
 use caracal_topologies::origin_update;
 use tokio::sync::watch;
 
 /// Everything that a view says.
-pub(crate) fn whole(view: &View, mode: OriginMode) -> OriginUpdate {
+pub(crate) fn whole(view: &View, me: &NodeName, mode: OriginMode) -> OriginUpdate {
     OriginUpdate {
         stale: Some(is_stale(view)),
-        ..origin_update(None, &view.snapshot, mode)
+        ..origin_update(None, &view.snapshot, (me, mode))
     }
 }
 
@@ -27,7 +27,7 @@ const fn is_stale(view: &View) -> bool {
 pub(crate) async fn publish_origins(
     mut views: watch::Receiver<View>,
     first: View,
-    mode: OriginMode,
+    (me, mode): (NodeName, OriginMode),
     speaker: SpeakerHandle,
     current: watch::Sender<bool>,
 ) {
@@ -39,7 +39,7 @@ pub(crate) async fn publish_origins(
         let view = views.borrow_and_update().clone();
         let mut update = match Arc::ptr_eq(&snapshot, &view.snapshot) {
             true => OriginUpdate::default(),
-            false => origin_update(Some(&snapshot), &view.snapshot, mode),
+            false => origin_update(Some(&snapshot), &view.snapshot, (&me, mode)),
         };
         if stale != is_stale(&view) {
             stale = !stale;

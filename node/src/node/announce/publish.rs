@@ -1,7 +1,8 @@
 //! From snapshots to the speaker: plan, compare, reconfigure. An unchanged plan does not wake the
 //! speaker.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use caracal_bgp::{Filter, FilterTerm, FilterVerdict, PeerName, SpeakerConfig, SpeakerHandle};
@@ -45,20 +46,24 @@ impl AnnouncedPlan {
 }
 
 /// The speaker's configuration for a snapshot, and what could not be planned.
-pub(crate) fn speaker_config(snapshot: &Snapshot, config: &Config, secrets: &Secrets) -> BgpPlan {
-    for_this_node(
-        plan(snapshot, &config.node, &plan_options(config, secrets)),
-        config,
-    )
+pub(crate) fn speaker_config(
+    snapshot: &Snapshot,
+    config: &Config,
+    secrets: &Secrets,
+    datastore: &BTreeSet<IpAddr>,
+) -> BgpPlan {
+    let options = plan_options(config, secrets, datastore);
+    for_this_node(plan(snapshot, &config.node, &options), config)
 }
 
-fn plan_options(config: &Config, secrets: &Secrets) -> PlanOptions {
+fn plan_options(config: &Config, secrets: &Secrets, datastore: &BTreeSet<IpAddr>) -> PlanOptions {
     PlanOptions {
         router_id: config.router_id.choice(),
         max_prefixes: Some(config.max_prefixes),
         secrets: secrets.clone(),
         show_passwords: false,
         no_bgp: config.backend != Backend::Bird,
+        datastore: datastore.clone(),
     }
 }
 
@@ -135,6 +140,8 @@ pub(crate) struct Publisher {
     pub(crate) view: watch::Receiver<View>,
     /// The sender keeps the other end open without a folder to look at.
     pub(crate) secrets: (watch::Sender<Secrets>, watch::Receiver<Secrets>),
+    /// Addresses of the datastore.
+    pub(crate) lifelines: watch::Receiver<BTreeSet<IpAddr>>,
     pub(crate) drain: watch::Receiver<drain::DrainStatus>,
     pub(crate) speaker: SpeakerHandle,
     /// Configuration last given to the speaker.
@@ -155,6 +162,7 @@ impl Publisher {
             config,
             view,
             secrets: (_, secrets),
+            lifelines,
             drain,
             speaker,
             current,
@@ -172,13 +180,15 @@ impl Publisher {
                 changed = view.changed() => changed,
                 changed = drain.changed() => changed,
                 changed = secrets.changed() => changed,
+                changed = lifelines.changed() => changed,
             };
             if alive.is_err() {
                 return;
             }
             let snapshot = view.borrow_and_update().snapshot.clone();
             let stage = drain.borrow_and_update().stage;
-            let options = plan_options(config, &secrets.borrow_and_update());
+            let datastore = lifelines.borrow_and_update().clone();
+            let options = plan_options(config, &secrets.borrow_and_update(), &datastore);
             let replanned = planning.plan(&snapshot, &config.node, &options);
             let again = last_stage.replace(stage) == Some(stage);
             let differs = !again || replanned != Replanned::Announcements(false);

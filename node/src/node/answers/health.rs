@@ -73,7 +73,7 @@ impl Observe for Answers {
 impl Answers {
     fn owners(&self) -> Result<Arc<Owners>, String> {
         match &*self.stage.borrow() {
-            NodeStage::Starting(reason) => Err(reason.clone()),
+            NodeStage::Starting { reason, .. } => Err(reason.clone()),
             NodeStage::Running(owners) => Ok(Arc::clone(owners)),
         }
     }

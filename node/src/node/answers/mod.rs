@@ -9,6 +9,7 @@ pub(crate) mod listeners;
 pub(crate) mod peer_names;
 pub(crate) mod services;
 pub(crate) mod status_publisher;
+mod words;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -44,8 +45,13 @@ use crate::peer_problems;
 /// Where the node is on its way up.
 #[derive(Clone)]
 pub(crate) enum NodeStage {
-    /// Not registered yet; what it waits for.
-    Starting(String),
+    /// Not registered yet.
+    Starting {
+        /// What it waits for.
+        reason: String,
+        /// The datastore, once it is known which one.
+        store: Option<Datastore>,
+    },
     /// All tasks run.
     Running(Arc<Owners>),
 }
@@ -84,14 +90,14 @@ impl AnswerRequests for Answers {
         let stage = self.stage.borrow().clone();
         let owners = match (stage, &request) {
             (NodeStage::Running(owners), _) => owners,
-            (NodeStage::Starting(reason), Request::Status) => {
-                return to_value(&self.starting(reason)).map(Answered::from);
+            (NodeStage::Starting { reason, store }, Request::Status) => {
+                return to_value(&self.starting(reason, store.as_ref())).map(Answered::from);
             }
             // The reason may be one that the log tells more of.
-            (NodeStage::Starting(_), Request::LogFilter { set }) => {
+            (NodeStage::Starting { .. }, Request::LogFilter { set }) => {
                 return admin::log_filter(set.as_deref());
             }
-            (NodeStage::Starting(reason), _) => {
+            (NodeStage::Starting { reason, .. }, _) => {
                 return Err(format!("the node is starting: {reason}"));
             }
         };
@@ -137,7 +143,17 @@ impl AnswerRequests for Answers {
                     .to_owned(),
             ),
         };
+        let answer = answer.map(|answer| words::answer_of(&owners.store, answer));
         answer.map(Answered::from)
+    }
+}
+
+/// Which datastore it is.
+fn which(store: &Datastore) -> DatastoreStatus {
+    DatastoreStatus {
+        kind: store.kind().to_owned(),
+        endpoints: store.endpoints().to_owned(),
+        ..DatastoreStatus::default()
     }
 }
 
@@ -159,11 +175,11 @@ impl Answers {
         }
     }
 
-    fn starting(&self, reason: String) -> NodeStatus {
+    fn starting(&self, reason: String, store: Option<&Datastore>) -> NodeStatus {
         let datastore = DatastoreStatus {
             state: "starting".to_owned(),
             reason: Some(reason),
-            ..Default::default()
+            ..store.map(which).unwrap_or_default()
         };
         NodeStatus {
             datastore,
@@ -185,11 +201,9 @@ impl Answers {
         status.router_id = bgp.router_id.to_string();
         status.datastore = DatastoreStatus {
             state: view.freshness.as_str().to_owned(),
-            kind: owners.store.kind().to_owned(),
-            endpoints: owners.store.endpoints().to_owned(),
             revision: view.revision,
             reason: view.freshness.reason().map(ToString::to_string),
-            no_writes: None,
+            ..which(&owners.store)
         };
         status.problems = owners.problems(Some(&bgp));
         let refused = status
@@ -321,6 +335,7 @@ impl Owners {
             subject: "listening socket".to_owned(),
             reason: reason.clone(),
         }));
+        let mut problems = words::problems_of(&self.store, problems);
         problems.sort();
         problems.dedup();
         problems

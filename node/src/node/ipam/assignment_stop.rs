@@ -2,13 +2,18 @@
 //! content is held back.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use caracal_datastore::View;
 use tokio::sync::watch;
 
+/// Between two looks whether the word is still there: cleaners of temporary files come seldom.
+const WORD_LOOK: Duration = Duration::from_secs(2);
+
 /// Tells for ever. Before anything was read, the word of an earlier process stays.
 pub(crate) async fn write_assignment_stop(run_dir: PathBuf, mut view: watch::Receiver<View>) {
     let mut written: Option<Option<String>> = None;
+    let mut warned: Option<String> = None;
     loop {
         let word = {
             let view = view.borrow_and_update();
@@ -18,18 +23,30 @@ pub(crate) async fn write_assignment_stop(run_dir: PathBuf, mut view: watch::Rec
                 None => view.synced.then_some(None),
             }
         };
+        let forbids = matches!(word, Some(Some(_)));
         if let Some(word) = word
             && written.as_ref() != Some(&word)
         {
             match caracal_cni::forbid_addresses(&run_dir, word.as_deref()) {
-                Ok(()) => written = Some(word),
+                Ok(()) => {
+                    written = Some(word);
+                    warned = None;
+                }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot tell the CNI plugins whether addresses may be given out");
+                    let error = error.to_string();
+                    if warned.as_ref() != Some(&error) {
+                        tracing::warn!(%error, "cannot tell the CNI plugins whether addresses may be given out");
+                        warned = Some(error);
+                    }
                 }
             }
         }
-        if view.changed().await.is_err() {
-            return;
+        tokio::select! {
+            changed = view.changed() => match changed {
+                Ok(()) => {}
+                Err(_ended) => return,
+            },
+            () = tokio::time::sleep(WORD_LOOK), if forbids => written = None,
         }
     }
 }

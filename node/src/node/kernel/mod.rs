@@ -1,6 +1,7 @@
 //! Between the speaker and the agent: the underlay, learned routes, when the kernel may be swept;
 //! and what follows from what the agent says of the kernel.
 
+pub(crate) mod datastore_way;
 pub(crate) mod health_checks;
 pub(crate) mod kube_proxy;
 pub(crate) mod learned;

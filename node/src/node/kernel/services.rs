@@ -1,9 +1,8 @@
 //! Drives the writer of the table of services: what the datastore holds goes to the kernel.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use caracal_agent::{
     NodePortAddresses, PublishedUnderlay, ServiceStatus, ServiceWriteError, ServiceWriter,
@@ -13,15 +12,10 @@ use caracal_model::{Problem, ProblemCode, Snapshot};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::datastore_way::{DatastoreWay, FIRST, LONGEST, remove_service_table};
 use super::kube_proxy::{KubeProxyWatch, Turn};
-use super::lifelines::{self, Hosts};
 use crate::config::Config;
 use crate::node::problems::ProblemReporter;
-
-/// Wait after the first failure; doubled with each further one.
-const FIRST: Duration = Duration::from_secs(1);
-/// Longest wait.
-const LONGEST: Duration = Duration::from_secs(30);
 
 /// What is translated on this node.
 #[derive(Clone, Debug, Default)]
@@ -56,47 +50,6 @@ pub(crate) struct ServiceInputs {
     pub(crate) kube_proxy: KubeProxyWatch,
 }
 
-/// Where this node reaches its datastore.
-pub(crate) struct DatastoreWay {
-    pub(crate) hosts: Hosts,
-    /// What names of hosts were found to be.
-    pub(crate) addresses: watch::Receiver<BTreeSet<IpAddr>>,
-    /// It is Kubernetes' API.
-    pub(crate) is_kubernetes: bool,
-}
-
-impl DatastoreWay {
-    fn endpoints(&mut self) -> BTreeSet<SocketAddr> {
-        lifelines::endpoints(&self.hosts, &self.addresses.borrow_and_update())
-    }
-
-    /// Frees it, also while nothing is known of the Services of now.
-    async fn free(&mut self) {
-        let endpoints = self.endpoints();
-        spare(&endpoints, self.is_kubernetes).await;
-    }
-}
-
-/// No rule that is in the kernel stands between this node and its datastore: while one does,
-/// nothing better is ever heard. Where services are off, the table goes.
-pub(crate) async fn free_datastore(
-    config: &Config,
-    endpoints: &BTreeSet<SocketAddr>,
-    is_kubernetes: bool,
-) {
-    match config.services.is_on() {
-        true => spare(endpoints, is_kubernetes).await,
-        false => remove_service_table().await,
-    }
-}
-
-async fn spare(endpoints: &BTreeSet<SocketAddr>, is_kubernetes: bool) {
-    if let Err(error) = ServiceWriter::spare(endpoints, is_kubernetes).await {
-        let reason = format!("{:#}", anyhow::Error::new(error));
-        tracing::warn!(reason, "cannot see whether a service covers the datastore");
-    }
-}
-
 /// Where this node listens itself, for health and metrics.
 fn listeners(config: &Config, snapshot: &Snapshot) -> BTreeSet<SocketAddr> {
     let (ports, _) = config.ports.with(snapshot, &config.node);
@@ -106,10 +59,10 @@ fn listeners(config: &Config, snapshot: &Snapshot) -> BTreeSet<SocketAddr> {
 /// What the table is made of. While the view is not current, what is in the kernel may be newer
 /// than what was read last, and stays; where there is no table, as after a boot, Services that were
 /// accepted last are better than none.
-async fn to_write(view: View) -> Option<Arc<Snapshot>> {
+async fn to_write(view: View) -> Result<Option<Arc<Snapshot>>, ServiceWriteError> {
     let is_known = view.snapshot.revision > 0;
-    let is_usable = view.is_current() || is_known && !ServiceWriter::is_there().await;
-    is_usable.then_some(view.snapshot)
+    let is_usable = view.is_current() || is_known && !ServiceWriter::is_there().await?;
+    Ok(is_usable.then_some(view.snapshot))
 }
 
 /// Keeps the table until a channel closes.
@@ -130,6 +83,7 @@ pub(crate) async fn translate_services(
     let new_writer = || ServiceWriter::new(config.node.clone(), settings.clone());
     let mut writer = new_writer();
     let mut wait = FIRST;
+    datastore.await_freed().await;
     loop {
         match await_turn(&mut kube_proxy, &mut view, &translated, &problems).await {
             Some(true) => writer = new_writer(),
@@ -137,23 +91,25 @@ pub(crate) async fn translate_services(
             None => return,
         }
         let known = view.borrow_and_update().clone();
-        let snapshot = to_write(known).await;
         let is_known = {
             let underlay = underlay.borrow_and_update();
             writer.set_addresses(&underlay.local.addresses);
             underlay.number > 0 || !needs_addresses
         };
-        let mut failed = false;
-        if let Some(snapshot) = snapshot.filter(|_| is_known) {
-            let way = (datastore.endpoints(), datastore.is_kubernetes);
-            writer.set_reserved(way, listeners(&config, &snapshot), &config.felix);
-            let result = writer.pass(&snapshot).await;
-            failed = result.is_err();
+        let result = match to_write(known).await {
+            Ok(Some(snapshot)) if is_known => {
+                let way = (datastore.endpoints(), datastore.is_kubernetes);
+                writer.set_reserved(way, listeners(&config, &snapshot), &config.felix);
+                Some(writer.pass(&snapshot).await)
+            }
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        };
+        let failed = matches!(result, Some(Err(_)));
+        if let Some(result) = result {
             publish(result, kube_proxy.problem(), &translated, &problems);
         }
-        if !failed {
-            wait = FIRST;
-        }
+        wait = if failed { wait } else { FIRST };
         let again = async {
             match failed {
                 true => tokio::time::sleep(wait).await,
@@ -205,7 +161,9 @@ async fn leave(
         return false;
     }
     tracing::info!(reason, "services are not translated");
-    remove_service_table().await;
+    if let Err(reason) = remove_service_table().await {
+        tracing::warn!(reason, "the table of services may still be there");
+    }
     problems.replace(Vec::new());
     translated.send_replace(Translated::Nothing(reason));
     true
@@ -239,15 +197,4 @@ fn publish(
         since.get_or_insert_with(Instant::now);
         *status = Translated::Services(known);
     });
-}
-
-/// Takes away what an earlier run has written: services are not translated any more.
-pub(crate) async fn remove_service_table() {
-    if let Err(error) = ServiceWriter::remove().await {
-        // Where there is no nftables there is no table.
-        tracing::debug!(
-            error = format!("{:#}", anyhow::Error::new(error)),
-            "services"
-        );
-    }
 }

@@ -95,6 +95,8 @@ pub(super) struct Board {
     pub(super) store: Datastore,
     /// Hosts and ports of etcd.
     pub(super) hosts: Vec<(String, u16)>,
+    /// Whether the start has freed the way to them.
+    pub(super) freed: watch::Receiver<bool>,
     /// This machine's claim to the node's name.
     pub(super) claim: Claim,
     pub(super) lost: mpsc::Sender<Taken>,

@@ -58,9 +58,10 @@ pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
         listener => listener,
     };
     let registry = Registry::default();
-    let (stage, stages) = watch::channel(NodeStage::Starting(
-        "connecting to the datastore".to_owned(),
-    ));
+    let (stage, stages) = watch::channel(NodeStage::Starting {
+        reason: "connecting to the datastore".to_owned(),
+        store: None,
+    });
     let answers = Answers {
         config: config.clone(),
         started: Instant::now(),

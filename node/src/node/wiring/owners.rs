@@ -12,6 +12,7 @@ use caracal_agent::{
 use caracal_bgp::{Speaker, SpeakerConfig, SpeakerHandle, SpeakerOptions};
 use caracal_datastore::{Accepter, Datastore, DatastoreConfig, View};
 use caracal_topologies::BgpPlan;
+use tokio::sync::watch;
 
 use super::board::{Board, Feed, Feeds};
 use super::{Node, StartState, tasks};
@@ -27,12 +28,13 @@ use crate::node::announce::transition_report::InForce;
 use crate::node::answers::auditor::{self, Auditor};
 use crate::node::answers::status_publisher::publish_status;
 use crate::node::answers::{Answers, NodeStage, Owners};
+use crate::node::kernel::datastore_way;
 use crate::node::kernel::kube_proxy::Takeover;
 use crate::node::kernel::learned::{self, Completeness, Resolved};
 use crate::node::kernel::lifelines;
 use crate::node::kernel::mtu;
-use crate::node::kernel::services::{self, Translated};
-use crate::node::membership::beginning::{self, Begun};
+use crate::node::kernel::services::Translated;
+use crate::node::membership::beginning;
 use crate::node::membership::machine::Claim;
 use crate::node::problems::Registry;
 
@@ -49,21 +51,21 @@ pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
     let datastore = DatastoreConfig::from_env()?.for_node(&config.node, config.services.is_on());
     let hosts = datastore.hosts()?;
     let store = datastore.open()?;
-    let lifelines = free_datastore(&config, &hosts, &store).await;
+    let (lifelines, freed) = free_datastore(&config, &hosts, &store, &registry).await;
     let claim = Claim::of_this_machine(&config);
-    let report = |what: String| drop(stage.send_replace(NodeStage::Starting(what)));
+    let report = |reason: String| {
+        let store = Some(store.clone());
+        let _previous = stage.send_replace(NodeStage::Starting { reason, store });
+    };
     let from = (&store, store.watch_options(), lifelines.reader());
     let begun = beginning::begin(from, &config, &claim, lost.clone(), report, &registry).await?;
-    let Begun {
-        view,
-        accepter,
-        rememberer,
-    } = begun;
+    let (view, accepter) = (begun.view, begun.accepter);
     let ports = registry.reporter("ports");
     tokio::spawn(listeners.follow(view.clone(), ports));
 
     let first = view.borrow().clone();
-    let speaking = Speaking::start(&config, &store, &registry, &first).await?;
+    let known = lifelines.reader().borrow().clone();
+    let speaking = Speaking::start(&config, &store, &registry, (&first, &known)).await?;
     let fib = speaking.speaker.fib().await?;
     let feeds = feeds(&speaking, lifelines, &first, &config);
     let reconciler = start_reconciler(&config, &feeds)?;
@@ -71,6 +73,7 @@ pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
         config,
         store,
         hosts,
+        freed,
         claim,
         lost,
         registry,
@@ -89,25 +92,30 @@ pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
     Ok(Node {
         reconciler,
         speaker: speaking.speaker,
-        rememberer,
+        rememberer: begun.rememberer,
         life: board.life(),
         view,
         _stage: stage,
     })
 }
 
-/// The datastore's addresses. Nothing that an earlier process has left in the kernel stands between
-/// this node and them.
+/// The datastore's addresses, and whether it is known that nothing that an earlier process has left
+/// in the kernel stands between this node and them.
 async fn free_datastore(
     config: &Config,
     hosts: &lifelines::Hosts,
     store: &Datastore,
-) -> Feed<BTreeSet<IpAddr>> {
+    registry: &Registry,
+) -> (Feed<BTreeSet<IpAddr>>, watch::Receiver<bool>) {
     let known = lifelines::look_up(hosts).await;
     lifelines::free(&config.node, &config.felix, &known).await;
-    let way = lifelines::endpoints(hosts, &known);
-    services::free_datastore(config, &way, store.has_nodes_of_kubernetes()).await;
-    Feed::new(known)
+    let way = (
+        lifelines::endpoints(hosts, &known),
+        store.has_nodes_of_kubernetes(),
+    );
+    let problems = registry.reporter("datastore's way at the start");
+    let freed = datastore_way::free_at_start(config.services.is_on(), way, problems).await;
+    (Feed::new(known), freed)
 }
 
 /// The speaker as it was started.
@@ -127,14 +135,14 @@ impl Speaking {
         config: &Config,
         store: &Datastore,
         registry: &Registry,
-        first: &View,
+        (first, datastore): (&View, &BTreeSet<IpAddr>),
     ) -> anyhow::Result<Self> {
         let secrets = match &config.secrets_dir {
             Some(folder) => secrets::read(folder)
                 .with_context(|| format!("CARACAL_SECRETS_DIR {}", folder.display()))?,
             None => named_secrets::first(store, &config.namespace, &first.snapshot).await,
         };
-        let planned = publish::speaker_config(&first.snapshot, config, &secrets);
+        let planned = publish::speaker_config(&first.snapshot, config, &secrets, datastore);
         publish::log_changes(&[], &planned.problems, &config.node);
         registry.reporter("plan").replace(planned.problems.clone());
         // Routes that a killed predecessor left in the kernel still forward: set the F bit towards
@@ -148,7 +156,7 @@ impl Speaking {
             open: config.allow_martians,
             // The agent tells later ones after each pass.
             local: caracal_agent::local_networks(&links, &Ownership::default()),
-            origins: origins::whole(first, config.origin_check),
+            origins: origins::whole(first, &config.node, config.origin_check),
             ..SpeakerOptions::default()
         };
         let drain = drain::recall_or_report(&config.lib_dir, &registry.reporter("drain"));

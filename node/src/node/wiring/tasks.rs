@@ -18,6 +18,7 @@ use crate::node::ipam::collector;
 use crate::node::ipam::deleted_nodes::Grace;
 use crate::node::ipam::pending_releases;
 use crate::node::ipam::tunnels;
+use crate::node::kernel::datastore_way::DatastoreWay;
 use crate::node::kernel::health_checks;
 use crate::node::kernel::learned;
 use crate::node::kernel::lifelines;
@@ -100,7 +101,7 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "datastore's addresses", file: "node/src/node/kernel/lifelines.rs", count: "1",
-        owns: "–", hears: "name servers", tells: "reconciler, ranges, services",
+        owns: "–", hears: "name servers", tells: "reconciler, ranges, services, publisher",
         start: Start::From(|b| spawn(lifelines::resolve_lifelines(b.hosts.clone(), b.feeds.lifelines.writer()))),
     },
     Task {
@@ -110,7 +111,7 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "publisher", file: "node/src/node/announce/publish.rs", count: "1",
-        owns: "last plan", hears: "`View`, passwords, drain", tells: "speaker: `reconfigure`",
+        owns: "last plan", hears: "`View`, passwords, drain, the datastore's addresses", tells: "speaker: `reconfigure`",
         start: Start::From(|b| spawn(publisher(b).run())),
     },
     Task {
@@ -286,6 +287,7 @@ fn publisher(board: &Board) -> Publisher {
         config: board.config.clone(),
         view: board.view.clone(),
         secrets: (feeds.secrets.writer(), feeds.secrets.reader()),
+        lifelines: feeds.lifelines.reader(),
         drain: feeds.drain.reader(),
         speaker: board.speaker.clone(),
         current: board.speaker_config.clone(),
@@ -301,7 +303,7 @@ fn origin_check(board: &Board) {
     spawn(origins::publish_origins(
         board.view.clone(),
         board.first.clone(),
-        board.config.origin_check,
+        (board.config.node.clone(), board.config.origin_check),
         board.speaker.clone(),
         board.feeds.judged.writer(),
     ));
@@ -361,10 +363,12 @@ fn service_table(board: &Board) {
         services::ServiceInputs {
             view: board.view.clone(),
             underlay: board.underlay.clone(),
-            datastore: services::DatastoreWay {
+            datastore: DatastoreWay {
                 hosts: board.hosts.clone(),
                 addresses: board.feeds.lifelines.reader(),
                 is_kubernetes: board.store.has_nodes_of_kubernetes(),
+                freed: board.freed.clone(),
+                problems: board.registry.reporter("datastore's way"),
             },
             kube_proxy: board.feeds.takeover.watch(),
         },

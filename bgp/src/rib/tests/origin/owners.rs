@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Blocks, addresses inside and outside them, a range as long as two blocks, one elsewhere, and
-/// what covers nodes.
-const PREFIXES: [&str; 10] = [
+/// Blocks, addresses inside and outside them, a range as long as two blocks, one elsewhere, what
+/// covers nodes, and what is around the pool.
+const PREFIXES: [&str; 11] = [
     "10.244.1.0/24",
     "10.244.2.0/24",
     "10.244.3.0/24",
@@ -17,7 +17,16 @@ const PREFIXES: [&str; 10] = [
     "0.0.0.0/0",
     "10.0.0.0/29",
     "10.0.0.3/32",
+    "10.240.0.0/12",
 ];
+
+/// The address of a node or of a router; one of them lies where blocks may be.
+fn address_of(n: u8) -> IpAddr {
+    match n {
+        6 => [10, 244, 1, 7].into(),
+        n => address(n),
+    }
+}
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -30,7 +39,8 @@ enum Event {
     /// A node is known with what it has.
     Join(u8, OwnerIdentity, usize),
     Fresh,
-    Mode(OriginMode),
+    /// And whether the pool lies over machines.
+    Mode(OriginMode, bool),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -40,7 +50,8 @@ fn event() -> impl Strategy<Value = Event> {
     let identity = (some(2..7), some(2..6), prop::bool::weighted(0.3), asn()).prop_map(
         |(addresses, ids, relays, asn)| OwnerIdentity {
             asn: asn.map(Asn),
-            ..identity(&addresses, &ids, relays)
+            addresses: addresses.into_iter().map(address_of).collect(),
+            ..identity(&[], &ids, relays)
         },
     );
     let mode = prop_oneof![Just(OriginMode::Enforce), Just(OriginMode::Log)];
@@ -58,7 +69,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (node, identity, at)
             .prop_map(|(node, identity, at)| Event::Join(node, identity, at)),
         1 => Just(Event::Fresh),
-        1 => mode.prop_map(Event::Mode),
+        1 => (mode, any::<bool>()).prop_map(|(mode, over)| Event::Mode(mode, over)),
     ]
 }
 
@@ -76,6 +87,7 @@ fn happen(net: &mut Net, event: &Event, whole: bool) {
             let received = PathAttrs {
                 originator_id: originator.map(|n| RouterId([1, 0, 0, n].into())),
                 as_path: AsPath::sequence(path.iter().copied().map(Asn).collect::<Vec<_>>()),
+                next_hop: Some(address_of(*hop)),
                 ..attrs(*hop)
             };
             let update = UpdateMessage {
@@ -99,10 +111,15 @@ fn happen(net: &mut Net, event: &Event, whole: bool) {
             ..node_is(*node, Some(identity.clone()))
         },
         Event::Fresh => stale(false),
-        Event::Mode(mode) => OriginUpdate {
-            rules: Some(rules(*mode)),
-            ..OriginUpdate::default()
-        },
+        Event::Mode(mode, over) => {
+            let mut rules = rules(*mode);
+            let pools = rules.ranges.keys().copied().filter(|_| *over);
+            rules.over_machines = pools.collect();
+            OriginUpdate {
+                rules: Some(rules),
+                ..OriginUpdate::default()
+            }
+        }
     };
     net.origins(update);
     if whole {
