@@ -11,7 +11,7 @@ use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use caracal_datastore::{make_folder, open_lock_file};
+use caracal_datastore::{SMALL_FILE, make_folder, open_lock_file};
 use caracal_model::Prefix;
 
 const FILE: &str = "ipam.lock";
@@ -128,9 +128,9 @@ async fn lock(file: &File) -> io::Result<()> {
 }
 
 /// One block a line; what is no block is left out.
-fn read(mut file: &File) -> io::Result<Vec<Prefix>> {
+fn read(file: &File) -> io::Result<Vec<Prefix>> {
     let mut text = String::new();
-    file.read_to_string(&mut text)?;
+    file.take(SMALL_FILE).read_to_string(&mut text)?;
     let blocks = text.lines().filter_map(|line| line.parse().ok());
     Ok(blocks.take(REMEMBERED).collect())
 }

@@ -1,13 +1,13 @@
 //! The process: stdin and environment in, JSON out, one verb in between. A runtime that needs
 //! milliseconds: one thread, and the datastore is opened at most once, when it is first asked.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use caracal_datastore::{Datastore, DatastoreConfig, DatastoreConfigError};
+use caracal_datastore::{Datastore, DatastoreConfig, DatastoreConfigError, open_to_append};
 use serde_json::Value;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -217,9 +217,13 @@ fn log_to(conf: &NetConf) {
     };
     let file = match conf.log_file_path.as_str() {
         "" => None,
-        path => File::options().create(true).append(true).open(path).ok(),
+        path => Some(open_to_append(Path::new(path))),
     };
-    let missing = file.is_none() && !conf.log_file_path.is_empty();
+    let (file, fault) = match file {
+        Some(Ok(file)) => (Some(file), None),
+        Some(Err(error)) => (None, Some(error)),
+        None => (None, None),
+    };
     let writer = match file {
         Some(file) => BoxMakeWriter::new(io::stderr.and(Mutex::new(file))),
         None => BoxMakeWriter::new(io::stderr),
@@ -238,8 +242,8 @@ fn log_to(conf: &NetConf) {
     let _ = tracing_subscriber::registry()
         .with(format.with_filter(filter))
         .try_init();
-    if missing {
-        tracing::warn!(path = conf.log_file_path, "log_file_path cannot be written");
+    if let Some(error) = fault {
+        tracing::warn!(path = conf.log_file_path, %error, "log_file_path cannot be written");
     }
 }
 

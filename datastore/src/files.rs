@@ -71,6 +71,21 @@ pub fn open_lock_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// A file to append to, made when there is none; everybody may read it.
+///
+/// # Errors
+/// Those of the file system; what is no regular file is refused.
+pub fn open_to_append(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    let is_new = !path.exists();
+    let file = open_regular(options.create(true).append(true), path)?;
+    if is_new {
+        // The mask of the process may have taken bits away.
+        file.set_permissions(Permissions::from_mode(PUBLIC_MODE))?;
+    }
+    Ok(file)
+}
+
 fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     open(options, path, 0)
 }
@@ -186,6 +201,7 @@ mod tests {
         for path in [&fifo, Path::new("/dev/zero"), folder.as_path()] {
             let refused = read_file(path, SMALL_FILE).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{refused}");
+            open_to_append(path).unwrap_err();
         }
         let (file, link) = (folder.join("file"), folder.join("link"));
         put_file(&file, b"12345678", PUBLIC_MODE).unwrap();
@@ -229,6 +245,7 @@ mod tests {
             put_file(&inner.join("public"), b"", PUBLIC_MODE).unwrap();
             put_file(&inner.join("secret"), b"", SECRET_MODE).unwrap();
             open_lock_file(&inner.join("lock")).unwrap();
+            open_to_append(&inner.join("log")).unwrap();
             return;
         }
         for mask in ["000", "077", "027"] {
@@ -240,11 +257,25 @@ mod tests {
                 .env(CHILD, &folder)
                 .status();
             assert!(child.unwrap().success());
-            let modes = ["a", "a/b", "a/b/public", "a/b/secret", "a/b/lock"];
+            let modes = [
+                "a",
+                "a/b",
+                "a/b/public",
+                "a/b/secret",
+                "a/b/lock",
+                "a/b/log",
+            ];
             let modes = modes.map(|name| mode(&folder.join(name)));
             assert_eq!(
                 modes,
-                [FOLDER, FOLDER, PUBLIC_MODE, SECRET_MODE, PUBLIC_MODE],
+                [
+                    FOLDER,
+                    FOLDER,
+                    PUBLIC_MODE,
+                    SECRET_MODE,
+                    PUBLIC_MODE,
+                    PUBLIC_MODE
+                ],
                 "umask {mask}"
             );
             fs::remove_dir_all(folder).unwrap();

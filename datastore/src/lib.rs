@@ -41,6 +41,7 @@ mod memory;
 mod open;
 mod ordered;
 mod patience;
+mod rarely;
 mod secret;
 mod store;
 #[cfg(feature = "testing")]
@@ -51,7 +52,7 @@ mod watch;
 pub use etcd::{EtcdConfig, EtcdConfigError, EtcdCredentials, EtcdStore};
 pub use files::{
     PUBLIC_MODE, SECRET_MODE, SMALL_FILE, create_file, draft_of, make_folder, open_lock_file,
-    put_file, read_file, read_text_file,
+    open_to_append, put_file, read_file, read_text_file,
 };
 #[cfg(feature = "kubernetes")]
 pub use kubernetes::{KubernetesConfig, KubernetesConfigError, KubernetesStore, introduce_as};
@@ -61,6 +62,7 @@ pub use memory::{CommitFault, MemoryStore};
 pub use open::{Datastore, DatastoreConfig, DatastoreConfigError, DatastoreWatch};
 pub use ordered::{CommitStep, OrderedCommit, StepResult};
 pub use patience::PATIENCE;
+pub use rarely::Rarely;
 pub use secret::SecretContent;
 pub use store::{
     Change, Cursor, FirstPages, Page, PagedStore, PluginAccess, ReadAnswer, Store, StoreError,

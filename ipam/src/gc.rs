@@ -19,8 +19,8 @@
 //! * `GC-5`: the transaction that releases compares its preconditions: the endpoint's key, or Node
 //!   and lease.
 //! * `GC-6`: an empty block goes after it stood empty and unchanged for the grace period, and never
-//!   a node's last one of a family. Who nobody owns goes just so, whoever looks. Addresses that
-//!   only cool down do not count, and the release waits for them.
+//!   a node's last one of a family that lies in a pool. A block that nobody owns goes just so,
+//!   whoever looks. Addresses that only cool down do not count, and the release waits for them.
 //! * `GC-7`: nothing is collected that a value which does not parse is about: an address whose
 //!   endpoint it is, a block whose own or whose affinity it is (decision 0174).
 //! * `GC-8`: addresses that our CNI plugin made no interface for (tunnels, other main plugins,
@@ -182,10 +182,13 @@ impl Collector {
                 .filter_map(|(cidr, _)| snapshot.blocks.get(&cidr))
                 .filter(|block| block.host() == Some(&self.me))
                 .collect();
-            let mut rest = own.len();
+            // The next pod gets an address of the last one, if a pool still gives them out.
+            let is_pooled = |block: &KnownBlock| snapshot.pool_of(&block.cidr).is_some();
+            let mut rest = own.iter().filter(|block| is_pooled(block)).count();
             for block in own.iter().filter(|block| is_idle(block)) {
-                if is_ripe(block) && rest > 1 {
-                    rest -= 1;
+                let is_pooled = is_pooled(block);
+                if is_ripe(block) && (!is_pooled || rest > 1) {
+                    rest -= usize::from(is_pooled);
                     ripe.push(Garbage::Block(block.cidr));
                 }
             }

@@ -84,7 +84,7 @@ pub fn range_conflicts(snapshot: &Snapshot, datastore: &BTreeSet<IpAddr>) -> Vec
         ))));
     }
     found.extend(overlapping_pools(snapshot));
-    found.extend(shared(&held));
+    found.extend(shared(snapshot, &held));
     found.sort();
     found
 }
@@ -133,18 +133,28 @@ fn within(
     })
 }
 
-/// Addresses of tunnels that are also something else's.
-fn shared<'a>(held: &'a Held<'a>) -> impl Iterator<Item = Problem> + 'a {
-    held.iter().filter_map(|(address, holders)| {
-        let tunnel = holders.iter().find_map(|holder| match holder {
+/// Addresses of tunnels that are also something else's, or another node's tunnel's.
+fn shared<'a>(snapshot: &'a Snapshot, held: &'a Held<'a>) -> impl Iterator<Item = Problem> + 'a {
+    let several = held.iter().filter(|(_, holders)| holders.len() > 1);
+    several.filter_map(|(address, holders)| {
+        let tunnels = holders.iter().filter_map(|holder| match holder {
             Holder::Tunnel(name) => Some(*name),
             _ => None,
-        })?;
-        let other = holders.iter().find(|h| !matches!(h, Holder::Tunnel(_)))?;
+        });
+        // The one to which IPAM gave the address is right.
+        let block = snapshot.block_of(&Prefix::host(*address));
+        let user = block.and_then(|block| block.user(*address));
+        let tunnel = tunnels.min_by_key(|name| user.is_some_and(|user| user.as_str() == *name))?;
+        let other = holders.iter().find(|h| **h != Holder::Tunnel(tunnel))?;
         let subject = Key::resource(Kind::Node, tunnel).to_path();
-        Some(problem(&subject, format!(
-            "its tunnel has the address {address} {other}; release it with `caracal ipam release`, the node takes another one"
-        )))
+        let remedy = match other {
+            Holder::Tunnel(_) => "correct the address in the Node, which another one has",
+            _ => "release it with `caracal ipam release`, the node takes another one",
+        };
+        Some(problem(
+            &subject,
+            format!("its tunnel has the address {address} {other}; {remedy}"),
+        ))
     })
 }
 

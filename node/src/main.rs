@@ -25,6 +25,7 @@ mod peer_problems;
 mod register;
 mod service_list;
 mod services_check;
+mod signals;
 mod speaker;
 mod stored;
 mod telemetry;

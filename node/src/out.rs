@@ -5,11 +5,17 @@
 //! code 0 when nobody reads on, and with 1 when its output cannot be written; one that changes
 //! something goes on to its end, and what it would have printed is dropped ([`finish()`] says so).
 //! What `eprintln!` cannot write is lost.
+//!
+//! Messages and log lines name the datastore's things in its own words ([`in_its_words`]).
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use caracal_datastore::Datastore;
+use caracal_model::Key;
 
 /// True while the command only reads: it may end in the middle.
 static MAY_END: AtomicBool = AtomicBool::new(false);
@@ -32,7 +38,27 @@ pub(crate) fn write(text: fmt::Arguments<'_>) {
 
 /// Writes to standard error, as far as it takes something.
 pub(crate) fn write_aside(text: fmt::Arguments<'_>) {
-    let _lost = io::stderr().lock().write_fmt(text);
+    let text = text.to_string();
+    let _lost = io::stderr()
+        .lock()
+        .write_all(in_its_words(&text).as_bytes());
+}
+
+/// True where the datastore of this process has objects and no keys.
+static HAS_OBJECTS: AtomicBool = AtomicBool::new(false);
+
+/// Says which datastore messages are about from now on.
+pub(crate) fn speak_of(store: &Datastore) {
+    HAS_OBJECTS.store(store.has_nodes_of_kubernetes(), Ordering::Relaxed);
+}
+
+/// A message in the words of this process's datastore: with Kubernetes' API the kind and name of an
+/// object stand in the place of each key.
+pub(crate) fn in_its_words(text: &str) -> Cow<'_, str> {
+    match HAS_OBJECTS.load(Ordering::Relaxed) {
+        true => Cow::Owned(Key::spoken_in(text)),
+        false => Cow::Borrowed(text),
+    }
 }
 
 fn failed(error: &io::Error) {

@@ -115,13 +115,14 @@ enum LogSink {
 
 impl Write for LogSink {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = str::from_utf8(line).map(crate::out::in_its_words);
+        let words = text.as_ref().map_or(line, |text| text.as_bytes());
         match self {
-            Self::Queue(queue) => queue.write(line),
-            Self::Direct => {
-                let _lost = io::stderr().write_all(line);
-                Ok(line.len())
-            }
+            // It takes all or drops all.
+            Self::Queue(queue) => drop(queue.write(words)?),
+            Self::Direct => drop(io::stderr().write_all(words)),
         }
+        Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

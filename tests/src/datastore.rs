@@ -120,11 +120,22 @@ pub fn calico_resource_if_any(lab: &Lab, plural: &str, name: &str) -> Option<Val
 /// # Panics
 /// When the datastore does not take it.
 pub fn put_calico_resource(lab: &Lab, plural: &str, resource: &Value) {
+    try_put_calico_resource(lab, plural, resource).unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// The same, where an API server may refuse the value.
+///
+/// # Errors
+/// What the API server says.
+///
+/// # Panics
+/// When what is there cannot be read, or etcd does not take it.
+pub fn try_put_calico_resource(lab: &Lab, plural: &str, resource: &Value) -> Result<(), String> {
     let name = resource["metadata"]["name"].as_str().expect("a name");
     if !is_kubernetes(lab) {
         let key = format!("{RESOURCES}/{plural}/{name}");
         let _answer = etcdctl(lab, &["put", &key], resource.to_string().as_bytes());
-        return;
+        return Ok(());
     }
     let mut object = resource.clone();
     object["apiVersion"] = json!("crd.projectcalico.org/v1");
@@ -143,7 +154,8 @@ pub fn put_calico_resource(lab: &Lab, plural: &str, resource: &Value) {
         }
         None => "create",
     };
-    kubectl(lab, &[verb, "-f", "-"], object.to_string().as_bytes());
+    let done = lab.kubectl(&[verb, "-f", "-"], object.to_string().as_bytes());
+    done.map(drop).map_err(|e| error_chain(&e))
 }
 
 /// Deletes a resource of Calico's.

@@ -26,6 +26,7 @@
 //! });
 //! ```
 
+mod backup;
 mod calico;
 mod datastore;
 mod foreign;
@@ -46,6 +47,7 @@ mod vip;
 
 use std::time::Duration;
 
+pub use backup::{copy_folder, etcd_revision};
 pub use calico::{
     device_index, hand_routes_to_calico, remove_liveness_leases, routes_with_protocol,
 };
@@ -53,6 +55,7 @@ pub use datastore::{
     bind_pods, calico_resource, calico_resource_if_any, datastore_port, delete_calico_resource,
     is_kubernetes, kubectl, kubernetes_object, kubernetes_object_if_any, kubernetes_objects,
     on_kubernetes_datastore, put_calico_resource, start_datastore, stop_datastore,
+    try_put_calico_resource,
 };
 pub use foreign::{
     Bird, Foreign, Tunnel, await_output, await_route_on_node_a, blocks_of_node, put_etcd_resource,

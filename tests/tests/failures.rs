@@ -2,6 +2,8 @@
 //! recovery: by event, not by the periodic comparison, which these scenarios put an hour away.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "failures/lost_endpoint.rs"]
+mod lost_endpoint;
 #[path = "failures/programs.rs"]
 mod programs;
 #[path = "failures/surroundings.rs"]

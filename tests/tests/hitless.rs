@@ -5,15 +5,16 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use caracal_lab::{Lab, RouteKind, wait_for, wait_until};
 use caracal_model::{Family, NodeStatus};
 use caracal_tests::{
     Probes, Processes, RouteMonitor, SECOND, address_of, apply_nft, assert_full_matrix,
-    await_settled, await_status, binary, caracals, count_routes, either, example, family_count,
-    focus, has_device, on_each_stack, on_each_stack_and_datastore, on_each_stack_of,
-    put_etcd_resource, routes_by_kind, run_on, set_pool_modes,
+    await_settled, await_status, binary, caracals, copy_folder, count_routes, either,
+    etcd_revision, example, family_count, focus, has_device, on_each_stack,
+    on_each_stack_and_datastore, on_each_stack_of, put_etcd_resource, routes_by_kind, run_on,
+    set_pool_modes,
 };
 use serde_json::json;
 
@@ -513,27 +514,6 @@ fn two_upgraded(mut lab: Lab, nodes: [&str; 2], what: &str) {
     probes.assert_none_lost(what);
 }
 
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            fs::copy(entry.path(), target).unwrap();
-        }
-    }
-}
-
-fn revision(lab: &Lab) -> i64 {
-    let text = lab
-        .etcdctl(&["get", "/", "--limit=1", "-w", "json"], b"")
-        .unwrap();
-    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-    value["header"]["revision"].as_i64().unwrap()
-}
-
 fn noise(lab: &Lab, times: usize) {
     for n in 0..times {
         let value = n.to_string();
@@ -563,16 +543,16 @@ fn etcd_that_forgets(mut lab: Lab) {
     let data = lab.folder().etcd();
     let backup = lab.folder().path().join("etcd-backup");
     lab.stop_etcd().unwrap();
-    copy(&data, &backup);
+    copy_folder(&data, &backup);
     lab.start_etcd().unwrap();
     await_settled(&lab);
 
     // While nobody hears it, etcd goes on and forgets what it said: the watches' revision is
     // compacted.
-    let seen = revision(&lab);
+    let seen = etcd_revision(&lab);
     lab.isolate("etcd").unwrap();
     noise(&lab, 30);
-    let head = revision(&lab);
+    let head = etcd_revision(&lab);
     lab.etcdctl(&["compact", &head.to_string()], b"").unwrap();
     for node in &nodes {
         await_status(&lab, node, 60 * SECOND, "not fresh", |s| {
@@ -590,9 +570,9 @@ fn etcd_that_forgets(mut lab: Lab) {
 
     lab.stop_etcd().unwrap();
     fs::remove_dir_all(&data).unwrap();
-    copy(&backup, &data);
+    copy_folder(&backup, &data);
     lab.start_etcd().unwrap();
-    let restored = revision(&lab);
+    let restored = etcd_revision(&lab);
     assert!(restored < head, "restored {restored}, was {head}");
     println!("restored at revision {restored}, was beyond {head}");
     for node in &nodes {

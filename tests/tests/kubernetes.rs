@@ -78,6 +78,17 @@ fn a_cluster_lives_in_kubernetes_api() {
     loses_nothing_without_its_server(&mut lab);
     emptied::a_server_that_lost_its_data_is_no_order(&mut lab);
     deletes_what_kubernetes_deleted(&lab);
+    logs_objects_and_no_keys(&lab);
+}
+
+/// Whoever reads a log knows the API's objects, and no keys of etcd's.
+fn logs_objects_and_no_keys(lab: &Lab) {
+    for node in caracals(lab) {
+        let log = std::fs::read_to_string(lab.folder().log(&node)).unwrap();
+        assert!(!log.is_empty(), "{node}: nothing was said");
+        let key = log.lines().find(|line| line.contains("/calico/"));
+        assert_eq!(key, None, "{node}");
+    }
 }
 
 /// A node has one connection to the API server, whatever it watches.

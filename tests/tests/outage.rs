@@ -13,8 +13,8 @@ use caracal_lab::{Lab, error_chain, wait_until};
 use caracal_model::{Family, NodeStatus};
 use caracal_tests::{
     Probes, RouteMonitor, SECOND, assert_full_matrix, await_remembered, await_settled,
-    await_status, caracals, example, exit_code, family_count, more_pods, on_each_stack_of,
-    possible, routes_by_kind, settled, up_text,
+    await_status, caracals, copy_folder, example, exit_code, family_count, more_pods,
+    on_each_stack_of, possible, routes_by_kind, settled, up_text,
 };
 use serde_json::{Value, json};
 
@@ -28,19 +28,6 @@ const PAIRS: [(&str, &str); 2] = [("node1/p1", "node2/p1"), ("node3/p1", "node1/
 fn text(environment: &str) -> String {
     let text = fs::read_to_string(example("full-mesh")).unwrap();
     text.replace(", pods:", &format!(", env: {{{environment}}}, pods:"))
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            fs::copy(entry.path(), target).unwrap();
-        }
-    }
 }
 
 fn etcdctl(lab: &Lab, arguments: &[&str]) -> String {
@@ -290,10 +277,10 @@ fn unwritable_directories(lab: &mut Lab) {
         lab.kill9_node("node1").unwrap();
     }
     let kept = lib.with_extension("kept");
-    copy(&lib, &kept);
+    copy_folder(&lib, &kept);
     {
         let _mount = Mount::new(&["-t", "tmpfs", "-o", "size=128k", "tmpfs"], &lib);
-        copy(&kept, &lib);
+        copy_folder(&kept, &lib);
         let full = fs::write(lib.join("ballast"), vec![0; 1 << 20]);
         assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
         lab.restart_node("node1").unwrap();
@@ -450,7 +437,7 @@ fn emptied_and_exchanged(mut lab: Lab) {
     let data = lab.folder().etcd();
     let good = lab.folder().path().join("etcd-good");
     lab.stop_etcd().unwrap();
-    copy(&data, &good);
+    copy_folder(&data, &good);
     fs::remove_dir_all(&data).unwrap();
     lab.start_etcd().unwrap();
     for node in &nodes {
@@ -487,7 +474,7 @@ fn emptied_and_exchanged(mut lab: Lab) {
     // The good one is put back.
     lab.stop_etcd().unwrap();
     fs::remove_dir_all(&data).unwrap();
-    copy(&good, &data);
+    copy_folder(&good, &data);
     lab.start_etcd().unwrap();
     await_settled(&lab);
     probes.after(500);

@@ -1,7 +1,10 @@
 //! Paths between nodes that carry less than the nodes' interfaces send, and say nothing of it:
 //! black holes. Large packets of pods, running ones and new ones, TCP and UDP, have to arrive all
-//! the same.
+//! the same. And routers between nodes that do not know the pods.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "paths/routers.rs"]
+mod routers;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};

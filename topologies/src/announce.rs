@@ -69,8 +69,8 @@ impl Announcer {
     }
 
     /// The route to a block or to an address of one, and what is wrong with it. No route and
-    /// nothing wrong: the pool's owner does not want it announced. Without a pool the route stays
-    /// as long as workloads need it (decision 0169).
+    /// nothing wrong: the pool's owner does not want it announced, or it lies in no pool and no
+    /// workload needs it (decision 0169).
     pub(crate) fn origination(
         &self,
         prefix: &Prefix,
@@ -93,17 +93,15 @@ impl Announcer {
             (Some((_, true)), _) => (None, None),
             (Some(_), Some(next_hop)) => (route(next_hop), None),
             (Some(_), None) => (None, Some(no_address())),
-            (None, next_hop) => {
-                let next_hop = next_hop.filter(|_| is_in_use(prefix, snapshot));
-                let state = match next_hop {
-                    Some(_) => {
-                        "workloads have addresses of it, so it stays announced, but nothing of it is encapsulated or masqueraded"
-                    }
-                    None => "it is not announced until it does",
-                };
-                let reason = format!("{prefix} lies in no pool; {state}");
+            // Nobody misses the way to a block that no workload has an address of.
+            (None, _) if !is_in_use(prefix, snapshot) => (None, None),
+            (None, None) => (None, Some(no_address())),
+            (None, Some(next_hop)) => {
+                let reason = format!(
+                    "{prefix} lies in no pool; workloads have addresses of it, so it stays announced, but nothing of it is encapsulated or masqueraded"
+                );
                 let problem = problem(ProblemCode::AnnounceNoPool, reason);
-                (next_hop.and_then(route), Some(problem))
+                (route(next_hop), Some(problem))
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::Problems;
 use crate::auto::TopologyChoice;
 use crate::common::{BGP_PORT, FAMILIES, path};
 use crate::session::{PlannedSession, password, peer_name, waits_for};
-use crate::view::NodeView;
+use crate::view::{NodeView, seniority};
 
 /// [`PeerConfig::kind`] of mesh sessions.
 const MESH: &str = "mesh";
@@ -44,6 +44,7 @@ pub(crate) fn sessions(
         let Some(own) = view.address(family) else {
             continue;
         };
+        let mut by_address = BTreeMap::new();
         for (node_name, node) in view.nodes() {
             let Some(address) = node.spec.address(family) else {
                 continue;
@@ -79,16 +80,24 @@ pub(crate) fn sessions(
                 None => MESH,
             }
             .to_owned();
-            // The port is no part of a mesh peer's name.
-            let name = peer_name("Mesh", address, BGP_PORT);
-            if sessions.contains_key(&name) {
+            if let Some((holder, holds)) = by_address.insert(address, (node_name, node)) {
+                let is_newcomer = seniority(holder, holds) < seniority(node_name, node);
+                let (other, subject) = match is_newcomer {
+                    true => (holder, node_path),
+                    false => (node_name, Key::node(holder).to_path()),
+                };
                 problems.note(
                     ProblemCode::NodeSameAddress,
-                    node_path,
-                    format!("{address} is already the address of another node; the session is with the first by name"),
+                    subject,
+                    format!("{address} is the address of node {other}, which is older; the session is with that one"),
                 );
-                continue;
+                if is_newcomer {
+                    by_address.insert(address, (holder, holds));
+                    continue;
+                }
             }
+            // The port is no part of a mesh peer's name.
+            let name = peer_name("Mesh", address, BGP_PORT);
             let mut session = PlannedSession::new(peer, subject.clone());
             session.restart_time = view.settings.mesh_restart_time;
             sessions.insert(name, session);

@@ -18,7 +18,7 @@ use crate::session::{
     FAILURE_DETECTION, MAX_PREFIXES, MaxPrefixes, PlannedSession, password, peer_name, waits_for,
 };
 use crate::settings::restart_time;
-use crate::view::{NodeView, unusable};
+use crate::view::{NodeView, seniority, unusable};
 use crate::{Problems, go_duration};
 
 /// How a peer was named.
@@ -142,9 +142,9 @@ fn remotes(view: &NodeView<'_>, request: &Request<'_>, problems: &mut Problems) 
         return workloads(view, name, spec, problems);
     }
     if let Some(selector) = &request.remote_side {
-        return view
-            .nodes()
-            .filter(|(_, node)| selector.matches(&node.metadata.labels))
+        let nodes = selected(view, |_, node| selector.matches(&node.metadata.labels));
+        let nodes = nodes.into_iter();
+        return nodes
             .flat_map(|(name, node)| as_remotes(view, name, node, &FAMILIES))
             .collect();
     }
@@ -294,10 +294,23 @@ fn reverse(view: &NodeView<'_>, node: &Node, request: &Request<'_>) -> Vec<Remot
         own_family = [Family::of(address)];
         &own_family
     };
-    view.nodes()
-        .filter(|(name, node)| request.is_local_side(name, node))
+    let nodes = selected(view, |name, node| request.is_local_side(name, node));
+    let nodes = nodes.into_iter();
+    nodes
         .flat_map(|(name, node)| as_remotes(view, name, node, families))
         .collect()
+}
+
+/// The nodes that a side of a resource selects, of those with one address the first that counts
+/// before the others: it takes the place.
+fn selected<'a>(
+    view: &NodeView<'a>,
+    is_selected: impl Fn(&NodeName, &Node) -> bool,
+) -> Vec<(&'a NodeName, &'a Node)> {
+    let nodes = view.nodes().filter(|(name, node)| is_selected(name, node));
+    let mut nodes: Vec<_> = nodes.collect();
+    nodes.sort_by_key(|&(name, node)| seniority(name, node));
+    nodes
 }
 
 /// A peer is address and port: another port than ours is another daemon's, also on this machine.

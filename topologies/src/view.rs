@@ -166,13 +166,15 @@ impl<'a> NodeView<'a> {
         crate::settings::listen_port(self.snapshot, node)
     }
 
-    /// The node with this address, the first by name. An address that is refused is no node's.
+    /// The node with this address, of several the one that comes first by [`seniority`]. An address
+    /// that is refused is no node's.
     pub(crate) fn node_at(&self, address: IpAddr) -> Option<(&'a NodeName, &'a Node)> {
         if self.is_refused(address) {
             return None;
         }
-        self.nodes()
-            .find(|(_, node)| node.spec.address(Family::of(address)) == Some(address))
+        let all = self.nodes();
+        all.filter(|(_, node)| node.spec.address(Family::of(address)) == Some(address))
+            .min_by_key(|(name, node)| seniority(name, node))
     }
 
     /// Where we accept connections.
@@ -187,6 +189,13 @@ impl<'a> NodeView<'a> {
             port: self.settings.listen_port,
         }
     }
+}
+
+/// Order of Nodes that have one address, the one that counts first: the older one, so that a
+/// newcomer takes nothing. One that does not say its age is younger than all that do.
+pub(crate) fn seniority<'n>(name: &'n NodeName, node: &'n Node) -> (bool, &'n str, &'n NodeName) {
+    let created = node.metadata.creation_timestamp.as_deref();
+    (created.is_none(), created.unwrap_or_default(), name)
 }
 
 /// Ranges whose blocks hold addresses of pods and of no machine: those of the pools, the outermost,

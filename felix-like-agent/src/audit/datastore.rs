@@ -73,8 +73,10 @@ fn code_of(problem: &Problem) -> Option<AuditCode> {
         | ProblemCode::AgentNoNode
         | ProblemCode::AgentForeignRoute
         | ProblemCode::AgentForeignDevice
+        | ProblemCode::AgentNoEndpoint
         | ProblemCode::AgentWorkloadInterface => return None,
         ProblemCode::AgentPathMtu => AuditCode::PathNarrow,
+        ProblemCode::AgentUntoldRouter => AuditCode::UntoldRouter,
         ProblemCode::AgentKernelRefused | ProblemCode::AgentRulesUnwritten => {
             AuditCode::KernelRefused
         }

@@ -30,6 +30,8 @@ struct Order {
     /// `None` = nothing is planned, and what is there stays.
     nat: Option<Arc<Nat>>,
     backend: NatBackend,
+    /// Rules of before this run stay: those that are planned may lack some of them.
+    older_stay: bool,
     /// Number of times that the rules had to be read again, whatever was heard of them.
     looks: u64,
     /// Revision of the plan, for the log.
@@ -77,6 +79,7 @@ impl Rules {
             looks: 0,
             retries: Retries::default(),
             unread: None,
+            has_written: false,
             applied: 0,
         };
         Self {
@@ -92,14 +95,22 @@ impl Rules {
         nat: Option<Arc<Nat>>,
         backend: NatBackend,
         revision: i64,
+        older_stay: bool,
     ) {
         self.orders.send_if_modified(|(number, order)| {
+            let mut next = Order {
+                nat,
+                backend,
+                older_stay,
+                ..order.clone()
+            };
             // The revision of a plan that changes nothing here is no news.
-            if order.revision != 0 && order.nat == nat && order.backend == backend {
+            if order.revision != 0 && next == *order {
                 return false;
             }
             *number += 1;
-            (order.nat, order.backend, order.revision) = (nat, backend, revision);
+            next.revision = revision;
+            *order = next;
             true
         });
     }
@@ -176,6 +187,8 @@ struct Keeper {
     looks: u64,
     retries: Retries,
     unread: Option<Unread>,
+    /// What is in the kernel is of this run.
+    has_written: bool,
     applied: u64,
 }
 
@@ -244,9 +257,11 @@ impl Keeper {
             return false;
         }
         self.unread = None;
+        let seen = self.seen.as_ref().and_then(Option::as_ref);
+        let stays = order.older_stay && !self.has_written && seen.is_some();
         let wanted = order.nat.iter().filter(|nat| {
-            let seen = self.seen.as_ref().and_then(Option::as_ref);
-            seen != Some(&nat.fingerprint())
+            let differs = seen != Some(&nat.fingerprint());
+            differs && !stays
         });
         let wanted: Vec<Op> = wanted.map(|nat| Op::PutNat(Arc::clone(nat))).collect();
         let all = wanted.len();
@@ -300,6 +315,7 @@ impl Keeper {
         match self.writer.write(nat).await {
             Ok(()) => {
                 self.seen = Some(Some(nat.fingerprint()));
+                self.has_written = true;
                 self.applied += 1;
                 self.retries.succeeded(op, 1, Instant::now());
                 tracing::info!(rev, %op, "done");

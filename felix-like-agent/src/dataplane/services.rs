@@ -108,6 +108,12 @@ impl ServiceWriter {
         self.own.overrides.clone_from(overrides);
     }
 
+    /// Says whom this machine asks for names: no Service takes its questions, by which it may find
+    /// its datastore.
+    pub fn set_name_servers(&mut self, servers: BTreeSet<IpAddr>) {
+        self.own.name_servers = servers;
+    }
+
     /// Resolves when somebody else has changed the table; the next pass reads it.
     pub async fn changed_by_others(&mut self) {
         self.changed.notified().await;

@@ -25,7 +25,8 @@ use super::destination::{Destination, RouteWarning};
 use super::grouped_warnings::GroupedWarnings;
 use super::guarded::Guarded;
 use super::{
-    HostRoutes, KernelSupport, OfNodes, PlanInputs, Planner, nat, plan_destination, tunnels,
+    HostRoutes, KernelSupport, OfNodes, PlanInputs, Planner, nat, plan_destination, routers,
+    tunnels,
 };
 use crate::desired::Desired;
 use crate::kernel_objects::{FdbKey, NeighbourKey, PlannedRoute, RouteKind};
@@ -222,6 +223,7 @@ impl LastPlan {
             && own(&from.snapshot) == own(snapshot)
             && from.settings == *inputs.settings
             && from.kernel == *inputs.kernel
+            && routers::may_know(&from.snapshot) == routers::may_know(snapshot)
             && from.lifelines == *inputs.lifelines
             // Then workloads elsewhere count.
             && !inputs.lifelines.iter().any(|l| in_pool(&from.snapshot, l) || in_pool(snapshot, l))
@@ -345,6 +347,7 @@ impl LastPlan {
             || !planner.narrow.is_empty()
             || learned.iter().any(leads_to_nodes)
             || self.nodes_are_reached_by_pools(inputs, &ranges)
+            || (!blocks.is_empty() && !self.vteps_are_single())
             || !self.vteps(&planner, &was, &nodes, &mut changed)
         {
             return None;
@@ -411,11 +414,10 @@ impl LastPlan {
         let same = same
             && was.bgp_peers.is_same(&is.bgp_peers)
             && was.workloads.is_same(&is.workloads)
-            && from.links == *inputs.links
-            && nat::is_known(was) == nat::is_known(is);
+            && from.links == *inputs.links;
         match same {
             true => self.desired.nat.clone(),
-            false => nat::plan(planner).map(Arc::new),
+            false => Some(Arc::new(nat::plan(planner))),
         }
     }
 
@@ -429,7 +431,7 @@ impl LastPlan {
     }
 
     /// Sets the neighbours and FDB entries of these nodes. False where two nodes share one: then
-    /// who is gone may uncover the other.
+    /// one that is gone may uncover the other.
     fn vteps(
         &mut self,
         planner: &Planner<'_>,
@@ -437,14 +439,10 @@ impl LastPlan {
         nodes: &[NodeName],
         changed: &mut ChangedKeys,
     ) -> bool {
-        let desired = &mut self.desired;
-        let single = |desired: &Desired, vteps: usize| {
-            let workloads = self.neighbours.len();
-            vteps == desired.fdb.len() && vteps + workloads == desired.neighbours.len()
-        };
-        if !nodes.is_empty() && !single(desired, self.vtep_count) {
+        if !nodes.is_empty() && !self.vteps_are_single() {
             return false;
         }
+        let desired = &mut self.desired;
         let of = |snapshot: &Snapshot, name: &NodeName| {
             let node = snapshot.nodes.get(name).cloned();
             let of = |family| tunnels::vtep_of(planner, node.as_ref()?, family);
@@ -467,7 +465,14 @@ impl LastPlan {
             changed.neighbours.insert(neighbour);
             changed.fdb.insert(fdb);
         }
-        single(desired, self.vtep_count)
+        self.vteps_are_single()
+    }
+
+    /// False where two nodes share the address or the MAC address of a VTEP.
+    fn vteps_are_single(&self) -> bool {
+        let (desired, vteps) = (&self.desired, self.vtep_count);
+        let workloads = self.neighbours.len();
+        vteps == desired.fdb.len() && vteps + workloads == desired.neighbours.len()
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use caracal_model::{Doubt, IfName, NodeName, Prefix, Snapshot};
+use caracal_model::{Doubt, NodeName, Prefix, Snapshot};
 
 use super::PlanInputs;
 use crate::held::{Held, OthersBlocks};
+use crate::links::Link;
 
 /// What no sweep may take.
 pub(super) fn plan(inputs: &PlanInputs<'_>) -> Held {
@@ -37,7 +38,9 @@ fn add(held: &mut Held, inputs: &PlanInputs<'_>, doubt: Doubt) {
         }
         Doubt::Endpoint { node, .. } => {
             if node.as_ref().is_none_or(|node| node == inputs.me) {
-                held.interfaces.extend(unnamed_interfaces(inputs));
+                let unnamed = unnamed_interfaces(inputs);
+                held.interfaces
+                    .extend(unnamed.map(|link| link.name.clone()));
             }
             held.addresses |= inputs.settings.workload_routes;
         }
@@ -77,7 +80,9 @@ fn ranges_of(inputs: &PlanInputs<'_>, node: &NodeName) -> BTreeSet<Prefix> {
 }
 
 /// Interfaces of workloads that no endpoint of this node's names.
-fn unnamed_interfaces<'a>(inputs: &PlanInputs<'a>) -> impl Iterator<Item = IfName> + use<'a> {
+pub(super) fn unnamed_interfaces<'a>(
+    inputs: &PlanInputs<'a>,
+) -> impl Iterator<Item = &'a Link> + use<'a> {
     let PlanInputs {
         snapshot,
         me,
@@ -89,11 +94,10 @@ fn unnamed_interfaces<'a>(inputs: &PlanInputs<'a>) -> impl Iterator<Item = IfNam
     let named: BTreeSet<&str> = workloads
         .map(|workload| workload.spec.interface_name.as_str())
         .collect();
-    let links = links.iter().filter(move |link| {
+    links.iter().filter(move |link| {
         let name = link.name.as_str();
         settings.is_workload_interface(name) && !named.contains(name)
-    });
-    links.map(|link| link.name.clone())
+    })
 }
 
 #[cfg(test)]

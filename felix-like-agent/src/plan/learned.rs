@@ -19,11 +19,11 @@
 
 use caracal_model::{Prefix, ProblemCode, Snapshot};
 
-use super::Planner;
 use super::destination::Destination;
 use super::encap::{Encap, Source, decide};
 use super::pools::Pool;
-use super::remote::{add_direct, ipip, subject};
+use super::remote::{add_direct, ipip};
+use super::{Planner, routers};
 use crate::kernel_objects::{ForwardingTarget, NextHop, RouteKind};
 use crate::learned::Learned;
 
@@ -116,8 +116,16 @@ fn inside(on: &Planner<'_>, to: &mut Destination, prefix: Prefix, pool: &Pool, l
             "next hop {{}} is neither on a link of this node nor behind a known route: learned routes of {} through it are not installed",
             pool.name
         );
-        complain(to, &subject(pool), &sentence, learned);
+        complain(to, &pool.subject(), &sentence, learned);
     } else {
+        let is_router = |hop: &&NextHop| {
+            let gateway = hop.gateway;
+            gateway.is_some_and(|gateway| !learned.next_hops.contains(&gateway))
+        };
+        let first = learned.next_hops.first();
+        if let (Some(first), Some(hop)) = (first, hops.iter().find(is_router)) {
+            routers::warn(on, to, pool, (&first.to_string(), *first), hop);
+        }
         add_direct(on, to, prefix, hops);
     }
 }

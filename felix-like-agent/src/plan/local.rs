@@ -6,6 +6,7 @@ use caracal_model::{
 };
 
 use super::destination::Destination;
+use super::held::unnamed_interfaces;
 use super::{PlanInputs, Planner};
 use crate::kernel_objects::{BLACKHOLE_METRIC, ForwardingTarget, NeighbourKey, RouteKind};
 use crate::links::Link;
@@ -20,7 +21,28 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
         let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
         endpoint(planner, &format!("{namespace}/{name}"), &workload.spec);
     }
+    strangers(planner);
     forwarding(planner);
+}
+
+/// Names interfaces at whose other end something lives that the datastore does not know. One that a
+/// value which cannot be read may name is not judged.
+fn strangers(planner: &mut Planner<'_>) {
+    let inputs = planner.inputs;
+    let is_pair = |link: &Link| matches!(&*link.kind, "veth" | "netkit");
+    for link in unnamed_interfaces(inputs) {
+        let is_held = planner.desired.held.interfaces.contains(&link.name);
+        if !is_pair(link) || !link.up || !link.carrier || is_held {
+            continue;
+        }
+        let alias = link.alias.as_deref().unwrap_or("somebody's");
+        let reason = format!(
+            "interface {} ({alias}) leads to a living container, and no endpoint of this node names it: nothing is routed to it",
+            link.name
+        );
+        let subject = format!("interface {}", link.name);
+        planner.problem(ProblemCode::AgentNoEndpoint, &subject, reason);
+    }
 }
 
 /// A workload of this node with one of its addresses.

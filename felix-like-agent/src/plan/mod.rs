@@ -25,6 +25,7 @@ mod paths;
 mod pools;
 mod remote;
 mod resolve;
+mod routers;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tunnels;
@@ -157,6 +158,8 @@ struct Planner<'a> {
     subnets: Vec<Prefix>,
     /// Ranges of service addresses.
     services: Vec<Prefix>,
+    /// See [`routers::may_know`].
+    routers_may_know: bool,
     /// Ends what is sent to unused ones.
     loops: BTreeMap<Family, LoopGuard>,
     /// The nodes at the ends of narrow paths.
@@ -243,6 +246,7 @@ impl<'a> Planner<'a> {
             hints: BTreeMap::new(),
             subnets: inputs.links.subnets().collect(),
             services: learned::service_ranges(inputs.snapshot),
+            routers_may_know: routers::may_know(inputs.snapshot),
             loops: BTreeMap::new(),
             narrow: Narrow::new(),
             resolved: RefCell::default(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use caracal_model::{Doubt, Family, Node, Prefix, Snapshot};
+use caracal_model::{Doubt, Family, Node, NodeName, Prefix, Snapshot};
 
 use super::Planner;
 use crate::kernel_objects::TunnelDevice;
@@ -14,20 +14,35 @@ use crate::nat::{BgpGuard, FamilyRules, KnownFingerprint, Nat, Senders};
 /// BGP's port (RFC 4271 §8).
 pub(crate) const BGP_PORT: u16 = 179;
 
-/// True when the pools and nodes that rules are made of can be read.
-pub(super) fn is_known(snapshot: &Snapshot) -> bool {
-    let concerns = |doubt: &Doubt| matches!(doubt, Doubt::Pool(_) | Doubt::Node(_));
-    !snapshot.doubts().any(|(_, doubt)| concerns(&doubt))
+/// What rules follow from and cannot be read, of values of which no good one is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct UnreadRules {
+    /// A pool, which may be one that is masqueraded, or this node's own Node.
+    pub(crate) ranges: bool,
+    /// A Node: any machine may be it.
+    pub(crate) nodes: bool,
 }
 
-/// The rules. `None`: a pool that cannot be read may be one that is masqueraded, so that what is
-/// there stays.
-pub(super) fn plan(planner: &Planner<'_>) -> Option<Nat> {
-    if !is_known(planner.inputs.snapshot) {
-        return None;
+impl UnreadRules {
+    /// Of the values that a snapshot doubts.
+    pub(crate) fn from_snapshot(snapshot: &Snapshot, me: &NodeName) -> Self {
+        let mut unread = Self::default();
+        for (_, doubt) in snapshot.doubts() {
+            unread.ranges |= match &doubt {
+                Doubt::Pool(_) => true,
+                Doubt::Node(node) => node == me,
+                _ => false,
+            };
+            unread.nodes |= matches!(doubt, Doubt::Node(_));
+        }
+        unread
     }
+}
+
+/// The rules, of everything that can be read.
+pub(super) fn plan(planner: &Planner<'_>) -> Nat {
     let settings = planner.inputs.settings;
-    let nat = Nat {
+    Nat {
         interface_prefixes: settings
             .interface_prefixes
             .iter()
@@ -38,8 +53,7 @@ pub(super) fn plan(planner: &Planner<'_>) -> Option<Nat> {
         ipv4: family(planner, Family::Ipv4),
         ipv6: family(planner, Family::Ipv6),
         known_fingerprint: KnownFingerprint::default(),
-    };
-    Some(nat)
+    }
 }
 
 fn family(planner: &Planner<'_>, family: Family) -> FamilyRules {

@@ -15,6 +15,13 @@ pub(super) struct Pool {
     pub(super) nat_outgoing: bool,
 }
 
+impl Pool {
+    /// What a problem with routes of the pool is about.
+    pub(super) fn subject(&self) -> String {
+        format!("pool {}", self.name)
+    }
+}
+
 /// All pools, most specific first.
 pub(super) struct Pools(Vec<Pool>);
 

@@ -11,7 +11,7 @@ use caracal_model::{BlockOwner, Family, Key, Node, Prefix, ProblemCode};
 use super::destination::Destination;
 use super::encap::{Encap, Source, decide};
 use super::pools::Pool;
-use super::{PlanInputs, Planner};
+use super::{PlanInputs, Planner, routers};
 use crate::kernel_objects::{
     ForwardingTarget, IPIP_DEVICE, NextHop, RouteKind, cluster_metric, vxlan_device,
 };
@@ -170,7 +170,7 @@ fn to_node<'a>(on: &Planner<'a>, to: &mut Destination, prefix: Prefix, pool: &Po
         let sentence = format!("{why}: routes of {} to it are not installed", pool.name);
         to.warn(
             ProblemCode::AgentNoNodeAddress,
-            subject(pool),
+            pool.subject(),
             sentence,
             name,
         );
@@ -192,10 +192,6 @@ fn to_node<'a>(on: &Planner<'a>, to: &mut Destination, prefix: Prefix, pool: &Po
     }
 }
 
-pub(super) fn subject(pool: &Pool) -> String {
-    format!("pool {}", pool.name)
-}
-
 fn direct(
     on: &Planner<'_>,
     to: &mut Destination,
@@ -205,6 +201,7 @@ fn direct(
     address: IpAddr,
 ) {
     if let Some(hop) = on.resolve(address) {
+        routers::warn(on, to, pool, (name, address), &hop);
         add_direct(on, to, prefix, vec![hop]);
     } else {
         let sentence = format!(
@@ -213,7 +210,7 @@ fn direct(
         );
         to.warn(
             ProblemCode::AgentNextHopUnreachable,
-            subject(pool),
+            pool.subject(),
             sentence,
             name,
         );
@@ -354,7 +351,7 @@ fn fall_back(
         "pool {} wants {wants}, but {why}: routes to {{}} {state}; {how}",
         pool.name
     );
-    to.warn(code, subject(pool), sentence, name);
+    to.warn(code, pool.subject(), sentence, name);
     if let Some(hop) = next_hop {
         add_direct(on, to, prefix, vec![hop]);
     }

@@ -6,7 +6,9 @@ use caracal_model::{AllocationAttribute, Applied, Block, BlockOwner};
 use proptest::prelude::*;
 
 use super::*;
-use crate::kernel_objects::{BLACKHOLE_METRIC, NextHop, RouteKind};
+use crate::kernel_objects::{
+    BLACKHOLE_METRIC, FdbKey, NeighbourKey, NextHop, RouteKind, vxlan_device,
+};
 use crate::nat::BgpGuard;
 use crate::nat::name::PlainName;
 use crate::settings::ProgramClusterRoutes;
@@ -169,6 +171,52 @@ fn vxlan_comes_from_the_datastore() {
     assert_eq!(desired.workload_mtu, 1450);
 }
 
+/// A wrong Node does not get what is sent to another one's blocks, whatever its name.
+#[test]
+fn of_two_nodes_with_one_vtep_the_one_that_has_the_address_counts() {
+    for name in ["aa", "zz"] {
+        let mut world = World::new(r#","vxlanMode":"Always""#);
+        world.pool("q", "fd00:10::/48", r#","vxlanMode":"Always""#);
+        world.block("fd00:10::1:0/122", "b", &[]);
+        let node = |n: u8| {
+            format!(
+                r#""ipv4VXLANTunnelAddr":"10.244.1.1","ipv6VXLANTunnelAddr":"fd00:10::1:1",
+                   "bgp":{{"ipv4Address":"10.0.0.{n}/24","ipv6Address":"fd00:a::{n}/64"}}"#
+            )
+        };
+        world.put("nodes", "b", &node(2));
+        let before = world.plan();
+        world.put("nodes", name, &node(66));
+        let entries = |world: &World, family, vtep: &str| {
+            let plan = world.plan();
+            let link: IfName = vxlan_device(family).into();
+            let address = vtep.parse().unwrap();
+            let neighbour = NeighbourKey {
+                link: link.clone(),
+                address,
+            };
+            let mac = *plan.neighbours.get(&neighbour).unwrap();
+            (mac, plan.fdb[&FdbKey { link, mac }])
+        };
+        for (family, vtep, far) in [
+            (Family::Ipv4, "10.244.1.1", "10.0.0.2"),
+            (Family::Ipv6, "fd00:10::1:1", "fd00:a::2"),
+        ] {
+            let (mac, at) = entries(&world, family, vtep);
+            assert_eq!(at, far.parse::<IpAddr>().unwrap(), "{name}");
+            assert!(before.neighbours.values().any(|known| *known == mac));
+        }
+        // IPAM says whose it is.
+        world.block("10.244.1.0/26", name, &[]);
+        let (_, at) = entries(&world, Family::Ipv4, "10.244.1.1");
+        assert_eq!(at, "10.0.0.66".parse::<IpAddr>().unwrap(), "{name}");
+        // A tunnel may have borrowed it.
+        world.block("10.244.1.0/26", name, &[(1, "b")]);
+        let (_, at) = entries(&world, Family::Ipv4, "10.244.1.1");
+        assert_eq!(at, "10.0.0.2".parse::<IpAddr>().unwrap(), "{name}");
+    }
+}
+
 #[test]
 fn cross_subnet_is_direct_within_our_own_subnet() {
     let world = World::new(r#","vxlanMode":"CrossSubnet""#);
@@ -315,6 +363,20 @@ fn no_encapsulation_comes_from_bgp() {
     assert_eq!(
         world.route("10.244.2.0/26").unwrap(),
         "via 10.0.0.254 dev eth0 onlink"
+    );
+    let untold = "10.0.1.3 is behind the router 10.0.0.254, and no BGPPeer leads out of the cluster: packets for p arrive there only if that router has routes to the pods by other means";
+    assert_eq!(world.reasons(), [untold]);
+    assert_eq!(
+        world.plan().problems.first().unwrap().code,
+        ProblemCode::AgentUntoldRouter
+    );
+    // A reflector that a selector finds is a node, and tells no router.
+    world.put("bgppeers", "nodes", r#""peerSelector":"all()""#);
+    assert_eq!(world.reasons(), [untold]);
+    world.put(
+        "bgppeers",
+        "router",
+        r#""peerIP":"10.0.0.254","asNumber":65000"#,
     );
     assert_eq!(world.reasons(), Vec::<String>::new());
     // Routes that lead to other next hops are the speaker's business.
@@ -481,6 +543,44 @@ fn workloads_have_routes_neighbours_and_sysctls() {
 }
 
 #[test]
+fn a_container_without_an_endpoint_is_named() {
+    let mut world = World::new("");
+    world.workload("w", "cali123", r#"["10.244.0.5/32"]"#);
+    let pair = |index, name: &str| {
+        let mut link = Link::new(index, name);
+        link.kind = "veth".to_owned();
+        link
+    };
+    let mut down = pair(11, "cali-down");
+    down.up = false;
+    let mut dead = pair(12, "cali-dead");
+    dead.carrier = false;
+    let mut lost = pair(13, "cali-lost");
+    lost.alias = Some("caracal:k8s-pod-network.abc".to_owned());
+    let named = pair(3, "cali123");
+    for link in [named, down, dead, lost, pair(14, "veth7")] {
+        world.links.insert(link);
+    }
+    let problems: Vec<_> = world.plan().problems.into_iter().collect();
+    let [problem] = &problems[..] else {
+        panic!("{problems:?}");
+    };
+    assert_eq!(problem.code, ProblemCode::AgentNoEndpoint);
+    assert_eq!(problem.subject, "interface cali-lost");
+    assert!(problem.reason.contains("(caracal:k8s-pod-network.abc)"));
+    // A value that cannot be read may name it.
+    let path = "/calico/resources/v3/projectcalico.org/workloadendpoints/default/broken";
+    let revision = world.snapshot.revision + 1;
+    world.snapshot.apply(path, Some(b"{"), revision);
+    let codes = world.plan().problems.into_iter().map(|p| p.code);
+    assert!(
+        !codes
+            .collect::<Vec<_>>()
+            .contains(&ProblemCode::AgentNoEndpoint)
+    );
+}
+
+#[test]
 fn a_local_workload_goes_before_everything() {
     let mut world = World::new("");
     world.workload("w", "cali123", r#"["10.244.1.5/32"]"#);
@@ -632,9 +732,20 @@ fn nat_is_left_alone_while_a_pool_cannot_be_read() {
     assert!(nat.ipv4.exempt.contains(&"10.0.0.2/32".parse().unwrap()));
     let senders = nat.ipv4.senders.unwrap();
     assert!(senders.ipip && senders.vxlan.is_none());
-    let path = "/calico/resources/v3/projectcalico.org/ippools/z";
-    world.snapshot.apply(path, Some(b"{nonsense"), 99);
-    assert_eq!(world.plan().nat, None);
+    // A value that cannot be read takes nothing out of them.
+    let before = world.plan().nat;
+    let unread = |world: &World| {
+        assert_eq!(world.plan().nat, before);
+        let unread = nat::UnreadRules::from_snapshot(&world.snapshot, &"a".into());
+        (unread.ranges, unread.nodes)
+    };
+    assert_eq!(unread(&world), (false, false));
+    let node = "/calico/resources/v3/projectcalico.org/nodes/z";
+    world.snapshot.apply(node, Some(b"{nonsense"), 99);
+    assert_eq!(unread(&world), (false, true));
+    let pool = "/calico/resources/v3/projectcalico.org/ippools/z";
+    world.snapshot.apply(pool, Some(b"{nonsense"), 100);
+    assert_eq!(unread(&world), (true, true));
 }
 
 #[test]

@@ -136,7 +136,9 @@ pub(super) fn vtep_of(
     Some((neighbour, FdbKey { link, mac }, address))
 }
 
-/// All of them; answers with their number.
+/// All of them; answers with their number. Of several nodes with one address or one MAC address
+/// the one to which IPAM gave the address has the entries, else the first by name: a wrong Node
+/// takes no other's packets.
 pub(super) fn vteps(planner: &mut Planner<'_>) -> usize {
     let inputs = planner.inputs;
     let others = inputs
@@ -144,16 +146,29 @@ pub(super) fn vteps(planner: &mut Planner<'_>) -> usize {
         .nodes
         .iter()
         .filter(|(name, _)| *name != inputs.me);
-    let found = others.flat_map(|(_, node)| {
-        let of = |family| vtep_of(planner, node, family);
+    let found = others.flat_map(|(name, node)| {
+        let planner = &*planner;
+        let of = move |family| Some((name, vtep_of(planner, node, family)?));
         [Family::Ipv4, Family::Ipv6].into_iter().filter_map(of)
     });
-    let found: Vec<_> = found.collect();
-    let neighbours = found.iter().map(|(key, fdb, _)| (key.clone(), fdb.mac));
-    planner.desired.neighbours = neighbours.collect();
-    let fdb = found
-        .iter()
-        .map(|(_, key, address)| (key.clone(), *address));
-    planner.desired.fdb = fdb.collect();
-    found.len()
+    let mut found: Vec<_> = found.collect();
+    let number = found.len();
+    for again in [false, true] {
+        if again {
+            // The last one stays.
+            found.reverse();
+            let snapshot = inputs.snapshot;
+            let user = |address| snapshot.block_of(&Prefix::host(address))?.user(address);
+            found.sort_by_key(|(name, (key, ..))| user(key.address) == Some(*name));
+        }
+        let vteps = found.iter().map(|(_, vtep)| vtep);
+        let neighbours = vteps.clone().map(|(key, fdb, _)| (key.clone(), fdb.mac));
+        planner.desired.neighbours = neighbours.collect();
+        let fdb = vteps.map(|(_, key, address)| (key.clone(), *address));
+        planner.desired.fdb = fdb.collect();
+        if planner.desired.neighbours.len() == number && planner.desired.fdb.len() == number {
+            break;
+        }
+    }
+    number
 }

@@ -180,11 +180,13 @@ pub(super) fn service(
     let seconds = spec.affinity_seconds().unwrap_or(USUAL_AFFINITY);
     let seconds = u32::try_from(seconds.clamp(1, LONGEST_AFFINITY)).ok();
     let health_check_port = spec.health_check_node_port;
+    let has_node_ports =
+        is(&spec.service_type, "NodePort") || is(&spec.service_type, "LoadBalancer");
     Some(ServiceDocument {
         cluster: cluster_addresses(spec, refusals),
         external: addresses(&spec.external_ips, "externalIPs", refusals),
         balanced: addresses(balanced, "status.loadBalancer.ingress", refusals),
-        ports: service_ports(&spec.ports, refusals),
+        ports: service_ports(&spec.ports, has_node_ports, refusals),
         internal_local,
         external_local,
         health_check_port: Some(health_check_port).filter(|port| *port != 0 && external_local),
@@ -208,7 +210,11 @@ fn sources(texts: &[Box<str>], refusals: &mut Refusals) -> Sources {
     sources
 }
 
-fn service_ports(ports: &[KubernetesServicePort], refusals: &mut Refusals) -> Vec<DocumentPort> {
+fn service_ports(
+    ports: &[KubernetesServicePort],
+    has_node_ports: bool,
+    refusals: &mut Refusals,
+) -> Vec<DocumentPort> {
     let mut read: Vec<DocumentPort> = Vec::new();
     for port in ports {
         let KubernetesServicePort {
@@ -222,11 +228,17 @@ fn service_ports(ports: &[KubernetesServicePort], refusals: &mut Refusals) -> Ve
         } else if read.iter().any(|other| *other.name == **name) {
             refusals.add(format!("port {number}: {name:?} is the name of two ports"));
         } else if let Some(protocol) = protocol {
+            let node_port = port.node_port;
+            if node_port != 0 && !has_node_ports {
+                refusals.add(format!(
+                    "port {number}: nodePort {node_port} counts for the types NodePort and LoadBalancer alone"
+                ));
+            }
             read.push(DocumentPort {
                 name: name.to_string(),
                 protocol,
                 port: *number,
-                node_port: port.node_port,
+                node_port: if has_node_ports { node_port } else { 0 },
             });
         }
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use caracal_model::{
-    NodeAddresses, Prefix, ReservedRanges, ServiceAddressKind, Snapshot, out_of_reach,
+    DocumentKind, NodeAddresses, Prefix, ReservedRanges, ServiceAddressKind, Snapshot, out_of_reach,
 };
 
 use super::address::{ServiceAddress, ServiceTarget, Transport};
@@ -18,6 +18,12 @@ use crate::plan::nat;
 /// translation.
 const API_SERVICE: &str = "default/kubernetes";
 
+/// The port of name servers (RFC 1035 §4.2).
+const NAMES: u16 = 53;
+
+/// The first port that needs no privilege to listen on.
+const FIRST_NODE_PORT: u16 = 1024;
+
 /// What is reserved beside the addresses of nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reserved {
@@ -25,10 +31,15 @@ pub(super) struct Reserved {
     datastore: BTreeSet<SocketAddr>,
     /// The datastore is Kubernetes' API.
     on_kubernetes: bool,
+    /// Where the servers of Kubernetes' API listen, which this node and others may reach by a
+    /// cluster address or a balancer alone.
+    api_servers: BTreeSet<SocketAddr>,
     /// Ports on which nodes speak with each other: BGP, BFD, VXLAN.
     pub(super) guarded: BTreeSet<(Transport, u16)>,
     /// Where this node listens itself.
     pub(super) listeners: BTreeSet<SocketAddr>,
+    /// Whom this node asks for names.
+    name_servers: BTreeSet<IpAddr>,
     /// Addresses of this node.
     own: BTreeSet<IpAddr>,
     /// Peers of nodes outside the cluster, with their ports.
@@ -56,20 +67,22 @@ impl Reserved {
         Self {
             datastore: own.datastore.clone(),
             on_kubernetes: own.on_kubernetes,
+            api_servers: api_servers(snapshot),
             guarded: tcp.chain(udp.map(|port| (Transport::Udp, port))).collect(),
             listeners: own.listeners.clone(),
+            name_servers: own.name_servers.clone(),
             own: registered | &own.addresses,
             peers,
             ranges: ReservedRanges::from_snapshot(snapshot),
         }
     }
 
-    /// Endpoints of the datastore that are left alone in the kernel as well. `is_services`: it is
-    /// the cluster address of [`API_SERVICE`].
+    /// Endpoints of the datastore and of Kubernetes' API that are left alone in the kernel as well.
+    /// `api`: the cluster addresses of [`API_SERVICE`].
     pub(super) fn spared(&self, api: &BTreeSet<IpAddr>) -> BTreeSet<SocketAddr> {
         let is_services = |at: &&SocketAddr| self.on_kubernetes && api.contains(&at.ip());
         let spared = self.datastore.iter().filter(|at| !is_services(at));
-        spared.copied().collect()
+        spared.chain(&self.api_servers).copied().collect()
     }
 
     /// Why a Service (`NAMESPACE/NAME`) may not have an address; `None` = it may.
@@ -85,6 +98,10 @@ impl Reserved {
             port,
         } = *at;
         let asked = kind != ServiceAddressKind::NodePort;
+        // An API server gives out ports of its range; in etcd anybody writes any.
+        if !asked && !self.on_kubernetes && port < FIRST_NODE_PORT {
+            return Some("ports of nodes below 1024 are for the machine's own services".to_owned());
+        }
         if let Some(reason) = asked.then(|| self.ranges.refuses(address)).flatten() {
             return Some(reason);
         }
@@ -93,6 +110,13 @@ impl Reserved {
         let is_tcp = protocol == Transport::Tcp;
         if is_tcp && !is_api && self.datastore.contains(&SocketAddr::new(address, port)) {
             return Some("this node reaches its datastore there".to_owned());
+        }
+        if is_tcp && self.api_servers.contains(&SocketAddr::new(address, port)) {
+            return Some("a server of Kubernetes' API listens there".to_owned());
+        }
+        // A cluster's own name server may be a machine's, by its cluster address.
+        if port == NAMES && !is_cluster && self.name_servers.contains(&address) {
+            return Some("this machine asks its name server there".to_owned());
         }
         let is_own = self.own.contains(&address);
         let is_node = is_own || nodes.has(address);
@@ -105,9 +129,11 @@ impl Reserved {
         }
         // Each port of a cluster address is translated or refused.
         let is_datastores = self.datastore.iter().any(|at| at.ip() == address) && !is_api;
+        let is_api_servers = self.api_servers.iter().any(|at| at.ip() == address);
         let machines = [
             (is_node, "a node"),
             (is_datastores, "the datastore"),
+            (is_api_servers, "a server of Kubernetes' API"),
             (self.peers.contains_key(&address), "a peer of the nodes"),
         ];
         let found = machines.into_iter().find(|(is, _)| is_cluster && *is);
@@ -139,9 +165,13 @@ impl Reserved {
         if is_node && self.guarded.contains(&(protocol, port)) {
             return Some("nodes speak BGP, BFD or VXLAN with a node there".to_owned());
         }
-        let is_peers = self.peers.get(&address).is_some_and(|p| p.contains(&port));
-        (is_peers && protocol == Transport::Tcp)
-            .then(|| "a BGPPeer of the nodes listens there".to_owned())
+        let ports = self.peers.get(&address)?;
+        let is_peers = match protocol {
+            Transport::Tcp => ports.contains(&port),
+            Transport::Udp => BFD_PORTS.contains(&port),
+            Transport::Sctp => false,
+        };
+        is_peers.then(|| "a BGPPeer of the nodes listens there".to_owned())
     }
 
     /// Why nothing may be dropped for being sent to an unused address of a range; `None` = it may.
@@ -167,6 +197,29 @@ impl Reserved {
     pub(super) fn concerns(&self, protocol: Transport, port: u16) -> bool {
         self.guarded.contains(&(protocol, port))
     }
+}
+
+/// The endpoints of [`API_SERVICE`], from the slice that the API servers keep themselves.
+fn api_servers(snapshot: &Snapshot) -> BTreeSet<SocketAddr> {
+    let Some((namespace, name)) = API_SERVICE.split_once('/') else {
+        return BTreeSet::new();
+    };
+    let key = (
+        DocumentKind::EndpointSlice,
+        namespace.to_owned(),
+        name.to_owned(),
+    );
+    let slice = snapshot.documents.get(&key);
+    let Some(slice) = slice.and_then(|document| document.slice()) else {
+        return BTreeSet::new();
+    };
+    let endpoints = slice.endpoints.iter();
+    let addresses = endpoints.filter_map(|endpoint| endpoint.address);
+    let at = |address| {
+        let ports = slice.ports.iter().filter(|port| port.port != 0);
+        ports.map(move |port| SocketAddr::new(address, port.port))
+    };
+    addresses.flat_map(at).collect()
 }
 
 /// True when a socket that listens here takes what is sent to an address of this node.

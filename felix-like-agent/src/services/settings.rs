@@ -68,6 +68,8 @@ pub(crate) struct ServiceNode {
     pub(crate) on_kubernetes: bool,
     /// Where it listens itself, beside BGP.
     pub(crate) listeners: BTreeSet<SocketAddr>,
+    /// Whom it asks for names.
+    pub(crate) name_servers: BTreeSet<IpAddr>,
     /// Its `FELIX_*` variables.
     pub(crate) overrides: Overrides,
 }
@@ -82,6 +84,7 @@ impl ServiceNode {
             datastore: BTreeSet::new(),
             on_kubernetes: false,
             listeners: BTreeSet::new(),
+            name_servers: BTreeSet::new(),
             overrides: Overrides::new(),
         }
     }

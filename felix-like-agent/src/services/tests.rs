@@ -435,8 +435,8 @@ fn of_several_services_with_one_address_kind_and_age_decide() {
     };
     let cluster = || json!({"clusterIP": "192.0.2.1", "clusterIPs": ["192.0.2.1"]});
     let external = || json!({"clusterIP": "10.96.0.11", "clusterIPs": ["10.96.0.11"], "externalIPs": ["192.0.2.1"]});
-    let node_port = || json!({"clusterIP": "10.96.0.12", "clusterIPs": ["10.96.0.12"], "ports": [{"port": 1, "nodePort": 80}]});
-    let here = || json!({"clusterIP": "10.96.0.13", "clusterIPs": ["10.96.0.13"], "externalIPs": ["10.0.0.1"]});
+    let node_port = || json!({"clusterIP": "10.96.0.12", "clusterIPs": ["10.96.0.12"], "type": "NodePort", "ports": [{"port": 1, "nodePort": 30080}]});
+    let here = || json!({"clusterIP": "10.96.0.13", "clusterIPs": ["10.96.0.13"], "externalIPs": ["10.0.0.1"], "ports": [{"port": 30080}]});
     let (old, new) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.5Z");
     for (has, loses) in [
         (
@@ -705,6 +705,7 @@ fn documents() -> impl Strategy<Value = Vec<Value>> {
             let mut document = service(json!({
                 "clusterIP": format!("10.96.0.{}", 10 + name / 2),
                 "clusterIPs": [format!("10.96.0.{}", 10 + name / 2), "fd00:96::10"],
+                "type": "LoadBalancer",
                 "internalTrafficPolicy": internal,
                 "externalTrafficPolicy": external,
                 "sessionAffinity": affinity,

@@ -186,9 +186,36 @@ fn gc_4_all_addresses_of_a_handle_or_none() {
     assert_eq!(twice(&snapshot, &[]), []);
 }
 
+fn pool(snapshot: &mut Snapshot, name: &str, cidr: &str) {
+    let path = format!("/calico/resources/v3/projectcalico.org/ippools/{name}");
+    let value = format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{{"cidr":"{cidr}"}}}}"#);
+    put(snapshot, &path, value.as_bytes());
+    assert!(snapshot.pools.keys().any(|known| known.as_str() == name));
+}
+
+/// Those of pools that are gone serve nobody.
+#[test]
+fn gc_6_empty_blocks_without_a_pool() {
+    let mut snapshot = leaked();
+    store(&mut snapshot, &block("10.9.0.0/30", |_| {}));
+    store(&mut snapshot, &block("fd00::/126", |_| {}));
+    pool(&mut snapshot, "other", "10.0.0.0/16");
+    let blocks = ["10.9.0.0/30", "fd00::/126"].map(|b| Garbage::Block(b.parse().unwrap()));
+    assert_eq!(twice(&snapshot, &["caliweb"]), blocks);
+    pool(&mut snapshot, "v6", "fd00::/64");
+    assert_eq!(twice(&snapshot, &["caliweb"]), blocks[..1]);
+    // The last one that a pool has is kept beside one without a pool.
+    let mut snapshot = Snapshot::default();
+    pool(&mut snapshot, "one", "10.0.0.0/16");
+    store(&mut snapshot, &block("10.0.0.4/30", |_| {}));
+    store(&mut snapshot, &block("10.9.0.0/30", |_| {}));
+    assert_eq!(twice(&snapshot, &[]), blocks[..1]);
+}
+
 #[test]
 fn gc_6_empty_blocks_but_never_the_last() {
     let mut snapshot = leaked();
+    pool(&mut snapshot, "v4", "10.0.0.0/16");
     store(&mut snapshot, &block("10.0.0.4/30", |_| {}));
     store(&mut snapshot, &block("10.0.0.8/30", |_| {}));
     let collected = twice(&snapshot, &["caliweb"]);
@@ -196,6 +223,8 @@ fn gc_6_empty_blocks_but_never_the_last() {
     assert_eq!(collected, blocks);
     // Only empty ones: one stays.
     let mut snapshot = Snapshot::default();
+    pool(&mut snapshot, "v4", "10.0.0.0/16");
+    pool(&mut snapshot, "v6", "fd00::/64");
     store(&mut snapshot, &block("10.0.0.4/30", |_| {}));
     store(&mut snapshot, &block("10.0.0.8/30", |_| {}));
     store(&mut snapshot, &block("fd00::/126", |_| {}));
@@ -306,6 +335,7 @@ fn gc_8_only_addresses_of_our_own_interfaces_on_this_node() {
         let mut attribute = attribute("net.1", "node-a");
         change(&mut attribute);
         let mut snapshot = leaked();
+        pool(&mut snapshot, "v4", "10.0.0.0/16");
         store(
             &mut snapshot,
             &block("10.0.0.0/30", |b| take(b, 1, &attribute)),

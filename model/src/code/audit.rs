@@ -85,7 +85,7 @@ super::codes! {
         "delete the workload, so that it is made anew or its endpoint goes",
     InterfaceDown "CRL-W002" Error 10 "the interface of a workload is down"
         "set it up, or delete the workload",
-    InterfaceUnknown "CRL-W003" Warning 60 "a workload's interface belongs to no endpoint in the datastore"
+    InterfaceUnknown "CRL-W003" Warning 30 "a workload's interface belongs to no endpoint in the datastore"
         "if its workload is gone, delete the interface; else restart the workload",
     AddressNotAllocated "CRL-W004" Warning 30 "a workload has an address that IPAM has not given out"
         "restart the workload before IPAM gives the address to another one; see `caracal ipam check`",
@@ -109,6 +109,8 @@ super::codes! {
         "follow the reason",
     PathNarrow "CRL-P002" Warning 0 "the path to another node carries less than this node's interface sends"
         "give the interfaces of all nodes the MTU that the network between them carries",
+    UntoldRouter "CRL-P003" Warning 0 "unencapsulated packets for pods go through a router that nobody can have told of them"
+        "encapsulate between subnets (`ipipMode` or `vxlanMode: CrossSubnet`), or peer with the router",
     Ipam "CRL-I001" Warning 30 "IPAM has not done what this node asked for"
         "follow the reason; see `caracal ipam check`",
 }

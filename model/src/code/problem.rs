@@ -22,6 +22,8 @@ super::codes! {
         "look at that peer's `nextHopMode`, or bring the link up",
     AgentNoAddress "agent.no_address" Error 0 "a tunnel device lacks its address"
         "see `ipam.tunnel_address`; a pool with the use `Tunnel` is needed",
+    AgentNoEndpoint "agent.no_endpoint" Error 0 "a container's interface is up, and the datastore has no endpoint for it: nothing is routed to it"
+        "delete the pod, so that it is made anew; an interface that nobody needs any more: `ip link delete`",
     AgentNoIpip "agent.no_ipip" Error 0 "a pool asks for IPIP and the kernel has none"
         "`modprobe ipip`, or use VXLAN",
     AgentNoNode "agent.no_node" Error 0 "this node is not in the datastore"
@@ -58,14 +60,16 @@ super::codes! {
         "use nftables",
     AgentUndone "agent.undone" Error 0 "somebody undoes what the agent does"
         "find the other program and stop it",
+    AgentUntoldRouter "agent.untold_router" Warning 0 "unencapsulated packets for pods go through a router, and no BGPPeer leads out of the cluster"
+        "encapsulate between subnets (`ipipMode` or `vxlanMode: CrossSubnet`), or peer with the router",
     AgentWorkloadInterface "agent.workload_interface" Error 0 "a workload's interface does not exist, is not one of ours, or has another's name"
         "delete the workload, so that it is made anew",
     AgentWouldCutOff "agent.would_cut_off" Error 0 "a stored route or address would cut this node off from the datastore, a node or its own subnet; it is not written"
         "correct or delete what the problem names",
     AnnounceNoAddress "announce.no_address" Error 0 "a block is not announced: this node has no address of its family"
         "set `IP` or `IP6`",
-    AnnounceNoPool "announce.no_pool" Error 0 "a block or address of this node lies in no pool; it is announced only while workloads have addresses of it"
-        "make a pool for it again, or release the block",
+    AnnounceNoPool "announce.no_pool" Error 0 "workloads have addresses of a block that lies in no pool; it is announced, but neither encapsulated nor masqueraded"
+        "make a pool for it again, or delete the workloads",
     BgpAsNumber "bgp.as_number" Warning 0 "AS 0 in the BGPConfiguration"
         "set another, or take it out",
     BgpBindMode "bgp.bind_mode" Warning 0 "an unknown `bindMode`"

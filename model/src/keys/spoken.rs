@@ -42,7 +42,7 @@ impl Key {
     /// A text with objects in the place of the keys in it. What is no key stays.
     #[must_use]
     pub fn spoken_in(text: &str) -> String {
-        let words = text.split_inclusive(char::is_whitespace);
+        let words = text.split_inclusive(|c: char| c.is_whitespace() || c == '"');
         words
             .map(|word| spoken_word(word).unwrap_or_else(|| word.to_owned()))
             .collect()
@@ -54,11 +54,12 @@ fn spoken_word(word: &str) -> Option<String> {
     let roots = [CALICO_ROOT, CARACAL_ROOT];
     let start = roots.iter().filter_map(|root| word.find(root)).min()?;
     let (before, rest) = word.split_at(start);
-    // The folder of a file, as in /var/lib/calico/.
-    if before.ends_with(|c: char| c.is_alphanumeric() || "/._-".contains(c)) {
+    // The folder of a file, as in /var/lib/calico/; not the end of a colour in a terminal's log.
+    let shown = before.strip_suffix("\u{1b}[0m").unwrap_or(before);
+    if shown.ends_with(|c: char| c.is_alphanumeric() || "/._-".contains(c)) {
         return None;
     }
-    let path = rest.trim_end_matches(|c: char| c.is_whitespace() || ".,:;!?)]}\"'`".contains(c));
+    let path = rest.trim_end_matches(|c: char| c.is_whitespace() || ".,:;!?)]}\"'`\\".contains(c));
     let after = &rest[path.len()..];
     Some(format!("{before}{}{after}", object(path)?))
 }
@@ -131,6 +132,11 @@ mod tests {
                 "the route of IPAMBlock fd00::40/122: see \"Node c1\", and (Node c2).",
             ),
             (format!("key={NODES}/c1  x\n"), "key=Node c1  x\n"),
+            (format!("=\u{1b}[0m{NODES}/c1"), "=\u{1b}[0mNode c1"),
+            (
+                format!(r#"{{"subject":"{NODES}/c1","message":"\"{NODES}/c2\" is gone"}}"#),
+                r#"{"subject":"Node c1","message":"\"Node c2\" is gone"}"#,
+            ),
             (
                 "/caracal/lease/c1 was deleted".to_owned(),
                 "Lease caracal-lease.c1 was deleted",

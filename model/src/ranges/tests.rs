@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::ipam::{Block, BlockOwner};
 
 #[derive(Default)]
 struct World(Snapshot, BTreeSet<IpAddr>);
@@ -185,6 +186,24 @@ fn a_tunnel_with_the_address_of_a_machine() {
         &world,
         &["b: ", "its tunnel has the address 10.0.0.1 of node a"],
     );
+}
+
+#[test]
+fn two_tunnels_with_one_address() {
+    for (right, wrong) in [("a", "b"), ("b", "a")] {
+        let tunnel = json!({"bgp": {}, "ipv4VXLANTunnelAddr": "10.244.0.1"});
+        let world =
+            World::default()
+                .put(Kind::Node, right, tunnel.clone())
+                .put(Kind::Node, wrong, tunnel);
+        let mut world = world.pool("pods", "10.244.0.0/16");
+        let owner = BlockOwner::Host(right.into());
+        let block = Block::new("10.244.0.0/26".parse().unwrap(), Some(&owner), 1);
+        let key = Key::Block(block.cidr).to_path();
+        world.0.apply(&key, Some(&block.to_json()), 9);
+        let said = format!("10.244.0.1 of a tunnel of node {right}");
+        one(&world, &[&format!("{wrong}: "), &said]);
+    }
 }
 
 #[test]

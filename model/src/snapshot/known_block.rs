@@ -242,6 +242,14 @@ impl KnownBlock {
         self.guests.iter().any(|guest| guest.address == address)
     }
 
+    /// The node that an address belongs to: the one that has borrowed it, else the block's.
+    #[must_use]
+    pub fn user(&self, address: IpAddr) -> Option<&NodeName> {
+        let mut guests = self.guests.iter();
+        let guest = guests.find(|guest| guest.address == address);
+        guest.map_or_else(|| self.host(), |guest| Some(&guest.node))
+    }
+
     /// True when another node than the owner uses an address.
     #[must_use]
     pub fn is_borrowed(&self) -> bool {

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use caracal_datastore::Datastore;
-use caracal_datastore::{draft_of, make_folder, put_file};
+use caracal_datastore::{draft_of, make_folder, put_file, read_text_file};
 use serde_json::{Value, json};
 
 use crate::config::{Env, PluginAccount, environment};
@@ -94,7 +94,7 @@ impl Installed {
     pub(super) fn remove(&self, pods: usize) -> anyhow::Result<bool> {
         let plan = &self.plan;
         let conf = plan.net_dir.join(&plan.conf_name);
-        let ours = fs::read_to_string(&conf).is_ok_and(|text| text.contains(PLUGINS[0]));
+        let ours = read_text_file(&conf).is_ok_and(|text| text.contains(PLUGINS[0]));
         let kubeconfig = plan
             .kubeconfig
             .file_name()

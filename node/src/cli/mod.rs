@@ -60,7 +60,9 @@ const FIRST_LIST: Duration = Duration::from_secs(60);
 
 /// The datastore of the environment.
 fn open_store() -> anyhow::Result<Datastore> {
-    Ok(DatastoreConfig::from_env()?.with_programs().open()?)
+    let store = DatastoreConfig::from_env()?.with_programs().open()?;
+    crate::out::speak_of(&store);
+    Ok(store)
 }
 
 /// A view that holds everything. When the datastore does not answer, the error says why, after the

@@ -168,40 +168,38 @@ fn why_not_prune<T>(
     wanted: &BTreeMap<String, Vec<u8>>,
     there: &BTreeMap<String, T>,
 ) -> Option<String> {
-    let count = |counts: fn(&str) -> bool| {
-        let all = there.keys().filter(|path| counts(path));
-        let goes = all.clone().filter(|path| !wanted.contains_key(*path));
-        (goes.count(), all.count())
+    let goes: Vec<&String> = there.keys().filter(|p| !wanted.contains_key(*p)).collect();
+    let count = |kind: DocumentKind, paths: &mut dyn Iterator<Item = &String>| {
+        paths.filter(|path| is_of(kind, path)).count()
     };
-    let documents = count(|_| true);
-    let (goes, all) = documents;
-    // A Service may have many slices, which hide how many Services go.
-    let services = count(is_service);
-    let is_empty = !wanted.keys().any(|path| is_service(path));
-    let is_half = |(goes, all): (usize, usize)| goes * 2 > all;
-    let what = match is_empty {
-        true => "there is no Service in what was given".to_owned(),
-        false if is_half(documents) => {
-            format!("{goes} of {all} documents that are stored are not in what was given")
-        }
-        false if is_half(services) => format!(
-            "{} of {} Services that are stored are not in what was given",
-            services.0, services.1
-        ),
-        false => return None,
+    let no_service = count(DocumentKind::Service, &mut wanted.keys()) == 0;
+    // A Service may have many slices, so that the number of all says little of either.
+    let mostly = [
+        (DocumentKind::Service, "Services"),
+        (DocumentKind::EndpointSlice, "EndpointSlices"),
+        (DocumentKind::Endpoints, "Endpoints"),
+    ];
+    let mostly = mostly.into_iter().find_map(|(kind, plural)| {
+        let going = count(kind, &mut goes.iter().copied());
+        let all = count(kind, &mut there.keys());
+        (going * 2 > all).then(|| format!("{going} of {all} {plural}"))
+    });
+    let what = match mostly {
+        _ if no_service => "there is no Service in what was given".to_owned(),
+        Some(most) => format!("{most} that are stored are not in what was given"),
+        None => return None,
     };
-    (goes > 0 || is_empty).then(|| format!("{what}; nothing is changed: remove them with --force"))
+    Some(format!(
+        "{what}; nothing is changed: remove them with --force"
+    ))
+}
+
+fn is_of(kind: DocumentKind, path: &str) -> bool {
+    matches!(Key::parse(path), Ok(Key::Document { kind: found, .. }) if found == kind)
 }
 
 fn is_service(path: &str) -> bool {
-    let kind = Key::parse(path);
-    matches!(
-        kind,
-        Ok(Key::Document {
-            kind: DocumentKind::Service,
-            ..
-        })
-    )
+    is_of(DocumentKind::Service, path)
 }
 
 /// A Service that does not say its age gets one, and keeps it: of two with one address the older
@@ -393,7 +391,7 @@ mod tests {
             assert!(refused.contains("no Service"), "{empty}: {refused}");
         }
         let refused = why_not_prune(&stored(&["a", "x"]), &there).unwrap();
-        assert!(refused.starts_with("3 of 4 documents"), "{refused}");
+        assert!(refused.starts_with("3 of 4 Services"), "{refused}");
         assert_eq!(why_not_prune(&stored(&["a", "b"]), &there), None);
         assert_eq!(why_not_prune(&stored(&["a"]), &stored(&[])), None);
         // Slices that stay do not hide the Services that go.
@@ -410,6 +408,9 @@ mod tests {
         let refused = why_not_prune(&with_slices(&["a"]), &there).unwrap();
         assert!(refused.starts_with("2 of 3 Services"), "{refused}");
         assert_eq!(why_not_prune(&with_slices(&["a", "b"]), &there), None);
+        // Nor do Services that stay hide the slices: `kubectl get services` alone has none.
+        let refused = why_not_prune(&stored(&["a", "b", "c"]), &there).unwrap();
+        assert!(refused.starts_with("9 of 9 EndpointSlices"), "{refused}");
     }
 
     /// 800 Services with ten endpoints each are more nodes than a parser of YAML takes by itself.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use caracal_agent::{Actual, Sweep, read_kernel, spawn_planned};
-use caracal_datastore::{PUBLIC_MODE, make_folder, put_file};
+use caracal_datastore::{PUBLIC_MODE, make_folder, put_file, read_text_file};
 use caracal_flannel::{
     AcquireRequest, Backend, DeviceMac, FlannelConfig, FlannelKeys, FlannelNetwork, FollowOptions,
     LeaseStore, LeaseView, NodeSubnets, OwnLease, SubnetFile, Uplink, acquire_lease, container_mtu,
@@ -162,7 +162,7 @@ fn request(
             device_mac(config, actual, Family::Ipv4)?,
             device_mac(config, actual, Family::Ipv6)?,
         ],
-        previous: fs::read_to_string(&args.subnet_file)
+        previous: read_text_file(&args.subnet_file)
             .ok()
             .and_then(|text| SubnetFile::read_subnets(&text)),
         ttl: args.ttl(),

@@ -25,12 +25,12 @@ use caracal_bgp::{
     compare_configs,
 };
 use tokio::net::UnixListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::admin;
 use crate::config::group::AdminGroup;
 use crate::exit::{ExitError, code_of, invalid};
+use crate::signals::{Signals, ignore};
 use answers::SpeakerAnswers;
 use caracal_templates::File;
 use change::ReloadChange;
@@ -97,7 +97,7 @@ async fn serve(
         true => marked,
         false => kernel::holds_routes(&tables).await?,
     };
-    let signals = Signals::listen()?;
+    let signals = Signals::listen().context("listening for signals")?;
 
     tracing::info!(
         file = %file.display(), asn = %config.local_as, router_id = %config.router_id,
@@ -142,23 +142,6 @@ async fn serve(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Signals that the speaker follows.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-impl Signals {
-    fn listen() -> anyhow::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate()).context("listening for SIGTERM")?,
-            interrupt: signal(SignalKind::interrupt()).context("listening for SIGINT")?,
-            hangup: signal(SignalKind::hangup()).context("listening for SIGHUP")?,
-        })
-    }
-}
-
 /// Serves the admin socket, and makes it again when its file was removed.
 async fn serve_admin(listener: UnixListener, place: AdminPlace, answers: SpeakerAnswers) {
     let mut listener = Some(listener);
@@ -184,9 +167,12 @@ async fn follow(
 ) -> bool {
     loop {
         tokio::select! {
-            _ = signals.terminate.recv() => break true,
-            _ = signals.interrupt.recv() => break false,
-            _ = signals.hangup.recv() => drop(current.reload().await),
+            name = signals.next() => match name {
+                "SIGTERM" => break true,
+                "SIGINT" => break false,
+                "SIGHUP" => drop(current.reload().await),
+                name => ignore(name),
+            },
             Ok(()) = tables_say.changed() => {
                 tables_say.mark_unchanged();
                 current.redistribute().await;

@@ -3,14 +3,12 @@
 //! older. What came since the backup is gone: a pool, and a pod with its address.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 
 use caracal_lab::{Lab, error_chain, wait_until};
 use caracal_model::NodeStatus;
 use caracal_tests::{
-    Probes, RouteMonitor, SECOND, await_settled, await_status, caracals, exit_code, kubectl,
-    more_pods, possible, settled, up,
+    Probes, RouteMonitor, SECOND, await_settled, await_status, caracals, copy_folder,
+    etcd_revision, exit_code, kubectl, more_pods, possible, settled, up,
 };
 use serde_json::{Value, json};
 
@@ -29,18 +27,6 @@ fn put_pool(lab: &Lab, number: u8, labels: &Value) {
         "metadata": {"name": format!("unused{number}"), "labels": labels},
         "spec": {"cidr": format!("10.99.{number}.0/24"), "disabled": true}});
     kubectl(lab, &["apply", "-f", "-"], pool.to_string().as_bytes());
-}
-
-fn copy(from: &Path, to: &Path) {
-    let status = Command::new("cp").arg("-a").args([from, to]).status();
-    assert!(status.unwrap().success());
-}
-
-fn revision(lab: &Lab) -> i64 {
-    let answer = lab.etcdctl(&["get", "/nothing", "-w", "json"], b"");
-    let answer = answer.unwrap_or_else(|e| panic!("{}", error_chain(&e)));
-    let answer: Value = serde_json::from_str(&answer).unwrap();
-    answer["header"]["revision"].as_i64().unwrap()
 }
 
 /// What a node says of a datastore that was restored.
@@ -67,7 +53,7 @@ fn bumped(mut lab: Lab) {
     let (data, backup) = (lab.folder().etcd(), lab.folder().path().join("etcd-backup"));
     lab.kill9_api_server().unwrap();
     lab.stop_etcd().unwrap();
-    copy(&data, &backup);
+    copy_folder(&data, &backup);
     lab.start_etcd().unwrap();
     lab.start_api_server().unwrap();
     await_settled(&lab);
@@ -97,14 +83,14 @@ fn bumped(mut lab: Lab) {
     for node in &nodes {
         lab.pause_node(node).unwrap();
     }
-    let before = revision(&lab);
+    let before = etcd_revision(&lab);
     lab.kill9_api_server().unwrap();
     lab.stop_etcd().unwrap();
     fs::remove_dir_all(&data).unwrap();
-    copy(&backup, &data);
+    copy_folder(&backup, &data);
     lab.start_etcd().unwrap();
-    assert!(revision(&lab) < before);
-    while revision(&lab) <= before {
+    assert!(etcd_revision(&lab) < before);
+    while etcd_revision(&lab) <= before {
         lab.etcdctl(&["put", "/noise"], b"1").unwrap();
     }
     lab.start_api_server().unwrap();

@@ -5,26 +5,19 @@ use std::fs;
 
 use caracal_lab::{Lab, wait_until};
 use caracal_tests::{
-    Probes, RouteMonitor, SECOND, await_settled, await_status, caracals, exit_code,
-    on_each_stack_of, settled,
+    Probes, RouteMonitor, SECOND, await_settled, await_status, caracals, copy_folder,
+    etcd_revision, exit_code, on_each_stack_of, settled,
 };
-use serde_json::Value;
 
 use super::{
-    PAIRS, assert_nothing_is_given_out, await_followed, await_problem, copy, etcdctl,
-    forwards_stale, put_pool, text,
+    PAIRS, assert_nothing_is_given_out, await_followed, await_problem, etcdctl, forwards_stale,
+    put_pool, text,
 };
 
 #[test]
 fn a_backup_with_a_higher_revision_is_not_followed() {
     let scenario = "a_backup_with_a_higher_revision_is_not_followed";
     on_each_stack_of(scenario, &[], &text(""), "out-bumped", bumped);
-}
-
-fn revision(lab: &Lab) -> i64 {
-    let answer = etcdctl(lab, &["get", "/nothing", "-w", "json"]);
-    let answer: Value = serde_json::from_str(&answer).unwrap();
-    answer["header"]["revision"].as_i64().unwrap()
 }
 
 fn bumped(mut lab: Lab) {
@@ -34,7 +27,7 @@ fn bumped(mut lab: Lab) {
     await_settled(&lab);
     let (data, backup) = (lab.folder().etcd(), lab.folder().path().join("etcd-backup"));
     lab.stop_etcd().unwrap();
-    copy(&data, &backup);
+    copy_folder(&data, &backup);
     lab.start_etcd().unwrap();
     await_settled(&lab);
     // One that the backup lacks, and one that it has as it was.
@@ -54,13 +47,13 @@ fn bumped(mut lab: Lab) {
     for node in &nodes {
         lab.pause_node(node).unwrap();
     }
-    let before = revision(&lab);
+    let before = etcd_revision(&lab);
     lab.stop_etcd().unwrap();
     fs::remove_dir_all(&data).unwrap();
-    copy(&backup, &data);
+    copy_folder(&backup, &data);
     lab.start_etcd().unwrap();
-    assert!(revision(&lab) < before);
-    while revision(&lab) <= before {
+    assert!(etcd_revision(&lab) < before);
+    while etcd_revision(&lab) <= before {
         etcdctl(&lab, &["put", "/noise", "1"]);
     }
     for node in &nodes {

@@ -16,10 +16,15 @@ const CODE: &str = "datastore.ranges";
 
 /// Nodes without encapsulation, so that routes to blocks come by BGP.
 fn topology(stack: Stack, name: &str) -> String {
+    with_pool(stack, name, "")
+}
+
+/// Nodes with one more field of their pool.
+fn with_pool(stack: Stack, name: &str, more: &str) -> String {
     let node = |n: u8| format!("  - {{name: node{n}, segment: lan, pods: 1}}\n");
     let nodes: String = (1..=3).map(node).collect();
     stack.topology(&format!(
-        "name: {name}\npool: {{cidr: 10.244.0.0/16}}\nsegments: [{{name: lan, cidr: 10.0.0.0/24}}]\nnodes:\n{nodes}"
+        "name: {name}\npool: {{cidr: 10.244.0.0/16{more}}}\nsegments: [{{name: lan, cidr: 10.0.0.0/24}}]\nnodes:\n{nodes}"
     ))
 }
 
@@ -180,5 +185,95 @@ fn a_node_with_an_address_of_a_pod_takes_nobodys_block() {
             monitor.assert_nothing_deleted("a Node has a pod's address");
         }
         probes.assert_none_lost("a Node has a pod's address");
+    });
+}
+
+/// A Node that says that it has node2's addresses, in `name`'s place of the order, with another AS.
+fn put_copy(lab: &Lab, name: &str, spec: &serde_json::Value) {
+    if is_kubernetes(lab) {
+        let annotations: serde_json::Map<String, serde_json::Value> = [
+            ("IPv4Address", &spec["bgp"]["ipv4Address"]),
+            ("IPv6Address", &spec["bgp"]["ipv6Address"]),
+            ("ASNumber", &json!("65099")),
+            ("IPv4VXLANTunnelAddr", &spec["ipv4VXLANTunnelAddr"]),
+            ("IPv6VXLANTunnelAddr", &spec["ipv6VXLANTunnelAddr"]),
+        ]
+        .into_iter()
+        .filter(|(_, value)| value.is_string())
+        .map(|(key, value)| (format!("projectcalico.org/{key}"), value.clone()))
+        .collect();
+        let node = json!({"apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "annotations": annotations}});
+        kubectl(lab, &["create", "-f", "-"], node.to_string().as_bytes());
+    } else {
+        let key = format!("/calico/resources/v3/projectcalico.org/nodes/{name}");
+        let node = json!({"kind": "Node", "apiVersion": "projectcalico.org/v3",
+            "metadata": {"name": name}, "spec": spec});
+        lab.etcdctl(&["put", &key], node.to_string().as_bytes())
+            .unwrap();
+    }
+}
+
+/// What node2 says of itself, of which a copy is made.
+fn addresses_of_node2(lab: &Lab) -> serde_json::Value {
+    let words = ["get", "node", "node2", "-o", "json"];
+    let node = lab.caracal_output("node1", &words, scaled(60 * SECOND));
+    let node: serde_json::Value = serde_json::from_str(&node.unwrap().stdout).unwrap();
+    let spec = &node["spec"];
+    let mut copy = json!({"bgp": {"asNumber": 65099}});
+    for field in ["ipv4Address", "ipv6Address"] {
+        if spec["bgp"][field].is_string() {
+            copy["bgp"][field] = spec["bgp"][field].clone();
+        }
+    }
+    for field in ["ipv4VXLANTunnelAddr", "ipv6VXLANTunnelAddr"] {
+        if spec[field].is_string() {
+            copy[field] = spec[field].clone();
+        }
+    }
+    copy
+}
+
+#[test]
+fn a_node_with_anothers_addresses_takes_nothing_from_it() {
+    let scenario = "a_node_with_anothers_addresses_takes_nothing_from_it";
+    let vxlan = |stack: Stack, name: &str| with_pool(stack, name, ", vxlanMode: Always");
+    on_each_stack_and_datastore_of(scenario, &[], "rngc", vxlan, |mut lab| {
+        await_settled(&lab);
+        let copy = addresses_of_node2(&lab);
+        assert!(copy["ipv4VXLANTunnelAddr"].is_string() || copy["ipv6VXLANTunnelAddr"].is_string());
+        let pairs = [("node1/p1", "node2/p1"), ("node3/p1", "node2/p1")];
+        let probes = Probes::start(&lab, &pairs);
+        for name in ["aaa", "zzz"] {
+            put_copy(&lab, name, &copy);
+            let named = |lab: &Lab| {
+                for node in ["node1", "node3"] {
+                    await_status(
+                        lab,
+                        node,
+                        scaled(60 * SECOND),
+                        "the copy's name",
+                        |status| {
+                            settled(status)?;
+                            has_problem(status, CODE, "of a tunnel of node node2")?;
+                            has_problem(status, "node.same_address", "node node2, which is older")
+                        },
+                    );
+                }
+            };
+            named(&lab);
+            restart(&mut lab, "node1");
+            named(&lab);
+            probes.after(200);
+            assert_full_matrix(&lab);
+            if is_kubernetes(&lab) {
+                kubectl(&lab, &["delete", "node", name], b"");
+            } else {
+                let key = format!("/calico/resources/v3/projectcalico.org/nodes/{name}");
+                lab.etcdctl(&["del", &key], b"").unwrap();
+            }
+            await_named(&lab, false);
+        }
+        probes.assert_none_lost("a Node with node2's addresses");
     });
 }

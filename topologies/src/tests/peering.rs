@@ -618,3 +618,57 @@ spec: {peerIP: 10.1.0.3, asNumber: 65100}
         assert_eq!(MaxPrefixes::parse(text), parsed);
     }
 }
+
+/// A newcomer that says that it has a node's address gets none of its sessions, whatever its name
+/// and its AS.
+#[test]
+fn of_nodes_with_one_address_the_older_one_has_the_sessions() {
+    let cluster = |name: &str, created: &str| {
+        format!(
+            "
+kind: Node
+metadata: {{name: a, creationTimestamp: '2026-01-05T10:00:00Z'}}
+spec: {{bgp: {{ipv4Address: 10.0.0.1/24, ipv6Address: 'fd00::1/64'}}}}
+---
+kind: Node
+metadata: {{name: m, labels: {{rr: 'true'}}, creationTimestamp: '2026-01-05T10:00:01Z'}}
+spec: {{bgp: {{ipv4Address: 10.0.0.2/24, ipv6Address: 'fd00::2/64'}}}}
+---
+kind: Node
+metadata: {{name: {name}, labels: {{rr: 'true'}}{created}}}
+spec: {{bgp: {{ipv4Address: 10.0.0.2/24, ipv6Address: 'fd00::2/64', asNumber: 65099}}}}
+"
+        )
+    };
+    let younger = ", creationTimestamp: '2026-01-05T10:00:02Z'";
+    let older = ", creationTimestamp: '2026-01-05T09:59:59Z'";
+    let selects = format!(
+        "{NO_MESH}---
+kind: BGPPeer
+metadata: {{name: reflectors}}
+spec: {{nodeSelector: all(), peerSelector: has(rr)}}
+"
+    );
+    for name in ["b", "z"] {
+        for (created, asn) in [(younger, 64512), ("", 64512), (older, 65099)] {
+            let cluster = cluster(name, created);
+            for more in [None, Some(&selects)] {
+                let mut texts = vec![cluster.as_str()];
+                texts.extend(more.map(String::as_str));
+                let planned = planned("a", &texts);
+                let peers = planned.config.peers.values();
+                let asns: Vec<_> = peers.map(|peer| peer.remote_as.0).collect();
+                assert_eq!(asns, [asn, asn], "{name} {created} {}", more.is_some());
+                if more.is_none() {
+                    let named: Vec<_> = planned.problems.iter().map(|p| &p.subject).collect();
+                    let wrong = if asn == 64512 { name } else { "m" };
+                    assert!(
+                        named.iter().all(|s| s.ends_with(&format!("/{wrong}"))),
+                        "{named:?}"
+                    );
+                    assert_eq!(named.len(), 2);
+                }
+            }
+        }
+    }
+}

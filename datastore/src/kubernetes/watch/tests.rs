@@ -7,12 +7,10 @@ use tokio::net::TcpListener;
 use super::super::KubernetesConfig;
 use super::*;
 
-/// A server that counts its requests and has no object.
-async fn counting() -> (String, Arc<AtomicUsize>) {
+/// A server on its own task; `answer` has status and body for the head of a request.
+async fn serve(answer: impl Fn(&str) -> (&'static str, &'static str) + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&asked);
     tokio::spawn(async move {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
@@ -20,13 +18,26 @@ async fn counting() -> (String, Arc<AtomicUsize>) {
             while !head.ends_with(b"\r\n\r\n") {
                 head.push(stream.read_u8().await.unwrap());
             }
-            count.fetch_add(1, Ordering::Relaxed);
-            let answer =
-                b"HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-            stream.write_all(answer).await.unwrap();
+            let (status, body) = answer(&String::from_utf8_lossy(&head));
+            let length = body.len();
+            let text = format!(
+                "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+            );
+            stream.write_all(text.as_bytes()).await.unwrap();
         }
     });
-    (endpoint, asked)
+    endpoint
+}
+
+/// A server that counts its requests and has no object.
+async fn counting() -> (String, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let endpoint = serve(move |_head| {
+        count.fetch_add(1, Ordering::Relaxed);
+        ("404 Not Found", "")
+    });
+    (endpoint.await, asked)
 }
 
 fn probe(endpoint: String, pinged: &PingedStreams) -> Probe {
@@ -74,27 +85,12 @@ async fn a_server_that_answers_nothing_but_pings_is_found_all_the_same() {
 
 /// A server whose objects are at revision 77, and whose watches end at once.
 async fn at_77() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move {
-        loop {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let mut head = Vec::new();
-            while !head.ends_with(b"\r\n\r\n") {
-                head.push(stream.read_u8().await.unwrap());
-            }
-            let body = match String::from_utf8_lossy(&head).contains("watch=true") {
-                true => "",
-                false => r#"{"metadata":{"resourceVersion":"77"},"items":[]}"#,
-            };
-            let length = body.len();
-            let answer = format!(
-                "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
-            );
-            stream.write_all(answer.as_bytes()).await.unwrap();
-        }
-    });
-    endpoint
+    let list = r#"{"metadata":{"resourceVersion":"77"},"items":[]}"#;
+    serve(move |head| match head.contains("watch=true") {
+        true => ("200 OK", ""),
+        false => ("200 OK", list),
+    })
+    .await
 }
 
 /// One kind asks for all: in a cluster at rest nobody else tells how far the datastore is.

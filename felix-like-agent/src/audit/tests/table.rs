@@ -448,6 +448,12 @@ pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
         "because",
     ),
     (
+        |c| said(c, ProblemCode::AgentUntoldRouter, "pool p"),
+        AuditCode::UntoldRouter,
+        "pool p",
+        "because",
+    ),
+    (
         |c| said(c, ProblemCode::IpamTunnelAddress, "a"),
         AuditCode::Ipam,
         "a",

@@ -9,6 +9,7 @@ pub(in crate::dataplane) mod sweep_precondition;
 mod apply;
 mod handle;
 mod options;
+mod patience;
 mod publish;
 mod tunnel_guard;
 
@@ -44,6 +45,7 @@ use crate::lifelines;
 use crate::links::Links;
 use crate::op::Op;
 use crate::ownership::is_tunnel_device;
+use crate::plan::nat::UnreadRules;
 use crate::plan::{KernelPlanner, KernelSupport, PlanInputs, wanted_tunnels};
 use crate::problem::problem;
 use crate::settings::{NatBackend, Settings};
@@ -54,6 +56,7 @@ pub(crate) use handle::Freezing;
 pub use handle::ReconcilerHandle;
 use handle::{Questions, ReconcilerCommand};
 pub use options::ReconcilerOptions;
+use patience::Patience;
 use tunnel_guard::TunnelGuard;
 
 /// After a pass, wait this many times its duration: at most a third of the time is spent in passes.
@@ -92,6 +95,7 @@ pub struct Reconciler {
     probed: bool,
     rules: Rules,
     tunnel_guard: TunnelGuard,
+    patience: Patience,
     retries: Retries,
     /// `None` = paths are not measured.
     prober: Option<Prober>,
@@ -158,6 +162,7 @@ impl Reconciler {
             probed: false,
             rules: Rules::start(nat_wake_up, nat_changes),
             tunnel_guard,
+            patience: Patience::default(),
             retries: Retries::default(),
             prober,
             saved_sysctls,
@@ -337,10 +342,13 @@ impl Reconciler {
         let mut desired = planned.desired;
         desired.problems.extend(settings_problems);
         let is_fresh = precondition.datastore.is_ok();
-        self.tunnel_guard.judge(&mut desired, is_fresh, now);
+        let unread = UnreadRules::from_snapshot(&snapshot, &self.options.me);
+        let guard = &mut self.tunnel_guard;
+        let older_stay = guard.judge(&mut desired, (is_fresh, unread), now);
+        self.patience.judge(&mut desired, is_fresh, now);
         let known = std::mem::take(&mut actual.sysctls);
         actual.sysctls = sysctl::read_unknown(desired.sysctls.keys(), known);
-        actual.nat = self.order_rules(&desired, settings.nat_backend);
+        actual.nat = self.order_rules(&desired, settings.nat_backend, older_stay);
         let (phase, reason) = self.phase(&precondition, &snapshot, resolved);
         let known = &mut self.remembered.comparison;
         let mut comparing = known.begin(&planned.changed, &desired, &actual, phase);
@@ -380,7 +388,7 @@ impl Reconciler {
         }
         self.publish(desired, &planned.kinds, conflicts, &links, report);
         self.cache.store(actual, noted, now);
-        Ok(leaves_objects.then_some(now).or_else(|| self.next_due()))
+        Ok(leaves_objects.then_some(now).or_else(|| self.next_due(now)))
     }
 
     fn phase(
@@ -449,10 +457,15 @@ impl Reconciler {
 
     /// Orders the rules before anything else is written: a guard is there as early as it can be.
     /// Answers with their fingerprint, so that nothing is to be done for them here.
-    fn order_rules(&self, desired: &Desired, backend: NatBackend) -> Option<String> {
+    fn order_rules(
+        &self,
+        desired: &Desired,
+        backend: NatBackend,
+        older_stay: bool,
+    ) -> Option<String> {
         if !self.frozen {
-            self.rules
-                .want(desired.nat.clone(), backend, desired.revision);
+            let nat = desired.nat.clone();
+            self.rules.want(nat, backend, desired.revision, older_stay);
         }
         desired.nat.as_ref().map(|nat| nat.fingerprint())
     }
@@ -481,13 +494,14 @@ impl Reconciler {
         ops
     }
 
-    fn next_due(&self) -> Option<Instant> {
+    fn next_due(&self, now: Instant) -> Option<Instant> {
         let delay = self.options.tunnel_removal_delay;
         let delayed = self.unwanted.values().map(|since| *since + delay);
         delayed
             .chain(self.retries.next_due())
             .chain(self.cache.due())
             .chain(self.tunnel_guard.due())
+            .chain(self.patience.due(now))
             .min()
     }
 }

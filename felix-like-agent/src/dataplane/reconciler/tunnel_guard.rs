@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::desired::Desired;
-use crate::nat::Nat;
+use crate::plan::nat::UnreadRules;
 
 /// Whether it is known who is a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,15 +21,16 @@ enum Knowledge {
     CurrentUntil(Instant),
 }
 
-/// Opens the tunnels for everybody while it is not known who is a node, and has the last rules stay
-/// while those of now cannot be planned.
+/// Opens the tunnels for everybody while it is not known who is a node, and says whether rules of
+/// before this run are better than those that can be planned.
 #[derive(Debug)]
 pub(super) struct TunnelGuard {
     /// How long the datastore may be away before the tunnels open.
     patience: Duration,
     knowledge: Knowledge,
-    /// The last rules that were planned in this run.
-    planned: Option<Arc<Nat>>,
+    /// In this run rules were planned from ranges that are all known. Those of a value that was
+    /// good stay known.
+    is_planned: bool,
 }
 
 impl TunnelGuard {
@@ -37,28 +38,31 @@ impl TunnelGuard {
         Self {
             patience,
             knowledge: Knowledge::Old,
-            planned: None,
+            is_planned: false,
         }
     }
 
-    /// Completes the rules of a pass, given whether the datastore is fresh.
-    pub(super) fn judge(&mut self, desired: &mut Desired, is_fresh: bool, now: Instant) {
+    /// Completes the rules of a pass, given whether the datastore is fresh and what of it cannot be
+    /// read. True when rules that are there stay as they are: those planned may lack some of them.
+    pub(super) fn judge(
+        &mut self,
+        desired: &mut Desired,
+        (is_fresh, unread): (bool, UnreadRules),
+        now: Instant,
+    ) -> bool {
         self.knowledge = match (is_fresh, self.knowledge) {
             (true, _) => Knowledge::Current,
             (false, Knowledge::Current) => Knowledge::CurrentUntil(now + self.patience),
             (false, Knowledge::CurrentUntil(until)) if until <= now => Knowledge::Old,
             (false, knowledge) => knowledge,
         };
-        // Without a plan a value cannot be read: the rules stay, but one who is refused may be the
-        // node that it is about.
-        let is_open = self.knowledge == Knowledge::Old || desired.nat.is_none();
-        match &desired.nat {
-            Some(nat) => self.planned = Some(Arc::clone(nat)),
-            None => desired.nat.clone_from(&self.planned),
-        }
+        self.is_planned |= !unread.ranges;
+        // One who is refused may be the node that a value is about.
+        let is_open = self.knowledge == Knowledge::Old || unread.nodes || unread.ranges;
         if let Some(nat) = desired.nat.as_mut().filter(|_| is_open) {
             Arc::make_mut(nat).open_tunnels();
         }
+        !self.is_planned
     }
 
     /// When the tunnels open, if the datastore stays away.
@@ -75,6 +79,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::nat::Nat;
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -95,19 +100,24 @@ mod tests {
             self.start + Duration::from_secs(seconds)
         }
 
-        /// The rules of a pass at this second. `planned`: with rules of its own.
-        fn rules(&mut self, planned: bool, is_fresh: bool, second: u64) -> Option<Arc<Nat>> {
+        /// The rules of a pass at this second.
+        fn rules(&mut self, is_fresh: bool, second: u64) -> Option<Arc<Nat>> {
+            self.judge((is_fresh, UnreadRules::default()), second).0
+        }
+
+        /// The same, and whether those that are there stay.
+        fn judge(&mut self, known: (bool, UnreadRules), second: u64) -> (Option<Arc<Nat>>, bool) {
             let mut desired = Desired {
-                nat: planned.then(|| Arc::new(crate::nat::example())),
+                nat: Some(Arc::new(crate::nat::example())),
                 ..Desired::default()
             };
             let now = self.after(second);
-            self.guard.judge(&mut desired, is_fresh, now);
-            desired.nat
+            let stays = self.guard.judge(&mut desired, known, now);
+            (desired.nat, stays)
         }
 
         fn is_closed(&mut self, is_fresh: bool, second: u64) -> bool {
-            let nat = self.rules(true, is_fresh, second).unwrap();
+            let nat = self.rules(is_fresh, second).unwrap();
             nat.ipv4.senders.is_some()
         }
     }
@@ -115,10 +125,10 @@ mod tests {
     #[test]
     fn a_datastore_that_flaps_changes_no_rule() {
         let mut world = World::start();
-        let before = world.rules(true, true, 0);
+        let before = world.rules(true, 0);
         for second in 1..120 {
             let is_fresh = second % 2 == 0;
-            assert_eq!(world.rules(true, is_fresh, second), before, "{second}");
+            assert_eq!(world.rules(is_fresh, second), before, "{second}");
         }
         // The time counts from the last word, however often a pass runs meanwhile.
         assert!(world.is_closed(true, 120) && world.guard.due().is_none());
@@ -149,13 +159,18 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_cannot_be_planned_stay_with_open_tunnels() {
+    fn what_cannot_be_read_opens_the_tunnels_and_spares_older_rules_at_a_start() {
+        let unread = |ranges, nodes| (true, UnreadRules { ranges, nodes });
+        let is_open = |nat: Option<Arc<Nat>>| nat.unwrap().ipv4.senders.is_none();
         let mut world = World::start();
-        assert_eq!(world.rules(false, true, 0), None, "nothing was planned yet");
-        let closed = world.rules(true, true, 1).unwrap();
-        let open = world.rules(false, true, 2).unwrap();
-        assert!(open.ipv4.senders.is_none());
-        assert_eq!(open.ipv4.bgp, closed.ipv4.bgp);
-        assert_eq!(world.rules(true, true, 3), Some(closed));
+        let (nat, stays) = world.judge(unread(true, false), 0);
+        assert!(is_open(nat) && stays, "the kernel may have a pool's rules");
+        let (nat, stays) = world.judge(unread(false, true), 1);
+        assert!(is_open(nat) && !stays);
+        let (nat, stays) = world.judge(unread(false, false), 2);
+        assert!(!is_open(nat) && !stays);
+        // From now on a pool that was known is, whatever its value.
+        let (nat, stays) = world.judge(unread(true, false), 3);
+        assert!(is_open(nat) && !stays);
     }
 }

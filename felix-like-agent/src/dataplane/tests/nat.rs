@@ -157,7 +157,7 @@ fn a_node_that_joins_is_written_by_element() {
         lab();
         let mut agent = Node::start(&entries());
         if agent.settled().await.kernel.nat != "nft" {
-            println!("skipped: no nftables here");
+            skip("it", "nftables");
             return;
         }
         let (handle, alone) = table();
@@ -211,7 +211,7 @@ fn a_closed_forward_is_opened_also_when_elements_change() {
         let agent = Node::start(&entries());
         let settled = agent.settled().await;
         if settled.kernel.nat != "nft" {
-            println!("skipped: no nftables here");
+            skip("it", "nftables");
             return;
         }
         let nat = settled.desired.nat.clone().unwrap();
@@ -367,7 +367,7 @@ fn no_packet_falls_between_the_old_rules_and_the_new_ones() {
         "nat::no_packet_falls_between_the_old_rules_and_the_new_ones",
         || async {
             if sh("nft list tables >/dev/null 2>&1 && echo yes || true").is_empty() {
-                println!("skipped: no nftables here");
+                skip("it", "nftables");
                 return;
             }
             sh("ip link set lo up; ip addr add 10.0.0.1/32 dev lo");
@@ -510,7 +510,7 @@ fn a_pod_reaches_neither_loopback_nor_vxlan_of_its_node() {
         let agent = Node::start(&entries);
         let settled = agent.settled().await;
         if settled.kernel.nat != "nft" {
-            println!("skipped: no nftables here");
+            skip("it", "nftables");
             return;
         }
         sh("nft -f - <<'END'

@@ -30,7 +30,7 @@ fn a_program_that_hangs_delays_no_route() {
     in_namespace("rules::a_program_that_hangs_delays_no_route", || async {
         let mut node = up().await;
         if node.settled().await.kernel.nat != "nft" {
-            println!("skipped: no nftables here");
+            skip("it", "nftables");
             return;
         }
         let written = table();

@@ -85,7 +85,7 @@ fn what_is_translated_here_reaches_no_nodes_bgp_nor_vxlan() {
         ];
         let agent = Node::start(&[&nodes[..], &pools].concat());
         if agent.settled().await.kernel.nat != "nft" {
-            println!("skipped: no nftables here");
+            skip("it", "nftables");
             return;
         }
         let families = [

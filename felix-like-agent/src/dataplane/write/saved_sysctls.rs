@@ -19,6 +19,8 @@ pub(in crate::dataplane) const FILE: &str = "sysctls";
 
 /// Identifies the time since the machine was started.
 const BOOT_ID: &str = "kernel/random/boot_id";
+/// More octets than a record has.
+const LONGEST: u64 = 4 << 20;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
@@ -49,8 +51,11 @@ impl SavedSysctls {
     pub(in crate::dataplane) fn open(lib_dir: &Path) -> Self {
         let path = lib_dir.join(FILE);
         let boot = sysctl::read_one(BOOT_ID).unwrap_or_default();
-        let text = std::fs::read(&path).unwrap_or_default();
-        let known = serde_json::from_slice::<Record>(&text).ok();
+        // A FIFO would wait for its other end, and a device may have no end.
+        let found = std::fs::metadata(&path);
+        let is_record = found.is_ok_and(|found| found.is_file() && found.len() <= LONGEST);
+        let text = is_record.then(|| std::fs::read(&path).unwrap_or_default());
+        let known = text.and_then(|text| serde_json::from_slice::<Record>(&text).ok());
         let record = known.filter(|r| r.boot == boot).unwrap_or(Record {
             boot,
             values: BTreeMap::new(),

@@ -156,7 +156,7 @@ impl<'a> Work<'a> {
         let (mut state, planner) = (self.state, self.planner);
         let changed = match self.changed {
             None => {
-                state.desired.nat = nat::plan(&planner).map(Arc::new);
+                state.desired.nat = Some(Arc::new(nat::plan(&planner)));
                 Changed::All
             }
             Some(mut keys) => {

@@ -33,6 +33,14 @@ fn what_an_api_server_would_refuse_is_named() {
         ),
         (json!({"ports": [{"port": 0}]}), "port 0"),
         (
+            json!({"ports": [{"port": 80, "nodePort": 30080}]}),
+            "nodePort 30080 counts for the types NodePort and LoadBalancer alone",
+        ),
+        (
+            json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 22}]}),
+            "ports of nodes below 1024 are for the machine's own services",
+        ),
+        (
             json!({"ports": [{"port": 80, "name": "a } ; flush ruleset"}]}),
             "\"a } ; flush ruleset\" is no name",
         ),

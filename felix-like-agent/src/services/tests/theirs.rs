@@ -34,6 +34,9 @@ fn node() -> ServiceNode {
         listeners: ["[::]:9091", "10.0.0.1:9099"]
             .map(|at| at.parse().unwrap())
             .into(),
+        name_servers: ["10.0.0.53", "fd00::53"]
+            .map(|at| at.parse().unwrap())
+            .into(),
         ..own()
     }
 }
@@ -77,7 +80,13 @@ fn what_a_node_needs_to_be_a_node_is_no_services() {
         ("10.9.0.1", "TCP", 179),
         // Their peers.
         ("192.0.2.99", "TCP", 179),
+        ("192.0.2.99", "UDP", 3784),
+        ("fd00:9::9", "UDP", 4784),
         ("fd00:9::9", "TCP", 1790),
+        // Whom it asks for names.
+        ("10.0.0.53", "UDP", 53),
+        ("10.0.0.53", "TCP", 53),
+        ("fd00::53", "UDP", 53),
         // What this node listens on.
         ("10.0.0.1", "TCP", 9091),
         ("fd00::1", "TCP", 9091),
@@ -119,10 +128,12 @@ fn other_ports_of_nodes_and_of_the_datastore_may_be_services() {
     for (address, protocol, port) in [
         ("10.0.0.5", "TCP", 443),
         ("10.0.0.5", "UDP", 2379),
+        ("10.0.0.53", "UDP", 5353),
         ("10.0.0.2", "TCP", 443),
         ("10.0.0.2", "UDP", 179),
         ("10.0.0.2", "TCP", 9091),
         ("192.0.2.99", "TCP", 443),
+        ("192.0.2.99", "UDP", 179),
         ("172.16.0.1", "TCP", 9099),
     ] {
         let snapshot = cluster(&[external(address, protocol, port)]);
@@ -152,6 +163,17 @@ fn a_cluster_address_is_no_machines() {
     }
 }
 
+/// Machines may ask the cluster's name server by its cluster address.
+#[test]
+fn the_cluster_address_of_a_name_server_is_its_services() {
+    let of = json!({"clusterIP": "10.96.0.53", "clusterIPs": ["10.96.0.53"],
+        "ports": [{"port": 53, "protocol": "UDP"}]});
+    let mut node = node();
+    node.name_servers = ["10.96.0.53".parse().unwrap()].into();
+    let (table, _) = planned(&node, &cluster(&[service(of)]));
+    assert_eq!((table.entries().len(), refusal(&table)), (1, None));
+}
+
 /// Whoever reaches Kubernetes' API by its cluster address asks for the translation.
 #[test]
 fn the_cluster_address_of_kubernetes_api_is_its_services() {
@@ -177,6 +199,54 @@ fn the_cluster_address_of_kubernetes_api_is_its_services() {
         map(&kernel, "spared4"),
         [("10.0.0.6 . tcp . 6443", "")].into()
     );
+}
+
+/// Nodes and kubelets reach the API by a cluster address or a balancer: its servers are nobody
+/// else's all the same.
+#[test]
+fn servers_of_kubernetes_api_are_no_services() {
+    let path = "/calico/caracal/v1/endpointslices/default/kubernetes";
+    let slice = |family: &str, addresses: [&str; 2]| {
+        json!({"kind": "EndpointSlice", "addressType": family,
+            "metadata": {"name": "kubernetes", "namespace": "default",
+                "labels": {"kubernetes.io/service-name": "kubernetes"}},
+            "ports": [{"name": "https", "port": 6443}],
+            "endpoints": addresses.map(|address| json!({"addresses": [address]}))})
+    };
+    for (n, slice) in [
+        (4, slice("IPv4", ["10.0.0.7", "10.8.0.7"])),
+        (6, slice("IPv6", ["fd00::7", "fd00:8::7"])),
+    ] {
+        let family = usize::from(n == 6);
+        for machine in [["10.0.0.7", "fd00::7"], ["10.8.0.7", "fd00:8::7"]] {
+            let address = machine[family];
+            let refused = |service: Value| {
+                let mut snapshot = cluster(&[service]);
+                snapshot.apply(path, Some(slice.to_string().as_bytes()), 9);
+                let (table, kernel) = planned(&node(), &snapshot);
+                let spared = map(&kernel, &format!("spared{n}"));
+                assert!(spared.contains_key(&*format!("{address} . tcp . 6443")));
+                refusal(&table)
+            };
+            let reason = refused(external(address, "TCP", 6443)).unwrap();
+            assert!(reason.contains("a server of Kubernetes' API"), "{reason}");
+            assert_eq!(refused(external(address, "TCP", 443)), None);
+            let of =
+                json!({"clusterIP": address, "clusterIPs": [address], "ports": [{"port": 80}]});
+            assert!(refused(service(of)).is_some());
+        }
+    }
+    // It follows the servers.
+    let mut snapshot = cluster(&[external("10.0.0.7", "TCP", 6443)]);
+    let (mut table, _) = planned(&node(), &snapshot);
+    assert_eq!(refusal(&table), None);
+    let servers = slice("IPv4", ["10.0.0.7", "10.8.0.7"]).to_string();
+    snapshot.apply(path, Some(servers.as_bytes()), 9);
+    table.follow(&snapshot, &node());
+    assert!(refusal(&table).is_some());
+    snapshot.apply(path, None, 10);
+    table.follow(&snapshot, &node());
+    assert_eq!(refusal(&table), None);
 }
 
 #[test]
@@ -264,6 +334,7 @@ fn nobody_is_sent_to_a_nodes_ports_for_nodes_or_to_what_is_each_machines_own() {
         ("10.0.0.2", "UDP", 4789),
         ("10.0.0.2", "UDP", 3784),
         ("192.0.2.99", "TCP", 179),
+        ("192.0.2.99", "UDP", 3784),
         ("127.0.0.1", "TCP", 8080),
         ("169.254.169.254", "TCP", 80),
         ("224.0.0.5", "UDP", 80),

@@ -91,7 +91,8 @@ pub(super) fn check_cni(findings: &mut Vec<DoctorFinding>, folders: &CniFolders)
     const CHECK: DoctorCode = DoctorCode::CniConfiguration;
     let dir = &folders.configurations;
     let names = conflists(dir);
-    let text = |name: &String| std::fs::read_to_string(dir.join(name)).unwrap_or_default();
+    let text =
+        |name: &String| caracal_datastore::read_text_file(&dir.join(name)).unwrap_or_default();
     let is_ours = |name: &&String| text(name).contains("caracal-cni");
     let subject = dir.display().to_string();
     let (verdict, seen, fix) = match (names.first(), names.iter().find(is_ours)) {

@@ -7,10 +7,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use caracal_bgp::{PeerName, SpeakerConfig, SpeakerHandle};
-use caracal_datastore::Store;
+use caracal_datastore::{Rarely, Store};
 use caracal_model::NodeName;
 use caracal_topologies::{TransitionReport, TransitionSessions, transition_report_path};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::node::report;
 
@@ -50,6 +51,7 @@ pub(crate) async fn report<S: Store>(
 ) {
     // `None` = unknown: a run before may have left a report.
     let mut written: Option<Option<TransitionReport>> = None;
+    let mut told = Rarely::default();
     loop {
         let current = in_force.borrow_and_update().clone();
         let wanted = match &current {
@@ -61,8 +63,14 @@ pub(crate) async fn report<S: Store>(
         };
         if written.as_ref() != Some(&wanted) {
             match report::store_report(&store, transition_report_path(&me), wanted.as_ref()).await {
-                Ok(()) => written = Some(wanted),
-                Err(error) => tracing::warn!(%error, "cannot report on the change of topology"),
+                Ok(()) => {
+                    written = Some(wanted);
+                    told.over();
+                }
+                Err(error) if told.is_due(Instant::now(), &error.to_string()) => {
+                    tracing::warn!(%error, "cannot report on the change of topology");
+                }
+                Err(_) => {}
             }
         }
         let idle = current.is_none() && written == Some(None);

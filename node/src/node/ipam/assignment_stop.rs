@@ -4,8 +4,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use caracal_datastore::View;
+use caracal_datastore::{Rarely, View};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Between two looks whether the word is still there: cleaners of temporary files come seldom.
 const WORD_LOOK: Duration = Duration::from_secs(2);
@@ -13,7 +14,7 @@ const WORD_LOOK: Duration = Duration::from_secs(2);
 /// Tells for ever. Before anything was read, the word of an earlier process stays.
 pub(crate) async fn write_assignment_stop(run_dir: PathBuf, mut view: watch::Receiver<View>) {
     let mut written: Option<Option<String>> = None;
-    let mut warned: Option<String> = None;
+    let mut told = Rarely::default();
     loop {
         let word = {
             let view = view.borrow_and_update();
@@ -30,15 +31,12 @@ pub(crate) async fn write_assignment_stop(run_dir: PathBuf, mut view: watch::Rec
             match caracal_cni::forbid_addresses(&run_dir, word.as_deref()) {
                 Ok(()) => {
                     written = Some(word);
-                    warned = None;
+                    told.over();
                 }
-                Err(error) => {
-                    let error = error.to_string();
-                    if warned.as_ref() != Some(&error) {
-                        tracing::warn!(%error, "cannot tell the CNI plugins whether addresses may be given out");
-                        warned = Some(error);
-                    }
+                Err(error) if told.is_due(Instant::now(), &error.to_string()) => {
+                    tracing::warn!(%error, "cannot tell the CNI plugins whether addresses may be given out");
                 }
+                Err(_) => {}
             }
         }
         tokio::select! {

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
-use caracal_datastore::{Store, View};
+use caracal_datastore::{Rarely, Store, View};
 use caracal_ipam::Lease;
 use caracal_ipam::{AffinityError, AffinityOutcome, Conditional, ReleaseIps};
 use caracal_ipam::{Client, ClientError, Collector, Garbage, Mender, Repair};
@@ -22,8 +22,6 @@ use crate::node::problems::ProblemReporter;
 
 /// Pause after a renewal that failed: whose the name is has to be known soon.
 const RETRY: Duration = Duration::from_secs(5);
-/// Failures between two log lines about them.
-const LOGGED: u32 = 12;
 
 /// Looks within one grace period: death must be seen several times.
 const LOOKS: u32 = 4;
@@ -51,14 +49,14 @@ impl<S: Store> Life<S> {
         lost: mpsc::Sender<Taken>,
         problems: ProblemReporter,
     ) {
-        let mut failures = 0_u32;
+        let mut told = Rarely::default();
         loop {
             if view.wait_for(|v| !v.forbids_writing()).await.is_err() {
                 return;
             }
             let pause = match self.claim.renew(&self.store).await {
                 Ok(Held::Ours) => {
-                    failures = 0;
+                    told.over();
                     problems.replace(Vec::new());
                     Lease::interval(self.grace)
                 }
@@ -72,10 +70,9 @@ impl<S: Store> Life<S> {
                     return;
                 }
                 Err(error) => {
-                    if failures.is_multiple_of(LOGGED) {
+                    if told.is_due(tokio::time::Instant::now(), &error.to_string()) {
                         tracing::warn!(%error, "cannot renew the liveness lease; trying again");
                     }
-                    failures += 1;
                     // A datastore that does not answer at all shows in its view.
                     match view.borrow().is_current() {
                         true => problems.warn(vec![self.refused(&error)]),

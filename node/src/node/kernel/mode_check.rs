@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_agent::{AgentStatus, Echo};
-use caracal_datastore::{Store, View};
+use caracal_datastore::{Rarely, Store, View};
 use caracal_model::{EncapMode, Family, IpPool, Node, NodeName, Snapshot};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::mode_check::{ModeCheckReport, PeerAnswer, basis, report_path, wanted};
 use crate::node::report;
@@ -36,6 +37,7 @@ pub(crate) async fn answer_mode_checks<S: Store>(
 ) {
     // `None` = unknown: a run before may have left a report.
     let mut written: Option<Option<ModeCheckReport>> = None;
+    let mut told = Rarely::default();
     loop {
         let reconciled = kernel.borrow_and_update().kernel.revision;
         let (snapshot, followed) = {
@@ -53,8 +55,14 @@ pub(crate) async fn answer_mode_checks<S: Store>(
             && written.as_ref() != Some(&report)
         {
             match report::store_report(&store, report_path(&me), report.as_ref()).await {
-                Ok(()) => written = Some(report),
-                Err(error) => tracing::warn!(%error, "cannot report on the check of a mode"),
+                Ok(()) => {
+                    written = Some(report);
+                    told.over();
+                }
+                Err(error) if told.is_due(Instant::now(), &error.to_string()) => {
+                    tracing::warn!(%error, "cannot report on the check of a mode");
+                }
+                Err(_) => {}
             }
         }
         let idle = check.is_none() && written == Some(None);

@@ -1,13 +1,14 @@
 //! Drives the writer of the table of services: what the datastore holds goes to the kernel.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 
 use caracal_agent::{
     NodePortAddresses, PublishedUnderlay, ServiceStatus, ServiceWriteError, ServiceWriter,
 };
-use caracal_datastore::View;
+use caracal_datastore::{View, read_text_file};
 use caracal_model::{Problem, ProblemCode, Snapshot};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -56,6 +57,29 @@ fn listeners(config: &Config, snapshot: &Snapshot) -> BTreeSet<SocketAddr> {
     ports.addresses().chain(config.proxy_health).collect()
 }
 
+/// The name servers of this machine.
+fn name_servers() -> BTreeSet<IpAddr> {
+    let text = read_text_file(Path::new("/etc/resolv.conf")).unwrap_or_default();
+    let lines = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("nameserver"));
+    lines
+        .filter_map(|address| address.trim().parse().ok())
+        .collect()
+}
+
+/// Tells the writer what is not the Services'.
+fn reserve(
+    writer: &mut ServiceWriter,
+    datastore: &mut DatastoreWay,
+    config: &Config,
+    snapshot: &Snapshot,
+) {
+    let way = (datastore.endpoints(), datastore.is_kubernetes);
+    writer.set_reserved(way, listeners(config, snapshot), &config.felix);
+    writer.set_name_servers(name_servers());
+}
+
 /// What the table is made of. While the view is not current, what is in the kernel may be newer
 /// than what was read last, and stays; where there is no table, as after a boot, Services that were
 /// accepted last are better than none.
@@ -98,8 +122,7 @@ pub(crate) async fn translate_services(
         };
         let result = match to_write(known).await {
             Ok(Some(snapshot)) if is_known => {
-                let way = (datastore.endpoints(), datastore.is_kubernetes);
-                writer.set_reserved(way, listeners(&config, &snapshot), &config.felix);
+                reserve(&mut writer, &mut datastore, &config, &snapshot);
                 Some(writer.pass(&snapshot).await)
             }
             Ok(_) => None,

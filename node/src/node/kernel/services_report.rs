@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use caracal_datastore::{Store, View};
+use caracal_datastore::{Rarely, Store, View};
 use caracal_model::{NodeName, Snapshot};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::services::Translated;
 use crate::node::report;
@@ -23,6 +24,7 @@ pub(crate) async fn report_services<S: Store>(
 ) {
     // `None` = unknown: a run before may have left a report.
     let mut written: Option<Option<ServicesReport>> = None;
+    let mut told = Rarely::default();
     loop {
         let snapshot = {
             let view = view.borrow_and_update();
@@ -35,9 +37,14 @@ pub(crate) async fn report_services<S: Store>(
             && written.as_ref() != Some(&wanted)
         {
             match report::store_report(&store, report_path(&me), wanted.as_ref()).await {
-                Ok(()) => written = Some(wanted),
+                Ok(()) => {
+                    written = Some(wanted);
+                    told.over();
+                }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot report that services are in force");
+                    if told.is_due(Instant::now(), &error.to_string()) {
+                        tracing::warn!(%error, "cannot report that services are in force");
+                    }
                     failed = true;
                 }
             }

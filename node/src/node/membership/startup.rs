@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use caracal_datastore::Store;
+use caracal_datastore::{Rarely, Store};
 use caracal_model::{Node, Timestamp};
+use tokio::time::Instant;
 
 use crate::config::{Backend, Config};
 use crate::detect::Interface;
@@ -24,6 +25,7 @@ pub(crate) async fn register<S: Store>(
     report: impl Fn(String),
 ) -> anyhow::Result<Node> {
     let mut pause = RETRY.0;
+    let mut told = Rarely::default();
     loop {
         let error = match attempt(store, config, &interfaces().await?, None).await {
             Ok(node) => return Ok(node),
@@ -36,8 +38,11 @@ pub(crate) async fn register<S: Store>(
         if !waits {
             return Err(error);
         }
-        tracing::warn!("waiting for the datastore: {error:#}");
-        report(format!("waiting for the datastore: {error:#}"));
+        let reason = format!("waiting for the datastore: {error:#}");
+        if told.is_due(Instant::now(), &reason) {
+            tracing::warn!("{reason}");
+        }
+        report(reason);
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(RETRY.1);
     }

@@ -4,7 +4,6 @@
 mod board;
 mod only_one;
 mod owners;
-mod signals;
 mod tasks;
 
 use std::process::ExitCode;
@@ -27,7 +26,7 @@ use crate::node::ipam::collector::Life;
 use crate::node::membership::machine::Taken;
 use crate::node::membership::remember::Rememberer;
 use crate::node::problems::{ProblemReporter, Registry};
-use signals::Signals;
+use crate::signals::Signals;
 
 /// Longest time for the last writes to the datastore at the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);

@@ -51,6 +51,7 @@ pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
     let datastore = DatastoreConfig::from_env()?.for_node(&config.node, config.services.is_on());
     let hosts = datastore.hosts()?;
     let store = datastore.open()?;
+    crate::out::speak_of(&store);
     let (lifelines, freed) = free_datastore(&config, &hosts, &store, &registry).await;
     let claim = Claim::of_this_machine(&config);
     let report = |reason: String| {

@@ -1,11 +1,11 @@
-//! Signals of `caracal node`: two end it, and the others that people and tools send do not.
+//! Signals of the daemons: two end them, and the others that people and tools send do not.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The signals that are listened to.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
@@ -19,7 +19,7 @@ impl Signals {
     ///
     /// # Errors
     /// The system refuses.
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -30,20 +30,22 @@ impl Signals {
         })
     }
 
-    /// The name of the signal that ends the node. Others are logged on the way.
-    pub(super) async fn end(&mut self) -> &'static str {
+    /// The name of the signal that ends a daemon with nothing to reload. Others are logged on the
+    /// way.
+    pub(crate) async fn end(&mut self) -> &'static str {
         loop {
             match self.next().await {
                 name @ ("SIGTERM" | "SIGINT") => return name,
                 "SIGHUP" => tracing::info!(
-                    "SIGHUP: nothing to reload, configuration is followed live; the environment is read at the next start"
+                    "SIGHUP: nothing to reload; the environment is read at the next start"
                 ),
-                name => tracing::info!("{name}: ignored; SIGTERM ends this process"),
+                name => ignore(name),
             }
         }
     }
 
-    async fn next(&mut self) -> &'static str {
+    /// The name of the next signal.
+    pub(crate) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
@@ -53,6 +55,11 @@ impl Signals {
             _ = self.user2.recv() => "SIGUSR2",
         }
     }
+}
+
+/// Logs that a signal changes nothing.
+pub(crate) fn ignore(name: &str) {
+    tracing::info!("{name}: ignored; SIGTERM ends this process");
 }
 
 #[cfg(test)]
