@@ -47,6 +47,7 @@ fn main() -> ExitCode {
             introduce("cni");
             return caracal_cni::main_ipam();
         }
+        Some("caracal-flannel" | "flannel") => return caracal_cni::main_flannel(),
         _ => {}
     }
     if completion::answer(command::Args::command) {
