@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     if completion::answer(command::Args::command) {
         return ExitCode::SUCCESS;
     }
-    let arguments = flannel::args::with_two_dashes(std::env::args_os());
+    let arguments = flannel::args::flannels_words(std::env::args_os());
     let args = match command::Args::try_parse_from(arguments) {
         Ok(args) => args,
         // Help, too.
