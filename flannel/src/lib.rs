@@ -66,7 +66,7 @@ pub use follow::{FollowOptions, follow_leases};
 pub use forward::{FORWARD_CHAIN, FORWARD_COMMENT};
 pub use lease::{LeaseError, NodeSubnets, SubnetLease, Vtep};
 pub use leases::{KnownLease, LeaseTable, LeaseView};
-pub use masquerade::{masquerade_rules, masquerade_table};
+pub use masquerade::{masquerade_chain, masquerade_rules, masquerade_table};
 pub use nodes::NodeAnnotations;
 pub use plan::{FlannelNetwork, Uplink, container_mtu, flannel_device, plan_flannel};
 #[cfg(feature = "client")]

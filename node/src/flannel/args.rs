@@ -143,7 +143,7 @@ pub(crate) struct FlannelArgs {
         default_value_t = 60
     )]
     settle_time: u64,
-    /// Masquerade what leaves the network, by nftables.
+    /// Masquerade what leaves the network, by nftables; where `nft` cannot be used, by iptables.
     #[arg(long, env = "FLANNELD_IP_MASQ", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool)]
     pub(crate) ip_masq: bool,
     /// Masquerade without random source ports.
@@ -188,8 +188,8 @@ pub(crate) struct FlannelArgs {
     /// Set the Node's condition `NetworkUnavailable` to False.
     #[arg(long, env = "FLANNELD_SET_NODE_NETWORK_UNAVAILABLE", num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true", value_parser = go_bool)]
     pub(crate) set_node_network_unavailable: bool,
-    /// Seconds between looks at iptables' FORWARD; other rules are looked at when somebody changes
-    /// them.
+    /// Seconds between looks at rules of iptables; those of nftables are looked at when somebody
+    /// changes them.
     #[arg(
         long,
         env = "FLANNELD_IPTABLES_RESYNC",
@@ -301,7 +301,7 @@ impl FlannelArgs {
         self.ttl().saturating_sub(margin).max(self.ttl() / 2)
     }
 
-    /// Pause between looks at iptables' FORWARD.
+    /// Pause between looks at rules of iptables.
     pub(crate) fn iptables_resync(&self) -> Duration {
         Duration::from_secs(self.iptables_resync.max(1))
     }
