@@ -115,8 +115,8 @@ pub use diff::{Comparing, Comparison, Phase, diff, unused_objects, unused_object
 pub use forecast::{Assumed, PlanChange, compare_plans, forecast};
 pub use held::Held;
 pub use kernel_objects::{
-    FdbKey, ForwardingTarget, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject, PlannedRoute,
-    Route, RouteKey, RouteKind, Tunnel, TunnelDevice, vxlan_device,
+    BLACKHOLE_METRIC, FdbKey, ForwardingTarget, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject,
+    PlannedRoute, Route, RouteKey, RouteKind, Tunnel, TunnelDevice, vxlan_device,
 };
 pub use learned::Learned;
 pub use links::{Link, Links, VxlanParameters};

@@ -200,9 +200,10 @@ pub(crate) struct FlannelArgs {
     /// Rules that let packets of the network pass where iptables' FORWARD drops by policy.
     #[arg(long, env = "FLANNELD_IPTABLES_FORWARD_RULES", num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true", value_parser = go_bool)]
     pub(crate) iptables_forward_rules: bool,
-    /// A blackhole behind the routes of the own subnet. Not there yet.
+    /// A blackhole behind the routes to containers of the own subnets, so that what is sent to
+    /// nobody leaves by no other route.
     #[arg(long, env = "FLANNELD_IP_BLACKHOLE_ROUTE", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool)]
-    ip_blackhole_route: bool,
+    pub(crate) ip_blackhole_route: bool,
     /// Address of the probes' port.
     #[arg(long, env = "FLANNELD_HEALTHZ_IP", default_value = "0.0.0.0")]
     pub(crate) healthz_ip: IpAddr,
@@ -239,9 +240,6 @@ impl FlannelArgs {
             return Err("--subnet-lease-ttl: it has to be 2 seconds or more".to_owned());
         }
         let mut notes = Vec::new();
-        if self.ip_blackhole_route {
-            notes.push("--ip-blackhole-route is not supported yet, and has no effect");
-        }
         let names_api = !self.kube_api_url.is_empty() || !self.kubeconfig_file.is_empty();
         if names_api && !self.kube_subnet_mgr {
             notes.push("flags for --kube-subnet-mgr have no effect without it");
