@@ -6,7 +6,7 @@ use std::path::Path;
 use caracal_datastore::KubernetesPod;
 
 use crate::attachment::{Attachment, EndpointUid};
-use crate::delegate::{Delegate, DelegateError};
+use crate::delegate::{Delegate, DelegateError, Part};
 use crate::error::CniError;
 use crate::settings::{self, Dirs};
 use crate::spec::{Env, EnvError, NetConf};
@@ -135,6 +135,6 @@ impl Call {
         if self.has_own_addresses() {
             return Ok(None);
         }
-        Delegate::find(&self.conf.ipam.kind, &self.env, &self.stdin).map(Some)
+        Delegate::find(Part::Ipam, &self.conf.ipam.kind, &self.env, &self.stdin).map(Some)
     }
 }

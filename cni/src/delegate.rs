@@ -1,6 +1,7 @@
-//! Running another IPAM plugin (`host-local`, `static`, `dhcp`) for our attachment: the
-//! specification's own delegation. The plugin gets our environment and the configuration exactly as
-//! it came in. This is the only place of the crate that starts a program.
+//! Running another plugin: an IPAM plugin (`host-local`, `static`, `dhcp`) for an attachment of
+//! ours, or the main plugin (`bridge`) that flannel's leaves the work to: the specification's own
+//! delegation. The plugin gets our environment and a configuration on its standard input. This is
+//! the only place of the crate that starts a program.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -11,20 +12,54 @@ use serde::Deserialize;
 use crate::spec::env::is_identifier;
 use crate::spec::{Command, Env, Outcome};
 
+/// What a plugin is run for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Addresses.
+    Ipam,
+    /// The whole attachment, for flannel's plugin.
+    Main,
+}
+
+impl Part {
+    /// The key that names the plugin.
+    const fn key(self) -> &'static str {
+        match self {
+            Self::Ipam => "ipam.type",
+            Self::Main => "delegate.type",
+        }
+    }
+
+    const fn plugin(self) -> &'static str {
+        match self {
+            Self::Ipam => "IPAM plugin",
+            Self::Main => "plugin",
+        }
+    }
+
+    /// What helps when there is no such plugin.
+    const fn remedy(self) -> &'static str {
+        match self {
+            Self::Ipam => "install it or use \"caracal-ipam\"",
+            Self::Main => "install it (Debian's package containernetworking-plugins has bridge)",
+        }
+    }
+}
+
 /// Why a delegated plugin did not serve.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DelegateError {
     /// Its name is none.
-    #[error("network configuration: ipam.type {name:?} is no name of a program")]
+    #[error("network configuration: {} {name:?} is no name of a program", .part.key())]
     Name {
+        part: Part,
         /// The configured name.
         name: String,
     },
     /// It is nowhere in `CNI_PATH`.
-    #[error(
-        "the IPAM plugin {name} is not in CNI_PATH={path:?}; install it or use \"caracal-ipam\""
-    )]
+    #[error("the {} {name} is not in CNI_PATH={path:?}; {}", .part.plugin(), .part.remedy())]
     NotFound {
+        part: Part,
         name: String,
         /// Where was looked.
         path: Vec<PathBuf>,
@@ -55,12 +90,14 @@ pub(crate) enum DelegateError {
     },
 }
 
-/// A delegated IPAM plugin.
+/// A delegated plugin.
 #[derive(Debug)]
 pub(crate) struct Delegate<'a> {
     name: &'a str,
     program: PathBuf,
     stdin: &'a [u8],
+    /// Container and interface, where they are not those of our environment.
+    attachment: Option<(&'a str, &'a str)>,
 }
 
 #[derive(Deserialize)]
@@ -78,9 +115,15 @@ impl<'a> Delegate<'a> {
     ///
     /// # Errors
     /// [`DelegateError`].
-    pub(crate) fn find(name: &'a str, env: &Env, stdin: &'a [u8]) -> Result<Self, DelegateError> {
+    pub(crate) fn find(
+        part: Part,
+        name: &'a str,
+        env: &Env,
+        stdin: &'a [u8],
+    ) -> Result<Self, DelegateError> {
         if !is_identifier(name) {
-            return Err(DelegateError::Name { name: name.into() });
+            let name = name.into();
+            return Err(DelegateError::Name { part, name });
         }
         let found = env.path.iter().map(|dir| dir.join(name));
         match found.into_iter().find(|path| path.is_file()) {
@@ -88,12 +131,22 @@ impl<'a> Delegate<'a> {
                 name,
                 program,
                 stdin,
+                attachment: None,
             }),
             None => Err(DelegateError::NotFound {
+                part,
                 name: name.into(),
                 path: env.path.clone(),
             }),
         }
+    }
+
+    /// The same for an interface of a container that our environment does not name, and whose
+    /// namespace may be gone.
+    #[must_use]
+    pub(crate) const fn of(mut self, container_id: &'a str, ifname: &'a str) -> Self {
+        self.attachment = Some((container_id, ifname));
+        self
     }
 
     /// Runs ADD and reads the result.
@@ -119,8 +172,13 @@ impl<'a> Delegate<'a> {
             program: self.program.clone(),
             source,
         };
-        let mut child = Program::new(&self.program)
-            .env("CNI_COMMAND", command.as_str())
+        let mut program = Program::new(&self.program);
+        program.env("CNI_COMMAND", command.as_str());
+        if let Some((container_id, ifname)) = self.attachment {
+            program.env("CNI_CONTAINERID", container_id);
+            program.env("CNI_IFNAME", ifname).env_remove("CNI_NETNS");
+        }
+        let mut child = program
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())

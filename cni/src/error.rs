@@ -6,6 +6,7 @@ use crate::addresses::AddressError;
 use crate::assignment_stop::AssignmentsStopped;
 use crate::delegate::DelegateError;
 use crate::endpoint::EndpointError;
+use crate::flannel_files::FlannelError;
 use crate::gates::GateError;
 use crate::kernel::link::KernelError;
 use crate::kernel::netns::NetnsError;
@@ -57,6 +58,9 @@ pub(crate) enum StatusError {
     /// A program that the configuration wants to be ready is not.
     #[error(transparent)]
     Gate(#[from] GateError),
+    /// The flannel daemon is not ready.
+    #[error(transparent)]
+    Flannel(FlannelError),
 }
 
 /// Why a call failed.
@@ -86,7 +90,7 @@ pub(crate) enum CniError {
     Pod(#[from] PodError),
     #[error(transparent)]
     Addresses(#[from] AddressError),
-    /// The delegated IPAM plugin.
+    /// A delegated plugin.
     #[error(transparent)]
     Delegate(#[from] DelegateError),
     /// The delegated IPAM plugin gave no address.
@@ -117,6 +121,9 @@ pub(crate) enum CniError {
     /// The notes of earlier DELs.
     #[error(transparent)]
     PendingRelease(#[from] PendingReleaseError),
+    /// Files of flannel's plugin.
+    #[error(transparent)]
+    Flannel(#[from] FlannelError),
     /// The attachment is not as ADD made it.
     #[error(transparent)]
     Check(#[from] CheckError),
@@ -163,6 +170,7 @@ impl CniError {
             Self::RouteWait(RouteWaitError::Missing { .. }) => Code::RouteMissing,
             Self::RouteWait(RouteWaitError::Kernel(error)) => kernel_code(error),
             Self::PendingRelease(error) => pending_release_code(error),
+            Self::Flannel(error) => flannel_code(error),
             Self::Check(_) => Code::Differs,
             Self::Status(_) => Code::NotAvailable,
         }
@@ -172,6 +180,16 @@ impl CniError {
     #[must_use]
     pub(crate) fn failure(&self) -> Failure {
         Failure::new(self.code(), self)
+    }
+}
+
+const fn flannel_code(error: &FlannelError) -> Code {
+    match error {
+        FlannelError::NotReady { .. } => Code::TryAgainLater,
+        FlannelError::SubnetEnv { .. } | FlannelError::Saved { .. } => Code::Decode,
+        FlannelError::File { .. } => Code::Io,
+        FlannelError::Occupied { .. } => Code::InvalidEnvironment,
+        FlannelError::Unknown { .. } => Code::UnknownContainer,
     }
 }
 

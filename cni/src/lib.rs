@@ -1,10 +1,11 @@
-//! The CNI plugins of Caracal: `caracal-cni`, the main plugin, and `caracal-ipam`, addresses for
-//! other main plugins. One binary is both, by the name it is called under; see [`main_cni`] and
-//! [`main_ipam`].
+//! The CNI plugins of Caracal: `caracal-cni`, the main plugin, `caracal-ipam`, addresses for other
+//! main plugins, and `caracal-flannel`, which leaves the work to another main plugin, on nodes of a
+//! flannel network. One binary is all of them, by the name it is called under; see [`main_cni`],
+//! [`main_ipam`] and [`main_flannel`].
 //!
 //! # Order of calls
 //!
-//! A program calls [`main_cni`] or [`main_ipam`] and nothing else: the call of the runtime is in
+//! A program calls one of these and nothing else: the call of the runtime is in
 //! the environment and on standard input (CNI specification), the answer goes to standard output.
 //! The node's process beside it calls [`suggest_blocks`] when the blocks of the node change (a
 //! hint: the first ADD after a boot reads less), [`forbid_addresses`] while the datastore is in
@@ -26,14 +27,15 @@
 //! name that follows from a call). The rest is shell: `kernel` touches the pod's namespace and the
 //! attachment's own veth pair and nothing else; routes of the host are the agent's. What the
 //! datastore holds of an attachment is in `endpoint` and `addresses`; what Kubernetes says of its
-//! pod, in `kubernetes`.
+//! pod, in `kubernetes`. `flannel_plugin` has neither datastore nor routes: `spec::flannel` renders
+//! the other plugin's configuration, and `flannel_files` keeps it.
 //!
 //! Specification: CNI 0.3.1, 0.4.0, 1.0.0 and 1.1.0.
 //!
 //! # Invariants, cited by tests
 //!
 //! * `CNI-1`: all names follow from the call alone; a repeated ADD gives the same answer and makes
-//!   nothing twice.
+//!   nothing twice (flannel's plugin, which has no endpoint to read it from, refuses it).
 //! * `CNI-2`: of an ADD that fails nothing stays, but a repeated one never takes from an attachment
 //!   that works; an ADD that was killed is completed by the next ADD or removed by the next DEL or
 //!   GC.
@@ -56,6 +58,8 @@ mod del;
 mod delegate;
 mod endpoint;
 mod error;
+mod flannel_files;
+mod flannel_plugin;
 mod gates;
 mod gc;
 mod host_lock;
@@ -79,4 +83,4 @@ pub use kernel::link::KernelError;
 pub use pending_releases::{
     PendingRelease, PendingReleaseError, Replayed, list_pending_releases, replay_pending_releases,
 };
-pub use shell::{main_cni, main_ipam, run_plugin};
+pub use shell::{main_cni, main_flannel, main_ipam, run_plugin};

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use caracal_datastore::{Datastore, DatastoreConfig, DatastoreConfigError, open_to_append};
 use serde_json::Value;
+use tokio::runtime::Runtime;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt};
@@ -19,8 +20,8 @@ use crate::attachment::EndpointUid;
 use crate::call::{Call, Milestone, PluginRole, Progress};
 use crate::error::CniError;
 use crate::kubernetes::{self, api_config};
-use crate::spec::{CniVersion, Command, ConfigError, Env, NetConf, pod_cidr};
-use crate::{add, check, del, gc, ipam_plugin, second, status};
+use crate::spec::{CniVersion, Command, ConfigError, Env, FlannelConf, NetConf, pod_cidr};
+use crate::{add, check, del, flannel_plugin, gc, ipam_plugin, second, status};
 
 /// `caracal-cni`: the main plugin.
 #[must_use]
@@ -34,14 +35,25 @@ pub fn main_ipam() -> ExitCode {
     run_plugin(PluginRole::Ipam, &|_| {})
 }
 
+/// `caracal-flannel`: flannel's plugin.
+#[must_use]
+pub fn main_flannel() -> ExitCode {
+    answer(serve_flannel)
+}
+
 /// Serves one call from this process's environment and stdin.
 #[must_use]
 pub fn run_plugin(role: PluginRole, progress: Progress<'_>) -> ExitCode {
+    answer(|stdin| serve(role, stdin, progress))
+}
+
+/// Answers a call with what `serve` says of the configuration on stdin.
+fn answer(serve: impl FnOnce(&[u8]) -> Result<Option<Value>, CniError>) -> ExitCode {
     let mut stdin = Vec::new();
     let answer = io::stdin()
         .read_to_end(&mut stdin)
         .map_err(CniError::Stdin)
-        .and_then(|_| serve(role, &stdin, progress));
+        .and_then(|_| serve(&stdin));
     let (answer, code) = match answer {
         Ok(answer) => (answer, ExitCode::SUCCESS),
         Err(error) => {
@@ -75,7 +87,7 @@ fn serve(
         return Ok(Some(CniVersion::answer(asked.as_deref())));
     }
     let mut call = Call::new(role, env, stdin.to_vec(), get)?;
-    log_to(&call.conf);
+    log_to(&call.conf.log_level, &call.conf.log_file_path);
     warn_of_keys(&call.conf);
     if call.env.command == Command::Add {
         let place = second::check_place(&call.attachment);
@@ -83,10 +95,7 @@ fn serve(
     }
     let config = datastore_config(&call.conf, get).map_err(CniError::Datastore)?;
     let store = config.open().map_err(CniError::Datastore)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(CniError::Runtime)?;
+    let runtime = runtime()?;
     let hear = |milestone: Milestone| {
         tracing::debug!(?milestone, elapsed = ?started.elapsed());
         progress(milestone);
@@ -95,14 +104,42 @@ fn serve(
         ask_kubernetes(&mut call, &store, get).await?;
         dispatch(&call, &store, &hear).await
     });
-    let (command, container) = (call.env.command.as_str(), &call.env.container_id);
-    match &answer {
+    log_answer(&call.env, started, &answer);
+    answer
+}
+
+fn serve_flannel(stdin: &[u8]) -> Result<Option<Value>, CniError> {
+    let started = Instant::now();
+    let env = Env::parse(|name| std::env::var(name).ok())?;
+    if env.command == Command::Version {
+        let asked = NetConf::peek_version(stdin);
+        return Ok(Some(CniVersion::answer(asked.as_deref())));
+    }
+    let conf = FlannelConf::parse(stdin)?;
+    log_to("", "");
+    for note in conf.notes() {
+        tracing::warn!("{note}");
+    }
+    let answer = runtime()?.block_on(flannel_plugin::serve(&env, &conf));
+    log_answer(&env, started, &answer);
+    answer
+}
+
+fn runtime() -> Result<Runtime, CniError> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(CniError::Runtime)
+}
+
+fn log_answer(env: &Env, started: Instant, answer: &Result<Option<Value>, CniError>) {
+    let (command, container) = (env.command.as_str(), &env.container_id);
+    match answer {
         Ok(_) => tracing::info!(command, container, elapsed = ?started.elapsed(), "done"),
         Err(error) => {
             tracing::error!(command, container, elapsed = ?started.elapsed(), %error, "failed");
         }
     }
-    answer
 }
 
 /// What a call has to know of Kubernetes: the pod of an ADD or CHECK, where the datastore is its
@@ -208,14 +245,14 @@ fn datastore_config(
 }
 
 /// Logs go to stderr, since stdout is the result, and to the file that the configuration names.
-fn log_to(conf: &NetConf) {
-    let level = match conf.log_level.to_ascii_lowercase().as_str() {
+fn log_to(level: &str, path: &str) {
+    let level = match level.to_ascii_lowercase().as_str() {
         "debug" => LevelFilter::DEBUG,
         "warning" | "warn" => LevelFilter::WARN,
         "error" | "fatal" | "panic" => LevelFilter::ERROR,
         _ => LevelFilter::INFO,
     };
-    let file = match conf.log_file_path.as_str() {
+    let file = match path {
         "" => None,
         path => Some(open_to_append(Path::new(path))),
     };
@@ -243,7 +280,7 @@ fn log_to(conf: &NetConf) {
         .with(format.with_filter(filter))
         .try_init();
     if let Some(error) = fault {
-        tracing::warn!(path = conf.log_file_path, %error, "log_file_path cannot be written");
+        tracing::warn!(path, %error, "log_file_path cannot be written");
     }
 }
 

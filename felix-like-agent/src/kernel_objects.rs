@@ -6,10 +6,10 @@ use std::net::IpAddr;
 
 use caracal_model::{Cidr, Family, Gateway, IfName, Mac, Prefix, format_mac};
 
-/// Metric of blackholes for own blocks. Lower metrics win among routes of equal length, and no
-/// other route of ours has a metric this high, so a blackhole never beats one. (A workload's route
-/// is longer than its block anyway, and host blocks get no blackhole.)
-pub(crate) const BLACKHOLE_METRIC: u32 = 1_000_000;
+/// Metric of blackholes for own blocks and subnets. Lower metrics win among routes of equal length,
+/// and no other route of ours has a metric this high, so a blackhole never beats one. (A workload's
+/// route is longer than its block anyway, and host blocks get no blackhole.)
+pub const BLACKHOLE_METRIC: u32 = 1_000_000;
 
 /// Name of the IPIP device: the kernel's own fallback device.
 pub const IPIP_DEVICE: &str = "tunl0";

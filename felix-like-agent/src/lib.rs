@@ -102,24 +102,26 @@ pub use dataplane::rule_table::{RuleTable, RuleTableError};
 pub use dataplane::table::{TableHandle, TableInput, TableStatus, spawn_table, table_holds_routes};
 #[cfg(feature = "dataplane")]
 pub use dataplane::{
-    AgentStatus, Echo, EchoError, ForwardError, ForwardRules, KernelRefusal, KnownPaths,
-    KubeProxyError, KubeProxyRules, NetlinkError, PublishedUnderlay, Reconciler, ReconcilerHandle,
-    ReconcilerOptions, RulesReadError, ServiceReadError, ServiceStatus, ServiceWriteError,
-    ServiceWriter, SweepPrecondition, Uninstall, apply_ops, free_lifelines, holds_our_routes,
-    kernel_support, local_networks, observe_kernel, observe_nat, observe_service_elements,
-    observe_service_hits, observe_services, read_kernel, read_links, read_rules,
+    AgentStatus, Echo, EchoError, ForwardError, ForwardRules, IptablesError, KernelRefusal,
+    KnownPaths, KubeProxyError, KubeProxyRules, NetlinkError, PublishedUnderlay, Reconciler,
+    ReconcilerHandle, ReconcilerOptions, RulesReadError, ServiceReadError, ServiceStatus,
+    ServiceWriteError, ServiceWriter, SweepPrecondition, Uninstall, apply_ops, free_lifelines,
+    holds_our_routes, kernel_support, local_networks, observe_kernel, observe_nat,
+    observe_service_elements, observe_service_hits, observe_services, put_iptables_chain,
+    read_kernel, read_links, read_rules, remove_iptables_chain,
 };
 pub use desired::Desired;
 pub use diff::{Comparing, Comparison, Phase, diff, unused_objects, unused_objects_after};
 pub use forecast::{Assumed, PlanChange, compare_plans, forecast};
 pub use held::Held;
 pub use kernel_objects::{
-    FdbKey, ForwardingTarget, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject, PlannedRoute,
-    Route, RouteKey, RouteKind, Tunnel, TunnelDevice, vxlan_device,
+    BLACKHOLE_METRIC, FdbKey, ForwardingTarget, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject,
+    PlannedRoute, Route, RouteKey, RouteKind, Tunnel, TunnelDevice, vxlan_device,
 };
 pub use learned::Learned;
 pub use links::{Link, Links, VxlanParameters};
 pub use nat::Nat;
+pub use nat::iptables::chain::{IptablesChain, IptablesRule};
 pub use op::Op;
 pub use ownership::{
     FIRST_OBJECT, FLANNEL_IPIP_DEVICE, FLANNEL_PROTOCOL, Owner, Ownership, is_tunnel_device,

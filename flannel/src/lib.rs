@@ -35,6 +35,11 @@
 //! * `FLANNEL-6`: no key is written without a comparison of its revision (or absence) in the same
 //!   transaction.
 
+#![cfg_attr(
+    not(feature = "client"),
+    allow(dead_code, reason = "the shell alone calls some parts of the core")
+)]
+
 mod acquire;
 mod config;
 #[cfg(feature = "client")]
@@ -48,6 +53,7 @@ mod nodes;
 mod plan;
 #[cfg(feature = "client")]
 mod source;
+mod subnet_env;
 mod subnet_file;
 
 pub use acquire::{
@@ -60,9 +66,10 @@ pub use follow::{FollowOptions, follow_leases};
 pub use forward::{FORWARD_CHAIN, FORWARD_COMMENT};
 pub use lease::{LeaseError, NodeSubnets, SubnetLease, Vtep};
 pub use leases::{KnownLease, LeaseTable, LeaseView};
-pub use masquerade::{masquerade_rules, masquerade_table};
+pub use masquerade::{masquerade_chain, masquerade_rules, masquerade_table};
 pub use nodes::NodeAnnotations;
 pub use plan::{FlannelNetwork, Uplink, container_mtu, flannel_device, plan_flannel};
 #[cfg(feature = "client")]
 pub use source::{KubernetesNode, LeaseStore, LeaseStoreError, acquire_lease, read_config};
+pub use subnet_env::{SubnetEnv, SubnetEnvError};
 pub use subnet_file::SubnetFile;

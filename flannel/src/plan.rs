@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_agent::{
-    Desired, FLANNEL_IPIP_DEVICE, FLANNEL_PROTOCOL, FdbKey, ForwardingTarget, IPIP_OVERHEAD, Links,
-    NeighbourKey, Ownership, PlannedRoute, Route, RouteKind, Tunnel, TunnelDevice, VXLAN_OVERHEAD,
+    BLACKHOLE_METRIC, Desired, FLANNEL_IPIP_DEVICE, FLANNEL_PROTOCOL, FdbKey, ForwardingTarget,
+    IPIP_OVERHEAD, Links, NeighbourKey, Ownership, PlannedRoute, Route, RouteKind, Tunnel,
+    TunnelDevice, VXLAN_OVERHEAD,
 };
 use caracal_model::{Family, IfName, Mac, Prefix, Problem, ProblemCode, SharedMap};
 
@@ -49,6 +50,8 @@ pub struct FlannelNetwork {
     pub config: FlannelConfig,
     /// The way to other nodes.
     pub uplink: Uplink,
+    /// What no container's network takes of the own subnets is dropped here.
+    pub blackhole: bool,
 }
 
 /// Name of a network's VXLAN device.
@@ -101,6 +104,7 @@ pub fn plan_flannel(network: &FlannelNetwork, view: &LeaseView, links: &Links) -
         problems: BTreeSet::new(),
     };
     planner.devices();
+    planner.blackholes();
     for (subnets, known) in view.leases.iter() {
         planner.node(subnets, &known.lease);
     }
@@ -173,6 +177,27 @@ impl Planner<'_> {
                 address: Some(subnet.address()),
             };
             self.tunnels.insert(name, tunnel);
+        }
+    }
+
+    /// Behind whatever leads to containers: where that is gone, packets to the own subnets would
+    /// leave by the default route.
+    fn blackholes(&mut self) {
+        let own = self.view.own.subnets;
+        if !self.network.blackhole {
+            return;
+        }
+        for prefix in std::iter::once(own.v4).chain(own.v6) {
+            let route = Route {
+                prefix,
+                metric: BLACKHOLE_METRIC,
+                protocol: FLANNEL_PROTOCOL,
+                target: ForwardingTarget::Blackhole,
+                mtu: None,
+                source: None,
+            };
+            let kind = RouteKind::Blackhole;
+            self.routes.insert(prefix, PlannedRoute { route, kind });
         }
     }
 

@@ -235,18 +235,19 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// True for what runs until it is told to end.
-pub(crate) const fn serves(command: &Command) -> bool {
-    matches!(
-        command,
-        Command::Node { command: None } | Command::Speaker(_) | Command::Flannel(_)
-    )
+pub(crate) fn serves(command: &Command) -> bool {
+    match command {
+        Command::Node { command: None } | Command::Speaker(_) => true,
+        Command::Flannel(args) => args.command.is_none(),
+        _ => false,
+    }
 }
 
 /// Part of the product that a command is, as API servers are told.
-pub(crate) const fn part(command: &Command) -> &'static str {
+pub(crate) fn part(command: &Command) -> &'static str {
     match command {
         Command::Node { command: None } => "node",
-        Command::Flannel(_) => "flannel",
+        Command::Flannel(args) if args.command.is_none() => "flannel",
         _ => "command",
     }
 }

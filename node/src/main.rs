@@ -48,12 +48,13 @@ fn main() -> ExitCode {
             introduce("cni");
             return caracal_cni::main_ipam();
         }
+        Some("caracal-flannel" | "flannel") => return caracal_cni::main_flannel(),
         _ => {}
     }
     if completion::answer(command::Args::command) {
         return ExitCode::SUCCESS;
     }
-    let arguments = flannel::args::with_two_dashes(std::env::args_os());
+    let arguments = flannel::args::flannels_words(std::env::args_os());
     let args = match command::Args::try_parse_from(arguments) {
         Ok(args) => args,
         // Help, too.

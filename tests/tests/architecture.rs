@@ -93,9 +93,15 @@ fn crates_import_only_what_the_design_allows() {
         ("caracal-topologies", &["caracal-model", "caracal-bgp"]),
         ("caracal-templates", &["caracal-model", "caracal-bgp"]),
         ("caracal-agent", &["caracal-model"]),
+        // Of flannel the core alone, which reads `subnet.env`.
         (
             "caracal-cni",
-            &["caracal-model", "caracal-ipam", "caracal-datastore"],
+            &[
+                "caracal-model",
+                "caracal-ipam",
+                "caracal-datastore",
+                "caracal-flannel",
+            ],
         ),
         // The agent's core alone, for its vocabulary of plans.
         (

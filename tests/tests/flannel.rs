@@ -6,6 +6,12 @@
 mod cluster;
 #[path = "flannel/ipip.rs"]
 mod ipip;
+#[path = "flannel/masquerade.rs"]
+mod masquerade;
+#[path = "flannel/pods.rs"]
+mod pods;
+#[path = "flannel/runtime.rs"]
+mod runtime;
 #[path = "flannel/site.rs"]
 mod site;
 

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
@@ -293,18 +294,9 @@ impl NetConf {
     /// # Errors
     /// [`ConfigError`].
     pub(crate) fn parse(stdin: &[u8]) -> Result<Self, ConfigError> {
-        let conf = Self::decode(stdin)?;
+        let conf: Self = decode(stdin)?;
         conf.version()?;
-        if !is_identifier(&conf.name) {
-            return Err(ConfigError::Invalid {
-                key: "name",
-                reason: format!(
-                    "{:?} is no network name; expected a letter or digit, then letters, digits, \
-                     '_', '.' or '-'",
-                    conf.name
-                ),
-            });
-        }
+        check_name(&conf.name)?;
         if !conf.mtu_is_possible() {
             return Err(ConfigError::Invalid {
                 key: "mtu",
@@ -316,22 +308,6 @@ impl NetConf {
         pod_cidr::check(&serde_json::from_slice(stdin).map_err(ConfigError::Decode)?)?;
         conf.gates()?;
         Ok(conf)
-    }
-
-    fn decode(stdin: &[u8]) -> Result<Self, ConfigError> {
-        let object: Map<String, Value> =
-            serde_json::from_slice(stdin).map_err(ConfigError::Decode)?;
-        Self::deserialize(&object).map_err(|source| {
-            // serde does not tell which key; each of them alone does.
-            let alone = |(key, value): (&String, &Value)| {
-                let object = Map::from_iter([(key.clone(), value.clone())]);
-                let source = Self::deserialize(&object).err()?;
-                let key = key.clone();
-                Some(ConfigError::Type { key, source })
-            };
-            let found = object.iter().find_map(alone);
-            found.unwrap_or(ConfigError::Decode(source))
-        })
     }
 
     /// The version in `stdin`, however broken the rest may be; for `VERSION` and error objects.
@@ -495,7 +471,44 @@ impl IpamConf {
     }
 }
 
-fn null_default<'de, D, T>(d: D) -> Result<T, D::Error>
+/// Reads a configuration of some plugin.
+///
+/// # Errors
+/// [`ConfigError::Decode`], or [`ConfigError::Type`] with the key.
+pub(crate) fn decode<T: DeserializeOwned>(stdin: &[u8]) -> Result<T, ConfigError> {
+    let object: Map<String, Value> = serde_json::from_slice(stdin).map_err(ConfigError::Decode)?;
+    T::deserialize(&object).map_err(|source| {
+        // serde does not tell which key; each of them alone does.
+        let alone = |(key, value): (&String, &Value)| {
+            let object = Map::from_iter([(key.clone(), value.clone())]);
+            let source = T::deserialize(&object).err()?;
+            let key = key.clone();
+            Some(ConfigError::Type { key, source })
+        };
+        let found = object.iter().find_map(alone);
+        found.unwrap_or(ConfigError::Decode(source))
+    })
+}
+
+/// Checks the name of a network.
+///
+/// # Errors
+/// [`ConfigError::Invalid`].
+pub(crate) fn check_name(name: &str) -> Result<(), ConfigError> {
+    if is_identifier(name) {
+        return Ok(());
+    }
+    Err(ConfigError::Invalid {
+        key: "name",
+        reason: format!(
+            "{name:?} is no network name; expected a letter or digit, then letters, digits, '_', \
+             '.' or '-'"
+        ),
+    })
+}
+
+/// Reads `null` as if the key were absent.
+pub(crate) fn null_default<'de, D, T>(d: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Default + Deserialize<'de>,

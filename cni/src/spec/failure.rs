@@ -33,7 +33,7 @@ pub(crate) enum Code {
     RouteMissing,
     /// `CHECK` found something that differs.
     Differs,
-    /// The delegated IPAM plugin could not be run.
+    /// A delegated plugin could not be run.
     Delegate,
     /// A code of a delegated plugin, passed on as it is.
     Foreign(u32),

@@ -7,6 +7,7 @@ pub(crate) mod annotations;
 pub(crate) mod config;
 pub(crate) mod env;
 pub(crate) mod failure;
+pub(crate) mod flannel;
 pub(crate) mod outcome;
 pub(crate) mod pod_cidr;
 pub(crate) mod version;
@@ -15,6 +16,7 @@ pub(crate) use annotations::Wishes;
 pub(crate) use config::{ConfigError, NetConf};
 pub(crate) use env::{Command, Env, EnvError};
 pub(crate) use failure::{Code, Failure};
+pub(crate) use flannel::FlannelConf;
 pub(crate) use outcome::{Interface, IpConfig, Outcome, Route};
 pub(crate) use version::CniVersion;
 

@@ -163,6 +163,20 @@ impl Outcome {
         all
     }
 
+    /// The same with the next hop of each route that leaves it to the plugin: the gateway of an
+    /// address of its family, through which it is in the kernel. CHECK of older `bridge` plugins
+    /// finds no other route.
+    #[must_use]
+    pub(crate) fn with_next_hops(mut self) -> Self {
+        for route in &mut self.routes {
+            let family = Family::of(route.dst.address);
+            let mut gateways = self.ips.iter().filter_map(|ip| ip.gateway);
+            let gateway = gateways.find(|gateway| Family::of(*gateway) == family);
+            route.gw = route.gw.or(gateway);
+        }
+        self
+    }
+
     pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.ips.iter().map(|ip| ip.address.address)
     }

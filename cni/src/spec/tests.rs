@@ -517,3 +517,22 @@ fn codes_of_the_specification() {
     ];
     assert!(ours.iter().all(|code| code.number() >= 100));
 }
+
+#[test]
+fn routes_without_a_next_hop_get_the_gateway_of_their_family() {
+    let printed = json!({
+        "ips": [{"address": "10.5.1.2/24", "gateway": "10.5.1.1"}, {"address": "fd00::2/64", "gateway": "fd00::1"}],
+        "routes": [{"dst": "10.5.0.0/16"}, {"dst": "fd00::/48"}, {"dst": "10.6.0.0/16", "gw": "10.5.1.9"}],
+    });
+    let routes = |printed: &Value| {
+        let outcome = Outcome::from_json(printed).unwrap().with_next_hops();
+        let routes = outcome.routes.into_iter().map(|route| route.gw);
+        routes
+            .map(|gw| gw.map(|gw| gw.to_string()))
+            .collect::<Vec<_>>()
+    };
+    let hops = ["10.5.1.1", "fd00::1", "10.5.1.9"].map(|hop| Some(hop.to_owned()));
+    assert_eq!(routes(&printed), hops);
+    let bare = json!({"ips": [{"address": "10.5.1.2/24"}], "routes": [{"dst": "10.5.0.0/16"}]});
+    assert_eq!(routes(&bare), [None]);
+}

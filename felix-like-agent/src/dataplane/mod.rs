@@ -41,6 +41,7 @@ pub use reconciler::{Reconciler, ReconcilerHandle, ReconcilerOptions};
 pub use services::{ServiceStatus, ServiceWriteError, ServiceWriter};
 pub use underlay::{PublishedUnderlay, local_networks};
 pub use uninstall::Uninstall;
+pub use write::chains::{IptablesError, put_iptables_chain, remove_iptables_chain};
 pub use write::forward::{ForwardError, ForwardRules};
 
 use std::collections::BTreeSet;

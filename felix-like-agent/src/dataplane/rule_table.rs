@@ -16,6 +16,14 @@ pub struct RuleTableError {
     source: CommandError,
 }
 
+impl RuleTableError {
+    /// True when `nft` did not end in time: it is there, and what it would have said is not known.
+    #[must_use]
+    pub const fn is_timeout(&self) -> bool {
+        self.source.is_timeout()
+    }
+}
+
 /// The only writer of one nftables table in the calling thread's network namespace.
 #[derive(Debug)]
 pub struct RuleTable {
@@ -62,10 +70,11 @@ impl RuleTable {
     /// # Errors
     /// [`RuleTableError`] when `nft` cannot be run or refuses.
     pub async fn put(&mut self, chains: &str) -> Result<bool, RuleTableError> {
-        let table = format!("table {} {}", self.family, self.name);
+        let table = self.table();
         let listing = format!("list {table}\n");
+        let name = self.name;
         let failed = |source| RuleTableError {
-            table: self.name,
+            table: name,
             source,
         };
         if let Some((written, listed)) = &self.written
@@ -90,5 +99,25 @@ impl RuleTable {
         self.written = Some((chains.to_owned(), listed));
         self.doubted = false;
         Ok(true)
+    }
+
+    /// Removes the table, which need not be there.
+    ///
+    /// # Errors
+    /// [`RuleTableError`] when `nft` cannot be run or refuses.
+    pub async fn remove(&mut self) -> Result<(), RuleTableError> {
+        let table = self.table();
+        self.written = None;
+        let script = format!("{table} {{}}\ndelete {table}\n");
+        let removed = run_as("nft", &["-f", "-"], &script, Some(&self.own)).await;
+        removed.map(drop).map_err(|source| RuleTableError {
+            table: self.name,
+            source,
+        })
+    }
+
+    /// In nft's words.
+    fn table(&self) -> String {
+        format!("table {} {}", self.family, self.name)
     }
 }

@@ -3,6 +3,8 @@
 //! `iptables-legacy-save` prints rules in just this form, so what is there is compared line by
 //! line.
 
+pub(crate) mod chain;
+
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -36,8 +38,8 @@ struct IptablesTable {
     name: &'static str,
     /// What the names of our chains begin with.
     ours: &'static str,
-    /// Comment on jumps.
-    comment: Option<&'static str>,
+    /// Comment on jumps, as a match with a blank behind it; empty = none.
+    comment: String,
     /// Built-in chains and our chains that they jump to.
     jumps: Vec<(&'static str, &'static str)>,
     chains: Vec<&'static str>,
@@ -50,48 +52,9 @@ const OURS: &str = "caracal-";
 impl IptablesTable {
     /// Built-in chains, and what their rules say.
     fn jumps(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let comment = self.comment.map(commented).unwrap_or_default();
+        let comment = &self.comment;
         let words = move |(from, to): &(&'static str, &str)| (*from, format!("{comment}-j {to}"));
         self.jumps.iter().map(words)
-    }
-}
-
-fn commented(comment: &str) -> String {
-    format!("-m comment --comment \"{comment}\" ")
-}
-
-/// A chain of `filter` that FORWARD jumps to, and that accepts what comes from or goes to some
-/// ranges of one family.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AcceptChain {
-    pub name: &'static str,
-    /// On the jump and on each rule.
-    pub comment: &'static str,
-    pub ranges: Vec<Prefix>,
-}
-
-impl AcceptChain {
-    fn table(&self) -> IptablesTable {
-        let (name, comment) = (self.name, commented(self.comment));
-        let both = |range: &Prefix| {
-            ["-s", "-d"].map(|side| format!("-A {name} {side} {range} {comment}-j ACCEPT"))
-        };
-        IptablesTable {
-            name: "filter",
-            ours: name,
-            comment: Some(self.comment),
-            jumps: vec![("FORWARD", name)],
-            chains: vec![name],
-            rules: self.ranges.iter().flat_map(both).collect(),
-        }
-    }
-
-    /// Input for `iptables-restore --noflush`, given what `iptables-save` printed; `None` when all
-    /// of it is there.
-    #[must_use]
-    pub(crate) fn restore(&self, saved: &str) -> Option<String> {
-        let is_there = compare_tables([self.table()], saved) == RulesComparison::Wanted;
-        (!is_there).then(|| restore_tables(&[self.table()], saved))
     }
 }
 
@@ -104,7 +67,7 @@ fn forward_table(nat: &Nat) -> IptablesTable {
     IptablesTable {
         name: "filter",
         ours: OURS,
-        comment: None,
+        comment: String::new(),
         jumps: vec![("FORWARD", FORWARD)],
         chains: vec![FORWARD],
         rules,
@@ -256,7 +219,7 @@ fn filter_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
     IptablesTable {
         name: "filter",
         ours: OURS,
-        comment: None,
+        comment: String::new(),
         jumps: vec![("FORWARD", FORWARD), ("INPUT", INPUT), ("OUTPUT", OUTPUT)],
         chains: vec![
             BGP, FORWARD, INPUT, LOOPS, NODES, OUTPUT, ROUTERS, SENDERS, TRANSLATED,
@@ -293,7 +256,7 @@ fn antispoof_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
     IptablesTable {
         name: "raw",
         ours: OURS,
-        comment: None,
+        comment: String::new(),
         jumps: vec![("PREROUTING", ANTISPOOF)],
         chains: vec![ANTISPOOF],
         rules: lines,
@@ -344,7 +307,7 @@ fn tables(nat: &Nat, rules: &FamilyRules) -> [IptablesTable; 3] {
         IptablesTable {
             name: "nat",
             ours: OURS,
-            comment: None,
+            comment: String::new(),
             jumps: vec![("POSTROUTING", POSTROUTING)],
             chains: vec![OUTGOING, POSTROUTING],
             rules: lines,
@@ -389,8 +352,14 @@ fn restore_tables(tables: &[IptablesTable], saved: &str) -> String {
         }
         for (from, jump) in table.jumps() {
             let line = format!("-A {from} {jump}");
-            if !saved_lines(saved, table.name).any(|saved| saved == line) {
+            let there = saved_lines(saved, table.name).filter(|saved| *saved == line);
+            let times = there.count();
+            if times == 0 {
                 let _ = writeln!(text, "-I {from} 1 {jump}");
+            }
+            // Somebody has added it again and again.
+            for _ in 1..times {
+                let _ = writeln!(text, "-D {from} {jump}");
             }
         }
         for rule in &table.rules {
@@ -405,25 +374,30 @@ fn restore_tables(tables: &[IptablesTable], saved: &str) -> String {
 #[must_use]
 pub(crate) fn removal(saved: &str) -> String {
     let empty = Nat::default();
+    remove_tables(&tables(&empty, &empty.ipv4), saved)
+}
+
+/// Removes chains, and whatever jumps to them from chains of others.
+fn remove_tables(tables: &[IptablesTable], saved: &str) -> String {
     let mut text = String::new();
-    for table in tables(&empty, &empty.ipv4) {
-        let declared: Vec<&str> = table
-            .chains
-            .iter()
-            .copied()
-            .filter(|chain| {
-                let start = format!(":{chain} ");
-                saved_lines(saved, table.name).any(|line| line.starts_with(&start))
-            })
-            .collect();
+    for table in tables {
+        let lines = || saved_lines(saved, table.name);
+        let is_declared = |chain: &&&str| {
+            let start = format!(":{chain} ");
+            lines().any(|line| line.starts_with(&start))
+        };
+        let declared: Vec<&str> = table.chains.iter().filter(is_declared).copied().collect();
         if declared.is_empty() {
             continue;
         }
         let _ = writeln!(text, "*{}", table.name);
-        for (from, jump) in table.jumps() {
-            let line = format!("-A {from} {jump}");
-            for _ in saved_lines(saved, table.name).filter(|saved| *saved == line) {
-                let _ = writeln!(text, "-D {from} {jump}");
+        for rule in lines().filter_map(|line| line.strip_prefix("-A ")) {
+            let from = rule.split(' ').next().unwrap_or_default();
+            let to = ["-j", "-g"].map(|word| format!(" {word} "));
+            let to = to.iter().find_map(|word| rule.rsplit_once(word.as_str()));
+            let to = to.and_then(|(_, to)| to.split(' ').next());
+            if to.is_some_and(|to| declared.contains(&to)) && !declared.contains(&from) {
+                let _ = writeln!(text, "-D {rule}");
             }
         }
         for chain in &declared {

@@ -21,6 +21,7 @@ fn network(backend: &str) -> FlannelNetwork {
             ],
             mtu: 1500,
         },
+        blackhole: false,
     }
 }
 
@@ -123,6 +124,22 @@ fn vxlan_is_a_device_and_three_entries_a_node() {
     );
     assert_eq!(desired.workload_mtu, 1450);
     assert_eq!(reasons(&desired), [""; 0]);
+}
+
+#[test]
+fn the_own_subnets_may_have_a_blackhole_behind_them() {
+    let network = FlannelNetwork {
+        blackhole: true,
+        ..network(r#"{"Type":"alloc"}"#)
+    };
+    let desired = plan_flannel(&network, &view("", &[1, 2]), &links());
+    assert_eq!(
+        shown(&desired),
+        [
+            "10.5.1.0/24 blackhole proto 82 metric 1000000",
+            "fd00:5:0:1::/64 blackhole proto 82 metric 1000000",
+        ]
+    );
 }
 
 #[test]

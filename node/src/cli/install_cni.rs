@@ -37,6 +37,9 @@ const SECRETS: [(&str, &str); 3] = [
 const STANDARD_DIR: &str = "/cni-plugins";
 /// The plugin's two names.
 const PLUGINS: [&str; 2] = ["caracal-cni", "caracal-ipam"];
+/// Names of flannel's plugin: ours, and the one of flannel's own configuration, in whose place it
+/// is installed then.
+const FLANNEL: [&str; 2] = ["caracal-flannel", "flannel"];
 
 /// Programs and files to install, and their directories.
 #[derive(Debug, PartialEq, Eq)]
@@ -94,12 +97,14 @@ impl Installed {
     pub(super) fn remove(&self, pods: usize) -> anyhow::Result<bool> {
         let plan = &self.plan;
         let conf = plan.net_dir.join(&plan.conf_name);
-        let ours = read_text_file(&conf).is_ok_and(|text| text.contains(PLUGINS[0]));
+        let is_ours = |text: String| text.contains(PLUGINS[0]) || text.contains(FLANNEL[0]);
+        let ours = read_text_file(&conf).is_ok_and(is_ours);
         let kubeconfig = plan
             .kubeconfig
             .file_name()
             .map(|name| plan.net_dir.join(name));
-        let programs = PLUGINS.map(|name| plan.bin_dir.join(name));
+        let programs = PLUGINS.iter().chain(&FLANNEL[..1]);
+        let programs = programs.map(|name| plan.bin_dir.join(name));
         let rest = kubeconfig.into_iter().chain([plan.net_dir.join(TLS_DIR)]);
         let rest = rest.chain(programs);
         let rest: Vec<PathBuf> = rest.filter(|path| path.exists()).collect();
@@ -161,8 +166,12 @@ impl InstallPlan {
         })
     }
 
-    /// The text of the configuration, its place-holders filled in.
-    fn configuration(&self, tls: &BTreeMap<&str, String>) -> anyhow::Result<String> {
+    /// The text of the configuration, its place-holders filled in, and the names of our programs
+    /// that it needs.
+    fn configuration(
+        &self,
+        tls: &BTreeMap<&str, String>,
+    ) -> anyhow::Result<(String, Vec<&'static str>)> {
         let template = self.template.clone();
         let template =
             template.unwrap_or_else(|| default_template(self.kubernetes, self.account.is_some()));
@@ -179,13 +188,12 @@ impl InstallPlan {
         }
         let value: Value = serde_json::from_str(&text)
             .context("CNI_NETWORK_CONFIG is not valid JSON once its place-holders are filled in")?;
-        let plugins = value["plugins"].as_array();
-        let ours = |plugin: &Value| plugin["type"] == PLUGINS[0];
-        let mut candidates = plugins.into_iter().flatten().chain([&value]);
+        let programs = programs_of(&value);
         anyhow::ensure!(
-            candidates.any(ours),
-            "CNI_NETWORK_CONFIG names no plugin of type {}: a runtime would not call Caracal",
-            PLUGINS[0]
+            !programs.is_empty(),
+            "CNI_NETWORK_CONFIG names no plugin of type {} or {}: a runtime would not call Caracal",
+            PLUGINS[0],
+            FLANNEL[0]
         );
         if let Some(unknown) = place_holder(&text) {
             anyhow::bail!(
@@ -193,8 +201,20 @@ impl InstallPlan {
                  __KUBECONFIG_FILEPATH__, __ETCD_ENDPOINTS__, __ETCD_CA_CERT_FILE__, __ETCD_CERT_FILE__, __ETCD_KEY_FILE__ and __LOG_LEVEL__"
             );
         }
-        Ok(format!("{value:#}\n"))
+        Ok((format!("{value:#}\n"), programs))
     }
+}
+
+/// The names of our programs that a configuration needs.
+fn programs_of(configuration: &Value) -> Vec<&'static str> {
+    let plugins = configuration["plugins"].as_array();
+    let plugins = plugins.into_iter().flatten().chain([configuration]);
+    let kinds: Vec<_> = plugins
+        .filter_map(|plugin| plugin["type"].as_str())
+        .collect();
+    let calicos = PLUGINS.iter().filter(|_| kinds.contains(&PLUGINS[0]));
+    let flannels = FLANNEL.iter().filter(|name| kinds.contains(name));
+    calicos.chain(flannels).copied().collect()
 }
 
 /// A `__NAME__` that is left.
@@ -244,8 +264,8 @@ fn install(plan: &InstallPlan, program: &Path) -> anyhow::Result<()> {
     }
     let tls = copy_secrets(plan)?;
     // Nothing is installed when the configuration cannot be.
-    let text = plan.configuration(&tls)?;
-    programs(plan, program)?;
+    let (text, names) = plan.configuration(&tls)?;
+    programs(plan, program, &names)?;
     standard_plugins(plan)?;
     for missing in missing_plugins(&plan.bin_dir, &text) {
         eprintln!(
@@ -275,24 +295,29 @@ fn write_kubeconfig(account: &PluginAccount) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One file under two names.
-fn programs(plan: &InstallPlan, program: &Path) -> anyhow::Result<()> {
-    let [first, second] = PLUGINS.map(|name| plan.bin_dir.join(name));
-    if plan.keep_programs && first.exists() && second.exists() {
+/// One file under several names.
+fn programs(plan: &InstallPlan, program: &Path, names: &[&str]) -> anyhow::Result<()> {
+    let paths: Vec<PathBuf> = names.iter().map(|name| plan.bin_dir.join(name)).collect();
+    let Some((first, others)) = paths.split_first() else {
+        return Ok(());
+    };
+    if plan.keep_programs && paths.iter().all(|path| path.exists()) {
         println!("{} stays (UPDATE_CNI_BINARIES=false)", first.display());
         return Ok(());
     }
     let bytes = fs::read(program).with_context(|| format!("reading {}", program.display()))?;
-    put_file(&first, &bytes, 0o755).with_context(|| format!("writing {}", first.display()))?;
+    put_file(first, &bytes, 0o755).with_context(|| format!("writing {}", first.display()))?;
     println!("{}", first.display());
-    let draft = draft_of(&second);
-    let _absent = fs::remove_file(&draft);
-    let linked = fs::hard_link(&first, &draft).and_then(|()| fs::rename(&draft, &second));
-    // Not every file system has links.
-    linked
-        .or_else(|_| put_file(&second, &bytes, 0o755))
-        .with_context(|| format!("writing {}", second.display()))?;
-    println!("{}", second.display());
+    for other in others {
+        let draft = draft_of(other);
+        let _absent = fs::remove_file(&draft);
+        let linked = fs::hard_link(first, &draft).and_then(|()| fs::rename(&draft, other));
+        // Not every file system has links.
+        linked
+            .or_else(|_| put_file(other, &bytes, 0o755))
+            .with_context(|| format!("writing {}", other.display()))?;
+        println!("{}", other.display());
+    }
     Ok(())
 }
 
@@ -324,8 +349,18 @@ pub(super) fn missing_plugins(bin_dir: &Path, configuration: &str) -> Vec<String
     let value: Value = serde_json::from_str(configuration).unwrap_or_default();
     let plugins = value["plugins"].as_array();
     let plugins = plugins.into_iter().flatten().chain([&value]);
-    let named = plugins.flat_map(|plugin| [&plugin["type"], &plugin["ipam"]["type"]]);
-    let named = named.filter_map(Value::as_str);
+    let named = plugins.flat_map(|plugin| {
+        let [kind, ipam] = [&plugin["type"], &plugin["ipam"]["type"]].map(Value::as_str);
+        let is_flannels = kind.is_some_and(|kind| FLANNEL.contains(&kind));
+        match is_flannels {
+            true => {
+                let delegate = plugin["delegate"]["type"].as_str().unwrap_or("bridge");
+                [kind, Some(delegate), ipam.or(Some("host-local"))]
+            }
+            false => [kind, ipam, None],
+        }
+    });
+    let named = named.flatten();
     named
         .filter(|name| !bin_dir.join(name).exists())
         .map(str::to_owned)

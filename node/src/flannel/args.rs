@@ -2,35 +2,68 @@
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use caracal_datastore::{Datastore, DatastoreConfig, EtcdConfig, EtcdCredentials};
 use caracal_flannel::NodeAnnotations;
 use caracal_model::NodeName;
-use clap::Args;
+use clap::{Args, Subcommand};
 
-/// Go's package `flag` takes one dash for two.
-pub(crate) fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+use super::docker_opts::DockerOptsArgs;
+
+/// The name of flannel's script for Docker's options, under which this program may be called.
+const DOCKER_OPTS_SCRIPT: &str = "mk-docker-opts.sh";
+
+/// Go's package `flag` takes one dash for two, and the script for Docker's options is a command.
+pub(crate) fn flannels_words(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut behind = false;
-    let mut all = Vec::new();
-    for (place, arg) in args.into_iter().enumerate() {
+    let mut all: Vec<OsString> = Vec::new();
+    let mut args = args.into_iter();
+    let program = args.next();
+    let name = program.as_deref().map(Path::new).and_then(Path::file_name);
+    let is_script = name.is_some_and(|name| name == DOCKER_OPTS_SCRIPT);
+    all.extend(program);
+    if is_script {
+        all.extend(["flannel".into(), "docker-opts".into()]);
+        all.extend(args);
+        return all;
+    }
+    while let Some(arg) = args.next() {
         let text = arg.to_str().unwrap_or_default();
+        if text == "docker-opts" && all.last().is_some_and(|last| last == "flannel") {
+            // Its flags are a shell's: `-ic` is two of them.
+            all.push(arg);
+            all.extend(args);
+            break;
+        }
         let is_long = text.len() > 2 && text.starts_with('-') && !text.starts_with("--");
         if behind && is_long && !text.starts_with("-h") {
             all.push(format!("-{text}").into());
             continue;
         }
-        behind |= place > 0 && text == "flannel";
+        behind |= text == "flannel";
         all.push(arg);
     }
     all
 }
 
+/// Commands beside the daemon.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum FlannelCommand {
+    /// Write options of Docker's daemon from `subnet.env`, with the flags of flannel's
+    /// `mk-docker-opts.sh`. A link of that name to this program is the same.
+    DockerOpts(DockerOptsArgs),
+}
+
 /// `caracal flannel`: flanneld's flags. `--x` and `-x` are the same; booleans take `=false`; each
 /// flag is also a variable, `FLANNELD_` and its name in capitals with `_` for `-`.
 #[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct FlannelArgs {
+    /// Another command than the daemon.
+    #[command(subcommand)]
+    pub(crate) command: Option<FlannelCommand>,
     /// etcd's servers, with commas between.
     #[arg(
         long,
@@ -110,7 +143,7 @@ pub(crate) struct FlannelArgs {
         default_value_t = 60
     )]
     settle_time: u64,
-    /// Masquerade what leaves the network, by nftables.
+    /// Masquerade what leaves the network, by nftables; where `nft` cannot be used, by iptables.
     #[arg(long, env = "FLANNELD_IP_MASQ", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool)]
     pub(crate) ip_masq: bool,
     /// Masquerade without random source ports.
@@ -155,8 +188,8 @@ pub(crate) struct FlannelArgs {
     /// Set the Node's condition `NetworkUnavailable` to False.
     #[arg(long, env = "FLANNELD_SET_NODE_NETWORK_UNAVAILABLE", num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true", value_parser = go_bool)]
     pub(crate) set_node_network_unavailable: bool,
-    /// Seconds between looks at iptables' FORWARD; other rules are looked at when somebody changes
-    /// them.
+    /// Seconds between looks at rules of iptables; those of nftables are looked at when somebody
+    /// changes them.
     #[arg(
         long,
         env = "FLANNELD_IPTABLES_RESYNC",
@@ -167,9 +200,10 @@ pub(crate) struct FlannelArgs {
     /// Rules that let packets of the network pass where iptables' FORWARD drops by policy.
     #[arg(long, env = "FLANNELD_IPTABLES_FORWARD_RULES", num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true", value_parser = go_bool)]
     pub(crate) iptables_forward_rules: bool,
-    /// A blackhole behind the routes of the own subnet. Not there yet.
+    /// A blackhole behind the routes to containers of the own subnets, so that what is sent to
+    /// nobody leaves by no other route.
     #[arg(long, env = "FLANNELD_IP_BLACKHOLE_ROUTE", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool)]
-    ip_blackhole_route: bool,
+    pub(crate) ip_blackhole_route: bool,
     /// Address of the probes' port.
     #[arg(long, env = "FLANNELD_HEALTHZ_IP", default_value = "0.0.0.0")]
     pub(crate) healthz_ip: IpAddr,
@@ -206,10 +240,6 @@ impl FlannelArgs {
             return Err("--subnet-lease-ttl: it has to be 2 seconds or more".to_owned());
         }
         let mut notes = Vec::new();
-
-        if self.ip_blackhole_route {
-            notes.push("--ip-blackhole-route is not supported yet, and has no effect");
-        }
         let names_api = !self.kube_api_url.is_empty() || !self.kubeconfig_file.is_empty();
         if names_api && !self.kube_subnet_mgr {
             notes.push("flags for --kube-subnet-mgr have no effect without it");
@@ -269,7 +299,7 @@ impl FlannelArgs {
         self.ttl().saturating_sub(margin).max(self.ttl() / 2)
     }
 
-    /// Pause between looks at iptables' FORWARD.
+    /// Pause between looks at rules of iptables.
     pub(crate) fn iptables_resync(&self) -> Duration {
         Duration::from_secs(self.iptables_resync.max(1))
     }
@@ -296,7 +326,7 @@ mod tests {
         let words = ["caracal", "flannel"]
             .into_iter()
             .chain(line.split_whitespace());
-        let mut words = with_two_dashes(words.map(OsString::from));
+        let mut words = flannels_words(words.map(OsString::from));
         words.remove(1);
         Line::try_parse_from(words)
             .unwrap_or_else(|e| panic!("{e}"))
@@ -322,6 +352,36 @@ mod tests {
             Duration::from_secs(5)
         );
         assert!(parse("-version").version);
+    }
+
+    #[test]
+    fn dashes_of_the_command_for_docker_stay_as_they_are() {
+        let words = |line: &str| {
+            let words = flannels_words(line.split_whitespace().map(OsString::from));
+            let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+            words.join(" ")
+        };
+        for (line, expected) in [
+            (
+                "/opt/mk-docker-opts.sh -ic -f/s",
+                "/opt/mk-docker-opts.sh flannel docker-opts -ic -f/s",
+            ),
+            (
+                "caracal flannel docker-opts -ic -k flannel",
+                "caracal flannel docker-opts -ic -k flannel",
+            ),
+            (
+                "caracal flannel -iface docker-opts -v=1",
+                "caracal flannel --iface docker-opts --v=1",
+            ),
+            ("caracal get -oyaml", "caracal get -oyaml"),
+        ] {
+            assert_eq!(words(line), expected);
+        }
+        let args = parse("docker-opts -ic");
+        assert!(matches!(args.command, Some(FlannelCommand::DockerOpts(_))));
+        let both = ["flannel", "--iface=eth0", "docker-opts"];
+        assert!(Line::try_parse_from(both).is_err(), "flags of the daemon");
     }
 
     #[test]

@@ -70,7 +70,11 @@ async fn work(
     warn_of_forwarding();
     let own = await_lease(&stores.leases, &request).await;
     config.take_lengths(&own.subnets);
-    let network = FlannelNetwork { config, uplink };
+    let network = FlannelNetwork {
+        config,
+        uplink,
+        blackhole: args.ip_blackhole_route,
+    };
     let options = FollowOptions {
         request,
         renew_after: args.renew_after(),

@@ -3,6 +3,7 @@
 
 pub(crate) mod args;
 mod daemon;
+mod docker_opts;
 mod forward;
 mod health;
 mod masquerade;
@@ -13,10 +14,13 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use args::FlannelArgs;
+use args::{FlannelArgs, FlannelCommand};
 
 /// Runs until SIGTERM or SIGINT; lease, routes, device and `subnet.env` stay.
 pub(crate) fn run(args: FlannelArgs) -> anyhow::Result<ExitCode> {
+    if let Some(FlannelCommand::DockerOpts(args)) = &args.command {
+        return docker_opts::run(args);
+    }
     if args.version {
         eprintln!("{}", crate::cli::version::TEXT);
         return Ok(ExitCode::SUCCESS);

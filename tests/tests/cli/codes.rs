@@ -49,6 +49,10 @@ const CASES: &[(&str, [&str; 3])] = &[
         ],
     ),
     ("speaker reload", ["", "", "1:"]),
+    (
+        "flannel docker-opts",
+        ["", "1: -f bad; 1: -f /nonexistent", ""],
+    ),
     ("status", ["", "", "1:; 1: --all-nodes"]),
     ("bgp peers", ["", "", "1:; 1: --all-nodes"]),
     ("bgp peer", ["3: nobody", "", "1: 10.0.0.2"]),

@@ -190,6 +190,12 @@ impl Site {
 
     /// The same with the file of before.
     pub(crate) fn start_again(&mut self, node: u8, flags: &[&str]) {
+        let mut command = self.daemon(node, flags);
+        self.start(&format!("n{node}"), &format!("n{node}"), &mut command);
+    }
+
+    /// The daemon of a node, to be started.
+    pub(crate) fn daemon(&self, node: u8, flags: &[&str]) -> Command {
         let mut command = Command::new(binary());
         command
             .arg("flannel")
@@ -199,7 +205,7 @@ impl Site {
             .arg(format!("--subnet-lease-ttl={}", self.lease.as_secs()))
             .arg("--settle-time=3")
             .args(flags);
-        self.start(&format!("n{node}"), &format!("n{node}"), &mut command);
+        command
     }
 
     pub(crate) fn folder(&self) -> &Path {

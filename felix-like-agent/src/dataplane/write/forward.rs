@@ -6,7 +6,8 @@ use caracal_model::{Family, Prefix};
 use super::programs::{
     CommandError, IP6TABLES, IP6TABLES_NFT, IPTABLES, IPTABLES_NFT, Iptables, run, unless_refused,
 };
-use crate::nat::iptables::{self, AcceptChain};
+use crate::nat::iptables;
+use crate::nat::iptables::chain::{IptablesChain, IptablesRule};
 use crate::nat::nft::listing::{Blocker, blockers};
 
 /// Who drops by policy what is forwarded in the calling thread's network namespace.
@@ -41,17 +42,8 @@ impl ClosedForwards {
                 _ => found.blockers.push(blocker),
             }
         }
-        for (tool, names) in [
-            (IPTABLES, "ip_tables_names"),
-            (IP6TABLES, "ip6_tables_names"),
-        ] {
-            // The tool would make the tables that it is asked for.
-            let tables = std::fs::read_to_string(format!("/proc/thread-self/net/{names}"));
-            if !tables
-                .unwrap_or_default()
-                .lines()
-                .any(|name| name == "filter")
-            {
+        for tool in [IPTABLES, IP6TABLES] {
+            if !tool.has_table("filter") {
                 continue;
             }
             let saved = unless_refused(run(tool.save, &[], "").await)?.unwrap_or_default();
@@ -129,7 +121,7 @@ impl ForwardRules {
         let mut written = false;
         for (tool, saved) in closed.iptables {
             let chain = self.chain(tool.family);
-            if chain.ranges.is_empty() {
+            if chain.rules.is_empty() {
                 continue;
             }
             if let Some(script) = chain.restore(&saved) {
@@ -161,12 +153,25 @@ impl ForwardRules {
         }
     }
 
-    fn chain(&self, family: Family) -> AcceptChain {
+    fn chain(&self, family: Family) -> IptablesChain {
         let of_family = |range: &&Prefix| range.family() == family;
-        AcceptChain {
+        let both = |range: &Prefix| {
+            ["-s", "-d"].map(|side| IptablesRule {
+                packets: format!("{side} {range}"),
+                target: "ACCEPT",
+            })
+        };
+        IptablesChain {
+            table: "filter",
+            hook: "FORWARD",
             name: self.name,
             comment: self.comment,
-            ranges: self.ranges.iter().filter(of_family).copied().collect(),
+            rules: self
+                .ranges
+                .iter()
+                .filter(of_family)
+                .flat_map(both)
+                .collect(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! [`Op`]s → netlink messages (those of routes: [`crate::dataplane::netlink::routes`]), and what
 //! the kernel's answers to them mean.
 
+pub(in crate::dataplane) mod chains;
 pub(in crate::dataplane) mod forward;
 pub(in crate::dataplane) mod nat;
 pub(in crate::dataplane) mod programs;

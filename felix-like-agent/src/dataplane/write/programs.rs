@@ -72,6 +72,29 @@ pub(in crate::dataplane) struct Iptables {
     pub(in crate::dataplane) restore: &'static str,
 }
 
+impl Iptables {
+    /// The forms of iptables for a family, the one on top of nftables first.
+    pub(in crate::dataplane) const fn forms(family: Family) -> [Self; 2] {
+        match family {
+            Family::Ipv4 => [IPTABLES_NFT, IPTABLES],
+            Family::Ipv6 => [IP6TABLES_NFT, IP6TABLES],
+        }
+    }
+
+    /// False when the kernel has no such table in the calling thread's network namespace. It is
+    /// asked before `iptables-legacy`, which makes the tables that it is asked for; for iptables on
+    /// top of nftables it costs nothing to look.
+    pub(in crate::dataplane) fn has_table(&self, table: &str) -> bool {
+        let names = match self.save {
+            "iptables-legacy-save" => "ip_tables_names",
+            "ip6tables-legacy-save" => "ip6_tables_names",
+            _ => return true,
+        };
+        let tables = std::fs::read_to_string(format!("/proc/thread-self/net/{names}"));
+        tables.unwrap_or_default().lines().any(|name| name == table)
+    }
+}
+
 pub(in crate::dataplane) const IPTABLES: Iptables = Iptables {
     family: Family::Ipv4,
     save: "iptables-legacy-save",

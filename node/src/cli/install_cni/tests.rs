@@ -139,7 +139,7 @@ fn standard_plugins_are_installed_where_the_host_has_none() {
         fs::write(folder.0.join(dir).join(name), text).unwrap();
     }
     let plan = folder.plan(&[("SKIP_CNI_BINARIES", "bandwidth, tuning")]);
-    let conf = plan.configuration(&BTreeMap::new()).unwrap();
+    let (conf, _) = plan.configuration(&BTreeMap::new()).unwrap();
     let missing = missing_plugins(&plan.bin_dir, &conf);
     assert_eq!(missing, ["caracal-cni", "caracal-ipam", "portmap"]);
     folder.install(&plan).unwrap();
@@ -189,6 +189,35 @@ fn a_template_of_ones_own_is_filled_in_and_checked() {
             "nothing is half installed"
         );
     }
+}
+
+#[test]
+fn flannels_own_list_installs_flannels_plugin_alone() {
+    let folder = Folder::new("flannel");
+    let list = r#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel","delegate":{"isDefaultGateway":true}},{"type":"portmap"}]}"#;
+    let name = ("CNI_CONF_NAME", "10-flannel.conflist");
+    let plan = folder.plan(&[("CNI_NETWORK_CONFIG", list), name]);
+    let missing = missing_plugins(&plan.bin_dir, list);
+    assert_eq!(missing, ["flannel", "bridge", "host-local", "portmap"]);
+    // In the place of the one that was there.
+    fs::create_dir_all(&plan.bin_dir).unwrap();
+    fs::write(plan.bin_dir.join("flannel"), "flannel's").unwrap();
+    folder.install(&plan).unwrap();
+    assert_eq!(folder.files("bin"), ["flannel"]);
+    let text = fs::read_to_string(plan.bin_dir.join("flannel")).unwrap();
+    assert_eq!(text, "one");
+    let ours = list.replace("\"flannel\"", "\"caracal-flannel\"");
+    let plan = folder.plan(&[("CNI_NETWORK_CONFIG", &ours), name]);
+    folder.install(&plan).unwrap();
+    assert_eq!(folder.files("bin"), ["caracal-flannel", "flannel"]);
+    let dry_run = false;
+    assert!(!Installed { plan, dry_run }.remove(0).unwrap());
+    assert_eq!(
+        folder.files("bin"),
+        ["flannel"],
+        "whose it is cannot be told"
+    );
+    assert_eq!(folder.files("net"), [""; 0]);
 }
 
 #[test]
