@@ -8,6 +8,8 @@ mod cluster;
 mod ipip;
 #[path = "flannel/site.rs"]
 mod site;
+#[path = "flannel/udp.rs"]
+mod udp;
 
 use std::time::Duration;
 

@@ -6,6 +6,7 @@ mod daemon;
 mod forward;
 mod health;
 mod masquerade;
+mod relay;
 mod stores;
 mod uplink;
 
