@@ -221,6 +221,8 @@ const fn deletion_rank(op: &Op) -> u8 {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TunnelState {
     Missing,
+    /// Made by another process, which has not done so yet.
+    Awaited,
     Foreign,
     /// Made with parameters that cannot be changed.
     Wrong,
@@ -231,14 +233,17 @@ enum TunnelState {
 
 fn tunnel_state(tunnel: &Tunnel, links: &Links) -> TunnelState {
     let Some(link) = links.by_name(tunnel.name.as_str()) else {
-        return TunnelState::Missing;
+        return match tunnel.kind {
+            TunnelDevice::Tun => TunnelState::Awaited,
+            TunnelDevice::Ipip { .. } | TunnelDevice::Vxlan { .. } => TunnelState::Missing,
+        };
     };
     if link.kind != tunnel.kind.as_str() {
         return TunnelState::Foreign;
     }
     let mac_is_right = match &tunnel.kind {
         _ if !is_made_like(tunnel, link, links) => return TunnelState::Wrong,
-        TunnelDevice::Ipip { .. } => true,
+        TunnelDevice::Ipip { .. } | TunnelDevice::Tun => true,
         TunnelDevice::Vxlan { mac, .. } => link.mac == Some(*mac),
     };
     if link.up && link.mtu == tunnel.mtu && mac_is_right {
@@ -326,7 +331,7 @@ fn route_state<'a>(
 
 struct Ops<'a> {
     desired: &'a Desired,
-    /// Devices whose names somebody else holds.
+    /// Devices whose names somebody else holds, or that are awaited.
     blocked: BTreeSet<&'a IfName>,
     /// Interfaces that get another MAC address.
     readdressed: BTreeSet<&'a IfName>,
@@ -366,7 +371,10 @@ impl<'d> Ops<'d> {
                     self.puts.push(Op::AddTunnel(tunnel.clone()));
                     rest.to_mut().remove_link(&tunnel.name);
                 }
-                TunnelState::Wrong | TunnelState::Foreign | TunnelState::Right => {}
+                TunnelState::Wrong
+                | TunnelState::Awaited
+                | TunnelState::Foreign
+                | TunnelState::Right => {}
             }
         }
         let held = &self.desired.held;

@@ -279,6 +279,9 @@ pub enum TunnelDevice {
         /// The device's MAC address, which every other node derives from our name.
         mac: Mac,
     },
+    /// A TUN device: the process that reads it makes it and takes it along. Nothing stands on it
+    /// while it is not there.
+    Tun,
 }
 
 impl TunnelDevice {
@@ -288,6 +291,7 @@ impl TunnelDevice {
         match self {
             Self::Ipip { .. } => "ipip",
             Self::Vxlan { .. } => "vxlan",
+            Self::Tun => "tun",
         }
     }
 }
@@ -306,11 +310,11 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// The family that the tunnel carries.
+    /// The family that the tunnel carries. A TUN device carries both, and its address is IPv4.
     #[must_use]
     pub const fn family(&self) -> Family {
         match &self.kind {
-            TunnelDevice::Ipip { .. } => Family::Ipv4,
+            TunnelDevice::Ipip { .. } | TunnelDevice::Tun => Family::Ipv4,
             TunnelDevice::Vxlan { local, .. } => Family::of(*local),
         }
     }

@@ -29,6 +29,8 @@ pub(crate) const PROTOCOL_BIRD: u8 = 12;
 
 /// The IPIP device of flannel networks.
 pub const FLANNEL_IPIP_DEVICE: &str = "flannel.ipip";
+/// The TUN device of flannel networks with the backend `udp`.
+pub const FLANNEL_TUN_DEVICE: &str = "flannel0";
 
 /// Protocol number of the routes to other nodes of a flannel network: another than a Calico node's,
 /// so that both can stand on one machine.
@@ -236,7 +238,10 @@ impl Ownership {
     pub(crate) fn is_vxlan(&self, name: &str) -> bool {
         match &self.network {
             NetworkKind::Calico => is_vxlan_device(name),
-            NetworkKind::Flannel(_) => self.is_outward(name) && name != FLANNEL_IPIP_DEVICE,
+            NetworkKind::Flannel(_) => {
+                let others = [FLANNEL_IPIP_DEVICE, FLANNEL_TUN_DEVICE];
+                self.is_outward(name) && !others.contains(&name)
+            }
         }
     }
 
@@ -350,6 +355,10 @@ impl Ownership {
                 }
             },
             "vxlan" => self.is_vxlan(link.name.as_str()),
+            "tun" => {
+                let name = link.name.as_str();
+                name == FLANNEL_TUN_DEVICE && self.is_outward(name)
+            }
             _ => false,
         }
     }

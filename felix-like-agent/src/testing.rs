@@ -21,6 +21,7 @@ pub type Refused = &'static str;
 /// The kernel's refusal.
 pub fn apply_op(actual: &mut Actual, op: &Op) -> Result<(), Refused> {
     match op {
+        Op::AddTunnel(tunnel) if tunnel.kind == TunnelDevice::Tun => return Err("EOPNOTSUPP"),
         Op::AddTunnel(tunnel) => {
             if actual.links.by_name(tunnel.name.as_str()).is_some() {
                 return Err("EEXIST");

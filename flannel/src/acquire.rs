@@ -103,7 +103,9 @@ impl AcquireRequest {
                 let vni = Some(options.vni);
                 Some(Vtep { vni, mac }.to_data())
             }
-            (Backend::Ipip { .. } | Backend::HostGw | Backend::Alloc, _) => None,
+            (Backend::Ipip { .. } | Backend::Udp { .. } | Backend::HostGw | Backend::Alloc, _) => {
+                None
+            }
         };
         let has_v6 = request.config.v6.is_some();
         SubnetLease {

@@ -12,9 +12,10 @@ use crate::lease::NodeSubnets;
 const VNI: u32 = 1;
 /// Linux's own port of VXLAN, which flannel leaves to the kernel.
 const VXLAN_PORT: u16 = 8472;
+/// Flannel's port of the backend `udp`.
+const UDP_PORT: u16 = 8285;
 /// Backends that flannel has and this crate has not.
-const MISSING: [&str; 7] = [
-    "udp",
+const MISSING: [&str; 6] = [
     "wireguard",
     "extension",
     "ipsec",
@@ -38,15 +39,10 @@ pub enum ConfigError {
         reason: String,
     },
     /// Flannel knows the backend, and it is not there yet.
-    #[error("the backend {name} is not supported{why}; vxlan, ipip, host-gw and alloc are")]
-    MissingBackend {
-        /// Its type.
-        name: String,
-        /// An addition about where the name comes from.
-        why: &'static str,
-    },
+    #[error("the backend {0} is not supported; vxlan, ipip, host-gw, udp and alloc are")]
+    MissingBackend(String),
     /// Nobody knows the backend.
-    #[error("unknown backend type {0:?}; vxlan, ipip, host-gw and alloc are supported")]
+    #[error("unknown backend type {0:?}; vxlan, ipip, host-gw, udp and alloc are supported")]
     UnknownBackend(String),
 }
 
@@ -82,6 +78,11 @@ pub enum Backend {
     },
     /// Plain routes over a link that all nodes share.
     HostGw,
+    /// In UDP datagrams, by a relay of this process.
+    Udp {
+        /// UDP port of all nodes.
+        port: u16,
+    },
     /// Not at all: subnets are given out, somebody else routes.
     Alloc,
 }
@@ -94,7 +95,7 @@ impl Backend {
             Self::Vxlan(_) => "vxlan",
             Self::Ipip { .. } => "ipip",
             Self::HostGw => "host-gw",
-            Self::Alloc => "",
+            Self::Udp { .. } | Self::Alloc => "",
         }
     }
 }
@@ -291,16 +292,9 @@ fn range(fields: &Fields<'_>, names: &Names, family: Family) -> Result<SubnetRan
 }
 
 fn backend(fields: &Fields<'_>, notes: &mut Vec<String>) -> Result<Backend, ConfigError> {
-    let missing = |name: &str, why| {
-        Err(ConfigError::MissingBackend {
-            name: name.to_owned(),
-            why,
-        })
-    };
     let options = match fields.value("Backend") {
-        None | Some(Value::Null) => {
-            return missing("udp", " (it is what no Backend at all means to flannel)");
-        }
+        // What no backend at all means to flannel.
+        None | Some(Value::Null) => return Ok(Backend::Udp { port: UDP_PORT }),
         Some(Value::Object(options)) => Fields(options),
         Some(_) => return Err(wrong("Backend", "it is no object")),
     };
@@ -313,14 +307,10 @@ fn backend(fields: &Fields<'_>, notes: &mut Vec<String>) -> Result<Backend, Conf
                 }
             }
             let vni = options.bounded("VNI", 0xff_ffff)?.filter(|vni| *vni != 0);
-            let port = options.bounded("Port", u64::from(u16::MAX))?;
             let mtu = options.bounded("MTU", u64::from(u16::MAX))?;
             Ok(Backend::Vxlan(VxlanOptions {
                 vni: vni.unwrap_or(VNI),
-                port: port
-                    .and_then(|port| u16::try_from(port).ok())
-                    .filter(|port| *port != 0)
-                    .unwrap_or(VXLAN_PORT),
+                port: port(&options)?.unwrap_or(VXLAN_PORT),
                 mtu: mtu.filter(|mtu| *mtu != 0),
                 direct_routing: options.flag("DirectRouting", false)?,
             }))
@@ -335,10 +325,20 @@ fn backend(fields: &Fields<'_>, notes: &mut Vec<String>) -> Result<Backend, Conf
             })
         }
         "host-gw" => Ok(Backend::HostGw),
+        "udp" => Ok(Backend::Udp {
+            port: port(&options)?.unwrap_or(UDP_PORT),
+        }),
         "alloc" => Ok(Backend::Alloc),
-        name if MISSING.contains(&name) => missing(name, ""),
+        name if MISSING.contains(&name) => Err(ConfigError::MissingBackend(name.to_owned())),
         name => Err(ConfigError::UnknownBackend(name.to_owned())),
     }
+}
+
+/// `Port` of a backend; 0 stands for the usual one.
+fn port(options: &Fields<'_>) -> Result<Option<u16>, ConfigError> {
+    let port = options.bounded("Port", u64::from(u16::MAX))?;
+    let port = port.and_then(|port| u16::try_from(port).ok());
+    Ok(port.filter(|port| *port != 0))
 }
 
 /// A JSON object as Go reads it: names match in any case.
@@ -430,6 +430,20 @@ mod tests {
     }
 
     #[test]
+    fn no_backend_means_udp() {
+        let backend = |text: &str| parse(text).backend;
+        let usual = Backend::Udp { port: 8285 };
+        assert_eq!(backend(r#"{"Network":"10.5.0.0/16"}"#), usual);
+        let none = r#"{"Network":"10.5.0.0/16","Backend":null}"#;
+        assert_eq!(backend(none), usual);
+        let zero = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"UDP","Port":0}}"#;
+        assert_eq!(backend(zero), usual);
+        let own = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"udp","Port":7890}}"#;
+        assert_eq!(backend(own), Backend::Udp { port: 7890 });
+        assert_eq!(usual.lease_type(), "");
+    }
+
+    #[test]
     fn both_families_and_bounds() {
         let config = parse(
             r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48",
@@ -472,8 +486,8 @@ mod tests {
                 "begins",
             ),
             (
-                r#"{"Network":"10.5.0.0/16"}"#.to_owned(),
-                "no Backend at all",
+                r#"{"Network":"10.5.0.0/16","Backend":{"Type":"udp","Port":65536}}"#.to_owned(),
+                "Port: 65536 is more than",
             ),
             (
                 r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}"#.to_owned(),

@@ -9,6 +9,8 @@
 //! 3. [`LeaseTable`] holds the leases of all nodes, from a list and the changes after it.
 //! 4. [`plan_flannel`] makes of them what the agent writes: devices, routes, neighbours, FDB
 //!    entries.
+//! 5. [`plan_relay`] makes of them what the relay of the backend `udp` goes by; [`relay_outbound`]
+//!    and [`relay_inbound`] decide about its packets.
 //!
 //! The feature `client` has `follow_leases`, a task that does the first three against a real etcd,
 //! or with the Nodes of Kubernetes, whose annotations ([`NodeAnnotations`]) stand for leases.
@@ -51,6 +53,7 @@ mod leases;
 mod masquerade;
 mod nodes;
 mod plan;
+mod relay;
 #[cfg(feature = "client")]
 mod source;
 mod subnet_env;
@@ -68,7 +71,12 @@ pub use lease::{LeaseError, NodeSubnets, SubnetLease, Vtep};
 pub use leases::{KnownLease, LeaseTable, LeaseView};
 pub use masquerade::{masquerade_chain, masquerade_rules, masquerade_table};
 pub use nodes::NodeAnnotations;
-pub use plan::{FlannelNetwork, Uplink, container_mtu, flannel_device, plan_flannel};
+pub use plan::{FlannelNetwork, Uplink, container_mtu, flannel_device, plan_flannel, plan_relay};
+pub use relay::{
+    AnswerLimit, DropReason, IcmpError, IpHeader, LARGEST_PACKET, Offload, RelayTable, Segment,
+    complete_checksum, icmp_answer, may_be_fragmented, merge_segments, relay_inbound,
+    relay_outbound, relay_overhead, run_of_segments, split_segments,
+};
 #[cfg(feature = "client")]
 pub use source::{KubernetesNode, LeaseStore, LeaseStoreError, acquire_lease, read_config};
 pub use subnet_env::{SubnetEnv, SubnetEnvError};

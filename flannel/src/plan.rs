@@ -2,18 +2,19 @@
 //! agent's writer.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use caracal_agent::{
-    BLACKHOLE_METRIC, Desired, FLANNEL_IPIP_DEVICE, FLANNEL_PROTOCOL, FdbKey, ForwardingTarget,
-    IPIP_OVERHEAD, Links, NeighbourKey, Ownership, PlannedRoute, Route, RouteKind, Tunnel,
-    TunnelDevice, VXLAN_OVERHEAD,
+    BLACKHOLE_METRIC, Desired, FLANNEL_IPIP_DEVICE, FLANNEL_PROTOCOL, FLANNEL_TUN_DEVICE, FdbKey,
+    ForwardingTarget, IPIP_OVERHEAD, Links, NeighbourKey, Ownership, PlannedRoute, Route,
+    RouteKind, Tunnel, TunnelDevice, VXLAN_OVERHEAD,
 };
 use caracal_model::{Family, IfName, Mac, Prefix, Problem, ProblemCode, SharedMap};
 
 use crate::config::{Backend, FlannelConfig, VxlanOptions};
 use crate::lease::{NodeSubnets, SubnetLease};
 use crate::leases::LeaseView;
+use crate::relay::{RelayTable, relay_overhead};
 
 /// Metric of a route, as flanneld leaves it: the kernel's own.
 const fn metric(family: Family) -> u32 {
@@ -69,6 +70,14 @@ pub fn container_mtu(config: &FlannelConfig, uplink: &Uplink) -> u32 {
     match &config.backend {
         Backend::Vxlan(options) => vxlan_mtu(options, uplink),
         Backend::Ipip { .. } => uplink.mtu.saturating_sub(IPIP_OVERHEAD),
+        // One device carries both families, and each in datagrams of its own.
+        Backend::Udp { .. } => {
+            let outer = match config.v6 {
+                Some(_) => Family::Ipv6,
+                None => Family::Ipv4,
+            };
+            uplink.mtu.saturating_sub(relay_overhead(outer))
+        }
         Backend::HostGw | Backend::Alloc => uplink.mtu,
     }
 }
@@ -87,27 +96,17 @@ struct Planner<'a> {
     routes: BTreeMap<Prefix, PlannedRoute>,
     neighbours: BTreeMap<NeighbourKey, Mac>,
     fdb: BTreeMap<FdbKey, IpAddr>,
+    relayed: BTreeMap<Prefix, SocketAddr>,
     problems: BTreeSet<Problem>,
 }
 
 /// Plans the kernel's state.
 #[must_use]
 pub fn plan_flannel(network: &FlannelNetwork, view: &LeaseView, links: &Links) -> Desired {
-    let mut planner = Planner {
-        network,
-        view,
-        links,
-        tunnels: BTreeMap::new(),
-        routes: BTreeMap::new(),
-        neighbours: BTreeMap::new(),
-        fdb: BTreeMap::new(),
-        problems: BTreeSet::new(),
-    };
+    let mut planner = Planner::new(network, view, links);
     planner.devices();
     planner.blackholes();
-    for (subnets, known) in view.leases.iter() {
-        planner.node(subnets, &known.lease);
-    }
+    planner.nodes();
     for (key, reason) in view.leases.unreadable() {
         let reason =
             format!("the lease cannot be read, and what was known of it holds on: {reason}");
@@ -127,7 +126,43 @@ pub fn plan_flannel(network: &FlannelNetwork, view: &LeaseView, links: &Links) -
     planner.finish()
 }
 
-impl Planner<'_> {
+/// Where the relay of the backend `udp` sends packets.
+#[must_use]
+pub fn plan_relay(network: &FlannelNetwork, view: &LeaseView) -> RelayTable {
+    let links = Links::default();
+    let mut planner = Planner::new(network, view, &links);
+    planner.nodes();
+    let own = [Family::Ipv4, Family::Ipv6]
+        .into_iter()
+        .filter_map(|family| {
+            let range = network.config.range(family)?;
+            Some((range.network, view.own.subnets.subnet(family)?))
+        });
+    RelayTable::new(planner.relayed, own)
+}
+
+impl<'a> Planner<'a> {
+    const fn new(network: &'a FlannelNetwork, view: &'a LeaseView, links: &'a Links) -> Self {
+        Self {
+            network,
+            view,
+            links,
+            tunnels: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            neighbours: BTreeMap::new(),
+            fdb: BTreeMap::new(),
+            relayed: BTreeMap::new(),
+            problems: BTreeSet::new(),
+        }
+    }
+
+    fn nodes(&mut self) {
+        let view = self.view;
+        for (subnets, known) in view.leases.iter() {
+            self.node(subnets, &known.lease);
+        }
+    }
+
     fn problem(&mut self, subject: &str, reason: String) {
         self.problems.insert(Problem {
             code: ProblemCode::FlannelLease,
@@ -153,6 +188,7 @@ impl Planner<'_> {
                 self.tunnels.insert(name, tunnel);
                 return;
             }
+            Backend::Udp { .. } => return self.tun(),
             Backend::HostGw | Backend::Alloc => return,
         };
         for family in [Family::Ipv4, Family::Ipv6] {
@@ -201,6 +237,25 @@ impl Planner<'_> {
         }
     }
 
+    /// The relay's device, and the whole network behind it.
+    fn tun(&mut self) {
+        let network = self.network;
+        let name = IfName::from(FLANNEL_TUN_DEVICE);
+        let tunnel = Tunnel {
+            name: name.clone(),
+            kind: TunnelDevice::Tun,
+            mtu: container_mtu(&network.config, &network.uplink),
+            address: Some(self.view.own.subnets.v4.address()),
+        };
+        for family in [Family::Ipv4, Family::Ipv6] {
+            if let Some(range) = network.config.range(family) {
+                let target = ForwardingTarget::via(None, &name, false);
+                self.route(range.network, target, RouteKind::Direct);
+            }
+        }
+        self.tunnels.insert(name, tunnel);
+    }
+
     /// The way to another node.
     fn node(&mut self, subnets: &NodeSubnets, lease: &SubnetLease) {
         let own = &self.view.own;
@@ -235,13 +290,16 @@ impl Planner<'_> {
     }
 
     fn subnet(&mut self, subnet: Prefix, public: IpAddr, lease: &SubnetLease) {
-        if self.routes.contains_key(&subnet) {
+        if self.routes.contains_key(&subnet) || self.relayed.contains_key(&subnet) {
             let reason =
                 "two leases have this subnet; packets go to the one whose key is first".to_owned();
             return self.problem(&subnet.to_string(), reason);
         }
         match &self.network.config.backend {
             Backend::Alloc => {}
+            Backend::Udp { port } => {
+                self.relayed.insert(subnet, SocketAddr::new(public, *port));
+            }
             Backend::HostGw => {
                 if self.is_on_link(public) {
                     self.direct(subnet, public);
@@ -337,6 +395,7 @@ impl Planner<'_> {
                 .map(|family| flannel_device(family, options.vni))
                 .to_vec(),
             Backend::Ipip { .. } => vec![FLANNEL_IPIP_DEVICE.into()],
+            Backend::Udp { .. } => vec![FLANNEL_TUN_DEVICE.into()],
             Backend::HostGw | Backend::Alloc => Vec::new(),
         };
         let ranges = [Family::Ipv4, Family::Ipv6]

@@ -14,6 +14,8 @@ mod pods;
 mod runtime;
 #[path = "flannel/site.rs"]
 mod site;
+#[path = "flannel/udp.rs"]
+mod udp;
 
 use std::time::Duration;
 

@@ -122,7 +122,10 @@ impl<'a> DiffJob<'a> {
         let blocked: BTreeSet<&IfName> = desired
             .tunnels
             .values()
-            .filter(|t| tunnel_state(t, &actual.links) == TunnelState::Foreign)
+            .filter(|t| {
+                let state = tunnel_state(t, &actual.links);
+                matches!(state, TunnelState::Foreign | TunnelState::Awaited)
+            })
             .map(|t| &t.name)
             .collect();
         let deferred = match phase {

@@ -111,6 +111,7 @@ fn senders(planner: &Planner<'_>, family: Family) -> Option<Senders> {
         match tunnel.kind {
             TunnelDevice::Ipip { .. } => senders.ipip = true,
             TunnelDevice::Vxlan { port, .. } => senders.vxlan = Some(port),
+            TunnelDevice::Tun => {}
         }
     }
     if !senders.ipip && senders.vxlan.is_none() {

@@ -210,6 +210,67 @@ fn ipip_is_a_device_and_a_route_a_node() {
 }
 
 #[test]
+fn udp_is_a_device_that_is_awaited_and_the_network_behind_it() {
+    let network = network(r#"{"Type":"udp"}"#);
+    let leases = view("", &[1, 2]);
+    let desired = plan_flannel(&network, &leases, &links());
+    assert_eq!(
+        shown(&desired),
+        [
+            "10.5.0.0/16 dev flannel0 proto 82 metric 0",
+            "fd00:5::/48 dev flannel0 proto 82 metric 1024",
+        ]
+    );
+    assert_eq!(desired.workload_mtu, 1452, "IPv6 around IPv6");
+    let mut v4_alone = network.clone();
+    v4_alone.config.v6 = None;
+    assert_eq!(container_mtu(&v4_alone.config, &v4_alone.uplink), 1472);
+    // Nothing is to be written before the relay has made its device, and all of it then.
+    let mut actual = kernel();
+    assert_eq!(diff(&desired, &actual, Phase::Synced), []);
+    let mut device = Link::new(9, "flannel0");
+    (device.kind, device.up) = ("tun".to_owned(), false);
+    actual
+        .links
+        .insert(device.with_address("10.5.7.0/32".parse().unwrap()));
+    reconcile(&mut actual, &desired);
+    let device = actual.links.by_name("flannel0").unwrap();
+    assert_eq!(device.addresses, ["10.5.1.0/32".parse().unwrap()]);
+    assert!(device.up && device.mtu == 1452);
+    assert_eq!(actual.routes.len(), 2);
+    // Somebody's own device of that name is not touched.
+    let mut actual = kernel();
+    actual.links.insert(Link::new(9, "flannel0"));
+    assert_eq!(diff(&desired, &actual, Phase::Synced), []);
+}
+
+#[test]
+fn the_relay_goes_by_the_leases() {
+    let network = network(r#"{"Type":"udp","Port":7890}"#);
+    let mut leases = view("", &[1, 2]);
+    leases.leases.change(
+        "/n/subnets/10.5.3.0-24",
+        Some(value(3, "vxlan").as_bytes()),
+        9,
+    );
+    let table = plan_relay(&network, &leases);
+    let hop = |to: &str| {
+        table
+            .next_hop(to.parse().unwrap())
+            .map(|hop| hop.to_string())
+    };
+    assert_eq!(hop("10.5.2.9").as_deref(), Some("10.0.0.2:7890"));
+    assert_eq!(hop("fd00:5:0:2::9").as_deref(), Some("[fd00::2]:7890"));
+    assert_eq!(hop("10.5.1.9"), None, "the own subnet");
+    assert_eq!(hop("10.5.3.9"), None, "another backend");
+    let source = |family| table.answer_source(family).map(|a| a.to_string());
+    assert_eq!(source(Family::Ipv4).as_deref(), Some("10.5.0.0"));
+    assert_eq!(source(Family::Ipv6).as_deref(), Some("fd00:5::"));
+    let desired = plan_flannel(&network, &leases, &links());
+    assert!(reasons(&desired)[0].contains("the backend \"vxlan\", this node \"\""));
+}
+
+#[test]
 fn host_gw_needs_one_link() {
     let network = network(r#"{"Type":"host-gw"}"#);
     let desired = plan_flannel(&network, &view("host-gw", &[1, 2, 101]), &links());

@@ -25,6 +25,7 @@ use super::args::FlannelArgs;
 use super::forward::keep_forwarding;
 use super::health::{FlannelHealth, Following};
 use super::masquerade::Masquerade;
+use super::relay::Relay;
 use super::stores::{AGAIN, Stores};
 use super::uplink;
 
@@ -81,6 +82,10 @@ async fn work(
         settle: args.settle(),
     };
     let mut views = follow_leases(stores.leases, options, own);
+    let relay = match network.config.backend {
+        Backend::Udp { port } => Some(Relay::start(&network, port, views.clone()).await?),
+        _ => None,
+    };
     let planned = network.clone();
     let mut status = spawn_planned(views.clone(), move |view: &LeaseView, links| {
         let sweep = match view.settled {
@@ -93,7 +98,11 @@ async fn work(
         .wait_for(|status| status.passes > 0)
         .await
         .context("the writer has ended")?;
-    following.send_replace(Some((views.clone(), status.clone())));
+    following.send_replace(Some(Following {
+        views: views.clone(),
+        status: status.clone(),
+        relay: relay.as_ref().map(Relay::observer),
+    }));
     let mut masquerade = Masquerade::new(args, &network.config);
     let mut forwarding = pin!(keep_forwarding(args, &network.config));
     let mut written = None;

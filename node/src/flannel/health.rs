@@ -11,11 +11,15 @@ use crate::http::exposition::{MetricFamily, MetricKind};
 use crate::http::health::HealthReport;
 use crate::metrics;
 
+use super::relay::RelayObserver;
+
 /// What is known once there is a lease.
-pub(super) type Following = (
-    watch::Receiver<Arc<LeaseView>>,
-    watch::Receiver<Arc<PlannedStatus>>,
-);
+pub(super) struct Following {
+    pub(super) views: watch::Receiver<Arc<LeaseView>>,
+    pub(super) status: watch::Receiver<Arc<PlannedStatus>>,
+    /// With the backend `udp`.
+    pub(super) relay: Option<RelayObserver>,
+}
 
 /// Looks at the daemon; nothing to look at before there is a lease.
 #[derive(Clone)]
@@ -24,8 +28,14 @@ pub(super) struct FlannelHealth(pub(super) watch::Receiver<Option<Following>>);
 impl FlannelHealth {
     fn following(&self) -> Option<(Arc<LeaseView>, Arc<PlannedStatus>)> {
         let following = self.0.borrow();
-        let (view, status) = following.as_ref()?;
-        Some((Arc::clone(&view.borrow()), Arc::clone(&status.borrow())))
+        let Following { views, status, .. } = following.as_ref()?;
+        Some((Arc::clone(&views.borrow()), Arc::clone(&status.borrow())))
+    }
+
+    fn relay(&self) -> Vec<MetricFamily> {
+        let following = self.0.borrow();
+        let relay = following.as_ref().and_then(|f| f.relay.as_ref());
+        relay.map(RelayObserver::families).unwrap_or_default()
     }
 }
 
@@ -97,6 +107,7 @@ impl Observe for FlannelHealth {
             )
             .value(metrics::total(status.applied)),
         ]);
+        families.extend(self.relay());
         families
     }
 }

@@ -7,6 +7,7 @@ mod docker_opts;
 mod forward;
 mod health;
 mod masquerade;
+mod relay;
 mod stores;
 mod uplink;
 

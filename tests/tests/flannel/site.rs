@@ -248,7 +248,7 @@ impl Site {
     }
 
     /// What a node's port 8080 answers to a question, its head included.
-    fn http(&self, node: u8, path: &str) -> String {
+    pub(crate) fn http(&self, node: u8, path: &str) -> String {
         let ask = || -> std::io::Result<String> {
             let mut stream = TcpStream::connect(("127.0.0.1", 8080))?;
             write!(stream, "GET {path} HTTP/1.1\r\nHost: n\r\n\r\n")?;

@@ -224,6 +224,8 @@ fn add_tunnel(tunnel: &Tunnel, links: &Links) -> Result<Request, EncodeError> {
                 LinkInfo::Data(InfoData::Vxlan(parameters)),
             ]
         }
+        // rtnetlink makes none.
+        TunnelDevice::Tun => return Err(EncodeError::NoDevice(tunnel.name.clone())),
     };
     message.attributes.push(LinkAttribute::LinkInfo(info));
     Ok(Request {
