@@ -96,7 +96,7 @@ impl Args {
         let programs = cases::programs(&messages);
         let programs = cases::chosen(programs, &self.targets, &self.without, &self.first)?;
         let all = match self.scenarios {
-            true => cases::scenarios(programs, Program::list)?,
+            true => cases::apart(cases::scenarios(programs, Program::list)?),
             false => {
                 let whole = |program| Case {
                     program,
