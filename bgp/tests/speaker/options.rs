@@ -123,12 +123,14 @@ async fn rfc7313_a_refresh_on_demand_moves_nothing() {
     one.holds(&[2]).await;
     let session = one.established(2).await.session.unwrap();
     assert!(session.options.enhanced_refresh, "{session:?}");
+    // Of connections that crossed at the start one may have been the first and short.
+    let before = one.peer(2).await.established_count;
     assert!(one.speaker.refresh(name(2)).await.unwrap());
     assert!(!one.speaker.refresh(name(9)).await.unwrap());
     two.reconfigure(|config| originate(config, 7)).await;
     one.holds(&[2, 7]).await;
     assert!(one.fib.lock().unwrap().withdrawn.is_empty());
-    assert_eq!(one.peer(2).await.established_count, 1);
+    assert_eq!(one.peer(2).await.established_count, before);
 }
 
 /// A node with an address of each family listens on both, and on no other.

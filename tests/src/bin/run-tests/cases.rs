@@ -91,8 +91,8 @@ pub(crate) fn programs(messages: &str) -> Vec<Program> {
 }
 
 /// The cases in an order in which neighbours do not start side by side. Scenarios of one target
-/// weigh alike, and of the heaviest, with four labs each, three at once keep the kernel from its own
-/// work for minutes: then `ip` hangs in all of them.
+/// weigh alike, and of the heaviest, with four labs each, three at once keep the kernel from its
+/// own work for minutes: then `ip` hangs in all of them.
 pub(crate) fn apart(cases: Vec<Case>) -> Vec<Case> {
     let mut first = cases;
     let second = first.split_off(first.len().div_ceil(2));
