@@ -382,6 +382,41 @@ fn follow(mut lab: Lab, steps: u64) {
     );
 }
 
+/// The same nodes in one segment, with a pool that nothing encapsulates: all routes are BGP's.
+fn one_segment() -> String {
+    let text = TOPOLOGY.replace(", vxlanMode: CrossSubnet", "").replace(
+        "segment: rack2, address: 10.0.2.",
+        "segment: rack1, address: 10.0.1.2",
+    );
+    let start = text.find("  - {name: rack2").expect("a second rack");
+    let end = text.find("nodes:").expect("nodes");
+    [&text[..start], &text[end..]].concat()
+}
+
+#[test]
+fn without_encapsulation_packets_get_through_or_somebody_says_why_on_etcd() {
+    let scenario = "without encapsulation packets get through or somebody says why";
+    if possible(scenario, &["ping", "bird", "nft"]) {
+        let text = Stack::Dual.topology(&one_segment());
+        follow(
+            up_text(&text, "changes", "chg-flat"),
+            number("CARACAL_STEPS", 6),
+        );
+    }
+}
+
+#[test]
+fn without_encapsulation_packets_get_through_or_somebody_says_why_on_kubernetes() {
+    let scenario = "without encapsulation packets get through or somebody says why";
+    if possible(scenario, &["ping", "bird", "nft", "kubectl", "openssl"]) {
+        let text = on_kubernetes_datastore(&Stack::Dual.topology(&one_segment()));
+        follow(
+            up_text(&text, "changes", "chg-flat-k8"),
+            number("CARACAL_STEPS", 4),
+        );
+    }
+}
+
 #[test]
 fn packets_get_through_or_somebody_says_why_on_etcd() {
     if possible(

@@ -110,8 +110,12 @@ pub(super) fn other_blocks(
                 let seen = format!("{} is the block of node {owner}, and {why}", block.cidr);
                 found.push(Observation::new(AuditCode::PathRefused, block.cidr, seen));
             } else {
+                let why = match is_hidden(inputs, block) {
+                    true => "; its pool says disableBGPExport, and nothing encapsulates it",
+                    false => "",
+                };
                 let seen = format!(
-                    "{} is the block of node {owner} (revision {}), and neither the datastore nor BGP has a way to it",
+                    "{} is the block of node {owner} (revision {}), and neither the datastore nor BGP has a way to it{why}",
                     block.cidr, block.revision
                 );
                 found.push(Observation::new(AuditCode::NoPathToBlock, block.cidr, seen));
@@ -127,10 +131,18 @@ fn reachable_owner<'a>(inputs: &AuditInputs<'_>, block: &'a KnownBlock) -> Optio
     node.spec.address(block.cidr.family())?;
     let key = (BlockOwner::Host(owner.clone()), block.cidr);
     let state = inputs.snapshot.affinities.get(&key)?.state;
-    let (_, pool) = inputs.snapshot.pool_of(&block.cidr)?;
-    let wanted =
-        owner != inputs.me && state == AffinityState::Confirmed && !pool.spec.disable_bgp_export;
-    wanted.then_some(owner)
+    inputs.snapshot.pool_of(&block.cidr)?;
+    let wanted = owner != inputs.me && state == AffinityState::Confirmed;
+    // A hidden block that nobody uses hides nobody.
+    let is_missed = !is_hidden(inputs, block) || block.workloads() > 0;
+    (wanted && is_missed).then_some(owner)
+}
+
+/// True when a block's pool keeps it from BGP: other nodes have a way to it by the datastore, or
+/// none.
+fn is_hidden(inputs: &AuditInputs<'_>, block: &KnownBlock) -> bool {
+    let pool = inputs.snapshot.pool_of(&block.cidr);
+    pool.is_some_and(|(_, pool)| pool.spec.disable_bgp_export)
 }
 
 /// The plan has said itself why there is no route to a node.

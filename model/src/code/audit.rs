@@ -87,7 +87,7 @@ super::codes! {
         "set it up, or delete the workload",
     InterfaceUnknown "CRL-W003" Warning 30 "a workload's interface belongs to no endpoint in the datastore"
         "if its workload is gone, delete the interface; else restart the workload",
-    AddressNotAllocated "CRL-W004" Warning 30 "a workload has an address that IPAM has not given out"
+    AddressNotAllocated "CRL-W004" Error 30 "a workload has an address that IPAM has not given out"
         "restart the workload before IPAM gives the address to another one; see `caracal ipam check`",
     Services "CRL-V001" Error 5 "services are not translated as they ask for"
         "follow the reason",

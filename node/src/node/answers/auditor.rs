@@ -12,7 +12,7 @@ use caracal_agent::{
 };
 use caracal_bgp::{Advertisement, Explanation, SessionState, SpeakerEnded, SpeakerHandle};
 use caracal_datastore::View;
-use caracal_model::{AffinityState, NodeName, Prefix, Problem};
+use caracal_model::{AffinityState, AuditCode, NodeName, Prefix, Problem, ProblemCode};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -40,6 +40,25 @@ const SERVICES_TRIES: u32 = 3;
 const ASKED: usize = 50;
 /// Questions that may wait.
 const QUESTIONS: usize = 8;
+/// Findings that lose packets and of which no owner of state knows: each has done its part, and
+/// what came of all is not what was asked for.
+const LOSSES: [AuditCode; 15] = [
+    AuditCode::BlockNotOriginated,
+    AuditCode::BlockNotAnnounced,
+    AuditCode::NoPathToBlock,
+    AuditCode::PathRefused,
+    AuditCode::PathNotPlanned,
+    AuditCode::RouteMissing,
+    AuditCode::RouteWrong,
+    AuditCode::NextHopMissing,
+    AuditCode::DeviceMissing,
+    AuditCode::DeviceWrong,
+    AuditCode::FdbMissing,
+    AuditCode::NeighbourMissing,
+    AuditCode::InterfaceDown,
+    AuditCode::AddressNotAllocated,
+    AuditCode::ServicesMissing,
+];
 
 /// Answer to `caracal audit`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,23 +91,41 @@ pub(crate) struct AuditorInputs {
 pub(crate) struct Auditor {
     questions: mpsc::Sender<oneshot::Sender<AuditReport>>,
     counting: watch::Receiver<BTreeMap<String, usize>>,
+    losses: watch::Receiver<Vec<Problem>>,
+}
+
+/// Whom each comparison is told.
+struct Told {
+    counting: watch::Sender<BTreeMap<String, usize>>,
+    losses: watch::Sender<Vec<Problem>>,
 }
 
 impl Auditor {
     /// Starts the task.
     pub(crate) fn spawn(inputs: AuditorInputs) -> Self {
         let (questions, receiver) = mpsc::channel(QUESTIONS);
-        let (sender, counting) = watch::channel(BTreeMap::new());
-        tokio::spawn(run(inputs, receiver, sender));
+        let (counts, counting) = watch::channel(BTreeMap::new());
+        let (lost, losses) = watch::channel(Vec::new());
+        let told = Told {
+            counting: counts,
+            losses: lost,
+        };
+        tokio::spawn(run(inputs, receiver, told));
         Self {
             questions,
             counting,
+            losses,
         }
     }
 
     /// Findings of the last comparison that count, by code.
     pub(crate) fn counting(&self) -> watch::Receiver<BTreeMap<String, usize>> {
         self.counting.clone()
+    }
+
+    /// Findings of the last comparison that lose packets, as problems.
+    pub(crate) fn losses(&self) -> Vec<Problem> {
+        self.losses.borrow().clone()
     }
 
     /// Compares now.
@@ -103,7 +140,7 @@ impl Auditor {
 async fn run(
     mut inputs: AuditorInputs,
     mut questions: mpsc::Receiver<oneshot::Sender<AuditReport>>,
-    counting: watch::Sender<BTreeMap<String, usize>>,
+    told: Told,
 ) {
     let mut ages = FindingAges::default();
     let mut nat = None;
@@ -148,14 +185,16 @@ async fn run(
             .and_then(|(_, compared)| compared.as_ref());
         let report = inputs.audit(&mut ages, seen, compared).await;
         log_changes(&mut known, &report.findings);
-        counting.send_replace(counted(&report.findings));
+        told.counting.send_replace(counted(&report.findings));
+        told.losses.send_replace(losses(&report.findings));
+        let due = due(&report.findings);
         if let Some(question) = question {
             // The caller may have gone.
             let _ = question.send(report);
         }
         last = Instant::now();
         spacing = (PART * (last - begin)).max(SPACING);
-        next = last + spacing.max(PERIOD);
+        next = last + spacing.max(due.map_or(PERIOD, |due| due.min(PERIOD)));
     }
 }
 
@@ -342,6 +381,29 @@ fn counted(findings: &[AuditFinding]) -> BTreeMap<String, usize> {
         *counts.entry(finding.code.clone()).or_default() += 1;
     }
     counts
+}
+
+/// Findings that count and lose packets, as problems.
+fn losses(findings: &[AuditFinding]) -> Vec<Problem> {
+    let is_loss = |finding: &&AuditFinding| {
+        let mut codes = LOSSES.iter();
+        finding.counts && codes.any(|code| code.as_str() == finding.code)
+    };
+    let problem = |finding: &AuditFinding| Problem {
+        code: ProblemCode::AuditLoss,
+        subject: finding.subject.clone(),
+        reason: format!("{}: {}", finding.code, finding.sentence),
+    };
+    findings.iter().filter(is_loss).map(problem).collect()
+}
+
+/// Time until the next finding counts, if it stays.
+fn due(findings: &[AuditFinding]) -> Option<Duration> {
+    let young = findings
+        .iter()
+        .filter(|f| !f.counts && f.grace_seconds > f.age_seconds);
+    let rest = young.map(|f| f.grace_seconds - f.age_seconds).min()?;
+    Some(Duration::from_secs(rest))
 }
 
 /// Logs what begins to count and what is no longer found, each once.

@@ -327,6 +327,7 @@ impl Owners {
         let mut problems = self.view.borrow().problems();
         problems.extend(self.kernel.borrow().problems.iter().cloned());
         problems.extend(self.problems.borrow().all().cloned());
+        problems.extend(self.auditor.losses());
         problems.extend(bgp.into_iter().flat_map(peer_problems::problems));
         problems.extend(bgp.into_iter().flat_map(origins::problems));
         let listen_error = bgp.and_then(|bgp| bgp.listen_error.as_ref());
