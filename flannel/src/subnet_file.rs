@@ -6,6 +6,7 @@ use caracal_model::{Family, Prefix};
 
 use crate::config::FlannelConfig;
 use crate::lease::NodeSubnets;
+use crate::subnet_env::SubnetEnv;
 
 /// The content of `subnet.env`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,17 +58,10 @@ impl SubnetFile {
     /// The subnets that such a file names; `None` when it names none.
     #[must_use]
     pub fn read_subnets(text: &str) -> Option<NodeSubnets> {
-        let value = |name: &str| {
-            let lines = text.lines();
-            let mut values = lines.filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-            values.next_back().map(str::trim)
-        };
+        let read = SubnetEnv::parse(text).ok()?;
         Some(NodeSubnets {
-            v4: value("FLANNEL_SUBNET")?.parse().ok()?,
-            v6: match value("FLANNEL_IPV6_SUBNET") {
-                Some(text) => Some(text.parse().ok()?),
-                None => None,
-            },
+            v4: read.v4?.prefix(),
+            v6: read.v6.map(|bridge| bridge.prefix()),
         })
     }
 }
