@@ -56,6 +56,11 @@ pub fn range_conflicts(snapshot: &Snapshot, datastore: &BTreeSet<IpAddr>) -> Vec
                     "it is for load balancers alone (allowedUses) and pods have addresses of its range {range}: they stay reached, and it lends pods no new ones; add the use Workload, or move the pods"
                 )));
             }
+            // A Service gets addresses of it; the way to the datastore may be a Service.
+            let taken = within(&held, &range, |_, holder| holder != Holder::Datastore);
+            found.extend(taken.map(|taken| problem(&subject, format!(
+                "its range {range} for load balancers lies over {taken}: a Service can get that address, and traffic to it goes astray; take the machines out of the range"
+            ))));
             continue;
         }
         for (field, services) in &services {

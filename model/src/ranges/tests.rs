@@ -120,6 +120,32 @@ fn a_pool_and_a_range_of_services_overlap() {
 }
 
 #[test]
+fn a_pool_for_load_balancers_over_machines_and_routers() {
+    for (range, machine, router) in [
+        ("10.0.0.0/24", "10.0.0.1/24", "10.0.0.254"),
+        ("fd00::/64", "fd00::1/64", "fd00::fe"),
+    ] {
+        let field = match range.contains(':') {
+            true => "ipv6Address",
+            false => "ipv4Address",
+        };
+        let spec = json!({"cidr": range, "allowedUses": ["LoadBalancer"]});
+        let world = World::default()
+            .put(Kind::IpPool, "lb", spec)
+            .node("a", json!({field: machine}))
+            .put(Kind::BgpPeer, "tor", json!({"peerIP": router}));
+        one(&world, &["lb: ", range, "of node a and 1 more"]);
+        // Beside the machines there is room, and etcd may be a Service.
+        let spec = json!({"cidr": "192.0.2.0/24", "allowedUses": ["LoadBalancer"]});
+        let world = World::default()
+            .put(Kind::IpPool, "lb", spec)
+            .node("a", json!({field: machine}));
+        let world = World(world.0, ["192.0.2.7".parse().unwrap()].into());
+        assert_eq!(world.conflicts(), Vec::<String>::new());
+    }
+}
+
+#[test]
 fn a_pool_over_the_machines_names_the_first_one_and_how_many_more() {
     let mut world = World::default().pool("pods", "192.168.0.0/16");
     for n in 1..=3 {
