@@ -236,16 +236,22 @@ impl Verdict {
         self.note(lab, when, told.map_err(|e| e.to_string()));
     }
 
-    /// Everything gets through and nobody complains.
+    /// Everything gets through and nobody complains, `audit` included.
     fn healed(&mut self, lab: &Lab, when: &str) {
         let healed = wait_until(AFTERMATH, "all to be well again", || {
             let lost = lost(lab);
             let said = caracals(lab).into_iter().map(|node| problems(lab, &node));
             let said = said.collect::<Result<Vec<_>, _>>()?;
-            match lost.is_empty() && said.iter().all(BTreeSet::is_empty) {
-                true => Ok(()),
-                false => Err(format!("lost {lost:?}, problems {said:?}")),
+            if !lost.is_empty() || !said.iter().all(BTreeSet::is_empty) {
+                return Err(format!("lost {lost:?}, problems {said:?}"));
             }
+            for node in NODES {
+                match exit_code(lab, node, &["audit"]) {
+                    (0, _) => {}
+                    (code, found) => return Err(format!("audit of {node}: {code}: {found}")),
+                }
+            }
+            Ok(())
         });
         self.note(lab, when, healed.map_err(|e| e.to_string()));
     }

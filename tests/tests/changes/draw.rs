@@ -7,7 +7,7 @@ use caracal_lab::{Lab, error_chain};
 use caracal_model::Family;
 use caracal_tests::{
     Random, address_of, calico_resource_if_any, delete_calico_resource, either, is_kubernetes,
-    try_put_calico_resource,
+    kubectl, try_put_calico_resource,
 };
 use serde_json::{Value, json};
 
@@ -20,6 +20,8 @@ enum Place {
     Resource(&'static str, String),
     /// A key of etcd's.
     Key(String),
+    /// The Service `drawn`, beside the one that is served.
+    Service,
 }
 
 /// What a change writes to one place, and what was there.
@@ -78,6 +80,30 @@ fn put(lab: &Lab, place: &Place, value: Option<&Value>) {
             etcdctl(lab, &["put", key], &text);
         }
         (Place::Key(key), None) => drop(etcdctl(lab, &["del", key], "")),
+        (Place::Service, _) if !is_kubernetes(lab) => {
+            let key = "/calico/caracal/v1/services/shop/drawn".to_owned();
+            put(lab, &Place::Key(key), value);
+        }
+        (Place::Service, Some(value)) => {
+            match lab.kubectl(&["apply", "-f", "-"], value.to_string().as_bytes()) {
+                Ok(_) => {}
+                Err(why) if error_chain(&why).contains("is invalid") => {
+                    println!("  refused: {}", error_chain(&why));
+                }
+                Err(why) => panic!("{}", error_chain(&why)),
+            }
+        }
+        (Place::Service, None) => {
+            let words = [
+                "delete",
+                "service",
+                "drawn",
+                "-n",
+                "shop",
+                "--ignore-not-found",
+            ];
+            kubectl(lab, &words, b"");
+        }
     }
 }
 
@@ -145,6 +171,7 @@ pub(super) fn draw(random: &mut Random, lab: &Lab) -> Change {
             filter,
             lending,
             locked,
+            service,
         ],
         false => &[
             pool,
@@ -155,6 +182,7 @@ pub(super) fn draw(random: &mut Random, lab: &Lab) -> Change {
             filter,
             lending,
             locked,
+            service,
             node,
             by_hand,
         ],
@@ -401,6 +429,40 @@ fn locked(_random: &mut Random, lab: &Lab, _family: Family) -> Change {
         "datastoreReady",
         &json!(false),
     )
+}
+
+/// A Service that wants what is another's, or what a rule cannot hold.
+fn service(random: &mut Random, lab: &Lab, family: Family) -> Change {
+    let of_node = address_of(lab, "node2", family).to_string();
+    let pods = lab.state().pods.iter();
+    let pod = pods.filter_map(|pod| pod.address_of(family)).next();
+    let pod = pod.expect("a pod with an address").to_string();
+    let outside =
+        |address: &str, port: u16| json!({"externalIPs": [address], "ports": [{"port": port}]});
+    let spec = random
+        .of(&[
+            outside(&of_node, 179),
+            outside(&of_node, 4789),
+            outside(&pod, 8080),
+            outside(either(family, "192.0.2.10", "2001:db8:2::10"), 80),
+            outside(either(family, "127.0.0.1", "::1"), 80),
+            json!({"clusterIP": either(family, "10.96.0.10", "fd00:96::10"), "ports": [{"port": 80}]}),
+            json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 179}]}),
+            json!({"type": "LoadBalancer", "loadBalancerSourceRanges": ["nowhere"], "ports": [{"port": 80}]}),
+            json!({"ports": [{"port": 80000}]}),
+        ])
+        .clone();
+    let what = format!("Service drawn = {spec}");
+    let metadata = json!({"name": "drawn", "namespace": "shop"});
+    let after = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec});
+    Change {
+        what,
+        writes: vec![Write {
+            place: Place::Service,
+            before: None,
+            after: Some(after),
+        }],
+    }
 }
 
 /// IPAM's data and endpoints: deleted, or with a value that is none.
