@@ -18,7 +18,6 @@ use caracal_flannel::{
     flannel_device, follow_leases, plan_flannel,
 };
 use caracal_model::{Family, Mac};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::args::FlannelArgs;
@@ -28,28 +27,27 @@ use super::masquerade::Masquerade;
 use super::relay::Relay;
 use super::stores::{AGAIN, Stores};
 use super::uplink;
+use crate::signals::Signals;
 
 /// Pause after rules that could not be written.
 const RULES_AGAIN: Duration = Duration::from_secs(30);
 
 /// Serves until a signal; what was made stays.
 pub(super) async fn serve(mut args: FlannelArgs) -> anyhow::Result<ExitCode> {
-    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+    let mut signals = Signals::listen().context("listening for signals")?;
     let (following, followed) = watch::channel(None);
     let subnet_file = args.subnet_file.clone();
     if args.healthz_port != 0 {
         let address = (args.healthz_ip, args.healthz_port).into();
         tokio::spawn(crate::http::serve(address, FlannelHealth(followed)));
     }
-    tokio::select! {
+    let signal = tokio::select! {
         // Nothing of ours is in the kernel half written: each write is one message.
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        signal = signals.end() => signal,
         end = work(&mut args, &following) => match end? {},
-    }
+    };
     tracing::info!(
-        "leaving; the lease, routes, devices and {} stay",
+        "{signal}: leaving; the lease, routes, devices and {} stay",
         subnet_file.display()
     );
     Ok(ExitCode::SUCCESS)

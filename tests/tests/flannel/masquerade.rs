@@ -135,6 +135,16 @@ fn iptables_masquerades_where_there_is_no_nft() {
     site.await_ping(1, "10.200.0.100", 1500);
     site.await_ping(1, &pods[1], 1500);
     site.await_ping(2, &pods[0], 1500);
+    // What people and tools send ends nothing: the daemon repairs its rules after it.
+    for (signal, name) in [
+        ("-HUP", "SIGHUP: nothing to reload"),
+        ("-QUIT", "SIGQUIT: ignored"),
+        ("-USR1", "SIGUSR1: ignored"),
+        ("-USR2", "SIGUSR2: ignored"),
+    ] {
+        site.signal("n1", signal);
+        wait_for(PATIENCE, name, || site.log(1), |log| log.contains(name)).unwrap();
+    }
     // Somebody empties the chain, takes the jump away, and adds it once too often.
     let iptables = |arguments: &[&str]| {
         let words = [&["-w", "-t", "nat"], arguments].concat();

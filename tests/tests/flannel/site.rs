@@ -133,6 +133,11 @@ impl Site {
         self.processes.start(name, Some(&netns), command);
     }
 
+    /// Sends a signal, as `kill` names it (`-HUP`), to a program.
+    pub(crate) fn signal(&self, name: &str, signal: &str) {
+        self.processes.signal(name, signal);
+    }
+
     /// Ends a program and waits for it; its exit code.
     pub(crate) fn end(&mut self, name: &str, signal: &str) -> Option<i32> {
         self.processes.end(name, signal).code()
