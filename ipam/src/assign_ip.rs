@@ -13,6 +13,7 @@ use caracal_model::{
     INTERFACE_ATTRIBUTE, Key, KeyRange, Kind, PoolName, Prefix, Timestamp, Txn, default_block_len,
 };
 
+use crate::allocation::{Allocation, Purpose};
 use crate::assign::check_names;
 use crate::block;
 use crate::error::AssignIpError;
@@ -202,7 +203,7 @@ impl AssignIp {
         let sequence = match block::take_address(&mut value, address, &attribute) {
             Ok(sequence) => sequence,
             Err(holder) => {
-                let Some(earlier) = self.predecessor(holder.as_deref()) else {
+                let Some(earlier) = self.predecessor(&value) else {
                     return Err(self.taken(holder));
                 };
                 let key = Key::Handle(earlier.clone());
@@ -244,20 +245,43 @@ impl AssignIp {
     }
 
     /// The handle of an earlier container of the same workload on the same node, where that is the
-    /// holder and may be followed.
-    fn predecessor(&self, holder: Option<&AllocationAttribute>) -> Option<HandleId> {
+    /// holder and may be followed. The caller has seen that the workload's interface is no other
+    /// container's, and that no route leads to the address. What the holder's entry says decides
+    /// whose the address is:
+    ///
+    /// * Our plugin's names endpoint and interface: both are the same.
+    /// * Calico's plugin's names namespace and pod: both are the same. Calico's plugin gives the
+    ///   host's end of a pod's `eth0` the name that we give it, so the look at the interface counts
+    ///   there, too. Of a further interface only the route tells whether it lives.
+    ///
+    /// An address of another main plugin, of a virtual machine or of a tunnel is never taken over.
+    fn predecessor(&self, block: &Block) -> Option<HandleId> {
+        const WIRING: [&str; 2] = [ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE];
+        const POD: [&str; 2] = ["namespace", "pod"];
+        if !self.takes_over {
+            return None;
+        }
         let request = &self.request;
-        let holder = holder.filter(|h| self.takes_over && h.released_at.is_none())?;
+        let holds = |held: &Allocation| held.address == request.address;
+        let holder = Allocation::in_block(block).find(holds)?;
         let is_same = |name: &str| {
             let own = request.attributes.get(name);
-            own.is_some() && holder.secondary.get(name) == own
+            own.is_some() && holder.attributes.get(name) == own
         };
-        let same_workload = [ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE]
-            .into_iter()
-            .all(is_same);
+        let is_ours = WIRING
+            .iter()
+            .any(|name| holder.attributes.contains_key(*name));
+        let same_workload = if is_ours {
+            WIRING.into_iter().all(is_same)
+        } else {
+            // Who asks without an interface of ours has not seen that the earlier one is gone.
+            let wired = request.attributes.contains_key(INTERFACE_ATTRIBUTE);
+            wired && holder.purpose() == Purpose::Workload && POD.into_iter().all(is_same)
+        };
         let same_node = holder.node() == Some(request.node.as_str());
-        let earlier = holder.handle_id.clone().map(HandleId::from);
-        earlier.filter(|earlier| same_workload && same_node && *earlier != request.handle)
+        let held = holder.released_at.is_none();
+        let earlier = holder.handle.map(HandleId::from);
+        earlier.filter(|earlier| held && same_workload && same_node && *earlier != request.handle)
     }
 
     fn taken(&self, holder: Option<Box<AllocationAttribute>>) -> AssignIpError {

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 
 use caracal_ipam::{Assign, AssignIp, AssignIpRequest, AssignRequest, ReleaseHandle};
 use caracal_model::{
-    AffinityState, AllowedUse, Block, BlockAffinity, BlockOwner, ENDPOINT_ATTRIBUTE,
-    INTERFACE_ATTRIBUTE, IpReservation, IpamHandle, Key, Kind, Prefix, Timestamp,
+    AffinityState, AllowedUse, Block, BlockAffinity, BlockOwner, DELEGATED_ATTRIBUTE,
+    ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE, IpReservation, IpamHandle, Key, Kind, Prefix,
+    Timestamp,
 };
 use serde_json::{Value, json};
 use world::actor::{Any, End, faults, run, view};
@@ -632,6 +633,77 @@ fn the_same_workload_takes_its_address_over_and_nobody_else() {
         run(&mut world, Any::AssignIp(again)),
         End::Failed(taken.into())
     );
+}
+
+/// The same, where Calico's plugin gave the address: it wrote namespace, pod and node alone.
+#[test]
+fn the_same_pod_takes_over_what_calicos_plugin_gave_it_and_nobody_else() {
+    const NET: &str = "k8s-pod-network";
+    let text = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    let of = |host: &str, container: &str, attributes: &[(&str, &str)]| AssignIpRequest {
+        address: "10.0.0.6".parse().unwrap(),
+        node: host.into(),
+        handle: format!("{NET}.{container}").into(),
+        attributes: attributes.iter().copied().map(text).collect(),
+        usage: AllowedUse::Workload,
+    };
+    let pod = |namespace: &'static str, name: &'static str| {
+        let wiring = [
+            (ENDPOINT_ATTRIBUTE, "d/web"),
+            (INTERFACE_ATTRIBUTE, "caliweb"),
+        ];
+        [
+            wiring.as_slice(),
+            &[("namespace", namespace), ("pod", name)],
+        ]
+        .concat()
+    };
+    let web = pod("d", "web");
+    let calicos = &web[2..];
+    let taken = |container: &str| {
+        let holder = format!("already assigned under handle {NET}.{container} on node-a");
+        End::Failed(format!("10.0.0.6 is {holder}"))
+    };
+    let took = || End::Took(vec!["10.0.0.6".parse().unwrap()]);
+    let held_as = |more: &[(&str, &str)]| {
+        let mut world = small().with(config(|c| c.ip_cooldown_seconds = 600));
+        let held = [calicos, more].concat();
+        let first = AssignIp::new(of("node-a", "1", &held), NOW);
+        assert_eq!(run(&mut world, Any::AssignIp(first)), took());
+        world
+    };
+    let mut world = held_as(&[]);
+    for (host, attributes, over) in [
+        // Its interface is still there; another node, pod and namespace.
+        ("node-a", web.clone(), false),
+        ("node-b", web.clone(), true),
+        ("node-a", pod("d", "other"), true),
+        ("node-a", pod("e", "web"), true),
+        // Who asks has no interface of ours; who asks is no pod.
+        ("node-a", calicos.to_vec(), true),
+        ("node-a", web[..2].to_vec(), true),
+    ] {
+        let machine = AssignIp::new(of(host, "2", &attributes), NOW);
+        let machine = if over { machine.taking_over() } else { machine };
+        let end = run(&mut world, Any::AssignIp(machine));
+        assert_eq!(end, taken("1"), "{host} {attributes:?}");
+    }
+    let again = || AssignIp::new(of("node-a", "2", &web), NOW).taking_over();
+    // What our plugin gave to another main plugin, and what a virtual machine has.
+    for more in [(DELEGATED_ATTRIBUTE, "true"), ("vmi-name", "vm")] {
+        let end = run(&mut held_as(&[more]), Any::AssignIp(again()));
+        assert_eq!(end, taken("1"), "{more:?}");
+    }
+    assert_eq!(run(&mut world, Any::AssignIp(again())), took());
+    assert_eq!(faults(&world, after(1)), []);
+    // A late DEL of the first container takes nothing.
+    let first = format!("{NET}.1");
+    let key = format!("/calico/ipam/v2/handle/{first}");
+    assert!(!world.keys.contains_key(&key));
+    let late = ReleaseHandle::new(first.as_str().into(), Vec::new(), NOW);
+    run(&mut world, Any::ReleaseHandle(late));
+    let other = AssignIp::new(of("node-b", "3", &web), NOW);
+    assert_eq!(run(&mut world, Any::AssignIp(other)), taken("2"));
 }
 
 #[test]

@@ -97,17 +97,19 @@ impl Wishes {
     }
 }
 
-/// What annotations ask for and nobody here does.
+/// What annotations ask for and this plugin does not do.
 fn unmet(annotations: &Map<String, Value>) -> Vec<String> {
     let said = annotations.iter().filter_map(|(name, value)| {
         let why = match name.as_str() {
-            name if name.starts_with(QOS) => "nothing here limits what a pod sends or receives",
+            name if name.starts_with(QOS) => {
+                "has no effect here: nothing here limits what a pod sends or receives"
+            }
             name if BANDWIDTH.contains(&name) => {
-                "only the CNI plugin bandwidth limits it, where it stands behind caracal in the list of plugins"
+                "has an effect only where the CNI plugin bandwidth stands behind caracal in the list of plugins"
             }
             _ => return None,
         };
-        Some(format!("annotation {name} {value} has no effect here: {why}"))
+        Some(format!("annotation {name} {value} {why}"))
     });
     said.collect()
 }

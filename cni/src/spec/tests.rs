@@ -344,7 +344,7 @@ fn addresses_without_ipam_need_leave_and_are_alone() {
 }
 
 #[test]
-fn limits_that_nobody_sets_are_named() {
+fn limits_that_this_plugin_does_not_set_are_named() {
     let annotations = json!({
         "qos.projectcalico.org/egressBandwidth": "10M",
         "kubernetes.io/ingress-bandwidth": "5M",
@@ -354,7 +354,8 @@ fn limits_that_nobody_sets_are_named() {
     let mut unmet = wishes("", &change).unwrap().unmet;
     unmet.sort();
     assert_eq!(unmet.len(), 2, "{unmet:?}");
-    assert!(unmet[0].contains("ingress-bandwidth \"5M\" has no effect"));
+    let bandwidth = "ingress-bandwidth \"5M\" has an effect only where the CNI plugin bandwidth";
+    assert!(unmet[0].contains(bandwidth), "{unmet:?}");
     assert!(unmet[1].contains("egressBandwidth \"10M\" has no effect"));
     assert_eq!(wishes("", &json!({})).unwrap().unmet, [""; 0]);
 }

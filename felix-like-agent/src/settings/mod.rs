@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use caracal_model::{Family, NodeName, Prefix, Problem, ProblemCode, Snapshot};
+use caracal_model::{EncapMode, Family, NodeName, Prefix, Problem, ProblemCode, Snapshot};
 use serde_json::Value;
 
 use crate::nat::name::Interfaces;
@@ -241,6 +241,14 @@ impl Default for Settings {
     }
 }
 
+/// The name of the configurations of all nodes.
+const DEFAULT: &str = "default";
+
+/// The name of a node's own configurations.
+fn own_name(node: &NodeName) -> String {
+    format!("node.{node}")
+}
+
 /// Values that win over the datastore: FelixConfiguration's keys in any case (`FELIX_VXLANMTU`
 /// becomes `vxlanmtu`) with their values.
 pub type Overrides = BTreeMap<String, String>;
@@ -256,24 +264,79 @@ impl Settings {
     ) -> (Self, Vec<Problem>) {
         let mut settings = base.clone();
         let mut problems = Vec::new();
-        let own = format!("node.{me}");
-        for name in ["default", own.as_str()] {
-            if let Some(configuration) = snapshot.felix_configurations.get(name) {
-                let subject = format!("FelixConfiguration {name}");
-                let spec = serde_json::to_value(&configuration.spec).unwrap_or_default();
-                for (key, value) in spec.as_object().into_iter().flatten() {
-                    settings.apply(&subject, key, &plain(value), &mut problems);
-                }
-            }
-            if let Some(configuration) = snapshot.bgp_configurations.get(name) {
-                settings.apply_bgp(name, &configuration.spec, &mut problems);
-            }
-        }
+        settings.apply_stored(DEFAULT, snapshot, &mut problems);
+        let common = settings.clone();
+        settings.apply_stored(&own_name(me), snapshot, &mut problems);
+        settings.name_apart(&common, snapshot, me, overrides, &mut problems);
         for (key, value) in overrides {
             let subject = format!("FELIX_{}", key.to_ascii_uppercase());
             settings.apply(&subject, key, value, &mut problems);
         }
         (settings, problems)
+    }
+
+    /// Lays the two configurations of a name over the settings.
+    fn apply_stored(&mut self, name: &str, snapshot: &Snapshot, problems: &mut Vec<Problem>) {
+        if let Some(configuration) = snapshot.felix_configurations.get(name) {
+            let subject = format!("FelixConfiguration {name}");
+            let spec = serde_json::to_value(&configuration.spec).unwrap_or_default();
+            for (key, value) in spec.as_object().into_iter().flatten() {
+                self.apply(&subject, key, &plain(value), problems);
+            }
+        }
+        if let Some(configuration) = snapshot.bgp_configurations.get(name) {
+            self.apply_bgp(name, &configuration.spec, problems);
+        }
+    }
+
+    /// What all nodes of a VXLAN have to have alike.
+    fn vxlan(&self) -> [(&'static str, u32); 2] {
+        [
+            ("vxlanVNI", self.vxlan_vni),
+            ("vxlanPort", u32::from(self.vxlan_port)),
+        ]
+    }
+
+    /// Names what this node's own FelixConfiguration sets for VXLAN otherwise than another node
+    /// has it: no packet passes between the two. `common` are the settings of a node without a
+    /// configuration of its own. A value of the environment counts for all nodes, as far as is
+    /// known here.
+    fn name_apart(
+        &self,
+        common: &Self,
+        snapshot: &Snapshot,
+        me: &NodeName,
+        overrides: &Overrides,
+        problems: &mut Vec<Problem>,
+    ) {
+        let mut pools = snapshot.pools.values();
+        if !pools.any(|pool| pool.spec.vxlan_mode != EncapMode::Never) {
+            return;
+        }
+        let pairs = self.vxlan().into_iter().zip(common.vxlan());
+        for (place, ((key, own), (_, usual))) in pairs.enumerate() {
+            let is_set = |name: &String| name.eq_ignore_ascii_case(key);
+            if own == usual || overrides.keys().any(is_set) {
+                continue;
+            }
+            let others = snapshot.nodes.keys().filter(|name| *name != me);
+            let mut others = others.map(|name| {
+                let mut settings = common.clone();
+                settings.apply_stored(&own_name(name), snapshot, &mut Vec::new());
+                (name, settings.vxlan()[place].1)
+            });
+            let Some((other, theirs)) = others.find(|(_, theirs)| *theirs != own) else {
+                continue;
+            };
+            problems.push(problem(
+                ProblemCode::AgentClusterSetting,
+                &format!("FelixConfiguration {}", own_name(me)),
+                format!(
+                    "{key} is {own} on this node and {theirs} on {other}: no VXLAN packet passes between the two; \
+                     all nodes need the same"
+                ),
+            ));
+        }
     }
 
     fn apply(&mut self, subject: &str, key: &str, value: &str, problems: &mut Vec<Problem>) {
@@ -364,11 +427,15 @@ mod tests {
     fn snapshot(entries: &[(&str, &str)]) -> Snapshot {
         let mut snapshot = Snapshot::default();
         for (name, spec) in entries {
-            let path = format!("/calico/resources/v3/projectcalico.org/felixconfigurations/{name}");
-            let value = format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{spec}}}"#);
-            snapshot.apply(&path, Some(value.as_bytes()), 1);
+            put(&mut snapshot, "felixconfigurations", name, spec);
         }
         snapshot
+    }
+
+    fn put(snapshot: &mut Snapshot, kind: &str, name: &str, spec: &str) {
+        let path = format!("/calico/resources/v3/projectcalico.org/{kind}/{name}");
+        let value = format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{spec}}}"#);
+        snapshot.apply(&path, Some(value.as_bytes()), 1);
     }
 
     #[test]
@@ -437,6 +504,40 @@ mod tests {
         );
         assert_eq!(problems[0].subject, "FelixConfiguration default");
     }
+
+    #[test]
+    fn what_one_node_alone_sets_for_vxlan_is_named_there() {
+        let told = |s: &Snapshot, me: &str, overrides: &Overrides| -> Vec<String> {
+            let (_, problems) = Settings::resolve(&Settings::default(), s, &me.into(), overrides);
+            for problem in &problems {
+                assert_eq!(problem.code, ProblemCode::AgentClusterSetting);
+                assert_eq!(problem.subject, format!("FelixConfiguration node.{me}"));
+            }
+            problems.into_iter().map(|p| p.reason).collect()
+        };
+        let (none, nothing) = (Overrides::new(), [""; 0]);
+        let mut s = snapshot(&[
+            ("default", r#"{"vxlanPort":4790}"#),
+            ("node.a", r#"{"vxlanVNI":5000,"vxlanPort":4790}"#),
+        ]);
+        put(&mut s, "nodes", "a", "{}");
+        put(&mut s, "nodes", "b", "{}");
+        assert_eq!(told(&s, "a", &none), nothing, "there is no VXLAN");
+        let pool = r#"{"cidr":"10.244.0.0/16","vxlanMode":"Always"}"#;
+        put(&mut s, "ippools", "p", pool);
+        let vni = "vxlanVNI is 5000 on this node and 4096 on b: no VXLAN packet passes between the two; all nodes need the same";
+        assert_eq!(told(&s, "a", &none), [vni]);
+        assert_eq!(told(&s, "b", &none), nothing, "it is not its setting");
+        let port = r#"{"vxlanVNI":5000,"vxlanPort":4791}"#;
+        put(&mut s, "felixconfigurations", "node.b", port);
+        assert_eq!(told(&s, "a", &none), nothing, "each has 5000");
+        let said = told(&s, "b", &none);
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].starts_with("vxlanPort is 4791 on this node and 4790 on a"));
+        let environment = Overrides::from([("VXLANPORT".to_owned(), "4792".to_owned())]);
+        assert_eq!(told(&s, "b", &environment), nothing, "all have 4792");
+    }
+
     #[test]
     fn what_has_no_effect_is_told() {
         let s = snapshot(&[(

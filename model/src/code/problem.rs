@@ -4,6 +4,8 @@
 super::codes! {
     /// A kind of [`Problem`](crate::snapshot::Problem).
     ProblemCode by Status
+    AgentClusterSetting "agent.cluster_setting" Error 0 "a setting that all nodes have to have alike differs on this node: no VXLAN packet passes between it and others"
+        "set it in the FelixConfiguration `default`, and take it out of `node.NAME`",
     AgentDuplicateAddress "agent.duplicate_address" Error 0 "two workloads of this node have one address"
         "delete one of them; `caracal ipam check`",
     AgentForeignDevice "agent.foreign_device" Error 0 "somebody else's device has the name of a tunnel device"

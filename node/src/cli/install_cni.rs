@@ -3,6 +3,7 @@
 //! one rename: a runtime sees all or nothing.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -35,6 +36,8 @@ const SECRETS: [(&str, &str); 3] = [
 ];
 /// Standard plugins that the image brings along (`deploy/image/build`), as Calico's does.
 const STANDARD_DIR: &str = "/cni-plugins";
+/// The standard plugin that limits what a pod sends and receives.
+const BANDWIDTH: &str = "bandwidth";
 /// The plugin's two names.
 const PLUGINS: [&str; 2] = ["caracal-cni", "caracal-ipam"];
 /// Names of flannel's plugin: ours, and the one of flannel's own configuration, in whose place it
@@ -173,8 +176,7 @@ impl InstallPlan {
         tls: &BTreeMap<&str, String>,
     ) -> anyhow::Result<(String, Vec<&'static str>)> {
         let template = self.template.clone();
-        let template =
-            template.unwrap_or_else(|| default_template(self.kubernetes, self.account.is_some()));
+        let template = template.unwrap_or_else(|| self.default_template());
         let mut text = template
             .replace("__CNI_MTU__", &self.mtu.to_string())
             .replace("__ETCD_ENDPOINTS__", &self.endpoints)
@@ -203,6 +205,68 @@ impl InstallPlan {
         }
         Ok((format!("{value:#}\n"), programs))
     }
+
+    /// The list of plugins when nobody gave one: the same for both datastores, but for the way to
+    /// the data. In etcd clusters the plugin looks pods up in Kubernetes' API where it has an
+    /// account there.
+    ///
+    /// The plugin `bandwidth` is named where its program is or will be: without it no pod would
+    /// start. Debian's crashes at the CHECK of a pod that has no limit, hence `disableCheck`.
+    fn default_template(&self) -> String {
+        let mut plugin = match self.kubernetes {
+            true => json!({
+                "type": PLUGINS[0],
+                "datastore_type": "kubernetes",
+                "kubernetes": { "kubeconfig": "__KUBECONFIG_FILEPATH__" },
+                "ipam": { "type": PLUGINS[1] },
+            }),
+            false => json!({
+                "type": PLUGINS[0],
+                "etcd_endpoints": "__ETCD_ENDPOINTS__",
+                "etcd_ca_cert_file": "__ETCD_CA_CERT_FILE__",
+                "etcd_cert_file": "__ETCD_CERT_FILE__",
+                "etcd_key_file": "__ETCD_KEY_FILE__",
+                "ipam": { "type": PLUGINS[1] },
+            }),
+        };
+        if self.account.is_some() && !self.kubernetes {
+            plugin["policy"] = json!({ "type": "k8s" });
+            plugin["kubernetes"] = json!({ "kubeconfig": "__KUBECONFIG_FILEPATH__" });
+        }
+        plugin["capabilities"] = json!({ "io.kubernetes.cri.pod-annotations": true });
+        let mut plugins = vec![
+            plugin,
+            json!({
+                "type": "portmap",
+                "snat": true,
+                "capabilities": { "portMappings": true },
+            }),
+        ];
+        let limits = self.has_standard(BANDWIDTH);
+        if limits {
+            plugins.push(json!({ "type": BANDWIDTH, "capabilities": { "bandwidth": true } }));
+        }
+        let mut list = json!({
+            "cniVersion": "1.0.0",
+            "name": "k8s-pod-network",
+            "plugins": plugins,
+        });
+        if limits {
+            list["disableCheck"] = json!(true);
+        }
+        list.to_string()
+    }
+
+    /// True when a standard plugin is on this host, or is installed there.
+    fn has_standard(&self, name: &str) -> bool {
+        let is_brought = || self.standard_dir.join(name).exists() && !self.skips(OsStr::new(name));
+        self.bin_dir.join(name).exists() || is_brought()
+    }
+
+    /// True for a standard plugin that is not installed (`SKIP_CNI_BINARIES`).
+    fn skips(&self, name: &OsStr) -> bool {
+        self.skipped.iter().any(|skipped| name == skipped.as_str())
+    }
 }
 
 /// The names of our programs that a configuration needs.
@@ -224,40 +288,6 @@ fn place_holder(text: &str) -> Option<&str> {
     Some(&text[start..end])
 }
 
-/// In etcd clusters the plugin looks pods up in Kubernetes' API where it has an account there.
-fn default_template(kubernetes: bool, account: bool) -> String {
-    let mut plugin = match kubernetes {
-        true => json!({
-            "type": PLUGINS[0],
-            "datastore_type": "kubernetes",
-            "kubernetes": { "kubeconfig": "__KUBECONFIG_FILEPATH__" },
-            "ipam": { "type": PLUGINS[1] },
-        }),
-        false => json!({
-            "type": PLUGINS[0],
-            "etcd_endpoints": "__ETCD_ENDPOINTS__",
-            "etcd_ca_cert_file": "__ETCD_CA_CERT_FILE__",
-            "etcd_cert_file": "__ETCD_CERT_FILE__",
-            "etcd_key_file": "__ETCD_KEY_FILE__",
-            "ipam": { "type": PLUGINS[1] },
-        }),
-    };
-    if account && !kubernetes {
-        plugin["policy"] = json!({ "type": "k8s" });
-        plugin["kubernetes"] = json!({ "kubeconfig": "__KUBECONFIG_FILEPATH__" });
-    }
-    let value = json!({
-        "cniVersion": "1.0.0",
-        "name": "k8s-pod-network",
-        "plugins": [plugin, {
-            "type": "portmap",
-            "snat": true,
-            "capabilities": { "portMappings": true },
-        }],
-    });
-    value.to_string()
-}
-
 fn install(plan: &InstallPlan, program: &Path) -> anyhow::Result<()> {
     for dir in [&plan.bin_dir, &plan.net_dir] {
         make_folder(dir).with_context(|| format!("creating {}", dir.display()))?;
@@ -267,6 +297,14 @@ fn install(plan: &InstallPlan, program: &Path) -> anyhow::Result<()> {
     let (text, names) = plan.configuration(&tls)?;
     programs(plan, program, &names)?;
     standard_plugins(plan)?;
+    if plan.template.is_none() && !plan.has_standard(BANDWIDTH) {
+        eprintln!(
+            "caracal: warning: the plugin {BANDWIDTH} is not in {}, and {} does not name it: kubernetes.io/ingress-bandwidth and \
+             kubernetes.io/egress-bandwidth limit no pod. Install it, and call install-cni again",
+            plan.bin_dir.display(),
+            plan.conf_name
+        );
+    }
     for missing in missing_plugins(&plan.bin_dir, &text) {
         eprintln!(
             "caracal: warning: {} names the plugin {missing}, which is not in {}: no pod starts before it is there. The package \
@@ -332,8 +370,7 @@ fn standard_plugins(plan: &InstallPlan) -> anyhow::Result<()> {
         let entry = entry?;
         let name = entry.file_name();
         let target = plan.bin_dir.join(&name);
-        let is_skipped = plan.skipped.iter().any(|skipped| name == skipped.as_str());
-        if is_skipped || target.exists() {
+        if plan.skips(&name) || target.exists() {
             continue;
         }
         let bytes = fs::read(entry.path()).with_context(|| entry.path().display().to_string())?;

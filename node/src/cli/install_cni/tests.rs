@@ -158,6 +158,40 @@ fn standard_plugins_are_installed_where_the_host_has_none() {
     assert_eq!(missing_plugins(&plan.bin_dir, &conf), Vec::<String>::new());
 }
 
+/// With either datastore the plugins learn a pod's annotations and limits.
+#[test]
+fn the_list_of_either_datastore_hands_annotations_and_limits_on() {
+    let folder = Folder::new("capabilities");
+    for dir in ["standard", "bin"] {
+        fs::create_dir_all(folder.0.join(dir)).unwrap();
+    }
+    fs::write(folder.0.join("standard/bandwidth"), "image").unwrap();
+    let list = |datastore: &str, skipped: &str| -> Value {
+        let more = [
+            ("DATASTORE_TYPE", datastore),
+            ("SKIP_CNI_BINARIES", skipped),
+        ];
+        let (text, _) = folder.plan(&more).configuration(&BTreeMap::new()).unwrap();
+        serde_json::from_str(&text).unwrap()
+    };
+    let bandwidth = json!({"type": "bandwidth", "capabilities": {"bandwidth": true}});
+    for datastore in ["etcdv3", "kubernetes"] {
+        let _absent = fs::remove_file(folder.0.join("bin/bandwidth"));
+        let all = list(datastore, "tuning");
+        let annotations = json!({"io.kubernetes.cri.pod-annotations": true});
+        assert_eq!(all["plugins"][0]["capabilities"], annotations);
+        assert_eq!(all["plugins"][2], bandwidth);
+        assert_eq!(all["disableCheck"], true);
+        // A list that names what is nowhere starts no pod.
+        let without = list(datastore, "bandwidth");
+        assert_eq!(without["plugins"].as_array().map(Vec::len), Some(2));
+        assert_eq!(without["disableCheck"], Value::Null);
+        // The host has its own.
+        fs::write(folder.0.join("bin/bandwidth"), "host").unwrap();
+        assert_eq!(list(datastore, "bandwidth"), all);
+    }
+}
+
 #[test]
 fn a_template_of_ones_own_is_filled_in_and_checked() {
     let folder = Folder::new("template");
