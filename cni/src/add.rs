@@ -242,7 +242,8 @@ async fn with_named_addresses(site: &Site<'_>) -> Result<(Obtained, Pair), CniEr
     Ok((Obtained::new(addresses, destinations), pair))
 }
 
-/// Addresses from the datastore and the pair from the kernel, at the same time.
+/// Addresses from the datastore and the pair from the kernel: at the same time, or one after the
+/// other where the pod asks for certain addresses.
 async fn with_own_addresses<S: Store>(
     site: &Site<'_>,
     store: &S,
@@ -257,8 +258,14 @@ async fn with_own_addresses<S: Store>(
         }
         held
     };
-    let (held, pair) = tokio::join!(addresses, make_pair(site));
-    let (Holding { held, precondition }, pair) = (held?, pair?);
+    // Who takes an address over looks at the interface of an earlier container first: a pair that
+    // is half made would be taken for it.
+    let (Holding { held, precondition }, pair) = if site.wishes.addresses.is_empty() {
+        let (held, pair) = tokio::join!(addresses, make_pair(site));
+        (held?, pair?)
+    } else {
+        (addresses.await?, make_pair(site).await?)
+    };
     let addresses: Vec<_> = held.iter().map(|h| Prefix::host(h.address)).collect();
     let obtained = Obtained {
         destinations: default_routes(call, &addresses),
