@@ -29,7 +29,7 @@ FLAKY := $(if $(filter 1,$(STRICT)),0,3)
 BUILD_PACKAGES := protobuf-compiler libprotobuf-dev python3-pip
 LAB_PACKAGES := etcd-server etcd-client iproute2 iputils-ping nftables openssl util-linux procps
 # Real peers, packet captures, certificates, and the kernel with IPIP.
-TEST_PACKAGES := bird2 bgpdump gobgpd tcpdump iptables containernetworking-plugins user-mode-linux kmod valgrind
+TEST_PACKAGES := bird2 bgpdump gobgpd tcpdump iptables ipvsadm containernetworking-plugins user-mode-linux kmod valgrind
 # Container runtimes, and a root file system for their containers.
 TEST_PACKAGES += podman containerd runc crun busybox-static
 # promtool, and a Prometheus that scrapes a node.

@@ -14,7 +14,7 @@ use crate::topology::{Datastore, NodeKind, Topology};
 use crate::wait::{in_uml, wait_until};
 
 /// Programs that are called by name, with their Debian packages.
-const PACKAGES: [(&str, &str); 14] = [
+const PACKAGES: [(&str, &str); 15] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("etcd", "etcd-server"),
@@ -22,6 +22,7 @@ const PACKAGES: [(&str, &str); 14] = [
     ("gobgpd", "gobgpd"),
     ("ip", "iproute2"),
     ("iptables-legacy", "iptables"),
+    ("ipvsadm", "ipvsadm"),
     ("kubectl", "kubernetes-client"),
     ("nft", "nftables"),
     ("nsenter", "util-linux"),

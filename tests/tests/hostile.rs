@@ -8,8 +8,9 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use caracal_lab::{Lab, run_in_netns, wait_until};
 use caracal_model::{Block, BlockOwner, Family, Prefix};
 use caracal_tests::{
-    SECOND, address_of, apply_nft, assert_full_matrix, assert_gone, await_settled, await_status,
-    either, exit_code, has_problem, on_each_stack_of, put_etcd_resource, run_on,
+    SECOND, Stack, address_of, apply_nft, assert_full_matrix, assert_gone, await_settled,
+    await_status, either, exit_code, has_problem, in_ipip_kernel, on_each_stack_of, possible,
+    put_etcd_resource, run_on, up_text,
 };
 use serde_json::json;
 
@@ -192,6 +193,62 @@ fn pods_do_not_speak_by_another_node(lab: &Lab, family: Family) {
         assert_eq!(arrived, [3790], "{family}: a pod to {node} by node2");
         run_on(lab, "node2", &format!("nft delete table {word} theirs"));
     }
+}
+
+/// kube-proxy's way in its mode `ipvs`: ports of node2 lead to node1. Conntrack knows nothing of the
+/// translation.
+#[test]
+fn pods_do_not_speak_by_ipvs() {
+    let scenario = "pods_do_not_speak_by_ipvs";
+    if !possible(scenario, &["ipvsadm", "iptables-legacy"]) {
+        return;
+    }
+    in_ipip_kernel(scenario, || {
+        let lab = up_text(&Stack::Dual.topology(TOPOLOGY), "hostile", "e2e-ipvs");
+        await_settled(&lab);
+        for family in lab.topology().families() {
+            pods_do_not_speak_by_ipvs_of(&lab, family);
+        }
+        lab.down().unwrap();
+    });
+}
+
+fn pods_do_not_speak_by_ipvs_of(lab: &Lab, family: Family) {
+    const HIGHER: u16 = 26_000;
+    let [by, node] = ["node2", "node1"].map(|node| address_of(lab, node, family));
+    let iptables = either(family, "iptables-legacy", "ip6tables-legacy");
+    let (tcp, udp) = ([179, 1790], [3784, 4784, 4789, 3790]);
+    let to = |port: u16| SocketAddr::from((by, port + HIGHER));
+    let leads = |(protocol, port): (&str, u16)| {
+        let word = &protocol[..1];
+        let (sent, at) = (to(port), SocketAddr::from((node, port)));
+        run_on(lab, "node2", &format!("ipvsadm -A -{word} {sent} -s rr"));
+        run_on(
+            lab,
+            "node2",
+            &format!("ipvsadm -a -{word} {sent} -r {at} -m"),
+        );
+        run_on(
+            lab,
+            "node2",
+            &format!(
+                "{iptables} -w -t nat -A POSTROUTING -d {node} -p {protocol} --dport {port} -j MASQUERADE"
+            ),
+        );
+    };
+    tcp.map(|port| leads(("tcp", port)));
+    udp.map(|port| leads(("udp", port)));
+    // As kube-proxy sets it: what it translates is masqueraded.
+    run_on(lab, "node2", "sysctl -qw net.ipv4.vs.conntrack=1");
+    let listener = listener(lab, "node1", node);
+    let reaches = |port: u16| connects(lab, "node1/p1", (by, to(port).port()));
+    assert!(reaches(1790), "{family}: a pod to node1 by node2");
+    assert!(!reaches(179), "{family}: a pod to BGP of node1 by node2");
+    drop(listener);
+    let arrived = arrive(lab, "node1/p1", "node1", to, &udp);
+    assert_eq!(arrived, [3790], "{family}: a pod to node1 by node2");
+    // A node's own process is no pod.
+    assert!(connects(lab, "node2", (node, 179)), "{family}: node2");
 }
 
 /// A workload that a BGPPeer names by `localWorkloadSelector` may speak to its own node, and to no

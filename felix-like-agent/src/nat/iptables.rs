@@ -26,6 +26,7 @@ const BGP: &str = "caracal-bgp";
 const ROUTERS: &str = "caracal-routers";
 const NODES: &str = "caracal-nodes";
 const TRANSLATED: &str = "caracal-translated";
+const BALANCED: &str = "caracal-balanced";
 /// Chain of the `raw` table.
 const ANTISPOOF: &str = "caracal-antispoof";
 
@@ -105,6 +106,34 @@ fn guarded_packets(chain: &str, nat: &Nat, guard: &BgpGuard) -> Vec<String> {
     let anybodys = ports.into_iter().chain(vxlan);
     let anybodys = anybodys.map(|ports| format!("-A {chain} {ports} -j {TRANSLATED}"));
     from_workloads.into_iter().chain(anybodys).collect()
+}
+
+/// What ipvs has translated to such a port of another machine: the kernel sends it on without a
+/// socket, and conntrack has the port that the sender has named.
+fn balanced_packets(nat: &Nat, guard: &BgpGuard) -> Vec<String> {
+    let vxlan = nat.no_vxlan_from_workloads.into_iter();
+    let udp: BTreeSet<u16> = BFD_PORTS.into_iter().chain(vxlan).collect();
+    let to = |(protocol, ports): (&str, &BTreeSet<u16>)| {
+        let named = ports.iter().enumerate().map(|(n, port)| {
+            let direction = if n == 0 { " --ctdir ORIGINAL" } else { "" };
+            format!("-m conntrack ! --ctorigdstport {port}{direction}")
+        });
+        let named = named.collect::<Vec<_>>().join(" ");
+        let rule = |port: &u16| {
+            format!(
+                "-A {OUTPUT} -p {protocol} -m {protocol} --dport {port} -m owner ! --socket-exists {named} -j {BALANCED}"
+            )
+        };
+        ports.iter().map(rule).collect::<Vec<_>>()
+    };
+    let sent = [("tcp", &guard.ports), ("udp", &udp)];
+    let sent = sent.into_iter().flat_map(to);
+    let peers = guard.peers.iter().chain(&guard.routers);
+    let peers = peers.map(|of| format!("-A {BALANCED} -s {} -j RETURN", Prefix::host(*of)));
+    let routers = guard.routers.iter();
+    let routers = routers.map(|of| format!("-A {BALANCED} -d {} -j DROP", Prefix::host(*of)));
+    let to_nodes = [format!("-A {BALANCED} -j {NODES}")];
+    sent.chain(peers).chain(to_nodes).chain(routers).collect()
 }
 
 /// Action on these packets.
@@ -194,6 +223,7 @@ fn filter_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
     if let Some(guard) = &rules.bgp {
         lines.extend(guarded_packets(FORWARD, nat, guard));
         lines.extend(guarded_packets(INPUT, nat, guard));
+        lines.extend(balanced_packets(nat, guard));
         lines.extend(bgp_guard(nat, guard));
     }
     if let Some(guard) = &rules.loops {
@@ -222,7 +252,7 @@ fn filter_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
         comment: String::new(),
         jumps: vec![("FORWARD", FORWARD), ("INPUT", INPUT), ("OUTPUT", OUTPUT)],
         chains: vec![
-            BGP, FORWARD, INPUT, LOOPS, NODES, OUTPUT, ROUTERS, SENDERS, TRANSLATED,
+            BALANCED, BGP, FORWARD, INPUT, LOOPS, NODES, OUTPUT, ROUTERS, SENDERS, TRANSLATED,
         ],
         rules: lines,
     }

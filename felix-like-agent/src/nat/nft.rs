@@ -1,6 +1,7 @@
 //! The rules as nftables scripts, each one transaction: one replaces the table of our own, another
 //! one changes elements of its sets ([`written`]).
 
+mod bgp;
 mod elements;
 pub(crate) mod listing;
 pub(crate) mod written;
@@ -12,7 +13,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use caracal_model::{Family, Prefix};
 
 use super::name::Interfaces;
-use super::{BFD_PORTS, BgpGuard, FamilyRules, LoopGuard, Nat, digest};
+use super::{FamilyRules, LoopGuard, Nat, digest};
+use bgp::{balanced_packets, bgp_guard, translated_packets, workloads_packets};
 use elements::{Element, Sets};
 
 /// Our table, of family `inet`.
@@ -26,6 +28,8 @@ pub(crate) const CHECKSUM: &str = "printed_";
 const ELEMENTS: &str = "\t\telements of ";
 /// Behind the filters of others: who refuses a Service without endpoints is asked first.
 const BEHIND_FILTERS: u8 = 10;
+/// Behind ipvs, which translates in `input` at 98 and 99.
+const BEHIND_IPVS: u8 = 110;
 
 /// The script that puts the rules in the place of those before, in one transaction.
 #[must_use]
@@ -100,10 +104,11 @@ fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
     let mut input = String::new();
     let mut forward = String::new();
     let mut loops = String::new();
+    let (mut balanced_here, mut balanced_on) = (String::new(), String::new());
     for prefix in &nat.interface_prefixes {
         if let Some(port) = nat.no_vxlan_from_workloads {
             // Once more behind translation: a service may lead there.
-            for chain in [&mut antispoof, &mut input, &mut forward] {
+            for chain in [&mut antispoof, &mut input, &mut balanced_here, &mut forward] {
                 put(
                     chain,
                     format_args!("iifname \"{prefix}*\" udp dport {port} drop"),
@@ -127,9 +132,19 @@ fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
         sources(table, &mut antispoof, family, address, rules);
         if let Some(guard) = &rules.bgp {
             for chain in [&mut input, &mut forward] {
-                guarded_packets(chain, nat, guard, family);
+                workloads_packets(chain, nat, guard, family);
+                translated_packets(chain, nat, guard, family);
             }
             bgp_guard(table, (family, address), nat, guard);
+            workloads_packets(&mut balanced_here, nat, guard, family);
+            balanced_packets(&mut balanced_here, nat, guard, family);
+            if !guard.peers.is_empty() {
+                put(
+                    &mut balanced_on,
+                    format_args!("{family} saddr @{family}_bgp_peers return"),
+                );
+            }
+            balanced_packets(&mut balanced_on, nat, guard, family);
         }
         senders(table, &mut input, family, address, rules);
         if let Some(guard) = &rules.loops {
@@ -168,6 +183,23 @@ fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
         put(text, format_args!("oifname \"{prefix}*\" accept"));
     }
     text.push_str("\t}\n");
+    // What a process sends has a socket of its own.
+    let sent_on = "\t\tmeta skuid >= 0 return\n";
+    for (hook, priority, first, rules) in [
+        ("input", BEHIND_IPVS, "", &balanced_here),
+        ("output", 0, sent_on, &balanced_on),
+    ] {
+        if !rules.is_empty() {
+            put_at(text, "\t", format_args!("chain balanced_{hook} {{"));
+            put(
+                text,
+                format_args!("type filter hook {hook} priority {priority}; policy accept;"),
+            );
+            text.push_str(first);
+            text.push_str(rules);
+            put_at(text, "\t", format_args!("}}"));
+        }
+    }
     for (hook, first) in [("forward", ""), ("output", "\t\toifname \"lo\" return\n")] {
         if !loops.is_empty() {
             let priority = BEHIND_FILTERS;
@@ -303,105 +335,6 @@ fn loopback(antispoof: &mut String, nat: &Nat, family: &str, rules: &FamilyRules
             );
         }
     }
-}
-
-/// Which packets the guard looks at, behind translation: from a workload to a port of BGP or BFD,
-/// and whatever somebody has translated to such a port, or to that of VXLAN.
-fn guarded_packets(chain: &mut String, nat: &Nat, guard: &BgpGuard, family: &str) {
-    let list = |ports: &BTreeSet<u16>| {
-        let ports = ports.iter().map(u16::to_string);
-        ports.collect::<Vec<_>>().join(", ")
-    };
-    let mut udp = BTreeSet::from(BFD_PORTS);
-    let bgp = format!("tcp dport {{ {} }}", list(&guard.ports));
-    let bfd = format!("udp dport {{ {} }}", list(&udp));
-    let protocol = nfproto(family);
-    for prefix in &nat.interface_prefixes {
-        for ports in [&bgp, &bfd] {
-            put(
-                chain,
-                format_args!(
-                    "meta nfproto {protocol} iifname \"{prefix}*\" {ports} jump {family}_bgp_guard"
-                ),
-            );
-        }
-    }
-    udp.extend(nat.no_vxlan_from_workloads);
-    for ports in [bgp, format!("udp dport {{ {} }}", list(&udp))] {
-        put(
-            chain,
-            format_args!(
-                "meta nfproto {protocol} {ports} ct direction original ct status dnat jump {family}_translated"
-            ),
-        );
-    }
-}
-
-/// Action on these packets.
-fn bgp_guard<'a>(
-    table: &mut NftTable<'a>,
-    (family, address): (&str, &str),
-    nat: &Nat,
-    guard: &'a BgpGuard,
-) {
-    let mut set = |name: &str, field: &str, addresses: &BTreeSet<IpAddr>| {
-        let hosts = addresses.iter().copied().map(Element::Address).collect();
-        hosts_in(
-            table,
-            family,
-            address,
-            field,
-            &format!("{family}_{name}"),
-            hosts,
-        )
-    };
-    let peers = set("bgp_peers", "saddr", &guard.peers);
-    let nodes = set("bgp_nodes", "daddr", &guard.nodes);
-    let routers = set("bgp_routers", "daddr", &guard.routers);
-    let name = format!("{family}_bgp_masqueraded");
-    let from = match routers.is_empty() {
-        true => Vec::new(),
-        false => matches(table, family, address, "saddr", &name, &guard.masqueraded),
-    };
-    let text = &mut table.text;
-    put_at(text, "\t", format_args!("chain {family}_to_nodes {{"));
-    put(text, format_args!("fib daddr type local counter drop"));
-    for packets in nodes {
-        put(text, format_args!("{packets} counter drop"));
-    }
-    put_at(text, "\t", format_args!("}}"));
-    put_at(text, "\t", format_args!("chain {family}_bgp_guard {{"));
-    for packets in peers {
-        put(text, format_args!("{packets} return"));
-    }
-    for name in &guard.local_peers {
-        put(
-            text,
-            format_args!("iifname \"{name}\" fib daddr type local return"),
-        );
-    }
-    put(text, format_args!("jump {family}_to_nodes"));
-    for packets in &routers {
-        for source in &from {
-            put(text, format_args!("{source} {packets} counter drop"));
-        }
-    }
-    put_at(text, "\t", format_args!("}}"));
-    put_at(text, "\t", format_args!("chain {family}_translated {{"));
-    // What comes from workloads here was judged by the rules before.
-    put(text, format_args!("iifname \"lo\" return"));
-    for prefix in &nat.interface_prefixes {
-        put(text, format_args!("iifname \"{prefix}*\" return"));
-    }
-    for packets in &routers {
-        let from = packets.replace("daddr", "saddr");
-        put(text, format_args!("{from} return"));
-    }
-    put(text, format_args!("jump {family}_to_nodes"));
-    for packets in routers {
-        put(text, format_args!("{packets} counter drop"));
-    }
-    put_at(text, "\t", format_args!("}}"));
 }
 
 /// Action on what is sent to a range of services.

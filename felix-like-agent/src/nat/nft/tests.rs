@@ -123,6 +123,29 @@ table inet caracal {
 		iifname "cali*" accept
 		oifname "cali*" accept
 	}
+	chain balanced_input {
+		type filter hook input priority 110; policy accept;
+		iifname "cali*" udp dport 4789 drop
+		meta nfproto ipv4 iifname "cali*" tcp dport { 179, 1179 } jump ip_bgp_guard
+		meta nfproto ipv4 iifname "cali*" udp dport { 3784, 4784 } jump ip_bgp_guard
+		meta nfproto ipv4 tcp dport { 179, 1179 } ct direction original ct original proto-dst != 179 ct original proto-dst != 1179 jump ip_translated
+		meta nfproto ipv4 tcp dport { 179, 1179 } ip daddr @ip_bgp_nodes ct direction original ct original ip daddr != @ip_bgp_nodes jump ip_translated
+		meta nfproto ipv4 tcp dport { 179, 1179 } ip daddr @ip_bgp_routers ct direction original ct original ip daddr != @ip_bgp_routers jump ip_translated
+		meta nfproto ipv4 udp dport { 3784, 4784, 4789 } ct direction original ct original proto-dst != 3784 ct original proto-dst != 4784 ct original proto-dst != 4789 jump ip_translated
+		meta nfproto ipv4 udp dport { 3784, 4784, 4789 } ip daddr @ip_bgp_nodes ct direction original ct original ip daddr != @ip_bgp_nodes jump ip_translated
+		meta nfproto ipv4 udp dport { 3784, 4784, 4789 } ip daddr @ip_bgp_routers ct direction original ct original ip daddr != @ip_bgp_routers jump ip_translated
+	}
+	chain balanced_output {
+		type filter hook output priority 0; policy accept;
+		meta skuid >= 0 return
+		ip saddr @ip_bgp_peers return
+		meta nfproto ipv4 tcp dport { 179, 1179 } ct direction original ct original proto-dst != 179 ct original proto-dst != 1179 jump ip_translated
+		meta nfproto ipv4 tcp dport { 179, 1179 } ip daddr @ip_bgp_nodes ct direction original ct original ip daddr != @ip_bgp_nodes jump ip_translated
+		meta nfproto ipv4 tcp dport { 179, 1179 } ip daddr @ip_bgp_routers ct direction original ct original ip daddr != @ip_bgp_routers jump ip_translated
+		meta nfproto ipv4 udp dport { 3784, 4784, 4789 } ct direction original ct original proto-dst != 3784 ct original proto-dst != 4784 ct original proto-dst != 4789 jump ip_translated
+		meta nfproto ipv4 udp dport { 3784, 4784, 4789 } ip daddr @ip_bgp_nodes ct direction original ct original ip daddr != @ip_bgp_nodes jump ip_translated
+		meta nfproto ipv4 udp dport { 3784, 4784, 4789 } ip daddr @ip_bgp_routers ct direction original ct original ip daddr != @ip_bgp_routers jump ip_translated
+	}
 	chain loops_forward {
 		type filter hook forward priority 10; policy accept;
 		ip daddr 10.96.0.0/12 jump ip_loops
