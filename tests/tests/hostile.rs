@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, UdpSocket};
 
 use caracal_lab::{Lab, run_in_netns, wait_until};
 use caracal_model::{Block, BlockOwner, Family, Prefix};
@@ -85,6 +85,39 @@ fn pods_do_not_speak_bgp(lab: &Lab, family: Family) {
     }
     let far = address_of(lab, "node2", family);
     assert!(connects(lab, "node1", (far, 179)), "node1 to BGP of node2");
+    if family == Family::Ipv6 {
+        pods_do_not_speak_bgp_on_their_link(lab, pod);
+    }
+}
+
+/// The node's end of a pod's link has an address of its own.
+fn pods_do_not_speak_bgp_on_their_link(lab: &Lab, pod: &str) {
+    let state = lab.state();
+    let known = state
+        .pods
+        .iter()
+        .find(|known| known.label() == pod)
+        .unwrap();
+    let end = known.host_interface.as_deref().unwrap();
+    let shown = run_on(
+        lab,
+        "node1",
+        &format!("ip -6 -o addr show dev {end} scope link"),
+    );
+    let mut words = shown.split_whitespace().skip_while(|word| *word != "inet6");
+    let (address, _) = words.nth(1).unwrap().split_once('/').unwrap();
+    let shown = run_on(lab, pod, "ip -o link show dev eth0");
+    let index = shown.split(':').next().unwrap().trim().parse().unwrap();
+    let address = address.parse().unwrap();
+    let connects = |port: u16| {
+        let to = SocketAddrV6::new(address, port, 0, index);
+        let connect = || TcpStream::connect_timeout(&to.into(), 2 * SECOND).is_ok();
+        run_in_netns(&lab.netns(pod).unwrap(), connect).unwrap()
+    };
+    let listener = listener(lab, "node1", Ipv6Addr::UNSPECIFIED.into());
+    assert!(connects(1790), "{pod} to {address}, another port");
+    drop(listener);
+    assert!(!connects(179), "{pod} to BGP on its own link");
 }
 
 /// Sends a packet for each of these ports of a node until the last one arrives; which arrived. `to`
