@@ -113,27 +113,25 @@ fn guarded_packets(chain: &str, nat: &Nat, guard: &BgpGuard) -> Vec<String> {
 fn balanced_packets(nat: &Nat, guard: &BgpGuard) -> Vec<String> {
     let vxlan = nat.no_vxlan_from_workloads.into_iter();
     let udp: BTreeSet<u16> = BFD_PORTS.into_iter().chain(vxlan).collect();
-    let to = |(protocol, ports): (&str, &BTreeSet<u16>)| {
-        let named = ports.iter().enumerate().map(|(n, port)| {
-            let direction = if n == 0 { " --ctdir ORIGINAL" } else { "" };
-            format!("-m conntrack ! --ctorigdstport {port}{direction}")
-        });
-        let named = named.collect::<Vec<_>>().join(" ");
-        let rule = |port: &u16| {
-            format!(
-                "-A {OUTPUT} -p {protocol} -m {protocol} --dport {port} -m owner ! --socket-exists {named} -j {BALANCED}"
-            )
-        };
-        ports.iter().map(rule).collect::<Vec<_>>()
+    let sent = |(protocol, port): (&str, &u16)| {
+        format!("-A {OUTPUT} -p {protocol} -m {protocol} --dport {port} -j {BALANCED}")
     };
-    let sent = [("tcp", &guard.ports), ("udp", &udp)];
-    let sent = sent.into_iter().flat_map(to);
+    let tcp = guard.ports.iter().map(|port| ("tcp", port));
+    let udp = udp.iter().map(|port| ("udp", port));
+    let ports: Vec<_> = tcp.chain(udp).collect();
+    let direct = ports.iter().map(|(_, port)| port);
+    let direct = direct.map(|port| format!("-m conntrack --ctorigdstport {port}"));
+    let spared = ["-m owner --socket-exists", "-m conntrack --ctdir REPLY"];
+    let spared = spared.into_iter().map(str::to_owned).chain(direct);
+    let spared = spared.map(|packets| format!("-A {BALANCED} {packets} -j RETURN"));
     let peers = guard.peers.iter().chain(&guard.routers);
     let peers = peers.map(|of| format!("-A {BALANCED} -s {} -j RETURN", Prefix::host(*of)));
     let routers = guard.routers.iter();
     let routers = routers.map(|of| format!("-A {BALANCED} -d {} -j DROP", Prefix::host(*of)));
     let to_nodes = [format!("-A {BALANCED} -j {NODES}")];
-    sent.chain(peers).chain(to_nodes).chain(routers).collect()
+    let sent = ports.iter().copied().map(sent);
+    let rules = sent.chain(spared).chain(peers);
+    rules.chain(to_nodes).chain(routers).collect()
 }
 
 /// Action on these packets.

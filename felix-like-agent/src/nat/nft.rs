@@ -184,7 +184,7 @@ fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
     }
     text.push_str("\t}\n");
     // What a process sends has a socket of its own.
-    let sent_on = "\t\tmeta skuid >= 0 return\n";
+    let sent_on = "\t\tmeta skuid != 4294967295 return\n";
     for (hook, priority, first, rules) in [
         ("input", BEHIND_IPVS, "", &balanced_here),
         ("output", 0, sent_on, &balanced_on),

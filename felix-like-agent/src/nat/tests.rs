@@ -91,13 +91,17 @@ fn strange_in_iptables(script: &str) -> Option<String> {
         "--to-source",
         "--ctstate",
         "--ctdir",
+        "--ctorigdstport",
         "--reject-with",
     ];
     for line in script.split_terminator('\n') {
         if line_of.is_match(line) {
             continue;
         }
-        let tokens: Vec<&str> = line.split(' ').filter(|token| *token != "!").collect();
+        let tokens: Vec<&str> = line
+            .split(' ')
+            .filter(|token| !["!", "--socket-exists"].contains(token))
+            .collect();
         let mut seen = BTreeSet::new();
         let fine = line.starts_with("-A caracal-")
             && tokens.chunks(2).all(|pair| match pair {
