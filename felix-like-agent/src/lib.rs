@@ -76,6 +76,7 @@ mod learned;
 mod lifelines;
 mod links;
 mod nat;
+mod nft;
 mod op;
 mod ownership;
 mod paths;

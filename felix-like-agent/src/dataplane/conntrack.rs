@@ -10,7 +10,9 @@ use std::time::Duration;
 use netlink_sys::{Socket, SocketAddr};
 use socket2::SockRef;
 
-use super::netlink::framing::{attribute as append, attributes, begin, finish, messages};
+use super::netlink::framing::{
+    attribute as append, attributes, begin, close, finish, messages, open,
+};
 use crate::services::Transport;
 
 /// `NFNL_SUBSYS_CTNETLINK << 8`, with `IPCTNL_MSG_CT_GET` and `IPCTNL_MSG_CT_DELETE`.
@@ -31,6 +33,20 @@ const REPLY: u16 = 2;
 const STATE: u16 = 4;
 const ID: u16 = 12;
 const ZONE: u16 = 18;
+/// `CTA_FILTER`, and `CTA_FILTER_ORIG_FLAGS` in it.
+const FILTER: u16 = 25;
+const ORIGINAL_FLAGS: u16 = 1;
+/// Bits of what is compared: the destination's address, and protocol with the destination's port.
+const BY_ADDRESS: u32 = 1 << 1;
+const BY_PORT: u32 = 1 << 3 | 1 << 5;
+/// `CTA_TUPLE_IP`, with `CTA_IP_V4_DST` or `CTA_IP_V6_DST`.
+const TUPLE_ADDRESSES: u16 = 1;
+const V4_DESTINATION: u16 = 2;
+const V6_DESTINATION: u16 = 4;
+/// `CTA_TUPLE_PROTO`, with `CTA_PROTO_NUM` and `CTA_PROTO_DST_PORT`.
+const TUPLE_PROTOCOL: u16 = 2;
+const PROTOCOL_NUMBER: u16 = 1;
+const DESTINATION_PORT: u16 = 3;
 /// States of TCP that end a connection: `TCP_CONNTRACK_LAST_ACK`, `_TIME_WAIT` and `_CLOSE`.
 const ENDED: std::ops::RangeInclusive<u8> = 6..=8;
 /// `NLA_F_NESTED`.
@@ -55,11 +71,16 @@ pub(super) struct Flow {
     deletion: Vec<u8>,
 }
 
-/// Deletes the flows of which this is true; their numbers.
+/// With more ends than this all flows are asked for: for each the kernel walks through its table.
+const FEW: usize = 8;
+
+/// Deletes the flows of which this is true, among those that senders sent to one of these ends,
+/// and maybe others; their numbers.
 ///
 /// # Errors
 /// When the kernel has no conntrack, or does not answer.
 pub(super) fn forget_flows(
+    ends: &[(Transport, End)],
     is_stale: impl Fn(&Flow) -> bool,
 ) -> io::Result<BTreeMap<Transport, u64>> {
     let mut socket = Socket::new(netlink_sys::protocols::NETLINK_NETFILTER)?;
@@ -68,7 +89,8 @@ pub(super) fn forget_flows(
     let mut forgotten = BTreeMap::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         let family = u8::try_from(family).unwrap_or_default();
-        for flow in dump(&socket, family)?.iter().filter(|flow| is_stale(flow)) {
+        let flows = flows_of(&socket, family, ends)?;
+        for flow in flows.iter().filter(|flow| is_stale(flow)) {
             socket.send_to(&flow.deletion, &SocketAddr::new(0, 0), 0)?;
             match acknowledgement(&socket)? {
                 0 => *forgotten.entry(flow.protocol).or_default() += 1,
@@ -81,11 +103,70 @@ pub(super) fn forget_flows(
     Ok(forgotten)
 }
 
-fn dump(socket: &Socket, family: u8) -> io::Result<Vec<Flow>> {
+/// The flows of a family to these ends, and maybe others.
+fn flows_of(socket: &Socket, family: u8, ends: &[(Transport, End)]) -> io::Result<Vec<Flow>> {
+    let all = || dump(socket, family, &[]);
+    if ends.len() > FEW {
+        return all();
+    }
+    let mut found = Vec::new();
+    for end in ends.iter().filter(|(_, to)| family_of(to.0) == family) {
+        match dump(socket, family, &filter(end)) {
+            Ok(flows) => found.extend(flows),
+            // One that knows no filters, or not these.
+            Err(error) if error.raw_os_error().is_some() => return all(),
+            Err(error) => return Err(error),
+        }
+        // Linux before 5.8 passes a filter over: then these are all.
+        let (protocol, (_, port)) = *end;
+        let is_other = |flow: &Flow| (flow.protocol, flow.to.1) != (protocol, port);
+        if found.last().is_some_and(is_other) {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+fn family_of(address: IpAddr) -> u8 {
+    let family = match address {
+        IpAddr::V4(_) => libc::AF_INET,
+        IpAddr::V6(_) => libc::AF_INET6,
+    };
+    u8::try_from(family).unwrap_or_default()
+}
+
+/// Attributes of a dump of the flows to one end.
+fn filter((protocol, (address, port)): &(Transport, End)) -> Vec<u8> {
+    let mut body = Vec::new();
+    let tuple = open(&mut body, ORIGINAL | NESTED);
+    let part = open(&mut body, TUPLE_ADDRESSES | NESTED);
+    match address {
+        IpAddr::V4(address) => append(&mut body, V4_DESTINATION, &address.octets()),
+        IpAddr::V6(address) => append(&mut body, V6_DESTINATION, &address.octets()),
+    }
+    close(&mut body, part);
+    let part = open(&mut body, TUPLE_PROTOCOL | NESTED);
+    append(&mut body, PROTOCOL_NUMBER, &[protocol.number()]);
+    append(&mut body, DESTINATION_PORT, &port.to_be_bytes());
+    close(&mut body, part);
+    close(&mut body, tuple);
+    let flags = open(&mut body, FILTER | NESTED);
+    // Linux (up to 6.18 at least) leaves out the very address of IPv6 that it is asked for.
+    let compared = match address {
+        IpAddr::V4(_) => BY_ADDRESS | BY_PORT,
+        IpAddr::V6(_) => BY_PORT,
+    };
+    append(&mut body, ORIGINAL_FLAGS, &compared.to_ne_bytes());
+    close(&mut body, flags);
+    body
+}
+
+/// The same with attributes of the request.
+fn dump(socket: &Socket, family: u8, filter: &[u8]) -> io::Result<Vec<Flow>> {
     let mut tries = 0;
     loop {
         tries += 1;
-        let (flows, whole) = dump_once(socket, family)?;
+        let (flows, whole) = dump_once(socket, family, filter)?;
         if whole || tries == TRIES {
             return Ok(flows);
         }
@@ -93,8 +174,8 @@ fn dump(socket: &Socket, family: u8) -> io::Result<Vec<Flow>> {
 }
 
 /// The flows, and whether they are all.
-fn dump_once(socket: &Socket, family: u8) -> io::Result<(Vec<Flow>, bool)> {
-    let request = message(GET, DUMP, family, &[]);
+fn dump_once(socket: &Socket, family: u8, filter: &[u8]) -> io::Result<(Vec<Flow>, bool)> {
+    let request = message(GET, DUMP, family, filter);
     socket.send_to(&request, &SocketAddr::new(0, 0), 0)?;
     let (mut flows, mut whole) = (Vec::new(), true);
     loop {

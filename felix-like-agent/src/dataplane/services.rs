@@ -1,4 +1,4 @@
-//! Writes the table of services: `nft` transactions of elements, adoption of the table after a
+//! Writes the table of services: transactions of elements, adoption of the table after a
 //! start, and what others do to it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,9 @@ use tokio::time::Instant;
 
 use super::conntrack;
 use super::read::hints::{self, Listener, OwnChanges};
-use super::write::programs::{CommandError, run, run_as, unless_refused};
+use super::write::programs::{CommandError, run, unless_refused};
+use super::write::tables::TableWriter;
+use crate::nft::Transaction;
 use crate::services::{
     SERVICES_TABLE, ServiceAddress, ServiceEntry, ServiceHealth, ServiceNode, ServiceSettings,
     ServiceTable, ServiceTarget, TableChange, Transport, stray_clients,
@@ -64,7 +66,7 @@ pub struct ServiceStatus {
 pub struct ServiceWriter {
     own: ServiceNode,
     table: ServiceTable,
-    writes: OwnChanges,
+    writer: TableWriter,
     changed: Arc<Notify>,
     /// Held for its task. `None` = nobody tells of changes.
     _listener: Option<Listener>,
@@ -80,7 +82,7 @@ impl ServiceWriter {
         Self {
             own: ServiceNode::new(me, settings),
             table: ServiceTable::default(),
-            writes,
+            writer: TableWriter::new(SERVICES_TABLE, writes),
             changed,
             _listener: listener.ok(),
             status: ServiceStatus::default(),
@@ -161,15 +163,15 @@ impl ServiceWriter {
                 self.table.adopt(listing.as_deref())
             }
         };
-        for script in &change.scripts {
-            self.change(script).await?;
+        for transaction in &change.transactions {
+            self.change(transaction).await?;
         }
         if change.breaks_seal {
             self.seal().await?;
         }
         self.forget_clients(&change).await?;
         self.forget_flows(change.flows).await;
-        if !change.scripts.is_empty() || self.status.revision == 0 {
+        if !change.transactions.is_empty() || self.status.revision == 0 {
             self.status.entries = self.table.entries();
         }
         self.status.changed += change.parts as u64;
@@ -188,7 +190,7 @@ impl ServiceWriter {
             self.changed.notify_one();
             return Ok(());
         }
-        self.change(&ServiceTable::sealing(&outline)).await
+        self.change(&ServiceTable::sealing(&outline).into()).await
     }
 
     /// Clients that keep an endpoint which has gone are dealt anew.
@@ -201,7 +203,7 @@ impl ServiceWriter {
             }
             let script = ServiceTable::forgetting(map, &stray);
             // One may have been forgotten by the kernel meanwhile, and then none is deleted.
-            if let Err(error) = self.change(&script).await {
+            if let Err(error) = self.change(&script.into()).await {
                 tracing::debug!(
                     map,
                     reason = super::chain(&error),
@@ -210,7 +212,7 @@ impl ServiceWriter {
                 for client in &stray {
                     let script = ServiceTable::forgetting(map, std::slice::from_ref(client));
                     // It has gone by itself.
-                    let _ = self.change(&script).await;
+                    let _ = self.change(&script.into()).await;
                 }
             }
         }
@@ -224,8 +226,10 @@ impl ServiceWriter {
         if flows.is_empty() {
             return;
         }
+        let ends = flows.keys().map(|of| (of.protocol, (of.address, of.port)));
+        let ends: Vec<_> = ends.collect();
         let forgotten = tokio::task::spawn_blocking(move || {
-            conntrack::forget_flows(|flow| {
+            conntrack::forget_flows(&ends, |flow| {
                 let (address, port) = flow.to;
                 let known = flows.get(&ServiceAddress {
                     address,
@@ -254,11 +258,10 @@ impl ServiceWriter {
         }
     }
 
-    async fn change(&mut self, script: &str) -> Result<(), ServiceWriteError> {
+    async fn change(&mut self, transaction: &Transaction) -> Result<(), ServiceWriteError> {
         self.status.transactions += 1;
-        let writes = Some(&self.writes);
-        let result = run_as("nft", &["-f", "-"], script, writes).await;
-        result.map(drop).map_err(ServiceWriteError)
+        let result = self.writer.write(transaction).await;
+        result.map_err(ServiceWriteError)
     }
 
     /// True when the calling thread's network namespace has the table.

@@ -38,6 +38,15 @@ impl Transport {
         Self::ALL.into_iter().find(|p| p.as_str() == word)
     }
 
+    /// IANA's number.
+    pub(crate) const fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Sctp => 132,
+        }
+    }
+
     /// The word of nftables, in lower case.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -27,6 +27,8 @@ pub(super) const MARK: &str = "layout-";
 pub(super) const CHECKS: [&str; 4] = ["check-senders", "translate", "refuse", "drop-untranslated"];
 /// Set of endpoints that are left alone, without the family's digit.
 pub(super) const SPARED: &str = "spared";
+/// Sets of intervals, without the family's digit.
+pub(super) const INTERVALS: [&str; 3] = ["senders", "pods", "ranges"];
 /// kube-proxy's translation is at -100: where both are, ours is asked.
 const TRANSLATION: i32 = -101;
 /// Before translation, where the address is still that of the service.

@@ -2,13 +2,14 @@
 //! keep their endpoints.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use caracal_model::{Family, Prefix};
 
 use super::address::{ServiceAddress, ServiceTarget, Transport};
 use super::entry::ServiceEntry;
-use super::layout::{SPARED, digit, word};
+use super::layout::{INTERVALS, SPARED, digit, word};
+use crate::nft::{ElementData, Fields, SetElement};
 
 /// An element of a set or map.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,6 +18,43 @@ pub(super) struct Element {
     pub(super) key: String,
     /// `None` in sets.
     pub(super) data: Option<String>,
+}
+
+impl Element {
+    /// As the kernel has it. `None` in sets of intervals.
+    pub(super) fn as_data(&self) -> Option<SetElement> {
+        if INTERVALS.iter().any(|set| self.set.starts_with(set)) {
+            return None;
+        }
+        let data = match self.data.as_deref() {
+            None => None,
+            Some("drop") => Some(ElementData::Drop),
+            Some(data) => Some(match data.strip_prefix("goto ") {
+                Some(chain) => ElementData::Goto(chain.to_owned()),
+                None => ElementData::Value(fields(data)?),
+            }),
+        };
+        let key = fields(&self.key)?;
+        Some(SetElement { key, data })
+    }
+}
+
+/// The fields of a key or value: addresses, a protocol, a port, and an index, in this order.
+fn fields(text: &str) -> Option<Fields> {
+    let (mut fields, mut has_port) = (Fields::default(), false);
+    for field in text.split(" . ") {
+        fields = if let Ok(address) = field.parse::<IpAddr>() {
+            fields.address(address)
+        } else if let Some(protocol) = Transport::from_word(field) {
+            fields.protocol(protocol.number())
+        } else if has_port {
+            fields.number(field.parse().ok()?)
+        } else {
+            has_port = true;
+            fields.port(field.parse().ok()?)
+        };
+    }
+    Some(fields)
 }
 
 /// A part of the table.

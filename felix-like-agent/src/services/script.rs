@@ -17,6 +17,7 @@ use super::parts::{
     ports, ranges, spared,
 };
 use super::planner::{ServicePlanner, Surroundings};
+use crate::nft::{SetElement, TableEdit, Transaction, are_few};
 
 /// Elements of one transaction while the table is filled: the kernel holds a lock until it has
 /// taken them all.
@@ -308,7 +309,39 @@ fn with_kept_indices(
 }
 
 /// The transactions that carry out a change of a table that is there.
-pub(super) fn scripts(change: &Change) -> Vec<String> {
+pub(super) fn transactions(change: &Change) -> Vec<Transaction> {
+    let mut transactions: Vec<Transaction> =
+        scripts(change).into_iter().map(Transaction::from).collect();
+    if let [one] = &mut transactions[..] {
+        one.edits = edits(change);
+    }
+    transactions
+}
+
+/// The change as data; `None` where it is more than some elements of plain sets and maps.
+fn edits(change: &Change) -> Option<Vec<TableEdit>> {
+    let mut edits = edits_of(&change.delete, TableEdit::Delete)?;
+    edits.extend(edits_of(&change.add, TableEdit::Add)?);
+    (change.strays.is_empty() && are_few(&edits)).then_some(edits)
+}
+
+fn edits_of(
+    parts: &BTreeSet<Part>,
+    made: fn(String, Vec<SetElement>) -> TableEdit,
+) -> Option<Vec<TableEdit>> {
+    let mut by_set: BTreeMap<&str, Vec<SetElement>> = BTreeMap::new();
+    for part in parts {
+        let Part::Element(element) = part else {
+            return None;
+        };
+        let data = element.as_data()?;
+        by_set.entry(&element.set).or_default().push(data);
+    }
+    let by_set = by_set.into_iter();
+    Some(by_set.map(|(set, of)| made(set.to_owned(), of)).collect())
+}
+
+fn scripts(change: &Change) -> Vec<String> {
     let mut first = String::new();
     chains(&mut first, &change.add);
     let mut deleted = String::new();

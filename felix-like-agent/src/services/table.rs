@@ -13,14 +13,15 @@ use super::inspection::{ServiceDifferences, differences};
 use super::layout::{SERVICES_TABLE, digit};
 use super::listing::{Listed, hits, is_sealed, seal};
 use super::planner::ServicePlanner;
-use super::script::{Change, Written, forget, removal, scripts, spare, whole};
+use super::script::{Change, Written, forget, removal, spare, transactions, whole};
 use super::settings::ServiceNode;
+use crate::nft::Transaction;
 
 /// Transactions that make the table what is planned.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TableChange {
-    /// Scripts for `nft`, in order; a transaction each.
-    pub(crate) scripts: Vec<String>,
+    /// In order.
+    pub(crate) transactions: Vec<Transaction>,
     /// Elements and chains that change.
     pub(crate) parts: usize,
     /// Chains change: the table has to be sealed anew behind that, with [`ServiceTable::sealing`].
@@ -51,7 +52,7 @@ impl ServiceTable {
         let concerned = self.planner.follow(snapshot, own);
         let written = self.written.as_mut()?;
         let change = written.follow(&self.planner, concerned);
-        Some(TableChange::new(scripts(&change), change))
+        Some(TableChange::new(transactions(&change), change))
     }
 
     /// Takes over the table that was listed; `None` = there is none. One whose chains somebody has
@@ -62,13 +63,13 @@ impl ServiceTable {
         if listed.is_ours() {
             let (written, change) = Written::adopt(&self.planner, &listed);
             self.written = Some(written);
-            return TableChange::new(scripts(&change), change);
+            return TableChange::new(transactions(&change), change);
         }
         let (written, change) = Written::adopt(&self.planner, &Listed::default());
         self.written = Some(written);
         TableChange {
             breaks_seal: true,
-            ..TableChange::new(vec![whole(&change)], change)
+            ..TableChange::new(vec![whole(&change).into()], change)
         }
     }
 
@@ -145,9 +146,9 @@ impl ServiceTable {
 }
 
 impl TableChange {
-    fn new(scripts: Vec<String>, change: Change) -> Self {
+    fn new(transactions: Vec<Transaction>, change: Change) -> Self {
         Self {
-            scripts,
+            transactions,
             parts: change.len(),
             breaks_seal: change.changes_chains(),
             clients: change.clients,

@@ -26,8 +26,8 @@ struct Kernel {
 impl Kernel {
     /// Carries out transactions; the number of elements that were named.
     fn run(&mut self, change: &TableChange) -> usize {
-        let scripts = change.scripts.iter();
-        let named = scripts.map(|script| self.transaction(script)).sum();
+        let scripts = change.transactions.iter();
+        let named = scripts.map(|of| self.transaction(&of.script)).sum();
         if change.breaks_seal {
             self.transaction(&ServiceTable::sealing(&self.listing()));
         }
@@ -609,7 +609,7 @@ fn an_endpoint_more_or_less_is_a_handful_of_elements() {
         let change = table.follow(&snapshot(&documents), &own()).unwrap();
         // The verdict, and the endpoint that goes or moves, each old and new.
         let named = kernel.run(&change);
-        assert!(named <= 5, "{named} elements: {:?}", change.scripts);
+        assert!(named <= 5, "{named} elements: {:?}", change.transactions);
     }
 }
 
@@ -631,7 +631,8 @@ fn chains_that_pick_among_no_services_endpoints_go() {
     let (mut table, mut kernel) = table(&[service(json!({}))]);
     let mut follow = |kernel: &mut Kernel, snapshot: &Snapshot| {
         let change = table.follow(snapshot, &own()).unwrap();
-        let last = change.scripts.last().cloned().unwrap_or_default();
+        let last = change.transactions.last().cloned().unwrap_or_default();
+        let last = last.script;
         assert!(!last.contains("element") || !last.contains("delete chain"));
         kernel.run(&change);
         change.breaks_seal
@@ -781,8 +782,9 @@ proptest! {
             fresh.doubt();
             prop_assert!(fresh.follow(&wanted, &me).is_none());
             let again = fresh.adopt(Some(&kernel.listing()));
-            let elements = again.scripts.iter().filter(|s| s.contains(" element ")).count();
-            prop_assert_eq!(elements, 0, "{:?}", again.scripts);
+            let elements = again.transactions.iter();
+            let elements = elements.filter(|of| of.script.contains(" element ")).count();
+            prop_assert_eq!(elements, 0, "{:?}", again.transactions);
         }
     }
 }

@@ -66,7 +66,7 @@ pub(in crate::dataplane) fn open(message: &mut Vec<u8>, kind: u16) -> usize {
 
 /// Ends what begins at `start` with its length.
 pub(in crate::dataplane) fn close(message: &mut Vec<u8>, start: usize) {
-    // A list of next hops at most.
+    // A list of next hops, or of 256 elements, at most.
     let length = u16::try_from(message.len() - start).unwrap_or(u16::MAX);
     message[start..start + 2].copy_from_slice(&length.to_ne_bytes());
     while !message.len().is_multiple_of(4) {

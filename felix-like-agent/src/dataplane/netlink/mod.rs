@@ -4,6 +4,7 @@
 pub(in crate::dataplane) mod batch;
 mod error;
 pub(in crate::dataplane) mod framing;
+pub(in crate::dataplane) mod nftables;
 pub(in crate::dataplane) mod objects;
 pub(in crate::dataplane) mod routes;
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod batch;
+mod conntrack;
 mod endpoints;
 mod ipip;
 mod ipv6;
@@ -12,6 +13,7 @@ mod resync;
 mod routes;
 mod rules;
 mod services;
+mod tables;
 mod translated;
 mod vxlan;
 

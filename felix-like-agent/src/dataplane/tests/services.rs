@@ -10,7 +10,7 @@ use super::*;
 use crate::dataplane::conntrack;
 use crate::dataplane::services::ServiceWriter;
 use crate::dataplane::{observe_service_elements, observe_service_hits, observe_services};
-use crate::services::{ServiceDifferences, ServiceSettings};
+use crate::services::{ServiceDifferences, ServiceSettings, Transport};
 use crate::settings::Overrides;
 
 const VIP: &str = "10.96.0.10";
@@ -354,7 +354,8 @@ END");
                     .unwrap();
                 let stream = TcpStream::connect((to, 80)).unwrap();
                 let _accepted = listener.accept().unwrap();
-                conntrack::forget_flows(|_| true).unwrap();
+                let end = (Transport::Tcp, (to.parse().unwrap(), 80));
+                conntrack::forget_flows(&[end], |_| true).unwrap();
                 let before = counted("sent");
                 drop(stream);
                 assert!(

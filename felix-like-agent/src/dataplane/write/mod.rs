@@ -7,6 +7,7 @@ pub(in crate::dataplane) mod nat;
 pub(in crate::dataplane) mod programs;
 pub(in crate::dataplane) mod saved_sysctls;
 pub(in crate::dataplane) mod sysctl;
+pub(in crate::dataplane) mod tables;
 
 use std::collections::HashMap;
 use std::net::IpAddr;

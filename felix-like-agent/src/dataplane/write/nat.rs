@@ -1,4 +1,4 @@
-//! Puts NAT rules into the kernel: one `nft -f -` transaction, or `iptables-legacy-restore` where
+//! Puts NAT rules into the kernel: one transaction of nftables, or `iptables-legacy-restore` where
 //! the kernel has no nf_tables for IP. Which it is, is found by trying. These are the only programs
 //! the agent starts. One that does not end in time is an error: nothing follows from its silence.
 
@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use super::forward::ClosedForwards;
 use super::programs::{
-    CommandError, IP6TABLES, IP6TABLES_NFT, IPTABLES, IPTABLES_NFT, Iptables, run, run_as,
-    unless_refused,
+    CommandError, IP6TABLES, IP6TABLES_NFT, IPTABLES, IPTABLES_NFT, Iptables, run, unless_refused,
 };
+use super::tables::TableWriter;
 use crate::dataplane::read::hints::OwnChanges;
 use crate::nat::nft::listing::{Blocker, Listing};
 use crate::nat::nft::written::Written;
 use crate::nat::{FamilyRules, Nat, iptables, nft};
+use crate::nft::Transaction;
 use crate::settings::NatBackend;
 
 /// Stands in the place of a fingerprint when the rules are not as they were written.
@@ -53,15 +54,21 @@ impl Backend {
     }
 }
 
+impl Default for NatWriter {
+    fn default() -> Self {
+        Self::telling(OwnChanges::default())
+    }
+}
+
 /// Writes and reads back rules.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::dataplane) struct NatWriter {
     pub(in crate::dataplane) backend: Option<Backend>,
     /// Chains of others that drop forwarded packets by policy and that take no rules from us.
     pub(in crate::dataplane) blockers: Vec<Blocker>,
     /// Our table as it is in the kernel. `None` = not known, or written by iptables.
     written: Option<Written>,
-    changes: OwnChanges,
+    table: TableWriter,
     /// Beside nftables: iptables drops by policy what is forwarded, as far as is known.
     may_be_closed: bool,
 }
@@ -70,8 +77,11 @@ impl NatWriter {
     /// A writer whose changes of our table are known as ours to whoever listens.
     pub(in crate::dataplane) fn telling(changes: OwnChanges) -> Self {
         Self {
-            changes,
-            ..Self::default()
+            backend: None,
+            blockers: Vec::new(),
+            written: None,
+            table: TableWriter::new(nft::TABLE, changes),
+            may_be_closed: false,
         }
     }
 
@@ -255,12 +265,12 @@ impl NatWriter {
     /// Makes our table that of `nat` by changing elements of sets. False: it has to be written.
     async fn change_elements(&mut self, nat: &Arc<Nat>) -> Result<bool, CommandError> {
         let change = self.written.take().and_then(|written| written.change(nat));
-        let Some((script, written)) = change else {
+        let Some((transaction, written)) = change else {
             return Ok(false);
         };
-        let changed = match script.is_empty() {
+        let changed = match transaction.script.is_empty() {
             true => Ok(()),
-            false => self.change_table(&script).await,
+            false => self.table.write(&transaction).await,
         };
         if let Err(error) = changed {
             if error.is_timeout() {
@@ -279,7 +289,7 @@ impl NatWriter {
     async fn write_table(&mut self, nat: &Arc<Nat>) -> Result<(), CommandError> {
         let mut tries_left = TRIES;
         let (written, mark) = loop {
-            self.change_table(&nft::script(nat)).await?;
+            self.table.write(&nft::script(nat).into()).await?;
             let listing = run("nft", &["-f", "-"], &nft::listing()).await?;
             let (written, mark) = Written::just_now(&Listing::parse(&listing), nat);
             tries_left -= 1;
@@ -290,15 +300,9 @@ impl NatWriter {
                 "our nftables table was changed while it was written; it is written again"
             );
         };
-        self.change_table(&mark).await?;
+        self.table.write(&Transaction::from(mark)).await?;
         self.written = Some(written);
         Ok(())
-    }
-
-    /// Runs a script that changes our table. What the kernel tells of that is no news.
-    async fn change_table(&self, script: &str) -> Result<(), CommandError> {
-        let changes = Some(&self.changes);
-        run_as("nft", &["-f", "-"], script, changes).await.map(drop)
     }
 
     /// Removes the rules of both backends.

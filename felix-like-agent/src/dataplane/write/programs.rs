@@ -11,7 +11,7 @@ use tokio::process::Command;
 use crate::dataplane::read::hints::OwnChanges;
 
 /// A program that runs longer than this is killed.
-const TIME_LIMIT: Duration = Duration::from_secs(20);
+pub(in crate::dataplane) const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// Why a program's work was not done.
 #[derive(Debug, thiserror::Error)]

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::super::{HASH_OF_NOTHING, hashed};
+use crate::nft::{Fields, SetElement};
 
 /// One element of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +36,17 @@ impl<'a> Element<'a> {
                 .map(Self::Interface)
                 .or_else(|| Some(Self::Address(text.parse().ok()?))),
         }
+    }
+
+    /// As the kernel has it. `None` = no interface can have its name.
+    pub(super) fn as_data(&self) -> Option<SetElement> {
+        let key = Fields::default();
+        let key = match *self {
+            Self::Address(address) => key.address(address),
+            Self::Interface(name) => key.interface(name)?,
+            Self::Source(name, address) => key.interface(name)?.address(address),
+        };
+        Some(SetElement { key, data: None })
     }
 
     /// A number that tells this element of this set from others.

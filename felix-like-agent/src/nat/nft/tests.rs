@@ -10,6 +10,7 @@ use super::super::example;
 use super::listing::{Listing, blockers};
 use super::written::Written;
 use super::*;
+use crate::nft::Transaction;
 
 #[test]
 fn the_script_replaces_the_table() {
@@ -137,7 +138,7 @@ table inet caracal {
 	}
 	chain balanced_output {
 		type filter hook output priority 0; policy accept;
-		meta skuid >= 0 return
+		meta skuid != 4294967295 return
 		ip saddr @ip_bgp_peers return
 		meta nfproto ipv4 tcp dport { 179, 1179 } ct direction original ct original proto-dst != 179 ct original proto-dst != 1179 jump ip_translated
 		meta nfproto ipv4 tcp dport { 179, 1179 } ip daddr @ip_bgp_nodes ct direction original ct original ip daddr != @ip_bgp_nodes jump ip_translated
@@ -315,7 +316,7 @@ fn there_are_as_many_rules_with_ten_pools_as_with_thousands() {
         let mark = mark_of(&listed(&script(was), "x"));
         let listing = listed(&script(was), &mark);
         let written = Written::found(&Listing::parse(&listing), &Arc::new(was.clone())).unwrap();
-        written.change(&Arc::new(is)).unwrap().0
+        written.change(&Arc::new(is)).unwrap().0.script
     };
     let script = changed(&with(10), with(11));
     assert!(
@@ -442,7 +443,8 @@ impl Kernel {
 
     /// Writes rules as the shell does; true when it was by element.
     fn write(&mut self, written: &mut Option<Written>, nat: &Arc<Nat>) -> bool {
-        if let Some((script, next)) = written.take().and_then(|written| written.change(nat)) {
+        let change = written.take().and_then(|written| written.change(nat));
+        if let Some((Transaction { script, .. }, next)) = change {
             self.run(&script).unwrap();
             *written = Some(next);
             return true;
@@ -561,7 +563,7 @@ fn one_node_more_is_two_elements() {
     let senders = next.ipv4.senders.as_mut().unwrap();
     senders.from.insert(Prefix::host(address));
     let change = written.as_ref().unwrap().change(&Arc::new(next.clone()));
-    let (script, _) = change.unwrap();
+    let (Transaction { script, .. }, _) = change.unwrap();
     assert_eq!(script.lines().count(), 6, "{script}");
     assert!(kernel.write(&mut written, &Arc::new(next)), "by element");
     assert!(

@@ -10,6 +10,7 @@ use super::elements::{Element, sum};
 use super::listing::{Checksum, Listing};
 use super::{CHECKSUM, FINGERPRINT, NftTable, TABLE};
 use crate::nat::Nat;
+use crate::nft::{SetElement, TableEdit, Transaction, are_few};
 
 /// Our table in the kernel, as it was written.
 #[derive(Clone, Debug)]
@@ -61,15 +62,15 @@ impl Written {
         self.checksum.elements == NftTable::new(&self.nat).sets.sum()
     }
 
-    /// The script, one transaction, that makes the table that of `nat`, and the table afterwards.
+    /// The transaction that makes the table that of `nat`, and the table afterwards.
     /// `None` where they differ in more than elements of sets.
     #[must_use]
-    pub(crate) fn change(&self, nat: &Arc<Nat>) -> Option<(String, Self)> {
+    pub(crate) fn change(&self, nat: &Arc<Nat>) -> Option<(Transaction, Self)> {
         let (was, is) = (NftTable::new(&self.nat), NftTable::new(nat));
         if was.text != is.text {
             return None;
         }
-        let mut script = String::new();
+        let (mut script, mut edits) = (String::new(), Vec::new());
         let mut elements = self.checksum.elements;
         for (set, now) in &is.sets.0 {
             let before = was.sets.0.get(set)?;
@@ -83,6 +84,8 @@ impl Written {
                 .wrapping_add(sum(set, &added));
             put(&mut script, "delete", set, &gone);
             put(&mut script, "add", set, &added);
+            edits.push(as_data(&gone).map(|gone| TableEdit::Delete(set.clone(), gone)));
+            edits.push(as_data(&added).map(|added| TableEdit::Add(set.clone(), added)));
         }
         let checksum = Checksum {
             elements,
@@ -94,14 +97,19 @@ impl Written {
             mark: checksum.to_string(),
             checksum,
         };
-        put_mark(
-            &mut script,
-            FINGERPRINT,
-            &self.fingerprint,
-            &written.fingerprint,
-        );
-        put_mark(&mut script, CHECKSUM, &self.mark, &written.mark);
-        Some((script, written))
+        for (of, was, is) in [
+            (FINGERPRINT, &self.fingerprint, &written.fingerprint),
+            (CHECKSUM, &self.mark, &written.mark),
+        ] {
+            if was != is {
+                put_mark(&mut script, of, was, is);
+                edits.push(Some(TableEdit::DeleteChain(format!("{of}{was}"))));
+                edits.push(Some(TableEdit::AddChain(format!("{of}{is}"))));
+            }
+        }
+        let edits: Option<Vec<TableEdit>> = edits.into_iter().collect();
+        let edits = edits.filter(|edits| are_few(edits));
+        Some((Transaction { script, edits }, written))
     }
 }
 
@@ -109,6 +117,10 @@ fn keys<'e, 'a>(
     elements: &'e [Element<'a>],
 ) -> impl Iterator<Item = (Element<'a>, ())> + use<'e, 'a> {
     elements.iter().map(|element| (*element, ()))
+}
+
+fn as_data(elements: &[Element<'_>]) -> Option<Vec<SetElement>> {
+    elements.iter().map(Element::as_data).collect()
 }
 
 fn put(script: &mut String, verb: &str, set: &str, elements: &[Element<'_>]) {
@@ -122,9 +134,6 @@ fn put(script: &mut String, verb: &str, set: &str, elements: &[Element<'_>]) {
 }
 
 fn put_mark(script: &mut String, mark: &str, before: &str, now: &str) {
-    if before == now {
-        return;
-    }
     for (verb, value) in [("delete", before), ("add", now)] {
         writeln!(script, "{verb} chain inet {TABLE} {mark}{value}")
             .expect("writing to a String does not fail");

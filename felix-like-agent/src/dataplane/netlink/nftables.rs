@@ -1,0 +1,233 @@
+//! Elements and empty chains of an nftables table, changed in one transaction
+//! (`linux/netfilter/nf_tables.h`, `linux/netfilter/nfnetlink.h`).
+
+use std::io;
+use std::time::Duration;
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST};
+use netlink_sys::{Socket, SocketAddr};
+use socket2::SockRef;
+
+use super::framing::{HEADER, attribute, begin, close, finish, messages, open, word};
+use crate::nft::{ElementData, SetElement, TableEdit};
+
+/// `NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END`.
+const BATCH_BEGIN: u16 = 16;
+const BATCH_END: u16 = 17;
+/// `NFNL_SUBSYS_NFTABLES`.
+const NFTABLES: u16 = 10;
+/// `NFT_MSG_NEWCHAIN`, `NFT_MSG_DELCHAIN`, `NFT_MSG_NEWSETELEM`, `NFT_MSG_DELSETELEM`.
+const NEW_CHAIN: u16 = NFTABLES << 8 | 3;
+const DELETE_CHAIN: u16 = NFTABLES << 8 | 5;
+const NEW_ELEMENTS: u16 = NFTABLES << 8 | 12;
+const DELETE_ELEMENTS: u16 = NFTABLES << 8 | 14;
+/// `NFPROTO_UNSPEC`, `NFPROTO_INET`.
+const UNSPECIFIED: u8 = 0;
+const INET: u8 = 1;
+/// `NLA_F_NESTED`.
+const NESTED: u16 = 0x8000;
+/// `NFTA_CHAIN_TABLE` and `NFTA_SET_ELEM_LIST_TABLE`; `NFTA_CHAIN_NAME`.
+const TABLE: u16 = 1;
+const CHAIN: u16 = 3;
+/// `NFTA_SET_ELEM_LIST_SET`, `NFTA_SET_ELEM_LIST_ELEMENTS`, `NFTA_LIST_ELEM`.
+const SET: u16 = 2;
+const ELEMENTS: u16 = 3 | NESTED;
+const ELEMENT: u16 = 1 | NESTED;
+/// `NFTA_SET_ELEM_KEY`, `NFTA_SET_ELEM_DATA`.
+const KEY: u16 = 1 | NESTED;
+const DATA: u16 = 2 | NESTED;
+/// `NFTA_DATA_VALUE`, `NFTA_DATA_VERDICT`.
+const VALUE: u16 = 1;
+const VERDICT: u16 = 2 | NESTED;
+/// `NFTA_VERDICT_CODE`, `NFTA_VERDICT_CHAIN`.
+const CODE: u16 = 1;
+const TO_CHAIN: u16 = 2;
+/// `NFT_GOTO`, `NF_DROP`.
+const GOTO: i32 = -4;
+const DROP: i32 = 0;
+/// Elements in one message: an attribute has 65,535 octets at most, and an element less than 200.
+const IN_ONE_MESSAGE: usize = 256;
+/// `NLMSG_ERROR`: a refusal, or, with code 0, an acknowledgement.
+const ERROR: u16 = 2;
+/// A kernel that does not answer for this long is not waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The kernel refuses a send that does not fit: 1,000 elements are 100,000 octets.
+const SEND_BUFFER: usize = 1 << 20;
+
+/// A socket to nftables of the network namespace in which it was opened.
+#[derive(Debug)]
+pub(in crate::dataplane) struct TableSocket {
+    socket: Socket,
+    port: u32,
+    sequence: u32,
+}
+
+impl TableSocket {
+    /// Opens it in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When the kernel has no netfilter.
+    pub(in crate::dataplane) fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(netlink_sys::protocols::NETLINK_NETFILTER)?;
+        let port = socket.bind_auto()?.port_number();
+        let options = SockRef::from(&socket);
+        options.set_read_timeout(Some(PATIENCE))?;
+        options.set_send_buffer_size(SEND_BUFFER)?;
+        Ok(Self {
+            socket,
+            port,
+            sequence: 0,
+        })
+    }
+
+    /// By which the kernel names its changes to whoever listens.
+    pub(in crate::dataplane) const fn port(&self) -> u32 {
+        self.port
+    }
+
+    /// Carries out one transaction on a table of family `inet`, or nothing of it.
+    ///
+    /// # Errors
+    /// The kernel's refusal; [`io::ErrorKind::WouldBlock`] when it does not answer.
+    pub(in crate::dataplane) fn transact(
+        &mut self,
+        table: &str,
+        edits: &[TableEdit],
+    ) -> io::Result<()> {
+        let first = self.sequence.wrapping_add(1);
+        let (batch, last) = batch(table, edits, first);
+        self.sequence = last.wrapping_add(1);
+        if last == first {
+            // Nothing but brackets, which are not answered.
+            return Ok(());
+        }
+        let sent = self.socket.send_to(&batch, &SocketAddr::new(0, 0), 0)?;
+        if sent != batch.len() {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        loop {
+            let (datagram, _) = self.socket.recv_from_full()?;
+            for answer in messages(&datagram).filter(|m| m[4..6] == ERROR.to_ne_bytes()) {
+                let sequence = word(answer, 8).unwrap_or_default();
+                // One of a transaction before, which was given up.
+                if sequence.wrapping_sub(first) > last.wrapping_sub(first) {
+                    continue;
+                }
+                match word(answer, HEADER).map(u32::cast_signed) {
+                    Some(0) if sequence == last => return Ok(()),
+                    Some(0) => {}
+                    Some(code) => return Err(io::Error::from_raw_os_error(-code)),
+                    None => return Err(io::ErrorKind::InvalidData.into()),
+                }
+            }
+        }
+    }
+}
+
+/// The messages of a transaction, and the number of the last one that is answered.
+fn batch(table: &str, edits: &[TableEdit], first: u32) -> (Vec<u8>, u32) {
+    let mut batch = Batch {
+        octets: Vec::new(),
+        sequence: first,
+    };
+    batch.bracket(BATCH_BEGIN);
+    for edit in edits {
+        match edit {
+            TableEdit::Add(set, elements) => {
+                batch.elements(NEW_ELEMENTS, NLM_F_CREATE, (table, set), elements);
+            }
+            TableEdit::Delete(set, elements) => {
+                batch.elements(DELETE_ELEMENTS, 0, (table, set), elements);
+            }
+            TableEdit::AddChain(chain) => batch.chain(NEW_CHAIN, NLM_F_CREATE, (table, chain)),
+            TableEdit::DeleteChain(chain) => batch.chain(DELETE_CHAIN, 0, (table, chain)),
+        }
+    }
+    let last = batch.sequence.wrapping_sub(1);
+    batch.bracket(BATCH_END);
+    (batch.octets, last)
+}
+
+struct Batch {
+    octets: Vec<u8>,
+    /// Of the next message.
+    sequence: u32,
+}
+
+impl Batch {
+    fn message(&mut self, (kind, flags): (u16, u16), family: u8, subject: u16) -> usize {
+        let start = begin(&mut self.octets, kind, NLM_F_REQUEST | flags, self.sequence);
+        self.sequence = self.sequence.wrapping_add(1);
+        // `struct nfgenmsg`: family, version 0, and the subsystem where it is a bracket.
+        self.octets.extend_from_slice(&[family, 0]);
+        self.octets.extend_from_slice(&subject.to_be_bytes());
+        start
+    }
+
+    fn bracket(&mut self, kind: u16) {
+        let start = self.message((kind, 0), UNSPECIFIED, NFTABLES);
+        finish(&mut self.octets, start);
+    }
+
+    fn chain(&mut self, kind: u16, flags: u16, (table, chain): (&str, &str)) {
+        let start = self.message((kind, NLM_F_ACK | flags), INET, 0);
+        name(&mut self.octets, TABLE, table);
+        name(&mut self.octets, CHAIN, chain);
+        finish(&mut self.octets, start);
+    }
+
+    fn elements(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        (table, set): (&str, &str),
+        elements: &[SetElement],
+    ) {
+        for elements in elements.chunks(IN_ONE_MESSAGE) {
+            let start = self.message((kind, NLM_F_ACK | flags), INET, 0);
+            let octets = &mut self.octets;
+            name(octets, TABLE, table);
+            name(octets, SET, set);
+            let list = open(octets, ELEMENTS);
+            for element in elements {
+                let at = open(octets, ELEMENT);
+                let key = open(octets, KEY);
+                attribute(octets, VALUE, element.key.octets());
+                close(octets, key);
+                // What goes is found by its key.
+                if let Some(to) = element.data.as_ref().filter(|_| kind == NEW_ELEMENTS) {
+                    data(octets, to);
+                }
+                close(octets, at);
+            }
+            close(octets, list);
+            finish(&mut self.octets, start);
+        }
+    }
+}
+
+fn name(octets: &mut Vec<u8>, kind: u16, name: &str) {
+    let start = open(octets, kind);
+    octets.extend_from_slice(name.as_bytes());
+    octets.push(0);
+    close(octets, start);
+}
+
+fn data(octets: &mut Vec<u8>, to: &ElementData) {
+    let start = open(octets, DATA);
+    match to {
+        ElementData::Value(value) => attribute(octets, VALUE, value.octets()),
+        ElementData::Goto(chain) => verdict(octets, GOTO, Some(chain)),
+        ElementData::Drop => verdict(octets, DROP, None),
+    }
+    close(octets, start);
+}
+
+fn verdict(octets: &mut Vec<u8>, code: i32, chain: Option<&str>) {
+    let start = open(octets, VERDICT);
+    attribute(octets, CODE, &code.to_be_bytes());
+    if let Some(chain) = chain {
+        name(octets, TO_CHAIN, chain);
+    }
+    close(octets, start);
+}
