@@ -133,16 +133,15 @@ pub(super) struct Keeping {
     pub(super) family: Family,
     pub(super) protocol: Transport,
     pub(super) seconds: u32,
-    /// Number of endpoints.
-    pub(super) cluster: usize,
-    /// Number of endpoints on this node.
-    pub(super) here: usize,
     /// The port of the endpoints. `None` = not all have the same.
     pub(super) port: Option<u16>,
 }
 
 /// Start of the names of maps from clients to their endpoints.
 pub(super) const CLIENTS: &str = "clients";
+/// Start of the names of maps from addresses to the chains that pick an endpoint for a new client:
+/// when an endpoint comes or goes, chains stay as they are.
+const PICKS: &str = "picks";
 
 impl Keeping {
     fn name(&self, what: &str, endpoints: Endpoints) -> String {
@@ -155,7 +154,14 @@ impl Keeping {
         [Endpoints::Cluster, Endpoints::Here].map(|e| self.name(CLIENTS, e))
     }
 
-    /// The declaration of such a map. nft 1.0.6 cannot write a rule that puts an IPv6 address
+    /// Maps to the chains that pick, with their declaration.
+    pub(super) fn picks(&self) -> [(String, String); 2] {
+        let n = digit(self.family);
+        let types = format!("type ipv{n}_addr . inet_proto . inet_service : verdict;");
+        [Endpoints::Cluster, Endpoints::Here].map(|e| (self.name(PICKS, e), types.clone()))
+    }
+
+    /// The declaration of a map from clients. nft 1.0.6 cannot write a rule that puts an IPv6 address
     /// together with a port into a map, so that of IPv6 has addresses alone.
     pub(super) fn declared(&self) -> &'static str {
         match self.family {
@@ -182,15 +188,13 @@ impl Keeping {
     pub(super) fn chains(&self) -> Vec<(String, Vec<String>)> {
         let (n, ip) = (digit(self.family), word(self.family));
         let mut chains = Vec::new();
-        for (endpoints, count) in [
-            (Endpoints::Cluster, self.cluster),
-            (Endpoints::Here, self.here),
-        ] {
+        for endpoints in [Endpoints::Cluster, Endpoints::Here] {
             let clients = self.name(CLIENTS, endpoints);
-            let pick = (count > 0).then(|| format!("goto {}", pick_chain(endpoints, count)));
-            let memory = self.memory(&clients).filter(|_| count > 0);
+            let picks = self.name(PICKS, endpoints);
+            let pick = format!("{ip} daddr . meta l4proto . th dport vmap @{picks}");
+            let memory = self.memory(&clients);
             let (known, keep) = memory.map(|[known, keep]| (known, keep)).unzip();
-            let known = known.into_iter().chain(pick).collect();
+            let known = known.into_iter().chain([pick]).collect();
             chains.push((self.name("affine", endpoints), known));
             chains.push((self.name("keep", endpoints), keep.into_iter().collect()));
         }
@@ -419,6 +423,11 @@ impl Parts<'_> {
         ] {
             if count > 0 {
                 self.made.insert(Part::Pick(endpoints, count));
+                self.made.insert(Part::Element(Element {
+                    set: format!("{PICKS}{n}{}/{}", endpoints.suffix(), affinity.of),
+                    key: self.address.to_string(),
+                    data: Some(format!("goto {}", pick_chain(endpoints, count))),
+                }));
             }
         }
         self.made.insert(Part::Keeping(Keeping {
@@ -426,8 +435,6 @@ impl Parts<'_> {
             family: self.address.family(),
             protocol: self.address.protocol,
             seconds: affinity.seconds,
-            cluster: self.entry.cluster.len(),
-            here: self.entry.here.len(),
             port: self.one_port(),
         }));
     }

@@ -100,16 +100,9 @@ impl Written {
             for part in old.difference(&new) {
                 self.count(part, -1, &mut change);
             }
-            for keeping in new.iter().filter_map(keeping) {
-                if let Some(entry) = &now {
-                    let [cluster, here] = keeping.maps();
-                    change
-                        .clients
-                        .insert(cluster, entry.cluster.iter().copied().collect());
-                    change
-                        .clients
-                        .insert(here, entry.here.iter().copied().collect());
-                }
+            if let (Some(before), Some(now)) = (&before, &now) {
+                let keepings = new.iter().filter_map(keeping);
+                keepings.for_each(|keeping| look_at_clients(keeping, before, now, &mut change));
             }
             match now {
                 Some(now) => _ = self.entries.insert(address, now),
@@ -264,6 +257,25 @@ fn surrounding(surroundings: &Surroundings) -> BTreeSet<Part> {
         .chain(ports("kept-ports", kept))
         .chain(ports("guarded-ports", guarded))
         .collect()
+}
+
+/// Has the clients looked at whose endpoint may have gone.
+fn look_at_clients(
+    keeping: &Keeping,
+    before: &ServiceEntry,
+    now: &ServiceEntry,
+    change: &mut Change,
+) {
+    let [cluster, here] = keeping.maps();
+    for (map, before, now) in [
+        (cluster, &before.cluster, &now.cluster),
+        (here, &before.here, &now.here),
+    ] {
+        let allowed: BTreeSet<ServiceTarget> = now.iter().copied().collect();
+        if before.iter().any(|target| !allowed.contains(target)) {
+            change.clients.insert(map, allowed);
+        }
+    }
 }
 
 /// The endpoints to which flows through an address go on; `None` = none has to end. Without a
@@ -478,12 +490,12 @@ fn chains(script: &mut String, parts: &BTreeSet<Part>) {
                 );
             }
             Part::Keeping(keeping) => {
-                for map in keeping.maps() {
-                    let types = keeping.declared();
+                let clients = format!("{}; size 65535; flags dynamic,timeout;", keeping.declared());
+                let clients = keeping.maps().map(|map| (map, clients.clone()));
+                for (map, declared) in clients.into_iter().chain(keeping.picks()) {
                     writeln!(
                         script,
-                        "add map inet {SERVICES_TABLE} {map} {{ {types}; size 65535; \
-                         flags dynamic,timeout; }}"
+                        "add map inet {SERVICES_TABLE} {map} {{ {declared} }}"
                     )
                     .expect(INFALLIBLE);
                 }
@@ -526,7 +538,8 @@ fn gone(first: &mut String, last: &mut String, change: &Change) {
         for (name, _) in keeping.chains().iter().rev() {
             writeln!(last, "delete chain inet {SERVICES_TABLE} {name}").expect(INFALLIBLE);
         }
-        for map in keeping.maps() {
+        let picks = keeping.picks().map(|(map, _)| map);
+        for map in keeping.maps().into_iter().chain(picks) {
             writeln!(last, "delete map inet {SERVICES_TABLE} {map}").expect(INFALLIBLE);
         }
     }

@@ -117,7 +117,7 @@ impl Kernel {
             else {
                 continue;
             };
-            let family = set.chars().last().unwrap();
+            let family = set.chars().find(char::is_ascii_digit).unwrap();
             for index in 0..count.parse::<usize>().unwrap() {
                 let protocol = key.split(" . ").nth(1).unwrap();
                 let map = format!("{map}{family}-{protocol}");
@@ -611,6 +611,24 @@ fn an_endpoint_more_or_less_is_a_handful_of_elements() {
         let named = kernel.run(&change);
         assert!(named <= 5, "{named} elements: {:?}", change.transactions);
     }
+}
+
+/// Where clients keep their endpoints, another endpoint changes no chain, and needs no program.
+#[test]
+fn another_endpoint_of_clients_that_keep_theirs_is_elements_alone() {
+    let of = |last: u8| {
+        let all = [1, 2, last].map(|n| endpoint(&format!("10.244.1.{n}"), "b", json!({})));
+        let spec = json!({"sessionAffinity": "ClientIP"});
+        [service(spec), slice(json!(all))]
+    };
+    let (mut table, mut kernel) = table(&of(3));
+    let change = table.follow(&snapshot(&of(4)), &own()).unwrap();
+    kernel.run(&change);
+    assert!(!change.breaks_seal);
+    let edits = change.transactions.iter().map(|of| of.edits.is_some());
+    assert_eq!(edits.collect::<Vec<_>>(), [true], "{:?}", change.transactions);
+    let looked_at: Vec<_> = change.clients.keys().collect();
+    assert_eq!(looked_at, ["clients4/shop/web//tcp"]);
 }
 
 /// Names of chains that pick one of several endpoints.
