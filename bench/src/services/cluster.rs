@@ -24,6 +24,8 @@ pub(super) struct ServiceSet {
     pub(super) endpoints: u32,
     /// The only endpoint of the service in the middle.
     pub(super) pod: IpAddr,
+    /// `sessionAffinity`.
+    pub(super) affinity: &'static str,
 }
 
 impl ServiceSet {
@@ -58,7 +60,7 @@ impl ServiceSet {
             let all = numbers.chunks(TOGETHER / 2).map(|numbers| {
                 let puts = numbers
                     .iter()
-                    .flat_map(|n| [service(*n), slice(*n, &self.targets(*n))]);
+                    .flat_map(|n| [service(*n, self.affinity), slice(*n, &self.targets(*n))]);
                 commit(store, puts.collect())
             });
             futures_util::future::try_join_all(all).await?;
@@ -95,13 +97,13 @@ fn document(kind: DocumentKind, name: String, value: &Value) -> TxnWrite {
     TxnWrite::Put(key.to_path(), value.to_string().into_bytes())
 }
 
-fn service(number: u32) -> TxnWrite {
+fn service(number: u32, affinity: &str) -> TxnWrite {
     let (name, vip) = (format!("web-{number}"), ServiceSet::vip(number));
     let value = json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {"name": name, "namespace": "shop", "labels": {"app": name}},
         "spec": {"type": "ClusterIP", "clusterIP": vip, "clusterIPs": [vip],
-            "ipFamilies": ["IPv4"], "internalTrafficPolicy": "Cluster", "sessionAffinity": "None",
+            "ipFamilies": ["IPv4"], "internalTrafficPolicy": "Cluster", "sessionAffinity": affinity,
             "selector": {"app": name},
             "ports": [{"name": "http", "port": PORT, "protocol": "TCP", "targetPort": TARGET}]},
     });

@@ -57,6 +57,9 @@ pub struct ServicesArgs {
     /// Endpoints that come and go.
     #[arg(long, default_value_t = 500)]
     changes: u32,
+    /// Clients keep their endpoints (`sessionAffinity: ClientIP`).
+    #[arg(long)]
+    affinity: bool,
     /// Leave out iptables, whose rules take minutes to load where they are many.
     #[arg(long)]
     no_iptables: bool,
@@ -130,6 +133,10 @@ fn measure(args: &ServicesArgs, services: u32) -> Result<ServicesCost> {
         services,
         endpoints: args.endpoints,
         pod: server.address.context("the pod has an address")?,
+        affinity: match args.affinity {
+            true => "ClientIP",
+            false => "None",
+        },
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -264,7 +271,11 @@ fn repeated(mut run: impl FnMut(u32) -> Result<ProgramCost>) -> Result<ProgramCo
 /// The node's own table, deleted and written as a whole in one transaction; deleted at the end.
 fn whole_table(netns: &str) -> Result<ProgramCost> {
     let listed = rival::output(netns, &["nft", "list", "table", "inet", "caracal-services"])?;
-    let text = format!("delete table inet caracal-services\n{listed}");
+    // nft 1.0.6 lists rules that it does not read: a concatenation with `ct original proto-dst`.
+    let readable = |line: &&str| !line.contains("ct original proto-dst @");
+    let listed: Vec<&str> = listed.lines().filter(readable).collect();
+    let listed = listed.join("\n");
+    let text = format!("delete table inet caracal-services\n{listed}\n");
     let cost = repeated(|_| rival::feed(netns, &["nft", "-f", "-"], &text))?;
     rival::output(
         netns,

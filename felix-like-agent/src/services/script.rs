@@ -490,7 +490,7 @@ fn chains(script: &mut String, parts: &BTreeSet<Part>) {
                 );
             }
             Part::Keeping(keeping) => {
-                let clients = format!("{}; size 65535; flags dynamic,timeout;", keeping.declared());
+                let clients = format!("{}; flags dynamic,timeout;", keeping.declared());
                 let clients = keeping.maps().map(|map| (map, clients.clone()));
                 for (map, declared) in clients.into_iter().chain(keeping.picks()) {
                     writeln!(

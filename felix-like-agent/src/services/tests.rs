@@ -626,7 +626,12 @@ fn another_endpoint_of_clients_that_keep_theirs_is_elements_alone() {
     kernel.run(&change);
     assert!(!change.breaks_seal);
     let edits = change.transactions.iter().map(|of| of.edits.is_some());
-    assert_eq!(edits.collect::<Vec<_>>(), [true], "{:?}", change.transactions);
+    assert_eq!(
+        edits.collect::<Vec<_>>(),
+        [true],
+        "{:?}",
+        change.transactions
+    );
     let looked_at: Vec<_> = change.clients.keys().collect();
     assert_eq!(looked_at, ["clients4/shop/web//tcp"]);
 }
