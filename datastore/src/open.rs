@@ -457,6 +457,14 @@ impl Store for Datastore {
         }
     }
 
+    async fn service_ranges(&self) -> Result<Vec<Prefix>, StoreError> {
+        match self {
+            Self::Etcd(store) => store.service_ranges().await,
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(store) => store.service_ranges().await,
+        }
+    }
+
     async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
         match self {
             Self::Etcd(store) => store.commit(txn).await,

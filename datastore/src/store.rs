@@ -134,6 +134,12 @@ pub trait Store: Clone + Send + Sync + 'static {
         std::future::ready(Ok(Vec::new()))
     }
 
+    /// The ranges that the cluster's Services were given when it was made, one of a family; none
+    /// where nobody says.
+    fn service_ranges(&self) -> impl Future<Output = Result<Vec<Prefix>, StoreError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
+
     /// Carries out a transaction.
     fn commit(&self, txn: &Txn) -> impl Future<Output = Result<TxnOutcome, StoreError>> + Send;
 

@@ -82,10 +82,46 @@ name!(
     IfName
 );
 
+/// What the name of a node's own configurations begins with.
+const CONFIGURATION: &str = "node.";
+
+impl NodeName {
+    /// The name of the BGPConfiguration and the FelixConfiguration of this node alone.
+    #[must_use]
+    pub fn configuration(&self) -> String {
+        format!("{CONFIGURATION}{self}")
+    }
+
+    /// The node whose own configuration has that name.
+    #[must_use]
+    pub fn of_configuration(name: &str) -> Option<Self> {
+        let node = name.strip_prefix(CONFIGURATION)?;
+        (!node.is_empty()).then(|| Self::from(node))
+    }
+}
+
 impl HandleId {
     /// Calico's `sanitizeHandle`: everything from the first carriage return on is cut.
     #[must_use]
     pub fn sanitised(text: &str) -> Self {
         Self::from(text.split('\r').next().unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::NodeName;
+
+    #[test]
+    fn a_nodes_own_configuration_is_named_after_it() {
+        for node in ["a", "node.a", "worker-1.example"] {
+            let node = NodeName::from(node);
+            let own = node.configuration();
+            assert_eq!(own, format!("node.{}", node.as_str()));
+            assert_eq!(NodeName::of_configuration(&own), Some(node));
+        }
+        for other in ["default", "node", "node.", "nodes.a", "Node.a", ""] {
+            assert_eq!(NodeName::of_configuration(other), None, "{other:?}");
+        }
     }
 }

@@ -3,9 +3,9 @@
 //! other's traffic. This is the one place that compares them: `status`, `audit` and `apply` ask it.
 //!
 //! No conflict, though one covers the other: a pool for load balancers alone, as long as no
-//! pod has an address of it, and the ranges of services; a pool inside the machines' subnet that
-//! holds no address of a machine; a datastore behind an address of a Service, or in a pod; a
-//! BGPPeer that is a pod.
+//! pod has an address of it, and the ranges of services in the BGPConfiguration; a pool inside the
+//! machines' subnet that holds no address of a machine; a datastore behind an address of a Service,
+//! or in a pod; a BGPPeer that is a pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -39,10 +39,14 @@ impl std::fmt::Display for Holder<'_> {
 type Held<'a> = BTreeMap<IpAddr, BTreeSet<Holder<'a>>>;
 
 /// Pairs of roles of which one takes what the other has, sorted by subject. `datastore`: the
-/// addresses by which it is reached. The cost grows with nodes and with pools, not with their
-/// product.
+/// addresses by which it is reached; `cluster_services`: the ranges of the cluster's Services,
+/// where they are known. The cost grows with nodes and with pools, not with their product.
 #[must_use]
-pub fn range_conflicts(snapshot: &Snapshot, datastore: &BTreeSet<IpAddr>) -> Vec<Problem> {
+pub fn range_conflicts(
+    snapshot: &Snapshot,
+    datastore: &BTreeSet<IpAddr>,
+    cluster_services: &[Prefix],
+) -> Vec<Problem> {
     let held = held(snapshot, datastore);
     let services = snapshot.bgp_default().into_iter();
     let services: Vec<_> = services.flat_map(|c| c.spec.service_ranges()).collect();
@@ -88,9 +92,38 @@ pub fn range_conflicts(snapshot: &Snapshot, datastore: &BTreeSet<IpAddr>) -> Vec
             "{field} {range} lies over {taken}: it is announced for Services, and traffic to that address goes astray; take the machines out of the range"
         ))));
     }
+    found.extend(over_cluster_services(snapshot, cluster_services));
     found.extend(overlapping_pools(snapshot));
     found.extend(shared(snapshot, &held));
     found.sort();
+    found
+}
+
+/// Pools over the ranges of the cluster's Services. Where the BGPConfiguration has such a range,
+/// too, a pool of pods is compared with that one; a pool for load balancers is not.
+fn over_cluster_services(snapshot: &Snapshot, cluster: &[Prefix]) -> Vec<Problem> {
+    let announced = snapshot.bgp_default().into_iter();
+    let announced = announced.flat_map(|c| c.spec.service_ranges());
+    let announced: Vec<Prefix> = announced.map(|(_, range)| range).collect();
+    let mut found = Vec::new();
+    for (name, pool) in snapshot.pools.iter() {
+        let range = pool.spec.prefix();
+        let subject = Key::resource(Kind::IpPool, name.as_str()).to_path();
+        let of_pods = !pool.spec.is_load_balancer_only();
+        for services in cluster.iter().filter(|services| range.overlaps(services)) {
+            if of_pods && announced.iter().any(|wide| wide.covers(services)) {
+                continue;
+            }
+            let user = if of_pods {
+                "a pod's"
+            } else {
+                "a load balancer's"
+            };
+            found.push(problem(&subject, format!(
+                "its range {range} and {services} of the cluster's Services (serviceSubnet in the ConfigMap kube-system/kubeadm-config) overlap: an address there can be {user} and the cluster address of a Service; give the pool another range"
+            )));
+        }
+    }
     found
 }
 

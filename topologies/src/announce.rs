@@ -14,7 +14,7 @@ use caracal_bgp::{
     PrefixPattern, RouteSource,
 };
 use caracal_model::{
-    AffinityState, BlockOwner, Family, Key, NodeName, Prefix, Problem, ProblemCode, Snapshot,
+    AffinityState, Block, BlockOwner, Family, Key, NodeName, Prefix, Problem, ProblemCode, Snapshot,
 };
 
 use crate::common::FAMILIES;
@@ -97,8 +97,9 @@ impl Announcer {
             (None, _) if !is_in_use(prefix, snapshot) => (None, None),
             (None, None) => (None, Some(no_address())),
             (None, Some(next_hop)) => {
+                let users = users(prefix, snapshot);
                 let reason = format!(
-                    "{prefix} lies in no pool; workloads have addresses of it, so it stays announced, but nothing of it is encapsulated or masqueraded"
+                    "{prefix} lies in no pool, and {users}: it stays announced, but encapsulation and NAT went with the pool, so packets between nodes arrive only where the network knows the pods' addresses, and leave the cluster with them; make the pool again as it was, with a cidr that covers {prefix} and its former ipipMode, vxlanMode and natOutgoing, or delete the pods"
                 );
                 let problem = problem(ProblemCode::AnnounceNoPool, reason);
                 (route(next_hop), Some(problem))
@@ -142,6 +143,41 @@ impl Announcer {
         let block = snapshot.blocks.get(&cidr).into_iter();
         let addresses = block.flat_map(|block| block.workloads_of(me));
         addresses.map(Prefix::host).collect()
+    }
+}
+
+/// How many pods of a block the reason names.
+const NAMED_PODS: usize = 3;
+
+/// Who has addresses of a block, or of a single address of another node's block. Of that one only
+/// the address is named: a change of its block need not plan it again.
+fn users(prefix: &Prefix, snapshot: &Snapshot) -> String {
+    let Some(block) = snapshot.blocks.get(prefix) else {
+        return "a pod has the address".to_owned();
+    };
+    let held = block.whole().into_iter().flat_map(Block::allocated);
+    let of_pods = held.filter(|(_, _, attribute)| {
+        attribute.node().is_some() && attribute.usage().is_none() && attribute.released_at.is_none()
+    });
+    let named: Vec<String> = of_pods
+        .take(NAMED_PODS)
+        .map(|(_, address, attribute)| {
+            let of = |key: &str| attribute.secondary.get(key);
+            match (of("namespace"), of("pod")) {
+                (Some(namespace), Some(pod)) => format!("{address} of {namespace}/{pod}"),
+                (None, Some(pod)) => format!("{address} of {pod}"),
+                (_, None) => address.to_string(),
+            }
+        })
+        .collect();
+    let all = block.workloads();
+    let more = match all.saturating_sub(named.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    match named.is_empty() {
+        true => format!("pods have {all} address(es) of it"),
+        false => format!("pods have addresses of it ({}{more})", named.join(", ")),
     }
 }
 

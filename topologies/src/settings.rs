@@ -106,7 +106,7 @@ impl BgpSettings {
 fn own_object<'a>(snapshot: &'a Snapshot, node: &NodeName) -> Option<&'a BgpConfigurationSpec> {
     snapshot
         .bgp_configurations
-        .get(&format!("node.{node}"))
+        .get(&node.configuration())
         .map(|c| &c.spec)
 }
 
@@ -220,7 +220,7 @@ fn report_unused(own: &BgpConfigurationSpec, node: &NodeName, problems: &mut Pro
     for (field, _) in fields.iter().filter(|(_, set)| *set) {
         problems.note(
             ProblemCode::BgpNodeConfiguration,
-            path(Kind::BgpConfiguration, &format!("node.{node}")),
+            path(Kind::BgpConfiguration, &node.configuration()),
             format!("spec.{field} is only read in the BGPConfiguration named default; it is not used here"),
         );
     }
@@ -260,7 +260,7 @@ fn advertisements(
     problems: &mut Problems,
 ) -> Vec<(Prefix, Vec<AnyCommunity>)> {
     let (source, name) = match own {
-        Some(own) if !own.prefix_advertisements.is_empty() => (own, format!("node.{node}")),
+        Some(own) if !own.prefix_advertisements.is_empty() => (own, node.configuration()),
         _ => (global, "default".to_owned()),
     };
     let subject = path(Kind::BgpConfiguration, &name);

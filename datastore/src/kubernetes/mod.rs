@@ -80,6 +80,14 @@ impl KubernetesStore {
 }
 
 impl KubernetesStore {
+    /// The ranges that kubeadm was told in a field of the ConfigMap.
+    async fn cluster_ranges(&self, field: &'static str) -> Result<Vec<Prefix>, StoreError> {
+        let ranges = pod::cluster_ranges(&self.api, field).await;
+        ranges.map_err(|failure| failure.into_error(self.api.server(), "the ConfigMap"))
+    }
+}
+
+impl KubernetesStore {
     /// Sets the condition `NetworkUnavailable` of a Node to False, with a reason and a message.
     /// `false`: it was.
     ///
@@ -183,8 +191,11 @@ impl Store for KubernetesStore {
     }
 
     async fn pod_ranges(&self) -> Result<Vec<Prefix>, StoreError> {
-        let ranges = pod::cluster_ranges(&self.api).await;
-        ranges.map_err(|failure| failure.into_error(self.api.server(), "the ConfigMap"))
+        self.cluster_ranges(pod::OF_PODS).await
+    }
+
+    async fn service_ranges(&self) -> Result<Vec<Prefix>, StoreError> {
+        self.cluster_ranges(pod::OF_SERVICES).await
     }
 
     async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {

@@ -180,7 +180,7 @@ const RULES: &[Rule] = &[
     in_namespace(
         &["configmaps"],
         &["get"],
-        "make the pool of pods in the range that kubeadm was told",
+        "make the pool of pods in the range that kubeadm was told, and see that no pool lies over the Services' range",
     ),
     in_namespace(
         &["serviceaccounts/token"],

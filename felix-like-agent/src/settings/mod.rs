@@ -244,11 +244,6 @@ impl Default for Settings {
 /// The name of the configurations of all nodes.
 const DEFAULT: &str = "default";
 
-/// The name of a node's own configurations.
-fn own_name(node: &NodeName) -> String {
-    format!("node.{node}")
-}
-
 /// Values that win over the datastore: FelixConfiguration's keys in any case (`FELIX_VXLANMTU`
 /// becomes `vxlanmtu`) with their values.
 pub type Overrides = BTreeMap<String, String>;
@@ -266,7 +261,7 @@ impl Settings {
         let mut problems = Vec::new();
         settings.apply_stored(DEFAULT, snapshot, &mut problems);
         let common = settings.clone();
-        settings.apply_stored(&own_name(me), snapshot, &mut problems);
+        settings.apply_stored(&me.configuration(), snapshot, &mut problems);
         settings.name_apart(&common, snapshot, me, overrides, &mut problems);
         for (key, value) in overrides {
             let subject = format!("FELIX_{}", key.to_ascii_uppercase());
@@ -322,7 +317,7 @@ impl Settings {
             let others = snapshot.nodes.keys().filter(|name| *name != me);
             let mut others = others.map(|name| {
                 let mut settings = common.clone();
-                settings.apply_stored(&own_name(name), snapshot, &mut Vec::new());
+                settings.apply_stored(&name.configuration(), snapshot, &mut Vec::new());
                 (name, settings.vxlan()[place].1)
             });
             let Some((other, theirs)) = others.find(|(_, theirs)| *theirs != own) else {
@@ -330,7 +325,7 @@ impl Settings {
             };
             problems.push(problem(
                 ProblemCode::AgentClusterSetting,
-                &format!("FelixConfiguration {}", own_name(me)),
+                &format!("FelixConfiguration {}", me.configuration()),
                 format!(
                     "{key} is {own} on this node and {theirs} on {other}: no VXLAN packet passes between the two; \
                      all nodes need the same"

@@ -71,7 +71,7 @@ super::codes! {
     AnnounceNoAddress "announce.no_address" Error 0 "a block is not announced: this node has no address of its family"
         "set `IP` or `IP6`",
     AnnounceNoPool "announce.no_pool" Error 0 "workloads have addresses of a block that lies in no pool; it is announced, but neither encapsulated nor masqueraded"
-        "make a pool for it again, or delete the workloads",
+        "make the pool again as it was (`caracal delete ippool --force` printed the command), or delete the workloads",
     AuditLoss "audit.loss" Error 0 "what is in BGP or in the kernel is not what the datastore asks for, and packets are lost"
         "follow the reason; `caracal audit`",
     BgpAsNumber "bgp.as_number" Warning 0 "AS 0 in the BGPConfiguration"

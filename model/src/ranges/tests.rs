@@ -6,7 +6,7 @@ use super::*;
 use crate::ipam::{Block, BlockOwner};
 
 #[derive(Default)]
-struct World(Snapshot, BTreeSet<IpAddr>);
+struct World(Snapshot, BTreeSet<IpAddr>, Vec<Prefix>);
 
 impl World {
     fn put(mut self, kind: Kind, name: &str, spec: Value) -> Self {
@@ -31,9 +31,15 @@ impl World {
         self.put(Kind::BgpConfiguration, "default", spec)
     }
 
+    /// What kubeadm was told of the Services.
+    fn cluster_services(mut self, ranges: &[&str]) -> Self {
+        self.2 = ranges.iter().map(|range| range.parse().unwrap()).collect();
+        self
+    }
+
     /// Subject's name and reason of each conflict.
     fn conflicts(&self) -> Vec<String> {
-        let found = range_conflicts(&self.0, &self.1);
+        let found = range_conflicts(&self.0, &self.1, &self.2);
         let name = |p: &Problem| p.subject.rsplit('/').next().unwrap().to_owned();
         let text = |p: &Problem| format!("{}: {}", name(p), p.reason);
         found.iter().map(text).collect()
@@ -67,7 +73,7 @@ fn a_cluster_as_it_should_be_has_no_conflict() {
         .pool("part", "10.0.0.128/26");
     assert_eq!(world.conflicts(), Vec::<String>::new());
     // The API server behind its Service.
-    let world = World(world.0, ["10.96.0.1".parse().unwrap()].into());
+    let world = World(world.0, ["10.96.0.1".parse().unwrap()].into(), Vec::new());
     assert_eq!(world.conflicts(), Vec::<String>::new());
 }
 
@@ -120,6 +126,42 @@ fn a_pool_and_a_range_of_services_overlap() {
 }
 
 #[test]
+fn a_pool_and_the_clusters_services_overlap() {
+    let both = ["10.96.0.0/12", "fd00:96::/112"];
+    for (pool, services) in [
+        ("10.96.0.0/12", both[0]),
+        ("10.100.0.0/16", both[0]),
+        ("10.0.0.0/8", both[0]),
+        ("fd00:96::/120", both[1]),
+        ("fd00::/16", both[1]),
+    ] {
+        let words = ["x: ", pool, services, "serviceSubnet", "kubeadm-config"];
+        let world = World::default().pool("x", pool);
+        // Not known: nothing is said.
+        assert_eq!(world.conflicts(), Vec::<String>::new());
+        let world = world.cluster_services(&both);
+        one(&world, &[&words[..], &["a pod's"]].concat());
+        // One family alone.
+        let other = both.iter().copied().filter(|range| *range != services);
+        let other: Vec<_> = other.collect();
+        let world = world.cluster_services(&other);
+        assert_eq!(world.conflicts(), Vec::<String>::new());
+        // What is announced is named once.
+        let world = world.cluster_services(&both);
+        let world = world.services("serviceClusterIPs", services);
+        one(&world, &["x: ", pool, services, "serviceClusterIPs"]);
+        let spec = json!({"cidr": pool, "allowedUses": ["LoadBalancer"]});
+        let world = world.put(Kind::IpPool, "x", spec);
+        one(&world, &[&words[..], &["a load balancer's"]].concat());
+    }
+    let beside = World::default()
+        .pool("pods", "10.244.0.0/16")
+        .pool("pods6", "fd00:10::/64")
+        .cluster_services(&both);
+    assert_eq!(beside.conflicts(), Vec::<String>::new());
+}
+
+#[test]
 fn a_pool_for_load_balancers_over_machines_and_routers() {
     for (range, machine, router) in [
         ("10.0.0.0/24", "10.0.0.1/24", "10.0.0.254"),
@@ -140,7 +182,7 @@ fn a_pool_for_load_balancers_over_machines_and_routers() {
         let world = World::default()
             .put(Kind::IpPool, "lb", spec)
             .node("a", json!({field: machine}));
-        let world = World(world.0, ["192.0.2.7".parse().unwrap()].into());
+        let world = World(world.0, ["192.0.2.7".parse().unwrap()].into(), Vec::new());
         assert_eq!(world.conflicts(), Vec::<String>::new());
     }
 }
@@ -173,7 +215,7 @@ fn routers_and_the_datastore_are_in_no_pool_unless_they_are_pods() {
     );
     one(&router, &["10.244.0.70 of the router in BGPPeer tor"]);
     let etcd = World::default().pool("pods", "10.244.0.0/16");
-    let mut etcd = World(etcd.0, ["10.244.0.70".parse().unwrap()].into());
+    let mut etcd = World(etcd.0, ["10.244.0.70".parse().unwrap()].into(), Vec::new());
     one(&etcd, &["10.244.0.70 of the datastore"]);
     // A pod with this address.
     let endpoint = json!({"metadata": {"name": "a-k8s-p-eth0", "namespace": "d"},

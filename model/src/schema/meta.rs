@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::names::NodeName;
 use crate::resource::{Kind, ValueError};
 
 /// Longest name of an object.
@@ -50,10 +51,7 @@ fn name_of(kind: Kind, name: &str) -> Result<(), String> {
             "a name has at most {LONGEST_NAME} of a-z, 0-9, - and ., and begins and ends with a letter or digit"
         ));
     }
-    let of_node = || {
-        name.strip_prefix("node.")
-            .is_some_and(|node| !node.is_empty())
-    };
+    let of_node = || NodeName::of_configuration(name).is_some();
     match kind {
         Kind::BgpConfiguration | Kind::FelixConfiguration if name != "default" && !of_node() => {
             Err(format!(

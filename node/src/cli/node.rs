@@ -242,7 +242,7 @@ fn alive(stored: &KeyValue, now: Timestamp) -> Option<String> {
 
 /// Endpoints on the node, resources for it alone, and its status record.
 async fn belongings(store: &Datastore, node: &NodeName) -> anyhow::Result<Vec<KeyValue>> {
-    let own = format!("node.{node}");
+    let own = node.configuration();
     let ranges = [
         KeyRange::Prefix(kind_prefix(Kind::WorkloadEndpoint)),
         KeyRange::Prefix(kind_prefix(Kind::BgpPeer)),

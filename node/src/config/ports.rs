@@ -80,7 +80,7 @@ impl PortsEnv {
     /// A value that cannot be used is named, and the one below it stays.
     pub(crate) fn with(&self, snapshot: &Snapshot, me: &NodeName) -> (Ports, Vec<Problem>) {
         let mut problems = Vec::new();
-        let own = format!("node.{me}");
+        let own = me.configuration();
         let (mut health, mut metrics) = (EndpointSettings::default(), EndpointSettings::default());
         for name in ["default", own.as_str()] {
             let Some(configuration) = snapshot.felix_configurations.get(name) else {

@@ -16,8 +16,8 @@ use caracal_lab::{
     program_command, run_in_netns, wait_until,
 };
 use caracal_tests::{
-    Mount, SECOND, await_status, binary, caracals, crun, exit_code, kubectl, kubernetes_object,
-    kubernetes_objects, possible, settled, write_bundle,
+    Mount, SECOND, await_status, binary, caracals, crun, exit_code, has_no_problem, has_problem,
+    kubectl, kubernetes_object, kubernetes_objects, possible, settled, write_bundle,
 };
 use serde_json::{Value, json};
 
@@ -54,8 +54,32 @@ fn a_bare_cluster_needs_one_command() {
             parts_say_who_they_are(lab);
             let pool = kubernetes_object(lab, "ippools", "default-ipv4-ippool");
             assert_eq!(pool["spec"]["cidr"], POD_SUBNET, "kubeadm was told");
+            a_pool_over_the_services_is_named(lab);
         },
     );
+}
+
+/// Every node knows the Services' range that kubeadm was told.
+fn a_pool_over_the_services_is_named(lab: &Lab) {
+    let pool = json!({"apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool",
+        "metadata": {"name": "over-services"},
+        "spec": {"cidr": "10.100.0.0/16", "disabled": true}});
+    kubectl(lab, &["apply", "-f", "-"], pool.to_string().as_bytes());
+    for node in caracals(lab) {
+        await_status(lab, &node, 60 * SECOND, "the pool is named", |status| {
+            has_problem(
+                status,
+                "datastore.ranges",
+                "10.96.0.0/12 of the cluster's Services",
+            )
+        });
+    }
+    kubectl(lab, &["delete", "ippools", "over-services"], b"");
+    for node in caracals(lab) {
+        await_status(lab, &node, 60 * SECOND, "the pool is gone", |status| {
+            has_no_problem(status, "datastore.ranges")
+        });
+    }
 }
 
 /// In the audit log of the API server: product, part, version and commit.

@@ -149,7 +149,7 @@ fn daemon(
 }
 
 fn own<'a>(view: &NodeView<'a>) -> Option<&'a BgpConfigurationSpec> {
-    let name = format!("node.{}", view.name);
+    let name = view.name.configuration();
     let configuration = view.snapshot.bgp_configurations.get(&name)?;
     Some(&configuration.spec)
 }

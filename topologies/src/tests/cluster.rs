@@ -256,12 +256,41 @@ spec: {bgp: {ipv4Address: 10.0.0.1/24, ipv6Address: 'fd00::1/64'}}
             let planned = plan(&s, &"a".into(), &PlanOptions::default());
             let routes = planned.config.originate.keys();
             let routes: Vec<_> = routes.map(ToString::to_string).collect();
-            (routes, codes(&planned).len())
+            let problems = planned.problems.iter();
+            let reasons: Vec<_> = problems.map(|p| p.reason.clone()).collect();
+            (routes, reasons)
         };
         let pod = r#"{"handle_id":"x","secondary":{"node":"a","pod":"p"}}"#;
         let tunnel = r#"{"handle_id":"x","secondary":{"node":"a","type":"vxlanTunnelAddress"}}"#;
-        assert_eq!(put(pod, "[0,null,null,null]"), (vec![cidr.to_owned()], 1));
-        assert_eq!(put(tunnel, "[0,null,null,null]"), (vec![], 0));
+        let first = prefix(cidr).address();
+        let (routes, reasons) = put(pod, "[0,null,null,null]");
+        assert_eq!(routes, [cidr]);
+        let begin =
+            format!("{cidr} lies in no pool, and pods have addresses of it ({first} of p):");
+        assert_eq!(reasons.len(), 1, "{reasons:?}");
+        assert!(reasons[0].starts_with(&begin), "{reasons:?}");
+        for lost in [
+            "encapsulation",
+            "NAT",
+            "ipipMode, vxlanMode and natOutgoing",
+        ] {
+            assert!(reasons[0].contains(lost), "{lost}: {reasons:?}");
+        }
+        // Three are named, and the rest is counted; a pod's namespace is said where it is known.
+        let named = r#"{"handle_id":"x","secondary":{"node":"a","namespace":"n","pod":"p"}}"#;
+        let (_, reasons) = put(named, "[0,0,0,0]");
+        assert!(
+            reasons[0].contains(&format!("({first} of n/p, ")),
+            "{reasons:?}"
+        );
+        assert!(reasons[0].contains(" of n/p and 1 more):"), "{reasons:?}");
+        // A tunnel's address and one that cools down are nobody's.
+        let beside = format!("{pod},{tunnel}");
+        let (_, reasons) = put(&beside, "[1,null,0,null]");
+        let (_, last) = reasons[0].split_once("addresses of it (").unwrap();
+        let third = prefix(cidr).nth(2).unwrap();
+        assert!(last.starts_with(&format!("{third} of p):")), "{reasons:?}");
+        assert_eq!(put(tunnel, "[0,null,null,null]"), (vec![], vec![]));
     }
 }
 

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Kind;
+use crate::names::NodeName;
 use crate::spelling::nearest_name;
 pub use felix::FELIX_FIELDS;
 
@@ -182,7 +183,7 @@ fn of_selected_nodes(fields: &[FieldEntry], resource: &Map<String, Value>) -> Op
     let FieldEffect::Without(_, reason) = effect else {
         return None;
     };
-    let is_read = name == "default" || name.starts_with("node.");
+    let is_read = name == "default" || NodeName::of_configuration(name).is_some();
     (!is_read).then(|| FieldNote {
         field: FIELD.to_owned(),
         what: NoteKind::Without(short(value), (*reason).to_owned()),

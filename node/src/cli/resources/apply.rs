@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use caracal_datastore::Store;
 use caracal_model::{
-    Family, Key, KeyRange, Kind, ResourceType, Schema, Snapshot, Timestamp, WriteRule,
+    Family, Key, KeyRange, Kind, Prefix, ResourceType, Schema, Snapshot, Timestamp, WriteRule,
     blocks_prefix, kind_prefix, range_conflicts,
 };
 use serde_json::Value;
@@ -177,6 +177,10 @@ async fn check<S: Store>(
     }
     let failed = |error: WriteError| vec![("the datastore".to_owned(), error)];
     let mut snapshot = cluster(store, &orders).await.map_err(failed)?;
+    let services = match orders.iter().any(|order| order.kind == Kind::IpPool) {
+        true => cluster_services(store).await,
+        false => Vec::new(),
+    };
     let mut checked = Vec::new();
     for order in orders {
         let known = stored(store, &order.key).await;
@@ -195,7 +199,7 @@ async fn check<S: Store>(
             Err(error) => faults.push((subject(&order), error)),
             Ok((known, next)) => match examine(&order, known.as_ref(), next, &snapshot, options) {
                 Ok((mut one, after)) => {
-                    let conflicts = new_conflicts(&snapshot, &after, datastore);
+                    let conflicts = new_conflicts(&snapshot, &after, datastore, &services);
                     one.warnings.extend(conflicts);
                     checked.push(Checked { order, ..one });
                     snapshot = after;
@@ -259,14 +263,29 @@ fn examine(
     Ok((checked, after))
 }
 
+/// The ranges of the cluster's Services. Where they cannot be read, that is said, and pools are
+/// written all the same.
+async fn cluster_services<S: Store>(store: &S) -> Vec<Prefix> {
+    match store.service_ranges().await {
+        Ok(ranges) => ranges,
+        Err(error) => {
+            eprintln!(
+                "caracal: no pool is compared with the range of the cluster's Services, which is not known: {error}"
+            );
+            Vec::new()
+        }
+    }
+}
+
 /// Ranges that lie over each other as soon as this is written, and did not before.
 fn new_conflicts(
     before: &Snapshot,
     after: &Snapshot,
     datastore: &BTreeSet<IpAddr>,
+    services: &[Prefix],
 ) -> impl Iterator<Item = String> {
-    let known = range_conflicts(before, datastore);
-    let found = range_conflicts(after, datastore).into_iter();
+    let known = range_conflicts(before, datastore, services);
+    let found = range_conflicts(after, datastore, services).into_iter();
     let new = found.filter(move |conflict| !known.contains(conflict));
     new.map(|conflict| {
         let (_, name) = conflict.subject.rsplit_once('/').unwrap_or_default();

@@ -9,8 +9,8 @@ use anyhow::Context;
 use caracal_datastore::{Datastore, Store};
 use caracal_ipam::{Client, ClientError, ReleaseAffinity};
 use caracal_model::{
-    Family, IpPool, Key, KeyRange, Kind, KnownBlock, NodeName, Prefix, ResourceType, Snapshot, Txn,
-    TxnOutcome, WriteRule, blocks_prefix, kind_prefix,
+    Family, IpPool, Key, KeyRange, Kind, KnownBlock, NodeName, Prefix, ResourceType, Schema,
+    Snapshot, Txn, TxnOutcome, WriteRule, blocks_prefix, kind_prefix,
 };
 use serde_json::{Value, json};
 
@@ -302,10 +302,13 @@ async fn delete_pool(
         )));
     }
     let empty = blocks.iter().filter(|block| block.in_use == 0).count();
-    let effects = match empty {
+    let mut effects = match empty {
         0 => Vec::new(),
         number => vec![format!("with {number} empty block(s)")],
     };
+    if in_use(&blocks).is_some() {
+        effects.push(way_back(&found.value));
+    }
     if args.dry_run {
         return Ok(Ended::Deleted(effects));
     }
@@ -335,6 +338,18 @@ async fn delete_pool(
     }
     release(store, &blocks).await?;
     remove(store, key, revision, effects).await
+}
+
+/// How to make a pool again that goes while pods have its addresses: once it is gone, nobody knows
+/// what it said.
+fn way_back(pool: &Value) -> String {
+    let mut document = pool.clone();
+    Schema::export(&mut document);
+    // The shell ends its text at a quote.
+    let quoted = document.to_string().replace('\'', r"'\''");
+    format!(
+        "pods with its addresses lose its encapsulation and NAT; this makes it again as it was: printf %s '{quoted}' | caracal apply -f -"
+    )
 }
 
 /// Why the blocks of a pool cannot go.
@@ -368,4 +383,37 @@ async fn release(store: &Datastore, blocks: &[KnownBlock]) -> anyhow::Result<()>
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_way_back_makes_the_same_pool() {
+        let spec_v4 = json!({"cidr": "10.9.0.0/16", "vxlanMode": "CrossSubnet",
+            "natOutgoing": true, "nodeSelector": "zone == 'a'"});
+        let spec_v6 = json!({"cidr": "fd00:9::/48", "vxlanMode": "Always", "disabled": true});
+        for spec in [spec_v4, spec_v6] {
+            let wanted = |metadata: Value| {
+                json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool",
+                    "metadata": metadata, "spec": spec})
+            };
+            let labels = json!({"zone": "a"});
+            let stored = wanted(json!({"name": "pods", "labels": labels, "uid": "1",
+                "creationTimestamp": "2026-01-05T10:12:00Z"}));
+            let line = way_back(&stored);
+            let (_, quoted) = line.split_once("printf %s '").unwrap();
+            let quoted = quoted.strip_suffix("' | caracal apply -f -").unwrap();
+            let text = quoted.replace(r"'\''", "'");
+            // No quote is left that would end the text early.
+            assert!(!quoted.replace(r"'\''", "").contains('\''), "{line}");
+            let documents = input::parse("the line", &text, "default").unwrap();
+            let values: Vec<_> = documents.into_iter().map(|d| d.value).collect();
+            let same = wanted(json!({"name": "pods", "labels": labels}));
+            assert_eq!(values, [same]);
+        }
+    }
 }

@@ -3,25 +3,35 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::time::Duration;
 
-use caracal_datastore::View;
+use caracal_datastore::{Datastore, Store, View};
 use caracal_model::{Prefix, Problem, Snapshot, range_conflicts};
 use tokio::sync::watch;
 
 use crate::node::problems::ProblemReporter;
 
+/// Pause before the ranges of the cluster's Services are asked for again.
+const AGAIN: Duration = Duration::from_secs(60);
+
 /// What was compared last, and what came of it.
 #[derive(Debug, Default)]
 struct Compared {
-    of: Option<(Snapshot, BTreeSet<IpAddr>)>,
+    of: Option<(Snapshot, BTreeSet<IpAddr>, Vec<Prefix>)>,
     conflicts: Vec<Problem>,
 }
 
 impl Compared {
     /// Compares again where something differs that a conflict follows from.
-    fn follow(&mut self, snapshot: &Snapshot, datastore: &BTreeSet<IpAddr>) -> &[Problem] {
-        let is_same = self.of.as_ref().is_some_and(|(was, known)| {
+    fn follow(
+        &mut self,
+        snapshot: &Snapshot,
+        datastore: &BTreeSet<IpAddr>,
+        services: &[Prefix],
+    ) -> &[Problem] {
+        let is_same = self.of.as_ref().is_some_and(|(was, known, told)| {
             known == datastore
+                && told == services
                 && was.pools.is_same(&snapshot.pools)
                 && was.nodes.is_same(&snapshot.nodes)
                 && was.bgp_configurations.is_same(&snapshot.bgp_configurations)
@@ -29,8 +39,8 @@ impl Compared {
                 && (same_workloads(was, snapshot) || !may_be_workloads(snapshot, datastore))
         });
         if !is_same {
-            self.conflicts = range_conflicts(snapshot, datastore);
-            self.of = Some((snapshot.clone(), datastore.clone()));
+            self.conflicts = range_conflicts(snapshot, datastore, services);
+            self.of = Some((snapshot.clone(), datastore.clone(), services.to_vec()));
         }
         &self.conflicts
     }
@@ -51,20 +61,50 @@ fn may_be_workloads(snapshot: &Snapshot, datastore: &BTreeSet<IpAddr>) -> bool {
     })
 }
 
+/// The ranges of the cluster's Services, which stay as they are. Asks until there is an answer.
+async fn cluster_services(store: &Datastore) -> Vec<Prefix> {
+    let mut told = false;
+    loop {
+        match store.service_ranges().await {
+            Ok(ranges) => return ranges,
+            Err(error) if error.is_transient() || told => {
+                tracing::debug!(%error, "the range of the cluster's Services is not known");
+            }
+            Err(error) => {
+                told = true;
+                tracing::warn!(
+                    %error,
+                    "the range of the cluster's Services is not known; pools are not compared with it"
+                );
+            }
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
 /// Reports until a channel closes.
 pub(crate) async fn report_range_conflicts(
+    store: Datastore,
     mut view: watch::Receiver<View>,
     mut datastore: watch::Receiver<BTreeSet<IpAddr>>,
     problems: ProblemReporter,
 ) {
     let mut compared = Compared::default();
+    let mut services: Option<Vec<Prefix>> = None;
+    let asked = cluster_services(&store);
+    tokio::pin!(asked);
     loop {
         let snapshot = view.borrow_and_update().snapshot.clone();
         let addresses = datastore.borrow_and_update().clone();
-        problems.warn(compared.follow(&snapshot, &addresses).to_vec());
+        let told = services.as_deref().unwrap_or_default();
+        problems.warn(compared.follow(&snapshot, &addresses, told).to_vec());
         let alive = tokio::select! {
             changed = view.changed() => changed,
             changed = datastore.changed() => changed,
+            found = &mut asked, if services.is_none() => {
+                services = Some(found);
+                continue;
+            }
         };
         if alive.is_err() {
             return;
@@ -74,6 +114,8 @@ pub(crate) async fn report_range_conflicts(
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use caracal_model::{Key, Kind};
     use serde_json::{Value, json};
 
@@ -108,7 +150,7 @@ mod tests {
         ];
         for (kind, name, spec, conflicts) in steps {
             put(&mut snapshot, kind, name, spec);
-            let found = compared.follow(&snapshot, &datastore).len();
+            let found = compared.follow(&snapshot, &datastore, &[]).len();
             assert_eq!(found, conflicts, "after {kind:?} {name}");
         }
         // The router turns out to be a pod.
@@ -116,8 +158,11 @@ mod tests {
         let endpoint = json!({"metadata": {"name": "a-k8s-p-eth0", "namespace": "d"},
             "spec": {"node": "a", "interfaceName": "cali1", "ipNetworks": ["10.244.0.9/32"]}});
         snapshot.apply(key, Some(endpoint.to_string().as_bytes()), 2);
-        assert_eq!(compared.follow(&snapshot, &datastore), []);
+        assert_eq!(compared.follow(&snapshot, &datastore, &[]), []);
         datastore.extend(["10.244.0.10".parse::<IpAddr>().ok()].into_iter().flatten());
-        assert_eq!(compared.follow(&snapshot, &datastore).len(), 1);
+        assert_eq!(compared.follow(&snapshot, &datastore, &[]).len(), 1);
+        // The cluster's Services become known.
+        let told = [Prefix::v4(Ipv4Addr::new(10, 244, 128, 0), 17)];
+        assert_eq!(compared.follow(&snapshot, &datastore, &told).len(), 2);
     }
 }

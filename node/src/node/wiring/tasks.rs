@@ -116,8 +116,8 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "ranges", file: "node/src/node/announce/range_check.rs", count: "1",
-        owns: "ranges that were compared last", hears: "`View`, the datastore's addresses", tells: "who asks",
-        start: Start::From(|b| spawn(range_check::report_range_conflicts(b.view.clone(), b.feeds.lifelines.reader(), b.registry.reporter("ranges")))),
+        owns: "ranges that were compared last", hears: "`View`, the datastore's addresses, the range of the cluster's Services", tells: "who asks",
+        start: Start::From(|b| spawn(range_check::report_range_conflicts(b.store.clone(), b.view.clone(), b.feeds.lifelines.reader(), b.registry.reporter("ranges")))),
     },
     Task {
         name: "origins", file: "node/src/node/announce/origins.rs", count: "1",
