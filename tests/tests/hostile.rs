@@ -269,8 +269,8 @@ fn pods_do_not_speak_by_ipvs_of(lab: &Lab, family: Family) {
             ),
         );
     };
-    tcp.map(|port| leads(("tcp", port)));
-    udp.map(|port| leads(("udp", port)));
+    let all = tcp.map(|port| ("tcp", port)).into_iter();
+    all.chain(udp.map(|port| ("udp", port))).for_each(leads);
     // As kube-proxy sets it: what it translates is masqueraded.
     run_on(lab, "node2", "sysctl -qw net.ipv4.vs.conntrack=1");
     let listener = listener(lab, "node1", node);
