@@ -10,9 +10,9 @@ use caracal_lab::{CniError, Lab, PodState, error_chain, wait_until};
 use caracal_model::{BlockOwner, Family, Prefix};
 use caracal_tests::{
     SECOND, Stack, assert_full_matrix, assert_gone, await_settled, await_status, calico_resource,
-    caracals, either, exit_code, family_count, has_device, has_problem, ip, is_kubernetes,
-    kubernetes_object, late_pool, logs, more_pods, on_each_stack, on_each_stack_and_datastore_of,
-    on_stacks, routed, set_pools, settled, try_run_on, with_ipam,
+    caracals, either, exit_code, family_count, has_device, has_no_problem, has_problem, ip,
+    is_kubernetes, kubernetes_object, late_pool, logs, more_pods, on_each_stack,
+    on_each_stack_and_datastore_of, on_stacks, routed, set_pools, settled, try_run_on, with_ipam,
 };
 use serde_json::{Value, json};
 
@@ -353,10 +353,13 @@ fn pods_outlive_their_deleted_pool() {
         let list = lab.caracal_output("node1", &["get", "ippools", "-o", "name"], 60 * SECOND);
         // When the last pool goes, the datastore is taken for emptied.
         let _device = late_pool(&lab);
+        let mut ways_back = Vec::new();
         for pool in list.unwrap().stdout.lines() {
             let words = ["delete", pool, "--force"];
             let (code, said) = exit_code(&lab, "node1", &words);
             assert_eq!(code, 0, "{pool}: {said}");
+            let (_, way_back) = said.split_once("as it was: ").expect(&said);
+            ways_back.push(way_back.trim().to_owned());
         }
         for node in caracals(&lab) {
             await_status(&lab, &node, 60 * SECOND, "the pool is missed", |status| {
@@ -370,6 +373,18 @@ fn pods_outlive_their_deleted_pool() {
         await_status(&lab, "node2", 60 * SECOND, "the pool is missed", |status| {
             has_problem(status, "announce.no_pool", "stays announced")
         });
+        assert_full_matrix(&lab);
+        // What each deletion printed makes its pool again.
+        for command in &ways_back {
+            let words = ["sh", "-c", command.as_str()].map(Into::into);
+            assert_eq!(lab.exec("node1", &words).unwrap(), 0, "{command}");
+        }
+        for node in caracals(&lab) {
+            await_status(&lab, &node, 60 * SECOND, "the pool is back", |status| {
+                has_no_problem(status, "announce.no_pool")
+            });
+            wait_until(60 * SECOND, "routes", || routed(&lab, &node)).unwrap();
+        }
         assert_full_matrix(&lab);
         let name = lab.name().clone();
         lab.down().unwrap();

@@ -9,8 +9,8 @@ use anyhow::Context;
 use caracal_datastore::{Datastore, Store};
 use caracal_ipam::{Client, ClientError, ReleaseAffinity};
 use caracal_model::{
-    Family, IpPool, Key, KeyRange, Kind, KnownBlock, NodeName, Prefix, ResourceType, Schema,
-    Snapshot, Txn, TxnOutcome, WriteRule, blocks_prefix, kind_prefix,
+    API_VERSION, Family, IpPool, Key, KeyRange, Kind, KnownBlock, NodeName, Prefix, ResourceType,
+    Schema, Snapshot, Txn, TxnOutcome, WriteRule, blocks_prefix, kind_prefix,
 };
 use serde_json::{Value, json};
 
@@ -345,6 +345,11 @@ async fn delete_pool(
 fn way_back(pool: &Value) -> String {
     let mut document = pool.clone();
     Schema::export(&mut document);
+    if let Value::Object(fields) = &mut document {
+        // The datastore's key says both, and the value need not.
+        fields.insert("apiVersion".to_owned(), API_VERSION.into());
+        fields.insert("kind".to_owned(), Kind::IpPool.as_str().into());
+    }
     // The shell ends its text at a quote.
     let quoted = document.to_string().replace('\'', r"'\''");
     format!(
@@ -397,13 +402,9 @@ mod tests {
             "natOutgoing": true, "nodeSelector": "zone == 'a'"});
         let spec_v6 = json!({"cidr": "fd00:9::/48", "vxlanMode": "Always", "disabled": true});
         for spec in [spec_v4, spec_v6] {
-            let wanted = |metadata: Value| {
-                json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool",
-                    "metadata": metadata, "spec": spec})
-            };
             let labels = json!({"zone": "a"});
-            let stored = wanted(json!({"name": "pods", "labels": labels, "uid": "1",
-                "creationTimestamp": "2026-01-05T10:12:00Z"}));
+            let stored = json!({"spec": spec, "metadata": {"name": "pods", "labels": labels,
+                "uid": "1", "creationTimestamp": "2026-01-05T10:12:00Z"}});
             let line = way_back(&stored);
             let (_, quoted) = line.split_once("printf %s '").unwrap();
             let quoted = quoted.strip_suffix("' | caracal apply -f -").unwrap();
@@ -412,7 +413,8 @@ mod tests {
             assert!(!quoted.replace(r"'\''", "").contains('\''), "{line}");
             let documents = input::parse("the line", &text, "default").unwrap();
             let values: Vec<_> = documents.into_iter().map(|d| d.value).collect();
-            let same = wanted(json!({"name": "pods", "labels": labels}));
+            let same = json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool",
+                "metadata": {"name": "pods", "labels": labels}, "spec": spec});
             assert_eq!(values, [same]);
         }
     }
