@@ -1,5 +1,6 @@
 # make demo   a four-node cluster on this machine: real etcd, real BGP, real kernel routes, pings between pods;
-#             make demo TOPOLOGY=kubernetes has Calico's data in Kubernetes' API, on the test API server
+#             make demo TOPOLOGY=kubernetes has Calico's data in Kubernetes' API, on the test API server;
+#             make demo TOPOLOGY=flannel-vxlan has flannel's network, with pods on bridges
 # make test   everything: format, lints, documentation, unit, property, end-to-end, and IPIP in a kernel that has it
 # make check  the inner loop: format, clippy and unit tests of the crates that differ from main, and of those that use them
 # make soak SCENARIO=name N=20 LOAD=2
@@ -28,6 +29,7 @@ FLAKY := $(if $(filter 1,$(STRICT)),0,3)
 # To build (protobuf compiler for the etcd API) and to run the lab.
 BUILD_PACKAGES := protobuf-compiler libprotobuf-dev python3-pip
 LAB_PACKAGES := etcd-server etcd-client iproute2 iputils-ping nftables openssl util-linux procps
+LAB_PACKAGES += $(if $(filter flannel-%,$(TOPOLOGY)),containernetworking-plugins)
 # Real peers, packet captures, certificates, and the kernel with IPIP.
 TEST_PACKAGES := bird2 bgpdump gobgpd tcpdump iptables ipvsadm containernetworking-plugins user-mode-linux kmod valgrind
 # Container runtimes, and a root file system for their containers.

@@ -11,6 +11,7 @@ use caracal_model::{Family, Prefix};
 use serde_json::{Value, json};
 
 use crate::etcd::random_uuid;
+use crate::flannel;
 use crate::lab::Lab;
 use crate::netns;
 use crate::plan::NodeLayout;
@@ -135,6 +136,9 @@ pub fn network_config(node: &NodeLayout) -> Value {
 impl Lab {
     /// The network configuration of a node, with where the lab has its datastore.
     fn network_config(&self, node: &NodeLayout) -> Value {
+        if node.kind == NodeKind::Flannel {
+            return self.flannel_config(&node.name);
+        }
         let mut config = network_config(node);
         if self.topology.datastore == Datastore::Kubernetes {
             let path = self.folder.kubeconfig(&plugin_kubeconfig(&node.name));
@@ -256,7 +260,11 @@ impl Lab {
     /// The plugin with what is the same for all pods of a node.
     fn plugin(&self, node: &NodeLayout, verb: &str) -> Command {
         let bin = self.folder.bin();
-        let mut command = self.clean_command(&bin.join("caracal-cni"));
+        let program = match node.kind {
+            NodeKind::Flannel => flannel::PLUGIN,
+            _ => "caracal-cni",
+        };
+        let mut command = self.clean_command(&bin.join(program));
         command
             .env("CNI_COMMAND", verb)
             .env("CNI_PATH", format!("{}:{FOREIGN_PLUGINS}", bin.display()))
@@ -293,7 +301,7 @@ impl Lab {
         let foreign = self
             .layout
             .node(&pod.node)
-            .filter(|n| n.kind != NodeKind::Caracal);
+            .filter(|n| !matches!(n.kind, NodeKind::Caracal | NodeKind::Flannel));
         if let (Some(node), Some(interface)) = (foreign, &attachment.host_interface) {
             let second = attachment.address6.map(IpAddr::V6);
             for address in std::iter::once(attachment.address).chain(second) {
@@ -455,9 +463,10 @@ pub fn parse_result(answer: &str) -> Option<Attachment> {
         .as_array()
         .map(Vec::as_slice)
         .unwrap_or_default();
+    // A bridge comes before the pod's cable.
     let outside = interfaces
         .iter()
-        .find(|i| i["sandbox"].as_str().is_none_or(str::is_empty))
+        .rfind(|i| i["sandbox"].as_str().is_none_or(str::is_empty))
         .and_then(|i| i["name"].as_str());
     Some(Attachment {
         address,
@@ -483,6 +492,10 @@ mod tests {
             attachment.host_interface.as_deref(),
             Some("cali0d7763386da")
         );
+        let bridged = r#"{"interfaces":[{"name":"cni0"},{"name":"veth1"},{"name":"eth0","sandbox":"/x"}],
+            "ips":[{"address":"10.5.1.2/24"}]}"#;
+        let bridged = parse_result(bridged).unwrap();
+        assert_eq!(bridged.host_interface.as_deref(), Some("veth1"));
         let dual = r#"{"ips":[{"address":"10.244.3.66/32"},{"address":"fd00:244::41/128"}]}"#;
         let dual = parse_result(dual).unwrap();
         assert_eq!(dual.address.to_string(), "10.244.3.66");

@@ -244,10 +244,17 @@ fn bring_up(
         };
         Lab::up(topology, text, options, &say).map_err(Box::new)?
     };
-    let settled = lab.await_sessions(arguments.deadline);
+    let settled = match lab.topology.flannel() {
+        Some(_) => lab
+            .await_leases(arguments.deadline)
+            .map(|leases| format!("{leases} leases known to every node")),
+        None => lab
+            .await_sessions(arguments.deadline)
+            .map(|sessions| format!("{sessions} sessions established")),
+    };
     let now = start.elapsed().as_secs_f64();
     match &settled {
-        Ok(sessions) => writeln!(out, "{now:7.2} s  {sessions} sessions established")?,
+        Ok(words) => writeln!(out, "{now:7.2} s  {words}")?,
         Err(timeout) => writeln!(out, "{now:7.2} s  {timeout}")?,
     }
     let left = arguments.deadline.saturating_sub(start.elapsed());
@@ -511,7 +518,7 @@ fn words(event: &UpProgress) -> String {
         // Its being ready says more.
         UpProgress::NodeStarted { .. } => String::new(),
         UpProgress::NodeReady { node, kind, .. } => match kind {
-            NodeKind::Caracal => format!("{node} is ready"),
+            NodeKind::Caracal | NodeKind::Flannel => format!("{node} is ready"),
             kind => format!("{node} ({}) is ready", kind.as_str()),
         },
         UpProgress::Pod { pod, address, took } => {

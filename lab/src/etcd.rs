@@ -1,19 +1,19 @@
 //! The lab's etcd: one member in a namespace with a leg in every segment, and its proxies there.
 
-use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use caracal_model::{Family, Timestamp};
 use serde_json::json;
 
+use crate::http;
 use crate::lab::Lab;
-use crate::netns;
 use crate::plan::{Document, ETCD_PORT, proxy_port};
 use crate::program::{self, ProgramError};
 use crate::service::{Service, ServiceError};
-use crate::wait::{Timeout, scaled};
+use crate::wait::Timeout;
 
 /// The name of etcd among the lab's processes.
 pub(crate) const PROCESS: &str = "etcd";
@@ -212,15 +212,6 @@ pub(crate) fn random_uuid() -> String {
 
 /// One `GET /health` over loopback.
 fn healthy(netns: &str, port: u16, patience: Duration) -> io::Result<bool> {
-    let patience = scaled(patience);
-    let ask = || {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut stream = TcpStream::connect_timeout(&address, patience)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer.contains(r#""health":"true""#))
-    };
-    netns::run(netns, ask).map_err(io::Error::other)?
+    let answer = http::get(netns, port, "/health", patience)?;
+    Ok(answer.contains(r#""health":"true""#))
 }

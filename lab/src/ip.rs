@@ -116,10 +116,12 @@ pub enum RouteKind {
     Local,
     /// Another node's block through the plain underlay (host-gw).
     Direct,
-    /// Another node's block through `tunl0`.
+    /// Another node's block through `tunl0`, or subnet through `flannel.ipip`.
     Ipip,
-    /// Another node's block through `vxlan.calico`.
+    /// Another node's block through `vxlan.calico`, or subnet through `flannel.VNI`.
     Vxlan,
+    /// All nodes' subnets through flannel's relay, `flannel0`.
+    Udp,
     /// A route of the lab's own network.
     Underlay,
 }
@@ -134,6 +136,7 @@ impl RouteKind {
             Self::Direct => "direct",
             Self::Ipip => "ipip",
             Self::Vxlan => "vxlan",
+            Self::Udp => "udp",
             Self::Underlay => "underlay",
         }
     }
@@ -164,10 +167,15 @@ impl Route {
             RouteKind::Blackhole
         } else if dev.starts_with("cali") {
             RouteKind::Local
-        } else if dev == "tunl0" {
+        } else if matches!(dev, "tunl0" | "flannel.ipip") {
             RouteKind::Ipip
-        } else if matches!(dev, "vxlan.calico" | "vxlan-v6.calico") {
+        } else if matches!(dev, "vxlan.calico" | "vxlan-v6.calico")
+            || dev.starts_with("flannel.")
+            || dev.starts_with("flannel-v6.")
+        {
             RouteKind::Vxlan
+        } else if dev == "flannel0" {
+            RouteKind::Udp
         } else if (self.gateway.is_none() && self.nexthops.is_empty())
             || destination.as_ref().is_none_or(known)
         {

@@ -193,6 +193,7 @@ impl Lab {
             .env("ETCDCTL_ENDPOINTS", &node.etcd_endpoint)
             .env("CARACAL_RUN_DIR", self.folder.run(&node.name))
             .env("CARACAL_LIB_DIR", self.folder.lib(&node.name));
+        self.flannel_environment(node, command);
         if node.datastore() == Datastore::Kubernetes {
             // Who gives orders on a node is the administrator; the daemon has an account of its
             // own.

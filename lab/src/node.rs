@@ -1,4 +1,5 @@
-//! Programs in the nodes: `caracal node`, BIRD 2 or GoBGP; and the faults that a test injects.
+//! Programs in the nodes: `caracal node`, `caracal flannel`, BIRD 2 or GoBGP; and the faults that a
+//! test injects.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -210,6 +211,7 @@ impl Lab {
                 command.envs(&layout.env);
                 command
             }
+            NodeKind::Flannel => self.client(&layout, &["flannel"]),
             NodeKind::Bird2 => {
                 program::require(&["bird", "birdc"])?;
                 let mut command = self.clean_command(&program::find("bird").unwrap_or_default());
@@ -237,7 +239,7 @@ impl Lab {
     }
 
     /// Waits until the process of a node serves: a Caracal node is registered and answers on its
-    /// admin socket.
+    /// admin socket; one of flannel has a lease and has written the kernel.
     ///
     /// # Errors
     /// [`NodeError`], at once when the process has ended.
@@ -278,6 +280,7 @@ impl Lab {
                     _ => Ok(()),
                 }
             }
+            NodeKind::Flannel => self.flannel_serves(node),
             NodeKind::Bird2 => self
                 .birdc(&node.name, &["show", "status"])
                 .map(drop)

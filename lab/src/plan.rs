@@ -33,6 +33,8 @@ pub(crate) use kubernetes::{ACCOUNT as NODE_ACCOUNT, PLUGIN_ACCOUNT};
 
 /// The port the API server listens on.
 pub const API_PORT: u16 = 6443;
+/// The port of `caracal flannel` for probes and metrics, in each node's namespace.
+pub(crate) const FLANNEL_HEALTH_PORT: u16 = 8080;
 /// The port etcd serves clients on.
 pub const ETCD_PORT: u16 = 2379;
 
@@ -129,7 +131,7 @@ pub struct NodeLayout {
     pub routes: Vec<StaticRoute>,
     /// Where this node reaches etcd; several with commas between them.
     pub etcd_endpoint: String,
-    /// Environment of `caracal node`, without directories.
+    /// Environment of `caracal node` or `caracal flannel`, without directories.
     pub env: BTreeMap<String, String>,
     /// Pods of the node.
     pub pods: Vec<PodLayout>,
@@ -189,9 +191,11 @@ pub(crate) enum Step {
     StartApiServer(Vec<Value>),
     /// Put documents into etcd.
     Put(Vec<Document>),
-    /// Start `caracal node`.
+    /// Put the configuration of flannel's network into etcd.
+    PutNetConf(Value),
+    /// Start `caracal node`, or `caracal flannel`.
     StartNode(String),
-    /// Wait for the admin socket of a node.
+    /// Wait until a node serves.
     AwaitNode(String),
     /// Call the CNI plugin for pods, given as node and name.
     AddPods(Vec<(String, String)>),
@@ -264,7 +268,7 @@ impl Layout {
             let endpoint = endpoints(topology, families[0].etcd[segment], number);
             NodeLayout {
                 name: n.name.value.clone(),
-                kind: n.kind,
+                kind: kind(topology, n),
                 netns: lab.netns(&n.name.value),
                 env: environment(topology, n, &uplink, &endpoint),
                 uplink,
@@ -337,6 +341,14 @@ fn endpoints(topology: &Topology, address: IpAddr, node: usize) -> String {
     urls.collect::<Vec<_>>().join(",")
 }
 
+/// Program that runs in a node.
+fn kind(topology: &Topology, node: &crate::topology::Node) -> NodeKind {
+    match (topology.flannel(), node.kind) {
+        (Some(_), NodeKind::Caracal) => NodeKind::Flannel,
+        (_, kind) => kind,
+    }
+}
+
 fn pods(lab: &LabName, node: &crate::topology::Node) -> Vec<PodLayout> {
     let names = node.pods.value.0.iter();
     let pods = names.map(|pod| PodLayout {
@@ -357,6 +369,10 @@ pub(crate) fn network_and_etcd(topology: &Topology, layout: &Layout) -> Vec<Step
         steps.push(Step::StartApiServer(objects));
         return steps;
     }
+    if let Some(flannel) = topology.flannel() {
+        steps.push(Step::PutNetConf(flannel.net_conf()));
+        return steps;
+    }
     let documents = resources::documents(topology, layout);
     if !documents.is_empty() {
         steps.push(Step::Put(documents));
@@ -369,7 +385,7 @@ pub(crate) fn network_and_etcd(topology: &Topology, layout: &Layout) -> Vec<Step
 pub(crate) fn steps(topology: &Topology, layout: &Layout) -> Vec<Step> {
     let mut steps = network_and_etcd(topology, layout);
     let of = |kind: fn(NodeKind) -> bool| layout.nodes.iter().filter(move |n| kind(n.kind));
-    let caracal = |kind| kind == NodeKind::Caracal;
+    let caracal = |kind| matches!(kind, NodeKind::Caracal | NodeKind::Flannel);
     steps.extend(of(caracal).map(|n| Step::StartNode(n.name.clone())));
     steps.extend(of(caracal).map(|n| Step::AwaitNode(n.name.clone())));
     let pods = layout

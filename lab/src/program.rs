@@ -13,8 +13,14 @@ use crate::netns::{self, NetnsError};
 use crate::topology::{Datastore, NodeKind, Topology};
 use crate::wait::{in_uml, wait_until};
 
-/// Programs that are called by name, with their Debian packages.
-const PACKAGES: [(&str, &str); 15] = [
+/// CNI plugins that flannel's has do the work.
+const BRIDGE: &str = "/usr/lib/cni/bridge";
+const HOST_LOCAL: &str = "/usr/lib/cni/host-local";
+
+/// Programs that are called by name or path, with their Debian packages.
+const PACKAGES: [(&str, &str); 17] = [
+    (BRIDGE, "containernetworking-plugins"),
+    (HOST_LOCAL, "containernetworking-plugins"),
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("etcd", "etcd-server"),
@@ -171,7 +177,14 @@ pub(crate) fn needed(topology: &Topology) -> Vec<&'static str> {
     let mut programs = vec!["ip", "etcd", "etcdctl", "ping"];
     let has = |kind| topology.nodes.iter().any(|n| n.kind == kind);
     let mut pools = std::iter::once(&topology.pool).chain(&topology.pool6);
-    if has(NodeKind::Caracal) && pools.any(crate::topology::Pool::nat_outgoing) {
+    let masquerades = match topology.flannel() {
+        Some(flannel) => flannel.ip_masq,
+        None => pools.any(crate::topology::Pool::nat_outgoing),
+    };
+    if topology.flannel().is_some() {
+        programs.extend([BRIDGE, HOST_LOCAL]);
+    }
+    if has(NodeKind::Caracal) && masquerades {
         // The IPIP test kernel has no nf_tables for ip.
         programs.push(if in_uml() { "iptables-legacy" } else { "nft" });
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use caracal_model::{NodeStatus, PeerStatusJson, Prefix};
 use serde::Serialize;
 
+use crate::flannel::FlannelReport;
 use crate::ip::{self, RouteKind};
 use crate::lab::Lab;
 use crate::matrix::Matrix;
@@ -42,6 +43,9 @@ pub struct NodeReport {
     pub running: bool,
     /// Its status; of a foreign speaker only the peers are known.
     pub status: Option<NodeStatus>,
+    /// Its own words in a network of flannel's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flannel: Option<FlannelReport>,
     /// Why there is no status.
     pub error: Option<String>,
     /// Routes in its kernel by kind, the underlay's own left out.
@@ -122,10 +126,15 @@ impl Lab {
 
     fn node_report(&self, node: &NodeLayout) -> NodeReport {
         let running = self.node_runs(&node.name);
+        let mut flannel = None;
         let asked = match node.kind {
             NodeKind::Plain | NodeKind::Gobgp => Ok(None),
             _ if !running => Err("its process is not running".to_owned()),
             NodeKind::Bird2 => self.bird_status(node).map(Some),
+            NodeKind::Flannel => self.flannel_report(node).map(|report| {
+                flannel = Some(report);
+                None
+            }),
             NodeKind::Caracal => self
                 .node_status(&node.name)
                 .map(Some)
@@ -143,6 +152,7 @@ impl Lab {
             segment: node.uplink.segment.clone(),
             running,
             status,
+            flannel,
             error,
             routes: self.route_counts(&node.netns),
             pods: node.pods.len(),

@@ -283,7 +283,7 @@ impl LabFolder {
     /// # Errors
     /// [`StateError::File`].
     pub fn link_binary(&self, binary: &Path) -> Result<(), StateError> {
-        for name in ["caracal", "caracal-cni", "caracal-ipam"] {
+        for name in ["caracal", "caracal-cni", "caracal-flannel", "caracal-ipam"] {
             let link = self.bin().join(name);
             std::os::unix::fs::symlink(binary, &link).map_err(file("make", &link))?;
         }
@@ -323,7 +323,7 @@ impl LabFolder {
         all[all.len().saturating_sub(lines)..].join("\n")
     }
 
-    /// `caracal`, `caracal-cni` and `caracal-ipam`; also `CNI_PATH`.
+    /// `caracal`, under all names it is called by; also `CNI_PATH`.
     #[must_use]
     pub fn bin(&self) -> PathBuf {
         self.path.join("bin")

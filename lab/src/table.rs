@@ -15,7 +15,9 @@ const EACH_NODE: usize = 8;
 /// Lines about what is not as it should be.
 const TROUBLES: usize = 20;
 /// Kinds of routes, in the order of the columns.
-const ROUTE_KINDS: [&str; 5] = ["blackhole", "local", "direct", "ipip", "vxlan"];
+const ROUTE_KINDS: [&str; 6] = ["blackhole", "local", "direct", "ipip", "vxlan", "udp"];
+/// The last of them is shown where there are any: only flannel has them.
+const RARE_KINDS: usize = 1;
 
 /// How tables are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,10 +38,17 @@ pub fn render(report: &LabReport, form: TableForm) -> String {
             Some(segments(report)),
             peer_sums(report),
             block_sums(report),
+            lease_sums(report),
         ],
-        false => [Some(nodes(report)), peers(report), blocks(report)],
+        false => [
+            Some(nodes(report)),
+            peers(report),
+            blocks(report),
+            leases(report),
+        ],
     };
-    for (title, table) in ["Nodes", "Peers", "Blocks"].into_iter().zip(tables) {
+    let titles = ["Nodes", "Peers", "Blocks", "Leases"];
+    for (title, table) in titles.into_iter().zip(tables) {
         if let Some(table) = table {
             section(&mut text, title, table, form.columns);
         }
@@ -142,27 +151,33 @@ fn add<const N: usize>(sums: &mut [usize; N], numbers: [usize; N]) {
 
 /// Routes of each node by kind, or of all together.
 fn routes(report: &LabReport, together: bool) -> Table {
-    let kinds = ROUTE_KINDS.map(str::to_ascii_uppercase);
+    let count = |node: &NodeReport, kind: &str| node.routes.get(kind).copied().unwrap_or(0);
+    let (usual, rare) = ROUTE_KINDS.split_at(ROUTE_KINDS.len() - RARE_KINDS);
+    let some = |kind: &&&str| report.nodes.iter().any(|node| count(node, kind) > 0);
+    let kinds: Vec<&str> = usual
+        .iter()
+        .chain(rare.iter().filter(some))
+        .copied()
+        .collect();
+    let names: Vec<String> = kinds.iter().map(|kind| kind.to_ascii_uppercase()).collect();
     let mut header = vec!["NODE"];
-    header.extend(kinds.iter().map(String::as_str));
-    let mut table = table(&header, &[1, 2, 3, 4, 5]);
-    let mut row = |name: &str, counts: [usize; 5]| {
+    header.extend(names.iter().map(String::as_str));
+    let right: Vec<usize> = (1..=kinds.len()).collect();
+    let mut table = table(&header, &right);
+    let mut row = |name: &str, counts: &mut dyn Iterator<Item = usize>| {
         let shown = counts.map(|count| match count {
             0 => "·".to_owned(),
             count => count.to_string(),
         });
         table.add_row([name.to_owned()].into_iter().chain(shown));
     };
-    let mut sums = [0; 5];
-    for node in &report.nodes {
-        let counts = ROUTE_KINDS.map(|kind| node.routes.get(kind).copied().unwrap_or(0));
-        match together {
-            true => add(&mut sums, counts),
-            false => row(&node.name, counts),
-        }
-    }
     if together {
-        row("all", sums);
+        let sum = |kind: &&str| report.nodes.iter().map(|node| count(node, kind)).sum();
+        row("all", &mut kinds.iter().map(sum));
+    } else {
+        for node in &report.nodes {
+            row(&node.name, &mut kinds.iter().map(|kind| count(node, kind)));
+        }
     }
     table
 }
@@ -175,6 +190,7 @@ fn state(node: &NodeReport) -> String {
         (Some(status), None) if !status.datastore.state.is_empty() => {
             format!("{} @{}", status.datastore.state, status.datastore.revision)
         }
+        _ if node.flannel.is_some() => "ready".to_owned(),
         _ if node.running => "running".to_owned(),
         _ => "–".to_owned(),
     }
@@ -263,6 +279,41 @@ fn block_sums(report: &LabReport) -> Option<Table> {
     (!table.is_empty()).then_some(table)
 }
 
+/// Subnets of a flannel network's nodes, and of how many nodes each knows the lease.
+fn leases(report: &LabReport) -> Option<Table> {
+    let mut table = table(
+        &["NODE", "SUBNET", "BACKEND", "MTU", "LEASES KNOWN"],
+        &[3, 4],
+    );
+    for node in &report.nodes {
+        if let Some(flannel) = &node.flannel {
+            table.add_row([
+                node.name.clone(),
+                flannel.subnets.join("\n"),
+                flannel.backend.to_owned(),
+                flannel.mtu.to_string(),
+                flannel.leases.to_string(),
+            ]);
+        }
+    }
+    (!table.is_empty()).then_some(table)
+}
+
+/// Nodes of a flannel network by what they have in common.
+fn lease_sums(report: &LabReport) -> Option<Table> {
+    let mut sums: BTreeMap<(&str, u32, usize), usize> = BTreeMap::new();
+    for flannel in report.nodes.iter().filter_map(|node| node.flannel.as_ref()) {
+        let alike = (flannel.backend, flannel.mtu, flannel.leases);
+        *sums.entry(alike).or_default() += 1;
+    }
+    let mut table = table(&["BACKEND", "MTU", "LEASES KNOWN", "NODES"], &[1, 2, 3]);
+    for ((backend, mtu, leases), nodes) in sums {
+        let numbers = [mtu.to_string(), leases.to_string(), nodes.to_string()];
+        table.add_row([backend.to_owned()].into_iter().chain(numbers));
+    }
+    (!table.is_empty()).then_some(table)
+}
+
 /// Everything that is not as it should be, one line each.
 fn troubles(report: &LabReport) -> String {
     let mut text = String::new();
@@ -276,6 +327,9 @@ fn troubles(report: &LabReport) -> String {
     for node in &report.nodes {
         if let Some(error) = &node.error {
             line(&node.name, error);
+        }
+        for (code, count) in node.flannel.iter().flat_map(|flannel| &flannel.problems) {
+            line(&node.name, &format!("{code}: {count}, see the node's log"));
         }
         let Some(status) = &node.status else { continue };
         if let Some(reason) = &status.datastore.reason {
@@ -402,6 +456,7 @@ mod tests {
             segment: "lan".to_owned(),
             running: error.is_none(),
             status,
+            flannel: None,
             error: error.map(str::to_owned),
             routes: BTreeMap::from([("blackhole", 1), ("direct", 2)]),
             pods: 1,
@@ -448,6 +503,31 @@ mod tests {
             assert_eq!(text.matches(part).count(), 1, "{part} in\n{text}");
         }
         assert!(!report().is_healthy());
+    }
+
+    #[test]
+    fn nodes_of_flannel_have_leases_and_the_relay_a_column() {
+        let mut report = report_of(1);
+        report.nodes[0].status = None;
+        report.nodes[0].routes = BTreeMap::from([("udp", 1)]);
+        report.nodes[0].flannel = Some(crate::flannel::FlannelReport {
+            subnets: vec!["10.5.72.0/24".to_owned()],
+            backend: "udp",
+            mtu: 1472,
+            leases: 3,
+            problems: vec![("flannel.lease".to_owned(), 2)],
+        });
+        let text = render(&report, TableForm::default());
+        for part in [
+            "caracal  ready  –",
+            "node1  10.5.72.0/24  udp      1472             3",
+            "BLACKHOLE  LOCAL  DIRECT  IPIP  VXLAN  UDP",
+            "! node1: flannel.lease: 2",
+        ] {
+            assert_eq!(text.matches(part).count(), 1, "{part} in\n{text}");
+        }
+        let sums = leases(&report).zip(lease_sums(&report)).expect("tables");
+        assert!(lines(&sums.1).contains("udp      1472             3      1"));
     }
 
     fn report_of(count: usize) -> LabReport {

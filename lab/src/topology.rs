@@ -13,12 +13,14 @@ use serde::{Deserialize, Deserializer, de};
 pub(crate) use serde_saphyr::Spanned;
 
 mod check;
+mod flannel;
 pub(crate) mod kinds;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use check::Invalid;
 pub(crate) use check::{MAX_LAB_NAME, valid_name};
+pub(crate) use flannel::{Flannel, Plugin};
 
 /// A cluster as its author wrote it. All cross references were checked by [`Topology::parse`].
 #[derive(Clone, Debug, Deserialize)]
@@ -29,6 +31,12 @@ pub struct Topology {
     /// One sentence for `caracal lab up` to print.
     #[serde(default)]
     pub description: Option<String>,
+    /// Network of the nodes.
+    #[serde(default = "caracals_network")]
+    pub plugin: Spanned<Plugin>,
+    /// Configuration of the network with `plugin: flannel`.
+    #[serde(default)]
+    pub flannel: Option<Spanned<Flannel>>,
     /// Datastore of Calico's data.
     #[serde(default)]
     pub datastore: Datastore,
@@ -290,6 +298,9 @@ pub enum NodeKind {
     Gobgp,
     /// Nothing: a namespace with an address, for what a test starts itself.
     Plain,
+    /// `caracal flannel`: what the kind `caracal` is with `plugin: flannel`.
+    #[serde(skip)]
+    Flannel,
 }
 
 impl NodeKind {
@@ -307,6 +318,7 @@ impl NodeKind {
             Self::Bird2 => "bird2",
             Self::Gobgp => "gobgp",
             Self::Plain => "plain",
+            Self::Flannel => "flannel",
         }
     }
 }
@@ -445,12 +457,13 @@ impl Topology {
     /// # Errors
     /// [`TopologyError`], with line and column.
     pub fn parse(text: &str, path: &str) -> Result<Self, TopologyError> {
-        let topology: Self =
-            serde_saphyr::from_str(text).map_err(|source| TopologyError::Syntax {
-                path: path.to_owned(),
-                source: Box::new(source),
-            })?;
-        check::check(&topology).map_err(|found| TopologyError::Invalid {
+        let syntax = |source| TopologyError::Syntax {
+            path: path.to_owned(),
+            source: Box::new(source),
+        };
+        let topology: Self = serde_saphyr::from_str(text).map_err(syntax)?;
+        let keys: flannel::Keys = serde_saphyr::from_str(text).map_err(syntax)?;
+        check::check(&topology, &keys).map_err(|found| TopologyError::Invalid {
             path: path.to_owned(),
             line: found.line,
             column: found.column,
@@ -480,11 +493,35 @@ impl Topology {
             .find(|p| p.family() == family)
     }
 
+    /// Flannel's network, where the nodes have one.
+    #[must_use]
+    pub fn flannel(&self) -> Option<&Flannel> {
+        self.flannel.as_ref().map(|section| &section.value)
+    }
+
+    /// Addresses of pods, with the words for them.
+    pub(crate) fn pod_ranges(&self) -> Vec<(Prefix, &'static str)> {
+        match self.flannel() {
+            Some(flannel) => flannel
+                .networks()
+                .map(|n| (n, "flannel's network"))
+                .collect(),
+            None => {
+                let pools = std::iter::once(&self.pool).chain(&self.pool6);
+                pools.map(|p| (p.cidr.value, "the pool")).collect()
+            }
+        }
+    }
+
     /// The segment of this name.
     #[must_use]
     pub fn segment(&self, name: &str) -> Option<&Segment> {
         self.segments.iter().find(|s| s.name.value == name)
     }
+}
+
+fn caracals_network() -> Spanned<Plugin> {
+    unspanned(Plugin::Caracal)
 }
 
 fn no_pods() -> Spanned<Pods> {

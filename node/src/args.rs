@@ -593,5 +593,8 @@ pub(crate) enum LabCommand {
     Demo {
         /// Topology file.
         file: PathBuf,
+        /// Name of the lab. What is left of an earlier one of this name is removed first.
+        #[arg(long, default_value = "demo")]
+        name: String,
     },
 }

@@ -180,6 +180,11 @@ fn text_1_and_2_over_the_examples() {
         if file.extension().is_none_or(|end| end != "yaml") {
             continue;
         }
+        let stem = file.file_stem().unwrap().to_string_lossy();
+        if stem.starts_with("flannel-") {
+            // Its nodes have no speaker.
+            continue;
+        }
         let snapshot = cluster(&file);
         for name in snapshot.nodes.keys() {
             let config = plan(&snapshot, name, &PlanOptions::default()).config;

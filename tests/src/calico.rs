@@ -70,7 +70,7 @@ fn calicos(kind: RouteKind, route: &Route) -> Vec<String> {
             format!("route add {dst} dev {dev} proto boot scope link"),
             format!("route del {dst} dev {dev} proto {OURS} metric {metric}"),
         ],
-        RouteKind::Underlay => Vec::new(),
+        RouteKind::Underlay | RouteKind::Udp => Vec::new(),
     }
 }
 

@@ -108,8 +108,12 @@ fn crates_import_only_what_the_design_allows() {
             "caracal-flannel",
             &["caracal-model", "caracal-datastore", "caracal-agent"],
         ),
-        // The datastore for the test API server alone, which has a feature of its own.
-        ("caracal-lab", &["caracal-model", "caracal-datastore"]),
+        // The datastore for the test API server alone, which has a feature of its own; of flannel
+        // the core alone, which reads a network's configuration and `subnet.env`.
+        (
+            "caracal-lab",
+            &["caracal-model", "caracal-datastore", "caracal-flannel"],
+        ),
         // Few, for `make test` builds it as what ships is built.
         ("caracal-hot-paths", &["caracal-model", "caracal-bgp"]),
         (

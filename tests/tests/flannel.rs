@@ -6,6 +6,8 @@
 mod cluster;
 #[path = "flannel/ipip.rs"]
 mod ipip;
+#[path = "flannel/lab.rs"]
+mod lab;
 #[path = "flannel/masquerade.rs"]
 mod masquerade;
 #[path = "flannel/pods.rs"]

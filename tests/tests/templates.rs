@@ -231,6 +231,10 @@ fn a_bird_2_with_the_rendered_file_says_and_hears_what_the_native_speaker_does()
         let stem = file.file_stem().unwrap().to_str().unwrap();
         let text = fs::read_to_string(&file).unwrap();
         let topology = Topology::parse(&text, stem).unwrap();
+        if topology.flannel().is_some() {
+            // Its nodes have no speaker.
+            continue;
+        }
         let mut lab = up(stem, "tpl-twin");
         await_settled(&lab);
         let natives: Vec<_> = topology

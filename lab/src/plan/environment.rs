@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use caracal_model::Family;
 
-use super::InterfaceLayout;
-use crate::topology::{Datastore, Node, Pool, Topology};
+use super::{FLANNEL_HEALTH_PORT, InterfaceLayout};
+use crate::topology::{Datastore, Flannel, Node, Pool, Topology};
 
 /// Environment of a node, but for its directories.
 pub(super) fn environment(
@@ -14,6 +14,9 @@ pub(super) fn environment(
     uplink: &InterfaceLayout,
     endpoint: &str,
 ) -> BTreeMap<String, String> {
+    if let Some(flannel) = topology.flannel() {
+        return flannels_environment(flannel, node, uplink, endpoint);
+    }
     let mut env: BTreeMap<String, String> = [
         ("NODENAME", node.name.value.clone()),
         ("ETCD_ENDPOINTS", endpoint.to_owned()),
@@ -69,6 +72,25 @@ pub(super) fn environment(
     }
     env.extend(node.env.clone());
     env
+}
+
+/// Environment of a node with `caracal flannel`: flanneld's variables.
+fn flannels_environment(
+    flannel: &Flannel,
+    node: &Node,
+    uplink: &InterfaceLayout,
+    endpoint: &str,
+) -> BTreeMap<String, String> {
+    let own = [
+        ("FLANNELD_ETCD_ENDPOINTS", endpoint.to_owned()),
+        ("FLANNELD_IFACE", uplink.device.clone()),
+        ("FLANNELD_IP_MASQ", flannel.ip_masq.to_string()),
+        ("FLANNELD_HEALTHZ_PORT", FLANNEL_HEALTH_PORT.to_string()),
+    ];
+    let own = own
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value));
+    own.chain(node.env.clone()).collect()
 }
 
 fn pool_variables(pool: &Pool) -> Vec<(String, String)> {

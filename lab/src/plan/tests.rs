@@ -2,6 +2,8 @@
 
 use std::net::Ipv4Addr;
 
+use serde_json::json;
+
 use super::*;
 use crate::topology::Topology;
 
@@ -93,6 +95,7 @@ fn the_bring_up_of_cross_subnet_is_in_order() {
             Step::StartSpeaker(n) => Some(format!("speaker {n}")),
             Step::StartEtcdProxy(number) => Some(format!("proxy {number}")),
             Step::StartApiServer(_) => Some("api server".to_owned()),
+            Step::PutNetConf(config) => Some(format!("put {config}")),
             Step::Namespaces(_) | Step::Sysctl { .. } | Step::Ip { .. } => None,
         })
         .collect();
@@ -446,4 +449,33 @@ nodes:
     assert!(at(&Step::StartEtcd) < at(&Step::StartEtcdProxy(1)));
     assert!(at(&Step::StartEtcdProxy(1)) < at(&Step::StartEtcdProxy(2)));
     assert_eq!(at(&Step::StartEtcdProxy(3)), None);
+}
+
+/// What the daemons read, and nothing of Calico's.
+#[test]
+fn a_network_of_flannel_has_its_configuration_before_its_nodes() {
+    let topology = example("flannel-vxlan");
+    let layout = layout(&topology);
+    let node = layout.node("node3").expect("a node");
+    assert_eq!(node.kind, NodeKind::Flannel);
+    let env: Vec<_> = node.env.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    assert_eq!(
+        env,
+        [
+            "FLANNELD_ETCD_ENDPOINTS=http://10.200.2.252:2379",
+            "FLANNELD_HEALTHZ_PORT=8080",
+            "FLANNELD_IFACE=eth0",
+            "FLANNELD_IP_MASQ=true",
+        ]
+    );
+    let steps = steps(&topology, &layout);
+    let at = |wanted: &Step| steps.iter().position(|step| step == wanted);
+    let config = json!({"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}});
+    let configured = at(&Step::PutNetConf(config)).expect("a configuration");
+    assert!(at(&Step::StartEtcd) < Some(configured));
+    let started = at(&Step::StartNode("node1".to_owned())).expect("a start");
+    let awaited = at(&Step::AwaitNode("node1".to_owned())).expect("a wait");
+    assert!(configured < started && started < awaited, "{steps:?}");
+    assert!(matches!(steps.last(), Some(Step::AddPods(pods)) if pods.len() == 4));
+    assert!(!steps.iter().any(|s| matches!(s, Step::Put(_))));
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use caracal_model::{Family, Prefix};
 use serde_saphyr::{Location, Spanned};
 
+use super::flannel::{self, FlannelInvalid, Keys};
 use super::kinds::plural;
 use super::{EncapMode, NodeKind, Topology};
 
@@ -156,6 +157,9 @@ pub enum Invalid {
         "set labels, asn and routeReflectorClusterID on node {node} itself instead of by a Node resource"
     )]
     NodeResource { node: String },
+    /// Flannel's network, or what has no place in it.
+    #[error(transparent)]
+    Flannel(#[from] FlannelInvalid),
     /// A list that must not be empty.
     #[error("a topology needs at least one of its {what}")]
     Empty {
@@ -204,7 +208,7 @@ fn check_name(what: &'static str, name: &Spanned<String>, max: usize) -> Result<
     ))
 }
 
-pub(super) fn check(t: &Topology) -> Result<(), Found> {
+pub(super) fn check(t: &Topology, keys: &Keys) -> Result<(), Found> {
     check_name("topology", &t.name, MAX_LAB_NAME)?;
     for (what, empty) in [
         ("segments", t.segments.is_empty()),
@@ -214,8 +218,12 @@ pub(super) fn check(t: &Topology) -> Result<(), Found> {
             return Err(at(&t.name.referenced, Invalid::Empty { what }));
         }
     }
-    check_families(t)?;
-    check_pool(t)?;
+    check_segment_families(t)?;
+    flannel::check(t, keys).map_err(|(place, reason)| at(&place, reason.into()))?;
+    if t.flannel.is_none() {
+        check_pool_families(t)?;
+        check_pool(t)?;
+    }
     check_segments(t)?;
     check_routers(t)?;
     check_nodes(t)?;
@@ -225,25 +233,27 @@ pub(super) fn check(t: &Topology) -> Result<(), Found> {
     check_resources(t)
 }
 
+fn fits(cidr: &Spanned<Prefix>, what: &'static str, wanted: Family) -> Result<(), Found> {
+    let cidr_value = cidr.value;
+    if cidr_value.family() == wanted {
+        return Ok(());
+    }
+    let reason = Invalid::Family {
+        cidr: cidr_value,
+        what,
+        wanted,
+    };
+    Err(at(&cidr.referenced, reason))
+}
+
+fn half(name: &str, place: &Location) -> Result<(), Found> {
+    let name = name.to_owned();
+    Err(at(place, Invalid::HalfDualStack { name }))
+}
+
 /// Families first: of the segments, then of the pools.
-fn check_families(t: &Topology) -> Result<(), Found> {
+fn check_segment_families(t: &Topology) -> Result<(), Found> {
     let first = &t.segments[0];
-    let half = |name: &str, place: &Location| {
-        let name = name.to_owned();
-        Err(at(place, Invalid::HalfDualStack { name }))
-    };
-    let fits = |cidr: &Spanned<Prefix>, what, wanted| {
-        let cidr_value = cidr.value;
-        if cidr_value.family() == wanted {
-            return Ok(());
-        }
-        let reason = Invalid::Family {
-            cidr: cidr_value,
-            what,
-            wanted,
-        };
-        Err(at(&cidr.referenced, reason))
-    };
     for segment in &t.segments {
         let family = first.cidr.value.family();
         fits(&segment.cidr, "cidr of the first segment", family)?;
@@ -255,6 +265,11 @@ fn check_families(t: &Topology) -> Result<(), Found> {
             return half(&segment.name.value, &segment.name.referenced);
         }
     }
+    Ok(())
+}
+
+fn check_pool_families(t: &Topology) -> Result<(), Found> {
+    let first = &t.segments[0];
     if let Some(pool6) = &t.pool6 {
         fits(&pool6.cidr, "pool6", Family::Ipv6)?;
     }
@@ -333,9 +348,9 @@ fn check_subnet(
         };
         Err(at(place, reason))
     };
-    let pools = std::iter::once(&t.pool).chain(&t.pool6);
-    if let Some(pool) = pools.map(|p| p.cidr.value).find(|p| p.overlaps(&cidr)) {
-        return overlap(pool, "the pool".to_owned());
+    let mut ranges = t.pod_ranges().into_iter();
+    if let Some((range, whose)) = ranges.find(|(range, _)| range.overlaps(&cidr)) {
+        return overlap(range, whose.to_owned());
     }
     for other in before {
         if let Some(taken) = other.prefixes().find(|p| p.overlaps(&cidr)) {

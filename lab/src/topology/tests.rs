@@ -373,3 +373,172 @@ fn half_a_family_is_refused() {
         assert_eq!(line, at, "{reason} for\n{text}");
     }
 }
+
+const FLANNEL: &str = "\
+name: t
+plugin: flannel
+flannel:
+  network: 10.5.0.0/16
+  subnetLen: 25
+  backend: {type: vxlan, vni: 7, directRouting: true}
+segments:
+  - {name: a, cidr: 10.0.1.0/24}
+nodes:
+  - {name: n1, segment: a, pods: 2, env: {FLANNELD_SETTLE_TIME: '3'}}
+  - {name: n2, segment: a, kind: plain}
+";
+
+#[test]
+fn flannels_configuration_has_flannels_names() {
+    let t = parse(FLANNEL).unwrap();
+    assert_eq!(
+        t.flannel().unwrap().net_conf().to_string(),
+        r#"{"Network":"10.5.0.0/16","SubnetLen":25,"Backend":{"Type":"vxlan","VNI":7,"DirectRouting":true}}"#
+    );
+    let dual = FLANNEL
+        .replace("10.0.1.0/24", "10.0.1.0/24, cidr6: 'fd00:1::/64'")
+        .replace("subnetLen: 25", "ipv6Network: 'fd00:5::/48'");
+    let config = parse(&dual).unwrap().flannel().unwrap().net_conf();
+    assert_eq!(config["EnableIPv6"], true);
+    assert_eq!(config["IPv6Network"], "fd00:5::/48");
+}
+
+/// Each line is a change of [`FLANNEL`], with line and column of the complaint and a part of it.
+#[test]
+fn what_has_no_place_beside_flannel_is_named() {
+    let cases = [
+        ("plugin: flannel\n", "", (3, 3), "plugin: flannel alone"),
+        (
+            "name: t",
+            "name: t\npool: {blockSize: 26}",
+            (2, 1),
+            "pool means nothing",
+        ),
+        (
+            "name: t",
+            "name: t\nbackend: vxlan",
+            (2, 1),
+            "backend means nothing",
+        ),
+        (
+            "name: t",
+            "name: t\ndatastore: etcd",
+            (2, 1),
+            "datastore means nothing",
+        ),
+        (
+            "name: t",
+            "name: t\nresources: []",
+            (2, 1),
+            "resources means nothing",
+        ),
+        (
+            "pods: 2",
+            "asn: 64512",
+            (10, 28),
+            "asn means nothing to flannel; with plugin: flannel a node may have name, segment",
+        ),
+        (
+            "pods: 2",
+            "labels: {a: b}",
+            (10, 28),
+            "labels means nothing",
+        ),
+        (
+            "pods: 2",
+            "autodetect: true",
+            (10, 28),
+            "autodetect means nothing",
+        ),
+        (
+            "kind: plain",
+            "routeReflectorClusterID: 1.0.0.1",
+            (11, 28),
+            "routeReflectorClusterID",
+        ),
+        (
+            "kind: plain",
+            "kind: bird2",
+            (11, 12),
+            "n2 is of kind bird2",
+        ),
+        (
+            "FLANNELD_SETTLE_TIME",
+            "CALICO_X",
+            (10, 12),
+            "does not read CALICO_X of node n1",
+        ),
+        (
+            "vxlan, vni: 7",
+            "udp, vni: 7",
+            (6, 29),
+            "the backend udp has no option vni; it has port",
+        ),
+        (
+            "vxlan, vni: 7",
+            "host-gw",
+            (6, 43),
+            "has no option directRouting; it has none",
+        ),
+        ("vni: 7", "vni: 77777777", (6, 31), "VNI"),
+        (
+            "subnetLen: 25",
+            "subnetLen: 17",
+            (5, 14),
+            "SubnetLen: 17 is not between",
+        ),
+        (
+            "subnetLen: 25",
+            "subnetMin: 10.6.0.0",
+            (5, 14),
+            "SubnetMin: 10.6.0.0 is not inside",
+        ),
+        ("10.5.0.0/16", "'fd00::/64'", (4, 12), "Network: "),
+        (
+            "subnetLen: 25",
+            "ipv6Network: 'fd00:5::/48'",
+            (4, 12),
+            "either all segments have cidr6",
+        ),
+        (
+            "10.0.1.0/24",
+            "'fd00:1::/64'",
+            (4, 12),
+            "no network of IPv6 alone",
+        ),
+        (
+            "10.0.1.0/24",
+            "10.5.1.0/24",
+            (8, 21),
+            "overlaps 10.5.0.0/16 of flannel's network",
+        ),
+    ];
+    for (from, to, place, words) in cases {
+        assert!(FLANNEL.contains(from), "{from}");
+        let (line, column, reason) = invalid(&FLANNEL.replace(from, to));
+        assert!(reason.to_string().contains(words), "{reason} for {to}");
+        assert_eq!((line, column), place, "{reason} for {to}");
+    }
+    let (line, _, reason) = invalid(&GOOD.replace("name: t", "name: t\nplugin: flannel"));
+    assert!(
+        reason.to_string().contains("needs flannel's network"),
+        "{reason}"
+    );
+    assert_eq!(line, 2);
+    for (from, to, words) in [
+        ("vxlan, vni: 7", "alloc", "host-gw"),
+        ("vni: 7", "gbp: true", "gbp"),
+        ("plugin: flannel", "plugin: weave", "weave"),
+        ("kind: plain", "kind: flannel", "flannel"),
+        ("10.5.0.0/16", "10.5.0.1/16", "host bits"),
+    ] {
+        let message = syntax(&FLANNEL.replace(from, to));
+        assert!(message.contains(words), "{message}");
+    }
+    let ipip = FLANNEL
+        .replace("10.0.1.0/24", "10.0.1.0/24, cidr6: 'fd00:1::/64'")
+        .replace("subnetLen: 25", "ipv6Network: 'fd00:5::/48'")
+        .replace("vxlan, vni: 7", "ipip");
+    let (_, _, reason) = invalid(&ipip);
+    assert!(reason.to_string().contains("IPv4 alone"), "{reason}");
+}

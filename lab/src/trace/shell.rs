@@ -41,6 +41,14 @@ pub enum TraceError {
         /// Pod that receives.
         to: String,
     },
+    /// Pods of flannel's are on bridges, which the walk does not know.
+    #[error(
+        "caracal trace follows pods of caracal node, and not those of flannel on a bridge; compare caracal lab exec {node} -- ip route, ip neigh, bridge fdb"
+    )]
+    Flannel {
+        /// A node of the lab.
+        node: String,
+    },
     /// The program that pings.
     #[error(transparent)]
     Program(#[from] ProgramError),
@@ -53,6 +61,10 @@ impl Lab {
     /// [`TraceError`]; a broken way is none.
     pub fn trace(&self, from: &str, to: &str) -> Result<TraceReport, TraceError> {
         let (a, b) = (self.pod(from)?, self.pod(to)?);
+        if self.topology.flannel().is_some() {
+            let node = a.node.clone();
+            return Err(TraceError::Flannel { node });
+        }
         let look = Shell::new(self);
         let mut directions = Vec::new();
         let mut pings = Vec::new();

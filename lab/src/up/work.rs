@@ -129,6 +129,10 @@ impl Work<'_> {
                 let keys = documents.iter().map(|d| d.key.clone()).collect();
                 self.report(UpProgress::Resources { keys });
             }
+            Step::PutNetConf(config) => {
+                let keys = vec![self.lab.put_net_conf(config)?];
+                self.report(UpProgress::Resources { keys });
+            }
             Step::StartNode(node) => self.start(node)?,
             Step::AwaitNode(node) => self.ready(node)?,
             Step::AddPods(pods) => self.add_pods(pods)?,
@@ -259,6 +263,7 @@ fn describe(step: &Step) -> String {
         Step::StartEtcdProxy(number) => format!("start proxy {number} of etcd"),
         Step::StartApiServer(_) => "start the API server".to_owned(),
         Step::Put(_) => "put the topology's resources into etcd".to_owned(),
+        Step::PutNetConf(_) => "put flannel's configuration into etcd".to_owned(),
         Step::StartNode(node) => format!("start node {node}"),
         Step::AwaitNode(node) => format!("reach node {node}"),
         Step::AddPods(pods) => format!("attach {} pods", pods.len()),

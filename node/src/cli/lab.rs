@@ -50,9 +50,7 @@ pub(crate) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
         LabCommand::Down { name, all } => lab_down(&DownCommand { lab: name, all }, &mut stdout)?,
         LabCommand::List => lab_list(&mut stdout)?,
         // A name of its own, so that a demo never meets a lab that somebody works in.
-        LabCommand::Demo { file } => {
-            lab_demo(&up(file, Some("demo".to_owned()), false)?, &mut stdout)?
-        }
+        LabCommand::Demo { file, name } => lab_demo(&up(file, Some(name), false)?, &mut stdout)?,
     };
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }
