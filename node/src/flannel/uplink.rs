@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, UdpSocket};
 
-use caracal_agent::{Actual, Link};
+use caracal_agent::{Actual, Link, Links};
 use caracal_flannel::Uplink;
 use caracal_model::{Family, Prefix};
 use regex_lite::Regex;
@@ -31,6 +31,29 @@ pub(super) fn choose(args: &FlannelArgs, actual: &Actual, ipv6: bool) -> Result<
         addresses: [Some(v4), v6],
         mtu: link.mtu,
     })
+}
+
+/// The same interface as it is now: an address that counts goes on to count while it is there.
+///
+/// # Errors
+/// It is gone, or has no address.
+pub(super) fn again(known: &Uplink, links: &Links) -> Result<Uplink, String> {
+    let name = &known.name;
+    let link = links.by_name(name.as_str());
+    let link = link.ok_or_else(|| format!("there is no interface {name}"))?;
+    let mut now = Uplink {
+        mtu: link.mtu,
+        ..known.clone()
+    };
+    for (address, family) in now.addresses.iter_mut().zip([Family::Ipv4, Family::Ipv6]) {
+        let Some(before) = *address else { continue };
+        if !link.addresses.iter().any(|cidr| cidr.address == before) {
+            let other = best_address(link, family);
+            let missing = || format!("{name} has no {family} address; {before} counted so far");
+            *address = Some(other.ok_or_else(missing)?);
+        }
+    }
+    Ok(now)
 }
 
 fn find<'a>(args: &FlannelArgs, actual: &'a Actual) -> Result<&'a Link, String> {
