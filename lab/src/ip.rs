@@ -241,7 +241,11 @@ mod tests {
             {"type":"blackhole","dst":"fd00:244::40/122","dev":"lo","protocol":"80","metric":1024,"flags":[],"pref":"medium"},
             {"dst":"fd00:244::41","dev":"cali0123456789a","metric":1024,"flags":[],"pref":"medium"},
             {"dst":"fd00:244::80/122","gateway":"fd00:10::2","dev":"eth0","protocol":"80","metric":1024,"flags":["onlink"],"pref":"medium"},
-            {"dst":"fd00:244::c0/122","gateway":"fd00:244::c0","dev":"vxlan-v6.calico","metric":1024,"flags":["onlink"],"pref":"medium"}
+            {"dst":"fd00:244::c0/122","gateway":"fd00:244::c0","dev":"vxlan-v6.calico","metric":1024,"flags":["onlink"],"pref":"medium"},
+            {"dst":"10.5.2.0/24","gateway":"10.5.2.0","dev":"flannel.1","protocol":"82","flags":["onlink"]},
+            {"dst":"fd00:5:0:2::/64","gateway":"fd00:5:0:2::","dev":"flannel-v6.1","protocol":"82","flags":["onlink"]},
+            {"dst":"10.5.3.0/24","gateway":"10.0.0.3","dev":"flannel.ipip","protocol":"82","flags":["onlink"]},
+            {"dst":"10.5.0.0/16","dev":"flannel0","protocol":"82","scope":"link","flags":[]}
         ]"#;
         let underlay =
             ["10.0.0.0/24", "10.0.9.0/24", "fd00:10::/64"].map(|p| p.parse().expect("a prefix"));
@@ -267,7 +271,11 @@ mod tests {
                 "blackhole",
                 "local",
                 "direct",
-                "vxlan"
+                "vxlan",
+                "vxlan",
+                "vxlan",
+                "ipip",
+                "udp"
             ]
         );
         assert!(parse("").is_empty());

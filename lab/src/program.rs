@@ -183,6 +183,10 @@ pub(crate) fn needed(topology: &Topology) -> Vec<&'static str> {
     };
     if topology.flannel().is_some() {
         programs.extend([BRIDGE, HOST_LOCAL]);
+        if !masquerades {
+            // Who does not masquerade leaves it to the plugin, which knows iptables alone.
+            programs.push("iptables");
+        }
     }
     if has(NodeKind::Caracal) && masquerades {
         // The IPIP test kernel has no nf_tables for ip.
@@ -335,6 +339,23 @@ mod tests {
             "not installed: bird, birdc; as root: apt-get update && apt-get install -y \
              --no-install-recommends bird2"
         );
+    }
+
+    #[test]
+    fn a_lab_of_flannels_needs_the_plugins_of_the_cni_project() {
+        let text = "name: t\nplugin: flannel\n\
+            flannel: {network: 10.5.0.0/16, ipMasq: false, backend: {type: udp}}\n\
+            segments: [{name: a, cidr: 10.0.0.0/24}]\nnodes: [{name: n, segment: a}]\n";
+        let quiet = needed(&Topology::parse(text, "t").unwrap());
+        assert!(quiet.contains(&BRIDGE) && quiet.contains(&HOST_LOCAL));
+        assert!(!quiet.contains(&"nft") && quiet.contains(&"iptables"));
+        let text = text.replace("false", "true");
+        let masquerading = needed(&Topology::parse(&text, "t").unwrap());
+        assert!(!masquerading.contains(&"iptables"));
+        assert!(masquerading.contains(&"nft") || masquerading.contains(&"iptables-legacy"));
+        for plugin in [BRIDGE, HOST_LOCAL] {
+            assert_eq!(package(plugin), "containernetworking-plugins");
+        }
     }
 
     #[test]
