@@ -20,7 +20,7 @@ use caracal_model::{IfName, Prefix, Problem, ProblemCode, merge_join};
 use crate::actual::{Actual, ActualRoute};
 use crate::desired::Desired;
 use crate::kernel_objects::{
-    FdbKey, NeighbourKey, PlannedRoute, RouteKey, RouteKind, Tunnel, TunnelDevice,
+    FdbKey, IPIP_DEVICE, NeighbourKey, PlannedRoute, RouteKey, RouteKind, Tunnel, TunnelDevice,
 };
 use crate::links::{Link, Links};
 use crate::op::Op;
@@ -381,8 +381,14 @@ impl<'d> Ops<'d> {
         for link in actual.links.iter() {
             let ours = self.desired.ownership.tunnel(link);
             // tunl0 is the kernel's fallback device and cannot be deleted; it loses its addresses.
+            // A TUN device goes with its process.
+            let deletable = match link.kind.as_str() {
+                "vxlan" => true,
+                "ipip" => link.name.as_str() != IPIP_DEVICE,
+                _ => false,
+            };
             let unwanted = !self.desired.tunnels.contains_key(&link.name) && !held.devices();
-            if ours && link.kind == "vxlan" && unwanted {
+            if ours && deletable && unwanted {
                 self.deletes.push(Op::DeleteTunnel(link.name.clone()));
             }
         }

@@ -43,7 +43,9 @@ pub enum Sweep {
 pub struct PlannedStatus {
     /// Times that the kernel was compared with the plan.
     pub passes: u64,
-    /// Routes of the last plan.
+    /// Interfaces as the last pass left them.
+    pub links: Links,
+    /// Routes of the last plan, without those that are a part of the way to others.
     pub routes: usize,
     /// Operations that were carried out since the start.
     pub applied: u64,
@@ -155,7 +157,12 @@ where
         let mut ops = operations(&desired, &actual, sweep);
         // What stands on a device needs its number, which it has once it is there.
         if ops.iter().any(|op| matches!(op, Op::AddTunnel(_))) {
-            ops.retain(|op| matches!(op, Op::AddTunnel(_) | Op::DeleteTunnel(_)));
+            // What is not wanted any more waits until routes lead elsewhere.
+            ops.retain(|op| match op {
+                Op::AddTunnel(_) => true,
+                Op::DeleteTunnel(name) => desired.tunnels.contains_key(name),
+                _ => false,
+            });
             self.write(&ops, &actual.links).await?;
             actual = read::actual_with(&mut self.sockets.netlink, has_fdb).await?;
             ops = operations(&desired, &actual, sweep);
@@ -169,7 +176,9 @@ where
             }
         }
         self.current.problems = problems;
-        self.current.routes = desired.routes.len();
+        let destinations = desired.routes.values().filter(|r| !r.is_vtep());
+        self.current.routes = destinations.count();
+        self.current.links = actual.links;
         let clean = refused.is_empty();
         self.current.refused = refused;
         Ok(clean)
