@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use caracal_model::{Family, KeyRange, LeasedTxn, LeasedValue, Mac, Prefix, Txn};
 
-use crate::config::{Backend, FlannelConfig, SubnetRange};
+use crate::config::{Backend, FlannelConfig, SubnetRange, VXLAN_PORT};
 use crate::free::{CHOICE, free_subnets};
 use crate::lease::{NodeSubnets, SubnetLease, Vtep};
 
@@ -73,8 +73,14 @@ pub struct AcquireRequest {
     pub public_ipv6: Option<Ipv6Addr>,
     /// MAC address of the device for IPv4, and of that for IPv6.
     pub macs: [DeviceMac; 2],
+    /// The devices of the network's backend are there. Until then an own lease of another backend
+    /// stays that one's: other nodes send as the lease says.
+    pub devices_stand: bool,
     /// Subnets of an earlier time, taken again when they are free.
     pub previous: Option<NodeSubnets>,
+    /// What this process wrote last for them; by it the lease is known as ours, whatever addresses
+    /// the machine has meanwhile.
+    pub written: Option<SubnetLease>,
     /// How long the lease lasts unless it is renewed.
     pub ttl: Duration,
     /// Picks one of many free subnets.
@@ -86,12 +92,27 @@ impl AcquireRequest {
     /// and the MAC address of a device that is still there.
     fn has_moved(&self, subnets: &NodeSubnets, lease: &SubnetLease) -> bool {
         let said = lease.vtep(Family::Ipv4).map(|vtep| vtep.mac);
-        self.previous == Some(*subnets)
-            && matches!(self.macs[0], DeviceMac::Kept(mac) if said == Some(mac))
+        let has_device = matches!(self.macs[0], DeviceMac::Kept(mac) if said == Some(mac));
+        self.previous == Some(*subnets) && (has_device || self.written.as_ref() == Some(lease))
     }
 
     /// What is to be said of this node, where this was said before.
-    pub(crate) fn lease(&self, before: Option<&SubnetLease>) -> SubnetLease {
+    #[must_use]
+    pub fn lease(&self, before: Option<&SubnetLease>) -> SubnetLease {
+        let lease = self.lease_of_backend(before);
+        match before {
+            Some(before) if !self.devices_stand && !self.config.backend.is_that_of(before) => {
+                SubnetLease {
+                    public_ip: lease.public_ip,
+                    public_ipv6: lease.public_ipv6,
+                    ..before.clone()
+                }
+            }
+            _ => lease,
+        }
+    }
+
+    fn lease_of_backend(&self, before: Option<&SubnetLease>) -> SubnetLease {
         let request = self;
         let vtep = |family: Family, mac: DeviceMac| match (&request.config.backend, mac) {
             (Backend::Vxlan(options), mac) => {
@@ -101,7 +122,8 @@ impl AcquireRequest {
                     (DeviceMac::Kept(mac) | DeviceMac::Fresh(mac), _) => mac,
                 };
                 let vni = Some(options.vni);
-                Some(Vtep { vni, mac }.to_data())
+                let port = (options.port != VXLAN_PORT).then_some(options.port);
+                Some(Vtep { vni, mac, port }.to_data())
             }
             (Backend::Ipip { .. } | Backend::Udp { .. } | Backend::HostGw | Backend::Alloc, _) => {
                 None
@@ -301,7 +323,7 @@ impl Acquire {
         let mut own: Vec<&Stored<'_>> = leases.iter().filter(is_own).collect();
         // What pods have addresses from goes before what happens to be ours as well.
         own.sort_by_key(|stored| Some(stored.subnets) != request.previous);
-        let fitting = own.iter().find(|s| fits(&request.config, &s.subnets));
+        let fitting = own.iter().find(|s| request.config.holds(&s.subnets));
         if let Some(stored) = fitting {
             return Ok(self.renew(stored));
         }
@@ -311,8 +333,14 @@ impl Acquire {
     /// Writes our own lease again.
     fn renew(&mut self, own: &Stored<'_>) -> AcquireStep {
         let stored = &own.value.stored;
-        let lease = self.request.lease(own.lease.as_ref());
         let reserved = own.value.lease == 0;
+        let lease = match &own.lease {
+            // Nobody said by what this node is reached.
+            Some(before) if reserved && before.backend_type.is_empty() => {
+                self.request.lease_of_backend(Some(before))
+            }
+            before => self.request.lease(before.as_ref()),
+        };
         let value = lease.to_json();
         let kept = reserved && value == stored.value;
         let renewed = OwnLease {
@@ -351,7 +379,7 @@ impl Acquire {
         let is_free = |subnets: &NodeSubnets| !taken.iter().any(|t| t.overlap(subnets));
         let previous = request
             .previous
-            .filter(|subnets| fits(&request.config, subnets) && is_free(subnets));
+            .filter(|subnets| request.config.holds(subnets) && is_free(subnets));
         let (subnets, origin) = match previous {
             Some(previous) => (previous, LeaseOrigin::Previous),
             None => (pick(request, &taken)?, LeaseOrigin::Picked),
@@ -383,16 +411,6 @@ impl Acquire {
             unchanged_below,
         }))
     }
-}
-
-/// True for subnets that the configuration gives out, in the families that it has.
-fn fits(config: &FlannelConfig, subnets: &NodeSubnets) -> bool {
-    let v6 = match (&config.v6, &subnets.v6) {
-        (Some(range), Some(subnet)) => range.holds(subnet),
-        (None, None) => true,
-        _ => false,
-    };
-    config.v4.holds(&subnets.v4) && v6
 }
 
 fn pick(request: &AcquireRequest, taken: &[NodeSubnets]) -> Result<NodeSubnets, AcquireError> {

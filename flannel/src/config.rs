@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use caracal_model::{Family, Prefix};
 use serde_json::{Map, Value};
 
-use crate::lease::NodeSubnets;
+use crate::lease::{NodeSubnets, SubnetLease};
 
 /// Flannel's VNI.
-const VNI: u32 = 1;
+pub(crate) const VNI: u32 = 1;
 /// Linux's own port of VXLAN, which flannel leaves to the kernel.
-const VXLAN_PORT: u16 = 8472;
+pub(crate) const VXLAN_PORT: u16 = 8472;
 /// Flannel's port of the backend `udp`.
-const UDP_PORT: u16 = 8285;
+pub(crate) const UDP_PORT: u16 = 8285;
 /// Backends that flannel has and this crate has not.
 const MISSING: [&str; 6] = [
     "wireguard",
@@ -98,6 +98,25 @@ impl Backend {
             Self::Udp { .. } | Self::Alloc => "",
         }
     }
+
+    /// True when leases do not tell the two apart.
+    #[must_use]
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Vxlan(ours), Self::Vxlan(theirs)) => ours.vni == theirs.vni,
+            _ => self.lease_type() == other.lease_type(),
+        }
+    }
+
+    /// True for a lease that says nothing else.
+    #[must_use]
+    pub(crate) fn is_that_of(&self, lease: &SubnetLease) -> bool {
+        let same_network = match self {
+            Self::Vxlan(options) => lease.vni().is_none_or(|vni| vni == options.vni),
+            Self::Ipip { .. } | Self::HostGw | Self::Udp { .. } | Self::Alloc => true,
+        };
+        lease.backend_type == self.lease_type() && same_network
+    }
 }
 
 /// The subnets of one family: those of one length from a first to a last one.
@@ -125,6 +144,10 @@ impl SubnetRange {
     pub(crate) fn subnet(&self, number: u128) -> Option<Prefix> {
         let address = self.network.nth(number.checked_mul(self.subnet_size())?)?;
         Some(Prefix::truncated(address, self.len))
+    }
+
+    fn take_length(&mut self, subnet: Prefix) {
+        (self.len, self.first, self.last) = (subnet.len(), 0, u128::MAX);
     }
 
     /// True for a subnet that a node may have.
@@ -203,13 +226,24 @@ impl FlannelConfig {
         })
     }
 
-    /// Takes the prefix lengths of subnets from those of a node: with Kubernetes, which gives them
-    /// out, the configuration does not say.
+    /// Takes the prefix lengths of subnets from those of a node, and any place in the network for
+    /// right: with Kubernetes, which gives subnets out, the configuration does not say.
     pub fn take_lengths(&mut self, subnets: &NodeSubnets) {
-        self.v4.len = subnets.v4.len();
+        self.v4.take_length(subnets.v4);
         if let (Some(range), Some(subnet)) = (&mut self.v6, subnets.v6) {
-            range.len = subnet.len();
+            range.take_length(subnet);
         }
+    }
+
+    /// True for subnets that the configuration gives out, in the families that it has.
+    #[must_use]
+    pub fn holds(&self, subnets: &NodeSubnets) -> bool {
+        let v6 = match (&self.v6, &subnets.v6) {
+            (Some(range), Some(subnet)) => range.holds(subnet),
+            (None, None) => true,
+            _ => false,
+        };
+        self.v4.holds(&subnets.v4) && v6
     }
 
     /// The subnets of a family.

@@ -1,5 +1,6 @@
 //! The task that follows the leases of all nodes and renews ours.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,18 +12,21 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::acquire::{AcquireRequest, DeviceMac, OwnLease};
 use crate::leases::{LeaseTable, LeaseView};
-use crate::source::{LeaseSource, LeaseStore, LeaseStoreError, acquire_lease};
+use crate::source::{LeaseChange, LeaseSource, LeaseStore, LeaseStoreError, acquire_lease};
 
 /// Pauses between attempts: from the first, doubled up to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// Pause before a renewal that failed is tried again.
 const RENEW_AGAIN: Duration = Duration::from_secs(60);
 
+/// Pause before another lease that could not be written is tried again.
+const CHANGE_AGAIN: Duration = Duration::from_secs(1);
+
 /// How leases are followed.
 #[derive(Clone, Debug)]
 pub struct FollowOptions {
-    /// What this node wants.
-    pub request: AcquireRequest,
+    /// What this node wants: when it changes, the lease is written anew.
+    pub request: watch::Receiver<AcquireRequest>,
     /// A lease is renewed this long after it was written.
     pub renew_after: Duration,
     /// etcd must have been followed for so long before anything is deleted.
@@ -40,9 +44,10 @@ pub fn follow_leases(
     options: FollowOptions,
     own: OwnLease,
 ) -> watch::Receiver<Arc<LeaseView>> {
+    let request = options.request.borrow().clone();
     let view = LeaseView {
         own,
-        leases: LeaseTable::new(options.request.keys.clone()),
+        leases: LeaseTable::new(request.keys.clone()),
         revision: 0,
         connected: false,
         settled: false,
@@ -51,10 +56,12 @@ pub fn follow_leases(
     let (sender, receiver) = watch::channel(Arc::new(view.clone()));
     let follower = Follower {
         renew_at: Instant::now() + options.renew_after,
-        source: LeaseSource::new(store, &options.request),
+        settle_at: Instant::now() + options.settle,
+        source: LeaseSource::new(store, &request),
         options,
         view,
         sender,
+        is_owed: false,
     };
     tokio::spawn(follower.run());
     receiver
@@ -66,6 +73,9 @@ struct Follower {
     view: LeaseView,
     sender: watch::Sender<Arc<LeaseView>>,
     renew_at: Instant,
+    settle_at: Instant,
+    /// This node wants another lease than it has.
+    is_owed: bool,
 }
 
 impl Follower {
@@ -93,8 +103,10 @@ impl Follower {
         let values = list
             .iter()
             .filter_map(|(key, value, revision)| Some((&**key, value.as_deref()?, *revision)));
+        let before = self.view.leases.backends();
         self.view.leases.replace(values);
         self.view.revision = revision;
+        self.unsettle_after(&before);
         if !self.holds_own() {
             tracing::warn!(subnets = %self.view.own.subnets, "the own lease is gone; it is taken again");
             self.renew().await?;
@@ -104,8 +116,11 @@ impl Follower {
         let mut watch = self.source.watch(revision).await?;
         self.view.connected = true;
         self.publish();
-        let settle_at = Instant::now() + self.options.settle;
+        if !self.view.settled {
+            self.settle_at = Instant::now() + self.options.settle;
+        }
         loop {
+            let settle_at = self.settle_at;
             tokio::select! {
                 () = self.sender.closed() => return Ok(()),
                 event = watch.next() => match event {
@@ -115,10 +130,7 @@ impl Follower {
                         if changes.is_empty() {
                             continue;
                         }
-                        for (key, value, revision) in changes {
-                            self.view.revision = self.view.revision.max(revision);
-                            self.view.leases.change(&key, value.as_deref(), revision);
-                        }
+                        self.take(changes);
                         if !self.holds_own() {
                             tracing::warn!(subnets = %self.view.own.subnets, "the own lease is gone; it is taken again");
                             self.renew().await?;
@@ -137,10 +149,18 @@ impl Follower {
                     self.view.settled = true;
                     self.publish();
                 }
+                Ok(()) = self.options.request.changed() => {
+                    self.is_owed = true;
+                    self.renew_at = Instant::now();
+                }
                 () = sleep_until(self.renew_at) => {
                     if let Err(error) = self.renew().await {
-                        tracing::warn!(%error, "the lease is not renewed; tried again in {} s", RENEW_AGAIN.as_secs());
-                        self.renew_at = Instant::now() + RENEW_AGAIN.min(self.options.renew_after);
+                        let pause = match self.is_owed {
+                            true => CHANGE_AGAIN,
+                            false => RENEW_AGAIN.min(self.options.renew_after),
+                        };
+                        tracing::warn!(%error, "the lease is not renewed; tried again in {} s", pause.as_secs());
+                        self.renew_at = Instant::now() + pause;
                     }
                     self.publish();
                 }
@@ -148,14 +168,27 @@ impl Follower {
         }
     }
 
+    /// Takes changes of leases over.
+    fn take(&mut self, changes: Vec<LeaseChange>) {
+        let before = self.view.leases.backends();
+        for (key, value, revision) in changes {
+            self.view.revision = self.view.revision.max(revision);
+            self.view.leases.change(&key, value.as_deref(), revision);
+        }
+        self.unsettle_after(&before);
+    }
+
     /// Takes or renews our lease.
     async fn renew(&mut self) -> Result<(), LeaseStoreError> {
-        let mut request = self.options.request.clone();
+        let mut request = self.options.request.borrow_and_update().clone();
         request.previous = Some(self.view.own.subnets);
+        request.written = Some(self.view.own.lease.clone());
         // The device stands by now, with the address that everybody was told.
-        for (mac, family) in request.macs.iter_mut().zip([Family::Ipv4, Family::Ipv6]) {
-            if let Some(vtep) = self.view.own.lease.vtep(family) {
-                *mac = DeviceMac::Kept(vtep.mac);
+        if request.config.backend.is_that_of(&self.view.own.lease) {
+            for (mac, family) in request.macs.iter_mut().zip([Family::Ipv4, Family::Ipv6]) {
+                if let Some(vtep) = self.view.own.lease.vtep(family) {
+                    *mac = DeviceMac::Kept(vtep.mac);
+                }
             }
         }
         // Not the same choice each time.
@@ -167,10 +200,26 @@ impl Follower {
                 "the subnets of this node have changed: somebody else has those of before. Containers keep their addresses, and are not reached until they are started anew"
             );
         }
+        let key = request.keys.lease(&own.subnets);
+        let before = self.view.leases.backends();
+        let value = own.lease.to_json();
+        self.view.leases.change(&key, Some(&value), own.revision);
+        self.unsettle_after(&before);
         self.view.own = own;
         self.view.twin = None;
+        self.is_owed = false;
         self.renew_at = Instant::now() + self.options.renew_after;
         Ok(())
+    }
+
+    /// Once the last lease of a backend is gone, its devices stay for a while: not everybody has
+    /// heard yet what we have (FLANNEL-7).
+    fn unsettle_after(&mut self, before: &BTreeSet<(String, Option<u32>)>) {
+        if before.is_subset(&self.view.leases.backends()) {
+            return;
+        }
+        self.view.settled = false;
+        self.settle_at = Instant::now() + self.options.settle;
     }
 
     /// True while the lease in etcd is this node's.

@@ -81,7 +81,7 @@ impl fmt::Display for NodeSubnets {
 pub struct LeaseError(String);
 
 /// A lease's value: which node has the subnets, and what its backend needs to be reached.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubnetLease {
     /// Address of the node.
     pub public_ip: Ipv4Addr,
@@ -153,6 +153,20 @@ impl SubnetLease {
         Value::Object(fields).to_string().into_bytes()
     }
 
+    /// The VNI of the backend vxlan, where the lease names one.
+    #[must_use]
+    pub(crate) fn vni(&self) -> Option<u32> {
+        let mut families = [Family::Ipv4, Family::Ipv6].into_iter();
+        families.find_map(|family| self.vtep(family)?.vni)
+    }
+
+    /// The port of the backend vxlan, where the lease names one.
+    #[must_use]
+    pub(crate) fn port(&self) -> Option<u16> {
+        let mut families = [Family::Ipv4, Family::Ipv6].into_iter();
+        families.find_map(|family| self.vtep(family)?.port)
+    }
+
     /// What the backend vxlan says of a family's device.
     #[must_use]
     pub fn vtep(&self, family: Family) -> Option<Vtep> {
@@ -171,19 +185,27 @@ pub struct Vtep {
     pub vni: Option<u32>,
     /// MAC address of the device.
     pub mac: Mac,
+    /// UDP port, where it is not Linux's usual one. flanneld writes none and reads none; whoever
+    /// hears of this device before the configuration that it is of needs it.
+    pub port: Option<u16>,
 }
 
 impl Vtep {
     fn from_data(data: &Value) -> Option<Self> {
         let vni = data["VNI"].as_u64().and_then(|vni| u32::try_from(vni).ok());
         let mac = parse_mac(data["VtepMAC"].as_str()?)?;
-        Some(Self { vni, mac })
+        let port = data["Port"].as_u64().and_then(|port| port.try_into().ok());
+        Some(Self { vni, mac, port })
     }
 
     /// `BackendData` of a lease.
     #[must_use]
     pub(crate) fn to_data(self) -> Value {
-        json!({"VNI": self.vni, "VtepMAC": format_mac(&self.mac)})
+        let mut data = json!({"VNI": self.vni, "VtepMAC": format_mac(&self.mac)});
+        if let Some(port) = self.port {
+            data["Port"] = json!(port);
+        }
+        data
     }
 }
 
@@ -208,6 +230,7 @@ mod tests {
         let vtep = Vtep {
             vni: Some(1),
             mac: [0xc6, 0xd2, 0x32, 0x6f, 0x8f, 0x44],
+            port: None,
         };
         assert_eq!(
             vtep.to_data().to_string(),
@@ -267,7 +290,7 @@ mod tests {
         #[test]
         fn keys_and_values_come_back(
             v4: u32, len in 1u8..32, v6 in prop::option::of((any::<u128>(), 1u8..128)),
-            ip: u32, ipv6: Option<u128>, mac: Option<Mac>, later: Option<u64>,
+            ip: u32, ipv6: Option<u128>, mac: Option<Mac>, port: Option<u16>, later: Option<u64>,
         ) {
             let subnets = NodeSubnets {
                 v4: Prefix::v4(v4.into(), len),
@@ -278,7 +301,7 @@ mod tests {
                 public_ip: ip.into(),
                 public_ipv6: ipv6.map(Into::into),
                 backend_type: mac.map(|_| "vxlan".to_owned()).unwrap_or_default(),
-                backend_data: mac.map(|mac| Vtep { vni: Some(1), mac }.to_data()),
+                backend_data: mac.map(|mac| Vtep { vni: Some(1), mac, port }.to_data()),
                 backend_v6_data: None,
                 unknown: later.map(|n| ("Later".to_owned(), json!(n))).into_iter().collect(),
             };

@@ -1,7 +1,7 @@
 //! The leases of all nodes, as far as they were heard. Nothing here has a clock: what etcd does not
 //! say is gone stays, whatever its TTL was.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::acquire::{FlannelKeys, OwnLease};
 use crate::lease::{NodeSubnets, SubnetLease};
@@ -80,6 +80,15 @@ impl LeaseTable {
         self.leases.get(subnets)
     }
 
+    /// What tells backends apart in the leases: each has devices of its own.
+    #[must_use]
+    pub(crate) fn backends(&self) -> BTreeSet<(String, Option<u32>)> {
+        let leases = self.leases.values().map(|known| &known.lease);
+        leases
+            .map(|lease| (lease.backend_type.clone(), lease.vni()))
+            .collect()
+    }
+
     /// Keys whose values cannot be read, with the reason. What was known of them before holds on.
     #[must_use]
     pub const fn unreadable(&self) -> &BTreeMap<String, String> {
@@ -98,8 +107,9 @@ pub struct LeaseView {
     pub revision: i64,
     /// True while etcd is followed.
     pub connected: bool,
-    /// True once etcd has been followed for so long that every node that lives has its lease there:
-    /// what is not wanted may go (FLANNEL-3).
+    /// True once etcd has been followed for so long that every node that lives has its lease there,
+    /// and that every node has heard that nobody has a backend any more: what is not wanted may go
+    /// (FLANNEL-3, FLANNEL-7).
     pub settled: bool,
     /// The address of another machine that writes the lease of this one.
     pub twin: Option<String>,

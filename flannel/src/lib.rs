@@ -36,6 +36,8 @@
 //! * `FLANNEL-5`: a reservation (a key without a lease of etcd's) stays one.
 //! * `FLANNEL-6`: no key is written without a comparison of its revision (or absence) in the same
 //!   transaction.
+//! * `FLANNEL-7`: a node is sent to as its lease says, and its lease says so once its devices are
+//!   there. They stay while a lease is of their backend, and for a while after.
 
 #![cfg_attr(
     not(feature = "client"),
@@ -51,6 +53,7 @@ mod free;
 mod lease;
 mod leases;
 mod masquerade;
+mod network;
 mod nodes;
 mod plan;
 mod relay;
@@ -70,14 +73,17 @@ pub use forward::{FORWARD_CHAIN, FORWARD_COMMENT};
 pub use lease::{LeaseError, NodeSubnets, SubnetLease, Vtep};
 pub use leases::{KnownLease, LeaseTable, LeaseView};
 pub use masquerade::{masquerade_chain, masquerade_rules, masquerade_table};
+pub use network::{FlannelNetwork, FlannelState, Uplink, container_mtu, flannel_device};
 pub use nodes::NodeAnnotations;
-pub use plan::{FlannelNetwork, Uplink, container_mtu, flannel_device, plan_flannel, plan_relay};
+pub use plan::{plan_flannel, plan_relay};
 pub use relay::{
     AnswerLimit, DropReason, IcmpError, IpHeader, LARGEST_PACKET, Offload, RelayTable, Segment,
     complete_checksum, icmp_answer, may_be_fragmented, merge_segments, relay_inbound,
     relay_outbound, relay_overhead, run_of_segments, split_segments,
 };
 #[cfg(feature = "client")]
-pub use source::{KubernetesNode, LeaseStore, LeaseStoreError, acquire_lease, read_config};
+pub use source::{
+    KubernetesNode, LeaseStore, LeaseStoreError, acquire_lease, config_changed, read_config,
+};
 pub use subnet_env::{SubnetEnv, SubnetEnvError};
 pub use subnet_file::SubnetFile;

@@ -6,15 +6,18 @@ use std::net::{IpAddr, SocketAddr};
 
 use caracal_agent::{
     BLACKHOLE_METRIC, Desired, FLANNEL_IPIP_DEVICE, FLANNEL_PROTOCOL, FLANNEL_TUN_DEVICE, FdbKey,
-    ForwardingTarget, IPIP_OVERHEAD, Links, NeighbourKey, Ownership, PlannedRoute, Route,
-    RouteKind, Tunnel, TunnelDevice, VXLAN_OVERHEAD,
+    ForwardingTarget, Links, NeighbourKey, Ownership, PlannedRoute, Route, RouteKind, Tunnel,
+    TunnelDevice,
 };
 use caracal_model::{Family, IfName, Mac, Prefix, Problem, ProblemCode, SharedMap};
 
-use crate::config::{Backend, FlannelConfig, VxlanOptions};
+use crate::config::{Backend, VxlanOptions};
 use crate::lease::{NodeSubnets, SubnetLease};
 use crate::leases::LeaseView;
-use crate::relay::{RelayTable, relay_overhead};
+use crate::network::{
+    FlannelNetwork, backend_mtu, container_mtu, devices_with, flannel_device, vxlan_mtu,
+};
+use crate::relay::RelayTable;
 
 /// Metric of a route, as flanneld leaves it: the kernel's own.
 const fn metric(family: Family) -> u32 {
@@ -24,79 +27,19 @@ const fn metric(family: Family) -> u32 {
     }
 }
 
-/// The interface over which nodes reach each other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Uplink {
-    /// Its name.
-    pub name: IfName,
-    /// Its address of IPv4, and of IPv6: where outer packets come from.
-    pub addresses: [Option<IpAddr>; 2],
-    /// Its MTU in octets.
-    pub mtu: u32,
-}
-
-impl Uplink {
-    const fn address(&self, family: Family) -> Option<IpAddr> {
-        match family {
-            Family::Ipv4 => self.addresses[0],
-            Family::Ipv6 => self.addresses[1],
-        }
-    }
-}
-
-/// What stays the same while the daemon runs.
-#[derive(Clone, Debug, PartialEq)]
-pub struct FlannelNetwork {
-    /// The configuration.
-    pub config: FlannelConfig,
-    /// The way to other nodes.
-    pub uplink: Uplink,
-    /// What no container's network takes of the own subnets is dropped here.
-    pub blackhole: bool,
-}
-
-/// Name of a network's VXLAN device.
-#[must_use]
-pub fn flannel_device(family: Family, vni: u32) -> IfName {
-    match family {
-        Family::Ipv4 => format!("flannel.{vni}").as_str().into(),
-        Family::Ipv6 => format!("flannel-v6.{vni}").as_str().into(),
-    }
-}
-
-/// MTU of containers' interfaces in octets.
-#[must_use]
-pub fn container_mtu(config: &FlannelConfig, uplink: &Uplink) -> u32 {
-    match &config.backend {
-        Backend::Vxlan(options) => vxlan_mtu(options, uplink),
-        Backend::Ipip { .. } => uplink.mtu.saturating_sub(IPIP_OVERHEAD),
-        // One device carries both families, and each in datagrams of its own.
-        Backend::Udp { .. } => {
-            let outer = match config.v6 {
-                Some(_) => Family::Ipv6,
-                None => Family::Ipv4,
-            };
-            uplink.mtu.saturating_sub(relay_overhead(outer))
-        }
-        Backend::HostGw | Backend::Alloc => uplink.mtu,
-    }
-}
-
-/// Flannel takes the same for both families, although IPv6 costs 20 octets more.
-fn vxlan_mtu(options: &VxlanOptions, uplink: &Uplink) -> u32 {
-    let below = options.mtu.unwrap_or(uplink.mtu);
-    below.saturating_sub(VXLAN_OVERHEAD)
-}
-
 struct Planner<'a> {
     network: &'a FlannelNetwork,
     view: &'a LeaseView,
     links: &'a Links,
+    /// The backends in use; of each the devices are wanted.
+    backends: Vec<Backend>,
     tunnels: BTreeMap<IfName, Tunnel>,
     routes: BTreeMap<Prefix, PlannedRoute>,
     neighbours: BTreeMap<NeighbourKey, Mac>,
     fdb: BTreeMap<FdbKey, IpAddr>,
     relayed: BTreeMap<Prefix, SocketAddr>,
+    /// All nodes are relayed to, at this port.
+    relay_port: Option<u16>,
     problems: BTreeSet<Problem>,
 }
 
@@ -107,6 +50,13 @@ pub fn plan_flannel(network: &FlannelNetwork, view: &LeaseView, links: &Links) -
     planner.devices();
     planner.blackholes();
     planner.nodes();
+    for (subject, reason) in &network.refused {
+        planner.problems.insert(Problem {
+            code: ProblemCode::FlannelConfig,
+            subject: subject.clone(),
+            reason: reason.clone(),
+        });
+    }
     for (key, reason) in view.leases.unreadable() {
         let reason =
             format!("the lease cannot be read, and what was known of it holds on: {reason}");
@@ -126,11 +76,14 @@ pub fn plan_flannel(network: &FlannelNetwork, view: &LeaseView, links: &Links) -
     planner.finish()
 }
 
-/// Where the relay of the backend `udp` sends packets.
+/// Where the relay of the backend `udp` sends packets. Nodes that have left the backend are in it
+/// as well: what the kernel still leads into the device was sent before it had another route, and
+/// their relays stay for a while (FLANNEL-7).
 #[must_use]
 pub fn plan_relay(network: &FlannelNetwork, view: &LeaseView) -> RelayTable {
     let links = Links::default();
     let mut planner = Planner::new(network, view, &links);
+    planner.relay_port = network.relay_port(view);
     planner.nodes();
     let own = [Family::Ipv4, Family::Ipv6]
         .into_iter()
@@ -142,16 +95,18 @@ pub fn plan_relay(network: &FlannelNetwork, view: &LeaseView) -> RelayTable {
 }
 
 impl<'a> Planner<'a> {
-    const fn new(network: &'a FlannelNetwork, view: &'a LeaseView, links: &'a Links) -> Self {
+    fn new(network: &'a FlannelNetwork, view: &'a LeaseView, links: &'a Links) -> Self {
         Self {
             network,
             view,
             links,
+            backends: network.backends(view, links),
             tunnels: BTreeMap::new(),
             routes: BTreeMap::new(),
             neighbours: BTreeMap::new(),
             fdb: BTreeMap::new(),
             relayed: BTreeMap::new(),
+            relay_port: None,
             problems: BTreeSet::new(),
         }
     }
@@ -172,48 +127,70 @@ impl<'a> Planner<'a> {
     }
 
     fn devices(&mut self) {
-        let (network, own) = (self.network, &self.view.own);
-        let options = match &network.config.backend {
-            Backend::Vxlan(options) => options,
-            Backend::Ipip { .. } => {
-                let name = IfName::from(FLANNEL_IPIP_DEVICE);
-                let tunnel = Tunnel {
-                    name: name.clone(),
-                    kind: TunnelDevice::Ipip {
-                        local: network.uplink.address(Family::Ipv4),
-                    },
-                    mtu: container_mtu(&network.config, &network.uplink),
-                    address: Some(own.subnets.v4.address()),
-                };
-                self.tunnels.insert(name, tunnel);
-                return;
+        for backend in self.backends.clone() {
+            match &backend {
+                Backend::Vxlan(options) => self.vxlan_devices(options),
+                Backend::Ipip { .. } => {
+                    let local = self.network.uplink.address(Family::Ipv4);
+                    let kind = TunnelDevice::Ipip { local };
+                    let own = self.view.own.subnets.v4;
+                    let mtu = self.mtu(&backend);
+                    self.tunnel(FLANNEL_IPIP_DEVICE.into(), kind, own, mtu);
+                }
+                Backend::Udp { .. } => self.tun(&backend),
+                Backend::HostGw | Backend::Alloc => {}
             }
-            Backend::Udp { .. } => return self.tun(),
-            Backend::HostGw | Backend::Alloc => return,
-        };
-        for family in [Family::Ipv4, Family::Ipv6] {
-            let vtep = own.lease.vtep(family);
-            let (Some(subnet), Some(vtep)) = (own.subnets.subnet(family), vtep) else {
-                continue;
-            };
-            let Some(local) = network.uplink.address(family) else {
-                continue;
-            };
-            let name = flannel_device(family, options.vni);
-            let tunnel = Tunnel {
-                name: name.clone(),
-                kind: TunnelDevice::Vxlan {
-                    vni: options.vni,
-                    port: options.port,
-                    local,
-                    parent: network.uplink.name.clone(),
-                    mac: vtep.mac,
-                },
-                mtu: vxlan_mtu(options, &network.uplink),
-                address: Some(subnet.address()),
-            };
-            self.tunnels.insert(name, tunnel);
         }
+    }
+
+    fn mtu(&self, backend: &Backend) -> u32 {
+        backend_mtu(backend, &self.network.config, &self.network.uplink)
+    }
+
+    fn tunnel(&mut self, name: IfName, kind: TunnelDevice, own: Prefix, mtu: u32) {
+        let tunnel = Tunnel {
+            name: name.clone(),
+            kind,
+            mtu,
+            address: Some(own.address()),
+        };
+        self.tunnels.insert(name, tunnel);
+    }
+
+    fn vxlan_devices(&mut self, options: &VxlanOptions) {
+        let uplink = &self.network.uplink;
+        for family in [Family::Ipv4, Family::Ipv6] {
+            let subnet = self.view.own.subnets.subnet(family);
+            let (Some(subnet), Some(local)) = (subnet, uplink.address(family)) else {
+                continue;
+            };
+            let kind = TunnelDevice::Vxlan {
+                vni: options.vni,
+                port: options.port,
+                local,
+                parent: uplink.name.clone(),
+                mac: self.own_mac(family, options.vni),
+            };
+            let mtu = vxlan_mtu(options, family, uplink);
+            self.tunnel(flannel_device(family, options.vni), kind, subnet, mtu);
+        }
+    }
+
+    /// What other nodes were told, else that of the device that is there.
+    fn own_mac(&self, family: Family, vni: u32) -> Mac {
+        let told = self.view.own.lease.vtep(family);
+        let told = told.filter(|vtep| vtep.vni.is_none_or(|told| told == vni));
+        let link = || {
+            let device = flannel_device(family, vni);
+            let link = self.links.by_name(device.as_str());
+            link.filter(|link| link.kind == "vxlan")?.mac
+        };
+        let [v4, v6] = self.network.macs;
+        let new = match family {
+            Family::Ipv4 => v4,
+            Family::Ipv6 => v6,
+        };
+        told.map(|vtep| vtep.mac).or_else(link).unwrap_or(new)
     }
 
     /// Behind whatever leads to containers: where that is gone, packets to the own subnets would
@@ -237,23 +214,21 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The relay's device, and the whole network behind it.
-    fn tun(&mut self) {
-        let network = self.network;
+    /// The relay's device, and the whole network behind it where that is the network's backend.
+    fn tun(&mut self, backend: &Backend) {
         let name = IfName::from(FLANNEL_TUN_DEVICE);
-        let tunnel = Tunnel {
-            name: name.clone(),
-            kind: TunnelDevice::Tun,
-            mtu: container_mtu(&network.config, &network.uplink),
-            address: Some(self.view.own.subnets.v4.address()),
-        };
+        let own = self.view.own.subnets.v4;
+        let mtu = self.mtu(backend);
+        self.tunnel(name.clone(), TunnelDevice::Tun, own, mtu);
+        if *backend != self.network.config.backend {
+            return;
+        }
         for family in [Family::Ipv4, Family::Ipv6] {
-            if let Some(range) = network.config.range(family) {
+            if let Some(range) = self.network.config.range(family) {
                 let target = ForwardingTarget::via(None, &name, false);
                 self.route(range.network, target, RouteKind::Direct);
             }
         }
-        self.tunnels.insert(name, tunnel);
     }
 
     /// The way to another node.
@@ -269,14 +244,13 @@ impl<'a> Planner<'a> {
             );
             return self.problem(&subnets.to_string(), reason);
         }
-        let expected = self.network.config.backend.lease_type();
-        if lease.backend_type != expected {
+        let Some(backend) = self.network.backend_of(lease, self.links) else {
             let reason = format!(
-                "{} has the backend {:?}, this node {expected:?}: there is no way between the two",
+                "{} has the backend {:?}, which this node has not: there is no way between the two",
                 lease.public_ip, lease.backend_type
             );
             return self.problem(&subnets.to_string(), reason);
-        }
+        };
         for family in [Family::Ipv4, Family::Ipv6] {
             let public = match family {
                 Family::Ipv4 => Some(IpAddr::V4(lease.public_ip)),
@@ -284,21 +258,30 @@ impl<'a> Planner<'a> {
             };
             let ours = self.view.own.subnets.subnet(family).is_some();
             if let (Some(subnet), Some(public), true) = (subnets.subnet(family), public, ours) {
-                self.subnet(subnet, public, lease);
+                self.subnet(subnet, public, lease, &backend);
             }
         }
     }
 
-    fn subnet(&mut self, subnet: Prefix, public: IpAddr, lease: &SubnetLease) {
+    /// As its lease says, whatever the configuration of this node is: there the node has its
+    /// devices.
+    fn subnet(&mut self, subnet: Prefix, public: IpAddr, lease: &SubnetLease, backend: &Backend) {
         if self.routes.contains_key(&subnet) || self.relayed.contains_key(&subnet) {
             let reason =
                 "two leases have this subnet; packets go to the one whose key is first".to_owned();
             return self.problem(&subnet.to_string(), reason);
         }
-        match &self.network.config.backend {
+        if let Some(port) = self.relay_port {
+            self.relayed.insert(subnet, SocketAddr::new(public, port));
+        }
+        match backend {
             Backend::Alloc => {}
             Backend::Udp { port } => {
                 self.relayed.insert(subnet, SocketAddr::new(public, *port));
+                if self.is_mixed() {
+                    let target = ForwardingTarget::via(None, &FLANNEL_TUN_DEVICE.into(), false);
+                    self.route(subnet, target, RouteKind::Direct);
+                }
             }
             Backend::HostGw => {
                 if self.is_on_link(public) {
@@ -338,7 +321,10 @@ impl<'a> Planner<'a> {
             return self.problem(&subnet.to_string(), reason);
         };
         if let Some(vni) = vtep.vni.filter(|vni| *vni != options.vni) {
-            let reason = format!("{public} has the VNI {vni}, this node {}", options.vni);
+            let reason = format!(
+                "the lease of {public} names the VNI {vni} for one family and {} for the other",
+                options.vni
+            );
             return self.problem(&subnet.to_string(), reason);
         }
         let link = flannel_device(subnet.family(), options.vni);
@@ -359,6 +345,12 @@ impl<'a> Planner<'a> {
             address: gateway,
         };
         self.neighbours.insert(neighbour, vtep.mac);
+        if gateway.is_ipv6() {
+            // Linux takes no gateway of IPv6 that another route leads elsewhere, such as that to
+            // the same subnet by another backend. This one goes before it.
+            let target = ForwardingTarget::via(None, &link, false);
+            self.route(Prefix::host(gateway), target, RouteKind::Vxlan);
+        }
         let target = ForwardingTarget::via(Some(gateway), &link, true);
         self.route(subnet, target, RouteKind::Vxlan);
     }
@@ -380,6 +372,12 @@ impl<'a> Planner<'a> {
         self.routes.insert(prefix, PlannedRoute { route, kind });
     }
 
+    /// Among nodes of several backends, or shortly after, one route for the whole network is not
+    /// enough.
+    fn is_mixed(&self) -> bool {
+        self.backends.len() > 1 || !self.view.settled
+    }
+
     fn is_on_link(&self, address: IpAddr) -> bool {
         let uplink = self.links.by_name(self.network.uplink.name.as_str());
         uplink.is_some_and(|link| {
@@ -390,14 +388,17 @@ impl<'a> Planner<'a> {
 
     fn finish(self) -> Desired {
         let (network, view) = (self.network, self.view);
-        let devices = match &network.config.backend {
+        let named = self.backends.iter().flat_map(|backend| match backend {
             Backend::Vxlan(options) => [Family::Ipv4, Family::Ipv6]
                 .map(|family| flannel_device(family, options.vni))
                 .to_vec(),
             Backend::Ipip { .. } => vec![FLANNEL_IPIP_DEVICE.into()],
             Backend::Udp { .. } => vec![FLANNEL_TUN_DEVICE.into()],
             Backend::HostGw | Backend::Alloc => Vec::new(),
-        };
+        });
+        // Beside them those of a backend that nobody uses any more.
+        let left = devices_with(&view.own.subnets, self.links);
+        let devices = named.chain(left).collect();
         let ranges = [Family::Ipv4, Family::Ipv6]
             .into_iter()
             .filter_map(|family| network.config.range(family))

@@ -86,17 +86,42 @@ impl KubernetesNode {
     }
 }
 
-/// Reads the network's configuration in etcd; `None` when there is none.
+/// Reads the network's configuration in etcd, `None` when there is none; with the revision at which
+/// that was so.
 ///
 /// # Errors
 /// [`StoreError`] when etcd does not answer.
 pub async fn read_config(
     store: &EtcdStore,
     keys: &FlannelKeys,
-) -> Result<Option<Vec<u8>>, StoreError> {
+) -> Result<(i64, Option<Vec<u8>>), StoreError> {
     let answer = store.read(&[KeyRange::Key(keys.config())]).await?;
     let first = answer.ranges.into_iter().flatten().next();
-    Ok(first.map(|stored| stored.value))
+    Ok((answer.revision, first.map(|stored| stored.value)))
+}
+
+/// Waits until the configuration may be another one than at a revision.
+///
+/// # Errors
+/// [`StoreError`] when it cannot be followed.
+pub async fn config_changed(
+    store: &EtcdStore,
+    keys: &FlannelKeys,
+    revision: i64,
+) -> Result<(), StoreError> {
+    let key = keys.config();
+    let mut watch = store.watch(&key, revision + 1).await?;
+    while let Some(event) = watch.next().await {
+        match event {
+            Ok(WatchEvent::Changes(changes)) if changes.iter().any(|c| c.key == key) => break,
+            // An etcd that was set up anew or restored.
+            Ok(WatchEvent::Progress(now)) if now < revision => break,
+            Ok(_) => {}
+            Err(StoreError::Compacted { .. }) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Takes or renews the lease of a node. After an error it may have been taken all the same: another

@@ -21,7 +21,9 @@ fn request(config: &str) -> AcquireRequest {
         public_ip: "192.168.64.3".parse().unwrap(),
         public_ipv6: None,
         macs: [DeviceMac::Fresh([2, 0, 0, 0, 0, 1]); 2],
+        devices_stand: true,
         previous: None,
+        written: None,
         ttl: Duration::from_secs(60),
         seed: 0,
     }

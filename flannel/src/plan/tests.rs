@@ -5,7 +5,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::acquire::{FlannelKeys, LeaseOrigin, OwnLease};
+use crate::config::FlannelConfig;
 use crate::leases::LeaseTable;
+use crate::network::Uplink;
 
 fn network(backend: &str) -> FlannelNetwork {
     let text = format!(
@@ -22,6 +24,9 @@ fn network(backend: &str) -> FlannelNetwork {
             mtu: 1500,
         },
         blackhole: false,
+        before: Vec::new(),
+        macs: [[2, 0, 0, 0, 9, 4], [2, 0, 0, 0, 9, 6]],
+        refused: Vec::new(),
     }
 }
 
@@ -101,6 +106,7 @@ fn vxlan_is_a_device_and_three_entries_a_node() {
         [
             "10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink proto 82 metric 0",
             "fd00:5:0:2::/64 via fd00:5:0:2:: dev flannel-v6.1 onlink proto 82 metric 1024",
+            "fd00:5:0:2::/128 dev flannel-v6.1 proto 82 metric 1024",
             "fd00:5:0:2:: dev flannel-v6.1 lladdr 02:00:00:00:00:02",
             "10.5.2.0 dev flannel.1 lladdr 02:00:00:00:00:02",
             "02:00:00:00:00:02 dev flannel-v6.1 dst fd00::2",
@@ -123,6 +129,7 @@ fn vxlan_is_a_device_and_three_entries_a_node() {
         }
     );
     assert_eq!(desired.workload_mtu, 1450);
+    assert_eq!(desired.tunnels["flannel-v6.1"].mtu, 1430, "Linux's most");
     assert_eq!(reasons(&desired), [""; 0]);
 }
 
@@ -262,12 +269,20 @@ fn the_relay_goes_by_the_leases() {
     assert_eq!(hop("10.5.2.9").as_deref(), Some("10.0.0.2:7890"));
     assert_eq!(hop("fd00:5:0:2::9").as_deref(), Some("[fd00::2]:7890"));
     assert_eq!(hop("10.5.1.9"), None, "the own subnet");
-    assert_eq!(hop("10.5.3.9"), None, "another backend");
+    // What the kernel does not lead elsewhere yet.
+    assert_eq!(hop("10.5.3.9").as_deref(), Some("10.0.0.3:7890"));
     let source = |family| table.answer_source(family).map(|a| a.to_string());
     assert_eq!(source(Family::Ipv4).as_deref(), Some("10.5.0.0"));
     assert_eq!(source(Family::Ipv6).as_deref(), Some("fd00:5::"));
     let desired = plan_flannel(&network, &leases, &links());
-    assert!(reasons(&desired)[0].contains("the backend \"vxlan\", this node \"\""));
+    let route = |prefix: &str| {
+        let planned = desired.routes.get(&prefix.parse().unwrap());
+        planned.unwrap().route.target.to_string()
+    };
+    assert_eq!(route("10.5.3.0/24"), "via 10.5.3.0 dev flannel.1 onlink");
+    assert_eq!(route("10.5.2.0/24"), "dev flannel0");
+    assert_eq!(route("10.5.0.0/16"), "dev flannel0");
+    assert_eq!(reasons(&desired), [""; 0]);
 }
 
 #[test]
@@ -296,13 +311,13 @@ fn host_gw_needs_one_link() {
 fn what_cannot_be_reached_is_named() {
     let network = network(r#"{"Type":"vxlan"}"#);
     let mut view = view("vxlan", &[1, 2]);
-    let other_vni = value(6, "vxlan").replace(r#""VNI":1"#, r#""VNI":5"#);
+    let two_vnis = value(6, "vxlan").replacen(r#""VNI":1"#, r#""VNI":5"#, 1);
     let clone = value(7, "vxlan").replace(":07", ":09");
     for (key, value) in [
-        ("10.5.3.0-24", value(3, "host-gw").as_str()),
+        ("10.5.3.0-24", value(3, "wireguard").as_str()),
         ("10.5.4.0-24", "{"),
         ("10.5.1.128-25", value(5, "vxlan").as_str()),
-        ("10.5.6.0-24", other_vni.as_str()),
+        ("10.5.6.0-24&fd00:5:0:6::-64", two_vnis.as_str()),
         ("10.5.7.0-24", clone.as_str()),
         (
             "10.5.8.0-24",
@@ -319,10 +334,10 @@ fn what_cannot_be_reached_is_named() {
     let desired = plan_flannel(&network, &view, &links());
     let reasons = reasons(&desired).join("\n");
     for says in [
-        "the backend \"host-gw\", this node \"vxlan\"",
+        "the backend \"wireguard\", which this node has not",
         "what was known of it holds on",
         "shares addresses with ours",
-        "has the VNI 5, this node 1",
+        "names the VNI 1 for one family and 5 for the other",
         "devices with one MAC address",
         "names no MAC address",
         "two leases have this subnet",
@@ -333,7 +348,7 @@ fn what_cannot_be_reached_is_named() {
     let v4 = desired.routes.keys().filter(|p| p.family() == Family::Ipv4);
     assert_eq!(
         v4.map(ToString::to_string).collect::<Vec<_>>(),
-        ["10.5.2.0/24"]
+        ["10.5.2.0/24", "10.5.6.0/24"]
     );
 }
 
@@ -364,34 +379,58 @@ proptest! {
     fn the_kernel_follows_the_leases(
         before in prop::collection::btree_set(2u8..20, 0..8),
         after in prop::collection::btree_set(2u8..20, 0..8),
-        kinds in prop::collection::vec(0usize..4, 2),
+        kinds in prop::collection::vec(0usize..6, 2),
     ) {
         let backends = [
             ("vxlan", r#"{"Type":"vxlan"}"#),
             ("vxlan", r#"{"Type":"vxlan","DirectRouting":true}"#),
             ("host-gw", r#"{"Type":"host-gw"}"#),
             ("ipip", r#"{"Type":"ipip"}"#),
+            ("", r#"{"Type":"udp"}"#),
+            ("vxlan", r#"{"Type":"vxlan","VNI":5}"#),
         ];
         let desired = |kind: usize, others: &BTreeSet<u8>| {
             let (lease, backend) = backends[kind];
             let nodes: Vec<u8> = std::iter::once(1).chain(others.iter().copied()).collect();
             let mut view = view(lease, &nodes);
-            if kinds[0] != kinds[1] {
-                // Linux takes no gateway of IPv6 that another route leads elsewhere.
-                view.own.subnets.v6 = None;
+            if backend.contains("VNI") {
+                let leases: Vec<_> = view.leases.iter().map(|(s, k)| (*s, k.lease.clone())).collect();
+                for (subnets, mut lease) in leases {
+                    let data = format!(r#"{{"VNI":5,"VtepMAC":"02:00:00:00:05:{:02x}"}}"#, lease.public_ip.octets()[3]);
+                    let data: serde_json::Value = serde_json::from_str(&data).unwrap();
+                    (lease.backend_data, lease.backend_v6_data) = (Some(data.clone()), Some(data));
+                    let key = FlannelKeys::new("/n").lease(&subnets);
+                    view.leases.change(&key, Some(&lease.to_json()), 7);
+                    if subnets == view.own.subnets {
+                        view.own.lease = lease;
+                    }
+                }
             }
-            plan_flannel(&network(backend), &view, &links())
+            (network(backend), view)
+        };
+        let walk = |actual: &mut Actual, (network, view): &(FlannelNetwork, LeaseView)| {
+            // The relay's device is the process's own.
+            match matches!(network.config.backend, Backend::Udp { .. }) {
+                true => {
+                    let mut tun = Link::new(99, "flannel0");
+                    (tun.kind, tun.up) = ("tun".to_owned(), false);
+                    actual.links.insert(tun);
+                }
+                false => actual.remove_link(&"flannel0".into()),
+            }
+            reconcile(actual, &plan_flannel(network, view, &actual.links.clone()));
         };
         let mut walked = kernel();
-        reconcile(&mut walked, &desired(kinds[0], &before));
-        reconcile(&mut walked, &desired(kinds[1], &after));
+        walk(&mut walked, &desired(kinds[0], &before));
+        walk(&mut walked, &desired(kinds[1], &after));
         let mut fresh = kernel();
-        reconcile(&mut fresh, &desired(kinds[1], &after));
+        walk(&mut fresh, &desired(kinds[1], &after));
         prop_assert_eq!(&walked.routes, &fresh.routes);
-        // A device that another backend left is not touched, nor is what stands on it.
-        if kinds[1] < 2 {
-            prop_assert_eq!(&walked.neighbours, &fresh.neighbours);
-            prop_assert_eq!(&walked.fdb, &fresh.fdb);
-        }
+        prop_assert_eq!(&walked.neighbours, &fresh.neighbours);
+        prop_assert_eq!(&walked.fdb, &fresh.fdb);
+        let names = |actual: &Actual| -> BTreeSet<IfName> {
+            actual.links.iter().map(|link| link.name.clone()).collect()
+        };
+        prop_assert_eq!(names(&walked), names(&fresh));
     }
 }

@@ -33,7 +33,9 @@ pub fn request(config: &FlannelConfig, public_ip: [u8; 4]) -> AcquireRequest {
         public_ip: public_ip.into(),
         public_ipv6: None,
         macs: [DeviceMac::Fresh([2, 0, 0, 0, 0, public_ip[3]]); 2],
+        devices_stand: true,
         previous: None,
+        written: None,
         ttl: Duration::from_secs(86_400),
         seed: 0,
     }

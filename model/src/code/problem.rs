@@ -150,6 +150,8 @@ super::codes! {
         "correct its name; the nearest is in the reason",
     DatastoreUnreadable "datastore.unreadable" Error 0 "a question to the datastore failed (`caracal explain`)"
         "repair the way to the datastore, then ask again",
+    FlannelConfig "flannel.config" Warning 0 "a flannel network's configuration, or its interface, cannot be followed; what was in force stays"
+        "correct it as the reason says; a change of subnets needs a restart of the daemon",
     FlannelLease "flannel.lease" Warning 0 "a lease of a flannel network cannot be followed"
         "follow the reason, which names the node",
     FlannelSameAddress "flannel.same_address" Error 0 "another machine writes the lease of this one: both have one public address"

@@ -2,29 +2,29 @@
 
 use std::fs::{self, File};
 use std::io::Read as _;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::pin::pin;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use caracal_agent::{Actual, Sweep, read_kernel, spawn_planned};
 use caracal_datastore::{PUBLIC_MODE, make_folder, put_file, read_text_file};
 use caracal_flannel::{
-    AcquireRequest, Backend, DeviceMac, FlannelConfig, FlannelKeys, FlannelNetwork, FollowOptions,
-    LeaseStore, LeaseView, NodeSubnets, OwnLease, SubnetFile, Uplink, acquire_lease, container_mtu,
+    AcquireRequest, Backend, DeviceMac, FlannelConfig, FlannelKeys, FlannelNetwork, FlannelState,
+    FollowOptions, LeaseStore, NodeSubnets, OwnLease, SubnetFile, acquire_lease, container_mtu,
     flannel_device, follow_leases, plan_flannel,
 };
 use caracal_model::{Family, Mac};
 use tokio::sync::watch;
 
 use super::args::FlannelArgs;
+use super::control::{Control, check_public_ip, take_facts};
 use super::forward::keep_forwarding;
 use super::health::{FlannelHealth, Following};
 use super::masquerade::Masquerade;
-use super::relay::Relay;
 use super::stores::{AGAIN, Stores};
 use super::uplink;
 use crate::signals::Signals;
@@ -57,63 +57,91 @@ async fn work(
     args: &mut FlannelArgs,
     following: &watch::Sender<Option<Following>>,
 ) -> anyhow::Result<std::convert::Infallible> {
-    let stores = Stores::open(args).await?;
-    let mut config = stores.config.wait().await;
+    let Stores {
+        config: place,
+        leases,
+        keys,
+    } = Stores::open(args).await?;
+    let found = place.wait().await;
     let actual = read_kernel().await?;
-    let uplink = uplink::choose(args, &actual, config.v6.is_some()).map_err(anyhow::Error::msg)?;
-    let request = request(args, stores.keys, &config, &uplink, &actual)?;
-    tracing::info!(
-        interface = %uplink.name, public = %request.public_ip, mtu = uplink.mtu,
-        backend = config.backend.lease_type(), network = %config.v4.network, "starting"
-    );
-    warn_of_forwarding();
-    let own = await_lease(&stores.leases, &request).await;
-    config.take_lengths(&own.subnets);
-    let network = FlannelNetwork {
-        config,
+    let uplink = uplink::choose(args, &actual, found.v6.is_some()).map_err(anyhow::Error::msg)?;
+    let macs = [fresh_mac()?, fresh_mac()?];
+    let mut network = FlannelNetwork {
+        config: found.clone(),
+        before: Vec::new(),
         uplink,
         blackhole: args.ip_blackhole_route,
+        macs,
+        refused: Vec::new(),
     };
+    let request = request(args, keys, &network, &actual)?;
+    tracing::info!(
+        interface = %network.uplink.name, public = %request.public_ip, mtu = network.uplink.mtu,
+        backend = found.backend.lease_type(), network = %found.v4.network, "starting"
+    );
+    warn_of_forwarding();
+    let own = await_lease(&leases, &request).await;
+    if !place.gives_subnets() {
+        network.config.take_lengths(&own.subnets);
+    }
+    let (requests, requested) = watch::channel(request);
     let options = FollowOptions {
-        request,
+        request: requested,
         renew_after: args.renew_after(),
         settle: args.settle(),
     };
-    let mut views = follow_leases(stores.leases, options, own);
-    let relay = match network.config.backend {
-        Backend::Udp { port } => Some(Relay::start(&network, port, views.clone()).await?),
-        _ => None,
-    };
-    let planned = network.clone();
-    let mut status = spawn_planned(views.clone(), move |view: &LeaseView, links| {
-        let sweep = match view.settled {
+    let views = follow_leases(leases, options, own);
+    let view = Arc::clone(&views.borrow());
+    let (states, state) = watch::channel(Arc::new(FlannelState { network, view }));
+    let status = spawn_planned(state.clone(), |state: &FlannelState, links| {
+        let sweep = match state.view.settled {
             true => Sweep::Unwanted,
             false => Sweep::Nothing,
         };
-        (plan_flannel(&planned, view, links), sweep)
+        (plan_flannel(&state.network, &state.view, links), sweep)
     })?;
-    status
-        .wait_for(|status| status.passes > 0)
+    let control = Control {
+        args,
+        place: place.name(),
+        gives_subnets: place.gives_subnets(),
+        configs: place.follow(found),
+        views,
+        status,
+        requests,
+        states,
+        relay: None,
+        following,
+    };
+    tokio::select! {
+        end = control.run() => end,
+        end = write_rules_and_file(args, state.clone(), following.subscribe()) => end,
+        () = keep_forwarding(args, state) => anyhow::bail!("nobody looks at iptables any more"),
+    }
+}
+
+/// What is not netlink's, once the kernel's part is written.
+async fn write_rules_and_file(
+    args: &FlannelArgs,
+    mut states: watch::Receiver<Arc<FlannelState>>,
+    mut following: watch::Receiver<Option<Following>>,
+) -> anyhow::Result<std::convert::Infallible> {
+    following
+        .wait_for(Option::is_some)
         .await
-        .context("the writer has ended")?;
-    following.send_replace(Some(Following {
-        views: views.clone(),
-        status: status.clone(),
-        relay: relay.as_ref().map(Relay::observer),
-    }));
-    let mut masquerade = Masquerade::new(args, &network.config);
-    let mut forwarding = pin!(keep_forwarding(args, &network.config));
+        .context("the daemon has ended")?;
+    let mut masquerade = Masquerade::new(args, &states.borrow().network.config);
     let mut written = None;
     loop {
-        let subnets = views.borrow_and_update().own.subnets;
+        let state = Arc::clone(&states.borrow_and_update());
+        let (network, subnets) = (&state.network, state.view.own.subnets);
         let masquerades = match &mut masquerade {
             Some(rules) => rules.put(&network.config, subnets).await,
             None => false,
         };
         // Who does not masquerade says so, and the container runtime does it.
-        let content = (subnets, masquerades);
-        if written != Some(content) {
-            let file = write_subnet_file(&args.subnet_file, &network, subnets, masquerades);
+        let content = subnet_file(network, subnets, masquerades);
+        if written.as_ref() != Some(&content) {
+            let file = write_subnet_file(&args.subnet_file, &content);
             written = file.then_some(content);
             notify_ready();
         }
@@ -125,9 +153,8 @@ async fn work(
             }
         };
         tokio::select! {
-            changed = views.changed() => changed.context("the leases are not followed any more")?,
+            changed = states.changed() => changed.context("the leases are not followed any more")?,
             () = rules_changed => {}
-            () = &mut forwarding => {}
         }
     }
 }
@@ -145,63 +172,52 @@ async fn await_lease(store: &LeaseStore, request: &AcquireRequest) -> OwnLease {
 fn request(
     args: &FlannelArgs,
     keys: FlannelKeys,
-    config: &FlannelConfig,
-    uplink: &Uplink,
+    network: &FlannelNetwork,
     actual: &Actual,
 ) -> anyhow::Result<AcquireRequest> {
-    let [v4, v6] = uplink.addresses;
-    let Some(IpAddr::V4(own)) = v4 else {
+    let uplink = &network.uplink;
+    let [Some(IpAddr::V4(own)), _] = uplink.addresses else {
         anyhow::bail!("{} has no IPv4 address", uplink.name);
     };
-    let own_v6: Option<Ipv6Addr> = v6.and_then(|address| match address {
-        IpAddr::V6(address) => Some(address),
-        IpAddr::V4(_) => None,
-    });
-    let public_ip = args.public_ip.unwrap_or(own);
-    if config.backend == Backend::HostGw && public_ip != own {
-        anyhow::bail!(
-            "host-gw: the public address {public_ip} is not the address {own} of {}, and other nodes could not send to it on their link",
-            uplink.name
-        );
-    }
-    Ok(AcquireRequest {
+    check_public_ip(args, &network.config, uplink).map_err(anyhow::Error::msg)?;
+    let mac = |family, fresh| device_mac(&network.config, actual, family, fresh);
+    let [v4, v6] = network.macs;
+    let mut request = AcquireRequest {
         keys,
-        config: config.clone(),
-        public_ip,
-        public_ipv6: args.public_ipv6.or(own_v6),
-        macs: [
-            device_mac(config, actual, Family::Ipv4)?,
-            device_mac(config, actual, Family::Ipv6)?,
-        ],
+        config: network.config.clone(),
+        public_ip: own,
+        public_ipv6: None,
+        macs: [mac(Family::Ipv4, v4), mac(Family::Ipv6, v6)],
+        // Whatever is there: who takes a lease of another backend over makes its devices first.
+        devices_stand: false,
         previous: read_text_file(&args.subnet_file)
             .ok()
             .and_then(|text| SubnetFile::read_subnets(&text)),
+        written: None,
         ttl: args.ttl(),
         seed: u64::from_ne_bytes(random()?),
-    })
+    };
+    take_facts(&mut request, args, network);
+    Ok(request)
 }
 
 /// The MAC address of the device that is there, else a new one.
-fn device_mac(
-    config: &FlannelConfig,
-    actual: &Actual,
-    family: Family,
-) -> anyhow::Result<DeviceMac> {
+fn device_mac(config: &FlannelConfig, actual: &Actual, family: Family, fresh: Mac) -> DeviceMac {
     let Backend::Vxlan(options) = &config.backend else {
-        return Ok(DeviceMac::Fresh(Mac::default()));
+        return DeviceMac::Fresh(fresh);
     };
     let device = flannel_device(family, options.vni);
     let link = actual.links.by_name(device.as_str());
-    let there = link
-        .filter(|link| link.kind == "vxlan")
-        .and_then(|link| link.mac);
-    if let Some(mac) = there {
-        return Ok(DeviceMac::Kept(mac));
-    }
+    let there = link.filter(|link| link.kind == "vxlan");
+    let there = there.and_then(|link| link.mac);
+    there.map_or(DeviceMac::Fresh(fresh), DeviceMac::Kept)
+}
+
+/// One device's own, and nobody's who sells devices.
+fn fresh_mac() -> anyhow::Result<Mac> {
     let mut mac: Mac = random()?;
-    // One device's own, and nobody's who sells devices.
     mac[0] = (mac[0] | 2) & !1;
-    Ok(DeviceMac::Fresh(mac))
+    Ok(mac)
 }
 
 fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
@@ -213,19 +229,22 @@ fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
     Ok(octets)
 }
 
-/// False when it could not be written.
-fn write_subnet_file(
-    path: &Path,
-    network: &FlannelNetwork,
-    subnets: NodeSubnets,
-    masquerades: bool,
-) -> bool {
+fn subnet_file(network: &FlannelNetwork, subnets: NodeSubnets, masquerades: bool) -> SubnetFile {
     let mtu = container_mtu(&network.config, &network.uplink);
-    let file = SubnetFile::new(&network.config, subnets, mtu, masquerades);
+    SubnetFile::new(&network.config, subnets, mtu, masquerades)
+}
+
+/// False when it could not be written.
+fn write_subnet_file(path: &Path, file: &SubnetFile) -> bool {
+    let text = file.render();
     let folder = path.parent().map_or(Ok(()), make_folder);
-    let written = folder.and_then(|()| put_file(path, file.render().as_bytes(), PUBLIC_MODE));
+    let written = folder.and_then(|()| put_file(path, text.as_bytes(), PUBLIC_MODE));
     match &written {
-        Ok(()) => tracing::info!(%subnets, mtu, "{} is written", path.display()),
+        Ok(()) => tracing::info!(
+            content = text.trim_end().replace('\n', " "),
+            "{} is written",
+            path.display()
+        ),
         Err(error) => {
             tracing::error!(%error, "{} is not written, and containers will not start", path.display())
         }

@@ -1,26 +1,35 @@
 //! `--iptables-forward-rules`: packets of the network pass where iptables drops by policy what is
 //! forwarded.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_agent::ForwardRules;
-use caracal_flannel::{FORWARD_CHAIN, FORWARD_COMMENT, FlannelConfig};
+use caracal_flannel::{FORWARD_CHAIN, FORWARD_COMMENT, FlannelState};
 use caracal_model::Family;
+use tokio::sync::watch;
 
 use super::args::FlannelArgs;
 
 /// Looks at the rules from time to time until the caller is gone, as nobody tells of changes of
 /// iptables. Without the flag it waits for ever.
-pub(super) async fn keep_forwarding(args: &FlannelArgs, config: &FlannelConfig) {
+pub(super) async fn keep_forwarding(
+    args: &FlannelArgs,
+    states: watch::Receiver<Arc<FlannelState>>,
+) {
     if !args.iptables_forward_rules {
         return std::future::pending().await;
     }
-    let ranges = [Family::Ipv4, Family::Ipv6].map(|family| config.range(family));
-    let networks = ranges.into_iter().flatten().map(|range| range.network);
-    let rules = ForwardRules::new(FORWARD_CHAIN, FORWARD_COMMENT, networks.collect());
     let pause: Duration = args.iptables_resync();
     let mut told = String::new();
     loop {
+        let networks = {
+            let config = &states.borrow().network.config;
+            let ranges = [Family::Ipv4, Family::Ipv6].map(|family| config.range(family));
+            let networks = ranges.into_iter().flatten().map(|range| range.network);
+            networks.collect()
+        };
+        let rules = ForwardRules::new(FORWARD_CHAIN, FORWARD_COMMENT, networks);
         match rules.put().await {
             Ok(written) => {
                 if written {

@@ -2,6 +2,7 @@
 //! (`caracal-flannel`) with the agent's writer.
 
 pub(crate) mod args;
+mod control;
 mod daemon;
 mod docker_opts;
 mod forward;

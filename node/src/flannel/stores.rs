@@ -5,14 +5,23 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use caracal_datastore::EtcdStore;
-use caracal_flannel::{FlannelConfig, FlannelKeys, KubernetesNode, LeaseStore, read_config};
+use caracal_datastore::{EtcdStore, SMALL_FILE, StoreError, read_file};
+use caracal_flannel::{
+    FlannelConfig, FlannelKeys, KubernetesNode, LeaseStore, config_changed, read_config,
+};
 use caracal_model::NodeName;
+use tokio::sync::watch;
 
 use super::args::FlannelArgs;
 
 /// flanneld's pause before it tries again what is missing.
 pub(super) const AGAIN: Duration = Duration::from_secs(1);
+
+/// Interval of reading a file again.
+const FILE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// A configuration, or why there is none that can be used.
+pub(super) type FoundConfig = Result<FlannelConfig, String>;
 
 /// Where the configuration is.
 pub(super) enum ConfigPlace {
@@ -92,6 +101,13 @@ async fn take_public_ips(args: &mut FlannelArgs, node: &KubernetesNode) {
     args.public_ipv6 = args.public_ipv6.or(v6);
 }
 
+/// Wishes of a configuration that are passed over.
+pub(super) fn warn_of_notes(place: &str, config: &FlannelConfig) {
+    for note in &config.notes {
+        tracing::warn!("{place}: {note}");
+    }
+}
+
 /// Says a reason once, and waits.
 async fn again(said: &mut String, what: &str, reason: String) {
     if reason != *said {
@@ -102,34 +118,86 @@ async fn again(said: &mut String, what: &str, reason: String) {
 }
 
 impl ConfigPlace {
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         match self {
             Self::Etcd(_, keys) => keys.config(),
             Self::File(path) => path.display().to_string(),
         }
     }
 
-    async fn read(&self) -> Result<FlannelConfig, String> {
-        let text = match self {
-            Self::Etcd(store, keys) => read_config(store, keys).await.map_err(|e| e.to_string())?,
-            Self::File(path) => Some(
-                caracal_datastore::read_file(path, caracal_datastore::SMALL_FILE)
-                    .map_err(|e| e.to_string())?,
-            ),
+    /// What is there, with etcd's revision.
+    ///
+    /// # Errors
+    /// etcd does not answer: nothing is known of what is there.
+    async fn read(&self) -> Result<(i64, FoundConfig), StoreError> {
+        let (revision, text) = match self {
+            Self::Etcd(store, keys) => read_config(store, keys).await?,
+            Self::File(path) => match read_file(path, SMALL_FILE) {
+                Ok(text) => (0, Some(text)),
+                Err(error) => return Ok((0, Err(error.to_string()))),
+            },
         };
         let missing = "there is none; write one, such as '{\"Network\": \"10.5.0.0/16\", \"Backend\": {\"Type\": \"vxlan\"}}'";
-        FlannelConfig::parse(&text.ok_or(missing)?).map_err(|e| e.to_string())
+        let parse = |text: Vec<u8>| FlannelConfig::parse(&text).map_err(|e| e.to_string());
+        Ok((
+            revision,
+            text.ok_or_else(|| missing.to_owned()).and_then(parse),
+        ))
+    }
+
+    /// With Kubernetes subnets are given out by somebody else, and the configuration says nothing
+    /// of their lengths.
+    pub(super) const fn gives_subnets(&self) -> bool {
+        matches!(self, Self::Etcd(..))
+    }
+
+    /// Starts the task that publishes what is there, for ever. While etcd is away it is what was
+    /// there last.
+    pub(super) fn follow(self, first: FlannelConfig) -> watch::Receiver<FoundConfig> {
+        let (sender, receiver) = watch::channel(Ok(first));
+        tokio::spawn(async move {
+            while !sender.is_closed() {
+                let (revision, found) = match self.read().await {
+                    Ok(answer) => answer,
+                    // Who follows the leases says it.
+                    Err(_away) => {
+                        tokio::time::sleep(AGAIN).await;
+                        continue;
+                    }
+                };
+                sender.send_if_modified(|known| {
+                    let is_other = *known != found;
+                    *known = found;
+                    is_other
+                });
+                if self.changed(revision).await.is_err() {
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
+        });
+        receiver
+    }
+
+    /// Waits until something else may be there.
+    async fn changed(&self, revision: i64) -> Result<(), StoreError> {
+        match self {
+            Self::Etcd(store, keys) => config_changed(store, keys, revision).await,
+            // A mounted ConfigMap changes without a word.
+            Self::File(_) => {
+                tokio::time::sleep(FILE_INTERVAL).await;
+                Ok(())
+            }
+        }
     }
 
     /// The network's configuration, once there is one that can be used.
     pub(super) async fn wait(&self) -> FlannelConfig {
         let mut said = String::new();
         loop {
-            match self.read().await {
+            let found = self.read().await.map_err(|error| error.to_string());
+            match found.and_then(|(_, found)| found) {
                 Ok(config) => {
-                    for note in &config.notes {
-                        tracing::warn!("{}: {note}", self.name());
-                    }
+                    warn_of_notes(&self.name(), &config);
                     return config;
                 }
                 Err(reason) => {

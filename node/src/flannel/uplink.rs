@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, UdpSocket};
 
-use caracal_agent::{Actual, Link};
+use caracal_agent::{Actual, Link, Links};
 use caracal_flannel::Uplink;
 use caracal_model::{Family, Prefix};
 use regex_lite::Regex;
@@ -31,6 +31,29 @@ pub(super) fn choose(args: &FlannelArgs, actual: &Actual, ipv6: bool) -> Result<
         addresses: [Some(v4), v6],
         mtu: link.mtu,
     })
+}
+
+/// The same interface as it is now: an address that counts goes on to count while it is there.
+///
+/// # Errors
+/// It is gone, or has no address.
+pub(super) fn again(known: &Uplink, links: &Links) -> Result<Uplink, String> {
+    let name = &known.name;
+    let link = links.by_name(name.as_str());
+    let link = link.ok_or_else(|| format!("there is no interface {name}"))?;
+    let mut now = Uplink {
+        mtu: link.mtu,
+        ..known.clone()
+    };
+    for (address, family) in now.addresses.iter_mut().zip([Family::Ipv4, Family::Ipv6]) {
+        let Some(before) = *address else { continue };
+        if !link.addresses.iter().any(|cidr| cidr.address == before) {
+            let other = best_address(link, family);
+            let missing = || format!("{name} has no {family} address; {before} counted so far");
+            *address = Some(other.ok_or_else(missing)?);
+        }
+    }
+    Ok(now)
 }
 
 fn find<'a>(args: &FlannelArgs, actual: &'a Actual) -> Result<&'a Link, String> {
@@ -195,5 +218,34 @@ mod tests {
             let reason = chosen(line, ipv6).unwrap_err();
             assert!(reason.contains(says), "{line}: {reason}");
         }
+    }
+
+    #[test]
+    fn the_interface_is_followed() {
+        let known = Uplink {
+            name: "eth0".into(),
+            addresses: [Some("10.0.0.1".parse().unwrap()), None],
+            mtu: 1500,
+        };
+        let again = |addresses: &[&str]| {
+            let mut link = Link::new(2, "eth0");
+            link.mtu = 1400;
+            let link = addresses
+                .iter()
+                .fold(link, |l, a| l.with_address(a.parse().unwrap()));
+            let now = super::again(&known, &std::iter::once(link).collect())?;
+            Ok::<_, String>((now.addresses[0].map(|a| a.to_string()), now.mtu))
+        };
+        let is = |address: &str| Ok((Some(address.to_owned()), 1400));
+        // What counts goes on to count beside another one.
+        assert_eq!(again(&["10.0.0.7/24", "10.0.0.1/24"]), is("10.0.0.1"));
+        assert_eq!(again(&["169.254.1.1/16", "10.0.0.7/24"]), is("10.0.0.7"));
+        let gone = again(&["fd00::1/64"]).unwrap_err();
+        assert!(
+            gone.contains("eth0 has no IPv4 address; 10.0.0.1"),
+            "{gone}"
+        );
+        let none = super::again(&known, &Links::default()).unwrap_err();
+        assert!(none.contains("there is no interface eth0"), "{none}");
     }
 }

@@ -56,12 +56,36 @@ fn scenario() {
     site.ip("n1", &["link del flannel.ipip".to_owned()]);
     site.await_ping(1, &pods[1], 1480);
     site.await_ping(3, &pods[0], 1480);
+    changes_and_comes_back(&mut site, &pods);
     // The foreign node leaves.
     let prefix = super::PREFIX;
     site.etcdctl(&["del", &format!("{prefix}/subnets/10.5.72.0-24")]);
     let gone = |lines: &[String]| !lines.iter().any(|l| l.contains("10.5.72.0"));
     site.await_lines("n1", &["route"], "no route to it", gone);
     site.await_ping(1, &pods[1], 1480);
+}
+
+/// The foreign node stays what it is, and is reached as before.
+fn changes_and_comes_back(site: &mut Site, pods: &[String; 3]) {
+    let pairs = [(1u8, 2u8), (2, 1), (1, 3), (3, 1)];
+    let flows = pairs.map(|(from, to)| probe(site, from, to, &pods[usize::from(to) - 1]));
+    for (backend, name) in [("host-gw", "host-gw"), ("udp", ""), ("ipip", "ipip")] {
+        site.configure(&IPIP.replace("\"ipip\"", &format!("\"{backend}\"")));
+        for node in [1u8, 2] {
+            let lease = || site.lease(node).unwrap().1;
+            let is_it = |lease: &serde_json::Value| {
+                lease["BackendType"].as_str().unwrap_or_default() == name
+            };
+            wait_for(PATIENCE, backend, lease, is_it).unwrap();
+        }
+        await_datagrams(&flows[0], 5000);
+        let way = "10.5.72.0/24 via 10.200.0.3 dev flannel.ipip";
+        let leads = |lines: &[String]| lines.iter().any(|line| line.contains(way));
+        site.await_lines("n1", &["route"], way, leads);
+    }
+    for flow in flows {
+        assert_none_lost("IPIP, host-gw, udp, IPIP beside a node of IPIP", flow);
+    }
 }
 
 /// Device, address, routes and lease of node 1.

@@ -288,7 +288,7 @@ fn relays_both_families() {
 }
 
 /// Gives a node's bridge and its pod addresses of the subnet of IPv6; answers with the pod's.
-fn start_ipv6(site: &Site, node: u8) -> String {
+pub(super) fn start_ipv6(site: &Site, node: u8) -> String {
     let read = || {
         let text = site.subnet_env(node);
         let mut lines = text.lines();

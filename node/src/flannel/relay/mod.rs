@@ -11,7 +11,7 @@ mod tun;
 
 use std::fs::File;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use caracal_agent::FLANNEL_TUN_DEVICE;
-use caracal_flannel::{FlannelNetwork, LeaseView, RelayTable, plan_relay};
+use caracal_flannel::{FlannelState, RelayTable, plan_relay};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::watch;
@@ -40,6 +40,7 @@ const MOST_QUEUES: usize = 8;
 pub(super) struct Relay {
     stop: UnixStream,
     thread: Option<JoinHandle<()>>,
+    addresses: Vec<SocketAddr>,
     observed: RelayObserver,
 }
 
@@ -52,6 +53,19 @@ pub(super) struct RelayObserver {
 }
 
 impl RelayObserver {
+    /// True for one of the same relay.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.counters, &other.counters)
+    }
+
+    /// Resolves when the device has come or gone.
+    pub(super) async fn turned(&mut self) {
+        if self.up.changed().await.is_err() {
+            // Its thread has ended.
+            std::future::pending().await
+        }
+    }
+
     pub(super) fn families(&self) -> Vec<MetricFamily> {
         let gauge = |name, help, value: usize| {
             MetricFamily::new(name, MetricKind::Gauge, help).value(metrics::count(value))
@@ -74,30 +88,22 @@ impl RelayObserver {
 }
 
 impl Relay {
-    /// Starts the threads in the calling thread's network namespace once the leases were heard, so
-    /// that nobody is told that a subnet is nobody's which is somebody's; and waits until the
-    /// device is there.
+    /// Starts the threads in the calling thread's network namespace, with sockets of these
+    /// addresses. The leases must have been heard, so that nobody is told that a subnet is nobody's
+    /// which is somebody's.
     ///
     /// # Errors
-    /// There is no thread to be had, or the leases are not followed any more.
-    pub(super) async fn start(
-        network: &FlannelNetwork,
-        port: u16,
-        mut views: watch::Receiver<Arc<LeaseView>>,
+    /// There is no thread to be had.
+    pub(super) fn start(
+        addresses: Vec<SocketAddr>,
+        states: watch::Receiver<Arc<FlannelState>>,
     ) -> anyhow::Result<Self> {
-        views
-            .wait_for(|view| view.connected)
-            .await
-            .context("the leases are not followed any more")?;
         let (stop, stopped) = UnixStream::pair().context("making a pair of sockets")?;
-        let (up_sender, mut up) = watch::channel(false);
-        let tables = follow(network.clone(), views);
+        let (up_sender, up) = watch::channel(false);
+        let tables = follow(states);
         let counters = Arc::<RelayCounters>::default();
-        let addresses = network.uplink.addresses.into_iter().flatten();
         let keeper = Keeper {
-            addresses: addresses
-                .map(|a: IpAddr| SocketAddr::new(a, port))
-                .collect(),
+            addresses: addresses.clone(),
             queues: thread::available_parallelism().map_or(1, |n| n.get().min(MOST_QUEUES)),
             stopped,
             up: up_sender,
@@ -108,19 +114,26 @@ impl Relay {
             .name("relay".to_owned())
             .spawn(move || keeper.run())
             .context("starting the relay's thread")?;
-        let relay = Self {
+        Ok(Self {
             stop,
             thread: Some(thread),
+            addresses,
             observed: RelayObserver {
-                up: up.clone(),
+                up,
                 tables,
                 counters,
             },
-        };
-        up.wait_for(|up| *up)
-            .await
-            .context("the relay's thread has ended")?;
-        Ok(relay)
+        })
+    }
+
+    /// Addresses of its sockets.
+    pub(super) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// True while it has its device and its sockets.
+    pub(super) fn is_up(&self) -> bool {
+        *self.observed.up.borrow()
     }
 
     /// Where it is looked at.
@@ -141,18 +154,20 @@ impl Drop for Relay {
 }
 
 /// The table of the leases, as they change.
-fn follow(
-    network: FlannelNetwork,
-    mut views: watch::Receiver<Arc<LeaseView>>,
-) -> watch::Receiver<Arc<RelayTable>> {
-    let table = |view: &LeaseView| plan_relay(&network, view);
-    let (sender, receiver) = watch::channel(Arc::new(table(&views.borrow_and_update())));
+fn follow(mut states: watch::Receiver<Arc<FlannelState>>) -> watch::Receiver<Arc<RelayTable>> {
+    let table = |state: &FlannelState| plan_relay(&state.network, &state.view);
+    let (sender, receiver) = watch::channel(Arc::new(table(&states.borrow_and_update())));
     tokio::spawn(async move {
-        while views.changed().await.is_ok() {
-            let view = Arc::clone(&views.borrow_and_update());
-            let newer = plan_relay(&network, &view);
+        loop {
+            tokio::select! {
+                changed = states.changed() => if changed.is_err() { return },
+                // The relay has ended.
+                () = sender.closed() => return,
+            }
+            let state = Arc::clone(&states.borrow_and_update());
+            let newer = table(&state);
             sender.send_if_modified(|known| {
-                let next = known.follow(newer, view.settled);
+                let next = known.follow(newer, state.view.settled);
                 let is_other = **known != next;
                 if is_other {
                     tracing::info!(subnets = next.subnets(), "the relay's table has changed");
