@@ -333,8 +333,14 @@ impl Acquire {
     /// Writes our own lease again.
     fn renew(&mut self, own: &Stored<'_>) -> AcquireStep {
         let stored = &own.value.stored;
-        let lease = self.request.lease(own.lease.as_ref());
         let reserved = own.value.lease == 0;
+        let lease = match &own.lease {
+            // Nobody said by what this node is reached.
+            Some(before) if reserved && before.backend_type.is_empty() => {
+                self.request.lease_of_backend(Some(before))
+            }
+            before => self.request.lease(before.as_ref()),
+        };
         let value = lease.to_json();
         let kept = reserved && value == stored.value;
         let renewed = OwnLease {

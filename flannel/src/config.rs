@@ -101,7 +101,7 @@ impl Backend {
 
     /// True when leases do not tell the two apart.
     #[must_use]
-    pub fn is_like(&self, other: &Self) -> bool {
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Vxlan(ours), Self::Vxlan(theirs)) => ours.vni == theirs.vni,
             _ => self.lease_type() == other.lease_type(),

@@ -36,7 +36,7 @@
 //! * `FLANNEL-5`: a reservation (a key without a lease of etcd's) stays one.
 //! * `FLANNEL-6`: no key is written without a comparison of its revision (or absence) in the same
 //!   transaction.
-//! * `FLANNEL-7`: a node is sent to as its lease says, and says so in its lease once its devices are
+//! * `FLANNEL-7`: a node is sent to as its lease says, and its lease says so once its devices are
 //!   there. They stay while a lease is of their backend, and for a while after.
 
 #![cfg_attr(

@@ -145,7 +145,7 @@ impl FlannelNetwork {
     /// Without such a one: those of the device that is there, or flannel's usual ones. `None` =
     /// nobody here knows it.
     #[must_use]
-    pub fn backend_of(&self, lease: &SubnetLease, links: &Links) -> Option<Backend> {
+    pub(crate) fn backend_of(&self, lease: &SubnetLease, links: &Links) -> Option<Backend> {
         let mut known = std::iter::once(&self.config.backend).chain(&self.before);
         if let Some(known) = known.find(|backend| backend.is_that_of(lease)) {
             return Some(known.clone());

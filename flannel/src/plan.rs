@@ -76,9 +76,9 @@ pub fn plan_flannel(network: &FlannelNetwork, view: &LeaseView, links: &Links) -
     planner.finish()
 }
 
-/// Where the relay of the backend `udp` sends packets. Nodes that have left the backend are in it as
-/// well: what the kernel still leads into the device was sent before it had another route, and their
-/// relays stay for a while (FLANNEL-7).
+/// Where the relay of the backend `udp` sends packets. Nodes that have left the backend are in it
+/// as well: what the kernel still leads into the device was sent before it had another route, and
+/// their relays stay for a while (FLANNEL-7).
 #[must_use]
 pub fn plan_relay(network: &FlannelNetwork, view: &LeaseView) -> RelayTable {
     let links = Links::default();

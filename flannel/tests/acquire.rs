@@ -119,11 +119,52 @@ fn a_node_that_moved_keeps_its_subnet() {
     assert_eq!(lease.subnets, subnets("10.5.1.0-24"));
 }
 
+fn host_gw() -> FlannelConfig {
+    config(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#)
+}
+
+/// The daemon knows what it wrote, whatever the backend says of devices.
+#[test]
+fn an_address_that_changes_while_the_daemon_runs_costs_no_subnet() {
+    let mut world = World::default();
+    let mut wants = request(&host_gw(), [10, 0, 0, 1]);
+    let first = has(Actor::new(wants.clone()).run(&mut world));
+    wants.previous = Some(first.subnets);
+    wants.public_ip = [10, 0, 0, 99].into();
+    wants.written = Some(first.lease.clone());
+    let moved = has(Actor::new(wants.clone()).run(&mut world));
+    assert_eq!(moved.subnets, first.subnets);
+    assert_eq!(world.keys.len(), 1);
+    // Somebody else has written it meanwhile.
+    wants.public_ip = [10, 0, 0, 98].into();
+    let other = has(Actor::new(wants).run(&mut world));
+    assert_ne!(other.subnets, first.subnets);
+}
+
+#[test]
+fn flannel_7_a_lease_speaks_of_a_backend_whose_devices_are_there() {
+    let mut world = World::default();
+    world.put("10.5.77.0-24", OWN, true);
+    let mut wants = request(&host_gw(), [10, 0, 0, 1]);
+    wants.devices_stand = false;
+    let before = has(Actor::new(wants.clone()).run(&mut world)).lease;
+    assert_eq!(String::from_utf8(before.to_json()).unwrap(), OWN);
+    wants.devices_stand = true;
+    let after = has(Actor::new(wants).run(&mut world)).lease;
+    assert_eq!(
+        (after.backend_type.as_str(), after.backend_data),
+        ("host-gw", None)
+    );
+}
+
 #[test]
 fn flannel_5_a_reservation_stays_one() {
     let mut world = World::default();
     world.put("10.5.77.0-24", r#"{"PublicIP":"10.0.0.1"}"#, false);
-    let lease = has(Actor::new(request(&vxlan(), [10, 0, 0, 1])).run(&mut world));
+    // A reservation says nothing of a backend that would have to be kept.
+    let mut first = request(&vxlan(), [10, 0, 0, 1]);
+    first.devices_stand = false;
+    let lease = has(Actor::new(first).run(&mut world));
     assert!(lease.reserved);
     let (value, leased) = stored(&world, "10.5.77.0-24");
     assert!(value.contains("VtepMAC") && !leased, "{value}");

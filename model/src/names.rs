@@ -94,7 +94,7 @@ impl NodeName {
 
     /// The node whose own configuration has that name.
     #[must_use]
-    pub fn of_configuration(name: &str) -> Option<Self> {
+    pub(crate) fn of_configuration(name: &str) -> Option<Self> {
         let node = name.strip_prefix(CONFIGURATION)?;
         (!node.is_empty()).then(|| Self::from(node))
     }

@@ -183,11 +183,17 @@ fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
         put(text, format_args!("oifname \"{prefix}*\" accept"));
     }
     text.push_str("\t}\n");
+    balanced_chains(text, &balanced_here, &balanced_on);
+    loop_chains(text, &loops);
+}
+
+/// Behind ipvs: what ends here, and what it sends on.
+fn balanced_chains(text: &mut String, here: &str, on: &str) {
     // What a process sends has a socket of its own.
     let sent_on = "\t\tmeta skuid != 4294967295 return\n";
     for (hook, priority, first, rules) in [
-        ("input", BEHIND_IPVS, "", &balanced_here),
-        ("output", 0, sent_on, &balanced_on),
+        ("input", BEHIND_IPVS, "", here),
+        ("output", 0, sent_on, on),
     ] {
         if !rules.is_empty() {
             put_at(text, "\t", format_args!("chain balanced_{hook} {{"));
@@ -200,6 +206,9 @@ fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
             put_at(text, "\t", format_args!("}}"));
         }
     }
+}
+
+fn loop_chains(text: &mut String, loops: &str) {
     for (hook, first) in [("forward", ""), ("output", "\t\toifname \"lo\" return\n")] {
         if !loops.is_empty() {
             let priority = BEHIND_FILTERS;
@@ -209,7 +218,7 @@ fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
                 format_args!("type filter hook {hook} priority {priority}; policy accept;"),
             );
             text.push_str(first);
-            text.push_str(&loops);
+            text.push_str(loops);
             put_at(text, "\t", format_args!("}}"));
         }
     }

@@ -391,8 +391,13 @@ impl Parts<'_> {
         let chain = match &self.entry.affinity {
             None => pick_chain(endpoints, count),
             Some(affinity) => {
-                let n = digit(self.address.family());
-                format!("affine{n}{}/{}", endpoints.suffix(), affinity.of)
+                let (n, suffix) = (digit(self.address.family()), endpoints.suffix());
+                self.made.insert(Part::Element(Element {
+                    set: format!("{PICKS}{n}{suffix}/{}", affinity.of),
+                    key: self.address.to_string(),
+                    data: Some(format!("goto {}", pick_chain(endpoints, count))),
+                }));
+                format!("affine{n}{suffix}/{}", affinity.of)
             }
         };
         self.verdict(map, &format!("goto {chain}"));
@@ -417,19 +422,6 @@ impl Parts<'_> {
         };
         let n = digit(self.address.family());
         self.verdict(map, &format!("goto keep{n}{suffix}/{}", affinity.of));
-        for (endpoints, count) in [
-            (Endpoints::Cluster, self.entry.cluster.len()),
-            (Endpoints::Here, self.entry.here.len()),
-        ] {
-            if count > 0 {
-                self.made.insert(Part::Pick(endpoints, count));
-                self.made.insert(Part::Element(Element {
-                    set: format!("{PICKS}{n}{}/{}", endpoints.suffix(), affinity.of),
-                    key: self.address.to_string(),
-                    data: Some(format!("goto {}", pick_chain(endpoints, count))),
-                }));
-            }
-        }
         self.made.insert(Part::Keeping(Keeping {
             of: affinity.of.clone(),
             family: self.address.family(),

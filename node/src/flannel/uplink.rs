@@ -219,4 +219,33 @@ mod tests {
             assert!(reason.contains(says), "{line}: {reason}");
         }
     }
+
+    #[test]
+    fn the_interface_is_followed() {
+        let known = Uplink {
+            name: "eth0".into(),
+            addresses: [Some("10.0.0.1".parse().unwrap()), None],
+            mtu: 1500,
+        };
+        let again = |addresses: &[&str]| {
+            let mut link = Link::new(2, "eth0");
+            link.mtu = 1400;
+            let link = addresses
+                .iter()
+                .fold(link, |l, a| l.with_address(a.parse().unwrap()));
+            let now = super::again(&known, &std::iter::once(link).collect())?;
+            Ok::<_, String>((now.addresses[0].map(|a| a.to_string()), now.mtu))
+        };
+        let is = |address: &str| Ok((Some(address.to_owned()), 1400));
+        // What counts goes on to count beside another one.
+        assert_eq!(again(&["10.0.0.7/24", "10.0.0.1/24"]), is("10.0.0.1"));
+        assert_eq!(again(&["169.254.1.1/16", "10.0.0.7/24"]), is("10.0.0.7"));
+        let gone = again(&["fd00::1/64"]).unwrap_err();
+        assert!(
+            gone.contains("eth0 has no IPv4 address; 10.0.0.1"),
+            "{gone}"
+        );
+        let none = super::again(&known, &Links::default()).unwrap_err();
+        assert!(none.contains("there is no interface eth0"), "{none}");
+    }
 }
