@@ -228,8 +228,8 @@ fn pods_do_not_speak_by_another_node(lab: &Lab, family: Family) {
     }
 }
 
-/// kube-proxy's way in its mode `ipvs`: ports of node2 lead to node1. Conntrack knows nothing of the
-/// translation.
+/// kube-proxy's way in its mode `ipvs`: ports of node2 lead to node1. Conntrack knows nothing of
+/// the translation.
 #[test]
 fn pods_do_not_speak_by_ipvs() {
     let scenario = "pods_do_not_speak_by_ipvs";

@@ -191,10 +191,9 @@ fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
 fn balanced_chains(text: &mut String, here: &str, on: &str) {
     // What a process sends has a socket of its own.
     let sent_on = "\t\tmeta skuid != 4294967295 return\n";
-    for (hook, priority, first, rules) in [
-        ("input", BEHIND_IPVS, "", here),
-        ("output", 0, sent_on, on),
-    ] {
+    for (hook, priority, first, rules) in
+        [("input", BEHIND_IPVS, "", here), ("output", 0, sent_on, on)]
+    {
         if !rules.is_empty() {
             put_at(text, "\t", format_args!("chain balanced_{hook} {{"));
             put(

@@ -161,8 +161,8 @@ impl Keeping {
         [Endpoints::Cluster, Endpoints::Here].map(|e| (self.name(PICKS, e), types.clone()))
     }
 
-    /// The declaration of a map from clients. nft 1.0.6 cannot write a rule that puts an IPv6 address
-    /// together with a port into a map, so that of IPv6 has addresses alone.
+    /// The declaration of a map from clients. nft 1.0.6 cannot write a rule that puts an IPv6
+    /// address together with a port into a map, so that of IPv6 has addresses alone.
     pub(super) fn declared(&self) -> &'static str {
         match self.family {
             Family::Ipv4 => "type ipv4_addr : ipv4_addr . inet_service",
