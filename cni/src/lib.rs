@@ -73,6 +73,7 @@ mod second;
 mod settings;
 mod shell;
 mod spec;
+mod standard_error;
 mod status;
 
 pub use assignment_stop::forbid_addresses;

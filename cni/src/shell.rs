@@ -21,6 +21,7 @@ use crate::call::{Call, Milestone, PluginRole, Progress};
 use crate::error::CniError;
 use crate::kubernetes::{self, api_config};
 use crate::spec::{CniVersion, Command, ConfigError, Env, FlannelConf, NetConf, pod_cidr};
+use crate::standard_error::StandardError;
 use crate::{add, check, del, flannel_plugin, gc, ipam_plugin, second, status};
 
 /// `caracal-cni`: the main plugin.
@@ -68,7 +69,7 @@ fn answer(serve: impl FnOnce(&[u8]) -> Result<Option<Value>, CniError>) -> ExitC
         Ok(()) => code,
         Err(error) => {
             // The runtime may have closed both.
-            let _lost = writeln!(io::stderr(), "the answer cannot be written: {error}");
+            let _lost = writeln!(StandardError, "the answer cannot be written: {error}");
             ExitCode::FAILURE
         }
     }
@@ -262,8 +263,8 @@ fn log_to(level: &str, path: &str) {
         None => (None, None),
     };
     let writer = match file {
-        Some(file) => BoxMakeWriter::new(io::stderr.and(Mutex::new(file))),
-        None => BoxMakeWriter::new(io::stderr),
+        Some(file) => BoxMakeWriter::new((|| StandardError).and(Mutex::new(file))),
+        None => BoxMakeWriter::new(|| StandardError),
     };
     let format = tracing_subscriber::fmt::layer()
         .with_ansi(false)

@@ -4,11 +4,15 @@
 
 mod world;
 
+use std::fs::File;
+use std::io::{Write as _, pipe};
+use std::os::fd::OwnedFd;
+
 use caracal_cni::Milestone;
 use caracal_cni::replay_pending_releases;
 use serde_json::json;
 use world::agent::FakeAgent;
-use world::{Pod, World, address, in_node};
+use world::{Pod, World, address, in_node, run};
 
 fn killed(world: &World, verb: &str, pod: &Pod, at: Milestone) {
     let mut command = world.command(verb, "caracal-cni", Some(pod));
@@ -307,5 +311,32 @@ fn cni_6_a_late_del_spares_the_namespaces_next_container() {
         assert_eq!(world.add(&pod), result);
         world.del(&pod);
         world.assert_clean();
+    });
+}
+
+/// Standard error that nobody reads, a full disk, and one whose reader has gone.
+#[test]
+fn who_reads_standard_error_holds_up_no_call() {
+    in_node(|world| {
+        let (reader, mut unread) = pipe().unwrap();
+        // As much as a pipe takes.
+        unread.write_all(&[b' '; 64 * 1024]).unwrap();
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let (_, left) = pipe().unwrap();
+        let streams: [OwnedFd; 3] = [unread.into(), full.into(), left.into()];
+        let mut conf = world.conf.clone();
+        conf["log_level"] = "debug".into();
+        for stream in streams {
+            let pod = Pod::new("8f2c41d09c");
+            for (verb, in_use) in [("ADD", 1), ("DEL", 0)] {
+                let mut command = world.command(verb, "caracal-cni", Some(&pod));
+                command.stderr(stream.try_clone().unwrap());
+                let answer = run(command, &conf);
+                assert!(answer.ok, "{verb}: {answer:#?}");
+                assert_eq!(world.in_use(), in_use, "{verb}");
+            }
+            world.assert_clean();
+        }
+        drop(reader);
     });
 }

@@ -641,6 +641,14 @@ fn a_reload_touches_only_what_differs(site: &Site) {
         shown.contains("BGP.next_hop")
     });
     assert_eq!(site.session("a"), a, "A's session was touched");
+    // Signals that end many a daemon.
+    let sessions = || (site.session("a"), site.session("b"));
+    let before = sessions();
+    for signal in ["-QUIT", "-USR1", "-USR2"] {
+        site.signal("caracal", signal);
+        assert!(site.ask(&["status"]).status.success(), "{signal}");
+    }
+    assert_eq!(sessions(), before);
 }
 
 fn a_restart_keeps_the_routes(site: &mut Site) {

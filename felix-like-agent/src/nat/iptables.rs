@@ -218,6 +218,11 @@ fn filter_table(nat: &Nat, rules: &FamilyRules) -> IptablesTable {
     for chain in [FORWARD, INPUT] {
         lines.extend(vxlan_packets(chain, nat));
     }
+    // Loopback, too: somebody's translation may lead there.
+    for prefix in &nat.interface_prefixes {
+        let range = rules.loopback.as_ref();
+        lines.extend(range.map(|to| format!("-A {INPUT} -d {to} -i {prefix}+ -j DROP")));
+    }
     if let Some(guard) = &rules.bgp {
         lines.extend(guarded_packets(FORWARD, nat, guard));
         lines.extend(guarded_packets(INPUT, nat, guard));

@@ -128,7 +128,10 @@ fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
     ] {
         masquerading(table, &mut postrouting, family, address, rules);
         tunnels(&mut postrouting, family, rules);
-        loopback(&mut antispoof, nat, family, rules);
+        // Once more behind translation, as VXLAN's port.
+        for chain in [&mut antispoof, &mut input, &mut balanced_here] {
+            loopback(chain, nat, family, rules);
+        }
         sources(table, &mut antispoof, family, address, rules);
         if let Some(guard) = &rules.bgp {
             for chain in [&mut input, &mut forward] {
@@ -334,11 +337,11 @@ fn sources<'a>(
 }
 
 /// Nobody but this machine speaks to its loopback addresses.
-fn loopback(antispoof: &mut String, nat: &Nat, family: &str, rules: &FamilyRules) {
+fn loopback(chain: &mut String, nat: &Nat, family: &str, rules: &FamilyRules) {
     for prefix in &nat.interface_prefixes {
         if let Some(range) = &rules.loopback {
             put(
-                antispoof,
+                chain,
                 format_args!("iifname \"{prefix}*\" {family} daddr {range} drop"),
             );
         }

@@ -7,7 +7,8 @@ use std::os::fd::AsRawFd;
 use caracal_lab::{Lab, error_chain};
 use caracal_tests::{
     Probes, RouteMonitor, SECOND, Stack, agents_state, assert_full_matrix, await_settled,
-    flush_routes, full_pipe, get_http, on_each_stack_and_datastore_of, set_pools, wrap_program,
+    flush_routes, full_pipe, get_http, on_each_stack_and_datastore_of, run_on, set_pools,
+    wrap_program,
 };
 use serde_json::json;
 
@@ -23,6 +24,7 @@ fn a_node_outlives_cleaners_and_readers_of_its_log() {
         assert_full_matrix(&lab);
         cleaned(&lab);
         unread(&mut lab);
+        signalled(&mut lab);
         assert_full_matrix(&lab);
     });
 }
@@ -84,6 +86,19 @@ fn unread(lab: &mut Lab) {
         restart_with(lab, redirection);
         works(lab, what, &before);
     }
+}
+
+/// Signals that end many a daemon, and of which an operator expects something else.
+fn signalled(lab: &mut Lab) {
+    let before = agents_state(lab, "node1");
+    let process = || lab.state().processes["node1"].pid;
+    let first = process();
+    for signal in ["HUP", "QUIT", "USR1", "USR2"] {
+        run_on(lab, "node1", &format!("kill -{signal} {first}"));
+    }
+    assert_eq!(process(), first);
+    works(lab, "signals", &before);
+    assert_eq!(lab.state().processes["node1"].pid, first);
 }
 
 /// Log lines that node1 has dropped since its start.

@@ -518,6 +518,7 @@ fn a_pod_reaches_neither_loopback_nor_vxlan_of_its_node() {
                 chain to { type nat hook prerouting priority -100;
                     udp dport 53 dnat to 10.0.0.1:4789
                     udp dport 54 dnat to 10.0.0.1:4790
+                    udp dport 55 dnat to 127.0.0.1:5555
                 }
             }
 END");
@@ -539,7 +540,7 @@ END");
         };
         let got = |at: usize| sockets[at].recv(&mut [0; 8]).is_ok();
         // One way is open, and what was sent before on another one has arrived by then.
-        for closed in ["127.0.0.1:5555", "10.0.0.9:53"] {
+        for closed in ["127.0.0.1:5555", "10.0.0.9:53", "10.0.0.9:55"] {
             send(closed);
             send("10.0.0.9:54");
             wait_for(
@@ -559,14 +560,11 @@ END");
         // Without our rules both are.
         agent.agent.freeze().await;
         sh("nft delete table inet caracal");
-        send("127.0.0.1:5555");
-        wait_for(
-            "loopback",
-            LIMIT,
-            || got(0).to_string(),
-            |got| got == "true",
-        )
-        .await;
+        for way in ["127.0.0.1:5555", "10.0.0.9:55"] {
+            send(way);
+            let got = || got(0).to_string();
+            wait_for("loopback", LIMIT, got, |got| got == "true").await;
+        }
         send("10.0.0.9:53");
         let seen = || sh("nft list chain ip seen in");
         wait_for("VXLAN", LIMIT, seen, |seen| !seen.contains("packets 0 ")).await;

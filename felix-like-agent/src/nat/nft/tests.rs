@@ -102,6 +102,7 @@ table inet caracal {
 	chain input {
 		type filter hook input priority 0; policy accept;
 		iifname "cali*" udp dport 4789 drop
+		iifname "cali*" ip daddr 127.0.0.0/8 drop
 		meta nfproto ipv4 iifname "cali*" tcp dport { 179, 1179 } jump ip_bgp_guard
 		meta nfproto ipv4 iifname "cali*" udp dport { 3784, 4784 } jump ip_bgp_guard
 		meta nfproto ipv4 tcp dport { 179, 1179 } ct direction original ct status dnat jump ip_translated
@@ -127,6 +128,7 @@ table inet caracal {
 	chain balanced_input {
 		type filter hook input priority 110; policy accept;
 		iifname "cali*" udp dport 4789 drop
+		iifname "cali*" ip daddr 127.0.0.0/8 drop
 		meta nfproto ipv4 iifname "cali*" tcp dport { 179, 1179 } jump ip_bgp_guard
 		meta nfproto ipv4 iifname "cali*" udp dport { 3784, 4784 } jump ip_bgp_guard
 		meta nfproto ipv4 tcp dport { 179, 1179 } ct direction original ct original proto-dst != 179 ct original proto-dst != 1179 jump ip_translated
