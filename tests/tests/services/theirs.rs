@@ -1,14 +1,14 @@
 //! What nodes need is no Service's: its addresses may be written by a tenant, and neither a node's
 //! way to its datastore nor its sessions lead to a pod, also after a restart.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use caracal_lab::{Lab, PodState};
 use caracal_model::{Family, NodeStatus};
 use caracal_tests::{
-    EchoServer, PodEndpoint, SECOND, address_of, assert_full_matrix, await_settled, await_status,
-    datastore_port, either, endpoint_slices, has_no_problem, has_problem, is_kubernetes, kubectl,
-    on_each_stack_and_datastore_of,
+    EchoServer, PodEndpoint, SECOND, VipConnection, address_of, apply_nft, assert_full_matrix,
+    await_settled, await_status, datastore_port, either, endpoint_slices, has_no_problem,
+    has_problem, is_kubernetes, kubectl, on_each_stack_and_datastore_of,
 };
 
 use super::{Services, Stack};
@@ -81,6 +81,34 @@ fn await_refused(lab: &Lab, services: &[&str]) {
     }
 }
 
+/// n1 is started with a table that leads it to a tenant's pod instead of its datastore, as one that
+/// knew no better has left it.
+fn freed_at_the_start(lab: &mut Lab, datastore: SocketAddr, tenant: &PodState) {
+    lab.kill9_node("n1").unwrap();
+    let (family, port) = (Family::of(datastore.ip()), datastore.port());
+    let digit = either(family, '4', '6');
+    let target = PodEndpoint {
+        pod: tenant,
+        port: TARGET,
+        terminates: false,
+    };
+    let (from, to) = (datastore.ip(), target.target(family).ip());
+    let table = "inet caracal-services";
+    let script = format!(
+        "flush set {table} spared{digit}
+add element {table} endpoints{digit}-tcp {{ {from} . tcp . {port} . 0 : {to} . {TARGET} }}
+add element {table} services{digit} {{ {from} . tcp . {port} : goto pick-endpoints-1 }}
+"
+    );
+    apply_nft(lab, "n1", &script);
+    let netns = lab.netns("n1").unwrap();
+    let is_astray = || VipConnection::open(&netns, datastore).is_ok();
+    assert!(is_astray(), "the tenant has the datastore's place");
+    lab.restart_node("n1").unwrap();
+    await_settled(lab);
+    assert!(!is_astray());
+}
+
 #[test]
 fn what_nodes_need_is_no_services() {
     let text = |stack: Stack, _lab: &str| stack.topology(TOPOLOGY);
@@ -93,7 +121,7 @@ fn what_nodes_need_is_no_services() {
         let datastore: IpAddr = {
             let url = &lab.layout().node("n1").unwrap().etcd_endpoint;
             let authority = url.trim_start_matches("http://");
-            let at: std::net::SocketAddr = authority.parse().unwrap();
+            let at: SocketAddr = authority.parse().unwrap();
             at.ip()
         };
         let nodes: Vec<IpAddr> = families
@@ -111,6 +139,8 @@ fn what_nodes_need_is_no_services() {
             await_settled(&lab);
         }
         await_refused(&lab, &["shop/etcd", "shop/bgp"]);
+        let at = (datastore, datastore_port(&lab)).into();
+        freed_at_the_start(&mut lab, at, &pod);
         assert_full_matrix(&lab);
         remove(&lab, &text);
         await_refused(&lab, &[]);

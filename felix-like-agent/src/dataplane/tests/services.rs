@@ -416,7 +416,7 @@ fn nothing_stands_between_a_node_and_its_datastore() {
             let mark = sh("nft list table inet caracal-services | grep -o 'layout-[0-9a-f]*'");
             sh(&format!("nft delete chain inet caracal-services {mark}"));
             assert_eq!(answers(), wrong());
-            ServiceWriter::spare(&datastore, false).await.unwrap();
+            ServiceWriter::spare(&datastore, true).await.unwrap();
             assert_eq!(answers(), right());
             // Other ports of a cluster address are refused, and unused ones of a range are dropped.
             let taken = format!(r#","clusterIPs":["{etcd}","{etcd6}"]"#);
@@ -427,7 +427,11 @@ fn nothing_stands_between_a_node_and_its_datastore() {
             sh("nft add element inet caracal-services ranges4 '{ 192.0.2.0/24 }'");
             sh("nft add element inet caracal-services ranges6 '{ fd00:50::/64 }'");
             let refused = Err(std::io::ErrorKind::ConnectionRefused);
-            assert_eq!(answers(), [refused.clone(), refused]);
+            let refused = [refused.clone(), refused];
+            assert_eq!(answers(), refused);
+            // With Kubernetes' API as the datastore its own cluster address stays a Service's.
+            ServiceWriter::spare(&datastore, true).await.unwrap();
+            assert_eq!(answers(), refused);
             ServiceWriter::spare(&datastore, false).await.unwrap();
             assert_eq!(answers(), right());
             // A node that knows its datastore does not come to that, and says so.
