@@ -315,6 +315,7 @@ fn too_many_senders_are_not_judged_one_by_one() {
     senders.from.insert(Prefix::v4([10, 0, 2, 0].into(), 32));
     nat.ipv4.bgp = None;
     nat.no_vxlan_from_workloads = None;
+    nat.ipv4.loopback = None;
     let text = of(&nat);
     assert!(!text.contains("-A caracal-input") && !text.contains("-A caracal-senders"));
     assert!(text.contains(":caracal-input - [0:0]"));

@@ -247,6 +247,7 @@ fn tunnels_that_are_open_have_no_rules() {
     );
     nat.ipv4.bgp = None;
     nat.no_vxlan_from_workloads = None;
+    nat.ipv4.loopback = None;
     assert!(!NftTable::new(&nat).to_string().contains("hook input"));
 }
 
