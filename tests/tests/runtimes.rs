@@ -48,7 +48,8 @@ const PLUGINS: &str = "/usr/lib/cni";
 const FIRST_PROCESS: &str = r#"
 set -e
 mount --bind "$1" /mnt
-for folder in /run /var /opt; do mount -t tmpfs tmpfs $folder; done
+# Podman's locks are in shared memory, by one name for all.
+for folder in /run /var /opt /dev/shm; do mount -t tmpfs tmpfs $folder; done
 mkdir -p "$1" /run/lock /run/netns /var/tmp /var/lib /var/log /opt/cni/bin
 mount --bind /mnt "$1"
 umount /mnt
