@@ -249,7 +249,7 @@ HOST := $(shell uname -m)-unknown-linux-gnu
 STATIC := $(TARGET)/$(HOST)/release
 # Places in other people's sources do not name this machine's folders. The threshold is that of crates with opt-level 2, which is
 # 225 otherwise: half a megabyte for no measurable time (docs/decisions/0042).
-STATIC_FLAGS := -C target-feature=+crt-static -C force-unwind-tables=no -C llvm-args=-inlinedefault-threshold=75 \
+STATIC_FLAGS := -C target-feature=+crt-static -C force-unwind-tables=no -C llvm-args=-inlinedefault-threshold=60 \
   --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)/registry/src/=
 ifeq ($(HOST),x86_64-unknown-linux-gnu)
 STATIC_FLAGS += -C link-arg=-Wl,--icf=all,--pack-dyn-relocs=relr,--no-eh-frame-hdr \

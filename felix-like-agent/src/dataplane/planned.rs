@@ -168,6 +168,9 @@ where
             ops = operations(&desired, &actual, sweep);
         }
         let refused = self.write(&ops, &actual.links).await?;
+        if ops.iter().any(|op| matches!(op, Op::DeleteTunnel(_))) {
+            actual.links = read::links(&self.sockets.netlink).await?;
+        }
         let mut problems: Vec<Problem> = desired.problems.iter().cloned().collect();
         problems.extend(conflicts(&desired, &actual));
         if problems != self.current.problems {

@@ -3,7 +3,7 @@
 //! nodes send as the lease says.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
 use caracal_agent::{Links, PlannedStatus};
@@ -30,6 +30,8 @@ pub(super) struct Control<'a> {
     pub(super) configs: watch::Receiver<FoundConfig>,
     pub(super) views: watch::Receiver<Arc<LeaseView>>,
     pub(super) status: watch::Receiver<Arc<PlannedStatus>>,
+    /// The configuration of the pass that was begun last: an earlier one may yet delete a device.
+    pub(super) planned: Arc<Mutex<Option<FlannelConfig>>>,
     pub(super) requests: watch::Sender<AcquireRequest>,
     pub(super) states: watch::Sender<Arc<FlannelState>>,
     pub(super) relay: Option<Relay>,
@@ -48,6 +50,9 @@ impl Control<'_> {
         let mut of_uplink: Refusal = None;
         loop {
             let view = Arc::clone(&self.views.borrow_and_update());
+            // Asked before the status, which is then that of the pass before, or a later one.
+            let planned = self.planned.lock();
+            let planned = planned.unwrap_or_else(PoisonError::into_inner).clone();
             let status = Arc::clone(&self.status.borrow_and_update());
             let mut network = self.states.borrow().network.clone();
             let before = network.clone();
@@ -69,7 +74,8 @@ impl Control<'_> {
                 is_other
             });
             self.keep_relay(&state)?;
-            let stands = self.stands(&state, &status.links);
+            let is_planned = planned.as_ref() == Some(&state.network.config);
+            let stands = is_planned && self.stands(&state, &status.links);
             if stands {
                 self.renew(&state, &status.links);
             }

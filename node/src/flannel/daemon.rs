@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -93,7 +93,11 @@ async fn work(
     let views = follow_leases(leases, options, own);
     let view = Arc::clone(&views.borrow());
     let (states, state) = watch::channel(Arc::new(FlannelState { network, view }));
-    let status = spawn_planned(state.clone(), |state: &FlannelState, links| {
+    let planned = Arc::new(Mutex::new(None));
+    let under_way = Arc::clone(&planned);
+    let status = spawn_planned(state.clone(), move |state: &FlannelState, links| {
+        let mut planned = under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        *planned = Some(state.network.config.clone());
         let sweep = match state.view.settled {
             true => Sweep::Unwanted,
             false => Sweep::Nothing,
@@ -107,6 +111,7 @@ async fn work(
         configs: place.follow(found),
         views,
         status,
+        planned,
         requests,
         states,
         relay: None,

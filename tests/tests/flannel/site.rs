@@ -30,6 +30,8 @@ pub(crate) struct Site {
     nodes: Vec<u8>,
     /// How long the daemons' leases last.
     pub(crate) lease: Duration,
+    /// `--settle-time`.
+    pub(crate) settle: Duration,
     processes: Processes,
 }
 
@@ -64,6 +66,7 @@ impl Site {
             prefix,
             nodes: nodes.to_vec(),
             lease: 6 * SECOND,
+            settle: 3 * SECOND,
         };
         let lan = site.netns("lan");
         let mut lines = vec![format!("netns add {lan}")];
@@ -161,7 +164,8 @@ impl Site {
     }
 
     pub(crate) fn etcdctl(&self, arguments: &[&str]) -> String {
-        self.call("lan", "etcdctl", arguments)
+        let patient = [&["--command-timeout=25s"], arguments].concat();
+        self.call("lan", "etcdctl", &patient)
     }
 
     pub(crate) fn configure(&self, config: &str) {
@@ -208,7 +212,7 @@ impl Site {
             .arg("-subnet-file")
             .arg(self.subnet_file(node))
             .arg(format!("--subnet-lease-ttl={}", self.lease.as_secs()))
-            .arg("--settle-time=3")
+            .arg(format!("--settle-time={}", self.settle.as_secs()))
             .args(flags);
         command
     }
