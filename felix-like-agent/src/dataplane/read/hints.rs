@@ -40,7 +40,7 @@ const NEW_GENERATION: u16 = 10 << 8 | 15;
 /// ones have begun.
 const EXPECTED: usize = 8;
 
-/// Programs whose transactions on our nftables table are our own.
+/// Whose transactions on our nftables table are our own: those of our socket, and of programs.
 /// The kernel names the port of a netlink socket with each change, and a program's first socket has
 /// the number of its process. Each counts for one transaction; where it does not hold, the table is
 /// read once more.
@@ -49,17 +49,17 @@ pub(in crate::dataplane) struct OwnChanges(Arc<Expected>);
 
 #[derive(Debug, Default)]
 struct Expected {
-    /// Numbers of processes; 0 = none.
-    processes: [AtomicU32; EXPECTED],
+    /// Ports of sockets; 0 = none.
+    ports: [AtomicU32; EXPECTED],
     /// The place of the next one.
     next: AtomicUsize,
 }
 
 impl OwnChanges {
-    /// The next transaction of this process is ours.
-    pub(in crate::dataplane) fn expect_from(&self, process: u32) {
+    /// The next transaction by this port, or of this process, is ours.
+    pub(in crate::dataplane) fn expect_from(&self, port: u32) {
         let at = self.0.next.fetch_add(1, Ordering::Relaxed) % EXPECTED;
-        self.0.processes[at].store(process, Ordering::Relaxed);
+        self.0.ports[at].store(port, Ordering::Relaxed);
     }
 
     /// True for a message about a change of ours.
@@ -68,7 +68,7 @@ impl OwnChanges {
             .get(12..16)
             .and_then(|octets| octets.try_into().ok());
         let port = port.map_or(0, u32::from_ne_bytes);
-        let mut expected = self.0.processes.iter();
+        let mut expected = self.0.ports.iter();
         let known = expected.find(|known| port != 0 && known.load(Ordering::Relaxed) == port);
         if let Some(known) = known
             && kind(message) == Some(NEW_GENERATION)
