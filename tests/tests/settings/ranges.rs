@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use caracal_lab::{Lab, scaled_time as scaled};
+use caracal_lab::{Lab, scaled_time as scaled, wait_until};
 use caracal_model::{Family, Prefix};
 use caracal_tests::{
     Probes, RouteMonitor, SECOND, Stack, assert_full_matrix, await_settled, await_status, caracals,
@@ -240,8 +240,17 @@ fn a_node_with_anothers_addresses_takes_nothing_from_it() {
     let vxlan = |stack: Stack, name: &str| with_pool(stack, name, ", vxlanMode: Always");
     on_each_stack_and_datastore_of(scenario, &[], "rngc", vxlan, |mut lab| {
         await_settled(&lab);
-        let copy = addresses_of_node2(&lab);
-        assert!(copy["ipv4VXLANTunnelAddr"].is_string() || copy["ipv6VXLANTunnelAddr"].is_string());
+        // Written a moment after the sessions are up, where the datastore is Kubernetes' API.
+        let whole = || {
+            let copy = addresses_of_node2(&lab);
+            let tunnels = ["ipv4VXLANTunnelAddr", "ipv6VXLANTunnelAddr"];
+            match tunnels.iter().any(|field| copy[*field].is_string()) {
+                true => Ok(copy),
+                false => Err(copy),
+            }
+        };
+        let copy = wait_until(60 * SECOND, "a tunnel's address", whole);
+        let copy = copy.unwrap_or_else(|e| panic!("{e}"));
         let pairs = [("node1/p1", "node2/p1"), ("node3/p1", "node2/p1")];
         let probes = Probes::start(&lab, &pairs);
         for name in ["aaa", "zzz"] {
