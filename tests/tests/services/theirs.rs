@@ -92,12 +92,15 @@ fn freed_at_the_start(lab: &mut Lab, datastore: SocketAddr, tenant: &PodState) {
         port: TARGET,
         terminates: false,
     };
-    let (from, to) = (datastore.ip(), target.target(family).ip());
-    let table = "inet caracal-services";
+    let (from, to) = (datastore.ip(), target.target(family));
+    let (table, chain) = ("inet caracal-services", "pick-endpoints-1");
+    let ip = either(family, "ip", "ip6");
     let script = format!(
-        "flush set {table} spared{digit}
-add element {table} endpoints{digit}-tcp {{ {from} . tcp . {port} . 0 : {to} . {TARGET} }}
-add element {table} services{digit} {{ {from} . tcp . {port} : goto pick-endpoints-1 }}
+        "add chain {table} {chain}
+flush chain {table} {chain}
+add rule {table} {chain} meta l4proto tcp dnat {ip} to {to}
+flush set {table} spared{digit}
+add element {table} services{digit} {{ {from} . tcp . {port} : goto {chain} }}
 "
     );
     apply_nft(lab, "n1", &script);
