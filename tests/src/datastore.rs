@@ -52,6 +52,23 @@ pub fn bind_pods(lab: &Lab, pods: &[PodState]) {
     kubectl(lab, &["create", "-f", "-"], list.to_string().as_bytes());
 }
 
+/// Deletes the Pod of [`bind_pods`].
+///
+/// # Panics
+/// When `kubectl` fails.
+pub fn unbind_pod(lab: &Lab, pod: &PodState) {
+    let name = format!("{}-{}", pod.node, pod.name);
+    let words = [
+        "delete",
+        "pod",
+        &name,
+        "--grace-period=0",
+        "--force",
+        "--wait=false",
+    ];
+    kubectl(lab, &words, b"");
+}
+
 /// The objects of a kind in all namespaces.
 ///
 /// # Panics
@@ -138,7 +155,9 @@ pub fn try_put_calico_resource(lab: &Lab, plural: &str, resource: &Value) -> Res
         return Ok(());
     }
     let mut object = resource.clone();
-    object["apiVersion"] = json!("crd.projectcalico.org/v1");
+    if object["apiVersion"] == "projectcalico.org/v3" {
+        object["apiVersion"] = json!("crd.projectcalico.org/v1");
+    }
     let metadata = object["metadata"].as_object_mut().expect("metadata");
     for of_the_old in ["uid", "resourceVersion"] {
         metadata.shift_remove(of_the_old);

@@ -55,7 +55,7 @@ pub use datastore::{
     bind_pods, calico_resource, calico_resource_if_any, datastore_port, delete_calico_resource,
     is_kubernetes, kubectl, kubernetes_object, kubernetes_object_if_any, kubernetes_objects,
     on_kubernetes_datastore, put_calico_resource, start_datastore, stop_datastore,
-    try_put_calico_resource,
+    try_put_calico_resource, unbind_pod,
 };
 pub use foreign::{
     Bird, Foreign, Tunnel, await_output, await_route_on_node_a, blocks_of_node, put_etcd_resource,

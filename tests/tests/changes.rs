@@ -22,10 +22,12 @@ use caracal_lab::{
 use caracal_model::{Family, Problem};
 use caracal_tests::{
     EchoServer, PodEndpoint, Processes, Random, SECOND, Services, Stack, VipConnection,
-    await_settled, caracals, endpoint_slices, exit_code, get_http, is_kubernetes, logs, more_pods,
-    on_kubernetes_datastore, possible, up_text,
+    await_settled, bind_pods, caracals, endpoint_slices, exit_code, get_http, is_kubernetes,
+    kubectl, kubernetes_object, logs, more_pods, on_kubernetes_datastore, possible, try_run_on,
+    unbind_pod, up_text,
 };
 use draw::{Change, draw};
+use serde_json::{Value, json};
 
 /// Two racks behind a router: the way between them is another than that inside. A router of another
 /// AS beside the first node hears which addresses of services it has.
@@ -280,14 +282,17 @@ fn restart(lab: &mut Lab, node: &str) {
 /// reached, with the reason that is given.
 fn join(lab: &mut Lab, change: &Change, verdict: &mut Verdict, when: &str) {
     lab.stop_node(LATE).unwrap();
-    let (code, said) = exit_code(lab, "node1", &["node", "delete", LATE, "--force"]);
-    assert_eq!(code, 0, "{said}");
+    let of_kubelet = leave(lab);
     let library = lab.folder().lib(LATE);
     std::fs::remove_dir_all(&library).unwrap();
     std::fs::create_dir(&library).unwrap();
     change.make(lab);
+    if let Some(node) = of_kubelet {
+        kubectl(lab, &["create", "-f", "-"], node.to_string().as_bytes());
+    }
     lab.start_node(LATE).unwrap();
     let pod = more_pods(lab, [LATE]).remove(0);
+    bind_pods(lab, std::slice::from_ref(&pod));
     let mut given = None;
     let told = wait_until(SILENCE, "a pod's packets or a reason", || {
         if given.is_none() {
@@ -327,7 +332,39 @@ fn join(lab: &mut Lab, change: &Change, verdict: &mut Verdict, when: &str) {
     verdict.told(lab, when);
     lab.cni("DEL", &pod)
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    if is_kubernetes(lab) {
+        unbind_pod(lab, &pod);
+    }
     ip_batch(None, &[format!("netns del {}", pod.netns)]).unwrap();
+}
+
+/// The node leaves the datastore; its Node as a kubelet makes it, where there are kubelets.
+fn leave(lab: &Lab) -> Option<Value> {
+    let node = is_kubernetes(lab).then(|| {
+        let mut node = kubernetes_object(lab, "nodes", LATE);
+        let metadata = &node["metadata"];
+        node["metadata"] = json!({"name": LATE, "labels": metadata["labels"]});
+        node
+    });
+    let (code, said) = exit_code(lab, "node1", &["node", "delete", LATE, "--force"]);
+    assert_eq!(code, 0, "{said}");
+    if node.is_some() {
+        kubectl(lab, &["delete", "node", LATE, "--ignore-not-found"], b"");
+    }
+    node
+}
+
+/// As after a reboot: nothing of the node's is left in the kernel but its pods' interfaces.
+fn boot(lab: &mut Lab, node: &str, change: &Change) {
+    lab.stop_node(node).unwrap();
+    change.make(lab);
+    for device in ["vxlan.calico", "vxlan-v6.calico"] {
+        let _ = try_run_on(lab, node, &format!("ip link del {device}"));
+    }
+    for table in ["caracal", "caracal-services"] {
+        let _ = try_run_on(lab, node, &format!("nft delete table inet {table}"));
+    }
+    lab.start_node(node).unwrap();
 }
 
 fn pings(netns: &str, to: IpAddr) -> bool {
@@ -358,8 +395,8 @@ fn follow(mut lab: Lab, steps: u64) {
         let node = *random.of(&NODES);
         let name = format!("seed {seed}, step {step}: {}", change.what);
         println!("{}: {name}", lab.name());
-        match random.below(4) {
-            0 if !is_kubernetes(&lab) => {
+        match random.below(5) {
+            0 => {
                 let when = format!("{name}; {LATE} joined");
                 join(&mut lab, &change, &mut verdict, &when);
                 restart(&mut lab, node);
@@ -368,6 +405,10 @@ fn follow(mut lab: Lab, steps: u64) {
             1 => {
                 rejoin(&mut lab, node, &change);
                 verdict.told(&lab, &format!("{name}; {node} was away meanwhile"));
+            }
+            2 => {
+                boot(&mut lab, node, &change);
+                verdict.told(&lab, &format!("{name}; {node} was booted"));
             }
             _ => {
                 change.make(&lab);

@@ -35,7 +35,7 @@ use caracal_model::NodeStatus;
 use caracal_tests::{
     Probes, RouteMonitor, SECOND, assert_full_matrix, await_settled, await_status, bind_pods,
     caracals, exit_code, has_python_packages, kubectl, kubernetes_object, kubernetes_objects,
-    more_pods, possible, routes_by_kind, run_on, schema_faults, settled, up,
+    more_pods, possible, routes_by_kind, run_on, schema_faults, settled, unbind_pod, up,
 };
 use serde_json::Value;
 
@@ -222,19 +222,6 @@ fn bind(lab: &Lab, pod: &PodState) -> Value {
     kubernetes_object(lab, "pods", &format!("{}-{}", pod.node, pod.name))
 }
 
-fn unbind(lab: &Lab, pod: &PodState) {
-    let name = format!("{}-{}", pod.node, pod.name);
-    let delete = [
-        "delete",
-        "pod",
-        &name,
-        "--grace-period=0",
-        "--force",
-        "--wait=false",
-    ];
-    kubectl(lab, &delete, b"");
-}
-
 fn gives_a_pod_its_address_and_takes_it_back(lab: &Lab) {
     let pod = &more_pods(lab, ["node2"])[0];
     // Kubernetes makes pods; the plugin does not.
@@ -306,7 +293,7 @@ fn keeps_containers_of_one_pod_apart(lab: &Lab) {
     lab.cni("CHECK", &second).expect("the new one is whole");
     lab.cni_status("node3").expect("another pod could come");
 
-    unbind(lab, &second);
+    unbind_pod(lab, &second);
     lab.cni("DEL", &second).expect("its pod is gone already");
     let (_, after) = exit_code(lab, "node3", &["ipam", "show"]);
     assert_eq!(before, after, "its address is free again");
@@ -495,7 +482,7 @@ fn moves(lab: &mut Lab, to: Datastore) {
     let refused = lab.cni("ADD", pod).expect_err("the datastore is locked");
     let said = error_chain(&refused);
     assert!(said.contains("locked"), "{said}");
-    unbind(lab, pod);
+    unbind_pod(lab, pod);
     caracal_lab::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
     does(lab, &["datastore", "export", "-f", &path]);
     lab.use_datastore(to);

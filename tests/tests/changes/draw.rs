@@ -1,7 +1,8 @@
 //! Changes of the datastore as people and programs make them: valid ones, valid ones that are
 //! unwise, and values that nobody's tool would write.
 
-use std::net::IpAddr;
+#[path = "machines.rs"]
+mod machines;
 
 use caracal_lab::{Lab, error_chain};
 use caracal_model::Family;
@@ -12,6 +13,7 @@ use caracal_tests::{
 use serde_json::{Value, json};
 
 use super::NODES;
+use machines::{by_hand, node};
 
 /// Where a value is.
 #[derive(Clone, Debug)]
@@ -20,8 +22,8 @@ enum Place {
     Resource(&'static str, String),
     /// A key of etcd's.
     Key(String),
-    /// The Service `drawn`, beside the one that is served.
-    Service,
+    /// A Service or EndpointSlice `drawn`, beside those that are served: the plural of the kind.
+    Drawn(&'static str),
 }
 
 /// What a change writes to one place, and what was there.
@@ -61,7 +63,7 @@ fn put(lab: &Lab, place: &Place, value: Option<&Value>) {
         (Place::Resource(plural, _), Some(value)) => {
             match try_put_calico_resource(lab, plural, value) {
                 Ok(()) => {}
-                Err(why) if why.contains("is invalid") || why.contains("decoding error") => {
+                Err(why) if is_refused(&why) => {
                     println!("  refused: {why}");
                 }
                 Err(why) => panic!("{why}"),
@@ -80,23 +82,23 @@ fn put(lab: &Lab, place: &Place, value: Option<&Value>) {
             etcdctl(lab, &["put", key], &text);
         }
         (Place::Key(key), None) => drop(etcdctl(lab, &["del", key], "")),
-        (Place::Service, _) if !is_kubernetes(lab) => {
-            let key = "/calico/caracal/v1/services/shop/drawn".to_owned();
+        (Place::Drawn(plural), _) if !is_kubernetes(lab) => {
+            let key = format!("/calico/caracal/v1/{plural}/shop/drawn");
             put(lab, &Place::Key(key), value);
         }
-        (Place::Service, Some(value)) => {
+        (Place::Drawn(_), Some(value)) => {
             match lab.kubectl(&["apply", "-f", "-"], value.to_string().as_bytes()) {
                 Ok(_) => {}
-                Err(why) if error_chain(&why).contains("is invalid") => {
+                Err(why) if is_refused(&error_chain(&why)) => {
                     println!("  refused: {}", error_chain(&why));
                 }
                 Err(why) => panic!("{}", error_chain(&why)),
             }
         }
-        (Place::Service, None) => {
+        (Place::Drawn(plural), None) => {
             let words = [
                 "delete",
-                "service",
+                plural,
                 "drawn",
                 "-n",
                 "shop",
@@ -105,6 +107,13 @@ fn put(lab: &Lab, place: &Place, value: Option<&Value>) {
             kubectl(lab, &words, b"");
         }
     }
+}
+
+/// True where an API server's schema does not allow a value.
+fn is_refused(why: &str) -> bool {
+    ["is invalid", "decoding error", "BadRequest"]
+        .iter()
+        .any(|text| why.contains(text))
 }
 
 fn etcdctl(lab: &Lab, arguments: &[&str], stdin: &str) -> String {
@@ -157,37 +166,26 @@ fn resource(kind: &str, name: &str, spec: &Value) -> Value {
     json!({"kind": kind, "apiVersion": "projectcalico.org/v3", "metadata": {"name": name}, "spec": spec})
 }
 
-/// The next change: of a kind that the datastore of the lab can have.
+/// The next change.
 pub(super) fn draw(random: &mut Random, lab: &Lab) -> Change {
     let families = lab.topology().families();
     let family = *random.of(&families);
-    let kinds: &[fn(&mut Random, &Lab, Family) -> Change] = match is_kubernetes(lab) {
-        true => &[
-            pool,
-            another_pool,
-            bgp,
-            felix,
-            peer,
-            filter,
-            lending,
-            locked,
-            service,
-        ],
-        false => &[
-            pool,
-            another_pool,
-            bgp,
-            felix,
-            peer,
-            filter,
-            lending,
-            locked,
-            service,
-            node,
-            by_hand,
-        ],
-    };
-    random.of(kinds)(random, lab, family)
+    let kinds: [fn(&mut Random, &Lab, Family) -> Change; 13] = [
+        pool,
+        another_pool,
+        bgp,
+        felix,
+        peer,
+        filter,
+        lending,
+        locked,
+        service,
+        slice,
+        rules,
+        node,
+        by_hand,
+    ];
+    random.of(&kinds)(random, lab, family)
 }
 
 /// The pool that the pods have.
@@ -270,8 +268,14 @@ fn bgp(random: &mut Random, lab: &Lab, family: Family) -> Change {
             ("logSeverityScreen", json!("Loud")),
         ])
         .clone();
-    let new = resource("BGPConfiguration", "default", &json!({}));
-    field(lab, "bgpconfigurations", "default", new, path, &to)
+    let name = of_all_or_one(random);
+    let new = resource("BGPConfiguration", name, &json!({}));
+    field(lab, "bgpconfigurations", name, new, path, &to)
+}
+
+/// The configuration of all nodes, or more rarely of one.
+fn of_all_or_one(random: &mut Random) -> &'static str {
+    ["default", "default", "node.node1", "node.node3"][random.below(4)]
 }
 
 fn felix(random: &mut Random, lab: &Lab, family: Family) -> Change {
@@ -297,8 +301,9 @@ fn felix(random: &mut Random, lab: &Lab, family: Family) -> Change {
             ("serviceLoopPrevention", json!("Reject")),
         ])
         .clone();
-    let new = resource("FelixConfiguration", "default", &json!({}));
-    field(lab, "felixconfigurations", "default", new, path, &to)
+    let name = of_all_or_one(random);
+    let new = resource("FelixConfiguration", name, &json!({}));
+    field(lab, "felixconfigurations", name, new, path, &to)
 }
 
 fn peer(random: &mut Random, lab: &Lab, family: Family) -> Change {
@@ -312,6 +317,10 @@ fn peer(random: &mut Random, lab: &Lab, family: Family) -> Change {
             json!({"peerSelector": "all()", "nodeSelector": "all()"}),
             json!({"peerSelector": "all()", "asNumber": 65001}),
             json!({"peerIP": "somebody", "asNumber": 65001}),
+            json!({"peerIP": either(family, "10.0.1.77", "fd00:10:0:1::77"), "asNumber": 65001,
+                "password": {"secretKeyRef": {"name": "nowhere", "key": "password"}}}),
+            json!({"peerSelector": "all()", "nodeSelector": "all()",
+                "password": {"secretKeyRef": {"name": "nowhere", "key": "password"}}}),
             json!({"peerIP": of("node3"), "asNumber": 64512, "filters": ["nobody"]}),
         ])
         .clone();
@@ -379,45 +388,6 @@ fn configuration(lab: &Lab, path: &str, to: &Value) -> Change {
     field(lab, plural, "default", new, path, to)
 }
 
-fn node(random: &mut Random, lab: &Lab, family: Family) -> Change {
-    let name = *random.of(&NODES);
-    let other: IpAddr = address_of(lab, "node2", family);
-    let len = either(family, 24, 64);
-    let key = |v4, v6| either(family, v4, v6);
-    let address = key("bgp.ipv4Address", "bgp.ipv6Address");
-    let pods = lab.state().pods.iter();
-    let pod = pods.filter_map(|pod| pod.address_of(family)).next();
-    let pod = pod.expect("a pod with an address");
-    let (path, to) = random
-        .of(&[
-            (address, json!(format!("{other}/{len}"))),
-            (address, json!(format!("{pod}/{len}"))),
-            (address, json!("127.0.0.1/8")),
-            (address, json!("here")),
-            (address, json!(null)),
-            ("bgp.asNumber", json!(64999)),
-            ("bgp.routeReflectorClusterID", json!("224.0.0.1")),
-            (
-                key("ipv4VXLANTunnelAddr", "ipv6VXLANTunnelAddr"),
-                json!(null),
-            ),
-            (
-                key("ipv4VXLANTunnelAddr", "ipv6VXLANTunnelAddr"),
-                json!(pod.to_string()),
-            ),
-            (
-                key("vxlanTunnelMACAddr", "vxlanTunnelMACAddrV6"),
-                json!("66:00:00:00:00:01"),
-            ),
-            ("", json!(null)),
-        ])
-        .clone();
-    match path {
-        "" => whole(lab, "nodes", name, None),
-        path => field(lab, "nodes", name, json!({}), path, &to),
-    }
-}
-
 /// Calico's flag of a migration.
 fn locked(_random: &mut Random, lab: &Lab, _family: Family) -> Change {
     let new = resource("ClusterInformation", "default", &json!({}));
@@ -458,47 +428,79 @@ fn service(random: &mut Random, lab: &Lab, family: Family) -> Change {
     Change {
         what,
         writes: vec![Write {
-            place: Place::Service,
+            place: Place::Drawn("services"),
             before: None,
             after: Some(after),
         }],
     }
 }
 
-/// IPAM's data and endpoints: deleted, or with a value that is none.
-fn by_hand(random: &mut Random, lab: &Lab, family: Family) -> Change {
-    let family = either(family, "ipv4", "ipv6");
-    let prefix = (*random.of(&[
-        format!("/calico/ipam/v2/assignment/{family}/block/"),
-        "/calico/ipam/v2/host/".to_owned(),
-        "/calico/ipam/v2/handle/".to_owned(),
-        "/calico/resources/v3/projectcalico.org/workloadendpoints/".to_owned(),
-    ]))
-    .clone();
-    let listed = etcdctl(lab, &["get", "--prefix", &prefix, "--keys-only"], "");
-    let keys: Vec<&str> = listed.lines().filter(|line| !line.is_empty()).collect();
-    if keys.is_empty() {
-        return locked(random, lab, Family::Ipv4);
-    }
-    let key = (*random.of(&keys)).to_owned();
-    let before = etcdctl(lab, &["get", &key, "--print-value-only"], "");
-    let after = random
+/// A slice of the Service that is served, with endpoints that cannot be ones, or of a Service that
+/// is not there.
+fn slice(random: &mut Random, lab: &Lab, family: Family) -> Change {
+    let of_node = address_of(lab, "node2", family).to_string();
+    let others = either(family, "fd00:10:244::99", "10.244.0.99");
+    let (address, port) = random
         .of(&[
-            None,
-            Some(json!("{")),
-            Some(json!({})),
-            Some(json!([1, 2, 3])),
+            (either(family, "127.0.0.1", "::1"), json!(8080)),
+            (either(family, "224.0.0.5", "ff02::5"), json!(8080)),
+            (either(family, "169.254.1.1", "fe80::1"), json!(8080)),
+            ("nowhere", json!(8080)),
+            (others, json!(8080)),
+            (of_node.as_str(), json!(179)),
+            (of_node.as_str(), json!(0)),
+            (of_node.as_str(), json!(80000)),
+            (of_node.as_str(), json!("http")),
         ])
         .clone();
+    let service = *random.of(&["web", "nowhere"]);
+    let what = format!("EndpointSlice drawn of {service} = {address} port {port}");
+    let after = json!({
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": "drawn", "namespace": "shop",
+            "labels": {"kubernetes.io/service-name": service}},
+        "addressType": family.as_str(),
+        "ports": [{"name": "", "protocol": "TCP", "port": port}],
+        "endpoints": [{"addresses": [address], "conditions": {"ready": true}}],
+    });
+    let write = Write {
+        place: Place::Drawn("endpointslices"),
+        before: None,
+        after: Some(after),
+    };
     Change {
-        what: match &after {
-            Some(value) => format!("{key} = {value}"),
-            None => format!("{key} is deleted"),
-        },
-        writes: vec![Write {
-            place: Place::Key(key),
-            before: Some(json!(before.trim_end())),
-            after,
-        }],
+        what,
+        writes: vec![write],
     }
+}
+
+/// What another program would enforce.
+fn rules(random: &mut Random, lab: &Lab, family: Family) -> Change {
+    let own = address_of(lab, "node1", family).to_string();
+    let (plural, kind, spec) = random
+        .of(&[
+            (
+                "globalnetworkpolicies",
+                "GlobalNetworkPolicy",
+                json!({"selector": "all()", "types": ["Ingress"]}),
+            ),
+            (
+                "globalnetworkpolicies",
+                "GlobalNetworkPolicy",
+                json!({"selector": "all(", "ingress": [{"action": "Allow"}]}),
+            ),
+            (
+                "hostendpoints",
+                "HostEndpoint",
+                json!({"node": "node1", "interfaceName": "*", "expectedIPs": [own]}),
+            ),
+            (
+                "globalnetworksets",
+                "GlobalNetworkSet",
+                json!({"nets": ["nowhere"]}),
+            ),
+        ])
+        .clone();
+    whole(lab, plural, "drawn", Some(resource(kind, "drawn", &spec)))
 }

@@ -4,11 +4,9 @@
 use caracal_lab::{Lab, wait_until};
 use caracal_tests::{
     SECOND, await_settled, is_kubernetes, kubectl, kubernetes_object_if_any, kubernetes_objects,
-    on_each_datastore,
+    on_each_datastore, unbind_pod,
 };
 use serde_json::Value;
-
-use super::unbind;
 
 fn topology(grace: u32) -> String {
     let node = |n: u8| {
@@ -103,7 +101,7 @@ fn delete_node(lab: &Lab, node: &str) {
     }
     let pods = lab.state().pods.clone();
     for pod in pods.iter().filter(|pod| pod.node == node) {
-        unbind(lab, pod);
+        unbind_pod(lab, pod);
     }
     kubectl(lab, &["delete", "node", node], b"");
 }

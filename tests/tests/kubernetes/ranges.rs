@@ -8,10 +8,10 @@ use caracal_model::{Family, Prefix};
 use caracal_tests::{
     SECOND, Stack, assert_full_matrix, await_settled, await_status, exit_code, family_count,
     kubectl, kubernetes_object, kubernetes_objects, more_pods, on_stacks, routes_by_kind, settled,
-    speaks,
+    speaks, unbind_pod,
 };
 
-use super::{attached, bind, unbind};
+use super::{attached, bind};
 
 /// Exit code of a command that refuses.
 const REFUSED: i32 = 5;
@@ -132,7 +132,7 @@ fn attaches_and_detaches(lab: &Lab) {
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     lab.cni("DEL", pod)
         .unwrap_or_else(|e| panic!("again: {}", error_chain(&e)));
-    unbind(lab, pod);
+    unbind_pod(lab, pod);
     caracal_lab::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
 }
 

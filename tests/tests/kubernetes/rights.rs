@@ -10,11 +10,11 @@ use caracal_lab::{
 };
 use caracal_tests::{
     SECOND, await_status, exit_code, kubectl, kubernetes_object, more_pods, possible,
-    set_pool_modes, settled, up_text,
+    set_pool_modes, settled, unbind_pod, up_text,
 };
 use serde_json::{Value, json};
 
-use super::{bind, unbind};
+use super::bind;
 
 /// One node without a pod: what it takes from IPAM is for its tunnel alone.
 const TOPOLOGY: &str = "
@@ -349,7 +349,7 @@ fn by_a_release(lab: &mut Lab, right: &Right<'_>) -> Result<(), String> {
         reasons.collect::<Vec<_>>().join("\n")
     };
     let named = await_named(right, problems);
-    unbind(lab, pod);
+    unbind_pod(lab, pod);
     delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
     named
 }

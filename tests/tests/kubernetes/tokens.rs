@@ -2,10 +2,10 @@
 //! after the first one has ended.
 
 use caracal_lab::{Lab, delete_namespaces, error_chain, wait_until};
-use caracal_tests::{SECOND, await_settled, kubectl, more_pods, possible, up_text};
+use caracal_tests::{SECOND, await_settled, kubectl, more_pods, possible, unbind_pod, up_text};
 use serde_json::Value;
 
-use super::{attached, bind, unbind};
+use super::{attached, bind};
 
 const TOPOLOGY: &str = "
 name: tokens
@@ -54,7 +54,7 @@ fn the_plugins_token_is_renewed_before_it_ends() {
     attached(&lab, pod);
     let done = lab.cni("DEL", pod);
     done.unwrap_or_else(|e| panic!("{}", error_chain(&e)));
-    unbind(&lab, pod);
+    unbind_pod(&lab, pod);
     delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
     let status = lab.node_status(NODE).unwrap();
     assert!(status.problems.is_empty(), "{:?}", status.problems);
