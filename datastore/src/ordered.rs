@@ -252,7 +252,7 @@ impl OrderedCommit {
             .filter(|key| !created(key))
             .map(str::to_owned)
             .collect();
-        keys.sort();
+        keys.sort_unstable();
         keys.dedup();
         self.state = CommitState::Looking;
         match keys.is_empty() {

@@ -93,7 +93,7 @@ impl TableSettings {
         if hops.is_empty() && !ours {
             return Err(learned.next_hops.clone());
         }
-        hops.sort();
+        hops.sort_unstable();
         // IPv6 has no metric 0.
         let metric = match self.metric {
             0 => cluster_metric(prefix.family()),

@@ -228,7 +228,7 @@ pub fn check(view: &IpamData, now: Timestamp) -> Vec<Inconsistency> {
     }
     check_handles(view, &mut findings);
     check_affinities(view, &mut findings);
-    findings.sort();
+    findings.sort_unstable();
     findings
 }
 

@@ -95,7 +95,7 @@ pub fn range_conflicts(
     found.extend(over_cluster_services(snapshot, cluster_services));
     found.extend(overlapping_pools(snapshot));
     found.extend(shared(snapshot, &held));
-    found.sort();
+    found.sort_unstable();
     found
 }
 
@@ -134,7 +134,7 @@ fn overlapping_pools(snapshot: &Snapshot) -> Vec<Problem> {
         .map(|(name, pool)| (pool.spec.prefix(), name.as_str()))
         .collect();
     // A wider one before those inside it.
-    ranges.sort();
+    ranges.sort_unstable();
     let mut found = Vec::new();
     let mut around: Option<(Prefix, &str)> = None;
     for (range, name) in ranges {

@@ -136,7 +136,7 @@ fn peer_names() -> anyhow::Result<Vec<String>> {
         known.map(str::to_owned).collect::<Vec<_>>()
     };
     let mut words: Vec<String> = peers.iter().flat_map(words).collect();
-    words.sort();
+    words.sort_unstable();
     words.dedup();
     Ok(words)
 }

@@ -30,7 +30,7 @@ pub(crate) async fn names_of<S: Store>(
         .flat_map(|entries| found(kind, entries).resources);
     let name = |resource: Value| Some(resource["metadata"]["name"].as_str()?.to_owned());
     let mut names: Vec<String> = found.filter_map(name).collect();
-    names.sort();
+    names.sort_unstable();
     names.dedup();
     Ok(names)
 }

@@ -209,7 +209,7 @@ impl<'a> AuditJob<'a> {
     pub fn finish(mut self) -> Vec<Observation> {
         while !self.step(usize::MAX) {}
         let mut found = self.found;
-        found.sort();
+        found.sort_unstable();
         found.dedup_by(|a, b| (a.code, &a.subject) == (b.code, &b.subject));
         condense(found)
     }

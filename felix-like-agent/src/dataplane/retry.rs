@@ -131,7 +131,7 @@ impl Retries {
             );
             problems.push(problem(ProblemCode::AgentUndone, &op.to_string(), reason));
         }
-        problems.sort();
+        problems.sort_unstable();
         problems
     }
 }

@@ -156,7 +156,7 @@ fn complain(to: &mut Destination, subject: &str, sentence: &str, learned: &Learn
 /// The gateways, sorted.
 fn hops(learned: &Learned) -> Vec<NextHop> {
     let mut hops: Vec<NextHop> = learned.gateways.iter().map(NextHop::from).collect();
-    hops.sort();
+    hops.sort_unstable();
     hops.dedup();
     hops
 }

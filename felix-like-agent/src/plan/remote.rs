@@ -223,7 +223,7 @@ pub(super) fn add_direct(
     prefix: Prefix,
     mut hops: Vec<NextHop>,
 ) {
-    hops.sort();
+    hops.sort_unstable();
     hops.dedup();
     let route = on.route(
         prefix,

@@ -122,7 +122,7 @@ mod tests {
             snapshot.apply(path, Some(b"{nonsense"), 2);
         }
         let mut found: Vec<Doubt> = snapshot.doubts().map(|(_, doubt)| doubt).collect();
-        found.sort();
+        found.sort_unstable();
         let endpoint = |path: &String, node: Option<&str>| Doubt::Endpoint {
             key: path.clone(),
             node: node.map(Into::into),
@@ -135,7 +135,7 @@ mod tests {
             endpoint(&bad[4], Some("n-1")),
             endpoint(&bad[5], None),
         ];
-        wanted.sort();
+        wanted.sort_unstable();
         assert_eq!(found, wanted);
         assert!(snapshot.doubts_node(&"n2".into()));
         assert!(!snapshot.doubts_node(&"n-1".into()));

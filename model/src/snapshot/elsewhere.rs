@@ -459,12 +459,12 @@ fn share<K: Ord + Clone, V: PartialEq>(
     let both = merge_join(&*into, from);
     let same = both.filter_map(|(key, is, was)| {
         let was = was.filter(|was| Some(*was) == is)?;
-        Some((key.clone(), Some(was.clone())))
+        Some((key.clone(), was.clone()))
     });
     let same: Vec<_> = same.collect();
     match same.len() == into.len() && into.len() == from.len() {
         true => into.clone_from(from),
-        false => into.change(same),
+        false => into.extend(same),
     }
 }
 

@@ -313,7 +313,7 @@ fn variables(environment: &[(String, String)], redaction: &Redaction) -> String 
         .filter(|(name, _)| ours(name))
         .map(|(name, value)| redaction.variable(name, value) + "\n")
         .collect();
-    lines.sort();
+    lines.sort_unstable();
     lines.concat()
 }
 

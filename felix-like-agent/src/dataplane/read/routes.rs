@@ -204,7 +204,7 @@ impl<'a> RouteParts<'a> {
             let next = usize::from(length).next_multiple_of(4);
             rest = rest.get(next..).unwrap_or_default();
         }
-        hops.sort();
+        hops.sort_unstable();
         Some(hops)
     }
 }

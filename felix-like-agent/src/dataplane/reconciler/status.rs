@@ -66,6 +66,6 @@ pub(in crate::dataplane) fn tunnels_up(desired: &Desired, links: &Links) -> Vec<
         .filter(|l| l.up && desired.ownership.tunnel(l) && wanted(l.name.as_str()))
         .map(|l| l.name.to_string())
         .collect();
-    names.sort();
+    names.sort_unstable();
     names
 }

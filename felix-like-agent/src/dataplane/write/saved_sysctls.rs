@@ -153,7 +153,7 @@ fn beside(path: &str) -> Vec<String> {
         .map(|name| format!("{folder}/{name}/forwarding"))
         .filter(|other| other != path)
         .collect();
-    paths.sort();
+    paths.sort_unstable();
     if family == "ipv4" {
         paths.push(format!("{folder}/all/accept_redirects"));
     }

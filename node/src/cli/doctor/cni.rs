@@ -82,7 +82,7 @@ pub(in crate::cli) fn conflists(dir: &Path) -> Vec<String> {
                 .any(|end| name.ends_with(end))
         })
         .collect();
-    names.sort();
+    names.sort_unstable();
     names
 }
 

@@ -58,7 +58,7 @@ fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
             files.push(file);
         }
     }
-    files.sort();
+    files.sort_unstable();
     anyhow::ensure!(
         !files.is_empty(),
         "{}: there is no *.yaml, *.yml or *.json",

@@ -337,7 +337,7 @@ impl Owners {
             reason: reason.clone(),
         }));
         let mut problems = words::problems_of(&self.store, problems);
-        problems.sort();
+        problems.sort_unstable();
         problems.dedup();
         problems
     }
