@@ -460,7 +460,7 @@ fn slice(random: &mut Random, lab: &Lab, family: Family) -> Change {
         "kind": "EndpointSlice",
         "metadata": {"name": "drawn", "namespace": "shop",
             "labels": {"kubernetes.io/service-name": service}},
-        "addressType": family.as_str(),
+        "addressType": family.to_string(),
         "ports": [{"name": "", "protocol": "TCP", "port": port}],
         "endpoints": [{"addresses": [address], "conditions": {"ready": true}}],
     });
