@@ -81,7 +81,7 @@ E2E := \
   next_hops \
   hostile \
 
-.PHONY: demo test checked shipped check green disk soak fuzz-cluster clean-scenarios lint deny site built unit e2e ipip scenarios static static-bench deb sbom instructions instructions-record bench clean rust packages-build packages-demo packages-test
+.PHONY: demo test checked shipped check green disk soak fuzz-cluster clean-scenarios lint deny site built unit e2e ipip scenarios static static-bench deb sbom instructions instructions-record bench clean rust packages-build packages-demo packages-test packages-bench
 
 demo: packages-demo
 	$(CARGO) build -p caracal $(if $(filter kubernetes,$(TOPOLOGY)),-p caracal-tests --bin caracal --bin caracal-test-api-server)
@@ -290,11 +290,12 @@ instructions-record: packages-test
 
 # Run it on a machine that has nothing else to do. FRR takes part when it is installed (package frr). Debian's packages
 # of BIRD 1.6 and BIRD 2 exclude each other, so that the first is unpacked and not installed.
-bench: packages-test $(TARGET)/bird1 static-bench
+bench: packages-test packages-bench $(TARGET)/bird1 static-bench
 	$(STATIC)/caracal-bench run --write docs/performance.md
 	$(STATIC)/caracal-bench install --write docs/performance.md
 	$(STATIC)/caracal-bench latency --write docs/performance.md
 	$(STATIC)/caracal-bench stalls --write docs/performance.md
+	$(STATIC)/caracal-bench udp --write docs/performance.md
 
 $(TARGET)/bird1:
 	mkdir -p $@ && cd $@ && apt-get download -q bird && dpkg -x bird_*.deb .
@@ -321,12 +322,13 @@ $(PYTHON_TOOLS)/.installed: tests/resources/python.txt | packages-build
 	python3 -m pip install -q --no-deps --only-binary :all: --target $(@D) -r $<
 	touch $@
 
-packages-build packages-demo packages-test: rust
-packages-build packages-demo packages-test: packages-%:
+packages-build packages-demo packages-test packages-bench: rust
+packages-build packages-demo packages-test packages-bench: packages-%:
 	@case $* in \
 	  build) wanted="$(BUILD_PACKAGES)" ;; \
 	  demo) wanted="$(BUILD_PACKAGES) $(LAB_PACKAGES)" ;; \
 	  test) wanted="$(BUILD_PACKAGES) $(LAB_PACKAGES) $(TEST_PACKAGES)" ;; \
+	  bench) wanted="iperf3" ;; \
 	esac; \
 	missing=; for p in $$wanted; do \
 	  dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; \

@@ -30,6 +30,7 @@ mod scenario;
 mod services;
 mod speakers;
 mod stalls;
+mod udp;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -96,6 +97,11 @@ enum Action {
         #[command(flatten)]
         args: stalls::StallsArgs,
     },
+    /// Flannel's backend `udp`, beside a relay that takes packets one by one, and VXLAN.
+    Udp(udp::UdpArgs),
+    /// That relay, in the present namespace.
+    #[command(hide = true)]
+    OneByOne(udp::one_by_one::OneByOneArgs),
     /// One of them in the present namespace.
     #[command(hide = true)]
     InstallOne(agent::install::InstallOneArgs),
@@ -137,6 +143,8 @@ fn main() -> Result<()> {
         Action::Services(args) => services::run(&args),
         Action::Stalls(args) => stalls::run(&args),
         Action::StallsInside { dut, args } => stalls::inside(&dut, &args),
+        Action::Udp(args) => udp::run(&args),
+        Action::OneByOne(args) => udp::one_by_one::serve(&args),
         Action::InstallOne(args) => agent::install::run_one(&args),
     }
 }
