@@ -238,17 +238,19 @@ fn stream(client: &str, server: &str, address: &str, seconds: u32) -> Result<Val
         .stdout(Stdio::null())
         .spawn()
         .context("cannot run iperf3 (package iperf3)")?;
-    let told = wait_until(PATIENCE, "iperf3 to listen", || {
+    let told = wait_until(PATIENCE, "iperf3 to listen", || -> Result<Value> {
         let mut send = program_command("iperf3")?;
         send.args(["-J", "-c", address, "-t", &seconds.to_string()]);
         let limit = Duration::from_secs(u64::from(seconds) + 30);
-        caracal_lab::call_program(Some(client), &mut send, b"", limit)
+        let told = caracal_lab::call_program(Some(client), &mut send, b"", limit)?;
+        let told: Value = serde_json::from_str(&told)?;
+        // It says so, and ends with zero.
+        ensure!(told["error"].is_null(), "{}", told["error"]);
+        Ok(told)
     });
     let _ended = listen.kill();
     listen.wait()?;
-    let mut told: Value = serde_json::from_str(&told?)?;
-    ensure!(told["error"].is_null(), "iperf3: {}", told["error"]);
-    Ok(told["end"]["sum_received"].take())
+    Ok(told?["end"]["sum_received"].take())
 }
 
 /// 99th percentile of the round trips at rest.
