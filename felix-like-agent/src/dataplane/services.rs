@@ -17,9 +17,10 @@ use super::write::tables::TableWriter;
 use crate::nft::Transaction;
 use crate::services::{
     SERVICES_TABLE, ServiceAddress, ServiceEntry, ServiceHealth, ServiceNode, ServiceSettings,
-    ServiceTable, ServiceTarget, TableChange, Transport, stray_clients,
+    ServiceTable, ServiceTarget, TableChange, stray_clients,
 };
 use crate::settings::Overrides;
+use crate::transport::Transport;
 
 /// Why the table is not as planned.
 #[derive(Debug, thiserror::Error)]

@@ -4,59 +4,9 @@ use std::fmt;
 use std::net::IpAddr;
 
 use caracal_model::Family;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-/// Transport protocol of a service port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Transport {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-    /// SCTP.
-    Sctp,
-}
-
-impl Transport {
-    /// All of them.
-    pub(super) const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
-
-    /// Kubernetes' word; absent is TCP. `None` = another protocol.
-    pub(super) fn parse(text: Option<&str>) -> Option<Self> {
-        match text {
-            None | Some("TCP") => Some(Self::Tcp),
-            Some("UDP") => Some(Self::Udp),
-            Some("SCTP") => Some(Self::Sctp),
-            Some(_) => None,
-        }
-    }
-
-    /// Reads the word of nftables, in lower case.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|p| p.as_str() == word)
-    }
-
-    /// IANA's number.
-    pub(crate) const fn number(self) -> u8 {
-        match self {
-            Self::Tcp => 6,
-            Self::Udp => 17,
-            Self::Sctp => 132,
-        }
-    }
-
-    /// The word of nftables, in lower case.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-            Self::Sctp => "sctp",
-        }
-    }
-}
+use crate::transport::Transport;
 
 /// Where a service is reached: address, protocol and port. Printed as nftables writes the key of a
 /// map: `10.96.0.10 . tcp . 80`.

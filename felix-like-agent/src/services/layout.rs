@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 
 use caracal_model::Family;
 
-use super::address::Transport;
+use crate::transport::Transport;
 
 /// Name of the table, of family `inet`.
 pub(crate) const SERVICES_TABLE: &str = "caracal-services";

@@ -43,7 +43,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use address::{ServiceAddress, ServiceTarget, Transport};
+pub use address::{ServiceAddress, ServiceTarget};
 pub use entry::{Affinity, ServiceEntry};
 pub use health::ServiceHealth;
 pub(crate) use inspection::NeededElements;

@@ -6,10 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use caracal_model::{Family, Prefix};
 
-use super::address::{ServiceAddress, ServiceTarget, Transport};
+use super::address::{ServiceAddress, ServiceTarget};
 use super::entry::ServiceEntry;
 use super::layout::{INTERVALS, SPARED, digit, word};
 use crate::nft::{ElementData, Fields, SetElement};
+use crate::transport::Transport;
 
 /// An element of a set or map.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

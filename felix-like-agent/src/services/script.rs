@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use caracal_model::{Family, SharedMap};
 
-use super::address::{ServiceAddress, ServiceTarget, Transport};
+use super::address::{ServiceAddress, ServiceTarget};
 use super::entry::ServiceEntry;
 use super::layout::{CHECKS, SERVICES_TABLE, layout, mark, word};
 use super::listing::Listed;
@@ -18,6 +18,7 @@ use super::parts::{
 };
 use super::planner::{ServicePlanner, Surroundings};
 use crate::nft::{SetElement, TableEdit, Transaction, are_few};
+use crate::transport::Transport;
 
 /// Elements of one transaction while the table is filled: the kernel holds a lock until it has
 /// taken them all.

@@ -10,8 +10,9 @@ use super::*;
 use crate::dataplane::conntrack;
 use crate::dataplane::services::ServiceWriter;
 use crate::dataplane::{observe_service_elements, observe_service_hits, observe_services};
-use crate::services::{ServiceDifferences, ServiceSettings, Transport};
+use crate::services::{ServiceDifferences, ServiceSettings};
 use crate::settings::Overrides;
+use crate::transport::Transport;
 
 const VIP: &str = "10.96.0.10";
 
