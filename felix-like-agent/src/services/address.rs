@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use caracal_model::Family;
 use serde::Serialize;
 
+use crate::nft::{Field, Fields};
 use crate::transport::Transport;
 
 /// Where a service is reached: address, protocol and port. Printed as nftables writes the key of a
@@ -34,22 +35,34 @@ impl ServiceAddress {
         Family::of(self.address)
     }
 
-    /// Reads the start of a key that nftables prints.
-    pub(super) fn of_key(text: &str) -> Option<Self> {
-        let mut parts = text.split(" . ");
-        let address = parts.next()?.parse().ok()?;
-        Some(Self {
-            address,
-            protocol: Transport::from_word(parts.next()?)?,
-            port: parts.next()?.parse().ok()?,
-        })
+    /// The address that a key begins with.
+    pub(super) fn of_key(key: &Fields) -> Option<Self> {
+        let mut fields = key.iter();
+        match [fields.next()?, fields.next()?, fields.next()?] {
+            [
+                Field::Address(address),
+                Field::Protocol(protocol),
+                Field::Port(port),
+            ] => Some(Self {
+                address: *address,
+                protocol: *protocol,
+                port: *port,
+            }),
+            _ => None,
+        }
+    }
+
+    /// As a key has it.
+    pub(super) const fn fields(&self) -> [Field; 3] {
+        let port = Field::Port(self.port);
+        let protocol = Field::Protocol(self.protocol);
+        [Field::Address(self.address), protocol, port]
     }
 }
 
 impl fmt::Display for ServiceAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let protocol = self.protocol.as_str();
-        write!(f, "{} . {protocol} . {}", self.address, self.port)
+        write!(f, "{}", Fields::from(self.fields()))
     }
 }
 
@@ -65,17 +78,25 @@ pub struct ServiceTarget {
 
 impl fmt::Display for ServiceTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} . {}", self.address, self.port)
+        write!(f, "{}", Fields::from(self.fields()))
     }
 }
 
 impl ServiceTarget {
-    /// Reads a value that nftables prints.
-    pub(super) fn of_value(text: &str) -> Option<Self> {
-        let (address, port) = text.split_once(" . ")?;
-        Some(Self {
-            address: address.parse().ok()?,
-            port: port.parse().ok()?,
-        })
+    /// The endpoint that a value says.
+    pub(super) fn of_value(value: &Fields) -> Option<Self> {
+        let mut fields = value.iter();
+        match [fields.next()?, fields.next()?] {
+            [Field::Address(address), Field::Port(port)] => Some(Self {
+                address: *address,
+                port: *port,
+            }),
+            _ => None,
+        }
+    }
+
+    /// As a value has it.
+    pub(super) const fn fields(&self) -> [Field; 2] {
+        [Field::Address(self.address), Field::Port(self.port)]
     }
 }

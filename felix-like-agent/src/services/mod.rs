@@ -46,14 +46,15 @@ mod tests;
 pub use address::{ServiceAddress, ServiceTarget};
 pub use entry::{Affinity, ServiceEntry};
 pub use health::ServiceHealth;
-pub(crate) use inspection::NeededElements;
+pub(crate) use inspection::{NeededElements, differences};
 pub use inspection::{ServiceDifferences, ServiceElement};
 pub(crate) use kube_proxy::{
     chain_listing, has_iptables_nat, has_rules, iptables_removal, nftables_families,
     nftables_removal,
 };
 pub(crate) use layout::SERVICES_TABLE;
-pub(crate) use listing::stray_clients;
+pub(crate) use listing::{hits, seal, stray_clients};
+pub(crate) use script::{forget, removal, spare};
 pub(crate) use settings::ServiceNode;
 pub use settings::{NodePortAddresses, NodePortAddressesError, ServiceSettings};
 pub(crate) use table::{ServiceTable, TableChange};

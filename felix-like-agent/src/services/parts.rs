@@ -2,61 +2,16 @@
 //! keep their endpoints.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use caracal_model::{Family, Prefix};
 
 use super::address::{ServiceAddress, ServiceTarget};
 use super::entry::ServiceEntry;
-use super::layout::{INTERVALS, SPARED, digit, word};
-use crate::nft::{ElementData, Fields, SetElement};
+use super::layout::{SPARED, digit, word};
+use crate::nft::{Element, ElementData, Field, Fields, SetName};
 use crate::transport::Transport;
-
-/// An element of a set or map.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Element {
-    pub(super) set: String,
-    pub(super) key: String,
-    /// `None` in sets.
-    pub(super) data: Option<String>,
-}
-
-impl Element {
-    /// As the kernel has it. `None` in sets of intervals.
-    pub(super) fn as_data(&self) -> Option<SetElement> {
-        if INTERVALS.iter().any(|set| self.set.starts_with(set)) {
-            return None;
-        }
-        let data = match self.data.as_deref() {
-            None => None,
-            Some("drop") => Some(ElementData::Drop),
-            Some(data) => Some(match data.strip_prefix("goto ") {
-                Some(chain) => ElementData::Goto(chain.to_owned()),
-                None => ElementData::Value(fields(data)?),
-            }),
-        };
-        let key = fields(&self.key)?;
-        Some(SetElement { key, data })
-    }
-}
-
-/// The fields of a key or value: addresses, a protocol, a port, and an index, in this order.
-fn fields(text: &str) -> Option<Fields> {
-    let (mut fields, mut has_port) = (Fields::default(), false);
-    for field in text.split(" . ") {
-        fields = if let Ok(address) = field.parse::<IpAddr>() {
-            fields.address(address)
-        } else if let Some(protocol) = Transport::from_word(field) {
-            fields.protocol(protocol.number())
-        } else if has_port {
-            fields.number(field.parse().ok()?)
-        } else {
-            has_port = true;
-            fields.port(field.parse().ok()?)
-        };
-    }
-    Some(fields)
-}
 
 /// A part of the table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,8 +20,8 @@ pub(super) enum Part {
     Pick(Endpoints, usize),
     /// The chains and maps of a service port whose clients keep their endpoints.
     Keeping(Keeping),
-    /// Elements of [`Part::is_shared`] sets belong to several entries.
-    Element(Element),
+    /// Elements of [`is_shared`] sets belong to several entries.
+    Element(SetName, Element),
 }
 
 /// Which endpoints of a service.
@@ -225,18 +180,16 @@ pub(super) fn is_shared(part: &Part) -> bool {
     match part {
         Part::Pick(..) => false,
         Part::Keeping(_) => true,
-        Part::Element(element) => ["cluster-ips", "hairpin"]
+        Part::Element(set, _) => ["cluster-ips", "hairpin"]
             .iter()
-            .any(|set| element.set.starts_with(set)),
+            .any(|of| set.starts_with(of)),
     }
 }
 
-/// A prefix as nftables prints it in a set.
-fn range(prefix: &Prefix) -> String {
-    match prefix.is_host() {
-        true => prefix.address().to_string(),
-        false => prefix.to_string(),
-    }
+/// An element of a set of a family.
+fn element_of(set: &str, family: Family, key: impl Into<Fields>) -> Part {
+    let set = format!("{set}{}", digit(family));
+    Part::Element(set.into(), key.into().into())
 }
 
 /// Elements for ranges of addresses.
@@ -244,13 +197,8 @@ pub(super) fn ranges<'a>(
     set: &'static str,
     prefixes: impl IntoIterator<Item = &'a Prefix>,
 ) -> impl Iterator<Item = Part> {
-    prefixes.into_iter().map(move |prefix| {
-        Part::Element(Element {
-            set: format!("{set}{}", digit(prefix.family())),
-            key: range(prefix),
-            data: None,
-        })
-    })
+    let prefixes = prefixes.into_iter();
+    prefixes.map(move |prefix| element_of(set, prefix.family(), [prefix.into()]))
 }
 
 /// Elements for TCP endpoints that are left alone.
@@ -261,11 +209,7 @@ pub(super) fn spared(endpoints: &BTreeSet<SocketAddr>) -> impl Iterator<Item = P
             protocol: Transport::Tcp,
             port: at.port(),
         };
-        Part::Element(Element {
-            set: format!("{SPARED}{}", digit(address.family())),
-            key: address.to_string(),
-            data: None,
-        })
+        element_of(SPARED, address.family(), address.fields())
     })
 }
 
@@ -275,11 +219,8 @@ pub(super) fn ports<'a>(
     ports: impl IntoIterator<Item = &'a (Transport, u16)>,
 ) -> impl Iterator<Item = Part> {
     ports.into_iter().map(move |(protocol, port)| {
-        Part::Element(Element {
-            set: set.to_owned(),
-            key: format!("{} . {port}", protocol.as_str()),
-            data: None,
-        })
+        let key = Fields::from([Field::Protocol(*protocol), Field::Port(*port)]);
+        Part::Element(set.into(), key.into())
     })
 }
 
@@ -294,72 +235,82 @@ pub(super) fn parts(address: &ServiceAddress, entry: &ServiceEntry) -> BTreeSet<
     parts.made
 }
 
+fn goto(chain: impl Into<String>) -> ElementData {
+    ElementData::Goto(chain.into())
+}
+
 struct Parts<'a> {
     address: &'a ServiceAddress,
     entry: &'a ServiceEntry,
     made: BTreeSet<Part>,
 }
 
-impl Parts<'_> {
+impl<'a> Parts<'a> {
     fn make(&mut self) {
         let (address, entry) = (self.address, self.entry);
-        let own = address.address.to_string();
+        let [host, protocol, port] = address.fields();
         if !entry.is_external() {
-            self.element("cluster-ips", own, None);
+            self.element("cluster-ips", [host]);
         }
         for own in entry.own.union(&entry.unplaced) {
-            self.element("hairpin", format!("{own} . {own}"), None);
+            self.element("hairpin", [Field::Address(*own); 2]);
         }
         if let Some(sources) = &entry.sources {
-            self.element("limited", address.to_string(), None);
+            self.element("limited", address.fields());
             for source in sources {
-                self.element("senders", format!("{address} . {}", range(source)), None);
+                self.element("senders", [host, protocol, port, source.into()]);
             }
         }
-        self.element("hits", address.to_string(), None);
+        self.element("hits", address.fields());
         let (cluster, here) = (entry.cluster.len(), entry.here.len());
         match (entry.is_external(), entry.local) {
-            (_, _) if cluster == 0 && here == 0 => self.verdict("refused", "goto refusal"),
+            (_, _) if cluster == 0 && here == 0 => self.verdict("refused", goto("refusal")),
             (_, false) => {
                 self.endpoints(Endpoints::Cluster);
                 self.lead("services", Endpoints::Cluster);
                 self.remember_client("keep", Endpoints::Cluster.suffix());
                 if entry.is_external() {
-                    self.element("masqueraded", address.to_string(), None);
+                    self.element("masqueraded", address.fields());
                 }
             }
-            (false, true) if here == 0 => self.verdict("refused", "drop"),
+            (false, true) if here == 0 => self.verdict("refused", ElementData::Drop),
             (false, true) => {
                 self.endpoints(Endpoints::Here);
                 self.lead("services", Endpoints::Here);
                 self.remember_client("keep", Endpoints::Here.suffix());
             }
             (true, true) => {
-                self.verdict("services", "goto by-sender");
-                self.element("from-node", address.to_string(), None);
+                self.verdict("services", goto("by-sender"));
+                self.element("from-node", address.fields());
                 self.endpoints(Endpoints::Cluster);
                 self.lead("inside", Endpoints::Cluster);
                 if here > 0 {
                     self.endpoints(Endpoints::Here);
                     self.lead("outside", Endpoints::Here);
                 } else {
-                    self.verdict("refused", "drop");
+                    self.verdict("refused", ElementData::Drop);
                 }
                 self.remember_client("keep", "any");
             }
         }
     }
 
-    fn element(&mut self, set: &str, key: String, data: Option<String>) {
-        let set = format!("{set}{}", digit(self.address.family()));
-        self.made.insert(Part::Element(Element { set, key, data }));
+    fn element(&mut self, set: &str, key: impl Into<Fields>) {
+        let family = self.address.family();
+        self.made.insert(element_of(set, family, key));
     }
 
-    fn verdict(&mut self, map: &str, verdict: &str) {
-        self.element(map, self.address.to_string(), Some(verdict.to_owned()));
+    fn verdict(&mut self, map: &str, verdict: ElementData) {
+        let map = format!("{map}{}", digit(self.address.family()));
+        self.lead_to(map, verdict);
     }
 
-    fn targets(&self, endpoints: Endpoints) -> &[ServiceTarget] {
+    fn lead_to(&mut self, map: String, verdict: ElementData) {
+        let element = Element::leading(self.address.fields().into(), verdict);
+        self.made.insert(Part::Element(map.into(), element));
+    }
+
+    fn targets(&self, endpoints: Endpoints) -> &'a [ServiceTarget] {
         match endpoints {
             Endpoints::Cluster => &self.entry.cluster,
             Endpoints::Here => &self.entry.here,
@@ -368,20 +319,14 @@ impl Parts<'_> {
 
     /// Endpoints by index.
     fn endpoints(&mut self, endpoints: Endpoints) {
-        let elements: Vec<(String, String)> = (0..)
-            .zip(self.targets(endpoints))
-            .map(|(index, target): (u32, _)| {
-                (format!("{} . {index}", self.address), target.to_string())
-            })
-            .collect();
-        let n = digit(self.address.family());
-        let protocol = self.address.protocol.as_str();
-        for (key, target) in elements {
-            self.made.insert(Part::Element(Element {
-                set: format!("{}{n}-{protocol}", endpoints.map()),
-                key,
-                data: Some(target),
-            }));
+        let (n, map) = (digit(self.address.family()), endpoints.map());
+        let set: SetName = format!("{map}{n}-{}", self.address.protocol.as_str()).into();
+        let [address, protocol, port] = self.address.fields();
+        for (index, target) in (0..).zip(self.targets(endpoints)) {
+            let key = [address, protocol, port, Field::Index(index)];
+            let to = ElementData::Value(target.fields().into());
+            let element = Element::leading(key.into(), to);
+            self.made.insert(Part::Element(Arc::clone(&set), element));
         }
     }
 
@@ -393,15 +338,12 @@ impl Parts<'_> {
             None => pick_chain(endpoints, count),
             Some(affinity) => {
                 let (n, suffix) = (digit(self.address.family()), endpoints.suffix());
-                self.made.insert(Part::Element(Element {
-                    set: format!("{PICKS}{n}{suffix}/{}", affinity.of),
-                    key: self.address.to_string(),
-                    data: Some(format!("goto {}", pick_chain(endpoints, count))),
-                }));
+                let picks = format!("{PICKS}{n}{suffix}/{}", affinity.of);
+                self.lead_to(picks, goto(pick_chain(endpoints, count)));
                 format!("affine{n}{suffix}/{}", affinity.of)
             }
         };
-        self.verdict(map, &format!("goto {chain}"));
+        self.verdict(map, goto(chain));
     }
 
     /// The port of all endpoints, when it is one.
@@ -422,7 +364,7 @@ impl Parts<'_> {
             return;
         };
         let n = digit(self.address.family());
-        self.verdict(map, &format!("goto keep{n}{suffix}/{}", affinity.of));
+        self.verdict(map, goto(format!("keep{n}{suffix}/{}", affinity.of)));
         self.made.insert(Part::Keeping(Keeping {
             of: affinity.of.clone(),
             family: self.address.family(),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::mem::take;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -9,15 +10,15 @@ use caracal_model::{Family, SharedMap};
 
 use super::address::{ServiceAddress, ServiceTarget};
 use super::entry::ServiceEntry;
-use super::layout::{CHECKS, SERVICES_TABLE, layout, mark, word};
+use super::layout::{CHECKS, INTERVALS, SERVICES_TABLE, layout, mark, word};
 use super::listing::Listed;
 use super::order::keep_indices;
 use super::parts::{
-    Element, Keeping, Part, is_of_clients, is_shared, parts, pick_chain, pick_of, pick_rules,
-    ports, ranges, spared,
+    Keeping, Part, is_of_clients, is_shared, parts, pick_chain, pick_of, pick_rules, ports, ranges,
+    spared,
 };
 use super::planner::{ServicePlanner, Surroundings};
-use crate::nft::{SetElement, TableEdit, Transaction, are_few};
+use crate::nft::{Edit, Element, SetName, Transaction, by_set};
 use crate::transport::Transport;
 
 /// Elements of one transaction while the table is filled: the kernel holds a lock until it has
@@ -31,6 +32,8 @@ const INFALLIBLE: &str = "writing to a String does not fail";
 pub(super) struct Change {
     pub(super) add: BTreeSet<Part>,
     pub(super) delete: BTreeSet<Part>,
+    /// Elements that were listed and are of no form that we write.
+    pub(super) foreign: BTreeSet<(SetName, String)>,
     /// Chains of clients that were listed and nobody needs.
     pub(super) strays: BTreeSet<String>,
     /// Maps of clients in which only these endpoints may stand.
@@ -43,12 +46,12 @@ impl Change {
     /// True when chains and maps come, go or are written again.
     pub(super) fn changes_chains(&self) -> bool {
         let mut parts = self.add.iter().chain(&self.delete);
-        !self.strays.is_empty() || parts.any(|part| !matches!(part, Part::Element(_)))
+        !self.strays.is_empty() || parts.any(|part| !matches!(part, Part::Element(..)))
     }
 
     /// Changed elements.
     pub(super) fn len(&self) -> usize {
-        self.add.len() + self.delete.len()
+        self.add.len() + self.delete.len() + self.foreign.len()
     }
 }
 
@@ -169,7 +172,7 @@ impl Written {
 
     /// A table that holds what was listed, and what has to change so that it is the plan's. The
     /// indices of endpoints stay where they can.
-    pub(super) fn adopt(plan: &ServicePlanner, listed: &Listed) -> (Self, Change) {
+    pub(super) fn adopt(plan: &ServicePlanner, listed: &mut Listed) -> (Self, Change) {
         let mut written = Self::default();
         for (address, entry) in plan.all() {
             let (cluster, here) = listed.order(address);
@@ -210,25 +213,27 @@ impl Written {
             flows: whole.flows,
             ..Change::default()
         };
-        let mut wanted = BTreeSet::new();
         for part in whole.add {
-            let is_there = match &part {
-                Part::Element(element) => {
-                    wanted.insert(element.clone());
-                    listed.elements.contains(element)
+            let (part, is_there) = match part {
+                Part::Element(set, element) => {
+                    let found = (set, element);
+                    let is_there = listed.elements.remove(&found);
+                    (Part::Element(found.0, found.1), is_there)
                 }
                 Part::Pick(endpoints, count) => {
-                    listed.chains.contains(&pick_chain(*endpoints, *count))
+                    (part, listed.chains.contains(&pick_chain(endpoints, count)))
                 }
                 // Their rules are written anew: that cuts nothing.
-                Part::Keeping(_) => false,
+                Part::Keeping(_) => (part, false),
             };
             if !is_there {
                 change.add.insert(part);
             }
         }
-        let unwanted = listed.elements.difference(&wanted).cloned();
-        change.delete.extend(unwanted.map(Part::Element));
+        let unwanted = std::mem::take(&mut listed.elements).into_iter();
+        let unwanted = unwanted.map(|(set, element)| Part::Element(set, element));
+        change.delete.extend(unwanted);
+        change.foreign = std::mem::take(&mut listed.foreign);
         let keepings = written.shared.keys().filter_map(keeping);
         let chains = keepings.flat_map(|keeping| keeping.chains());
         let kept: BTreeSet<String> = chains.map(|(name, _)| name).collect();
@@ -321,92 +326,61 @@ fn with_kept_indices(
     }
 }
 
-/// The transactions that carry out a change of a table that is there.
-pub(super) fn transactions(change: &Change) -> Vec<Transaction> {
-    let mut transactions: Vec<Transaction> =
-        scripts(change).into_iter().map(Transaction::from).collect();
-    if let [one] = &mut transactions[..] {
-        one.edits = edits(change);
-    }
-    transactions
-}
-
-/// The change as data; `None` where it is more than some elements of plain sets and maps.
-fn edits(change: &Change) -> Option<Vec<TableEdit>> {
-    let mut edits = edits_of(&change.delete, TableEdit::Delete)?;
-    edits.extend(edits_of(&change.add, TableEdit::Add)?);
-    (change.strays.is_empty() && are_few(&edits)).then_some(edits)
-}
-
-fn edits_of(
-    parts: &BTreeSet<Part>,
-    made: fn(String, Vec<SetElement>) -> TableEdit,
-) -> Option<Vec<TableEdit>> {
-    let mut by_set: BTreeMap<&str, Vec<SetElement>> = BTreeMap::new();
-    for part in parts {
-        let Part::Element(element) = part else {
-            return None;
-        };
-        let data = element.as_data()?;
-        by_set.entry(&element.set).or_default().push(data);
-    }
-    let by_set = by_set.into_iter();
-    Some(by_set.map(|(set, of)| made(set.to_owned(), of)).collect())
-}
-
-fn scripts(change: &Change) -> Vec<String> {
-    let mut first = String::new();
-    chains(&mut first, &change.add);
-    let mut deleted = String::new();
-    elements(&mut deleted, "delete", &change.delete);
-    let mut last = String::new();
-    gone(&mut first, &mut last, change);
+/// The transactions that carry out a change of a table that is there. They take its parts.
+pub(super) fn transactions(change: &mut Change) -> Vec<Transaction> {
+    let (add, delete) = (take(&mut change.add), take(&mut change.delete));
+    let mut first = chains(&add);
+    let last = gone(&mut first, &add, &delete, &change.strays);
+    let mut deleted = elements(delete, Edit::Delete);
+    deleted.extend(foreign(&change.foreign));
     // Filling a table cuts nothing off, whatever is in force between; what leads to endpoints comes
     // behind them.
-    if deleted.is_empty() && change.add.len() > SLICE {
-        let (leading, filling): (BTreeSet<Part>, BTreeSet<Part>) =
-            change.add.iter().cloned().partition(leads);
-        let filling: Vec<Part> = filling.into_iter().collect();
-        let mut scripts = vec![first];
-        for parts in filling.chunks(SLICE) {
-            scripts.push(put(&parts.iter().cloned().collect()));
+    let mut transactions = Vec::new();
+    if deleted.is_empty() && add.len() > SLICE {
+        let (leading, mut filling): (Vec<Part>, Vec<Part>) = add.into_iter().partition(leads);
+        transactions.push(first);
+        while !filling.is_empty() {
+            let rest = filling.split_off(SLICE.min(filling.len()));
+            transactions.push(elements(std::mem::replace(&mut filling, rest), Edit::Add));
         }
-        scripts.extend([put(&leading), last]);
-        return scripts
-            .into_iter()
-            .filter(|script| !script.is_empty())
-            .collect();
+        transactions.push(elements(leading, Edit::Add));
+    } else {
+        let added = elements(add, Edit::Add);
+        transactions.push([first, deleted, added].concat());
     }
-    let whole = [first, deleted, put(&change.add)].concat();
-    [whole, last]
-        .into_iter()
-        .filter(|script| !script.is_empty())
-        .collect()
+    transactions.push(last);
+    let transactions = transactions.into_iter().filter(|edits| !edits.is_empty());
+    transactions.map(Transaction).collect()
 }
 
-/// Writes the table anew in one transaction, whatever is there.
-pub(super) fn whole(change: &Change) -> String {
-    let mut script = format!(
+/// Writes the table anew in one transaction, whatever is there. It takes the change's parts.
+pub(super) fn whole(change: &mut Change) -> Transaction {
+    let script = format!(
         "add table inet {SERVICES_TABLE}\ndelete table inet {SERVICES_TABLE}\n\
          table inet {SERVICES_TABLE} {{\n{}chain {} {{\n}}\n}}\n",
         layout(),
         mark()
     );
-    chains(&mut script, &change.add);
-    script.push_str(&put(&change.add));
-    script
+    let add = take(&mut change.add);
+    let mut edits = vec![Edit::Script(script)];
+    edits.extend(chains(&add));
+    edits.extend(elements(add, Edit::Add));
+    Transaction(edits)
 }
 
-/// Takes the table away, if there is one.
-pub(super) fn removal() -> String {
+/// The script that takes the table away, if there is one.
+pub(crate) fn removal() -> String {
     format!("add table inet {SERVICES_TABLE}\ndelete table inet {SERVICES_TABLE}\n")
 }
 
-/// Leaves endpoints alone in the table that was listed. One of another layout is replaced once
-/// there is a plan; until then rules of its own stand first in the chains that it may have.
-pub(super) fn spare(listed: &Listed, endpoints: &BTreeSet<SocketAddr>) -> String {
+/// The script by which the table that was listed, with or without elements, leaves these endpoints
+/// alone at once, whatever it holds. One of another layout is replaced once there is a plan; until
+/// then rules of its own stand first in the chains that it may have.
+pub(crate) fn spare(listing: &str, endpoints: &BTreeSet<SocketAddr>) -> String {
+    let listed = Listed::parse(listing);
     if listed.is_ours() {
-        return put(&spared(endpoints).collect());
+        let edits = elements(spared(endpoints), Edit::Add);
+        return Transaction(edits).script(SERVICES_TABLE);
     }
     let mut script = String::new();
     for chain in CHECKS
@@ -425,47 +399,48 @@ pub(super) fn spare(listed: &Listed, endpoints: &BTreeSet<SocketAddr>) -> String
     script
 }
 
-/// Forgets clients whose endpoint has gone.
-pub(super) fn forget(map: &str, clients: &[String]) -> String {
+/// The script that forgets clients of a map, whose endpoint has gone.
+pub(crate) fn forget(map: &str, clients: &[String]) -> String {
     let clients = clients.join(", ");
     format!("delete element inet {SERVICES_TABLE} {map} {{ {clients} }}\n")
-}
-
-fn put(parts: &BTreeSet<Part>) -> String {
-    let mut script = String::new();
-    elements(&mut script, "add", parts);
-    script
 }
 
 /// Elements that lead packets to what others hold.
 fn leads(part: &Part) -> bool {
     let leading = ["services", "inside", "outside", "keep"];
-    matches!(part, Part::Element(e) if leading.iter().any(|set| e.set.starts_with(set)))
+    matches!(part, Part::Element(set, _) if leading.iter().any(|of| set.starts_with(of)))
 }
 
-fn elements(script: &mut String, verb: &str, parts: &BTreeSet<Part>) {
-    let mut set = "";
-    for part in parts {
-        let Part::Element(Element { set: of, key, data }) = part else {
-            continue;
-        };
-        if set == of {
-            script.push_str(", ");
-        } else {
-            if !set.is_empty() {
-                script.push_str(" }\n");
+/// Steps for the elements among these parts.
+fn elements(
+    parts: impl IntoIterator<Item = Part>,
+    edit: fn(SetName, Vec<Element>) -> Edit,
+) -> Vec<Edit> {
+    let elements = parts.into_iter().filter_map(|part| match part {
+        Part::Element(set, element) => Some((set, element)),
+        Part::Pick(..) | Part::Keeping(_) => None,
+    });
+    let edits = by_set(elements, edit).into_iter();
+    edits
+        .map(|edit| match &edit {
+            Edit::Add(set, _) | Edit::Delete(set, _) if is_of_intervals(set) => {
+                edit.in_words(SERVICES_TABLE)
             }
-            write!(script, "{verb} element inet {SERVICES_TABLE} {of} {{ ").expect(INFALLIBLE);
-            set = of;
-        }
-        script.push_str(key);
-        if let Some(data) = data {
-            write!(script, " : {data}").expect(INFALLIBLE);
-        }
-    }
-    if !set.is_empty() {
-        script.push_str(" }\n");
-    }
+            _ => edit,
+        })
+        .collect()
+}
+
+fn is_of_intervals(set: &str) -> bool {
+    INTERVALS.iter().any(|of| set.starts_with(of))
+}
+
+/// Steps that take away elements of no form that we write.
+fn foreign(elements: &BTreeSet<(SetName, String)>) -> impl Iterator<Item = Edit> {
+    elements.iter().map(|(set, text)| {
+        let table = SERVICES_TABLE;
+        Edit::Script(format!("delete element inet {table} {set} {{ {text} }}\n"))
+    })
 }
 
 fn chain(script: &mut String, name: &str, rules: &[String]) {
@@ -480,15 +455,14 @@ fn chain(script: &mut String, name: &str, rules: &[String]) {
     }
 }
 
-fn chains(script: &mut String, parts: &BTreeSet<Part>) {
+/// Steps that make chains, with their rules and maps.
+fn chains(parts: &BTreeSet<Part>) -> Vec<Edit> {
+    let mut script = String::new();
     for part in parts {
         match part {
             Part::Pick(endpoints, count) => {
-                chain(
-                    script,
-                    &pick_chain(*endpoints, *count),
-                    &pick_rules(*endpoints, *count),
-                );
+                let name = pick_chain(*endpoints, *count);
+                chain(&mut script, &name, &pick_rules(*endpoints, *count));
             }
             Part::Keeping(keeping) => {
                 let clients = format!("{}; flags dynamic,timeout;", keeping.declared());
@@ -501,47 +475,53 @@ fn chains(script: &mut String, parts: &BTreeSet<Part>) {
                     .expect(INFALLIBLE);
                 }
                 for (name, rules) in keeping.chains() {
-                    chain(script, &name, &rules);
+                    chain(&mut script, &name, &rules);
                 }
             }
-            Part::Element(_) => {}
+            Part::Element(..) => {}
         }
     }
+    let script = Some(script).filter(|script| !script.is_empty());
+    script.into_iter().map(Edit::Script).collect()
 }
 
-/// Chains and maps that go: kernels before 6.2 do not take the deletion of a chain and of the
-/// element that leads to it in one transaction.
-fn gone(first: &mut String, last: &mut String, change: &Change) {
-    let stays: BTreeSet<[String; 2]> = change
-        .add
-        .iter()
-        .filter_map(keeping)
-        .map(Keeping::maps)
-        .collect();
-    for name in &change.strays {
-        writeln!(first, "flush chain inet {SERVICES_TABLE} {name}").expect(INFALLIBLE);
-        writeln!(last, "delete chain inet {SERVICES_TABLE} {name}").expect(INFALLIBLE);
+/// Chains and maps that go, in a transaction of their own: kernels before 6.2 do not take the
+/// deletion of a chain and of the element that leads to it in one.
+fn gone(
+    first: &mut Vec<Edit>,
+    add: &BTreeSet<Part>,
+    delete: &BTreeSet<Part>,
+    strays: &BTreeSet<String>,
+) -> Vec<Edit> {
+    let flush = |name: &String| Edit::Script(format!("flush chain inet {SERVICES_TABLE} {name}\n"));
+    let stays: BTreeSet<[String; 2]> = add.iter().filter_map(keeping).map(Keeping::maps).collect();
+    let mut last = Vec::new();
+    for name in strays {
+        first.push(flush(name));
+        last.push(Edit::DeleteChain(name.clone()));
     }
-    for part in &change.delete {
+    for part in delete {
         if let Part::Pick(endpoints, count) = part {
-            let name = pick_chain(*endpoints, *count);
-            writeln!(last, "delete chain inet {SERVICES_TABLE} {name}").expect(INFALLIBLE);
+            last.push(Edit::DeleteChain(pick_chain(*endpoints, *count)));
         }
     }
-    for keeping in change.delete.iter().filter_map(keeping) {
+    for keeping in delete.iter().filter_map(keeping) {
         if stays.contains(&keeping.maps()) {
             continue;
         }
-        for (name, _) in keeping.chains() {
-            writeln!(first, "flush chain inet {SERVICES_TABLE} {name}").expect(INFALLIBLE);
-        }
+        let chains = keeping.chains();
+        first.extend(chains.iter().map(|(name, _)| flush(name)));
         // Those that lead to others go first.
-        for (name, _) in keeping.chains().iter().rev() {
-            writeln!(last, "delete chain inet {SERVICES_TABLE} {name}").expect(INFALLIBLE);
-        }
+        let chains = chains.into_iter().rev();
+        last.extend(chains.map(|(name, _)| Edit::DeleteChain(name)));
         let picks = keeping.picks().map(|(map, _)| map);
-        for map in keeping.maps().into_iter().chain(picks) {
-            writeln!(last, "delete map inet {SERVICES_TABLE} {map}").expect(INFALLIBLE);
-        }
+        last.extend(
+            keeping
+                .maps()
+                .into_iter()
+                .chain(picks)
+                .map(|map| Edit::Script(format!("delete map inet {SERVICES_TABLE} {map}\n"))),
+        );
     }
+    last
 }

@@ -9,13 +9,12 @@ use caracal_model::{Family, Problem, SharedMap, Snapshot};
 use super::address::{ServiceAddress, ServiceTarget};
 use super::entry::ServiceEntry;
 use super::health::ServiceHealth;
-use super::inspection::{ServiceDifferences, differences};
 use super::layout::{SERVICES_TABLE, digit};
-use super::listing::{Listed, hits, is_sealed, seal};
+use super::listing::{Listed, is_sealed};
 use super::planner::ServicePlanner;
-use super::script::{Change, Written, forget, removal, spare, transactions, whole};
+use super::script::{Change, Written, transactions, whole};
 use super::settings::ServiceNode;
-use crate::nft::Transaction;
+use crate::nft::{Listing, Transaction};
 
 /// Transactions that make the table what is planned.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -52,30 +51,25 @@ impl ServiceTable {
         let concerned = self.planner.follow(snapshot, own);
         let written = self.written.as_mut()?;
         let change = written.follow(&self.planner, concerned);
-        Some(TableChange::new(transactions(&change), change))
+        Some(TableChange::new(change, transactions))
     }
 
     /// Takes over the table that was listed; `None` = there is none. One whose chains somebody has
     /// changed is written anew.
     pub(crate) fn adopt(&mut self, listing: Option<&str>) -> TableChange {
-        let listing = listing.filter(|listing| is_sealed(listing));
-        let listed = listing.map(Listed::parse).unwrap_or_default();
-        if listed.is_ours() {
-            let (written, change) = Written::adopt(&self.planner, &listed);
+        let listing = listing.map(Listing::parse).filter(is_sealed);
+        let listed = listing.as_ref().map(Listed::of);
+        if let Some(mut listed) = listed.filter(Listed::is_ours) {
+            let (written, change) = Written::adopt(&self.planner, &mut listed);
             self.written = Some(written);
-            return TableChange::new(transactions(&change), change);
+            return TableChange::new(change, transactions);
         }
-        let (written, change) = Written::adopt(&self.planner, &Listed::default());
+        let (written, change) = Written::adopt(&self.planner, &mut Listed::default());
         self.written = Some(written);
         TableChange {
             breaks_seal: true,
-            ..TableChange::new(vec![whole(&change).into()], change)
+            ..TableChange::new(change, |change| vec![whole(change)])
         }
-    }
-
-    /// The script that seals the table that was listed, without elements: it is as it was written.
-    pub(crate) fn sealing(outline: &str) -> String {
-        seal(outline)
     }
 
     /// Entries in force, by address.
@@ -99,12 +93,6 @@ impl ServiceTable {
         format!("list table inet {SERVICES_TABLE}\n")
     }
 
-    /// The script by which the table that was listed, with or without elements, leaves these
-    /// endpoints alone at once, whatever it holds and of whichever version it is.
-    pub(crate) fn sparing(listing: &str, endpoints: &BTreeSet<SocketAddr>) -> String {
-        spare(&Listed::parse(listing), endpoints)
-    }
-
     /// The script that fails where the table has not this cluster address.
     pub(crate) fn asking_for_cluster_address(address: IpAddr) -> String {
         let set = format!("cluster-ips{}", digit(Family::of(address)));
@@ -116,41 +104,18 @@ impl ServiceTable {
         format!("list set inet {SERVICES_TABLE} hits{}\n", digit(family))
     }
 
-    /// New connections to each address, of the listing of a family's counters.
-    pub(crate) fn hits(listing: &str) -> impl Iterator<Item = (ServiceAddress, u64)> {
-        hits(listing)
-    }
-
-    /// Compares a listing of the table with what these addresses need.
-    pub(crate) fn differences(
-        entries: &SharedMap<ServiceAddress, Arc<ServiceEntry>>,
-        listing: &str,
-    ) -> ServiceDifferences {
-        differences(entries, listing)
-    }
-
     /// The script that lists one map.
     pub(crate) fn listing_of(map: &str) -> String {
         format!("list map inet {SERVICES_TABLE} {map}\n")
     }
-
-    /// The script that takes the table away, if there is one.
-    pub(crate) fn removal() -> String {
-        removal()
-    }
-
-    /// The script that forgets clients.
-    pub(crate) fn forgetting(map: &str, clients: &[String]) -> String {
-        forget(map, clients)
-    }
 }
 
 impl TableChange {
-    fn new(transactions: Vec<Transaction>, change: Change) -> Self {
+    fn new(mut change: Change, transactions: impl Fn(&mut Change) -> Vec<Transaction>) -> Self {
         Self {
-            transactions,
             parts: change.len(),
             breaks_seal: change.changes_chains(),
+            transactions: transactions(&mut change),
             clients: change.clients,
             flows: change.flows,
         }

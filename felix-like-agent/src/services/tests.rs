@@ -15,8 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use caracal_model::{Applied, NodeName, Snapshot};
 use serde_json::{Value, json};
 
+use super::layout::SERVICES_TABLE;
 use super::settings::{NodePortAddresses, ServiceNode, ServiceSettings};
 use super::table::{ServiceTable, TableChange};
+use crate::nft::Transaction;
 use kernel::Kernel;
 
 fn snapshot(documents: &[Value]) -> Snapshot {

@@ -9,7 +9,7 @@ use netlink_sys::{Socket, SocketAddr};
 use socket2::SockRef;
 
 use super::framing::{HEADER, attribute, begin, close, finish, messages, open, word};
-use crate::nft::{ElementData, SetElement, TableEdit};
+use crate::nft::{Edit, Element, ElementData, Fields, Transaction};
 
 /// `NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END`.
 const BATCH_BEGIN: u16 = 16;
@@ -88,14 +88,15 @@ impl TableSocket {
     /// Carries out one transaction on a table of family `inet`, or nothing of it.
     ///
     /// # Errors
-    /// The kernel's refusal; [`io::ErrorKind::WouldBlock`] when it does not answer.
+    /// The kernel's refusal; [`io::ErrorKind::WouldBlock`] when it does not answer;
+    /// [`io::ErrorKind::Unsupported`] when a step is `nft`'s alone.
     pub(in crate::dataplane) fn transact(
         &mut self,
         table: &str,
-        edits: &[TableEdit],
+        transaction: &Transaction,
     ) -> io::Result<()> {
         let first = self.sequence.wrapping_add(1);
-        let (batch, last) = batch(table, edits, first);
+        let (batch, last) = batch(table, &transaction.0, first)?;
         self.sequence = last.wrapping_add(1);
         if last == first {
             // Nothing but brackets, which are not answered.
@@ -125,7 +126,7 @@ impl TableSocket {
 }
 
 /// The messages of a transaction, and the number of the last one that is answered.
-fn batch(table: &str, edits: &[TableEdit], first: u32) -> (Vec<u8>, u32) {
+fn batch(table: &str, edits: &[Edit], first: u32) -> io::Result<(Vec<u8>, u32)> {
     let mut batch = Batch {
         octets: Vec::new(),
         sequence: first,
@@ -133,19 +134,20 @@ fn batch(table: &str, edits: &[TableEdit], first: u32) -> (Vec<u8>, u32) {
     batch.bracket(BATCH_BEGIN);
     for edit in edits {
         match edit {
-            TableEdit::Add(set, elements) => {
-                batch.elements(NEW_ELEMENTS, NLM_F_CREATE, (table, set), elements);
+            Edit::Add(set, elements) => {
+                batch.elements(NEW_ELEMENTS, NLM_F_CREATE, (table, set), elements)?;
             }
-            TableEdit::Delete(set, elements) => {
-                batch.elements(DELETE_ELEMENTS, 0, (table, set), elements);
+            Edit::Delete(set, elements) => {
+                batch.elements(DELETE_ELEMENTS, 0, (table, set), elements)?;
             }
-            TableEdit::AddChain(chain) => batch.chain(NEW_CHAIN, NLM_F_CREATE, (table, chain)),
-            TableEdit::DeleteChain(chain) => batch.chain(DELETE_CHAIN, 0, (table, chain)),
+            Edit::AddChain(chain) => batch.chain(NEW_CHAIN, NLM_F_CREATE, (table, chain)),
+            Edit::DeleteChain(chain) => batch.chain(DELETE_CHAIN, 0, (table, chain)),
+            Edit::Script(_) => return Err(io::ErrorKind::Unsupported.into()),
         }
     }
     let last = batch.sequence.wrapping_sub(1);
     batch.bracket(BATCH_END);
-    (batch.octets, last)
+    Ok((batch.octets, last))
 }
 
 struct Batch {
@@ -181,8 +183,8 @@ impl Batch {
         kind: u16,
         flags: u16,
         (table, set): (&str, &str),
-        elements: &[SetElement],
-    ) {
+        elements: &[Element],
+    ) -> io::Result<()> {
         for elements in elements.chunks(IN_ONE_MESSAGE) {
             let start = self.message((kind, NLM_F_ACK | flags), INET, 0);
             let octets = &mut self.octets;
@@ -192,17 +194,18 @@ impl Batch {
             for element in elements {
                 let at = open(octets, ELEMENT);
                 let key = open(octets, KEY);
-                attribute(octets, VALUE, element.key.octets());
+                value(octets, &element.key)?;
                 close(octets, key);
                 // What goes is found by its key.
                 if let Some(to) = element.data.as_ref().filter(|_| kind == NEW_ELEMENTS) {
-                    data(octets, to);
+                    data(octets, to)?;
                 }
                 close(octets, at);
             }
             close(octets, list);
             finish(&mut self.octets, start);
         }
+        Ok(())
     }
 }
 
@@ -213,14 +216,22 @@ fn name(octets: &mut Vec<u8>, kind: u16, name: &str) {
     close(octets, start);
 }
 
-fn data(octets: &mut Vec<u8>, to: &ElementData) {
+fn value(octets: &mut Vec<u8>, fields: &Fields) -> io::Result<()> {
+    // Intervals are `nft`'s.
+    let fields = fields.octets().ok_or(io::ErrorKind::Unsupported)?;
+    attribute(octets, VALUE, &fields);
+    Ok(())
+}
+
+fn data(octets: &mut Vec<u8>, to: &ElementData) -> io::Result<()> {
     let start = open(octets, DATA);
     match to {
-        ElementData::Value(value) => attribute(octets, VALUE, value.octets()),
+        ElementData::Value(fields) => value(octets, fields)?,
         ElementData::Goto(chain) => verdict(octets, GOTO, Some(chain)),
         ElementData::Drop => verdict(octets, DROP, None),
     }
     close(octets, start);
+    Ok(())
 }
 
 fn verdict(octets: &mut Vec<u8>, code: i32, chain: Option<&str>) {

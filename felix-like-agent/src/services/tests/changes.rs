@@ -34,7 +34,7 @@ fn another_endpoint_of_clients_that_keep_theirs_is_elements_alone() {
     let change = table.follow(&snapshot(&of(4)), &own()).unwrap();
     kernel.run(&change);
     assert!(!change.breaks_seal);
-    let edits = change.transactions.iter().map(|of| of.edits.is_some());
+    let edits = change.transactions.iter().map(Transaction::is_data);
     assert_eq!(
         edits.collect::<Vec<_>>(),
         [true],
@@ -64,7 +64,7 @@ fn chains_that_pick_among_no_services_endpoints_go() {
     let mut follow = |kernel: &mut Kernel, snapshot: &Snapshot| {
         let change = table.follow(snapshot, &own()).unwrap();
         let last = change.transactions.last().cloned().unwrap_or_default();
-        let last = last.script;
+        let last = last.script(SERVICES_TABLE);
         assert!(!last.contains("element") || !last.contains("delete chain"));
         kernel.run(&change);
         change.breaks_seal
@@ -181,7 +181,7 @@ proptest! {
             prop_assert!(fresh.follow(&wanted, &me).is_none());
             let again = fresh.adopt(Some(&kernel.listing()));
             let elements = again.transactions.iter();
-            let elements = elements.filter(|of| of.script.contains(" element ")).count();
+            let elements = elements.filter(|of| of.script(SERVICES_TABLE).contains(" element ")).count();
             prop_assert_eq!(elements, 0, "{:?}", again.transactions);
         }
     }

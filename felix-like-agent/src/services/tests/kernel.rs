@@ -1,5 +1,6 @@
 //! Our table in a modelled kernel.
 
+use super::super::listing::seal;
 use super::*;
 
 /// Our table in a kernel that refuses to add what is there otherwise and to delete what is not.
@@ -14,14 +15,18 @@ impl Kernel {
     /// Carries out transactions; the number of elements that were named.
     pub(super) fn run(&mut self, change: &TableChange) -> usize {
         let scripts = change.transactions.iter();
-        let named = scripts.map(|of| self.transaction(&of.script)).sum();
+        let named = scripts.map(|of| self.transaction(of)).sum();
         if change.breaks_seal {
-            self.transaction(&ServiceTable::sealing(&self.listing()));
+            self.transaction(&seal(&self.listing()));
         }
         named
     }
 
-    pub(super) fn transaction(&mut self, script: &str) -> usize {
+    fn transaction(&mut self, transaction: &Transaction) -> usize {
+        self.script(&transaction.script(SERVICES_TABLE))
+    }
+
+    fn script(&mut self, script: &str) -> usize {
         let mut named = 0;
         let mut inside = false;
         for line in script.lines() {
