@@ -192,7 +192,8 @@ impl ServiceWriter {
             self.changed.notify_one();
             return Ok(());
         }
-        self.change(services::seal(&outline)).await
+        let seal = self.table.seal(&outline);
+        self.change(seal).await
     }
 
     /// Clients that keep an endpoint which has gone are dealt anew.

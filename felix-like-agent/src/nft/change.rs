@@ -1,6 +1,5 @@
 //! What changes tables of ours: steps, which are carried out together or not at all. The shell
-//! gives them to the kernel itself where they are elements and empty chains alone, and else their
-//! text to `nft`: a program costs a hundred times as much as one element.
+//! gives them to the kernel itself where all of them are data, and else their text to `nft`: a program costs a hundred times as much as one element.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,16 +7,17 @@ use std::sync::Arc;
 
 use caracal_model::merge_join;
 
-use super::element::{Element, Fields};
+use super::element::{Element, Fields, SetName};
 use super::mark::SetHash;
+use super::rule::PickRule;
 
 /// More elements than this are left to `nft`: they do not fit into one send.
 const MOST_ELEMENTS: usize = 1000;
 
-const INFALLIBLE: &str = "writing to a String does not fail";
+/// A rule is as long as so many elements.
+const RULE: usize = 6;
 
-/// Name of a set or map, which its elements share.
-pub(crate) type SetName = Arc<str>;
+const INFALLIBLE: &str = "writing to a String does not fail";
 
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +26,9 @@ pub(crate) enum Edit {
     Add(SetName, Vec<Element>),
     /// Elements go out of it.
     Delete(SetName, Vec<Element>),
-    /// An empty chain that the kernel does not call.
-    AddChain(String),
+    /// A chain that the kernel does not call: it has these rules alone afterwards. With none of
+    /// them it is a mark.
+    AddChain(String, Vec<PickRule>),
     /// A chain to which nothing leads.
     DeleteChain(String),
     /// Whatever else, in the words of `nft`, by lines.
@@ -47,7 +48,15 @@ impl Edit {
         match self {
             Self::Add(set, elements) => put(script, ("add", table, set), elements),
             Self::Delete(set, elements) => put(script, ("delete", table, set), elements),
-            Self::AddChain(chain) => *script += &format!("add chain inet {table} {chain}\n"),
+            Self::AddChain(chain, rules) => {
+                *script += &format!("add chain inet {table} {chain}\n");
+                if !rules.is_empty() {
+                    *script += &format!("flush chain inet {table} {chain}\n");
+                }
+                for rule in rules {
+                    *script += &format!("add rule inet {table} {chain} {rule}\n");
+                }
+            }
             Self::DeleteChain(chain) => *script += &format!("delete chain inet {table} {chain}\n"),
             Self::Script(lines) => script.push_str(lines),
         }
@@ -106,7 +115,8 @@ impl Transaction {
     pub(crate) fn is_data(&self) -> bool {
         let elements = |edit: &Edit| match edit {
             Edit::Add(_, elements) | Edit::Delete(_, elements) => elements.len(),
-            Edit::AddChain(_) | Edit::DeleteChain(_) => 0,
+            Edit::AddChain(_, rules) => rules.len() * RULE,
+            Edit::DeleteChain(_) => 0,
             Edit::Script(_) => MOST_ELEMENTS + 1,
         };
         self.0.iter().map(elements).sum::<usize>() <= MOST_ELEMENTS

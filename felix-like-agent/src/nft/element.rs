@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use caracal_model::Prefix;
 
@@ -17,6 +18,9 @@ const MOST_OCTETS: usize = 17;
 /// Between the fields of a key, and between a key and its data, in text.
 const AND: &str = " . ";
 const LEADS_TO: &str = " : ";
+
+/// Name of a set or map, which its elements share.
+pub(crate) type SetName = Arc<str>;
 
 /// One field of a key or value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

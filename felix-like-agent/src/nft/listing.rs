@@ -37,6 +37,11 @@ impl<'a> Section<'a> {
             })
     }
 
+    /// All that is said of it but name and elements: the rules of a chain.
+    pub(crate) fn rules(&self) -> &[&'a str] {
+        self.lines.get(1..).unwrap_or_default()
+    }
+
     /// True for a chain whose name is a mark: it says nothing else.
     fn is_mark(&self) -> bool {
         let begins = |of: &&str| self.name.starts_with(of);
@@ -128,17 +133,13 @@ impl<'a> Listing<'a> {
             elements = hashes.fold(elements, u64::wrapping_add);
         }
         Checksum {
-            structure: self.structure_of(|_| true),
+            structure: self.structure(|_| true),
             elements,
         }
     }
 
-    /// The checksum of all but the elements of sets and maps.
-    pub(crate) fn structure(&self) -> String {
-        format!("{:016x}", self.structure_of(|_| true))
-    }
-
-    fn structure_of(&self, counts: impl Fn(&Section<'a>) -> bool) -> u64 {
+    /// The checksum of all that counts but the elements of sets and maps.
+    pub(crate) fn structure(&self, counts: impl Fn(&Section<'a>) -> bool) -> u64 {
         let sections = self.sections.iter().filter(|section| counts(section));
         of_words(sections.flat_map(Section::counted))
     }

@@ -5,14 +5,17 @@
 //! * `element`: a key with or without data, as typed fields; its text, and its octets.
 //! * `listing`: reads what nftables prints.
 //! * `mark`: fingerprints and checksums, in names of empty chains.
+//! * `rule`: the one form of rule that is data.
 //! * `change`: transactions, and the difference of sets.
 
 mod change;
 mod element;
 mod listing;
 mod mark;
+mod rule;
 
-pub(crate) use change::{Edit, SetName, Sets, Transaction, by_set};
-pub(crate) use element::{Element, ElementData, Field, Fields, InterfaceName};
-pub(crate) use listing::Listing;
+pub(crate) use change::{Edit, Sets, Transaction, by_set};
+pub(crate) use element::{Element, ElementData, Field, Fields, InterfaceName, SetName};
+pub(crate) use listing::{Listing, Section};
 pub(crate) use mark::{CHECKSUM, Checksum, FINGERPRINT, digest};
+pub(crate) use rule::PickRule;

@@ -8,7 +8,7 @@ use caracal_model::SharedMap;
 use super::address::ServiceAddress;
 use super::entry::ServiceEntry;
 use super::layout::SERVICES_TABLE;
-use super::listing::{Listed, is_sealed};
+use super::listing::{Listed, Seal};
 use super::parts::{CLIENTS, Part, parts};
 use crate::nft::{Element, Listing, SetName};
 
@@ -121,7 +121,7 @@ pub(crate) fn differences(
             ..ServiceDifferences::default()
         };
     }
-    if !is_sealed(&listing) {
+    if Seal::of(&listing).is_broken {
         return ServiceDifferences {
             unreadable: Some("somebody has changed its chains".to_owned()),
             ..ServiceDifferences::default()

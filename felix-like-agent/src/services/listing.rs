@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use super::address::{ServiceAddress, ServiceTarget};
 use super::layout::mark;
-use super::parts::CLIENTS;
+use super::parts::{CLIENTS, pick_of, pick_rules};
 use crate::nft::{
-    CHECKSUM, Edit, Element, ElementData, Field, Fields, Listing, SetName, Transaction,
+    CHECKSUM, Edit, Element, ElementData, Field, Fields, Listing, PickRule, Section, SetName,
+    Transaction,
 };
 
 /// What was listed.
@@ -82,21 +83,57 @@ impl Listed {
     }
 }
 
-/// True when chains, sets and rules are as they were when the table was sealed. Elements are none
-/// of it: each of them is compared with the plan.
-pub(super) fn is_sealed(listing: &Listing<'_>) -> bool {
-    *listing.marks(CHECKSUM) == [listing.structure()]
+/// By what a table is sealed. Elements are none of it: each of them is compared with the plan. Nor
+/// are chains that pick, where nftables prints them as they are written: they come and go without
+/// anything that is listed.
+#[derive(Debug)]
+pub(super) struct Seal {
+    structure: String,
+    pub(super) is_broken: bool,
+    /// The table's seal is of the version before, in which chains that pick were part of it.
+    pub(super) is_old: bool,
+    /// Chains that pick may come and go, and the seal stays as it is. False also where there is
+    /// none: how nftables prints them is not known then.
+    pub(super) follows: bool,
 }
 
-/// What seals a table as it was listed, with or without elements.
-pub(crate) fn seal(text: &str) -> Transaction {
-    let listing = Listing::parse(text);
-    let structure = listing.structure();
-    let old = listing.marks(CHECKSUM).into_iter();
-    let old = old.filter(|mark| *mark != structure);
-    let old = old.map(|mark| Edit::DeleteChain(format!("{CHECKSUM}{mark}")));
-    let new = Edit::AddChain(format!("{CHECKSUM}{structure}"));
-    Transaction(old.chain([new]).collect())
+impl Seal {
+    /// The seal of the table that was listed, with or without elements.
+    pub(super) fn of(listing: &Listing<'_>) -> Self {
+        let structure = listing.structure(|section| !picks_as_written(section));
+        let structure = format!("{structure:016x}");
+        let marks = listing.marks(CHECKSUM);
+        let is_sealed = *marks == [structure.as_str()];
+        let is_old = !is_sealed && *marks == [format!("{:016x}", listing.structure(|_| true))];
+        let mut picks = listing
+            .chains()
+            .filter(|chain| pick_of(chain.name).is_some());
+        let first = picks.next();
+        Self {
+            structure,
+            is_broken: !is_sealed && !is_old,
+            is_old,
+            follows: first.is_some_and(picks_as_written) && picks.all(picks_as_written),
+        }
+    }
+
+    /// What puts it on the table.
+    pub(super) fn put(&self, listing: &Listing<'_>) -> Transaction {
+        let old = listing.marks(CHECKSUM).into_iter();
+        let old = old.filter(|mark| *mark != self.structure);
+        let old = old.map(|mark| Edit::DeleteChain(format!("{CHECKSUM}{mark}")));
+        let new = Edit::AddChain(format!("{CHECKSUM}{}", self.structure), Vec::new());
+        Transaction(old.chain([new]).collect())
+    }
+}
+
+/// True for a chain that picks an endpoint, and has just the rules that it should have.
+fn picks_as_written(section: &Section<'_>) -> bool {
+    pick_of(section.name).is_some_and(|(endpoints, count)| {
+        let rules = pick_rules(endpoints, count);
+        let rules = rules.iter().map(PickRule::to_string);
+        rules.eq(section.rules().iter().copied())
+    })
 }
 
 const COUNTER: &str = " counter packets ";

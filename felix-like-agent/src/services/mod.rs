@@ -53,7 +53,7 @@ pub(crate) use kube_proxy::{
     nftables_removal,
 };
 pub(crate) use layout::SERVICES_TABLE;
-pub(crate) use listing::{hits, seal, stray_clients};
+pub(crate) use listing::{hits, stray_clients};
 pub(crate) use script::{forget, removal, spare};
 pub(crate) use settings::ServiceNode;
 pub use settings::{NodePortAddresses, NodePortAddressesError, ServiceSettings};

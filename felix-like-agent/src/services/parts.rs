@@ -10,7 +10,7 @@ use caracal_model::{Family, Prefix};
 use super::address::{ServiceAddress, ServiceTarget};
 use super::entry::ServiceEntry;
 use super::layout::{SPARED, digit, word};
-use crate::nft::{Element, ElementData, Field, Fields, SetName};
+use crate::nft::{Element, ElementData, Field, Fields, PickRule, SetName};
 use crate::transport::Transport;
 
 /// A part of the table.
@@ -34,12 +34,17 @@ pub(super) enum Endpoints {
 }
 
 impl Endpoints {
-    /// The map of the endpoints by index, without the family's digit.
+    /// Start of the names of maps of the endpoints by index.
     const fn map(self) -> &'static str {
         match self {
             Self::Cluster => "endpoints",
             Self::Here => "here",
         }
+    }
+
+    /// The map of the endpoints of this family and protocol by index.
+    fn map_of(self, family: Family, protocol: Transport) -> SetName {
+        format!("{}{}-{}", self.map(), digit(family), protocol.as_str()).into()
     }
 
     /// Behind the family's digit in names of chains and maps of a service port.
@@ -57,26 +62,33 @@ pub(super) fn pick_chain(endpoints: Endpoints, count: usize) -> String {
 }
 
 /// The chain of such a name.
-pub(super) fn pick_of(name: &str) -> Option<Part> {
+pub(super) fn pick_of(name: &str) -> Option<(Endpoints, usize)> {
     let (map, count) = name.strip_prefix("pick-")?.split_once('-')?;
     let all = [Endpoints::Cluster, Endpoints::Here];
     let endpoints = all.into_iter().find(|endpoints| endpoints.map() == map)?;
-    Some(Part::Pick(endpoints, count.parse().ok()?))
+    let count = count.parse().ok()?;
+    (name == pick_chain(endpoints, count)).then_some((endpoints, count))
 }
 
 /// The rules of such a chain. An index whose endpoint has gone between two lookups is replaced by
 /// the first one.
-pub(super) fn pick_rules(endpoints: Endpoints, count: usize) -> Vec<String> {
-    let map = endpoints.map();
-    let rule = |family, protocol: Transport, count: usize| {
-        let (n, ip, protocol) = (digit(family), word(family), protocol.as_str());
-        let key = format!("{ip} daddr . meta l4proto . {protocol} dport");
-        format!("dnat {ip} to {key} . numgen random mod {count} map @{map}{n}-{protocol}")
-    };
+pub(super) fn pick_rules(endpoints: Endpoints, count: usize) -> Vec<PickRule> {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
     let mut rules = Vec::new();
-    for count in [count, 1].into_iter().take(count.min(2)) {
+    for among in if count > 1 {
+        vec![count, 1]
+    } else {
+        vec![count]
+    } {
         for family in [Family::Ipv4, Family::Ipv6] {
-            rules.extend(Transport::ALL.map(|protocol| rule(family, protocol, count)));
+            for protocol in Transport::ALL {
+                rules.push(PickRule {
+                    family,
+                    protocol,
+                    map: endpoints.map_of(family, protocol),
+                    among,
+                });
+            }
         }
     }
     rules
@@ -319,8 +331,7 @@ impl<'a> Parts<'a> {
 
     /// Endpoints by index.
     fn endpoints(&mut self, endpoints: Endpoints) {
-        let (n, map) = (digit(self.address.family()), endpoints.map());
-        let set: SetName = format!("{map}{n}-{}", self.address.protocol.as_str()).into();
+        let set = endpoints.map_of(self.address.family(), self.address.protocol);
         let [address, protocol, port] = self.address.fields();
         for (index, target) in (0..).zip(self.targets(endpoints)) {
             let key = [address, protocol, port, Field::Index(index)];

@@ -44,9 +44,18 @@ pub(super) struct Change {
 
 impl Change {
     /// True when chains and maps come, go or are written again.
-    pub(super) fn changes_chains(&self) -> bool {
+    fn changes_chains(&self) -> bool {
         let mut parts = self.add.iter().chain(&self.delete);
         !self.strays.is_empty() || parts.any(|part| !matches!(part, Part::Element(..)))
+    }
+
+    /// True when the table has to be sealed anew. `follows`: chains that pick are none of the seal.
+    pub(super) fn breaks_seal(&self, follows: bool) -> bool {
+        let mut parts = self.add.iter().chain(&self.delete);
+        match follows {
+            true => !self.strays.is_empty() || parts.any(|part| matches!(part, Part::Keeping(_))),
+            false => self.changes_chains(),
+        }
     }
 
     /// Changed elements.
@@ -241,6 +250,7 @@ impl Written {
         let strays = strays.filter(|name| is_of_clients(name));
         change.strays = strays.cloned().collect();
         let picks = listed.chains.iter().filter_map(|name| pick_of(name));
+        let picks = picks.map(|(endpoints, count)| Part::Pick(endpoints, count));
         let unwanted = picks.filter(|part| !written.picks.contains_key(part));
         change.delete.extend(unwanted);
         (written, change)
@@ -457,14 +467,15 @@ fn chain(script: &mut String, name: &str, rules: &[String]) {
 
 /// Steps that make chains, with their rules and maps.
 fn chains(parts: &BTreeSet<Part>) -> Vec<Edit> {
-    let mut script = String::new();
+    let mut edits = Vec::new();
     for part in parts {
         match part {
             Part::Pick(endpoints, count) => {
                 let name = pick_chain(*endpoints, *count);
-                chain(&mut script, &name, &pick_rules(*endpoints, *count));
+                edits.push(Edit::AddChain(name, pick_rules(*endpoints, *count)));
             }
             Part::Keeping(keeping) => {
+                let mut script = String::new();
                 let clients = format!("{}; flags dynamic,timeout;", keeping.declared());
                 let clients = keeping.maps().map(|map| (map, clients.clone()));
                 for (map, declared) in clients.into_iter().chain(keeping.picks()) {
@@ -477,12 +488,12 @@ fn chains(parts: &BTreeSet<Part>) -> Vec<Edit> {
                 for (name, rules) in keeping.chains() {
                     chain(&mut script, &name, &rules);
                 }
+                edits.push(Edit::Script(script));
             }
             Part::Element(..) => {}
         }
     }
-    let script = Some(script).filter(|script| !script.is_empty());
-    script.into_iter().map(Edit::Script).collect()
+    edits
 }
 
 /// Chains and maps that go, in a transaction of their own: kernels before 6.2 do not take the

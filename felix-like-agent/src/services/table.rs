@@ -10,7 +10,7 @@ use super::address::{ServiceAddress, ServiceTarget};
 use super::entry::ServiceEntry;
 use super::health::ServiceHealth;
 use super::layout::{SERVICES_TABLE, digit};
-use super::listing::{Listed, is_sealed};
+use super::listing::{Listed, Seal};
 use super::planner::ServicePlanner;
 use super::script::{Change, Written, transactions, whole};
 use super::settings::ServiceNode;
@@ -23,7 +23,7 @@ pub(crate) struct TableChange {
     pub(crate) transactions: Vec<Transaction>,
     /// Elements and chains that change.
     pub(crate) parts: usize,
-    /// Chains change: the table has to be sealed anew behind that, with [`ServiceTable::sealing`].
+    /// Chains change: the table has to be sealed anew behind that, with [`ServiceTable::seal`].
     pub(crate) breaks_seal: bool,
     /// Maps of clients in which only these endpoints may stand, to be looked at behind that.
     pub(crate) clients: BTreeMap<String, BTreeSet<ServiceTarget>>,
@@ -38,6 +38,8 @@ pub(crate) struct ServiceTable {
     planner: ServicePlanner,
     /// `None` = the kernel's table has to be read first.
     written: Option<Written>,
+    /// Chains that pick endpoints come and go, and the seal stays as it is.
+    seal_follows: bool,
 }
 
 impl ServiceTable {
@@ -51,25 +53,35 @@ impl ServiceTable {
         let concerned = self.planner.follow(snapshot, own);
         let written = self.written.as_mut()?;
         let change = written.follow(&self.planner, concerned);
-        Some(TableChange::new(change, transactions))
+        Some(TableChange::new(change, self.seal_follows, transactions))
     }
 
     /// Takes over the table that was listed; `None` = there is none. One whose chains somebody has
     /// changed is written anew.
     pub(crate) fn adopt(&mut self, listing: Option<&str>) -> TableChange {
-        let listing = listing.map(Listing::parse).filter(is_sealed);
-        let listed = listing.as_ref().map(Listed::of);
-        if let Some(mut listed) = listed.filter(Listed::is_ours) {
+        let listing = listing.map(Listing::parse);
+        let sealed = listing.map(|listing| (Seal::of(&listing), Listed::of(&listing)));
+        let sealed = sealed.filter(|(seal, listed)| !seal.is_broken && listed.is_ours());
+        if let Some((seal, mut listed)) = sealed {
             let (written, change) = Written::adopt(&self.planner, &mut listed);
             self.written = Some(written);
-            return TableChange::new(change, transactions);
+            self.seal_follows = seal.follows && !seal.is_old;
+            return TableChange::new(change, self.seal_follows, transactions);
         }
         let (written, change) = Written::adopt(&self.planner, &mut Listed::default());
         self.written = Some(written);
         TableChange {
             breaks_seal: true,
-            ..TableChange::new(change, |change| vec![whole(change)])
+            ..TableChange::new(change, false, |change| vec![whole(change)])
         }
+    }
+
+    /// What seals the table that was listed, without elements: it is as it was written.
+    pub(crate) fn seal(&mut self, outline: &str) -> Transaction {
+        let listing = Listing::parse(outline);
+        let seal = Seal::of(&listing);
+        self.seal_follows = seal.follows;
+        seal.put(&listing)
     }
 
     /// Entries in force, by address.
@@ -111,10 +123,14 @@ impl ServiceTable {
 }
 
 impl TableChange {
-    fn new(mut change: Change, transactions: impl Fn(&mut Change) -> Vec<Transaction>) -> Self {
+    fn new(
+        mut change: Change,
+        seal_follows: bool,
+        transactions: impl Fn(&mut Change) -> Vec<Transaction>,
+    ) -> Self {
         Self {
             parts: change.len(),
-            breaks_seal: change.changes_chains(),
+            breaks_seal: change.breaks_seal(seal_follows),
             transactions: transactions(&mut change),
             clients: change.clients,
             flows: change.flows,

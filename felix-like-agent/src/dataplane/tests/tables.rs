@@ -43,7 +43,7 @@ fn add<'a>(set: &str, elements: impl IntoIterator<Item = &'a str>) -> Edit {
 /// An edit of each kind.
 fn edits() -> Vec<Edit> {
     vec![
-        Edit::AddChain("mark".to_owned()),
+        Edit::AddChain("mark".to_owned(), Vec::new()),
         add(
             "services",
             [
@@ -82,7 +82,7 @@ fn elements_are_those_that_nft_lists() {
         transact(&mut socket, "edited", &edits()[1..]).unwrap();
         let gone = edits().into_iter().map(|edit| match edit {
             Edit::Add(set, elements) => Edit::Delete(set, elements),
-            Edit::AddChain(chain) => Edit::DeleteChain(chain),
+            Edit::AddChain(chain, _) => Edit::DeleteChain(chain),
             other => other,
         });
         transact(&mut socket, "edited", &gone.collect::<Vec<_>>()).unwrap();

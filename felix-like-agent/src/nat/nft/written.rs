@@ -37,7 +37,7 @@ impl Written {
             nat: Arc::clone(nat),
             checksum: listing.checksum(),
         };
-        let mark = Edit::AddChain(format!("{CHECKSUM}{}", written.checksum));
+        let mark = Edit::AddChain(format!("{CHECKSUM}{}", written.checksum), Vec::new());
         (written, Transaction(vec![mark]))
     }
 
@@ -65,7 +65,7 @@ impl Written {
         ] {
             if was != is {
                 edits.push(Edit::DeleteChain(format!("{of}{was}")));
-                edits.push(Edit::AddChain(format!("{of}{is}")));
+                edits.push(Edit::AddChain(format!("{of}{is}"), Vec::new()));
             }
         }
         let nat = Arc::clone(nat);

@@ -45,6 +45,92 @@ fn another_endpoint_of_clients_that_keep_theirs_is_elements_alone() {
     assert_eq!(looked_at, ["clients4/shop/web//tcp"]);
 }
 
+/// A Service with so many endpoints.
+fn with_endpoints(count: u8) -> Snapshot {
+    let all = (1..=count).map(|n| endpoint(&format!("10.244.1.{n}"), "b", json!({})));
+    let all = all.collect::<Vec<Value>>();
+    snapshot(&[service(json!({})), slice(json!(all))])
+}
+
+/// A table of which it is known how nftables prints its chains that pick.
+fn known(count: u8) -> (ServiceTable, Kernel) {
+    let (mut table, mut kernel) = (ServiceTable::default(), Kernel::default());
+    assert_eq!(table.follow(&with_endpoints(count), &own()), None);
+    let change = table.adopt(None);
+    kernel.run_of(&mut table, &change);
+    (table, kernel)
+}
+
+/// What a new process does with the table of a Service with so many endpoints.
+fn adopted(kernel: &Kernel, count: u8) -> (ServiceTable, TableChange) {
+    let mut table = ServiceTable::default();
+    assert_eq!(table.follow(&with_endpoints(count), &own()), None);
+    let change = table.adopt(Some(&kernel.listing()));
+    (table, change)
+}
+
+/// A number of endpoints that no Service had before is a chain more: data, as elements are, and
+/// none of the seal.
+#[test]
+fn another_number_of_endpoints_needs_no_program() {
+    let (mut table, mut kernel) = known(3);
+    for count in [4, 5, 3, 200, 1, 0, 7] {
+        let change = table.follow(&with_endpoints(count), &own()).unwrap();
+        assert!(!change.breaks_seal, "{count}");
+        let all = change.transactions.iter();
+        assert!(all.clone().all(Transaction::is_data), "{count}: {all:?}");
+        kernel.run_of(&mut table, &change);
+        let (_, change) = adopted(&kernel, count);
+        let deleted = |of: &Transaction| !of.script(SERVICES_TABLE).contains("element");
+        assert!(change.transactions.iter().all(deleted), "{change:?}");
+    }
+    // Without such a chain it is not known how nftables prints them.
+    let (mut table, mut kernel) = known(0);
+    for (count, breaks_seal) in [(2, true), (3, false)] {
+        let change = table.follow(&with_endpoints(count), &own()).unwrap();
+        assert_eq!(change.breaks_seal, breaks_seal, "{count}");
+        kernel.run_of(&mut table, &change);
+    }
+}
+
+/// A table of the version before, whose seal is of these chains, too, and one of a kernel whose
+/// nftables prints them in other words.
+#[test]
+fn a_seal_of_chains_that_pick_is_taken_for_what_it_is() {
+    let (_, kernel) = known(3);
+    let sealed = |kernel: &Kernel| {
+        let listing = kernel.listing();
+        let listing = crate::nft::Listing::parse(&listing);
+        format!("printed_{:016x}", listing.structure(|_| true))
+    };
+    let resealed = |kernel: &mut Kernel| {
+        kernel
+            .chains
+            .retain(|name, _| !name.starts_with("printed_"));
+        kernel.chains.insert(sealed(kernel), Vec::new());
+    };
+    let mut old = kernel.clone();
+    resealed(&mut old);
+    let mut printed = kernel.clone();
+    let chain = printed.chains.get_mut("pick-endpoints-3").unwrap();
+    chain.iter_mut().for_each(|rule| rule.push_str(" random"));
+    resealed(&mut printed);
+    for (what, kernel) in [("old", &mut old), ("printed", &mut printed)] {
+        let (mut table, change) = adopted(kernel, 3);
+        assert_eq!(change.transactions, [], "{what}");
+        let change = table.follow(&with_endpoints(4), &own()).unwrap();
+        assert!(change.breaks_seal, "{what}");
+        kernel.run_of(&mut table, &change);
+        // The old seal gives way to the new one; other words stay part of it.
+        let change = table.follow(&with_endpoints(5), &own()).unwrap();
+        assert_eq!(change.breaks_seal, what == "printed", "{what}");
+        // What somebody does to such a chain breaks either.
+        kernel.chains.get_mut("pick-endpoints-4").unwrap().pop();
+        let (_, change) = adopted(kernel, 4);
+        assert!(change.breaks_seal, "{what}");
+    }
+}
+
 /// Names of chains that pick one of several endpoints.
 fn picks(kernel: &Kernel) -> Vec<&str> {
     let names = kernel.chains.keys().map(String::as_str);
@@ -53,13 +139,7 @@ fn picks(kernel: &Kernel) -> Vec<&str> {
 
 #[test]
 fn chains_that_pick_among_no_services_endpoints_go() {
-    let of = |count: u8| {
-        let all = (1..=count).map(|n| endpoint(&format!("10.244.1.{n}"), "b", json!({})));
-        snapshot(&[
-            service(json!({})),
-            slice(json!(all.collect::<Vec<Value>>())),
-        ])
-    };
+    let of = with_endpoints;
     let (mut table, mut kernel) = table(&[service(json!({}))]);
     let mut follow = |kernel: &mut Kernel, snapshot: &Snapshot| {
         let change = table.follow(snapshot, &own()).unwrap();
@@ -152,17 +232,19 @@ proptest! {
         let mut ours = ServiceTable::default();
         let mut kernel = Kernel::default();
         ours.follow(&snapshot(&[]), &me);
-        kernel.run(&ours.adopt(None));
+        let change = ours.adopt(None);
+        kernel.run_of(&mut ours, &change);
         for (documents, restart) in history {
             let wanted = snapshot(&documents);
             if restart {
                 let listing = kernel.listing();
                 ours = ServiceTable::default();
                 prop_assert!(ours.follow(&wanted, &me).is_none());
-                kernel.run(&ours.adopt(Some(&listing)));
+                let change = ours.adopt(Some(&listing));
+                kernel.run_of(&mut ours, &change);
             } else {
                 let change = ours.follow(&wanted, &me).unwrap();
-                kernel.run(&change);
+                kernel.run_of(&mut ours, &change);
             }
             let (mut fresh, anew) = table(&documents);
             let known = |name: &str| anew.chains.contains_key(name) || name.starts_with("pick-");

@@ -1,6 +1,5 @@
 //! Our table in a modelled kernel.
 
-use super::super::listing::seal;
 use super::*;
 
 /// Our table in a kernel that refuses to add what is there otherwise and to delete what is not.
@@ -14,10 +13,16 @@ pub(super) struct Kernel {
 impl Kernel {
     /// Carries out transactions; the number of elements that were named.
     pub(super) fn run(&mut self, change: &TableChange) -> usize {
+        self.run_of(&mut ServiceTable::default(), change)
+    }
+
+    /// The same for this table, which is told of its seal.
+    pub(super) fn run_of(&mut self, table: &mut ServiceTable, change: &TableChange) -> usize {
         let scripts = change.transactions.iter();
         let named = scripts.map(|of| self.transaction(of)).sum();
         if change.breaks_seal {
-            self.transaction(&seal(&self.listing()));
+            let seal = table.seal(&self.listing());
+            self.transaction(&seal);
         }
         named
     }
@@ -138,8 +143,10 @@ impl Kernel {
             };
             text += &format!("\tmap {set} {{\n{elements}\t}}\n");
         }
-        for chain in self.chains.keys() {
-            text += &format!("\tchain {chain} {{\n\t}}\n");
+        for (chain, rules) in &self.chains {
+            let rules = rules.iter().map(|rule| format!("\t\t{rule}\n"));
+            let rules = rules.collect::<String>();
+            text += &format!("\tchain {chain} {{\n{rules}\t}}\n");
         }
         text + "}\n"
     }
