@@ -1,5 +1,6 @@
 //! What changes tables of ours: steps, which are carried out together or not at all. The shell
-//! gives them to the kernel itself where all of them are data, and else their text to `nft`: a program costs a hundred times as much as one element.
+//! gives them to the kernel itself where all of them are data, and else their text to `nft`: a
+//! program costs a hundred times as much as one element.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +14,6 @@ use super::rule::PickRule;
 
 /// More elements than this are left to `nft`: they do not fit into one send.
 const MOST_ELEMENTS: usize = 1000;
-
 /// A rule is as long as so many elements.
 const RULE: usize = 6;
 
