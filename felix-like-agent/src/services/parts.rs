@@ -182,6 +182,14 @@ impl Keeping {
     }
 }
 
+/// The service port whose clients keep their endpoints, where the part is that.
+pub(super) const fn keeping(part: &Part) -> Option<&Keeping> {
+    match part {
+        Part::Keeping(keeping) => Some(keeping),
+        _ => None,
+    }
+}
+
 /// True for the name of a chain of [`Keeping::chains`].
 pub(super) fn is_of_clients(name: &str) -> bool {
     ["affine", "keep"].iter().any(|of| name.starts_with(of)) && name.contains('/')

@@ -12,8 +12,9 @@ use super::health::ServiceHealth;
 use super::layout::{SERVICES_TABLE, digit};
 use super::listing::{Listed, Seal};
 use super::planner::ServicePlanner;
-use super::script::{Change, Written, transactions, whole};
+use super::script::{transactions, whole};
 use super::settings::ServiceNode;
+use super::written::{Change, Written};
 use crate::nft::{Listing, Transaction};
 
 /// Transactions that make the table what is planned.

@@ -52,6 +52,7 @@ impl TableWriter {
             return Ok(());
         }
         let script = transaction.script(self.table);
+        drop(transaction);
         let changes = Some(&self.changes);
         let done = run_as("nft", &["-f", "-"], &script, changes).await;
         done.map(drop)
