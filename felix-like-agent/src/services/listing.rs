@@ -16,7 +16,7 @@ use crate::nft::{
 pub(super) struct Listed {
     pub(super) elements: BTreeSet<(SetName, Element)>,
     /// Elements of no form that we write, as nftables prints them.
-    pub(super) foreign: BTreeSet<(SetName, String)>,
+    pub(super) foreign: Vec<(SetName, String)>,
     pub(super) chains: BTreeSet<String>,
     orders: BTreeMap<(&'static str, ServiceAddress), BTreeMap<u32, ServiceTarget>>,
 }
@@ -40,7 +40,7 @@ impl Listed {
                         listed.note_order(&name, &element);
                         listed.elements.insert((Arc::clone(&name), element));
                     }
-                    None => _ = listed.foreign.insert((Arc::clone(&name), text.to_owned())),
+                    None => listed.foreign.push((Arc::clone(&name), text.to_owned())),
                 }
             }
         }

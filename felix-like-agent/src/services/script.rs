@@ -129,7 +129,7 @@ fn is_of_intervals(set: &str) -> bool {
 }
 
 /// Steps that take away elements of no form that we write.
-fn foreign(elements: &BTreeSet<(SetName, String)>) -> impl Iterator<Item = Edit> {
+fn foreign(elements: &[(SetName, String)]) -> impl Iterator<Item = Edit> {
     elements.iter().map(|(set, text)| {
         let table = SERVICES_TABLE;
         Edit::Script(format!("delete element inet {table} {set} {{ {text} }}\n"))

@@ -23,7 +23,7 @@ pub(super) struct Change {
     pub(super) add: BTreeSet<Part>,
     pub(super) delete: BTreeSet<Part>,
     /// Elements that were listed and are of no form that we write.
-    pub(super) foreign: BTreeSet<(SetName, String)>,
+    pub(super) foreign: Vec<(SetName, String)>,
     /// Chains of clients that were listed and nobody needs.
     pub(super) strays: BTreeSet<String>,
     /// Maps of clients in which only these endpoints may stand.

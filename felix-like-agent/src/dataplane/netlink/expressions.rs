@@ -41,19 +41,19 @@ struct Expressions<'a>(&'a mut Vec<u8>);
 
 impl Expressions<'_> {
     /// Appends one with these numbers, and with what `more` appends.
-    fn put<const N: usize>(
+    fn put(
         &mut self,
         kind: &str,
-        attributes: [u16; N],
-        numbers: [u32; N],
-        more: impl FnOnce(&mut Vec<u8>),
+        attributes: &[u16],
+        numbers: &[u32],
+        more: &dyn Fn(&mut Vec<u8>),
     ) {
         let octets = &mut *self.0;
         let start = open(octets, ELEMENT);
         name(octets, NAME, kind);
         let data = open(octets, DATA);
-        for (kind, number) in attributes.into_iter().zip(numbers) {
-            attribute(octets, kind, &number.to_be_bytes());
+        for (kind, number) in attributes.iter().zip(numbers) {
+            attribute(octets, *kind, &number.to_be_bytes());
         }
         more(octets);
         close(octets, data);
@@ -62,8 +62,8 @@ impl Expressions<'_> {
 
     /// Goes on with packets alone of which `key` is this octet.
     fn only(&mut self, key: u32, octet: u8) {
-        self.put("meta", META, [FIRST_REGISTER, key], |_| {});
-        self.put("cmp", COMPARE, [FIRST_REGISTER, EQUAL], |octets| {
+        self.put("meta", &META, &[FIRST_REGISTER, key], &|_| {});
+        self.put("cmp", &COMPARE, &[FIRST_REGISTER, EQUAL], &|octets| {
             let compared = open(octets, COMPARED);
             attribute(octets, VALUE, &[octet]);
             close(octets, compared);
@@ -84,14 +84,19 @@ pub(super) fn put(octets: &mut Vec<u8>, rule: &PickRule) {
     let mut all = Expressions(octets);
     all.only(FAMILY, family);
     all.only(PROTOCOL, rule.protocol.number());
-    all.put("payload", PAYLOAD, [address, NETWORK, at, length], |_| {});
-    all.put("meta", META, [protocol, PROTOCOL], |_| {});
-    all.put("payload", PAYLOAD, [port, TRANSPORT, 2, 2], |_| {});
-    all.put("numgen", NUMBER, [index, rule.among, RANDOM, 0], |_| {});
+    all.put(
+        "payload",
+        &PAYLOAD,
+        &[address, NETWORK, at, length],
+        &|_| {},
+    );
+    all.put("meta", &META, &[protocol, PROTOCOL], &|_| {});
+    all.put("payload", &PAYLOAD, &[port, TRANSPORT, 2, 2], &|_| {});
+    all.put("numgen", &NUMBER, &[index, rule.among, RANDOM, 0], &|_| {});
     // The endpoint: its address, and its port behind that.
-    all.put("lookup", LOOKUP, [address, address], |octets| {
+    all.put("lookup", &LOOKUP, &[address, address], &|octets| {
         name(octets, LOOKED_UP, &rule.map);
     });
     let endpoint = [DESTINATION, family.into(), address, protocol];
-    all.put("nat", TRANSLATE, endpoint, |_| {});
+    all.put("nat", &TRANSLATE, &endpoint, &|_| {});
 }
