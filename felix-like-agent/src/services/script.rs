@@ -30,16 +30,17 @@ pub(super) fn transactions(change: &mut Change) -> Vec<Transaction> {
     // behind them.
     let mut transactions = Vec::new();
     if deleted.is_empty() && add.len() > SLICE {
-        let (leading, mut filling): (Vec<Part>, Vec<Part>) = add.into_iter().partition(leads);
+        let (leading, filling): (Vec<Part>, Vec<Part>) = add.into_iter().partition(leads);
         transactions.push(first);
-        while !filling.is_empty() {
-            let rest = filling.split_off(SLICE.min(filling.len()));
-            transactions.push(elements(std::mem::replace(&mut filling, rest), Edit::Add));
+        let mut filling = filling.into_iter();
+        while filling.len() > 0 {
+            transactions.push(elements(filling.by_ref().take(SLICE), Edit::Add));
         }
         transactions.push(elements(leading, Edit::Add));
     } else {
-        let added = elements(add, Edit::Add);
-        transactions.push([first, deleted, added].concat());
+        first.extend(deleted);
+        first.extend(elements(add, Edit::Add));
+        transactions.push(first);
     }
     transactions.push(last);
     let transactions = transactions.into_iter().filter(|edits| !edits.is_empty());
@@ -179,8 +180,8 @@ fn chains(parts: &BTreeSet<Part>) -> Vec<Edit> {
     edits
 }
 
-/// Chains and maps that go, in a transaction of their own: kernels before 6.2 do not take the
-/// deletion of a chain and of the element that leads to it in one.
+/// Chains and maps that go, in a transaction of their own behind `first`: kernels before 6.2 do not
+/// take the deletion of a chain and of the element that leads to it in one.
 fn gone(
     first: &mut Vec<Edit>,
     add: &BTreeSet<Part>,
