@@ -6,9 +6,9 @@
 //! * `reserved` knows what is not the Services': what a node needs to be a node. `refusals` says
 //!   so.
 //! * `claims` says which of several Services has an address.
-//! * `planner` keeps the plan by Service; `parts` makes elements of entries; `written` compares them
-//!   with what was written, and `script` makes transactions of the difference; `listing` reads the
-//!   table back after a start; `inspection` compares it with what it has to hold.
+//! * `planner` keeps the plan by Service; `parts` makes elements of entries; `written` compares
+//!   them with what was written, and `script` makes transactions of the difference; `listing` reads
+//!   the table back after a start; `inspection` compares it with what it has to hold.
 //! * `kube_proxy` knows what kube-proxy leaves in the kernel.
 //!
 //! Invariants, cited by tests:
