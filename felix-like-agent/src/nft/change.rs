@@ -76,19 +76,21 @@ fn join<T: fmt::Display>(out: &mut impl fmt::Write, start: &str, of: &[T]) -> fm
     out.write_str(if of.is_empty() { "" } else { " }\n" })
 }
 
-/// Steps for elements, set by set: those of one set stand together.
+/// Steps for elements, set by set: those of one set stand together. One step is made at a time: of
+/// a large table the elements are as long as its text.
 pub(crate) fn by_set(
     elements: impl IntoIterator<Item = (SetName, Element)>,
     edit: fn(SetName, Vec<Element>) -> Edit,
-) -> Vec<Edit> {
-    let mut sets: Vec<(SetName, Vec<Element>)> = Vec::new();
-    for (set, element) in elements {
-        match sets.last_mut() {
-            Some((last, elements)) if *last == set => elements.push(element),
-            _ => sets.push((set, vec![element])),
+) -> impl Iterator<Item = Edit> {
+    let mut elements = elements.into_iter().peekable();
+    std::iter::from_fn(move || {
+        let (set, first) = elements.next()?;
+        let mut all = vec![first];
+        while let Some((_, element)) = elements.next_if(|(of, _)| *of == set) {
+            all.push(element);
         }
-    }
-    sets.into_iter().map(|(set, of)| edit(set, of)).collect()
+        Some(edit(set, all))
+    })
 }
 
 /// Steps on one table, all or nothing.

@@ -24,7 +24,7 @@ pub(super) fn transactions(change: &mut Change) -> Vec<Transaction> {
     let (add, delete) = (take(&mut change.add), take(&mut change.delete));
     let mut first = chains(&add);
     let last = gone(&mut first, &add, &delete, &change.strays);
-    let mut deleted = elements(delete, Edit::Delete);
+    let mut deleted: Vec<Edit> = elements(delete, Edit::Delete).collect();
     deleted.extend(foreign(&change.foreign));
     // Filling a table cuts nothing off, whatever is in force between; what leads to endpoints comes
     // behind them.
@@ -34,9 +34,9 @@ pub(super) fn transactions(change: &mut Change) -> Vec<Transaction> {
         transactions.push(first);
         let mut filling = filling.into_iter();
         while filling.len() > 0 {
-            transactions.push(elements(filling.by_ref().take(SLICE), Edit::Add));
+            transactions.push(elements(filling.by_ref().take(SLICE), Edit::Add).collect());
         }
-        transactions.push(elements(leading, Edit::Add));
+        transactions.push(elements(leading, Edit::Add).collect());
     } else {
         first.extend(deleted);
         first.extend(elements(add, Edit::Add));
@@ -58,7 +58,8 @@ pub(super) fn whole(change: &mut Change) -> Transaction {
     let add = take(&mut change.add);
     let mut edits = vec![Edit::Script(script)];
     edits.extend(chains(&add));
-    edits.extend(elements(add, Edit::Add));
+    let add = elements(add, Edit::Add);
+    edits.extend(add.map(|edit| edit.in_words(SERVICES_TABLE)));
     Transaction(edits)
 }
 
@@ -74,7 +75,7 @@ pub(crate) fn spare(listing: &str, endpoints: &BTreeSet<SocketAddr>) -> String {
     let listed = Listed::parse(listing);
     if listed.is_ours() {
         let edits = elements(spared(endpoints), Edit::Add);
-        return Transaction(edits).script(SERVICES_TABLE);
+        return Transaction(edits.collect()).script(SERVICES_TABLE);
     }
     let mut script = String::new();
     for chain in CHECKS
@@ -109,20 +110,17 @@ fn leads(part: &Part) -> bool {
 fn elements(
     parts: impl IntoIterator<Item = Part>,
     edit: fn(SetName, Vec<Element>) -> Edit,
-) -> Vec<Edit> {
+) -> impl Iterator<Item = Edit> {
     let elements = parts.into_iter().filter_map(|part| match part {
         Part::Element(set, element) => Some((set, element)),
         Part::Pick(..) | Part::Keeping(_) => None,
     });
-    let edits = by_set(elements, edit).into_iter();
-    edits
-        .map(|edit| match &edit {
-            Edit::Add(set, _) | Edit::Delete(set, _) if is_of_intervals(set) => {
-                edit.in_words(SERVICES_TABLE)
-            }
-            _ => edit,
-        })
-        .collect()
+    by_set(elements, edit).map(|edit| match &edit {
+        Edit::Add(set, _) | Edit::Delete(set, _) if is_of_intervals(set) => {
+            edit.in_words(SERVICES_TABLE)
+        }
+        _ => edit,
+    })
 }
 
 fn is_of_intervals(set: &str) -> bool {

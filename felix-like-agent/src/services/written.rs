@@ -14,7 +14,7 @@ use super::parts::{
     spared,
 };
 use super::planner::{ServicePlanner, Surroundings};
-use crate::nft::SetName;
+use crate::nft::{Element, SetName};
 use crate::transport::Transport;
 
 /// Parts to add and to take away.
@@ -212,23 +212,17 @@ impl Written {
             flows: whole.flows,
             ..Change::default()
         };
-        for part in whole.add {
-            let (part, is_there) = match part {
-                Part::Element(set, element) => {
-                    let found = (set, element);
-                    let is_there = listed.elements.remove(&found);
-                    (Part::Element(found.0, found.1), is_there)
-                }
-                Part::Pick(endpoints, count) => {
-                    (part, listed.chains.contains(&pick_chain(endpoints, count)))
-                }
-                // Their rules are written anew: that cuts nothing.
-                Part::Keeping(_) => (part, false),
-            };
-            if !is_there {
-                change.add.insert(part);
-            }
-        }
+        let is_there = |part: &Part, elements: &mut BTreeSet<(SetName, Element)>| match part {
+            Part::Element(..) if elements.is_empty() => false,
+            Part::Element(set, element) => elements.remove(&(Arc::clone(set), element.clone())),
+            Part::Pick(endpoints, count) => listed.chains.contains(&pick_chain(*endpoints, *count)),
+            // Their rules are written anew: that cuts nothing.
+            Part::Keeping(_) => false,
+        };
+        change.add = whole.add;
+        change
+            .add
+            .retain(|part| !is_there(part, &mut listed.elements));
         let unwanted = std::mem::take(&mut listed.elements).into_iter();
         let unwanted = unwanted.map(|(set, element)| Part::Element(set, element));
         change.delete.extend(unwanted);
