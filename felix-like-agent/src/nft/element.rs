@@ -144,7 +144,7 @@ impl Field {
     }
 }
 
-/// Fields one behind the other: a key, or the value of a map.
+/// Fields one behind the other: a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Fields([Option<Field>; MOST_FIELDS]);
 
@@ -207,12 +207,13 @@ pub(crate) struct Element {
     pub(crate) data: Option<ElementData>,
 }
 
-/// Where an element of a map leads.
+/// Where an element of a map leads. Small: tables have a hundred thousand elements.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ElementData {
-    Value(Fields),
+    /// To an address and port.
+    Value(IpAddr, u16),
     /// To this chain.
-    Goto(String),
+    Goto(Box<str>),
     Drop,
 }
 
@@ -236,9 +237,12 @@ impl Element {
             return Fields::parse(text).map(Self::from);
         };
         let data = match data.strip_prefix("goto ") {
-            Some(chain) => ElementData::Goto(chain.to_owned()),
+            Some(chain) => ElementData::Goto(chain.into()),
             None if data == "drop" => ElementData::Drop,
-            None => ElementData::Value(Fields::parse(data)?),
+            None => {
+                let (address, port) = data.split_once(AND)?;
+                ElementData::Value(address.parse().ok()?, port.parse().ok()?)
+            }
         };
         Some(Self::leading(Fields::parse(key)?, data))
     }
@@ -249,7 +253,7 @@ impl fmt::Display for Element {
         write!(f, "{}", self.key)?;
         match &self.data {
             None => Ok(()),
-            Some(ElementData::Value(value)) => write!(f, "{LEADS_TO}{value}"),
+            Some(ElementData::Value(address, port)) => write!(f, "{LEADS_TO}{address}{AND}{port}"),
             Some(ElementData::Goto(chain)) => write!(f, "{LEADS_TO}goto {chain}"),
             Some(ElementData::Drop) => write!(f, "{LEADS_TO}drop"),
         }

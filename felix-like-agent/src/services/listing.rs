@@ -54,7 +54,10 @@ impl Listed {
             _ => return,
         };
         let target = match data {
-            Some(ElementData::Value(value)) => ServiceTarget::of_value(value),
+            Some(ElementData::Value(address, port)) => Some(ServiceTarget {
+                address: *address,
+                port: *port,
+            }),
             _ => None,
         };
         let address = ServiceAddress::of_key(key);

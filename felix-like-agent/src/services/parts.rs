@@ -255,7 +255,7 @@ pub(super) fn parts(address: &ServiceAddress, entry: &ServiceEntry) -> BTreeSet<
     parts.made
 }
 
-fn goto(chain: impl Into<String>) -> ElementData {
+fn goto(chain: impl Into<Box<str>>) -> ElementData {
     ElementData::Goto(chain.into())
 }
 
@@ -343,7 +343,7 @@ impl<'a> Parts<'a> {
         let [address, protocol, port] = self.address.fields();
         for (index, target) in (0..).zip(self.targets(endpoints)) {
             let key = [address, protocol, port, Field::Index(index)];
-            let to = ElementData::Value(target.fields().into());
+            let to = ElementData::Value(target.address, target.port);
             let element = Element::leading(key.into(), to);
             self.made.insert(Part::Element(Arc::clone(&set), element));
         }

@@ -11,7 +11,7 @@ use socket2::SockRef;
 
 use super::expressions::{self, ELEMENT, VALUE};
 use super::framing::{HEADER, NESTED, attribute, begin, close, finish, messages, name, open, word};
-use crate::nft::{Edit, Element, ElementData, Fields, PickRule, Transaction};
+use crate::nft::{Edit, Element, ElementData, Field, Fields, PickRule, Transaction};
 
 /// `NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END`.
 const BATCH_BEGIN: u16 = 16;
@@ -245,7 +245,10 @@ fn value(octets: &mut Vec<u8>, fields: &Fields) -> io::Result<()> {
 fn data(octets: &mut Vec<u8>, to: &ElementData) -> io::Result<()> {
     let start = open(octets, DATA);
     match to {
-        ElementData::Value(fields) => value(octets, fields)?,
+        ElementData::Value(address, port) => {
+            let to = [Field::Address(*address), Field::Port(*port)];
+            value(octets, &to.into())?;
+        }
         ElementData::Goto(chain) => verdict(octets, GOTO, Some(chain)),
         ElementData::Drop => verdict(octets, DROP, None),
     }
