@@ -88,6 +88,7 @@ mod slice;
 mod table;
 #[cfg(any(test, feature = "testing"))]
 mod testing;
+mod transport;
 mod underlay;
 
 pub use actual::{Actual, ActualNeighbour, ActualRoute, ActualTarget};
@@ -137,7 +138,7 @@ pub use plan::{
 };
 pub use services::{
     Affinity, NodePortAddresses, NodePortAddressesError, ServiceAddress, ServiceDifferences,
-    ServiceElement, ServiceEntry, ServiceHealth, ServiceSettings, ServiceTarget, Transport,
+    ServiceElement, ServiceEntry, ServiceHealth, ServiceSettings, ServiceTarget,
 };
 pub use settings::keys::setting_effect;
 pub use settings::{InterfacePattern, Overrides, ServiceLoops, Settings};
@@ -145,3 +146,4 @@ pub use slice::SLICE;
 pub use table::{Foreign, LearnScope, TABLE_PROTOCOL, TableSettings, Tables};
 #[cfg(any(test, feature = "testing"))]
 pub use testing::{Refused, apply_op, leads_elsewhere, next_index};
+pub use transport::Transport;

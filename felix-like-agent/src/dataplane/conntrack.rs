@@ -13,7 +13,7 @@ use socket2::SockRef;
 use super::netlink::framing::{
     attribute as append, attributes, begin, close, finish, messages, open,
 };
-use crate::services::Transport;
+use crate::transport::Transport;
 
 /// `NFNL_SUBSYS_CTNETLINK << 8`, with `IPCTNL_MSG_CT_GET` and `IPCTNL_MSG_CT_DELETE`.
 const GET: u16 = 1 << 8 | 1;

@@ -15,7 +15,7 @@ use crate::dataplane::write::programs::{CommandError, run};
 use crate::desired::Desired;
 use crate::nat::nft::TABLE;
 use crate::services::{
-    NeededElements, SERVICES_TABLE, ServiceAddress, ServiceDifferences, ServiceElement,
+    self, NeededElements, SERVICES_TABLE, ServiceAddress, ServiceDifferences, ServiceElement,
     ServiceEntry, ServiceTable,
 };
 
@@ -57,7 +57,7 @@ pub async fn observe_service_hits() -> Result<BTreeMap<ServiceAddress, u64>, Ser
     // nft 1.0.6 finds only the first of several sets that one script lists.
     for family in [Family::Ipv4, Family::Ipv6] {
         let listing = list(&ServiceTable::listing_of_hits(family)).await?;
-        hits.extend(ServiceTable::hits(&listing));
+        hits.extend(services::hits(&listing));
     }
     Ok(hits)
 }
@@ -89,7 +89,7 @@ pub async fn observe_services(
     entries: &SharedMap<ServiceAddress, Arc<ServiceEntry>>,
 ) -> ServiceDifferences {
     match list(&ServiceTable::listing()).await {
-        Ok(listing) => ServiceTable::differences(entries, &listing),
+        Ok(listing) => services::differences(entries, &listing),
         Err(error) => ServiceDifferences {
             unreadable: Some(super::chain(&error)),
             ..ServiceDifferences::default()

@@ -15,7 +15,7 @@ use super::read::hints::OwnChanges;
 use super::retry::{Retries, backoff};
 use super::write::nat::{Backend, CHANGED, NatError, NatWriter};
 use crate::nat::Nat;
-use crate::nat::nft::listing::Blocker;
+use crate::nat::nft::blockers::Blocker;
 use crate::op::Op;
 use crate::problem::problem;
 use crate::settings::NatBackend;

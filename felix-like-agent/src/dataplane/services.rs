@@ -16,10 +16,11 @@ use super::write::programs::{CommandError, run, unless_refused};
 use super::write::tables::TableWriter;
 use crate::nft::Transaction;
 use crate::services::{
-    SERVICES_TABLE, ServiceAddress, ServiceEntry, ServiceHealth, ServiceNode, ServiceSettings,
-    ServiceTable, ServiceTarget, TableChange, Transport, stray_clients,
+    self, SERVICES_TABLE, ServiceAddress, ServiceEntry, ServiceHealth, ServiceNode,
+    ServiceSettings, ServiceTable, ServiceTarget, TableChange,
 };
 use crate::settings::Overrides;
+use crate::transport::Transport;
 
 /// Why the table is not as planned.
 #[derive(Debug, thiserror::Error)]
@@ -150,7 +151,7 @@ impl ServiceWriter {
     }
 
     async fn write(&mut self, snapshot: &Snapshot) -> Result<usize, ServiceWriteError> {
-        let change = match self.table.follow(snapshot, &self.own) {
+        let mut change = match self.table.follow(snapshot, &self.own) {
             Some(change) => change,
             None => {
                 let listing = run("nft", &["-f", "-"], &ServiceTable::listing()).await;
@@ -163,7 +164,8 @@ impl ServiceWriter {
                 self.table.adopt(listing.as_deref())
             }
         };
-        for transaction in &change.transactions {
+        let wrote = !change.transactions.is_empty();
+        for transaction in std::mem::take(&mut change.transactions) {
             self.change(transaction).await?;
         }
         if change.breaks_seal {
@@ -171,7 +173,7 @@ impl ServiceWriter {
         }
         self.forget_clients(&change).await?;
         self.forget_flows(change.flows).await;
-        if !change.transactions.is_empty() || self.status.revision == 0 {
+        if wrote || self.status.revision == 0 {
             self.status.entries = self.table.entries();
         }
         self.status.changed += change.parts as u64;
@@ -190,29 +192,30 @@ impl ServiceWriter {
             self.changed.notify_one();
             return Ok(());
         }
-        self.change(&ServiceTable::sealing(&outline).into()).await
+        let seal = self.table.seal(&outline);
+        self.change(seal).await
     }
 
     /// Clients that keep an endpoint which has gone are dealt anew.
     async fn forget_clients(&mut self, change: &TableChange) -> Result<(), ServiceWriteError> {
         for (map, allowed) in &change.clients {
             let listing = run("nft", &["-f", "-"], &ServiceTable::listing_of(map)).await;
-            let stray = stray_clients(&listing.map_err(ServiceWriteError)?, allowed);
+            let stray = services::stray_clients(&listing.map_err(ServiceWriteError)?, allowed);
             if stray.is_empty() {
                 continue;
             }
-            let script = ServiceTable::forgetting(map, &stray);
+            let script = services::forget(map, &stray);
             // One may have been forgotten by the kernel meanwhile, and then none is deleted.
-            if let Err(error) = self.change(&script.into()).await {
+            if let Err(error) = self.change(script.into()).await {
                 tracing::debug!(
                     map,
                     reason = super::chain(&error),
                     "clients are not forgotten"
                 );
                 for client in &stray {
-                    let script = ServiceTable::forgetting(map, std::slice::from_ref(client));
+                    let script = services::forget(map, std::slice::from_ref(client));
                     // It has gone by itself.
-                    let _ = self.change(&script.into()).await;
+                    let _ = self.change(script.into()).await;
                 }
             }
         }
@@ -258,7 +261,7 @@ impl ServiceWriter {
         }
     }
 
-    async fn change(&mut self, transaction: &Transaction) -> Result<(), ServiceWriteError> {
+    async fn change(&mut self, transaction: Transaction) -> Result<(), ServiceWriteError> {
         self.status.transactions += 1;
         let result = self.writer.write(transaction).await;
         result.map_err(ServiceWriteError)
@@ -300,7 +303,7 @@ impl ServiceWriter {
                 spared.insert(*at);
             }
         }
-        let script = ServiceTable::sparing(&outline, &spared);
+        let script = services::spare(&outline, &spared);
         if script.is_empty() {
             return Ok(());
         }
@@ -318,7 +321,7 @@ impl ServiceWriter {
         if !Self::is_there().await? {
             return Ok(());
         }
-        let result = run("nft", &["-f", "-"], &ServiceTable::removal()).await;
+        let result = run("nft", &["-f", "-"], &services::removal()).await;
         result.map(drop).map_err(ServiceWriteError)
     }
 }

@@ -168,23 +168,6 @@ impl Nat {
     }
 }
 
-/// A short text that differs when one of the texts does.
-fn digest<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
-    let texts = texts.into_iter();
-    let hash = texts.fold(HASH_OF_NOTHING, |hash, text| hashed(hash, text.bytes()));
-    format!("{hash:016x}")
-}
-
-const HASH_OF_NOTHING: u64 = 0xcbf2_9ce4_8422_2325;
-
-/// The hash of octets behind those that have this one. FNV-1a: the same in every build, which the
-/// standard library's hasher does not promise.
-fn hashed(hash: u64, octets: impl IntoIterator<Item = u8>) -> u64 {
-    octets.into_iter().fold(hash, |hash, octet| {
-        (hash ^ u64::from(octet)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
-
 #[cfg(test)]
 pub(crate) fn example() -> Nat {
     let plain = |text: &str| PlainName::new(text).unwrap();

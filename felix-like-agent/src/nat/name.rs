@@ -2,15 +2,14 @@
 
 use std::fmt;
 
-/// Longest name of an interface in Linux.
-const LONGEST: usize = 15;
+use crate::nft::{Field, InterfaceName};
 
 /// The name of an interface, or the beginning of such names, as it may stand in a script for nft or
 /// iptables: letters, digits, `.`, `_` and `-`. Names come from the datastore and from the kernel,
 /// which allows quotes, braces and more; rules are made of these names alone, so that none can end
 /// a rule and begin another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PlainName(String);
+pub struct PlainName(InterfaceName);
 
 impl PlainName {
     /// `None` when the text may not stand in rules.
@@ -18,26 +17,26 @@ impl PlainName {
     pub fn new(text: &str) -> Option<Self> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         // A `-` in front would be an option to iptables.
-        let good = (1..=LONGEST).contains(&text.len())
-            && text.chars().all(plain)
-            && !text.starts_with('-');
-        good.then(|| Self(text.to_owned()))
+        let good = !text.is_empty() && text.chars().all(plain) && !text.starts_with('-');
+        InterfaceName::new(text).filter(|_| good).map(Self)
     }
 
     /// As [`Self::new`], short enough for `NAME+` of iptables.
     #[must_use]
     pub fn beginning(text: &str) -> Option<Self> {
-        Self::new(text).filter(|name| name.0.len() < LONGEST)
+        Self::new(text).filter(|_| InterfaceName::new(&format!("{text}+")).is_some())
     }
+}
 
-    pub(super) fn as_str(&self) -> &str {
-        &self.0
+impl From<&PlainName> for Field {
+    fn from(name: &PlainName) -> Self {
+        Self::Interface(name.0)
     }
 }
 
 impl fmt::Display for PlainName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        fmt::Display::fmt(&self.0, f)
     }
 }
 

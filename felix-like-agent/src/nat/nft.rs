@@ -2,8 +2,7 @@
 //! one changes elements of its sets ([`written`]).
 
 mod bgp;
-mod elements;
-pub(crate) mod listing;
+pub(crate) mod blockers;
 pub(crate) mod written;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,18 +11,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use caracal_model::{Family, Prefix};
 
-use super::name::Interfaces;
-use super::{FamilyRules, LoopGuard, Nat, digest};
+use super::name::{Interfaces, PlainName};
+use super::{FamilyRules, LoopGuard, Nat};
+use crate::nft::{FINGERPRINT, Fields, Sets, digest};
 use bgp::{balanced_packets, bgp_guard, translated_packets, workloads_packets};
-use elements::{Element, Sets};
 
 /// Our table, of family `inet`.
 pub(crate) const TABLE: &str = "caracal";
-/// Name, without the fingerprint, of the empty chain that holds it.
-const FINGERPRINT: &str = "fingerprint_";
-/// Name, without the checksum, of the empty chain that holds it. The checksum is that of our table
-/// as nftables listed it after it was written: rules that somebody changed are listed differently.
-pub(crate) const CHECKSUM: &str = "printed_";
 /// Stands in the text for the elements of the set that follows.
 const ELEMENTS: &str = "\t\telements of ";
 /// Behind the filters of others: who refuses a Service without endpoints is asked first.
@@ -56,13 +50,13 @@ pub(crate) fn listing() -> String {
 
 /// The table's content without fingerprint and checksum.
 #[derive(Debug, Default)]
-pub(super) struct NftTable<'a> {
+pub(super) struct NftTable {
     /// All but the elements of sets.
     text: String,
-    sets: Sets<'a>,
+    sets: Sets,
 }
 
-impl std::fmt::Display for NftTable<'_> {
+impl std::fmt::Display for NftTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for line in self.text.lines() {
             match line.strip_prefix(ELEMENTS) {
@@ -74,31 +68,31 @@ impl std::fmt::Display for NftTable<'_> {
     }
 }
 
-impl<'a> NftTable<'a> {
+impl NftTable {
     /// Tells tables apart, and is kept by element: when only elements change, it follows from them.
     pub(super) fn fingerprint(&self) -> String {
-        let structure = digest([self.text.as_str()]);
+        let structure = digest(&self.text);
         format!("{structure}{:016x}", self.sets.sum())
     }
 
     /// Declares a set.
-    fn set(&mut self, name: &str, of: &str, elements: Vec<Element<'a>>) {
+    fn set(&mut self, name: &str, of: &str, keys: Vec<Fields>) {
         let text = &mut self.text;
         put_at(text, "\t", format_args!("set {name} {{"));
         put(text, format_args!("type {of}"));
         put_at(text, ELEMENTS, format_args!("{name}"));
         put_at(text, "\t", format_args!("}}"));
-        self.sets.put(name, elements);
+        self.sets.put(name, keys);
     }
 
-    pub(super) fn new(nat: &'a Nat) -> Self {
+    pub(super) fn new(nat: &Nat) -> Self {
         let mut table = Self::default();
         fill(&mut table, nat);
         table
     }
 }
 
-fn fill<'a>(table: &mut NftTable<'a>, nat: &'a Nat) {
+fn fill(table: &mut NftTable, nat: &Nat) {
     let mut postrouting = String::new();
     let mut antispoof = String::new();
     let mut input = String::new();
@@ -238,12 +232,12 @@ fn tunnels(text: &mut String, family: &str, rules: &FamilyRules) {
 }
 
 /// From masqueraded pools to where nothing is exempt.
-fn masquerading<'a>(
-    table: &mut NftTable<'a>,
+fn masquerading(
+    table: &mut NftTable,
     postrouting: &mut String,
     family: &str,
     address: &str,
-    rules: &'a FamilyRules,
+    rules: &FamilyRules,
 ) {
     if rules.masquerade.is_empty() {
         return;
@@ -295,24 +289,25 @@ fn outgoing(family: &str, rules: &FamilyRules) -> Vec<String> {
 }
 
 /// Sources that a workload may use. Neighbour discovery has sources of its own.
-fn sources<'a>(
-    table: &mut NftTable<'a>,
+fn sources(
+    table: &mut NftTable,
     antispoof: &mut String,
     family: &str,
     address: &str,
-    rules: &'a FamilyRules,
+    rules: &FamilyRules,
 ) {
     if rules.sources.is_empty() {
         return;
     }
     let names = rules.sources.keys();
-    let names = names.map(|name| Element::Interface(name.as_str()));
+    let names = names.map(|name| Fields::from([name.into()]));
     table.set(&format!("{family}_workloads"), "ifname", names.collect());
     let pairs = rules.sources.iter();
-    let pairs = pairs.flat_map(|(name, of)| of.iter().map(move |prefix| (name.as_str(), prefix)));
-    let (hosts, ranges): (Vec<_>, Vec<_>) = pairs.partition(|(_, prefix)| prefix.is_host());
+    let pairs = pairs.flat_map(|(name, of)| of.iter().map(move |prefix| (name, prefix)));
+    let (hosts, ranges): (Vec<(&PlainName, _)>, Vec<_>) =
+        pairs.partition(|(_, prefix): &(_, &Prefix)| prefix.is_host());
     let hosts = hosts.into_iter();
-    let hosts = hosts.map(|(name, prefix)| Element::Source(name, prefix.address()));
+    let hosts = hosts.map(|(name, host)| Fields::from([name.into(), host.into()]));
     let pair = format!("ifname . {address}");
     table.set(&format!("{family}_sources"), &pair, hosts.collect());
     let neighbours: &[&str] = match family {
@@ -349,12 +344,7 @@ fn loopback(chain: &mut String, nat: &Nat, family: &str, rules: &FamilyRules) {
 }
 
 /// Action on what is sent to a range of services.
-fn loop_guard<'a>(
-    table: &mut NftTable<'a>,
-    (family, address): (&str, &str),
-    nat: &Nat,
-    guard: &'a LoopGuard,
-) {
+fn loop_guard(table: &mut NftTable, (family, address): (&str, &str), nat: &Nat, guard: &LoopGuard) {
     let set = format!("{family}_in_ranges");
     let in_use = matches(table, family, address, "daddr", &set, &guard.in_use);
     let text = &mut table.text;
@@ -377,12 +367,12 @@ fn loop_guard<'a>(
 }
 
 /// Tunnel packets to this node come from nodes.
-fn senders<'a>(
-    table: &mut NftTable<'a>,
+fn senders(
+    table: &mut NftTable,
     input: &mut String,
     family: &str,
     address: &str,
-    rules: &'a FamilyRules,
+    rules: &FamilyRules,
 ) {
     let Some(senders) = rules.senders.as_ref().filter(|s| !s.from.is_empty()) else {
         return;
@@ -428,16 +418,16 @@ const FEW: usize = 4;
 /// rules with ten pools as with thousands; few of them stand for themselves. Not in a set of
 /// intervals: while a transaction is committed, a lookup in one misses what is there before and
 /// after (Linux 6.18: a packet in four rewritings, at 14,000 packets a second).
-fn matches<'a>(
-    table: &mut NftTable<'a>,
+fn matches(
+    table: &mut NftTable,
     family: &str,
     address: &str,
     field: &str,
     set: &str,
-    prefixes: &'a BTreeSet<Prefix>,
+    prefixes: &BTreeSet<Prefix>,
 ) -> Vec<String> {
     let (hosts, ranges): (Vec<&Prefix>, Vec<_>) = prefixes.iter().partition(|p| p.is_host());
-    let hosts = hosts.into_iter().map(|p| Element::Address(p.address()));
+    let hosts = hosts.into_iter().map(|p| Fields::from([p.into()]));
     let mut found = hosts_in(table, family, address, field, set, hosts.collect());
     let mut by_length: BTreeMap<u8, Vec<&Prefix>> = BTreeMap::new();
     for range in ranges {
@@ -452,7 +442,7 @@ fn matches<'a>(
             Family::Ipv4 => Ipv4Addr::from_bits(!(u32::MAX >> len)).into(),
             Family::Ipv6 => Ipv6Addr::from_bits(!(u128::MAX >> len)).into(),
         };
-        let networks = ranges.iter().map(|p| Element::Address(p.address()));
+        let networks = ranges.iter().map(|p| Fields::from([p.address().into()]));
         let set = format!("{set}_{len}");
         table.set(&set, address, networks.collect());
         found.push(format!("{family} {field} & {mask} @{set}"));
@@ -461,13 +451,13 @@ fn matches<'a>(
 }
 
 /// An expression that matches a field with these addresses; none without any.
-fn hosts_in<'a>(
-    table: &mut NftTable<'a>,
+fn hosts_in(
+    table: &mut NftTable,
     family: &str,
     address: &str,
     field: &str,
     set: &str,
-    hosts: Vec<Element<'a>>,
+    hosts: Vec<Fields>,
 ) -> Vec<String> {
     if hosts.is_empty() {
         return Vec::new();

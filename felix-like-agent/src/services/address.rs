@@ -4,59 +4,10 @@ use std::fmt;
 use std::net::IpAddr;
 
 use caracal_model::Family;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-/// Transport protocol of a service port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Transport {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-    /// SCTP.
-    Sctp,
-}
-
-impl Transport {
-    /// All of them.
-    pub(super) const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
-
-    /// Kubernetes' word; absent is TCP. `None` = another protocol.
-    pub(super) fn parse(text: Option<&str>) -> Option<Self> {
-        match text {
-            None | Some("TCP") => Some(Self::Tcp),
-            Some("UDP") => Some(Self::Udp),
-            Some("SCTP") => Some(Self::Sctp),
-            Some(_) => None,
-        }
-    }
-
-    /// Reads the word of nftables, in lower case.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|p| p.as_str() == word)
-    }
-
-    /// IANA's number.
-    pub(crate) const fn number(self) -> u8 {
-        match self {
-            Self::Tcp => 6,
-            Self::Udp => 17,
-            Self::Sctp => 132,
-        }
-    }
-
-    /// The word of nftables, in lower case.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-            Self::Sctp => "sctp",
-        }
-    }
-}
+use crate::nft::{Field, Fields};
+use crate::transport::Transport;
 
 /// Where a service is reached: address, protocol and port. Printed as nftables writes the key of a
 /// map: `10.96.0.10 . tcp . 80`.
@@ -84,22 +35,34 @@ impl ServiceAddress {
         Family::of(self.address)
     }
 
-    /// Reads the start of a key that nftables prints.
-    pub(super) fn of_key(text: &str) -> Option<Self> {
-        let mut parts = text.split(" . ");
-        let address = parts.next()?.parse().ok()?;
-        Some(Self {
-            address,
-            protocol: Transport::from_word(parts.next()?)?,
-            port: parts.next()?.parse().ok()?,
-        })
+    /// The address that a key begins with.
+    pub(super) fn of_key(key: &Fields) -> Option<Self> {
+        let mut fields = key.iter();
+        match [fields.next()?, fields.next()?, fields.next()?] {
+            [
+                Field::Address(address),
+                Field::Protocol(protocol),
+                Field::Port(port),
+            ] => Some(Self {
+                address: *address,
+                protocol: *protocol,
+                port: *port,
+            }),
+            _ => None,
+        }
+    }
+
+    /// As a key has it.
+    pub(super) const fn fields(&self) -> [Field; 3] {
+        let port = Field::Port(self.port);
+        let protocol = Field::Protocol(self.protocol);
+        [Field::Address(self.address), protocol, port]
     }
 }
 
 impl fmt::Display for ServiceAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let protocol = self.protocol.as_str();
-        write!(f, "{} . {protocol} . {}", self.address, self.port)
+        write!(f, "{}", Fields::from(self.fields()))
     }
 }
 
@@ -115,17 +78,25 @@ pub struct ServiceTarget {
 
 impl fmt::Display for ServiceTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} . {}", self.address, self.port)
+        write!(f, "{}", Fields::from(self.fields()))
     }
 }
 
 impl ServiceTarget {
-    /// Reads a value that nftables prints.
-    pub(super) fn of_value(text: &str) -> Option<Self> {
-        let (address, port) = text.split_once(" . ")?;
-        Some(Self {
-            address: address.parse().ok()?,
-            port: port.parse().ok()?,
-        })
+    /// The endpoint that a value says.
+    pub(super) fn of_value(value: &Fields) -> Option<Self> {
+        let mut fields = value.iter();
+        match [fields.next()?, fields.next()?] {
+            [Field::Address(address), Field::Port(port)] => Some(Self {
+                address: *address,
+                port: *port,
+            }),
+            _ => None,
+        }
+    }
+
+    /// As a value has it.
+    pub(super) const fn fields(&self) -> [Field; 2] {
+        [Field::Address(self.address), Field::Port(self.port)]
     }
 }

@@ -9,8 +9,8 @@ use caracal_model::{
     KubernetesServiceSpec, KubernetesSlice, Prefix,
 };
 
-use super::address::Transport;
 use super::refusals::Refusals;
+use crate::transport::Transport;
 
 /// Longest time for which a client keeps its endpoint, in seconds, as Kubernetes limits it.
 const LONGEST_AFFINITY: u64 = 86_400;

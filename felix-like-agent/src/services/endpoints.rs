@@ -5,9 +5,10 @@ use std::net::IpAddr;
 
 use caracal_model::Family;
 
-use super::address::{ServiceTarget, Transport};
+use super::address::ServiceTarget;
 use super::document::{Slice, SliceEndpoint};
 use super::refusals::{Judge, Refusals};
+use crate::transport::Transport;
 
 /// Where this node is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,11 +6,12 @@ use std::net::IpAddr;
 use caracal_model::{Family, Prefix, ServiceAddressKind, outermost};
 use serde::Serialize;
 
-use super::address::{ServiceAddress, ServiceTarget, Transport};
+use super::address::{ServiceAddress, ServiceTarget};
 use super::document::{DocumentPort, ServiceDocument, Slice};
 use super::endpoints::{Chosen, Place, choose};
 use super::refusals::{Judge, Refusals};
 use super::reserved::Reserved;
+use crate::transport::Transport;
 
 /// `sessionAffinity: ClientIP`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -8,8 +8,9 @@ use caracal_model::SharedMap;
 use super::address::ServiceAddress;
 use super::entry::ServiceEntry;
 use super::layout::SERVICES_TABLE;
-use super::listing::{Listed, is_sealed};
-use super::parts::{CLIENTS, Element, Part, parts};
+use super::listing::{Listed, Seal};
+use super::parts::{CLIENTS, Part, parts};
+use crate::nft::{Element, Listing, SetName};
 
 /// An element that the table has to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,44 +46,40 @@ const OTHERS: [&str; 8] = [
     "guarded-ports",
 ];
 
-fn elements(address: &ServiceAddress, entry: &ServiceEntry) -> impl Iterator<Item = Element> {
-    parts(address, entry)
-        .into_iter()
-        .filter_map(|part| match part {
-            Part::Element(element) => Some(element),
-            Part::Pick(..) | Part::Keeping(_) => None,
-        })
-}
-
-fn text(Element { key, data, .. }: &Element) -> String {
-    match data {
-        Some(data) => format!("{key} : {data}"),
-        None => key.clone(),
-    }
+fn elements(
+    address: &ServiceAddress,
+    entry: &ServiceEntry,
+) -> impl Iterator<Item = (SetName, Element)> {
+    let parts = parts(address, entry).into_iter();
+    parts.filter_map(|part| match part {
+        Part::Element(set, element) => Some((set, element)),
+        Part::Pick(..) | Part::Keeping(_) => None,
+    })
 }
 
 /// Elements that an address needs, by their set.
 #[derive(Debug)]
-pub(crate) struct NeededElements(BTreeMap<String, BTreeSet<Element>>);
+pub(crate) struct NeededElements(BTreeMap<SetName, BTreeSet<(SetName, Element)>>);
 
 impl NeededElements {
     pub(crate) fn new(address: &ServiceAddress, entry: &ServiceEntry) -> Self {
-        let mut sets: BTreeMap<String, BTreeSet<Element>> = BTreeMap::new();
+        let mut sets = BTreeMap::<SetName, BTreeSet<_>>::new();
         for element in elements(address, entry) {
-            sets.entry(element.set.clone()).or_default().insert(element);
+            let set = Arc::clone(&element.0);
+            sets.entry(set).or_default().insert(element);
         }
         Self(sets)
     }
 
     /// Names of the sets.
     pub(crate) fn sets(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+        self.0.keys().map(|set| &**set)
     }
 
     /// The script that prints just these elements of a set; it fails where one is missing.
     pub(crate) fn script(&self, set: &str) -> String {
         let needed = self.0.get(set).into_iter().flatten();
-        let keys: Vec<&str> = needed.map(|element| element.key.as_str()).collect();
+        let keys: Vec<String> = needed.map(|(_, of)| of.key.to_string()).collect();
         let keys = keys.join(", ");
         format!("get element inet {SERVICES_TABLE} {set} {{ {keys} }}\n")
     }
@@ -91,7 +88,7 @@ impl NeededElements {
     /// elements have data, under `map`.
     pub(crate) fn whole(&self, set: &str) -> String {
         let mut needed = self.0.get(set).into_iter().flatten();
-        let kind = match needed.any(|element| element.data.is_some()) {
+        let kind = match needed.any(|(_, element)| element.data.is_some()) {
             true => "map",
             false => "set",
         };
@@ -102,10 +99,10 @@ impl NeededElements {
     pub(crate) fn compare(&self, set: &str, listing: &str) -> Vec<ServiceElement> {
         let listed = Listed::parse(listing);
         let needed = self.0.get(set).into_iter().flatten();
-        let element = |element: &Element| ServiceElement {
+        let element = |needed: &(SetName, Element)| ServiceElement {
             set: set.to_owned(),
-            element: text(element),
-            is_there: listed.elements.contains(element),
+            element: needed.1.to_string(),
+            is_there: listed.elements.contains(needed),
         };
         needed.map(element).collect()
     }
@@ -116,20 +113,21 @@ pub(crate) fn differences(
     entries: &SharedMap<ServiceAddress, Arc<ServiceEntry>>,
     listing: &str,
 ) -> ServiceDifferences {
-    let mut listed = Listed::parse(listing);
+    let listing = Listing::parse(listing);
+    let mut listed = Listed::of(&listing);
     if !listed.is_ours() {
         return ServiceDifferences {
             unreadable: Some("the table is of another layout".to_owned()),
             ..ServiceDifferences::default()
         };
     }
-    if !is_sealed(listing) {
+    if Seal::of(&listing).is_broken {
         return ServiceDifferences {
             unreadable: Some("somebody has changed its chains".to_owned()),
             ..ServiceDifferences::default()
         };
     }
-    let named = |element: &Element| format!("{} {}", element.set, text(element));
+    let named = |(set, element): &(SetName, Element)| format!("{set} {element}");
     let mut missing = BTreeSet::new();
     let mut shared = BTreeSet::new();
     for element in entries.iter().flat_map(|(a, entry)| elements(a, entry)) {
@@ -139,10 +137,11 @@ pub(crate) fn differences(
             missing.insert(named(&element));
         }
     }
-    let concerns = |element: &&Element| {
-        !OTHERS.contains(&element.set.as_str()) && !element.set.starts_with(CLIENTS)
-    };
-    let unwanted = listed.elements.iter().filter(concerns).map(named);
+    let concerns = |set: &SetName| !OTHERS.contains(&&**set) && !set.starts_with(CLIENTS);
+    let unwanted = listed.elements.iter().filter(|(set, _)| concerns(set));
+    let foreign = listed.foreign.iter().filter(|(set, _)| concerns(set));
+    let foreign = foreign.map(|(set, text)| format!("{set} {text}"));
+    let unwanted = unwanted.map(named).chain(foreign);
     ServiceDifferences {
         unreadable: None,
         missing: missing.into_iter().collect(),

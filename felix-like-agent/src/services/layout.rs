@@ -17,7 +17,8 @@ use std::fmt::Write as _;
 
 use caracal_model::Family;
 
-use super::address::Transport;
+use crate::nft::digest;
+use crate::transport::Transport;
 
 /// Name of the table, of family `inet`.
 pub(crate) const SERVICES_TABLE: &str = "caracal-services";
@@ -247,11 +248,5 @@ fn rules(text: &mut String, chain: &str, n: char, ip: &str) {
 
 /// The mark of this layout.
 pub(super) fn mark() -> String {
-    // FNV-1a.
-    let hash = layout()
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, octet| {
-            (hash ^ u64::from(octet)).wrapping_mul(0x0100_0000_01b3)
-        });
-    format!("{MARK}{hash:016x}")
+    format!("{MARK}{}", digest(&layout()))
 }

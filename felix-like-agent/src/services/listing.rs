@@ -1,17 +1,22 @@
 //! Our table as nftables lists it, read back at a start.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::address::{ServiceAddress, ServiceTarget};
-use super::layout::{SERVICES_TABLE, mark};
-use super::parts::{CLIENTS, Element};
-use crate::nat::nft::CHECKSUM;
-use crate::nat::nft::listing::Listing;
+use super::layout::mark;
+use super::parts::{CLIENTS, pick_of, pick_rules};
+use crate::nft::{
+    CHECKSUM, Edit, Element, ElementData, Field, Fields, Listing, PickRule, Section, SetName,
+    Transaction,
+};
 
 /// What was listed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Listed {
-    pub(super) elements: BTreeSet<Element>,
+    pub(super) elements: BTreeSet<(SetName, Element)>,
+    /// Elements of no form that we write, as nftables prints them.
+    pub(super) foreign: Vec<(SetName, String)>,
     pub(super) chains: BTreeSet<String>,
     orders: BTreeMap<(&'static str, ServiceAddress), BTreeMap<u32, ServiceTarget>>,
 }
@@ -19,67 +24,47 @@ pub(super) struct Listed {
 impl Listed {
     /// Reads what `nft list table` prints.
     pub(super) fn parse(text: &str) -> Self {
+        Self::of(&Listing::parse(text))
+    }
+
+    pub(super) fn of(listing: &Listing<'_>) -> Self {
         let mut listed = Self::default();
-        let mut set = "";
-        let mut inside = false;
-        for line in text.lines().map(str::trim) {
-            let named = |kind: &str| line.strip_prefix(kind)?.strip_suffix(" {");
-            if let Some(name) = named("map ").or_else(|| named("set ")) {
-                set = name;
-            } else if let Some(name) = named("chain ") {
-                listed.chains.insert(name.to_owned());
-            }
-            let elements = match line.strip_prefix("elements = {") {
-                Some(first) => {
-                    inside = true;
-                    first
+        let names = listing.chains().map(|chain| chain.name.to_owned());
+        listed.chains = names.collect();
+        // Clients of services come and go by themselves.
+        for set in listing.sets().filter(|set| !set.name.starts_with(CLIENTS)) {
+            let name: SetName = set.name.into();
+            for text in set.elements.iter().map(|text| without_counter(text)) {
+                match Element::parse(text) {
+                    Some(element) => {
+                        listed.note_order(&name, &element);
+                        listed.elements.insert((Arc::clone(&name), element));
+                    }
+                    None => listed.foreign.push((Arc::clone(&name), text.to_owned())),
                 }
-                None if inside => line,
-                None => continue,
-            };
-            if elements.ends_with('}') {
-                inside = false;
-            }
-            // Clients of services come and go by themselves.
-            if !set.starts_with(CLIENTS) {
-                listed.add(set, elements.trim_end_matches('}'));
             }
         }
         listed
     }
 
-    fn add(&mut self, set: &str, elements: &str) {
-        for element in elements.split(',').map(str::trim).filter(|e| !e.is_empty()) {
-            let element = without_counter(element);
-            let (key, data) = match element.split_once(" : ") {
-                Some((key, data)) => (key, Some(data)),
-                None => (element, None),
-            };
-            self.note_order(set, key, data);
-            self.elements.insert(Element {
-                set: set.to_owned(),
-                key: key.to_owned(),
-                data: data.map(str::to_owned),
-            });
-        }
-    }
-
-    fn note_order(&mut self, set: &str, key: &str, target: Option<&str>) {
+    fn note_order(&mut self, set: &str, Element { key, data }: &Element) {
         let list = match set {
             _ if set.starts_with("endpoints") => "endpoints",
             _ if set.starts_with("here") => "here",
             _ => return,
         };
-        let index = key
-            .rsplit_once(" . ")
-            .and_then(|(_, index)| index.parse().ok());
-        let target = target.and_then(ServiceTarget::of_value);
+        let target = match data {
+            Some(ElementData::Value(address, port)) => Some(ServiceTarget {
+                address: *address,
+                port: *port,
+            }),
+            _ => None,
+        };
         let address = ServiceAddress::of_key(key);
-        if let (Some(address), Some(index), Some(target)) = (address, index, target) {
-            self.orders
-                .entry((list, address))
-                .or_default()
-                .insert(index, target);
+        let index = key.iter().last();
+        if let (Some(address), Some(Field::Index(index)), Some(target)) = (address, index, target) {
+            let order = self.orders.entry((list, address)).or_default();
+            order.insert(*index, target);
         }
     }
 
@@ -101,21 +86,57 @@ impl Listed {
     }
 }
 
-/// True when chains, sets and rules are as they were when the table was sealed. Elements are none
-/// of it: each of them is compared with the plan.
-pub(super) fn is_sealed(text: &str) -> bool {
-    let listing = Listing::parse(text);
-    *listing.marks() == [listing.structure()]
+/// By what a table is sealed. Elements are none of it: each of them is compared with the plan. Nor
+/// are chains that pick, where nftables prints them as they are written: they come and go without
+/// anything that is listed.
+#[derive(Debug)]
+pub(super) struct Seal {
+    structure: String,
+    pub(super) is_broken: bool,
+    /// The table's seal is of the version before, in which chains that pick were part of it.
+    pub(super) is_old: bool,
+    /// Chains that pick may come and go, and the seal stays as it is. False also where there is
+    /// none: how nftables prints them is not known then.
+    pub(super) follows: bool,
 }
 
-/// The script that seals a table as it was listed, with or without elements.
-pub(super) fn seal(text: &str) -> String {
-    let listing = Listing::parse(text);
-    let (table, structure) = (SERVICES_TABLE, listing.structure());
-    let old = listing.marks().iter().filter(|mark| **mark != structure);
-    let old = old.map(|mark| format!("delete chain inet {table} {CHECKSUM}{mark}\n"));
-    let new = format!("add chain inet {table} {CHECKSUM}{structure}\n");
-    old.chain([new]).collect()
+impl Seal {
+    /// The seal of the table that was listed, with or without elements.
+    pub(super) fn of(listing: &Listing<'_>) -> Self {
+        let structure = listing.structure(|section| !picks_as_written(section));
+        let structure = format!("{structure:016x}");
+        let marks = listing.marks(CHECKSUM);
+        let is_sealed = *marks == [structure.as_str()];
+        let is_old = !is_sealed && *marks == [format!("{:016x}", listing.structure(|_| true))];
+        let mut picks = listing
+            .chains()
+            .filter(|chain| pick_of(chain.name).is_some());
+        let first = picks.next();
+        Self {
+            structure,
+            is_broken: !is_sealed && !is_old,
+            is_old,
+            follows: first.is_some_and(picks_as_written) && picks.all(picks_as_written),
+        }
+    }
+
+    /// What puts it on the table.
+    pub(super) fn put(&self, listing: &Listing<'_>) -> Transaction {
+        let old = listing.marks(CHECKSUM).into_iter();
+        let old = old.filter(|mark| *mark != self.structure);
+        let old = old.map(|mark| Edit::DeleteChain(format!("{CHECKSUM}{mark}")));
+        let new = Edit::AddChain(format!("{CHECKSUM}{}", self.structure), Vec::new());
+        Transaction(old.chain([new]).collect())
+    }
+}
+
+/// True for a chain that picks an endpoint, and has just the rules that it should have.
+fn picks_as_written(section: &Section<'_>) -> bool {
+    pick_of(section.name).is_some_and(|(endpoints, count)| {
+        let rules = pick_rules(endpoints, count);
+        let rules = rules.iter().map(PickRule::to_string);
+        rules.eq(section.rules().iter().copied())
+    })
 }
 
 const COUNTER: &str = " counter packets ";
@@ -126,32 +147,30 @@ fn without_counter(element: &str) -> &str {
 }
 
 /// Packets that each address of a listed set with counters was found for.
-pub(super) fn hits(text: &str) -> impl Iterator<Item = (ServiceAddress, u64)> {
-    let elements = text.split_once("elements = {").map_or("", |(_, rest)| rest);
-    elements.split(',').filter_map(|element| {
+pub(crate) fn hits(text: &str) -> Vec<(ServiceAddress, u64)> {
+    let hits = |element: &str| {
         let (key, counter) = element.split_once(COUNTER)?;
         let packets = counter.split(' ').next()?.parse().ok()?;
-        Some((ServiceAddress::of_key(key.trim())?, packets))
-    })
+        Some((ServiceAddress::of_key(&Fields::parse(key)?)?, packets))
+    };
+    let listing = Listing::parse(text);
+    let elements = listing.sets().flat_map(|set| &set.elements);
+    elements.filter_map(|element| hits(element)).collect()
 }
 
 /// Clients in the listing of one map whose endpoint is none of these.
 pub(crate) fn stray_clients(text: &str, allowed: &BTreeSet<ServiceTarget>) -> Vec<String> {
-    let Some((_, elements)) = text.split_once("elements = {") else {
-        return Vec::new();
-    };
-    let elements = elements.split('}').next().unwrap_or_default().split(',');
     let client = |element: &str| {
         let (key, target) = element.split_once(" : ")?;
-        let target = target.trim();
-        let stays = match ServiceTarget::of_value(target) {
-            Some(target) => allowed.contains(&target),
-            None => allowed
-                .iter()
-                .any(|allowed| target.parse() == Ok(allowed.address)),
+        let target = Fields::parse(target)?;
+        let is_it = |allowed: &ServiceTarget| match ServiceTarget::of_value(&target) {
+            Some(target) => target == *allowed,
+            None => target == [allowed.address.into()].into(),
         };
         let address = key.split_whitespace().next()?;
-        (!stays).then(|| address.to_owned())
+        (!allowed.iter().any(is_it)).then(|| address.to_owned())
     };
-    elements.filter_map(client).collect()
+    let listing = Listing::parse(text);
+    let elements = listing.sets().flat_map(|set| &set.elements);
+    elements.filter_map(|element| client(element)).collect()
 }

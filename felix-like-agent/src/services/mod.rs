@@ -6,9 +6,9 @@
 //! * `reserved` knows what is not the Services': what a node needs to be a node. `refusals` says
 //!   so.
 //! * `claims` says which of several Services has an address.
-//! * `planner` keeps the plan by Service; `parts` makes elements of entries; `script` compares them
-//!   with what was written and makes transactions; `listing` reads the table back after a start;
-//!   `inspection` compares it with what it has to hold.
+//! * `planner` keeps the plan by Service; `parts` makes elements of entries; `written` compares
+//!   them with what was written, and `script` makes transactions of the difference; `listing` reads
+//!   the table back after a start; `inspection` compares it with what it has to hold.
 //! * `kube_proxy` knows what kube-proxy leaves in the kernel.
 //!
 //! Invariants, cited by tests:
@@ -42,18 +42,20 @@ mod settings;
 mod table;
 #[cfg(test)]
 mod tests;
+mod written;
 
-pub use address::{ServiceAddress, ServiceTarget, Transport};
+pub use address::{ServiceAddress, ServiceTarget};
 pub use entry::{Affinity, ServiceEntry};
 pub use health::ServiceHealth;
-pub(crate) use inspection::NeededElements;
+pub(crate) use inspection::{NeededElements, differences};
 pub use inspection::{ServiceDifferences, ServiceElement};
 pub(crate) use kube_proxy::{
     chain_listing, has_iptables_nat, has_rules, iptables_removal, nftables_families,
     nftables_removal,
 };
 pub(crate) use layout::SERVICES_TABLE;
-pub(crate) use listing::stray_clients;
+pub(crate) use listing::{hits, stray_clients};
+pub(crate) use script::{forget, removal, spare};
 pub(crate) use settings::ServiceNode;
 pub use settings::{NodePortAddresses, NodePortAddressesError, ServiceSettings};
 pub(crate) use table::{ServiceTable, TableChange};

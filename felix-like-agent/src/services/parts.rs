@@ -2,60 +2,16 @@
 //! keep their endpoints.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use caracal_model::{Family, Prefix};
 
-use super::address::{ServiceAddress, ServiceTarget, Transport};
+use super::address::{ServiceAddress, ServiceTarget};
 use super::entry::ServiceEntry;
-use super::layout::{INTERVALS, SPARED, digit, word};
-use crate::nft::{ElementData, Fields, SetElement};
-
-/// An element of a set or map.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Element {
-    pub(super) set: String,
-    pub(super) key: String,
-    /// `None` in sets.
-    pub(super) data: Option<String>,
-}
-
-impl Element {
-    /// As the kernel has it. `None` in sets of intervals.
-    pub(super) fn as_data(&self) -> Option<SetElement> {
-        if INTERVALS.iter().any(|set| self.set.starts_with(set)) {
-            return None;
-        }
-        let data = match self.data.as_deref() {
-            None => None,
-            Some("drop") => Some(ElementData::Drop),
-            Some(data) => Some(match data.strip_prefix("goto ") {
-                Some(chain) => ElementData::Goto(chain.to_owned()),
-                None => ElementData::Value(fields(data)?),
-            }),
-        };
-        let key = fields(&self.key)?;
-        Some(SetElement { key, data })
-    }
-}
-
-/// The fields of a key or value: addresses, a protocol, a port, and an index, in this order.
-fn fields(text: &str) -> Option<Fields> {
-    let (mut fields, mut has_port) = (Fields::default(), false);
-    for field in text.split(" . ") {
-        fields = if let Ok(address) = field.parse::<IpAddr>() {
-            fields.address(address)
-        } else if let Some(protocol) = Transport::from_word(field) {
-            fields.protocol(protocol.number())
-        } else if has_port {
-            fields.number(field.parse().ok()?)
-        } else {
-            has_port = true;
-            fields.port(field.parse().ok()?)
-        };
-    }
-    Some(fields)
-}
+use super::layout::{SPARED, digit, word};
+use crate::nft::{Element, ElementData, Field, Fields, PickRule, SetName};
+use crate::transport::Transport;
 
 /// A part of the table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,8 +20,8 @@ pub(super) enum Part {
     Pick(Endpoints, usize),
     /// The chains and maps of a service port whose clients keep their endpoints.
     Keeping(Keeping),
-    /// Elements of [`Part::is_shared`] sets belong to several entries.
-    Element(Element),
+    /// Elements of [`is_shared`] sets belong to several entries.
+    Element(SetName, Element),
 }
 
 /// Which endpoints of a service.
@@ -78,12 +34,17 @@ pub(super) enum Endpoints {
 }
 
 impl Endpoints {
-    /// The map of the endpoints by index, without the family's digit.
+    /// Start of the names of maps of the endpoints by index.
     const fn map(self) -> &'static str {
         match self {
             Self::Cluster => "endpoints",
             Self::Here => "here",
         }
+    }
+
+    /// The map of the endpoints of this family and protocol by index.
+    fn map_of(self, family: Family, protocol: Transport) -> SetName {
+        format!("{}{}-{}", self.map(), digit(family), protocol.as_str()).into()
     }
 
     /// Behind the family's digit in names of chains and maps of a service port.
@@ -101,26 +62,33 @@ pub(super) fn pick_chain(endpoints: Endpoints, count: usize) -> String {
 }
 
 /// The chain of such a name.
-pub(super) fn pick_of(name: &str) -> Option<Part> {
+pub(super) fn pick_of(name: &str) -> Option<(Endpoints, usize)> {
     let (map, count) = name.strip_prefix("pick-")?.split_once('-')?;
     let all = [Endpoints::Cluster, Endpoints::Here];
     let endpoints = all.into_iter().find(|endpoints| endpoints.map() == map)?;
-    Some(Part::Pick(endpoints, count.parse().ok()?))
+    let count = count.parse().ok()?;
+    (name == pick_chain(endpoints, count)).then_some((endpoints, count))
 }
 
 /// The rules of such a chain. An index whose endpoint has gone between two lookups is replaced by
 /// the first one.
-pub(super) fn pick_rules(endpoints: Endpoints, count: usize) -> Vec<String> {
-    let map = endpoints.map();
-    let rule = |family, protocol: Transport, count: usize| {
-        let (n, ip, protocol) = (digit(family), word(family), protocol.as_str());
-        let key = format!("{ip} daddr . meta l4proto . {protocol} dport");
-        format!("dnat {ip} to {key} . numgen random mod {count} map @{map}{n}-{protocol}")
-    };
+pub(super) fn pick_rules(endpoints: Endpoints, count: usize) -> Vec<PickRule> {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
     let mut rules = Vec::new();
-    for count in [count, 1].into_iter().take(count.min(2)) {
+    for among in if count > 1 {
+        vec![count, 1]
+    } else {
+        vec![count]
+    } {
         for family in [Family::Ipv4, Family::Ipv6] {
-            rules.extend(Transport::ALL.map(|protocol| rule(family, protocol, count)));
+            for protocol in Transport::ALL {
+                rules.push(PickRule {
+                    family,
+                    protocol,
+                    map: endpoints.map_of(family, protocol),
+                    among,
+                });
+            }
         }
     }
     rules
@@ -214,6 +182,14 @@ impl Keeping {
     }
 }
 
+/// The service port whose clients keep their endpoints, where the part is that.
+pub(super) const fn keeping(part: &Part) -> Option<&Keeping> {
+    match part {
+        Part::Keeping(keeping) => Some(keeping),
+        _ => None,
+    }
+}
+
 /// True for the name of a chain of [`Keeping::chains`].
 pub(super) fn is_of_clients(name: &str) -> bool {
     ["affine", "keep"].iter().any(|of| name.starts_with(of)) && name.contains('/')
@@ -224,18 +200,16 @@ pub(super) fn is_shared(part: &Part) -> bool {
     match part {
         Part::Pick(..) => false,
         Part::Keeping(_) => true,
-        Part::Element(element) => ["cluster-ips", "hairpin"]
+        Part::Element(set, _) => ["cluster-ips", "hairpin"]
             .iter()
-            .any(|set| element.set.starts_with(set)),
+            .any(|of| set.starts_with(of)),
     }
 }
 
-/// A prefix as nftables prints it in a set.
-fn range(prefix: &Prefix) -> String {
-    match prefix.is_host() {
-        true => prefix.address().to_string(),
-        false => prefix.to_string(),
-    }
+/// An element of a set of a family.
+fn element_of(set: &str, family: Family, key: impl Into<Fields>) -> Part {
+    let set = format!("{set}{}", digit(family));
+    Part::Element(set.into(), key.into().into())
 }
 
 /// Elements for ranges of addresses.
@@ -243,13 +217,8 @@ pub(super) fn ranges<'a>(
     set: &'static str,
     prefixes: impl IntoIterator<Item = &'a Prefix>,
 ) -> impl Iterator<Item = Part> {
-    prefixes.into_iter().map(move |prefix| {
-        Part::Element(Element {
-            set: format!("{set}{}", digit(prefix.family())),
-            key: range(prefix),
-            data: None,
-        })
-    })
+    let prefixes = prefixes.into_iter();
+    prefixes.map(move |prefix| element_of(set, prefix.family(), [prefix.into()]))
 }
 
 /// Elements for TCP endpoints that are left alone.
@@ -260,11 +229,7 @@ pub(super) fn spared(endpoints: &BTreeSet<SocketAddr>) -> impl Iterator<Item = P
             protocol: Transport::Tcp,
             port: at.port(),
         };
-        Part::Element(Element {
-            set: format!("{SPARED}{}", digit(address.family())),
-            key: address.to_string(),
-            data: None,
-        })
+        element_of(SPARED, address.family(), address.fields())
     })
 }
 
@@ -274,11 +239,8 @@ pub(super) fn ports<'a>(
     ports: impl IntoIterator<Item = &'a (Transport, u16)>,
 ) -> impl Iterator<Item = Part> {
     ports.into_iter().map(move |(protocol, port)| {
-        Part::Element(Element {
-            set: set.to_owned(),
-            key: format!("{} . {port}", protocol.as_str()),
-            data: None,
-        })
+        let key = Fields::from([Field::Protocol(*protocol), Field::Port(*port)]);
+        Part::Element(set.into(), key.into())
     })
 }
 
@@ -293,72 +255,82 @@ pub(super) fn parts(address: &ServiceAddress, entry: &ServiceEntry) -> BTreeSet<
     parts.made
 }
 
+fn goto(chain: impl Into<Box<str>>) -> ElementData {
+    ElementData::Goto(chain.into())
+}
+
 struct Parts<'a> {
     address: &'a ServiceAddress,
     entry: &'a ServiceEntry,
     made: BTreeSet<Part>,
 }
 
-impl Parts<'_> {
+impl<'a> Parts<'a> {
     fn make(&mut self) {
         let (address, entry) = (self.address, self.entry);
-        let own = address.address.to_string();
+        let [host, protocol, port] = address.fields();
         if !entry.is_external() {
-            self.element("cluster-ips", own, None);
+            self.element("cluster-ips", [host]);
         }
         for own in entry.own.union(&entry.unplaced) {
-            self.element("hairpin", format!("{own} . {own}"), None);
+            self.element("hairpin", [Field::Address(*own); 2]);
         }
         if let Some(sources) = &entry.sources {
-            self.element("limited", address.to_string(), None);
+            self.element("limited", address.fields());
             for source in sources {
-                self.element("senders", format!("{address} . {}", range(source)), None);
+                self.element("senders", [host, protocol, port, source.into()]);
             }
         }
-        self.element("hits", address.to_string(), None);
+        self.element("hits", address.fields());
         let (cluster, here) = (entry.cluster.len(), entry.here.len());
         match (entry.is_external(), entry.local) {
-            (_, _) if cluster == 0 && here == 0 => self.verdict("refused", "goto refusal"),
+            (_, _) if cluster == 0 && here == 0 => self.verdict("refused", goto("refusal")),
             (_, false) => {
                 self.endpoints(Endpoints::Cluster);
                 self.lead("services", Endpoints::Cluster);
                 self.remember_client("keep", Endpoints::Cluster.suffix());
                 if entry.is_external() {
-                    self.element("masqueraded", address.to_string(), None);
+                    self.element("masqueraded", address.fields());
                 }
             }
-            (false, true) if here == 0 => self.verdict("refused", "drop"),
+            (false, true) if here == 0 => self.verdict("refused", ElementData::Drop),
             (false, true) => {
                 self.endpoints(Endpoints::Here);
                 self.lead("services", Endpoints::Here);
                 self.remember_client("keep", Endpoints::Here.suffix());
             }
             (true, true) => {
-                self.verdict("services", "goto by-sender");
-                self.element("from-node", address.to_string(), None);
+                self.verdict("services", goto("by-sender"));
+                self.element("from-node", address.fields());
                 self.endpoints(Endpoints::Cluster);
                 self.lead("inside", Endpoints::Cluster);
                 if here > 0 {
                     self.endpoints(Endpoints::Here);
                     self.lead("outside", Endpoints::Here);
                 } else {
-                    self.verdict("refused", "drop");
+                    self.verdict("refused", ElementData::Drop);
                 }
                 self.remember_client("keep", "any");
             }
         }
     }
 
-    fn element(&mut self, set: &str, key: String, data: Option<String>) {
-        let set = format!("{set}{}", digit(self.address.family()));
-        self.made.insert(Part::Element(Element { set, key, data }));
+    fn element(&mut self, set: &str, key: impl Into<Fields>) {
+        let family = self.address.family();
+        self.made.insert(element_of(set, family, key));
     }
 
-    fn verdict(&mut self, map: &str, verdict: &str) {
-        self.element(map, self.address.to_string(), Some(verdict.to_owned()));
+    fn verdict(&mut self, map: &str, verdict: ElementData) {
+        let map = format!("{map}{}", digit(self.address.family()));
+        self.lead_to(map, verdict);
     }
 
-    fn targets(&self, endpoints: Endpoints) -> &[ServiceTarget] {
+    fn lead_to(&mut self, map: String, verdict: ElementData) {
+        let element = Element::leading(self.address.fields().into(), verdict);
+        self.made.insert(Part::Element(map.into(), element));
+    }
+
+    fn targets(&self, endpoints: Endpoints) -> &'a [ServiceTarget] {
         match endpoints {
             Endpoints::Cluster => &self.entry.cluster,
             Endpoints::Here => &self.entry.here,
@@ -367,20 +339,13 @@ impl Parts<'_> {
 
     /// Endpoints by index.
     fn endpoints(&mut self, endpoints: Endpoints) {
-        let elements: Vec<(String, String)> = (0..)
-            .zip(self.targets(endpoints))
-            .map(|(index, target): (u32, _)| {
-                (format!("{} . {index}", self.address), target.to_string())
-            })
-            .collect();
-        let n = digit(self.address.family());
-        let protocol = self.address.protocol.as_str();
-        for (key, target) in elements {
-            self.made.insert(Part::Element(Element {
-                set: format!("{}{n}-{protocol}", endpoints.map()),
-                key,
-                data: Some(target),
-            }));
+        let set = endpoints.map_of(self.address.family(), self.address.protocol);
+        let [address, protocol, port] = self.address.fields();
+        for (index, target) in (0..).zip(self.targets(endpoints)) {
+            let key = [address, protocol, port, Field::Index(index)];
+            let to = ElementData::Value(target.address, target.port);
+            let element = Element::leading(key.into(), to);
+            self.made.insert(Part::Element(Arc::clone(&set), element));
         }
     }
 
@@ -392,15 +357,12 @@ impl Parts<'_> {
             None => pick_chain(endpoints, count),
             Some(affinity) => {
                 let (n, suffix) = (digit(self.address.family()), endpoints.suffix());
-                self.made.insert(Part::Element(Element {
-                    set: format!("{PICKS}{n}{suffix}/{}", affinity.of),
-                    key: self.address.to_string(),
-                    data: Some(format!("goto {}", pick_chain(endpoints, count))),
-                }));
+                let picks = format!("{PICKS}{n}{suffix}/{}", affinity.of);
+                self.lead_to(picks, goto(pick_chain(endpoints, count)));
                 format!("affine{n}{suffix}/{}", affinity.of)
             }
         };
-        self.verdict(map, &format!("goto {chain}"));
+        self.verdict(map, goto(chain));
     }
 
     /// The port of all endpoints, when it is one.
@@ -421,7 +383,7 @@ impl Parts<'_> {
             return;
         };
         let n = digit(self.address.family());
-        self.verdict(map, &format!("goto keep{n}{suffix}/{}", affinity.of));
+        self.verdict(map, goto(format!("keep{n}{suffix}/{}", affinity.of)));
         self.made.insert(Part::Keeping(Keeping {
             of: affinity.of.clone(),
             family: self.address.family(),

@@ -9,7 +9,7 @@ use caracal_model::{
     ProblemCode, ServiceAge, SharedMap, Snapshot, Versioned, outermost,
 };
 
-use super::address::{ServiceAddress, Transport};
+use super::address::ServiceAddress;
 use super::claims::{Claims, Name};
 use super::document::{self, ServiceDocument, Slice, is_name};
 use super::endpoints::Place;
@@ -20,6 +20,7 @@ use super::reserved::Reserved;
 use super::settings::ServiceNode;
 use crate::problem::problem;
 use crate::settings::{ServiceLoops, Settings};
+use crate::transport::Transport;
 
 type Documents = SharedMap<(DocumentKind, String, String), Versioned<KubernetesDocument>>;
 

@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 
 use caracal_model::{NodeAddresses, Problem, ProblemCode, ServiceAddressKind};
 
-use super::address::{ServiceAddress, ServiceTarget, Transport};
+use super::address::{ServiceAddress, ServiceTarget};
 use super::reserved::Reserved;
 use crate::problem::problem;
+use crate::transport::Transport;
 
 /// Reasons that are told of one Service; there may be one for each endpoint.
 const TOLD: usize = 4;

@@ -9,10 +9,11 @@ use caracal_model::{
     DocumentKind, NodeAddresses, Prefix, ReservedRanges, ServiceAddressKind, Snapshot, out_of_reach,
 };
 
-use super::address::{ServiceAddress, ServiceTarget, Transport};
+use super::address::{ServiceAddress, ServiceTarget};
 use super::settings::ServiceNode;
 use crate::nat::BFD_PORTS;
 use crate::plan::nat;
+use crate::transport::Transport;
 
 /// The Service of Kubernetes' API itself: who reaches the API by its cluster address asks for the
 /// translation.

@@ -1,23 +1,17 @@
-//! From the plan to the kernel: what is written, and the transactions that make it what is wanted.
+//! From a change of the table to the transactions that carry it out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::mem::take;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
-use caracal_model::{Family, SharedMap};
+use caracal_model::Family;
 
-use super::address::{ServiceAddress, ServiceTarget, Transport};
-use super::entry::ServiceEntry;
-use super::layout::{CHECKS, SERVICES_TABLE, layout, mark, word};
+use super::layout::{CHECKS, INTERVALS, SERVICES_TABLE, layout, mark, word};
 use super::listing::Listed;
-use super::order::keep_indices;
-use super::parts::{
-    Element, Keeping, Part, is_of_clients, is_shared, parts, pick_chain, pick_of, pick_rules,
-    ports, ranges, spared,
-};
-use super::planner::{ServicePlanner, Surroundings};
-use crate::nft::{SetElement, TableEdit, Transaction, are_few};
+use super::parts::{Keeping, Part, keeping, pick_chain, pick_rules, spared};
+use super::written::Change;
+use crate::nft::{Edit, Element, SetName, Transaction, by_set};
 
 /// Elements of one transaction while the table is filled: the kernel holds a lock until it has
 /// taken them all.
@@ -25,387 +19,63 @@ const SLICE: usize = 10_000;
 
 const INFALLIBLE: &str = "writing to a String does not fail";
 
-/// Parts to add and to take away.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Change {
-    pub(super) add: BTreeSet<Part>,
-    pub(super) delete: BTreeSet<Part>,
-    /// Chains of clients that were listed and nobody needs.
-    pub(super) strays: BTreeSet<String>,
-    /// Maps of clients in which only these endpoints may stand.
-    pub(super) clients: BTreeMap<String, BTreeSet<ServiceTarget>>,
-    /// Addresses whose flows may go to these endpoints only.
-    pub(super) flows: BTreeMap<ServiceAddress, BTreeSet<ServiceTarget>>,
-}
-
-impl Change {
-    /// True when chains and maps come, go or are written again.
-    pub(super) fn changes_chains(&self) -> bool {
-        let mut parts = self.add.iter().chain(&self.delete);
-        !self.strays.is_empty() || parts.any(|part| !matches!(part, Part::Element(_)))
-    }
-
-    /// Changed elements.
-    pub(super) fn len(&self) -> usize {
-        self.add.len() + self.delete.len()
-    }
-}
-
-/// The table as it was written.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Written {
-    entries: SharedMap<ServiceAddress, Arc<ServiceEntry>>,
-    /// Parts that belong to several entries, with their number.
-    shared: BTreeMap<Part, usize>,
-    /// Chains that pick an endpoint, with the number of entries that lead there. One that nobody
-    /// needs goes with the next change of chains: a Service whose endpoints come and go changes
-    /// elements alone.
-    picks: BTreeMap<Part, usize>,
-    surroundings: Surroundings,
-}
-
-impl Written {
-    /// The entries in force.
-    pub(super) const fn entries(&self) -> &SharedMap<ServiceAddress, Arc<ServiceEntry>> {
-        &self.entries
-    }
-
-    /// Takes in the plan for these addresses; what the kernel has to be told.
-    pub(super) fn follow(
-        &mut self,
-        plan: &ServicePlanner,
-        addresses: impl IntoIterator<Item = ServiceAddress>,
-    ) -> Change {
-        let mut change = Change::default();
-        let idle = self.idle_picks();
-        for address in addresses {
-            let before = self.entries.get(&address).cloned();
-            let wanted = plan.entry(&address);
-            let now = wanted.map(|wanted| with_kept_indices(before.as_deref(), wanted));
-            if before == now {
-                continue;
-            }
-            if let Some(flows) = flows(&address, before.as_deref(), now.as_deref()) {
-                change.flows.insert(address, flows);
-            }
-            let of = |entry: &Option<Arc<ServiceEntry>>| {
-                entry
-                    .as_ref()
-                    .map_or_else(BTreeSet::new, |entry| parts(&address, entry))
-            };
-            let (old, new) = (of(&before), of(&now));
-            for part in new.difference(&old) {
-                self.count(part, 1, &mut change);
-            }
-            for part in old.difference(&new) {
-                self.count(part, -1, &mut change);
-            }
-            if let (Some(before), Some(now)) = (&before, &now) {
-                let keepings = new.iter().filter_map(keeping);
-                keepings.for_each(|keeping| look_at_clients(keeping, before, now, &mut change));
-            }
-            match now {
-                Some(now) => _ = self.entries.insert(address, now),
-                None => _ = self.entries.remove(&address),
-            }
-        }
-        let surroundings = &plan.surroundings;
-        if self.surroundings != *surroundings {
-            let (old, new) = (surrounding(&self.surroundings), surrounding(surroundings));
-            change.add.extend(new.difference(&old).cloned());
-            change.delete.extend(old.difference(&new).cloned());
-            self.surroundings = surroundings.clone();
-        }
-        if change.changes_chains() {
-            for part in idle {
-                if self.picks.get(&part) == Some(&0) {
-                    self.picks.remove(&part);
-                    change.delete.insert(part);
-                }
-            }
-        }
-        change
-    }
-
-    fn idle_picks(&self) -> Vec<Part> {
-        let idle = self.picks.iter().filter(|(_, users)| **users == 0);
-        idle.map(|(part, _)| part.clone()).collect()
-    }
-
-    fn count(&mut self, part: &Part, by: isize, change: &mut Change) {
-        if let Part::Pick(..) = part {
-            let users = self.picks.entry(part.clone()).or_insert_with(|| {
-                change.add.insert(part.clone());
-                0
-            });
-            *users = users.saturating_add_signed(by);
-            return;
-        }
-        let ends = if is_shared(part) {
-            let count = self.shared.entry(part.clone()).or_default();
-            let was = *count;
-            *count = count.saturating_add_signed(by);
-            let is = *count;
-            if is == 0 {
-                self.shared.remove(part);
-            }
-            (was == 0) != (is == 0)
-        } else {
-            true
-        };
-        if !ends {
-            return;
-        }
-        // Of two changes within one pass that undo each other nothing is left.
-        let (to, from) = match by > 0 {
-            true => (&mut change.add, &mut change.delete),
-            false => (&mut change.delete, &mut change.add),
-        };
-        if !from.remove(part) {
-            to.insert(part.clone());
-        }
-    }
-
-    /// A table that holds what was listed, and what has to change so that it is the plan's. The
-    /// indices of endpoints stay where they can.
-    pub(super) fn adopt(plan: &ServicePlanner, listed: &Listed) -> (Self, Change) {
-        let mut written = Self::default();
-        for (address, entry) in plan.all() {
-            let (cluster, here) = listed.order(address);
-            let known = ServiceEntry {
-                cluster,
-                here,
-                ..ServiceEntry::clone(entry)
-            };
-            // It is only asked for its order.
-            written
-                .entries
-                .insert(*address, with_kept_indices(Some(&known), entry));
-        }
-        let ordered = std::mem::take(&mut written.entries);
-        let mut whole = Change::default();
-        for (address, entry) in &ordered {
-            if let Some(flows) = &entry.flows {
-                whole.flows.insert(*address, flows.clone());
-            }
-            for part in &parts(address, entry) {
-                written.count(part, 1, &mut whole);
-                if let Some(keeping) = keeping(part) {
-                    let [cluster, here] = keeping.maps();
-                    whole
-                        .clients
-                        .insert(cluster, entry.cluster.iter().copied().collect());
-                    whole
-                        .clients
-                        .insert(here, entry.here.iter().copied().collect());
-                }
-            }
-        }
-        written.entries = ordered;
-        written.surroundings = plan.surroundings.clone();
-        whole.add.extend(surrounding(&plan.surroundings));
-        let mut change = Change {
-            clients: whole.clients,
-            flows: whole.flows,
-            ..Change::default()
-        };
-        let mut wanted = BTreeSet::new();
-        for part in whole.add {
-            let is_there = match &part {
-                Part::Element(element) => {
-                    wanted.insert(element.clone());
-                    listed.elements.contains(element)
-                }
-                Part::Pick(endpoints, count) => {
-                    listed.chains.contains(&pick_chain(*endpoints, *count))
-                }
-                // Their rules are written anew: that cuts nothing.
-                Part::Keeping(_) => false,
-            };
-            if !is_there {
-                change.add.insert(part);
-            }
-        }
-        let unwanted = listed.elements.difference(&wanted).cloned();
-        change.delete.extend(unwanted.map(Part::Element));
-        let keepings = written.shared.keys().filter_map(keeping);
-        let chains = keepings.flat_map(|keeping| keeping.chains());
-        let kept: BTreeSet<String> = chains.map(|(name, _)| name).collect();
-        let strays = listed.chains.difference(&kept);
-        let strays = strays.filter(|name| is_of_clients(name));
-        change.strays = strays.cloned().collect();
-        let picks = listed.chains.iter().filter_map(|name| pick_of(name));
-        let unwanted = picks.filter(|part| !written.picks.contains_key(part));
-        change.delete.extend(unwanted);
-        (written, change)
-    }
-}
-
-/// The parts that no Service makes.
-fn surrounding(surroundings: &Surroundings) -> BTreeSet<Part> {
-    let Surroundings {
-        pods,
-        ranges: unused,
-        spared: left_alone,
-        kept,
-        guarded,
-        ..
-    } = surroundings;
-    ranges("pods", pods)
-        .chain(ranges("ranges", unused))
-        .chain(spared(left_alone))
-        .chain(ports("kept-ports", kept))
-        .chain(ports("guarded-ports", guarded))
-        .collect()
-}
-
-/// Has the clients looked at whose endpoint may have gone.
-fn look_at_clients(
-    keeping: &Keeping,
-    before: &ServiceEntry,
-    now: &ServiceEntry,
-    change: &mut Change,
-) {
-    let [cluster, here] = keeping.maps();
-    for (map, before, now) in [
-        (cluster, &before.cluster, &now.cluster),
-        (here, &before.here, &now.here),
-    ] {
-        let allowed: BTreeSet<ServiceTarget> = now.iter().copied().collect();
-        if before.iter().any(|target| !allowed.contains(target)) {
-            change.clients.insert(map, allowed);
-        }
-    }
-}
-
-/// The endpoints to which flows through an address go on; `None` = none has to end. Without a
-/// Service nothing is said of the endpoints of TCP: they may well be there.
-fn flows(
-    address: &ServiceAddress,
-    before: Option<&ServiceEntry>,
-    now: Option<&ServiceEntry>,
-) -> Option<BTreeSet<ServiceTarget>> {
-    let flows = now.and_then(|entry| entry.flows.clone());
-    if address.protocol == Transport::Udp {
-        return Some(flows.unwrap_or_default());
-    }
-    let flows = flows?;
-    let before = before?.flows.as_ref()?;
-    (!before.is_subset(&flows)).then_some(flows)
-}
-
-const fn keeping(part: &Part) -> Option<&Keeping> {
-    match part {
-        Part::Keeping(keeping) => Some(keeping),
-        _ => None,
-    }
-}
-
-fn with_kept_indices(
-    before: Option<&ServiceEntry>,
-    wanted: &Arc<ServiceEntry>,
-) -> Arc<ServiceEntry> {
-    let Some(before) = before else {
-        return Arc::clone(wanted);
-    };
-    let cluster = keep_indices(&before.cluster, &wanted.cluster);
-    let here = keep_indices(&before.here, &wanted.here);
-    match cluster == wanted.cluster && here == wanted.here {
-        true => Arc::clone(wanted),
-        false => Arc::new(ServiceEntry {
-            cluster,
-            here,
-            ..ServiceEntry::clone(wanted)
-        }),
-    }
-}
-
-/// The transactions that carry out a change of a table that is there.
-pub(super) fn transactions(change: &Change) -> Vec<Transaction> {
-    let mut transactions: Vec<Transaction> =
-        scripts(change).into_iter().map(Transaction::from).collect();
-    if let [one] = &mut transactions[..] {
-        one.edits = edits(change);
-    }
-    transactions
-}
-
-/// The change as data; `None` where it is more than some elements of plain sets and maps.
-fn edits(change: &Change) -> Option<Vec<TableEdit>> {
-    let mut edits = edits_of(&change.delete, TableEdit::Delete)?;
-    edits.extend(edits_of(&change.add, TableEdit::Add)?);
-    (change.strays.is_empty() && are_few(&edits)).then_some(edits)
-}
-
-fn edits_of(
-    parts: &BTreeSet<Part>,
-    made: fn(String, Vec<SetElement>) -> TableEdit,
-) -> Option<Vec<TableEdit>> {
-    let mut by_set: BTreeMap<&str, Vec<SetElement>> = BTreeMap::new();
-    for part in parts {
-        let Part::Element(element) = part else {
-            return None;
-        };
-        let data = element.as_data()?;
-        by_set.entry(&element.set).or_default().push(data);
-    }
-    let by_set = by_set.into_iter();
-    Some(by_set.map(|(set, of)| made(set.to_owned(), of)).collect())
-}
-
-fn scripts(change: &Change) -> Vec<String> {
-    let mut first = String::new();
-    chains(&mut first, &change.add);
-    let mut deleted = String::new();
-    elements(&mut deleted, "delete", &change.delete);
-    let mut last = String::new();
-    gone(&mut first, &mut last, change);
+/// The transactions that carry out a change of a table that is there. They take its parts.
+pub(super) fn transactions(change: &mut Change) -> Vec<Transaction> {
+    let (add, delete) = (take(&mut change.add), take(&mut change.delete));
+    let mut first = chains(&add);
+    let last = gone(&mut first, &add, &delete, &change.strays);
+    let mut deleted: Vec<Edit> = elements(delete, Edit::Delete).collect();
+    deleted.extend(foreign(&change.foreign));
     // Filling a table cuts nothing off, whatever is in force between; what leads to endpoints comes
     // behind them.
-    if deleted.is_empty() && change.add.len() > SLICE {
-        let (leading, filling): (BTreeSet<Part>, BTreeSet<Part>) =
-            change.add.iter().cloned().partition(leads);
-        let filling: Vec<Part> = filling.into_iter().collect();
-        let mut scripts = vec![first];
-        for parts in filling.chunks(SLICE) {
-            scripts.push(put(&parts.iter().cloned().collect()));
+    let mut transactions = Vec::new();
+    if deleted.is_empty() && add.len() > SLICE {
+        let (leading, filling): (Vec<Part>, Vec<Part>) = add.into_iter().partition(leads);
+        transactions.push(first);
+        let mut filling = filling.into_iter();
+        while filling.len() > 0 {
+            transactions.push(elements(filling.by_ref().take(SLICE), Edit::Add).collect());
         }
-        scripts.extend([put(&leading), last]);
-        return scripts
-            .into_iter()
-            .filter(|script| !script.is_empty())
-            .collect();
+        transactions.push(elements(leading, Edit::Add).collect());
+    } else {
+        first.extend(deleted);
+        first.extend(elements(add, Edit::Add));
+        transactions.push(first);
     }
-    let whole = [first, deleted, put(&change.add)].concat();
-    [whole, last]
-        .into_iter()
-        .filter(|script| !script.is_empty())
-        .collect()
+    transactions.push(last);
+    let transactions = transactions.into_iter().filter(|edits| !edits.is_empty());
+    transactions.map(Transaction).collect()
 }
 
-/// Writes the table anew in one transaction, whatever is there.
-pub(super) fn whole(change: &Change) -> String {
-    let mut script = format!(
+/// Writes the table anew in one transaction, whatever is there. It takes the change's parts.
+pub(super) fn whole(change: &mut Change) -> Transaction {
+    let script = format!(
         "add table inet {SERVICES_TABLE}\ndelete table inet {SERVICES_TABLE}\n\
          table inet {SERVICES_TABLE} {{\n{}chain {} {{\n}}\n}}\n",
         layout(),
         mark()
     );
-    chains(&mut script, &change.add);
-    script.push_str(&put(&change.add));
-    script
+    let add = take(&mut change.add);
+    let mut edits = vec![Edit::Script(script)];
+    edits.extend(chains(&add));
+    let add = elements(add, Edit::Add);
+    edits.extend(add.map(|edit| edit.in_words(SERVICES_TABLE)));
+    Transaction(edits)
 }
 
-/// Takes the table away, if there is one.
-pub(super) fn removal() -> String {
+/// The script that takes the table away, if there is one.
+pub(crate) fn removal() -> String {
     format!("add table inet {SERVICES_TABLE}\ndelete table inet {SERVICES_TABLE}\n")
 }
 
-/// Leaves endpoints alone in the table that was listed. One of another layout is replaced once
-/// there is a plan; until then rules of its own stand first in the chains that it may have.
-pub(super) fn spare(listed: &Listed, endpoints: &BTreeSet<SocketAddr>) -> String {
+/// The script by which the table that was listed, with or without elements, leaves these endpoints
+/// alone at once, whatever it holds. One of another layout is replaced once there is a plan; until
+/// then rules of its own stand first in the chains that it may have.
+pub(crate) fn spare(listing: &str, endpoints: &BTreeSet<SocketAddr>) -> String {
+    let listed = Listed::parse(listing);
     if listed.is_ours() {
-        return put(&spared(endpoints).collect());
+        let edits = elements(spared(endpoints), Edit::Add);
+        return Transaction(edits.collect()).script(SERVICES_TABLE);
     }
     let mut script = String::new();
     for chain in CHECKS
@@ -424,47 +94,45 @@ pub(super) fn spare(listed: &Listed, endpoints: &BTreeSet<SocketAddr>) -> String
     script
 }
 
-/// Forgets clients whose endpoint has gone.
-pub(super) fn forget(map: &str, clients: &[String]) -> String {
+/// The script that forgets clients of a map, whose endpoint has gone.
+pub(crate) fn forget(map: &str, clients: &[String]) -> String {
     let clients = clients.join(", ");
     format!("delete element inet {SERVICES_TABLE} {map} {{ {clients} }}\n")
-}
-
-fn put(parts: &BTreeSet<Part>) -> String {
-    let mut script = String::new();
-    elements(&mut script, "add", parts);
-    script
 }
 
 /// Elements that lead packets to what others hold.
 fn leads(part: &Part) -> bool {
     let leading = ["services", "inside", "outside", "keep"];
-    matches!(part, Part::Element(e) if leading.iter().any(|set| e.set.starts_with(set)))
+    matches!(part, Part::Element(set, _) if leading.iter().any(|of| set.starts_with(of)))
 }
 
-fn elements(script: &mut String, verb: &str, parts: &BTreeSet<Part>) {
-    let mut set = "";
-    for part in parts {
-        let Part::Element(Element { set: of, key, data }) = part else {
-            continue;
-        };
-        if set == of {
-            script.push_str(", ");
-        } else {
-            if !set.is_empty() {
-                script.push_str(" }\n");
-            }
-            write!(script, "{verb} element inet {SERVICES_TABLE} {of} {{ ").expect(INFALLIBLE);
-            set = of;
+/// Steps for the elements among these parts.
+fn elements(
+    parts: impl IntoIterator<Item = Part>,
+    edit: fn(SetName, Vec<Element>) -> Edit,
+) -> impl Iterator<Item = Edit> {
+    let elements = parts.into_iter().filter_map(|part| match part {
+        Part::Element(set, element) => Some((set, element)),
+        Part::Pick(..) | Part::Keeping(_) => None,
+    });
+    by_set(elements, edit).map(|edit| match &edit {
+        Edit::Add(set, _) | Edit::Delete(set, _) if is_of_intervals(set) => {
+            edit.in_words(SERVICES_TABLE)
         }
-        script.push_str(key);
-        if let Some(data) = data {
-            write!(script, " : {data}").expect(INFALLIBLE);
-        }
-    }
-    if !set.is_empty() {
-        script.push_str(" }\n");
-    }
+        _ => edit,
+    })
+}
+
+fn is_of_intervals(set: &str) -> bool {
+    INTERVALS.iter().any(|of| set.starts_with(of))
+}
+
+/// Steps that take away elements of no form that we write.
+fn foreign(elements: &[(SetName, String)]) -> impl Iterator<Item = Edit> {
+    elements.iter().map(|(set, text)| {
+        let table = SERVICES_TABLE;
+        Edit::Script(format!("delete element inet {table} {set} {{ {text} }}\n"))
+    })
 }
 
 fn chain(script: &mut String, name: &str, rules: &[String]) {
@@ -479,17 +147,17 @@ fn chain(script: &mut String, name: &str, rules: &[String]) {
     }
 }
 
-fn chains(script: &mut String, parts: &BTreeSet<Part>) {
+/// Steps that make chains, with their rules and maps.
+fn chains(parts: &BTreeSet<Part>) -> Vec<Edit> {
+    let mut edits = Vec::new();
     for part in parts {
         match part {
             Part::Pick(endpoints, count) => {
-                chain(
-                    script,
-                    &pick_chain(*endpoints, *count),
-                    &pick_rules(*endpoints, *count),
-                );
+                let name = pick_chain(*endpoints, *count);
+                edits.push(Edit::AddChain(name, pick_rules(*endpoints, *count)));
             }
             Part::Keeping(keeping) => {
+                let mut script = String::new();
                 let clients = format!("{}; flags dynamic,timeout;", keeping.declared());
                 let clients = keeping.maps().map(|map| (map, clients.clone()));
                 for (map, declared) in clients.into_iter().chain(keeping.picks()) {
@@ -500,47 +168,53 @@ fn chains(script: &mut String, parts: &BTreeSet<Part>) {
                     .expect(INFALLIBLE);
                 }
                 for (name, rules) in keeping.chains() {
-                    chain(script, &name, &rules);
+                    chain(&mut script, &name, &rules);
                 }
+                edits.push(Edit::Script(script));
             }
-            Part::Element(_) => {}
+            Part::Element(..) => {}
         }
     }
+    edits
 }
 
-/// Chains and maps that go: kernels before 6.2 do not take the deletion of a chain and of the
-/// element that leads to it in one transaction.
-fn gone(first: &mut String, last: &mut String, change: &Change) {
-    let stays: BTreeSet<[String; 2]> = change
-        .add
-        .iter()
-        .filter_map(keeping)
-        .map(Keeping::maps)
-        .collect();
-    for name in &change.strays {
-        writeln!(first, "flush chain inet {SERVICES_TABLE} {name}").expect(INFALLIBLE);
-        writeln!(last, "delete chain inet {SERVICES_TABLE} {name}").expect(INFALLIBLE);
+/// Chains and maps that go, in a transaction of their own behind `first`: kernels before 6.2 do not
+/// take the deletion of a chain and of the element that leads to it in one.
+fn gone(
+    first: &mut Vec<Edit>,
+    add: &BTreeSet<Part>,
+    delete: &BTreeSet<Part>,
+    strays: &BTreeSet<String>,
+) -> Vec<Edit> {
+    let flush = |name: &String| Edit::Script(format!("flush chain inet {SERVICES_TABLE} {name}\n"));
+    let stays: BTreeSet<[String; 2]> = add.iter().filter_map(keeping).map(Keeping::maps).collect();
+    let mut last = Vec::new();
+    for name in strays {
+        first.push(flush(name));
+        last.push(Edit::DeleteChain(name.clone()));
     }
-    for part in &change.delete {
+    for part in delete {
         if let Part::Pick(endpoints, count) = part {
-            let name = pick_chain(*endpoints, *count);
-            writeln!(last, "delete chain inet {SERVICES_TABLE} {name}").expect(INFALLIBLE);
+            last.push(Edit::DeleteChain(pick_chain(*endpoints, *count)));
         }
     }
-    for keeping in change.delete.iter().filter_map(keeping) {
+    for keeping in delete.iter().filter_map(keeping) {
         if stays.contains(&keeping.maps()) {
             continue;
         }
-        for (name, _) in keeping.chains() {
-            writeln!(first, "flush chain inet {SERVICES_TABLE} {name}").expect(INFALLIBLE);
-        }
+        let chains = keeping.chains();
+        first.extend(chains.iter().map(|(name, _)| flush(name)));
         // Those that lead to others go first.
-        for (name, _) in keeping.chains().iter().rev() {
-            writeln!(last, "delete chain inet {SERVICES_TABLE} {name}").expect(INFALLIBLE);
-        }
+        let chains = chains.into_iter().rev();
+        last.extend(chains.map(|(name, _)| Edit::DeleteChain(name)));
         let picks = keeping.picks().map(|(map, _)| map);
-        for map in keeping.maps().into_iter().chain(picks) {
-            writeln!(last, "delete map inet {SERVICES_TABLE} {map}").expect(INFALLIBLE);
-        }
+        last.extend(
+            keeping
+                .maps()
+                .into_iter()
+                .chain(picks)
+                .map(|map| Edit::Script(format!("delete map inet {SERVICES_TABLE} {map}\n"))),
+        );
     }
+    last
 }

@@ -9,13 +9,13 @@ use caracal_model::{Family, Problem, SharedMap, Snapshot};
 use super::address::{ServiceAddress, ServiceTarget};
 use super::entry::ServiceEntry;
 use super::health::ServiceHealth;
-use super::inspection::{ServiceDifferences, differences};
 use super::layout::{SERVICES_TABLE, digit};
-use super::listing::{Listed, hits, is_sealed, seal};
+use super::listing::{Listed, Seal};
 use super::planner::ServicePlanner;
-use super::script::{Change, Written, forget, removal, spare, transactions, whole};
+use super::script::{transactions, whole};
 use super::settings::ServiceNode;
-use crate::nft::Transaction;
+use super::written::{Change, Written};
+use crate::nft::{Listing, Transaction};
 
 /// Transactions that make the table what is planned.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(crate) struct TableChange {
     pub(crate) transactions: Vec<Transaction>,
     /// Elements and chains that change.
     pub(crate) parts: usize,
-    /// Chains change: the table has to be sealed anew behind that, with [`ServiceTable::sealing`].
+    /// Chains change: the table has to be sealed anew behind that, with [`ServiceTable::seal`].
     pub(crate) breaks_seal: bool,
     /// Maps of clients in which only these endpoints may stand, to be looked at behind that.
     pub(crate) clients: BTreeMap<String, BTreeSet<ServiceTarget>>,
@@ -39,6 +39,8 @@ pub(crate) struct ServiceTable {
     planner: ServicePlanner,
     /// `None` = the kernel's table has to be read first.
     written: Option<Written>,
+    /// Chains that pick endpoints come and go, and the seal stays as it is.
+    seal_follows: bool,
 }
 
 impl ServiceTable {
@@ -52,30 +54,35 @@ impl ServiceTable {
         let concerned = self.planner.follow(snapshot, own);
         let written = self.written.as_mut()?;
         let change = written.follow(&self.planner, concerned);
-        Some(TableChange::new(transactions(&change), change))
+        Some(TableChange::new(change, self.seal_follows, transactions))
     }
 
     /// Takes over the table that was listed; `None` = there is none. One whose chains somebody has
     /// changed is written anew.
     pub(crate) fn adopt(&mut self, listing: Option<&str>) -> TableChange {
-        let listing = listing.filter(|listing| is_sealed(listing));
-        let listed = listing.map(Listed::parse).unwrap_or_default();
-        if listed.is_ours() {
-            let (written, change) = Written::adopt(&self.planner, &listed);
+        let listing = listing.map(Listing::parse);
+        let sealed = listing.map(|listing| (Seal::of(&listing), Listed::of(&listing)));
+        let sealed = sealed.filter(|(seal, listed)| !seal.is_broken && listed.is_ours());
+        if let Some((seal, mut listed)) = sealed {
+            let (written, change) = Written::adopt(&self.planner, &mut listed);
             self.written = Some(written);
-            return TableChange::new(transactions(&change), change);
+            self.seal_follows = seal.follows && !seal.is_old;
+            return TableChange::new(change, self.seal_follows, transactions);
         }
-        let (written, change) = Written::adopt(&self.planner, &Listed::default());
+        let (written, change) = Written::adopt(&self.planner, &mut Listed::default());
         self.written = Some(written);
         TableChange {
             breaks_seal: true,
-            ..TableChange::new(vec![whole(&change).into()], change)
+            ..TableChange::new(change, false, |change| vec![whole(change)])
         }
     }
 
-    /// The script that seals the table that was listed, without elements: it is as it was written.
-    pub(crate) fn sealing(outline: &str) -> String {
-        seal(outline)
+    /// What seals the table that was listed, without elements: it is as it was written.
+    pub(crate) fn seal(&mut self, outline: &str) -> Transaction {
+        let listing = Listing::parse(outline);
+        let seal = Seal::of(&listing);
+        self.seal_follows = seal.follows;
+        seal.put(&listing)
     }
 
     /// Entries in force, by address.
@@ -99,12 +106,6 @@ impl ServiceTable {
         format!("list table inet {SERVICES_TABLE}\n")
     }
 
-    /// The script by which the table that was listed, with or without elements, leaves these
-    /// endpoints alone at once, whatever it holds and of whichever version it is.
-    pub(crate) fn sparing(listing: &str, endpoints: &BTreeSet<SocketAddr>) -> String {
-        spare(&Listed::parse(listing), endpoints)
-    }
-
     /// The script that fails where the table has not this cluster address.
     pub(crate) fn asking_for_cluster_address(address: IpAddr) -> String {
         let set = format!("cluster-ips{}", digit(Family::of(address)));
@@ -116,41 +117,22 @@ impl ServiceTable {
         format!("list set inet {SERVICES_TABLE} hits{}\n", digit(family))
     }
 
-    /// New connections to each address, of the listing of a family's counters.
-    pub(crate) fn hits(listing: &str) -> impl Iterator<Item = (ServiceAddress, u64)> {
-        hits(listing)
-    }
-
-    /// Compares a listing of the table with what these addresses need.
-    pub(crate) fn differences(
-        entries: &SharedMap<ServiceAddress, Arc<ServiceEntry>>,
-        listing: &str,
-    ) -> ServiceDifferences {
-        differences(entries, listing)
-    }
-
     /// The script that lists one map.
     pub(crate) fn listing_of(map: &str) -> String {
         format!("list map inet {SERVICES_TABLE} {map}\n")
     }
-
-    /// The script that takes the table away, if there is one.
-    pub(crate) fn removal() -> String {
-        removal()
-    }
-
-    /// The script that forgets clients.
-    pub(crate) fn forgetting(map: &str, clients: &[String]) -> String {
-        forget(map, clients)
-    }
 }
 
 impl TableChange {
-    fn new(transactions: Vec<Transaction>, change: Change) -> Self {
+    fn new(
+        mut change: Change,
+        seal_follows: bool,
+        transactions: impl Fn(&mut Change) -> Vec<Transaction>,
+    ) -> Self {
         Self {
-            transactions,
             parts: change.len(),
-            breaks_seal: change.changes_chains(),
+            breaks_seal: change.breaks_seal(seal_follows),
+            transactions: transactions(&mut change),
             clients: change.clients,
             flows: change.flows,
         }

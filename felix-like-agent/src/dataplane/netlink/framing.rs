@@ -3,6 +3,8 @@
 
 /// Octets of `struct nlmsghdr`.
 pub(in crate::dataplane) const HEADER: usize = 16;
+/// `NLA_F_NESTED`: an attribute with attributes in it.
+pub(in crate::dataplane) const NESTED: u16 = 0x8000;
 
 /// The netlink messages of a datagram, header included.
 pub(in crate::dataplane) fn messages(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -72,6 +74,14 @@ pub(in crate::dataplane) fn close(message: &mut Vec<u8>, start: usize) {
     while !message.len().is_multiple_of(4) {
         message.push(0);
     }
+}
+
+/// Appends an attribute that is a name, with the octet that ends it.
+pub(in crate::dataplane) fn name(message: &mut Vec<u8>, kind: u16, name: &str) {
+    let start = open(message, kind);
+    message.extend_from_slice(name.as_bytes());
+    message.push(0);
+    close(message, start);
 }
 
 /// The 32-bit number at an offset.

@@ -3,6 +3,7 @@
 
 pub(in crate::dataplane) mod batch;
 mod error;
+mod expressions;
 pub(in crate::dataplane) mod framing;
 pub(in crate::dataplane) mod nftables;
 pub(in crate::dataplane) mod objects;

@@ -1,43 +1,46 @@
-//! Elements and empty chains of an nftables table, changed in one transaction
+//! Elements of an nftables table, and chains without rules or with those of one form, changed in
+//! one transaction
 //! (`linux/netfilter/nf_tables.h`, `linux/netfilter/nfnetlink.h`).
 
 use std::io;
 use std::time::Duration;
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST};
 use netlink_sys::{Socket, SocketAddr};
 use socket2::SockRef;
 
-use super::framing::{HEADER, attribute, begin, close, finish, messages, open, word};
-use crate::nft::{ElementData, SetElement, TableEdit};
+use super::expressions::{self, ELEMENT, VALUE};
+use super::framing::{HEADER, NESTED, attribute, begin, close, finish, messages, name, open, word};
+use crate::nft::{Edit, Element, ElementData, Field, Fields, PickRule, Transaction};
 
 /// `NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END`.
 const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
 /// `NFNL_SUBSYS_NFTABLES`.
 const NFTABLES: u16 = 10;
-/// `NFT_MSG_NEWCHAIN`, `NFT_MSG_DELCHAIN`, `NFT_MSG_NEWSETELEM`, `NFT_MSG_DELSETELEM`.
+/// `NFT_MSG_NEWCHAIN`, `_DELCHAIN`, `_NEWRULE`, `_DELRULE`, `_NEWSETELEM`, `_DELSETELEM`.
 const NEW_CHAIN: u16 = NFTABLES << 8 | 3;
 const DELETE_CHAIN: u16 = NFTABLES << 8 | 5;
+const NEW_RULE: u16 = NFTABLES << 8 | 6;
+const DELETE_RULES: u16 = NFTABLES << 8 | 8;
 const NEW_ELEMENTS: u16 = NFTABLES << 8 | 12;
 const DELETE_ELEMENTS: u16 = NFTABLES << 8 | 14;
 /// `NFPROTO_UNSPEC`, `NFPROTO_INET`.
 const UNSPECIFIED: u8 = 0;
 const INET: u8 = 1;
-/// `NLA_F_NESTED`.
-const NESTED: u16 = 0x8000;
-/// `NFTA_CHAIN_TABLE` and `NFTA_SET_ELEM_LIST_TABLE`; `NFTA_CHAIN_NAME`.
+/// `NFTA_CHAIN_TABLE`, `NFTA_RULE_TABLE`, `NFTA_SET_ELEM_LIST_TABLE`.
 const TABLE: u16 = 1;
+/// `NFTA_CHAIN_NAME`; `NFTA_RULE_CHAIN`, `NFTA_RULE_EXPRESSIONS`.
 const CHAIN: u16 = 3;
-/// `NFTA_SET_ELEM_LIST_SET`, `NFTA_SET_ELEM_LIST_ELEMENTS`, `NFTA_LIST_ELEM`.
+const OF_CHAIN: u16 = 2;
+const EXPRESSIONS: u16 = 4 | NESTED;
+/// `NFTA_SET_ELEM_LIST_SET`, `NFTA_SET_ELEM_LIST_ELEMENTS`.
 const SET: u16 = 2;
 const ELEMENTS: u16 = 3 | NESTED;
-const ELEMENT: u16 = 1 | NESTED;
 /// `NFTA_SET_ELEM_KEY`, `NFTA_SET_ELEM_DATA`.
 const KEY: u16 = 1 | NESTED;
 const DATA: u16 = 2 | NESTED;
-/// `NFTA_DATA_VALUE`, `NFTA_DATA_VERDICT`.
-const VALUE: u16 = 1;
+/// `NFTA_DATA_VERDICT`.
 const VERDICT: u16 = 2 | NESTED;
 /// `NFTA_VERDICT_CODE`, `NFTA_VERDICT_CHAIN`.
 const CODE: u16 = 1;
@@ -88,14 +91,15 @@ impl TableSocket {
     /// Carries out one transaction on a table of family `inet`, or nothing of it.
     ///
     /// # Errors
-    /// The kernel's refusal; [`io::ErrorKind::WouldBlock`] when it does not answer.
+    /// The kernel's refusal; [`io::ErrorKind::WouldBlock`] when it does not answer;
+    /// [`io::ErrorKind::Unsupported`] when a step is `nft`'s alone.
     pub(in crate::dataplane) fn transact(
         &mut self,
         table: &str,
-        edits: &[TableEdit],
+        transaction: &Transaction,
     ) -> io::Result<()> {
         let first = self.sequence.wrapping_add(1);
-        let (batch, last) = batch(table, edits, first);
+        let (batch, last) = batch(table, &transaction.0, first)?;
         self.sequence = last.wrapping_add(1);
         if last == first {
             // Nothing but brackets, which are not answered.
@@ -125,7 +129,7 @@ impl TableSocket {
 }
 
 /// The messages of a transaction, and the number of the last one that is answered.
-fn batch(table: &str, edits: &[TableEdit], first: u32) -> (Vec<u8>, u32) {
+fn batch(table: &str, edits: &[Edit], first: u32) -> io::Result<(Vec<u8>, u32)> {
     let mut batch = Batch {
         octets: Vec::new(),
         sequence: first,
@@ -133,19 +137,23 @@ fn batch(table: &str, edits: &[TableEdit], first: u32) -> (Vec<u8>, u32) {
     batch.bracket(BATCH_BEGIN);
     for edit in edits {
         match edit {
-            TableEdit::Add(set, elements) => {
-                batch.elements(NEW_ELEMENTS, NLM_F_CREATE, (table, set), elements);
+            Edit::Add(set, elements) => {
+                batch.elements(NEW_ELEMENTS, NLM_F_CREATE, (table, set), elements)?;
             }
-            TableEdit::Delete(set, elements) => {
-                batch.elements(DELETE_ELEMENTS, 0, (table, set), elements);
+            Edit::Delete(set, elements) => {
+                batch.elements(DELETE_ELEMENTS, 0, (table, set), elements)?;
             }
-            TableEdit::AddChain(chain) => batch.chain(NEW_CHAIN, NLM_F_CREATE, (table, chain)),
-            TableEdit::DeleteChain(chain) => batch.chain(DELETE_CHAIN, 0, (table, chain)),
+            Edit::AddChain(chain, rules) => {
+                batch.chain(NEW_CHAIN, NLM_F_CREATE, (table, chain));
+                batch.rules((table, chain), rules);
+            }
+            Edit::DeleteChain(chain) => batch.chain(DELETE_CHAIN, 0, (table, chain)),
+            Edit::Script(_) => return Err(io::ErrorKind::Unsupported.into()),
         }
     }
     let last = batch.sequence.wrapping_sub(1);
     batch.bracket(BATCH_END);
-    (batch.octets, last)
+    Ok((batch.octets, last))
 }
 
 struct Batch {
@@ -176,13 +184,33 @@ impl Batch {
         finish(&mut self.octets, start);
     }
 
+    /// Puts rules in the place of those that a chain has; with none of them nothing is said.
+    fn rules(&mut self, (table, chain): (&str, &str), rules: &[PickRule]) {
+        let all = (DELETE_RULES, NLM_F_ACK);
+        let one = (NEW_RULE, NLM_F_ACK | NLM_F_CREATE | NLM_F_APPEND);
+        let flush = rules.first().map(|_| (all, None));
+        let rules = rules.iter().map(|rule| (one, Some(rule)));
+        for (kind, rule) in flush.into_iter().chain(rules) {
+            let start = self.message(kind, INET, 0);
+            let octets = &mut self.octets;
+            name(octets, TABLE, table);
+            name(octets, OF_CHAIN, chain);
+            if let Some(rule) = rule {
+                let list = open(octets, EXPRESSIONS);
+                expressions::put(octets, rule);
+                close(octets, list);
+            }
+            finish(octets, start);
+        }
+    }
+
     fn elements(
         &mut self,
         kind: u16,
         flags: u16,
         (table, set): (&str, &str),
-        elements: &[SetElement],
-    ) {
+        elements: &[Element],
+    ) -> io::Result<()> {
         for elements in elements.chunks(IN_ONE_MESSAGE) {
             let start = self.message((kind, NLM_F_ACK | flags), INET, 0);
             let octets = &mut self.octets;
@@ -192,35 +220,40 @@ impl Batch {
             for element in elements {
                 let at = open(octets, ELEMENT);
                 let key = open(octets, KEY);
-                attribute(octets, VALUE, element.key.octets());
+                value(octets, &element.key)?;
                 close(octets, key);
                 // What goes is found by its key.
                 if let Some(to) = element.data.as_ref().filter(|_| kind == NEW_ELEMENTS) {
-                    data(octets, to);
+                    data(octets, to)?;
                 }
                 close(octets, at);
             }
             close(octets, list);
             finish(&mut self.octets, start);
         }
+        Ok(())
     }
 }
 
-fn name(octets: &mut Vec<u8>, kind: u16, name: &str) {
-    let start = open(octets, kind);
-    octets.extend_from_slice(name.as_bytes());
-    octets.push(0);
-    close(octets, start);
+fn value(octets: &mut Vec<u8>, fields: &Fields) -> io::Result<()> {
+    // Intervals are `nft`'s.
+    let fields = fields.octets().ok_or(io::ErrorKind::Unsupported)?;
+    attribute(octets, VALUE, &fields);
+    Ok(())
 }
 
-fn data(octets: &mut Vec<u8>, to: &ElementData) {
+fn data(octets: &mut Vec<u8>, to: &ElementData) -> io::Result<()> {
     let start = open(octets, DATA);
     match to {
-        ElementData::Value(value) => attribute(octets, VALUE, value.octets()),
+        ElementData::Value(address, port) => {
+            let to = [Field::Address(*address), Field::Port(*port)];
+            value(octets, &to.into())?;
+        }
         ElementData::Goto(chain) => verdict(octets, GOTO, Some(chain)),
         ElementData::Drop => verdict(octets, DROP, None),
     }
     close(octets, start);
+    Ok(())
 }
 
 fn verdict(octets: &mut Vec<u8>, code: i32, chain: Option<&str>) {

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 
 use super::*;
 use crate::dataplane::conntrack::{End, forget_flows};
-use crate::services::Transport;
+use crate::transport::Transport;
 
 #[test]
 fn flows_to_few_ends_are_asked_for_alone() {

@@ -10,8 +10,9 @@ use super::*;
 use crate::dataplane::conntrack;
 use crate::dataplane::services::ServiceWriter;
 use crate::dataplane::{observe_service_elements, observe_service_hits, observe_services};
-use crate::services::{ServiceDifferences, ServiceSettings, Transport};
+use crate::services::{ServiceDifferences, ServiceSettings};
 use crate::settings::Overrides;
+use crate::transport::Transport;
 
 const VIP: &str = "10.96.0.10";
 
@@ -172,6 +173,57 @@ fn a_service_is_translated_by_element_and_adopted() {
             assert!(!sh("nft list tables").contains("caracal-services"));
         },
     );
+}
+
+/// A number of endpoints that no Service had before is a chain with rules: the kernel gets them as
+/// `nft` would make them.
+#[test]
+fn another_number_of_endpoints_starts_no_program() {
+    let test = "services::another_number_of_endpoints_starts_no_program";
+    in_namespace(test, || async {
+        machine();
+        let all = ["10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5"];
+        servers(&all);
+        let with = |count: usize| snapshot(&[service(""), slice(&all[..count])]);
+        let handle = || sh("nft -a list table inet caracal-services | head -1");
+        let mut ours = writer();
+        ours.pass(&with(3)).await.unwrap();
+        let table = handle();
+        std::fs::create_dir_all(programs()).unwrap();
+        std::os::unix::fs::symlink("/bin/false", programs().join("nft")).unwrap();
+        for count in [4, 5, 3, 4] {
+            ours.pass(&with(count)).await.unwrap();
+            let seen = (0..200).map(|_| connect(&format!("{VIP}:80")).unwrap());
+            assert_eq!(seen.collect::<BTreeSet<_>>().len(), count);
+        }
+        std::fs::remove_dir_all(programs()).unwrap();
+        let entries = ours.pass(&with(4)).await.unwrap().entries.clone();
+        assert_eq!(
+            observe_services(&entries).await,
+            ServiceDifferences::default()
+        );
+        // The next process finds it sealed as it is, and takes away chains that nobody needs.
+        drop(ours);
+        let status = writer().pass(&with(4)).await.unwrap().clone();
+        assert!(status.changed <= 1, "{status:?}");
+        assert_eq!(handle(), table);
+        let chain = "inet caracal-services pick-endpoints-4";
+        let expressions = || {
+            sh(&format!(
+                "nft --debug=netlink list chain {chain} 2>&1 | grep ' \\['"
+            ))
+        };
+        let ours = expressions();
+        assert_eq!(ours.matches("numgen").count(), 12, "{ours}");
+        let text = sh(&format!("nft list chain {chain}"));
+        let rules = text.lines().filter(|line| line.contains("dnat"));
+        let rules = rules.map(|rule| format!("add rule {chain} {rule}\n"));
+        let script = rules.collect::<String>();
+        sh(&format!(
+            "nft -f - <<'END'\nflush chain {chain}\n{script}END"
+        ));
+        assert_eq!(ours, expressions());
+    });
 }
 
 #[test]

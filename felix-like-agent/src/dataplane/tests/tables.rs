@@ -5,7 +5,7 @@ use crate::dataplane::netlink::nftables::TableSocket;
 use crate::dataplane::read::hints::OwnChanges;
 use crate::dataplane::write::programs::run;
 use crate::dataplane::write::tables::TableWriter;
-use crate::nft::{ElementData, Fields, SetElement, TableEdit, Transaction};
+use crate::nft::{Edit, Element, Transaction};
 
 const TABLE: &str = "table inet edited {
 	chain pick {
@@ -33,47 +33,32 @@ async fn nft(script: &str) -> String {
     run("nft", &["-f", "-"], script).await.unwrap()
 }
 
-fn address(text: &str) -> Fields {
-    Fields::default().address(text.parse().unwrap())
-}
-
-fn element(key: Fields, data: Option<ElementData>) -> SetElement {
-    SetElement { key, data }
-}
-
-fn add(set: &str, elements: Vec<SetElement>) -> TableEdit {
-    TableEdit::Add(set.to_owned(), elements)
+fn add<'a>(set: &str, elements: impl IntoIterator<Item = &'a str>) -> Edit {
+    let elements = elements
+        .into_iter()
+        .map(|text| Element::parse(text).unwrap());
+    Edit::Add(set.into(), elements.collect())
 }
 
 /// An edit of each kind.
-fn edits() -> Vec<TableEdit> {
-    let port = |text: &str| address(text).protocol(6).port(80);
-    let refused = Fields::default().address("10.96.0.2".parse().unwrap());
-    let index = address("fd00::1").protocol(17).port(80).number(258);
-    let to = address("fd00::2").port(8080);
-    let source = Fields::default().interface("cali1").unwrap();
+fn edits() -> Vec<Edit> {
     vec![
-        TableEdit::AddChain("mark".to_owned()),
+        Edit::AddChain("mark".to_owned(), Vec::new()),
         add(
             "services",
-            vec![
-                element(
-                    port("10.96.0.1"),
-                    Some(ElementData::Goto("pick".to_owned())),
-                ),
-                element(refused.protocol(132).port(90), Some(ElementData::Drop)),
+            [
+                "10.96.0.1 . tcp . 80 : goto pick",
+                "10.96.0.2 . sctp . 90 : drop",
             ],
         ),
-        add(
-            "endpoints",
-            vec![element(index, Some(ElementData::Value(to)))],
-        ),
-        add("hits", vec![element(port("10.96.0.1"), None)]),
-        add(
-            "sources",
-            vec![element(source.address("10.0.0.1".parse().unwrap()), None)],
-        ),
+        add("endpoints", ["fd00::1 . udp . 80 . 258 : fd00::2 . 8080"]),
+        add("hits", ["10.96.0.1 . tcp . 80"]),
+        add("sources", ["\"cali1\" . 10.0.0.1"]),
     ]
+}
+
+fn transact(socket: &mut TableSocket, table: &str, edits: &[Edit]) -> std::io::Result<()> {
+    socket.transact(table, &Transaction(edits.to_vec()))
 }
 
 #[test]
@@ -81,7 +66,7 @@ fn elements_are_those_that_nft_lists() {
     in_namespace("tables::elements_are_those_that_nft_lists", || async {
         nft(TABLE).await;
         let mut socket = TableSocket::open().unwrap();
-        socket.transact("edited", &edits()).unwrap();
+        transact(&mut socket, "edited", &edits()).unwrap();
         let listed = nft("list table inet edited\n").await;
         for line in [
             "elements = { 10.96.0.1 . tcp . 80 : goto pick,",
@@ -94,21 +79,19 @@ fn elements_are_those_that_nft_lists() {
             assert!(listed.contains(line), "{line}: {listed}");
         }
         // Once more: what is there may be added again, as with `nft`.
-        socket.transact("edited", &edits()[1..]).unwrap();
+        transact(&mut socket, "edited", &edits()[1..]).unwrap();
         let gone = edits().into_iter().map(|edit| match edit {
-            TableEdit::Add(set, elements) => TableEdit::Delete(set, elements),
-            TableEdit::AddChain(chain) => TableEdit::DeleteChain(chain),
+            Edit::Add(set, elements) => Edit::Delete(set, elements),
+            Edit::AddChain(chain, _) => Edit::DeleteChain(chain),
             other => other,
         });
-        socket
-            .transact("edited", &gone.collect::<Vec<_>>())
-            .unwrap();
+        transact(&mut socket, "edited", &gone.collect::<Vec<_>>()).unwrap();
         let listed = nft("list table inet edited\n").await;
         assert!(
             !listed.contains("elements") && !listed.contains("mark"),
             "{listed}"
         );
-        socket.transact("edited", &[]).unwrap();
+        transact(&mut socket, "edited", &[]).unwrap();
     });
 }
 
@@ -119,25 +102,32 @@ fn what_the_kernel_refuses_changes_nothing() {
         || async {
             nft(TABLE).await;
             let mut socket = TableSocket::open().unwrap();
-            let hosts = |range: std::ops::Range<u32>| {
-                let of = |n: u32| element(address(&std::net::Ipv4Addr::from(n).to_string()), None);
-                range.map(of).collect::<Vec<_>>()
+            let hosts = |range: std::ops::Range<u32>| -> Vec<String> {
+                let of = |n: u32| std::net::Ipv4Addr::from(n).to_string();
+                range.map(of).collect()
             };
             let first = 0x0a00_0000;
-            let missing = TableEdit::Delete("hosts".to_owned(), hosts(1..2));
-            let many = add("hosts", hosts(first..first + 1000));
-            let error = socket
-                .transact("edited", &[many.clone(), missing])
-                .unwrap_err();
+            let missing = match add("hosts", hosts(1..2).iter().map(String::as_str)) {
+                Edit::Add(set, elements) => Edit::Delete(set, elements),
+                other => other,
+            };
+            let many = hosts(first..first + 1000);
+            let many = add("hosts", many.iter().map(String::as_str));
+            let both = [many.clone(), missing];
+            let error = transact(&mut socket, "edited", &both).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
-            let error = socket
-                .transact("nowhere", std::slice::from_ref(&many))
-                .unwrap_err();
+            let many = [many];
+            let error = transact(&mut socket, "nowhere", &many).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+            // An interval is left to `nft`, and so is what else has words alone.
+            for edit in [add("hosts", ["10.0.0.0/8"]), Edit::Script(String::new())] {
+                let error = transact(&mut socket, "edited", &[edit]).unwrap_err();
+                assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
+            }
             let listed = nft("list table inet edited\n").await;
             assert!(!listed.contains("elements"), "{listed}");
             // The answers to that are nobody's.
-            socket.transact("edited", &[many]).unwrap();
+            transact(&mut socket, "edited", &many).unwrap();
             let listed = nft("list table inet edited\n").await;
             assert_eq!(listed.matches("10.0.").count(), 1000);
         },
@@ -151,25 +141,27 @@ fn what_netlink_cannot_is_done_by_the_script() {
         || async {
             nft(TABLE).await;
             let writer = TableWriter::new("edited", OwnChanges::default());
-            let transaction = |script: &str, edits| Transaction {
-                script: script.to_owned(),
-                edits,
-            };
-            let by_netlink = transaction("nonsense", Some(edits()));
-            writer.write(&by_netlink).await.unwrap();
+            // With no `nft` that works.
+            std::fs::create_dir_all(programs()).unwrap();
+            std::os::unix::fs::symlink("/bin/false", programs().join("nft")).unwrap();
+            writer.write(Transaction(edits())).await.unwrap();
             let script = "add element inet edited hosts { 10.0.0.9 }\n";
-            let refused = vec![TableEdit::DeleteChain("none".to_owned())];
-            writer
-                .write(&transaction(script, Some(refused)))
-                .await
-                .unwrap();
+            let script = || Transaction::from(script.to_owned());
+            assert!(writer.write(script()).await.is_err());
+            std::fs::remove_dir_all(programs()).unwrap();
+            writer.write(script()).await.unwrap();
             let listed = nft("list table inet edited\n").await;
             assert!(
                 listed.contains("goto pick") && listed.contains("10.0.0.9"),
                 "{listed}"
             );
-            let refused = writer.write(&transaction("nonsense", None)).await;
-            assert!(refused.unwrap_err().to_string().contains("nft says"));
+            // What the kernel refuses, too: the words say why.
+            let nobody = Edit::DeleteChain("none".to_owned());
+            let nonsense = Edit::Script("nonsense".to_owned());
+            for edit in [nobody, nonsense] {
+                let refused = writer.write(Transaction(vec![edit])).await;
+                assert!(refused.unwrap_err().to_string().contains("nft says"));
+            }
         },
     );
 }

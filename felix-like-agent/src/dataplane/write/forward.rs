@@ -8,7 +8,7 @@ use super::programs::{
 };
 use crate::nat::iptables;
 use crate::nat::iptables::chain::{IptablesChain, IptablesRule};
-use crate::nat::nft::listing::{Blocker, blockers};
+use crate::nat::nft::blockers::{Blocker, blockers};
 
 /// Who drops by policy what is forwarded in the calling thread's network namespace.
 pub(in crate::dataplane) struct ClosedForwards {

@@ -10,10 +10,10 @@ use super::programs::{
 };
 use super::tables::TableWriter;
 use crate::dataplane::read::hints::OwnChanges;
-use crate::nat::nft::listing::{Blocker, Listing};
+use crate::nat::nft::blockers::Blocker;
 use crate::nat::nft::written::Written;
 use crate::nat::{FamilyRules, Nat, iptables, nft};
-use crate::nft::Transaction;
+use crate::nft::{Listing, Transaction};
 use crate::settings::NatBackend;
 
 /// Stands in the place of a fingerprint when the rules are not as they were written.
@@ -268,11 +268,7 @@ impl NatWriter {
         let Some((transaction, written)) = change else {
             return Ok(false);
         };
-        let changed = match transaction.script.is_empty() {
-            true => Ok(()),
-            false => self.table.write(&transaction).await,
-        };
-        if let Err(error) = changed {
+        if let Err(error) = self.table.write(transaction).await {
             if error.is_timeout() {
                 return Err(error);
             }
@@ -289,7 +285,8 @@ impl NatWriter {
     async fn write_table(&mut self, nat: &Arc<Nat>) -> Result<(), CommandError> {
         let mut tries_left = TRIES;
         let (written, mark) = loop {
-            self.table.write(&nft::script(nat).into()).await?;
+            let script = Transaction::from(nft::script(nat));
+            self.table.write(script).await?;
             let listing = run("nft", &["-f", "-"], &nft::listing()).await?;
             let (written, mark) = Written::just_now(&Listing::parse(&listing), nat);
             tries_left -= 1;
@@ -300,7 +297,7 @@ impl NatWriter {
                 "our nftables table was changed while it was written; it is written again"
             );
         };
-        self.table.write(&Transaction::from(mark)).await?;
+        self.table.write(mark).await?;
         self.written = Some(written);
         Ok(())
     }

@@ -42,24 +42,29 @@ impl TableWriter {
     /// What `nft` says, also of what the kernel has refused before.
     pub(in crate::dataplane) async fn write(
         &self,
-        transaction: &Transaction,
+        transaction: Transaction,
     ) -> Result<(), CommandError> {
-        if self.edit(transaction).await? {
+        if transaction.0.is_empty() {
             return Ok(());
         }
+        let transaction = Arc::new(transaction);
+        if self.edit(&transaction).await? {
+            return Ok(());
+        }
+        let script = transaction.script(self.table);
+        drop(transaction);
         let changes = Some(&self.changes);
-        run_as("nft", &["-f", "-"], &transaction.script, changes)
-            .await
-            .map(drop)
+        let done = run_as("nft", &["-f", "-"], &script, changes).await;
+        done.map(drop)
     }
 
     /// False: it has to be done by `nft`.
-    async fn edit(&self, transaction: &Transaction) -> Result<bool, CommandError> {
-        let (Some(socket), Some(edits)) = (&self.socket, &transaction.edits) else {
+    async fn edit(&self, transaction: &Arc<Transaction>) -> Result<bool, CommandError> {
+        let Some(socket) = self.socket.as_ref().filter(|_| transaction.is_data()) else {
             return Ok(false);
         };
-        let (socket, edits, table) = (Arc::clone(socket), edits.clone(), self.table);
-        let changes = self.changes.clone();
+        let (socket, transaction) = (Arc::clone(socket), Arc::clone(transaction));
+        let (changes, table) = (self.changes.clone(), self.table);
         // The kernel has one transaction at a time, and a long one of somebody else holds this one.
         let work = tokio::task::spawn_blocking(move || {
             let mut socket = match socket.try_lock() {
@@ -68,7 +73,7 @@ impl TableWriter {
                 Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
             };
             changes.expect_from(socket.port());
-            socket.transact(table, &edits)
+            socket.transact(table, &transaction)
         });
         let timeout = || CommandError::Timeout { program: NETLINK };
         let done = tokio::time::timeout(TIME_LIMIT, work).await;

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::super::{BFD_PORTS, BgpGuard, Nat};
-use super::elements::Element;
 use super::{NftTable, hosts_in, matches, nfproto, put, put_at};
+use crate::nft::Fields;
 
 fn numbers(ports: &BTreeSet<u16>) -> String {
     let ports = ports.iter().map(u16::to_string);
@@ -89,21 +89,21 @@ pub(super) fn balanced_packets(chain: &mut String, nat: &Nat, guard: &BgpGuard, 
 }
 
 /// Action on these packets.
-pub(super) fn bgp_guard<'a>(
-    table: &mut NftTable<'a>,
+pub(super) fn bgp_guard(
+    table: &mut NftTable,
     (family, address): (&str, &str),
     nat: &Nat,
-    guard: &'a BgpGuard,
+    guard: &BgpGuard,
 ) {
     let mut set = |name: &str, field: &str, addresses: &BTreeSet<IpAddr>| {
-        let hosts = addresses.iter().copied().map(Element::Address).collect();
+        let hosts = addresses.iter().map(|at| Fields::from([(*at).into()]));
         hosts_in(
             table,
             family,
             address,
             field,
             &format!("{family}_{name}"),
-            hosts,
+            hosts.collect(),
         )
     };
     let peers = set("bgp_peers", "saddr", &guard.peers);

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::super::example;
-use super::listing::{Listing, blockers};
-use super::written::Written;
+use super::blockers::blockers;
+use super::written::{Written, is_of};
 use super::*;
-use crate::nft::Transaction;
+use crate::nft::{CHECKSUM, Listing};
 
 #[test]
 fn the_script_replaces_the_table() {
@@ -319,7 +319,7 @@ fn there_are_as_many_rules_with_ten_pools_as_with_thousands() {
         let mark = mark_of(&listed(&script(was), "x"));
         let listing = listed(&script(was), &mark);
         let written = Written::found(&Listing::parse(&listing), &Arc::new(was.clone())).unwrap();
-        written.change(&Arc::new(is)).unwrap().0.script
+        written.change(&Arc::new(is)).unwrap().0.script(TABLE)
     };
     let script = changed(&with(10), with(11));
     assert!(
@@ -447,15 +447,15 @@ impl Kernel {
     /// Writes rules as the shell does; true when it was by element.
     fn write(&mut self, written: &mut Option<Written>, nat: &Arc<Nat>) -> bool {
         let change = written.take().and_then(|written| written.change(nat));
-        if let Some((Transaction { script, .. }, next)) = change {
-            self.run(&script).unwrap();
+        if let Some((transaction, next)) = change {
+            self.run(&transaction.script(TABLE)).unwrap();
             *written = Some(next);
             return true;
         }
         self.run(&script(nat)).unwrap();
         let (next, mark) = Written::just_now(&Listing::parse(&self.listing()), nat);
         assert!(next.has_all_elements());
-        self.run(&mark).unwrap();
+        self.run(&mark.script(TABLE)).unwrap();
         *written = Some(next);
         false
     }
@@ -524,7 +524,7 @@ proptest! {
             prop_assert_eq!(&kernel, &anew);
             let listing = kernel.listing();
             let listing = Listing::parse(&listing);
-            prop_assert!(listing.is_untouched() && listing.is_of(&nat));
+            prop_assert!(listing.is_untouched() && is_of(&listing, &nat));
             if restarts {
                 written = Written::found(&listing, &nat);
                 prop_assert!(written.is_some());
@@ -566,7 +566,7 @@ fn one_node_more_is_two_elements() {
     let senders = next.ipv4.senders.as_mut().unwrap();
     senders.from.insert(Prefix::host(address));
     let change = written.as_ref().unwrap().change(&Arc::new(next.clone()));
-    let (Transaction { script, .. }, _) = change.unwrap();
+    let script = change.unwrap().0.script(TABLE);
     assert_eq!(script.lines().count(), 6, "{script}");
     assert!(kernel.write(&mut written, &Arc::new(next)), "by element");
     assert!(
