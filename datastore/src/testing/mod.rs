@@ -16,7 +16,9 @@
 //! process and removes its files, also while a test panics.
 
 mod certificates;
+mod log;
 mod server;
 
 pub(crate) use certificates::Certificates;
+pub use log::TestLog;
 pub use server::EtcdServer;
