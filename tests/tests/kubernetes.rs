@@ -5,6 +5,8 @@
 
 #[path = "kubernetes/addresses.rs"]
 mod addresses;
+#[path = "kubernetes/attachments.rs"]
+mod attachments;
 #[path = "kubernetes/bumped.rs"]
 mod bumped;
 #[path = "kubernetes/daemonset.rs"]
@@ -72,6 +74,8 @@ fn a_cluster_lives_in_kubernetes_api() {
     prints_fields_as_kubectl_does(&lab);
     gives_a_pod_its_address_and_takes_it_back(&lab);
     keeps_containers_of_one_pod_apart(&lab);
+    attachments::keep_the_first(&lab);
+    attachments::that_fail_leave_nothing(&lab);
     collects_what_has_no_pod(&lab);
     labels::labels_make_reflectors(&lab);
     policies::are_named(&mut lab);
