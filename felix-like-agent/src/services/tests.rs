@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod contests;
 mod refused;
 mod theirs;
 
