@@ -149,7 +149,7 @@ mod tests {
         for _ in 0..10 {
             reporter.warn(vec![problem("b")]);
         }
-        assert_eq!(log.count(": r"), 1);
+        assert_eq!(log.count(": r code="), 1);
         // One that is gone after each try.
         let before = log.lines("").len();
         for _ in 0..100 {

@@ -48,7 +48,9 @@ async fn start(local: &LocalSet, store: &MemoryStore) -> Vec<Box<dyn std::any::A
     let me = NodeName::from("node-a");
     let view = spawn_watcher(read(), WatchOptions::default());
     view.clone().wait_for(|view| view.synced).await.unwrap();
-    let (kernel, kernel_status) = watch::channel(Arc::new(AgentStatus::default()));
+    let mut status = AgentStatus::default();
+    status.kernel.revision = view.borrow().snapshot.revision;
+    let (kernel, kernel_status) = watch::channel(Arc::new(status));
     let (translated, in_force) =
         watch::channel(services::Translated::Nothing("not wanted".to_owned()));
     let (collected, counts) = watch::channel(Default::default());
@@ -101,7 +103,9 @@ async fn start(local: &LocalSet, store: &MemoryStore) -> Vec<Box<dyn std::any::A
         view.clone(),
         kernel_status,
     ));
-    let vars = BTreeMap::from([("IP".to_owned(), "10.0.0.1/24".to_owned())]);
+    let vars = [("IP", "10.0.0.1/24"), ("WAIT_FOR_DATASTORE", "true")];
+    let vars = vars.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let vars = BTreeMap::from(vars);
     let config = Config::from_env(&vars, None, "node-a").unwrap();
     let away = store.clone();
     local.spawn_local(async move {

@@ -43,8 +43,8 @@ fn leads_to(pod: u8) -> String {
         Some(link) => index_of(link),
         None => route,
     };
-    let routes = ["10.244.0.", "fd00:10:244::"]
-        .map(|address| of(sh(&format!("ip -o route show {address}{pod}"))));
+    let routes = ["-4 route show 10.244.0.", "-6 route show fd00:10:244::"]
+        .map(|address| of(sh(&format!("ip -o {address}{pod}"))));
     routes.concat()
 }
 
