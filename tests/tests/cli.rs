@@ -322,7 +322,9 @@ fn on_full_disk(lab: &Lab, folder: &Path, row: &Row, arguments: &[&str], shown: 
             continue;
         }
         assert_eq!(full.status.code(), Some(1), "{what}: {said}");
-        let told = said.lines().filter(|line| line.contains("No space left"));
+        let told = said
+            .lines()
+            .filter(|line| line.contains("to standard output: No space left"));
         assert_eq!(told.count(), 1, "{what}: {said}");
         let lines = shown.stderr.lines().count() + 1;
         assert!(

@@ -89,7 +89,7 @@ fn table_within(kibibytes: Option<u32>) -> (Option<i32>, String, Vec<String>) {
     let route = |n: u32| format!("route 10.{}.{}.0/24 blackhole;", n / 256, n % 256);
     let routes: Vec<String> = (0..2000).map(route).collect();
     let text = format!(
-        "router id 192.0.2.1;\n#: listen none\nprotocol static own {{ ipv4; {} }}\n",
+        "router id 192.0.2.1;\n#: listen none\ndefine caracal_local_as = 64512;\nprotocol static own {{ ipv4; {} }}\n",
         routes.join(" ")
     );
     std::fs::write(&file, text).unwrap();

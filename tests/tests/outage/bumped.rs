@@ -42,7 +42,6 @@ fn bumped(mut lab: Lab) {
     })
     .unwrap_or_else(|e| panic!("{e}"));
 
-    let monitors = RouteMonitor::on_all(&lab);
     let probes = Probes::start(&lab, &PAIRS);
     let now = lab.folder().path().join("etcd-now");
     lab.stop_etcd().unwrap();
@@ -50,6 +49,7 @@ fn bumped(mut lab: Lab) {
     lab.start_etcd().unwrap();
     await_settled(&lab);
     higher_with_the_same_data(&mut lab, &now);
+    let monitors = RouteMonitor::on_all(&lab);
     restored(&mut lab, &backup);
     for node in &nodes {
         let said = await_problem(&lab, node, "datastore.restored");
@@ -100,6 +100,7 @@ fn restored(lab: &mut Lab, backup: &Path) -> i64 {
 /// A backup of what there is, with a higher revision alone: it is followed, nothing is dropped, and
 /// addresses are given out.
 fn higher_with_the_same_data(lab: &mut Lab, now: &Path) {
+    let monitors = RouteMonitor::on_all(lab);
     let revision = restored(lab, now);
     // Whoever would go on with a watch is told that it cannot.
     etcdctl(lab, &["compact", &revision.to_string()]);
@@ -115,6 +116,9 @@ fn higher_with_the_same_data(lab: &mut Lab, now: &Path) {
             .iter()
             .find(|p| p.code.as_str().starts_with("datastore."));
         assert_eq!(told, None, "{node}");
+    }
+    for monitor in &monitors {
+        monitor.assert_nothing_deleted("a higher revision with the same data");
     }
     lab.cni("DEL", pod)
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
