@@ -7,7 +7,7 @@ use caracal_lab::{CniError, Lab, PodState, error_chain};
 use caracal_tests::{exit_code, kubernetes_object, more_pods};
 
 use super::rights::{put_role, without};
-use super::{attached, bind, endpoint};
+use super::{attached, bind, endpoint, unbind};
 
 /// What runs in the namespace of a pod.
 fn in_pod(pod: &PodState, line: &str) -> String {
@@ -42,14 +42,14 @@ fn refused(result: Result<String, CniError>) -> (u64, String) {
 }
 
 pub(super) fn keep_the_first(lab: &Lab) {
-    let pod = &more_pods(lab, ["node2"])[0];
+    let pod = &more_pods(lab, ["node1"])[0];
     bind(lab, pod);
     let address = attached(lab, pod);
     let before = state(lab, pod);
     assert!(before[0].starts_with(&address.to_string()), "{before:?}");
     assert!(before[1].contains("default via"), "{before:?}");
     let reached = |when: &str| {
-        let far = lab.state().pods.iter().find(|p| p.node == "node1").unwrap();
+        let far = lab.state().pods.iter().find(|p| p.node == "node2").unwrap();
         let line = format!(
             "ping -c 1 -W 5 {} >/dev/null && echo reached",
             far.address.unwrap()
@@ -81,13 +81,16 @@ pub(super) fn keep_the_first(lab: &Lab) {
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     lab.cni("DEL", pod)
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    unbind(lab, pod);
     caracal_lab::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
 }
 
 /// The address is given out, and then the pod cannot be told.
 pub(super) fn that_fail_leave_nothing(lab: &Lab) {
-    let pod = &more_pods(lab, ["node2"])[0];
+    let pod = &more_pods(lab, ["node1"])[0];
     bind(lab, pod);
+    // An ADD leaves the loopback up, as every plugin and runtime does.
+    in_pod(pod, "ip link set lo up");
     let before = state(lab, pod);
     let role = kubernetes_object(lab, "clusterroles", "caracal-cni-plugin");
     put_role(lab, &without(&role, "pods/status", "patch"));
@@ -99,5 +102,6 @@ pub(super) fn that_fail_leave_nothing(lab: &Lab) {
     lab.cni("DEL", pod)
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     assert_eq!(state(lab, pod), before, "given back");
+    unbind(lab, pod);
     caracal_lab::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
 }
