@@ -101,7 +101,10 @@ pub(super) fn that_fail_leave_nothing(lab: &Lab) {
     attached(lab, pod);
     lab.cni("DEL", pod)
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
-    assert_eq!(state(lab, pod), before, "given back");
+    // As with Calico the annotation says which container it was.
+    assert_eq!(state(lab, pod)[1..], before[1..], "given back");
+    let [address, _] = endpoint(lab, &format!("{}-{}", pod.node, pod.name));
+    assert_eq!(address, "", "given back");
     unbind(lab, pod);
     caracal_lab::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
 }
