@@ -52,13 +52,13 @@ pub(crate) fn check(run_dir: &Path) -> Result<(), AssignmentsStopped> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use caracal_datastore::TestFolder;
+
     use super::*;
 
     #[test]
     fn the_word_is_given_and_taken_back() {
-        let dir =
-            std::env::temp_dir().join(format!("caracal-assignment-stop-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        let dir = TestFolder::new("assignment-stop");
         forbid_addresses(&dir, None).unwrap();
         check(&dir).unwrap();
         forbid_addresses(&dir, Some("another cluster's")).unwrap();
@@ -74,6 +74,5 @@ mod tests {
         check(&dir).unwrap_err();
         forbid_addresses(&dir, None).unwrap();
         check(&dir).unwrap();
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

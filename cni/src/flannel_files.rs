@@ -234,27 +234,19 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::os::unix::fs::PermissionsExt as _;
 
+    use caracal_datastore::TestFolder;
+
     use super::*;
 
-    /// A directory of its own, removed at the end.
-    struct Folder(PathBuf);
+    struct Folder(TestFolder);
 
     impl Folder {
         fn new(name: &str) -> Self {
-            let name = format!("caracal-flannel-files-{name}-{}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            let _absent = fs::remove_dir_all(&path);
-            Self(path)
+            Self(TestFolder::new(name))
         }
 
         fn saved(&self) -> SavedConfigurations {
             SavedConfigurations::new(self.0.join("data"))
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _gone = fs::remove_dir_all(&self.0);
         }
     }
 

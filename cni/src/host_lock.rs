@@ -148,16 +148,13 @@ mod tests {
 
     use std::fs;
 
-    use super::*;
+    use caracal_datastore::TestFolder;
 
-    fn directory(name: &str) -> std::path::PathBuf {
-        let name = format!("caracal-host-lock-{name}-{}", std::process::id());
-        std::env::temp_dir().join(name)
-    }
+    use super::*;
 
     #[tokio::test]
     async fn one_at_a_time_and_the_impatient_go_on() {
-        let run = directory("order");
+        let run = TestFolder::new("order");
         let first = HostLock::wait(&run).await;
         assert!(first.file.is_some());
         let start = tokio::time::Instant::now();
@@ -166,12 +163,11 @@ mod tests {
         assert!(start.elapsed() >= LIMIT);
         drop(first);
         assert!(HostLock::wait(&run).await.file.is_some());
-        fs::remove_dir_all(run).unwrap();
     }
 
     #[tokio::test]
     async fn suggestions_are_for_those_who_remember_nothing() {
-        let run = directory("suggest");
+        let run = TestFolder::new("suggest");
         let block = |text: &str| text.parse::<Prefix>().unwrap();
         let (ours, theirs) = (block("10.244.1.0/26"), block("10.244.2.0/26"));
         let lock = HostLock::wait(&run).await;
@@ -183,12 +179,11 @@ mod tests {
         assert!(suggest_blocks(&run, [ours]).unwrap());
         assert!(!suggest_blocks(&run, [theirs]).unwrap());
         assert_eq!(HostLock::wait(&run).await.hints(), [ours]);
-        fs::remove_dir_all(run).unwrap();
     }
 
     #[tokio::test]
     async fn the_latest_blocks_are_remembered_and_nonsense_is_not() {
-        let run = directory("memory");
+        let run = TestFolder::new("memory");
         let blocks = |texts: &[&str]| -> Vec<Prefix> {
             texts.iter().map(|text| text.parse().unwrap()).collect()
         };
@@ -205,12 +200,11 @@ mod tests {
         fs::write(run.join(FILE), "what\n10.0.0.0/26\n\u{0}").unwrap();
         let lock = HostLock::wait(&run).await;
         assert_eq!(lock.hints(), blocks(&["10.0.0.0/26"]));
-        fs::remove_dir_all(run).unwrap();
     }
 
     #[tokio::test]
     async fn a_link_is_not_followed() {
-        let run = directory("link");
+        let run = TestFolder::new("link");
         fs::create_dir_all(&run).unwrap();
         let victim = run.join("victim");
         fs::write(&victim, "precious").unwrap();
@@ -219,7 +213,6 @@ mod tests {
         lock.remember(["10.0.0.0/26".parse().unwrap()]);
         assert!(suggest_blocks(&run, ["10.0.0.0/26".parse().unwrap()]).is_err());
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
-        fs::remove_dir_all(run).unwrap();
     }
 
     #[tokio::test]

@@ -175,13 +175,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-
-    fn folder(name: &str) -> PathBuf {
-        let name = format!("caracal-files-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        make_folder(&path).unwrap();
-        path
-    }
+    use crate::testing::TestFolder;
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().mode() & 0o777
@@ -189,7 +183,7 @@ mod tests {
 
     #[test]
     fn only_regular_files_of_bounded_length_are_read() {
-        let folder = folder("read");
+        let folder = TestFolder::new("read");
         let fifo = folder.join("fifo");
         assert!(
             Command::new("mkfifo")
@@ -198,7 +192,7 @@ mod tests {
                 .unwrap()
                 .success()
         );
-        for path in [&fifo, Path::new("/dev/zero"), folder.as_path()] {
+        for path in [&fifo, Path::new("/dev/zero"), &*folder] {
             let refused = read_file(path, SMALL_FILE).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{refused}");
             open_to_append(path).unwrap_err();
@@ -212,12 +206,11 @@ mod tests {
         // It says that it is empty.
         let refused = read_file(Path::new("/proc/self/environ"), 1).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::FileTooLarge);
-        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn what_is_locked_is_no_link() {
-        let folder = folder("lock");
+        let folder = TestFolder::new("lock");
         let (victim, lock) = (folder.join("victim"), folder.join("lock"));
         symlink(&victim, &lock).unwrap();
         let refused = open_lock_file(&lock).unwrap_err();
@@ -231,7 +224,6 @@ mod tests {
             (fs::read(&lock).unwrap(), mode(&lock)),
             (b"kept".into(), PUBLIC_MODE)
         );
-        fs::remove_dir_all(folder).unwrap();
     }
 
     /// The mask is the process's: a process of its own has another one.
@@ -249,12 +241,12 @@ mod tests {
             return;
         }
         for mask in ["000", "077", "027"] {
-            let folder = folder(&format!("mask-{mask}"));
+            let folder = TestFolder::new(&format!("mask-{mask}"));
             let test = std::env::current_exe().unwrap();
             let line = format!("umask {mask}; exec {} --exact {name}", test.display());
             let child = Command::new("sh")
                 .args(["-c", &line])
-                .env(CHILD, &folder)
+                .env(CHILD, &*folder)
                 .status();
             assert!(child.unwrap().success());
             let modes = [
@@ -278,7 +270,6 @@ mod tests {
                 ],
                 "umask {mask}"
             );
-            fs::remove_dir_all(folder).unwrap();
         }
     }
 }

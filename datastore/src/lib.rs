@@ -28,7 +28,8 @@
 //! # }
 //! ```
 //!
-//! The feature `testing` has `EtcdServer`, a real etcd for tests of this and other crates.
+//! The feature `testing` has `EtcdServer`, a real etcd, `TestFolder`, which goes with its test, and
+//! `TestLog`, the lines that a test logs.
 
 #[cfg(feature = "etcd")]
 mod etcd;
@@ -69,7 +70,7 @@ pub use store::{
     WatchEvent,
 };
 #[cfg(feature = "testing")]
-pub use testing::EtcdServer;
+pub use testing::{EtcdServer, TestFolder, TestLog};
 pub use watch::{
     Accept, Accepted, Accepter, DatastoreFault, EndpointReader, Freshness, GuardOptions, StoreId,
     View, WatchOptions, spawn_guarded_watcher, spawn_watcher,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_datastore::{StoreError, WatchEvent};
+use caracal_datastore::{Rarely, StoreError, WatchEvent};
 use caracal_model::Family;
 use futures_util::StreamExt;
 use tokio::sync::watch;
@@ -62,6 +62,7 @@ pub fn follow_leases(
         view,
         sender,
         is_owed: false,
+        told: Told::default(),
     };
     tokio::spawn(follower.run());
     receiver
@@ -76,6 +77,15 @@ struct Follower {
     settle_at: Instant,
     /// This node wants another lease than it has.
     is_owed: bool,
+    told: Told,
+}
+
+/// Log lines of an outage.
+#[derive(Default)]
+struct Told {
+    following: Rarely,
+    renewing: Rarely,
+    lost: Rarely,
 }
 
 impl Follower {
@@ -85,7 +95,8 @@ impl Follower {
             match self.follow().await {
                 Ok(()) => pause = PAUSES.0,
                 Err(error) => {
-                    if self.view.connected || pause == PAUSES.0 {
+                    let now = Instant::now();
+                    if self.told.following.is_due(now, &error.to_string()) {
                         tracing::warn!(%error, "leases are not followed; routes stay as they are");
                     }
                     (self.view.connected, self.view.settled) = (false, false);
@@ -108,13 +119,14 @@ impl Follower {
         self.view.revision = revision;
         self.unsettle_after(&before);
         if !self.holds_own() {
-            tracing::warn!(subnets = %self.view.own.subnets, "the own lease is gone; it is taken again");
-            self.renew().await?;
-            return Ok(());
+            return self.take_again().await;
         }
         self.compare_own();
         let mut watch = self.source.watch(revision).await?;
         self.view.connected = true;
+        if self.told.following.over() {
+            tracing::info!(revision, "leases are followed again");
+        }
         self.publish();
         if !self.view.settled {
             self.settle_at = Instant::now() + self.options.settle;
@@ -132,9 +144,7 @@ impl Follower {
                         }
                         self.take(changes);
                         if !self.holds_own() {
-                            tracing::warn!(subnets = %self.view.own.subnets, "the own lease is gone; it is taken again");
-                            self.renew().await?;
-                            return Ok(());
+                            return self.take_again().await;
                         }
                         self.compare_own();
                         self.publish();
@@ -159,8 +169,11 @@ impl Follower {
                             true => CHANGE_AGAIN,
                             false => RENEW_AGAIN.min(self.options.renew_after),
                         };
-                        tracing::warn!(%error, "the lease is not renewed; tried again in {} s", pause.as_secs());
-                        self.renew_at = Instant::now() + pause;
+                        let now = Instant::now();
+                        if self.told.renewing.is_due(now, &error.to_string()) {
+                            tracing::warn!(%error, "the lease is not renewed; tried again in {} s", pause.as_secs());
+                        }
+                        self.renew_at = now + pause;
                     }
                     self.publish();
                 }
@@ -176,6 +189,17 @@ impl Follower {
             self.view.leases.change(&key, value.as_deref(), revision);
         }
         self.unsettle_after(&before);
+    }
+
+    /// Takes the lease that is gone again. One that cannot be written is missed with each list.
+    async fn take_again(&mut self) -> Result<(), LeaseStoreError> {
+        let subnets = self.view.own.subnets.to_string();
+        if self.told.lost.is_due(Instant::now(), &subnets) {
+            tracing::warn!(subnets, "the own lease is gone; it is taken again");
+        }
+        self.renew().await?;
+        self.told.lost.over();
+        Ok(())
     }
 
     /// Takes or renews our lease.
@@ -194,6 +218,7 @@ impl Follower {
         // Not the same choice each time.
         request.seed = request.seed.wrapping_add(self.view.revision.unsigned_abs());
         let own = acquire_lease(&self.source.store, &request).await?;
+        self.told.renewing.over();
         if own.subnets != self.view.own.subnets {
             tracing::error!(
                 before = %self.view.own.subnets, now = %own.subnets,

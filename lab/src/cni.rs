@@ -183,6 +183,31 @@ impl Lab {
         pod: &PodState,
         limit: Duration,
     ) -> Result<String, CniError> {
+        self.call_for(verb, pod, (None, INTERFACE), limit)
+    }
+
+    /// Calls the CNI plugin for a further attachment of a pod, as a plugin that calls several
+    /// networks does.
+    ///
+    /// # Errors
+    /// [`CniError`].
+    pub fn cni_of_network(
+        &self,
+        verb: &'static str,
+        pod: &PodState,
+        network: &str,
+        interface: &str,
+    ) -> Result<String, CniError> {
+        self.call_for(verb, pod, (Some(network), interface), CALL)
+    }
+
+    fn call_for(
+        &self,
+        verb: &'static str,
+        pod: &PodState,
+        (network, interface): (Option<&str>, &str),
+        limit: Duration,
+    ) -> Result<String, CniError> {
         let label = pod.label();
         let node = self
             .layout
@@ -203,16 +228,13 @@ impl Lab {
         command
             .env("CNI_CONTAINERID", &pod.container)
             .env("CNI_NETNS", netns::path(&pod.netns))
-            .env("CNI_IFNAME", INTERFACE)
+            .env("CNI_IFNAME", interface)
             .env("CNI_ARGS", arguments.join(";"));
-        call(
-            node,
-            command,
-            verb,
-            label,
-            &self.network_config(node),
-            limit,
-        )
+        let mut config = self.network_config(node);
+        if let Some(network) = network {
+            config["name"] = network.into();
+        }
+        call(node, command, verb, label, &config, limit)
     }
 
     /// CNI GC on a node: of the network only the attachments of `alive` stay.

@@ -93,3 +93,47 @@ impl ServiceClaim {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KINDS: [(ServiceAddressKind, u8); 4] = [
+        (ServiceAddressKind::ClusterIp, 0),
+        (ServiceAddressKind::ExternalIp, 1),
+        (ServiceAddressKind::LoadBalancer, 1),
+        (ServiceAddressKind::NodePort, 2),
+    ];
+
+    fn age(created: &str, uid: &str) -> ServiceAge {
+        let metadata = serde_json::json!({"name": "s", "creationTimestamp": created, "uid": uid});
+        let service = serde_json::json!({"metadata": metadata, "spec": {}});
+        ServiceAge::of(&serde_json::from_value(service).expect("a Service"))
+    }
+
+    #[test]
+    fn of_each_pair_of_kinds_rank_then_age_decide_and_never_the_name() {
+        // The oldest first: by time, then by identifier, and who does not say when is youngest.
+        let ages = [
+            age("2026-01-01T00:00:00Z", "z"),
+            age("2026-01-02T00:00:00Z", "a"),
+            age("2026-01-02T00:00:00Z", "b"),
+            age("", "a"),
+        ];
+        for (kind, rank) in KINDS {
+            for (other_kind, other_rank) in KINDS {
+                for (n, older) in ages.iter().enumerate() {
+                    for younger in &ages[n + 1..] {
+                        for names in [["a", "z"], ["z", "a"]] {
+                            let name = |n: usize| ("shop".to_owned(), names[n].to_owned());
+                            let one = ServiceClaim::new(kind, older.clone(), name(0));
+                            let other = ServiceClaim::new(other_kind, younger.clone(), name(1));
+                            assert_eq!(one < other, rank <= other_rank, "{one:?} {other:?}");
+                            assert_eq!(other < one, rank > other_rank, "{one:?} {other:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -36,6 +36,27 @@ pub(crate) fn write(text: fmt::Arguments<'_>) {
     }
 }
 
+/// Standard output for whoever needs a writer: what it does not take is told as [`write()`] tells it,
+/// and then dropped.
+#[derive(Debug)]
+pub(crate) struct Printer;
+
+impl Write for Printer {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        if let Err(error) = io::stdout().lock().write_all(octets) {
+            failed(&error);
+        }
+        Ok(octets.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if let Err(error) = io::stdout().lock().flush() {
+            failed(&error);
+        }
+        Ok(())
+    }
+}
+
 /// Writes to standard error, as far as it takes something.
 pub(crate) fn write_aside(text: fmt::Arguments<'_>) {
     let text = text.to_string();

@@ -32,6 +32,7 @@ mod datastore;
 mod foreign;
 mod ipip_kernel;
 mod kernel;
+mod log_lines;
 mod loss;
 mod next_hops;
 mod oci;
@@ -63,6 +64,7 @@ pub use foreign::{
 };
 pub use ipip_kernel::in_ipip_kernel;
 pub use kernel::{agents_state, apply_nft, flush_routes, run_on, try_run_on};
+pub use log_lines::LogLines;
 pub use loss::{
     PROBE_RATE, Probes, RouteMonitor, await_datagrams, count_routes, has_device, routes_by_kind,
 };

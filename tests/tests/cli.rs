@@ -251,15 +251,7 @@ fn check(lab: &Lab, folder: &Path, row: &Row, arguments: &[&str]) {
     if shown.status.success() && !row.changes {
         assert!(!shown.stderr.contains("WARN"), "{what}: {}", shown.stderr);
     }
-    if !row.changes {
-        let full = run_on_full_disk(lab, folder, arguments);
-        let said = String::from_utf8_lossy(&full.stderr);
-        let wanted = match shown.stdout.is_empty() {
-            true => shown.status.code(),
-            false => Some(1),
-        };
-        assert_eq!(full.status.code(), wanted, "{what} > /dev/full: {said}");
-    }
+    on_full_disk(lab, folder, row, arguments, &shown);
     if !row.output {
         return;
     }
@@ -302,6 +294,44 @@ fn check(lab: &Lab, folder: &Path, row: &Row, arguments: &[&str]) {
         "{what} -o yaml: {}",
         yaml.stdout
     );
+}
+
+/// Standard output that takes nothing: one line that says so more than there would be, and exit
+/// code 1; in each form.
+fn on_full_disk(lab: &Lab, folder: &Path, row: &Row, arguments: &[&str], shown: &Ended) {
+    let forms: &[&[&str]] = match row.output {
+        true => &[&[], &["-o", "json"], &["-o", "yaml"]],
+        false => &[&[]],
+    };
+    for form in forms {
+        let arguments = [arguments, form].concat();
+        let what = format!("{} > /dev/full", arguments.join(" "));
+        let full = run_on_full_disk(lab, folder, &arguments);
+        let said = String::from_utf8_lossy(&full.stderr);
+        println!("{what}: {}: {said}", full.status);
+        let sane = full.status.signal().is_none() && !said.contains("panicked");
+        assert!(sane, "{what}: {}: {said}", full.status);
+        if shown.stdout.is_empty() && form.is_empty() {
+            let code = full.status.code();
+            assert!(row.changes || code == shown.status.code(), "{what}: {said}");
+            continue;
+        }
+        // A change that was made is not made again, and may be refused the second time.
+        if row.changes && !said.contains("standard output") {
+            assert!(!full.status.success(), "{what}: {said}");
+            continue;
+        }
+        assert_eq!(full.status.code(), Some(1), "{what}: {said}");
+        let told = said
+            .lines()
+            .filter(|line| line.contains("to standard output: No space left"));
+        assert_eq!(told.count(), 1, "{what}: {said}");
+        let lines = shown.stderr.lines().count() + 1;
+        assert!(
+            row.changes || said.lines().count() <= lines,
+            "{what}: {said}"
+        );
+    }
 }
 
 /// The lines of tables: from a header in capitals to the next empty line. A terminal wraps

@@ -5,6 +5,8 @@
 
 #[path = "kubernetes/addresses.rs"]
 mod addresses;
+#[path = "kubernetes/attachments.rs"]
+mod attachments;
 #[path = "kubernetes/bumped.rs"]
 mod bumped;
 #[path = "kubernetes/daemonset.rs"]
@@ -33,9 +35,10 @@ use std::net::IpAddr;
 use caracal_lab::{Datastore, Lab, PodState, error_chain, parse_cni_result, wait_until};
 use caracal_model::NodeStatus;
 use caracal_tests::{
-    Probes, RouteMonitor, SECOND, assert_full_matrix, await_settled, await_status, bind_pods,
-    caracals, exit_code, has_python_packages, kubectl, kubernetes_object, kubernetes_objects,
-    more_pods, possible, routes_by_kind, run_on, schema_faults, settled, unbind_pod, up,
+    LogLines, Probes, RouteMonitor, SECOND, assert_full_matrix, await_settled, await_status,
+    bind_pods, caracals, exit_code, has_python_packages, kubectl, kubernetes_object,
+    kubernetes_objects, more_pods, possible, routes_by_kind, run_on, schema_faults, settled,
+    unbind_pod, up,
 };
 use serde_json::Value;
 
@@ -72,6 +75,8 @@ fn a_cluster_lives_in_kubernetes_api() {
     prints_fields_as_kubectl_does(&lab);
     gives_a_pod_its_address_and_takes_it_back(&lab);
     keeps_containers_of_one_pod_apart(&lab);
+    attachments::keep_the_first(&lab);
+    attachments::that_fail_leave_nothing(&lab);
     collects_what_has_no_pod(&lab);
     labels::labels_make_reflectors(&lab);
     policies::are_named(&mut lab);
@@ -343,6 +348,7 @@ fn loses_nothing_without_its_server(lab: &mut Lab) {
     // The server is away, and so long nodes restart from what they remember, which may be older
     // than the blocks of the others: routes to those stay until the server is back and says whose
     // they are.
+    let said = LogLines::on_all(lab);
     lab.kill9_api_server().unwrap();
     for node in caracals(lab) {
         await_status(lab, &node, 60 * SECOND, "stale", stale);
@@ -355,14 +361,17 @@ fn loses_nothing_without_its_server(lab: &mut Lab) {
     assert!(error.contains("does not answer"), "{error}");
     caracal_lab::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
     assert_full_matrix(lab);
+    said.assert_few(lab, &["node2", "node3"], "without the API server");
     lab.start_api_server().unwrap();
     await_settled(lab);
 
     // Its etcd is away, and it is not.
+    let said = LogLines::on_all(lab);
     lab.stop_etcd().unwrap();
     for node in caracals(lab) {
         await_status(lab, &node, 120 * SECOND, "stale", stale);
     }
+    said.assert_few(lab, &["node1", "node2", "node3"], "without the etcd behind");
     lab.start_etcd().unwrap();
     await_settled(lab);
 

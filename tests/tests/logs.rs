@@ -74,6 +74,75 @@ fn a_speaker_outlives_whoever_reads_its_log() {
     drop(reader);
 }
 
+/// A disk that is full in the middle of a table: no file, no "ok", and room for the next one. The
+/// process may write files of so many KiB, where a number is given.
+fn table_within(kibibytes: Option<u32>) -> (Option<i32>, String, Vec<String>) {
+    let mut site = Processes::new(&format!(
+        "mrt-{}-{}",
+        kibibytes.unwrap_or(0),
+        std::process::id()
+    ));
+    let (file, tables) = (
+        site.folder().join("speaker.conf"),
+        site.folder().join("tables"),
+    );
+    let route = |n: u32| format!("route 10.{}.{}.0/24 blackhole;", n / 256, n % 256);
+    let routes: Vec<String> = (0..2000).map(route).collect();
+    let text = format!(
+        "router id 192.0.2.1;\n#: listen none\ndefine caracal_local_as = 64512;\nprotocol static own {{ ipv4; {} }}\n",
+        routes.join(" ")
+    );
+    std::fs::write(&file, text).unwrap();
+    std::fs::create_dir(&tables).unwrap();
+    let limit = kibibytes.map_or_else(String::new, |k| format!("ulimit -f {k}; "));
+    // A file that is too large is an error, and not the end.
+    let line = format!("trap '' XFSZ; {limit}exec \"$0\" speaker -c \"$1\"");
+    let folder = site.folder().to_owned();
+    let with_folders = |command: &mut Command| {
+        command
+            .env("CARACAL_RUN_DIR", &folder)
+            .env("CARACAL_MRT_DIR", &tables);
+    };
+    let mut speaker = Command::new("bash");
+    speaker.args(["-c", &line]).arg(binary()).arg(&file);
+    with_folders(&mut speaker);
+    site.start("speaker", None, &mut speaker);
+    let ask = |arguments: &[&str]| {
+        let mut command = Command::new(binary());
+        command.args(arguments).stdin(Stdio::null());
+        with_folders(&mut command);
+        command.output().unwrap()
+    };
+    wait_until(60 * SECOND, "all routes", || {
+        let output = ask(&["bgp", "routes", "-o", "json"]);
+        let said = String::from_utf8_lossy(&output.stdout);
+        match said.matches("10.7.207.0/24").count() {
+            0 => Err(format!("{} octets, {}", said.len(), site.log("speaker"))),
+            _ => Ok(()),
+        }
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+    let output = ask(&["bgp", "mrt", "table.mrt"]);
+    let said = [output.stdout, output.stderr].concat();
+    let names = std::fs::read_dir(&tables).unwrap();
+    let names = names.map(|name| name.unwrap().file_name().to_string_lossy().into_owned());
+    let said = String::from_utf8_lossy(&said).into_owned();
+    (output.status.code(), said, names.collect())
+}
+
+#[test]
+fn a_table_that_does_not_fit_is_not_there() {
+    let (code, said, names) = table_within(None);
+    assert_eq!(
+        (code, &*names),
+        (Some(0), &["table.mrt".to_owned()][..]),
+        "{said}"
+    );
+    let (code, said, names) = table_within(Some(16));
+    assert_eq!((code, &*names), (Some(1), &[][..]), "{said}");
+    assert!(said.contains("table.mrt: File too large"), "{said}");
+}
+
 /// Commands that need nothing else.
 const COMMANDS: [&[&str]; 7] = [
     &["--help"],

@@ -12,7 +12,7 @@ use std::path::Path;
 use caracal_lab::{Lab, error_chain, wait_until};
 use caracal_model::{Family, NodeStatus};
 use caracal_tests::{
-    Probes, RouteMonitor, SECOND, assert_full_matrix, await_remembered, await_settled,
+    LogLines, Probes, RouteMonitor, SECOND, assert_full_matrix, await_remembered, await_settled,
     await_status, caracals, copy_folder, example, exit_code, family_count, more_pods,
     on_each_stack_of, possible, routes_by_kind, settled, up_text,
 };
@@ -115,6 +115,7 @@ fn restarts(mut lab: Lab) {
     probes.after(500);
 
     // Away: after SIGTERM, after a crash, and all nodes at once.
+    let said = LogLines::on_all(&lab);
     lab.stop_etcd().unwrap();
     lab.stop_node("node1").unwrap();
     lab.restart_node("node1").unwrap();
@@ -126,6 +127,7 @@ fn restarts(mut lab: Lab) {
     lab.restart_node("node1").unwrap();
     await_status(&lab, "node1", 60 * SECOND, "forwarding", forwards_stale);
     assert_nothing_is_given_out(&lab, "does not answer");
+    said.assert_few(&lab, &["node2", "node3"], "without etcd");
     for node in ["node2", "node3"] {
         lab.kill9_node(node).unwrap();
     }
@@ -144,6 +146,7 @@ fn restarts(mut lab: Lab) {
     lab.start_etcd_with(&["--quota-backend-bytes=16777216"])
         .unwrap();
     await_settled(&lab);
+    let said = LogLines::on_all(&lab);
     fill(&lab);
     // Told by the nodes that run, and by one that starts.
     for node in caracals(&lab) {
@@ -161,6 +164,7 @@ fn restarts(mut lab: Lab) {
     assert!(says.contains("CRL-D005"), "{says}");
     assert_full_matrix(&lab);
     assert_nothing_is_given_out(&lab, "space exceeded");
+    said.assert_few(&lab, &["node2", "node3"], "without room in etcd");
     etcdctl(&lab, &["del", "--prefix", "/calico/ballast/"]);
     let revision = etcdctl(&lab, &["get", "/", "--limit=1", "-w", "json"]);
     let revision: serde_json::Value = serde_json::from_str(&revision).unwrap();

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use caracal_datastore::MemoryStore;
+use caracal_datastore::{MemoryStore, TestFolder};
 use caracal_ipam::Client;
 use caracal_model::Family;
 
@@ -43,12 +43,11 @@ async fn cluster() -> MemoryStore {
 
 /// An ADD that is called again, as far as it has held its addresses.
 async fn called_again(store: &MemoryStore, test: &str) -> (Known, addresses::Holding) {
-    let folder = format!("caracal-endpoint-{test}-{}", std::process::id());
-    let folder = std::env::temp_dir().join(folder);
+    let folder = TestFolder::new(test);
     let attachment = attachment();
     let dirs = Dirs {
-        lib: folder.clone(),
-        run: folder.clone(),
+        lib: folder.to_path_buf(),
+        run: folder.to_path_buf(),
     };
     let wishes = Wishes {
         families: vec![Family::Ipv4],
@@ -71,7 +70,6 @@ async fn called_again(store: &MemoryStore, test: &str) -> (Known, addresses::Hol
     let again = hold(&known).await;
     assert_eq!(first.held, again.held);
     assert!(again.precondition.is_some(), "{again:?}");
-    std::fs::remove_dir_all(&folder).unwrap();
     (known, again)
 }
 

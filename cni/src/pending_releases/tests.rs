@@ -1,28 +1,26 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use caracal_datastore::MemoryStore;
+use caracal_datastore::{MemoryStore, TestFolder};
 use serde_json::json;
 
 use super::*;
 use crate::attachment::{EndpointUid, Workload};
 
-struct Folder(PathBuf);
+/// One that is not there yet, in one that goes with the test.
+struct Folder {
+    path: PathBuf,
+    _kept: TestFolder,
+}
 
 impl Folder {
     fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("caracal-pending releases-{}-{number}", std::process::id());
-        Self(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let kept = TestFolder::new("pending releases");
+        Self {
+            path: kept.join("lib"),
+            _kept: kept,
+        }
     }
 }
 
@@ -64,10 +62,10 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 #[test]
 fn none_is_left_where_nothing_was_ever_left() {
     let folder = Folder::new();
-    assert_eq!(list_pending_releases(&folder.0).unwrap(), []);
-    let replayed = block_on(replay_pending_releases(&MemoryStore::new(), &folder.0)).unwrap();
+    assert_eq!(list_pending_releases(&folder.path).unwrap(), []);
+    let replayed = block_on(replay_pending_releases(&MemoryStore::new(), &folder.path)).unwrap();
     assert!(replayed.done.is_empty() && replayed.failed.is_empty() && !replayed.busy);
-    assert!(!folder.0.exists(), "looking makes no directory");
+    assert!(!folder.path.exists(), "looking makes no directory");
 }
 
 #[test]
@@ -76,24 +74,24 @@ fn cni_4_a_replay_that_fails_keeps_the_note() {
     let store = MemoryStore::new();
     let (one, two) = (attachment("aaaa"), attachment("bbbb"));
     for attachment in [&one, &two] {
-        write(&folder.0, attachment, &pending_release(attachment)).unwrap();
+        write(&folder.path, attachment, &pending_release(attachment)).unwrap();
         store.put(
             attachment.endpoint_key().to_path(),
             endpoint_of(&attachment.container_id),
         );
     }
     assert_eq!(
-        list_pending_releases(&folder.0).unwrap(),
+        list_pending_releases(&folder.path).unwrap(),
         [pending_release(&one), pending_release(&two)]
     );
     store.set_unavailable(true);
-    let replayed = block_on(replay_pending_releases(&store, &folder.0)).unwrap();
+    let replayed = block_on(replay_pending_releases(&store, &folder.path)).unwrap();
     assert_eq!((replayed.done.len(), replayed.failed.len()), (0, 2));
-    assert_eq!(list_pending_releases(&folder.0).unwrap().len(), 2);
+    assert_eq!(list_pending_releases(&folder.path).unwrap().len(), 2);
     store.set_unavailable(false);
-    let replayed = block_on(replay_pending_releases(&store, &folder.0)).unwrap();
+    let replayed = block_on(replay_pending_releases(&store, &folder.path)).unwrap();
     assert_eq!(replayed.done, ["aaaa", "bbbb"]);
-    assert_eq!(list_pending_releases(&folder.0).unwrap(), []);
+    assert_eq!(list_pending_releases(&folder.path).unwrap(), []);
     assert_eq!(store.get(&one.endpoint_key().to_path()), None);
 }
 
@@ -102,11 +100,11 @@ fn cni_3_a_replay_spares_the_endpoint_of_a_newer_container() {
     let folder = Folder::new();
     let store = MemoryStore::new();
     let one = attachment("aaaa");
-    write(&folder.0, &one, &pending_release(&one)).unwrap();
+    write(&folder.path, &one, &pending_release(&one)).unwrap();
     let key = one.endpoint_key().to_path();
     store.put(key.clone(), endpoint_of("newer"));
     assert_eq!(
-        block_on(replay_pending_releases(&store, &folder.0))
+        block_on(replay_pending_releases(&store, &folder.path))
             .unwrap()
             .done,
         ["aaaa"]
@@ -119,23 +117,23 @@ fn cni_5_one_replays_at_a_time() {
     let folder = Folder::new();
     let store = MemoryStore::new();
     let one = attachment("aaaa");
-    write(&folder.0, &one, &pending_release(&one)).unwrap();
-    let (lock, _) = lock_file(&folder.0).unwrap();
+    write(&folder.path, &one, &pending_release(&one)).unwrap();
+    let (lock, _) = lock_file(&folder.path).unwrap();
     lock.lock().unwrap();
     assert!(
-        block_on(replay_pending_releases(&store, &folder.0))
+        block_on(replay_pending_releases(&store, &folder.path))
             .unwrap()
             .busy
     );
-    let replayed = block_on(replay_of(&store, &folder.0, &one, Patience::None));
+    let replayed = block_on(replay_of(&store, &folder.path, &one, Patience::None));
     assert!(
         matches!(replayed, Err(PendingReleaseError::Busy)),
         "{replayed:?}"
     );
-    assert_eq!(list_pending_releases(&folder.0).unwrap().len(), 1);
+    assert_eq!(list_pending_releases(&folder.path).unwrap().len(), 1);
     drop(lock);
-    block_on(replay_of(&store, &folder.0, &one, Patience::Endless)).unwrap();
-    assert_eq!(list_pending_releases(&folder.0).unwrap(), []);
+    block_on(replay_of(&store, &folder.path, &one, Patience::Endless)).unwrap();
+    assert_eq!(list_pending_releases(&folder.path).unwrap(), []);
 }
 
 #[test]
@@ -143,10 +141,10 @@ fn a_broken_note_is_named_and_does_not_stop_the_others() {
     let folder = Folder::new();
     let store = MemoryStore::new();
     let one = attachment("bbbb");
-    write(&folder.0, &one, &pending_release(&one)).unwrap();
-    let broken = folder.0.join(DIRECTORY).join("pods.aaaa.json");
+    write(&folder.path, &one, &pending_release(&one)).unwrap();
+    let broken = folder.path.join(DIRECTORY).join("pods.aaaa.json");
     fs::write(&broken, "{").unwrap();
-    let replayed = block_on(replay_pending_releases(&store, &folder.0)).unwrap();
+    let replayed = block_on(replay_pending_releases(&store, &folder.path)).unwrap();
     assert_eq!(replayed.done, ["bbbb"]);
     assert!(
         replayed.failed[0]
@@ -165,10 +163,10 @@ async fn the_lock_is_no_link() {
         endpoint: None,
         left_at: String::new(),
     };
-    write(&lib.0, &attachment("8f2c"), &pending_release).unwrap();
-    let victim = lib.0.join("victim");
-    std::os::unix::fs::symlink(&victim, lib.0.join(DIRECTORY).join(LOCK)).unwrap();
-    let replayed = replay_pending_releases(&MemoryStore::new(), &lib.0).await;
+    write(&lib.path, &attachment("8f2c"), &pending_release).unwrap();
+    let victim = lib.path.join("victim");
+    std::os::unix::fs::symlink(&victim, lib.path.join(DIRECTORY).join(LOCK)).unwrap();
+    let replayed = replay_pending_releases(&MemoryStore::new(), &lib.path).await;
     assert!(replayed.is_err(), "{replayed:?}");
     assert!(!victim.exists());
 }

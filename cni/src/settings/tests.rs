@@ -1,32 +1,25 @@
 #![allow(clippy::unwrap_used)]
 
+use caracal_datastore::TestFolder;
+
 use super::*;
 
-struct Folder(PathBuf);
+struct Folder(TestFolder);
 
 impl Folder {
     fn new(name: &str) -> Self {
-        let folder =
-            std::env::temp_dir().join(format!("caracal-settings-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
+        Self(TestFolder::new(name))
     }
 
     fn dirs(&self) -> Dirs {
         Dirs {
-            lib: self.0.clone(),
-            run: self.0.clone(),
+            lib: self.0.to_path_buf(),
+            run: self.0.to_path_buf(),
         }
     }
 
     fn write(&self, file: &str, text: &str) {
         std::fs::write(self.0.join(file), text).unwrap();
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

@@ -207,11 +207,11 @@ impl Access {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::testing::TestFolder;
 
     #[test]
     fn a_pod_knows_its_server_and_its_account() {
-        let folder = std::env::temp_dir().join(format!("caracal-account-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = TestFolder::new("account");
         let environment = |host: &'static str| {
             move |name: &str| match name {
                 "KUBERNETES_SERVICE_HOST" => Some(host.to_owned()),

@@ -182,6 +182,7 @@ fn text<'a>(object: &'a Value, field: &str) -> Option<&'a str> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::testing::TestFolder;
 
     fn file(cluster: &Value, user: &Value) -> Value {
         json!({
@@ -222,13 +223,11 @@ mod tests {
 
     #[test]
     fn what_is_no_regular_file_is_refused_at_once() {
-        let folder =
-            std::env::temp_dir().join(format!("caracal-kubeconfig-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = TestFolder::new("kubeconfig");
         let fifo = folder.join("fifo");
         let made = std::process::Command::new("mkfifo").arg(&fifo).status();
         assert!(made.unwrap().success());
-        for path in [&fifo, Path::new("/dev/zero"), folder.as_path()] {
+        for path in [&fifo, Path::new("/dev/zero"), &*folder] {
             let refused = read(&[path.to_owned()], None, false).unwrap_err();
             assert!(refused.contains("expected a regular file"), "{refused}");
             let token = ApiCredentials::TokenFile(path.to_owned())

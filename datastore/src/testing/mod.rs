@@ -16,7 +16,11 @@
 //! process and removes its files, also while a test panics.
 
 mod certificates;
+mod folder;
+mod log;
 mod server;
 
 pub(crate) use certificates::Certificates;
+pub use folder::TestFolder;
+pub use log::TestLog;
 pub use server::EtcdServer;

@@ -4,6 +4,7 @@
 
 mod changes;
 mod claims;
+mod contests;
 mod kernel;
 mod listing;
 mod planned;

@@ -103,11 +103,13 @@ pub(crate) async fn dump(speaker: &SpeakerHandle, file: &Path) -> Result<usize, 
 mod tests {
     use std::os::unix::fs::symlink;
 
+    use caracal_datastore::TestFolder;
+
     use super::*;
 
     #[test]
     fn files_are_below_the_folder() {
-        let dir = std::env::temp_dir().join(format!("caracal-mrt-{}", std::process::id()));
+        let dir = TestFolder::new("mrt");
         let (folder, outside) = (dir.join("mrt"), dir.join("outside"));
         make_folder(&folder.join("day")).unwrap();
         make_folder(&outside).unwrap();

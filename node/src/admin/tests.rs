@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use caracal_datastore::TestFolder;
+
 use super::*;
 
 #[derive(Clone)]
@@ -44,43 +46,40 @@ fn an_old_question_without_a_filter_is_understood() {
 
 #[tokio::test]
 async fn a_socket_that_a_killed_process_leaves_open_for_a_moment_is_replaced() {
-    let dir = std::env::temp_dir().join(format!("caracal-admin-left-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
+    let dir = TestFolder::new("admin-left");
     let left = std::os::unix::net::UnixListener::bind(socket_path(&dir)).unwrap();
     let closed_after_a_look = tokio::task::spawn_blocking(move || left.accept().map(drop));
     listen(&dir, None).await.unwrap();
     closed_after_a_look.await.unwrap().unwrap();
-    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[tokio::test]
 async fn a_socket_that_a_cleaner_removed_is_noticed() {
-    let dir = std::env::temp_dir().join(format!("caracal-admin-swept-{}", std::process::id()));
+    let dir = TestFolder::new("admin-swept");
     let listener = listen(&dir, None).await.unwrap();
-    let server = tokio::spawn(serve(listener, dir.clone(), Echo));
+    let server = tokio::spawn(serve(listener, dir.to_path_buf(), Echo));
     std::fs::remove_dir_all(&dir).unwrap();
     let noticed = tokio::time::timeout(Duration::from_secs(60), server).await;
     noticed
         .expect("it ends, so that the socket is made again")
         .unwrap();
     let listener = listen(&dir, None).await.unwrap();
-    let server = tokio::spawn(serve(listener, dir.clone(), Echo));
+    let server = tokio::spawn(serve(listener, dir.to_path_buf(), Echo));
     let answer = tokio::task::spawn_blocking({
-        let dir = dir.clone();
+        let dir = dir.to_path_buf();
         move || ask(&dir, &Request::Status).map_err(|e| e.to_string())
     });
     assert_eq!(answer.await.unwrap().unwrap(), "fine");
     server.abort();
-    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[tokio::test]
 async fn questions_and_answers() {
-    let dir = std::env::temp_dir().join(format!("caracal-admin-{}", std::process::id()));
+    let dir = TestFolder::new("admin");
     let listener = listen(&dir, None).await.unwrap();
-    let server = tokio::spawn(serve(listener, dir.clone(), Echo));
+    let server = tokio::spawn(serve(listener, dir.to_path_buf(), Echo));
     let answers = tokio::task::spawn_blocking({
-        let dir = dir.clone();
+        let dir = dir.to_path_buf();
         move || {
             let ask = |request| ask(&dir, &request).map_err(|e| e.to_string());
             let prefix = "10.0.0.0/26".parse().unwrap();

@@ -140,7 +140,7 @@ fn show(request: &Request, output: Output) -> anyhow::Result<ExitCode> {
     else {
         anyhow::bail!("no question for routes");
     };
-    let out = BufWriter::new(std::io::stdout().lock());
+    let out = BufWriter::new(crate::out::Printer);
     if filter.count {
         let count = ask_rows(&run_dir(), request, |_| Ok(()))?;
         if output.is_data() {

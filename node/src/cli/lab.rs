@@ -12,9 +12,10 @@ use caracal_lab::{
 
 use super::output::in_form;
 use crate::args::{LabCommand, LabTarget, Output};
+use crate::out::Printer;
 
 pub(crate) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
-    let mut stdout = std::io::stdout();
+    let mut stdout = Printer;
     let code = match command {
         LabCommand::Up { file, name, keep } => lab_up(&up(file, name, keep)?, &mut stdout)?,
         LabCommand::Status { name, output } => {
@@ -57,7 +58,7 @@ pub(crate) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
 
 fn fault(LabTarget { target, lab }: LabTarget, fault: LabFault) -> anyhow::Result<i32> {
     let command = FaultCommand { lab, target, fault };
-    Ok(lab_fault(&command, &mut std::io::stdout())?)
+    Ok(lab_fault(&command, &mut Printer)?)
 }
 
 fn up(file: std::path::PathBuf, name: Option<String>, keep: bool) -> anyhow::Result<UpCommand> {

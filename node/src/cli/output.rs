@@ -74,7 +74,7 @@ pub(super) fn in_form<T>(
     run: impl FnOnce(&mut (dyn Write + Send)) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     if output != Output::Yaml {
-        return run(&mut stdout());
+        return run(&mut crate::out::Printer);
     }
     let mut json = Vec::new();
     let answer = run(&mut json)?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use caracal_agent::{Actual, Sweep, read_kernel, spawn_planned};
-use caracal_datastore::{PUBLIC_MODE, make_folder, put_file, read_text_file};
+use caracal_datastore::{PUBLIC_MODE, Rarely, make_folder, put_file, read_text_file};
 use caracal_flannel::{
     AcquireRequest, Backend, DeviceMac, FlannelConfig, FlannelKeys, FlannelNetwork, FlannelState,
     FollowOptions, LeaseStore, NodeSubnets, OwnLease, SubnetFile, acquire_lease, container_mtu,
@@ -25,7 +25,7 @@ use super::control::{Control, check_public_ip, take_facts};
 use super::forward::keep_forwarding;
 use super::health::{FlannelHealth, Following};
 use super::masquerade::Masquerade;
-use super::stores::{AGAIN, Stores};
+use super::stores::{Stores, again};
 use super::uplink;
 use crate::signals::Signals;
 
@@ -165,12 +165,12 @@ async fn write_rules_and_file(
 }
 
 async fn await_lease(store: &LeaseStore, request: &AcquireRequest) -> OwnLease {
+    let mut told = Rarely::default();
     loop {
         match acquire_lease(store, request).await {
             Ok(own) => return own,
-            Err(error) => tracing::error!(%error, "no lease yet; tried again"),
+            Err(error) => again(&mut told, "no lease yet; tried again", error.to_string()).await,
         }
-        tokio::time::sleep(AGAIN).await;
     }
 }
 
@@ -275,5 +275,42 @@ fn notify_ready() {
     let sent = UnixDatagram::unbound().and_then(|socket| socket.send_to(b"READY=1", &path));
     if let Err(error) = sent {
         tracing::debug!(%error, "systemd is not told that the daemon is ready");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use caracal_datastore::{EtcdConfig, EtcdStore, TestLog};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_etcd_that_is_not_there_yet_is_told_at_once_and_then_rarely() {
+        let log = TestLog::capture();
+        let config = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#;
+        let request = AcquireRequest {
+            keys: FlannelKeys::new("/coreos.com/network"),
+            config: FlannelConfig::parse(config.as_bytes()).unwrap(),
+            public_ip: [10, 0, 0, 1].into(),
+            public_ipv6: None,
+            macs: [DeviceMac::Fresh([2, 0, 0, 0, 0, 1]); 2],
+            devices_stand: true,
+            previous: None,
+            written: None,
+            ttl: Duration::from_secs(86_400),
+            seed: 0,
+        };
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        drop(listener);
+        let store = LeaseStore::Etcd(EtcdStore::new(EtcdConfig::new([endpoint])).unwrap());
+        let hour = Duration::from_secs(3600);
+        let lease = tokio::time::timeout(hour, await_lease(&store, &request)).await;
+        assert!(lease.is_err(), "{lease:?}");
+        // At once, and after 30, 90, 210, 450, 930 and 1,890 s.
+        let lines = log.lines("no lease yet");
+        assert!((6..=8).contains(&lines.len()), "{lines:#?}");
     }
 }

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use caracal_datastore::{EtcdStore, SMALL_FILE, StoreError, read_file};
+use caracal_datastore::{EtcdStore, Rarely, SMALL_FILE, StoreError, read_file};
 use caracal_flannel::{
     FlannelConfig, FlannelKeys, KubernetesNode, LeaseStore, config_changed, read_config,
 };
 use caracal_model::NodeName;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::args::FlannelArgs;
 
@@ -76,24 +77,24 @@ async fn node_name(args: &FlannelArgs) -> anyhow::Result<NodeName> {
         "--kube-subnet-mgr: which Node this is must be in NODE_NAME, or the pod in POD_NAME and POD_NAMESPACE",
     )?;
     let store = args.kubernetes(&"".into())?;
-    let mut said = String::new();
+    let mut told = Rarely::default();
     loop {
         let reason = match store.node_of_pod(&namespace, &pod).await {
             Ok(Some(node)) => return Ok(node),
             Ok(None) => format!("there is no pod {namespace}/{pod} that runs on a node"),
             Err(error) => error.to_string(),
         };
-        again(&mut said, "the name of this Node", reason).await;
+        again(&mut told, "the name of this Node", reason).await;
     }
 }
 
 /// What the Node's annotations say of public addresses counts where the flags say nothing.
 async fn take_public_ips(args: &mut FlannelArgs, node: &KubernetesNode) {
-    let mut said = String::new();
+    let mut told = Rarely::default();
     let object = loop {
         match node.read().await {
             Ok((object, _)) => break object,
-            Err(error) => again(&mut said, "the Node", error.to_string()).await,
+            Err(error) => again(&mut told, "the Node", error.to_string()).await,
         }
     };
     let (v4, v6) = node.annotations.public_ips(&object);
@@ -108,11 +109,10 @@ pub(super) fn warn_of_notes(place: &str, config: &FlannelConfig) {
     }
 }
 
-/// Says a reason once, and waits.
-async fn again(said: &mut String, what: &str, reason: String) {
-    if reason != *said {
+/// Says a reason at once and then rarely, and waits.
+pub(super) async fn again(told: &mut Rarely, what: &str, reason: String) {
+    if told.is_due(Instant::now(), &reason) {
         tracing::error!("{what}: {reason}");
-        *said = reason;
     }
     tokio::time::sleep(AGAIN).await;
 }
@@ -192,7 +192,7 @@ impl ConfigPlace {
 
     /// The network's configuration, once there is one that can be used.
     pub(super) async fn wait(&self) -> FlannelConfig {
-        let mut said = String::new();
+        let mut told = Rarely::default();
         loop {
             let found = self.read().await.map_err(|error| error.to_string());
             match found.and_then(|(_, found)| found) {
@@ -202,7 +202,7 @@ impl ConfigPlace {
                 }
                 Err(reason) => {
                     let what = format!("the network's configuration at {}", self.name());
-                    again(&mut said, &what, reason).await;
+                    again(&mut told, &what, reason).await;
                 }
             }
         }

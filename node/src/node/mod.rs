@@ -7,6 +7,8 @@ pub(crate) mod kernel;
 pub(crate) mod membership;
 mod problems;
 mod report;
+#[cfg(test)]
+mod tests;
 mod wiring;
 
 use std::collections::BTreeMap;

@@ -3,9 +3,15 @@
 //! sees or removes the problems of another one.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
-use caracal_model::Problem;
+use caracal_datastore::Rarely;
+use caracal_model::{Problem, ProblemCode};
 use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// Problems of a reporter whose last lines are remembered: those that are gone are forgotten first.
+const REMEMBERED: usize = 256;
 
 /// The problems of all reporters.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +41,7 @@ impl Registry {
         ProblemReporter {
             name,
             reported: self.0.clone(),
+            told: Mutex::default(),
         }
     }
 
@@ -49,6 +56,8 @@ impl Registry {
 pub(crate) struct ProblemReporter {
     name: &'static str,
     reported: watch::Sender<Reported>,
+    /// What was logged of each.
+    told: Mutex<BTreeMap<(ProblemCode, String), Rarely>>,
 }
 
 impl ProblemReporter {
@@ -65,12 +74,29 @@ impl ProblemReporter {
         });
     }
 
-    /// The same, and logs those that are new.
+    /// The same, and logs those that are new: one that comes and goes, or whose reason changes with
+    /// each try, rarely.
     pub(crate) fn warn(&self, found: Vec<Problem>) {
         let known = self.current();
-        for problem in found.iter().filter(|problem| !known.contains(problem)) {
-            tracing::warn!(code = %problem.code, "{}", problem.reason);
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = |problem: &Problem| (problem.code, problem.subject.clone());
+        for gone in known.iter().map(key) {
+            if !found.iter().any(|problem| key(problem) == gone)
+                && let Some(rarely) = told.get_mut(&gone)
+            {
+                rarely.over();
+            }
         }
+        for problem in found.iter().filter(|problem| !known.contains(problem)) {
+            let rarely = told.entry(key(problem)).or_default();
+            if rarely.is_due(Instant::now(), &problem.reason) {
+                tracing::warn!(code = %problem.code, "{}", problem.reason);
+            }
+        }
+        if told.len() > REMEMBERED {
+            told.retain(|kept, _| found.iter().any(|problem| key(problem) == *kept));
+        }
+        drop(told);
         self.replace(found);
     }
 
@@ -84,7 +110,9 @@ impl ProblemReporter {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use caracal_model::ProblemCode;
+    use std::time::Duration;
+
+    use caracal_datastore::TestLog;
 
     use super::*;
 
@@ -94,6 +122,41 @@ mod tests {
             subject: subject.to_owned(),
             reason: "r".to_owned(),
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_problem_that_comes_and_goes_with_another_reason_each_time_is_told_rarely() {
+        let log = TestLog::capture();
+        let registry = Registry::default();
+        let reporter = registry.reporter("one");
+        let fails = |reason: &str| {
+            let problem = Problem {
+                reason: reason.to_owned(),
+                ..problem("a")
+            };
+            reporter.warn(vec![problem]);
+        };
+        for _ in 0..1800 {
+            for reason in ["no answer", "refused"] {
+                fails(reason);
+                tokio::time::advance(Duration::from_secs(1)).await;
+            }
+        }
+        // At once, and after 30, 90, 210 s and so on: of an hour.
+        let lines = log.count("refused") + log.count("no answer");
+        assert!((3..=16).contains(&lines), "{lines}");
+        // What begins later is told at once, and what stays is not told again.
+        for _ in 0..10 {
+            reporter.warn(vec![problem("b")]);
+        }
+        assert_eq!(log.count(": r code="), 1);
+        // One that is gone after each try.
+        let before = log.lines("").len();
+        for _ in 0..100 {
+            fails("gone at once");
+            reporter.warn(Vec::new());
+        }
+        assert_eq!(log.lines("").len() - before, 1);
     }
 
     #[test]

@@ -58,12 +58,13 @@ fn is_restart(mark: &str, now: Duration) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use caracal_datastore::TestFolder;
+
     use super::*;
 
     #[test]
     fn a_run_after_a_recent_one_is_a_restart() {
-        let dir = std::env::temp_dir().join(format!("caracal-mark-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        let dir = TestFolder::new("mark");
         let (first, restart) = Mark::begin(&dir).unwrap();
         assert!(!restart, "the first run");
         let (_, restart) = Mark::begin(&dir).unwrap();
@@ -74,7 +75,6 @@ mod tests {
         second.end().unwrap();
         let (_, restart) = Mark::begin(&dir).unwrap();
         assert!(!restart, "after the end for good");
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

@@ -2,11 +2,12 @@
 //! snapshot restore --bump-revision`: by its revision it is newer, by its content older.
 
 use std::fs;
+use std::path::Path;
 
-use caracal_lab::{Lab, wait_until};
+use caracal_lab::{Lab, error_chain, wait_until};
 use caracal_tests::{
     Probes, RouteMonitor, SECOND, await_settled, await_status, caracals, copy_folder,
-    etcd_revision, exit_code, on_each_stack_of, settled,
+    etcd_revision, exit_code, more_pods, on_each_stack_of, settled,
 };
 
 use super::{
@@ -41,24 +42,15 @@ fn bumped(mut lab: Lab) {
     })
     .unwrap_or_else(|e| panic!("{e}"));
 
-    let monitors = RouteMonitor::on_all(&lab);
     let probes = Probes::start(&lab, &PAIRS);
-    // Nobody sees the revisions in between.
-    for node in &nodes {
-        lab.pause_node(node).unwrap();
-    }
-    let before = etcd_revision(&lab);
+    let now = lab.folder().path().join("etcd-now");
     lab.stop_etcd().unwrap();
-    fs::remove_dir_all(&data).unwrap();
-    copy_folder(&backup, &data);
+    copy_folder(&data, &now);
     lab.start_etcd().unwrap();
-    assert!(etcd_revision(&lab) < before);
-    while etcd_revision(&lab) <= before {
-        etcdctl(&lab, &["put", "/noise", "1"]);
-    }
-    for node in &nodes {
-        lab.resume_node(node).unwrap();
-    }
+    await_settled(&lab);
+    higher_with_the_same_data(&mut lab, &now);
+    let monitors = RouteMonitor::on_all(&lab);
+    restored(&mut lab, &backup);
     for node in &nodes {
         let said = await_problem(&lab, node, "datastore.restored");
         assert!(said.contains("pool unused2"), "{said}");
@@ -79,4 +71,56 @@ fn bumped(mut lab: Lab) {
         assert_eq!(code, 0, "{says}");
         await_status(&lab, node, 60 * SECOND, "followed", settled);
     }
+}
+
+/// Puts another history in the place of etcd's, whose revision is higher once the nodes, which are
+/// paused meanwhile, see it. Answers with it.
+fn restored(lab: &mut Lab, backup: &Path) -> i64 {
+    let (data, nodes) = (lab.folder().etcd(), caracals(lab));
+    // Nobody sees the revisions in between.
+    for node in &nodes {
+        lab.pause_node(node).unwrap();
+    }
+    let before = etcd_revision(lab);
+    lab.stop_etcd().unwrap();
+    fs::remove_dir_all(&data).unwrap();
+    copy_folder(backup, &data);
+    lab.start_etcd().unwrap();
+    assert!(etcd_revision(lab) <= before);
+    while etcd_revision(lab) <= before {
+        etcdctl(lab, &["put", "/noise", "1"]);
+    }
+    let revision = etcd_revision(lab);
+    for node in &nodes {
+        lab.resume_node(node).unwrap();
+    }
+    revision
+}
+
+/// A backup of what there is, with a higher revision alone: it is followed, nothing is dropped, and
+/// addresses are given out.
+fn higher_with_the_same_data(lab: &mut Lab, now: &Path) {
+    let monitors = RouteMonitor::on_all(lab);
+    let revision = restored(lab, now);
+    // Whoever would go on with a watch is told that it cannot.
+    etcdctl(lab, &["compact", &revision.to_string()]);
+    await_followed(lab, revision);
+    let pod = &more_pods(lab, ["node1"])[0];
+    lab.cni("ADD", pod)
+        .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    await_settled(lab);
+    for node in caracals(lab) {
+        let status = await_status(lab, &node, 60 * SECOND, "followed", settled);
+        let told = status
+            .problems
+            .iter()
+            .find(|p| p.code.as_str().starts_with("datastore."));
+        assert_eq!(told, None, "{node}");
+    }
+    for monitor in &monitors {
+        monitor.assert_nothing_deleted("a higher revision with the same data");
+    }
+    lab.cni("DEL", pod)
+        .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    caracal_lab::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
 }

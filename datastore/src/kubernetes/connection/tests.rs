@@ -17,6 +17,7 @@ use super::super::access::{Identity, Pem};
 use super::super::{KubernetesConfig, KubernetesStore};
 use super::*;
 use crate::Datastore;
+use crate::testing::TestFolder;
 
 /// Reads the head of a request; its first word.
 async fn method(stream: &mut TcpStream) -> String {
@@ -129,16 +130,10 @@ async fn asked(connection: &ApiConnection) -> Result<(), String> {
     connection.send(request).await.map(drop)
 }
 
-fn folder(name: &str) -> std::path::PathBuf {
-    let folder = std::env::temp_dir().join(format!("caracal-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
-}
-
 #[tokio::test]
 async fn another_authority_in_the_file_counts_from_the_next_request_on() {
     let (address, shown) = tls_server();
-    let folder = folder("authorities");
+    let folder = TestFolder::new("authorities");
     let file = folder.join("ca.crt");
     let writes = |text: &str| std::fs::write(&file, text).unwrap();
     writes(AUTHORITIES[0]);
@@ -160,12 +155,11 @@ async fn another_authority_in_the_file_counts_from_the_next_request_on() {
     asked(&connection).await.unwrap();
     writes(AUTHORITIES[0]);
     asked(&connection).await.unwrap_err();
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn a_client_certificate_is_renewed_with_its_key() {
-    let folder = folder("client-certificate");
+    let folder = TestFolder::new("client-certificate");
     let file = |name: &str| folder.join(name);
     let writes = |path: &Path, text: &str| std::fs::write(path, text).unwrap();
     let (certificate, key) = (file("client.crt"), file("client.key"));
@@ -190,5 +184,4 @@ fn a_client_certificate_is_renewed_with_its_key() {
     writes(&key, SERVERS[1][1]);
     assert!(is_newest());
     assert!(connection.way().refused.is_none());
-    std::fs::remove_dir_all(folder).unwrap();
 }

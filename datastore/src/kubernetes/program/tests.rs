@@ -8,6 +8,7 @@ use super::super::KubernetesConfig;
 use super::super::access::Access;
 use super::super::api::Api;
 use super::*;
+use crate::testing::TestFolder;
 
 const V1: &str = VERSIONS[0];
 
@@ -158,8 +159,7 @@ async fn serve(listener: TcpListener, taken: &str) -> usize {
 async fn a_request_whose_token_is_not_taken_is_sent_once_more_with_another_one() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = format!("http://{}", listener.local_addr().unwrap());
-    let folder = std::env::temp_dir().join(format!("caracal-exec-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = TestFolder::new("exec");
     let count = folder.join("count").display().to_string();
     let script = r#"echo >> "$0"
 printf '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "t%s"}}' $(wc -l < "$0")"#;

@@ -1,8 +1,7 @@
 //! Fixture of the watcher's tests.
 
-use std::cell::RefCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use caracal_model::{KeyRange, KeyValue, Txn, TxnOutcome};
@@ -212,49 +211,5 @@ impl PagedStore for LikeKubernetes {
 
     async fn values(&self, keys: &[String], revision: i64) -> Result<Vec<KeyValue>, StoreError> {
         self.inner.values(keys, revision).await
-    }
-}
-
-thread_local! {
-    static LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// The log lines of this thread. There is one subscriber for all tests, because what tracing
-/// remembers of each log statement is shared by all threads.
-pub(super) struct Log;
-
-pub(super) struct Sink;
-
-impl std::io::Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        LINES.with_borrow_mut(|lines| lines.extend_from_slice(bytes));
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    pub(super) fn capture() -> Self {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| {
-            tracing_subscriber::fmt()
-                .with_ansi(false)
-                .with_max_level(tracing::Level::INFO)
-                .with_writer(|| Sink)
-                .init();
-        });
-        LINES.with_borrow_mut(Vec::clear);
-        Self
-    }
-
-    #[allow(clippy::unused_self)]
-    pub(super) fn count(&self, text: &str) -> usize {
-        LINES.with_borrow(|lines| {
-            let lines = String::from_utf8_lossy(lines);
-            lines.lines().filter(|line| line.contains(text)).count()
-        })
     }
 }

@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering;
 use caracal_model::TxnWrite;
 use tokio::time::{advance, sleep, timeout};
 
-use self::fixture::{Fragile, Log, SYNC_READS, fresh, key, pool, put, started, third, view};
+use self::fixture::{Fragile, SYNC_READS, fresh, key, pool, put, started, third, view};
 use super::*;
 use crate::memory::MemoryStore;
+use crate::testing::TestLog;
 
 #[tokio::test(start_paused = true)]
 async fn a_view_follows_the_datastore() {
@@ -280,7 +281,7 @@ async fn a_list_that_fails_halfway_changes_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn watch_4_a_restored_backup_counts_though_it_is_older() {
-    let log = Log::capture();
+    let log = TestLog::capture();
     let store = MemoryStore::new();
     put(&store, "a", 1);
     let backup = store.backup();
@@ -389,7 +390,7 @@ async fn watch_5_a_panic_makes_the_view_stale() {
     put(&store.inner, "a", 1);
     let mut receiver = spawn_watcher(store.clone(), WatchOptions::default());
     fresh(&mut receiver).await;
-    let log = Log::capture();
+    let log = TestLog::capture();
     store.broken.store(true, Ordering::SeqCst);
     store.inner.cut_watches("for the test");
     while receiver.changed().await.is_ok() {}
@@ -416,7 +417,7 @@ async fn the_task_ends_when_nobody_listens() {
 
 #[tokio::test(start_paused = true)]
 async fn watch_6_invalid_values_are_logged_once_and_when_corrected() {
-    let log = Log::capture();
+    let log = TestLog::capture();
     let store = MemoryStore::new();
     put(&store, "good", 1);
     store.put(key("bad"), "{nonsense");
@@ -454,7 +455,7 @@ async fn watch_6_invalid_values_are_logged_once_and_when_corrected() {
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_logged_more_and_more_rarely_and_at_its_end() {
-    let log = Log::capture();
+    let log = TestLog::capture();
     let store = MemoryStore::new();
     let mut receiver = started(&store).await;
     store.set_unavailable(true);
@@ -470,7 +471,7 @@ async fn an_outage_is_logged_more_and_more_rarely_and_at_its_end() {
 /// It is over with the list, whether anything happens then or not: the next one is told as one.
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_over_with_the_list() {
-    let log = Log::capture();
+    let log = TestLog::capture();
     let store = MemoryStore::new();
     let mut receiver = started(&store).await;
     for lines in [3, 5] {

@@ -1,5 +1,7 @@
 //! The table of services in the real kernel.
 
+mod kept;
+
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -499,36 +501,6 @@ fn nothing_stands_between_a_node_and_its_datastore() {
                 assert_eq!(codes, ["services.refused"]);
                 assert_eq!(answers(), right());
             }
-        },
-    );
-}
-
-/// Addresses of this machine that no Node resource names have its ports for other nodes, too.
-#[test]
-fn no_service_leads_from_or_to_a_nodes_ports_for_nodes() {
-    in_namespace(
-        "services::no_service_leads_from_or_to_a_nodes_ports_for_nodes",
-        || async {
-            machine();
-            for (address, port) in [
-                ("198.51.100.7", 179),
-                ("198.51.100.8", 179),
-                ("10.1.0.1", 8080),
-            ] {
-                serve(address, port);
-            }
-            let with = |port: u16, endpoints: &[&str]| {
-                let external = r#","externalIPs":["198.51.100.7"],"ports":[{"port":179}]"#;
-                let (kind, name, value) = slice(endpoints);
-                let value = value.replace("8080", &port.to_string());
-                snapshot(&[service(external), (kind, name, value)])
-            };
-            let mut ours = writer();
-            ours.pass(&with(8080, &["10.1.0.1"])).await.unwrap();
-            assert_eq!(connect("198.51.100.7:179").as_deref(), Ok("198.51.100.7"));
-            assert_eq!(connect(&format!("{VIP}:179")).as_deref(), Ok("10.1.0.1"));
-            ours.pass(&with(179, &["198.51.100.8"])).await.unwrap();
-            assert!(connect(&format!("{VIP}:179")).is_err());
         },
     );
 }

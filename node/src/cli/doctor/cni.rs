@@ -206,6 +206,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::fs;
 
+    use caracal_datastore::TestFolder;
+
     use super::*;
 
     #[test]
@@ -227,7 +229,7 @@ mod tests {
 
     #[test]
     fn the_first_configuration_counts_and_what_it_names_is_looked_for() {
-        let dir = std::env::temp_dir().join(format!("caracal-doctor-{}", std::process::id()));
+        let dir = TestFolder::new("doctor");
         let (conf, bin) = (dir.join("net.d"), dir.join("bin"));
         fs::create_dir_all(&conf).unwrap();
         let folders = CniFolders::new(Some(&conf), Some(&bin));
@@ -274,6 +276,5 @@ mod tests {
         fs::write(conf.join("05-cilium.conflist"), "{}").unwrap();
         assert_eq!(verdicts().len(), 1);
         assert_eq!(last().0, CheckVerdict::Fail);
-        fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use caracal_datastore::TestFolder;
+
 use super::*;
 
 fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -13,13 +15,11 @@ fn plan(pairs: &[(&str, &str)]) -> Result<InstallPlan, String> {
     InstallPlan::from_env(&Env::new(&env(pairs))).map_err(|e| e.to_string())
 }
 
-/// A directory of its own, removed at the end.
-struct Folder(PathBuf);
+struct Folder(TestFolder);
 
 impl Folder {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("caracal-cni-{name}-{}", std::process::id()));
-        let _absent = fs::remove_dir_all(&path);
+        let path = TestFolder::new(name);
         fs::create_dir_all(path.join("secrets")).unwrap();
         fs::write(path.join("program"), b"one").unwrap();
         Self(path)
@@ -52,12 +52,6 @@ impl Folder {
 
     fn install(&self, plan: &InstallPlan) -> Result<(), String> {
         install(plan, &self.0.join("program")).map_err(|e| format!("{e:#}"))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _gone = fs::remove_dir_all(&self.0);
     }
 }
 

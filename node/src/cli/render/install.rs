@@ -113,20 +113,20 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use caracal_datastore::TestFolder;
+
     use super::*;
 
-    struct Folder(PathBuf);
+    struct Folder(TestFolder);
 
     impl Folder {
         fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("caracal-{name}-{}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&path);
-            Self(path)
+            Self(TestFolder::new(name))
         }
 
         fn installer(&self, check: Option<&str>, reload: Option<&str>) -> Installer {
             Installer {
-                folder: self.0.clone(),
+                folder: self.0.to_path_buf(),
                 check: check.map(str::to_owned),
                 reload: reload.map(str::to_owned),
                 reload_is_due: false,
@@ -136,12 +136,6 @@ mod tests {
 
         fn text(&self, name: &str) -> String {
             std::fs::read_to_string(self.0.join(name)).unwrap()
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
         }
     }
 
@@ -171,7 +165,6 @@ mod tests {
     #[test]
     fn a_refused_candidate_leaves_the_last_good_files_and_is_checked_once() {
         let folder = Folder::new("refuse");
-        std::fs::create_dir_all(&folder.0).unwrap();
         let count = folder.0.join("checks");
         let check = format!(
             "echo x >> {}; ! grep -q bad {{dir}}/b || {{ echo line 3 is wrong >&2; exit 1; }}",

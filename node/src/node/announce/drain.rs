@@ -311,16 +311,17 @@ impl DrainerParts {
 
 #[cfg(test)]
 mod tests {
+    use caracal_datastore::TestFolder;
+
     use super::*;
 
     #[test]
     fn a_drain_outlasts_the_process() {
-        let dir = std::env::temp_dir().join(format!("caracal-drain-{}", std::process::id()));
+        let dir = TestFolder::new("drain");
         assert_eq!(recall(&dir).unwrap(), DrainStatus::default());
         crate::node::leave_file(&dir, FILE, "new rack\n").unwrap();
         let recalled = recall(&dir).unwrap();
         assert_eq!(recalled.stage, DrainStage::Drained);
         assert_eq!(recalled.reason().as_deref(), Some("drained: new rack"));
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

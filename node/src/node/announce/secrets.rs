@@ -82,11 +82,13 @@ pub(crate) async fn watch_secrets(folder: PathBuf, secrets: watch::Sender<Secret
 
 #[cfg(test)]
 mod tests {
+    use caracal_datastore::TestFolder;
+
     use super::*;
 
     #[test]
     fn files_as_kubernetes_mounts_them() {
-        let folder = std::env::temp_dir().join(format!("caracal-secrets-{}", std::process::id()));
+        let folder = TestFolder::new("secrets");
         let data = folder.join("bgp/..data");
         std::fs::create_dir_all(&data).unwrap();
         std::fs::write(data.join("mesh"), "hunter2\n").unwrap();

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use caracal_datastore::Rarely;
 use caracal_model::Timestamp;
 use tokio::sync::watch;
 
@@ -26,7 +27,7 @@ pub(crate) async fn publish_status(
 ) {
     let path = status_path(&answers.config.node);
     let mut schedule = PublicationSchedule::default();
-    let mut was_refused = false;
+    let mut told = Rarely::default();
     let mut ticks = tokio::time::interval(INTERVAL);
     loop {
         ticks.tick().await;
@@ -46,11 +47,12 @@ pub(crate) async fn publish_status(
         match report::store_report(&owners.store, path.clone(), Some(&record)).await {
             Ok(()) => {
                 schedule.written(record, Instant::now());
-                was_refused = false;
+                told.over();
             }
-            Err(error) if was_refused => tracing::debug!(%error, "cannot publish the status"),
             Err(error) => {
-                was_refused = true;
+                if !told.is_due(tokio::time::Instant::now(), &error.to_string()) {
+                    continue;
+                }
                 tracing::warn!(
                     %error,
                     "cannot publish this node's status, so `caracal status --all-nodes` shows an old one; it is tried again"

@@ -123,6 +123,7 @@ pub(crate) async fn collect<S: Store>(
     let client = Client::new(store.clone());
     let mut collector = Collector::new(me.clone(), grace.period);
     let mut nodes = NodeRelease::new(store, me.clone(), grace);
+    let mut told = Rarely::default();
     let mut ticks = tokio::time::interval((grace.period / LOOKS).min(LONGEST));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -135,6 +136,7 @@ pub(crate) async fn collect<S: Store>(
             continue;
         }
         let snapshot = &current.snapshot;
+        let mut failed = Vec::new();
         match interfaces().await {
             Ok(interfaces) => {
                 let garbage = collector.collectable(Instant::now(), snapshot, &interfaces);
@@ -142,15 +144,29 @@ pub(crate) async fn collect<S: Store>(
                 for one in garbage {
                     match release(&client, &me, one, Signs::of).await {
                         Ok(()) => tell.send_modify(|counts| counts.reclaimed += 1),
-                        Err(error) => tracing::info!("not collected: {error:#}"),
+                        Err(error) => failed.push(format!("not collected: {error:#}")),
                     }
                 }
             }
-            Err(error) => tracing::warn!("IPAM's collector cannot look: {error:#}"),
+            Err(error) => failed.push(format!("IPAM's collector cannot look: {error:#}")),
         }
-        match nodes.run(snapshot, || (Instant::now(), now())).await {
+        let clock = || (Instant::now(), now());
+        match nodes.run(snapshot, clock, &mut failed).await {
             Ok(released) => tell.send_modify(|counts| counts.reclaimed += released),
-            Err(error) => tracing::warn!("cannot clear up after deleted nodes: {error:#}"),
+            Err(error) => failed.push(format!("cannot clear up after deleted nodes: {error:#}")),
+        }
+        tell_rarely(&mut told, &failed);
+    }
+}
+
+/// What did not go comes again with each look, as long as the datastore takes no writes.
+fn tell_rarely(told: &mut Rarely, failed: &[String]) {
+    if failed.is_empty() {
+        told.over();
+    }
+    for reason in failed {
+        if told.is_due(tokio::time::Instant::now(), reason) {
+            tracing::warn!("{reason}");
         }
     }
 }

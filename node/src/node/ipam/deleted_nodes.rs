@@ -41,11 +41,12 @@ impl<S: Store> NodeRelease<S> {
     }
 
     /// Releases what is due when this node leads; how many nodes' it was. `clock` goes on while
-    /// this runs.
+    /// this runs, and `failed` gets what could not be released.
     pub(super) async fn run(
         &mut self,
         snapshot: &Snapshot,
         clock: impl Fn() -> (Instant, Timestamp),
+        failed: &mut Vec<String>,
     ) -> anyhow::Result<u64> {
         let orphans = self.nodes.orphans(snapshot);
         if orphans.is_empty() && !self.election.has_led() {
@@ -86,7 +87,7 @@ impl<S: Store> NodeRelease<S> {
             }
             match self.release(deleted, time).await {
                 Ok(()) => released += 1,
-                Err(error) => tracing::info!("not collected: {error:#}"),
+                Err(error) => failed.push(format!("not collected: {error:#}")),
             }
         }
         Ok(released)

@@ -106,7 +106,7 @@ pub(crate) async fn assign_tunnel_addresses<S: Store>(
         if done.as_ref() != Some(&inputs) {
             let (found, waiting) = ensure(&store, &client, &me, &inputs.in_use, &up).await;
             let failed = !found.is_empty();
-            problems.replace(found);
+            problems.warn(found);
             if failed {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RETRY.1);
@@ -146,12 +146,10 @@ async fn ensure<S: Store>(
                     break;
                 }
                 Err(error) => {
-                    let reason = format!("{error:#}");
-                    tracing::warn!(?kind, "no tunnel address: {reason}");
                     problems.push(Problem {
                         code: ProblemCode::IpamTunnelAddress,
                         subject: kind.handle(me).to_string(),
-                        reason,
+                        reason: format!("no tunnel address: {error:#}"),
                     });
                     break;
                 }

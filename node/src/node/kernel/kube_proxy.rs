@@ -175,11 +175,13 @@ impl KubeProxyWatch {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use caracal_datastore::TestFolder;
+
     use super::*;
 
     #[test]
     fn a_takeover_is_remembered_and_only_auto_has_one() {
-        let folder = tempfile_folder();
+        let folder = TestFolder::new("takeover");
         let auto = Takeover::recall(ServicesMode::Auto, &folder);
         let taken_over = || {
             *Takeover::recall(ServicesMode::Auto, &folder)
@@ -197,13 +199,12 @@ mod tests {
         assert!(order(ServicesMode::On, false).unwrap_err().contains("auto"));
         assert_eq!(order(ServicesMode::On, true), Ok(()));
         assert!(!taken_over());
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     /// What is not known is waited for; who has taken over, or is told to, translates.
     #[test]
     fn kube_proxys_rules_are_left_alone_unless_they_were_taken_over() {
-        let folder = tempfile_folder();
+        let folder = TestFolder::new("takeover");
         let takeover = Takeover::recall(ServicesMode::Auto, &folder);
         let mut watch = takeover.watch();
         assert_eq!(watch.turn(), Turn::Unknown);
@@ -215,16 +216,5 @@ mod tests {
         assert_eq!(watch.problem(), None);
         let mut on = Takeover::recall(ServicesMode::On, &folder).watch();
         assert_eq!(on.turn(), Turn::Ours);
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
-
-    fn tempfile_folder() -> PathBuf {
-        use std::sync::atomic::{AtomicU32, Ordering};
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("caracal-takeover-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        folder
     }
 }

@@ -349,7 +349,7 @@ pub(crate) async fn take_over<S: Store>(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use caracal_datastore::MemoryStore;
+    use caracal_datastore::{MemoryStore, TestFolder};
 
     use super::*;
 
@@ -402,35 +402,15 @@ mod tests {
         Claim::new("a".into(), holder, dir, TERM)
     }
 
-    struct Folders(PathBuf);
-
-    impl Folders {
-        fn new(name: &str) -> Self {
-            let name = format!("caracal-claim-{name}-{}", std::process::id());
-            Self(std::env::temp_dir().join(name))
-        }
-
-        fn of(&self, machine: &str) -> PathBuf {
-            self.0.join(machine)
-        }
-    }
-
-    impl Drop for Folders {
-        fn drop(&mut self) {
-            // Nothing was written, perhaps.
-            let _gone = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
     #[tokio::test]
     async fn a_copy_of_a_machine_ends_and_the_machine_stays() {
-        let (store, folders) = (MemoryStore::new(), Folders::new("copy"));
-        let original = process(&folders.of("original"), "boot1");
+        let (store, folders) = (MemoryStore::new(), TestFolder::new("copy"));
+        let original = process(&folders.join("original"), "boot1");
         for _ in 0..2 {
             assert!(matches!(original.renew(&store).await.unwrap(), Held::Ours));
         }
         // With all files of the original it looks like a reboot, and takes the name.
-        let copy = process(&folders.of("copy"), "boot2");
+        let copy = process(&folders.join("copy"), "boot2");
         admit(&store, &copy).await.unwrap();
         assert!(matches!(copy.renew(&store).await.unwrap(), Held::Ours));
         // The original lives, and has had it for longer.
@@ -448,10 +428,10 @@ mod tests {
         };
         assert!(taken.to_string().contains("boot1"), "{taken}");
         // Started again, it is refused at once; the original is not, nor after a reboot.
-        let again = process(&folders.of("copy"), "boot2");
+        let again = process(&folders.join("copy"), "boot2");
         admit(&store, &again).await.unwrap_err();
         for boot in ["boot1", "boot3"] {
-            let restarted = process(&folders.of("original"), boot);
+            let restarted = process(&folders.join("original"), boot);
             admit(&store, &restarted).await.unwrap();
             assert!(matches!(restarted.renew(&store).await.unwrap(), Held::Ours));
         }
@@ -460,9 +440,9 @@ mod tests {
     /// The original did not reach the datastore for so long that both have held the name.
     #[tokio::test]
     async fn of_two_that_held_the_name_one_stays() {
-        let (store, folders) = (MemoryStore::new(), Folders::new("both"));
-        let first = process(&folders.of("first"), "boot1");
-        let second = process(&folders.of("second"), "boot2");
+        let (store, folders) = (MemoryStore::new(), TestFolder::new("both"));
+        let first = process(&folders.join("first"), "boot1");
+        let second = process(&folders.join("second"), "boot2");
         for one in [&first, &first, &second, &second] {
             assert!(matches!(one.renew(&store).await.unwrap(), Held::Ours));
         }
@@ -484,8 +464,8 @@ mod tests {
     /// machine's own.
     #[tokio::test]
     async fn a_reboot_is_no_copy_also_when_its_first_process_wrote_nothing() {
-        let (store, folders) = (MemoryStore::new(), Folders::new("reboot"));
-        let dir = folders.of("one");
+        let (store, folders) = (MemoryStore::new(), TestFolder::new("reboot"));
+        let dir = folders.join("one");
         process(&dir, "boot1").renew(&store).await.unwrap();
         store.set_unavailable(true);
         process(&dir, "boot2").renew(&store).await.unwrap_err();
@@ -514,12 +494,11 @@ mod tests {
 
     #[test]
     fn a_machine_keeps_its_identity_in_the_library_directory() {
-        let dir = std::env::temp_dir().join(format!("caracal-machine-{}", std::process::id()));
+        let dir = TestFolder::new("machine");
         let first = this(&dir);
         assert!(!first.machine.is_empty() && !first.boot.is_empty());
         assert_eq!(this(&dir), first);
         std::fs::write(dir.join(FILE), "kept\n").unwrap();
         assert_eq!(this(&dir).machine, "kept");
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

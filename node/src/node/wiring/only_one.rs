@@ -53,12 +53,13 @@ pub(super) async fn take_turn(lib_dir: &Path) -> anyhow::Result<Option<File>> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use caracal_datastore::TestFolder;
+
     use super::*;
 
     #[tokio::test]
     async fn the_second_process_does_not_start() {
-        let name = format!("caracal-only-one-{}", std::process::id());
-        let lib = std::env::temp_dir().join(name);
+        let lib = TestFolder::new("only-one");
         let first = take_turn(&lib).await.unwrap();
         assert!(first.is_some());
         let refused = take_turn(&lib).await.unwrap_err().to_string();
@@ -70,6 +71,5 @@ mod tests {
         assert!(take_turn(&lib).await.unwrap().is_some());
         // Where nothing can be written the node runs all the same.
         assert!(take_turn(Path::new("/proc/none")).await.unwrap().is_none());
-        std::fs::remove_dir_all(lib).unwrap();
     }
 }

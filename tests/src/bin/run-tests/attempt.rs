@@ -78,9 +78,9 @@ pub(crate) fn bound_to_us(program: &str) -> Command {
     command
 }
 
-/// A folder for the temporary files of one isolated run: process identifiers, by which tests name
-/// theirs, are the same in every namespace. Open to every user; removed with all that is in it when
-/// it goes.
+/// A folder for the temporary files of one run: process identifiers, by which tests name theirs,
+/// are the same in every namespace. Open to every user; removed with all that is in it when it
+/// goes.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -94,6 +94,17 @@ impl Scratch {
         // As /tmp: some scenarios go on as a user without rights.
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777))?;
         Ok(Self(folder))
+    }
+
+    /// What a program has left that should have removed it; `None` = nothing.
+    fn left(&self) -> io::Result<Option<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.0)? {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort();
+        let left = || format!("it has left {} in its temporary folder", names.join(", "));
+        Ok((!names.is_empty()).then(left))
     }
 }
 
@@ -155,23 +166,30 @@ pub(crate) fn attempt(case: &Case, run: usize, conditions: &Conditions) -> Attem
     let start = Instant::now();
     let log = log(case, run, &conditions.logs);
     let ended = File::create(&log).and_then(|file| {
-        let scratch = conditions.isolated.then(Scratch::new).transpose()?;
+        let scratch = Scratch::new()?;
         let mut command = command(case, conditions);
-        if let Some(scratch) = &scratch {
-            command.env("TMPDIR", &scratch.0);
-        }
+        command.env("TMPDIR", &scratch.0);
         command.stdout(file.try_clone()?).stderr(file);
-        wait(&mut command.spawn()?, conditions.limit)
+        let status = wait(&mut command.spawn()?, conditions.limit)?;
+        // Whoever runs unit tests without us has his temporary folder as it was.
+        let left = if conditions.isolated {
+            None
+        } else {
+            scratch.left()?
+        };
+        Ok((status, left))
     });
     let output = fs::read(&log).unwrap_or_default();
     let output = String::from_utf8_lossy(&output).into_owned();
     let (counts, failed) = read(&output);
     let fault = match ended {
-        Ok(Some(status)) if !status.success() => Some(status.to_string()),
-        Ok(Some(_)) if !output.contains("test result: ") => Some("it printed no result".to_owned()),
-        Ok(Some(_)) if case.test.is_some() && counts[0] == 0 => Some("no test ran".to_owned()),
-        Ok(Some(_)) => None,
-        Ok(None) => Some(format!("ended after {} s", conditions.limit.as_secs())),
+        Ok((Some(status), _)) if !status.success() => Some(status.to_string()),
+        Ok((Some(_), _)) if !output.contains("test result: ") => {
+            Some("it printed no result".to_owned())
+        }
+        Ok((Some(_), _)) if case.test.is_some() && counts[0] == 0 => Some("no test ran".to_owned()),
+        Ok((Some(_), left)) => left,
+        Ok((None, _)) => Some(format!("ended after {} s", conditions.limit.as_secs())),
         Err(error) => Some(error.to_string()),
     };
     // A scenario is one, whatever a guest kernel's own test program has counted in its output.
@@ -267,6 +285,11 @@ pub(crate) mod tests {
                 "no test ran",
             ),
             ("while :; do :; done", 1, "ended after 1 s"),
+            (
+                "mkdir \"$TMPDIR/left\"; echo 'test result: ok. 1 passed; 0 failed;'",
+                60,
+                "it has left left in its temporary folder",
+            ),
         ] {
             let bad = run(Some("x"), text, limit);
             let seen = bad.fault.as_deref().unwrap_or_default();

@@ -78,7 +78,12 @@ impl Cluster {
             let snapshot = self.snapshot();
             let now = self.begun + after;
             let (name, node) = &mut self.running[at];
-            if node.run(&snapshot, || (now, clock())).await.unwrap() > 0 {
+            if node
+                .run(&snapshot, || (now, clock()), &mut Vec::new())
+                .await
+                .unwrap()
+                > 0
+            {
                 released.push(*name);
             }
         }
@@ -171,6 +176,9 @@ async fn who_returns_is_not_released() {
     cluster.store.put(Key::node(&"c".into()).to_path(), value);
     let now = cluster.begun + PERIOD;
     let (_, leader) = &mut cluster.running[0];
-    let released = leader.run(&stale, || (now, clock())).await.unwrap();
+    let released = leader
+        .run(&stale, || (now, clock()), &mut Vec::new())
+        .await
+        .unwrap();
     assert_eq!((released, cluster.left()), (0, 3));
 }

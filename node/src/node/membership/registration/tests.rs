@@ -2,8 +2,8 @@
 use std::collections::BTreeMap;
 
 use caracal_datastore::{
-    Accept, Accepted, Accepter, CommitFault, GuardOptions, MemoryStore, StoreId, WatchOptions,
-    spawn_guarded_watcher,
+    Accept, Accepted, Accepter, CommitFault, GuardOptions, MemoryStore, StoreId, TestFolder,
+    WatchOptions, spawn_guarded_watcher,
 };
 use caracal_ipam::{Lease, LeaseHolder};
 use caracal_model::Snapshot;
@@ -26,11 +26,6 @@ fn config(ip: &str) -> Arc<Config> {
     Arc::new(Config::from_env(&vars, None, "node-a").unwrap())
 }
 
-/// Only who holds the name writes there.
-fn lib_dir() -> std::path::PathBuf {
-    std::env::temp_dir().join(format!("caracal-registrar-{}", std::process::id()))
-}
-
 struct Fixture {
     store: MemoryStore,
     view: watch::Receiver<View>,
@@ -39,6 +34,8 @@ struct Fixture {
     registered: watch::Receiver<Option<Node>>,
     lost: mpsc::Receiver<machine::Taken>,
     claim: machine::Claim,
+    /// Only who holds the name writes there.
+    lib: TestFolder,
 }
 
 impl Fixture {
@@ -56,7 +53,8 @@ impl Fixture {
         let (outcome, registered) = watch::channel(None);
         let registry = Registry::default();
         let (lost_tx, lost) = mpsc::channel(1);
-        let claim = machine::Claim::new("node-a".into(), holder("this"), &lib_dir(), machine::TERM);
+        let lib = TestFolder::new("registrar");
+        let claim = machine::Claim::new("node-a".into(), holder("this"), &lib, machine::TERM);
         let registrar = Registrar {
             store: store.clone(),
             config: config("10.0.0.1/24"),
@@ -78,6 +76,7 @@ impl Fixture {
             registered,
             lost,
             claim,
+            lib,
         }
     }
 
@@ -268,7 +267,7 @@ async fn a_copy_of_this_machine_loses_the_name_and_is_named() {
         for _ in 0..2 {
             stage.claim.renew(&stage.store).await.unwrap();
         }
-        std::fs::remove_dir_all(lib_dir()).unwrap();
+        std::fs::remove_dir_all(&stage.lib).unwrap();
         let (me, now) = ("node-a".into(), SystemTime::now().into());
         let path = Lease::path(&me);
         let copy = LeaseHolder {

@@ -1,15 +1,18 @@
 #![allow(clippy::unwrap_used)]
 use std::os::unix::fs::PermissionsExt;
 
+use caracal_datastore::TestFolder;
+
 use super::*;
 use crate::node::problems::{Problems, Registry};
 
 const NODES: &str = "/calico/resources/v3/projectcalico.org/nodes";
 
-fn folder(name: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("caracal-{name}-{}", std::process::id()));
-    let _left = fs::remove_dir_all(&folder);
-    folder
+/// A folder that is not there yet, in one that goes with the test.
+fn folder(name: &str) -> (TestFolder, PathBuf) {
+    let kept = TestFolder::new(name);
+    let folder = kept.join("lib");
+    (kept, folder)
 }
 
 fn me() -> NodeName {
@@ -38,7 +41,7 @@ fn example(nodes: usize) -> Snapshot {
 
 #[test]
 fn what_is_remembered_is_recalled_and_nobody_elses_to_read() {
-    let dir = folder("remember");
+    let (_kept, dir) = folder("remember");
     assert!(recall(&dir, &me()).unwrap().is_none());
     let snapshot = example(3);
     for _ in 0..2 {
@@ -52,12 +55,11 @@ fn what_is_remembered_is_recalled_and_nobody_elses_to_read() {
     assert_eq!(recalled.store, StoreId(5));
     let others = recall(&dir, &"you".into()).unwrap_err();
     assert_eq!(others.to_string(), "it is the file of node me");
-    fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]
 fn every_cut_and_every_flipped_octet_is_noticed() {
-    let dir = folder("remember-bad");
+    let (_kept, dir) = folder("remember-bad");
     write(&dir, &me(), StoreId(5), &example(3), StoredEndpoints::All).unwrap();
     let text = fs::read(path(&dir)).unwrap();
     assert!(read(&text, &me()).is_ok());
@@ -79,7 +81,6 @@ fn every_cut_and_every_flipped_octet_is_noticed() {
     let later = format!("end\t0\t{}\n", hex(&Sha256::digest(&body)));
     let error = read(&[&body[..], later.as_bytes()].concat(), &me()).unwrap_err();
     assert!(error.to_string().contains("version 2"), "{error}");
-    fs::remove_dir_all(&dir).unwrap();
 }
 
 fn view(snapshot: Snapshot) -> View {
@@ -158,7 +159,7 @@ fn changes_are_written_seldom_and_own_ones_sooner() {
 
 #[tokio::test]
 async fn what_changed_is_written_at_the_end() {
-    let dir = folder("remember-task");
+    let (_kept, dir) = folder("remember-task");
     let (parts, sender, seen) = parts(&dir, view(example(1)));
     let rememberer = spawn(parts);
     sender.send_replace(view(example(181)));
@@ -166,13 +167,12 @@ async fn what_changed_is_written_at_the_end() {
     let recalled = recall(&dir, &me()).unwrap().unwrap();
     assert_eq!(recalled.snapshot.nodes.len(), 181);
     assert!(seen.borrow().all().next().is_none());
-    fs::remove_dir_all(&dir).unwrap();
 }
 
 #[tokio::test]
 async fn a_directory_that_cannot_be_written_is_a_problem() {
     // A file in the place of the directory: root may write everywhere.
-    let dir = folder("remember-file");
+    let (_kept, dir) = folder("remember-file");
     fs::write(&dir, "").unwrap();
     assert!(recall(&dir, &me()).unwrap().is_none());
     let (parts, _sender, mut seen) = parts(&dir, view(example(1)));
@@ -184,7 +184,6 @@ async fn a_directory_that_cannot_be_written_is_a_problem() {
     assert_eq!(reported.all().next().unwrap().code, "node.lib_dir");
     drop(reported);
     rememberer.finish().await;
-    fs::remove_file(&dir).unwrap();
 }
 
 /// 5,000 nodes, 20,000 blocks. `cargo test --release -p caracal remember -- --ignored --nocapture`.
@@ -220,7 +219,7 @@ fn size_and_time_of_a_large_cluster() {
         "{:?}",
         snapshot.invalid.iter().next()
     );
-    let dir = folder("remember-large");
+    let (_kept, dir) = folder("remember-large");
     for _ in 0..3 {
         let begun = std::time::Instant::now();
         let octets = write(
@@ -239,12 +238,11 @@ fn size_and_time_of_a_large_cluster() {
             begun.elapsed()
         );
     }
-    fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]
 fn what_is_no_regular_file_is_refused_at_once() {
-    let folder = folder("remember-kinds");
+    let (_kept, folder) = folder("remember-kinds");
     fs::create_dir_all(&folder).unwrap();
     let place = path(&folder);
     let fifo = |place: &Path| {
@@ -265,5 +263,4 @@ fn what_is_no_regular_file_is_refused_at_once() {
         );
         let _other = fs::remove_file(&place).or_else(|_| fs::remove_dir(&place));
     }
-    fs::remove_dir_all(folder).unwrap();
 }
