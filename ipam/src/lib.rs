@@ -5,8 +5,8 @@
 //!
 //! A request is a [`Machine`]: [`Assign`], [`AssignIp`], [`ReleaseIps`], [`ReleaseHandle`],
 //! [`ReleaseAffinity`], [`ReleaseNode`], [`EnsureTunnel`], [`Configure`], [`Split`], [`TakeBlock`],
-//! [`Mender`], [`HandleAddresses`]. Call [`Machine::step`] with [`Input::Start`], do what the answer says
-//! ([`Step::Read`], [`Step::Commit`]) and call it again with the outcome, until it is
+//! [`Mender`], [`HandleAddresses`]. Call [`Machine::step`] with [`Input::Start`], do what the
+//! answer says ([`Step::Read`], [`Step::Commit`]) and call it again with the outcome, until it is
 //! [`Step::Done`] or [`Step::Failed`]. A lost race is no error: tell [`Input::Conflict`], and the
 //! machine reads again and decides anew. [`Conditional`] wraps a machine whose writes have
 //! preconditions. `Client` (feature `client`) drives machines against a store, and is the only

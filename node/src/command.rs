@@ -30,7 +30,7 @@ use crate::cli::{
 #[cfg(feature = "lab")]
 use crate::cli::{lab, trace};
 use crate::completion;
-use crate::flannel::args::{FlannelCommand, FlannelLine};
+use crate::flannel::line::{FlannelCommand, FlannelLine};
 use crate::telemetry::LogFormat;
 
 /// BGP networking for container clusters in one process per node.

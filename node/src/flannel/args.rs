@@ -8,11 +8,7 @@ use std::time::Duration;
 use caracal_datastore::{Datastore, DatastoreConfig, EtcdConfig, EtcdCredentials};
 use caracal_flannel::NodeAnnotations;
 use caracal_model::NodeName;
-use clap::{Args, Subcommand};
-
-use super::docker_opts::DockerOptsArgs;
-use super::migrate::MigrateCommand;
-use crate::args::OutputArgs;
+use clap::Args;
 
 /// The name of flannel's script for Docker's options, under which this program may be called.
 const DOCKER_OPTS_SCRIPT: &str = "mk-docker-opts.sh";
@@ -48,44 +44,6 @@ pub(crate) fn flannels_words(args: impl IntoIterator<Item = OsString>) -> Vec<Os
         all.push(arg);
     }
     all
-}
-
-/// Commands beside the daemon.
-#[derive(Clone, Debug, Subcommand)]
-pub(crate) enum FlannelCommand {
-    /// Write options of Docker's daemon from `subnet.env`, with the flags of flannel's
-    /// `mk-docker-opts.sh`. A link of that name to this program is the same.
-    DockerOpts(DockerOptsArgs),
-    /// Show the network's configuration, the leases of all nodes, and what this node's kernel has
-    /// of them. Flags and variables are the daemon's. Exit code 4 if something is wrong.
-    Show(ShowArgs),
-    /// Make this node one of a Calico network, or go back. Containers keep their addresses.
-    Migrate {
-        #[command(subcommand)]
-        command: MigrateCommand,
-    },
-}
-
-/// `caracal flannel`: flanneld's flags. `--x` and `-x` are the same; booleans take `=false`; each
-/// flag is also a variable, `FLANNELD_` and its name in capitals with `_` for `-`.
-#[derive(Clone, Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct FlannelLine {
-    /// Another command than the daemon.
-    #[command(subcommand)]
-    pub(crate) command: Option<FlannelCommand>,
-    #[command(flatten)]
-    pub(crate) args: FlannelArgs,
-}
-
-/// `caracal flannel show`.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct ShowArgs {
-    #[command(flatten)]
-    pub(crate) args: Box<FlannelArgs>,
-    /// Output format.
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
 }
 
 /// flanneld's flags.
@@ -350,20 +308,15 @@ impl FlannelArgs {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::args::Output;
     use clap::Parser;
 
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        line: FlannelLine,
+        args: FlannelArgs,
     }
 
     fn parse(line: &str) -> FlannelArgs {
-        parse_line(line).args
-    }
-
-    fn parse_line(line: &str) -> FlannelLine {
         let words = ["caracal", "flannel"]
             .into_iter()
             .chain(line.split_whitespace());
@@ -371,7 +324,7 @@ mod tests {
         words.remove(1);
         Line::try_parse_from(words)
             .unwrap_or_else(|e| panic!("{e}"))
-            .line
+            .args
     }
 
     #[test]
@@ -419,19 +372,6 @@ mod tests {
         ] {
             assert_eq!(words(line), expected);
         }
-        let line = parse_line("docker-opts -ic");
-        assert!(matches!(line.command, Some(FlannelCommand::DockerOpts(_))));
-        // A daemon's command line with one more word.
-        let line = parse_line("show -etcd-prefix=/n -kube-subnet-mgr=false -o json");
-        let Some(FlannelCommand::Show(show)) = line.command else {
-            panic!("{line:?}");
-        };
-        assert_eq!(
-            (&*show.args.etcd_prefix, show.output.output),
-            ("/n", Output::Json)
-        );
-        let both = ["flannel", "--iface=eth0", "docker-opts"];
-        assert!(Line::try_parse_from(both).is_err(), "flags of the daemon");
     }
 
     #[test]

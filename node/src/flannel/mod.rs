@@ -8,6 +8,7 @@ mod docker_opts;
 mod facts;
 mod forward;
 mod health;
+pub(crate) mod line;
 mod masquerade;
 mod migrate;
 mod relay;
@@ -18,7 +19,7 @@ mod uplink;
 use std::process::ExitCode;
 
 use crate::cli::in_this_namespace;
-use args::{FlannelCommand, FlannelLine};
+use line::{FlannelCommand, FlannelLine};
 
 /// Runs until SIGTERM or SIGINT; lease, routes, device and `subnet.env` stay.
 pub(crate) fn run(line: FlannelLine) -> anyhow::Result<ExitCode> {

@@ -8,8 +8,8 @@ use caracal_flannel::{Backend, KnownLease, NodeSubnets};
 use caracal_model::{Family, Prefix, format_mac};
 use serde_json::{Value, json};
 
-use super::args::ShowArgs;
 use super::facts::Facts;
+use super::line::ShowArgs;
 use crate::cli::duration;
 use crate::exit::DEGRADED;
 
