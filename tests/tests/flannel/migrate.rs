@@ -327,8 +327,8 @@ fn goes_over(site: &mut Site, node: &Migrant, others: usize, flows: &[Probe]) {
     let again = node.done(site, "apply");
     assert!(again.contains("; 0 more addresses"), "{again}");
     await_datagrams(&flows[0], 500);
-    let status = node.caracal(site, &["status"]);
-    println!("{}", status.stdout);
+    let status = || node.caracal(site, &["status"]).status.code();
+    wait_for(PATIENCE, "nothing wrong", status, |code| *code == Some(0)).unwrap();
 }
 
 /// A pod that our plugin attaches, among those on the bridge and on the other nodes.
