@@ -323,9 +323,9 @@ pub(crate) enum Birth {
     Update(Box<WorkloadEndpoint>),
 }
 
-/// The handle of an attachment.
+/// The IPAM handle of an attachment.
 #[must_use]
-pub(crate) fn handle(network: &str, container_id: &str, ifname: &str) -> HandleId {
+pub fn handle(network: &str, container_id: &str, ifname: &str) -> HandleId {
     HandleId::sanitised(&if ifname == FIRST_INTERFACE {
         format!("{network}.{container_id}")
     } else {

@@ -77,6 +77,7 @@ mod standard_error;
 mod status;
 
 pub use assignment_stop::forbid_addresses;
+pub use attachment::handle;
 pub use call::{Milestone, PluginRole};
 pub use host_lock::suggest_blocks;
 pub use in_use::routed_addresses;

@@ -127,7 +127,7 @@ pub use nat::iptables::chain::{IptablesChain, IptablesRule};
 pub use op::Op;
 pub use ownership::{
     FIRST_OBJECT, FLANNEL_IPIP_DEVICE, FLANNEL_PROTOCOL, FLANNEL_TUN_DEVICE, Owner, Ownership,
-    is_tunnel_device,
+    is_flannels_vxlan, is_tunnel_device,
 };
 pub use paths::{MtuSearch, PathMtus, PathVerdict, SearchStep};
 pub use plan::encap::{IPIP_OVERHEAD, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD};

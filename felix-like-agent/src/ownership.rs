@@ -177,6 +177,14 @@ pub(crate) fn is_vxlan_device(name: &str) -> bool {
     name == vxlan_device(Family::Ipv4) || name == vxlan_device(Family::Ipv6)
 }
 
+/// True for a name that VXLAN devices of flannel networks have.
+#[must_use]
+pub fn is_flannels_vxlan(name: &str) -> bool {
+    let number = name.strip_prefix("flannel.");
+    let number = number.or_else(|| name.strip_prefix("flannel-v6."));
+    number.is_some_and(|text| text.parse::<u32>().is_ok())
+}
+
 /// True when the name is that of one of our tunnel devices.
 #[must_use]
 pub fn is_tunnel_device(name: &str) -> bool {

@@ -57,7 +57,7 @@ pub fn follow_leases(
     let follower = Follower {
         renew_at: Instant::now() + options.renew_after,
         settle_at: Instant::now() + options.settle,
-        source: LeaseSource::new(store, &request),
+        source: LeaseSource::new(store, request.keys.clone(), request.config.v6.is_some()),
         options,
         view,
         sender,

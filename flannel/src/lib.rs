@@ -83,7 +83,8 @@ pub use relay::{
 };
 #[cfg(feature = "client")]
 pub use source::{
-    KubernetesNode, LeaseStore, LeaseStoreError, acquire_lease, config_changed, read_config,
+    KubernetesNode, LeaseStore, LeaseStoreError, acquire_lease, config_changed, list_leases,
+    read_config,
 };
 pub use subnet_env::{SubnetEnv, SubnetEnvError};
 pub use subnet_file::SubnetFile;

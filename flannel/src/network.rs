@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use caracal_agent::{
     FLANNEL_IPIP_DEVICE, FLANNEL_TUN_DEVICE, IPIP_OVERHEAD, Link, Links, VXLAN_OVERHEAD,
-    VXLAN_V6_OVERHEAD,
+    VXLAN_V6_OVERHEAD, is_flannels_vxlan,
 };
 use caracal_model::{Family, IfName, Mac, Prefix};
 
@@ -47,6 +47,9 @@ pub struct FlannelNetwork {
     pub uplink: Uplink,
     /// What no container's network takes of the own subnets is dropped here.
     pub blackhole: bool,
+    /// What is added to the metric of routes to other nodes: with more than 0 they lie behind those
+    /// of another network of this machine's, and carry what that one does not.
+    pub metric: u16,
     /// MAC addresses of devices that are not there and that no lease names.
     pub macs: [Mac; 2],
     /// What is not followed, with the reason: a configuration, or an interface.
@@ -74,12 +77,8 @@ pub fn flannel_device(family: Family, vni: u32) -> IfName {
 /// True for a VXLAN or IPIP device with a name that networks' devices have.
 fn may_be_flannels(link: &Link) -> bool {
     let name = link.name.as_str();
-    let number = name
-        .strip_prefix("flannel.")
-        .or_else(|| name.strip_prefix("flannel-v6."));
-    let is_number = |text: &str| text.parse::<u32>().is_ok();
     match link.kind.as_str() {
-        "vxlan" => number.is_some_and(is_number),
+        "vxlan" => is_flannels_vxlan(name),
         "ipip" => name == FLANNEL_IPIP_DEVICE,
         _ => false,
     }

@@ -363,7 +363,7 @@ impl<'a> Planner<'a> {
     fn route(&mut self, prefix: Prefix, target: ForwardingTarget, kind: RouteKind) {
         let route = Route {
             prefix,
-            metric: metric(prefix.family()),
+            metric: metric(prefix.family()) + u32::from(self.network.metric),
             protocol: FLANNEL_PROTOCOL,
             target,
             mtu: None,

@@ -1,7 +1,8 @@
 //! Where leases are: in etcd, or in the annotations of Kubernetes' Nodes. Whoever follows them sees
 //! keys and values of etcd's form.
 
-use std::time::SystemTime;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
 
 use caracal_datastore::{Datastore, EtcdStore, Store, StoreError, WatchEvent};
 use caracal_model::{Key, KeyRange, NodeName, Timestamp, TxnOutcome, resources_prefix};
@@ -12,6 +13,8 @@ use serde_json::Value;
 use crate::acquire::{
     Acquire, AcquireError, AcquireInput, AcquireRequest, AcquireStep, FlannelKeys, OwnLease,
 };
+use crate::lease::NodeSubnets;
+use crate::leases::LeaseTable;
 use crate::nodes::{NodeAnnotations, NodeLeases};
 
 /// Reason and message of the Node's condition, flannel's own.
@@ -166,6 +169,39 @@ async fn acquire_in_etcd(
     }
 }
 
+/// The leases of all nodes as they are now, and how long each lasts still where it ends by itself.
+///
+/// # Errors
+/// [`StoreError`] when they cannot be read.
+pub async fn list_leases(
+    store: LeaseStore,
+    keys: FlannelKeys,
+    has_v6: bool,
+) -> Result<(LeaseTable, BTreeMap<NodeSubnets, Duration>), StoreError> {
+    let mut table = LeaseTable::new(keys.clone());
+    let mut left = BTreeMap::new();
+    if let LeaseStore::Etcd(etcd) = &store {
+        let range = KeyRange::Prefix(keys.leases());
+        let (_, values) = etcd.read_leased(&range).await?;
+        for value in values {
+            let stored = value.stored;
+            table.change(&stored.key, Some(&stored.value), stored.mod_revision);
+            if value.lease != 0
+                && let Some(subnets) = keys.subnets(&stored.key)
+                && let Some(time) = etcd.lease_left(value.lease).await?
+            {
+                left.insert(subnets, time);
+            }
+        }
+        return Ok((table, left));
+    }
+    let (_, list) = LeaseSource::new(store, keys, has_v6).list().await?;
+    for (key, value, revision) in list {
+        table.change(&key, value.as_deref(), revision);
+    }
+    Ok((table, left))
+}
+
 /// A value of a lease's key, or that there is none any more, with the revision.
 pub(crate) type LeaseChange = (String, Option<Vec<u8>>, i64);
 
@@ -178,18 +214,14 @@ pub(crate) struct LeaseSource {
 }
 
 impl LeaseSource {
-    pub(crate) fn new(store: LeaseStore, request: &AcquireRequest) -> Self {
-        let keys = request.keys.clone();
+    pub(crate) fn new(store: LeaseStore, keys: FlannelKeys, has_v6: bool) -> Self {
         let nodes = match &store {
             LeaseStore::Etcd(_) => None,
-            LeaseStore::Kubernetes(node) => {
-                let has_v6 = request.config.v6.is_some();
-                Some(NodeLeases::new(
-                    node.annotations.clone(),
-                    keys.clone(),
-                    has_v6,
-                ))
-            }
+            LeaseStore::Kubernetes(node) => Some(NodeLeases::new(
+                node.annotations.clone(),
+                keys.clone(),
+                has_v6,
+            )),
         };
         Self { store, keys, nodes }
     }

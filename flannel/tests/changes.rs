@@ -86,6 +86,7 @@ impl Node {
             before: Vec::new(),
             uplink,
             blackhole: false,
+            metric: 0,
             macs: [[2, 0, 0, 0, 4, number], [2, 0, 0, 0, 6, number]],
             refused: Vec::new(),
         };

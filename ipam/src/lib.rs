@@ -4,9 +4,9 @@
 //! # Order of calls
 //!
 //! A request is a [`Machine`]: [`Assign`], [`AssignIp`], [`ReleaseIps`], [`ReleaseHandle`],
-//! [`ReleaseAffinity`], [`ReleaseNode`], [`EnsureTunnel`], [`Configure`], [`Split`], [`Mender`],
-//! [`HandleAddresses`]. Call [`Machine::step`] with [`Input::Start`], do what the answer says
-//! ([`Step::Read`], [`Step::Commit`]) and call it again with the outcome, until it is
+//! [`ReleaseAffinity`], [`ReleaseNode`], [`EnsureTunnel`], [`Configure`], [`Split`], [`TakeBlock`],
+//! [`Mender`], [`HandleAddresses`]. Call [`Machine::step`] with [`Input::Start`], do what the
+//! answer says ([`Step::Read`], [`Step::Commit`]) and call it again with the outcome, until it is
 //! [`Step::Done`] or [`Step::Failed`]. A lost race is no error: tell [`Input::Conflict`], and the
 //! machine reads again and decides anew. [`Conditional`] wraps a machine whose writes have
 //! preconditions. `Client` (feature `client`) drives machines against a store, and is the only
@@ -96,6 +96,7 @@ mod settings;
 mod split;
 mod step;
 mod summary;
+mod take_block;
 mod tunnel;
 mod txn_builder;
 mod users;
@@ -117,6 +118,7 @@ pub use request::{AssignIpRequest, AssignRequest, Assigned, Assignment, ReleaseT
 pub use settings::{Configure, Persistence, SettingsChange, SettingsError};
 pub use split::{MAX_PARTS, PoolChoice, Split, SplitError};
 pub use step::{Input, Machine, Reading, Step};
+pub use take_block::{TakeBlock, TakeBlockError};
 pub use tunnel::{EnsureTunnel, TunnelKind};
 
 // Why a request is refused.

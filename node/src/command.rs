@@ -30,7 +30,7 @@ use crate::cli::{
 #[cfg(feature = "lab")]
 use crate::cli::{lab, trace};
 use crate::completion;
-use crate::flannel::args::FlannelArgs;
+use crate::flannel::line::{FlannelCommand, FlannelLine};
 use crate::telemetry::LogFormat;
 
 /// BGP networking for container clusters in one process per node.
@@ -58,7 +58,7 @@ pub(crate) enum Command {
     Speaker(SpeakerArgs),
     /// Run a node of a flannel network in place of flanneld, in one cluster with flanneld's nodes.
     /// Flags and environment variables are flanneld's.
-    Flannel(Box<FlannelArgs>),
+    Flannel(Box<FlannelLine>),
     /// Show this node: datastore, peers, blocks, kernel, problems.
     Status {
         /// This node, or all.
@@ -238,7 +238,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 pub(crate) fn serves(command: &Command) -> bool {
     match command {
         Command::Node { command: None } | Command::Speaker(_) => true,
-        Command::Flannel(args) => args.command.is_none(),
+        Command::Flannel(line) => line.command.is_none(),
         _ => false,
     }
 }
@@ -247,13 +247,20 @@ pub(crate) fn serves(command: &Command) -> bool {
 pub(crate) fn part(command: &Command) -> &'static str {
     match command {
         Command::Node { command: None } => "node",
-        Command::Flannel(args) if args.command.is_none() => "flannel",
+        Command::Flannel(line) if line.command.is_none() => "flannel",
         _ => "command",
     }
 }
 
 /// True for what must not end in the middle when nobody reads what it prints.
 pub(crate) fn changes_something(command: &Command) -> bool {
+    if let Command::Flannel(line) = command {
+        return match &line.command {
+            Some(FlannelCommand::Show(_)) => false,
+            Some(FlannelCommand::Migrate { command }) => !command.only_reads(),
+            _ => true,
+        };
+    }
     !matches!(
         command,
         Command::Status { .. }

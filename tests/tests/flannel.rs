@@ -12,6 +12,8 @@ mod ipip;
 mod lab;
 #[path = "flannel/masquerade.rs"]
 mod masquerade;
+#[path = "flannel/migrate.rs"]
+mod migrate;
 #[path = "flannel/pods.rs"]
 mod pods;
 #[path = "flannel/runtime.rs"]

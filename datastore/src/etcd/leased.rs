@@ -1,5 +1,7 @@
 //! Keys that go with a lease of etcd's, as flannel's do.
 
+use std::time::Duration;
+
 use caracal_model::{KeyRange, KeyValue, LeasedTxn, LeasedValue, TxnOutcome};
 use etcd_client::{Compare, CompareOp};
 
@@ -47,6 +49,18 @@ impl EtcdStore {
                 return Ok((revision, values));
             }
         }
+    }
+
+    /// How long a lease of etcd's lasts still; `None` = it has ended.
+    ///
+    /// # Errors
+    /// [`StoreError`], as for reads.
+    pub async fn lease_left(&self, lease: i64) -> Result<Option<Duration>, StoreError> {
+        let left = |mut session: Session| async move {
+            Ok(session.lease.time_to_live(lease, None).await?)
+        };
+        let answer = self.repeatable(left).await?;
+        Ok(u64::try_from(answer.ttl()).ok().map(Duration::from_secs))
     }
 
     /// Carries out a transaction whose values end with a lease of their own, which is granted

@@ -51,6 +51,7 @@ use netlink::Netlink;
 
 use crate::links::Links;
 use crate::op::Op;
+use crate::ownership::{is_flannels_vxlan, is_vxlan_device};
 use crate::plan::KernelSupport;
 use crate::settings::ROUTE_PROTOCOL;
 
@@ -68,7 +69,8 @@ pub async fn read_links() -> Result<Links, NetlinkError> {
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
 pub async fn read_kernel() -> Result<crate::actual::Actual, NetlinkError> {
-    read::actual(&mut Netlink::open()?).await
+    let has_fdb = |name: &str| is_vxlan_device(name) || is_flannels_vxlan(name);
+    read::actual_with(&mut Netlink::open()?, has_fdb).await
 }
 
 /// Carries out ops on routes, devices and entries in order; each with the kernel's reason when it

@@ -54,14 +54,22 @@ pub(super) struct Workload<'a> {
 
 /// The prefix as a block of this node's: its affinity field says so. Addresses of it that nobody
 /// has are dropped here, else they would leave by the default route and come back: a loop. A host
-/// block gets none, it would stand beside the workload's own route.
+/// block gets none, it would stand beside the workload's own route. Where the whole block is the
+/// subnet of a bridge, as on a node that comes from flannel, the bridge's route lies before the
+/// blackhole, which covers nothing.
 pub(super) fn own_block(on: &Planner<'_>, to: &mut Destination, prefix: Prefix) {
     let block = on.inputs.snapshot.blocks.get(&prefix);
     if block.and_then(|block| block.host()) != Some(on.inputs.me) {
         return;
     }
     let key = || Key::Block(prefix).to_path();
-    if on.would_cut(to, prefix, "the blackhole of block", key) {
+    let mut bridges = on
+        .inputs
+        .links
+        .iter()
+        .filter(|l| l.kind == "bridge" && l.up);
+    let is_bridged = bridges.any(|l| l.addresses.iter().any(|a| a.prefix() == prefix));
+    if !is_bridged && on.would_cut(to, prefix, "the blackhole of block", key) {
         return;
     }
     if prefix.is_host() {

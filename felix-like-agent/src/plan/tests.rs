@@ -1226,6 +1226,28 @@ fn blocks_that_cover_nodes_or_subnets_make_no_routes() {
 }
 
 #[test]
+fn a_block_may_be_the_subnet_of_a_bridge() {
+    let mut w = World::new("");
+    let mut bridge = Link::new(9, "cni0").with_address("10.244.0.3/26".parse().unwrap());
+    w.links.insert(bridge.clone());
+    let (routes, problems) = cut_off(&w);
+    assert!(problems.len() == 1, "only a bridge's: {problems:?}");
+    assert!(!routes.contains(&"10.244.0.0/26".to_owned()), "{routes:?}");
+    bridge.kind = "bridge".to_owned();
+    w.links.insert(bridge.clone());
+    w.workload("w", "cali123", r#"["10.244.0.7/32"]"#);
+    let (_, problems) = cut_off(&w);
+    assert_eq!(problems, [""; 0]);
+    let local = "local: 10.244.0.7/32 dev cali123 metric 1024";
+    assert_eq!(w.routes(), [OWN, local], "behind the bridge's route");
+    // A part of it is another network, which the blackhole would cover.
+    bridge.addresses = vec!["10.244.0.3/27".parse().unwrap()];
+    w.links.insert(bridge);
+    let (_, problems) = cut_off(&w);
+    assert_eq!(problems.len(), 1, "{problems:?}");
+}
+
+#[test]
 fn addresses_of_workloads_and_tunnels_are_nobody_elses() {
     let mut w = World::new(r#","vxlanMode":"Always""#);
     w.lifelines = ["10.244.0.9".parse().unwrap()].into();

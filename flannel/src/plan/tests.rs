@@ -24,6 +24,7 @@ fn network(backend: &str) -> FlannelNetwork {
             mtu: 1500,
         },
         blackhole: false,
+        metric: 0,
         before: Vec::new(),
         macs: [[2, 0, 0, 0, 9, 4], [2, 0, 0, 0, 9, 6]],
         refused: Vec::new(),
@@ -147,6 +148,41 @@ fn the_own_subnets_may_have_a_blackhole_behind_them() {
             "fd00:5:0:1::/64 blackhole proto 82 metric 1000000",
         ]
     );
+}
+
+#[test]
+fn routes_may_lie_behind_those_of_another_network() {
+    for backend in [r#"{"Type":"vxlan"}"#, r#"{"Type":"host-gw"}"#] {
+        let before = network(backend);
+        let name = before.config.backend.lease_type();
+        let behind = FlannelNetwork {
+            metric: 100,
+            ..before.clone()
+        };
+        let view = view(name, &[1, 2, 3]);
+        let [before, behind] = [before, behind].map(|n| plan_flannel(&n, &view, &links()));
+        let metrics = |desired: &Desired| -> Vec<(Prefix, u32)> {
+            let routes = desired.routes.values().map(|planned| &planned.route);
+            routes.map(|r| (r.prefix, r.metric)).collect()
+        };
+        let added = metrics(&before).into_iter().map(|(p, m)| (p, m + 100));
+        assert_eq!(metrics(&behind), added.collect::<Vec<_>>(), "{name}");
+        // On the way there both are in the kernel: what goes is what the other ones cover.
+        let mut actual = kernel();
+        reconcile(&mut actual, &before);
+        for op in diff(&behind, &actual, Phase::Learning) {
+            apply_op(&mut actual, &op).unwrap();
+        }
+        let of = |actual: &Actual| {
+            let ours = actual
+                .all_routes()
+                .filter(|r| r.protocol == FLANNEL_PROTOCOL);
+            ours.count()
+        };
+        assert_eq!(of(&actual), 2 * behind.routes.len(), "{name}: {actual:?}");
+        reconcile(&mut actual, &behind);
+        assert_eq!(of(&actual), behind.routes.len(), "{name}: {actual:?}");
+    }
 }
 
 #[test]

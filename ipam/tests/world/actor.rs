@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use caracal_datastore::{CommitStep, OrderedCommit, StepResult};
 use caracal_ipam::{
     Assign, AssignIp, EnsureTunnel, Inconsistency, Input, IpamData, Machine, Reading,
-    ReleaseAffinity, ReleaseHandle, ReleaseIps, ReleaseNode, Step, all_ranges, check,
+    ReleaseAffinity, ReleaseHandle, ReleaseIps, ReleaseNode, Step, TakeBlock, all_ranges, check,
 };
 use caracal_model::{HandleId, KeyRange, KeyValue, Timestamp, Txn, TxnOutcome};
 
@@ -23,6 +23,7 @@ pub enum Any {
     ReleaseAffinity(ReleaseAffinity),
     ReleaseNode(ReleaseNode),
     Tunnel(EnsureTunnel),
+    TakeBlock(TakeBlock),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +64,7 @@ impl Any {
             Self::ReleaseIps(m) => wish(m.step(seen), |_| End::Finished),
             Self::ReleaseAffinity(m) => wish(m.step(seen), |_| End::Finished),
             Self::ReleaseNode(m) => wish(m.step(seen), |_| End::Finished),
+            Self::TakeBlock(m) => wish(m.step(seen), |_| End::Finished),
             Self::Tunnel(m) => wish(m.step(seen), |a| End::Took(a.into_iter().collect())),
         }
     }

@@ -42,11 +42,12 @@ use caracal_model::{Key, KeyRange, Kind, Snapshot};
 use tokio::sync::watch;
 
 use crate::config::run_dir;
+pub(crate) use doctor::cni::conflists;
 use output::table;
 
 /// Runs `work`, which reads this machine's kernel, on one thread: netlink sockets belong to the
 /// network namespace of the thread that opens them.
-fn in_this_namespace(
+pub(crate) fn in_this_namespace(
     work: impl Future<Output = anyhow::Result<ExitCode>>,
 ) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -59,7 +60,7 @@ fn in_this_namespace(
 const FIRST_LIST: Duration = Duration::from_secs(60);
 
 /// The datastore of the environment.
-fn open_store() -> anyhow::Result<Datastore> {
+pub(crate) fn open_store() -> anyhow::Result<Datastore> {
     let store = DatastoreConfig::from_env()?.with_programs().open()?;
     crate::out::speak_of(&store);
     Ok(store)
@@ -96,7 +97,7 @@ async fn read_everything() -> anyhow::Result<(Datastore, Arc<Snapshot>)> {
 }
 
 /// `12s`, `3m04s`, `2h05m`, `3d04h`.
-fn duration(seconds: u64) -> String {
+pub(crate) fn duration(seconds: u64) -> String {
     let (m, h, d) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match seconds {
         0..60 => format!("{seconds}s"),

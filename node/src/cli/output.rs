@@ -20,12 +20,12 @@ const CLOCKS: [&str; 2] = ["uptimeSeconds", "sinceSeconds"];
 
 impl Output {
     /// True for the forms that are for programs.
-    pub(super) const fn is_data(self) -> bool {
+    pub(crate) const fn is_data(self) -> bool {
         matches!(self, Self::Json | Self::Yaml)
     }
 
     /// Prints a value as JSON or, for `-o yaml`, as YAML.
-    pub(super) fn print(self, value: &Value) {
+    pub(crate) fn print(self, value: &Value) {
         match self {
             Self::Yaml => print!("{}", yaml(value)),
             _ => println!("{value:#}"),
@@ -48,7 +48,7 @@ impl Output {
 
     /// A table without borders, as kubectl and calicoctl print. It fits the terminal, cells wrap
     /// where they have to; with `-o wide` it is as wide as it is.
-    pub(super) fn table(self, header: &[&str]) -> comfy_table::Table {
+    pub(crate) fn table(self, header: &[&str]) -> comfy_table::Table {
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::NOTHING);
         if !header.is_empty() {

@@ -8,9 +8,7 @@ use std::time::Duration;
 use caracal_datastore::{Datastore, DatastoreConfig, EtcdConfig, EtcdCredentials};
 use caracal_flannel::NodeAnnotations;
 use caracal_model::NodeName;
-use clap::{Args, Subcommand};
-
-use super::docker_opts::DockerOptsArgs;
+use clap::Args;
 
 /// The name of flannel's script for Docker's options, under which this program may be called.
 const DOCKER_OPTS_SCRIPT: &str = "mk-docker-opts.sh";
@@ -48,22 +46,9 @@ pub(crate) fn flannels_words(args: impl IntoIterator<Item = OsString>) -> Vec<Os
     all
 }
 
-/// Commands beside the daemon.
-#[derive(Clone, Debug, Subcommand)]
-pub(crate) enum FlannelCommand {
-    /// Write options of Docker's daemon from `subnet.env`, with the flags of flannel's
-    /// `mk-docker-opts.sh`. A link of that name to this program is the same.
-    DockerOpts(DockerOptsArgs),
-}
-
-/// `caracal flannel`: flanneld's flags. `--x` and `-x` are the same; booleans take `=false`; each
-/// flag is also a variable, `FLANNELD_` and its name in capitals with `_` for `-`.
+/// flanneld's flags.
 #[derive(Clone, Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct FlannelArgs {
-    /// Another command than the daemon.
-    #[command(subcommand)]
-    pub(crate) command: Option<FlannelCommand>,
     /// etcd's servers, with commas between.
     #[arg(
         long,
@@ -204,6 +189,15 @@ pub(crate) struct FlannelArgs {
     /// nobody leaves by no other route.
     #[arg(long, env = "FLANNELD_IP_BLACKHOLE_ROUTE", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", value_parser = go_bool)]
     pub(crate) ip_blackhole_route: bool,
+    /// Added to the metric of the routes to other nodes: with more than 0 they lie behind those of
+    /// `caracal node`, while nodes move from this network to it. flanneld has no such flag.
+    #[arg(
+        long,
+        env = "FLANNELD_ROUTE_METRIC",
+        value_name = "NUMBER",
+        default_value_t = 0
+    )]
+    pub(crate) route_metric: u16,
     /// Address of the probes' port.
     #[arg(long, env = "FLANNELD_HEALTHZ_IP", default_value = "0.0.0.0")]
     pub(crate) healthz_ip: IpAddr,
@@ -378,10 +372,6 @@ mod tests {
         ] {
             assert_eq!(words(line), expected);
         }
-        let args = parse("docker-opts -ic");
-        assert!(matches!(args.command, Some(FlannelCommand::DockerOpts(_))));
-        let both = ["flannel", "--iface=eth0", "docker-opts"];
-        assert!(Line::try_parse_from(both).is_err(), "flags of the daemon");
     }
 
     #[test]

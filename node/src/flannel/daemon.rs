@@ -71,6 +71,7 @@ async fn work(
         before: Vec::new(),
         uplink,
         blackhole: args.ip_blackhole_route,
+        metric: args.route_metric,
         macs,
         refused: Vec::new(),
     };

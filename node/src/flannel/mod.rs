@@ -5,23 +5,32 @@ pub(crate) mod args;
 mod control;
 mod daemon;
 mod docker_opts;
+mod facts;
 mod forward;
 mod health;
+pub(crate) mod line;
 mod masquerade;
+mod migrate;
 mod relay;
+mod show;
 mod stores;
 mod uplink;
 
 use std::process::ExitCode;
 
-use anyhow::Context;
-
-use args::{FlannelArgs, FlannelCommand};
+use crate::cli::in_this_namespace;
+use line::{FlannelCommand, FlannelLine};
 
 /// Runs until SIGTERM or SIGINT; lease, routes, device and `subnet.env` stay.
-pub(crate) fn run(args: FlannelArgs) -> anyhow::Result<ExitCode> {
-    if let Some(FlannelCommand::DockerOpts(args)) = &args.command {
-        return docker_opts::run(args);
+pub(crate) fn run(line: FlannelLine) -> anyhow::Result<ExitCode> {
+    let args = line.args;
+    match &line.command {
+        Some(FlannelCommand::DockerOpts(args)) => return docker_opts::run(args),
+        Some(FlannelCommand::Show(args)) => return in_this_namespace(show::run(args)),
+        Some(FlannelCommand::Migrate { command }) => {
+            return in_this_namespace(migrate::run(command));
+        }
+        None => {}
     }
     if args.version {
         eprintln!("{}", crate::cli::version::TEXT);
@@ -30,10 +39,5 @@ pub(crate) fn run(args: FlannelArgs) -> anyhow::Result<ExitCode> {
     for note in args.check().map_err(anyhow::Error::msg)? {
         tracing::warn!("{note}");
     }
-    // One thread: netlink sockets belong to the namespace of the thread that opens them.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("starting the runtime")?;
-    runtime.block_on(daemon::serve(args))
+    in_this_namespace(daemon::serve(args))
 }

@@ -41,6 +41,19 @@ impl Stores {
     /// Opens what the flags name. Nothing is asked in etcd; of Kubernetes the name of the Node, by
     /// the pod's, where the environment does not have it.
     pub(super) async fn open(args: &mut FlannelArgs) -> anyhow::Result<Self> {
+        let name = match args.kube_subnet_mgr {
+            true => node_name(args).await?,
+            false => "".into(),
+        };
+        let stores = Self::of(args, name)?;
+        if let LeaseStore::Kubernetes(node) = &stores.leases {
+            take_public_ips(args, node).await;
+        }
+        Ok(stores)
+    }
+
+    /// The same, and nothing is asked.
+    pub(super) fn of(args: &FlannelArgs, name: NodeName) -> anyhow::Result<Self> {
         if !args.kube_subnet_mgr {
             let store = EtcdStore::new(args.etcd())?;
             let keys = FlannelKeys::new(&args.etcd_prefix);
@@ -50,14 +63,12 @@ impl Stores {
                 keys,
             });
         }
-        let name = node_name(args).await?;
         let node = KubernetesNode {
             store: args.kubernetes(&name)?,
             name,
             annotations: args.annotations()?,
             sets_condition: args.set_node_network_unavailable,
         };
-        take_public_ips(args, &node).await;
         Ok(Self {
             config: ConfigPlace::File(args.net_config_path.clone()),
             leases: LeaseStore::Kubernetes(node),
@@ -129,7 +140,7 @@ impl ConfigPlace {
     ///
     /// # Errors
     /// etcd does not answer: nothing is known of what is there.
-    async fn read(&self) -> Result<(i64, FoundConfig), StoreError> {
+    pub(super) async fn read(&self) -> Result<(i64, FoundConfig), StoreError> {
         let (revision, text) = match self {
             Self::Etcd(store, keys) => read_config(store, keys).await?,
             Self::File(path) => match read_file(path, SMALL_FILE) {

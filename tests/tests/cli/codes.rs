@@ -53,6 +53,22 @@ const CASES: &[(&str, [&str; 3])] = &[
         "flannel docker-opts",
         ["", "1: -f bad; 1: -f /nonexistent", ""],
     ),
+    (
+        "flannel show",
+        ["", "", "1: --etcd-endpoints http://127.0.0.1:9"],
+    ),
+    (
+        "flannel migrate plan",
+        ["", "", "1: --etcd-endpoints http://127.0.0.1:9"],
+    ),
+    (
+        "flannel migrate apply",
+        ["", "", "1: --etcd-endpoints http://127.0.0.1:9"],
+    ),
+    (
+        "flannel migrate undo",
+        ["", "", "1: --etcd-endpoints http://127.0.0.1:9"],
+    ),
     ("status", ["", "", "1:; 1: --all-nodes"]),
     ("bgp peers", ["", "", "1:; 1: --all-nodes"]),
     ("bgp peer", ["3: nobody", "", "1: 10.0.0.2"]),

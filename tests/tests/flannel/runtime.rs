@@ -27,6 +27,8 @@ pub(crate) struct Runtime {
     folder: PathBuf,
     /// The list of plugins; scenarios change what they need.
     pub(crate) list: Value,
+    /// Folders that plugins are told by variables.
+    pub(crate) environment: Vec<(String, PathBuf)>,
 }
 
 /// A container: a namespace of the site, with an identifier.
@@ -61,6 +63,7 @@ impl Runtime {
             netns: site.netns(&format!("n{node}")),
             folder,
             list: json!({"name": "cbr0", "cniVersion": "0.3.1", "plugins": [plugin, portmap]}),
+            environment: Vec::new(),
         }
     }
 
@@ -94,6 +97,9 @@ impl Runtime {
             "CNI_PATH",
             format!("{}:{PLUGINS}", self.folder.join("bin").display()),
         );
+        for (name, folder) in &self.environment {
+            call.env(name, folder);
+        }
         if let Some(container) = container {
             call.env("CNI_CONTAINERID", &container.id)
                 .env("CNI_NETNS", netns_path(&container.netns))

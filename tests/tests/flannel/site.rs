@@ -40,6 +40,7 @@ impl Drop for Site {
         if std::thread::panicking() {
             for node in &self.nodes {
                 eprintln!("n{node}:\n{}", self.log(*node));
+                eprintln!("{}", self.log_of(&format!("c{node}")));
                 eprintln!("{}", self.show(&format!("n{node}"), &["route"]).join("\n"));
             }
         }
@@ -108,7 +109,12 @@ impl Site {
 
     /// What a node's daemon has said.
     pub(crate) fn log(&self, node: u8) -> String {
-        self.processes.log(&format!("n{node}"))
+        self.log_of(&format!("n{node}"))
+    }
+
+    /// What the programs of a name have said.
+    pub(crate) fn log_of(&self, name: &str) -> String {
+        self.processes.log(name)
     }
 
     /// Lines of `ip -4 -o …`.

@@ -4,10 +4,10 @@
 use std::process::Command;
 
 use caracal_lab::{CniError, Lab, PodState, error_chain};
-use caracal_tests::{exit_code, kubernetes_object, more_pods};
+use caracal_tests::{exit_code, kubernetes_object, more_pods, unbind_pod};
 
 use super::rights::{put_role, without};
-use super::{attached, bind, endpoint, unbind};
+use super::{attached, bind, endpoint};
 
 /// What runs in the namespace of a pod.
 fn in_pod(pod: &PodState, line: &str) -> String {
@@ -81,7 +81,7 @@ pub(super) fn keep_the_first(lab: &Lab) {
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     lab.cni("DEL", pod)
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
-    unbind(lab, pod);
+    unbind_pod(lab, pod);
     caracal_lab::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
 }
 
@@ -105,6 +105,6 @@ pub(super) fn that_fail_leave_nothing(lab: &Lab) {
     assert_eq!(state(lab, pod)[1..], before[1..], "given back");
     let [address, _] = endpoint(lab, &format!("{}-{}", pod.node, pod.name));
     assert_eq!(address, "", "given back");
-    unbind(lab, pod);
+    unbind_pod(lab, pod);
     caracal_lab::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
 }

@@ -72,7 +72,7 @@ fn on_host(path: &Path) -> PathBuf {
 }
 
 /// Names of CNI configurations in the order in which runtimes read them; the first one counts.
-pub(in crate::cli) fn conflists(dir: &Path) -> Vec<String> {
+pub(crate) fn conflists(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
         .filter_map(|entry| entry.file_name().into_string().ok())

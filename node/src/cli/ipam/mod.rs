@@ -94,7 +94,7 @@ async fn survey(store: &Datastore) -> anyhow::Result<Survey> {
 
 /// A client that says what it writes: on standard output for people, on standard error beside JSON
 /// and YAML.
-pub(super) fn announced(
+pub(crate) fn announced(
     store: &Datastore,
     dry_run: bool,
     data: bool,
@@ -124,11 +124,11 @@ pub(super) fn announced(
 }
 
 /// Says why a safety check refuses.
-pub(in crate::cli) fn refuse(reason: &str) -> ExitCode {
+pub(crate) fn refuse(reason: &str) -> ExitCode {
     eprintln!("caracal: {reason}");
     ExitCode::from(REFUSED)
 }
 
-pub(super) fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     SystemTime::now().into()
 }

@@ -160,7 +160,7 @@ fn facts(node: &Node) -> String {
 
 fn cni(dir: &Path) -> Vec<AdoptionItem> {
     let calicos = |name: &str| name.contains("calico");
-    let files = crate::cli::doctor::cni::conflists(dir);
+    let files = crate::cli::conflists(dir);
     files
         .into_iter()
         .filter(|name| calicos(name))
