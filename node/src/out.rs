@@ -36,8 +36,8 @@ pub(crate) fn write(text: fmt::Arguments<'_>) {
     }
 }
 
-/// Standard output for whoever needs a writer: what it does not take is told as [`write()`] tells it,
-/// and then dropped.
+/// Standard output for whoever needs a writer: what it does not take is told as [`write()`] tells
+/// it, and then dropped.
 #[derive(Debug)]
 pub(crate) struct Printer;
 

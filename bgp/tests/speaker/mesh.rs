@@ -142,7 +142,9 @@ async fn rfc4724_routes_of_a_killed_speaker_stay_for_its_restart_time() {
     let killed = Instant::now();
     drop(two);
     stale(&one, 2).await;
-    assert!(one.fib.lock().unwrap().withdrawn.is_empty());
+    // On a busy machine that may be seen when the time is over.
+    let is_held = one.fib.lock().unwrap().withdrawn.is_empty();
+    assert!(is_held || killed.elapsed().as_secs() >= 2);
     one.holds(&[]).await;
     let kept = killed.elapsed();
     assert!(kept.as_secs() >= 2, "kept for {kept:?}");
