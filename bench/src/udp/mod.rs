@@ -210,7 +210,6 @@ fn measure(lab: &Lab, relays: &[u32], args: &UdpArgs) -> Result<Run> {
         ping.args(["-n", "-q", "-c1", "-W1", &address]);
         caracal_lab::call_program(Some(&client), &mut ping, b"", PATIENCE)
     })?;
-    let rtt = round_trip(&client, &address)?;
     let cpu = || {
         relays
             .iter()
@@ -221,6 +220,8 @@ fn measure(lab: &Lab, relays: &[u32], args: &UdpArgs) -> Result<Run> {
     let received = stream(&client, &server, &address, args.seconds)?;
     let spent = cpu()?.saturating_sub(before);
     let octets = received["bytes"].as_u64().context("bytes of iperf3")?;
+    // Last, when whatever a new process still does is over.
+    let rtt = round_trip(&client, &address)?;
     let of_a_packet = spent.div_f64((octets as f64 / SEGMENT).max(1.0));
     Ok(Run {
         throughput: octets * 8 / 1_000_000 / u64::from(args.seconds).max(1),

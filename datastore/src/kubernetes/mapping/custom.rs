@@ -188,12 +188,58 @@ pub(crate) fn marked_deleted(mut object: Value) -> Value {
 }
 
 /// A key and its value, from an object of one of IPAM's collections.
-pub(super) fn block_value(object: &Value) -> Result<(Key, Value), MappingError> {
+fn block_value(object: &Value) -> Result<(Key, Value), MappingError> {
     let mut spec = spec_of(object);
     let key = Key::Block(cidr_of(&spec)?);
     spec.remove("strictAffinity");
     rename(&mut spec, "affinityClaimTime", "affinity_claim_time");
     Ok((key, Value::Object(spec)))
+}
+
+/// What an object is of when its `spec` does not say it: by its name, with a value that no reader
+/// takes, and that says why. So nothing that hangs on it goes (decision 0174).
+fn by_name(key: Option<Key>, error: MappingError) -> Result<(Key, Value), MappingError> {
+    let value = Value::String(error.to_string());
+    key.map(|key| (key, value)).ok_or(error)
+}
+
+fn name_of(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+pub(super) fn block_or_name(object: &Value) -> Result<(Key, Value), MappingError> {
+    block_value(object)
+        .or_else(|error| by_name(names::cidr(name_of(object)).map(Key::Block), error))
+}
+
+pub(super) fn affinity_or_name(object: &Value) -> Result<(Key, Value), MappingError> {
+    affinity_value(object).or_else(|error| by_name(affinity_key(object), error))
+}
+
+/// The name of an affinity is its owner's and its CIDR's: what one of both says gives the other.
+fn affinity_key(object: &Value) -> Option<Key> {
+    let spec = spec_of(object);
+    let name = name_of(object);
+    let (owner, cidr) = match (text_of(&spec, "node"), cidr_of(&spec)) {
+        (Ok(owner), Ok(cidr)) => (owner, cidr),
+        (Ok(owner), Err(_)) => {
+            let rest = name.strip_prefix(owner)?.strip_prefix('-')?;
+            (owner, names::cidr(rest)?)
+        }
+        (Err(_), Ok(cidr)) => {
+            let owner = name.strip_suffix(&names::of_cidr(&cidr))?;
+            (owner.strip_suffix('-')?, cidr)
+        }
+        (Err(_), Err(_)) => return None,
+    };
+    Some(Key::Affinity(BlockOwner::Host(owner.into()), cidr))
+}
+
+pub(super) fn handle_or_name(object: &Value) -> Result<(Key, Value), MappingError> {
+    handle_value(object).or_else(|error| {
+        let name = name_of(object);
+        by_name((!name.is_empty()).then(|| Key::Handle(name.into())), error)
+    })
 }
 
 pub(super) fn block_object(
@@ -222,7 +268,7 @@ fn rename(spec: &mut Map<String, Value>, from: &str, to: &str) {
     }
 }
 
-pub(super) fn affinity_value(object: &Value) -> Result<(Key, Value), MappingError> {
+fn affinity_value(object: &Value) -> Result<(Key, Value), MappingError> {
     let mut spec = spec_of(object);
     let cidr = cidr_of(&spec)?;
     let name = text_of(&spec, "node")?;
@@ -263,7 +309,7 @@ pub(super) fn affinity_object(
     object
 }
 
-pub(super) fn handle_value(object: &Value) -> Result<(Key, Value), MappingError> {
+fn handle_value(object: &Value) -> Result<(Key, Value), MappingError> {
     let mut spec = spec_of(object);
     let key = Key::Handle(text_of(&spec, "handleID")?.into());
     spec.remove("handleID");

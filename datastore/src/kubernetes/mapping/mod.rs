@@ -63,9 +63,9 @@ pub(super) fn values(
         (key, document(kind, object))
     };
     Ok(match collection {
-        BLOCKS => vec![custom::block_value(object)?],
-        AFFINITIES => vec![custom::affinity_value(object)?],
-        HANDLES => vec![custom::handle_value(object)?],
+        BLOCKS => vec![custom::block_or_name(object)?],
+        AFFINITIES => vec![custom::affinity_or_name(object)?],
+        HANDLES => vec![custom::handle_or_name(object)?],
         IPAM_CONFIG => vec![
             (Key::IpamConfig, custom::config_value(object)),
             (

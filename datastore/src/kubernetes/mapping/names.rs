@@ -15,6 +15,14 @@ pub(crate) fn of_cidr(cidr: &Prefix) -> String {
     cidr.to_string().replace(['.', ':', '/'], "-")
 }
 
+/// The CIDR of such a name.
+#[must_use]
+pub(crate) fn cidr(name: &str) -> Option<Prefix> {
+    let (address, len) = name.rsplit_once('-')?;
+    let read = |dots: &str| format!("{}/{len}", address.replace('-', dots)).parse().ok();
+    read(".").or_else(|| read(":"))
+}
+
 /// The name of an affinity.
 #[must_use]
 pub(crate) fn of_affinity(owner: &BlockOwner, cidr: &Prefix) -> String {

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+mod by_name;
+
 use caracal_model::Block;
 use proptest::prelude::*;
 
@@ -471,20 +473,6 @@ fn a_further_interface_takes_no_annotation_of_the_first() {
             assert_eq!(refused, Err(MappingError::NotWritten(FURTHER)));
         }
     }
-}
-
-#[test]
-fn an_object_without_what_names_it_is_told() {
-    let nameless = json!({"metadata": {"name": "x"}, "spec": {"block": {}}});
-    assert_eq!(
-        values(HANDLES, &nameless, ApiGroup::V1),
-        Err(MappingError::Missing("handleID"))
-    );
-    let wrong = json!({"metadata": {"name": "x"}, "spec": {"cidr": "10.0.0.0/99"}});
-    let said = values(BLOCKS, &wrong, ApiGroup::V1)
-        .unwrap_err()
-        .to_string();
-    assert_eq!(said, "spec.cidr cannot be read: \"10.0.0.0/99\"");
 }
 
 proptest! {
