@@ -11,7 +11,7 @@ use caracal_agent::{
     SLICE, ServiceDifferences, observe_kernel, observe_nat, observe_services,
 };
 use caracal_bgp::{Advertisement, Explanation, SessionState, SpeakerEnded, SpeakerHandle};
-use caracal_datastore::View;
+use caracal_datastore::{Rarely, View};
 use caracal_model::{AffinityState, AuditCode, NodeName, Prefix, Problem, ProblemCode};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -144,6 +144,7 @@ async fn run(
 ) {
     let mut ages = FindingAges::default();
     let mut nat = None;
+    let mut unread = Rarely::default();
     let mut services = None;
     let mut known = BTreeSet::new();
     let mut last = Instant::now();
@@ -170,7 +171,7 @@ async fn run(
             .is_none_or(|(read, _)| Instant::now() >= *read + NAT_PERIOD);
         if question.is_some() || nat_is_old {
             let before = nat.take().map(|(_, seen)| seen);
-            nat = Some((Instant::now(), inputs.rules(before).await));
+            nat = Some((Instant::now(), inputs.rules(before, &mut unread).await));
         }
         let seen = nat.as_ref().and_then(|(_, seen)| seen.clone());
         let services_are_old = services.as_ref().is_none_or(|(read, differences)| {
@@ -201,16 +202,24 @@ async fn run(
 impl AuditorInputs {
     /// The fingerprint of the rules in the kernel. Where they cannot be read it is the one before,
     /// or the one that is planned.
-    async fn rules(&self, before: Option<Option<String>>) -> Option<String> {
+    async fn rules(&self, before: Option<Option<String>>, told: &mut Rarely) -> Option<String> {
         let desired = self.kernel.borrow().desired.clone();
-        observe_nat(&desired).await.unwrap_or_else(|reason| {
-            tracing::warn!(
-                reason,
-                "our rules cannot be read; the audit leaves them out"
-            );
-            let as_planned = || desired.nat.as_ref().map(|nat| nat.fingerprint());
-            before.unwrap_or_else(as_planned)
-        })
+        match observe_nat(&desired).await {
+            Ok(seen) => {
+                told.over();
+                seen
+            }
+            Err(reason) => {
+                if told.is_due(Instant::now(), &reason) {
+                    tracing::warn!(
+                        reason,
+                        "our rules cannot be read; the audit leaves them out"
+                    );
+                }
+                let as_planned = || desired.nat.as_ref().map(|nat| nat.fingerprint());
+                before.unwrap_or_else(as_planned)
+            }
+        }
     }
 
     /// Waits for a change of anything that is compared. False when there is nothing left to audit.

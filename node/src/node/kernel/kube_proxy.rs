@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use caracal_agent::KubeProxyRules;
-use caracal_datastore::{PUBLIC_MODE, put_file};
+use caracal_datastore::{PUBLIC_MODE, Rarely, put_file};
 use caracal_model::{Problem, ProblemCode};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -73,6 +73,7 @@ impl Takeover {
             taken_over: self.taken_over.subscribe(),
             found: None,
             next: Instant::now(),
+            told: Rarely::default(),
         }
     }
 }
@@ -108,6 +109,7 @@ pub(crate) struct KubeProxyWatch {
     /// `None` = not known.
     found: Option<KubeProxyRules>,
     next: Instant,
+    told: Rarely,
 }
 
 impl KubeProxyWatch {
@@ -118,10 +120,15 @@ impl KubeProxyWatch {
             return;
         }
         match KubeProxyRules::find().await {
-            Ok(rules) => self.found = Some(rules),
+            Ok(rules) => {
+                self.found = Some(rules);
+                self.told.over();
+            }
             Err(error) => {
-                let error = anyhow::Error::new(error);
-                tracing::warn!(reason = format!("{error:#}"), "kube-proxy's rules");
+                let reason = format!("{:#}", anyhow::Error::new(error));
+                if self.told.is_due(Instant::now(), &reason) {
+                    tracing::warn!(reason, "kube-proxy's rules");
+                }
             }
         }
         self.next = Instant::now() + LOOK;
