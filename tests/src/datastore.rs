@@ -155,7 +155,8 @@ pub fn try_put_calico_resource(lab: &Lab, plural: &str, resource: &Value) -> Res
         return Ok(());
     }
     let mut object = resource.clone();
-    if object["apiVersion"] == "projectcalico.org/v3" {
+    // Nodes and Pods are Kubernetes' own.
+    if object["apiVersion"] != "v1" {
         object["apiVersion"] = json!("crd.projectcalico.org/v1");
     }
     let metadata = object["metadata"].as_object_mut().expect("metadata");
