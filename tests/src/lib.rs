@@ -83,9 +83,9 @@ pub use python::{
 };
 pub use random::Random;
 pub use scenario::{
-    assert_full_matrix, assert_gone, await_remembered, await_settled, await_status, caracals,
-    example, exit_code, get_http, has_no_problem, has_problem, ip, logs, more_pods, routed,
-    set_pool_modes, set_pools, settled, up, up_text, with_ipam,
+    NOTHING_NEW, assert_full_matrix, assert_gone, await_remembered, await_settled, await_status,
+    caracals, example, exit_code, get_http, has_no_problem, has_problem, ip, logs, more_pods,
+    routed, set_pool_modes, set_pools, settled, up, up_text, with_ipam,
 };
 pub use services::Services;
 pub use stack::{

@@ -290,6 +290,20 @@ fn change_pools(lab: &Lab, change: impl Fn(&mut Value)) {
     }
 }
 
+/// Each way in which a pool stops to lend addresses: its field, the value in JSON, and the one
+/// before.
+pub const NOTHING_NEW: [(&str, &str, &str); 5] = [
+    ("disabled", "true", "false"),
+    ("nodeSelector", r#""has(nobody)""#, r#""all()""#),
+    ("allowedUses", r#"["Workload"]"#, r#"["Workload","Tunnel"]"#),
+    (
+        "allowedUses",
+        r#"["LoadBalancer"]"#,
+        r#"["Workload","Tunnel"]"#,
+    ),
+    ("assignmentMode", r#""Manual""#, r#""Automatic""#),
+];
+
 /// Changes a field of every pool, see [`set_pool_modes`].
 ///
 /// # Panics

@@ -9,9 +9,9 @@ use std::net::IpAddr;
 use caracal_lab::{CniError, Lab, PodState, error_chain, wait_until};
 use caracal_model::{BlockOwner, Family, Prefix};
 use caracal_tests::{
-    SECOND, Stack, assert_full_matrix, assert_gone, await_settled, await_status, calico_resource,
-    caracals, either, exit_code, family_count, has_device, has_no_problem, has_problem, ip,
-    is_kubernetes, kubernetes_object, late_pool, logs, more_pods, on_each_stack,
+    NOTHING_NEW, SECOND, Stack, assert_full_matrix, assert_gone, await_settled, await_status,
+    calico_resource, caracals, either, exit_code, family_count, has_device, has_no_problem,
+    has_problem, ip, is_kubernetes, kubernetes_object, late_pool, logs, more_pods, on_each_stack,
     on_each_stack_and_datastore_of, on_stacks, routed, set_pools, settled, try_run_on, with_ipam,
 };
 use serde_json::{Value, json};
@@ -210,19 +210,6 @@ fn borrowed_addresses_are_reached_through_vxlan() {
         assert_gone(&name);
     });
 }
-
-/// Each way in which a pool stops to lend addresses, and its fields before.
-const NOTHING_NEW: [(&str, &str, &str); 5] = [
-    ("disabled", "true", "false"),
-    ("nodeSelector", r#""has(nobody)""#, r#""all()""#),
-    ("allowedUses", r#"["Workload"]"#, r#"["Workload","Tunnel"]"#),
-    (
-        "allowedUses",
-        r#"["LoadBalancer"]"#,
-        r#"["Workload","Tunnel"]"#,
-    ),
-    ("assignmentMode", r#""Manual""#, r#""Automatic""#),
-];
 
 /// Where the nodes say that their tunnels end, of all families.
 fn tunnel_addresses(lab: &Lab) -> Vec<(String, Value, Value)> {

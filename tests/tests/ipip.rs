@@ -6,12 +6,12 @@
 use caracal_lab::{Lab, wait_for};
 use caracal_model::Family;
 use caracal_tests::{
-    BLOCKS_PER_NODE, Bird, Foreign, Installation, Probes, SECOND, Stack, Tunnel,
+    BLOCKS_PER_NODE, Bird, Foreign, Installation, NOTHING_NEW, Probes, SECOND, Stack, Tunnel,
     assert_full_matrix, await_nexthop_objects, await_output, await_route_on_node_a, await_settled,
-    blocks_of_node, caracals, count_routes, example, hand_routes_to_calico, in_ipip_kernel,
-    install_and_uninstall, kernel_has_nexthop_objects, possible, remove_liveness_leases,
-    routes_with_protocol, run_on, set_pool_modes, set_route_programmers, up, up_text,
-    with_two_blocks,
+    blocks_of_node, calico_resource, caracals, count_routes, example, hand_routes_to_calico,
+    in_ipip_kernel, install_and_uninstall, ip, kernel_has_nexthop_objects, possible,
+    remove_liveness_leases, routes_with_protocol, run_on, set_pool_modes, set_pools,
+    set_route_programmers, up, up_text, with_two_blocks,
 };
 use serde_json::json;
 
@@ -221,6 +221,49 @@ fn ipip_pool_changes_its_mode_under_traffic() {
             probes.after(500);
         }
         probes.assert_none_lost("none → IPIP Always → CrossSubnet → VXLAN → none");
+    });
+}
+
+/// A pool that lends no address any more keeps what its pods need, also when a machine boots:
+/// `tunl0` with the node's address, and the routes through it.
+#[test]
+fn an_ipip_pool_that_lends_nothing_new_takes_nothing_away() {
+    let name = "an_ipip_pool_that_lends_nothing_new_takes_nothing_away";
+    in_ipip_kernel(name, || {
+        let mut lab = up("ipip-always", "e2e-ipipuse");
+        await_settled(&lab);
+        assert_full_matrix(&lab);
+        let tunnels = |lab: &Lab| -> Vec<serde_json::Value> {
+            let of = |node: String| calico_resource(lab, "nodes", &node)["spec"]["bgp"].take();
+            let bgp = caracals(lab).into_iter().map(of);
+            bgp.map(|mut bgp| bgp["ipv4IPIPTunnelAddr"].take())
+                .collect()
+        };
+        let before = tunnels(&lab);
+        assert!(
+            before.iter().all(|address| address.is_string()),
+            "{before:?}"
+        );
+        for (field, nothing_new, as_before) in NOTHING_NEW {
+            set_pools(&lab, field, &serde_json::from_str(nothing_new).unwrap());
+            // As after a reboot: the process ends, and the device is as the kernel makes it.
+            lab.stop_node("node2").unwrap();
+            ip(
+                &lab,
+                "node2",
+                &["addr flush dev tunl0", "link set tunl0 down"],
+            );
+            lab.restart_node("node2").unwrap();
+            await_settled(&lab);
+            assert_eq!(tunnels(&lab), before, "{field}");
+            assert_full_matrix(&lab);
+            let routes = ip_route(&lab, "node2");
+            assert_eq!(tunnelled(&routes).len(), before.len() - 1, "{routes}");
+            if field != "disabled" {
+                set_pools(&lab, field, &serde_json::from_str(as_before).unwrap());
+            }
+            println!("{field}: {before:?} stay");
+        }
     });
 }
 

@@ -17,6 +17,8 @@ mod deleted_nodes;
 mod emptied;
 #[path = "kubernetes/labels.rs"]
 mod labels;
+#[path = "kubernetes/overlays.rs"]
+mod overlays;
 #[path = "kubernetes/pods.rs"]
 mod pods;
 #[path = "kubernetes/policies.rs"]

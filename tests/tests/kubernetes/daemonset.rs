@@ -11,13 +11,13 @@ use std::net::{IpAddr, TcpStream};
 use std::path::{Path, PathBuf};
 
 use caracal_lab::{
-    API_PORT, Datastore, ETCD_PORT, Extent, Lab, NodeLayout, RunningProcess, Topology, UpOptions,
-    call_program, container_id, delete_namespaces, error_chain, netns_path, parse_cni_result,
-    program_command, run_in_netns, wait_until,
+    API_PORT, Datastore, ETCD_PORT, Extent, Lab, NodeLayout, PodState, RunningProcess, Topology,
+    UpOptions, call_program, container_id, delete_namespaces, error_chain, netns_path,
+    parse_cni_result, program_command, run_in_netns, wait_until,
 };
 use caracal_tests::{
-    Mount, SECOND, await_status, binary, caracals, crun, exit_code, has_no_problem, has_problem,
-    kubectl, kubernetes_object, kubernetes_objects, possible, settled, write_bundle,
+    Mount, SECOND, Stack, await_status, binary, caracals, crun, exit_code, has_no_problem,
+    has_problem, kubectl, kubernetes_object, kubernetes_objects, possible, settled, write_bundle,
 };
 use serde_json::{Value, json};
 
@@ -32,8 +32,9 @@ nodes:
   - {name: node2, segment: lan, pods: 1}
 ";
 
-/// The range of pods that kubeadm was told, beside one of a family that the nodes do not have.
+/// The ranges of pods that kubeadm was told; most of these clusters have no IPv6.
 const POD_SUBNET: &str = "10.251.0.0/16";
+pub(super) const POD_SUBNET6: &str = "fd00:251::/64";
 /// Where pods find the token of their account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// What the image is made of.
@@ -44,7 +45,7 @@ fn a_bare_cluster_needs_one_command() {
     applied(
         "a_bare_cluster_needs_one_command",
         "overlays/kubernetes",
-        |lab| {
+        |lab, _| {
             let routes = lab.routes("node1").unwrap();
             let by_vxlan = |dev: &String| dev.starts_with("vxlan");
             assert!(
@@ -112,7 +113,7 @@ fn a_bare_cluster_with_vxlan_needs_one_command() {
     applied(
         "a_bare_cluster_with_vxlan_needs_one_command",
         "overlays/kubernetes-vxlan",
-        |lab| {
+        |lab, _| {
             // Until node2 has published its VTEP, its routes stay unencapsulated.
             wait_until(60 * SECOND, "a route through vxlan.calico", || {
                 let routes = lab.routes("node1").map_err(|e| error_chain(&e))?;
@@ -133,7 +134,7 @@ fn a_bare_cluster_with_vxlan_needs_one_command() {
 #[test]
 fn etcd_is_all_that_the_etcd_overlay_needs() {
     let scenario = "etcd_is_all_that_the_etcd_overlay_needs";
-    applied(scenario, "overlays/etcd", |lab| {
+    applied(scenario, "overlays/etcd", |lab, _| {
         for node in caracals(lab) {
             let stored = endpoint_in_etcd(lab, &node);
             assert_eq!(stored["metadata"]["labels"]["role"], Value::Null);
@@ -146,7 +147,7 @@ fn etcd_is_all_that_the_etcd_overlay_needs() {
 #[test]
 fn the_etcd_overlay_with_pods_describes_them() {
     let scenario = "the_etcd_overlay_with_pods_describes_them";
-    applied(scenario, "etcd-pods", |lab| {
+    applied(scenario, "etcd-pods", |lab, _| {
         for node in caracals(lab) {
             let stored = endpoint_in_etcd(lab, &node);
             assert_eq!(stored["metadata"]["labels"]["role"], "db", "{stored}");
@@ -162,10 +163,9 @@ fn endpoint_in_etcd(lab: &Lab, node: &str) -> Value {
     serde_json::from_str(&text.unwrap()).unwrap_or_else(|e| panic!("{key}: {e}"))
 }
 
-/// Tells the nodes where etcd is, as somebody does in the ConfigMap before it is applied.
-fn name_etcd(lab: &Lab) {
-    let server = lab.layout().etcd[0].address;
-    let patch = json!({"data": {"ETCD_ENDPOINTS": format!("http://{server}:{ETCD_PORT}")}});
+/// Tells the nodes what an administrator writes into the ConfigMap before it is applied.
+fn configure(lab: &Lab, data: &Value) {
+    let patch = json!({"data": data});
     let arguments = [
         "-n",
         "kube-system",
@@ -183,7 +183,7 @@ fn name_etcd(lab: &Lab) {
 fn name_pod_subnet(lab: &Lab) {
     let configuration = format!(
         "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nnetworking:\n  \
-         podSubnet: {POD_SUBNET},fd00:251::/64\n  serviceSubnet: 10.96.0.0/12\n"
+         podSubnet: {POD_SUBNET},{POD_SUBNET6}\n  serviceSubnet: 10.96.0.0/12\n"
     );
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "kubeadm-config", "namespace": "kube-system"},
@@ -192,11 +192,16 @@ fn name_pod_subnet(lab: &Lab) {
 }
 
 /// Applies a folder of `deploy`, and runs what is on the API server then.
-fn applied(scenario: &str, overlay: &str, and: impl Fn(&Lab)) {
+pub(super) fn applied(scenario: &str, overlay: &str, and: impl Fn(&Lab, &[PodState])) {
     if !possible(scenario, &["kubectl", "openssl", "crun", "nft"]) {
         return;
     }
-    let mut lab = bare(&format!("ds-{}", overlay.trim_start_matches("overlays/")));
+    let stack = match overlay.contains("dual-stack") {
+        true => Stack::Dual,
+        false => Stack::Ipv4,
+    };
+    let name = format!("ds-{}", overlay.trim_start_matches("overlays/"));
+    let mut lab = bare(&name, &stack.topology(TOPOLOGY));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
     let folder = folder.join(overlay).display().to_string();
     name_pod_subnet(&lab);
@@ -207,9 +212,15 @@ fn applied(scenario: &str, overlay: &str, and: impl Fn(&Lab)) {
     );
     let again = kubectl(&lab, &["apply", "-k", &folder], b"");
     assert!(!again.contains("created"), "{again}");
+    let server = lab.layout().etcd[0].address;
     if overlay.contains("etcd") {
-        name_etcd(&lab);
+        let etcd = format!("http://{server}:{ETCD_PORT}");
+        configure(&lab, &json!({"ETCD_ENDPOINTS": etcd}));
         lab.use_datastore(Datastore::Etcd);
+    } else if overlay.contains("no-kube-proxy") {
+        let (host, port) = (server.to_string(), API_PORT.to_string());
+        let server = json!({"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port});
+        configure(&lab, &server);
     }
     kubectl(&lab, &["label", "pod", "--all", "role=db"], b"");
 
@@ -229,18 +240,20 @@ fn applied(scenario: &str, overlay: &str, and: impl Fn(&Lab)) {
         .iter()
         .map(|node| attached(&lab, node))
         .collect();
-    for (netns, _) in &pods {
-        for (_, address) in &pods {
-            reaches(netns, *address);
+    for from in &pods {
+        for to in &pods {
+            for family in stack.families() {
+                reaches(&from.netns, to.address_of(*family).expect("an address"));
+            }
         }
     }
-    and(&lab);
+    and(&lab, &pods);
     let (code, said) = exit_code(&lab, "node1", &["ipam", "check"]);
     assert_eq!(code, 0, "{said}");
     for process in &mut running {
         process.stop(30 * SECOND).unwrap();
     }
-    let netns: Vec<_> = pods.into_iter().map(|(netns, _)| netns).collect();
+    let netns: Vec<_> = pods.into_iter().map(|pod| pod.netns).collect();
     match overlay {
         "overlays/kubernetes" => uninstall(&lab, &netns),
         _ => delete_namespaces(&netns).unwrap(),
@@ -296,14 +309,13 @@ fn uninstall(lab: &Lab, pods: &[String]) {
 
 /// A lab with an API server that has Nodes, pods and Calico's kinds, and no node that runs; the
 /// accounts and rights that labs have are taken away.
-fn bare(name: &str) -> Lab {
-    let topology =
-        Topology::parse(TOPOLOGY, name).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+fn bare(name: &str, text: &str) -> Lab {
+    let topology = Topology::parse(text, name).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     let lab_name = caracal_lab::LabName::new(name).unwrap();
     let _leftovers = caracal_lab::down(&lab_name);
     let mut options = UpOptions::test(binary(), name);
     options.extent = Extent::Network;
-    let lab = Lab::up(topology, TOPOLOGY, options, &|_| {});
+    let lab = Lab::up(topology, text, options, &|_| {});
     let lab = lab.unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     // For commands in the nodes.
     let program = std::path::absolute(binary()).unwrap();
@@ -493,8 +505,8 @@ fn answers_probes(lab: &Lab, node: &str, container: &Value) {
 }
 
 /// Calls the installed plugin for the pod that is bound to a node, as a container runtime does with
-/// what `install-cni` has written: the namespace of the pod and its address.
-fn attached(lab: &Lab, node: &str) -> (String, IpAddr) {
+/// what `install-cni` has written.
+fn attached(lab: &Lab, node: &str) -> PodState {
     let layout = lab.layout().node(node).unwrap();
     let netns = format!("{}-pod", layout.netns);
     caracal_lab::ip_batch(None, &[format!("netns add {netns}")]).unwrap();
@@ -537,7 +549,8 @@ fn attached(lab: &Lab, node: &str) -> (String, IpAddr) {
         60 * SECOND,
     );
     let answer = answer.unwrap_or_else(|e| panic!("{node}: {}", error_chain(&e)));
-    let address = parse_cni_result(&answer).expect("a result").address;
+    let attachment = parse_cni_result(&answer).expect("a result");
+    let (address, address6) = (attachment.address, attachment.address6);
     let stored = match config["datastore_type"].as_str() {
         Some("kubernetes") => {
             let pod = kubernetes_object(lab, "pods", &format!("{node}-p1"));
@@ -546,7 +559,15 @@ fn attached(lab: &Lab, node: &str) -> (String, IpAddr) {
         _ => endpoint_in_etcd(lab, node)["spec"]["ipNetworks"][0].clone(),
     };
     assert_eq!(stored, json!(format!("{address}/32")));
-    (netns, address)
+    PodState {
+        node: node.to_owned(),
+        name: "p1".to_owned(),
+        netns,
+        container,
+        address: Some(address),
+        address6,
+        host_interface: None,
+    }
 }
 
 fn reaches(netns: &str, address: IpAddr) {
