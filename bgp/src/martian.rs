@@ -62,6 +62,8 @@ pub(crate) enum Martian {
     ThisNetwork,
     /// fe80::/10, or 169.254.0.0/16.
     LinkLocal,
+    /// ::ffff:0:0/96: an IPv4 address written as one of IPv6 is on no wire (RFC 6890).
+    Mapped,
     /// An address of this machine.
     OwnAddress,
     /// A subnet of an interface of this machine, or a part of it. A part counts, too: it would take
@@ -81,6 +83,7 @@ impl fmt::Display for Martian {
             Self::LinkLocal => {
                 "it is link-local (169.254.0.0/16, fe80::/10); the setting that opens ranges can allow 169.254.0.0/16"
             }
+            Self::Mapped => "it is IPv4 written as IPv6 (::ffff:0:0/96)",
             Self::OwnAddress => "it is an address of this machine",
             Self::Connected(subnet) => {
                 return write!(f, "it lies in {subnet}, a subnet of an interface of this machine");
@@ -151,6 +154,10 @@ impl Martians {
                 Martian::ThisNetwork,
             ),
             (
+                Prefix::v6(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), 96),
+                Martian::Mapped,
+            ),
+            (
                 Prefix::v6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8),
                 Martian::Multicast,
             ),
@@ -211,6 +218,8 @@ mod tests {
             ("169.254.169.254/32", Some(Martian::LinkLocal)),
             ("0.1.0.0/16", Some(Martian::ThisNetwork)),
             ("::/128", Some(Martian::ThisNetwork)),
+            ("::ffff:0:0/96", Some(Martian::Mapped)),
+            ("::ffff:10.0.0.1/128", Some(Martian::Mapped)),
             // A shorter prefix that contains such a range is a legal route.
             ("0.0.0.0/0", None),
             ("0.0.0.0/1", None),
@@ -218,6 +227,7 @@ mod tests {
             ("224.0.0.0/3", None),
             ("169.0.0.0/8", None),
             ("::/0", None),
+            ("::/95", None),
             ("fe00::/7", None),
             ("10.0.0.0/8", None),
             ("100.64.0.0/10", None),

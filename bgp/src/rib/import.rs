@@ -30,6 +30,8 @@ pub enum ImportRefusal {
     ClusterLoop,
     /// NEXT_HOP is our own address (RFC 4271 §6.3).
     OwnNextHop,
+    /// NEXT_HOP is a loopback address, on a session with another machine (RFC 4271 §6.3).
+    LoopbackNextHop,
     /// There is no NEXT_HOP.
     NoNextHop,
     /// An import filter rejected it.
@@ -51,6 +53,9 @@ impl fmt::Display for ImportRefusal {
             Self::OriginatorLoop => "ORIGINATOR_ID is ours",
             Self::ClusterLoop => "CLUSTER_LIST holds our cluster",
             Self::OwnNextHop => "the next hop is our own address",
+            Self::LoopbackNextHop => {
+                "the next hop is a loopback address (127.0.0.0/8, ::1), and the session is not"
+            }
             Self::NoNextHop => "the route has no next hop",
             Self::Policy => "rejected by import policy",
             Self::NeverRouted => "the prefix must never be routed",
@@ -154,9 +159,16 @@ impl ImportRules<'_> {
             Some(ImportRefusal::ClusterLoop)
         } else if self.own_addresses.contains(&Some(next_hop)) {
             Some(ImportRefusal::OwnNextHop)
+        } else if next_hop.is_loopback() && !self.shares_the_host() {
+            Some(ImportRefusal::LoopbackNextHop)
         } else {
             None
         }
+    }
+
+    /// Speakers of one machine may have a session, and next hops, between its loopback addresses.
+    fn shares_the_host(&self) -> bool {
+        self.own_addresses[0].is_none_or(|own| own.is_loopback())
     }
 
     pub(super) fn view<'v>(&'v self, prefix: Prefix, attrs: &'v PathAttrs) -> RouteView<'v> {
@@ -231,18 +243,27 @@ mod tests {
         }
     }
 
-    fn check(change: impl FnOnce(&mut PathAttrs), allow_own_as: u8) -> Option<ImportRefusal> {
-        let clusters = BTreeSet::from([ClusterId([1, 1, 1, 1].into())]);
-        let rules = ImportRules {
+    fn rules<'a>(
+        clusters: &'a BTreeSet<ClusterId>,
+        next_hops: &'a NextHopTable,
+        allow_own_as: u8,
+    ) -> ImportRules<'a> {
+        ImportRules {
             kind: PeerKind::Internal,
             own_as: [Asn(64513), Asn(64512)],
             allow_own_as,
             router_id: RouterId([10, 0, 0, 1].into()),
-            clusters: &clusters,
+            clusters,
             own_addresses: [Some([10, 0, 0, 1].into()), None, None],
             filters: &[],
-            next_hops: &NextHopTable::default(),
-        };
+            next_hops,
+        }
+    }
+
+    fn check(change: impl FnOnce(&mut PathAttrs), allow_own_as: u8) -> Option<ImportRefusal> {
+        let clusters = BTreeSet::from([ClusterId([1, 1, 1, 1].into())]);
+        let next_hops = NextHopTable::default();
+        let rules = rules(&clusters, &next_hops, allow_own_as);
         let mut attrs = attrs();
         change(&mut attrs);
         let prefix = Prefix::v4([10, 9, 0, 0].into(), 24);
@@ -294,6 +315,28 @@ mod tests {
             check(|a| a.next_hop = None, 0),
             Some(ImportRefusal::NoNextHop)
         );
+    }
+
+    #[test]
+    fn rfc4271_6_3_a_loopback_next_hop_leads_to_the_receiver() {
+        for loopback in ["127.0.0.1", "127.9.9.9", "::1"] {
+            let next_hop: Option<IpAddr> = loopback.parse().ok();
+            let over = |own: &str| {
+                let (clusters, next_hops) = (BTreeSet::new(), NextHopTable::default());
+                let rules = ImportRules {
+                    own_addresses: [own.parse().ok(), None, None],
+                    ..rules(&clusters, &next_hops, 0)
+                };
+                rules.forbids(&PathAttrs {
+                    next_hop,
+                    ..attrs()
+                })
+            };
+            assert_eq!(over("10.0.0.1"), Some(ImportRefusal::LoopbackNextHop));
+            assert_eq!(over("fd00::1"), Some(ImportRefusal::LoopbackNextHop));
+            // Two speakers of one machine.
+            assert_eq!(over("127.0.0.2"), None);
+        }
     }
 
     #[test]
