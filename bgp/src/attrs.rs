@@ -53,6 +53,20 @@ pub struct PathAttrs {
 }
 
 impl PathAttrs {
+    /// Octets of memory that the set takes, about.
+    #[must_use]
+    pub(crate) fn octets(&self) -> usize {
+        let unknown = self.unknown.iter();
+        let unknown: usize = unknown.map(|a| size_of_val(a) + a.value.len()).sum();
+        size_of_val(self)
+            + self.as_path.octets()
+            + size_of_val(&*self.communities)
+            + size_of_val(&*self.ext_communities)
+            + size_of_val(&*self.large_communities)
+            + size_of_val(&*self.cluster_list)
+            + unknown
+    }
+
     /// True when the route carries `community`.
     #[must_use]
     pub(crate) fn has_community(&self, community: AnyCommunity) -> bool {

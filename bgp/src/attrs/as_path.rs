@@ -109,6 +109,12 @@ impl AsPath {
         one.into_iter().chain(more)
     }
 
+    /// Octets of memory beyond the value itself, about.
+    pub(crate) fn octets(&self) -> usize {
+        let segments = self.segments();
+        segments.map(|(_, asns)| size_of_val(asns)).sum()
+    }
+
     /// True for a route of our own AS.
     #[must_use]
     pub const fn is_empty(&self) -> bool {

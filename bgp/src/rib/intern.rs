@@ -9,6 +9,8 @@ use crate::attrs::PathAttrs;
 
 /// Fewest attribute sets that are worth a sweep.
 const MIN_SWEEP: usize = 1024;
+/// Fewest octets of attribute sets that are worth a sweep: one set may have 64 KiB.
+const MIN_SWEEP_OCTETS: usize = 8 << 20;
 /// Most attribute sets that are swept at once; more are swept in slices, for each is a read of
 /// memory that is in no cache.
 const MAX_SWEEP: usize = 16 * 1024;
@@ -26,8 +28,12 @@ struct InternedSet {
 pub(super) struct Interner {
     sets: SegmentedTable<InternedSet>,
     hasher: foldhash::quality::RandomState,
-    /// Sweep when the table has grown to this size.
+    /// Octets of all sets, those that await a sweep included.
+    octets: usize,
+    /// Sweep when the table has grown to this many sets.
     sweep_at: usize,
+    /// Sweep when the table has grown to this many octets.
+    sweep_at_octets: usize,
     /// Somebody has to sweep, step by step ([`Interner::sweep_at`]).
     due: bool,
 }
@@ -40,14 +46,17 @@ impl Interner {
         if let Some(known) = self.sets.find(hash, same) {
             return known.set.clone();
         }
-        if self.sets.len() >= self.sweep_at.max(MIN_SWEEP) {
+        if self.sets.len() >= self.sweep_at.max(MIN_SWEEP)
+            || self.octets >= self.sweep_at_octets.max(MIN_SWEEP_OCTETS)
+        {
             if self.sets.len() < MAX_SWEEP {
                 self.sweep();
             } else {
                 self.due = true;
-                self.sweep_at = self.sets.len() * 2;
+                self.swept();
             }
         }
+        self.octets += attrs.octets();
         let set = Arc::new(attrs);
         let entry = InternedSet {
             hash,
@@ -58,7 +67,7 @@ impl Interner {
     }
 
     /// Drops the sets that nobody else holds. Amortised: the next sweep comes when the table has
-    /// doubled.
+    /// doubled in sets or in octets.
     fn sweep(&mut self) {
         let mut at = 0;
         while at < self.end() {
@@ -81,13 +90,21 @@ impl Interner {
     /// how much more work it was than a look. A table that grows meanwhile may hide some from this
     /// sweep.
     pub(super) fn sweep_at(&mut self, at: usize) -> (usize, usize) {
-        let gone = |entry: &InternedSet| Arc::strong_count(&entry.set) == 1;
+        let octets = &mut self.octets;
+        let gone = |entry: &InternedSet| {
+            let gone = Arc::strong_count(&entry.set) == 1;
+            if gone {
+                *octets = octets.saturating_sub(entry.set.octets());
+            }
+            gone
+        };
         self.sets.walk(at, MIN_SWEEP * 4, gone, |entry| entry.hash)
     }
 
     /// A sweep is over.
     pub(super) const fn swept(&mut self) {
         self.sweep_at = self.sets.len() * 2;
+        self.sweep_at_octets = self.octets * 2;
     }
 
     /// Number of distinct sets, those that await a sweep included.
@@ -99,6 +116,7 @@ impl Interner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::Community;
 
     fn set(med: u32) -> PathAttrs {
         PathAttrs {
@@ -114,6 +132,25 @@ mod tests {
         assert!(Arc::ptr_eq(&one, &interner.intern(set(1))));
         assert!(!Arc::ptr_eq(&one, &interner.intern(set(2))));
         assert_eq!(interner.len(), 2);
+    }
+
+    /// A few sets of the largest size are as much memory as many small ones.
+    #[test]
+    fn churn_of_large_sets_does_not_grow_the_table() {
+        let mut interner = Interner::default();
+        let large = |n: u32| PathAttrs {
+            communities: (0..15_000).map(|c| Community(n << 16 | c)).collect(),
+            ..PathAttrs::default()
+        };
+        let kept = interner.intern(large(0));
+        for n in 1..1000 {
+            interner.intern(large(n));
+            assert!(interner.octets <= MIN_SWEEP_OCTETS + 2 * kept.octets());
+        }
+        assert!(interner.len() < 150, "{} sets", interner.len());
+        assert!(Arc::ptr_eq(&kept, &interner.intern(large(0))));
+        interner.sweep();
+        assert_eq!(interner.octets, kept.octets());
     }
 
     #[test]

@@ -89,6 +89,12 @@ impl Rib {
         Some((state.received_of(family), state.accepted_of(family)))
     }
 
+    /// Number of prefixes in the table.
+    #[must_use]
+    pub fn prefix_count(&self) -> usize {
+        self.table.len()
+    }
+
     /// Counters of the table.
     #[must_use]
     pub fn counts(&self) -> RibCounts {

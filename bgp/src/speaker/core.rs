@@ -456,7 +456,7 @@ impl Core {
         for out in changes.out {
             match out {
                 Outbound::Group(update) => {
-                    for update in SharedUpdate::new(update) {
+                    for update in SharedUpdate::new(update, self.rib.prefix_count()) {
                         // A member that sent all of it gets nothing.
                         for member in update.members().iter().filter(|m| update.concerns(m)) {
                             if let Some(feed) = self.feed(member.peer) {

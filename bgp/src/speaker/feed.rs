@@ -238,14 +238,16 @@ impl OutFeed {
             if !pending.order.is_empty() {
                 return Some(OutChunk::Batch(Self::take_from(&mut pending, max)));
             }
-            match pending.shared.pop_front()? {
-                Queued::Shared(update, member) => {
-                    pending.shared_len -= update.len();
-                    return Some(OutChunk::Shared(update, member));
+            match pending.shared.front() {
+                Some(Queued::Shared(..)) => {
+                    if let Some(Queued::Shared(update, member)) = pending.take_first() {
+                        return Some(OutChunk::Shared(update, member));
+                    }
                 }
-                other => {
-                    pending.shared.push_front(other);
-                    pending.fold_first();
+                Some(_) => pending.fold_first(),
+                None => {
+                    pending.behind = false;
+                    return None;
                 }
             }
         }

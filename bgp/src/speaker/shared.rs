@@ -26,6 +26,10 @@ pub struct SharedUpdate {
     buckets: Buckets,
     /// Number of changes before they are packed.
     len: usize,
+    /// Prefixes of the table when it was made.
+    table: usize,
+    /// Octets of memory that it takes once it is encoded, about.
+    octets: usize,
     encoded: Mutex<Vec<(MessageFormat, Arc<Encoded>)>>,
 }
 
@@ -47,8 +51,8 @@ struct Encoded {
 }
 
 impl SharedUpdate {
-    /// Makes a change of any size shareable.
-    pub fn new(update: GroupUpdate) -> impl Iterator<Item = Arc<Self>> {
+    /// Makes a change of any size shareable, of a table with this many prefixes.
+    pub fn new(update: GroupUpdate, table: usize) -> impl Iterator<Item = Arc<Self>> {
         let GroupUpdate { members, routes } = update;
         let mut packer = Packer::new(&members);
         let mut packed = 0;
@@ -59,10 +63,14 @@ impl SharedUpdate {
                 return None;
             }
             packed += next.len();
+            let buckets = packer.pack(next);
             Some(Arc::new(Self {
                 members: members.clone(),
-                buckets: packer.pack(next),
                 len: next.len(),
+                table,
+                // Once more as messages.
+                octets: 2 * buckets.octets(),
+                buckets,
                 encoded: Mutex::default(),
             }))
         })
@@ -78,6 +86,16 @@ impl SharedUpdate {
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
+    }
+
+    /// Prefixes of the table when it was made.
+    pub(super) const fn table(&self) -> usize {
+        self.table
+    }
+
+    /// Octets of memory that it takes once it is encoded, about.
+    pub(super) const fn octets(&self) -> usize {
+        self.octets
     }
 
     /// True when there are no changes.

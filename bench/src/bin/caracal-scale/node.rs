@@ -312,7 +312,7 @@ impl SimulatedNode {
         for out in changes.out {
             match out {
                 Outbound::Group(update) => {
-                    for update in SharedUpdate::new(update) {
+                    for update in SharedUpdate::new(update, usize::MAX) {
                         for member in update.members() {
                             let end = self.by_id[member.peer.index()];
                             octets.clear();

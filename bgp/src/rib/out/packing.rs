@@ -193,6 +193,16 @@ impl Packer {
 }
 
 impl Buckets {
+    /// Octets of memory that it holds, about; attributes of several buckets count in each.
+    #[must_use]
+    pub fn octets(&self) -> usize {
+        let of = |bucket: &PackingBucket| {
+            let attrs = bucket.attrs.as_ref().map_or(0, |attrs| attrs.octets());
+            size_of_val(bucket) + size_of_val(&*bucket.prefixes) + attrs
+        };
+        self.buckets.iter().map(of).sum()
+    }
+
     fn open(&mut self, key: Key, route: &GroupRoute) -> usize {
         let at = self.buckets.len();
         self.buckets.push(PackingBucket {

@@ -9,7 +9,7 @@ use caracal_model::{Family, Prefix};
 use super::parts::{PartedMap, PartedQueue};
 use crate::attrs::PathAttrs;
 use crate::rib::{Member, RouteChange};
-use crate::speaker::shared::SharedUpdate;
+use crate::speaker::shared::{SHARED_ROUTES, SharedUpdate};
 
 #[cfg(test)]
 thread_local! {
@@ -17,9 +17,11 @@ thread_local! {
     pub(super) static PUSHES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Most changes that wait in shared form. Beyond that they are kept by prefix, where the latest
-/// replaces all before it, and what a peer that does not read costs is bounded by the table.
+/// Most changes that wait in shared form, whatever the table's size.
 const SHARED_LIMIT: usize = 128 * 1024;
+
+/// Most octets that wait in shared form.
+const SHARED_OCTETS: usize = 8 << 20;
 
 /// Longest queue that is walked through as a whole.
 const TIDIED: usize = 64 * 1024;
@@ -42,6 +44,14 @@ pub(super) struct Pending<V> {
     pub(super) shared: VecDeque<Queued>,
     /// Number of changes in `shared`.
     pub(super) shared_len: usize,
+    /// Octets of memory of `shared`.
+    shared_octets: usize,
+    /// Prefixes of the table, as last heard.
+    table: usize,
+    /// More waited than the table has: until the reader has read everything, changes are kept by
+    /// prefix, where the latest replaces all before it. So what a peer that does not read costs is
+    /// bounded by the table, and it is sent the table and no history.
+    pub(super) behind: bool,
     /// Families of which everything is being queued again without marks, with End-of-RIB at the
     /// end.
     pub(super) unmarked: BTreeSet<Family>,
@@ -110,6 +120,9 @@ impl<V> Pending<V> {
             ends: [(0, false); 2],
             shared: VecDeque::new(),
             shared_len: 0,
+            shared_octets: 0,
+            table: 0,
+            behind: false,
             unmarked: BTreeSet::new(),
             closed: false,
         }
@@ -230,12 +243,19 @@ impl Pending<Option<Arc<PathAttrs>>> {
         }
     }
 
+    /// Takes the oldest part out.
+    pub(super) fn take_first(&mut self) -> Option<Queued> {
+        let first = self.shared.pop_front()?;
+        self.shared_len -= first.len();
+        self.shared_octets -= first.octets();
+        Some(first)
+    }
+
     /// Folds the oldest part alone.
     pub(super) fn fold_first(&mut self) {
-        let Some(first) = self.shared.pop_front() else {
+        let Some(first) = self.take_first() else {
             return;
         };
-        self.shared_len -= first.len();
         match first {
             Queued::Shared(update, member) => {
                 for (prefix, attrs) in update.for_member(&member) {
@@ -258,10 +278,22 @@ impl Pending<Option<Arc<PathAttrs>>> {
 
     /// Puts something behind what is shared, in order.
     pub(super) fn queue(&mut self, queued: Queued) {
-        self.shared_len += queued.len();
+        let len = queued.len();
+        if let Queued::Shared(update, _) = &queued {
+            self.table = update.table();
+        }
+        self.shared_len += len;
+        self.shared_octets += queued.octets();
         self.shared.push_back(queued);
-        // The oldest ones only: a slow reader must not delay the writer.
-        while self.shared_len > SHARED_LIMIT || self.shared.len() > SHARED_LIMIT / 16 {
+        self.behind |= self.shared_len > self.table.clamp(SHARED_ROUTES, SHARED_LIMIT)
+            || self.shared_octets > SHARED_OCTETS
+            || self.shared.len() > SHARED_LIMIT / 16;
+        // Twice what came, and the oldest ones only: a slow reader must not delay the writer.
+        let mut rest = if self.behind { 2 * len } else { 0 };
+        while rest > 0
+            && let Some(first) = self.shared.front()
+        {
+            rest = rest.saturating_sub(first.len());
             self.fold_first();
         }
     }
@@ -276,6 +308,14 @@ impl Pending<Option<Arc<PathAttrs>>> {
 }
 
 impl Queued {
+    fn octets(&self) -> usize {
+        match self {
+            Self::Shared(update, _) => update.octets(),
+            Self::Changes(changes) => size_of_val(&**changes),
+            Self::Mark(_) => 0,
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Shared(update, _) => update.len(),

@@ -145,9 +145,9 @@ fn read(feed: &OutFeed) -> Vec<String> {
 fn no_call_handles_all_that_waits() {
     const MANY: u32 = 100_000;
     let feed = OutFeed::new();
-    let (update, member) = change_of(4000);
+    let (update, member) = change_of(4000, 0);
     for _ in 0..MANY / 4000 {
-        for part in SharedUpdate::new(update.clone()) {
+        for part in SharedUpdate::new(update.clone(), usize::MAX) {
             feed.share(part, member);
         }
     }
@@ -195,18 +195,58 @@ fn no_call_handles_all_that_waits() {
     assert_eq!((pending.values.len(), pending.shared_len), (0, 0));
 }
 
+/// Each prefix changes twelve times while the peer does not read.
+#[test]
+fn who_does_not_read_is_sent_the_table_and_no_history() {
+    const MANY: u32 = 10_000;
+    let feed = OutFeed::new();
+    let (update, member) = change_of(MANY, 0);
+    let share = || {
+        for part in SharedUpdate::new(update.clone(), MANY as usize) {
+            let before = PUSHES.get();
+            feed.share(part, member);
+            assert!(PUSHES.get() - before <= 3 * 4096, "at once");
+        }
+    };
+    for _ in 0..12 {
+        share();
+    }
+    feed.end_of_rib(Family::Ipv4);
+    assert_eq!(feed.len(), MANY as usize + 1);
+    let sent = read(&feed);
+    assert_eq!(sent.len(), MANY as usize + 1, "each prefix once");
+    assert_eq!(sent.last().unwrap(), "EndOfRib(Ipv4)");
+    // Who has read everything shares again.
+    share();
+    assert_eq!(read(&feed), ["shared", "shared", "shared"]);
+}
+
+/// A few prefixes with attribute sets of the largest size.
+#[test]
+fn large_attributes_do_not_wait_as_often_as_they_change() {
+    let feed = OutFeed::new();
+    let (update, member) = change_of(20, 15_000);
+    for _ in 0..300 {
+        for part in SharedUpdate::new(update.clone(), 20) {
+            feed.share(part, member);
+        }
+    }
+    assert_eq!(feed.len(), 20);
+    assert_eq!(read(&feed).len(), 20);
+}
+
 /// Values queued behind shared changes are sent behind them, markers and refreshes included.
 #[test]
 fn rfc7313_4_a_refresh_behind_shared_changes() {
     let feed = OutFeed::new();
-    let (update, member) = change_of(3);
-    for part in SharedUpdate::new(update.clone()) {
+    let (update, member) = change_of(3, 0);
+    for part in SharedUpdate::new(update.clone(), 3) {
         feed.share(part, member);
     }
     feed.begin_refresh(Family::Ipv4);
     feed.push(p("10.0.0.0/24"), Some(attrs(2)));
     feed.end_refresh(Family::Ipv4);
-    for part in SharedUpdate::new(update) {
+    for part in SharedUpdate::new(update, 3) {
         feed.share(part, member);
     }
     let sent = read(&feed);

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::{Originations, PeerConfig, SpeakerConfig};
 use crate::rib::{Outbound, Rib, RibOptions, SessionInfo, SessionOptions};
-use crate::types::{Asn, ClusterId, PeerName, RouterId};
+use crate::types::{Asn, ClusterId, Community, PeerName, RouterId};
 use crate::wire::format::{FamilySet, MAX_MESSAGE_LEN};
 use crate::wire::frame_len;
 use crate::wire::update::UpdateMessage;
@@ -124,15 +124,17 @@ fn update((_, prefix, route): Step) -> UpdateMessage {
     }
 }
 
-/// A change of `prefixes` prefixes, and a member that is sent them.
-pub(in crate::speaker) fn change_of(prefixes: u32) -> (GroupUpdate, Member) {
+/// A change of `prefixes` prefixes with so many communities, and a member that is sent them.
+pub(in crate::speaker) fn change_of(prefixes: u32, communities: u32) -> (GroupUpdate, Member) {
     let now = Instant::now();
     let mut rib = reflector(now);
     let prefix = |n: u32| Prefix::v4((0x1000_0000 + (n << 8)).into(), 24);
-    let announced = UpdateMessage {
+    let mut announced = UpdateMessage {
         announced: (0..prefixes).map(prefix).collect(),
         ..update((1, 0, Some((1, 0))))
     };
+    let attrs = announced.attrs.as_mut().unwrap();
+    attrs.communities = (0..communities).map(Community).collect();
     let out = rib.apply(now, &name(1), announced).out;
     let groups = out.into_iter().filter_map(|out| match out {
         Outbound::Group(group) => Some(group),
@@ -159,7 +161,7 @@ proptest! {
             for out in rib.decide(now).out {
                 let Outbound::Group(group) = out else { panic!("not for the group") };
                 prop_assert_eq!(group.members.len(), usize::from(CLIENTS));
-                let shared: Vec<_> = SharedUpdate::new(group.clone()).collect();
+                let shared: Vec<_> = SharedUpdate::new(group.clone(), 6).collect();
                 let [shared] = &shared[..] else { panic!("more than one") };
                 for member in &group.members {
                     let mut octets = BytesMut::new();
@@ -191,7 +193,7 @@ fn who_sent_all_of_a_change_is_told_nothing() {
     let [Outbound::Group(group)] = &out[..] else {
         panic!("one group");
     };
-    let shared: Vec<_> = SharedUpdate::new(group.clone()).collect();
+    let shared: Vec<_> = SharedUpdate::new(group.clone(), 6).collect();
     let concerned: Vec<bool> = group
         .members
         .iter()
