@@ -16,6 +16,7 @@ mod attempt;
 mod cases;
 mod junit;
 mod soak;
+mod spare;
 mod verdict;
 
 use std::fs;
@@ -31,6 +32,7 @@ use clap::Parser;
 use attempt::{Attempt, Conditions, attempt};
 use cases::{Case, Program};
 use soak::{Endurance, Load};
+use spare::SpareCores;
 use verdict::{Judgement, Outcome};
 
 /// Of more failures than this the cause is not chance; to run them all again, one by one, would
@@ -43,6 +45,9 @@ struct Args {
     /// How many run at once.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
+    /// How many more run while the cores idle.
+    #[arg(long, default_value_t = 0)]
+    spare: usize,
     /// Each test function is a process in namespaces of its own, with a second try; needs root.
     #[arg(long)]
     scenarios: bool,
@@ -116,22 +121,33 @@ impl Args {
     }
 }
 
-/// Runs cases side by side, `jobs` at once, and tells of each as it ends. In the order of the
-/// cases.
+/// How many cases run side by side.
+#[derive(Clone, Copy, Debug)]
+struct Lanes {
+    /// Always.
+    jobs: usize,
+    /// Beside these, while the cores idle.
+    spare: usize,
+}
+
+/// Runs cases side by side, and tells of each as it ends. In the order of the cases.
 fn run_all(
     cases: &[(usize, &Case)],
-    jobs: usize,
+    lanes: Lanes,
     conditions: &Conditions,
     told: impl Fn(&Case, &Attempt),
 ) -> Vec<Attempt> {
     let next = AtomicUsize::new(0);
-    let (done, ended) = mpsc::sync_channel(jobs);
+    let spare = SpareCores::default();
+    let all = lanes.jobs.max(1) + lanes.spare;
+    let (done, ended) = mpsc::sync_channel(all);
     let mut attempts: Vec<(usize, Attempt)> = Vec::new();
     thread::scope(|scope| {
-        for _ in 0..jobs {
-            let (done, next) = (done.clone(), &next);
+        for lane in 0..all {
+            let (done, next, spare) = (done.clone(), &next, &spare);
+            let is_left = move || next.load(Ordering::Relaxed) < cases.len();
             scope.spawn(move || {
-                loop {
+                while lane < lanes.jobs.max(1) || spare.wait(is_left) {
                     let n = next.fetch_add(1, Ordering::Relaxed);
                     let Some((run, case)) = cases.get(n) else {
                         break;
@@ -165,7 +181,11 @@ fn tell(case: &Case, attempt: &Attempt) {
 /// Each case once; those that fail once more, one after the other, where that may help.
 fn judge(cases: &[Case], args: &Args, conditions: &Conditions) -> Judgement {
     let once: Vec<(usize, &Case)> = cases.iter().map(|case| (1, case)).collect();
-    let attempts = run_all(&once, args.jobs.max(1), conditions, tell);
+    let lanes = Lanes {
+        jobs: args.jobs,
+        spare: args.spare,
+    };
+    let attempts = run_all(&once, lanes, conditions, tell);
     let outcome = |(case, first): (&Case, Attempt)| Outcome {
         name: case.name(),
         first,
@@ -202,7 +222,11 @@ fn soak(cases: &[Case], n: usize, args: &Args, conditions: &Conditions) -> Resul
     // Every case once, then every case again: runs of one are not neighbours.
     let rounds = (1..=n).flat_map(|run| cases.iter().map(move |case| (run, case)));
     let rounds: Vec<(usize, &Case)> = rounds.collect();
-    let mut attempts = run_all(&rounds, args.jobs.max(1), conditions, tell).into_iter();
+    let lanes = Lanes {
+        jobs: args.jobs,
+        spare: 0,
+    };
+    let mut attempts = run_all(&rounds, lanes, conditions, tell).into_iter();
     drop(load);
     let mut endured: Vec<Endurance> = Vec::new();
     for _ in 0..n {
