@@ -117,11 +117,11 @@ pub use policy::{
 pub use rib::{
     AdvertisedRoute, Advertisement, AttrsInfo, BestPathReason, Buckets, Changes, DecidedBy,
     Explanation, FibExportFilter, Gateway, GroupRoute, GroupUpdate, ImportRefusal, LearnedRoute,
-    LongLivedRestart, Member, MemberUpdate, MonitoredPath, MrtPeers, OriginStatus, Outbound,
-    PackingBucket, PathId, PathName, PathStatus, PeerCounts, PeerId, Progress, RemoteRestart,
-    RemovalImpact, ResolvedNextHop, Rib, RibCounts, RibOptions, RouteChange, RouteInfo, RouteQuery,
-    RouteRecord, RouteTable, Screened, SessionInfo, SessionOptions, StartupTimes, Underlay,
-    UnderlayRoute, Withheld, redistribute,
+    LongLivedRestart, Member, MemberUpdate, MonitoredPath, MrtPeers, MrtProgress, OriginStatus,
+    Outbound, PackingBucket, PathId, PathName, PathStatus, PeerCounts, PeerId, Progress,
+    RemoteRestart, RemovalImpact, ResolvedNextHop, Rib, RibCounts, RibOptions, RouteChange,
+    RouteInfo, RouteQuery, RouteRecord, RouteTable, Screened, SessionInfo, SessionOptions,
+    StartupTimes, Underlay, UnderlayRoute, Withheld, redistribute,
 };
 #[cfg(feature = "speaker")]
 pub use speaker::{

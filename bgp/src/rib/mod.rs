@@ -65,7 +65,7 @@ pub use forward::{FibExportFilter, redistribute};
 pub use import::{DecidedBy, ImportRefusal};
 pub use jobs::Progress;
 pub use monitor::{MonitoredPath, PathName};
-pub use mrt::MrtPeers;
+pub use mrt::{MrtPeers, MrtProgress};
 pub use next_hops::ResolvedNextHop;
 #[cfg(feature = "speaker")]
 pub(crate) use out::Packer;

@@ -51,6 +51,16 @@ fn put_peer(id: RouterId, address: IpAddr, asn: Asn, out: &mut BytesMut) {
     out.put_u32(asn.0);
 }
 
+/// How far a dump is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MrtProgress {
+    /// Number of the next record.
+    pub sequence: u32,
+    /// Paths that no record can hold: an entry has 65,535 octets of attributes at most, and a
+    /// prefix as many entries (RFC 6396 §4.3.4).
+    pub left_out: usize,
+}
+
 /// The peers of a dump, in the order of its index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MrtPeers(Vec<PeerName>);
@@ -64,7 +74,7 @@ impl Rib {
         let all = RouteQuery::all(RouteTable::Routes);
         let mut prefixes = self.scan(&all, 0..self.slots()).unwrap_or_default();
         prefixes.sort_unstable();
-        self.mrt_records(time, &peers, 0, &prefixes, &mut out);
+        self.mrt_records(time, &peers, MrtProgress::default(), &prefixes, &mut out);
         out
     }
 
@@ -84,17 +94,17 @@ impl Rib {
         (out, peers)
     }
 
-    /// Appends the records of these prefixes, numbered from `sequence` on, and gives the next
-    /// number. A peer that was not there when the dump began has no entry in its peer table, and
+    /// Appends the records of these prefixes, and says how far the dump is then. A peer that was
+    /// not there when the dump began has no entry in its peer table, and
     /// its paths are left out.
     pub fn mrt_records(
         &self,
         time: u32,
         peers: &MrtPeers,
-        mut sequence: u32,
+        mut progress: MrtProgress,
         prefixes: &[Prefix],
         out: &mut BytesMut,
-    ) -> u32 {
+    ) -> MrtProgress {
         let indices = self.mrt_indices(peers);
         for prefix in prefixes {
             let Some(id) = self.table.find(prefix) else {
@@ -113,17 +123,29 @@ impl Rib {
             let with_identifier = |path: &&Path| self.peers.paths.path_id(path.peer).is_some();
             let with_ids = paths.iter().any(with_identifier);
             let subtype = subtype(dest.prefix.family(), with_ids);
+            let (before, mut written) = (out.len(), 0_u16);
             record(time, subtype, out, |out| {
-                out.put_u32(sequence);
+                out.put_u32(progress.sequence);
                 nlri::encode(&dest.prefix, out);
-                out.put_u16(u16::try_from(paths.len()).unwrap_or(u16::MAX));
-                for path in paths.iter().take(usize::from(u16::MAX)) {
-                    self.put_entry(time, path, entry(path).unwrap_or_default(), with_ids, out);
+                let at = out.len();
+                out.put_u16(0);
+                for path in &paths {
+                    let index = entry(path).unwrap_or_default();
+                    if written == u16::MAX || !self.put_entry(time, path, index, with_ids, out) {
+                        progress.left_out += 1;
+                    } else {
+                        written += 1;
+                    }
                 }
+                out[at..at + 2].copy_from_slice(&written.to_be_bytes());
             });
-            sequence = sequence.wrapping_add(1);
+            if written == 0 {
+                out.truncate(before);
+            } else {
+                progress.sequence = progress.sequence.wrapping_add(1);
+            }
         }
-        sequence
+        progress
     }
 
     /// For each peer, by its handle, its index in the peer table of a dump.
@@ -158,7 +180,16 @@ impl Rib {
         }
     }
 
-    fn put_entry(&self, time: u32, path: &Path, index: u16, with_ids: bool, out: &mut BytesMut) {
+    /// Appends an entry; false, and nothing, when its attributes are too long.
+    fn put_entry(
+        &self,
+        time: u32,
+        path: &Path,
+        index: u16,
+        with_ids: bool,
+        out: &mut BytesMut,
+    ) -> bool {
+        let before = out.len();
         out.put_u16(index);
         out.put_u32(time);
         if with_ids {
@@ -169,7 +200,11 @@ impl Rib {
         if let Some(attrs) = path.accepted() {
             encode_table_attributes(attrs, out);
         }
-        let len = u16::try_from(out.len() - at - 2).unwrap_or(u16::MAX);
+        let Ok(len) = u16::try_from(out.len() - at - 2) else {
+            out.truncate(before);
+            return false;
+        };
         out[at..at + 2].copy_from_slice(&len.to_be_bytes());
+        true
     }
 }

@@ -13,7 +13,7 @@ use caracal_model::{Family, Prefix};
 use tokio::sync::oneshot;
 
 use super::{Command, SpeakerEnded, SpeakerHandle};
-use crate::rib::{MrtPeers, RemovalImpact, Rib, RouteQuery, RouteRecord, RouteTable};
+use crate::rib::{MrtPeers, MrtProgress, RemovalImpact, Rib, RouteQuery, RouteRecord, RouteTable};
 use crate::types::PeerName;
 
 /// Places of the table that one question looks at: less than a millisecond of work.
@@ -47,13 +47,13 @@ pub(super) enum Slice {
     ),
     /// The first record of a dump with this time.
     MrtIndex(u32, oneshot::Sender<(BytesMut, MrtPeers)>),
-    /// The records of these prefixes, numbered from here on, and the next number.
+    /// The records of these prefixes, and how far the dump is before and after them.
     MrtRecords {
         time: u32,
         peers: Arc<MrtPeers>,
-        sequence: u32,
+        progress: MrtProgress,
         prefixes: Vec<Prefix>,
-        answer: oneshot::Sender<(BytesMut, u32)>,
+        answer: oneshot::Sender<(BytesMut, MrtProgress)>,
     },
 }
 
@@ -75,13 +75,13 @@ impl Slice {
             Self::MrtRecords {
                 time,
                 peers,
-                sequence,
+                progress,
                 prefixes,
                 answer,
             } => {
                 let mut out = BytesMut::new();
-                let next = rib.mrt_records(time, &peers, sequence, &prefixes, &mut out);
-                drop(answer.send((out, next)));
+                let progress = rib.mrt_records(time, &peers, progress, &prefixes, &mut out);
+                drop(answer.send((out, progress)));
             }
         }
     }
@@ -294,7 +294,7 @@ pub struct MrtReader {
     peers: Arc<MrtPeers>,
     prefixes: CompactPrefixes,
     at: usize,
-    sequence: u32,
+    progress: MrtProgress,
 }
 
 impl MrtReader {
@@ -310,8 +310,14 @@ impl MrtReader {
             peers: Arc::new(peers),
             prefixes: prefixes.unwrap_or_default(),
             at: 0,
-            sequence: 0,
+            progress: MrtProgress::default(),
         })
+    }
+
+    /// Paths of what was read that are not in the file, as no record can hold them.
+    #[must_use]
+    pub const fn left_out(&self) -> usize {
+        self.progress.left_out
     }
 
     /// The next octets of the file; `None`: that was all.
@@ -325,18 +331,18 @@ impl MrtReader {
         while self.at < self.prefixes.len() {
             let prefixes = self.prefixes.slice(self.at);
             self.at += prefixes.len();
-            let (time, peers, sequence) = (self.time, self.peers.clone(), self.sequence);
+            let (time, peers, progress) = (self.time, self.peers.clone(), self.progress);
             let ask = |answer| {
                 Command::Slice(Slice::MrtRecords {
                     time,
                     peers,
-                    sequence,
+                    progress,
                     prefixes,
                     answer,
                 })
             };
-            let (octets, next) = self.speaker.ask(ask).await?;
-            self.sequence = next;
+            let (octets, progress) = self.speaker.ask(ask).await?;
+            self.progress = progress;
             if !octets.is_empty() {
                 return Ok(Some(octets.freeze()));
             }

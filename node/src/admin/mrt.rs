@@ -22,9 +22,13 @@ pub(crate) async fn dump_below_folder(
     file: &Path,
 ) -> Result<Value, String> {
     let file = below(&folder(), file)?;
-    let octets = dump(speaker, &file).await?;
-    Ok(serde_json::json!({ "file": file, "octets": octets }))
+    let (octets, left_out) = dump(speaker, &file).await?;
+    Ok(serde_json::json!({ "file": file, "octets": octets, "leftOut": left_out }))
 }
+
+/// What to say of paths that are not in a file.
+pub(crate) const LEFT_OUT: &str =
+    "paths are left out: a record holds 65,535 octets of attributes at most (RFC 6396)";
 
 /// `CARACAL_MRT_DIR`, or `mrt` in the library directory.
 fn folder() -> PathBuf {
@@ -63,12 +67,12 @@ fn below(folder: &Path, name: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// Writes the table; how many octets it has. The file is there as a whole, on the disk, or not at
+/// Writes the table; how many octets it has, and how many paths are not in it. The file is there as a whole, on the disk, or not at
 /// all; a link of its name gives way to it.
 ///
 /// # Errors
 /// A text that names the file.
-pub(crate) async fn dump(speaker: &SpeakerHandle, file: &Path) -> Result<usize, String> {
+pub(crate) async fn dump(speaker: &SpeakerHandle, file: &Path) -> Result<(usize, usize), String> {
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
@@ -89,9 +93,9 @@ pub(crate) async fn dump(speaker: &SpeakerHandle, file: &Path) -> Result<usize, 
         // Where the disk is full, some file systems say so only now.
         out.get_ref().sync_all().await.map_err(failed)?;
         tokio::fs::rename(&draft, file).await.map_err(failed)?;
-        Ok(len)
+        Ok((len, reader.left_out()))
     };
-    let written: Result<usize, String> = written.await;
+    let written: Result<(usize, usize), String> = written.await;
     if written.is_err() {
         // A partial file is useless; it may never have been created.
         let _removed = tokio::fs::remove_file(&draft).await;

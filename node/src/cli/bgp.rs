@@ -17,6 +17,7 @@ use super::all_nodes::{self, Aspect};
 use super::columns::Columns;
 use super::output::watch;
 use super::{peer, run_dir, status};
+use crate::admin::mrt::LEFT_OUT;
 use crate::admin::{PeerOrder, Request, RouteFilter, ask, ask_rows};
 use crate::args::{BgpCommand, Output, RouteArgs, Soft};
 use crate::exit::NOT_FOUND;
@@ -74,6 +75,9 @@ pub(crate) fn run(command: BgpCommand) -> anyhow::Result<ExitCode> {
             let written = ask(&run_dir(), &Request::Mrt { file })?;
             let file = written["file"].as_str().unwrap_or_default();
             println!("{file}: {} octets", written["octets"]);
+            if written["leftOut"] != 0 {
+                println!("{} {LEFT_OUT}", written["leftOut"]);
+            }
         }
         BgpCommand::Explain { prefix, output } => {
             return explain_prefix(prefix, output.output);

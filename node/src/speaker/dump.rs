@@ -59,7 +59,8 @@ async fn run(dump: Dump, speaker: SpeakerHandle) {
         ticks.tick().await;
         let name = file_name(&dump.filename, SystemTime::now());
         match mrt::dump(&speaker, Path::new(&name)).await {
-            Ok(octets) => tracing::debug!(file = name, %octets, "table dumped"),
+            Ok((octets, 0)) => tracing::debug!(file = name, %octets, "table dumped"),
+            Ok((_, paths)) => tracing::warn!(file = name, paths, "{}", mrt::LEFT_OUT),
             Err(reason) => tracing::warn!(reason, "no dump of the table"),
         }
     }

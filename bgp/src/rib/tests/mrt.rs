@@ -80,6 +80,27 @@ fn rfc6396_4_3_an_index_of_peers_and_a_record_for_each_prefix() {
     assert_eq!(body[16..20], 77_u32.to_be_bytes());
 }
 
+/// AS numbers of four octets take twice the room of those that a session of two octets carried.
+#[test]
+fn rfc6396_4_3_4_a_path_that_no_record_holds_is_left_out_and_counted() {
+    let mut net = table();
+    let path: Vec<u32> = std::iter::once(65002).chain(1..=17_000).collect();
+    net.announce(2, &[2, 6], external(2, &path));
+    net.announce(3, &[2], attrs(3));
+    let all = RouteQuery::all(RouteTable::Routes);
+    let mut prefixes = net.rib.scan(&all, 0..net.rib.slots()).unwrap();
+    prefixes.sort_unstable();
+    let (mut out, peers) = net.rib.mrt_index(7);
+    let before = MrtProgress::default();
+    let after = net.rib.mrt_records(7, &peers, before, &prefixes, &mut out);
+    assert_eq!((after.sequence, after.left_out), (4, 2));
+    // Of one prefix the other path is there, and another has no record at all.
+    let all = records(&out);
+    assert_eq!(all.len(), 1 + 4);
+    let second = all[2].2;
+    assert_eq!(second[..10], [0, 0, 0, 1, 24, 10, 244, 2, 0, 1], "one path");
+}
+
 #[test]
 fn rfc6396_bgpdump_reads_the_same_routes() {
     let file = std::env::temp_dir().join(format!("caracal-mrt-{}", std::process::id()));

@@ -476,7 +476,7 @@ fn a_question_a_dump_and_a_station_look_at_a_piece_at_a_time() {
     let (mut out, peers) = watched("an index", 1, || rib.mrt_index(0));
     for some in prefixes.chunks(STEP) {
         watched("records", STEP, || {
-            rib.mrt_records(0, &peers, 0, some, &mut out)
+            rib.mrt_records(0, &peers, MrtProgress::default(), some, &mut out)
         });
     }
     assert!(out.len() > MANY as usize * 20);
