@@ -69,10 +69,11 @@ pub struct Lab {
 
 /// Variables of our own environment that processes of a lab keep; all others could change what is
 /// tested.
-const KEPT_ENVIRONMENT: [&str; 8] = [
+const KEPT_ENVIRONMENT: [&str; 9] = [
     "CARACAL_LAB_TIME_SCALE",
     "CARACAL_LOG",
     "CARACAL_UML",
+    "ETCD_UNSAFE_NO_FSYNC",
     "HOME",
     "LANG",
     "RUST_BACKTRACE",
