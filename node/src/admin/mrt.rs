@@ -67,8 +67,8 @@ fn below(folder: &Path, name: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// Writes the table; how many octets it has, and how many paths are not in it. The file is there as a whole, on the disk, or not at
-/// all; a link of its name gives way to it.
+/// Writes the table; how many octets it has, and how many paths it lacks. The file is there as a
+/// whole, on the disk, or not at all; a link of its name gives way to it.
 ///
 /// # Errors
 /// A text that names the file.

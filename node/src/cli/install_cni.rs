@@ -62,6 +62,8 @@ struct InstallPlan {
     /// The plugin's account, whose kubeconfig is written here.
     account: Option<PluginAccount>,
     mtu: u32,
+    /// Pods get IPv4 addresses, and IPv6 addresses.
+    families: [bool; 2],
     /// Programs that are there stay.
     keep_programs: bool,
     /// Folder of the standard plugins that are installed where the host has none.
@@ -146,6 +148,10 @@ impl InstallPlan {
             text.parse::<u32>()
                 .map_err(|_| "expected an MTU in octets; 0 = the node's".to_owned())
         })?;
+        // Pods have the families that the nodes have.
+        let is_set = |name| env.text(name).map(|text| text != "none");
+        let ipv6 = is_set("IP6").unwrap_or(false);
+        let ipv4 = !ipv6 || is_set("IP").unwrap_or(true);
         Ok(Self {
             bin_dir: dir("CNI_BIN_DIR", BIN_DIR),
             net_dir: dir("CNI_CONF_DIR", NET_DIR),
@@ -158,6 +164,7 @@ impl InstallPlan {
             kubeconfig: dir("CNI_NET_DIR", HOST_NET_DIR).join(PluginAccount::file_name(env)),
             account: PluginAccount::from_env(env),
             mtu: mtu.unwrap_or_default(),
+            families: [ipv4, ipv6],
             keep_programs: !env.flag("UPDATE_CNI_BINARIES", true)?,
             standard_dir: PathBuf::from(STANDARD_DIR),
             skipped: env
@@ -229,6 +236,10 @@ impl InstallPlan {
                 "ipam": { "type": PLUGINS[1] },
             }),
         };
+        if let [ipv4, true] = self.families {
+            plugin["ipam"]["assign_ipv4"] = json!(ipv4);
+            plugin["ipam"]["assign_ipv6"] = json!(true);
+        }
         if self.account.is_some() && !self.kubernetes {
             plugin["policy"] = json!({ "type": "k8s" });
             plugin["kubernetes"] = json!({ "kubeconfig": "__KUBECONFIG_FILEPATH__" });

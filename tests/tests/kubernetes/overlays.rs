@@ -64,7 +64,9 @@ fn a_service_is_reached(lab: &Lab, pods: &[PodState], in_etcd: bool) {
         let (code, said) = exit_code(lab, "node1", &arguments);
         assert_eq!(code, 0, "{said}");
     } else {
-        kubectl(lab, &["create", "namespace", "shop"], b"");
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": "shop"}});
+        let text = format!("{namespace}\n---\n{text}");
         kubectl(lab, &["create", "-f", "-"], text.as_bytes());
     }
     let from_a_node = lab.netns("node1").unwrap();

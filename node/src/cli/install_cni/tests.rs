@@ -82,6 +82,32 @@ fn one_program_under_two_names_and_a_configuration() {
 }
 
 #[test]
+fn pods_have_the_families_that_the_nodes_have() {
+    for (ip, ip6, expected) in [
+        (None, None, json!({})),
+        (Some("autodetect"), Some("none"), json!({})),
+        (Some("none"), None, json!({})),
+        (None, Some("autodetect"), json!([true, true])),
+        (Some("autodetect"), Some("fd00::1/64"), json!([true, true])),
+        (Some("none"), Some("autodetect"), json!([false, true])),
+    ] {
+        for store in ["etcdv3", "kubernetes"] {
+            let mut pairs = vec![("DATASTORE_TYPE", store)];
+            pairs.extend(ip.map(|value| ("IP", value)));
+            pairs.extend(ip6.map(|value| ("IP6", value)));
+            let list: Value =
+                serde_json::from_str(&plan(&pairs).unwrap().default_template()).unwrap();
+            let ipam = &list["plugins"][0]["ipam"];
+            let seen = match ipam.get("assign_ipv6") {
+                None => json!({}),
+                Some(ipv6) => json!([ipam["assign_ipv4"], ipv6]),
+            };
+            assert_eq!(seen, expected, "{ip:?}, {ip6:?}: {ipam}");
+        }
+    }
+}
+
+#[test]
 fn in_etcd_clusters_a_plugin_with_an_account_looks_pods_up() {
     let folder = Folder::new("account");
     folder

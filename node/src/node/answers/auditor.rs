@@ -143,8 +143,7 @@ async fn run(
     told: Told,
 ) {
     let mut ages = FindingAges::default();
-    let mut nat = None;
-    let mut unread = Rarely::default();
+    let (mut nat, mut unread) = (None, Rarely::default());
     let mut services = None;
     let mut known = BTreeSet::new();
     let mut last = Instant::now();
