@@ -10,7 +10,9 @@ use caracal_ipam::{
     AssignError, AssignIpError, AssignIpRequest, AssignRequest, Client, ClientError, ReleaseError,
     ReleaseTarget, Unreadable,
 };
-use caracal_model::{AllowedUse, Compare, Family, HandleId, KeyValue, NodeName, Prefix};
+use caracal_model::{
+    AllowedUse, Compare, Family, HandleId, InsertEach, KeyValue, NodeName, Prefix,
+};
 
 use crate::attachment::{AssignedAddress, Attachment, calicos_handle};
 use crate::host_lock::HostLock;
@@ -130,7 +132,7 @@ pub(crate) async fn hold<S: Store>(
     let mut avoided = BTreeMap::new();
     let mut rounds = 0;
     loop {
-        let passed_over = avoided.keys().copied().collect();
+        let passed_over = avoided.keys().copied().insert_each();
         let held = take(store, attachment, wishes, lock.hints(), passed_over).await?;
         let found = in_use(store, dirs, attachment, &held).await?;
         let hit = held

@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 
 use caracal_datastore::Store;
 use caracal_model::{
-    HandleId, Key, KeyRange, KeyValue, Kind, WorkloadEndpoint, handles_prefix, kind_prefix,
+    HandleId, InsertEach, Key, KeyRange, KeyValue, Kind, WorkloadEndpoint, handles_prefix,
+    kind_prefix,
 };
 
 use crate::addresses;
@@ -32,7 +33,7 @@ pub(crate) async fn gc<S: Store>(call: &Call, store: &S) -> Result<(), CniError>
         let host = Links::here()?;
         let links = dead_links(call, &host, &alive).await?;
         let by_link = links.iter().map(|(_, handle)| handle.clone());
-        let all: BTreeSet<_> = dead.iter().cloned().chain(by_link).collect();
+        let all: BTreeSet<_> = dead.iter().cloned().chain(by_link).insert_each();
         // The interfaces are what tells of attachments whose addresses another plugin has, so they
         // go last.
         remove_endpoints(call, store, &alive, &all).await?;
@@ -62,7 +63,7 @@ fn alive(call: &Call) -> Result<BTreeSet<HandleId>, ConfigError> {
     Ok(attachments
         .iter()
         .map(|a| handle(network, &a.container_id, &a.ifname))
-        .collect())
+        .insert_each())
 }
 
 /// The interfaces of this network's attachments that are not alive, with the handle that their

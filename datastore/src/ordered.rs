@@ -34,8 +34,8 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 
 use caracal_model::{
-    AffinityState, Block, BlockAffinity, Compare, IpamHandle, Key, KeyValue, Prefix, Txn,
-    TxnOutcome, TxnWrite,
+    AffinityState, Block, BlockAffinity, Compare, InsertEach, IpamHandle, Key, KeyValue, Prefix,
+    Txn, TxnOutcome, TxnWrite,
 };
 
 /// Next order of the machine.
@@ -148,7 +148,10 @@ impl OrderedCommit {
         match (&self.state, result) {
             (CommitState::Begun, _) => self.read_first(),
             (CommitState::Looking, StepResult::Found(found)) => {
-                let found = found.into_iter().map(|kv| (kv.key.clone(), kv)).collect();
+                let found = found
+                    .into_iter()
+                    .map(|kv| (kv.key.clone(), kv))
+                    .insert_each();
                 if !self.plan(&found) {
                     return self.end(TxnOutcome::Conflict);
                 }

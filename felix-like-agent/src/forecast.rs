@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caracal_model::{Family, NodeName, Prefix, Problem, SharedMap, Snapshot};
+use caracal_model::{Family, InsertEach, NodeName, Prefix, Problem, SharedMap, Snapshot};
 
 use crate::desired::Desired;
 use crate::kernel_objects::RouteKind;
@@ -98,7 +98,7 @@ pub fn compare_plans(before: &Desired, after: &Desired) -> PlanChange {
     };
     let routes = before.routes.iter().chain(&after.routes);
     let destinations = routes.filter(|(_, planned)| !planned.is_vtep());
-    let prefixes: BTreeSet<&Prefix> = destinations.map(|(prefix, _)| prefix).collect();
+    let prefixes: BTreeSet<&Prefix> = destinations.map(|(prefix, _)| prefix).insert_each();
     let mut lost = Vec::new();
     for prefix in prefixes {
         let kind = |desired: &Desired| desired.routes.get(prefix).map(|p| p.kind);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::{ALIAS_PREFIX, Cidr, IfName, LocalNetworks, Mac, Prefix};
+use caracal_model::{ALIAS_PREFIX, Cidr, IfName, InsertEach, LocalNetworks, Mac, Prefix};
 
 /// Immutable parameters of a VXLAN device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub struct Links {
 impl FromIterator<Link> for Links {
     fn from_iter<I: IntoIterator<Item = Link>>(links: I) -> Self {
         Self {
-            by_index: links.into_iter().map(|l| (l.index, l)).collect(),
+            by_index: links.into_iter().map(|l| (l.index, l)).insert_each(),
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::{Family, IfName, Prefix};
+use caracal_model::{Family, IfName, InsertEach, Prefix};
 
 use crate::actual::{Actual, ActualTarget};
 use crate::desired::Desired;
@@ -167,7 +167,7 @@ pub(crate) fn foreigners(tables: &Tables, actual: &Actual) -> Foreigners {
     let plain = found.into_iter();
     plain
         .map(|(prefix, (_, foreign))| (prefix, foreign))
-        .collect()
+        .insert_each()
 }
 
 /// Link-local and multicast ranges are in the table of every machine.

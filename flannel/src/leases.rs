@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use caracal_model::InsertEach;
+
 use crate::acquire::{FlannelKeys, OwnLease};
 use crate::lease::{NodeSubnets, SubnetLease};
 
@@ -86,7 +88,7 @@ impl LeaseTable {
         let leases = self.leases.values().map(|known| &known.lease);
         leases
             .map(|lease| (lease.backend_type.clone(), lease.vni()))
-            .collect()
+            .insert_each()
     }
 
     /// Keys whose values cannot be read, with the reason. What was known of them before holds on.

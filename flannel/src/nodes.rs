@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use caracal_model::{Family, Prefix};
+use caracal_model::{Family, InsertEach, Prefix};
 use serde_json::{Value, json};
 
 use crate::acquire::{AcquireError, AcquireRequest, FlannelKeys, LeaseOrigin, OwnLease};
@@ -189,7 +189,7 @@ impl NodeAnnotations {
             all.push((PUBLIC_IPV6, ipv6.unwrap_or_default()));
         }
         let named = |(name, text): (&str, String)| (format!("{}{name}", self.prefix), text);
-        all.into_iter().map(named).collect()
+        all.into_iter().map(named).insert_each()
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use caracal_model::{Compare, Key, KeyValue, NodeName, Snapshot};
+use caracal_model::{Compare, InsertEach, Key, KeyValue, NodeName, Snapshot};
 
 use crate::lease::Lease;
 
@@ -107,7 +107,7 @@ impl DeletedNodes {
         let has_lease = |node: &NodeName| leases.iter().any(|kv| kv.key == Lease::path(node));
         let unleased = orphans.iter().filter(|node| !has_lease(node));
         let since = |node: &NodeName| self.unleased.get(node).copied().unwrap_or(now);
-        let unleased: BTreeMap<_, _> = unleased.map(|n| (n.clone(), since(n))).collect();
+        let unleased: BTreeMap<_, _> = unleased.map(|n| (n.clone(), since(n))).insert_each();
         let ripe = unleased
             .iter()
             .filter(|(_, since)| now.duration_since(**since) >= self.grace);

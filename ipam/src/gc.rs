@@ -31,7 +31,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use caracal_model::{
-    AffinityState, Compare, Doubt, Family, KnownBlock, NodeName, Prefix, Snapshot, Versioned,
+    AffinityState, Compare, Doubt, Family, InsertEach, KnownBlock, NodeName, Prefix, Snapshot,
+    Versioned,
 };
 
 use crate::allocation::{Allocation, Purpose};
@@ -194,7 +195,7 @@ impl Collector {
             }
         }
         let doubts = snapshot.doubts();
-        let doubtful: BTreeSet<Doubt> = doubts.map(|(_, doubt)| doubt).collect();
+        let doubtful: BTreeSet<Doubt> = doubts.map(|(_, doubt)| doubt).insert_each();
         let blocks = snapshot.blocks.values();
         for block in blocks.filter(|block| block.owner.is_none() && is_idle(block)) {
             if !doubtful.contains(&Doubt::Range(block.cidr)) && is_ripe(block) {

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_model::{
-    Block, BlockOwner, Family, HandleId, IpPool, IpamHandle, Key, KeyRange, Kind, Prefix, Timestamp,
+    Block, BlockOwner, Family, HandleId, InsertEach, IpPool, IpamHandle, Key, KeyRange, Kind,
+    Prefix, Timestamp,
 };
 
 use crate::block;
@@ -71,7 +72,7 @@ impl Changes {
         let keys: BTreeSet<String> = keys
             .filter(|key| !view.was_asked(key))
             .map(|key| key.to_path())
-            .collect();
+            .insert_each();
         keys.into_iter().map(KeyRange::Key).collect()
     }
 
@@ -282,15 +283,15 @@ impl ReleaseIps {
             .filter(|t| self.block_of(t.address).is_none())
             .map(|t| Family::of(t.address))
             .filter(|family| !self.view.knows_all_blocks(*family))
-            .collect();
+            .insert_each();
         if !families.is_empty() {
             return Ok(self.read(families.into_iter().map(view::blocks).collect()));
         }
         let cidrs: BTreeSet<Prefix> = self
             .pending()
             .filter_map(|t| self.block_of(t.address))
-            .collect();
-        let cidrs: BTreeSet<Prefix> = cidrs.into_iter().take(MAX_BLOCKS).collect();
+            .insert_each();
+        let cidrs: BTreeSet<Prefix> = cidrs.into_iter().take(MAX_BLOCKS).insert_each();
         let unknown = self.view.unread_blocks(&cidrs);
         if !unknown.is_empty() {
             return Ok(self.read(unknown));

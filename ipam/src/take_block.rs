@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_model::{
-    AffinityState, AllocationAttribute, AllowedUse, Block, BlockOwner, HandleId, Key, KeyRange,
-    NodeName, Prefix, Timestamp, Txn,
+    AffinityState, AllocationAttribute, AllowedUse, Block, BlockOwner, HandleId, InsertEach, Key,
+    KeyRange, NodeName, Prefix, Timestamp, Txn,
 };
 
 use crate::error::Unreadable;
@@ -140,7 +140,7 @@ impl TakeBlock {
     }
 
     fn decide(&mut self) -> Result<TakeBlockStep, TakeBlockError> {
-        let handles: BTreeSet<&HandleId> = self.held.values().collect();
+        let handles: BTreeSet<&HandleId> = self.held.values().insert_each();
         let handle_key = |id: &HandleId| Key::Handle(id.clone());
         let unread = handles.iter().map(|id| handle_key(id));
         let unread = unread.filter(|key| !self.view.was_asked(key));
@@ -210,7 +210,8 @@ impl TakeBlock {
     /// Puts handles right that do not say what the block says, as many as a transaction takes; how
     /// many are left.
     fn put_handles(&self, txn: &mut TxnBuilder, value: &Block) -> usize {
-        let mut counts: BTreeMap<&HandleId, u64> = self.held.values().map(|id| (id, 0)).collect();
+        let mut counts: BTreeMap<&HandleId, u64> =
+            self.held.values().map(|id| (id, 0)).insert_each();
         for (_, _, attribute) in value.allocated() {
             let id = attribute.handle_id.as_deref().map(HandleId::from);
             if let Some(count) = id.as_ref().and_then(|id| counts.get_mut(id)) {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use caracal_model::{
-    Compare, Elsewhere, Family, Key, KeyRange, KeyValue, Kind, Node, Snapshot, WorkloadEndpoint,
-    kind_prefix,
+    Compare, Elsewhere, Family, InsertEach, Key, KeyRange, KeyValue, Kind, Node, Snapshot,
+    WorkloadEndpoint, kind_prefix,
 };
 use serde::Serialize;
 
@@ -105,7 +105,7 @@ impl Users {
         });
         users.unreadable = invalid
             .map(|(path, v)| (path.clone(), v.reason.clone()))
-            .collect();
+            .insert_each();
         users
     }
 

@@ -42,6 +42,7 @@
 
 mod announcement;
 mod code;
+mod insert_each;
 mod ipam;
 mod keys;
 mod kubernetes;
@@ -137,7 +138,8 @@ pub use status::{
 // Questions of plugins to their node.
 pub use announcement::{Announcement, AskInUse, AwaitAnnouncement, InUse};
 
-// Maps that planning and diffing walk.
+// Maps and sets, how they are filled, and that planning and diffing walk.
+pub use insert_each::InsertEach;
 pub use merge_join::merge_join;
 pub use shared_map::SharedMap;
 pub use spelling::{close_name, nearest_name};

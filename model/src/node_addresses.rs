@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use crate::InsertEach;
 use crate::names::NodeName;
 use crate::net::Prefix;
 use crate::resource::Node;
@@ -20,7 +21,7 @@ fn of_node(node: &Node) -> BTreeSet<IpAddr> {
     let spec = &node.spec;
     spec.machine_addresses()
         .chain(spec.tunnel_addresses())
-        .collect()
+        .insert_each()
 }
 
 impl NodeAddresses {

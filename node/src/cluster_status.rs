@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use caracal_ipam::Lease;
-use caracal_model::{NodeName, NodeStatus, Timestamp};
+use caracal_model::{InsertEach, NodeName, NodeStatus, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// Keys of the records are below this; outside of `/calico/`, so that they wake no watcher of
@@ -96,7 +96,7 @@ impl PublishedStatus {
         let kinds = status.kernel.routes.iter();
         let to_others = kinds
             .filter(|(kind, n)| **n > 0 && ["direct", "ipip", "vxlan"].contains(&kind.as_str()));
-        record.encapsulations = to_others.map(|(kind, _)| kind.clone()).collect();
+        record.encapsulations = to_others.map(|(kind, _)| kind.clone()).insert_each();
         for peer in &status.peers {
             *record.sessions.entry(peer.state.clone()).or_default() += 1;
             if peer.state == "Established" || peer.disabled {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use caracal_agent::ServiceSettings;
 use caracal_bgp::{Asn, OpenRanges, OpenRangesError, OriginMode, OriginModeError};
 use caracal_datastore::Accept;
-use caracal_model::{AsNumber, Cidr, EncapMode, Family, NodeName, Prefix};
+use caracal_model::{AsNumber, Cidr, EncapMode, Family, InsertEach, NodeName, Prefix};
 use caracal_topologies::{MaxPrefixes, RouterIdChoice};
 
 use self::group::AdminGroup;
@@ -207,7 +207,7 @@ pub(crate) fn environment() -> BTreeMap<String, String> {
     let text = |(name, value): (OsString, OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
     };
-    std::env::vars_os().filter_map(text).collect()
+    std::env::vars_os().filter_map(text).insert_each()
 }
 
 /// The environment as a map, with typed access.
@@ -537,7 +537,7 @@ fn felix(vars: &BTreeMap<String, String>) -> BTreeMap<String, String> {
                 value.trim().to_owned(),
             ))
         })
-        .collect()
+        .insert_each()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ mod station;
 use std::collections::BTreeMap;
 
 use caracal_bgp::{Origination, SpeakerConfig};
-use caracal_model::{Family, Prefix};
+use caracal_model::{Family, InsertEach, Prefix};
 use serde::Serialize;
 
 pub(crate) use peer::Reach;
@@ -314,7 +314,7 @@ impl Context {
             .filters
             .keys()
             .map(|name| (name.as_str(), symbols.assign(name)))
-            .collect();
+            .insert_each();
         let daemon = matches!(options.role, Role::Daemon { .. });
         let passwords = options.show_passwords || daemon;
         Ok(Self {

@@ -14,7 +14,8 @@ use caracal_bgp::{
     PrefixPattern, RouteSource,
 };
 use caracal_model::{
-    AffinityState, Block, BlockOwner, Family, Key, NodeName, Prefix, Problem, ProblemCode, Snapshot,
+    AffinityState, Block, BlockOwner, Family, InsertEach, Key, NodeName, Prefix, Problem,
+    ProblemCode, Snapshot,
 };
 
 use crate::common::FAMILIES;
@@ -122,7 +123,7 @@ impl Announcer {
         let values = ranges.filter(|(range, _)| range.covers(prefix));
         let all: BTreeSet<_> = values
             .flat_map(|(_, values)| values.iter().copied())
-            .collect();
+            .insert_each();
         all.into_iter().collect()
     }
 
@@ -247,7 +248,7 @@ fn accept(conditions: Vec<FilterCondition>) -> FilterTerm {
 
 /// Matches everything inside the ranges; `None` for no ranges, which no condition can say.
 fn inside(ranges: impl IntoIterator<Item = Prefix>) -> Option<FilterCondition> {
-    let sorted: BTreeSet<_> = ranges.into_iter().collect();
+    let sorted: BTreeSet<_> = ranges.into_iter().insert_each();
     let patterns: Vec<_> = sorted.into_iter().map(PrefixPattern::or_longer).collect();
     (!patterns.is_empty()).then_some(FilterCondition::Prefix {
         patterns,

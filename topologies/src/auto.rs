@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use caracal_bgp::{Asn, ClusterId};
-use caracal_model::{Node, NodeName, Snapshot};
+use caracal_model::{InsertEach, Node, NodeName, Snapshot};
 use sha2::{Digest, Sha256};
 
 /// Annotation of the BGPConfiguration `default` that switches automatic reflection on: `auto`. Any
@@ -191,7 +191,7 @@ pub(crate) fn elect_reflectors(snapshot: &Snapshot, tuning: ReflectorTuning) -> 
             .iter()
             .map(|(name, _)| (*name).clone())
             .filter(|name| !reflectors.contains(name))
-            .collect();
+            .insert_each();
         let elected = Zone {
             cluster: Some(cluster_id(&format!("zone/{zone}"))),
             reflectors,
@@ -200,7 +200,7 @@ pub(crate) fn elect_reflectors(snapshot: &Snapshot, tuning: ReflectorTuning) -> 
         (zone.to_owned(), elected)
     });
     TopologyChoice::Reflectors(Reflection {
-        zones: zones.collect(),
+        zones: zones.insert_each(),
         top,
     })
 }

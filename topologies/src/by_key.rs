@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::{Kind, NodeName, Prefix, Problem, SharedMap, Snapshot};
+use caracal_model::{InsertEach, Kind, NodeName, Prefix, Problem, SharedMap, Snapshot};
 
 use crate::announce::Announcer;
 use crate::common::path;
@@ -97,7 +97,7 @@ impl LastPlan {
             planned,
         };
         let held = snapshot.affinities_of(node).map(|(cidr, _)| cidr);
-        let all: BTreeSet<Prefix> = held.chain(snapshot.blocks.keys().copied()).collect();
+        let all: BTreeSet<Prefix> = held.chain(snapshot.blocks.keys().copied()).insert_each();
         let services = state.services.as_ref().map(|services| ServicesDiffer {
             turned: services.routes().rejected,
             problems: true,
@@ -149,7 +149,7 @@ impl LastPlan {
     fn follow(&mut self, snapshot: &Snapshot) -> bool {
         let mut blocks: BTreeSet<Prefix> = {
             let changed = snapshot.blocks.changed_since(&self.snapshot.blocks);
-            changed.into_iter().collect()
+            changed.into_iter().insert_each()
         };
         let affinities = snapshot.affinities.changed_since(&self.snapshot.affinities);
         let own = affinities.into_iter();
@@ -179,7 +179,7 @@ impl LastPlan {
             let of_services = self.services.iter().flat_map(PlannedServices::problems);
             let all = self.problems.iter().chain(self.problems_of.values());
             let all = all.chain(of_services);
-            let all: BTreeSet<Problem> = all.cloned().collect();
+            let all: BTreeSet<Problem> = all.cloned().insert_each();
             self.planned.problems = all.into_iter().collect();
         }
         differs

@@ -12,8 +12,8 @@ use caracal_bgp::{
     PeerName, PrefixPattern, RouteSource,
 };
 use caracal_model::{
-    AsNumber, BgpFilterOperation, BgpFilterRule, BgpFilterSpec, Family, FieldNote, Key, Kind,
-    Prefix, PrefixLength, ProblemCode,
+    AsNumber, BgpFilterOperation, BgpFilterRule, BgpFilterSpec, Family, FieldNote, InsertEach, Key,
+    Kind, Prefix, PrefixLength, ProblemCode,
 };
 use sha2::{Digest, Sha256};
 
@@ -120,7 +120,7 @@ pub(crate) fn names(view: &NodeView<'_>) -> BTreeSet<String> {
             _ => None,
         });
     let readable = view.snapshot.bgp_filters.keys().cloned();
-    readable.chain(unreadable).collect()
+    readable.chain(unreadable).insert_each()
 }
 
 fn rules(spec: &BgpFilterSpec, direction: Direction, family: Family) -> &[BgpFilterRule] {

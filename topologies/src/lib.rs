@@ -88,7 +88,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_bgp::{Originations, Password, PeerName, SpeakerConfig};
-use caracal_model::{NodeName, Prefix, Problem, ProblemCode, Snapshot};
+use caracal_model::{InsertEach, NodeName, Prefix, Problem, ProblemCode, Snapshot};
 
 use announce::Announcer;
 pub use announce::EXPORT_FILTER;
@@ -191,7 +191,7 @@ fn plan_the_rest(
     let reachable_by = sessions
         .values()
         .filter_map(|s| Some((Prefix::host(s.address), s.reachable_by?)))
-        .collect();
+        .insert_each();
     let reflects =
         view.cluster_id().is_some() || sessions.values().any(|s| s.peer.client_of.is_some());
     let mut filters = filters::attach(&view, &mut sessions, &mut problems);
@@ -202,7 +202,7 @@ fn plan_the_rest(
     let bgp_peers = sessions
         .iter()
         .filter_map(|(name, session)| Some((name.clone(), session.bgp_peer()?)))
-        .collect();
+        .insert_each();
     let most = options.max_prefixes.unwrap_or(MaxPrefixes::Off);
     let announcer = Announcer::new(&view);
     let config = SpeakerConfig {
@@ -212,7 +212,7 @@ fn plan_the_rest(
         peers: sessions
             .into_iter()
             .map(|(name, session)| (name, session.into_config(most)))
-            .collect(),
+            .insert_each(),
         originate: Originations::default(),
         filters,
         stations: BTreeMap::new(),
@@ -242,7 +242,7 @@ pub(crate) fn sessions(
     let explicit = peers::sessions(view, problems);
     // A BGPPeer says more than the mesh does; two sessions to one place would fight over one
     // connection.
-    let taken: BTreeSet<_> = explicit.values().map(|s| (s.address, s.port)).collect();
+    let taken: BTreeSet<_> = explicit.values().map(|s| (s.address, s.port)).insert_each();
     sessions.retain(|_, mesh| !taken.contains(&(mesh.address, mesh.port)));
     sessions.extend(explicit);
     sessions

@@ -16,8 +16,8 @@ use caracal_bgp::{
     Asn, OriginMode, OriginRange, OriginRules, OriginUpdate, OwnerIdentity, PrefixOwner, RouterId,
 };
 use caracal_model::{
-    AffinityState, BlockAffinity, BlockOwner, Family, IpPool, KnownBlock, Node, NodeName, Prefix,
-    SharedMap, Snapshot, Versioned,
+    AffinityState, BlockAffinity, BlockOwner, Family, InsertEach, IpPool, KnownBlock, Node,
+    NodeName, Prefix, SharedMap, Snapshot, Versioned,
 };
 
 use crate::common::FAMILIES;
@@ -79,7 +79,11 @@ pub fn origin_update(
 
 /// The identities that differ between two snapshots.
 fn identities(old: &Snapshot, new: &Snapshot) -> Vec<(String, Option<OwnerIdentity>)> {
-    let mut names: BTreeSet<NodeName> = new.nodes.changed_since(&old.nodes).into_iter().collect();
+    let mut names: BTreeSet<NodeName> = new
+        .nodes
+        .changed_since(&old.nodes)
+        .into_iter()
+        .insert_each();
     if old.default_asn() != new.default_asn() {
         names.extend(new.nodes.keys().cloned());
     }
@@ -124,7 +128,9 @@ fn owner_of(owner: &BlockOwner) -> PrefixOwner {
 /// Addresses of a block in use by other nodes than its owner.
 fn borrowed(block: Option<&Versioned<KnownBlock>>) -> BTreeSet<(IpAddr, &NodeName)> {
     let blocks = block.into_iter();
-    blocks.flat_map(|block| block.used_elsewhere()).collect()
+    blocks
+        .flat_map(|block| block.used_elsewhere())
+        .insert_each()
 }
 
 /// The BGP addresses of a node.
@@ -162,8 +168,8 @@ fn rules(snapshot: &Snapshot, me: &NodeName, mode: OriginMode) -> OriginRules {
     let over_machines = pools.iter().map(|(range, _)| *range).filter(is_over_own);
     OriginRules {
         mode,
-        over_machines: over_machines.collect(),
-        ranges: services.into_iter().chain(pools).collect(),
+        over_machines: over_machines.insert_each(),
+        ranges: services.into_iter().chain(pools).insert_each(),
     }
 }
 
@@ -183,7 +189,7 @@ fn identity(name: &NodeName, node: &Node, relays: bool) -> OwnerIdentity {
     let mut addresses: BTreeSet<IpAddr> = FAMILIES
         .iter()
         .filter_map(|family| node.spec.address(*family))
-        .collect();
+        .insert_each();
     let listed = node.spec.addresses.iter().filter_map(|entry| {
         let address = entry.address.split('/').next()?;
         address.parse::<IpAddr>().ok()
@@ -196,7 +202,7 @@ fn identity(name: &NodeName, node: &Node, relays: bool) -> OwnerIdentity {
     let router_ids = of_address.into_iter().chain([router_id::hash(name)]);
     OwnerIdentity {
         addresses,
-        router_ids: router_ids.collect(),
+        router_ids: router_ids.insert_each(),
         relays,
         asn: None,
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_bgp::ClusterId;
-use caracal_model::{Family, Node, NodeName, Snapshot};
+use caracal_model::{Family, InsertEach, Node, NodeName, Snapshot};
 
 use crate::auto;
 use crate::common::FAMILIES;
@@ -71,7 +71,7 @@ pub(crate) fn judged_by_blocks(snapshot: &Snapshot, own: &NodeName) -> BTreeSet<
     let addresses = addresses.flatten();
     addresses
         .filter(|address| pods.contains(*address))
-        .collect()
+        .insert_each()
 }
 
 /// The operator's own reflectors have no mesh sessions.
@@ -117,7 +117,7 @@ impl Elected {
         };
         Some(Self {
             cluster: choice.cluster_of(own),
-            peers: peers.into_iter().map(role).collect(),
+            peers: peers.into_iter().map(role).insert_each(),
         })
     }
 }

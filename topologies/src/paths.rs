@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
-use caracal_model::{Family, NodeName, Snapshot};
+use caracal_model::{Family, InsertEach, NodeName, Snapshot};
 
 use crate::common::FAMILIES;
 use crate::{PlanOptions, plan};
@@ -70,10 +70,10 @@ pub fn cluster_sessions(snapshot: &Snapshot, options: &PlanOptions) -> ClusterSe
             };
             (peer.address, session)
         });
-        (name.clone(), peers.collect())
+        (name.clone(), peers.insert_each())
     });
     ClusterSessions {
-        nodes: nodes.collect(),
+        nodes: nodes.insert_each(),
         addresses,
     }
 }
@@ -208,5 +208,5 @@ fn reach<'a>(links: &Links<'a>, origin: &'a NodeName) -> BTreeSet<&'a NodeName> 
             }
         }
     }
-    seen.into_iter().map(|(node, _)| node).collect()
+    seen.into_iter().map(|(node, _)| node).insert_each()
 }

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use caracal_bgp::{Asn, BfdOptions, ClusterId, GracefulRestart, NextHopMode, PeerConfig, PeerName};
-use caracal_model::{BgpPeerSpec, Family, Kind, Node, NodeName, ProblemCode, Selector};
+use caracal_model::{BgpPeerSpec, Family, InsertEach, Kind, Node, NodeName, ProblemCode, Selector};
 
 use crate::common::{BGP_PORT, FAMILIES, path};
 use crate::route_reflector::client_of;
@@ -132,7 +132,7 @@ pub(crate) fn sessions(
             add(view, &mut places, Scope::Node, request, &remote, problems);
         }
     }
-    places.into_values().collect()
+    places.into_values().insert_each()
 }
 
 /// The peers that a resource gives to a node on its local side.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use caracal_bgp::{Asn, PeerConfig};
-use caracal_model::{Family, NodeName, Prefix, Snapshot};
+use caracal_model::{Family, InsertEach, NodeName, Prefix, Snapshot};
 use serde::Serialize;
 
 use crate::common::{BGP_PORT, FAMILIES};
@@ -246,7 +246,7 @@ fn accepted(snapshot: &Snapshot, family: Family) -> Vec<AcceptedRange> {
     let mut ranges: BTreeSet<Prefix> = pools
         .filter(|spec| !spec.disable_bgp_export)
         .map(|spec| spec.prefix())
-        .collect();
+        .insert_each();
     if let Some(configuration) = snapshot.bgp_default() {
         let services = configuration.spec.service_ranges();
         ranges.extend(services.map(|(_, range)| range));

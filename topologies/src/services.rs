@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_model::{
-    BgpConfigurationSpec, CidrEntry, DocumentKind, Family, KubernetesDocument, KubernetesService,
-    NodeAddresses, NodeName, Prefix, Problem, ProblemCode, ReservedRanges, SharedMap, Snapshot,
-    Versioned,
+    BgpConfigurationSpec, CidrEntry, DocumentKind, Family, InsertEach, KubernetesDocument,
+    KubernetesService, NodeAddresses, NodeName, Prefix, Problem, ProblemCode, ReservedRanges,
+    SharedMap, Snapshot, Versioned,
 };
 
 use self::contest::{Claimed, Claims};
@@ -140,7 +140,7 @@ impl Services {
         match faults.is_empty() {
             true => drop(self.faults.remove(name)),
             false => {
-                let faults = faults.into_iter().map(problem).collect();
+                let faults = faults.into_iter().map(problem).insert_each();
                 self.faults.insert(name.clone(), faults);
             }
         }
@@ -342,12 +342,16 @@ impl Rules {
     fn announced(&self) -> BTreeSet<Prefix> {
         let balanced = Some(&self.balanced).filter(|_| self.aggregated);
         let lists = [&self.cluster, &self.external].into_iter().chain(balanced);
-        lists.flat_map(|list| &list.wide).copied().collect()
+        lists.flat_map(|list| &list.wide).copied().insert_each()
     }
 
     fn rejected(&self) -> BTreeSet<Prefix> {
         let lists = [&self.cluster, &self.external, &self.balanced];
-        lists.iter().flat_map(|list| &list.wide).copied().collect()
+        lists
+            .iter()
+            .flat_map(|list| &list.wide)
+            .copied()
+            .insert_each()
     }
 }
 
@@ -411,7 +415,7 @@ fn service(document: &KubernetesService, faults: &mut Vec<String>) -> Option<Ser
             "IPv6" => Some(Family::Ipv6),
             _ => None,
         })
-        .collect();
+        .insert_each();
     if families.is_empty() {
         families.extend(cluster.iter().map(|address| Family::of(*address)));
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use caracal_bgp::{Asn, LimitAction, Password, PeerConfig, PeerName, PrefixLimit};
-use caracal_model::{Key, Kind, ProblemCode, SecretKeyRef, Snapshot};
+use caracal_model::{InsertEach, Key, Kind, ProblemCode, SecretKeyRef, Snapshot};
 
 use crate::common::BGP_PORT;
 use crate::view::NodeView;
@@ -171,7 +171,7 @@ pub fn secret_names(snapshot: &Snapshot) -> BTreeSet<SecretName> {
             name: reference.name.clone(),
             key: reference.key.clone(),
         })
-        .collect()
+        .insert_each()
 }
 
 /// The password behind a reference. `Err` = there is none, and the session must not come up

@@ -18,7 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use caracal_bgp::PeerName;
 use caracal_model::{
-    Applied, Key, Kind, Node, NodeName, Prefix, Resource, SharedMap, Snapshot, Versioned,
+    Applied, InsertEach, Key, Kind, Node, NodeName, Prefix, Resource, SharedMap, Snapshot,
+    Versioned,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -154,7 +155,7 @@ fn differing<K: Ord + Clone + ToString, S: Serialize + PartialEq>(
     after: &SharedMap<K, Versioned<Resource<S>>>,
     all: &mut Vec<ResourceChange>,
 ) {
-    let names: BTreeSet<&K> = before.keys().chain(after.keys()).collect();
+    let names: BTreeSet<&K> = before.keys().chain(after.keys()).insert_each();
     for name in names {
         let (old, new) = (before.get(name), after.get(name));
         if old.map(|v| &**v) != new.map(|v| &**v) {
@@ -203,7 +204,7 @@ pub fn begin_transition(
                 .and_then(|(_, text)| serde_json::from_slice(&text).ok());
             (change.path, old.unwrap_or(Value::Null))
         })
-        .collect();
+        .insert_each();
     let transition = Transition {
         id: id.to_owned(),
         was,
@@ -300,12 +301,12 @@ pub(crate) fn join(
     let mut changed = TransitionSessions {
         id: transition.id.clone(),
         to_remove: BTreeSet::new(),
-        to_add: sessions.keys().cloned().collect(),
+        to_add: sessions.keys().cloned().insert_each(),
     };
     let places: BTreeMap<_, PeerName> = sessions
         .iter()
         .map(|(name, session)| ((session.address, session.port), name.clone()))
-        .collect();
+        .insert_each();
     for (name, was) in crate::sessions(&view, &mut ignored) {
         match places.get(&(was.address, was.port)) {
             Some(known) => {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use caracal_model::InsertEach;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
@@ -150,7 +151,7 @@ fn content(secret: &Value) -> SecretContent {
         let octets = STANDARD.decode(value.as_str()?).ok()?;
         Some((key.clone(), String::from_utf8(octets).ok()?))
     });
-    SecretContent(decoded.collect::<BTreeMap<_, _>>())
+    SecretContent(decoded.insert_each::<BTreeMap<_, _>>())
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use caracal_model::{IfName, Problem, ProblemCode};
+use caracal_model::{IfName, InsertEach, Problem, ProblemCode};
 
 use super::{AuditCode, AuditInputs, Observation};
 use crate::actual::{Actual, ActualTarget};
@@ -66,7 +66,7 @@ pub(super) fn judge(
             _ => None,
         })
         .filter(|name| actual.links.by_name(name.as_str()).is_some())
-        .collect();
+        .insert_each();
     for op in &ops {
         // Unwanted objects stay on purpose while the agent is not in sync.
         if op.is_delete() && !is_synced(inputs) {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_model::{Family, Prefix, Problem, ProblemCode, Underlay};
+use caracal_model::{Family, InsertEach, Prefix, Problem, ProblemCode, Underlay};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -409,7 +409,7 @@ impl Keeper {
             None => {
                 let there = self.actual.all_routes().map(|r| r.prefix);
                 let gone: BTreeSet<Prefix> =
-                    there.filter(|p| !self.wanted.contains_key(p)).collect();
+                    there.filter(|p| !self.wanted.contains_key(p)).insert_each();
                 let wanted = self.wanted.iter().map(|(p, l)| (p, Some(l)));
                 let wanted = wanted.chain(gone.iter().map(|p| (p, None)));
                 changes(&self.tables, wanted, &self.actual, self.phase)
@@ -471,7 +471,7 @@ impl Keeper {
         self.actual = actual;
         let tables = self.tables.iter().filter(|(_, table)| !table.persist);
         let tables = tables.map(|(family, table)| (*family, table.clone()));
-        let ops = removal(&tables.collect(), &self.actual);
+        let ops = removal(&tables.insert_each(), &self.actual);
         let count = ops.len();
         if self.apply(ops).await {
             tracing::info!(count, "our routes are out of the kernel");

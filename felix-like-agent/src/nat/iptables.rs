@@ -8,7 +8,7 @@ pub(crate) mod chain;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use caracal_model::{Family, Prefix};
+use caracal_model::{Family, InsertEach, Prefix};
 
 use super::name::{Interfaces, PlainName};
 use super::{BFD_PORTS, BgpGuard, FamilyRules, LoopGuard, Nat};
@@ -112,7 +112,7 @@ fn guarded_packets(chain: &str, nat: &Nat, guard: &BgpGuard) -> Vec<String> {
 /// socket, and conntrack has the port that the sender has named.
 fn balanced_packets(nat: &Nat, guard: &BgpGuard) -> Vec<String> {
     let vxlan = nat.no_vxlan_from_workloads.into_iter();
-    let udp: BTreeSet<u16> = BFD_PORTS.into_iter().chain(vxlan).collect();
+    let udp: BTreeSet<u16> = BFD_PORTS.into_iter().chain(vxlan).insert_each();
     let sent = |(protocol, port): (&str, &u16)| {
         format!("-A {OUTPUT} -p {protocol} -m {protocol} --dport {port} -j {BALANCED}")
     };
@@ -476,7 +476,7 @@ fn compare_tables(tables: impl IntoIterator<Item = IptablesTable>, saved: &str) 
         let declared: BTreeSet<&str> = ours
             .iter()
             .filter_map(|line| line.strip_prefix(':')?.split(' ').next())
-            .collect();
+            .insert_each();
         let start = format!("-A {}", table.ours);
         let in_chains: Vec<&str> = ours
             .iter()
@@ -494,7 +494,7 @@ fn compare_tables(tables: impl IntoIterator<Item = IptablesTable>, saved: &str) 
         };
         let expected: Vec<&str> = table.rules.iter().map(String::as_str).collect();
         wanted &= jumps_once
-            && declared == table.chains.iter().copied().collect()
+            && declared == table.chains.iter().copied().insert_each()
             && in_chains.len() == expected.len()
             && table
                 .chains

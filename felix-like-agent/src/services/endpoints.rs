@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::Family;
+use caracal_model::{Family, InsertEach};
 
 use super::address::ServiceTarget;
 use super::document::{Slice, SliceEndpoint};
@@ -48,7 +48,7 @@ pub(super) fn choose(
     let dying = |e: &SliceEndpoint| e.serving && e.terminating;
     let targets = |counts: &dyn Fn(&SliceEndpoint) -> bool| -> BTreeSet<ServiceTarget> {
         let those = all.iter().filter(|(_, endpoint)| counts(endpoint));
-        those.map(|(target, _)| *target).collect()
+        those.map(|(target, _)| *target).insert_each()
     };
     let any_ready = all.values().any(|e| e.ready);
     let hinted = hint(all.values().copied().filter(|e| e.ready), place);
@@ -63,7 +63,7 @@ pub(super) fn choose(
     let chosen = cluster.iter().chain(&here);
     let those = |is: &dyn Fn(&SliceEndpoint) -> bool| -> BTreeSet<IpAddr> {
         let those = chosen.clone().filter(|t| all.get(t).is_some_and(|e| is(e)));
-        those.map(|target| target.address).collect()
+        those.map(|target| target.address).insert_each()
     };
     let (own, unplaced) = (those(&is_here), those(&|e| e.node.is_none()));
     Chosen {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::{Family, Problem, ProblemCode, ServiceAge};
+use caracal_model::{Family, InsertEach, Problem, ProblemCode, ServiceAge};
 use serde::Serialize;
 
 use super::claims::Name;
@@ -93,7 +93,7 @@ pub(super) fn health(
         let ready = slices.flat_map(|slice| &slice.endpoints).filter(|e| {
             e.ready && !e.terminating && e.node.as_deref() == Some(place.node.as_str())
         });
-        let addresses: BTreeSet<IpAddr> = ready.map(|endpoint| endpoint.address).collect();
+        let addresses: BTreeSet<IpAddr> = ready.map(|endpoint| endpoint.address).insert_each();
         addresses.len()
     };
     let local_endpoints = local(Family::Ipv4).max(local(Family::Ipv6));

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use caracal_model::Family;
+use caracal_model::{Family, InsertEach};
 
 /// Name of the tables of its nftables mode, one a family.
 const TABLE: &str = "kube-proxy";
@@ -110,7 +110,7 @@ pub(crate) fn iptables_removal(saved: &str) -> String {
             let chain = line.strip_prefix(':')?.split(' ').next()?;
             is_chain(chain).then(|| chain.to_owned())
         };
-        let chains: BTreeSet<String> = rest.lines().filter_map(declared).collect();
+        let chains: BTreeSet<String> = rest.lines().filter_map(declared).insert_each();
         if chains.is_empty() {
             continue;
         }

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use caracal_model::InsertEach;
+
 use super::address::{ServiceAddress, ServiceTarget};
 use super::layout::mark;
 use super::parts::{CLIENTS, pick_of, pick_rules};
@@ -30,7 +32,7 @@ impl Listed {
     pub(super) fn of(listing: &Listing<'_>) -> Self {
         let mut listed = Self::default();
         let names = listing.chains().map(|chain| chain.name.to_owned());
-        listed.chains = names.collect();
+        listed.chains = names.insert_each();
         // Clients of services come and go by themselves.
         for set in listing.sets().filter(|set| !set.name.starts_with(CLIENTS)) {
             let name: SetName = set.name.into();

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use caracal_model::InsertEach;
+
 use super::address::ServiceTarget;
 
 /// The wanted targets in an order that differs from `before` as little as can be.
@@ -10,7 +12,7 @@ pub(super) fn keep_indices(
     before: &[ServiceTarget],
     wanted: &[ServiceTarget],
 ) -> Vec<ServiceTarget> {
-    let all: BTreeSet<ServiceTarget> = wanted.iter().copied().collect();
+    let all: BTreeSet<ServiceTarget> = wanted.iter().copied().insert_each();
     let mut left = all.clone();
     let mut places: Vec<Option<ServiceTarget>> = vec![None; all.len()];
     for (place, target) in places.iter_mut().zip(before) {

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use caracal_model::{
-    DocumentKind, KubernetesDocument, KubernetesService, NodeAddresses, Prefix, Problem,
-    ProblemCode, ServiceAge, SharedMap, Snapshot, Versioned, outermost,
+    DocumentKind, InsertEach, KubernetesDocument, KubernetesService, NodeAddresses, Prefix,
+    Problem, ProblemCode, ServiceAge, SharedMap, Snapshot, Versioned, outermost,
 };
 
 use super::address::ServiceAddress;
@@ -70,12 +70,17 @@ impl Surroundings {
         let ranges = outermost(ranges.filter_map(|entry| entry.cidr.parse().ok()));
         let reserved = Reserved::new(snapshot, own, &addresses, settings.vxlan_port);
         let refused = |range: &Prefix| Some((*range, reserved.refuses_range(nodes, range)?));
-        let refused: BTreeMap<Prefix, String> = ranges.iter().filter_map(refused).collect();
+        let refused: BTreeMap<Prefix, String> = ranges.iter().filter_map(refused).insert_each();
         let listening = reserved.listeners.iter();
         let listening = listening.map(|at| (Transport::Tcp, at.port()));
         Self {
             spared: reserved.spared(&api_addresses(snapshot)),
-            kept: reserved.guarded.iter().copied().chain(listening).collect(),
+            kept: reserved
+                .guarded
+                .iter()
+                .copied()
+                .chain(listening)
+                .insert_each(),
             guarded: reserved.guarded.clone(),
             here: Here {
                 place,
@@ -88,7 +93,7 @@ impl Surroundings {
             ranges: ranges
                 .into_iter()
                 .filter(|range| !refused.contains_key(range))
-                .collect(),
+                .insert_each(),
             refused,
         }
     }
@@ -103,7 +108,7 @@ fn api_addresses(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
     let scratch = &mut Refusals::default();
     let service = found.and_then(|document| document::service(document.service()?, scratch));
     service.map_or_else(BTreeSet::new, |service| {
-        service.cluster.into_iter().collect()
+        service.cluster.into_iter().insert_each()
     })
 }
 
@@ -176,7 +181,7 @@ impl ServicePlanner {
         self.surroundings = surroundings;
         concerned.extend(self.concerned_by(&moved));
         let planned = concerned.into_iter().flat_map(|name| self.plan(name));
-        planned.collect::<Vec<_>>().into_iter().collect()
+        planned.collect::<Vec<_>>().into_iter().insert_each()
     }
 
     /// The entry of an address.
@@ -213,7 +218,7 @@ impl ServicePlanner {
             return BTreeSet::new();
         }
         let by_port = self.refusals.iter().filter(|(_, r)| r.by_nodes);
-        let mut concerned: BTreeSet<Name> = by_port.map(|(name, _)| name.clone()).collect();
+        let mut concerned: BTreeSet<Name> = by_port.map(|(name, _)| name.clone()).insert_each();
         for address in moved {
             let first = ServiceAddress::first_of(*address);
             let from_there = self.claims.range(first..);
@@ -230,7 +235,7 @@ impl ServicePlanner {
             let addresses = self.surroundings.here.node_ports.iter();
             addresses.map(move |address| ((*address, port).into(), health.clone()))
         };
-        self.health.in_force().flat_map(at).collect()
+        self.health.in_force().flat_map(at).insert_each()
     }
 
     /// A slice has changed: the Services that it belonged to and belongs to.
@@ -298,7 +303,7 @@ impl ServicePlanner {
             true => _ = self.refusals.remove(&name),
             false => _ = self.refusals.insert(name.clone(), refusals),
         }
-        let addresses: BTreeSet<ServiceAddress> = entries.keys().copied().collect();
+        let addresses: BTreeSet<ServiceAddress> = entries.keys().copied().insert_each();
         let before = match addresses.is_empty() {
             true => self.planned.remove(&name),
             false => self.planned.insert(name.clone(), addresses.clone()),

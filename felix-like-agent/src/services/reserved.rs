@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use caracal_model::{
-    DocumentKind, NodeAddresses, Prefix, ReservedRanges, ServiceAddressKind, Snapshot, out_of_reach,
+    DocumentKind, InsertEach, NodeAddresses, Prefix, ReservedRanges, ServiceAddressKind, Snapshot,
+    out_of_reach,
 };
 
 use super::address::{ServiceAddress, ServiceTarget};
@@ -69,7 +70,9 @@ impl Reserved {
             datastore: own.datastore.clone(),
             on_kubernetes: own.on_kubernetes,
             api_servers: api_servers(snapshot),
-            guarded: tcp.chain(udp.map(|port| (Transport::Udp, port))).collect(),
+            guarded: tcp
+                .chain(udp.map(|port| (Transport::Udp, port)))
+                .insert_each(),
             listeners: own.listeners.clone(),
             name_servers: own.name_servers.clone(),
             own: registered | &own.addresses,
@@ -83,7 +86,7 @@ impl Reserved {
     pub(super) fn spared(&self, api: &BTreeSet<IpAddr>) -> BTreeSet<SocketAddr> {
         let is_services = |at: &&SocketAddr| self.on_kubernetes && api.contains(&at.ip());
         let spared = self.datastore.iter().filter(|at| !is_services(at));
-        spared.chain(&self.api_servers).copied().collect()
+        spared.chain(&self.api_servers).copied().insert_each()
     }
 
     /// Why a Service (`NAMESPACE/NAME`) may not have an address; `None` = it may.
@@ -220,7 +223,7 @@ fn api_servers(snapshot: &Snapshot) -> BTreeSet<SocketAddr> {
         let ports = slice.ports.iter().filter(|port| port.port != 0);
         ports.map(move |port| SocketAddr::new(address, port.port))
     };
-    addresses.flat_map(at).collect()
+    addresses.flat_map(at).insert_each()
 }
 
 /// True when a socket that listens here takes what is sent to an address of this node.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::mem::take;
 use std::net::SocketAddr;
 
-use caracal_model::Family;
+use caracal_model::{Family, InsertEach};
 
 use super::layout::{CHECKS, INTERVALS, SERVICES_TABLE, layout, mark, word};
 use super::listing::Listed;
@@ -187,7 +187,11 @@ fn gone(
     strays: &BTreeSet<String>,
 ) -> Vec<Edit> {
     let flush = |name: &String| Edit::Script(format!("flush chain inet {SERVICES_TABLE} {name}\n"));
-    let stays: BTreeSet<[String; 2]> = add.iter().filter_map(keeping).map(Keeping::maps).collect();
+    let stays: BTreeSet<[String; 2]> = add
+        .iter()
+        .filter_map(keeping)
+        .map(Keeping::maps)
+        .insert_each();
     let mut last = Vec::new();
     for name in strays {
         first.push(flush(name));

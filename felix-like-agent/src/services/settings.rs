@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use caracal_model::{NodeName, Prefix};
+use caracal_model::{InsertEach, NodeName, Prefix};
 
 use crate::settings::Overrides;
 
@@ -98,6 +98,6 @@ impl ServiceNode {
         let serves = |address: &&IpAddr| {
             !address.is_loopback() && ranges.iter().any(|range| range.contains(**address))
         };
-        self.addresses.iter().filter(serves).copied().collect()
+        self.addresses.iter().filter(serves).copied().insert_each()
     }
 }

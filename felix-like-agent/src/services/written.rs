@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use caracal_model::SharedMap;
+use caracal_model::{InsertEach, SharedMap};
 
 use super::address::{ServiceAddress, ServiceTarget};
 use super::entry::ServiceEntry;
@@ -197,10 +197,10 @@ impl Written {
                     let [cluster, here] = keeping.maps();
                     whole
                         .clients
-                        .insert(cluster, entry.cluster.iter().copied().collect());
+                        .insert(cluster, entry.cluster.iter().copied().insert_each());
                     whole
                         .clients
-                        .insert(here, entry.here.iter().copied().collect());
+                        .insert(here, entry.here.iter().copied().insert_each());
                 }
             }
         }
@@ -229,10 +229,10 @@ impl Written {
         change.foreign = std::mem::take(&mut listed.foreign);
         let keepings = written.shared.keys().filter_map(keeping);
         let chains = keepings.flat_map(|keeping| keeping.chains());
-        let kept: BTreeSet<String> = chains.map(|(name, _)| name).collect();
+        let kept: BTreeSet<String> = chains.map(|(name, _)| name).insert_each();
         let strays = listed.chains.difference(&kept);
         let strays = strays.filter(|name| is_of_clients(name));
-        change.strays = strays.cloned().collect();
+        change.strays = strays.cloned().insert_each();
         let picks = listed.chains.iter().filter_map(|name| pick_of(name));
         let picks = picks.map(|(endpoints, count)| Part::Pick(endpoints, count));
         let unwanted = picks.filter(|part| !written.picks.contains_key(part));
@@ -256,7 +256,7 @@ fn surrounding(surroundings: &Surroundings) -> BTreeSet<Part> {
         .chain(spared(left_alone))
         .chain(ports("kept-ports", kept))
         .chain(ports("guarded-ports", guarded))
-        .collect()
+        .insert_each()
 }
 
 /// Has the clients looked at whose endpoint may have gone.
@@ -271,7 +271,7 @@ fn look_at_clients(
         (cluster, &before.cluster, &now.cluster),
         (here, &before.here, &now.here),
     ] {
-        let allowed: BTreeSet<ServiceTarget> = now.iter().copied().collect();
+        let allowed: BTreeSet<ServiceTarget> = now.iter().copied().insert_each();
         if before.iter().any(|target| !allowed.contains(target)) {
             change.clients.insert(map, allowed);
         }

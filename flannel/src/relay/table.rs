@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use caracal_model::{Family, Prefix};
+use caracal_model::{Family, InsertEach, Prefix};
 
 /// The subnets of other nodes. A snapshot: another one takes its place when leases change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl RelayTable {
     ) -> Self {
         let lengths = [Family::Ipv4, Family::Ipv6].map(|family| {
             let subnets = next_hops.keys().filter(|p| p.family() == family);
-            let lengths: BTreeSet<u8> = subnets.map(Prefix::len).collect();
+            let lengths: BTreeSet<u8> = subnets.map(Prefix::len).insert_each();
             lengths.into_iter().rev().collect()
         });
         let mut sources = [None; 2];

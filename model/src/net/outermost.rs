@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::Prefix;
+use crate::InsertEach;
 
 /// Those of some ranges that no other one covers.
 #[must_use]
 pub fn outermost(prefixes: impl IntoIterator<Item = Prefix>) -> BTreeSet<Prefix> {
-    let all: BTreeSet<Prefix> = prefixes.into_iter().collect();
+    let all: BTreeSet<Prefix> = prefixes.into_iter().insert_each();
     // A prefix comes before those inside it, and nothing outside of it is between them.
     let mut last: Option<Prefix> = None;
     let mut kept = all;

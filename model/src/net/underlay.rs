@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
+use crate::InsertEach;
 use serde::{Deserialize, Serialize};
 
 use super::{Family, Prefix};
@@ -100,7 +101,7 @@ impl Underlay {
         others: Option<UnderlayRoute>,
     ) -> Self {
         Self {
-            routes: routes.into_iter().collect(),
+            routes: routes.into_iter().insert_each(),
             others,
             not_through: BTreeSet::new(),
         }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
+use crate::InsertEach;
 use serde::Serialize;
 use serde_json::json;
 
@@ -82,7 +83,7 @@ impl<'a> KeptMetadata<'a> {
             labels: &metadata.labels,
             annotations: annotations
                 .map(|(key, value)| (key.as_str(), value.as_str()))
-                .collect(),
+                .insert_each(),
         }
     }
 }

@@ -10,8 +10,8 @@ use caracal_bgp::{
     RouteInfo, RouteQuery, RouteReader, RouteTable, SpeakerHandle, SpeakerStatus,
 };
 use caracal_model::{
-    BfdStatusJson, OriginStatusJson, PastErrorJson, PeerStatusJson, Prefix, StationStatusJson,
-    WorkStatus,
+    BfdStatusJson, InsertEach, OriginStatusJson, PastErrorJson, PeerStatusJson, Prefix,
+    StationStatusJson, WorkStatus,
 };
 use serde_json::Value;
 
@@ -198,7 +198,7 @@ fn peer_status(peer: caracal_bgp::PeerStatus, now: u64) -> PeerStatusJson {
             .errors
             .into_iter()
             .map(|(kind, count)| (kind.json_name(), count))
-            .collect(),
+            .insert_each(),
         warning: peer.warning,
         received: peer.routes.received,
         accepted: peer.routes.accepted,

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use anyhow::Context;
 use caracal_datastore::Store;
 use caracal_ipam::{LEASE_PREFIX, Lease};
-use caracal_model::{KeyRange, KeyValue, Kind, Timestamp, kind_prefix};
+use caracal_model::{InsertEach, KeyRange, KeyValue, Kind, Timestamp, kind_prefix};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -85,7 +85,7 @@ async fn gather() -> anyhow::Result<Vec<ClusterNode>> {
 
 fn by_node(entries: Vec<KeyValue>, prefix: &str) -> BTreeMap<String, KeyValue> {
     let named = |entry: KeyValue| Some((entry.key.strip_prefix(prefix)?.to_owned(), entry));
-    entries.into_iter().filter_map(named).collect()
+    entries.into_iter().filter_map(named).insert_each()
 }
 
 /// The nodes in the order in which somebody looks at them.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use caracal_agent::AuditFinding;
-use caracal_model::Severity;
+use caracal_model::{InsertEach, Severity};
 use serde_json::json;
 
 use super::all_nodes::{self, Aspect};
@@ -118,7 +118,7 @@ fn watch(output: Output) -> anyhow::Result<ExitCode> {
                     .findings
                     .iter()
                     .map(|f| ((f.code.clone(), f.subject.clone()), f.clone()))
-                    .collect();
+                    .insert_each();
                 let first = known.is_none();
                 let before = known.unwrap_or_default();
                 for (event, finding) in changes(&before, &now) {

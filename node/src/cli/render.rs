@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{InsertEach, NodeName, Snapshot};
 use caracal_templates::{
     Daemon, Options, Rendered, Role, Set, TemplateError, Templates, Tunnelled,
 };
@@ -85,7 +85,7 @@ fn print(files: &[Rendered]) {
 
 fn files(args: &RenderArgs, data: &Data) -> anyhow::Result<Vec<Rendered>> {
     let Data { snapshot, .. } = data;
-    let vars = std::env::vars().collect();
+    let vars = std::env::vars().insert_each();
     let env = Env::new(&vars);
     let most = config::max_prefixes(&env)?;
     let options = PlanOptions {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context;
 use caracal_datastore::{Datastore, Store};
 use caracal_model::{
-    DocumentKind, Key, KeyRange, NodeName, Snapshot, Txn, TxnOutcome, documents_prefix,
+    DocumentKind, InsertEach, Key, KeyRange, NodeName, Snapshot, Txn, TxnOutcome, documents_prefix,
 };
 use caracal_topologies::{Services, resources_from_yaml};
 use clap::Subcommand;
@@ -122,7 +122,7 @@ async fn apply(
     let mut there: BTreeMap<String, (i64, Vec<u8>)> = there
         .filter(|entry| entry.key != Key::ServicesCheck.to_path())
         .map(|entry| (entry.key, (entry.mod_revision, entry.value)))
-        .collect();
+        .insert_each();
     let reason = why_not_prune(&wanted, &there).filter(|_| prune && !force);
     if reason.is_some() {
         return Ok(reason);
@@ -336,7 +336,7 @@ async fn show(store: &Datastore, output: Output) -> anyhow::Result<ExitCode> {
             let announced = services.routes(&snapshot, node).announced;
             (node, announced.iter().map(ToString::to_string).collect())
         })
-        .collect();
+        .insert_each();
     let stored = service_list::services(&snapshot);
     if output.is_data() {
         output.print(&json!({"services": stored, "announced": routes}));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::{NodeName, PoolName, Snapshot};
+use caracal_model::{InsertEach, NodeName, PoolName, Snapshot};
 
 use super::{POOLS, count, total};
 use crate::http::exposition::{MetricFamily, MetricKind};
@@ -88,8 +88,10 @@ pub(crate) fn families(
 }
 
 fn by_pool<'a>(snapshot: &'a Snapshot, me: &NodeName) -> BTreeMap<&'a PoolName, Use> {
-    let own: std::collections::BTreeSet<_> =
-        snapshot.affinities_of(me).map(|(cidr, _)| cidr).collect();
+    let own: std::collections::BTreeSet<_> = snapshot
+        .affinities_of(me)
+        .map(|(cidr, _)| cidr)
+        .insert_each();
     let mut pools: BTreeMap<&PoolName, Use> = BTreeMap::new();
     for (cidr, block) in &snapshot.blocks {
         let Some((pool, _)) = snapshot.pool_of(cidr) else {

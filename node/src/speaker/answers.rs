@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use caracal_agent::TableStatus;
 use caracal_bgp::SpeakerHandle;
-use caracal_model::{DatastoreStatus, KernelStatus, NodeStatus, Problem, ProblemCode};
+use caracal_model::{DatastoreStatus, InsertEach, KernelStatus, NodeStatus, Problem, ProblemCode};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Reload;
@@ -110,7 +110,7 @@ impl SpeakerAnswers {
                 routes: kernel
                     .iter()
                     .map(|kernel| ("direct".to_owned(), kernel.routes))
-                    .collect(),
+                    .insert_each(),
                 nat: NONE.to_owned(),
                 ..KernelStatus::default()
             },

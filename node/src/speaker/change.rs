@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use caracal_bgp::{ConfigChange, PeerChange, PeerName};
-use caracal_model::Prefix;
+use caracal_model::{InsertEach, Prefix};
 use serde::{Deserialize, Serialize};
 
 /// The difference between the configuration before and after. Empty when the file says the same.
@@ -93,7 +93,7 @@ impl From<ConfigChange> for ReloadChange {
                 .peers
                 .into_iter()
                 .map(|(name, change)| (name, effects(change)))
-                .collect(),
+                .insert_each(),
             originated: change.originated.into_iter().collect(),
             withdrawn: change.withdrawn.into_iter().collect(),
         }

@@ -17,7 +17,7 @@ use caracal_bgp::{
     Convergence, FibExportFilter, FibFeed, Origination, Originations, SpeakerEnded, SpeakerHandle,
     redistribute,
 };
-use caracal_model::{Family, LocalNetworks, Prefix, Underlay};
+use caracal_model::{Family, InsertEach, LocalNetworks, Prefix, Underlay};
 use caracal_templates::KernelTable;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -54,7 +54,7 @@ fn tables(wanted: &WantedTables) -> Tables {
         }),
     };
     let pair = |(family, table): (&Family, &KernelTable)| (*family, settings(table));
-    wanted.iter().map(pair).collect()
+    wanted.iter().map(pair).insert_each()
 }
 
 /// The filters of the tables.
@@ -186,7 +186,7 @@ impl Kernel {
         let unused = old
             .into_iter()
             .filter(|(family, table)| self.wanted.get(family).map(place) != Some(place(table)));
-        let unused = tables(&unused.collect());
+        let unused = tables(&unused.insert_each());
         if !unused.is_empty() {
             spawn_table(unused)?.remove().await;
         }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_model::{
-    Family, KubernetesService, Problem, ProblemCode, ServiceAddressKind, ServiceAge, ServiceClaim,
-    merge_join,
+    Family, InsertEach, KubernetesService, Problem, ProblemCode, ServiceAddressKind, ServiceAge,
+    ServiceClaim, merge_join,
 };
 
 use super::{Name, Service};
@@ -37,8 +37,8 @@ impl Claimed {
         let ingress = document.ingress().iter();
         let proxied = ingress.filter(|at| at.ip_mode.as_deref() == Some("Proxy"));
         let proxied: BTreeSet<IpAddr> = proxied
-            .filter_map(|at| at.ip.as_ref()?.parse().ok())
-            .collect();
+            .filter_map(|at| at.ip.as_ref()?.parse::<IpAddr>().ok())
+            .insert_each();
         let balanced = service.load_balancer.difference(&proxied);
         let of = |kind| move |address: &IpAddr| (*address, kind);
         let external = service.external.iter();
@@ -54,8 +54,8 @@ impl Claimed {
         };
         Self {
             age: ServiceAge::of(document),
-            ports: ports.collect(),
-            kinds: all.filter(is_served).collect(),
+            ports: ports.insert_each(),
+            kinds: all.filter(is_served).insert_each(),
         }
     }
 
@@ -142,7 +142,7 @@ impl Claims {
             let claim = ServiceClaim::new(kind, claimed.age.clone(), name.clone());
             Some((claim, claimed))
         });
-        let claims: BTreeMap<ServiceClaim, &Claimed> = claims.collect();
+        let claims: BTreeMap<ServiceClaim, &Claimed> = claims.insert_each();
         let mut losers = BTreeMap::new();
         let mut taken: BTreeMap<_, &ServiceClaim> = BTreeMap::new();
         for (claim, claimed) in &claims {

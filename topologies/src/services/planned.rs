@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::{NodeName, Prefix, Problem, Snapshot};
+use caracal_model::{InsertEach, NodeName, Prefix, Problem, Snapshot};
 
 use super::{Documents, Name, Rules, ServiceRoutes, Services};
 use crate::wanted::Wanted;
@@ -89,10 +89,10 @@ impl PlannedServices {
     /// All of it.
     pub(crate) fn routes(&self) -> ServiceRoutes {
         let rejected = self.rejected.iter().chain(self.addresses.prefixes());
-        let rejected: BTreeSet<Prefix> = rejected.copied().collect();
+        let rejected: BTreeSet<Prefix> = rejected.copied().insert_each();
         let announced = rejected.iter().filter(|prefix| self.announces(prefix));
         ServiceRoutes {
-            announced: announced.copied().collect(),
+            announced: announced.copied().insert_each(),
             rejected,
         }
     }

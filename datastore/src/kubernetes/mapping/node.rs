@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::API_VERSION;
+use caracal_model::{API_VERSION, InsertEach};
 use serde_json::{Map, Value, json};
 
 const PREFIX: &str = "projectcalico.org/";
@@ -42,7 +42,7 @@ const ANNOTATIONS: &str = "annotations";
 fn texts(map: Option<&Value>) -> BTreeMap<String, String> {
     let map = map.and_then(Value::as_object).into_iter().flatten();
     map.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
-        .collect()
+        .insert_each()
 }
 
 /// A JSON map in an annotation; empty when there is none, or none that can be read.

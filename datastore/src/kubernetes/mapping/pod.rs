@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::{API_VERSION, Key, endpoint_name, pod_interface};
+use caracal_model::{API_VERSION, InsertEach, Key, endpoint_name, pod_interface};
 use serde_json::{Map, Value, json};
 
 use crate::kubernetes_pod::KubernetesPod;
@@ -97,7 +97,7 @@ fn labels(pod: &Value, namespace: &str, account: &str) -> BTreeMap<String, Strin
 fn texts(map: &Value) -> BTreeMap<String, String> {
     let map = map.as_object().into_iter().flatten();
     map.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
-        .collect()
+        .insert_each()
 }
 
 /// Ports of the containers that have a name, or a port of the host, as an endpoint has them.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::Family;
+use caracal_model::{Family, InsertEach};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 
 use crate::actual::ActualObject;
@@ -92,7 +92,7 @@ pub(in crate::dataplane) async fn read(
         Err(NetlinkError::Dump { source, .. }) if source.code == libc::EOPNOTSUPP => {
             Ok(BTreeMap::new())
         }
-        found => Ok(found?.into_iter().collect()),
+        found => Ok(found?.into_iter().insert_each()),
     }
 }
 

@@ -9,7 +9,7 @@ use netlink_packet_route::link::{
     InfoData, InfoIpTunnel, InfoKind, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage,
 };
 
-use caracal_model::IfName;
+use caracal_model::{IfName, InsertEach};
 
 use crate::dataplane::netlink::{Message, Netlink, NetlinkError, Request};
 use crate::dataplane::write::sysctl;
@@ -104,7 +104,7 @@ fn strict_rp_filter(links: &Links) -> std::collections::BTreeSet<IfName> {
         .filter(|l| !l.loopback)
         .map(|l| l.name.clone())
         .filter(strict)
-        .collect()
+        .insert_each()
 }
 
 async fn attempt(

@@ -5,7 +5,7 @@ pub(in crate::dataplane) mod monitor;
 mod neighbours;
 pub(in crate::dataplane) mod routes;
 
-use caracal_model::{ALIAS_PREFIX, Cidr, Family, IfName, Mac};
+use caracal_model::{ALIAS_PREFIX, Cidr, Family, IfName, InsertEach, Mac};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
@@ -74,7 +74,7 @@ pub(in crate::dataplane) async fn actual_with(
         }
     }
     let found = neighbours::read(netlink, &actual.links).await?;
-    actual.neighbours = found.into_iter().collect();
+    actual.neighbours = found.into_iter().insert_each();
     let links = actual.links.iter();
     for link in links.filter(|l| has_fdb(l.name.as_str())) {
         let found = neighbours::read_fdb(netlink, link).await?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use caracal_model::{KernelStatus, Problem};
+use caracal_model::{InsertEach, KernelStatus, Problem};
 
 use super::Reconciler;
 use crate::dataplane::probe::prober::Prober;
@@ -50,7 +50,7 @@ impl Reconciler {
             routes: kinds
                 .iter()
                 .map(|(kind, count)| ((*kind).to_owned(), *count))
-                .collect(),
+                .insert_each(),
             tunnels: tunnels_up(&desired, links),
             next_hops: self.next_hops(&desired),
             nat: String::new(),

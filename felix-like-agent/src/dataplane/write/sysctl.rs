@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
+use caracal_model::InsertEach;
+
 const ROOT: &str = "/proc/sys";
 /// Mount point of the host's `/proc/sys` in a container without privileges, whose own is read-only.
 const HOST_ROOT: &str = "/host/proc/sys";
@@ -26,7 +28,7 @@ pub(in crate::dataplane) fn read_unknown<'a>(
     paths
         .into_iter()
         .filter_map(|path| Some((path.clone(), value(path)?)))
-        .collect()
+        .insert_each()
 }
 
 /// The present value of a path.

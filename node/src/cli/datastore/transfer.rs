@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use caracal_model::{Key, KeyValue, Kind, Txn};
+use caracal_model::{InsertEach, Key, KeyValue, Kind, Txn};
 use serde_json::{Value, json};
 
 /// `kind` of an exported file.
@@ -81,7 +81,8 @@ pub(super) struct ImportPlan {
 /// Compares what is to be imported with what is there. What others make (Nodes and pods, in
 /// Kubernetes' API) is completed; nothing else that is there is changed.
 pub(super) fn plan(content: &Content, there: &[KeyValue]) -> ImportPlan {
-    let there: BTreeMap<&str, &KeyValue> = there.iter().map(|kv| (kv.key.as_str(), kv)).collect();
+    let there: BTreeMap<&str, &KeyValue> =
+        there.iter().map(|kv| (kv.key.as_str(), kv)).insert_each();
     let mut plan = ImportPlan::default();
     let mut keys: Vec<&String> = content.keys().collect();
     keys.sort_by_key(|key| (rank(key), key.as_str()));

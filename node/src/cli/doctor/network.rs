@@ -10,7 +10,7 @@ use std::time::Duration;
 use caracal_agent::{
     Echo, EchoError, IPIP_DEVICE, Links, MtuSearch, PathVerdict as Found, SearchStep, vxlan_device,
 };
-use caracal_model::{Cidr, DoctorCode, EncapMode, Family, Node, NodeName, Snapshot};
+use caracal_model::{Cidr, DoctorCode, EncapMode, Family, InsertEach, Node, NodeName, Snapshot};
 
 use super::{CheckVerdict, DoctorFinding};
 
@@ -103,7 +103,7 @@ impl Here {
             families: [Family::Ipv4, Family::Ipv6]
                 .into_iter()
                 .filter_map(of_family)
-                .collect(),
+                .insert_each(),
         }
     }
 }

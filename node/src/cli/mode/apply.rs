@@ -14,7 +14,9 @@ use std::time::{Duration, Instant, SystemTime};
 use caracal_agent::{IPIP_DEVICE, vxlan_device};
 use caracal_datastore::Store;
 use caracal_ipam::TunnelKind;
-use caracal_model::{IpPool, KeyRange, NodeName, NodeStatus, Snapshot, Txn, TxnOutcome};
+use caracal_model::{
+    InsertEach, IpPool, KeyRange, NodeName, NodeStatus, Snapshot, Txn, TxnOutcome,
+};
 
 use super::super::run_dir;
 use super::plan::ModePlan;
@@ -123,7 +125,7 @@ impl<S: Store> Apply<'_, S> {
             }
         };
         let watched = watched(self.options.run_dirs);
-        let known: BTreeSet<String> = watched.iter().flat_map(|w| problems(w)).collect();
+        let known: BTreeSet<String> = watched.iter().flat_map(|w| problems(w)).insert_each();
         let check = format!("{}/after", self.id);
         let revision = self.write(revision, checked(wanted, &check)).await?;
         self.options

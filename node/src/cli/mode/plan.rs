@@ -7,7 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use caracal_agent::{Assumed, Learned, PlanChange, RouteKind, compare_plans, forecast};
 use caracal_ipam::TunnelKind;
-use caracal_model::{EncapMode, IpPool, Key, Kind, NodeName, Prefix, SharedMap, Snapshot};
+use caracal_model::{
+    EncapMode, InsertEach, IpPool, Key, Kind, NodeName, Prefix, SharedMap, Snapshot,
+};
 use caracal_topologies::PlanOptions;
 use serde_json::{Value, json};
 
@@ -91,7 +93,7 @@ impl ModePlan {
                 let plan = |of: &Snapshot| forecast(of, me, learned, assumed);
                 (me.clone(), compare_plans(&plan(snapshot), &plan(&changed)))
             })
-            .collect();
+            .insert_each();
         Ok(Self {
             key,
             revision: before.revision,

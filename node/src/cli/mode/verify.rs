@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Context;
 use caracal_datastore::Store;
 use caracal_ipam::LEASE_PREFIX;
-use caracal_model::{Family, KeyRange, NodeName, Snapshot};
+use caracal_model::{Family, InsertEach, KeyRange, NodeName, Snapshot};
 
 use crate::exit::not_found;
 use crate::mode_check::{ModeCheckReport, PeerAnswer, REPORTS};
@@ -33,7 +33,12 @@ pub(super) async fn all_reports<S: Store>(store: &S) -> anyhow::Result<Reports> 
         let report = serde_json::from_slice(&entry.value).ok()?;
         Some((NodeName::from(node), report))
     };
-    Ok(answer.ranges.iter().flatten().filter_map(report).collect())
+    Ok(answer
+        .ranges
+        .iter()
+        .flatten()
+        .filter_map(report)
+        .insert_each())
 }
 
 /// The nodes that have to report: those with an address that have run Caracal, which a liveness
@@ -56,7 +61,7 @@ pub(in crate::cli) async fn reporters<S: Store>(
         .iter()
         .flatten()
         .filter_map(|entry| entry.key.strip_prefix(LEASE_PREFIX))
-        .collect();
+        .insert_each();
     let reports = |name: &NodeName| {
         let node = &snapshot.nodes[name];
         let addresses = [Family::Ipv4, Family::Ipv6].map(|family| node.spec.address(family));
@@ -64,7 +69,7 @@ pub(in crate::cli) async fn reporters<S: Store>(
         addresses.iter().any(Option::is_some) && leases.contains(name.as_str()) && !skipped
     };
     let names = snapshot.nodes.keys().filter(|name| reports(name));
-    Ok(names.cloned().collect())
+    Ok(names.cloned().insert_each())
 }
 
 /// Nodes that have not reported yet with a kernel that follows `basis`.

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use caracal_model::{
-    BgpPeer, EncapMode, IpPool, IpPoolSpec, Kind, KnownBlock, NodeName, PoolName, Selector,
-    Snapshot,
+    BgpPeer, EncapMode, InsertEach, IpPool, IpPoolSpec, Kind, KnownBlock, NodeName, PoolName,
+    Selector, Snapshot,
 };
 
 /// The sentences for one resource; none where nothing is worth telling.
@@ -53,7 +53,7 @@ fn owners(blocks: &[&KnownBlock]) -> usize {
     let nodes: BTreeSet<&NodeName> = blocks
         .iter()
         .filter_map(|block| block.owner.as_ref()?.node())
-        .collect();
+        .insert_each();
     nodes.len()
 }
 

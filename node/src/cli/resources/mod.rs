@@ -23,7 +23,7 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 
 use caracal_datastore::DatastoreConfig;
-use caracal_model::{Key, ResourceType, WriteRule};
+use caracal_model::{InsertEach, Key, ResourceType, WriteRule};
 use serde_json::Value;
 
 use super::ipam::{now, on_store};
@@ -151,7 +151,10 @@ fn options(args: &WriteArgs, skip_exists: bool) -> ApplyOptions {
 async fn datastore_addresses() -> BTreeSet<IpAddr> {
     let hosts = DatastoreConfig::from_env().and_then(|config| config.hosts());
     let found = look_up(&hosts.unwrap_or_default()).await;
-    found.into_iter().filter(|at| !at.is_loopback()).collect()
+    found
+        .into_iter()
+        .filter(|at| !at.is_loopback())
+        .insert_each()
 }
 
 fn run(orders: Vec<RequestedWrite>, options: ApplyOptions) -> anyhow::Result<ExitCode> {
@@ -221,5 +224,5 @@ fn labels(resource: &Value) -> BTreeMap<String, String> {
         .and_then(Value::as_object);
     let each = labels.into_iter().flatten();
     each.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
-        .collect()
+        .insert_each()
 }

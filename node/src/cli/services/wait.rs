@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use caracal_datastore::Store;
-use caracal_model::{Key, KeyRange, NodeName, Txn, TxnOutcome};
+use caracal_model::{InsertEach, Key, KeyRange, NodeName, Txn, TxnOutcome};
 
 use crate::cli::mode;
 use crate::exit::conflict;
@@ -75,7 +75,7 @@ async fn reports<S: Store>(store: &S) -> anyhow::Result<BTreeMap<NodeName, Servi
         let node = entry.key.strip_prefix(REPORTS)?.into();
         Some((node, serde_json::from_slice(&entry.value).ok()?))
     };
-    Ok(entries.filter_map(report).collect())
+    Ok(entries.filter_map(report).insert_each())
 }
 
 /// Nodes that have not reported on this check.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use caracal_datastore::{Datastore, Store};
-use caracal_model::{Family, KeyRange, NodeName, Snapshot, Txn, TxnOutcome};
+use caracal_model::{Family, InsertEach, KeyRange, NodeName, Snapshot, Txn, TxnOutcome};
 use caracal_topologies::{
     REPORT_PREFIX, TransitionReport, begin_transition, changed_resources, end_transition,
     transition_under_way,
@@ -191,7 +191,12 @@ async fn reports(store: &Datastore) -> anyhow::Result<BTreeMap<NodeName, Transit
             serde_json::from_slice(&entry.value).ok()?,
         ))
     };
-    Ok(answer.ranges.iter().flatten().filter_map(report).collect())
+    Ok(answer
+        .ranges
+        .iter()
+        .flatten()
+        .filter_map(report)
+        .insert_each())
 }
 
 /// Nodes that have to report.
@@ -236,7 +241,7 @@ impl Watched {
         self.nodes
             .iter()
             .filter_map(|name| Some((name.clone(), need(name)?)))
-            .collect()
+            .insert_each()
     }
 }
 

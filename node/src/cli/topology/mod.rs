@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use caracal_bgp::Password;
-use caracal_model::{NodeName, Prefix, Snapshot};
+use caracal_model::{InsertEach, NodeName, Prefix, Snapshot};
 use caracal_topologies::{
     ClusterSessions, MissingPath, PlanOptions, SecretName, TopologyChoice, choose_topology,
     cluster_sessions, secret_names,
@@ -54,7 +54,7 @@ pub(crate) fn run(command: TopologyCommand) -> anyhow::Result<ExitCode> {
 /// the nodes, and whoever changes the topology need not have them. It is said, since a node without
 /// one would not have the session.
 fn with_assumed(known: &KnownPasswords, snapshots: [&Snapshot; 2]) -> KnownPasswords {
-    let names: BTreeSet<SecretName> = snapshots.into_iter().flat_map(secret_names).collect();
+    let names: BTreeSet<SecretName> = snapshots.into_iter().flat_map(secret_names).insert_each();
     let mut secrets = known.clone();
     for name in names {
         if let Entry::Vacant(unknown) = secrets.entry(name) {
@@ -84,7 +84,7 @@ fn compare(
     );
     let missing = new.missing(after);
     // Paths that are missing already are listed as well: the change does not mend them.
-    let known: BTreeSet<MissingPath> = old.missing(before).into_iter().collect();
+    let known: BTreeSet<MissingPath> = old.missing(before).into_iter().insert_each();
     match output {
         Output::Json | Output::Yaml => output.print(&as_json(after, &old, &new, &missing)),
         Output::Table | Output::Wide => show(after, &old, &new),
@@ -114,7 +114,7 @@ fn names(sessions: &ClusterSessions, node: &NodeName) -> BTreeSet<String> {
             Some(peer) => peer.to_string(),
             None => address.to_string(),
         })
-        .collect()
+        .insert_each()
 }
 
 fn count(sessions: &ClusterSessions, node: &NodeName) -> usize {
@@ -149,7 +149,7 @@ fn role(choice: &TopologyChoice, node: &NodeName) -> String {
 fn show(after: &Snapshot, old: &ClusterSessions, new: &ClusterSessions) {
     let choice = choose_topology(after);
     let mut shown = table(&["NODE", "BEFORE", "AFTER", "NEW", "GONE", "ROLE"]);
-    let all: BTreeSet<&NodeName> = old.nodes.keys().chain(new.nodes.keys()).collect();
+    let all: BTreeSet<&NodeName> = old.nodes.keys().chain(new.nodes.keys()).insert_each();
     for node in all {
         let (was, is) = (names(old, node), names(new, node));
         shown.add_row([
@@ -192,7 +192,7 @@ fn as_json(
     missing: &[MissingPath],
 ) -> serde_json::Value {
     let choice = choose_topology(after);
-    let all: BTreeSet<&NodeName> = old.nodes.keys().chain(new.nodes.keys()).collect();
+    let all: BTreeSet<&NodeName> = old.nodes.keys().chain(new.nodes.keys()).insert_each();
     let nodes: BTreeMap<String, serde_json::Value> = all
         .into_iter()
         .map(|node| {
@@ -203,7 +203,7 @@ fn as_json(
             });
             (node.to_string(), value)
         })
-        .collect();
+        .insert_each();
     let missing: Vec<_> = missing
         .iter()
         .map(|m| json!({"node": m.node, "of": m.of, "family": m.family.as_str()}))

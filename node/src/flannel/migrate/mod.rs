@@ -16,7 +16,8 @@ use anyhow::Context;
 use caracal_datastore::{Datastore, Store, read_text_file};
 use caracal_ipam::{Configure, IpamData, SettingsChange, TakeBlock};
 use caracal_model::{
-    DELEGATED_ATTRIBUTE, HandleId, IpPool, Key, Kind, NodeName, Prefix, Timestamp, Txn, TxnOutcome,
+    DELEGATED_ATTRIBUTE, HandleId, InsertEach, IpPool, Key, Kind, NodeName, Prefix, Timestamp, Txn,
+    TxnOutcome,
 };
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -253,7 +254,7 @@ fn addresses(
     let kept = [0, 1, subnet.size() - 1]
         .into_iter()
         .filter_map(|n| subnet.nth(n));
-    let mut held: BTreeMap<IpAddr, HandleId> = kept.map(|a| (a, reserved.clone())).collect();
+    let mut held: BTreeMap<IpAddr, HandleId> = kept.map(|a| (a, reserved.clone())).insert_each();
     for (address, holder) in local.read()?.unwrap_or_default() {
         if !subnet.contains(address) {
             continue;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use caracal_bgp::Password;
 use caracal_datastore::{Datastore, SecretContent, StoreError, View};
-use caracal_model::{Problem, ProblemCode, Snapshot};
+use caracal_model::{InsertEach, Problem, ProblemCode, Snapshot};
 use caracal_topologies::{SecretName, secret_names};
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
@@ -49,7 +49,7 @@ impl NamedSecrets {
     /// Follows the Secrets that a snapshot names, and those only.
     fn follow(&mut self, snapshot: &Snapshot) {
         let names = secret_names(snapshot).into_iter();
-        let names: BTreeSet<String> = names.map(|secret| secret.name).collect();
+        let names: BTreeSet<String> = names.map(|secret| secret.name).insert_each();
         self.named.retain(|name, _| names.contains(name));
         for name in names {
             if self.named.contains_key(&name) {
@@ -101,7 +101,7 @@ impl NamedSecrets {
                 (SecretName { name, key }, Password(text))
             })
         };
-        known.flat_map(each).collect()
+        known.flat_map(each).insert_each()
     }
 
     fn problems(&self) -> Vec<Problem> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use caracal_bgp::{PeerName, SpeakerConfig, SpeakerHandle};
 use caracal_datastore::{Rarely, Store};
-use caracal_model::NodeName;
+use caracal_model::{InsertEach, NodeName};
 use caracal_topologies::{TransitionReport, TransitionSessions, transition_report_path};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -37,7 +37,7 @@ impl InForce {
     ) -> Option<Self> {
         let sessions = sessions?;
         let address = |name: &PeerName| Some((name.clone(), config.peers.get(name)?.address));
-        let added = sessions.to_add.iter().filter_map(address).collect();
+        let added = sessions.to_add.iter().filter_map(address).insert_each();
         Some(Self { sessions, added })
     }
 }
@@ -88,7 +88,7 @@ async fn report_impact(speaker: &SpeakerHandle, current: &InForce) -> Option<Tra
         .await
         .ok()?;
     let address = |name: &PeerName| current.added.get(name).copied();
-    let incomplete: BTreeSet<IpAddr> = impact.incomplete.iter().filter_map(address).collect();
+    let incomplete: BTreeSet<IpAddr> = impact.incomplete.iter().filter_map(address).insert_each();
     Some(TransitionReport {
         transition: current.sessions.id.clone(),
         incomplete,

@@ -16,7 +16,7 @@ use std::time::Duration;
 use caracal_agent::{AgentStatus, Phase};
 use caracal_bgp::{SessionState, SpeakerHandle};
 use caracal_datastore::View;
-use caracal_model::{Announcement, AwaitAnnouncement, Prefix};
+use caracal_model::{Announcement, AwaitAnnouncement, InsertEach, Prefix};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -171,7 +171,7 @@ fn covering(originated: &[Prefix], addresses: &[IpAddr]) -> Vec<Prefix> {
         let covers = originated.iter().filter(|p| p.contains(*address));
         covers.max_by_key(|p| p.len()).copied()
     };
-    let prefixes: BTreeSet<_> = addresses.iter().filter_map(longest).collect();
+    let prefixes: BTreeSet<_> = addresses.iter().filter_map(longest).insert_each();
     prefixes.into_iter().collect()
 }
 

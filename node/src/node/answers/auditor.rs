@@ -12,7 +12,7 @@ use caracal_agent::{
 };
 use caracal_bgp::{Advertisement, Explanation, SessionState, SpeakerEnded, SpeakerHandle};
 use caracal_datastore::{Rarely, View};
-use caracal_model::{AffinityState, AuditCode, NodeName, Prefix, Problem, ProblemCode};
+use caracal_model::{AffinityState, AuditCode, InsertEach, NodeName, Prefix, Problem, ProblemCode};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -339,7 +339,7 @@ impl AuditorInputs {
         let rib = AuditRib {
             peers: peers.collect(),
             own_blocks,
-            unused: unused.collect(),
+            unused: unused.insert_each(),
             learned,
             drained: self.drain.borrow().reason(),
         };

@@ -13,8 +13,8 @@ use caracal_agent::{
 use caracal_bgp::{Explanation, SpeakerHandle};
 use caracal_datastore::{Datastore, Store, View};
 use caracal_model::{
-    BlockOwner, Elsewhere, Key, KeyRange, KeyValue, Node, NodeName, Prefix, Problem, ProblemCode,
-    Snapshot, WorkloadEndpoint, endpoint_name, format_mac,
+    BlockOwner, Elsewhere, InsertEach, Key, KeyRange, KeyValue, Node, NodeName, Prefix, Problem,
+    ProblemCode, Snapshot, WorkloadEndpoint, endpoint_name, format_mac,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -466,7 +466,7 @@ impl Facts<'_> {
             .find(|(_, allocated, _)| *allocated == address && self.destination.is_host())?;
         Some(AllocationJson {
             handle: attribute.handle_id.as_ref().map(ToString::to_string),
-            attributes: attribute.secondary.clone().into_iter().collect(),
+            attributes: attribute.secondary.clone().into_iter().insert_each(),
         })
     }
 

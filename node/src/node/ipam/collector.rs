@@ -12,7 +12,7 @@ use caracal_datastore::{Rarely, Store, View};
 use caracal_ipam::Lease;
 use caracal_ipam::{AffinityError, AffinityOutcome, Conditional, ReleaseIps};
 use caracal_ipam::{Client, ClientError, Collector, Garbage, Mender, Repair};
-use caracal_model::{BlockOwner, NodeName, Problem, ProblemCode, Timestamp};
+use caracal_model::{BlockOwner, InsertEach, NodeName, Problem, ProblemCode, Timestamp};
 use tokio::sync::{mpsc, watch};
 
 use super::deleted_nodes::{Grace, NodeRelease};
@@ -174,7 +174,7 @@ fn tell_rarely(told: &mut Rarely, failed: &[String]) {
 async fn interfaces() -> anyhow::Result<BTreeSet<String>> {
     let links = caracal_agent::read_links().await;
     let links = links.context("reading the interfaces")?;
-    Ok(links.iter().map(|link| link.name.to_string()).collect())
+    Ok(links.iter().map(|link| link.name.to_string()).insert_each())
 }
 
 /// What the kernel shows of life.

@@ -19,7 +19,8 @@ use caracal_agent::{AgentStatus, IPIP_DEVICE, vxlan_device};
 use caracal_datastore::{Store, View};
 use caracal_ipam::{Client, TunnelKind};
 use caracal_model::{
-    IpPool, Node, NodeBgp, NodeName, PoolName, Problem, ProblemCode, Snapshot, Timestamp,
+    InsertEach, IpPool, Node, NodeBgp, NodeName, PoolName, Problem, ProblemCode, Snapshot,
+    Timestamp,
 };
 use tokio::sync::watch;
 
@@ -61,7 +62,7 @@ fn pools_in_use(snapshot: &Snapshot) -> BTreeSet<PoolName> {
     let pools = snapshot.pools.iter();
     let used =
         pools.filter(|(_, pool)| carried(pool) && snapshot.has_workload_in(&pool.spec.prefix()));
-    used.map(|(name, _)| name.clone()).collect()
+    used.map(|(name, _)| name.clone()).insert_each()
 }
 
 /// Feeds that the addresses depend on.

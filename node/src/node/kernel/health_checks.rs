@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use caracal_agent::ServiceStatus;
-use caracal_model::Timestamp;
+use caracal_model::{InsertEach, Timestamp};
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use serde_json::json;
@@ -37,7 +37,7 @@ pub(crate) async fn answer_health_checks(
             let status = translated.status().into_iter();
             status
                 .flat_map(|status| status.health.keys().copied().chain(proxy))
-                .collect()
+                .insert_each()
         };
         serving.retain(|address, task| {
             let stays = wanted.contains(address);

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use caracal_agent::{Overrides, Settings};
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{InsertEach, NodeName, Snapshot};
 use tokio::sync::watch;
 
 /// Longest time for names to be looked up: what can be reached without them is not kept waiting.
@@ -43,7 +43,7 @@ pub(crate) fn endpoints(hosts: &Hosts, known: &BTreeSet<IpAddr>) -> BTreeSet<Soc
             Err(_) => known.iter().map(|a| (*a, *port).into()).collect(),
         }
     };
-    hosts.iter().flat_map(of).collect()
+    hosts.iter().flat_map(of).insert_each()
 }
 
 /// Looks names up again and again. A name that has no address any more keeps its last one: others

@@ -10,6 +10,7 @@ use std::time::Duration;
 use caracal_agent::{AgentStatus, Links};
 use caracal_bgp::SpeakerHandle;
 use caracal_datastore::Datastore;
+use caracal_model::InsertEach;
 use tokio::sync::watch;
 
 /// An address that comes back within this time was not gone: a change of address is a deletion and
@@ -25,14 +26,14 @@ pub(crate) async fn report_lost_addresses(
     let mut before = BTreeSet::new();
     loop {
         let now = addresses(&kernel.borrow_and_update().links);
-        let missing: BTreeSet<IpAddr> = before.difference(&now).copied().collect();
+        let missing: BTreeSet<IpAddr> = before.difference(&now).copied().insert_each();
         if !missing.is_empty() {
             tokio::time::sleep(SETTLE).await;
             // Read anew: the agent may be resting.
             match caracal_agent::read_links().await {
                 Ok(links) => {
                     let there = addresses(&links);
-                    let gone: BTreeSet<IpAddr> = missing.difference(&there).copied().collect();
+                    let gone: BTreeSet<IpAddr> = missing.difference(&there).copied().insert_each();
                     store.addresses_gone(&gone).await;
                     if speaker.addresses_gone(gone).await.is_err() {
                         return;
@@ -52,5 +53,5 @@ pub(crate) async fn report_lost_addresses(
 fn addresses(links: &Links) -> BTreeSet<IpAddr> {
     let all = links.iter().flat_map(|link| &link.addresses);
     let all = all.map(|cidr| cidr.address);
-    all.filter(|address| !address.is_loopback()).collect()
+    all.filter(|address| !address.is_loopback()).insert_each()
 }

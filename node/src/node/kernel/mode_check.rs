@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use caracal_agent::{AgentStatus, Echo};
 use caracal_datastore::{Rarely, Store, View};
-use caracal_model::{EncapMode, Family, IpPool, Node, NodeName, Snapshot};
+use caracal_model::{EncapMode, Family, InsertEach, IpPool, Node, NodeName, Snapshot};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -95,7 +95,7 @@ async fn check_mode(
         nodes: futures_util::future::join_all(probes)
             .await
             .into_iter()
-            .collect(),
+            .insert_each(),
     }
 }
 
@@ -112,7 +112,7 @@ fn sample(snapshot: &Snapshot, me: &NodeName, check: &str) -> BTreeSet<NodeName>
         hasher.finish()
     });
     let chosen = next.iter().copied().chain(rest.into_iter().take(OTHERS));
-    chosen.cloned().collect()
+    chosen.cloned().insert_each()
 }
 
 async fn ask(snapshot: &Snapshot, pool: &IpPool, name: &NodeName, node: &Node) -> PeerAnswer {

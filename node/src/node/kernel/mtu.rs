@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use caracal_agent::{AgentStatus, PathMtus};
 use caracal_datastore::{SMALL_FILE, read_file};
+use caracal_model::InsertEach;
 use tokio::sync::watch;
 
 use crate::node::leave_file;
@@ -23,7 +24,7 @@ fn remember(lib_dir: &Path, paths: &PathMtus, written: &mut PathMtus) {
         .iter()
         .filter(|(_, path)| path.is_narrow())
         .map(|(address, path)| (*address, *path))
-        .collect();
+        .insert_each();
     if narrow == *written {
         return;
     }

@@ -9,7 +9,7 @@ use caracal_agent::{
     NodePortAddresses, PublishedUnderlay, ServiceStatus, ServiceWriteError, ServiceWriter,
 };
 use caracal_datastore::{View, read_text_file};
-use caracal_model::{Problem, ProblemCode, Snapshot};
+use caracal_model::{InsertEach, Problem, ProblemCode, Snapshot};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -54,7 +54,7 @@ pub(crate) struct ServiceInputs {
 /// Where this node listens itself, for health and metrics.
 fn listeners(config: &Config, snapshot: &Snapshot) -> BTreeSet<SocketAddr> {
     let (ports, _) = config.ports.with(snapshot, &config.node);
-    ports.addresses().chain(config.proxy_health).collect()
+    ports.addresses().chain(config.proxy_health).insert_each()
 }
 
 /// The name servers of this machine.
@@ -64,8 +64,8 @@ fn name_servers() -> BTreeSet<IpAddr> {
         .lines()
         .filter_map(|line| line.strip_prefix("nameserver"));
     lines
-        .filter_map(|address| address.trim().parse().ok())
-        .collect()
+        .filter_map(|address| address.trim().parse::<IpAddr>().ok())
+        .insert_each()
 }
 
 /// Tells the writer what is not the Services'.

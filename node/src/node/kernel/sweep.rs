@@ -12,7 +12,7 @@ use std::time::Duration;
 use caracal_agent::SweepPrecondition;
 use caracal_bgp::{PeerName, PeerStatus, SessionState, SpeakerHandle, SpeakerStatus};
 use caracal_datastore::View;
-use caracal_model::Snapshot;
+use caracal_model::{InsertEach, Snapshot};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -58,7 +58,7 @@ impl Starting {
     fn after(away: Instant, now: Instant, peers: &[(PeerName, bool)]) -> Option<Self> {
         let down = peers.iter().filter(|(_, up)| !up);
         (now >= away + AWAY).then(|| Self {
-            down: down.map(|(name, _)| name.clone()).collect(),
+            down: down.map(|(name, _)| name.clone()).insert_each(),
             up: None,
             until: now + GRACE,
         })
