@@ -31,7 +31,7 @@ use crate::types::{AnyCommunity, Asn, ClusterId, PeerName, RouterId};
 pub const CALICO_LOCAL_PREF: u32 = 2_147_483_647 - 1024;
 
 /// Everything a speaker needs to know.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpeakerConfig {
     /// Our AS unless a peer overrides it.
     pub local_as: Asn,
@@ -46,7 +46,6 @@ pub struct SpeakerConfig {
     /// Filters by name; peers refer to them.
     pub filters: BTreeMap<String, Filter>,
     /// Monitoring stations by name (RFC 7854).
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stations: BTreeMap<String, Station>,
 }
 

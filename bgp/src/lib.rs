@@ -64,6 +64,7 @@
 //! | [`PeerFsm`], [`FsmInput`], [`FsmOutput`] | the state machine of one peer |
 //! | [`Rib`], [`Changes`], [`LearnedRoute`] | the table and the choice of the best path |
 //! | [`Filter`], `Filter…` | filters of routes |
+//! | [`Program`], [`Step`], [`Expression`], [`Value`] … | filters of bird-style files |
 //! | [`OriginCheck`], `Origin…` | the check of who may announce what; [`Origin`] alone is the attribute |
 //! | `Bfd…` | is the other end there (RFC 5880) |
 //! | `Bmp…`, `encode_bmp_…` | messages to monitoring stations (RFC 7854) |
@@ -111,8 +112,10 @@ pub use origin::{
     OriginVerdict, OwnerIdentity, PrefixOwner,
 };
 pub use policy::{
-    AsPathPlace, Filter, FilterAction, FilterCondition, FilterTerm, FilterVerdict, PeerKind,
-    PrefixPattern, RouteSource,
+    AsPathPlace, Attribute, Expression, Filter, FilterAction, FilterCondition, FilterTerm,
+    FilterVerdict, Function, MaskItem, MaskPart, Method, Operator, PathMask, PeerKind, Place,
+    PrefixPattern, PrefixSet, Program, RouteList, RouteSource, SetKind, SetPattern, Step,
+    StepAction, Value, ValueSet, ValueType, compute, enumeration_word, glob,
 };
 pub use rib::{
     AdvertisedRoute, Advertisement, AttrsInfo, BestPathReason, Buckets, Changes, DecidedBy,

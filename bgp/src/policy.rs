@@ -2,22 +2,54 @@
 //! applies its actions and, when it has a verdict, ends the filter.
 //!
 //! The data can say everything that Calico's `BGPFilter` can say, and each filter can be written as
-//! a bird-style function and read back without loss.
+//! a bird-style function and read back without loss. A filter of a bird-style file that says more
+//! is a [`Program`].
+
+mod program;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
-use caracal_model::Prefix;
+use caracal_model::{Family, Prefix};
 use serde::{Deserialize, Serialize};
 
 use crate::attrs::{AsPath, PathAttrs, SegmentKind};
 use crate::types::{AnyCommunity, Asn};
 
+pub use program::{
+    Attribute, Expression, Function, MaskItem, MaskPart, Method, Operator, PathMask, Place,
+    PrefixSet, Program, RouteList, SetKind, SetPattern, Step, StepAction, Value, ValueSet,
+    ValueType, compute, enumeration_word,
+};
+
 /// A named filter. Filters of a peer run in order; the first verdict wins.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Terms in the order in which they are tried.
     pub terms: Vec<FilterTerm>,
+    /// What decides instead of terms, and always does.
+    pub program: Option<Arc<Program>>,
+    /// Destinations that it is about; of others it says nothing. `None`: all.
+    pub family: Option<Family>,
+}
+
+impl From<Vec<FilterTerm>> for Filter {
+    fn from(terms: Vec<FilterTerm>) -> Self {
+        Self {
+            terms,
+            ..Self::default()
+        }
+    }
+}
+
+impl From<Program> for Filter {
+    fn from(program: Program) -> Self {
+        Self {
+            program: Some(Arc::new(program)),
+            ..Self::default()
+        }
+    }
 }
 
 /// One rule: all conditions must hold (an empty list always holds).
@@ -213,12 +245,14 @@ pub(crate) struct RouteView<'a> {
 }
 
 /// A verdict together with the term that gave it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FilterDecision {
     /// End of the filter that the term led to.
     pub verdict: FilterVerdict,
     /// Index of the term within its filter, from 0.
     pub term: usize,
+    /// Where a program has decided.
+    pub place: Option<Place>,
 }
 
 impl Filter {
@@ -226,12 +260,50 @@ impl Filter {
     #[must_use]
     pub(crate) fn asks_for_interface(&self) -> bool {
         let mut conditions = self.terms.iter().flat_map(|term| &term.conditions);
-        conditions.any(|condition| matches!(condition, FilterCondition::Interface(_)))
+        let program = self.program.as_ref();
+        program.is_some_and(|program| program.asks_for_interface())
+            || conditions.any(|condition| matches!(condition, FilterCondition::Interface(_)))
+    }
+
+    /// What the filter says of a route, and what it makes of it. `None`: it decides nothing.
+    #[must_use]
+    pub fn judge(
+        &self,
+        prefix: Prefix,
+        attrs: PathAttrs,
+        source: RouteSource,
+        peer: PeerKind,
+    ) -> (Option<FilterVerdict>, PathAttrs) {
+        let mut route = RouteView {
+            prefix,
+            attrs: Cow::Owned(attrs),
+            peer,
+            source,
+            interface: None,
+        };
+        let decided = self.run(&mut route);
+        let verdict = decided.map(|decided| decided.verdict);
+        (verdict, route.attrs.into_owned())
     }
 
     /// Runs the filter over a route and changes its attributes. `None`: no term decided, the next
     /// filter decides; changes made so far stay.
     pub(crate) fn run(&self, route: &mut RouteView<'_>) -> Option<FilterDecision> {
+        if self
+            .family
+            .is_some_and(|family| family != route.prefix.family())
+        {
+            return None;
+        }
+        if let Some(program) = &self.program {
+            let (verdict, place) = program.run(route);
+            let term = 0;
+            return Some(FilterDecision {
+                verdict,
+                term,
+                place,
+            });
+        }
         for (index, term) in self.terms.iter().enumerate() {
             if !term
                 .conditions
@@ -247,6 +319,7 @@ impl Filter {
                 return Some(FilterDecision {
                     verdict,
                     term: index,
+                    place: None,
                 });
             }
         }
@@ -295,24 +368,36 @@ impl FilterAction {
     }
 }
 
-/// True when `text` matches `pattern`, in which `*` stands for any text, also none.
-fn glob(pattern: &str, text: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let first = parts.next().unwrap_or_default();
-    let Some(mut rest) = text.strip_prefix(first) else {
-        return false;
-    };
-    let Some(last) = parts.next_back() else {
-        return rest.is_empty();
-    };
-    // Between the anchored ends, the leftmost match of each part leaves the most for the next.
-    for part in parts {
-        let Some(at) = rest.find(part) else {
+/// True when `text` matches `pattern`, in which `*` stands for any text, also none, and `?` for one
+/// character.
+#[must_use]
+pub fn glob(pattern: &str, text: &str) -> bool {
+    let (mut pattern, mut text) = (pattern.chars(), text.chars());
+    // Behind the last `*`, and where the text that it takes ends; that may be longer.
+    let mut star = None;
+    loop {
+        let rest = text.clone();
+        match (pattern.next(), text.next()) {
+            (None, None) => return true,
+            (Some('*'), _) => {
+                text = rest;
+                star = Some((pattern.clone(), text.clone()));
+                continue;
+            }
+            (Some('?'), Some(_)) => continue,
+            (Some(wanted), Some(seen)) if wanted == seen => continue,
+            _ => {}
+        }
+        let Some((behind, mut longer)) = star else {
             return false;
         };
-        rest = &rest[at + part.len()..];
+        if longer.next().is_none() {
+            return false;
+        }
+        pattern = behind.clone();
+        text = longer.clone();
+        star = Some((behind, longer));
     }
-    rest.ends_with(last)
 }
 
 #[cfg(test)]

@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 /// A text that does not parse.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
+    /// The file, where the text has said which.
+    pub file: Option<Arc<str>>,
     /// Line, from 1.
     pub line: usize,
     /// Column in characters, from 1.
@@ -30,6 +33,27 @@ impl fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
+/// All that is wrong with a text, in its order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseErrors {
+    /// The first.
+    pub first: Box<ParseError>,
+    /// The others.
+    pub more: Vec<ParseError>,
+}
+
+impl ParseErrors {
+    /// All of them with their lines, for a terminal.
+    #[must_use]
+    pub fn report(&self, file: &str) -> String {
+        let mut out = self.first.report(file);
+        for error in &self.more {
+            out.push_str(&error.report(file));
+        }
+        out
+    }
+}
+
 impl ParseError {
     /// The error at a place of a text; `part` is a part of the text that begins at the place.
     pub(crate) fn at(text: &str, part: &str, expected: impl Into<String>) -> Self {
@@ -38,6 +62,7 @@ impl ParseError {
         let start = before.rfind('\n').map_or(0, |i| i + 1);
         let line = text[start..].lines().next().unwrap_or_default();
         Self {
+            file: None,
             line: before.matches('\n').count() + 1,
             column: text[start..offset].chars().count() + 1,
             expected: expected.into(),
@@ -46,7 +71,8 @@ impl ParseError {
         }
     }
 
-    /// The error with the line it is in and a caret under the place, for a terminal:
+    /// The error with the line it is in and a caret under the place, for a terminal; `file` is the
+    /// name for a text that has none:
     ///
     /// ```text
     /// error: expected ";", found "as"
@@ -57,6 +83,7 @@ impl ParseError {
     /// ```
     #[must_use]
     pub fn report(&self, file: &str) -> String {
+        let file = self.file.as_deref().unwrap_or(file);
         let number = self.line.to_string();
         let margin = " ".repeat(number.len());
         // A tab stays a tab, so that the caret stands under its character at any tab width.

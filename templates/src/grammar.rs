@@ -8,10 +8,13 @@
 mod build;
 mod community;
 mod dump;
+mod errors;
 mod kernel;
+mod language;
 mod lexer;
 mod options;
 mod peer;
+mod peer_options;
 mod policy;
 mod route;
 mod station;
@@ -19,26 +22,31 @@ mod station;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use caracal_bgp::{Listen, Origination, SpeakerConfig};
+use caracal_bgp::{Listen, Origination, SpeakerConfig, Value};
 use caracal_model::{Family, Prefix};
 use nom::branch::alt;
 use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, preceded, terminated};
 use nom::{Err, Parser};
 
-use crate::error::ParseError;
+use crate::error::{ParseError, ParseErrors};
+use crate::source::{Include, Source};
 pub use dump::Dump;
 use dump::{DumpStatement, dump};
 use kernel::{KernelStatement, kernel};
 pub use kernel::{KernelTable, Learn};
+use language::{LOCAL_AS, Named, Scope};
 use lexer::{
-    Located, Number, ParseFault, Res, block, directive, ip_address, ipv4_address, number,
+    Located, ParseFault, Res, balanced_block, block, directive, ip_address, ipv4_address,
     one_of_words, skip, string, symbol, token, u16_number,
 };
 use peer::{PeerOption, peer_option};
-use policy::{Function, filter, function};
-use route::route;
+use policy::Function;
+use route::routes;
 use station::{StationStatement, station_block, station_line};
+
+/// The start of the name of a static protocol with ways to peers, in a rendered text.
+const GATEWAYS: &str = "caracal_gateways_";
 
 /// Content of the file of a standalone speaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,72 +57,121 @@ pub struct File {
     pub kernel: BTreeMap<Family, KernelTable>,
     /// Files that the table is written to, by name.
     pub dumps: BTreeMap<String, Dump>,
+    /// Lines that are understood and change nothing here, with the reason.
+    pub notes: Vec<String>,
 }
 
 /// Reads the configuration of a speaker, and passes over what concerns the kernel and files.
 ///
 /// # Errors
-/// [`ParseError`] with line, column, what was expected and what was found.
+/// [`ParseError`] with line, column, what was expected and what was found: the first in the file.
 pub fn parse(text: &str) -> Result<SpeakerConfig, ParseError> {
-    let statements = statements(text)?;
-    build::build(text, statements).map_err(|fault| fault.into_error(text))
+    let source = Source::of("", text);
+    match errors::read_all(&source, false) {
+        Ok(file) => Ok(file.speaker),
+        Err(errors) => Err(*errors.first),
+    }
 }
 
-/// Reads a whole file.
+/// Reads a whole file that includes no others.
 ///
 /// # Errors
-/// [`ParseError`] with line, column, what was expected and what was found.
+/// [`ParseError`] with line, column, what was expected and what was found: the first in the file.
 pub fn parse_file(text: &str) -> Result<File, ParseError> {
-    let mut statements = statements(text)?;
+    let source = Source::of("", text);
+    errors::read_all(&source, true).map_err(|errors| *errors.first)
+}
+
+/// Reads a whole file with those that it includes.
+///
+/// # Errors
+/// All errors, as far as each can be told from those before it.
+pub fn read_file(name: &str, text: &str, include: Include<'_>) -> Result<File, ParseErrors> {
+    match Source::with_includes(name, text, include) {
+        Ok(source) => errors::read_all(&source, true),
+        Err(first) => Err(ParseErrors {
+            first: Box::new(first),
+            more: Vec::new(),
+        }),
+    }
+}
+
+/// Computes an expression that needs no route, and shows its value as `birdc eval` does.
+///
+/// # Errors
+/// [`ParseError`] with the place, also when the expression has no value.
+pub fn eval(text: &str) -> Result<String, ParseError> {
+    let source = Source::of("", text);
+    let mut scope = Scope::new(&source, &source.text);
+    let fault = match language::computed(&mut scope, &source.text) {
+        Ok((rest, value)) if skip(rest).is_empty() => return Ok(value.to_string()),
+        Ok((rest, _)) => ParseFault::new(skip(rest), "the end of the expression"),
+        Err(Err::Error(fault) | Err::Failure(fault)) => fault,
+        Err(Err::Incomplete(_)) => ParseFault::new(&source.text, "an expression"),
+    };
+    let (offset, expected, _) = fault.into_parts(&source.text);
+    Err(source.error(offset, expected))
+}
+
+/// Reads a text; `whole`: with what concerns the kernel and files.
+fn read<'a>(source: &'a Source, text: &'a str, whole: bool) -> Result<File, ParseFault<'a>> {
+    let mut scope = Scope::new(source, text);
+    let mut statements = statements(&mut scope, text)?;
     let mut protocols = BTreeMap::new();
     let mut dumps = BTreeMap::new();
     for statement in &mut statements {
         if let Statement::Dump(Located { at, value }) = statement {
             let (name, dump) = value.clone();
             if dumps.insert(name, dump).is_some() {
-                return Err(ParseError::at(text, at, "another name; this one is taken"));
+                return Err(ParseFault::new(at, "another name; this one is taken"));
             }
         }
         let Statement::Kernel(Located { at, value }) = statement else {
             continue;
         };
         match std::mem::replace(value, Ok(None)) {
-            Err(fault) => return Err(fault.into_error(text)),
-            Ok(None) => {}
-            Ok(Some(protocol)) => {
+            Err(fault) if whole => return Err(fault),
+            Ok(Some(protocol)) if whole => {
                 let family = protocol.family;
                 if protocols.insert(family, protocol).is_some() {
                     let what = format!("one kernel protocol for {family}; there is another");
-                    return Err(ParseError::at(text, at, what));
+                    return Err(ParseFault::new(at, what));
                 }
             }
+            Err(_) | Ok(_) => {}
         }
     }
-    let speaker = build::build(text, statements).map_err(|fault| fault.into_error(text))?;
-    let table = |(family, protocol): (Family, kernel::KernelProtocol<'_>)| {
-        let table = protocol.resolve(&speaker.filters);
-        Ok((family, table.map_err(|fault| fault.into_error(text))?))
-    };
-    let kernel = protocols.into_iter().map(table).collect::<Result<_, _>>()?;
+    let (speaker, notes) = build::build(text, statements)?;
+    for (what, at) in notes {
+        scope.tell(at, what);
+    }
+    let mut kernel = BTreeMap::new();
+    for (family, protocol) in protocols {
+        kernel.insert(family, protocol.resolve(&speaker.filters)?);
+    }
     Ok(File {
         speaker,
         kernel,
         dumps,
+        notes: scope.notes,
     })
 }
 
-fn statements(text: &str) -> Result<Vec<Statement<'_>>, ParseError> {
+fn statements<'a>(
+    scope: &mut Scope<'a>,
+    text: &'a str,
+) -> Result<Vec<Statement<'a>>, ParseFault<'a>> {
     let mut statements = Vec::new();
     let mut rest = text;
     while !skip(rest).is_empty() {
-        match statement(rest) {
+        match statement(scope, rest) {
             Ok((after, statement)) => {
                 statements.push(statement);
                 rest = after;
             }
-            Err(Err::Error(fault) | Err::Failure(fault)) => return Err(fault.into_error(text)),
+            Err(Err::Error(fault) | Err::Failure(fault)) => return Err(fault),
             Err(Err::Incomplete(_)) => {
-                return Err(ParseError::at(text, &text[text.len()..], "more text"));
+                return Err(ParseFault::new(&text[text.len()..], "more text"));
             }
         }
     }
@@ -126,20 +183,21 @@ fn statements(text: &str) -> Result<Vec<Statement<'_>>, ParseError> {
 enum Statement<'a> {
     RouterId(Ipv4Addr),
     Listen(Option<Listen>),
-    Define(Located<'a, &'a str>, Number<'a>),
+    Define(Located<'a, &'a str>, Value),
     Function(Function<'a>),
     Routes(Vec<Located<'a, (Prefix, Origination)>>),
-    Template(Located<'a, &'a str>, Vec<Located<'a, PeerOption<'a>>>),
+    Template(PeerStatement<'a>),
     Peer(PeerStatement<'a>),
     Station(StationStatement<'a>),
     /// For a speaker that writes no routes, what it says does not matter.
     Kernel(Located<'a, Result<KernelStatement<'a>, ParseFault<'a>>>),
     /// Only for who writes files.
     Dump(DumpStatement<'a>),
-    /// Something that concerns a BIRD daemon only.
-    Ignored,
+    /// Nothing more follows from it: it has defined a name, or has a note.
+    Done,
 }
 
+/// A peer or a template of peers.
 #[derive(Debug)]
 struct PeerStatement<'a> {
     symbol: Located<'a, &'a str>,
@@ -147,96 +205,173 @@ struct PeerStatement<'a> {
     options: Vec<Located<'a, PeerOption<'a>>>,
 }
 
-fn statement(s: &str) -> Res<'_, Statement<'_>> {
-    let (rest, word) = one_of_words(
-        &[
-            "router", "define", "log", "function", "filter", "protocol", "template", "#:",
-        ],
-        s,
-    )?;
+fn statement<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
+    const WORDS: [&str; 13] = [
+        "router",
+        "define",
+        "log",
+        "function",
+        "filter",
+        "protocol",
+        "template",
+        "#:",
+        "ipv4",
+        "ipv6",
+        "timeformat",
+        "debug",
+        "watchdog",
+    ];
+    let at = skip(s);
+    let (rest, word) = one_of_words(&WORDS, s)?;
     match word {
         "router" => delimited(token("id"), ipv4_address, token(";"))
             .map(Statement::RouterId)
             .parse(rest),
-        "define" => (
-            terminated(symbol, token("=")),
-            terminated(number, token(";")),
-        )
-            .map(|(name, value)| Statement::Define(name, value))
-            .parse(rest),
+        "define" => {
+            let (rest, name) = terminated(symbol, token("=")).parse(rest)?;
+            let (rest, value) = language::computed(scope, rest)?;
+            let (rest, _) = token(";")(rest)?;
+            let named = Named::Constant(value.clone());
+            scope.define(name, named).map_err(Err::Failure)?;
+            Ok((rest, Statement::Define(name, value)))
+        }
         "log" => log(rest),
-        "function" => function.map(Statement::Function).parse(rest),
-        "filter" => filter.map(Statement::Function).parse(rest),
-        "protocol" => protocol(rest),
+        "function" => {
+            let (rest, function) = policy::function(scope, rest)?;
+            Ok((rest, function.map_or(Statement::Done, Statement::Function)))
+        }
+        "filter" => {
+            let (rest, filter) = policy::filter(scope, rest)?;
+            Ok((rest, Statement::Function(filter)))
+        }
+        "protocol" => protocol(scope, rest),
         "template" => {
-            let (rest, name) = preceded(token("bgp"), symbol).parse(rest)?;
-            let (rest, options) = block(peer_option)(rest)?;
-            Ok((rest, Statement::Template(name, options)))
+            let (rest, _) = token("bgp")(rest)?;
+            let (rest, template) = peer(scope, rest)?;
+            Ok((rest, Statement::Template(template)))
+        }
+        "ipv4" | "ipv6" => {
+            let (rest, _) = token("table")(rest)?;
+            let (rest, ()) = master(if word == "ipv4" { "master4" } else { "master6" }, rest)?;
+            token(";").map(|_| Statement::Done).parse(rest)
+        }
+        "timeformat" | "debug" | "watchdog" => {
+            let (rest, _) = lexer::until_semicolon(rest)?;
+            scope.note(
+                at,
+                word,
+                "log lines and times are chosen by options of the command",
+            );
+            token(";").map(|_| Statement::Done).parse(rest)
         }
         // The directive is read again as a whole line.
         _ => top_line(s),
     }
 }
 
+/// The name of the only table that there is for a family.
+fn master<'a>(name: &'static str, s: &'a str) -> Res<'a, ()> {
+    let (rest, found) = symbol(s)?;
+    if found.value == name {
+        return Ok((rest, ()));
+    }
+    let what = format!("{name:?}: there is one table for each family");
+    Err(Err::Failure(ParseFault::new(found.at, what)))
+}
+
 /// `log stderr all;`: where a BIRD daemon logs.
 fn log(s: &str) -> Res<'_, Statement<'_>> {
-    let target = alt((token("stderr"), token("syslog"), string));
+    let name = (opt(token("name")), opt(string)).map(|_| "");
+    let target = alt((token("stderr"), preceded(token("syslog"), name), string));
     let classes = alt((
         token("all"),
         delimited(token("{"), lexer::until_brace, token("}")),
     ));
     (target, classes, token(";"))
-        .map(|_| Statement::Ignored)
+        .map(|_| Statement::Done)
         .parse(s)
 }
 
-fn protocol(s: &str) -> Res<'_, Statement<'_>> {
-    let (rest, word) = one_of_words(
-        &[
-            "bgp", "static", "bmp", "mrt", "device", "direct", "bfd", "kernel",
-        ],
-        s,
-    )?;
-    if word == "bmp" {
-        return station_block.map(Statement::Station).parse(rest);
-    }
-    if word == "mrt" {
-        return dump.map(Statement::Dump).parse(rest);
+/// `NAME [from TEMPLATE] { OPTION … }`.
+fn peer<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerStatement<'a>> {
+    let Ok((rest, symbol)) = symbol(s) else {
+        return Err(Err::Failure(ParseFault::new(
+            skip(s),
+            "the name of the peer",
+        )));
+    };
+    let (rest, template) = opt(preceded(token("from"), cut(lexer::symbol))).parse(rest)?;
+    let (rest, options) = block(|s| peer_option(scope, s))(rest)?;
+    let peer = PeerStatement {
+        symbol,
+        template,
+        options,
+    };
+    Ok((rest, peer))
+}
+
+fn protocol<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
+    const WORDS: [&str; 8] = [
+        "bgp", "static", "bmp", "mrt", "device", "direct", "bfd", "kernel",
+    ];
+    let (rest, word) = one_of_words(&WORDS, s)?;
+    match word {
+        "bmp" => return station_block.map(Statement::Station).parse(rest),
+        "mrt" => return dump.map(Statement::Dump).parse(rest),
+        "bgp" => {
+            let (rest, peer) = peer(scope, rest)?;
+            return Ok((rest, Statement::Peer(peer)));
+        }
+        _ => {}
     }
     let (rest, name) = opt(symbol).parse(rest)?;
     match word {
-        "bgp" => {
-            let (rest, template) = opt(preceded(token("from"), cut(symbol))).parse(rest)?;
-            let Some(symbol) = name else {
-                return Err(Err::Failure(ParseFault::new(rest, "the name of the peer")));
-            };
-            let (rest, options) = block(peer_option)(rest)?;
-            let statement = PeerStatement {
-                symbol,
-                template,
-                options,
-            };
-            Ok((rest, Statement::Peer(statement)))
-        }
         "static" => {
-            let (rest, routes) = block(route)(rest)?;
-            let routes = routes.into_iter().filter_map(Located::transpose);
-            Ok((rest, Statement::Routes(routes.collect())))
+            // Ways to peers, of a rendered text: a daemon's own, which nobody announces.
+            if name.is_some_and(|name| name.value.starts_with(GATEWAYS)) {
+                return balanced_block.map(|()| Statement::Done).parse(rest);
+            }
+            let (rest, routes) = routes(scope, rest)?;
+            Ok((rest, Statement::Routes(routes)))
         }
         "kernel" => {
             let at = skip(rest);
-            let (after, ()) = lexer::balanced_block(rest)?;
-            let value = match kernel(rest) {
+            let (after, ()) = balanced_block(rest)?;
+            let value = match kernel(scope, rest) {
                 Ok((_, statement)) => Ok(statement),
                 Err(Err::Error(fault) | Err::Failure(fault)) => Err(fault),
                 Err(Err::Incomplete(_)) => Err(ParseFault::new(at, "a kernel protocol")),
             };
             Ok((after, Statement::Kernel(Located { at, value })))
         }
-        _ => lexer::balanced_block
-            .map(|()| Statement::Ignored)
-            .parse(rest),
+        "device" => balanced_block.map(|()| Statement::Done).parse(rest),
+        "direct" => direct(scope, skip(s), rest),
+        _ => {
+            let (rest, _) = token("{")(rest)?;
+            match token("}")(rest) {
+                Ok((rest, _)) => Ok((rest, Statement::Done)),
+                Err(_) => Err(Err::Failure(ParseFault::new(
+                    skip(rest),
+                    "\"}\": times of BFD stand in \"bfd { … };\" of each peer",
+                ))),
+            }
+        }
     }
+}
+
+/// `protocol direct`: routes of interfaces, which this speaker does not have. In a rendered text
+/// they only resolve next hops, and its filters keep them in.
+fn direct<'a>(scope: &mut Scope<'a>, at: &'a str, s: &'a str) -> Res<'a, Statement<'a>> {
+    let (rest, ()) = balanced_block(s)?;
+    let off = preceded((token("{"), token("disabled")), lexer::switch);
+    let off = terminated(off, token(";")).parse(s);
+    let rendered = scope.find(LOCAL_AS).is_some();
+    if rendered || matches!(off, Ok((_, true))) {
+        return Ok((rest, Statement::Done));
+    }
+    let what = "\"protocol kernel\" with \"learn all;\" to announce subnets of interfaces, or \"disabled;\" first in \
+                the block: there is no \"protocol direct\" here";
+    Err(Err::Failure(ParseFault::new(at, what)))
 }
 
 /// A `#:` line at the top of the file.

@@ -34,6 +34,7 @@
 //! | [`Templates`] | the sets of templates, what users put over them, and where a template is wrong |
 //! | `symbols` | names as BIRD can write them |
 //! | `grammar` | the subset of BIRD's language that is read back |
+//! | `source` | a file with those that it includes |
 //! | `error` | where a text does not parse, and how that is shown |
 //!
 //! Pure: no files, no programs. Templates are part of the binary.
@@ -43,6 +44,7 @@ mod error;
 mod grammar;
 mod pieces;
 mod set;
+mod source;
 mod symbols;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,9 +55,10 @@ use caracal_bgp::SpeakerConfig;
 use caracal_model::Prefix;
 
 pub use context::Context;
-pub use error::ParseError;
-pub use grammar::{Dump, File, KernelTable, Learn, parse, parse_file};
+pub use error::{ParseError, ParseErrors};
+pub use grammar::{Dump, File, KernelTable, Learn, eval, parse, parse_file, read_file};
 pub use set::{Rendered, Set, TemplateError, Templates};
+pub use source::Include;
 
 /// Options of a rendering.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

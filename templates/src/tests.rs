@@ -7,6 +7,7 @@ use super::*;
 
 mod generate;
 mod parsing;
+mod refusals;
 mod rendering;
 
 /// A configuration with nothing in it.

@@ -235,7 +235,7 @@ pub(crate) fn export_filter(view: &NodeView<'_>, reflects: bool) -> Filter {
         actions: Vec::new(),
         verdict: Some(FilterVerdict::Reject),
     });
-    Filter { terms }
+    Filter::from(terms)
 }
 
 fn accept(conditions: Vec<FilterCondition>) -> FilterTerm {

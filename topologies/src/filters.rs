@@ -184,17 +184,15 @@ pub(crate) fn translate(
             }
         }
     }
-    Filter { terms }
+    Filter::from(terms)
 }
 
 pub(crate) fn refuse_all() -> Filter {
-    Filter {
-        terms: vec![FilterTerm {
-            conditions: Vec::new(),
-            actions: Vec::new(),
-            verdict: Some(FilterVerdict::Reject),
-        }],
-    }
+    Filter::from(vec![FilterTerm {
+        conditions: Vec::new(),
+        actions: Vec::new(),
+        verdict: Some(FilterVerdict::Reject),
+    }])
 }
 
 /// Conditions stand in Calico's order: range, source, interface, community, AS path, priority.

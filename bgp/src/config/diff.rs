@@ -254,7 +254,7 @@ mod tests {
             peer.export = vec!["out".to_owned()];
             (PeerName::from(format!("p{n}")), peer)
         };
-        let filter = |name: &str| (name.to_owned(), Filter { terms: vec![] });
+        let filter = |name: &str| (name.to_owned(), Filter::from(vec![]));
         SpeakerConfig {
             local_as: Asn(64512),
             router_id: RouterId([10, 0, 0, 1].into()),

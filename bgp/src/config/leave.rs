@@ -38,7 +38,7 @@ impl SpeakerConfig {
             actions: mark().to_vec(),
             verdict: Some(FilterVerdict::Accept),
         };
-        marked.insert(LEAVING_FILTER.to_owned(), Filter { terms: vec![rest] });
+        marked.insert(LEAVING_FILTER.to_owned(), Filter::from(vec![rest]));
         self.filters.extend(marked);
         self
     }
@@ -54,9 +54,7 @@ impl SpeakerConfig {
             actions: Vec::new(),
             verdict: Some(FilterVerdict::Reject),
         };
-        let filter = Filter {
-            terms: vec![nothing],
-        };
+        let filter = Filter::from(vec![nothing]);
         self.filters.insert(SILENT_FILTER.to_owned(), filter);
         self
     }
@@ -69,7 +67,8 @@ fn mark() -> [FilterAction; 2] {
     ]
 }
 
-/// The filter with the mark behind everything else it does to what it accepts.
+/// The filter with the mark behind everything else it does to what it accepts. Only nodes leave so,
+/// and their filters are terms.
 fn mark_accepted(filter: &Filter) -> Filter {
     let mut marked = filter.clone();
     for term in &mut marked.terms {
@@ -124,7 +123,7 @@ mod tests {
             listen: None,
             peers: BTreeMap::from([(PeerName::from("p"), peer)]),
             originate: Originations::default(),
-            filters: BTreeMap::from([("out".to_owned(), Filter { terms })]),
+            filters: BTreeMap::from([("out".to_owned(), Filter::from(terms))]),
             stations: BTreeMap::new(),
         }
     }

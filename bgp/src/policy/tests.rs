@@ -174,9 +174,7 @@ fn every_action() {
         FilterAction::SetMed(7),
         FilterAction::PrependAsPath(vec![Asn(1), Asn(2)]),
     ];
-    let filter = Filter {
-        terms: vec![term(vec![], actions, Some(FilterVerdict::Accept))],
-    };
+    let filter = Filter::from(vec![term(vec![], actions, Some(FilterVerdict::Accept))]);
     let before = attrs();
     let mut route = view(&before);
     let decided = filter.run(&mut route);
@@ -184,7 +182,8 @@ fn every_action() {
         decided,
         Some(FilterDecision {
             verdict: FilterVerdict::Accept,
-            term: 0
+            term: 0,
+            place: None
         })
     );
     let after = route.attrs.into_owned();
@@ -198,33 +197,32 @@ fn every_action() {
 
 #[test]
 fn the_first_verdict_ends_the_filter_and_later_terms_see_changes() {
-    let filter = Filter {
-        terms: vec![
-            term(vec![], vec![FilterAction::SetLocalPref(5)], None),
-            term(
-                vec![FilterCondition::LocalPref(200)],
-                vec![],
-                Some(FilterVerdict::Accept),
-            ),
-            term(
-                vec![FilterCondition::LocalPref(5)],
-                vec![],
-                Some(FilterVerdict::Reject),
-            ),
-            term(
-                vec![],
-                vec![FilterAction::SetMed(1)],
-                Some(FilterVerdict::Accept),
-            ),
-        ],
-    };
+    let filter = Filter::from(vec![
+        term(vec![], vec![FilterAction::SetLocalPref(5)], None),
+        term(
+            vec![FilterCondition::LocalPref(200)],
+            vec![],
+            Some(FilterVerdict::Accept),
+        ),
+        term(
+            vec![FilterCondition::LocalPref(5)],
+            vec![],
+            Some(FilterVerdict::Reject),
+        ),
+        term(
+            vec![],
+            vec![FilterAction::SetMed(1)],
+            Some(FilterVerdict::Accept),
+        ),
+    ]);
     let attrs = attrs();
     let mut route = view(&attrs);
     assert_eq!(
         filter.run(&mut route),
         Some(FilterDecision {
             verdict: FilterVerdict::Reject,
-            term: 2
+            term: 2,
+            place: None
         })
     );
     assert_eq!(route.attrs.med, None);
@@ -232,13 +230,11 @@ fn the_first_verdict_ends_the_filter_and_later_terms_see_changes() {
 
 #[test]
 fn no_verdict_and_no_action_leaves_the_attributes_borrowed() {
-    let filter = Filter {
-        terms: vec![term(
-            vec![FilterCondition::LocalPref(1)],
-            vec![FilterAction::SetMed(1)],
-            Some(FilterVerdict::Reject),
-        )],
-    };
+    let filter = Filter::from(vec![term(
+        vec![FilterCondition::LocalPref(1)],
+        vec![FilterAction::SetMed(1)],
+        Some(FilterVerdict::Reject),
+    )]);
     let attrs = attrs();
     let mut route = view(&attrs);
     assert_eq!(filter.run(&mut route), None);

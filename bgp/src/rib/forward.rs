@@ -144,16 +144,14 @@ mod tests {
     #[test]
     fn an_own_route_passes_by_its_attributes() {
         let community: AnyCommunity = "1:2".parse().unwrap();
-        let filter = Filter {
-            terms: vec![
-                term(
-                    vec![FilterCondition::Community(community)],
-                    vec![],
-                    FilterVerdict::Accept,
-                ),
-                term(vec![], vec![], FilterVerdict::Reject),
-            ],
-        };
+        let filter = Filter::from(vec![
+            term(
+                vec![FilterCondition::Community(community)],
+                vec![],
+                FilterVerdict::Accept,
+            ),
+            term(vec![], vec![], FilterVerdict::Reject),
+        ]);
         let policy = FibExportFilter::from_iter([(Family::Ipv4, filter)]);
         let marked = Origination {
             communities: vec![community],
@@ -176,12 +174,10 @@ mod tests {
             FilterAction::AddCommunity("9:9".parse().unwrap()),
         ];
         let uplink = FilterCondition::Interface("eth*".to_owned());
-        let filter = Filter {
-            terms: vec![
-                term(vec![uplink], actions, FilterVerdict::Accept),
-                term(vec![], vec![], FilterVerdict::Reject),
-            ],
-        };
+        let filter = Filter::from(vec![
+            term(vec![uplink], actions, FilterVerdict::Accept),
+            term(vec![], vec![], FilterVerdict::Reject),
+        ]);
         let prefix: Prefix = "10.0.0.0/8".parse().unwrap();
         let route = redistribute(Some(&filter), prefix, Some("eth0")).unwrap();
         assert_eq!((route.med, route.local_pref), (Some(7), Some(50)));

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::intern::Interner;
 use super::next_hops::NextHopTable;
 use crate::attrs::PathAttrs;
-use crate::policy::{Filter, FilterVerdict, PeerKind, RouteSource, RouteView};
+use crate::policy::{Filter, FilterDecision, FilterVerdict, PeerKind, RouteSource, RouteView};
 use crate::types::{Asn, ClusterId, Community, RouterId};
 
 /// Why a received route is not used.
@@ -84,11 +84,27 @@ pub struct DecidedBy {
     pub filter: String,
     /// Index of the term, from 0.
     pub term: usize,
+    /// File and line, where the filter is a program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
+}
+
+impl DecidedBy {
+    pub(super) fn new(filter: &str, decision: &FilterDecision) -> Self {
+        Self {
+            filter: filter.to_owned(),
+            term: decision.term,
+            place: decision.place.as_ref().map(ToString::to_string),
+        }
+    }
 }
 
 impl fmt::Display for DecidedBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "term {} of filter {}", self.term + 1, self.filter)
+        match &self.place {
+            Some(place) => write!(f, "{place} in filter {}", self.filter),
+            None => write!(f, "term {} of filter {}", self.term + 1, self.filter),
+        }
     }
 }
 
@@ -96,10 +112,10 @@ impl fmt::Display for DecidedBy {
 pub(super) fn run_filters<'f>(
     filters: &'f [Arc<NamedFilter>],
     route: &mut RouteView<'_>,
-) -> (FilterVerdict, Option<(&'f str, usize)>) {
+) -> (FilterVerdict, Option<(&'f str, FilterDecision)>) {
     for named in filters {
         if let Some(decided) = named.filter.run(route) {
-            return (decided.verdict, Some((&named.name, decided.term)));
+            return (decided.verdict, Some((&named.name, decided)));
         }
     }
     (FilterVerdict::Accept, None)
@@ -222,10 +238,7 @@ impl ImportRules<'_> {
     /// Filter and term that decided about a received route.
     pub(super) fn decided_by(&self, prefix: Prefix, received: &PathAttrs) -> Option<DecidedBy> {
         let (_, decided) = run_filters(self.filters, &mut self.view(prefix, received));
-        decided.map(|(name, term)| DecidedBy {
-            filter: name.to_owned(),
-            term,
-        })
+        decided.map(|(name, decision)| DecidedBy::new(name, &decision))
     }
 }
 
@@ -375,7 +388,7 @@ mod tests {
             let name = name.to_owned();
             Arc::new(NamedFilter {
                 name,
-                filter: Filter { terms: vec![term] },
+                filter: Filter::from(vec![term]),
             })
         };
         let reject = Some(FilterVerdict::Reject);
@@ -388,9 +401,11 @@ mod tests {
             source: RouteSource::Bgp,
             interface: None,
         };
+        let (verdict, by) = run_filters(&filters, &mut route);
+        let (name, decision) = by.expect("b decides");
         assert_eq!(
-            run_filters(&filters, &mut route),
-            (FilterVerdict::Reject, Some(("b", 0)))
+            (verdict, name, decision.term),
+            (FilterVerdict::Reject, "b", 0)
         );
         assert_eq!(
             run_filters(&filters[..1], &mut route),

@@ -43,9 +43,7 @@ fn reject_all(name: String) -> Arc<NamedFilter> {
     };
     Arc::new(NamedFilter {
         name,
-        filter: Filter {
-            terms: vec![reject],
-        },
+        filter: Filter::from(vec![reject]),
     })
 }
 

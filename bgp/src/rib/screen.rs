@@ -493,9 +493,9 @@ impl Rib {
         if verdict != FilterVerdict::Accept {
             return None;
         }
-        let term = by.and_then(|(name, term)| {
+        let term = by.and_then(|(name, decision)| {
             let filter = peer.import.iter().find(|named| named.name == name)?;
-            filter.filter.terms.get(term)
+            filter.filter.terms.get(decision.term)
         });
         Some(term.is_some_and(|term| admits(&term.conditions)))
     }

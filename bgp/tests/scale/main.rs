@@ -390,7 +390,7 @@ fn questions_and_changes(speakers: &Runtime, players: &Runtime) {
         };
         config
             .filters
-            .insert("f".to_owned(), Filter { terms: vec![term] });
+            .insert("f".to_owned(), Filter::from(vec![term]));
         config.peers.get_mut(&name(0)).unwrap().import = vec!["f".to_owned()];
         let change = speaker.reconfigure(config.clone());
         probe.meanwhile("filter change", change).await.unwrap();

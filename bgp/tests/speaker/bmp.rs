@@ -243,7 +243,7 @@ async fn rfc7854_a_station_hears_of_peers_routes_and_their_end() {
         verdict: Some(FilterVerdict::Reject),
     };
     let terms = vec![refuse];
-    config.filters.insert("no5".into(), Filter { terms });
+    config.filters.insert("no5".into(), Filter::from(terms));
     for peer in config.peers.values_mut() {
         peer.import = vec!["no5".into()];
     }

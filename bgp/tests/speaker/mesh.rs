@@ -284,12 +284,9 @@ async fn external_peers_and_policy_without_a_reset() {
         verdict: Some(FilterVerdict::Reject),
     };
     one.reconfigure(|config| {
-        config.filters.insert(
-            "out".to_owned(),
-            Filter {
-                terms: vec![reject.clone()],
-            },
-        );
+        config
+            .filters
+            .insert("out".to_owned(), Filter::from(vec![reject.clone()]));
         config.peers.get_mut(&name(2)).unwrap().export = vec!["out".to_owned()];
     })
     .await;
@@ -301,12 +298,9 @@ async fn external_peers_and_policy_without_a_reset() {
         verdict: None,
     };
     two.reconfigure(|config| {
-        config.filters.insert(
-            "in".to_owned(),
-            Filter {
-                terms: vec![prefer],
-            },
-        );
+        config
+            .filters
+            .insert("in".to_owned(), Filter::from(vec![prefer]));
         config.peers.get_mut(&name(1)).unwrap().import = vec!["in".to_owned()];
     })
     .await;

@@ -369,6 +369,7 @@ mod tests {
         let by = DecidedBy {
             filter: "f".to_owned(),
             term: 1,
+            place: None,
         };
         let reason = BestPathReason::LocalPref;
         let refused = |refusal, by| PathStatus::Refused {

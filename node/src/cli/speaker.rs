@@ -43,6 +43,9 @@ fn invalid(report: &str) -> ExitCode {
 fn check(file: &Path) -> anyhow::Result<ExitCode> {
     match file::read(file) {
         Ok(read) => {
+            for note in &read.notes {
+                eprintln!("note: {note}");
+            }
             let config = read.speaker;
             for (peer, warning) in missing_next_hops(&config) {
                 eprintln!("warning: peer {peer}: {warning}");

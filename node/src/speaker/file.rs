@@ -23,7 +23,58 @@ pub(crate) fn read(path: &Path) -> Result<File, FileError> {
 }
 
 fn parse(text: &str, name: &str) -> Result<File, FileError> {
-    caracal_templates::parse_file(text).map_err(|error| FileError::Invalid(error.report(name)))
+    caracal_templates::read_file(name, text, &mut included)
+        .map_err(|errors| FileError::Invalid(errors.report(name)))
+}
+
+/// The files of a line `include "PATTERN";` with their texts, by name: beside the file with the
+/// line, unless the pattern begins at the root. A pattern may match nothing; a name may not.
+fn included(file: &str, pattern: &str) -> Result<Vec<(String, String)>, String> {
+    let folder = Path::new(file).parent().unwrap_or_else(|| Path::new(""));
+    let mut paths = vec![PathBuf::from(folder)];
+    for part in Path::new(pattern).components() {
+        let name = part.as_os_str().to_string_lossy();
+        if !name.contains(['*', '?']) {
+            paths.iter_mut().for_each(|path| path.push(part));
+            continue;
+        }
+        let mut found = Vec::new();
+        for path in &paths {
+            let shown = if path.as_os_str().is_empty() {
+                Path::new(".")
+            } else {
+                path
+            };
+            for entry in std::fs::read_dir(shown).into_iter().flatten().flatten() {
+                let entry = entry.file_name();
+                let text = entry.to_string_lossy();
+                // Hidden files are asked for by their point.
+                let hidden = text.starts_with('.') && !name.starts_with('.');
+                if !hidden && caracal_bgp::glob(&name, &text) {
+                    found.push(path.join(&entry));
+                }
+            }
+        }
+        paths = found;
+    }
+    paths.sort();
+    let is_pattern = pattern.contains(['*', '?']);
+    let mut texts = Vec::new();
+    for path in paths {
+        if is_pattern && !path.is_file() {
+            continue;
+        }
+        match std::fs::read_to_string(&path) {
+            Ok(text) => texts.push((path.display().to_string(), text)),
+            Err(error) => {
+                return Err(format!(
+                    "a file that can be read ({}: {error})",
+                    path.display()
+                ));
+            }
+        }
+    }
+    Ok(texts)
 }
 
 #[cfg(test)]
@@ -54,6 +105,43 @@ mod tests {
         for example in examples {
             parse(example, "docs/speaker.md").unwrap();
         }
+    }
+
+    #[test]
+    fn files_include_others_beside_them() {
+        let folder = std::env::temp_dir().join(format!("caracal-include-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("peers")).unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+        let peer = |name: &str, n: u8| {
+            format!("protocol bgp {name} {{ local as OURS; neighbor 10.0.0.{n} as OURS; ipv4; }}")
+        };
+        write(
+            "main.conf",
+            "router id 10.0.0.1;\ninclude \"our.inc\";\ninclude \"peers/*.conf\";\ninclude \"none/*\";\n",
+        );
+        write("our.inc", "define OURS = 64512;");
+        write("peers/b.conf", &peer("b", 3));
+        write("peers/a.conf", &peer("a", 2));
+        write("peers/.c.conf", "nonsense");
+        let file = read(&folder.join("main.conf")).unwrap();
+        assert_eq!(file.speaker.peers.len(), 2);
+        write("peers/b.conf", "\nprotocol bpg b { }\nrouter id 1;\n");
+        let FileError::Invalid(report) = read(&folder.join("main.conf")).unwrap_err() else {
+            panic!("readable");
+        };
+        // All errors, each with its own file and line.
+        assert!(report.contains("peers/b.conf:2:10"), "{report}");
+        assert!(report.contains("peers/b.conf:3:11"), "{report}");
+        write(
+            "main.conf",
+            "router id 10.0.0.1;\n include \"missing.inc\";\n",
+        );
+        let FileError::Invalid(report) = read(&folder.join("main.conf")).unwrap_err() else {
+            panic!("readable");
+        };
+        assert!(report.contains("main.conf:2:11"), "{report}");
+        assert!(report.contains("missing.inc"), "{report}");
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

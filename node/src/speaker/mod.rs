@@ -75,6 +75,13 @@ pub(crate) fn run(
     runtime.block_on(serve(&place, file.to_owned(), http, open, config))
 }
 
+/// Lines of the file that change nothing here.
+fn tell(notes: &[String]) {
+    for note in notes {
+        tracing::info!("{note}");
+    }
+}
+
 async fn serve(
     place: &AdminPlace,
     file: PathBuf,
@@ -86,6 +93,7 @@ async fn serve(
         speaker: config,
         kernel: tables,
         dumps: wanted_dumps,
+        notes,
     } = config;
     let run_dir = &place.run_dir;
     let listener = admin::listen(run_dir, place.group).await?;
@@ -103,6 +111,7 @@ async fn serve(
         file = %file.display(), asn = %config.local_as, router_id = %config.router_id,
         peers = config.peers.len(), originated = config.originate.len(), restarting, "speaker starts"
     );
+    tell(&notes);
     let options = SpeakerOptions {
         restarting,
         open,
@@ -232,6 +241,7 @@ impl Current {
             speaker: config,
             kernel: tables,
             dumps,
+            notes,
         } = match file::read(&self.file) {
             Ok(file) => file,
             Err(error) => {
@@ -241,6 +251,7 @@ impl Current {
                 return Err(ExitError::new(code_of(&error), reason));
             }
         };
+        tell(&notes);
         let change = compare_configs(&self.config, &config);
         let nothing = change.is_empty();
         let mut change = ReloadChange::from(change);

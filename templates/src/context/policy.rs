@@ -16,6 +16,14 @@ pub(super) fn filter_view(
     filter: &Filter,
 ) -> Result<FilterView, RenderError> {
     let what = format!("filter {name:?}");
+    if filter.program.is_some() || filter.family.is_some() {
+        return Err(RenderError::Inexpressible {
+            what,
+            value: "a filter of a bird-style file that is more than terms for both families"
+                .to_owned(),
+            reason: "only lists of terms are written",
+        });
+    }
     Ok(FilterView {
         symbol: symbol.text.clone(),
         name: symbol.stands_in.then(|| quoted(name)),

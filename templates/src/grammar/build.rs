@@ -2,21 +2,22 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use caracal_bgp::{
-    Asn, ClusterId, Filter, GracefulRestart, Listen, NextHopMode, Origination, Password,
-    PeerConfig, PeerName, RouterId, SpeakerConfig, Station,
+    Asn, Filter, Listen, Origination, PeerConfig, PeerName, RouterId, SpeakerConfig, Station, Value,
 };
-use caracal_model::Prefix;
+use caracal_model::{Family, Prefix};
 
+use super::language::LOCAL_AS;
 use super::lexer::{Located, Number, ParseFault};
-use super::options::{self, Extras};
-use super::peer::{Call, Channel, PeerOption};
-use super::policy::Function;
+use super::options;
+use super::peer::{Call, PeerOption, Policy, RemoteAs};
+use super::peer_options::{Channel, PeerOptions};
+use super::policy::{Function, Passes, nothing};
 use super::{PeerStatement, Statement};
-use crate::context::Reach;
-use crate::symbols::RESERVED;
+
+/// The filter of `import none` and `export none`.
+const NOTHING: &str = "none";
 
 /// BGP's own port; a file without a `#: listen` line means it, on all addresses.
 const BGP_PORT: u16 = 179;
@@ -30,15 +31,20 @@ struct Builder<'a> {
     filter_names: HashMap<&'a str, String>,
     filters: BTreeMap<String, Filter>,
     originate: BTreeMap<Prefix, Origination>,
-    templates: HashMap<&'a str, Vec<Located<'a, PeerOption<'a>>>>,
+    templates: HashMap<&'a str, PeerStatement<'a>>,
     peers: Vec<PeerStatement<'a>>,
     stations: BTreeMap<String, Station>,
+    notes: Notes<'a>,
 }
 
+/// Defaults that a peer relies on and that are not BIRD's, the first place of each.
+pub(super) type Notes<'a> = BTreeMap<&'static str, &'a str>;
+
+/// The configuration, and what is to be noted about it.
 pub(super) fn build<'a>(
     text: &'a str,
     statements: Vec<Statement<'a>>,
-) -> Result<SpeakerConfig, ParseFault<'a>> {
+) -> Result<(SpeakerConfig, Notes<'a>), ParseFault<'a>> {
     let mut builder = Builder {
         text,
         router_id: None,
@@ -50,6 +56,7 @@ pub(super) fn build<'a>(
         templates: HashMap::new(),
         peers: Vec::new(),
         stations: BTreeMap::new(),
+        notes: Notes::new(),
     };
     for statement in statements {
         builder.add(statement)?;
@@ -60,18 +67,15 @@ pub(super) fn build<'a>(
 impl<'a> Builder<'a> {
     /// A fault that no place in the text is to blame for.
     fn missing(&self, what: &str) -> ParseFault<'a> {
-        ParseFault::new(&self.text[self.text.len()..], what)
+        ParseFault::missing(&self.text[self.text.len()..], what)
     }
 
     fn add(&mut self, statement: Statement<'a>) -> Result<(), ParseFault<'a>> {
         match statement {
             Statement::RouterId(id) => self.router_id = Some(id),
             Statement::Listen(listen) => self.listen = Some(listen),
-            Statement::Define(name, Number::Literal(value)) => {
+            Statement::Define(name, Value::Int(value)) => {
                 self.constants.insert(name.value, value);
-            }
-            Statement::Define(_, Number::Constant(name)) => {
-                return Err(ParseFault::new(name.at, "a number"));
             }
             Statement::Function(function) => self.add_filter(function)?,
             Statement::Routes(routes) => {
@@ -84,8 +88,14 @@ impl<'a> Builder<'a> {
                     }
                 }
             }
-            Statement::Template(name, options) => {
-                self.templates.insert(name.value, options);
+            Statement::Template(template) => {
+                let symbol = template.symbol;
+                if self.templates.insert(symbol.value, template).is_some() {
+                    return Err(ParseFault::new(
+                        symbol.at,
+                        "a name that no template has yet",
+                    ));
+                }
             }
             Statement::Peer(peer) => self.peers.push(peer),
             Statement::Station(Located {
@@ -96,7 +106,8 @@ impl<'a> Builder<'a> {
                     return Err(ParseFault::new(at, "a name that no station has yet"));
                 }
             }
-            Statement::Kernel(_) | Statement::Dump(_) | Statement::Ignored => {}
+            Statement::Define(..) | Statement::Kernel(_) | Statement::Dump(_) | Statement::Done => {
+            }
         }
         Ok(())
     }
@@ -129,19 +140,18 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn finish(mut self) -> Result<SpeakerConfig, ParseFault<'a>> {
+    fn finish(mut self) -> Result<(SpeakerConfig, Notes<'a>), ParseFault<'a>> {
         let Some(router_id) = self.router_id else {
             return Err(self.missing("a line \"router id ADDRESS;\" somewhere in the file"));
         };
         let peers = std::mem::take(&mut self.peers);
-        let own_constant = format!("{RESERVED}local_as");
-        let local_as = match self.constants.get(own_constant.as_str()) {
+        let local_as = match self.constants.get(LOCAL_AS) {
             Some(asn) => Asn(*asn),
             None => self.first_local_as(&peers)?,
         };
         let mut configs = BTreeMap::new();
         for peer in &peers {
-            let (name, config) = self.peer(peer, local_as, &own_constant)?;
+            let (name, config) = self.peer(peer, local_as)?;
             if configs.insert(name, config).is_some() {
                 return Err(ParseFault::new(
                     peer.symbol.at,
@@ -149,7 +159,7 @@ impl<'a> Builder<'a> {
                 ));
             }
         }
-        Ok(SpeakerConfig {
+        let config = SpeakerConfig {
             local_as,
             router_id: RouterId(router_id),
             listen: self.listen.unwrap_or(Some(Listen {
@@ -161,164 +171,283 @@ impl<'a> Builder<'a> {
             originate: self.originate.into(),
             filters: self.filters,
             stations: self.stations,
-        })
+        };
+        Ok((config, self.notes))
+    }
+
+    /// Notes defaults that are not BIRD's, where a file may have been written for BIRD.
+    fn note_defaults(&mut self, at: &'a str, given: &PeerOptions<'a>, internal: bool) {
+        if self.constants.contains_key(LOCAL_AS) {
+            return;
+        }
+        for what in given.own_defaults(internal) {
+            self.notes.entry(what).or_insert(at);
+        }
     }
 
     /// In a file written by hand, our AS is the one of the first peer.
     fn first_local_as(&self, peers: &[PeerStatement<'a>]) -> Result<Asn, ParseFault<'a>> {
-        let number = peers
-            .iter()
-            .flat_map(|p| self.options(p))
-            .find_map(|o| match o.value {
-                PeerOption::Local { asn, .. } => Some(asn),
-                _ => None,
-            });
-        match number {
-            Some(number) => self.resolve(number),
-            None => Err(self.missing(&format!(
-                "a line \"define {RESERVED}local_as = NUMBER;\" or a peer with \"local as NUMBER;\""
-            ))),
+        for peer in peers {
+            for (_, option) in self.options(peer)? {
+                if let PeerOption::Local { asn, .. } = option.value {
+                    return self.resolve(asn);
+                }
+            }
         }
+        Err(self.missing(&format!(
+            "a line \"define {LOCAL_AS} = NUMBER;\" or a peer with \"local as NUMBER;\""
+        )))
     }
 
-    /// The options of a peer, its template's first.
+    /// The options of a peer, those of its templates first, each with how far down it stands.
     fn options<'b>(
         &'b self,
         peer: &'b PeerStatement<'a>,
-    ) -> impl Iterator<Item = &'b Located<'a, PeerOption<'a>>> {
-        let template = peer.template.and_then(|t| self.templates.get(t.value));
-        template.into_iter().flatten().chain(&peer.options)
+    ) -> Result<Vec<(usize, &'b Located<'a, PeerOption<'a>>)>, ParseFault<'a>> {
+        let mut chain = vec![peer];
+        let mut last = peer;
+        while let Some(name) = last.template {
+            let Some(template) = self.templates.get(name.value) else {
+                return Err(ParseFault::new(name.at, "the name of a template"));
+            };
+            if chain.len() > self.templates.len() {
+                return Err(ParseFault::new(
+                    name.at,
+                    "a template that is not made of itself",
+                ));
+            }
+            chain.push(template);
+            last = template;
+        }
+        let mut options = Vec::new();
+        for (level, statement) in chain.iter().enumerate().rev() {
+            options.extend(statement.options.iter().map(|option| (level, option)));
+        }
+        Ok(options)
     }
 
     fn peer(
-        &self,
+        &mut self,
         peer: &PeerStatement<'a>,
         local_as: Asn,
-        own_constant: &str,
     ) -> Result<(PeerName, PeerConfig), ParseFault<'a>> {
-        if let Some(template) = peer.template
-            && !self.templates.contains_key(template.value)
-        {
-            return Err(ParseFault::new(template.at, "the name of a template"));
-        }
         let mut given = PeerOptions::default();
-        for option in self.options(peer) {
-            given.take(option);
+        for (level, option) in self.options(peer)? {
+            given.take(level, option)?;
         }
         let Some(Located {
-            value: (address, range, port, number),
+            value: (address, range, port, remote_as),
             ..
         }) = given.neighbor
         else {
             let what = "a peer with a line \"neighbor ADDRESS as NUMBER;\"";
-            return Err(ParseFault::new(peer.symbol.at, what));
+            return Err(ParseFault::missing(peer.symbol.at, what));
         };
-        let mut config = PeerConfig::new(address, self.resolve(number)?);
+        let own = match given.local {
+            Some((_, number)) => self.resolve(number)?,
+            None => local_as,
+        };
+        let remote_as = match remote_as {
+            RemoteAs::Number(number) => self.resolve(number)?,
+            RemoteAs::Internal => own,
+        };
+        let mut config = PeerConfig::new(address, remote_as);
         config.range = range;
         config.port = port.unwrap_or(BGP_PORT);
         if let Some((source, number)) = given.local {
             config.source = source;
             let is_own = match number {
-                Number::Constant(name) => name.value == own_constant,
+                Number::Constant(name) => name.value == LOCAL_AS,
                 // Written by hand: the global number again is no override.
                 Number::Literal(value) => {
-                    value == local_as.0 && !self.constants.contains_key(own_constant)
+                    value == local_as.0 && !self.constants.contains_key(LOCAL_AS)
                 }
             };
-            config.local_as = if is_own {
-                None
-            } else {
-                Some(self.resolve(number)?)
-            };
+            config.local_as = (!is_own).then_some(own);
         }
-        let internal = config.local_as.unwrap_or(local_as) == config.remote_as;
+        config.source = given.source.or(config.source);
+        self.listening(&given)?;
+        let internal = own == config.remote_as;
         given.apply(&mut config, internal, self.router_id);
+        given.keepalive(&config)?;
+        self.note_defaults(peer.symbol.at, &given, internal);
         self.channels(peer, &given, &mut config, internal)?;
-        let name = given.name.unwrap_or(peer.symbol.value);
+        let name = given
+            .name
+            .clone()
+            .unwrap_or_else(|| peer.symbol.value.to_owned());
         Ok((name.into(), config))
     }
 
+    /// Where a peer's lines say that we listen, we do.
+    fn listening(&mut self, given: &PeerOptions<'a>) -> Result<(), ParseFault<'a>> {
+        if let Some(Located { at, value: port }) = given.local_port {
+            let all = Listen {
+                address: None,
+                second: None,
+                port,
+            };
+            let listen = self.listen.get_or_insert(Some(all));
+            if listen.is_some_and(|listen| listen.port != port) {
+                let what = "one port to listen on; another peer or \"#: listen\" says another";
+                return Err(ParseFault::new(at, what));
+            }
+        }
+        let on_all = match self.listen {
+            None => true,
+            Some(listen) => listen.is_some_and(|listen| listen.address.is_none()),
+        };
+        match given.strict_bind {
+            Some(at) if on_all => Err(ParseFault::new(
+                at,
+                "a line \"#: listen ADDRESS port 179\" above: without it the speaker listens on all addresses",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn channels(
-        &self,
+        &mut self,
         peer: &PeerStatement<'a>,
-        given: &PeerOptions<'_, 'a>,
+        given: &PeerOptions<'a>,
         config: &mut PeerConfig,
         internal: bool,
     ) -> Result<(), ParseFault<'a>> {
-        let Some((_, first)) = given.channels.first() else {
-            return Err(ParseFault::new(
+        let Some(first) = given.channels.first() else {
+            return Err(ParseFault::missing(
                 peer.symbol.at,
                 "a peer with \"ipv4 { … };\" or \"ipv6 { … };\"",
             ));
         };
-        config.import = self.policy(first.import.as_ref(), internal)?;
-        config.export = self.policy(first.export.as_ref(), internal)?;
         config.next_hop = first.next_hop;
         config.add_path = options::add_path(&first.paths);
         config.prefix_limit = options::prefix_limit(&first.limit);
         config.families.clear();
-        for (at, channel) in &given.channels {
-            // RFC 8212: towards another AS, letting everything pass has to be said.
-            if channel.none && (internal || !config.require_policy) {
-                return Err(ParseFault::new(
-                    at,
-                    "\"all\" or a filter; \"none\" stands only beside \"#: policy required\", for an external peer",
-                ));
-            }
-            let silent = channel.import.is_none() || channel.export.is_none();
-            if config.require_policy && !internal {
-                let all = |calls: &Option<Vec<Call<'_>>>| calls.as_ref().is_some_and(Vec::is_empty);
-                if all(&channel.import) || all(&channel.export) {
-                    return Err(ParseFault::new(
-                        at,
-                        "a filter or no line at all: with \"policy required\", \"all\" is no policy",
-                    ));
-                }
-            } else if !internal && silent {
-                return Err(ParseFault::new(
-                    at,
-                    "a family with \"import …;\" and \"export …;\": an external peer needs both (RFC 8212), \"all\" lets \
-                     everything pass",
-                ));
-            }
-            let same = self.policy(channel.import.as_ref(), internal)? == config.import
-                && self.policy(channel.export.as_ref(), internal)? == config.export
-                && channel.next_hop == config.next_hop
+        let required = config.require_policy && !internal;
+        let (mut imports, mut exports) = (Vec::new(), Vec::new());
+        for channel in &given.channels {
+            self.check_policy(channel, config, internal)?;
+            let same = channel.next_hop == config.next_hop
                 && options::add_path(&channel.paths) == config.add_path
                 && options::prefix_limit(&channel.limit) == config.prefix_limit;
             config.extended_next_hop |= channel.extended_next_hop;
-            if !same || config.families.contains(&channel.family) {
+            if !same {
                 return Err(ParseFault::new(
-                    at,
-                    "each family once, all with the same filters, next hop, paths and limit",
+                    channel.at,
+                    "both families with the same next hop, paths and limit",
                 ));
+            }
+            if let Some(at) = channel.gateway_direct.filter(|_| config.ttl != Some(1)) {
+                let what = "\"recursive\": the peer may be further away than one hop";
+                return Err(ParseFault::new(at, what));
             }
             if let Some(own) = channel.own_next_hop {
                 config.own_next_hops.set(own);
             }
             config.families.push(channel.family);
+            let name = |direction| format!("{} {direction} {}", peer.symbol.value, channel.family);
+            let imported = channel.import.as_ref();
+            imports.push(self.policy(imported, internal, required, &name("import"))?);
+            let exported = channel.export.as_ref();
+            exports.push(self.policy(exported, internal, required, &name("export"))?);
         }
+        config.import = self.of_families(&config.families, imports);
+        config.export = self.of_families(&config.families, exports);
         config.families.sort_unstable();
         Ok(())
     }
 
-    /// No policy is no filter.
-    fn policy(
+    /// RFC 8212: towards another AS, letting everything pass has to be said.
+    fn check_policy(
         &self,
-        calls: Option<&Vec<Call<'a>>>,
+        channel: &Channel<'a>,
+        config: &PeerConfig,
         internal: bool,
+    ) -> Result<(), ParseFault<'a>> {
+        if internal {
+            return Ok(());
+        }
+        let both = [&channel.import, &channel.export];
+        if config.require_policy {
+            if both
+                .iter()
+                .any(|passes| matches!(passes, Some(Policy::Passes(Passes::All))))
+            {
+                return Err(ParseFault::new(
+                    channel.at,
+                    "a filter or no line at all: with \"policy required\", \"all\" is no policy",
+                ));
+            }
+        } else if both.iter().any(|passes| passes.is_none()) {
+            return Err(ParseFault::missing(
+                channel.at,
+                "a family with \"import …;\" and \"export …;\": an external peer needs both (RFC 8212), \"all\" lets \
+                 everything pass",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The names of the filters of one direction. No policy is no filter.
+    fn policy(
+        &mut self,
+        policy: Option<&Policy<'a>>,
+        internal: bool,
+        required: bool,
+        own_name: &str,
     ) -> Result<Vec<String>, ParseFault<'a>> {
-        calls.map_or_else(|| Ok(Vec::new()), |calls| self.calls(calls, internal))
+        let passes = match policy {
+            None => return Ok(Vec::new()),
+            Some(Policy::Calls(calls)) => return self.calls(calls, internal),
+            Some(Policy::Passes(passes)) => passes,
+        };
+        let filter = match passes {
+            Passes::All => return Ok(Vec::new()),
+            Passes::Named(name) => {
+                return match self.filter_names.get(name.value) {
+                    Some(name) => Ok(vec![name.clone()]),
+                    None => Err(ParseFault::new(name.at, "the name of a function or filter")),
+                };
+            }
+            // RFC 8212: without a filter nothing passes anyway.
+            Passes::Nothing if required => return Ok(Vec::new()),
+            Passes::Nothing => {
+                self.filters.insert(NOTHING.to_owned(), nothing());
+                return Ok(vec![NOTHING.to_owned()]);
+            }
+            Passes::Filter(filter) => filter.clone(),
+        };
+        self.filters.insert(own_name.to_owned(), filter);
+        Ok(vec![own_name.to_owned()])
+    }
+
+    /// One list of filters for both families: where they differ, each filter is for its own.
+    fn of_families(&mut self, families: &[Family], lists: Vec<Vec<String>>) -> Vec<String> {
+        let differ = lists.iter().any(|list| Some(list) != lists.first());
+        if !differ {
+            return lists.into_iter().next().unwrap_or_default();
+        }
+        let mut all = Vec::new();
+        for (family, list) in families.iter().zip(lists) {
+            for name in list {
+                let own = format!("{name} ({family})");
+                if let Some(filter) = self.filters.get(&name) {
+                    let mut filter = filter.clone();
+                    filter.family = Some(*family);
+                    self.filters.insert(own.clone(), filter);
+                }
+                all.push(own);
+            }
+        }
+        all
     }
 
     fn calls(&self, calls: &[Call<'a>], internal: bool) -> Result<Vec<String>, ParseFault<'a>> {
         let mut names = Vec::with_capacity(calls.len());
         for call in calls {
-            if let Some(said) = call.internal
-                && said.value != internal
-            {
+            if call.internal.value != internal {
                 return Err(ParseFault::new(
-                    said.at,
+                    call.internal.at,
                     format!("{internal:?}, from the AS numbers of the peer"),
                 ));
             }
@@ -333,101 +462,5 @@ impl<'a> Builder<'a> {
             }
         }
         Ok(names)
-    }
-}
-
-/// Address, range, port and AS.
-type Neighbor<'a> = (std::net::IpAddr, Option<Prefix>, Option<u16>, Number<'a>);
-
-/// Options of a peer, the last of each kind.
-#[derive(Default)]
-struct PeerOptions<'b, 'a> {
-    name: Option<&'b str>,
-    kind: Option<&'a str>,
-    local: Option<(Option<std::net::IpAddr>, Number<'a>)>,
-    neighbor: Option<Located<'a, Neighbor<'a>>>,
-    reach: Option<Option<Option<u8>>>,
-    ttl_security: bool,
-    ttl: Option<(Option<u8>, Option<u8>)>,
-    hold_time: Option<u16>,
-    disabled: bool,
-    passive: bool,
-    client: bool,
-    cluster_id: Option<Ipv4Addr>,
-    graceful: Option<bool>,
-    restart_time: Option<u16>,
-    allow_own_as: u8,
-    password: Option<&'a str>,
-    channels: Vec<(&'a str, &'b Channel<'a>)>,
-    extras: Extras,
-}
-
-impl<'b, 'a> PeerOptions<'b, 'a> {
-    fn take(&mut self, option: &'b Located<'a, PeerOption<'a>>) {
-        match &option.value {
-            PeerOption::Name(name) => self.name = Some(name),
-            PeerOption::Kind(kind) => self.kind = Some(kind),
-            PeerOption::Local { address, asn } => self.local = Some((*address, *asn)),
-            PeerOption::Neighbor {
-                address,
-                range,
-                port,
-                asn,
-            } => {
-                self.neighbor = Some(Located {
-                    at: option.at,
-                    value: (*address, *range, *port, *asn),
-                });
-            }
-            PeerOption::Reach(reach) => self.reach = Some(*reach),
-            PeerOption::TtlSecurity(on) => self.ttl_security = *on,
-            PeerOption::Ttl(ttl, security) => self.ttl = Some((*ttl, *security)),
-            PeerOption::HoldTime(seconds) => self.hold_time = Some(*seconds),
-            PeerOption::Disabled(on) => self.disabled = *on,
-            PeerOption::Passive(on) => self.passive = *on,
-            PeerOption::Client(on) => self.client = *on,
-            PeerOption::ClusterId(id) => self.cluster_id = Some(*id),
-            PeerOption::GracefulRestart(on) => self.graceful = Some(*on),
-            PeerOption::RestartTime(seconds) => self.restart_time = Some(*seconds),
-            PeerOption::AllowOwnAs(count) => self.allow_own_as = *count,
-            PeerOption::Password(text) => self.password = Some(text),
-            PeerOption::Channel(channel) => self.channels.push((option.at, channel)),
-            PeerOption::Extra(extra) => self.extras.take(extra),
-            PeerOption::Ignored => {}
-        }
-    }
-
-    fn apply(&self, config: &mut PeerConfig, internal: bool, router_id: Option<Ipv4Addr>) {
-        // BIRD's defaults: internal peers may be anywhere, external ones are neighbours.
-        let multihop = self.reach.unwrap_or_else(|| internal.then_some(None));
-        let reach = Reach {
-            multihop,
-            security: self.ttl_security,
-        };
-        (config.ttl, config.ttl_security) = self.ttl.unwrap_or_else(|| reach.settings());
-        if let Some(seconds) = self.hold_time {
-            config.hold_time = Duration::from_secs(seconds.into());
-        }
-        config.disabled = self.disabled;
-        config.passive = self.passive;
-        config.client_of = self
-            .client
-            .then(|| self.cluster_id.or(router_id).map(ClusterId))
-            .flatten();
-        config.graceful_restart = match (self.graceful, self.restart_time) {
-            (Some(false), _) => None,
-            (_, Some(seconds)) => Some(GracefulRestart {
-                restart_time: Duration::from_secs(seconds.into()),
-            }),
-            (_, None) => Some(GracefulRestart::default()),
-        };
-        config.allow_own_as = self.allow_own_as;
-        config.password = self.password.map(|text| Password(text.to_owned()));
-        self.kind.unwrap_or_default().clone_into(&mut config.kind);
-        config.next_hop = NextHopMode::Auto;
-        config.long_lived = self.extras.long_lived;
-        config.long_lived_partial = self.extras.long_lived_partial;
-        config.bfd = self.extras.bfd;
-        config.require_policy = self.extras.require_policy;
     }
 }

@@ -146,10 +146,13 @@ mod tests {
         for (value, expected) in [
             ("(rt, 70000, 65536)", "a number up to 65535 beside"),
             ("(rt, 10.0.0.1, 65536)", "a number up to 65535 beside"),
-            ("(soo, 1, 2)", "expected \"rt\", \"ro\" or \"generic\""),
+            ("(soo, 1, 2)", "\"soo\" is not"),
             ("(rt, 1)", "expected \",\""),
             ("(generic, 0x100000000, 0)", "a number up to 0xffffffff"),
-            ("(1, 2)", "expected \"rt\", \"ro\" or \"generic\""),
+            (
+                "(1, 2)",
+                "what goes with a list of extended communities (this is a pair)",
+            ),
         ] {
             let text = file(
                 &format!("if true then {{ bgp_ext_community.add({value}); }}"),

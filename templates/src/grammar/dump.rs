@@ -49,7 +49,7 @@ pub(super) fn dump(s: &str) -> Res<'_, DumpStatement<'_>> {
     }
     let (Some(filename), Some(period)) = (filename, period) else {
         let what = "a dump with lines \"filename\" and \"period\"";
-        return Err(nom::Err::Failure(ParseFault::new(at, what)));
+        return Err(nom::Err::Failure(ParseFault::missing(at, what)));
     };
     let value = (name, Dump { filename, period });
     Ok((rest, Located { at, value }))

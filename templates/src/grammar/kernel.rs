@@ -3,19 +3,20 @@
 
 use std::collections::BTreeMap;
 
-use caracal_bgp::{Filter, FilterTerm, FilterVerdict};
+use caracal_bgp::Filter;
 use caracal_model::Family;
 use nom::Parser;
 use nom::branch::alt;
 use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, preceded, terminated};
 
+use super::language::Scope;
 use super::lexer::switch;
 use super::lexer::{
-    Located, ParseFault, Res, block, directive, end_of_line, family, one_of_words, skip, symbol,
-    token, u8_number, u32_number,
+    Located, ParseFault, Res, block, directive, end_of_line, family, one_of_words, token,
+    u8_number, u32_number,
 };
-use super::policy;
+use super::policy::{self, Passes, nothing};
 
 /// BIRD's number of next hops of `merge paths on` without a limit.
 const MERGE_LIMIT: u32 = 16;
@@ -76,17 +77,6 @@ enum KernelOption<'a> {
     Ignored,
 }
 
-/// Filter of one direction.
-#[derive(Clone, Debug, Default)]
-enum Passes<'a> {
-    #[default]
-    Nothing,
-    All,
-    Filter(Filter),
-    /// A filter of the file.
-    Named(Located<'a, &'a str>),
-}
-
 /// The lines of a family.
 #[derive(Clone, Debug)]
 struct KernelChannel<'a> {
@@ -134,20 +124,9 @@ impl<'a> KernelProtocol<'a> {
     }
 }
 
-/// Rejects everything.
-fn nothing() -> Filter {
-    Filter {
-        terms: vec![FilterTerm {
-            conditions: vec![],
-            actions: vec![],
-            verdict: Some(FilterVerdict::Reject),
-        }],
-    }
-}
-
 /// The block of a kernel protocol.
-pub(super) fn kernel(s: &str) -> Res<'_, KernelStatement<'_>> {
-    let (rest, options) = block(option)(s)?;
+pub(super) fn kernel<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, KernelStatement<'a>> {
+    let (rest, options) = block(|s| option(scope, s))(s)?;
     let mut table = KernelTable::default();
     let mut channel = None;
     for Located { at, value } in options {
@@ -187,7 +166,7 @@ pub(super) fn kernel(s: &str) -> Res<'_, KernelStatement<'_>> {
     Ok((rest, (!idle).then_some(protocol)))
 }
 
-fn option(s: &str) -> Res<'_, KernelOption<'_>> {
+fn option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, KernelOption<'a>> {
     const WORDS: [&str; 10] = [
         "ipv4", "ipv6", "kernel", "metric", "merge", "persist", "learn", "scan", "graceful", "#:",
     ];
@@ -196,7 +175,7 @@ fn option(s: &str) -> Res<'_, KernelOption<'_>> {
     match word {
         "ipv4" | "ipv6" => {
             let (_, family) = family(s)?;
-            let (rest, items) = terminated(opt(block(line)), end()).parse(rest)?;
+            let (rest, items) = terminated(opt(block(|s| line(scope, s))), end()).parse(rest)?;
             // BIRD's defaults.
             let mut channel = KernelChannel {
                 import: Passes::All,
@@ -254,33 +233,18 @@ fn option(s: &str) -> Res<'_, KernelOption<'_>> {
 }
 
 /// A line of the family: `import …;` or `export …;`.
-fn line(s: &str) -> Res<'_, (&'static str, Passes<'_>)> {
+fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, (&'static str, Passes<'a>)> {
     let (rest, direction) = one_of_words(&["import", "export"], s)?;
-    let (rest, passes) = cut(passes).parse(rest)?;
+    let passes = |s| policy::passes(scope, s);
+    let (rest, passes) = terminated(cut(passes), token(";")).parse(rest)?;
     Ok((rest, (direction, passes)))
-}
-
-/// `all;`, `none;`, `where CONDITION;`, `filter NAME;`, `filter { TERM … };`.
-fn passes(s: &str) -> Res<'_, Passes<'_>> {
-    let (rest, word) = one_of_words(&["all", "none", "where", "filter"], s)?;
-    let (rest, passes) = match word {
-        "all" => (rest, Passes::All),
-        "none" => (rest, Passes::Nothing),
-        "where" => policy::only(rest).map(|(rest, filter)| (rest, Passes::Filter(filter)))?,
-        _ if skip(rest).starts_with('{') => {
-            policy::inline(rest).map(|(rest, filter)| (rest, Passes::Filter(filter)))?
-        }
-        _ => symbol(rest).map(|(rest, name)| (rest, Passes::Named(name)))?,
-    };
-    let (rest, _) = token(";")(rest)?;
-    Ok((rest, passes))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use caracal_bgp::{FilterCondition, RouteSource};
+    use caracal_bgp::{FilterCondition, FilterTerm, FilterVerdict, RouteSource};
 
     use super::*;
     use crate::{parse, parse_file};
@@ -324,7 +288,7 @@ mod tests {
         terms.insert(0, learned);
         let v6 = KernelTable {
             paths: MERGE_LIMIT,
-            export: Some(Filter { terms }),
+            export: Some(Filter::from(terms)),
             ..KernelTable::default()
         };
         assert_eq!(both, Ok(vec![(Family::Ipv4, v4), (Family::Ipv6, v6)]));
@@ -358,18 +322,15 @@ mod tests {
         assert_eq!(both.export.unwrap().terms[0].conditions.len(), 2);
         let report = tables("protocol kernel { ipv4 { export filter nobody; }; }").unwrap_err();
         assert!(report.contains("the name of a filter"), "{report}");
-        // In BIRD, \"and\" binds closer than \"or\".
+        // Without parentheses it is no list of terms.
         let mixed = "net ~ [ 10.0.0.0/8 ] || net ~ [ fd00::/8 ]";
-        let report = tables(&format!(
-            "protocol kernel {{ ipv4 {{ export where {mixed}; }}; }}"
-        ));
-        assert!(report.unwrap_err().contains("in parentheses"));
-        assert!(
-            tables(&format!(
-                "protocol kernel {{ ipv4 {{ export where ({mixed}); }}; }}"
-            ))
-            .is_ok()
-        );
+        for text in [mixed, &format!("({mixed})")] {
+            let table = table(&format!(
+                "protocol kernel {{ ipv4 {{ export where {text}; }}; }}"
+            ));
+            let export = table.export.unwrap();
+            assert_eq!(export.program.is_some(), text == mixed, "{text}");
+        }
     }
 
     #[test]

@@ -8,8 +8,6 @@ use nom::combinator::opt;
 use nom::error::{ErrorKind, ParseError as NomError};
 use nom::{Err, IResult, Parser};
 
-use crate::error::ParseError;
-
 pub(super) type Res<'a, T> = IResult<&'a str, T, ParseFault<'a>>;
 
 /// The furthest place that a parser reached, and what it wanted there.
@@ -17,6 +15,8 @@ pub(super) type Res<'a, T> = IResult<&'a str, T, ParseFault<'a>>;
 pub(super) struct ParseFault<'a> {
     at: &'a str,
     expected: Vec<String>,
+    /// Something is not there that may have been left out after an error before.
+    missing: bool,
 }
 
 impl<'a> ParseFault<'a> {
@@ -25,6 +25,15 @@ impl<'a> ParseFault<'a> {
         Self {
             at,
             expected: vec![expected.into()],
+            missing: false,
+        }
+    }
+
+    /// Something that ought to stand somewhere does not.
+    pub(super) fn missing(at: &'a str, expected: impl Into<String>) -> Self {
+        Self {
+            missing: true,
+            ..Self::new(at, expected)
         }
     }
 
@@ -32,7 +41,10 @@ impl<'a> ParseFault<'a> {
         Self::new(at, format!("{text:?}"))
     }
 
-    pub(super) fn into_error(self, text: &str) -> ParseError {
+    /// Where in the text it is, what was expected, and whether something is missing.
+    pub(super) fn into_parts(self, text: &str) -> (usize, String, bool) {
+        let offset = self.at.as_ptr() as usize - text.as_ptr() as usize;
+        let missing = self.missing;
         let mut expected = self.expected;
         expected.dedup();
         let last = expected
@@ -43,7 +55,7 @@ impl<'a> ParseFault<'a> {
         } else {
             format!("{} or {last}", expected.join(", "))
         };
-        ParseError::at(text, self.at, expected)
+        (offset, expected, missing)
     }
 }
 
@@ -52,6 +64,7 @@ impl<'a> NomError<&'a str> for ParseFault<'a> {
         Self {
             at,
             expected: Vec::new(),
+            missing: false,
         }
     }
 
@@ -81,13 +94,6 @@ impl<'a> NomError<&'a str> for ParseFault<'a> {
 pub(super) struct Located<'a, T> {
     pub(super) at: &'a str,
     pub(super) value: T,
-}
-
-impl<'a, T> Located<'a, Option<T>> {
-    pub(super) fn transpose(self) -> Option<Located<'a, T>> {
-        let at = self.at;
-        self.value.map(|value| Located { at, value })
-    }
 }
 
 fn error<'a, T>(at: &'a str, expected: impl Into<String>) -> Res<'a, T> {
@@ -140,6 +146,7 @@ pub(super) fn one_of_words<'a>(words: &[&'static str], s: &'a str) -> Res<'a, &'
     Err(Err::Error(ParseFault {
         at: skip(s),
         expected,
+        missing: false,
     }))
 }
 
@@ -302,6 +309,12 @@ pub(super) fn until_brace(s: &str) -> Res<'_, &str> {
     Ok((&s[end..], &s[..end]))
 }
 
+/// Everything up to a semicolon.
+pub(super) fn until_semicolon(s: &str) -> Res<'_, &str> {
+    let end = s.find(';').unwrap_or(s.len());
+    Ok((&s[end..], &s[..end]))
+}
+
 pub(super) fn family(s: &str) -> Res<'_, Family> {
     let (rest, word) = one_of_words(&["ipv4", "ipv6"], s)?;
     let family = if word == "ipv4" {
@@ -314,8 +327,8 @@ pub(super) fn family(s: &str) -> Res<'_, Family> {
 
 /// `{ ITEM … }`, each item with its place.
 pub(super) fn block<'a, T>(
-    item: impl Fn(&'a str) -> Res<'a, T>,
-) -> impl Fn(&'a str) -> Res<'a, Vec<Located<'a, T>>> {
+    mut item: impl FnMut(&'a str) -> Res<'a, T>,
+) -> impl FnMut(&'a str) -> Res<'a, Vec<Located<'a, T>>> {
     move |s| {
         let (mut rest, _) = token("{")(s)?;
         let mut items = Vec::new();

@@ -2,20 +2,20 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use caracal_bgp::NextHopMode;
+use caracal_bgp::{NextHopMode, Value};
 use caracal_model::{Family, Prefix};
 use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, preceded, terminated};
 use nom::{Err, Parser};
 
-use super::lexer::switch;
+use super::language::{self, Named, Scope};
 use super::lexer::{
-    Located, Number, ParseFault, Res, block, directive, end_of_line, family, ip_address,
-    ipv4_address, number, one_of_words, prefix, string, symbol, token, u8_number, u16_number,
-    u32_number,
+    self, Located, Number, ParseFault, Res, block, directive, end_of_line, family, ip_address,
+    ipv4_address, number, one_of_words, prefix, skip, string, switch, symbol, token, u8_number,
+    u16_number, u32_number,
 };
 use super::options::{self, ChannelLine, Extra, LimitOption, PathOption};
-use super::policy::name_line;
+use super::policy::{Passes, name_line};
 
 #[derive(Clone, Debug)]
 pub(super) enum PeerOption<'a> {
@@ -23,20 +23,24 @@ pub(super) enum PeerOption<'a> {
     Kind(&'a str),
     Local {
         address: Option<IpAddr>,
+        port: Option<u16>,
         asn: Number<'a>,
     },
     Neighbor {
         address: IpAddr,
         range: Option<Prefix>,
         port: Option<u16>,
-        asn: Number<'a>,
+        asn: RemoteAs<'a>,
     },
+    Source(IpAddr),
+    StrictBind(bool),
     /// `None` = direct; `Some(None)` = multihop without a limit.
     Reach(Option<Option<u8>>),
     TtlSecurity(bool),
     /// The exact TTL and TTL security.
     Ttl(Option<u8>, Option<u8>),
     HoldTime(u16),
+    Keepalive(u32),
     Disabled(bool),
     Passive(bool),
     Client(bool),
@@ -45,39 +49,38 @@ pub(super) enum PeerOption<'a> {
     RestartTime(u16),
     AllowOwnAs(u8),
     Password(&'a str),
-    Channel(Channel<'a>),
+    Channel(Family, Vec<Located<'a, ChannelOption<'a>>>),
     Extra(Extra),
-    /// Something that concerns a BIRD daemon only.
-    Ignored,
+    /// There is a note about it.
+    Noted,
 }
 
-/// `ipv4 { … };`.
+/// What passes between us and a peer.
 #[derive(Clone, Debug)]
-pub(super) struct Channel<'a> {
-    pub(super) family: Family,
-    /// Filters as written; `None` = nothing.
-    pub(super) import: Option<Vec<Call<'a>>>,
-    /// The same for export.
-    pub(super) export: Option<Vec<Call<'a>>>,
-    pub(super) next_hop: NextHopMode,
-    pub(super) own_next_hop: Option<IpAddr>,
-    pub(super) extended_next_hop: bool,
-    /// `import none;` or `export none;` was written.
-    pub(super) none: bool,
-    pub(super) paths: Vec<PathOption>,
-    pub(super) limit: Vec<LimitOption>,
+pub(super) enum Policy<'a> {
+    Passes(Passes<'a>),
+    /// Functions that are lists of terms, one after the other, as rendered text has them.
+    Calls(Vec<Call<'a>>),
 }
 
-/// A call of a function: `NAME(true);`, or a filter by name.
+/// A call of a function: `NAME(true);`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call<'a> {
     pub(super) symbol: Located<'a, &'a str>,
-    /// Known from the caller for a peer; unknown for a filter.
-    pub(super) internal: Option<Located<'a, bool>>,
+    /// What the caller says of the peer.
+    pub(super) internal: Located<'a, bool>,
 }
 
-pub(super) fn peer_option(s: &str) -> Res<'_, PeerOption<'_>> {
-    const WORDS: [&str; 23] = [
+/// The AS of the peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RemoteAs<'a> {
+    Number(Number<'a>),
+    /// Ours.
+    Internal,
+}
+
+pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
+    const WORDS: [&str; 24] = [
         "description",
         "disabled",
         "local",
@@ -100,17 +103,82 @@ pub(super) fn peer_option(s: &str) -> Res<'_, PeerOption<'_>> {
         "error",
         "keepalive",
         "source",
+        "debug",
         "#:",
     ];
+    let at = skip(s);
     let (rest, word) = one_of_words(&WORDS, s)?;
     match word {
-        "local" => local(rest),
-        "neighbor" => neighbor(rest),
+        "local" => local(scope, rest),
+        "neighbor" => neighbor(scope, rest),
         "rr" => reflector(rest),
         "graceful" => graceful(rest),
-        "ipv4" | "ipv6" => channel(s),
+        "ipv4" | "ipv6" => channel(scope, s),
+        "source" => {
+            let (rest, _) = token("address")(rest)?;
+            let (rest, address) = address(scope, rest)?;
+            token(";").map(|_| PeerOption::Source(address)).parse(rest)
+        }
+        "connect" | "error" | "debug" => timers(scope, at, word, rest),
         "#:" => line(s),
         _ => terminated(|s| simple(word, s), token(";")).parse(rest),
+    }
+}
+
+/// `connect delay time N;`, `connect retry time N;`, `error wait time A, B;`, `debug …;`.
+fn timers<'a>(
+    scope: &mut Scope<'a>,
+    at: &'a str,
+    word: &str,
+    s: &'a str,
+) -> Res<'a, PeerOption<'a>> {
+    let (rest, words) = match word {
+        "debug" => (lexer::until_semicolon(s)?.0, "debug"),
+        "connect" => {
+            let (rest, _) = (one_of_two("delay", "retry"), token("time"), u32_number).parse(s)?;
+            (rest, "connect delay time, connect retry time")
+        }
+        _ => {
+            let wait = (
+                token("wait"),
+                token("time"),
+                u32_number,
+                token(","),
+                u32_number,
+            );
+            (wait.map(|_| ()).parse(s)?.0, "error wait time")
+        }
+    };
+    scope.note(at, words, "the speaker has its own timers and log");
+    token(";").map(|_| PeerOption::Noted).parse(rest)
+}
+
+/// An address, or the name of one.
+pub(super) fn address<'a>(scope: &Scope<'a>, s: &'a str) -> Res<'a, IpAddr> {
+    let at = skip(s);
+    let literal = match ip_address(at) {
+        Err(Err::Error(fault)) => fault,
+        found => return found,
+    };
+    let Ok((rest, name)) = symbol(at) else {
+        return Err(Err::Error(literal));
+    };
+    match scope.find(name.value) {
+        Some(Named::Constant(Value::Ip(address))) => Ok((rest, *address)),
+        Some(_) => Err(Err::Failure(ParseFault::new(at, "the name of an address"))),
+        None => Err(Err::Error(literal)),
+    }
+}
+
+/// A number, the name of one, or an expression in parentheses.
+fn as_number<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Number<'a>> {
+    let at = skip(s);
+    let Some(inside) = at.strip_prefix('(') else {
+        return number(s);
+    };
+    match language::computed(scope, inside)? {
+        (rest, Value::Int(value)) => token(")").map(|_| Number::Literal(value)).parse(rest),
+        _ => Err(Err::Failure(ParseFault::new(at, "a number"))),
     }
 }
 
@@ -137,27 +205,11 @@ fn simple<'a>(word: &str, s: &'a str) -> Res<'a, PeerOption<'a>> {
         "long" => options::long_lived.map(PeerOption::Extra).parse(s),
         "bfd" => options::bfd.map(PeerOption::Extra).parse(s),
         "strict" => preceded(token("bind"), switch)
-            .map(|_| PeerOption::Ignored)
+            .map(PeerOption::StrictBind)
             .parse(s),
-        "source" => preceded(token("address"), ip_address)
-            .map(|_| PeerOption::Ignored)
+        _ => preceded(token("time"), u32_number)
+            .map(PeerOption::Keepalive)
             .parse(s),
-        "keepalive" => preceded(token("time"), u32_number)
-            .map(|_| PeerOption::Ignored)
-            .parse(s),
-        "connect" => (one_of_two("delay", "retry"), token("time"), u32_number)
-            .map(|_| PeerOption::Ignored)
-            .parse(s),
-        _ => {
-            let wait = (
-                token("wait"),
-                token("time"),
-                u32_number,
-                token(","),
-                u32_number,
-            );
-            wait.map(|_| PeerOption::Ignored).parse(s)
-        }
     }
 }
 
@@ -172,30 +224,42 @@ fn port(s: &str) -> Res<'_, Option<u16>> {
     opt(preceded(token("port"), cut(u16_number))).parse(s)
 }
 
-/// `[ADDRESS] [port PORT] as ASN;`. The port is the listening one, which `#: listen` says.
-fn local(s: &str) -> Res<'_, PeerOption<'_>> {
-    let asn = delimited(token("as"), number, token(";"));
-    (opt(ip_address), port, asn)
-        .map(|(address, _, asn)| PeerOption::Local { address, asn })
-        .parse(s)
+/// `[ADDRESS] [port PORT] as ASN;`.
+fn local<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
+    let (rest, address) = match address(scope, s) {
+        Ok((rest, address)) => (rest, Some(address)),
+        Err(Err::Error(_)) => (s, None),
+        Err(error) => return Err(error),
+    };
+    let (rest, port) = port(rest)?;
+    let (rest, _) = token("as")(rest)?;
+    let (rest, asn) = as_number(scope, rest)?;
+    let local = PeerOption::Local { address, port, asn };
+    token(";").map(|_| local.clone()).parse(rest)
 }
 
 /// `ADDRESS [port PORT] as ASN;`, `range PREFIX [port PORT] as ASN;`.
-fn neighbor(s: &str) -> Res<'_, PeerOption<'_>> {
+fn neighbor<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
     let (rest, range) = opt(preceded(token("range"), cut(prefix))).parse(s)?;
     let (rest, address) = match range {
         Some(range) => (rest, range.address()),
-        None => ip_address(rest)?,
+        None => address(scope, rest)?,
     };
-    let asn = delimited(token("as"), number, token(";"));
-    (port, asn)
-        .map(|(port, asn)| PeerOption::Neighbor {
-            address,
-            range,
-            port,
-            asn,
-        })
-        .parse(rest)
+    let (rest, port) = port(rest)?;
+    let (rest, asn) = match one_of_words(&["internal", "as"], rest)? {
+        (rest, "internal") => (rest, RemoteAs::Internal),
+        (rest, _) => {
+            let (rest, asn) = as_number(scope, rest)?;
+            (rest, RemoteAs::Number(asn))
+        }
+    };
+    let neighbor = PeerOption::Neighbor {
+        address,
+        range,
+        port,
+        asn,
+    };
+    token(";").map(|_| neighbor.clone()).parse(rest)
 }
 
 /// `rr client;`, `rr cluster id ID;`.
@@ -264,52 +328,29 @@ fn octet_or_none(s: &str) -> Res<'_, Option<u8>> {
 }
 
 /// One line of a channel.
-enum ChannelOption<'a> {
-    Import(Vec<Call<'a>>),
-    Export(Vec<Call<'a>>),
+#[derive(Clone, Debug)]
+pub(super) enum ChannelOption<'a> {
+    Import(Policy<'a>),
+    Export(Policy<'a>),
     NextHop(NextHopMode),
-    OwnNextHop(Located<'a, IpAddr>),
+    OwnNextHop(IpAddr),
     ExtendedNextHop(bool),
-    None,
+    /// `gateway direct`: next hops of routes are the peer itself or on the link with it.
+    GatewayDirect,
     Paths(PathOption),
     Limit(LimitOption),
-    Ignored,
+    /// It is so.
+    Done,
 }
 
-fn channel(s: &str) -> Res<'_, PeerOption<'_>> {
+fn channel<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
     let (rest, family) = family(s)?;
-    let mut channel = Channel {
-        family,
-        import: None,
-        export: None,
-        next_hop: NextHopMode::Auto,
-        own_next_hop: None,
-        extended_next_hop: false,
-        none: false,
-        paths: Vec::new(),
-        limit: Vec::new(),
-    };
-    let (rest, options) = opt(block(channel_option)).parse(rest)?;
-    for option in options.into_iter().flatten() {
-        match option.value {
-            ChannelOption::Import(calls) => channel.import = Some(calls),
-            ChannelOption::Export(calls) => channel.export = Some(calls),
-            ChannelOption::NextHop(mode) => channel.next_hop = mode,
-            ChannelOption::OwnNextHop(own) => {
-                if Family::of(own.value) != family {
-                    return Err(Err::Failure(ParseFault::new(own.at, own_next_hop(family))));
-                }
-                channel.own_next_hop = Some(own.value);
-            }
-            ChannelOption::None => channel.none = true,
-            ChannelOption::ExtendedNextHop(on) => channel.extended_next_hop = on,
-            ChannelOption::Paths(option) => channel.paths.push(option),
-            ChannelOption::Limit(option) => channel.limit.push(option),
-            ChannelOption::Ignored => {}
-        }
-    }
-    let (rest, _) = token(";")(rest)?;
-    Ok((rest, PeerOption::Channel(channel)))
+    let lines = opt(block(|s| channel_option(scope, family, s)));
+    let (rest, options) = terminated(lines, token(";")).parse(rest)?;
+    Ok((
+        rest,
+        PeerOption::Channel(family, options.unwrap_or_default()),
+    ))
 }
 
 /// `next hop address` of a family has an address of the family.
@@ -320,9 +361,13 @@ const fn own_next_hop(family: Family) -> &'static str {
     }
 }
 
-fn channel_option(s: &str) -> Res<'_, ChannelOption<'_>> {
-    const WORDS: [&str; 8] = [
-        "import", "export", "next", "gateway", "extended", "add", "receive", "#:",
+fn channel_option<'a>(
+    scope: &mut Scope<'a>,
+    family: Family,
+    s: &'a str,
+) -> Res<'a, ChannelOption<'a>> {
+    const WORDS: [&str; 9] = [
+        "import", "export", "next", "gateway", "extended", "add", "receive", "table", "#:",
     ];
     let (rest, word) = one_of_words(&WORDS, s)?;
     match word {
@@ -337,58 +382,101 @@ fn channel_option(s: &str) -> Res<'_, ChannelOption<'_>> {
                 ChannelLine::Limit(option) => ChannelOption::Limit(option),
             })
             .parse(s),
-        "import" | "export" if token("none")(rest).is_ok() => (token("none"), token(";"))
-            .map(|_| ChannelOption::None)
-            .parse(rest),
-        "import" => terminated(policy, token(";"))
-            .map(ChannelOption::Import)
-            .parse(rest),
-        "export" => terminated(policy, token(";"))
+        "import" => {
+            // Refused routes are kept anyway, and shown.
+            if let Ok((rest, _)) = (token("keep"), token("filtered")).parse(rest) {
+                return terminated(switch, token(";"))
+                    .map(|_| ChannelOption::Done)
+                    .parse(rest);
+            }
+            terminated(|s| policy(scope, s), token(";"))
+                .map(ChannelOption::Import)
+                .parse(rest)
+        }
+        "export" => terminated(|s| policy(scope, s), token(";"))
             .map(ChannelOption::Export)
             .parse(rest),
-        "gateway" => terminated(one_of_two("recursive", "direct"), token(";"))
-            .map(|_| ChannelOption::Ignored)
-            .parse(rest),
-        _ => {
-            let (rest, _) = token("hop")(rest)?;
-            let (rest, word) = one_of_words(&["self", "keep", "address"], rest)?;
-            if word == "address" {
-                let at = super::lexer::skip(rest);
-                let (rest, value) = terminated(cut(ip_address), token(";")).parse(rest)?;
-                return Ok((rest, ChannelOption::OwnNextHop(Located { at, value })));
-            }
-            let mode = if word == "self" {
-                NextHopMode::Own
-            } else {
-                NextHopMode::Keep
+        "table" => {
+            let name = match family {
+                Family::Ipv4 => "master4",
+                Family::Ipv6 => "master6",
             };
-            token(";").map(|_| ChannelOption::NextHop(mode)).parse(rest)
+            let (rest, ()) = super::master(name, rest)?;
+            token(";").map(|_| ChannelOption::Done).parse(rest)
         }
+        "gateway" => {
+            let (rest, word) = one_of_words(&["recursive", "direct"], rest)?;
+            let option = match word {
+                "direct" => ChannelOption::GatewayDirect,
+                _ => ChannelOption::Done,
+            };
+            token(";").map(|_| option.clone()).parse(rest)
+        }
+        _ => next_hop(scope, family, rest),
     }
 }
 
-/// `all`, `filter NAME` or `filter { NAME(true); … accept; }`.
-fn policy(s: &str) -> Res<'_, Vec<Call<'_>>> {
-    let (rest, word) = one_of_words(&["all", "filter"], s)?;
-    if word == "all" {
-        return Ok((rest, Vec::new()));
+/// Behind `next`: `hop self;`, `hop keep;`, `hop address ADDRESS;`.
+fn next_hop<'a>(scope: &mut Scope<'a>, family: Family, s: &'a str) -> Res<'a, ChannelOption<'a>> {
+    let (rest, _) = token("hop")(s)?;
+    let (rest, word) = one_of_words(&["self", "keep", "address"], rest)?;
+    if word == "address" {
+        let at = skip(rest);
+        let (rest, own) = cut(|s| address(scope, s)).parse(rest)?;
+        if Family::of(own) != family {
+            return Err(Err::Failure(ParseFault::new(at, own_next_hop(family))));
+        }
+        return token(";")
+            .map(|_| ChannelOption::OwnNextHop(own))
+            .parse(rest);
     }
-    if super::lexer::skip(rest).starts_with('{') {
-        let (rest, lines) = block(policy_line)(rest)?;
-        return Ok((rest, lines.into_iter().filter_map(|l| l.value).collect()));
-    }
-    let (rest, symbol) = symbol(rest)?;
-    let call = Call {
-        symbol,
-        internal: None,
+    let mode = if word == "self" {
+        NextHopMode::Own
+    } else {
+        NextHopMode::Keep
     };
-    Ok((rest, vec![call]))
+    token(";").map(|_| ChannelOption::NextHop(mode)).parse(rest)
+}
+
+/// `all`, `none`, `where …`, `filter NAME` or `filter { … }`. Calls of functions that are lists of
+/// terms, as rendered text has them, stay what they are.
+fn policy<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Policy<'a>> {
+    if let Ok((rest, _)) = token("filter")(s)
+        && let Ok((rest, lines)) = block(policy_line)(rest)
+    {
+        let mut calls = Vec::new();
+        let mut accepts = Vec::new();
+        for (index, line) in lines.iter().enumerate() {
+            match line.value {
+                PolicyLine::Call(call) => calls.push(call),
+                PolicyLine::Accept => accepts.push(index),
+                PolicyLine::Guard => {}
+            }
+        }
+        let is_program = |call: &Call<'_>| match scope.find(call.symbol.value) {
+            Some(Named::Function(function)) => !function.is_terms,
+            _ => false,
+        };
+        if accepts.first() == lines.len().checked_sub(1).as_ref() && !calls.iter().any(is_program) {
+            return Ok((rest, Policy::Calls(calls)));
+        }
+    }
+    super::policy::passes(scope, s).map(|(rest, passes)| (rest, Policy::Passes(passes)))
+}
+
+/// A line of a filter that is a list of calls.
+#[derive(Clone, Copy)]
+enum PolicyLine<'a> {
+    Call(Call<'a>),
+    /// Keeps a daemon's other routes out.
+    Guard,
+    Accept,
 }
 
 /// A call, the lines that keep a daemon's other routes out, or the final `accept;`.
-fn policy_line(s: &str) -> Res<'_, Option<Call<'_>>> {
+fn policy_line(s: &str) -> Res<'_, PolicyLine<'_>> {
     if let Ok((rest, _)) = token("accept")(s) {
-        return token(";").map(|_| None).parse(rest);
+        return token(";").map(|_| PolicyLine::Accept).parse(rest);
     }
     if let Ok((rest, _)) = (token("if"), token("source")).parse(s) {
         let gateways = (
@@ -403,7 +491,7 @@ fn policy_line(s: &str) -> Res<'_, Option<Call<'_>>> {
             token(";"),
         );
         if let Ok((rest, _)) = gateways.map(|_| ()).parse(rest) {
-            return Ok((rest, None));
+            return Ok((rest, PolicyLine::Guard));
         }
         let others = (
             token("!~"),
@@ -416,16 +504,16 @@ fn policy_line(s: &str) -> Res<'_, Option<Call<'_>>> {
             token("reject"),
             token(";"),
         );
-        return others.map(|_| None).parse(rest);
+        return others.map(|_| PolicyLine::Guard).parse(rest);
     }
     let (rest, symbol) = symbol(s)?;
     let (rest, _) = token("(")(rest)?;
-    let at = super::lexer::skip(rest);
+    let at = skip(rest);
     let (rest, word) = one_of_words(&["true", "false"], rest)?;
     let (rest, _) = (token(")"), token(";")).parse(rest)?;
-    let internal = Some(Located {
+    let internal = Located {
         at,
         value: word == "true",
-    });
-    Ok((rest, Some(Call { symbol, internal })))
+    };
+    Ok((rest, PolicyLine::Call(Call { symbol, internal })))
 }

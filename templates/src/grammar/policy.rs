@@ -1,8 +1,9 @@
-//! Functions and filters: terms of the form `if CONDITIONS then { ACTIONS VERDICT }`.
+//! Functions and filters. Those that are terms of the form `if CONDITIONS then { ACTIONS VERDICT }`
+//! and nothing else become a list of terms, which is what rendered text has; others a program.
 
 use caracal_bgp::{
     AsPathPlace, Asn, Filter, FilterAction, FilterCondition, FilterTerm, FilterVerdict, PeerKind,
-    PrefixPattern, RouteSource,
+    PrefixPattern, Program, RouteSource,
 };
 use caracal_model::Prefix;
 use nom::branch::alt;
@@ -12,6 +13,7 @@ use nom::sequence::{delimited, preceded, separated_pair, terminated};
 use nom::{Err, Parser};
 
 use super::community;
+use super::language::{self, Named, Scope};
 use super::lexer::{
     Located, ParseFault, Res, block, directive, end_of_line, one_of_words, prefix, skip, string,
     symbol, token, u8_number, u32_number,
@@ -31,36 +33,136 @@ enum Item {
     Term(FilterTerm),
 }
 
-/// `NAME(bool is_internal) { … }`: what no term decides, the caller goes on with.
-pub(super) fn function(s: &str) -> Res<'_, Function<'_>> {
+/// What passes in one direction.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Passes<'a> {
+    #[default]
+    Nothing,
+    All,
+    Filter(Filter),
+    /// A filter of the file.
+    Named(Located<'a, &'a str>),
+}
+
+/// Rejects everything.
+pub(super) fn nothing() -> Filter {
+    Filter::from(vec![verdict_only(FilterVerdict::Reject)])
+}
+
+/// `all`, `none`, `where CONDITION`, `filter NAME`, `filter { STEP … }`.
+pub(super) fn passes<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Passes<'a>> {
+    let (rest, word) = one_of_words(&["all", "none", "where", "filter"], s)?;
+    match word {
+        "all" => Ok((rest, Passes::All)),
+        "none" => Ok((rest, Passes::Nothing)),
+        "where" => {
+            let program = |scope: &mut Scope<'a>| language::where_filter(scope, "where", rest);
+            either(scope, only(rest), program).map(|(rest, filter)| (rest, Passes::Filter(filter)))
+        }
+        _ if skip(rest).starts_with('{') => {
+            let program = |scope: &mut Scope<'a>| language::filter(scope, "without a name", rest);
+            either(scope, inline(rest), program)
+                .map(|(rest, filter)| (rest, Passes::Filter(filter)))
+        }
+        _ => symbol(rest).map(|(rest, name)| (rest, Passes::Named(name))),
+    }
+}
+
+/// A list of terms, where it is one, or else a program.
+fn either<'a>(
+    scope: &mut Scope<'a>,
+    terms: Res<'a, Filter>,
+    program: impl FnOnce(&mut Scope<'a>) -> Res<'a, Program>,
+) -> Res<'a, Filter> {
+    if let Ok(terms) = terms {
+        return Ok(terms);
+    }
+    let names = scope.mark();
+    let read = program(scope);
+    if read.is_err() {
+        scope.forget(names);
+    }
+    read.map(|(rest, program)| (rest, Filter::from(program)))
+        .map_err(final_error)
+}
+
+/// There is no other way to read it.
+fn final_error(error: Err<ParseFault<'_>>) -> Err<ParseFault<'_>> {
+    match error {
+        Err::Error(fault) => Err::Failure(fault),
+        other => other,
+    }
+}
+
+/// `NAME(ARGUMENTS) { … }`: with terms alone, and none or one argument, a filter whose undecided
+/// routes the caller goes on with. Otherwise functions of other filters.
+pub(super) fn function<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Option<Function<'a>>> {
+    let names = scope.mark();
+    let program = language::function(scope, s);
+    if program.is_err() {
+        scope.forget(names);
+    }
+    let Ok((rest, function)) = terms_function(s) else {
+        return program.map(|(rest, ())| (rest, None)).map_err(final_error);
+    };
+    match program {
+        Ok(_) => scope.is_terms(function.symbol.value),
+        Err(_) => scope
+            .define(function.symbol, Named::Filter)
+            .map_err(Err::Failure)?,
+    }
+    Ok((rest, Some(function)))
+}
+
+fn terms_function(s: &str) -> Res<'_, Function<'_>> {
     let (rest, symbol) = symbol(s)?;
     let parameter = (token("bool"), token("is_internal"));
     let (rest, _) = delimited(token("("), opt(parameter), token(")")).parse(rest)?;
     let (rest, (name, terms)) = body(rest)?;
-    let filter = Filter { terms };
-    Ok((
-        rest,
-        Function {
-            symbol,
-            name,
-            filter,
-        },
-    ))
+    let filter = Filter::from(terms);
+    let function = Function {
+        symbol,
+        name,
+        filter,
+    };
+    Ok((rest, function))
 }
 
-/// `NAME { … }`: what no term decides is refused, as in BIRD.
-pub(super) fn filter(s: &str) -> Res<'_, Function<'_>> {
+/// `NAME { … }`: what nothing decides is refused, as in BIRD.
+pub(super) fn filter<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Function<'a>> {
+    let names = scope.mark();
+    if let Ok((rest, function)) = terms_filter(s) {
+        scope
+            .define(function.symbol, Named::Filter)
+            .map_err(Err::Failure)?;
+        return Ok((rest, function));
+    }
+    match language::named_filter(scope, s) {
+        Ok((rest, (symbol, program))) => {
+            let function = Function {
+                symbol,
+                name: None,
+                filter: Filter::from(program),
+            };
+            Ok((rest, function))
+        }
+        Err(error) => {
+            scope.forget(names);
+            Err(final_error(error))
+        }
+    }
+}
+
+fn terms_filter(s: &str) -> Res<'_, Function<'_>> {
     let (rest, symbol) = symbol(s)?;
     let (rest, (name, terms)) = body(rest)?;
     let filter = closed(terms);
-    Ok((
-        rest,
-        Function {
-            symbol,
-            name,
-            filter,
-        },
-    ))
+    let function = Function {
+        symbol,
+        name,
+        filter,
+    };
+    Ok((rest, function))
 }
 
 /// With a refusal of what no term decides.
@@ -69,7 +171,7 @@ fn closed(mut terms: Vec<FilterTerm>) -> Filter {
     if !terms.last().is_some_and(is_end) {
         terms.push(verdict_only(FilterVerdict::Reject));
     }
-    Filter { terms }
+    Filter::from(terms)
 }
 
 fn body(s: &str) -> Res<'_, (Option<String>, Vec<FilterTerm>)> {
@@ -87,7 +189,7 @@ fn body(s: &str) -> Res<'_, (Option<String>, Vec<FilterTerm>)> {
 
 /// After `where`: conditions, in parentheses or not, joined by `&&`. What does not meet them is
 /// refused.
-pub(super) fn only(s: &str) -> Res<'_, Filter> {
+fn only(s: &str) -> Res<'_, Filter> {
     let (rest, conditions) = separated_list1(token("&&"), alt((condition, bare))).parse(s)?;
     let accept = FilterTerm {
         conditions,
@@ -95,13 +197,13 @@ pub(super) fn only(s: &str) -> Res<'_, Filter> {
         verdict: Some(FilterVerdict::Accept),
     };
     let terms = vec![accept, verdict_only(FilterVerdict::Reject)];
-    Ok((rest, Filter { terms }))
+    Ok((rest, Filter::from(terms)))
 }
 
 /// A condition without parentheses.
 fn bare(s: &str) -> Res<'_, FilterCondition> {
     let (rest, condition) = inside(s)?;
-    // BIRD's "and" binds closer than its "or".
+    // "And" and "or" are side by side in BIRD: this is for a program to read.
     if s[..s.len() - rest.len()].contains("||") {
         let at = skip(s);
         return Err(Err::Failure(ParseFault::new(
@@ -113,7 +215,7 @@ fn bare(s: &str) -> Res<'_, FilterCondition> {
 }
 
 /// `{ TERM … }`: a filter without a name; what no term decides is refused.
-pub(super) fn inline(s: &str) -> Res<'_, Filter> {
+fn inline(s: &str) -> Res<'_, Filter> {
     let (rest, (_, terms)) = body(s)?;
     Ok((rest, closed(terms)))
 }
@@ -317,8 +419,17 @@ fn operator(s: &str) -> Res<'_, &'static str> {
     one_of_words(&["!~", "~"], s)
 }
 
+/// Patterns of one family, as BIRD demands.
 fn pattern_set(s: &str) -> Res<'_, Vec<PrefixPattern>> {
-    delimited(token("["), separated_list1(token(","), pattern), token("]")).parse(s)
+    let (rest, patterns): (_, Vec<PrefixPattern>) =
+        delimited(token("["), separated_list1(token(","), pattern), token("]")).parse(s)?;
+    let family = patterns.first().map(|first| first.prefix.family());
+    let one = |pattern: &PrefixPattern| Some(pattern.prefix.family()) == family;
+    if patterns.iter().all(one) {
+        return Ok((rest, patterns));
+    }
+    let what = "prefixes of one family in a set";
+    Err(Err::Failure(ParseFault::new(skip(s), what)))
 }
 
 fn pattern(s: &str) -> Res<'_, PrefixPattern> {

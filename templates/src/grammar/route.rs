@@ -1,13 +1,16 @@
 //! Static protocols: the routes that this speaker originates.
 
 use caracal_bgp::Origination;
-use caracal_model::Prefix;
-use nom::Parser;
+use caracal_model::{Family, Prefix};
 use nom::combinator::opt;
 use nom::sequence::{delimited, terminated};
+use nom::{Err, Parser};
 
 use super::community;
-use super::lexer::{Res, block, family, ip_address, one_of_words, prefix, token};
+use super::language::Scope;
+use super::lexer::{
+    Located, ParseFault, Res, block, family, ip_address, one_of_words, prefix, skip, switch, token,
+};
 use super::policy::assigned;
 
 enum Attribute {
@@ -17,18 +20,83 @@ enum Attribute {
     Community(caracal_bgp::AnyCommunity),
 }
 
-/// A route, or nothing for the channel line.
-pub(super) fn route(s: &str) -> Res<'_, Option<(Prefix, Origination)>> {
-    let (rest, word) = one_of_words(&["route", "ipv4", "ipv6"], s)?;
-    if word != "route" {
-        return terminated(family, token(";")).map(|_| None).parse(s);
+enum Line {
+    Channel(Family),
+    Disabled(bool),
+    Route(Prefix, Origination),
+}
+
+/// The block of a static protocol.
+pub(super) fn routes<'a>(
+    scope: &mut Scope<'a>,
+    s: &'a str,
+) -> Res<'a, Vec<Located<'a, (Prefix, Origination)>>> {
+    let (rest, lines) = block(|s| line(scope, s))(s)?;
+    let mut channel = None;
+    let mut disabled = false;
+    let mut routes = Vec::new();
+    for Located { at, value } in lines {
+        match value {
+            Line::Channel(family) if channel.is_some_and(|known| known != family) => {
+                let what = "one family in a static protocol; the other needs a protocol of its own";
+                return Err(Err::Failure(ParseFault::new(at, what)));
+            }
+            Line::Channel(family) => channel = Some(family),
+            Line::Disabled(off) => disabled = off,
+            Line::Route(prefix, route) => routes.push(Located {
+                at,
+                value: (prefix, route),
+            }),
+        }
+    }
+    let other = |route: &&Located<'a, (Prefix, Origination)>| {
+        channel.is_some_and(|family| family != route.value.0.family())
+    };
+    if let (Some(route), Some(family)) = (routes.iter().find(other), channel) {
+        let what = format!("a route of {family}, the family of this protocol");
+        return Err(Err::Failure(ParseFault::new(route.at, what)));
+    }
+    if disabled {
+        routes.clear();
+    }
+    Ok((rest, routes))
+}
+
+fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line> {
+    let (rest, word) = one_of_words(&["route", "ipv4", "ipv6", "disabled"], s)?;
+    match word {
+        "route" => {}
+        "disabled" => {
+            return terminated(switch, token(";"))
+                .map(Line::Disabled)
+                .parse(rest);
+        }
+        _ => return terminated(family, token(";")).map(Line::Channel).parse(s),
     }
     let (rest, destination) = prefix(rest)?;
-    // A daemon's own way to a peer; the speaker leaves those to the kernel.
-    if let Ok((rest, _)) = (token("via"), ip_address, token(";")).parse(rest) {
-        return Ok((rest, None));
+    let at = skip(rest);
+    let kinds = [
+        "blackhole",
+        "unreachable",
+        "prohibit",
+        "reject",
+        "via",
+        "recursive",
+    ];
+    let (rest, kind) = one_of_words(&kinds, rest)?;
+    match kind {
+        "via" | "recursive" => {
+            let what = "\"blackhole\": a route through a gateway is not announced yet; with \
+                        \"{ bgp_next_hop = ADDRESS; }\" behind it, internal peers hear of the gateway";
+            return Err(Err::Failure(ParseFault::new(at, what)));
+        }
+        "blackhole" => {}
+        other => scope.note(
+            at,
+            other,
+            "in a table of the kernel the route is a blackhole",
+        ),
     }
-    let (rest, _) = token("blackhole")(rest)?;
     let (rest, attributes) = terminated(opt(block(attribute)), token(";")).parse(rest)?;
     let mut origination = Origination::default();
     for attribute in attributes.into_iter().flatten() {
@@ -41,7 +109,7 @@ pub(super) fn route(s: &str) -> Res<'_, Option<(Prefix, Origination)>> {
     }
     origination.communities.sort_unstable();
     origination.communities.dedup();
-    Ok((rest, Some((destination, origination))))
+    Ok((rest, Line::Route(destination, origination)))
 }
 
 fn attribute(s: &str) -> Res<'_, Attribute> {

@@ -55,7 +55,7 @@ pub(super) fn station_block(s: &str) -> Res<'_, StationStatement<'_>> {
     }
     let Some((address, port)) = address else {
         let what = "a station with a line \"station address ip ADDRESS port PORT;\"";
-        return Err(nom::Err::Failure(ParseFault::new(at, what)));
+        return Err(nom::Err::Failure(ParseFault::missing(at, what)));
     };
     (station.address, station.port) = (address, port);
     let value = (name, station);

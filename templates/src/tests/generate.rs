@@ -149,7 +149,7 @@ fn filter() -> impl Strategy<Value = Filter> {
             verdict,
         },
     );
-    vec(term, 0..4).prop_map(|terms| Filter { terms })
+    vec(term, 0..4).prop_map(Filter::from)
 }
 
 fn origination() -> impl Strategy<Value = Origination> {

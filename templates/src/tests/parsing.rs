@@ -159,10 +159,10 @@ fn errors_name_the_place() {
         ),
         (
             "10.244.0.0/16+",
-            "10.244.0.0/16{8,24}",
+            "10.244.0.0/16{24,8}",
             7,
             28,
-            "expected lengths {MIN,MAX} with 16 <= MIN <= MAX <= 32, found \"{\"",
+            "expected lengths {MIN,MAX} with MIN <= MAX <= 32, found \"{\"",
         ),
         (
             "hold time 30;",
@@ -216,10 +216,10 @@ fn errors_name_the_place() {
         ),
         (
             "then accept;",
-            "then { accept; reject; }",
+            "then { bgp_med = true; }",
             7,
-            48,
-            "nothing runs after accept or reject",
+            50,
+            "expected a number (this is true or false), found \"true\"",
         ),
         (
             "export all; };\n}\nprotocol bgp tor",
@@ -295,7 +295,7 @@ fn what_a_caller_says_of_a_peer_must_be_true() {
     let mut peer = PeerConfig::new("10.0.0.2".parse().unwrap(), Asn(64512));
     config
         .filters
-        .insert("f1".into(), caracal_bgp::Filter { terms: Vec::new() });
+        .insert("f1".into(), caracal_bgp::Filter::from(Vec::new()));
     peer.import = vec!["f1".into()];
     config.peers.insert(PeerName::from("p1"), peer);
     let text = render(&config, &Options::default()).unwrap();
@@ -437,6 +437,6 @@ fn rfc8212_a_required_policy_replaces_the_demand_for_lines() {
         external("import all; export filter f;").is_err(),
         "\"all\" is no policy"
     );
-    let error = with_options("", "import none;").unwrap_err();
-    assert!(error.expected.contains("policy required"), "{error}");
+    let peer = with_options("", "import none;").unwrap();
+    assert_eq!(peer.import, ["none"], "nothing passes");
 }

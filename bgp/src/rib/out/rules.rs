@@ -159,11 +159,8 @@ impl GroupKey {
             },
         };
         let (verdict, by) = run_filters(&self.filters, &mut view);
-        if let (FilterVerdict::Reject, Some((filter, term))) = (verdict, by) {
-            return Err(Withheld::Policy(DecidedBy {
-                filter: filter.to_owned(),
-                term,
-            }));
+        if let (FilterVerdict::Reject, Some((filter, decision))) = (verdict, by) {
+            return Err(Withheld::Policy(DecidedBy::new(filter, &decision)));
         }
         match view.attrs {
             Cow::Owned(changed) => Ok(interner.intern(self.finish(changed, route)?)),

@@ -162,7 +162,7 @@ fn refresh_policy_and_restart_hold_for_several_paths() {
         };
         config
             .filters
-            .insert("not-22".into(), crate::policy::Filter { terms: vec![only] });
+            .insert("not-22".into(), crate::policy::Filter::from(vec![only]));
         config.peers.get_mut(&name(8)).unwrap().export = vec!["not-22".into()];
     });
     assert_eq!(net.hops_at_8(), [address(21)]);

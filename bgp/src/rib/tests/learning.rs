@@ -254,9 +254,7 @@ fn import_policy_knows_the_interface_and_follows_it() {
         actions: vec![],
         verdict: Some(FilterVerdict::Reject),
     };
-    let filter = Filter {
-        terms: vec![uplink, rest],
-    };
+    let filter = Filter::from(vec![uplink, rest]);
     config.filters.insert("in".to_owned(), filter);
     for peer in config.peers.values_mut() {
         peer.import = vec!["in".to_owned()];
@@ -292,12 +290,9 @@ fn loops_and_policy_refuse_with_their_reason() {
         actions: vec![FilterAction::SetLocalPref(500)],
         verdict: None,
     };
-    config.filters.insert(
-        "in".into(),
-        Filter {
-            terms: vec![prefer, reject(9)],
-        },
-    );
+    config
+        .filters
+        .insert("in".into(), Filter::from(vec![prefer, reject(9)]));
     config.peers.get_mut(&name(3)).unwrap().import = vec!["in".into()];
     let mut net = Net::new(config);
     net.up(2);
@@ -404,12 +399,10 @@ fn export_policy_knows_the_interface_of_the_next_hop_and_follows_it() {
         verdict: Some(verdict),
     };
     let uplink = FilterCondition::Interface("eth*".to_owned());
-    let filter = Filter {
-        terms: vec![
-            term(vec![uplink], FilterVerdict::Accept),
-            term(vec![], FilterVerdict::Reject),
-        ],
-    };
+    let filter = Filter::from(vec![
+        term(vec![uplink], FilterVerdict::Accept),
+        term(vec![], FilterVerdict::Reject),
+    ]);
     config.filters.insert("out".to_owned(), filter);
     config.originate.insert(prefix(9), Origination::default());
     config.peers.get_mut(&name(4)).unwrap().export = vec!["out".to_owned()];

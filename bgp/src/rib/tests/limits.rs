@@ -133,7 +133,7 @@ fn rfc8212_2_without_policy_nothing_passes_to_or_from_an_external_peer() {
     net.reconfigure(|config| {
         config
             .filters
-            .insert("open".into(), crate::policy::Filter { terms: vec![] });
+            .insert("open".into(), crate::policy::Filter::from(vec![]));
         let peer = config.peers.get_mut(&name(2)).unwrap();
         peer.import = vec!["open".into()];
         peer.export = vec!["open".into()];

@@ -166,7 +166,7 @@ fn a_change_of_policy_keeps_the_mark() {
         };
         config
             .filters
-            .insert("seven".into(), crate::policy::Filter { terms: vec![term] });
+            .insert("seven".into(), crate::policy::Filter::from(vec![term]));
         config.peers.get_mut(&name(2)).unwrap().import = vec!["seven".into()];
     });
     assert_eq!(net.fib[&prefix(1)].local_pref, 7);
@@ -210,7 +210,7 @@ fn rfc9494_4_6_in_a_partial_deployment_internal_peers_hear_of_a_last_resort() {
             actions: vec![crate::policy::FilterAction::SetLocalPref(700)],
             verdict: None,
         };
-        let filter = crate::policy::Filter { terms: vec![term] };
+        let filter = crate::policy::Filter::from(vec![term]);
         config.filters.insert("high".into(), filter);
         config.peers.get_mut(&name(4)).unwrap().export = vec!["high".into()];
     });

@@ -65,9 +65,7 @@ fn rfc7854_5_both_views_and_their_changes() {
             actions: vec![],
             verdict: Some(FilterVerdict::Reject),
         };
-        let filter = Filter {
-            terms: vec![reject],
-        };
+        let filter = Filter::from(vec![reject]);
         config.filters.insert("none".into(), filter);
         config.peers.get_mut(&name(2)).unwrap().import = vec!["none".into()];
     });

@@ -386,7 +386,7 @@ fn a_filter_that_names_the_range_admits_a_peer_and_one_that_accepts_all_does_not
             verdict: Some(FilterVerdict::Accept),
         };
         let mut config = with_peers([external_peer(2)]);
-        let filter = Filter { terms: vec![term] };
+        let filter = Filter::from(vec![term]);
         config.filters.insert("in".to_owned(), filter);
         let peer = config.peers.get_mut(&name(2)).unwrap();
         peer.import.push("in".to_owned());

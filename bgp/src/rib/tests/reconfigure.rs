@@ -13,24 +13,20 @@ fn reject(n: u8) -> Filter {
         patterns,
         negated: false,
     }];
-    Filter {
-        terms: vec![FilterTerm {
-            conditions,
-            actions: vec![],
-            verdict: Some(FilterVerdict::Reject),
-        }],
-    }
+    Filter::from(vec![FilterTerm {
+        conditions,
+        actions: vec![],
+        verdict: Some(FilterVerdict::Reject),
+    }])
 }
 
 fn prefer(local_pref: u32) -> Filter {
     let actions = vec![FilterAction::SetLocalPref(local_pref)];
-    Filter {
-        terms: vec![FilterTerm {
-            conditions: vec![],
-            actions,
-            verdict: None,
-        }],
-    }
+    Filter::from(vec![FilterTerm {
+        conditions: vec![],
+        actions,
+        verdict: None,
+    }])
 }
 
 #[test]

@@ -102,20 +102,18 @@ fn filter(preference: u8) -> Filter {
     }];
     let local_pref = 100 + u32::from(preference);
     let set = vec![FilterAction::SetLocalPref(local_pref)];
-    Filter {
-        terms: vec![
-            FilterTerm {
-                conditions,
-                actions: vec![],
-                verdict: Some(FilterVerdict::Reject),
-            },
-            FilterTerm {
-                conditions: vec![],
-                actions: set,
-                verdict: None,
-            },
-        ],
-    }
+    Filter::from(vec![
+        FilterTerm {
+            conditions,
+            actions: vec![],
+            verdict: Some(FilterVerdict::Reject),
+        },
+        FilterTerm {
+            conditions: vec![],
+            actions: set,
+            verdict: None,
+        },
+    ])
 }
 
 fn received(n: u8, variant: Variant) -> PathAttrs {

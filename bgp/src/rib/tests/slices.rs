@@ -124,12 +124,12 @@ fn whatever_concerns_the_whole_table_comes_in_slices() {
     let before = net.fib.len();
 
     // An import filter.
-    let local_pref = |pref| Filter {
-        terms: vec![FilterTerm {
+    let local_pref = |pref| {
+        Filter::from(vec![FilterTerm {
             conditions: vec![],
             actions: vec![FilterAction::SetLocalPref(pref)],
             verdict: None,
-        }],
+        }])
     };
     begin(&mut net, |net| {
         net.config.filters.insert("f".to_owned(), local_pref(7));

@@ -131,9 +131,7 @@ fn filter(rejected: u8) -> Filter {
         verdict: None,
     };
     let rejects = (rejected < PREFIXES).then_some(reject);
-    Filter {
-        terms: rejects.into_iter().chain([prefer]).collect(),
-    }
+    Filter::from(Vec::from_iter(rejects.into_iter().chain([prefer])))
 }
 
 /// Internal peers are 2 to 4; 3 and 6 take several paths.

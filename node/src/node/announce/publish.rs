@@ -110,7 +110,7 @@ fn require_policy(config: &mut SpeakerConfig) {
         let terms = vec![reject];
         config
             .filters
-            .insert(NO_POLICY.to_owned(), Filter { terms });
+            .insert(NO_POLICY.to_owned(), Filter::from(terms));
     }
 }
 

@@ -50,7 +50,7 @@ fn filter() -> Arc<NamedFilter> {
     ];
     Arc::new(NamedFilter {
         name: "out".into(),
-        filter: Filter { terms },
+        filter: Filter::from(terms),
     })
 }
 
@@ -86,6 +86,7 @@ fn filters_see_the_route_before_the_protocol_changes_it() {
     let by = DecidedBy {
         filter: "out".into(),
         term: 0,
+        place: None,
     };
     assert_eq!(sent(1, PathSource::Local), Err(Withheld::Policy(by)));
     let own = sent(3, PathSource::Local).expect("accepted");

@@ -46,9 +46,7 @@ fn router(mode: OriginMode, filters: &[(&[FilterCondition], FilterVerdict)]) -> 
         actions: vec![],
         verdict: Some(*verdict),
     });
-    let filter = Filter {
-        terms: terms.collect(),
-    };
+    let filter = Filter::from(Vec::from_iter(terms));
     let named = !filter.terms.is_empty();
     config.filters.insert("in".to_owned(), filter);
     let peer = config.peers.get_mut(&name(9)).unwrap();
@@ -183,9 +181,7 @@ fn of_two_routers_the_one_that_a_rule_admits_gives_the_route_while_it_does() {
         actions: vec![],
         verdict: Some(FilterVerdict::Accept),
     };
-    let filter = Filter {
-        terms: vec![accept],
-    };
+    let filter = Filter::from(vec![accept]);
     config.filters.insert("in".to_owned(), filter);
     let options = RibOptions {
         origins: dual(OriginMode::Enforce),

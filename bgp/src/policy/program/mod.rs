@@ -1,0 +1,158 @@
+//! Filters of a bird-style file that are more than a list of terms: small typed programs.
+//!
+//! The grammar reads a file, resolves its names, checks types, and makes the sets; what is left for
+//! each route is to walk over steps. A filter that is only terms is no program: it stays the list
+//! that it is.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `set` | intervals and prefix patterns, compiled once |
+//! | `mask` | path masks |
+//! | `value` | values, their types, and their text |
+//! | `tree` | steps and expressions |
+//! | `list` | paths and lists of communities |
+//! | `route` | attributes of a route |
+//! | `machine` | one run over a route |
+//!
+//! A value that is missing, and what cannot be computed, behaves as in BIRD 2: what is missing is
+//! less than everything and equal to nothing; what cannot be computed rejects the route.
+
+mod list;
+mod machine;
+mod mask;
+mod route;
+mod set;
+mod tree;
+mod value;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use machine::{Machine, Stop};
+pub use mask::{MaskItem, PathMask};
+pub use set::{PrefixSet, SetKind, SetPattern, ValueSet};
+pub use tree::{
+    Attribute, Expression, Function, MaskPart, Method, Operator, Place, Step, StepAction,
+    enumeration_word,
+};
+pub use value::{RouteList, Value, ValueType};
+
+use super::{FilterVerdict, RouteView};
+
+/// A filter as a program.
+#[derive(Debug)]
+pub struct Program {
+    /// Name of the filter, for the log.
+    pub name: Arc<str>,
+    /// Places of its frame.
+    pub locals: u16,
+    /// Its steps.
+    pub body: Vec<Step>,
+    /// Runs that could not be finished.
+    faults: AtomicU64,
+}
+
+impl PartialEq for Program {
+    fn eq(&self, other: &Self) -> bool {
+        self.locals == other.locals && self.body == other.body
+    }
+}
+
+impl Eq for Program {}
+
+impl Program {
+    /// A program of these steps.
+    #[must_use]
+    pub fn new(name: &str, locals: u16, body: Vec<Step>) -> Self {
+        Self {
+            name: name.into(),
+            locals,
+            body,
+            faults: AtomicU64::new(0),
+        }
+    }
+
+    /// Runs it over a route, whose attributes it changes. A route that nothing decides about is
+    /// rejected.
+    pub(crate) fn run(&self, route: &mut RouteView<'_>) -> (FilterVerdict, Option<Place>) {
+        let prefix = route.prefix;
+        let print = |line: &str| self.log(&format!("{line} ({prefix})"));
+        let mut machine = Machine::new(Some(route), self.locals, &print);
+        let ended = machine.run(&self.body);
+        let place = machine.place.take();
+        match ended {
+            Ok(()) => (FilterVerdict::Reject, None),
+            Err(Stop::End(verdict, place)) => (verdict, place),
+            Err(Stop::Fault(why)) => {
+                let count = self.faults.fetch_add(1, Ordering::Relaxed);
+                // The first ones, then ever fewer.
+                if count < 10 || count.is_power_of_two() {
+                    let at = place.as_ref().map(ToString::to_string).unwrap_or_default();
+                    self.log(&format!(
+                        "{at}: {why}; {prefix} is rejected ({} so far)",
+                        count + 1
+                    ));
+                }
+                (FilterVerdict::Reject, place)
+            }
+        }
+    }
+
+    #[cfg(feature = "speaker")]
+    fn log(&self, line: &str) {
+        tracing::info!(filter = %self.name, "{line}");
+    }
+
+    /// A core alone has no log.
+    #[cfg(not(feature = "speaker"))]
+    const fn log(&self, _: &str) {}
+
+    /// True when some step asks for the interface of a route.
+    pub(crate) fn asks_for_interface(&self) -> bool {
+        self.body.iter().any(step_asks)
+    }
+}
+
+/// Computes an expression that needs no route.
+///
+/// # Errors
+/// Why it has no value.
+pub fn compute(expression: &Expression) -> Result<Value, String> {
+    let mut machine = Machine::new(None, 0, &|_| ());
+    match machine.settled(expression, None) {
+        Ok(value) => Ok(value),
+        Err(Stop::Fault(why)) => Err(why),
+        Err(Stop::End(..)) => Err("it accepts or rejects, and there is no route here".to_owned()),
+    }
+}
+
+/// True when a step or one inside it asks for the interface.
+fn step_asks(step: &Step) -> bool {
+    let any = |steps: &[Step]| steps.iter().any(step_asks);
+    match &step.action {
+        StepAction::If(condition, yes, no) => asks(condition) || any(yes) || any(no),
+        StepAction::Case(subject, branches) => {
+            asks(subject) || branches.iter().any(|(_, branch)| any(branch))
+        }
+        StepAction::For(_, subject, body) => asks(subject) || any(body),
+        StepAction::Assign(_, value)
+        | StepAction::Set(_, value)
+        | StepAction::Call(value)
+        | StepAction::Return(value) => asks(value),
+        StepAction::Print(values) => values.iter().any(asks),
+        StepAction::Unset(_) | StepAction::Accept | StepAction::Reject => false,
+    }
+}
+
+fn asks(expression: &Expression) -> bool {
+    expression.any(&|one| match one {
+        Expression::Attribute(attribute) | Expression::Defined(attribute) => {
+            *attribute == Attribute::Interface
+        }
+        Expression::Call(function, _) => function.body.iter().any(step_asks),
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! The attributes of a route as the language sees them.
+
+use std::sync::Arc;
+
+use super::tree::Attribute;
+use super::value::{DESTINATION, ORIGIN, RouteList, SOURCE, Value};
+use crate::attrs::{Origin, PathAttrs};
+use crate::policy::{RouteSource, RouteView};
+
+/// BIRD's LOCAL_PREF of a route that came without.
+const DEFAULT_LOCAL_PREF: u32 = 100;
+
+/// A list of the route, copied.
+pub(super) fn copied(attrs: &PathAttrs, which: RouteList) -> Value {
+    match which {
+        RouteList::Path => Value::Path(Arc::new(attrs.as_path.clone())),
+        RouteList::Communities => Value::Communities(attrs.communities[..].into()),
+        RouteList::ExtCommunities => Value::ExtCommunities(attrs.ext_communities[..].into()),
+        RouteList::LargeCommunities => Value::LargeCommunities(attrs.large_communities[..].into()),
+    }
+}
+
+/// The value of an attribute. A list is not copied.
+pub(super) fn read(route: &RouteView<'_>, attribute: Attribute) -> Value {
+    let attrs = &*route.attrs;
+    let own = route.source == RouteSource::Static;
+    let number = |value: Option<u32>| value.map_or(Value::Void, Value::Int);
+    match attribute {
+        Attribute::Net => Value::Prefix(route.prefix),
+        Attribute::Source => Value::Enum(SOURCE, if own { 1 } else { 11 }),
+        // Routes of our own are blackholes.
+        Attribute::Destination => Value::Enum(DESTINATION, if own { 2 } else { 1 }),
+        Attribute::Interface => Value::Interface,
+        Attribute::LocalPref => match attrs.local_pref {
+            None if !own => Value::Int(DEFAULT_LOCAL_PREF),
+            known => number(known),
+        },
+        Attribute::Med => number(attrs.med),
+        Attribute::Origin => {
+            let number = match attrs.origin {
+                Origin::Igp => 0,
+                Origin::Egp => 1,
+                Origin::Incomplete => 2,
+            };
+            Value::Enum(ORIGIN, number)
+        }
+        Attribute::NextHop => attrs.next_hop.map_or(Value::Void, Value::Ip),
+        Attribute::OriginatorId => attrs
+            .originator_id
+            .map_or(Value::Void, |id| Value::Quad(id.number())),
+        Attribute::Path => Value::Route(RouteList::Path),
+        Attribute::Communities => Value::Route(RouteList::Communities),
+        Attribute::ExtCommunities => Value::Route(RouteList::ExtCommunities),
+        Attribute::LargeCommunities => Value::Route(RouteList::LargeCommunities),
+    }
+}
+
+/// True when the route has the attribute. An empty list is none.
+pub(super) fn defined(route: &RouteView<'_>, attribute: Attribute) -> bool {
+    let attrs = &*route.attrs;
+    match read(route, attribute) {
+        Value::Void => false,
+        Value::Route(RouteList::Path) => {
+            route.source == RouteSource::Bgp || !attrs.as_path.is_empty()
+        }
+        Value::Route(RouteList::Communities) => !attrs.communities.is_empty(),
+        Value::Route(RouteList::ExtCommunities) => !attrs.ext_communities.is_empty(),
+        Value::Route(RouteList::LargeCommunities) => !attrs.large_communities.is_empty(),
+        _ => true,
+    }
+}
+
+/// Sets an attribute, or says why not.
+pub(super) fn set(
+    route: &mut RouteView<'_>,
+    attribute: Attribute,
+    value: Value,
+) -> Result<(), String> {
+    let attrs = route.attrs.to_mut();
+    match (attribute, value) {
+        (Attribute::LocalPref, Value::Int(number)) => attrs.local_pref = Some(number),
+        (Attribute::Med, Value::Int(number)) => attrs.med = Some(number),
+        (Attribute::Origin, Value::Enum(ORIGIN, number)) => {
+            attrs.origin = match number {
+                0 => Origin::Igp,
+                1 => Origin::Egp,
+                _ => Origin::Incomplete,
+            };
+        }
+        (Attribute::Path, Value::Path(path)) => attrs.as_path = Arc::unwrap_or_clone(path),
+        (Attribute::Communities, Value::Communities(list)) => attrs.communities = list.to_vec(),
+        (Attribute::ExtCommunities, Value::ExtCommunities(list)) => {
+            attrs.ext_communities = list.to_vec().into();
+        }
+        (Attribute::LargeCommunities, Value::LargeCommunities(list)) => {
+            attrs.large_communities = list.to_vec().into();
+        }
+        (_, value) => {
+            return Err(format!(
+                "the attribute is {}, and is set to {}",
+                attribute.value_type().what(),
+                value.value_type().what()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Takes an attribute away, or says why not.
+pub(super) fn unset(route: &mut RouteView<'_>, attribute: Attribute) -> Result<(), String> {
+    let attrs = route.attrs.to_mut();
+    match attribute {
+        Attribute::LocalPref => attrs.local_pref = None,
+        Attribute::Med => attrs.med = None,
+        Attribute::Communities => attrs.communities.clear(),
+        Attribute::ExtCommunities => attrs.ext_communities.clear(),
+        Attribute::LargeCommunities => attrs.large_communities.clear(),
+        _ => return Err("this attribute cannot be taken away".to_owned()),
+    }
+    Ok(())
+}

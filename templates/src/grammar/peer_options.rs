@@ -1,0 +1,241 @@
+//! The options of one peer, with those of its templates.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use caracal_bgp::{ClusterId, GracefulRestart, NextHopMode, Password, PeerConfig};
+use caracal_model::{Family, Prefix};
+
+use super::lexer::{Located, Number, ParseFault};
+use super::options::{Extras, LimitOption, PathOption};
+use super::peer::{ChannelOption, PeerOption, Policy, RemoteAs};
+use crate::context::Reach;
+
+/// The lines of a family of one peer, those of its templates first.
+pub(super) struct Channel<'a> {
+    pub(super) at: &'a str,
+    /// How far down the last of them stands.
+    pub(super) level: usize,
+    pub(super) family: Family,
+    pub(super) import: Option<Policy<'a>>,
+    pub(super) export: Option<Policy<'a>>,
+    pub(super) next_hop: NextHopMode,
+    pub(super) own_next_hop: Option<IpAddr>,
+    pub(super) extended_next_hop: bool,
+    pub(super) gateway_direct: Option<&'a str>,
+    pub(super) paths: Vec<PathOption>,
+    pub(super) limit: Vec<LimitOption>,
+}
+
+impl<'a> Channel<'a> {
+    const fn new(at: &'a str, level: usize, family: Family) -> Self {
+        Self {
+            at,
+            level,
+            family,
+            import: None,
+            export: None,
+            next_hop: NextHopMode::Auto,
+            own_next_hop: None,
+            extended_next_hop: false,
+            gateway_direct: None,
+            paths: Vec::new(),
+            limit: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, line: &Located<'a, ChannelOption<'a>>) {
+        match &line.value {
+            ChannelOption::Import(policy) => self.import = Some(policy.clone()),
+            ChannelOption::Export(policy) => self.export = Some(policy.clone()),
+            ChannelOption::NextHop(mode) => self.next_hop = *mode,
+            ChannelOption::OwnNextHop(own) => self.own_next_hop = Some(*own),
+            ChannelOption::ExtendedNextHop(on) => self.extended_next_hop = *on,
+            ChannelOption::GatewayDirect => self.gateway_direct = Some(line.at),
+            ChannelOption::Paths(option) => self.paths.push(*option),
+            ChannelOption::Limit(option) => self.limit.push(*option),
+            ChannelOption::Done => {}
+        }
+    }
+}
+
+/// Address, range, port and AS.
+type Neighbor<'a> = (IpAddr, Option<Prefix>, Option<u16>, RemoteAs<'a>);
+
+/// Options of a peer, the last of each kind.
+#[derive(Default)]
+pub(super) struct PeerOptions<'a> {
+    pub(super) name: Option<String>,
+    pub(super) kind: Option<&'a str>,
+    pub(super) local: Option<(Option<IpAddr>, Number<'a>)>,
+    pub(super) local_port: Option<Located<'a, u16>>,
+    pub(super) source: Option<IpAddr>,
+    pub(super) strict_bind: Option<&'a str>,
+    pub(super) keepalive: Option<Located<'a, u32>>,
+    pub(super) neighbor: Option<Located<'a, Neighbor<'a>>>,
+    reach: Option<Option<Option<u8>>>,
+    ttl_security: bool,
+    ttl: Option<(Option<u8>, Option<u8>)>,
+    hold_time: Option<u16>,
+    disabled: bool,
+    passive: bool,
+    client: bool,
+    cluster_id: Option<Ipv4Addr>,
+    graceful: Option<bool>,
+    restart_time: Option<u16>,
+    allow_own_as: u8,
+    password: Option<&'a str>,
+    pub(super) channels: Vec<Channel<'a>>,
+    extras: Extras,
+}
+
+impl<'a> PeerOptions<'a> {
+    /// Takes an option; one that stands further down counts.
+    pub(super) fn take(
+        &mut self,
+        level: usize,
+        option: &Located<'a, PeerOption<'a>>,
+    ) -> Result<(), ParseFault<'a>> {
+        let at = option.at;
+        match &option.value {
+            PeerOption::Name(name) => self.name = Some(name.clone()),
+            PeerOption::Kind(kind) => self.kind = Some(kind),
+            PeerOption::Local { address, port, asn } => {
+                self.local = Some((*address, *asn));
+                self.local_port = port.map(|value| Located { at, value });
+            }
+            PeerOption::Source(address) => self.source = Some(*address),
+            PeerOption::StrictBind(on) => self.strict_bind = on.then_some(at),
+            PeerOption::Keepalive(value) => self.keepalive = Some(Located { at, value: *value }),
+            PeerOption::Neighbor {
+                address,
+                range,
+                port,
+                asn,
+            } => {
+                self.neighbor = Some(Located {
+                    at,
+                    value: (*address, *range, *port, *asn),
+                });
+            }
+            PeerOption::Reach(reach) => self.reach = Some(*reach),
+            PeerOption::TtlSecurity(on) => self.ttl_security = *on,
+            PeerOption::Ttl(ttl, security) => self.ttl = Some((*ttl, *security)),
+            PeerOption::HoldTime(seconds) => self.hold_time = Some(*seconds),
+            PeerOption::Disabled(on) => self.disabled = *on,
+            PeerOption::Passive(on) => self.passive = *on,
+            PeerOption::Client(on) => self.client = *on,
+            PeerOption::ClusterId(id) => self.cluster_id = Some(*id),
+            PeerOption::GracefulRestart(on) => self.graceful = Some(*on),
+            PeerOption::RestartTime(seconds) => self.restart_time = Some(*seconds),
+            PeerOption::AllowOwnAs(count) => self.allow_own_as = *count,
+            PeerOption::Password(text) => self.password = Some(text),
+            PeerOption::Channel(family, lines) => self.channel(level, at, *family, lines)?,
+            PeerOption::Extra(extra) => self.extras.take(extra),
+            PeerOption::Noted => {}
+        }
+        Ok(())
+    }
+
+    /// A family may stand again below a template, and changes only what it says.
+    fn channel(
+        &mut self,
+        level: usize,
+        at: &'a str,
+        family: Family,
+        lines: &[Located<'a, ChannelOption<'a>>],
+    ) -> Result<(), ParseFault<'a>> {
+        let mut channels = self.channels.iter_mut();
+        let channel = match channels.find(|channel| channel.family == family) {
+            Some(channel) if channel.level == level => {
+                return Err(ParseFault::new(at, "each family once in a block"));
+            }
+            Some(channel) => channel,
+            None => {
+                self.channels.push(Channel::new(at, level, family));
+                match self.channels.last_mut() {
+                    Some(channel) => channel,
+                    None => return Ok(()),
+                }
+            }
+        };
+        (channel.at, channel.level) = (at, level);
+        for line in lines {
+            channel.take(line);
+        }
+        Ok(())
+    }
+
+    /// What the peer relies on and BIRD has otherwise, with the line that makes it explicit.
+    pub(super) fn own_defaults(&self, internal: bool) -> impl Iterator<Item = &'static str> {
+        let silent = |channel: &Channel<'_>| internal && channel.export.is_none();
+        let all = [
+            (
+                self.hold_time.is_none(),
+                "the hold time is 90 s here and 240 s in BIRD (\"hold time 240;\")",
+            ),
+            (
+                self.graceful.is_none() && self.restart_time.is_none(),
+                "graceful restart is on here and aware in BIRD (\"graceful restart aware;\")",
+            ),
+            (
+                self.channels.iter().any(silent),
+                "an internal peer without \"export\" hears of all routes here and of none in BIRD \
+                 (\"export none;\")",
+            ),
+        ];
+        all.into_iter()
+            .filter_map(|(relied, what)| relied.then_some(what))
+    }
+
+    /// Keepalives are sent three times per hold time; a line that says otherwise is refused.
+    pub(super) fn keepalive(&self, config: &PeerConfig) -> Result<(), ParseFault<'a>> {
+        let third = config.hold_time.as_secs() / 3;
+        match self.keepalive {
+            Some(said) if u64::from(said.value) != third => Err(ParseFault::new(
+                said.at,
+                format!("no line, or {third} s: keepalives are sent three times per hold time"),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn apply(
+        &self,
+        config: &mut PeerConfig,
+        internal: bool,
+        router_id: Option<Ipv4Addr>,
+    ) {
+        // BIRD's defaults: internal peers may be anywhere, external ones are neighbours.
+        let multihop = self.reach.unwrap_or_else(|| internal.then_some(None));
+        let reach = Reach {
+            multihop,
+            security: self.ttl_security,
+        };
+        (config.ttl, config.ttl_security) = self.ttl.unwrap_or_else(|| reach.settings());
+        if let Some(seconds) = self.hold_time {
+            config.hold_time = Duration::from_secs(seconds.into());
+        }
+        config.disabled = self.disabled;
+        config.passive = self.passive;
+        config.client_of = self
+            .client
+            .then(|| self.cluster_id.or(router_id).map(ClusterId))
+            .flatten();
+        config.graceful_restart = match (self.graceful, self.restart_time) {
+            (Some(false), _) => None,
+            (_, Some(seconds)) => Some(GracefulRestart {
+                restart_time: Duration::from_secs(seconds.into()),
+            }),
+            (_, None) => Some(GracefulRestart::default()),
+        };
+        config.allow_own_as = self.allow_own_as;
+        config.password = self.password.map(|text| Password(text.to_owned()));
+        self.kind.unwrap_or_default().clone_into(&mut config.kind);
+        config.next_hop = NextHopMode::Auto;
+        config.long_lived = self.extras.long_lived;
+        config.long_lived_partial = self.extras.long_lived_partial;
+        config.bfd = self.extras.bfd;
+        config.require_policy = self.extras.require_policy;
+    }
+}

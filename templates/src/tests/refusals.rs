@@ -1,0 +1,273 @@
+//! What is read is done, or refused with its place, or noted; and all errors are told at once.
+
+use crate::{ParseErrors, parse_file, read_file};
+
+/// A file with one peer around a text.
+fn file(text: &str) -> String {
+    format!("router id 10.0.0.1;\n{text}\n")
+}
+
+fn peer(options: &str) -> String {
+    file(&format!(
+        "protocol bgp a {{ local 10.0.0.1 as 64512; neighbor 10.0.0.2 as 64512; ipv4; {options} }}"
+    ))
+}
+
+fn errors(text: &str) -> ParseErrors {
+    read_file("f", text, &mut |_, _| Err("no files".to_owned())).unwrap_err()
+}
+
+#[test]
+fn what_would_be_dropped_is_refused() {
+    let with_peer = |text: &str| format!("{}{text}\n", peer(""));
+    for (text, expected) in [
+        (
+            with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2; }"),
+            "not announced yet",
+        ),
+        (
+            with_peer("protocol static { ipv4; route 10.1.0.0/16 recursive 10.0.0.2; }"),
+            "not announced yet",
+        ),
+        (
+            with_peer("protocol static { ipv4; route fd00::/16 blackhole; }"),
+            "a route of IPv4",
+        ),
+        (
+            with_peer("protocol static { ipv4; ipv6; }"),
+            "one family in a static protocol",
+        ),
+        (
+            with_peer("protocol direct { ipv4; }"),
+            "there is no \"protocol direct\"",
+        ),
+        (
+            with_peer("protocol bfd { interface \"eth0\" { interval 1 s; }; }"),
+            "bfd { … };",
+        ),
+        (
+            with_peer("ipv4 table other;"),
+            "\"master4\": there is one table",
+        ),
+        (
+            with_peer("define A = 1; define A = 2;"),
+            "\"A\" is already defined",
+        ),
+        (
+            with_peer("template bgp t { } template bgp t { }"),
+            "no template has yet",
+        ),
+        (peer("strict bind on;"), "#: listen ADDRESS"),
+        (peer("keepalive time 10;"), "no line, or 30 s"),
+        (peer("multihop; ipv6 { gateway direct; };"), "\"recursive\""),
+        (peer("ipv4 { import all; };"), "each family once"),
+        (
+            peer("ipv6 { next hop self; };"),
+            "both families with the same next hop",
+        ),
+        (
+            format!(
+                "#: listen all port 180\n{}",
+                peer("").replace("local 10.0.0.1", "local 10.0.0.1 port 179")
+            ),
+            "one port to listen on",
+        ),
+        (
+            peer("ipv6 { import filter { krt_prefsrc = 10.0.0.1; accept; }; };"),
+            "one of BIRD's only",
+        ),
+        (
+            peer("ipv6 { import filter { preference = 7; accept; }; };"),
+            "one of BIRD's only",
+        ),
+        (
+            peer("ipv6 { import filter { bgp_next_hop = ::1; accept; }; };"),
+            "next hop address",
+        ),
+        (
+            peer("ipv6 { import where roa_check(r4) = ROA_VALID; };"),
+            "not done yet",
+        ),
+        (
+            peer("ipv6 { import where (1 + true) = 2; };"),
+            "operands that go together",
+        ),
+        (
+            peer("ipv6 { import where ! net ~ [ 10.0.0.0/8 ]; };"),
+            "true or false (this is a prefix)",
+        ),
+        (
+            peer("ipv6 { import where 1 / 0 = 1; };"),
+            "division by zero",
+        ),
+        (
+            peer("ipv6 { import where net ~ [ 10.0.0.0/8, fd00::/8 ]; };"),
+            "prefixes of one family",
+        ),
+        (
+            peer("ipv6 { import filter { return 1; }; };"),
+            "only functions return",
+        ),
+    ] {
+        let report = errors(&text).report("f");
+        assert!(report.contains(expected), "{text}\n{report}");
+    }
+}
+
+#[test]
+fn what_changes_nothing_is_noted() {
+    let text = peer(
+        "connect retry time 3; error wait time 1, 2; debug all; hold time 240; graceful restart aware;",
+    )
+    .replace("ipv4;", "ipv4 { export none; };");
+    let notes = parse_file(&text).unwrap().notes;
+    assert_eq!(notes.len(), 3, "{notes:?}");
+    assert!(notes.iter().all(|note| note.contains(":2: ")), "{notes:?}");
+    // A text of our own has such lines for the daemons that read it.
+    let rendered = text.replace(
+        "protocol bgp",
+        "define caracal_local_as = 64512; protocol bgp",
+    );
+    assert!(parse_file(&rendered).unwrap().notes.is_empty());
+}
+
+#[test]
+fn defaults_that_are_not_birds_are_noted_once() {
+    let second = peer("").replace("bgp a", "bgp b");
+    let two = format!("{}{}", peer(""), second.replace("router id 10.0.0.1;", ""));
+    let notes = parse_file(&two).unwrap().notes;
+    for words in [
+        "hold time is 90 s",
+        "graceful restart is on",
+        "without \"export\"",
+    ] {
+        let saying = notes.iter().filter(|note| note.contains(words)).count();
+        assert_eq!(saying, 1, "{words}: {notes:?}");
+    }
+    assert_eq!(notes.len(), 3, "{notes:?}");
+}
+
+#[test]
+fn what_was_passed_over_before_is_done() {
+    let read = |text: &str| parse_file(text).unwrap().speaker;
+    let a = read(&peer("source address 10.0.0.9;"))
+        .peers
+        .remove(&"a".into())
+        .unwrap();
+    assert_eq!(a.source, Some("10.0.0.9".parse().unwrap()));
+    let port = peer("").replace("local 10.0.0.1", "local 10.0.0.1 port 1179");
+    assert_eq!(read(&port).listen.unwrap().port, 1179);
+    assert!(
+        parse_file(&format!(
+            "#: listen 10.0.0.1 port 179\n{}",
+            peer("strict bind;")
+        ))
+        .is_ok()
+    );
+    assert!(parse_file(&peer("keepalive time 30;")).is_ok());
+    let off = file("protocol static { disabled; ipv4; route 10.0.0.0/8 blackhole; }");
+    assert!(
+        read(&format!(
+            "{off}{}",
+            peer("").replace("router id 10.0.0.1;", "")
+        ))
+        .originate
+        .is_empty()
+    );
+}
+
+#[test]
+fn all_errors_are_told_at_once_and_no_others() {
+    let text = "router id 10.0.0.1;
+define ASN = 6x;
+function f(int a) { if a > true then return 1; return 2; }
+filter out { if f(1) = 2 then accept; bgp_med = \"x\"; nonsense; reject; }
+protocol bgp a { local as ASN; neighbor 10.0.0.2 as ASN; hold time long; ipv4 { import filter out; }; }
+protocol bpg b { }
+protocol bgp d { local as 1; neighbor 10.0.0.4 as 1; ipv4 { export filter missing; }; }
+protocol bgp c { neighbour 10.0.0.3 as 1; ipv4; }
+";
+    let errors = errors(text);
+    let all: Vec<_> = std::iter::once(&*errors.first)
+        .chain(&errors.more)
+        .collect();
+    let places: Vec<_> = all
+        .iter()
+        .map(|error| (error.line, error.found.as_str()))
+        .collect();
+    // The name that could not be defined and the peer whose neighbour could not be read are not
+    // told again. What is inside a broken statement is not looked at.
+    let wanted = [
+        (2, "\"6x\""),
+        (3, "\"a\""),
+        (4, "\"x\""),
+        (4, "\"nonsense\""),
+        (5, "\"long\""),
+        (6, "\"bpg\""),
+        (7, "\"missing\""),
+        (8, "\"neighbour\""),
+    ];
+    for want in wanted {
+        let hit = places.iter().any(|(line, found)| {
+            *line == want.0 && (found.contains(want.1.trim_matches('"')) || *found == "\"\\\"\"")
+        });
+        assert!(hit, "{want:?}: {places:?}\n{}", errors.report("f"));
+    }
+    assert_eq!(places.len(), wanted.len(), "{}", errors.report("f"));
+}
+
+#[test]
+fn templates_of_templates_and_their_families() {
+    let text = "router id 10.0.0.1;
+template bgp t1 { local as 64512; hold time 30; ipv4 { import none; export all; }; }
+template bgp t2 from t1 { hold time 60; ipv4 { import all; }; }
+protocol bgp a from t2 { neighbor 10.0.0.2 internal; ipv4 { export none; }; }
+";
+    let file = parse_file(text).unwrap().speaker;
+    let a = &file.peers[&"a".into()];
+    assert_eq!((a.hold_time.as_secs(), a.remote_as.0), (60, 64512));
+    assert!(a.import.is_empty());
+    assert_eq!(a.export, ["none"]);
+    let round = text.replace("template bgp t1 {", "template bgp t1 from t2 {");
+    let report = errors(&round).report("f");
+    assert!(report.contains("not made of itself"), "{report}");
+}
+
+#[test]
+fn what_cannot_be_written_is_not_written() {
+    for filter in [
+        "export where net.len = 24;",
+        "export where net ~ [ 10.0.0.0/8 ];",
+    ] {
+        let config = parse_file(&peer(&format!("ipv6 {{ {filter} }};")))
+            .unwrap()
+            .speaker;
+        let error = crate::render(&config, &crate::Options::default()).unwrap_err();
+        assert!(
+            error.to_string().contains("more than terms"),
+            "{filter}: {error}"
+        );
+    }
+}
+
+#[test]
+fn nesting_has_an_end() {
+    for (text, depth) in [("(", 200), ("! ", 200), ("(", 100_000)] {
+        let text = peer(&format!(
+            "ipv6 {{ import where {}true; }};",
+            text.repeat(depth)
+        ));
+        let report = errors(&text).report("f");
+        assert!(report.contains("fewer expressions and steps"), "{report}");
+    }
+    let chain = "if net.len = 1 then accept; else ".repeat(150);
+    let text = peer(&format!("ipv6 {{ import filter {{ {chain}reject; }}; }};"));
+    assert!(parse_file(&text).is_ok());
+    let steps = "if true then ".repeat(200);
+    let text = peer(&format!("ipv6 {{ import filter {{ {steps}accept; }}; }};"));
+    assert!(
+        errors(&text)
+            .report("f")
+            .contains("fewer expressions and steps")
+    );
+}
