@@ -94,6 +94,13 @@ pub fn plan_relay(network: &FlannelNetwork, view: &LeaseView) -> RelayTable {
     RelayTable::new(planner.relayed, own)
 }
 
+/// What a kernel may have of a node's network when that has ended: its devices, and its routes.
+#[must_use]
+pub fn flannel_ownership(own: &NodeSubnets, network: Prefix, links: &Links) -> Ownership {
+    let ranges = vec![(network, own.v4.len())];
+    Ownership::flannel(devices_with(own, links), ranges, [])
+}
+
 impl<'a> Planner<'a> {
     fn new(network: &'a FlannelNetwork, view: &'a LeaseView, links: &'a Links) -> Self {
         Self {

@@ -25,6 +25,7 @@ use super::control::{Control, check_public_ip, take_facts};
 use super::forward::keep_forwarding;
 use super::health::{FlannelHealth, Following};
 use super::masquerade::Masquerade;
+use super::presence;
 use super::stores::{Stores, again};
 use super::uplink;
 use crate::signals::Signals;
@@ -37,6 +38,10 @@ pub(super) async fn serve(mut args: FlannelArgs) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen().context("listening for signals")?;
     let (following, followed) = watch::channel(None);
     let subnet_file = args.subnet_file.clone();
+    // Held until the end. Without it one command knows less.
+    let _sign = presence::announce(u64::from_ne_bytes(random()?)).inspect_err(
+        |error| tracing::warn!(%error, "`caracal flannel migrate end` does not see this process"),
+    );
     if args.healthz_port != 0 {
         let address = (args.healthz_ip, args.healthz_port).into();
         tokio::spawn(crate::http::serve(address, FlannelHealth(followed)));
