@@ -15,7 +15,7 @@ use caracal_datastore::{PUBLIC_MODE, Rarely, make_folder, put_file, read_text_fi
 use caracal_flannel::{
     AcquireRequest, Backend, DeviceMac, FlannelConfig, FlannelKeys, FlannelNetwork, FlannelState,
     FollowOptions, LeaseStore, NodeSubnets, OwnLease, SubnetFile, acquire_lease, container_mtu,
-    flannel_device, follow_leases, plan_flannel,
+    device_mac, follow_leases, plan_flannel,
 };
 use caracal_model::{Family, Mac};
 use tokio::sync::watch;
@@ -191,7 +191,7 @@ fn request(
         anyhow::bail!("{} has no IPv4 address", uplink.name);
     };
     check_public_ip(args, &network.config, uplink).map_err(anyhow::Error::msg)?;
-    let mac = |family, fresh| device_mac(&network.config, actual, family, fresh);
+    let mac = |family, fresh| mac_of_device(&network.config, actual, family, fresh);
     let [v4, v6] = network.macs;
     let mut request = AcquireRequest {
         keys,
@@ -213,14 +213,11 @@ fn request(
 }
 
 /// The MAC address of the device that is there, else a new one.
-fn device_mac(config: &FlannelConfig, actual: &Actual, family: Family, fresh: Mac) -> DeviceMac {
-    let Backend::Vxlan(options) = &config.backend else {
-        return DeviceMac::Fresh(fresh);
+fn mac_of_device(config: &FlannelConfig, actual: &Actual, family: Family, fresh: Mac) -> DeviceMac {
+    let there = match &config.backend {
+        Backend::Vxlan(options) => device_mac(family, options, &actual.links),
+        _ => None,
     };
-    let device = flannel_device(family, options.vni);
-    let link = actual.links.by_name(device.as_str());
-    let there = link.filter(|link| link.kind == "vxlan");
-    let there = there.and_then(|link| link.mac);
     there.map_or(DeviceMac::Fresh(fresh), DeviceMac::Kept)
 }
 
