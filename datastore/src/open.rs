@@ -1,7 +1,7 @@
 //! The datastore that the environment names: etcd, or Kubernetes' API, behind one type. Without the
 //! feature `kubernetes` the latter is refused.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use caracal_model::{KeyRange, KeyValue, NodeName, Prefix, Timestamp, Txn, TxnOutcome};
 use futures_util::{Stream, StreamExt as _, stream::BoxStream};
+use serde_json::Value;
 
 use crate::etcd::{EtcdConfig, EtcdConfigError, EtcdStore};
 #[cfg(feature = "kubernetes")]
@@ -275,15 +276,15 @@ impl Datastore {
         }
     }
 
-    /// Sets annotations of Kubernetes' Node through its status, and leaves the others. Answers with
-    /// the Node's revision.
+    /// Sets annotations of Kubernetes' Node through its status, removes those that are null, and
+    /// leaves the others. Answers with the Node's revision.
     ///
     /// # Errors
     /// [`StoreError`]; in etcd nothing can be annotated.
     pub async fn annotate_node(
         &self,
         node: &NodeName,
-        annotations: &BTreeMap<String, String>,
+        annotations: &Value,
     ) -> Result<i64, StoreError> {
         match self {
             Self::Etcd(_) => {

@@ -182,6 +182,8 @@ pub(crate) fn is_vxlan_device(name: &str) -> bool {
 pub fn is_flannels_vxlan(name: &str) -> bool {
     let number = name.strip_prefix("flannel.");
     let number = number.or_else(|| name.strip_prefix("flannel-v6."));
+    // One with another port beside it has a letter more.
+    let number = number.map(|text| text.strip_suffix('b').unwrap_or(text));
     number.is_some_and(|text| text.parse::<u32>().is_ok())
 }
 

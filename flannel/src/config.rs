@@ -66,6 +66,18 @@ pub struct VxlanOptions {
     pub direct_routing: bool,
 }
 
+impl VxlanOptions {
+    /// Those of a configuration that names a VNI alone.
+    pub(crate) const fn usual(vni: u32) -> Self {
+        Self {
+            vni,
+            port: VXLAN_PORT,
+            mtu: None,
+            direct_routing: false,
+        }
+    }
+}
+
 /// How packets travel between nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backend {
@@ -103,7 +115,9 @@ impl Backend {
     #[must_use]
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Vxlan(ours), Self::Vxlan(theirs)) => ours.vni == theirs.vni,
+            (Self::Vxlan(ours), Self::Vxlan(theirs)) => {
+                (ours.vni, ours.port) == (theirs.vni, theirs.port)
+            }
             _ => self.lease_type() == other.lease_type(),
         }
     }
@@ -111,8 +125,21 @@ impl Backend {
     /// True for a lease that says nothing else.
     #[must_use]
     pub(crate) fn is_that_of(&self, lease: &SubnetLease) -> bool {
+        let same_port = match self {
+            Self::Vxlan(options) => lease.port().unwrap_or(VXLAN_PORT) == options.port,
+            Self::Ipip { .. } | Self::HostGw | Self::Udp { .. } | Self::Alloc => true,
+        };
+        self.may_be_that_of(lease) && same_port
+    }
+
+    /// True for a lease that says nothing else, and for one that names no port.
+    #[must_use]
+    pub(crate) fn may_be_that_of(&self, lease: &SubnetLease) -> bool {
         let same_network = match self {
-            Self::Vxlan(options) => lease.vni().is_none_or(|vni| vni == options.vni),
+            Self::Vxlan(options) => {
+                lease.vni().is_none_or(|vni| vni == options.vni)
+                    && lease.port().is_none_or(|port| port == options.port)
+            }
             Self::Ipip { .. } | Self::HostGw | Self::Udp { .. } | Self::Alloc => true,
         };
         lease.backend_type == self.lease_type() && same_network

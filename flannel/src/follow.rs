@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::acquire::{AcquireRequest, DeviceMac, OwnLease};
-use crate::leases::{LeaseTable, LeaseView};
+use crate::leases::{BackendSign, LeaseTable, LeaseView};
 use crate::source::{LeaseChange, LeaseSource, LeaseStore, LeaseStoreError, acquire_lease};
 
 /// Pauses between attempts: from the first, doubled up to the second.
@@ -239,7 +239,7 @@ impl Follower {
 
     /// Once the last lease of a backend is gone, its devices stay for a while: not everybody has
     /// heard yet what we have (FLANNEL-7).
-    fn unsettle_after(&mut self, before: &BTreeSet<(String, Option<u32>)>) {
+    fn unsettle_after(&mut self, before: &BTreeSet<BackendSign>) {
         if before.is_subset(&self.view.leases.backends()) {
             return;
         }

@@ -15,6 +15,9 @@ const FIELDS: [&str; 5] = [
     "BackendV6Data",
 ];
 
+/// Letters of a value that is no JSON of which a reason tells.
+const MOST_SHOWN: usize = 200;
+
 /// The subnets of one node, as the end of a lease's key has them: `10.5.72.0-24`, with IPv6
 /// `10.5.72.0-24&fd00:5:1::-64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,7 +106,11 @@ impl SubnetLease {
     /// # Errors
     /// [`LeaseError`] with a reason.
     pub fn parse(text: &[u8]) -> Result<Self, LeaseError> {
-        let value: Value = serde_json::from_slice(text).map_err(|e| LeaseError(e.to_string()))?;
+        let value: Value = serde_json::from_slice(text).map_err(|error| {
+            let seen = String::from_utf8_lossy(text);
+            let seen: String = seen.chars().take(MOST_SHOWN).collect();
+            LeaseError(format!("{error}: {seen:?}"))
+        })?;
         let Value::Object(mut fields) = value else {
             return Err(LeaseError("it is no JSON object".to_owned()));
         };

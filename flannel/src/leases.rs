@@ -17,6 +17,9 @@ pub struct KnownLease {
     pub revision: i64,
 }
 
+/// Type, VNI and port of a backend, as a lease names them.
+pub(crate) type BackendSign = (String, Option<u32>, Option<u16>);
+
 /// The leases of all nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeaseTable {
@@ -84,10 +87,10 @@ impl LeaseTable {
 
     /// What tells backends apart in the leases: each has devices of its own.
     #[must_use]
-    pub(crate) fn backends(&self) -> BTreeSet<(String, Option<u32>)> {
+    pub(crate) fn backends(&self) -> BTreeSet<BackendSign> {
         let leases = self.leases.values().map(|known| &known.lease);
         leases
-            .map(|lease| (lease.backend_type.clone(), lease.vni()))
+            .map(|lease| (lease.backend_type.clone(), lease.vni(), lease.port()))
             .insert_each()
     }
 

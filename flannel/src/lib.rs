@@ -73,9 +73,9 @@ pub use forward::{FORWARD_CHAIN, FORWARD_COMMENT};
 pub use lease::{LeaseError, NodeSubnets, SubnetLease, Vtep};
 pub use leases::{KnownLease, LeaseTable, LeaseView};
 pub use masquerade::{masquerade_chain, masquerade_rules, masquerade_table};
-pub use network::{FlannelNetwork, FlannelState, Uplink, container_mtu, flannel_device};
+pub use network::{FlannelNetwork, FlannelState, Uplink, container_mtu, device_mac};
 pub use nodes::NodeAnnotations;
-pub use plan::{plan_flannel, plan_relay};
+pub use plan::{flannel_ownership, plan_flannel, plan_relay};
 pub use relay::{
     AnswerLimit, DropReason, IcmpError, IpHeader, LARGEST_PACKET, Offload, RelayTable, Segment,
     complete_checksum, icmp_answer, may_be_fragmented, merge_segments, relay_inbound,
@@ -84,7 +84,7 @@ pub use relay::{
 #[cfg(feature = "client")]
 pub use source::{
     KubernetesNode, LeaseStore, LeaseStoreError, acquire_lease, config_changed, list_leases,
-    read_config,
+    read_config, remove_config, remove_lease,
 };
 pub use subnet_env::{SubnetEnv, SubnetEnvError};
 pub use subnet_file::SubnetFile;

@@ -15,6 +15,9 @@ use crate::lease::{NodeSubnets, SubnetLease};
 use crate::leases::LeaseView;
 use crate::relay::relay_overhead;
 
+/// Octets of an interface's name in Linux.
+const LONGEST_NAME: usize = 15;
+
 /// The interface over which nodes reach each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uplink {
@@ -65,13 +68,89 @@ pub struct FlannelState {
     pub view: Arc<LeaseView>,
 }
 
-/// Name of a network's VXLAN device.
+/// The usual name of a network's VXLAN device: flanneld's.
 #[must_use]
-pub fn flannel_device(family: Family, vni: u32) -> IfName {
+pub(crate) fn flannel_device(family: Family, vni: u32) -> IfName {
     match family {
         Family::Ipv4 => format!("flannel.{vni}").as_str().into(),
         Family::Ipv6 => format!("flannel-v6.{vni}").as_str().into(),
     }
+}
+
+/// Name of the device that stands beside it while the port changes: a VNI may have a device for
+/// each port. `None` = Linux has no room for the name.
+fn second_device(family: Family, vni: u32) -> Option<IfName> {
+    let name = format!("{}b", flannel_device(family, vni));
+    (name.len() <= LONGEST_NAME).then(|| name.as_str().into())
+}
+
+/// The VXLAN device of some options, where there is one, by whichever name.
+pub(crate) fn made_device<'a>(
+    family: Family,
+    options: &VxlanOptions,
+    links: &'a Links,
+) -> Option<&'a Link> {
+    let usual = flannel_device(family, options.vni);
+    let names = std::iter::once(usual).chain(second_device(family, options.vni));
+    let mut links = names.filter_map(|name| links.by_name(name.as_str()));
+    links.find(|link| port_of(link) == Some(options.port))
+}
+
+/// UDP port of a VXLAN device.
+fn port_of(link: &Link) -> Option<u16> {
+    let made = link.vxlan.as_ref().filter(|_| link.kind == "vxlan");
+    made.map(|made| made.port)
+}
+
+/// Name of the VXLAN device of some options: that of the device that is there; else the usual one,
+/// unless a device of another port that is in use has it, or comes before.
+pub(crate) fn name_device(
+    family: Family,
+    options: &VxlanOptions,
+    links: &Links,
+    in_use: &[Backend],
+) -> IfName {
+    if let Some(made) = made_device(family, options, links) {
+        return made.name.clone();
+    }
+    let of_vni = |backend: &Backend| match backend {
+        Backend::Vxlan(other) if other.vni == options.vni => Some(other.port),
+        _ => None,
+    };
+    let usual = flannel_device(family, options.vni);
+    let names = [Some(usual.clone()), second_device(family, options.vni)];
+    let mut free = names.into_iter().flatten().filter(|name| {
+        let port = links.by_name(name.as_str()).and_then(port_of);
+        port.is_none() || !in_use.iter().any(|backend| of_vni(backend) == port)
+    });
+    let mut before = Vec::new();
+    for port in in_use.iter().filter_map(of_vni) {
+        let other = VxlanOptions {
+            port,
+            ..options.clone()
+        };
+        if before.contains(&port) || made_device(family, &other, links).is_some() {
+            continue;
+        }
+        before.push(port);
+        let name = free.next();
+        if port == options.port {
+            return name.unwrap_or(usual);
+        }
+    }
+    usual
+}
+
+/// MAC address of the VXLAN device of some options; without it that of one whose place it takes.
+#[must_use]
+pub fn device_mac(family: Family, options: &VxlanOptions, links: &Links) -> Option<Mac> {
+    let usual = flannel_device(family, options.vni);
+    let before = || {
+        links
+            .by_name(usual.as_str())
+            .filter(|link| link.kind == "vxlan")
+    };
+    made_device(family, options, links).or_else(before)?.mac
 }
 
 /// True for a VXLAN or IPIP device with a name that networks' devices have.
@@ -145,22 +224,25 @@ impl FlannelNetwork {
     /// nobody here knows it.
     #[must_use]
     pub(crate) fn backend_of(&self, lease: &SubnetLease, links: &Links) -> Option<Backend> {
-        let mut known = std::iter::once(&self.config.backend).chain(&self.before);
-        if let Some(known) = known.find(|backend| backend.is_that_of(lease)) {
+        let known = || std::iter::once(&self.config.backend).chain(&self.before);
+        if let Some(known) = known().find(|backend| backend.is_that_of(lease)) {
+            return Some(known.clone());
+        }
+        // A flanneld does not say which port it has. Ours do, unless it is Linux's own.
+        let usual = VxlanOptions::usual(lease.vni().unwrap_or(VNI));
+        let is_made = lease.vni().is_some() && made_device(Family::Ipv4, &usual, links).is_some();
+        let mut without_port = known().filter(|backend| backend.may_be_that_of(lease));
+        if let Some(known) = without_port.next().filter(|_| !is_made) {
             return Some(known.clone());
         }
         match lease.backend_type.as_str() {
             "vxlan" => {
-                let vni = lease.vni().unwrap_or(VNI);
-                let device = flannel_device(Family::Ipv4, vni);
-                let made = links.by_name(device.as_str());
-                let made = made.and_then(|link| link.vxlan.as_ref());
-                let usual = || made.map_or(VXLAN_PORT, |made| made.port);
+                let device = flannel_device(Family::Ipv4, usual.vni);
+                let port = links.by_name(device.as_str()).and_then(port_of);
+                let port = port.filter(|_| !is_made).unwrap_or(VXLAN_PORT);
                 Some(Backend::Vxlan(VxlanOptions {
-                    vni,
-                    port: lease.port().unwrap_or_else(usual),
-                    mtu: None,
-                    direct_routing: false,
+                    port: lease.port().unwrap_or(port),
+                    ..usual
                 }))
             }
             "ipip" => Some(Backend::Ipip {
@@ -208,11 +290,65 @@ impl FlannelNetwork {
         match &self.config.backend {
             Backend::Vxlan(options) => [Family::Ipv4, Family::Ipv6].into_iter().all(|family| {
                 subnets.subnet(family).is_none()
-                    || is_up(flannel_device(family, options.vni).as_str(), "vxlan")
+                    || made_device(family, options, links).is_some_and(|link| link.up)
             }),
             Backend::Ipip { .. } => is_up(FLANNEL_IPIP_DEVICE, "ipip"),
             Backend::Udp { .. } => is_up(FLANNEL_TUN_DEVICE, "tun"),
             Backend::HostGw | Backend::Alloc => true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use caracal_agent::VxlanParameters;
+
+    use super::*;
+
+    fn device(index: u32, name: &str, port: u16) -> Link {
+        let mut link = Link::new(index, name);
+        link.kind = "vxlan".to_owned();
+        link.vxlan = Some(VxlanParameters {
+            vni: 1,
+            port,
+            local: None,
+            parent: None,
+            learning: false,
+            external: false,
+        });
+        link
+    }
+
+    #[test]
+    fn each_port_in_use_has_a_device_of_its_own() {
+        let options = |port| VxlanOptions {
+            port,
+            ..VxlanOptions::usual(VNI)
+        };
+        let named = |links: &[Link], in_use: &[u16]| -> Vec<String> {
+            let links: Links = links.iter().cloned().collect();
+            let all: Vec<Backend> = in_use.iter().map(|p| Backend::Vxlan(options(*p))).collect();
+            let name = |port: &u16| name_device(Family::Ipv4, &options(*port), &links, &all);
+            in_use.iter().map(|port| name(port).to_string()).collect()
+        };
+        let old = device(3, "flannel.1", 8472);
+        let new = device(4, "flannel.1b", 4789);
+        assert_eq!(named(&[], &[4789]), ["flannel.1"]);
+        // A node that comes while the others change.
+        assert_eq!(named(&[], &[4789, 8472]), ["flannel.1", "flannel.1b"]);
+        assert_eq!(
+            named(std::slice::from_ref(&old), &[4789, 8472]),
+            ["flannel.1b", "flannel.1"]
+        );
+        let both = [old.clone(), new.clone()];
+        assert_eq!(named(&both, &[4789, 8472]), ["flannel.1b", "flannel.1"]);
+        // It keeps its name when the other one has gone, and back.
+        assert_eq!(named(std::slice::from_ref(&new), &[4789]), ["flannel.1b"]);
+        assert_eq!(named(&[new], &[8472, 4789]), ["flannel.1", "flannel.1b"]);
+        // Nobody has that port any more: it is made anew.
+        assert_eq!(named(&[old], &[4790]), ["flannel.1"]);
+        let long = VxlanOptions::usual(99_999_999);
+        assert_eq!(second_device(Family::Ipv4, long.vni), None);
     }
 }

@@ -65,6 +65,15 @@ impl NodeAnnotations {
         })
     }
 
+    /// All annotations by which a Node is one of the network, as a patch that takes them away.
+    pub(crate) fn none(&self) -> Value {
+        let mut none = json!({});
+        for name in [MANAGED, TYPE, DATA, DATA_V6, PUBLIC_IP, PUBLIC_IPV6] {
+            none[format!("{}{name}", self.prefix)] = Value::Null;
+        }
+        none
+    }
+
     fn text<'a>(&self, node: &'a Value, name: &str) -> Option<&'a str> {
         let text = node["metadata"]["annotations"][format!("{}{name}", self.prefix)].as_str();
         text.filter(|text| !text.is_empty())
@@ -82,9 +91,14 @@ impl NodeAnnotations {
         )
     }
 
+    /// True where flannel runs.
+    pub(crate) fn is_managed(&self, node: &Value) -> bool {
+        self.text(node, MANAGED) == Some("true")
+    }
+
     /// What the Node says; `None` when no flannel runs there, or it has no subnet.
     fn lease(&self, node: &Value, has_v6: bool) -> Option<NodeLease> {
-        if self.text(node, MANAGED) != Some("true") {
+        if !self.is_managed(node) {
             return None;
         }
         let subnets = subnets(node, has_v6)?;

@@ -15,7 +15,7 @@ use crate::config::{Backend, VxlanOptions};
 use crate::lease::{NodeSubnets, SubnetLease};
 use crate::leases::LeaseView;
 use crate::network::{
-    FlannelNetwork, backend_mtu, container_mtu, devices_with, flannel_device, vxlan_mtu,
+    FlannelNetwork, backend_mtu, container_mtu, device_mac, devices_with, name_device, vxlan_mtu,
 };
 use crate::relay::RelayTable;
 
@@ -94,6 +94,13 @@ pub fn plan_relay(network: &FlannelNetwork, view: &LeaseView) -> RelayTable {
     RelayTable::new(planner.relayed, own)
 }
 
+/// What a kernel may have of a node's network when that has ended: its devices, and its routes.
+#[must_use]
+pub fn flannel_ownership(own: &NodeSubnets, network: Prefix, links: &Links) -> Ownership {
+    let ranges = vec![(network, own.v4.len())];
+    Ownership::flannel(devices_with(own, links), ranges, [])
+}
+
 impl<'a> Planner<'a> {
     fn new(network: &'a FlannelNetwork, view: &'a LeaseView, links: &'a Links) -> Self {
         Self {
@@ -169,22 +176,22 @@ impl<'a> Planner<'a> {
                 port: options.port,
                 local,
                 parent: uplink.name.clone(),
-                mac: self.own_mac(family, options.vni),
+                mac: self.own_mac(family, options),
             };
             let mtu = vxlan_mtu(options, family, uplink);
-            self.tunnel(flannel_device(family, options.vni), kind, subnet, mtu);
+            self.tunnel(self.vxlan_device(family, options), kind, subnet, mtu);
         }
     }
 
+    fn vxlan_device(&self, family: Family, options: &VxlanOptions) -> IfName {
+        name_device(family, options, self.links, &self.backends)
+    }
+
     /// What other nodes were told, else that of the device that is there.
-    fn own_mac(&self, family: Family, vni: u32) -> Mac {
+    fn own_mac(&self, family: Family, options: &VxlanOptions) -> Mac {
         let told = self.view.own.lease.vtep(family);
-        let told = told.filter(|vtep| vtep.vni.is_none_or(|told| told == vni));
-        let link = || {
-            let device = flannel_device(family, vni);
-            let link = self.links.by_name(device.as_str());
-            link.filter(|link| link.kind == "vxlan")?.mac
-        };
+        let told = told.filter(|vtep| vtep.vni.is_none_or(|told| told == options.vni));
+        let link = || device_mac(family, options, self.links);
         let [v4, v6] = self.network.macs;
         let new = match family {
             Family::Ipv4 => v4,
@@ -327,7 +334,7 @@ impl<'a> Planner<'a> {
             );
             return self.problem(&subnet.to_string(), reason);
         }
-        let link = flannel_device(subnet.family(), options.vni);
+        let link = self.vxlan_device(subnet.family(), options);
         let gateway = subnet.address();
         let fdb = FdbKey {
             link: link.clone(),
@@ -390,7 +397,7 @@ impl<'a> Planner<'a> {
         let (network, view) = (self.network, self.view);
         let named = self.backends.iter().flat_map(|backend| match backend {
             Backend::Vxlan(options) => [Family::Ipv4, Family::Ipv6]
-                .map(|family| flannel_device(family, options.vni))
+                .map(|family| self.vxlan_device(family, options))
                 .to_vec(),
             Backend::Ipip { .. } => vec![FLANNEL_IPIP_DEVICE.into()],
             Backend::Udp { .. } => vec![FLANNEL_TUN_DEVICE.into()],

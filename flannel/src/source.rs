@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use caracal_datastore::{Datastore, EtcdStore, Store, StoreError, WatchEvent};
-use caracal_model::{Key, KeyRange, NodeName, Timestamp, TxnOutcome, resources_prefix};
+use caracal_model::{Key, KeyRange, NodeName, Timestamp, Txn, TxnOutcome, resources_prefix};
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::acquire::{
     Acquire, AcquireError, AcquireInput, AcquireRequest, AcquireStep, FlannelKeys, OwnLease,
@@ -77,7 +77,8 @@ impl KubernetesNode {
         let claim = self.annotations.claim(&node, revision, request)?;
         let mut own = claim.own;
         if !claim.changed.is_empty() {
-            own.revision = self.store.annotate_node(&self.name, &claim.changed).await?;
+            let changed = json!(claim.changed);
+            own.revision = self.store.annotate_node(&self.name, &changed).await?;
         }
         if self.sets_condition {
             let now = Timestamp::from(SystemTime::now());
@@ -125,6 +126,50 @@ pub async fn config_changed(
         }
     }
     Ok(())
+}
+
+/// Removes the network's configuration, so that no node comes anew. False when there was none.
+///
+/// # Errors
+/// [`StoreError`] when etcd does not answer.
+pub async fn remove_config(store: &EtcdStore, keys: &FlannelKeys) -> Result<bool, StoreError> {
+    remove_key(store, &keys.config()).await
+}
+
+/// Gives the lease of a node up. False when there was none.
+///
+/// # Errors
+/// [`LeaseStoreError`].
+pub async fn remove_lease(
+    store: &LeaseStore,
+    keys: &FlannelKeys,
+    subnets: &NodeSubnets,
+) -> Result<bool, LeaseStoreError> {
+    match store {
+        LeaseStore::Etcd(store) => Ok(remove_key(store, &keys.lease(subnets)).await?),
+        LeaseStore::Kubernetes(node) => {
+            let (object, _) = node.read().await?;
+            let was_there = node.annotations.is_managed(&object);
+            if was_there {
+                let none = node.annotations.none();
+                node.store.annotate_node(&node.name, &none).await?;
+            }
+            Ok(was_there)
+        }
+    }
+}
+
+async fn remove_key(store: &EtcdStore, key: &str) -> Result<bool, StoreError> {
+    loop {
+        let answer = store.read(&[KeyRange::Key(key.to_owned())]).await?;
+        let Some(stored) = answer.ranges.into_iter().flatten().next() else {
+            return Ok(false);
+        };
+        let txn = Txn::new().delete(key, stored.mod_revision);
+        if let TxnOutcome::Committed(_) = store.commit(&txn).await? {
+            return Ok(true);
+        }
+    }
 }
 
 /// Takes or renews the lease of a node. After an error it may have been taken all the same: another

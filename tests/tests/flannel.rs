@@ -12,6 +12,8 @@ mod ipip;
 mod lab;
 #[path = "flannel/masquerade.rs"]
 mod masquerade;
+#[path = "flannel/migrant.rs"]
+mod migrant;
 #[path = "flannel/migrate.rs"]
 mod migrate;
 #[path = "flannel/pods.rs"]

@@ -38,11 +38,11 @@ mod tls;
 mod watch;
 mod write;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use caracal_model::{KeyRange, KeyValue, NodeName, Prefix, Timestamp, Txn, TxnOutcome};
 use futures_util::stream::BoxStream;
+use serde_json::Value;
 
 use self::api::Api;
 pub use self::config::{KubernetesConfig, KubernetesConfigError};
@@ -110,7 +110,7 @@ impl KubernetesStore {
     pub(crate) async fn annotate_node(
         &self,
         node: &NodeName,
-        annotations: &BTreeMap<String, String>,
+        annotations: &Value,
     ) -> Result<i64, StoreError> {
         let written = write::annotate_node(&self.api, node, annotations).await;
         written.map_err(|failure| failure.into_error(self.api.server(), "the Node"))

@@ -294,7 +294,7 @@ pub(super) async fn network_is_up(
 pub(super) async fn annotate_node(
     api: &Api,
     node: &NodeName,
-    annotations: &BTreeMap<String, String>,
+    annotations: &Value,
 ) -> Result<i64, ApiFailure> {
     let patch = json!({"metadata": {"annotations": annotations}});
     let answer = patch_node(api, node, &patch).await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::read::hints::{self, Listener, OwnChanges};
-use super::write::programs::{CommandError, run, run_as};
+use super::write::programs::{CommandError, run, run_as, unless_refused};
 
 /// Why a table is not as it should be.
 #[derive(Debug, thiserror::Error)]
@@ -114,6 +114,23 @@ impl RuleTable {
             table: self.name,
             source,
         })
+    }
+
+    /// The same; false where it was not there. Without `nft` nobody made one.
+    ///
+    /// # Errors
+    /// [`RuleTableError`] when `nft` refuses, or does not end.
+    pub async fn remove_if_there(&mut self) -> Result<bool, RuleTableError> {
+        let listing = format!("list {}\n", self.table());
+        let listed = unless_refused(run("nft", &["-f", "-"], &listing).await);
+        let listed = listed.map_err(|source| RuleTableError {
+            table: self.name,
+            source,
+        })?;
+        if listed.is_some() {
+            self.remove().await?;
+        }
+        Ok(listed.is_some())
     }
 
     /// In nft's words.

@@ -61,23 +61,35 @@ impl Uninstall {
     /// # Errors
     /// [`NetlinkError`] when the kernel cannot be asked.
     pub async fn plan(ownership: &Ownership, lib_dir: Option<&Path>) -> Result<Self, NetlinkError> {
-        let mut netlink = Netlink::open()?;
-        let mut nat = NatWriter::default();
-        let mut actual = read::actual(&mut netlink).await?;
+        let mut found = Self::plan_network(ownership).await?;
+        let nat = &mut found.nat;
         // Where they cannot be read their removal is tried, and says why it fails.
-        actual.nat = nat.read(None).await.unwrap_or_else(|e| Some(chain(&e)));
-        let mut removals = removals(&actual, ownership);
+        found.actual.nat = nat.read(None).await.unwrap_or_else(|e| Some(chain(&e)));
+        found.removals = removals(&found.actual, ownership);
         let services = ServiceWriter::is_there().await.unwrap_or(true);
+        let removals = &mut found.removals;
         removals.extend(services.then_some(Removal::Services));
         let saved_sysctls = lib_dir.map(SavedSysctls::open);
         let values = saved_sysctls.iter().flat_map(SavedSysctls::to_restore);
         removals.extend(values.map(|(path, value)| Removal::Sysctl(path, value)));
+        found.saved_sysctls = saved_sysctls;
+        Ok(found)
+    }
+
+    /// The same for a network's routes, devices and their entries alone: rules of translation and
+    /// sysctls are those of the node, whatever networks it is in.
+    ///
+    /// # Errors
+    /// [`NetlinkError`] when the kernel cannot be asked.
+    pub async fn plan_network(ownership: &Ownership) -> Result<Self, NetlinkError> {
+        let mut netlink = Netlink::open()?;
+        let actual = read::actual(&mut netlink).await?;
         Ok(Self {
             netlink,
-            nat,
+            nat: NatWriter::default(),
+            removals: removals(&actual, ownership),
             actual,
-            removals,
-            saved_sysctls,
+            saved_sysctls: None,
         })
     }
 

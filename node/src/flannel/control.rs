@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use caracal_agent::{Links, PlannedStatus};
 use caracal_flannel::{
     AcquireRequest, Backend, DeviceMac, FlannelConfig, FlannelNetwork, FlannelState, LeaseView,
-    OwnLease, flannel_device,
+    OwnLease, device_mac,
 };
 use caracal_model::Family;
 use tokio::sync::watch;
@@ -265,9 +265,7 @@ fn take_macs(request: &mut AcquireRequest, own: &OwnLease, links: &Links) {
         return;
     }
     for (mac, family) in request.macs.iter_mut().zip([Family::Ipv4, Family::Ipv6]) {
-        let device = flannel_device(family, options.vni);
-        let link = links.by_name(device.as_str());
-        if let Some(there) = link.and_then(|link| link.mac) {
+        if let Some(there) = device_mac(family, options, links) {
             *mac = DeviceMac::Kept(there);
         }
     }

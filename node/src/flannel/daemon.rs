@@ -15,7 +15,7 @@ use caracal_datastore::{PUBLIC_MODE, Rarely, make_folder, put_file, read_text_fi
 use caracal_flannel::{
     AcquireRequest, Backend, DeviceMac, FlannelConfig, FlannelKeys, FlannelNetwork, FlannelState,
     FollowOptions, LeaseStore, NodeSubnets, OwnLease, SubnetFile, acquire_lease, container_mtu,
-    flannel_device, follow_leases, plan_flannel,
+    device_mac, follow_leases, plan_flannel,
 };
 use caracal_model::{Family, Mac};
 use tokio::sync::watch;
@@ -25,6 +25,7 @@ use super::control::{Control, check_public_ip, take_facts};
 use super::forward::keep_forwarding;
 use super::health::{FlannelHealth, Following};
 use super::masquerade::Masquerade;
+use super::presence;
 use super::stores::{Stores, again};
 use super::uplink;
 use crate::signals::Signals;
@@ -37,6 +38,10 @@ pub(super) async fn serve(mut args: FlannelArgs) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen().context("listening for signals")?;
     let (following, followed) = watch::channel(None);
     let subnet_file = args.subnet_file.clone();
+    // Held until the end. Without it one command knows less.
+    let _sign = presence::announce(u64::from_ne_bytes(random()?)).inspect_err(
+        |error| tracing::warn!(%error, "`caracal flannel migrate end` does not see this process"),
+    );
     if args.healthz_port != 0 {
         let address = (args.healthz_ip, args.healthz_port).into();
         tokio::spawn(crate::http::serve(address, FlannelHealth(followed)));
@@ -186,7 +191,7 @@ fn request(
         anyhow::bail!("{} has no IPv4 address", uplink.name);
     };
     check_public_ip(args, &network.config, uplink).map_err(anyhow::Error::msg)?;
-    let mac = |family, fresh| device_mac(&network.config, actual, family, fresh);
+    let mac = |family, fresh| mac_of_device(&network.config, actual, family, fresh);
     let [v4, v6] = network.macs;
     let mut request = AcquireRequest {
         keys,
@@ -208,14 +213,11 @@ fn request(
 }
 
 /// The MAC address of the device that is there, else a new one.
-fn device_mac(config: &FlannelConfig, actual: &Actual, family: Family, fresh: Mac) -> DeviceMac {
-    let Backend::Vxlan(options) = &config.backend else {
-        return DeviceMac::Fresh(fresh);
+fn mac_of_device(config: &FlannelConfig, actual: &Actual, family: Family, fresh: Mac) -> DeviceMac {
+    let there = match &config.backend {
+        Backend::Vxlan(options) => device_mac(family, options, &actual.links),
+        _ => None,
     };
-    let device = flannel_device(family, options.vni);
-    let link = actual.links.by_name(device.as_str());
-    let there = link.filter(|link| link.kind == "vxlan");
-    let there = there.and_then(|link| link.mac);
     there.map_or(DeviceMac::Fresh(fresh), DeviceMac::Kept)
 }
 

@@ -33,6 +33,7 @@ impl Facts {
     pub(super) async fn read(args: &FlannelArgs) -> anyhow::Result<Self> {
         let stores = Stores::of(args, "".into())?;
         let place = stores.config.name();
+        let gives_subnets = stores.config.gives_subnets();
         let (_, config) = stores.config.read().await.context(ADVICE)?;
         let has_v6 = config.as_ref().is_ok_and(|config| config.v6.is_some());
         let list = list_leases(stores.leases, stores.keys, has_v6);
@@ -42,14 +43,19 @@ impl Facts {
         let parse = |text: String| {
             SubnetEnv::parse(&text).map_err(|fault| format!("{} {fault}", path.display()))
         };
-        Ok(Self {
+        let mut facts = Self {
             place,
             config,
             table,
             left,
             env: text.and_then(parse),
             actual: read_kernel().await.context("reading the kernel's state")?,
-        })
+        };
+        let own = facts.own().map(|(own, _)| *own).filter(|_| !gives_subnets);
+        if let (Some(own), Ok(config)) = (own, &mut facts.config) {
+            config.take_lengths(&own);
+        }
+        Ok(facts)
     }
 
     /// This node's lease: that of the subnets in `subnet.env`, else that with an address of this

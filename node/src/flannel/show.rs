@@ -21,8 +21,10 @@ pub(super) async fn run(line: &ShowArgs) -> anyhow::Result<ExitCode> {
     if let Err(reason) = &facts.config {
         problems.push(format!("{}: {reason}", facts.place));
     }
-    let unreadable = facts.table.unreadable().iter();
-    problems.extend(unreadable.map(|(key, reason)| format!("{key}: {reason}")));
+    if desired.is_err() {
+        let unreadable = facts.table.unreadable().iter();
+        problems.extend(unreadable.map(|(key, reason)| format!("{key}: {reason}")));
+    }
     // Of a machine that is no node of the network there is nothing to say.
     if let (Ok(_), Some(_), Err(reason)) = (&facts.config, facts.own(), &desired) {
         problems.push(reason.clone());

@@ -66,6 +66,10 @@ const CASES: &[(&str, [&str; 3])] = &[
         ["", "", "1: --etcd-endpoints http://127.0.0.1:9"],
     ),
     (
+        "flannel migrate end",
+        ["", "", "1: --etcd-endpoints http://127.0.0.1:9"],
+    ),
+    (
         "flannel migrate undo",
         ["", "", "1: --etcd-endpoints http://127.0.0.1:9"],
     ),

@@ -178,6 +178,82 @@ fn to_udp_with_a_newcomer(site: &mut Site, flows: &[Probe], bridges: &[String]) 
     pod
 }
 
+/// One node is away while the others change, and one comes meanwhile.
+#[test]
+fn the_port_alone_changes_under_traffic() {
+    if !possible("changes::the_port_alone_changes_under_traffic", &[]) {
+        return;
+    }
+    let mut site = Site::new(&[1, 2, 3, 4]);
+    site.lease = LEASE;
+    let plain = r#"{"Type":"vxlan"}"#;
+    site.configure(&config(plain));
+    for node in 1..=3 {
+        site.start_node(node, &[]);
+    }
+    let mut bridges: Vec<String> = (1..=3).map(|node| site.bridge_address(node)).collect();
+    let mut pods: Vec<String> = (1..)
+        .zip(&bridges)
+        .map(|(node, bridge)| site.start_pod(node, bridge, 1450))
+        .collect();
+    for (from, to) in [(1u8, 2usize), (2, 3), (3, 1), (2, 1), (3, 2), (1, 3)] {
+        site.await_ping(from, &pods[to - 1], 1450);
+    }
+    let flows = flows(&site, &pods);
+    await_datagrams(&flows[0], u64::from(PROBE_RATE) / 2);
+    site.end("n2", "-KILL");
+    site.configure(&config(r#"{"Type":"vxlan","Port":4789}"#));
+    let port = |site: &Site, node: u8| site.lease(node).unwrap().1["BackendData"]["Port"].clone();
+    for node in [1, 3] {
+        let is_new = |port: &serde_json::Value| *port == 4789;
+        wait_for(PATIENCE, "the port", || port(&site, node), is_new).unwrap();
+    }
+    let through = |bridge: &String, device: &str| format!("via {} dev {device} ", subnet(bridge));
+    let both = ["flannel.1", "flannel.1b"];
+    await_kernel(
+        &site,
+        1,
+        &bridges[2],
+        &through(&bridges[2], "flannel.1b"),
+        &both,
+    );
+    await_kernel(
+        &site,
+        1,
+        &bridges[1],
+        &through(&bridges[1], "flannel.1"),
+        &both,
+    );
+    // Whoever starts now takes a lease without a port for one of the new one, as flanneld's are:
+    // the node that is away is reached when it has followed.
+    site.start_node(4, &[]);
+    bridges.push(site.bridge_address(4));
+    pods.push(site.start_pod(4, &bridges[3], 1450));
+    site.await_ping(4, &pods[0], 1450);
+    // For longer than the settling takes.
+    await_datagrams(&flows[0], 5 * u64::from(PROBE_RATE));
+    site.start_again(2, &[]);
+    for node in 1..=3 {
+        let way = through(&bridges[3], "flannel.1b");
+        await_kernel(&site, node, &bridges[3], &way, &["flannel.1b"]);
+    }
+    site.await_ping(4, &pods[1], 1450);
+    let device = site.show("n1", &["link", "show", "flannel.1b"]).join(" ");
+    assert!(device.contains("dstport 4789"), "{device}");
+    // Back, and to the usual name.
+    site.configure(&config(plain));
+    for node in 1..=3 {
+        let way = through(&bridges[3], "flannel.1");
+        await_kernel(&site, node, &bridges[3], &way, &["flannel.1"]);
+    }
+    for (from, to) in [(4u8, 0usize), (1, 3)] {
+        site.await_ping(from, &pods[to], 1450);
+    }
+    for flow in flows {
+        assert_none_lost("another port, and back", flow);
+    }
+}
+
 #[test]
 fn both_families_change_under_traffic() {
     if !possible("changes::both_families_change_under_traffic", &[]) {

@@ -20,7 +20,7 @@ fn rule(group: &str, resources: &str, verbs: &[&str]) -> Value {
     json!({"apiGroups": [group], "resources": [resources], "verbs": verbs})
 }
 
-/// Nodes n1 to n3, the second without a range, and a pod on it.
+/// Nodes n1 to n3, the second without a range, and pods on it and on the first.
 fn objects() -> Value {
     let rbac = "rbac.authorization.k8s.io/v1";
     let node = |name: &str, cidr: Option<&str>| {
@@ -30,7 +30,14 @@ fn objects() -> Value {
         };
         json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec})
     };
+    let pod = |name: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "c"}]}})
+    };
     json!([
+        pod("young"),
+        pod("ended"),
         node("n1", Some("10.5.1.0/24")),
         node("n2", None),
         node("n3", Some("10.5.72.0/24")),
@@ -79,7 +86,8 @@ impl Site {
     /// Starts that of the administrator, which makes the first objects.
     pub(crate) fn start_open_api_server(&mut self) {
         let objects = self.write("objects.json", &objects().to_string());
-        self.serve("open-api", OPEN_SERVER, &["--objects", &objects]);
+        let flags = ["--calico-definitions", "--objects", &objects];
+        self.serve("open-api", OPEN_SERVER, &flags);
     }
 
     fn serve(&mut self, name: &str, address: &str, arguments: &[&str]) {
@@ -92,13 +100,28 @@ impl Site {
         drop(up.expect("it serves"));
     }
 
+    /// The administrator's kubeconfig.
+    pub(crate) fn admin_config(&self) -> String {
+        self.write("admin", &kubeconfig(OPEN_SERVER, "").to_string())
+    }
+
+    /// That of flannel's account.
+    pub(crate) fn flannel_config(&self) -> String {
+        self.write("flannel", &kubeconfig(SERVER, "flannel").to_string())
+    }
+
+    /// The file with the network's configuration.
+    pub(crate) fn net_conf(&self) -> String {
+        self.folder().join("net-conf.json").display().to_string()
+    }
+
     /// An administrator's command.
     pub(crate) fn kubectl(&self, arguments: &[&str]) -> String {
         let mut command = program_command("kubectl").unwrap();
-        command.args(arguments).env("HOME", self.folder()).env(
-            "KUBECONFIG",
-            self.write("admin", &kubeconfig(OPEN_SERVER, "").to_string()),
-        );
+        command
+            .args(arguments)
+            .env("HOME", self.folder())
+            .env("KUBECONFIG", self.admin_config());
         call_program(Some(&self.netns("lan")), &mut command, b"", 30 * SECOND)
             .unwrap_or_else(|e| panic!("kubectl {arguments:?}: {e}"))
     }
@@ -117,7 +140,7 @@ impl Site {
                 "-settle-time=3",
                 "-kubeconfig-file",
             ])
-            .arg(self.write("flannel", &kubeconfig(SERVER, "flannel").to_string()))
+            .arg(self.flannel_config())
             .arg("-net-config-path")
             .arg(self.write("net-conf.json", NET_CONF))
             .arg("-subnet-file")

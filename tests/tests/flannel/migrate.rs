@@ -1,159 +1,24 @@
 //! Nodes of a flannel network become nodes of a Calico network, one after the other, and go back,
 //! under traffic. One of the three is foreign, and stays.
 
-use std::path::PathBuf;
-use std::process::Command;
-
-use caracal_lab::{Probe, ProgramOutput, program_output, wait_for};
-use caracal_tests::{PROBE_RATE, SECOND, await_datagrams, binary, possible};
+use caracal_lab::{Probe, wait_for};
+use caracal_tests::{PROBE_RATE, await_datagrams, possible};
 use serde_json::{Value, json};
 
-use super::runtime::{Container, NEEDED, Runtime};
+use super::migrant::{FLANNELS, Migrant, Network, annotate_foreign};
+use super::runtime::{Container, NEEDED};
 use super::site::{PATIENCE, Site};
-use super::{VXLAN, assert_none_lost, mac, probe, reach, start_foreign, subnet};
+use super::{assert_none_lost, probe, subnet};
 
-const ETCD: &str = "http://10.200.0.100:2379";
 const FOREIGN: &str = "10.5.72.0/24";
-/// The list of flannel, as runtimes have it.
-const FLANNELS: &str = r#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel"}]}"#;
-/// Exit code of what has to wait for somebody.
-const REFUSED: Option<i32> = Some(5);
-
-/// One node of ours.
-struct Migrant {
-    number: u8,
-    /// Flannel's plugin, and ours.
-    flannels: Runtime,
-    ours: Runtime,
-}
-
-impl Migrant {
-    fn new(site: &Site, number: u8) -> Self {
-        let folder = |kind: &str| site.folder().join(format!("{kind}{number}"));
-        for kind in ["netd", "own", "lib"] {
-            std::fs::create_dir_all(folder(kind)).unwrap();
-        }
-        let mut ours = Runtime::new(site, number, "caracal-cni");
-        ours.list = json!({"name": "k8s-pod-network", "cniVersion": "1.0.0", "plugins": [{
-            "type": "caracal-cni", "nodename": format!("n{number}"), "etcd_endpoints": ETCD,
-            "ipam": {"type": "caracal-ipam"}, "policy": {},
-        }]});
-        ours.environment = vec![
-            ("CARACAL_RUN_DIR".to_owned(), folder("own")),
-            ("CARACAL_LIB_DIR".to_owned(), folder("lib")),
-        ];
-        let migrant = Self {
-            number,
-            flannels: Runtime::new(site, number, "flannel"),
-            ours,
-        };
-        migrant.configure_cni(site, FLANNELS);
-        migrant
-    }
-
-    fn name(&self) -> String {
-        format!("n{}", self.number)
-    }
-
-    fn configure_cni(&self, site: &Site, list: &str) {
-        let folder = site.folder().join(format!("netd{}", self.number));
-        std::fs::write(folder.join("10-flannel.conflist"), list).unwrap();
-    }
-
-    fn environment(&self, site: &Site, command: &mut Command) {
-        for (name, folder) in &self.ours.environment {
-            command.env(name, folder);
-        }
-        command
-            .env("ETCD_ENDPOINTS", ETCD)
-            .env("NODENAME", self.name())
-            .env("IP", format!("10.200.0.{}/24", self.number))
-            .env("NO_DEFAULT_POOLS", "true")
-            .env("FLANNELD_ETCD_ENDPOINTS", ETCD)
-            .env("FLANNELD_SUBNET_FILE", site.subnet_file(self.number))
-            .env("CNI_CONF_DIR", self.folder(site, "netd"));
-    }
-
-    fn folder(&self, site: &Site, kind: &str) -> PathBuf {
-        site.folder().join(format!("{kind}{}", self.number))
-    }
-
-    /// A command on this node.
-    fn caracal(&self, site: &Site, words: &[&str]) -> ProgramOutput {
-        let mut command = Command::new(binary());
-        command.args(words);
-        self.environment(site, &mut command);
-        let netns = site.netns(&self.name());
-        let output = program_output(Some(&netns), &mut command, b"", 60 * SECOND).unwrap();
-        println!("{} {words:?}: {:?}", self.name(), output.status.code());
-        println!("{}{}", output.stdout, output.stderr);
-        output
-    }
-
-    fn migrate(&self, site: &Site, command: &str, more: &[&str]) -> ProgramOutput {
-        let networks = self.folder(site, "cni").join("networks/cbr0");
-        let networks = networks.display().to_string();
-        let words = ["flannel", "migrate", command, "--networks-dir", &networks];
-        self.caracal(site, &[&words, more].concat())
-    }
-
-    /// A command that is refused, and says so.
-    fn refused(&self, site: &Site, command: &str, says: &str) {
-        let output = self.migrate(site, command, &[]);
-        assert_eq!(output.status.code(), REFUSED, "{command}: {says}");
-        assert!(output.stderr.contains(says), "{says}: {}", output.stderr);
-    }
-
-    fn done(&self, site: &Site, command: &str) -> String {
-        let output = self.migrate(site, command, &[]);
-        assert!(output.status.success(), "{command}: {}", output.stderr);
-        output.stdout
-    }
-
-    /// The steps of the plan with their states.
-    fn steps(&self, site: &Site) -> Vec<(String, String)> {
-        let output = self.migrate(site, "plan", &["-o", "json"]);
-        assert!(output.status.success(), "{}", output.stderr);
-        let plan: Value = serde_json::from_str(&output.stdout).unwrap();
-        let text = |step: &Value, key: &str| step[key].as_str().unwrap().to_owned();
-        let steps = plan["steps"].as_array().unwrap().iter();
-        steps
-            .map(|step| (text(step, "step"), text(step, "state")))
-            .collect()
-    }
-
-    fn state(&self, site: &Site, step: &str) -> String {
-        let steps = self.steps(site).into_iter();
-        let mut states = steps.filter(|(name, _)| name == step);
-        states.next().map(|(_, state)| state).unwrap_or_default()
-    }
-
-    /// Restarts the daemon of flannel's.
-    fn restart_flannel(&self, site: &mut Site, flags: &[&str]) {
-        assert_eq!(site.end(&self.name(), "-TERM"), Some(0));
-        site.start_again(self.number, flags);
-    }
-
-    /// Starts `caracal node`, and waits until others can send to it.
-    fn start_node(&self, site: &mut Site) {
-        let mut command = Command::new(binary());
-        command.arg("node");
-        self.environment(site, &mut command);
-        site.start(&format!("c{}", self.number), &self.name(), &mut command);
-        let state = || self.state(site, "node");
-        wait_for(PATIENCE, "the node's tunnel address", state, |s| {
-            s == "done"
-        })
-        .unwrap_or_else(|e| panic!("{e}\n{}", site.log_of(&format!("c{}", self.number))));
-    }
-}
 
 /// Waits until a node's route to a subnet, the one that counts, leads so.
 fn await_way(site: &Site, node: &Migrant, subnet: &str, way: &str) {
     let get = subnet.replace(".0/24", ".250");
     let what = format!("{} to {subnet} {way}", node.name());
     let leads = |lines: &[String]| lines.iter().any(|line| line.contains(way));
-    site.await_lines(&node.name(), &["route", "get", &get], &what, leads);
+    let get = ["route", "get", "fibmatch", &get];
+    site.await_lines(&node.name(), &get, &what, leads);
 }
 
 /// Flannel's routes of a node have this metric, and no other.
@@ -162,7 +27,7 @@ fn await_metric(site: &Site, node: &Migrant, metric: Option<u32>) {
         Some(metric) => line.contains(&format!("metric {metric}")),
         None => !line.contains("metric"),
     };
-    let all = |lines: &[String]| lines.len() == 2 && lines.iter().all(fits);
+    let all = |lines: &[String]| !lines.is_empty() && lines.iter().all(fits);
     let what = format!(
         "{}: flannel's routes have the metric {metric:?}",
         node.name()
@@ -173,21 +38,44 @@ fn await_metric(site: &Site, node: &Migrant, metric: Option<u32>) {
 #[test]
 fn nodes_go_over_and_back_without_a_lost_packet() {
     let scenario = "migrate::nodes_go_over_and_back_without_a_lost_packet";
-    if !possible(scenario, &[&NEEDED[..], &["nft", "bridge"]].concat()) {
-        return;
+    if possible(scenario, &[&NEEDED[..], &["nft", "bridge"]].concat()) {
+        go_over_and_back(Network::Vxlan);
     }
+}
+
+#[test]
+fn nodes_of_host_gw_go_over_and_back_without_a_lost_packet() {
+    let scenario = "migrate::nodes_of_host_gw_go_over_and_back_without_a_lost_packet";
+    if possible(scenario, &[&NEEDED[..], &["nft"]].concat()) {
+        go_over_and_back(Network::HostGw);
+    }
+}
+
+#[test]
+fn nodes_of_kubernetes_go_over_and_back_without_a_lost_packet() {
+    let scenario = "migrate::nodes_of_kubernetes_go_over_and_back_without_a_lost_packet";
+    if possible(
+        scenario,
+        &[&NEEDED[..], &["nft", "bridge", "kubectl"]].concat(),
+    ) {
+        go_over_and_back(Network::Kubernetes);
+    }
+}
+
+fn go_over_and_back(network: Network) {
     // The namespaces of the last two pods are further containers of node 1.
-    let mut site = Site::new(&[1, 2, 3, 4, 5]);
-    site.lease = 120 * SECOND;
-    site.configure(VXLAN);
-    start_foreign(&site);
+    let mut site = network.start(&[1, 2, 3, 4, 5]);
+    network.start_foreign(&site);
     let nodes = [1, 2].map(|number| {
-        site.start_node(number, &["-ip-masq"]);
-        Migrant::new(&site, number)
+        network.start_flannel(&mut site, number, None);
+        Migrant::new(&site, network, number)
     });
     let bridges = [1, 2].map(|number| site.bridge_address(number));
+    if network == Network::HostGw {
+        routes_of_bgp_go_soon(&site, &nodes[0]);
+    }
     for (number, bridge) in (1..).zip(&bridges) {
-        reach(&site, number, bridge, &mac(&site, number));
+        network.reach(&site, number, bridge);
     }
     let mut old = [1, 2].map(|n| {
         nodes[n - 1]
@@ -200,13 +88,14 @@ fn nodes_go_over_and_back_without_a_lost_packet() {
         .map(|(node, container)| node.flannels.add(container).unwrap())
         .collect();
     let mut ended = nodes[0].flannels.container(&site, 4);
+    ended.pod = Some("ended");
     let late = nodes[0].flannels.add(&mut ended).unwrap();
     pods.push(site.start_pod(3, "10.5.72.1/24", 1450));
     let pairs = [(1u8, 2u8), (2, 1), (1, 3), (3, 1), (2, 3), (3, 2)];
     for (from, to) in pairs {
         site.await_ping(from, &pods[usize::from(to) - 1], 1450);
     }
-    shows_the_network(&site, &nodes[0], &bridges);
+    shows_the_network(&site, network, &nodes[0], &bridges);
     let start = |(from, to): (u8, u8)| probe(&site, from, to, &pods[usize::from(to) - 1]);
     let flows: Vec<Probe> = pairs.into_iter().map(start).collect();
     await_datagrams(&flows[0], 500);
@@ -216,8 +105,8 @@ fn nodes_go_over_and_back_without_a_lost_packet() {
     goes_over(&mut site, &nodes[1], 1, &flows);
     for (node, other) in [(0, 1), (1, 0)] {
         let other = subnet(&bridges[other]) + "/24";
-        await_way(&site, &nodes[node], &other, "dev vxlan.calico");
-        await_way(&site, &nodes[node], FOREIGN, "dev flannel.1");
+        await_way(&site, &nodes[node], &other, network.new_way());
+        await_way(&site, &nodes[node], FOREIGN, network.old_way());
     }
     // A container of before ends under our plugin, which frees its address.
     ended.result = None;
@@ -233,7 +122,7 @@ fn nodes_go_over_and_back_without_a_lost_packet() {
     goes_back(&mut site, &nodes[0], &[], Some(&young));
     for (node, other) in [(0, 1), (1, 0)] {
         let other = subnet(&bridges[other]) + "/24";
-        await_way(&site, &nodes[node], &other, "dev flannel.1");
+        await_way(&site, &nodes[node], &other, network.old_way());
     }
     await_datagrams(&flows[0], u64::from(PROBE_RATE));
     for flow in flows {
@@ -244,12 +133,7 @@ fn nodes_go_over_and_back_without_a_lost_packet() {
         [pods[0].clone()],
         "what has ended is free"
     );
-    let left = site.etcdctl(&[
-        "get",
-        "--prefix",
-        "--keys-only",
-        "/calico/ipam/v2/assignment",
-    ]);
+    let left = network.blocks(&site);
     assert_eq!(left.trim(), "", "no block is left");
     let mut next = nodes[0].flannels.container(&site, 5);
     let address = nodes[0].flannels.add(&mut next).unwrap();
@@ -257,32 +141,189 @@ fn nodes_go_over_and_back_without_a_lost_packet() {
     assert_ne!(address, pods[0]);
 }
 
+/// What a node that has stopped announced is kept for as long as it may need to restart, and until
+/// then a step back is not done.
+fn routes_of_bgp_go_soon(site: &Site, node: &Migrant) {
+    let file = site.folder().join("bgp.yaml");
+    let text = "{apiVersion: projectcalico.org/v3, kind: BGPConfiguration, \
+        metadata: {name: default}, spec: {nodeMeshMaxRestartTime: 3s}}";
+    std::fs::write(&file, text).unwrap();
+    let applied = node.caracal(site, &["apply", "-f", &file.display().to_string()]);
+    assert!(applied.status.success(), "{}", applied.stderr);
+}
+
+#[test]
+fn after_the_last_node_nothing_of_flannel_is_left() {
+    let scenario = "migrate::after_the_last_node_nothing_of_flannel_is_left";
+    if possible(scenario, &[&NEEDED[..], &["nft", "iptables-nft"]].concat()) {
+        end_the_network(Network::Vxlan);
+    }
+}
+
+#[test]
+fn after_the_last_node_of_kubernetes_nothing_of_flannel_is_left() {
+    let scenario = "migrate::after_the_last_node_of_kubernetes_nothing_of_flannel_is_left";
+    if possible(
+        scenario,
+        &[&NEEDED[..], &["nft", "iptables-nft", "kubectl"]].concat(),
+    ) {
+        end_the_network(Network::Kubernetes);
+    }
+}
+
+/// Two nodes, both of which have gone over; the second one is as Docker leaves it.
+fn end_the_network(network: Network) {
+    let mut site = network.start(&[1, 2]);
+    site.call("n2", "iptables-nft", &["-P", "FORWARD", "DROP"]);
+    let nodes = [1, 2].map(|number| {
+        network.start_flannel(&mut site, number, None);
+        Migrant::new(&site, network, number)
+    });
+    let bridges = [1, 2].map(|number| site.bridge_address(number));
+    let mut containers = [1u8, 2].map(|n| {
+        let mut container = nodes[usize::from(n) - 1].flannels.container(&site, n);
+        container.pod = Some("ended");
+        container
+    });
+    let add = |(node, container): (&Migrant, _)| node.flannels.add(container).unwrap();
+    let pods: Vec<String> = nodes.iter().zip(&mut containers).map(add).collect();
+    for (from, to) in [(1u8, 1usize), (2, 0)] {
+        site.await_ping(from, &pods[to], 1450);
+    }
+    assert!(
+        iptables(&site, "n2").contains("FLANNEL-FWD"),
+        "where FORWARD drops"
+    );
+    let start = |(from, to): (u8, u8)| probe(&site, from, to, &pods[usize::from(to) - 1]);
+    let flows: Vec<Probe> = [(1u8, 2u8), (2, 1)].into_iter().map(start).collect();
+    nodes[0].refused(&site, "end", "is no block of n1");
+    goes_over(&mut site, &nodes[0], 1, &flows);
+    nodes[0].refused(&site, "end", "that node has to go over first");
+    goes_over(&mut site, &nodes[1], 0, &flows);
+    for (node, other) in [(0, 1), (1, 0)] {
+        let other = subnet(&bridges[other]) + "/24";
+        await_way(&site, &nodes[node], &other, network.new_way());
+    }
+    nodes[0].refused(&site, "end", "`caracal flannel` runs here");
+    for node in &nodes {
+        assert_eq!(site.end(&node.name(), "-TERM"), Some(0));
+    }
+    let first = nodes[0].done(&site, "end");
+    assert!(
+        first.contains("stays: cni0 with the containers on it"),
+        "{first}"
+    );
+    assert!(first.contains("(10.200.0.2), until"), "{first}");
+    assert_eq!(
+        nodes[1].state(&site, "end"),
+        "later",
+        "also without a configuration"
+    );
+    let last = nodes[1].done(&site, "end");
+    assert!(last.contains("--auto-allocate-blocks=true"), "{last}");
+    for node in &nodes {
+        let left = left_of_flannel(&site, node);
+        let is_for_containers =
+            |line: &&String| line.contains("FLANNEL-FWD") || line.contains("subnet.env");
+        let others: Vec<&String> = left
+            .iter()
+            .filter(|line| !is_for_containers(line))
+            .collect();
+        assert!(others.is_empty() && !left.is_empty(), "{left:?}");
+    }
+    match network {
+        Network::Kubernetes => {
+            let nodes = ["n1", "n2"].map(|name| site.kubernetes_node(name).to_string());
+            assert!(
+                !nodes.concat().contains("flannel.alpha.coreos.com"),
+                "{nodes:?}"
+            );
+        }
+        Network::Vxlan | Network::HostGw => {
+            let left = site.etcdctl(&["get", "--prefix", "--keys-only", super::site::PREFIX]);
+            assert_eq!(left.trim(), "");
+        }
+    }
+    await_datagrams(&flows[0], 2 * u64::from(PROBE_RATE));
+    for flow in flows {
+        assert_none_lost("while flannel ended on both nodes", flow);
+    }
+    // Out of the network with the node's address.
+    site.await_ping(1, "10.200.0.100", 1450);
+    site.await_ping(2, "10.200.0.100", 1450);
+    for (node, container) in nodes.iter().zip(&mut containers) {
+        container.result = None;
+        node.ours.del(container).unwrap();
+        site.ip(&node.name(), &["link del cni0".to_owned()]);
+        node.done(&site, "end");
+        assert_eq!(left_of_flannel(&site, node), [""; 0]);
+        let again = node.done(&site, "end");
+        assert!(again.contains("nothing is to be ended"), "{again}");
+    }
+}
+
+fn iptables(site: &Site, node: &str) -> String {
+    let rules = site.call(node, "iptables-nft", &["-S"]);
+    rules + &site.call(node, "iptables-nft", &["-t", "nat", "-S"])
+}
+
+/// Traces of flannel's on a node.
+fn left_of_flannel(site: &Site, node: &Migrant) -> Vec<String> {
+    let name = node.name();
+    let mut all = site.show(&name, &["link"]);
+    all.extend(site.show(&name, &["route"]));
+    for text in [
+        iptables(site, &name),
+        site.call(&name, "nft", &["list", "tables"]),
+    ] {
+        all.extend(text.lines().map(str::to_owned));
+    }
+    all.retain(|line| {
+        let line = line.to_lowercase();
+        line.contains("flannel") || line.contains("proto 82")
+    });
+    let file = site.subnet_file(node.number);
+    all.extend(file.exists().then(|| file.display().to_string()));
+    all
+}
+
 /// `caracal flannel show` before anything happens, and with something missing.
-fn shows_the_network(site: &Site, node: &Migrant, bridges: &[String; 2]) {
+fn shows_the_network(site: &Site, network: Network, node: &Migrant, bridges: &[String; 2]) {
     let show = |code: i32| {
         let output = node.caracal(site, &["flannel", "show", "-o", "json"]);
         assert_eq!(output.status.code(), Some(code), "{}", output.stderr);
         serde_json::from_str::<Value>(&output.stdout).unwrap()
     };
     let shown = show(0);
+    let (backend, device, mtu) = match network {
+        Network::HostGw => ("host-gw", "dev eth0", 1500),
+        Network::Vxlan | Network::Kubernetes => ("vxlan", "dev flannel.1", 1450),
+    };
     assert_eq!(shown["problems"], json!([]));
-    assert_eq!(shown["network"]["ipv4"]["network"], "10.5.0.0/16");
-    assert_eq!(shown["network"]["backend"]["Type"], "vxlan");
+    assert_eq!(
+        shown["network"]["ipv4"],
+        json!({"network": "10.5.0.0/16", "subnetLength": 24})
+    );
+    assert_eq!(shown["network"]["backend"]["Type"], backend);
     let leases = shown["leases"].as_array().unwrap();
     assert_eq!(leases.len(), 3);
     for lease in leases {
-        let seconds = lease["expiresSeconds"].as_u64().unwrap();
-        let subnet_of = |bridge: &String| json!(subnet(bridge) + "/24");
-        let mine = lease["subnet"] == subnet_of(&bridges[0]);
+        let seconds = lease["expiresSeconds"].as_u64();
+        let mine = lease["subnet"] == json!(subnet(&bridges[0]) + "/24");
         assert_eq!(lease["mine"], mine, "{lease}");
-        assert!(seconds > 60 && seconds <= 86_400, "{lease}");
-        let by_device = lease["route"]
-            .as_str()
-            .is_some_and(|r| r.contains("dev flannel.1"));
+        match network {
+            Network::Kubernetes => assert_eq!(seconds, None, "Nodes do not end: {lease}"),
+            Network::Vxlan | Network::HostGw => {
+                assert!((61..=86_400).contains(&seconds.unwrap()), "{lease}");
+            }
+        }
+        let by_device = lease["route"].as_str().is_some_and(|r| r.contains(device));
         assert_eq!(by_device, !mine, "{lease}");
     }
-    assert_eq!(shown["node"]["subnetEnv"]["mtu"], 1450);
-    assert_eq!(shown["node"]["devices"][0]["name"], "flannel.1");
+    assert_eq!(shown["node"]["subnetEnv"]["mtu"], mtu);
+    if network != Network::HostGw {
+        assert_eq!(shown["node"]["devices"][0]["name"], "flannel.1");
+    }
     let table = node.caracal(site, &["flannel", "show"]);
     for says in [
         "network 10.5.0.0/16 in /24",
@@ -293,13 +334,21 @@ fn shows_the_network(site: &Site, node: &Migrant, bridges: &[String; 2]) {
         assert!(table.stdout.contains(says), "{says}: {}", table.stdout);
     }
     // A lease that cannot be read is named.
+    if network == Network::Kubernetes {
+        site.annotate("n3", &[("backend-data", "{")]);
+        let named = show(4)["problems"].to_string();
+        assert!(
+            named.contains("flannel.alpha.coreos.com/backend-data"),
+            "{named}"
+        );
+        annotate_foreign(site);
+        return;
+    }
     site.put_lease("10.5.99.0-24", "{");
     let named = show(4)["problems"].to_string();
     assert!(named.contains("10.5.99.0-24"), "{named}");
-    site.etcdctl(&[
-        "del",
-        &format!("{}/subnets/10.5.99.0-24", super::site::PREFIX),
-    ]);
+    let key = format!("{}/subnets/10.5.99.0-24", super::site::PREFIX);
+    site.etcdctl(&["del", &key]);
 }
 
 /// One node, by the steps of its plan.
@@ -309,7 +358,7 @@ fn goes_over(site: &mut Site, node: &Migrant, others: usize, flows: &[Probe]) {
     };
     waits(site, "routes");
     node.refused(site, "apply", "--route-metric");
-    node.restart_flannel(site, &["-ip-masq", "--route-metric=100"]);
+    node.restart_flannel(site, Some(100));
     await_metric(site, node, Some(100));
     waits(site, "cni");
     node.refused(site, "apply", "caracal install-cni");
@@ -334,6 +383,7 @@ fn goes_over(site: &mut Site, node: &Migrant, others: usize, flows: &[Probe]) {
 /// A pod that our plugin attaches, among those on the bridge and on the other nodes.
 fn a_new_pod(site: &Site, node: &Migrant, pods: &[String]) -> (Container, Vec<Probe>) {
     let mut container = node.ours.container(site, 5);
+    container.pod = Some("young");
     let address = node.ours.add(&mut container).unwrap_or_else(|e| {
         panic!("{e}\n{}", site.log_of(&format!("c{}", node.number)));
     });
@@ -380,12 +430,21 @@ fn goes_back(site: &mut Site, node: &Migrant, others: &[Migrant], pod: Option<&C
     assert!(told.contains("caracal uninstall --node"), "{told}");
     let block = subnet(&site.bridge_address(node.number)) + "/24";
     for other in others {
-        await_way(site, other, &block, "dev flannel.1");
+        await_way(site, other, &block, node.network.old_way());
     }
     let removed = node.caracal(site, &["uninstall", "--node"]);
     assert!(removed.status.success(), "{}", removed.stderr);
-    node.restart_flannel(site, &["-ip-masq"]);
+    node.restart_flannel(site, None);
     await_metric(site, node, None);
-    let deleted = node.caracal(site, &["node", "delete", &node.name()]);
-    assert!(deleted.status.success(), "{}", deleted.stderr);
+    if node.network == Network::Kubernetes {
+        // The command that it names.
+        let (_, line) = told.split_once("kubectl ").expect(&told);
+        let words = line.split(';').next().unwrap_or_default();
+        site.kubectl(&words.split_whitespace().collect::<Vec<_>>());
+        let node = site.kubernetes_node(&node.name()).to_string();
+        assert!(!node.contains("projectcalico.org/"), "{node}");
+    } else {
+        let deleted = node.caracal(site, &["node", "delete", &node.name()]);
+        assert!(deleted.status.success(), "{}", deleted.stderr);
+    }
 }

@@ -36,6 +36,8 @@ pub(crate) struct Runtime {
 pub(crate) struct Container {
     netns: String,
     pub(crate) id: String,
+    /// The pod of Kubernetes, in the namespace `default`.
+    pub(crate) pod: Option<&'static str>,
     /// The last result; a runtime remembers it for CHECK and DEL.
     pub(crate) result: Option<Value>,
 }
@@ -77,6 +79,7 @@ impl Runtime {
         Container {
             netns: site.netns(&format!("p{pod}")),
             id: caracal_lab::container_id(),
+            pod: None,
             result: None,
         }
     }
@@ -104,6 +107,10 @@ impl Runtime {
             call.env("CNI_CONTAINERID", &container.id)
                 .env("CNI_NETNS", netns_path(&container.netns))
                 .env("CNI_IFNAME", "eth0");
+            if let Some(pod) = container.pod {
+                let names = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod}");
+                call.env("CNI_ARGS", names);
+            }
         }
         let conf = conf.to_string();
         let output = program_output(Some(&self.netns), &mut call, conf.as_bytes(), 30 * SECOND);

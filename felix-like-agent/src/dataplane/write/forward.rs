@@ -3,6 +3,7 @@
 
 use caracal_model::{Family, Prefix};
 
+use super::chains::{IptablesError, remove_iptables_chain};
 use super::programs::{
     CommandError, IP6TABLES, IP6TABLES_NFT, IPTABLES, IPTABLES_NFT, Iptables, run, unless_refused,
 };
@@ -151,6 +152,18 @@ impl ForwardRules {
                     .join(", "),
             }),
         }
+    }
+
+    /// Removes the chain from all instances of iptables. True when it was there.
+    ///
+    /// # Errors
+    /// [`IptablesError`] when a program refuses.
+    pub async fn remove(&self) -> Result<bool, IptablesError> {
+        let mut removed = false;
+        for family in [Family::Ipv4, Family::Ipv6] {
+            removed |= remove_iptables_chain(family, &self.chain(family)).await?;
+        }
+        Ok(removed)
     }
 
     fn chain(&self, family: Family) -> IptablesChain {

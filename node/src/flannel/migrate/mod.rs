@@ -3,6 +3,7 @@
 //! given out is held in it. `caracal flannel` goes on, behind the agent: what the agent does not
 //! reach yet is reached as before (decision 0200).
 
+mod end;
 mod host_local;
 mod steps;
 mod undo;
@@ -50,6 +51,11 @@ pub(crate) enum MigrateCommand {
     /// Make this node's lease a block of a pool, with the addresses that its containers have. May
     /// be repeated. Exit code 5 if something has to be done first.
     Apply(MigrateArgs),
+    /// End flannel on this node, once every lease is a block and `caracal flannel` has ended here:
+    /// its lease, routes, devices, rules and `subnet.env` go, and with the first node the
+    /// network's configuration in etcd. May be repeated. Exit code 5 if something has to be done
+    /// first.
+    End(MigrateArgs),
     /// Give the block back to flannel. Exit code 5 while something has to be done by hand; repeat
     /// it then.
     Undo(MigrateArgs),
@@ -109,15 +115,19 @@ impl Site {
         })
     }
 
-    fn steps(&self) -> anyhow::Result<Vec<MigrationStep>> {
-        Ok(steps(&Seen {
+    fn seen(&self) -> anyhow::Result<Seen<'_>> {
+        Ok(Seen {
             facts: &self.facts,
             node: &self.node,
             cni: self.cni.clone(),
             held: self.local.read()?,
             data: &self.data,
             runs: self.runs,
-        }))
+        })
+    }
+
+    fn steps(&self) -> anyhow::Result<Vec<MigrationStep>> {
+        Ok(steps(&self.seen()?))
     }
 }
 
@@ -144,6 +154,7 @@ pub(super) async fn run(command: &MigrateCommand) -> anyhow::Result<ExitCode> {
     match command {
         MigrateCommand::Plan { args, output } => plan(&Site::read(args).await?, *output),
         MigrateCommand::Apply(args) => apply(&Site::read(args).await?).await,
+        MigrateCommand::End(args) => end::end(&Site::read(args).await?, args).await,
         MigrateCommand::Undo(args) => undo::undo(&Site::read(args).await?).await,
     }
 }

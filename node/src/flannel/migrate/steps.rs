@@ -18,6 +18,9 @@ pub(super) const POOL: &str = "flannel";
 /// VNI and port of `vxlan.calico`, where nobody sets others.
 const CALICOS: (u32, u16) = (4096, 4789);
 
+/// What ends the network.
+const END: &str = "every lease is a block: when `caracal node` runs on all nodes, end `caracal flannel` on each, then `caracal flannel migrate end` there; from then on there is no way back";
+
 /// How far a step is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StepState {
@@ -88,7 +91,12 @@ pub(super) fn steps(seen: &Seen<'_>) -> Vec<MigrationStep> {
         Ok(config) => config,
         Err(reason) => {
             let text = format!("{}: {reason}", seen.facts.place);
-            add("network", (StepState::Refused, text));
+            match seen.facts.own().map(|(own, _)| block(own.v4, seen)) {
+                Some((StepState::Done, _)) => {
+                    add("end", (StepState::Later, format!("{text}; {END}")))
+                }
+                _ => add("network", (StepState::Refused, text)),
+            };
             return all;
         }
     };
@@ -100,10 +108,9 @@ pub(super) fn steps(seen: &Seen<'_>) -> Vec<MigrationStep> {
         add("lease", (StepState::Refused, text.to_owned()));
         return all;
     };
-    add(
-        "lease",
-        (StepState::Done, format!("{} is this node's", own.v4)),
-    );
+    if add("lease", lease(config, own, seen)) == StepState::Refused {
+        return all;
+    }
     add("routes", routes(seen, own));
     add("cni", cni(seen));
     add("ipam", ipam(seen.data));
@@ -115,15 +122,13 @@ pub(super) fn steps(seen: &Seen<'_>) -> Vec<MigrationStep> {
         add("masquerading", (StepState::Note, text.to_owned()));
     }
     add("node", node(config, seen));
-    let others = others(seen, own);
+    let others = others(seen, own.v4);
     let is_last = others.is_empty();
     for text in others {
         add("other", (StepState::Later, text));
     }
     let end = match is_last {
-        true => {
-            "every lease is a block: on each node end `caracal flannel`, then `ip link delete flannel.VNI`"
-        }
+        true => END,
         false => "when every lease is a block; until then `caracal flannel` runs on every node",
     };
     add("end", (StepState::Later, end.to_owned()));
@@ -169,6 +174,22 @@ pub(super) fn pool_spec(config: &FlannelConfig, masquerades: bool) -> IpPoolSpec
         nat_outgoing: masquerades,
         block_size: config.v4.len,
         ..IpPoolSpec::default()
+    }
+}
+
+/// Each lease has to be one block of the pool.
+fn lease(config: &FlannelConfig, own: &NodeSubnets, seen: &Seen<'_>) -> (StepState, String) {
+    let len = config.v4.len;
+    let mut leases = seen.facts.table.iter();
+    match leases.find(|(subnets, _)| subnets.v4.len() != len) {
+        None => (StepState::Done, format!("{} is this node's", own.v4)),
+        Some((subnets, known)) => (
+            StepState::Refused,
+            format!(
+                "{} ({}) is no /{len}, and all blocks of a pool have one length: that node has to leave the network first",
+                subnets.v4, known.lease.public_ip
+            ),
+        ),
     }
 }
 
@@ -338,14 +359,19 @@ fn block(subnet: Prefix, seen: &Seen<'_>) -> (StepState, String) {
     }
 }
 
-fn node(config: &FlannelConfig, seen: &Seen<'_>) -> (StepState, String) {
-    let node = seen.data.nodes.get(seen.node);
+/// True once other nodes can send to a node of Calico's.
+pub(super) fn receives(data: &IpamData, node: &NodeName, by_vxlan: bool) -> bool {
+    let node = data.nodes.get(node);
     let spec = node.and_then(|node| Some(&node.node.as_ref()?.spec));
-    let receives = match config.backend {
-        Backend::HostGw => spec.is_some_and(|spec| spec.address(Family::Ipv4).is_some()),
-        _ => spec.is_some_and(|spec| spec.vxlan_address(Family::Ipv4).is_some()),
-    };
-    match (seen.runs, receives) {
+    spec.is_some_and(|spec| match by_vxlan {
+        true => spec.vxlan_address(Family::Ipv4).is_some(),
+        false => spec.address(Family::Ipv4).is_some(),
+    })
+}
+
+fn node(config: &FlannelConfig, seen: &Seen<'_>) -> (StepState, String) {
+    let by_vxlan = config.backend != Backend::HostGw;
+    match (seen.runs, receives(seen.data, seen.node, by_vxlan)) {
         (true, true) => (
             StepState::Done,
             format!("`caracal node` runs as {}", seen.node),
@@ -365,12 +391,9 @@ fn node(config: &FlannelConfig, seen: &Seen<'_>) -> (StepState, String) {
 }
 
 /// Leases that are no blocks yet.
-fn others(seen: &Seen<'_>, own: &NodeSubnets) -> Vec<String> {
-    let all = seen
-        .facts
-        .table
-        .iter()
-        .filter(|(subnets, _)| *subnets != own);
+pub(super) fn others(seen: &Seen<'_>, own: Prefix) -> Vec<String> {
+    let all = seen.facts.table.iter();
+    let all = all.filter(|(subnets, _)| subnets.v4 != own);
     let left = all.filter(|(subnets, _)| !seen.data.blocks.contains_key(&subnets.v4));
     left.map(|(subnets, known)| {
         format!(

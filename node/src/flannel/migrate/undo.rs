@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 use std::process::ExitCode;
 
+use caracal_datastore::Datastore;
 use caracal_ipam::{Allocation, Purpose, ReleaseNode};
 use caracal_model::{BlockOwner, Prefix};
 
@@ -72,10 +73,22 @@ pub(super) async fn undo(site: &Site) -> anyhow::Result<ExitCode> {
         answer_for_others(bridge.as_str(), false)?;
     }
     println!(
-        "now, when no other node has a route of `caracal node` to {subnet} any more (`ip route get` there): caracal uninstall --node; caracal node delete {}; then `caracal flannel` without --route-metric, or flanneld",
-        site.node
+        "now, when no other node has a route of `caracal node` to {subnet} any more (`ip route get` there): caracal uninstall --node; {}; then `caracal flannel` without --route-metric, or flanneld",
+        forget_node(site)
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// The command by which the cluster hears that this is no node of Calico's any more.
+fn forget_node(site: &Site) -> String {
+    let node = &site.node;
+    if matches!(site.store, Datastore::Etcd(_)) {
+        return format!("caracal node delete {node}");
+    }
+    // Nodes are Kubernetes' own, and what stands in their annotations is Calico's.
+    let annotations = ["IPv4Address", "IPv4VXLANTunnelAddr", "VXLANTunnelMACAddr"]
+        .map(|name| format!(" projectcalico.org/{name}-"));
+    format!("kubectl annotate node {node}{}", annotations.concat())
 }
 
 /// Given out by our plugin, and not by host-local before.

@@ -6,6 +6,7 @@ use caracal_ipam::{Reading, all_ranges};
 use caracal_model::{Block, IpPool, IpamConfig, Key, KeyValue, Kind};
 
 use super::*;
+use crate::flannel::migrate::end::hindrance;
 
 const CONFIG: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
@@ -99,6 +100,10 @@ impl World {
     }
 
     fn steps(&self) -> Vec<MigrationStep> {
+        self.with(steps)
+    }
+
+    fn with<T>(&self, answer: impl FnOnce(&Seen<'_>) -> T) -> T {
         let mut data = IpamData::default();
         let ranges = vec![self.stored.clone()];
         let reading = Reading {
@@ -106,7 +111,7 @@ impl World {
             ranges,
         };
         data.absorb(&all_ranges(), reading);
-        steps(&Seen {
+        answer(&Seen {
             facts: &self.facts,
             node: &"n1".into(),
             cni: self.cni.clone(),
@@ -262,10 +267,64 @@ fn networks_that_cannot_go_over_are_refused() {
         env.masquerades = false;
     }
     world.assert("masquerading", StepState::Note, "drops a packet");
+    let longer = r#"{"PublicIP":"10.0.0.3","BackendType":"host-gw"}"#;
+    let table = &mut world.facts.table;
+    table.change("/n/subnets/10.5.3.128-25", Some(longer.as_bytes()), 3);
+    world.assert(
+        "lease",
+        StepState::Refused,
+        "10.5.3.128/25 (10.0.0.3) is no /24",
+    );
     world.facts.table = LeaseTable::new(FlannelKeys::new("/n"));
     world.assert(
         "lease",
         StepState::Refused,
         "run `caracal flannel` here first",
     );
+}
+
+#[test]
+fn flannel_ends_when_nobody_needs_it() {
+    let mut world = World::new();
+    let own = "10.5.1.0/24".parse().unwrap();
+    let hindrance = |world: &World| world.with(|seen| hindrance(seen, own));
+    #[track_caller]
+    fn assert_says(reason: Option<String>, says: &str) {
+        let reason = reason.expect(says);
+        assert!(reason.contains(says), "{reason}");
+    }
+    assert_says(hindrance(&world), "10.5.1.0/24 is no block of n1");
+    world.put_pool(|_| {});
+    world.put_block("10.5.1.0/24", "n1");
+    assert_says(
+        hindrance(&world),
+        "10.5.2.0/24 (10.0.0.2) is flannel's alone",
+    );
+    world.put_block("10.5.2.0/24", "n2");
+    assert_says(hindrance(&world), "`caracal node` does not answer");
+    world.runs = true;
+    assert_says(hindrance(&world), "does not reach 10.5.2.0/24 yet");
+    let mut agents = route("10.5.2.0/24", 0);
+    agents.protocol = 80;
+    world.facts.actual.push_route(agents);
+    assert_says(hindrance(&world), "is not reached from there");
+    let node = r#"{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n2"},
+        "spec":{"bgp":{"ipv4Address":"10.0.0.2/24"},"ipv4VXLANTunnelAddr":"10.5.2.3"}}"#;
+    world.put(&Key::node(&"n2".into()), node.as_bytes().to_vec());
+    assert_eq!(hindrance(&world), None);
+    let table = &mut world.facts.table;
+    table.change("/n/subnets/10.5.9.0-24", Some(b"{"), 3);
+    assert_says(hindrance(&world), "10.5.9.0-24 cannot be read");
+    // As another node has left it.
+    world.facts.config = Err("there is none".to_owned());
+    world.assert(
+        "end",
+        StepState::Later,
+        "there is none; every lease is a block",
+    );
+    world.runs = false;
+    world
+        .stored
+        .retain(|kv| !kv.key.contains("10-5-1-0") && !kv.key.contains("10.5.1.0"));
+    world.assert("network", StepState::Refused, "there is none");
 }
