@@ -81,6 +81,7 @@ mod op;
 mod ownership;
 mod paths;
 mod plan;
+mod policy;
 mod problem;
 mod services;
 mod settings;
@@ -105,12 +106,13 @@ pub use dataplane::table::{TableHandle, TableInput, TableStatus, spawn_table, ta
 #[cfg(feature = "dataplane")]
 pub use dataplane::{
     AgentStatus, Echo, EchoError, ForwardError, ForwardRules, IptablesError, KernelRefusal,
-    KnownPaths, KubeProxyError, KubeProxyRules, NetlinkError, PublishedUnderlay, Reconciler,
-    ReconcilerHandle, ReconcilerOptions, RulesReadError, ServiceReadError, ServiceStatus,
-    ServiceWriteError, ServiceWriter, SweepPrecondition, Uninstall, apply_ops, free_lifelines,
-    holds_our_routes, kernel_support, local_networks, observe_kernel, observe_nat,
-    observe_service_elements, observe_service_hits, observe_services, put_iptables_chain,
-    read_kernel, read_links, read_rules, remove_iptables_chain,
+    KnownPaths, KubeProxyError, KubeProxyRules, NetlinkError, PolicyStatus, PolicyWriteError,
+    PolicyWriter, PublishedUnderlay, Reconciler, ReconcilerHandle, ReconcilerOptions,
+    RulesReadError, ServiceReadError, ServiceStatus, ServiceWriteError, ServiceWriter,
+    SweepPrecondition, Uninstall, apply_ops, free_lifelines, holds_our_routes, kernel_support,
+    local_networks, observe_kernel, observe_nat, observe_service_elements, observe_service_hits,
+    observe_services, put_iptables_chain, read_kernel, read_links, read_rules,
+    remove_iptables_chain,
 };
 pub use desired::Desired;
 pub use diff::{Comparing, Comparison, Phase, diff, unused_objects, unused_objects_after};
@@ -136,6 +138,7 @@ pub use plan::{
     Changed, ChangedKeys, HostRoutes, KernelPlan, KernelPlanner, KernelSupport, PlanInputs,
     PlanJob, WantedTunnels, plan, wanted_tunnels,
 };
+pub use policy::PolicySettings;
 pub use services::{
     Affinity, NodePortAddresses, NodePortAddressesError, ServiceAddress, ServiceDifferences,
     ServiceElement, ServiceEntry, ServiceHealth, ServiceSettings, ServiceTarget,

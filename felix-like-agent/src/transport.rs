@@ -34,6 +34,11 @@ impl Transport {
         Self::ALL.into_iter().find(|p| p.as_str() == word)
     }
 
+    /// By IANA's number.
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|p| p.number() == number)
+    }
+
     /// IANA's number.
     pub(crate) const fn number(self) -> u8 {
         match self {

@@ -50,6 +50,7 @@ mod merge_join;
 mod names;
 mod net;
 mod node_addresses;
+mod policy;
 mod ranges;
 mod resource;
 mod schema;
@@ -113,6 +114,13 @@ pub use txn::{Compare, KeyRange, KeyValue, LeasedTxn, LeasedValue, Txn, TxnOutco
 pub use snapshot::{
     Applied, Doubt, Elsewhere, Holders, InvalidValue, KnownBlock, LOCKED, Networks, POLICY_KINDS,
     Problem, Snapshot, StoredEndpoints, StoredLineError, Versioned, is_locked,
+};
+
+// Network policy.
+pub use policy::{
+    AddressSet, Decision, IcmpMatch, NamedPort, POLICY_DATA_KINDS, Packet, Policy, PolicyAction,
+    PolicyData, PolicyDirection, PolicyEndpoint, PolicyKind, PolicyOrder, PolicyPort,
+    PolicyProfile, PolicyRule, PolicyTier, RuleSide, Verdict, is_selected, namespace_of_selector,
 };
 
 // Addresses of all nodes, and ranges of different roles that lie over each other.

@@ -4,6 +4,7 @@
 //! makes `!=` and `not in` true and every other comparison false.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// A parsed selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,11 +76,15 @@ impl Selector {
     /// True when labels match.
     #[must_use]
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        let get = |key: &String| labels.get(key);
+        self.matches_by(&|key| labels.get(key).map(String::as_str))
+    }
+
+    /// True when the labels match that `get` answers with.
+    pub(crate) fn matches_by<'a>(&self, get: &dyn Fn(&str) -> Option<&'a str>) -> bool {
         match self {
             Self::All => true,
             Self::Global => false,
-            Self::Has(key) => labels.contains_key(key),
+            Self::Has(key) => get(key).is_some(),
             Self::Equal(key, value) => get(key) == Some(value),
             Self::NotEqual(key, value) => get(key) != Some(value),
             Self::In(key, set) => get(key).is_some_and(|v| set.contains(v)),
@@ -87,10 +92,104 @@ impl Selector {
             Self::Contains(key, value) => get(key).is_some_and(|v| v.contains(value)),
             Self::StartsWith(key, value) => get(key).is_some_and(|v| v.starts_with(value)),
             Self::EndsWith(key, value) => get(key).is_some_and(|v| v.ends_with(value)),
-            Self::Not(inner) => !inner.matches(labels),
-            Self::And(parts) => parts.iter().all(|p| p.matches(labels)),
-            Self::Or(parts) => parts.iter().any(|p| p.matches(labels)),
+            Self::Not(inner) => !inner.matches_by(get),
+            Self::And(parts) => parts.iter().all(|p| p.matches_by(get)),
+            Self::Or(parts) => parts.iter().any(|p| p.matches_by(get)),
         }
+    }
+
+    /// All of some selectors at once.
+    pub(crate) fn all_of(parts: impl IntoIterator<Item = Self>) -> Self {
+        let mut all = Vec::new();
+        for part in parts {
+            match part {
+                Self::All => {}
+                Self::And(parts) => all.extend(parts),
+                part => all.push(part),
+            }
+        }
+        match all.len() {
+            0 => Self::All,
+            1 => all.remove(0),
+            _ => Self::And(all),
+        }
+    }
+
+    /// The same of labels whose names begin with `prefix`: a selector of namespaces looks at what
+    /// their profiles hand on. `all()` alone becomes `all`, and `global()` its contrary.
+    pub(crate) fn of_parents(self, prefix: &str, all: &Self) -> Self {
+        match self {
+            Self::All => all.clone(),
+            other => other.prefixed(prefix, &Self::Not(Box::new(all.clone()))),
+        }
+    }
+
+    fn prefixed(self, prefix: &str, global: &Self) -> Self {
+        let name = |key: String| format!("{prefix}{key}");
+        let each = |parts: Vec<Self>| {
+            let parts = parts.into_iter();
+            parts.map(|part| part.prefixed(prefix, global)).collect()
+        };
+        match self {
+            Self::All => Self::All,
+            Self::Global => global.clone(),
+            Self::Has(key) => Self::Has(name(key)),
+            Self::Equal(key, value) => Self::Equal(name(key), value),
+            Self::NotEqual(key, value) => Self::NotEqual(name(key), value),
+            Self::In(key, set) => Self::In(name(key), set),
+            Self::NotIn(key, set) => Self::NotIn(name(key), set),
+            Self::Contains(key, value) => Self::Contains(name(key), value),
+            Self::StartsWith(key, value) => Self::StartsWith(name(key), value),
+            Self::EndsWith(key, value) => Self::EndsWith(name(key), value),
+            Self::Not(inner) => Self::Not(Box::new(inner.prefixed(prefix, global))),
+            Self::And(parts) => Self::And(each(parts)),
+            Self::Or(parts) => Self::Or(each(parts)),
+        }
+    }
+}
+
+/// A form that is read back, and the same for all that is the same but for blanks and brackets.
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let joined = |f: &mut fmt::Formatter<'_>, parts: &[Self], by: &str| {
+            f.write_str("(")?;
+            for (at, part) in parts.iter().enumerate() {
+                write!(f, "{}{part}", if at == 0 { "" } else { by })?;
+            }
+            f.write_str(")")
+        };
+        let among = |f: &mut fmt::Formatter<'_>, key: &str, word: &str, set: &BTreeSet<String>| {
+            write!(f, "{key} {word} {{")?;
+            for (at, value) in set.iter().enumerate() {
+                write!(f, "{}{}", if at == 0 { "" } else { ", " }, Quoted(value))?;
+            }
+            f.write_str("}")
+        };
+        match self {
+            Self::All => f.write_str("all()"),
+            Self::Global => f.write_str("global()"),
+            Self::Has(key) => write!(f, "has({key})"),
+            Self::Equal(key, value) => write!(f, "{key} == {}", Quoted(value)),
+            Self::NotEqual(key, value) => write!(f, "{key} != {}", Quoted(value)),
+            Self::In(key, set) => among(f, key, "in", set),
+            Self::NotIn(key, set) => among(f, key, "not in", set),
+            Self::Contains(key, value) => write!(f, "{key} contains {}", Quoted(value)),
+            Self::StartsWith(key, value) => write!(f, "{key} starts with {}", Quoted(value)),
+            Self::EndsWith(key, value) => write!(f, "{key} ends with {}", Quoted(value)),
+            Self::Not(inner) => write!(f, "!{inner}"),
+            Self::And(parts) => joined(f, parts, " && "),
+            Self::Or(parts) => joined(f, parts, " || "),
+        }
+    }
+}
+
+/// A value between the quotes that it does not have itself.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quote = if self.0.contains('\'') { '"' } else { '\'' };
+        write!(f, "{quote}{}{quote}", self.0)
     }
 }
 
@@ -384,6 +483,38 @@ mod tests {
         }
         assert!(Selector::parse(&"(".repeat(100_000)).is_err());
         assert!(Selector::parse(&"!".repeat(100_000)).is_err());
+    }
+
+    #[test]
+    fn what_is_printed_is_read_back() {
+        for text in [
+            "all()",
+            "has(a) && !(b == 'x' || b in {'y', \"z'\"})",
+            "a not in {} || a != 'b' && c contains 'd'",
+            "a starts with 'x' && (global() || a ends with 'y')",
+        ] {
+            let selector = Selector::parse(text).unwrap();
+            assert_eq!(
+                Selector::parse(&selector.to_string()),
+                Ok(selector),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn selectors_of_parents_look_at_what_these_hand_on() {
+        let all = Selector::Has("ns".to_owned());
+        let of = |text: &str| {
+            Selector::parse(text)
+                .unwrap()
+                .of_parents("p.", &all)
+                .to_string()
+        };
+        assert_eq!(of(""), "has(ns)");
+        assert_eq!(of("global()"), "!has(ns)");
+        assert_eq!(of("a == 'x' || !has(b)"), "(p.a == 'x' || !has(p.b))");
+        assert_eq!(of("global() || a in {'x'}"), "(!has(ns) || p.a in {'x'})");
     }
 
     proptest::proptest! {

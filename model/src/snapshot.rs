@@ -28,6 +28,7 @@ use crate::keys::{DocumentKind, Key, KeyError};
 use crate::kubernetes::KubernetesDocument;
 use crate::names::{NodeName, PoolName};
 use crate::net::{Family, Prefix};
+use crate::policy::PolicyData;
 use crate::resource::fields::FieldNote;
 use crate::resource::{
     BgpConfiguration, BgpFilter, BgpPeer, FelixConfiguration, IpPool, IpReservation, Kind, Node,
@@ -160,8 +161,10 @@ pub struct Snapshot {
     pub documents: SharedMap<(DocumentKind, String, String), Versioned<KubernetesDocument>>,
     /// Identifies who waits for all nodes to have the documents in force; none almost always.
     pub services_check: Option<Versioned<String>>,
-    /// Policies that nobody enforces ([`policy::POLICY_KINDS`]).
+    /// Which policies there are ([`policy::POLICY_KINDS`]).
     pub policies: policy::Policies,
+    /// What policy is made of, on a node that enforces it.
+    pub policy: Option<PolicyData>,
     /// Notes on fields of the values in use, by path: unknown fields, and known ones without
     /// effect.
     pub notes: SharedMap<String, Vec<FieldNote>>,
@@ -244,6 +247,21 @@ impl Snapshot {
         holders: &mut Option<Holders>,
     ) -> Applied {
         self.revision = self.revision.max(revision);
+        let is_policys = self.apply_to_policy(path, value);
+        let applied = self.apply_but_policy(path, value, revision, holders);
+        match applied {
+            Applied::Quiet | Applied::Ignored if is_policys => Applied::Changed,
+            applied => applied,
+        }
+    }
+
+    fn apply_but_policy(
+        &mut self,
+        path: &str,
+        value: Option<&[u8]>,
+        revision: i64,
+        holders: &mut Option<Holders>,
+    ) -> Applied {
         if let Some(policy) = policy::of_path(path) {
             let changed = match value {
                 Some(_) => self.policies.insert(policy),
@@ -419,7 +437,8 @@ impl Snapshot {
             reason: format!("{}; {}", entry.reason, self.consequence(path, entry)),
         });
         let fields = self.all_field_problems(notes::is_told);
-        let rest = self.unenforced().chain(self.lock_problem());
+        let rest = self.unenforced().chain(self.misunderstood());
+        let rest = rest.chain(self.lock_problem());
         invalid.chain(fields).chain(rest).collect()
     }
 

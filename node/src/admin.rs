@@ -9,7 +9,7 @@ pub(crate) mod mrt;
 pub(crate) mod routes;
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
@@ -99,6 +99,13 @@ pub(crate) enum Request {
     Announced(AwaitAnnouncement),
     /// [`caracal_model::InUse`] of all endpoints in these blocks.
     InUse(AskInUse),
+    /// Policies of this node's endpoints, or what becomes of a packet; a text with the reason where
+    /// none is enforced.
+    Policy {
+        /// The packet.
+        #[serde(default)]
+        packet: Option<AskPacket>,
+    },
     /// [`caracal_agent::ServiceStatus`] as rows of addresses; a text with the reason where services
     /// are not translated, and null while that is not known.
     Services,
@@ -154,6 +161,15 @@ impl Request {
             _ => None,
         }
     }
+}
+
+/// The first packet of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AskPacket {
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    pub(crate) protocol: u8,
+    pub(crate) port: u16,
 }
 
 /// Operation on a peer.

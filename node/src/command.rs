@@ -17,6 +17,7 @@ use crate::cli::ipam::args::IpamCommand;
 use crate::cli::log_level::LogLevelArgs;
 use crate::cli::migrate::MigrateCommand;
 use crate::cli::node::NodeCommand;
+use crate::cli::policy::PolicyCommand;
 use crate::cli::resources::args::{
     ApplyArgs, CreateArgs, DeleteArgs, GetArgs, LabelArgs, PatchArgs,
 };
@@ -24,7 +25,7 @@ use crate::cli::services::ServicesCommand;
 use crate::cli::uninstall::UninstallArgs;
 use crate::cli::{
     audit, bgp, bundle, datastore, doctor, drain, explain, explain_code, install_cni, ipam,
-    log_level, migrate, mode, node, render, resources, services, speaker, status, topology,
+    log_level, migrate, mode, node, policy, render, resources, services, speaker, status, topology,
     uninstall, version,
 };
 #[cfg(feature = "lab")]
@@ -95,6 +96,11 @@ pub(crate) enum Command {
     Label(LabelArgs),
     /// Render a node's BGP configuration as text for BIRD, FRR or a standalone speaker.
     Render(RenderArgs),
+    /// Show the network policies of this node's endpoints, and explain what they decide.
+    Policy {
+        #[command(subcommand)]
+        command: PolicyCommand,
+    },
     /// Show Services that nodes announce and translate; store them in etcd.
     Services {
         #[command(subcommand)]
@@ -205,6 +211,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Patch(args) => resources::patch(&args),
         Command::Label(args) => resources::label(&args),
         Command::Render(args) => render::run(&args),
+        Command::Policy { command } => policy::run(command),
         Command::Services { command } => services::run(command),
         Command::Topology { command } => topology::run(command),
         Command::Mode { command } => mode::run(&command),
@@ -299,6 +306,7 @@ pub(crate) fn changes_something(command: &Command) -> bool {
             | Command::Mode {
                 command: ModeCommand::Plan { .. }
             }
+            | Command::Policy { .. }
             | Command::Services {
                 command: services::ServicesCommand::Show { .. }
             }

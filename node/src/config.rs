@@ -5,6 +5,7 @@
 //! and a variable of ours, Calico's or Felix's that nothing reads is named in a warning.
 
 pub(crate) mod group;
+mod policy;
 pub(crate) mod ports;
 pub(crate) mod services;
 mod variables;
@@ -22,6 +23,7 @@ use caracal_model::{AsNumber, Cidr, EncapMode, Family, InsertEach, NodeName, Pre
 use caracal_topologies::{MaxPrefixes, RouterIdChoice};
 
 use self::group::AdminGroup;
+use self::policy::enforces_policy;
 use self::ports::PortsEnv;
 use self::services::{ServicesMode, proxy_health, service_settings};
 use crate::detect::Method;
@@ -111,6 +113,8 @@ pub(crate) struct Config {
     pub(crate) warnings: Vec<String>,
     /// How long an address must look dead before it is collected; `None` = never.
     pub(crate) ipam_grace: Option<Duration>,
+    /// Whether network policy is enforced on this node.
+    pub(crate) enforces_policy: bool,
     /// Whether addresses of Services are translated on this node.
     pub(crate) services: ServicesMode,
     /// How they are.
@@ -391,6 +395,7 @@ impl Config {
             next_hop_objects: next_hop_objects(&env)?.unwrap_or(true),
             warnings: variables::warnings(vars),
             ipam_grace: ipam_grace(&env)?,
+            enforces_policy: enforces_policy(&env)?,
             services: ServicesMode::from_env(&env)?,
             service_settings: service_settings(&env)?,
             proxy_health: proxy_health(&env)?,

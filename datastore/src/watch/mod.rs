@@ -267,6 +267,8 @@ pub struct WatchOptions {
     pub whole_blocks_of: Option<NodeName>,
     /// Reader of endpoints of other nodes.
     pub endpoint_reader: EndpointReader,
+    /// What network policy is made of is kept, too ([`Snapshot::policy`]).
+    pub enforces_policy: bool,
     /// Silence after which the view is lagging. A live stream is never silent for longer than a few
     /// seconds.
     pub lagging_after: Duration,
@@ -299,6 +301,7 @@ impl Default for WatchOptions {
         Self {
             whole_blocks_of: None,
             endpoint_reader: EndpointReader::default(),
+            enforces_policy: false,
             lagging_after: Duration::from_secs(8),
             reconnect_after: Duration::from_secs(12),
             stale_after: Duration::from_secs(20),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use caracal_model::{
     Applied, Family, Holders, InvalidValue, Key, KeyRange, KeyValue, Kind, KnownBlock, NodeName,
-    POLICY_KINDS, Snapshot, Versioned, blocks_prefix, documents_prefix, ipam_prefix, kind_prefix,
-    resources_prefix,
+    POLICY_DATA_KINDS, POLICY_KINDS, Snapshot, Versioned, blocks_prefix, documents_prefix,
+    ipam_prefix, kind_prefix, resources_prefix,
 };
 
 use super::EndpointReader;
@@ -29,17 +29,24 @@ pub(super) fn endpoints() -> KeyRange {
     KeyRange::Prefix(kind_prefix(Kind::WorkloadEndpoint))
 }
 
-/// Ranges to list: everything else that a snapshot holds and nothing more.
-pub(super) fn scope() -> Vec<KeyRange> {
+/// Ranges to list: everything else that a snapshot holds and nothing more. What policy is made of
+/// only where it is enforced.
+pub(super) fn scope(enforces_policy: bool) -> Vec<KeyRange> {
     let ipam = ipam_prefix();
     let mut ranges: Vec<KeyRange> = KINDS
         .into_iter()
         .map(|kind| KeyRange::Prefix(kind_prefix(kind)))
         .collect();
-    let policies = POLICY_KINDS
-        .iter()
-        .map(|(plural, _)| KeyRange::Prefix(format!("{}{plural}/", resources_prefix())));
-    ranges.extend(policies);
+    let of_plural = |plural: &str| KeyRange::Prefix(format!("{}{plural}/", resources_prefix()));
+    ranges.extend(POLICY_KINDS.iter().map(|(plural, _)| of_plural(plural)));
+    if enforces_policy {
+        for plural in POLICY_DATA_KINDS {
+            let range = of_plural(plural);
+            if range != endpoints() && !ranges.contains(&range) {
+                ranges.push(range);
+            }
+        }
+    }
     ranges.extend([
         KeyRange::Prefix(blocks_prefix(Family::Ipv4)),
         KeyRange::Prefix(blocks_prefix(Family::Ipv6)),
@@ -92,6 +99,7 @@ pub(super) enum News {
 #[derive(Debug)]
 pub(super) struct Replica {
     scope: Vec<KeyRange>,
+    enforces_policy: bool,
     /// What keys of endpoints begin with.
     endpoints: String,
     snapshot: Arc<Snapshot>,
@@ -111,18 +119,21 @@ impl Replica {
     pub(super) fn new(
         whole_blocks_of: Option<NodeName>,
         reader: EndpointReader,
+        enforces_policy: bool,
         accepted: Option<&Arc<Snapshot>>,
     ) -> Self {
         let snapshot = accepted.cloned().unwrap_or_else(|| {
-            Arc::new(Snapshot {
+            let empty = Snapshot {
                 whole_blocks_of,
                 ..Snapshot::default()
-            })
+            };
+            Arc::new(empty.with_policy(enforces_policy))
         });
-        let mut scope = scope();
+        let mut scope = scope(enforces_policy);
         scope.push(endpoints());
         Self {
             scope,
+            enforces_policy,
             endpoints: kind_prefix(Kind::WorkloadEndpoint),
             reading: None,
             need: ListNeed::None,
@@ -167,6 +178,7 @@ impl Replica {
             whole_blocks_of: self.snapshot.whole_blocks_of.clone(),
             ..Snapshot::default()
         };
+        let empty = empty.with_policy(self.enforces_policy);
         self.reading = Some(Reading {
             snapshot: empty,
             count: 0,
@@ -196,8 +208,8 @@ impl Replica {
         };
         let all = self.reader.reads_all(&reading.snapshot);
         reading.snapshot.all_endpoints = all;
-        // Without a node of its own it keeps all of them.
-        all || reading.snapshot.whole_blocks_of.is_none()
+        // Without a node of its own it keeps all of them, and policies ask for all labels.
+        all || reading.snapshot.whole_blocks_of.is_none() || self.enforces_policy
     }
 
     /// Whether the value of an endpoint is to be read: that of another node's pod that its block

@@ -78,6 +78,7 @@ impl<S: PagedStore> Task<S> {
             replica: Replica::new(
                 options.whole_blocks_of.clone(),
                 options.endpoint_reader.clone(),
+                options.enforces_policy,
                 accepted,
             ),
             listed: StoreId::default(),
@@ -157,7 +158,7 @@ impl<S: PagedStore> Task<S> {
     /// Reads everything at one revision, part by part: what is read is decoded at once and not
     /// kept.
     async fn list(&mut self, least: i64) -> Result<(), Broken> {
-        let scope = replica::scope();
+        let scope = replica::scope(self.options.enforces_policy);
         let first = self.begin("list", &scope).await?;
         let revision = first.revision;
         if revision < least {

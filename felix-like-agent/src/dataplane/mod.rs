@@ -10,6 +10,7 @@ mod kube_proxy;
 mod netlink;
 mod observe;
 pub(crate) mod planned;
+mod policy;
 mod probe;
 mod read;
 mod reconciler;
@@ -31,6 +32,7 @@ pub use observe::{
     RulesReadError, ServiceReadError, observe_kernel, observe_nat, observe_service_elements,
     observe_service_hits, observe_services, read_rules,
 };
+pub use policy::{PolicyStatus, PolicyWriteError, PolicyWriter};
 pub use probe::echo::{Echo, EchoError};
 pub use probe::prober::KnownPaths;
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::path::Path;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkFlags, LinkMessage};
 
+use super::policy::PolicyWriter;
 use super::services::ServiceWriter;
 use super::write::sysctl;
 use super::{chain, read, write};
@@ -18,6 +19,7 @@ use crate::diff::removal;
 use crate::kernel_objects::IPIP_DEVICE;
 use crate::op::Op;
 use crate::ownership::Ownership;
+use crate::policy::POLICY_TABLE;
 use crate::services::SERVICES_TABLE;
 
 /// One thing to remove, in the order in which it is removed.
@@ -32,6 +34,8 @@ pub enum Removal {
     Sysctl(String, String),
     /// The table of services.
     Services,
+    /// The table of policy: last, for until then nothing gets through that should not.
+    Policy,
 }
 
 impl std::fmt::Display for Removal {
@@ -40,6 +44,7 @@ impl std::fmt::Display for Removal {
             Self::Op(op) => op.fmt(f),
             Self::LowerIpip => write!(f, "set device {IPIP_DEVICE} down"),
             Self::Services => write!(f, "delete nftables table inet {SERVICES_TABLE}"),
+            Self::Policy => write!(f, "delete nftables table inet {POLICY_TABLE}"),
             Self::Sysctl(path, value) => write!(f, "put {path} back to {value}"),
         }
     }
@@ -72,6 +77,8 @@ impl Uninstall {
         let saved_sysctls = lib_dir.map(SavedSysctls::open);
         let values = saved_sysctls.iter().flat_map(SavedSysctls::to_restore);
         removals.extend(values.map(|(path, value)| Removal::Sysctl(path, value)));
+        let policy = PolicyWriter::is_there().await.unwrap_or(true);
+        removals.extend(policy.then_some(Removal::Policy));
         found.saved_sysctls = saved_sysctls;
         Ok(found)
     }
@@ -135,6 +142,10 @@ impl Uninstall {
             }
             Removal::Services => {
                 let removed = ServiceWriter::remove().await;
+                return Ok(removed.map_err(|error| chain(&error)));
+            }
+            Removal::Policy => {
+                let removed = PolicyWriter::remove().await;
                 return Ok(removed.map_err(|error| chain(&error)));
             }
             Removal::Op(Op::DeleteNat) => {

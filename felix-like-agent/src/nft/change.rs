@@ -149,6 +149,41 @@ impl Sets {
         sums.fold(0, u64::wrapping_add)
     }
 
+    /// All sets, by name.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&SetName, &[Fields])> {
+        self.0.iter().map(|(set, keys)| (set, keys.as_slice()))
+    }
+
+    /// The elements of one that another one lacks, and those that it has more.
+    pub(crate) fn differing(before: &[Fields], now: &[Fields]) -> (Vec<Fields>, Vec<Fields>) {
+        let (mut gone, mut added) = (Vec::new(), Vec::new());
+        for (key, was, is) in merge_join(keys(before), keys(now)) {
+            match (was, is) {
+                (Some(()), None) => gone.push(*key),
+                (None, Some(())) => added.push(*key),
+                _ => {}
+            }
+        }
+        (gone, added)
+    }
+
+    /// Steps for elements of a set that go and come.
+    pub(crate) fn edits(
+        edits: &mut Vec<Edit>,
+        set: &SetName,
+        gone: Vec<Fields>,
+        added: Vec<Fields>,
+    ) {
+        let mut push = |edit: fn(SetName, Vec<Element>) -> Edit, keys: Vec<Fields>| {
+            if !keys.is_empty() {
+                let elements = keys.into_iter().map(Element::from);
+                edits.push(edit(Arc::clone(set), elements.collect()));
+            }
+        };
+        push(Edit::Delete, gone);
+        push(Edit::Add, added);
+    }
+
     /// Steps that make these sets the others, and what they add to the sum. `None` = others has a
     /// set more.
     pub(crate) fn change(&self, others: &Self) -> Option<(Vec<Edit>, u64)> {
@@ -156,26 +191,12 @@ impl Sets {
         for (set, now) in &others.0 {
             let before = self.0.get(set)?;
 
-            let (mut gone, mut added) = (Vec::new(), Vec::new());
-            for (key, was, is) in merge_join(keys(before), keys(now)) {
-                match (was, is) {
-                    (Some(()), None) => gone.push(*key),
-                    (None, Some(())) => added.push(*key),
-                    _ => {}
-                }
-            }
+            let (gone, added) = Self::differing(before, now);
             let hash = SetHash::new(set);
             sum = sum
                 .wrapping_add(hash.sum(&added))
                 .wrapping_sub(hash.sum(&gone));
-            let mut push = |edit: fn(SetName, Vec<Element>) -> Edit, keys: Vec<Fields>| {
-                if !keys.is_empty() {
-                    let elements = keys.into_iter().map(Element::from);
-                    edits.push(edit(Arc::clone(set), elements.collect()));
-                }
-            };
-            push(Edit::Delete, gone);
-            push(Edit::Add, added);
+            Self::edits(&mut edits, set, gone, added);
         }
         Some((edits, sum))
     }

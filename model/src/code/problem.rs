@@ -189,7 +189,11 @@ super::codes! {
     NodeWrittenAgain "node.written_again" Warning 0 "this node's Node was deleted or overwritten; the node wrote it again"
         "find out who did that; a node that leaves is stopped first",
     PolicyNotEnforced "policy.not_enforced" Error 0 "there are policies, and nobody enforces them"
-        "run a policy engine beside Caracal, or delete the policies",
+        "set `CARACAL_POLICY=on`, run a policy engine beside Caracal, or delete the policies",
+    PolicyNotUnderstood "policy.not_understood" Error 0 "something in a policy, tier, profile or set of addresses cannot be understood; it is closed in its direction"
+        "correct it; the field is in the reason",
+    PolicyUnwritten "policy.unwritten" Error 0 "the table of policy is not as planned: nft cannot be run, or the kernel refuses it"
+        "follow the reason; it is tried again",
     ResourcesInvalid "resources.invalid" Warning 0 "a value of a file cannot be used"
         "correct it; the line is in the reason",
     ResourcesSecret "resources.secret" Warning 0 "a key of a Secret is not text in base64"

@@ -324,6 +324,9 @@ impl Snapshot {
     /// Of values that cannot be read, takes the last good one over from what was there before
     /// (MODEL-4).
     pub fn keep_last_good(&mut self, before: &Self) {
+        if let (Some(policy), Some(before)) = (&mut self.policy, &before.policy) {
+            policy.keep_last_good(before);
+        }
         let faulty = self
             .invalid
             .iter()

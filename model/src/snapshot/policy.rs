@@ -1,11 +1,12 @@
-//! Policies that are in the datastore and that nobody here enforces. Only which there are is kept,
-//! not what they say.
+//! Policies that are in the datastore. Only which there are is kept, not what they say, unless this
+//! node enforces them ([`Snapshot::policy`]).
 
 use std::collections::BTreeSet;
 
 use super::{Problem, Snapshot};
 use crate::code::ProblemCode;
 use crate::keys::RESOURCES;
+use crate::policy::PolicyData;
 
 /// Kinds of policy that Felix enforces and Caracal does not: plural in keys, and what they are
 /// called. Of a policy that is only staged, and of a tier or a set of addresses, nothing is
@@ -33,10 +34,40 @@ pub(super) fn of_path(path: &str) -> Option<(usize, String)> {
 }
 
 impl Snapshot {
+    /// Keeps what policy is made of from now on, and enforces it. Set before the first value.
+    #[must_use]
+    pub fn with_policy(mut self, enforced: bool) -> Self {
+        self.policy = enforced.then(PolicyData::default);
+        self
+    }
+
+    /// Takes a value over for policy; true when that differs now.
+    pub(super) fn apply_to_policy(&mut self, path: &str, value: Option<&[u8]>) -> bool {
+        let policy = self.policy.as_mut();
+        policy
+            .and_then(|policy| policy.apply(path, value))
+            .unwrap_or_default()
+    }
+
+    /// Values of policy that cannot be understood.
+    pub(super) fn misunderstood(&self) -> impl Iterator<Item = Problem> {
+        let faults = self.policy.iter().flat_map(PolicyData::faults);
+        faults.map(|(subject, reason)| Problem {
+            code: ProblemCode::PolicyNotUnderstood,
+            subject,
+            reason: format!("{reason}; what it may have meant is not let through"),
+        })
+    }
+
     /// One problem a kind of policy.
     pub(super) fn unenforced(&self) -> impl Iterator<Item = Problem> {
         POLICY_KINDS.iter().enumerate().filter_map(|(at, (plural, kind))| {
             let all = self.policies.range((at, String::new())..(at + 1, String::new()));
+            let enforced = |name: &str| {
+                let policy = self.policy.as_ref();
+                policy.is_some_and(|policy| policy.has_policy(plural, name))
+            };
+            let all = all.filter(|(_, name)| !enforced(name));
             let count = all.clone().count();
             let mut names: Vec<&str> = all.take(NAMED).map(|(_, name)| name.as_str()).collect();
             if count == 0 {
@@ -49,8 +80,16 @@ impl Snapshot {
                 code: ProblemCode::PolicyNotEnforced,
                 subject: format!("{}{plural}", RESOURCES),
                 reason: format!(
-                    "{count} {kind} ({}) and nobody here enforces it: Caracal routes and has no policy, so that what a policy forbids passes; run a policy engine beside it, or delete what is not meant any more",
-                    names.join(", ")
+                    "{count} {kind} ({}) and nobody here enforces it: {}, so that what it forbids passes; {}run a policy engine beside Caracal, or delete what is not meant any more",
+                    names.join(", "),
+                    match self.policy {
+                        None => "policy is off on this node",
+                        Some(_) => "Caracal does not know this kind yet",
+                    },
+                    match self.policy {
+                        None => "set CARACAL_POLICY=on, ",
+                        Some(_) => "",
+                    },
                 ),
             })
         })
@@ -61,6 +100,50 @@ impl Snapshot {
 mod tests {
     use super::*;
     use crate::snapshot::Applied;
+
+    #[test]
+    fn of_what_is_enforced_only_the_rest_is_named() {
+        let mut snapshot = Snapshot::default().with_policy(true);
+        let path = |rest: &str| format!("{}{rest}", RESOURCES);
+        let cluster = br#"{"apiVersion":"policy.networking.k8s.io/v1alpha2","spec":{}}"#;
+        for (rest, value) in [
+            ("networkpolicies/a/one", &b"{\"spec\":{}}"[..]),
+            ("globalnetworkpolicies/all", b"{\"spec\":{}}"),
+            ("globalnetworkpolicies/kcnp.x", cluster),
+            ("hostendpoints/eth0", b"{}"),
+        ] {
+            assert_eq!(
+                snapshot.apply(&path(rest), Some(value), 1),
+                Applied::Changed
+            );
+        }
+        let problems = snapshot.problems();
+        let reasons: Vec<&str> = problems.iter().map(|p| p.reason.as_str()).collect();
+        assert_eq!(reasons.len(), 2, "{reasons:?}");
+        assert!(
+            reasons[0].starts_with("1 GlobalNetworkPolicy (kcnp.x) and"),
+            "{reasons:?}"
+        );
+        assert!(
+            reasons[1].starts_with("1 HostEndpoint (eth0) and"),
+            "{reasons:?}"
+        );
+        let other = b"{\"spec\":{\"ingress\":[{\"action\":\"Allow\",\"more\":1}]}}";
+        let applied = snapshot.apply(&path("networkpolicies/a/one"), Some(other), 2);
+        assert_eq!(applied, Applied::Changed);
+        let problems = snapshot.problems();
+        let told = problems
+            .iter()
+            .find(|p| p.code == ProblemCode::PolicyNotUnderstood);
+        let reason = told.map(|p| p.reason.as_str()).unwrap_or_default();
+        assert!(
+            reason.starts_with("spec.ingress[0].more: this field"),
+            "{reason}"
+        );
+        // The same again is nothing new.
+        let applied = snapshot.apply(&path("networkpolicies/a/one"), Some(other), 3);
+        assert_eq!(applied, Applied::Quiet);
+    }
 
     #[test]
     fn policies_are_counted_and_named() {

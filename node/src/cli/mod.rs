@@ -21,6 +21,7 @@ pub(crate) mod mode;
 pub(crate) mod node;
 pub(crate) mod output;
 mod peer;
+pub(crate) mod policy;
 pub(crate) mod render;
 pub(crate) mod resources;
 pub(crate) mod services;

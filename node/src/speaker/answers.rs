@@ -50,7 +50,8 @@ impl AnswerRequests for SpeakerAnswers {
             }
             Request::Reload => return self.reload().await,
             Request::LogFilter { set } => return crate::admin::log_filter(set.as_deref()),
-            Request::Services
+            Request::Policy { .. }
+            | Request::Services
             | Request::TakeServicesOver { .. }
             | Request::ExplainService { .. }
             | Request::Audit

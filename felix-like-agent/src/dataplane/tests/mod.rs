@@ -9,6 +9,7 @@ mod ipip;
 mod ipv6;
 mod nat;
 mod objects;
+mod policy;
 mod resync;
 mod routes;
 mod rules;

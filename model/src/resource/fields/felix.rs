@@ -225,7 +225,7 @@ pub const FELIX_FIELDS: &[FieldEntry] = &[
         "spec.defaultEndpointToHostAction",
         Without(
             &["Accept", "Return"],
-            "there is no policy: workloads reach their host",
+            "it is honoured where `CARACAL_POLICY` is on; elsewhere workloads reach their host",
         ),
     ),
     (

@@ -5,6 +5,8 @@
 //! On a node that started without routes (a machine that booted) the pod waits for the routes of
 //! the other nodes as well, a while: without them it begins with packets that get nowhere.
 //!
+//! Where policy is enforced, the pod waits until its own is in force: until then it is cut off.
+//!
 //! In Kubernetes' API a later revision of another kind may be published first. There the plan has
 //! to know the pod's endpoint and the blocks of its addresses.
 
@@ -22,6 +24,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::admin::routes::text;
 use crate::node::announce::publish::AnnouncedPlan;
+use crate::node::kernel::policy::Enforced;
 
 /// Longest wait that is granted.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -49,6 +52,8 @@ pub(crate) struct AnnouncementSources {
     /// The agent, where the kernel had no routes of ours when this process started; and how much
     /// longer a pod waits for them ([`FIRST_ROUTES`]).
     pub(crate) first_routes: Option<(watch::Receiver<Arc<AgentStatus>>, Duration)>,
+    /// Policy in the kernel.
+    pub(crate) enforced: watch::Receiver<Enforced>,
 }
 
 /// Answers when all is announced or the time is over.
@@ -65,6 +70,7 @@ pub(crate) async fn wait(
         view,
         speaker,
         first_routes,
+        enforced,
     } = sources;
     let asked = Duration::from_millis(question.milliseconds).min(LIMIT);
     let begun = Instant::now();
@@ -76,13 +82,15 @@ pub(crate) async fn wait(
         let plan = announced.borrow_and_update().clone();
         // A pod that is written again as it was wakes nobody.
         let followed = view.borrow().followed(plan.revision);
-        let answer = match behind(&plan, followed, counting, question) {
+        let missing = behind(&plan, followed, counting, question)
+            .or_else(|| {
+                let routes = "routes of other nodes are still being learned";
+                learning.is_some().then(|| routes.to_owned())
+            })
+            .or_else(|| unenforced(&enforced.borrow(), &view.borrow(), &question.addresses));
+        let answer = match missing {
             Some(missing) => Announcement {
                 missing: Some(missing),
-                ..Announcement::default()
-            },
-            None if learning.is_some() => Announcement {
-                missing: Some("routes of other nodes are still being learned".to_owned()),
                 ..Announcement::default()
             },
             None => ask_speaker(&speaker, &plan.originated, &question.addresses).await?,
@@ -96,6 +104,17 @@ pub(crate) async fn wait(
             () = sleep_until(next) => {}
         }
     }
+}
+
+/// Why the policies of the pod with these addresses are not in force; `None`: they are.
+fn unenforced(enforced: &Enforced, view: &View, addresses: &[IpAddr]) -> Option<String> {
+    if matches!(enforced, Enforced::Off) {
+        return None;
+    }
+    let has = |networks: &[Prefix]| networks.iter().any(|n| addresses.contains(&n.address()));
+    let mut own = view.snapshot.workloads.values();
+    let own = own.find(|workload| has(&workload.spec.ip_networks))?;
+    enforced.lacks(&own.spec.interface_name)
 }
 
 fn is_learning(agent: &watch::Receiver<Arc<AgentStatus>>) -> bool {
@@ -190,6 +209,19 @@ mod tests {
         watch::Sender<AnnouncedPlan>,
     );
 
+    fn view(snapshot: Snapshot) -> View {
+        View {
+            snapshot: Arc::new(snapshot),
+            revision: 0,
+            wakes: 0,
+            freshness: Freshness::Fresh,
+            synced: true,
+            fault: None,
+            store: StoreId::default(),
+            absent: Vec::new(),
+        }
+    }
+
     /// Sources without peers, whose agent is in this phase.
     fn sources(phase: &str, more: Duration) -> (Says, AnnouncementSources) {
         let mut status = AgentStatus {
@@ -203,22 +235,13 @@ mod tests {
             "define caracal_local_as = 64512;\nrouter id 10.0.0.1;\n#: listen none\n",
         )
         .unwrap();
-        let view = View {
-            snapshot: Arc::default(),
-            revision: 0,
-            wakes: 0,
-            freshness: Freshness::Fresh,
-            synced: true,
-            fault: None,
-            store: StoreId::default(),
-            absent: Vec::new(),
-        };
         let sources = AnnouncementSources {
             announced,
             counting: Counting::ByKind,
-            view: watch::channel(view).1,
+            view: watch::channel(view(Snapshot::default())).1,
             speaker: Speaker::spawn(config, SpeakerOptions::default()),
             first_routes: Some((agent, more)),
+            enforced: watch::channel(Enforced::Off).1,
         };
         ((says, plans), sources)
     }
@@ -244,6 +267,23 @@ mod tests {
             *status = Arc::new(synced);
         });
         assert_eq!(waiting.await.unwrap().unwrap().missing, None);
+    }
+
+    #[test]
+    fn a_pod_waits_for_its_policies() {
+        let address: IpAddr = "10.244.3.65".parse().unwrap();
+        let mut snapshot = Snapshot::default();
+        let key = "/calico/resources/v3/projectcalico.org/workloadendpoints/d/w";
+        let endpoint = br#"{"metadata":{"name":"w","namespace":"d"},"spec":{"node":"n",
+            "ipNetworks":["10.244.3.65/32"],"interfaceName":"cali1"}}"#;
+        snapshot.apply(key, Some(endpoint), 7);
+        let view = view(snapshot);
+        let of = |enforced: &Enforced| unenforced(enforced, &view, &[address]);
+        assert_eq!(of(&Enforced::Off), None);
+        let missing = "the policies of cali1 are not in force yet".to_owned();
+        assert_eq!(of(&Enforced::Unknown), Some(missing.clone()));
+        let without = Enforced::Policies(Arc::default());
+        assert_eq!(of(&without), Some(missing));
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub(crate) mod explain_service;
 pub(crate) mod health;
 pub(crate) mod listeners;
 pub(crate) mod peer_names;
+pub(crate) mod policy;
 pub(crate) mod services;
 pub(crate) mod status_publisher;
 mod words;
@@ -38,6 +39,7 @@ use crate::node::announce::drain::{DrainOrder, Drainer};
 use crate::node::announce::origins;
 use crate::node::announce::publish::AnnouncedPlan;
 use crate::node::kernel::kube_proxy::Takeover;
+use crate::node::kernel::policy::Enforced;
 use crate::node::kernel::services::Translated;
 use crate::node::problems::Problems;
 use crate::peer_problems;
@@ -64,6 +66,8 @@ pub(crate) struct Owners {
     pub(crate) speaker: SpeakerHandle,
     /// Announcements that the speaker was given.
     pub(crate) announced: watch::Receiver<AnnouncedPlan>,
+    /// Policy in the kernel.
+    pub(crate) enforced: watch::Receiver<Enforced>,
     pub(crate) kernel: watch::Receiver<Arc<AgentStatus>>,
     /// The kernel had no routes of ours when this process started.
     pub(crate) starts_anew: bool,
@@ -76,6 +80,8 @@ pub(crate) struct Owners {
     pub(crate) auditor: Auditor,
     pub(crate) drainer: Drainer,
 }
+
+const NO_RELOAD: &str = "a node follows the datastore by itself; reload is for `caracal speaker`";
 
 /// Answers for a node.
 #[derive(Clone)]
@@ -119,6 +125,7 @@ impl AnswerRequests for Answers {
             Request::Mrt { file } => mrt::dump_below_folder(speaker, &file).await,
             Request::Announced(question) => to_value(&owners.announced(&question).await?),
             Request::InUse(question) => to_value(&owners.in_use(&question)),
+            Request::Policy { packet } => owners.policy(self.config.node.as_str(), packet),
             Request::Services => owners.services().await,
             Request::TakeServicesOver { over } => owners.take_services_over(over),
             Request::ExplainService(question) => self.explain_service(&owners, &question).await,
@@ -138,10 +145,7 @@ impl AnswerRequests for Answers {
             Request::DrainStatus => to_value(&owners.drainer.status()),
             Request::DatastoreAccept => owners.accept_datastore().await,
             Request::LogFilter { set } => return admin::log_filter(set.as_deref()),
-            Request::Reload => Err(
-                "a node follows the datastore by itself; reload is for `caracal speaker`"
-                    .to_owned(),
-            ),
+            Request::Reload => Err(NO_RELOAD.to_owned()),
         };
         let answer = answer.map(|answer| words::answer_of(&owners.store, answer));
         answer.map(Answered::from)
@@ -291,6 +295,7 @@ impl Owners {
             first_routes: self
                 .starts_anew
                 .then(|| (self.kernel.clone(), announced::FIRST_ROUTES)),
+            enforced: self.enforced.clone(),
         };
         announced::wait(sources, question).await
     }

@@ -10,6 +10,7 @@ pub(crate) mod lost_addresses;
 pub(crate) mod mode_check;
 pub(crate) mod mtu;
 pub(crate) mod neighbour_limits;
+pub(crate) mod policy;
 pub(crate) mod services;
 pub(crate) mod services_report;
 pub(crate) mod sweep;

@@ -117,6 +117,7 @@ fn watch_datastore<S: PagedStore>(
     let options = WatchOptions {
         whole_blocks_of: Some(config.node.clone()),
         endpoint_reader: endpoint_reader(config, etcd),
+        enforces_policy: config.enforces_policy,
         node_grace: NODE_GRACE,
         ..times
     };

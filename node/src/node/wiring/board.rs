@@ -21,6 +21,7 @@ use crate::node::announce::transition_report::InForce;
 use crate::node::ipam::collector::Life;
 use crate::node::kernel::kube_proxy::Takeover;
 use crate::node::kernel::learned::{self, Completeness, Resolved};
+use crate::node::kernel::policy::Enforced;
 use crate::node::kernel::services::Translated;
 use crate::node::kernel::underlay::PeerGateways;
 use crate::node::membership::machine::{self, Claim, Taken};
@@ -83,6 +84,8 @@ pub(super) struct Feeds {
     pub(super) snapshots: Feed<Arc<Snapshot>>,
     /// Counters of the IPAM collector.
     pub(super) collected: Feed<Collected>,
+    /// Policy in the kernel.
+    pub(super) enforced: Feed<Enforced>,
     /// Services in the kernel.
     pub(super) translated: Feed<Translated>,
     /// Whether services were taken over from kube-proxy.

@@ -33,10 +33,23 @@ use crate::node::kernel::kube_proxy::Takeover;
 use crate::node::kernel::learned::{self, Completeness, Resolved};
 use crate::node::kernel::lifelines;
 use crate::node::kernel::mtu;
+use crate::node::kernel::policy::Enforced;
 use crate::node::kernel::services::Translated;
 use crate::node::membership::beginning;
 use crate::node::membership::machine::Claim;
 use crate::node::problems::Registry;
+
+const POLICY_NEEDS_ETCD: &str = "CARACAL_POLICY=on: policies are read from etcd alone so far, and DATASTORE_TYPE is \
+                                 kubernetes; set CARACAL_POLICY=off, and run another policy engine";
+
+/// The datastore that the environment names.
+fn datastore(config: &Config) -> anyhow::Result<DatastoreConfig> {
+    let datastore = DatastoreConfig::from_env()?.for_node(&config.node, config.services.is_on());
+    match config.enforces_policy && !matches!(datastore, DatastoreConfig::Etcd(_)) {
+        true => Err(crate::exit::invalid(anyhow::anyhow!(POLICY_NEEDS_ETCD))),
+        false => Ok(datastore),
+    }
+}
 
 /// Starts everything.
 pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
@@ -48,7 +61,7 @@ pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
         registry,
         lost,
     } = start_state;
-    let datastore = DatastoreConfig::from_env()?.for_node(&config.node, config.services.is_on());
+    let datastore = datastore(&config)?;
     let hosts = datastore.hosts()?;
     let store = datastore.open()?;
     crate::out::speak_of(&store);
@@ -211,6 +224,7 @@ fn feeds(
         precondition: Feed::new(SweepPrecondition::default()),
         snapshots: Feed::new(first.snapshot.clone()),
         collected: Feed::new(Collected::default()),
+        enforced: Feed::new(Enforced::default()),
         translated: Feed::new(Translated::default()),
         takeover: Takeover::recall(node.services, &node.lib_dir),
     }
@@ -271,6 +285,7 @@ fn answering(
         accepter,
         speaker: board.speaker.clone(),
         announced: board.feeds.announced.reader(),
+        enforced: board.feeds.enforced.reader(),
         kernel: reconciler.status(),
         starts_anew,
         reconciler: reconciler.clone(),

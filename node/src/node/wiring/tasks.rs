@@ -26,6 +26,7 @@ use crate::node::kernel::lost_addresses;
 use crate::node::kernel::mode_check;
 use crate::node::kernel::mtu;
 use crate::node::kernel::neighbour_limits;
+use crate::node::kernel::policy;
 use crate::node::kernel::services;
 use crate::node::kernel::services_report;
 use crate::node::kernel::sweep;
@@ -168,6 +169,11 @@ pub(super) const TASKS: &[Task] = &[
         name: "neighbour limits", file: "node/src/node/kernel/neighbour_limits.rs", count: "1",
         owns: "–", hears: "time", tells: "who asks",
         start: Start::From(|b| spawn(neighbour_limits::report_neighbour_limits(b.config.node.clone(), b.view.clone(), b.kernel.clone(), b.registry.reporter("neighbour limits")))),
+    },
+    Task {
+        name: "policy", file: "node/src/node/kernel/policy.rs", count: "1",
+        owns: "the table of policy in nftables", hears: "`View`, changes that others make to the table", tells: "kernel, who asks",
+        start: Start::From(policy_table),
     },
     Task {
         name: "services", file: "node/src/node/kernel/services.rs", count: "1",
@@ -349,6 +355,19 @@ fn lost_addresses(board: &Board) {
         board.speaker.clone(),
         board.store.clone(),
     ));
+}
+
+fn policy_table(board: &Board) {
+    let problems = board.registry.reporter("policy");
+    match board.config.enforces_policy {
+        true => spawn(policy::enforce_policy(
+            board.config.clone(),
+            board.view.clone(),
+            board.feeds.enforced.writer(),
+            problems,
+        )),
+        false => spawn(policy::leave(problems)),
+    }
 }
 
 fn service_table(board: &Board) {

@@ -1,0 +1,213 @@
+//! Writes the table of policy: transactions, adoption of the table after a start, and what others
+//! do to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use caracal_model::{NodeName, PolicyData};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::read::hints::{self, Listener, OwnChanges};
+use super::write::programs::{CommandError, run, unless_refused};
+use super::write::tables::TableWriter;
+use crate::nft::Transaction;
+use crate::policy::{self, POLICY_TABLE, PolicySettings, PolicyTable};
+
+/// Why the table is not as planned.
+#[derive(Debug, thiserror::Error)]
+#[error("the table of policy cannot be written")]
+pub struct PolicyWriteError(#[source] CommandError);
+
+/// The table of policy after a pass.
+#[derive(Clone, Debug, Default)]
+pub struct PolicyStatus {
+    /// The revision that is in force.
+    pub revision: i64,
+    /// Transactions since the start.
+    pub transactions: u64,
+    /// How long the last pass that wrote something took.
+    pub last_write: Duration,
+    table: Arc<PolicyTable>,
+}
+
+impl PolicyStatus {
+    /// True when packets to and from this interface are judged by its policies.
+    #[must_use]
+    pub fn is_in_force(&self, interface: &str) -> bool {
+        self.table.has(interface)
+    }
+}
+
+/// What is known of the table in the kernel.
+#[derive(Debug)]
+enum Known {
+    /// It has to be read.
+    Nothing,
+    /// There is none.
+    Absent,
+    Table(Arc<PolicyTable>),
+}
+
+/// The only writer of the table of policy in the calling thread's network namespace.
+#[derive(Debug)]
+pub struct PolicyWriter {
+    me: NodeName,
+    settings: PolicySettings,
+    known: Known,
+    /// What was written after the table was last read, and how it was listed then.
+    sealed: Option<(u64, Arc<PolicyTable>)>,
+    writer: TableWriter,
+    changed: Arc<Notify>,
+    /// Held for its task. `None` = nobody tells of changes.
+    _listener: Option<Listener>,
+    status: PolicyStatus,
+}
+
+impl PolicyWriter {
+    /// A writer that knows nothing of the kernel yet. Must be called inside a tokio runtime.
+    #[must_use]
+    pub fn new(me: NodeName) -> Self {
+        let (writes, changed) = (OwnChanges::default(), Arc::new(Notify::new()));
+        let listener = hints::table(POLICY_TABLE, Arc::clone(&changed), writes.clone());
+        Self {
+            me,
+            settings: PolicySettings::default(),
+            known: Known::Nothing,
+            sealed: None,
+            writer: TableWriter::new(POLICY_TABLE, writes),
+            changed,
+            _listener: listener.ok(),
+            status: PolicyStatus::default(),
+        }
+    }
+
+    /// Takes settings; the next pass has them.
+    pub fn set_settings(&mut self, settings: PolicySettings) {
+        self.settings = settings;
+    }
+
+    /// Resolves when somebody else has changed the table; the next pass reads it, and writes all
+    /// its chains anew unless they are listed as before.
+    pub async fn changed_by_others(&mut self) {
+        self.changed.notified().await;
+        self.known = Known::Nothing;
+    }
+
+    /// Makes the table what the policies ask for; they must be complete. After an error the next
+    /// pass reads the table first.
+    ///
+    /// # Errors
+    /// [`PolicyWriteError`] when `nft` cannot be run or refuses.
+    pub async fn pass(
+        &mut self,
+        data: &PolicyData,
+        revision: i64,
+    ) -> Result<&PolicyStatus, PolicyWriteError> {
+        let table = PolicyTable::plan(data, &self.me, &self.settings);
+        self.write(table).await?;
+        self.status.revision = revision;
+        Ok(&self.status)
+    }
+
+    /// Before anything is known of policies: where there is no table, one is made that lets nothing
+    /// through to or from endpoints, unless some are at work here. A table that an earlier process
+    /// left stays as it is.
+    ///
+    /// # Errors
+    /// [`PolicyWriteError`] when `nft` cannot be run or refuses.
+    pub async fn close(&mut self, endpoints_at_work: bool) -> Result<(), PolicyWriteError> {
+        self.read().await?;
+        match self.known {
+            Known::Absent if !endpoints_at_work => {
+                let closed = PolicyTable::closed(&self.settings);
+                self.write(closed).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn read(&mut self) -> Result<(), PolicyWriteError> {
+        if !matches!(self.known, Known::Nothing) {
+            return Ok(());
+        }
+        let listing = match run("nft", &["-f", "-"], &policy::listing()).await {
+            Ok(listing) => listing,
+            Err(CommandError::Refused { .. }) => {
+                self.known = Known::Absent;
+                return Ok(());
+            }
+            Err(error) => return Err(PolicyWriteError(error)),
+        };
+        let (mut table, strays) = PolicyTable::adopt(&listing);
+        let seal = policy::structure(&listing);
+        if let Some((_, written)) = self.sealed.as_ref().filter(|(known, _)| *known == seal) {
+            table.trust(written);
+        }
+        self.change(strays).await?;
+        self.known = Known::Table(Arc::new(table));
+        Ok(())
+    }
+
+    async fn write(&mut self, table: PolicyTable) -> Result<(), PolicyWriteError> {
+        let started = Instant::now();
+        let is_read = matches!(self.known, Known::Nothing);
+        self.read().await?;
+        let known = std::mem::replace(&mut self.known, Known::Nothing);
+        let before = match &known {
+            Known::Table(table) => Some(&**table),
+            Known::Nothing | Known::Absent => None,
+        };
+        let mut has_written = false;
+        for transaction in table.since(before) {
+            has_written |= !transaction.0.is_empty();
+            self.change(transaction).await?;
+        }
+        let table = Arc::new(table);
+        // Where our own doing is not told from others', the next look finds what it knows.
+        if is_read && has_written {
+            let outline = run("nft", &["-t", "-f", "-"], &policy::listing()).await;
+            let outline = outline.map_err(PolicyWriteError)?;
+            self.sealed = Some((policy::structure(&outline), Arc::clone(&table)));
+        }
+        self.known = Known::Table(Arc::clone(&table));
+        self.status.table = table;
+        if has_written {
+            self.status.last_write = started.elapsed();
+            tracing::info!(took = ?self.status.last_write, "policy written");
+        }
+        Ok(())
+    }
+
+    async fn change(&mut self, transaction: Transaction) -> Result<(), PolicyWriteError> {
+        if transaction.0.is_empty() {
+            return Ok(());
+        }
+        self.status.transactions += 1;
+        let result = self.writer.write(transaction).await;
+        result.map_err(PolicyWriteError)
+    }
+
+    /// True when the calling thread's network namespace has the table.
+    ///
+    /// # Errors
+    /// [`PolicyWriteError`] when `nft` does not end in time: nothing is known then.
+    pub async fn is_there() -> Result<bool, PolicyWriteError> {
+        let tables = run("nft", &["list", "tables"], "").await;
+        let tables = unless_refused(tables).map_err(PolicyWriteError)?;
+        let name = format!("table inet {POLICY_TABLE}");
+        Ok(tables.is_some_and(|tables| tables.lines().any(|line| line == name)))
+    }
+
+    /// Takes the table away, if there is one: nothing is judged any more.
+    ///
+    /// # Errors
+    /// [`PolicyWriteError`] when `nft` cannot be run or refuses.
+    pub async fn remove() -> Result<(), PolicyWriteError> {
+        if !Self::is_there().await? {
+            return Ok(());
+        }
+        let result = run("nft", &["-f", "-"], &policy::removal()).await;
+        result.map(drop).map_err(PolicyWriteError)
+    }
+}

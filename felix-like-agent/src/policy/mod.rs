@@ -1,0 +1,51 @@
+//! Network policy in the kernel: the plan of all policies for the endpoints of this node, and what
+//! changes our nftables table by element and by chain. Pure; the shell writes.
+//!
+//! * `sets` names and fills sets, `compile` makes rules (`rule`) of a policy's rule, `table` puts
+//!   lists of policies together for each endpoint, and `layout` is what does not depend on them.
+//! * `change` says what differs from what is there, and reads the table back after a start.
+//!
+//! A packet is looked up by its interface, and the chain of that decides: *out* of an endpoint an
+//! allowed packet goes on to `to-dispatch`, which looks up the interface that it leaves by; *in*
+//! accepts it. No mark is used, and no set without a name. Interfaces of endpoints that no map has
+//! are dropped by rules that are always there.
+//!
+//! Invariants, cited by tests:
+//!
+//! * `POL-1`: the table decides as [`PolicyData::judge`](caracal_model::PolicyData::judge) does.
+//! * `POL-2`: after any history the table is the same as that of a new plan.
+//! * `POL-3`: a set of intervals is filled before a rule names it, and never changed.
+//! * `POL-4`: a chain that something leads to is never changed, unless it is not known what is in
+//!   it.
+
+mod change;
+mod compile;
+mod layout;
+mod rule;
+mod sets;
+mod table;
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub(crate) use change::{listing, removal, structure};
+pub(crate) use layout::POLICY_TABLE;
+pub(crate) use table::PolicyTable;
+
+/// Settings of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicySettings {
+    /// What the names of endpoints' interfaces begin with.
+    pub interfaces: Vec<String>,
+    /// What an endpoint's policies let go to the node itself is taken there
+    /// (`defaultEndpointToHostAction`), else dropped.
+    pub nodes_take: bool,
+}
+
+impl Default for PolicySettings {
+    fn default() -> Self {
+        Self {
+            interfaces: vec!["cali".to_owned()],
+            nodes_take: true,
+        }
+    }
+}

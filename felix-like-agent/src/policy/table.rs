@@ -1,0 +1,281 @@
+//! What has to be in the table: for each endpoint of this node the list of policies that judge its
+//! packets, as chains, and the sets that these ask.
+//!
+//! A chain is named by what is in it, the names of those that it leads to included. So endpoints
+//! that are judged alike share their chains, and a chain never changes: a policy that differs is
+//! another chain, and the elements of the maps that led to the old one lead there.
+
+use std::collections::BTreeMap;
+
+use caracal_model::{
+    NodeName, Policy, PolicyData, PolicyDirection, PolicyEndpoint, PolicyKind, PolicyOrder,
+    PolicyProfile, is_selected, namespace_of_selector,
+};
+
+use super::layout::{DISPATCH, FROM, FROM_TO_NODE, TO, TO_NODE, is_plain};
+use super::rule::{Action, FilterRule};
+use super::sets::{SetMaker, content_name};
+use super::{PolicySettings, compile, layout};
+use crate::nft::{Field, Fields, InterfaceName, Sets};
+
+/// A way of packets past an endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Way {
+    /// Out of it, and on to somebody else.
+    Out,
+    /// Out of it, to this node itself.
+    OutToNode,
+    /// To it.
+    In,
+}
+
+impl Way {
+    const ALL: [Self; 3] = [Self::Out, Self::OutToNode, Self::In];
+
+    const fn direction(self) -> PolicyDirection {
+        match self {
+            Self::Out | Self::OutToNode => PolicyDirection::Egress,
+            Self::In => PolicyDirection::Ingress,
+        }
+    }
+
+    const fn map(self) -> &'static str {
+        match self {
+            Self::Out => FROM,
+            Self::OutToNode => FROM_TO_NODE,
+            Self::In => TO,
+        }
+    }
+
+    /// Beginning of the names of its chains.
+    const fn beginning(self) -> &'static str {
+        match self {
+            Self::Out => "out-",
+            Self::OutToNode => "node-",
+            Self::In => "in-",
+        }
+    }
+
+    fn allow(self) -> Action {
+        match self {
+            Self::Out => Action::Goto(DISPATCH.into()),
+            Self::OutToNode => Action::Goto(TO_NODE.into()),
+            Self::In => Action::Accept,
+        }
+    }
+}
+
+/// Content of the table, without what does not depend on policies.
+#[derive(Debug, Default)]
+pub(crate) struct PolicyTable {
+    /// The chains that the kernel calls, in the words of `nft`; empty = not known.
+    pub(super) base: String,
+    pub(super) sets: Sets,
+    /// Chains by name; `None` = it is there, and it is not known what is in it.
+    pub(super) chains: BTreeMap<Box<str>, Option<Vec<FilterRule>>>,
+    /// By map and interface the chain.
+    pub(super) leads: BTreeMap<(&'static str, Fields), Box<str>>,
+}
+
+impl PolicyTable {
+    /// True when this interface has its lists.
+    pub(crate) fn has(&self, interface: &str) -> bool {
+        let key = |name| Fields::from([Field::Interface(name)]);
+        let name = InterfaceName::new(interface);
+        name.is_some_and(|name| self.leads.contains_key(&(TO, key(name))))
+    }
+
+    /// Takes the chains for what was written last: their listing is as it was then.
+    pub(crate) fn trust(&mut self, written: &Self) {
+        self.base.clone_from(&written.base);
+        for (chain, rules) in &mut self.chains {
+            *rules = written.chains.get(chain).cloned().flatten();
+        }
+    }
+
+    /// The table of a node on which nothing is known of any endpoint: it lets none of them through.
+    pub(crate) fn closed(settings: &PolicySettings) -> Self {
+        Self {
+            base: layout::base(settings),
+            ..Self::default()
+        }
+    }
+
+    /// The table for a node.
+    pub(crate) fn plan(data: &PolicyData, me: &NodeName, settings: &PolicySettings) -> Self {
+        let order = TierOrder::new(data);
+        let mut maker = ChainMaker {
+            data,
+            sets: SetMaker::new(data),
+            chains: BTreeMap::new(),
+        };
+        let mut leads = BTreeMap::new();
+        let mut known = BTreeMap::new();
+        for (_, endpoint) in data.endpoints() {
+            if endpoint.node != me.as_str() || !is_plain(&endpoint.interface) {
+                continue;
+            }
+            let Some(interface) = InterfaceName::new(&endpoint.interface) else {
+                continue;
+            };
+            for way in Way::ALL {
+                let tiers = order.of(data, endpoint, way.direction());
+                let key = (way, tiers, endpoint.profiles.clone());
+                let chain: Box<str> = match known.get(&key) {
+                    Some(chain) => Box::clone(chain),
+                    None => {
+                        let list = maker.list(&order, way, &key.1, &endpoint.profiles);
+                        known.insert(key, list.clone());
+                        list
+                    }
+                };
+                let interface = Fields::from([Field::Interface(interface)]);
+                leads.insert((way.map(), interface), chain);
+            }
+        }
+        Self {
+            base: layout::base(settings),
+            sets: maker.sets.finish(),
+            chains: maker.chains,
+            leads,
+        }
+    }
+}
+
+/// All policies in the order in which they judge: by tier, and within it.
+struct TierOrder<'a> {
+    policies: Vec<(&'a Policy, Tier)>,
+}
+
+/// Number of a tier in their order, and whether it passes on what it leaves undecided.
+type Tier = (usize, bool);
+
+/// Place of a tier: those that are there come first.
+type TierPlace<'a> = (bool, PolicyOrder, &'a str);
+
+impl<'a> TierOrder<'a> {
+    fn new(data: &'a PolicyData) -> Self {
+        let mut all: Vec<(TierPlace<'_>, bool, &Policy)> = Vec::new();
+        for policy in data.policies() {
+            let tier = data.tier(&policy.tier);
+            let order = tier.map_or(PolicyOrder::LAST, |tier| tier.order);
+            let place = (tier.is_none(), order, policy.tier.as_str());
+            all.push((place, tier.is_some_and(|tier| tier.passes), policy));
+        }
+        all.sort_by(|(tier, _, a), (other, _, b)| {
+            tier.cmp(other).then_with(|| within(a).cmp(&within(b)))
+        });
+        let mut policies = Vec::with_capacity(all.len());
+        let (mut number, mut last) = (0, None);
+        for (place, passes, policy) in all {
+            if last.is_some_and(|last| last != place) {
+                number += 1;
+            }
+            last = Some(place);
+            policies.push((policy, (number, passes)));
+        }
+        Self { policies }
+    }
+
+    /// Those that judge an endpoint in a direction, by their numbers.
+    fn of(
+        &self,
+        data: &PolicyData,
+        endpoint: &PolicyEndpoint,
+        direction: PolicyDirection,
+    ) -> Vec<usize> {
+        let parents = data.parents(&endpoint.profiles);
+        let mut numbers = Vec::new();
+        for (number, (policy, _)) in self.policies.iter().enumerate() {
+            let elsewhere = namespace_of_selector(&policy.selector)
+                .is_some_and(|of| endpoint.namespace().is_some_and(|own| own != of));
+            if !elsewhere
+                && policy.rules(direction).is_some()
+                && is_selected(&policy.selector, &endpoint.labels, &parents)
+            {
+                numbers.push(number);
+            }
+        }
+        numbers
+    }
+}
+
+/// Place of a policy within its tier.
+fn within(policy: &Policy) -> (PolicyOrder, &str, &str, PolicyKind) {
+    (policy.order, &policy.name, &policy.namespace, policy.kind)
+}
+
+struct ChainMaker<'a> {
+    data: &'a PolicyData,
+    sets: SetMaker<'a>,
+    chains: BTreeMap<Box<str>, Option<Vec<FilterRule>>>,
+}
+
+impl ChainMaker<'_> {
+    /// The chain of a list of policies, which always decides. It is made from its end.
+    fn list(
+        &mut self,
+        order: &TierOrder<'_>,
+        way: Way,
+        policies: &[usize],
+        profiles: &[String],
+    ) -> Box<str> {
+        let mut next = self.profiles(way, profiles);
+        let tier_of = |number: &usize| order.policies[*number].1;
+        for tier in policies.chunk_by(|a, b| tier_of(a).0 == tier_of(b).0).rev() {
+            let pass = Action::Goto(next.clone());
+            let mut rules = Vec::new();
+            for number in tier {
+                let policy = order.policies[*number].0;
+                let judged = policy.rules(way.direction()).unwrap_or_default();
+                let mut own = Vec::new();
+                for rule in judged {
+                    let decided = compile::decided(rule.action, &way.allow(), &pass);
+                    own.extend(compile::rules(&mut self.sets, rule, &decided));
+                }
+                if !own.is_empty() {
+                    rules.push(Action::Jump(self.chain("policy-", own)).into());
+                }
+            }
+            let passes = tier.first().is_some_and(|number| tier_of(number).1);
+            rules.push(match passes {
+                true => pass.into(),
+                false => Action::Refuse.into(),
+            });
+            next = self.chain(way.beginning(), rules);
+        }
+        next
+    }
+
+    /// What judges after all policies.
+    fn profiles(&mut self, way: Way, names: &[String]) -> Box<str> {
+        let mut rules: Vec<FilterRule> = Vec::new();
+        for name in names {
+            let Some(profile) = self.data.profile(name) else {
+                rules.push(match name == PolicyProfile::ALLOW_ALL {
+                    true => way.allow().into(),
+                    false => Action::Refuse.into(),
+                });
+                break;
+            };
+            for rule in profile.rules(way.direction()) {
+                // There is no tier behind profiles.
+                let decided = compile::decided(rule.action, &way.allow(), &Action::Drop);
+                rules.extend(compile::rules(&mut self.sets, rule, &decided));
+            }
+        }
+        rules.push(Action::Refuse.into());
+        self.chain(way.beginning(), rules)
+    }
+
+    fn chain(&mut self, beginning: &str, rules: Vec<FilterRule>) -> Box<str> {
+        let mut text = String::new();
+        for rule in &rules {
+            text.push_str(&rule.to_string());
+            text.push('\n');
+        }
+        let name: Box<str> = content_name(beginning, &text).into();
+        self.chains.insert(name.clone(), Some(rules));
+        name
+    }
+}

@@ -1,0 +1,152 @@
+//! Drives the writer of the table of policy: what the datastore holds goes to the kernel.
+
+use std::sync::Arc;
+
+use caracal_agent::{PolicySettings, PolicyStatus, PolicyWriteError, PolicyWriter, Settings};
+use caracal_datastore::View;
+use caracal_model::{Problem, ProblemCode, Snapshot};
+use tokio::sync::watch;
+
+use super::datastore_way::{FIRST, LONGEST};
+use crate::config::Config;
+use crate::node::problems::ProblemReporter;
+
+/// What is enforced on this node.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Enforced {
+    /// Nothing: `CARACAL_POLICY` is off.
+    #[default]
+    Off,
+    /// Not yet what the policies say.
+    Unknown,
+    /// The policies of a revision.
+    Policies(Arc<PolicyStatus>),
+}
+
+impl Enforced {
+    /// Why the policies of an interface are not in force; `None`: they are, or none is to be.
+    pub(crate) fn lacks(&self, interface: &str) -> Option<String> {
+        match self {
+            Self::Off => None,
+            Self::Policies(status) if status.is_in_force(interface) => None,
+            _ => Some(format!("the policies of {interface} are not in force yet")),
+        }
+    }
+}
+
+/// Keys of FelixConfiguration.
+const TO_NODE: &str = "defaultEndpointToHostAction";
+
+fn settings(config: &Config, snapshot: &Snapshot) -> PolicySettings {
+    let (agent, _) = Settings::resolve(&Settings::default(), snapshot, &config.node, &config.felix);
+    let own = config.node.configuration();
+    let stored = |name: &str| {
+        let felix = snapshot.felix_configurations.get(name)?;
+        felix.spec.extra.get(TO_NODE)?.as_str()
+    };
+    let given = config.felix.get(&TO_NODE.to_ascii_lowercase());
+    let action = given
+        .map(String::as_str)
+        .or_else(|| stored(&own))
+        .or_else(|| stored("default"));
+    PolicySettings {
+        interfaces: agent.interface_prefixes,
+        nodes_take: !action.is_some_and(|action| action.eq_ignore_ascii_case("drop")),
+    }
+}
+
+/// True when endpoints have interfaces here.
+fn has_endpoints(settings: &PolicySettings) -> bool {
+    let interfaces = std::fs::read_dir("/sys/class/net")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut names = interfaces.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.any(|name| {
+        settings
+            .interfaces
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+    })
+}
+
+/// Takes away the table that an earlier process left, where policy is off now.
+pub(crate) async fn leave(problems: ProblemReporter) {
+    let mut wait = FIRST;
+    while let Err(error) = PolicyWriter::remove().await {
+        problems.replace(vec![unwritten(error)]);
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(LONGEST);
+    }
+    problems.replace(Vec::new());
+}
+
+/// Keeps the table until a channel closes.
+pub(crate) async fn enforce_policy(
+    config: Arc<Config>,
+    mut view: watch::Receiver<View>,
+    enforced: watch::Sender<Enforced>,
+    problems: ProblemReporter,
+) {
+    enforced.send_replace(Enforced::Unknown);
+    let mut writer = PolicyWriter::new(config.node.clone());
+    let mut wait = FIRST;
+    loop {
+        let known = view.borrow_and_update().clone();
+        let result = pass(&mut writer, &config, &known).await;
+        let failed = result.is_err();
+        match result {
+            Ok(status) => {
+                if let Some(status) = status {
+                    enforced.send_replace(Enforced::Policies(Arc::new(status)));
+                }
+                problems.replace(Vec::new());
+                wait = FIRST;
+            }
+            Err(error) => problems.replace(vec![unwritten(error)]),
+        }
+        let again = async {
+            match failed {
+                true => tokio::time::sleep(wait).await,
+                false => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = view.changed() => if changed.is_err() { return },
+            () = writer.changed_by_others() => {}
+            () = again => wait = (wait * 2).min(LONGEST),
+        }
+    }
+}
+
+/// One pass. Before the datastore was read, the table that an earlier process left stays as it is,
+/// and a machine without endpoints is closed to those that come. While the datastore is away, what
+/// was read last counts.
+async fn pass(
+    writer: &mut PolicyWriter,
+    config: &Config,
+    view: &View,
+) -> Result<Option<PolicyStatus>, PolicyWriteError> {
+    let settings = settings(config, &view.snapshot);
+    writer.set_settings(settings.clone());
+    match view.snapshot.policy.as_ref().filter(|_| view.synced) {
+        Some(data) => {
+            let status = writer.pass(data, view.snapshot.revision).await?;
+            Ok(Some(status.clone()))
+        }
+        None => {
+            writer.close(has_endpoints(&settings)).await?;
+            Ok(None)
+        }
+    }
+}
+
+fn unwritten(error: PolicyWriteError) -> Problem {
+    let reason = format!("{:#}", anyhow::Error::new(error));
+    tracing::warn!(reason, "policy is not as planned");
+    Problem {
+        code: ProblemCode::PolicyUnwritten,
+        subject: "nftables".to_owned(),
+        reason,
+    }
+}
