@@ -8,7 +8,7 @@ use super::is_known_felix;
 
 /// What the program reads of Caracal's and Calico's names, whichever command it is. The pool's
 /// variables of IPv4 stand for those of IPv6.
-const READ: [&str; 43] = [
+const READ: [&str; 44] = [
     "CALICO_API_GROUP",
     "CALICO_CNI_SERVICE_ACCOUNT",
     "CALICO_IPV4POOL_BLOCK_SIZE",
