@@ -263,6 +263,26 @@ fn nesting_has_an_end() {
     let chain = "if net.len = 1 then accept; else ".repeat(150);
     let text = peer(&format!("ipv6 {{ import filter {{ {chain}reject; }}; }};"));
     assert!(parse_file(&text).is_ok());
+    // Many of one kind are no nesting; many of different kinds are.
+    let many = "net.len = 1 || ".repeat(5000);
+    assert!(parse_file(&peer(&format!("ipv6 {{ import where {many}true; }};"))).is_ok());
+    for chain in ["net.len = 1 && true || ", "1 + 1 + ", "2 * 2 * "] {
+        let end = if chain.ends_with("|| ") {
+            "true"
+        } else {
+            "1 = 1"
+        };
+        let text = peer(&format!(
+            "ipv6 {{ import where {}{end}; }};",
+            chain.repeat(5000)
+        ));
+        let report = errors(&text).report("f");
+        assert!(
+            report.contains("a shorter expression"),
+            "{}",
+            &report[..200]
+        );
+    }
     let steps = "if true then ".repeat(200);
     let text = peer(&format!("ipv6 {{ import filter {{ {steps}accept; }}; }};"));
     assert!(

@@ -16,8 +16,11 @@ use crate::attrs::PathAttrs;
 use crate::policy::{FilterVerdict, RouteView};
 use crate::types::{Administrator, Asn, ExtCommunity, ExtKind, LargeCommunity};
 
-/// Expressions and calls inside each other, at most: a thread of the runtime has room for them.
-const DEEPEST: u32 = 384;
+/// Weights of expressions and calls inside each other, at most: a thread of the runtime has room for
+/// them.
+const DEEPEST: u32 = 512;
+/// Weight of a call.
+const CALL: u32 = 4;
 /// Steps for one route, at most.
 const LONGEST: u32 = 1_000_000;
 /// Why an expression of the file itself has no value.
@@ -238,7 +241,7 @@ impl<'m, 'r> Machine<'m, 'r> {
     }
 
     fn eval(&mut self, expression: &Expression, function: Option<&Function>) -> Answer<Value> {
-        if self.depth == DEEPEST {
+        if self.depth >= DEEPEST {
             return fault("too many expressions and calls inside each other");
         }
         self.depth += 1;
@@ -259,13 +262,21 @@ impl<'m, 'r> Machine<'m, 'r> {
                 Ok(Value::Bool(route::defined(self.route()?, *attribute)))
             }
             Expression::Not(inner) => self.truth(inner, function).map(|yes| Value::Bool(!yes)),
-            Expression::And(both) => {
-                let yes = self.truth(&both[0], function)? && self.truth(&both[1], function)?;
-                Ok(Value::Bool(yes))
+            Expression::And(all) => {
+                for one in all {
+                    if !self.truth(one, function)? {
+                        return Ok(Value::Bool(false));
+                    }
+                }
+                Ok(Value::Bool(true))
             }
-            Expression::Or(both) => {
-                let yes = self.truth(&both[0], function)? || self.truth(&both[1], function)?;
-                Ok(Value::Bool(yes))
+            Expression::Or(all) => {
+                for one in all {
+                    if self.truth(one, function)? {
+                        return Ok(Value::Bool(true));
+                    }
+                }
+                Ok(Value::Bool(false))
             }
             Expression::Binary(operator, both) => {
                 let [left, right] = self.both(both, function)?;
@@ -350,7 +361,9 @@ impl<'m, 'r> Machine<'m, 'r> {
         self.stack
             .resize(top + usize::from(called.locals), Value::Void);
         let caller = std::mem::replace(&mut self.base, top);
+        self.depth += CALL;
         let done = self.steps(&called.body, Some(called));
+        self.depth -= CALL;
         self.base = caller;
         self.stack.truncate(top);
         Ok(match done? {

@@ -226,10 +226,10 @@ pub enum Expression {
     Defined(Attribute),
     /// `!`
     Not(Box<Self>),
-    /// `&&`
-    And(Box<[Self; 2]>),
-    /// `||`
-    Or(Box<[Self; 2]>),
+    /// `&&` between all of these.
+    And(Vec<Self>),
+    /// `||` between all of these.
+    Or(Vec<Self>),
     /// Any other operator.
     Binary(Operator, Box<[Self; 2]>),
     /// A property, or a method with its argument.
@@ -259,11 +259,10 @@ impl Expression {
         match self {
             Self::Constant(_) | Self::Variable(_) | Self::Attribute(_) | Self::Defined(_) => false,
             Self::Not(inner) => inner.any(condition),
-            Self::And(both)
-            | Self::Or(both)
-            | Self::Binary(_, both)
-            | Self::Pair(both)
-            | Self::Extended(_, both) => both.iter().any(|one| one.any(condition)),
+            Self::And(all) | Self::Or(all) => all.iter().any(|one| one.any(condition)),
+            Self::Binary(_, both) | Self::Pair(both) | Self::Extended(_, both) => {
+                both.iter().any(|one| one.any(condition))
+            }
             Self::Large(all) => all.iter().any(|one| one.any(condition)),
             Self::Method(_, subject, argument) => {
                 subject.any(condition) || argument.iter().any(|one| one.any(condition))

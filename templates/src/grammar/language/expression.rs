@@ -43,6 +43,9 @@ const OTHER_ATTRIBUTES: [&str; 22] = [
     "krt_advmss",
 ];
 
+/// Operators of different kinds in one chain, at most.
+const LONGEST: usize = 40;
+
 /// An expression with its type and the text from which on it was read.
 #[derive(Clone, Debug)]
 pub(in crate::grammar) struct Typed<'a> {
@@ -110,18 +113,43 @@ pub(in crate::grammar) fn term<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a,
 
 fn logical<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Typed<'a>> {
     let (mut rest, mut left) = comparison(scope, s)?;
+    let mut changes = 0;
     while let Ok((after, word)) = one_of_words(&["&&", "||"], rest) {
         let (after, right) = comparison(scope, after)?;
         let at = left.at;
-        let both = Box::new([left.of(ValueType::Bool)?, right.of(ValueType::Bool)?]);
-        let expression = match word {
-            "&&" => Expression::And(both),
-            _ => Expression::Or(both),
+        let left_truth = left.of(ValueType::Bool)?;
+        let right = right.of(ValueType::Bool)?;
+        let expression = match (word, left_truth) {
+            // Many of one kind are one expression.
+            ("&&", Expression::And(mut all)) => {
+                all.push(right);
+                Expression::And(all)
+            }
+            ("||", Expression::Or(mut all)) => {
+                all.push(right);
+                Expression::Or(all)
+            }
+            (word, first) => {
+                changes += 1;
+                chain_has_room(after, changes)?;
+                match word {
+                    "&&" => Expression::And(vec![first, right]),
+                    _ => Expression::Or(vec![first, right]),
+                }
+            }
         };
         left = folded(at, expression, ValueType::Bool)?;
         rest = after;
     }
     Ok((rest, left))
+}
+
+/// A chain of operators is an expression inside another one for each of them.
+fn chain_has_room(at: &str, length: usize) -> Result<(), Err<ParseFault<'_>>> {
+    if length > LONGEST {
+        return Err(fault(skip(at), "a shorter expression"));
+    }
+    Ok(())
 }
 
 fn comparison<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Typed<'a>> {
@@ -147,7 +175,8 @@ fn comparison<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Typed<'a>> {
 
 fn sum<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Typed<'a>> {
     let (mut rest, mut left) = product(scope, s)?;
-    loop {
+    for length in 0.. {
+        chain_has_room(rest, length)?;
         let at = skip(rest);
         let operator = match at.chars().next() {
             Some('+') if !at.starts_with("++") => Operator::Add,
@@ -158,11 +187,13 @@ fn sum<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Typed<'a>> {
         left = joined(operator, left, right)?;
         rest = after;
     }
+    Ok((rest, left))
 }
 
 fn product<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Typed<'a>> {
     let (mut rest, mut left) = unary(scope, s)?;
-    loop {
+    for length in 0.. {
+        chain_has_room(rest, length)?;
         let at = skip(rest);
         let operator = match at.chars().next() {
             Some('*') => Operator::Multiply,
@@ -173,6 +204,7 @@ fn product<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Typed<'a>> {
         left = joined(operator, left, right)?;
         rest = after;
     }
+    Ok((rest, left))
 }
 
 /// `LEFT OPERATOR RIGHT`.
@@ -216,7 +248,8 @@ fn unary<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Typed<'a>> {
 
 fn properties<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Typed<'a>> {
     let (mut rest, mut subject) = primary(scope, s)?;
-    loop {
+    for length in 0.. {
+        chain_has_room(rest, length)?;
         let at = skip(rest);
         // Two points are a range.
         if !at.starts_with('.') || at.starts_with("..") {
@@ -228,6 +261,7 @@ fn properties<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Typed<'a>> {
         };
         (rest, subject) = applied(scope, method, takes, subject, after)?;
     }
+    Ok((rest, subject))
 }
 
 /// Behind `SUBJECT.METHOD`.
