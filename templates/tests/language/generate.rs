@@ -160,10 +160,10 @@ impl Chance {
                 &["65535", "65535..65536", "(65535 + 1)"],
                 &["4294967295", "70000..4294967295"],
             ]),
-            Kind::Pair | Kind::Communities => match self.below(4) {
-                0 => self
-                    .one(&["[(*, 2)]", "[(*, 1..3)]", "[(*, *)]", "[(1..3, 2..5)]"])
-                    .to_owned(),
+            Kind::Pair | Kind::Communities => match self.below(40) {
+                // 65,536 intervals each: a few are enough.
+                0 => self.one(&["[(*, 2)]", "[(*, 1..3)]"]).to_owned(),
+                1..=5 => self.one(&["[(*, *)]", "[(1..3, 2..5)]"]).to_owned(),
                 _ => self.apart(&[
                     &["(1, *)", "(1, 2..100)", "(0..1, *)", "(1, 1)"],
                     &["(2, 3)", "(2, 2..5)", "(2..3, *)"],
