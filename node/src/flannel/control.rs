@@ -74,6 +74,7 @@ impl Control<'_> {
                 is_other
             });
             self.keep_relay(&state)?;
+            self.relay.iter_mut().for_each(Relay::look);
             let is_planned = planned.as_ref() == Some(&state.network.config);
             let stands = is_planned && self.stands(&state, &status.links);
             if stands {

@@ -142,6 +142,11 @@ impl Site {
         self.processes.start(name, Some(&netns), command);
     }
 
+    /// The process of a name.
+    pub(crate) fn id(&self, name: &str) -> u32 {
+        self.processes.id(name)
+    }
+
     /// Sends a signal, as `kill` names it (`-HUP`), to a program.
     pub(crate) fn signal(&self, name: &str, signal: &str) {
         self.processes.signal(name, signal);

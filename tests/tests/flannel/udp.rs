@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use caracal_lab::{netns_sysctl, program_command, run_in_netns, wait_for, wait_until};
-use caracal_tests::{await_datagrams, possible};
+use caracal_tests::{PROBE_RATE, await_datagrams, possible};
 
 use super::site::{PATIENCE, PREFIX, Site};
 use super::{assert_none_lost, probe, subnet};
@@ -125,6 +125,7 @@ fn relays_beside_a_plain_one() {
     for (from, to) in [(1u8, 2u8), (1, 3), (3, 1)] {
         transfer(&site, from, to, &pods[usize::from(to) - 1]);
     }
+    only_the_relay_works(&site, &pods);
     hops_and_answers(&site, &pods);
     narrow_path(&site, &pods);
     dies_and_comes_back(&mut site, &pods);
@@ -135,6 +136,23 @@ fn relays_beside_a_plain_one() {
     assert_eq!(site.end("n1", "-TERM"), Some(0));
     let gone = |lines: &[String]| !lines.iter().any(|l| l.contains("flannel0"));
     site.await_lines("n1", &["link"], "no device without its process", gone);
+}
+
+/// While packets are relayed, the thread that follows leases and kernel has nothing to do.
+fn only_the_relay_works(site: &Site, pods: &[String; 3]) {
+    let path = format!("/proc/{}/schedstat", site.id("n1"));
+    let spent = || -> u64 {
+        let of_first_thread = std::fs::read_to_string(&path).unwrap();
+        let nanoseconds = of_first_thread.split_whitespace().next().unwrap();
+        nanoseconds.parse().unwrap()
+    };
+    let (before, started) = (spent(), Instant::now());
+    let flow = probe(site, 1, 2, &pods[1]);
+    await_datagrams(&flow, 2 * u64::from(PROBE_RATE));
+    drop(flow.stop());
+    let worked = Duration::from_nanos(spent() - before);
+    let share = worked.as_secs_f64() / started.elapsed().as_secs_f64();
+    assert!(share < 0.1, "{worked:?} of {:?}", started.elapsed());
 }
 
 /// Lease, file, device, address and route of node 1.

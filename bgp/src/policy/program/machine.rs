@@ -16,8 +16,8 @@ use crate::attrs::PathAttrs;
 use crate::policy::{FilterVerdict, RouteView};
 use crate::types::{Administrator, Asn, ExtCommunity, ExtKind, LargeCommunity};
 
-/// Weights of expressions and calls inside each other, at most: a thread of the runtime has room for
-/// them.
+/// Weights of expressions and calls inside each other, at most: a thread of the runtime has room
+/// for them.
 const DEEPEST: u32 = 512;
 /// Weight of a call.
 const CALL: u32 = 4;

@@ -136,6 +136,12 @@ impl Relay {
         *self.observed.up.borrow()
     }
 
+    /// What it is now is known: who waits from here on hears of what comes after. Without this
+    /// whoever waits would be told of the same again and again.
+    pub(super) fn look(&mut self) {
+        self.observed.up.mark_unchanged();
+    }
+
     /// Where it is looked at.
     pub(super) fn observer(&self) -> RelayObserver {
         self.observed.clone()
