@@ -82,6 +82,7 @@ E2E := \
   settings \
   next_hops \
   hostile \
+  policy \
 
 .PHONY: demo test checked shipped check green disk soak fuzz-cluster clean-scenarios lint deny site built unit e2e ipip scenarios static static-bench deb sbom instructions instructions-record bench clean rust packages-build packages-demo packages-test packages-bench
 
