@@ -143,6 +143,11 @@ const CASES: &[(&str, [&str; 3])] = &[
         "services apply",
         ["", "5: bad; 5: pool; 1: /nonexistent.yaml", "1: service"],
     ),
+    ("policy show", ["", "", "1:"]),
+    (
+        "policy explain",
+        ["", "", "1: 10.244.0.1 10.244.1.1:80/tcp"],
+    ),
     ("services show", ["", "", "1:; 1: --here"]),
     (
         "topology plan",
