@@ -18,8 +18,6 @@ CARGO ?= cargo
 # cores busy and starves none that counts packets.
 JOBS ?= $(shell nproc)
 SCENARIO_JOBS ?= $(shell echo $$(($(JOBS) + 1)))
-# More scenarios that start while the cores idle nevertheless.
-SPARE_JOBS ?= 2
 # What `make demo` brings up: one of topologies/examples.
 TOPOLOGY ?= cross-subnet
 # Where Cargo builds: CARGO_TARGET_DIR or build.target-dir may say otherwise than `target`.
@@ -207,7 +205,7 @@ unit: built
 # With the program that ships; the test API server is built with the tests.
 RUN_SCENARIOS = CARACAL_E2E_REQUIRED=1 CARACAL_BIN=$(STATIC)/caracal \
   CARACAL_TEST_API_SERVER=$(TARGET)/debug/caracal-test-api-server \
-  $(TARGET)/debug/run-tests --scenarios --suite scenarios --limit $(LIMIT) --jobs $(SCENARIO_JOBS) --spare $(SPARE_JOBS) --flaky $(FLAKY)
+  $(TARGET)/debug/run-tests --scenarios --suite scenarios --limit $(LIMIT) --jobs $(SCENARIO_JOBS) --flaky $(FLAKY)
 # Seconds after which a scenario is ended.
 LIMIT := 900
 ALONE := -- --test-threads=1 --nocapture

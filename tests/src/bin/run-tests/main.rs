@@ -16,7 +16,6 @@ mod attempt;
 mod cases;
 mod junit;
 mod soak;
-mod spare;
 mod verdict;
 
 use std::fs;
@@ -32,7 +31,6 @@ use clap::Parser;
 use attempt::{Attempt, Conditions, attempt};
 use cases::{Case, Program};
 use soak::{Endurance, Load};
-use spare::SpareCores;
 use verdict::{Judgement, Outcome};
 
 /// Of more failures than this the cause is not chance; to run them all again, one by one, would
@@ -45,9 +43,6 @@ struct Args {
     /// How many run at once.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
-    /// How many more run while the cores idle.
-    #[arg(long, default_value_t = 0)]
-    spare: usize,
     /// Each test function is a process in namespaces of its own, with a second try; needs root.
     #[arg(long)]
     scenarios: bool,
@@ -121,33 +116,22 @@ impl Args {
     }
 }
 
-/// How many cases run side by side.
-#[derive(Clone, Copy, Debug)]
-struct Lanes {
-    /// Always.
-    jobs: usize,
-    /// Beside these, while the cores idle.
-    spare: usize,
-}
-
-/// Runs cases side by side, and tells of each as it ends. In the order of the cases.
+/// Runs cases side by side, `jobs` at once, and tells of each as it ends. In the order of the
+/// cases.
 fn run_all(
     cases: &[(usize, &Case)],
-    lanes: Lanes,
+    jobs: usize,
     conditions: &Conditions,
     told: impl Fn(&Case, &Attempt),
 ) -> Vec<Attempt> {
     let next = AtomicUsize::new(0);
-    let spare = SpareCores::default();
-    let all = lanes.jobs.max(1) + lanes.spare;
-    let (done, ended) = mpsc::sync_channel(all);
+    let (done, ended) = mpsc::sync_channel(jobs);
     let mut attempts: Vec<(usize, Attempt)> = Vec::new();
     thread::scope(|scope| {
-        for lane in 0..all {
-            let (done, next, spare) = (done.clone(), &next, &spare);
-            let is_left = move || next.load(Ordering::Relaxed) < cases.len();
+        for _ in 0..jobs {
+            let (done, next) = (done.clone(), &next);
             scope.spawn(move || {
-                while lane < lanes.jobs.max(1) || spare.wait(is_left) {
+                loop {
                     let n = next.fetch_add(1, Ordering::Relaxed);
                     let Some((run, case)) = cases.get(n) else {
                         break;
@@ -181,11 +165,7 @@ fn tell(case: &Case, attempt: &Attempt) {
 /// Each case once; those that fail once more, one after the other, where that may help.
 fn judge(cases: &[Case], args: &Args, conditions: &Conditions) -> Judgement {
     let once: Vec<(usize, &Case)> = cases.iter().map(|case| (1, case)).collect();
-    let lanes = Lanes {
-        jobs: args.jobs,
-        spare: args.spare,
-    };
-    let attempts = run_all(&once, lanes, conditions, tell);
+    let attempts = run_all(&once, args.jobs.max(1), conditions, tell);
     let outcome = |(case, first): (&Case, Attempt)| Outcome {
         name: case.name(),
         first,
@@ -222,11 +202,7 @@ fn soak(cases: &[Case], n: usize, args: &Args, conditions: &Conditions) -> Resul
     // Every case once, then every case again: runs of one are not neighbours.
     let rounds = (1..=n).flat_map(|run| cases.iter().map(move |case| (run, case)));
     let rounds: Vec<(usize, &Case)> = rounds.collect();
-    let lanes = Lanes {
-        jobs: args.jobs,
-        spare: 0,
-    };
-    let mut attempts = run_all(&rounds, lanes, conditions, tell).into_iter();
+    let mut attempts = run_all(&rounds, args.jobs.max(1), conditions, tell).into_iter();
     drop(load);
     let mut endured: Vec<Endurance> = Vec::new();
     for _ in 0..n {
