@@ -74,11 +74,11 @@ fn has_endpoints(settings: &PolicySettings) -> bool {
 pub(crate) async fn leave(problems: ProblemReporter) {
     let mut wait = FIRST;
     while let Err(error) = PolicyWriter::remove().await {
-        problems.replace(vec![unwritten(error)]);
+        problems.warn(vec![unwritten(error)]);
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(LONGEST);
     }
-    problems.replace(Vec::new());
+    problems.warn(Vec::new());
 }
 
 /// Keeps the table until a channel closes.
@@ -100,10 +100,10 @@ pub(crate) async fn enforce_policy(
                 if let Some(status) = status {
                     enforced.send_replace(Enforced::Policies(Arc::new(status)));
                 }
-                problems.replace(Vec::new());
+                problems.warn(Vec::new());
                 wait = FIRST;
             }
-            Err(error) => problems.replace(vec![unwritten(error)]),
+            Err(error) => problems.warn(vec![unwritten(error)]),
         }
         let again = async {
             match failed {
@@ -143,7 +143,6 @@ async fn pass(
 
 fn unwritten(error: PolicyWriteError) -> Problem {
     let reason = format!("{:#}", anyhow::Error::new(error));
-    tracing::warn!(reason, "policy is not as planned");
     Problem {
         code: ProblemCode::PolicyUnwritten,
         subject: "nftables".to_owned(),
