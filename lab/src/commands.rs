@@ -176,7 +176,7 @@ pub struct TraceCommand {
     pub lab: Option<String>,
     /// The one pod, as `NODE/POD`.
     pub from: String,
-    /// The other.
+    /// The other, or a service's `ADDRESS:PORT[/PROTOCOL]`.
     pub to: String,
     /// JSON instead of text.
     pub json: bool,
@@ -336,8 +336,8 @@ pub fn fault(arguments: &FaultCommand, out: Out<'_>) -> Result<i32, CommandError
     Ok(0)
 }
 
-/// Follows packets between two pods, both ways. Status 4 when a hop is broken or a ping is not
-/// answered.
+/// Follows packets between two pods, or to a service, both ways. Status 4 when a hop is broken, a
+/// ping is not answered or a connection not accepted.
 ///
 /// # Errors
 /// [`CommandError`].

@@ -105,7 +105,7 @@ pub(crate) struct DrainArgs {
 pub(crate) struct TraceArgs {
     /// Source pod, as NODE/POD.
     pub(crate) from: String,
-    /// Destination pod, as NODE/POD.
+    /// Destination: a pod, as NODE/POD, or a service, as ADDRESS:PORT[/PROTOCOL].
     pub(crate) to: String,
     /// Name of the lab; needed if several run.
     #[arg(long, add = completion::labs())]

@@ -3,6 +3,8 @@
 //! and has a password.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "services/balancers.rs"]
+mod balancers;
 #[path = "services/boot.rs"]
 mod boot;
 #[path = "services/loops.rs"]

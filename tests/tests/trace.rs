@@ -3,10 +3,11 @@
 
 use std::process::Command;
 
-use caracal_lab::{Lab, netns_sysctl};
+use caracal_lab::{Lab, netns_sysctl, wait_until};
 use caracal_tests::{
-    address_of, assert_full_matrix, await_settled, binary_with_labs, either, exit_code,
-    family_count, focus, ip, on_each_stack,
+    EchoServer, PodEndpoint, SECOND, Services, address_of, assert_full_matrix, await_settled,
+    binary_with_labs, either, endpoint_slices, exit_code, family_count, focus, ip, on_each_stack,
+    on_each_stack_of,
 };
 use serde_json::Value;
 
@@ -162,6 +163,105 @@ fn first_broken(mut lab: Lab) {
     assert_intact(&lab, "node1/p1", "node3/p1", &over_vxlan);
     let (code, text) = exit_code(&lab, "node1", &["audit"]);
     assert_eq!(code, 0, "{text}");
+}
+
+/// Packets from node1's pod stop at a place on their way to a service, with these words.
+fn assert_stops(lab: &Lab, to: &str, place: &str, words: &str) -> Value {
+    let (code, report) = trace(lab, "node1/p1", to);
+    assert_eq!(code, 4, "{report:#}");
+    let (seen_at, seen) = broken(&report).unwrap_or_else(|| panic!("{report:#}"));
+    assert_eq!(seen_at, place, "{report:#}");
+    assert!(seen.contains(words), "{report:#}");
+    report
+}
+
+/// Two nodes that translate services, with a tunnel between them.
+const TRANSLATED: &str = "name: traced
+pool: {cidr: 10.244.0.0/16, blockSize: 26, vxlanMode: Always}
+segments:
+  - {name: lan, cidr: 10.0.0.0/24}
+nodes:
+  - {name: node1, segment: lan, address: 10.0.0.11, pods: 1, env: {CARACAL_SERVICES: 'on'}}
+  - {name: node2, segment: lan, address: 10.0.0.12, pods: 2, env: {CARACAL_SERVICES: 'on'}}
+";
+
+#[test]
+fn a_service_is_followed_to_its_endpoints() {
+    let scenario = "a_service_is_followed_to_its_endpoints";
+    on_each_stack_of(
+        scenario,
+        &["nft", "bridge"],
+        TRANSLATED,
+        "e2e-trace-vip",
+        to_service,
+    );
+}
+
+fn to_service(mut lab: Lab) {
+    await_settled(&lab);
+    let (family, families) = (focus(&lab), lab.topology().families());
+    let pods = lab.state().pods.clone();
+    let (client, servers) = pods.split_first().unwrap();
+    assert_eq!(client.label(), "node1/p1");
+    let _running: Vec<EchoServer> = servers
+        .iter()
+        .map(|pod| EchoServer::start(pod, &families, 8080))
+        .collect();
+    let vip = either(family, "10.96.0.10", "fd00:96::10");
+    let mut text = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: shop}}\n\
+         spec: {{clusterIP: '{vip}', ports: [{{port: 80, targetPort: 8080}}]}}\n"
+    );
+    let endpoint = |pod| PodEndpoint {
+        pod,
+        port: 8080,
+        terminates: false,
+    };
+    let endpoints: Vec<PodEndpoint<'_>> = servers.iter().map(endpoint).collect();
+    text += &endpoint_slices("web", &[family], &[8080], &endpoints);
+    Services(&lab).prepare();
+    Services(&lab).apply(&text);
+
+    let to = either(family, format!("{vip}:80"), format!("[{vip}]:80"));
+    let said = wait_until(60 * SECOND, "a way to each endpoint", || {
+        let (code, report) = trace(&lab, "node1/p1", &to);
+        (code == 0).then(|| report.clone()).ok_or(report)
+    });
+    let report = said.unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(report["connection"]["Ok"], format!("{to} accepts one"));
+    assert_eq!(report["ping"], Value::Null);
+    let ends: Vec<&str> = report["directions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|direction| direction["to"].as_str().unwrap())
+        .collect();
+    let mut there: Vec<&str> = ends.iter().copied().step_by(2).collect();
+    there.sort_unstable();
+    assert_eq!(there, ["node2/p1", "node2/p2"]);
+    let first = &report["directions"][0]["hops"][0];
+    let becomes = first["seen"].as_str().unwrap();
+    assert_eq!(first["place"], "node1");
+    assert!(
+        becomes.contains(" becomes ") && becomes.ends_with(":8080, one of 2"),
+        "{becomes}"
+    );
+
+    let other = to.replace(":80", ":81");
+    let report = assert_stops(&lab, &other, "node1", "does not have");
+    assert!(report["connection"]["Err"].is_string(), "{report:#}");
+    let (code, _) = trace(&lab, "node2/p1", &to);
+    assert_eq!(code, 0, "the client is one of the endpoints");
+    // Nobody repairs anything.
+    for node in ["node1", "node2"] {
+        lab.stop_node(node).unwrap();
+    }
+    let tunnel = either(family, "vxlan.calico", "vxlan-v6.calico");
+    ip(&lab, "node2", &[&format!("link set {tunnel} down")]);
+    assert_stops(&lab, &to, "node2", &format!("{tunnel} is down"));
+    let flush = "nft delete table inet caracal-services";
+    assert_eq!(shell(&lab, "node1", flush).0, 0);
+    assert_stops(&lab, &to, "node1", "CARACAL_SERVICES=on");
 }
 
 /// A command in a namespace.

@@ -6,6 +6,7 @@
 //! is left that it has not seen.
 
 mod parse;
+mod service;
 mod shell;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,8 @@ mod walk;
 use std::net::IpAddr;
 
 use serde::Serialize;
+
+use service::{ServicePort, Translation};
 
 pub use shell::TraceError;
 
@@ -98,6 +101,11 @@ pub(crate) trait Look {
     /// # Errors
     /// Why it cannot be read.
     fn masquerades(&self, place: &str, packet: &Packet) -> Result<bool, String>;
+    /// What the table of services makes of a packet of a pod.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    fn translation(&self, place: &str, to: ServicePort) -> Result<Translation, String>;
     /// Other ends of a device: places with their interfaces.
     fn beside(&self, place: &str, dev: &str) -> Vec<(String, String)>;
     /// True for a pod.
@@ -146,10 +154,14 @@ impl Direction {
 /// Way of packets in both directions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TraceReport {
-    /// The way there and the way back.
+    /// The way there and the way back; to a service these of each endpoint.
     pub directions: Vec<Direction>,
-    /// Result of a ping of full size: an answer, or why there was none.
-    pub ping: Result<String, String>,
+    /// Between pods, the result of a ping of full size: an answer, or why there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ping: Option<Result<String, String>>,
+    /// To a service of TCP, whether it accepts a connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connection: Option<Result<String, String>>,
 }
 
 impl TraceReport {
@@ -159,10 +171,16 @@ impl TraceReport {
         self.directions.iter().find_map(Direction::broken)
     }
 
-    /// Everything is as it should be, and a ping says so.
+    /// What a real packet said at the end, and what it was.
+    fn trials(&self) -> impl Iterator<Item = (&'static str, &Result<String, String>)> {
+        let ping = self.ping.iter().map(|said| ("ping", said));
+        ping.chain(self.connection.iter().map(|said| ("connection", said)))
+    }
+
+    /// Everything is as it should be, and a real packet says so.
     #[must_use]
     pub(crate) fn is_intact(&self) -> bool {
-        self.broken().is_none() && self.ping.is_ok()
+        self.broken().is_none() && self.trials().all(|(_, said)| said.is_ok())
     }
 
     /// The report for people.
@@ -176,17 +194,22 @@ impl TraceReport {
                 text += &format!("  {mark:<7} {:<12} {}\n", hop.place, hop.seen);
             }
         }
-        text += &match &self.ping {
-            Ok(answer) => format!("ping: {answer}\n"),
-            Err(reason) => format!("ping: {reason}\n"),
-        };
-        text += &match (self.broken(), &self.ping) {
+        for (what, said) in self.trials() {
+            let (Ok(words) | Err(words)) = said;
+            text += &format!("{what}: {words}\n");
+        }
+        let failed = self.trials().find(|(_, said)| said.is_err());
+        text += &match (self.broken(), failed) {
             (Some(hop), _) => format!("first broken hop: {}: {}\n", hop.place, hop.seen),
-            (None, Ok(_)) => "intact: every hop of both ways\n".to_owned(),
-            (None, Err(_)) => {
+            (None, None) => "intact: every hop of both ways\n".to_owned(),
+            (None, Some(("ping", _))) => {
                 "every hop looks right, and the ping is not answered: look for firewall rules\n"
                     .to_owned()
             }
+            (None, Some(_)) => "every hop looks right, and there is no connection: look whether \
+                                the endpoint listens, and for source ranges, policies and \
+                                firewall rules\n"
+                .to_owned(),
         };
         text
     }

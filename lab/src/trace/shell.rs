@@ -1,11 +1,12 @@
 //! The kernels of a lab's namespaces, asked with `ip`, `bridge` and `nft`.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, TcpStream};
 use std::time::Duration;
 
 use caracal_model::Family;
 
+use super::service::{ServicePort, Translation, ways};
 use super::walk::walk;
 use super::{Interface, Look, Lookup, Neighbour, Packet, TraceReport, parse};
 use crate::lab::{Lab, UnknownTarget};
@@ -18,6 +19,8 @@ const CALL: Duration = Duration::from_secs(30);
 /// Octets of IP and ICMP headers in a ping.
 const PING_V4: u32 = 28;
 const PING_V6: u32 = 48;
+/// A service accepts a connection within this time.
+const CONNECTION: Duration = Duration::from_secs(5);
 
 /// Why a trace cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +29,7 @@ pub enum TraceError {
     #[error(transparent)]
     Target(#[from] UnknownTarget),
     /// Something else than a pod.
-    #[error("{target} is no pod; the pods are: {known}")]
+    #[error("{target} is no pod, and no service's ADDRESS:PORT[/PROTOCOL]; the pods are: {known}")]
     NoPod {
         /// Name that was asked for.
         target: String,
@@ -55,25 +58,76 @@ pub enum TraceError {
 }
 
 impl Lab {
-    /// Follows packets between two pods (`NODE/POD`), both ways.
+    /// Follows packets from a pod (`NODE/POD`) to another one, or to a service's
+    /// `ADDRESS:PORT[/PROTOCOL]`, both ways.
     ///
     /// # Errors
     /// [`TraceError`]; a broken way is none.
     pub fn trace(&self, from: &str, to: &str) -> Result<TraceReport, TraceError> {
-        let (a, b) = (self.pod(from)?, self.pod(to)?);
+        let a = self.pod(from)?;
         if self.topology.flannel().is_some() {
             let node = a.node.clone();
             return Err(TraceError::Flannel { node });
         }
         let look = Shell::new(self);
+        match to.parse() {
+            Ok(service) => self.trace_service(&look, a, service),
+            Err(()) => self.trace_pods(&look, a, self.pod(to)?),
+        }
+    }
+
+    fn trace_service(
+        &self,
+        look: &Shell<'_>,
+        from: &PodState,
+        to: ServicePort,
+    ) -> Result<TraceReport, TraceError> {
+        let family = Family::of(to.at.ip());
+        let label = from.label();
+        let Some(own) = from.address_of(family) else {
+            let to = to.to_string();
+            return Err(TraceError::NoFamily { from: label, to });
+        };
+        let holder = |address: IpAddr| {
+            let pods = &self.state().pods;
+            let has = |pod: &&PodState| pod.address_of(Family::of(address)) == Some(address);
+            let pod = pods.iter().find(has).map(PodState::label);
+            let node = || {
+                let mut nodes = self.layout().nodes.iter();
+                nodes.find(|node| node.uplink.addresses().any(|(own, _)| own == address))
+            };
+            pod.or_else(|| node().map(|node| node.name.clone()))
+        };
+        let directions = ways(look, (&label, own), &from.node, to, holder);
+        let connect = || TcpStream::connect_timeout(&to.at, CONNECTION);
+        let connection = (to.protocol == "tcp").then(|| {
+            let connected = netns::run(&from.netns, connect).map_err(|e| error_chain(&e))?;
+            let refused = |e| format!("{} accepts no connection ({e})", to.at);
+            connected.map_err(refused)?;
+            Ok(format!("{} accepts one", to.at))
+        });
+        Ok(TraceReport {
+            directions,
+            ping: None,
+            connection,
+        })
+    }
+
+    fn trace_pods(
+        &self,
+        look: &Shell<'_>,
+        a: &PodState,
+        b: &PodState,
+    ) -> Result<TraceReport, TraceError> {
+        let (from, to) = (&*a.label(), &*b.label());
         let mut directions = Vec::new();
         let mut pings = Vec::new();
         for family in [Family::Ipv4, Family::Ipv6] {
             let (Some(a), Some(b)) = (a.address_of(family), b.address_of(family)) else {
                 continue;
             };
-            directions.push(walk(&look, (from, a), (to, b)));
-            directions.push(walk(&look, (to, b), (from, a)));
+            directions.push(walk(look, (from, a), (to, b)));
+            directions.push(walk(look, (to, b), (from, a)));
             let mtu = look
                 .interfaces(from)
                 .ok()
@@ -90,7 +144,8 @@ impl Lab {
         let pings: Result<Vec<String>, String> = pings.into_iter().collect();
         Ok(TraceReport {
             directions,
-            ping: pings.map(|answers| answers.join("; ")),
+            ping: Some(pings.map(|answers| answers.join("; "))),
+            connection: None,
         })
     }
 
@@ -240,6 +295,14 @@ impl Look for Shell<'_> {
             packet.source,
             packet.destination,
         ))
+    }
+
+    fn translation(&self, place: &str, to: ServicePort) -> Result<Translation, String> {
+        let listing = ["list", "table", "inet", "caracal-services"];
+        let listing = self.ask(place, "nft", &listing).map_err(|why| {
+            format!("no table translates services here (CARACAL_SERVICES=on): {why}")
+        })?;
+        Ok(Translation::read(&listing, to))
     }
 
     fn beside(&self, place: &str, dev: &str) -> Vec<(String, String)> {

@@ -17,6 +17,7 @@ struct World {
     fdb: BTreeMap<(String, String), IpAddr>,
     sysctls: BTreeMap<String, String>,
     masqueraded: bool,
+    translated: Option<Translation>,
 }
 
 fn ip(text: &str) -> IpAddr {
@@ -124,6 +125,9 @@ impl Look for World {
     }
     fn masquerades(&self, _: &str, _: &Packet) -> Result<bool, String> {
         Ok(self.masqueraded)
+    }
+    fn translation(&self, _: &str, _: ServicePort) -> Result<Translation, String> {
+        self.translated.clone().ok_or_else(|| "no table".to_owned())
     }
     fn beside(&self, place: &str, dev: &str) -> Vec<(String, String)> {
         let end = |place: &str, dev: &str| vec![(place.to_owned(), dev.to_owned())];
@@ -326,11 +330,12 @@ fn a_report_names_the_first_broken_hop_and_distrusts_itself() {
     let mut world = World::healthy();
     let mut report = TraceReport {
         directions: vec![world.walk()],
-        ping: Err("no answer".to_owned()),
+        ping: Some(Err("no answer".to_owned())),
+        connection: None,
     };
     assert!(!report.is_intact());
     assert!(report.render().contains("look for firewall rules"));
-    report.ping = Ok("answer".to_owned());
+    report.ping = Some(Ok("answer".to_owned()));
     assert!(report.is_intact());
     world.fdb.clear();
     report.directions.push(world.walk());
@@ -340,4 +345,63 @@ fn a_report_names_the_first_broken_hop_and_distrusts_itself() {
             .render()
             .contains("first broken hop: a: vxlan.calico has no FDB entry")
     );
+}
+
+#[test]
+fn a_service_is_followed_to_each_endpoint() {
+    let mut world = World::healthy();
+    let ways = |world: &World| {
+        let holder = |address: IpAddr| match address.to_string().as_str() {
+            "10.244.1.5" => Some("a/p".to_owned()),
+            "10.244.2.5" => Some("b/p".to_owned()),
+            _ => None,
+        };
+        let to = "10.96.0.10:80".parse().unwrap();
+        service::ways(world, ("a/p", ip("10.244.1.5")), "a", to, holder)
+    };
+    let to = |all: &[&str]| {
+        let all = all.iter().map(|at| at.parse().unwrap());
+        Some(Translation::To(all.collect()))
+    };
+    world.translated = to(&["10.244.2.5:8080", "10.244.1.5:8080", "192.0.2.1:443"]);
+    let seen = ways(&world);
+    let ends: Vec<(&str, &str)> = seen.iter().map(|d| (&*d.from, &*d.to)).collect();
+    let expected = [
+        ("a/p", "b/p"),
+        ("b/p", "a/p"),
+        ("a/p", "a/p"),
+        ("a/p", "192.0.2.1:443"),
+    ];
+    assert_eq!(ends, expected);
+    assert!(seen.iter().all(|d| d.broken().is_none()), "{seen:#?}");
+    let first = &seen[0].hops[0];
+    let becomes = "10.96.0.10:80/tcp becomes 10.244.2.5:8080, one of 3";
+    assert_eq!((&*first.place, &*first.seen), ("a", becomes));
+    // What is wrong behind the translation is found, too.
+    world.fdb.clear();
+    assert!(
+        ways(&world)[0]
+            .broken()
+            .is_some_and(|hop| hop.seen.contains("no FDB entry"))
+    );
+    let refused = Translation::Refused("goto refusal".to_owned());
+    let cases = [
+        (None, "no table"),
+        (
+            Some(Translation::Unknown),
+            "does not have 10.96.0.10:80/tcp",
+        ),
+        (Some(refused), "no endpoint for this client (goto refusal)"),
+        (to(&[]), "finds no endpoint"),
+    ];
+    for (translated, words) in cases {
+        world.translated = translated;
+        let [only] = &ways(&world)[..] else {
+            panic!("{words}")
+        };
+        assert!(
+            only.broken().is_some_and(|hop| hop.seen.contains(words)),
+            "{only:?}"
+        );
+    }
 }
