@@ -8,7 +8,7 @@ use super::is_known_felix;
 
 /// What the program reads of Caracal's and Calico's names, whichever command it is. The pool's
 /// variables of IPv4 stand for those of IPv6.
-const READ: [&str; 44] = [
+const READ: [&str; 46] = [
     "CALICO_API_GROUP",
     "CALICO_CNI_SERVICE_ACCOUNT",
     "CALICO_IPV4POOL_BLOCK_SIZE",
@@ -24,6 +24,8 @@ const READ: [&str; 44] = [
     "CALICO_ROUTER_ID",
     "CARACAL_ADMIN_GROUP",
     "CARACAL_ALLOW_MARTIANS",
+    "CARACAL_CONSOLE",
+    "CARACAL_CONSOLE_TOKEN_FILE",
     "CARACAL_DATASTORE_ACCEPT",
     "CARACAL_EBGP_REQUIRES_POLICY",
     "CARACAL_ETCD_SECRETS_DIR",
