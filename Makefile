@@ -38,6 +38,8 @@ TEST_PACKAGES += podman containerd runc crun busybox-static
 TEST_PACKAGES += prometheus
 # A foreign client of the test API server; other packages bring it as well, and two of them do not go together.
 TEST_PACKAGES += $(if $(shell command -v kubectl),,kubernetes-client)
+# A browser, for the console's page.
+TEST_PACKAGES += chromium
 # FRR, at the other end of sessions.
 TEST_PACKAGES += frr
 
@@ -80,6 +82,7 @@ E2E := \
   settings \
   next_hops \
   hostile \
+  console \
   policy \
 
 .PHONY: demo test checked shipped check green disk soak fuzz-cluster clean-scenarios lint deny site built unit e2e ipip scenarios static static-bench deb sbom instructions instructions-record bench clean rust packages-build packages-demo packages-test packages-bench
