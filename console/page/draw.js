@@ -43,7 +43,7 @@ export const link = (words, ...children) => {
 };
 
 /** States have a sign of their own: colour alone says nothing. */
-const SIGNS = {
+export const SIGNS = {
   up: "●", healthy: "●", good: "●", down: "▲", degraded: "▲", warning: "▲", silent: "✖", error: "✖",
   unknown: "◆", stopped: "■", disabled: "■", foreign: "○", notice: "○",
 };

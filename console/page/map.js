@@ -1,7 +1,7 @@
 // The map: nodes and the sessions between them, and what has changed while this page was open.
 
 import { get } from "./api.js";
-import { duration, h, link, place, replace, s, state, table } from "./draw.js";
+import { SIGNS, duration, h, link, place, replace, s, state, table } from "./draw.js";
 
 const DRAWN = 100;
 const NAMED = 40;
@@ -110,6 +110,13 @@ function groups(nodes) {
   }));
 }
 
+/** Many nodes of a zone: a sign for each. */
+const crowd = (nodes) =>
+  h("div", { class: "crowd", role: "group", "aria-label": "Nodes" }, nodes.map((node) => {
+    const text = `${node.node}: ${node.state}`;
+    return h("a", { class: node.state, href: place(["map", nameOf(node.group), node.node]), title: text, "aria-label": text }, SIGNS[node.state]);
+  }));
+
 const told = [];
 
 /** Keeps an event for the list of the page. */
@@ -144,7 +151,7 @@ export function map([group, node]) {
       const bad = nodes.filter((one) => ["silent", "degraded"].includes(one.state));
       const title = h("h2", {}, group ? [link(["map"], "All nodes"), ` / ${group}${node ? ` / ${node}` : ""}`] : `${nodes.length} nodes`);
       const shown = nodes.length > DRAWN
-        ? [groups(nodes), bad.length > 0 && [h("h2", {}, "To look at"), tableOf(bad.slice(0, DRAWN), all.node)], group && tableOf(nodes, all.node)]
+        ? [group ? crowd(nodes) : groups(nodes), legend(), bad.length > 0 && [h("h2", {}, "To look at"), tableOf(bad.slice(0, DRAWN), all.node)]]
         : [!node && picture(nodes, sessions, all.node), !node && legend(), tableOf(nodes, all.node)];
       replace(root, title, shown, changes());
     },

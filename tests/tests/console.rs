@@ -291,6 +291,41 @@ fn every_page_fits_a_small_screen(browser: &mut Browser) {
     assert_eq!(browser.value(nameless), 0);
 }
 
+/// A cluster of 5,000 nodes is shown as its zones, at once; a zone as its nodes.
+fn thousands_of_nodes_are_groups(browser: &mut Browser) {
+    let made = r#"(() => {
+        const state = (n) => (n === 7 ? "silent" : n % 1000 === 5 ? "degraded" : "healthy");
+        const nodes = Array.from({ length: 5000 }, (_, n) => ({ node: `n${n}`, group: `zone-${n % 12}`, state: state(n),
+            addresses: [`10.0.${n >> 8}.${n & 255}`], lastSeenSeconds: 1, status: { version: "0.1.0", sessions: { Established: 3 } } }));
+        const answer = JSON.stringify({ node: "n0", nodes, sessions: [], sessionsOmitted: true });
+        const real = window.fetch;
+        window.fetch = async (path, about) => path.startsWith("/api/v1/nodes") ? new Response(answer) : real(path, about);
+    })()"#;
+    browser.resize(1200, 900);
+    browser.open(&format!("{PAGE}#pools"));
+    browser.await_true(
+        30 * SECOND,
+        "document.querySelectorAll('.cell').length >= 3",
+    );
+    browser.value(made);
+    let drawn = |browser: &mut Browser, place: &str, mark: &str, count: u32| {
+        let script = format!(
+            "(async () => {{ const begin = performance.now(); location.hash = '{place}'; \
+             while (document.querySelectorAll('{mark}').length !== {count} && performance.now() - begin < 30000) \
+             await new Promise(requestAnimationFrame); return performance.now() - begin; }})()"
+        );
+        let took = browser.value(&script);
+        println!("{place}, of 5,000 nodes, was drawn after {took} ms");
+        assert!(took.as_f64() < Some(1000.0), "{place}: {took} ms");
+    };
+    drawn(browser, "#map", ".group", 12);
+    let silent = "document.querySelector('.group.silent b').textContent";
+    assert_eq!(browser.value(silent), "zone-7");
+    let listed = "document.querySelectorAll('[aria-label=Nodes] tbody tr').length";
+    assert_eq!(browser.value(listed), 6);
+    drawn(browser, "#map/zone-7", ".crowd a", 417);
+}
+
 #[test]
 fn the_console_shows_the_cluster_live() {
     if !possible("the console", &["chromium", "mkfifo"]) {
@@ -317,4 +352,5 @@ fn the_console_shows_the_cluster_live() {
     each_page_has_real_data(&lab, &mut browser);
     no_name_is_a_program(&lab, &mut browser);
     every_page_fits_a_small_screen(&mut browser);
+    thousands_of_nodes_are_groups(&mut browser);
 }

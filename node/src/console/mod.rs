@@ -56,7 +56,7 @@ pub(crate) async fn serve(address: SocketAddr, accesses: Accesses, answers: impl
     let events = Arc::new(EventHub::default());
     let handler = handler(accesses, answers.clone(), Arc::clone(&events));
     tokio::select! {
-        () = http::serve_with(address, "the console", handler) => {}
+        () = http::serve_with(address, "console", handler) => {}
         () = events.run(answers) => {}
     }
 }

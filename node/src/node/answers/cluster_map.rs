@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::admin::routes::text;
 use crate::cluster_nodes::{ClusterNode, gather};
 use crate::cluster_status::{NodeState, PublishedStatus};
+use crate::config::{Backend, Config};
 
 use super::Owners;
 
@@ -44,9 +45,10 @@ impl Seen {
 /// All nodes, and with few of them all sessions.
 pub(super) async fn cluster_map(
     owners: &Owners,
-    me: &NodeName,
+    config: &Config,
     status: NodeStatus,
 ) -> Result<Value, String> {
+    let me = &config.node;
     let gathered = gather(&owners.store).await;
     let mut nodes = gathered.map_err(|error| format!("{error:#}"))?;
     let snapshot = owners.view.borrow().snapshot.clone();
@@ -64,9 +66,10 @@ pub(super) async fn cluster_map(
         true => Vec::new(),
         false => {
             let planning = (snapshot.clone(), me.clone(), nodes.clone());
+            let no_bgp = config.backend != Backend::Bird;
             let planned = tokio::task::spawn_blocking(move || {
                 let (snapshot, me, nodes) = planning;
-                sessions(&snapshot, &me, &status.peers, &nodes)
+                sessions(&snapshot, (&me, no_bgp), &status.peers, &nodes)
             });
             planned.await.map_err(text)?
         }
@@ -99,7 +102,7 @@ fn shown(node: &ClusterNode, snapshot: &Snapshot) -> Value {
 /// The sessions of all nodes; two between the same ends, one for each family, are one line.
 fn sessions(
     snapshot: &Snapshot,
-    me: &NodeName,
+    (me, no_bgp): (&NodeName, bool),
     own: &[PeerStatusJson],
     nodes: &[ClusterNode],
 ) -> Vec<Value> {
@@ -110,6 +113,7 @@ fn sessions(
     }
     let options = PlanOptions {
         secrets,
+        no_bgp,
         ..PlanOptions::default()
     };
     let mut lines: BTreeMap<(String, String), Vec<(bool, Seen)>> = BTreeMap::new();
@@ -168,7 +172,8 @@ fn seen_there(nodes: &[ClusterNode], node: &NodeName, end: &SessionEnd) -> Seen 
         return Seen::Down;
     }
     let (up, all) = record.established();
-    match up == all || record.omitted == 0 {
+    // It may not have the session at all, or no room for it in its record.
+    match all > 0 && (up == all || record.omitted == 0) {
         true => Seen::Up,
         false => Seen::Unknown,
     }
@@ -176,7 +181,72 @@ fn seen_there(nodes: &[ClusterNode], node: &NodeName, end: &SessionEnd) -> Seen 
 
 #[cfg(test)]
 mod tests {
+    use caracal_model::Family;
+
     use super::*;
+
+    fn node(name: &str, state: NodeState, down: &[&str], up: usize) -> ClusterNode {
+        let down = down.iter().map(|peer| crate::cluster_status::DownSession {
+            peer: (*peer).to_owned(),
+            ..crate::cluster_status::DownSession::default()
+        });
+        ClusterNode {
+            node: name.to_owned(),
+            state,
+            last_seen_seconds: None,
+            status: Some(PublishedStatus {
+                sessions: [("Established".to_owned(), up)].into(),
+                down: down.collect(),
+                ..PublishedStatus::default()
+            }),
+        }
+    }
+
+    /// Lines in short, of three nodes in a mesh as the first of them sees it.
+    fn lines(nodes: &[ClusterNode], own: &[PeerStatusJson], no_bgp: bool) -> Vec<String> {
+        let mut snapshot = Snapshot::default();
+        for (name, n) in [("a", 1), ("b", 2), ("c", 3)] {
+            let resource = json!({"metadata": {"name": name},
+                "spec": {"bgp": {"ipv4Address": format!("10.0.0.{n}/24")}}});
+            let path = caracal_model::Key::node(&name.into()).to_path();
+            snapshot.apply(&path, Some(resource.to_string().as_bytes()), 1);
+        }
+        assert!(
+            snapshot
+                .nodes
+                .values()
+                .all(|n| n.spec.address(Family::Ipv4).is_some())
+        );
+        let told = sessions(&snapshot, (&"a".into(), no_bgp), own, nodes);
+        let word = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_owned();
+        let short = |line: &Value| ["from", "to", "state"].map(|key| word(line, key)).join(" ");
+        told.iter().map(short).collect()
+    }
+
+    #[test]
+    fn lines_are_what_is_planned_and_seen() {
+        let own = |n: u8, state: &str| PeerStatusJson {
+            address: Some([10, 0, 0, n].into()),
+            state: state.to_owned(),
+            ..PeerStatusJson::default()
+        };
+        let healthy = NodeState::Healthy;
+        let peers = [own(2, "Established"), own(3, "Active")];
+        let nodes = [
+            node("b", healthy, &[], 2),
+            node("c", healthy, &["Mesh_10_0_0_2"], 1),
+        ];
+        let told = lines(&nodes, &peers, false);
+        assert_eq!(told, ["a b up", "a c down", "b c down"]);
+        let silent = [
+            node("b", NodeState::Silent, &[], 2),
+            node("c", NodeState::Stopped, &[], 2),
+        ];
+        assert_eq!(lines(&silent, &peers, false)[2], "b c unknown");
+        let fresh = [node("b", healthy, &[], 0), node("c", healthy, &[], 0)];
+        assert_eq!(lines(&fresh, &peers, false)[2], "b c unknown");
+        assert_eq!(lines(&fresh, &[], true), [""; 0]);
+    }
 
     #[test]
     fn what_this_node_sees_counts_before_records_of_others() {

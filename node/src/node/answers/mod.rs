@@ -177,7 +177,7 @@ impl Answers {
 
     async fn nodes(&self, owners: &Owners) -> Result<serde_json::Value, String> {
         let status = self.status(owners).await?;
-        cluster_map::cluster_map(owners, &self.config.node, status).await
+        cluster_map::cluster_map(owners, &self.config, status).await
     }
 
     fn base(&self) -> NodeStatus {
