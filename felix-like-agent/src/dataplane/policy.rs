@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::read::hints::{self, Listener, OwnChanges};
+use super::revocation::{InForce, Revocation};
 use super::write::programs::{CommandError, run, unless_refused};
 use super::write::tables::TableWriter;
 use crate::nft::Transaction;
@@ -28,6 +29,8 @@ pub struct PolicyStatus {
     pub transactions: u64,
     /// How long the last pass that wrote something took.
     pub last_write: Duration,
+    /// Flows that were ended since the start, because a change did not allow them any more.
+    pub ended_flows: u64,
     table: Arc<PolicyTable>,
 }
 
@@ -49,6 +52,15 @@ enum Known {
     Table(Arc<PolicyTable>),
 }
 
+/// What was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    Nothing,
+    /// Nothing that was allowed before is forbidden.
+    AllowsMore,
+    MayForbid,
+}
+
 /// The only writer of the table of policy in the calling thread's network namespace.
 #[derive(Debug)]
 pub struct PolicyWriter {
@@ -59,6 +71,10 @@ pub struct PolicyWriter {
     sealed: Option<(u64, Arc<PolicyTable>)>,
     writer: TableWriter,
     changed: Arc<Notify>,
+    revocation: Revocation,
+    /// Flows were looked at since the start: what was in force when an earlier process ended them
+    /// is not known.
+    has_looked: bool,
     /// Held for its task. `None` = nobody tells of changes.
     _listener: Option<Listener>,
     status: PolicyStatus,
@@ -77,6 +93,8 @@ impl PolicyWriter {
             sealed: None,
             writer: TableWriter::new(POLICY_TABLE, writes),
             changed,
+            revocation: Revocation::spawn(),
+            has_looked: false,
             _listener: listener.ok(),
             status: PolicyStatus::default(),
         }
@@ -105,7 +123,21 @@ impl PolicyWriter {
         revision: i64,
     ) -> Result<&PolicyStatus, PolicyWriteError> {
         let table = PolicyTable::plan(data, &self.me, &self.settings);
-        self.write(table).await?;
+        let written = self.write(table).await;
+        // After an error it is not known what was in force meanwhile.
+        let has_looked = std::mem::replace(&mut self.has_looked, written.is_ok());
+        let has_marked = self.revocation.has_marked();
+        let is_looked_at = match written? {
+            Written::Nothing => false,
+            Written::AllowsMore => has_marked,
+            Written::MayForbid => true,
+        };
+        if is_looked_at || !has_looked {
+            let (table, takes) = (Arc::clone(&self.status.table), self.settings.nodes_take);
+            let in_force = InForce::new(table, data, &self.me, takes);
+            self.revocation.look(in_force);
+        }
+        self.status.ended_flows = self.revocation.ended();
         self.status.revision = revision;
         Ok(&self.status)
     }
@@ -121,7 +153,7 @@ impl PolicyWriter {
         match self.known {
             Known::Absent if !endpoints_at_work => {
                 let closed = PolicyTable::closed(&self.settings);
-                self.write(closed).await
+                self.write(closed).await.map(drop)
             }
             _ => Ok(()),
         }
@@ -149,7 +181,7 @@ impl PolicyWriter {
         Ok(())
     }
 
-    async fn write(&mut self, table: PolicyTable) -> Result<(), PolicyWriteError> {
+    async fn write(&mut self, table: PolicyTable) -> Result<Written, PolicyWriteError> {
         let started = Instant::now();
         let is_read = matches!(self.known, Known::Nothing);
         self.read().await?;
@@ -162,6 +194,13 @@ impl PolicyWriter {
         for transaction in table.since(before) {
             has_written |= !transaction.0.is_empty();
             self.change(transaction).await?;
+        }
+        let mut written = Written::Nothing;
+        if has_written {
+            written = match table.may_forbid_since(before) {
+                true => Written::MayForbid,
+                false => Written::AllowsMore,
+            };
         }
         let table = Arc::new(table);
         // Where our own doing is not told from others', the next look finds what it knows.
@@ -176,7 +215,7 @@ impl PolicyWriter {
             self.status.last_write = started.elapsed();
             tracing::info!(took = ?self.status.last_write, "policy written");
         }
-        Ok(())
+        Ok(written)
     }
 
     async fn change(&mut self, transaction: Transaction) -> Result<(), PolicyWriteError> {

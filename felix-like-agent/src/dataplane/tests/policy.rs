@@ -1,5 +1,7 @@
 //! The table of policy in the real kernel: what packets say against what the policies say.
 
+mod revoked;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 
