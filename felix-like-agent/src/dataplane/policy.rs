@@ -1,6 +1,7 @@
 //! Writes the table of policy: transactions, adoption of the table after a start, and what others
 //! do to it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use super::revocation::{InForce, Revocation};
 use super::write::programs::{CommandError, run, unless_refused};
 use super::write::tables::TableWriter;
 use crate::nft::Transaction;
-use crate::policy::{self, POLICY_TABLE, PolicySettings, PolicyTable};
+use crate::policy::{self, POLICY_TABLE, PolicySettings, PolicyTable, RefusedChain};
 
 /// Why the table is not as planned.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +32,8 @@ pub struct PolicyStatus {
     pub last_write: Duration,
     /// Flows that were ended since the start, because a change did not allow them any more.
     pub ended_flows: u64,
+    /// Chains that are closed because `nft` does not take them.
+    pub refused: Vec<RefusedChain>,
     table: Arc<PolicyTable>,
 }
 
@@ -75,6 +78,9 @@ pub struct PolicyWriter {
     /// Flows were looked at since the start: what was in force when an earlier process ended them
     /// is not known.
     has_looked: bool,
+    /// Chains that `nft` did not take, and what it said. Their names say what is in them: it takes
+    /// them no more when they come again.
+    refused: BTreeMap<Box<str>, String>,
     /// Held for its task. `None` = nobody tells of changes.
     _listener: Option<Listener>,
     status: PolicyStatus,
@@ -95,6 +101,7 @@ impl PolicyWriter {
             changed,
             revocation: Revocation::spawn(),
             has_looked: false,
+            refused: BTreeMap::new(),
             _listener: listener.ok(),
             status: PolicyStatus::default(),
         }
@@ -181,7 +188,7 @@ impl PolicyWriter {
         Ok(())
     }
 
-    async fn write(&mut self, table: PolicyTable) -> Result<Written, PolicyWriteError> {
+    async fn write(&mut self, mut table: PolicyTable) -> Result<Written, PolicyWriteError> {
         let started = Instant::now();
         let is_read = matches!(self.known, Known::Nothing);
         self.read().await?;
@@ -190,11 +197,24 @@ impl PolicyWriter {
             Known::Table(table) => Some(&**table),
             Known::Nothing | Known::Absent => None,
         };
-        let mut has_written = false;
-        for transaction in table.since(before) {
-            has_written |= !transaction.0.is_empty();
-            self.change(transaction).await?;
+        self.refused.retain(|chain, _| table.close_chain(chain));
+        let [first, second, last] = table.since(before);
+        let has_written = [&first, &second, &last]
+            .into_iter()
+            .any(|t| !t.0.is_empty());
+        self.change(first).await?;
+        match self.change(second).await {
+            Err(PolicyWriteError(CommandError::Refused { .. })) => {
+                self.close_refused(&mut table, before).await?;
+                let [_, second, _] = table.since(before);
+                self.change(second).await?;
+            }
+            done => done?,
         }
+        self.change(last).await?;
+        let refused = self.refused.iter();
+        let refused = refused.map(|(chain, reason)| table.refused(chain, reason));
+        self.status.refused = refused.collect();
         let mut written = Written::Nothing;
         if has_written {
             written = match table.may_forbid_since(before) {
@@ -216,6 +236,37 @@ impl PolicyWriter {
             tracing::info!(took = ?self.status.last_write, "policy written");
         }
         Ok(written)
+    }
+
+    /// Finds the chains that `nft` does not take, by trial, and closes them: half of them, and half
+    /// of a half that it refuses.
+    async fn close_refused(
+        &mut self,
+        table: &mut PolicyTable,
+        before: Option<&PolicyTable>,
+    ) -> Result<(), PolicyWriteError> {
+        let all = table.unwritten(before);
+        let mut groups = vec![&all[..]];
+        while let Some(group) = groups.pop() {
+            let trial = run("nft", &["-c", "-f", "-"], &table.trial(&all, group)).await;
+            match (trial, group) {
+                (Ok(_), _) => {}
+                (Err(CommandError::Refused { stderr, .. }), [chain]) => {
+                    let reason = stderr.lines().next().unwrap_or_default().trim();
+                    tracing::warn!(chain = &**chain, reason, "a chain of policy is closed");
+                    self.refused.insert(chain.clone(), reason.to_owned());
+                }
+                (Err(CommandError::Refused { .. }), group) => {
+                    let (one, other) = group.split_at(group.len() / 2);
+                    groups.extend([one, other].into_iter().filter(|half| !half.is_empty()));
+                }
+                (Err(error), _) => return Err(PolicyWriteError(error)),
+            }
+        }
+        for chain in self.refused.keys() {
+            table.close_chain(chain);
+        }
+        Ok(())
     }
 
     async fn change(&mut self, transaction: Transaction) -> Result<(), PolicyWriteError> {

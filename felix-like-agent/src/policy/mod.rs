@@ -4,7 +4,8 @@
 //! * `sets` names and fills sets, `compile` makes rules (`rule`) of a policy's rule, `table` puts
 //!   lists of policies together for each endpoint, and `layout` is what does not depend on them.
 //! * `change` says what differs from what is there, and reads the table back after a start; `walk`
-//!   goes through the table as the kernel does, for flows that were allowed before a change.
+//!   goes through the table as the kernel does, for flows that were allowed before a change;
+//!   `refused` is what becomes of a chain that `nft` does not take.
 //!
 //! A packet is looked up by its interface, and the chain of that decides: *out* of an endpoint an
 //! allowed packet goes on to `to-dispatch`, which looks up the interface that it leaves by; *in*
@@ -24,6 +25,7 @@
 mod change;
 mod compile;
 mod layout;
+mod refused;
 mod rule;
 mod sets;
 mod table;
@@ -33,6 +35,7 @@ mod walk;
 
 pub(crate) use change::{listing, removal, structure};
 pub(crate) use layout::{POLICY_TABLE, REVOKED};
+pub use refused::RefusedChain;
 pub(crate) use table::PolicyTable;
 
 /// Settings of this node.

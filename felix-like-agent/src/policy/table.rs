@@ -18,6 +18,9 @@ use super::sets::{SetMaker, content_name};
 use super::{PolicySettings, compile, layout};
 use crate::nft::{Field, Fields, InterfaceName, Sets};
 
+/// Names of policies that share a chain are told until they are so long together.
+const LONG: usize = 200;
+
 /// A way of packets past an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
@@ -75,6 +78,8 @@ pub(crate) struct PolicyTable {
     pub(super) chains: BTreeMap<Box<str>, Option<Vec<FilterRule>>>,
     /// By map and interface the chain.
     pub(super) leads: BTreeMap<(&'static str, Fields), Box<str>>,
+    /// What the policies are called whose chains these are.
+    pub(super) policies: BTreeMap<Box<str>, String>,
 }
 
 impl PolicyTable {
@@ -108,6 +113,7 @@ impl PolicyTable {
             data,
             sets: SetMaker::new(data),
             chains: BTreeMap::new(),
+            policies: BTreeMap::new(),
         };
         let mut leads = BTreeMap::new();
         let mut known = BTreeMap::new();
@@ -138,6 +144,7 @@ impl PolicyTable {
             sets: maker.sets.finish(),
             chains: maker.chains,
             leads,
+            policies: maker.policies,
         }
     }
 }
@@ -209,6 +216,7 @@ struct ChainMaker<'a> {
     data: &'a PolicyData,
     sets: SetMaker<'a>,
     chains: BTreeMap<Box<str>, Option<Vec<FilterRule>>>,
+    policies: BTreeMap<Box<str>, String>,
 }
 
 impl ChainMaker<'_> {
@@ -234,7 +242,15 @@ impl ChainMaker<'_> {
                     own.extend(compile::rules(&mut self.sets, rule, &decided));
                 }
                 if !own.is_empty() {
-                    rules.push(Action::Jump(self.chain("policy-", own)).into());
+                    let chain = self.chain("policy-", own);
+                    // Two that say the same share one.
+                    let titles = self.policies.entry(chain.clone()).or_default();
+                    let title = policy.title();
+                    if titles.len() < LONG && !titles.contains(&title) {
+                        let and = if titles.is_empty() { "" } else { ", " };
+                        *titles += &format!("{and}{title}");
+                    }
+                    rules.push(Action::Jump(chain).into());
                 }
             }
             let passes = tier.first().is_some_and(|number| tier_of(number).1);

@@ -1,5 +1,6 @@
 //! The table of policy in the real kernel: what packets say against what the policies say.
 
+mod refused;
 mod revoked;
 
 use std::collections::BTreeMap;
