@@ -1,5 +1,5 @@
-//! Flows that conntrack remembers. Those of UDP and TCP to an endpoint that is gone are forgotten: a
-//! sender of UDP that goes on sending would keep its flow for ever. Those that policies do not
+//! Flows that conntrack remembers. Those of UDP and TCP to an endpoint that is gone are forgotten:
+//! a sender of UDP that goes on sending would keep its flow for ever. Those that policies do not
 //! allow any more are marked. Messages of ctnetlink (`linux/netfilter/nfnetlink_conntrack.h`),
 //! encoded here.
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use caracal_model::{NodeName, PolicyData};
@@ -14,7 +15,7 @@ use super::revocation::{InForce, Revocation};
 use super::write::programs::{CommandError, run, unless_refused};
 use super::write::tables::TableWriter;
 use crate::nft::Transaction;
-use crate::policy::{self, POLICY_TABLE, PolicySettings, PolicyTable, RefusedChain};
+use crate::policy::{self, POLICY_TABLE, PolicyCounts, PolicySettings, PolicyTable, RefusedChain};
 
 /// Why the table is not as planned.
 #[derive(Debug, thiserror::Error)]
@@ -30,14 +31,27 @@ pub struct PolicyStatus {
     pub transactions: u64,
     /// How long the last pass that wrote something took.
     pub last_write: Duration,
-    /// Flows that were ended since the start, because a change did not allow them any more.
-    pub ended_flows: u64,
+    /// Passes that did not make the table what it should be.
+    pub failures: u64,
     /// Chains that are closed because `nft` does not take them.
     pub refused: Vec<RefusedChain>,
+    ended_flows: Arc<AtomicU64>,
     table: Arc<PolicyTable>,
 }
 
 impl PolicyStatus {
+    /// Flows that were ended since the start, because a change did not allow them any more.
+    #[must_use]
+    pub fn ended_flows(&self) -> u64 {
+        self.ended_flows.load(Ordering::Relaxed)
+    }
+
+    /// How much is in the table.
+    #[must_use]
+    pub fn counts(&self) -> PolicyCounts {
+        self.table.counts()
+    }
+
     /// True when packets to and from this interface are judged by its policies.
     #[must_use]
     pub fn is_in_force(&self, interface: &str) -> bool {
@@ -91,6 +105,7 @@ impl PolicyWriter {
     #[must_use]
     pub fn new(me: NodeName) -> Self {
         let (writes, changed) = (OwnChanges::default(), Arc::new(Notify::new()));
+        let status = PolicyStatus::default();
         let listener = hints::table(POLICY_TABLE, Arc::clone(&changed), writes.clone());
         Self {
             me,
@@ -99,17 +114,23 @@ impl PolicyWriter {
             sealed: None,
             writer: TableWriter::new(POLICY_TABLE, writes),
             changed,
-            revocation: Revocation::spawn(),
+            revocation: Revocation::spawn(Arc::clone(&status.ended_flows)),
             has_looked: false,
             refused: BTreeMap::new(),
             _listener: listener.ok(),
-            status: PolicyStatus::default(),
+            status,
         }
     }
 
     /// Takes settings; the next pass has them.
     pub fn set_settings(&mut self, settings: PolicySettings) {
         self.settings = settings;
+    }
+
+    /// The table after the last pass.
+    #[must_use]
+    pub const fn status(&self) -> &PolicyStatus {
+        &self.status
     }
 
     /// Resolves when somebody else has changed the table; the next pass reads it, and writes all
@@ -131,6 +152,7 @@ impl PolicyWriter {
     ) -> Result<&PolicyStatus, PolicyWriteError> {
         let table = PolicyTable::plan(data, &self.me, &self.settings);
         let written = self.write(table).await;
+        self.status.failures += u64::from(written.is_err());
         // After an error it is not known what was in force meanwhile.
         let has_looked = std::mem::replace(&mut self.has_looked, written.is_ok());
         let has_marked = self.revocation.has_marked();
@@ -144,7 +166,6 @@ impl PolicyWriter {
             let in_force = InForce::new(table, data, &self.me, takes);
             self.revocation.look(in_force);
         }
-        self.status.ended_flows = self.revocation.ended();
         self.status.revision = revision;
         Ok(&self.status)
     }

@@ -81,10 +81,10 @@ impl InForce {
 }
 
 /// What the task has found.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Found {
     /// Flows that were ended since the start.
-    ended: AtomicU64,
+    ended: Arc<AtomicU64>,
     /// There are flows with the mark: what is allowed now may be one of them.
     has_marked: AtomicBool,
 }
@@ -97,10 +97,14 @@ pub(super) struct Revocation {
 }
 
 impl Revocation {
-    /// Starts the task. Must be called inside a tokio runtime.
-    pub(super) fn spawn() -> Self {
+    /// Starts the task, which counts the flows that it has ended. Must be called inside a tokio
+    /// runtime.
+    pub(super) fn spawn(ended: Arc<AtomicU64>) -> Self {
         let (in_force, heard) = watch::channel(Arc::default());
-        let found = Arc::<Found>::default();
+        let found = Arc::new(Found {
+            ended,
+            has_marked: AtomicBool::new(false),
+        });
         tokio::spawn(look_after_changes(heard, Arc::clone(&found)));
         Self { in_force, found }
     }
@@ -115,11 +119,6 @@ impl Revocation {
     /// Whether a change that only allows more is to be looked at, too.
     pub(super) fn has_marked(&self) -> bool {
         self.found.has_marked.load(Ordering::Relaxed)
-    }
-
-    /// Flows that were ended since the start.
-    pub(super) fn ended(&self) -> u64 {
-        self.found.ended.load(Ordering::Relaxed)
     }
 }
 

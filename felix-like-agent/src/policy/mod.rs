@@ -36,6 +36,7 @@ mod walk;
 pub(crate) use change::{listing, removal, structure};
 pub(crate) use layout::{POLICY_TABLE, REVOKED};
 pub use refused::RefusedChain;
+pub use table::PolicyCounts;
 pub(crate) use table::PolicyTable;
 
 /// Settings of this node.

@@ -68,6 +68,19 @@ impl Way {
     }
 }
 
+/// How much is in the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyCounts {
+    /// Endpoints that are judged.
+    pub endpoints: usize,
+    /// Chains of policies; those that say the same are one.
+    pub policies: usize,
+    /// Sets of addresses and ports.
+    pub sets: usize,
+    /// Elements of the sets.
+    pub elements: usize,
+}
+
 /// Content of the table, without what does not depend on policies.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyTable {
@@ -88,6 +101,16 @@ impl PolicyTable {
         let key = |name| Fields::from([Field::Interface(name)]);
         let name = InterfaceName::new(interface);
         name.is_some_and(|name| self.leads.contains_key(&(TO, key(name))))
+    }
+
+    pub(crate) fn counts(&self) -> PolicyCounts {
+        let sets = self.sets.iter();
+        PolicyCounts {
+            endpoints: self.leads.keys().filter(|(map, _)| *map == TO).count(),
+            policies: self.policies.len(),
+            sets: sets.count(),
+            elements: self.sets.iter().map(|(_, elements)| elements.len()).sum(),
+        }
     }
 
     /// Takes the chains for what was written last: their listing is as it was then.

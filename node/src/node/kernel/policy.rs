@@ -26,6 +26,14 @@ pub(crate) enum Enforced {
 }
 
 impl Enforced {
+    /// The table of policy after the last pass, where there was one.
+    pub(crate) fn status(&self) -> Option<&PolicyStatus> {
+        match self {
+            Self::Policies(status) => Some(status),
+            Self::Off | Self::Unknown => None,
+        }
+    }
+
     /// Why the policies of an interface are not in force; `None`: they are, or none is to be.
     pub(crate) fn lacks(&self, interface: &str) -> Option<String> {
         match self {
@@ -106,7 +114,16 @@ pub(crate) async fn enforce_policy(
                 }
                 wait = FIRST;
             }
-            Err(error) => problems.warn(vec![unwritten(error)]),
+            Err(error) => {
+                problems.warn(vec![unwritten(error)]);
+                enforced.send_if_modified(|enforced| match enforced {
+                    Enforced::Policies(known) => {
+                        *known = Arc::new(writer.status().clone());
+                        true
+                    }
+                    Enforced::Off | Enforced::Unknown => false,
+                });
+            }
         }
         let again = async {
             match failed {
