@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use caracal_lab::{Lab, PodState};
 use caracal_tests::{
-    SECOND, await_settled, await_status, exit_code, has_no_problem, has_problem, kubectl,
+    SECOND, await_settled, await_status, exit_code, get_http, has_no_problem, has_problem, kubectl,
     on_kubernetes_datastore, possible, put_calico_resource, run_on, up_text,
 };
 use serde_json::{Value, json};
@@ -116,10 +116,29 @@ fn policies_in_kubernetes_close_and_open_and_stay() {
     await_settled(&lab);
     await_pairs(&lab, "nodes that were restarted", one);
 
+    are_counted(&lab);
     of_calico(&lab, &client);
     unset(&lab, "client");
     unset(&lab, "closed");
     await_pairs(&lab, "all to be open again", |_, _| true);
+}
+
+/// What `/metrics` says of the two policies that judge both pods of a node: the one that allows, by
+/// a set in each family. One that allows nothing has no chain.
+fn are_counted(lab: &Lab) {
+    let (status, text) = get_http(lab, "n1", 9099, "/metrics").unwrap();
+    assert_eq!(status, 200);
+    for line in [
+        "caracal_policy_endpoints 2",
+        "caracal_policy_policies 1",
+        "caracal_policy_sets 2",
+        "caracal_policy_elements 1",
+        "caracal_policy_refused 0",
+        "caracal_policy_failures_total 0",
+    ] {
+        let is_there = text.lines().any(|said| said == line);
+        assert!(is_there, "{line} is not in\n{text}");
+    }
 }
 
 fn by_labels_of_a_namespace(lab: &Lab) {
