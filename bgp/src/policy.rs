@@ -341,7 +341,7 @@ impl FilterCondition {
             Self::Community(community) => attrs.has_community(*community),
             Self::AsPathPrefix(asns) => attrs.as_path.starts_with(asns),
             Self::AsPath { asns, place } => place.holds(&attrs.as_path, asns),
-            Self::NextHop(prefix) => attrs.next_hop.is_some_and(|hop| prefix.contains(hop)),
+            Self::NextHop(prefix) => attrs.bgp_next_hop().is_some_and(|hop| prefix.contains(hop)),
             Self::PeerKind(kind) => route.peer == *kind,
             Self::Source(source) => route.source == *source,
             Self::Interface(pattern) => route.interface.is_some_and(|name| glob(pattern, name)),

@@ -311,6 +311,10 @@ impl PeerState {
             long_lived: session.options.long_lived.is_some(),
             partial_deployment: self.config.long_lived_partial && self.kind() == PeerKind::Internal,
             link_local: session.options.link_local,
+            link: match self.kind() {
+                PeerKind::External => session.options.link.clone(),
+                PeerKind::Internal => Vec::new(),
+            },
             add_path: self
                 .config
                 .add_path

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use caracal_model::Family;
+use caracal_model::{Family, Prefix};
 use serde::{Deserialize, Serialize};
 
 use crate::config::OwnNextHops;
@@ -73,6 +73,9 @@ pub struct SessionOptions {
     /// Our link-local address, when the peer is configured as being on a link of ours, and is (RFC
     /// 2545 §3).
     pub link_local: Option<Ipv6Addr>,
+    /// The subnets of the interface of our end, when the peer is configured as being on a link of
+    /// ours, and is.
+    pub link: Vec<Prefix>,
 }
 
 /// Long-lived graceful restart of a peer's family (RFC 9494 §3).

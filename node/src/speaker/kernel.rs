@@ -15,7 +15,7 @@ use caracal_agent::{
 };
 use caracal_bgp::{
     Convergence, FibExportFilter, FibFeed, Origination, Originations, SpeakerEnded, SpeakerHandle,
-    redistribute,
+    StaticWay, redistribute,
 };
 use caracal_model::{Family, InsertEach, LocalNetworks, Prefix, Underlay};
 use caracal_templates::KernelTable;
@@ -247,8 +247,8 @@ impl Running {
     }
 }
 
-/// Our own routes as they stand in the tables: traffic for what is announced and has no longer
-/// prefix ends there.
+/// Our own routes that lead nowhere as they stand in the tables: traffic for what is announced and
+/// has no longer prefix ends there.
 struct Blackholes {
     own: watch::Receiver<Arc<OwnRoutes>>,
     families: Vec<Family>,
@@ -263,19 +263,22 @@ impl Blackholes {
     /// All there are.
     fn all(&self) -> Vec<(Prefix, Option<Learned>)> {
         let own = Arc::clone(&self.own.borrow());
+        let leads_nowhere = |route: &Origination| route.way.hops().is_empty();
         let admitted = own
             .iter()
-            .filter(|(prefix, route)| self.admits(**prefix, route));
+            .filter(|(prefix, route)| leads_nowhere(route) && self.admits(**prefix, route));
         let blackhole = |(prefix, _): (&Prefix, &Origination)| (*prefix, Some(Learned::default()));
         admitted.map(blackhole).collect()
     }
 
-    /// The one for a prefix without a learned route. The best path to what is announced is always
-    /// our own, so the speaker has a word about each prefix that comes or goes.
+    /// The one for a prefix to which no route leads. The best path to what is announced is always
+    /// our own, so the speaker has a word about each prefix that comes or goes. A route whose
+    /// gateways are gone is not there; one whose address is not found is a blackhole.
     fn at(&self, prefix: Prefix) -> Option<Learned> {
         let own = self.own.borrow();
         let route = own.get(&prefix)?;
-        self.admits(prefix, route).then(Learned::default)
+        let is_dropped = !matches!(route.way, StaticWay::Via(_));
+        (is_dropped && self.admits(prefix, route)).then(Learned::default)
     }
 }
 

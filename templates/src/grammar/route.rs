@@ -1,6 +1,8 @@
 //! Static protocols: the routes that this speaker originates.
 
-use caracal_bgp::Origination;
+use std::net::IpAddr;
+
+use caracal_bgp::{Origination, StaticWay};
 use caracal_model::{Family, Prefix};
 use nom::combinator::opt;
 use nom::sequence::{delimited, terminated};
@@ -11,10 +13,35 @@ use super::language::Scope;
 use super::lexer::{
     Located, ParseFault, Res, block, family, ip_address, one_of_words, prefix, skip, switch, token,
 };
+use super::peer::address;
 use super::policy::assigned;
 
+/// What BIRD reads behind a gateway, and what to do without it.
+const BEHIND_A_GATEWAY: [(&str, &str); 5] = [
+    (
+        "dev",
+        "another gateway, \"{\" or \";\": the link is found by the address of the gateway",
+    ),
+    (
+        "weight",
+        "another gateway, \"{\" or \";\": each gateway gets the same share",
+    ),
+    (
+        "onlink",
+        "another gateway, \"{\" or \";\": the gateway has to be in a subnet of a link",
+    ),
+    (
+        "bfd",
+        "another gateway, \"{\" or \";\": BFD runs with BGP peers only",
+    ),
+    (
+        "mpls",
+        "another gateway, \"{\" or \";\": there are no labels",
+    ),
+];
+
 enum Attribute {
-    NextHop(std::net::IpAddr),
+    NextHop(IpAddr),
     LocalPref(u32),
     Med(u32),
     Community(caracal_bgp::AnyCommunity),
@@ -74,33 +101,18 @@ fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line> {
         _ => return terminated(family, token(";")).map(Line::Channel).parse(s),
     }
     let (rest, destination) = prefix(rest)?;
-    let at = skip(rest);
-    let kinds = [
-        "blackhole",
-        "unreachable",
-        "prohibit",
-        "reject",
-        "via",
-        "recursive",
-    ];
-    let (rest, kind) = one_of_words(&kinds, rest)?;
-    match kind {
-        "via" | "recursive" => {
-            let what = "\"blackhole\": a route through a gateway is not announced yet; with \
-                        \"{ bgp_next_hop = ADDRESS; }\" behind it, internal peers hear of the gateway";
-            return Err(Err::Failure(ParseFault::new(at, what)));
-        }
-        "blackhole" => {}
-        other => scope.note(
-            at,
-            other,
-            "in a table of the kernel the route is a blackhole",
-        ),
-    }
+    let (rest, way) = way(scope, destination.family(), rest)?;
     let (rest, attributes) = terminated(opt(block(attribute)), token(";")).parse(rest)?;
-    let mut origination = Origination::default();
+    let mut origination = Origination {
+        way,
+        ..Origination::default()
+    };
     for attribute in attributes.into_iter().flatten() {
         match attribute.value {
+            Attribute::NextHop(_) if !origination.way.hops().is_empty() => {
+                let what = "no \"bgp_next_hop\" behind a gateway, which is the next hop";
+                return Err(Err::Failure(ParseFault::new(attribute.at, what)));
+            }
             Attribute::NextHop(address) => origination.next_hop = Some(address),
             Attribute::LocalPref(value) => origination.local_pref = Some(value),
             Attribute::Med(value) => origination.med = Some(value),
@@ -110,6 +122,81 @@ fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line> {
     origination.communities.sort_unstable();
     origination.communities.dedup();
     Ok((rest, Line::Route(destination, origination)))
+}
+
+/// `blackhole`, `unreachable`, `prohibit`, `via ADDRESS …`, `recursive ADDRESS`.
+fn way<'a>(scope: &mut Scope<'a>, family: Family, s: &'a str) -> Res<'a, StaticWay> {
+    const KINDS: [&str; 6] = [
+        "blackhole",
+        "unreachable",
+        "prohibit",
+        "reject",
+        "via",
+        "recursive",
+    ];
+    let at = skip(s);
+    let (mut rest, kind) = one_of_words(&KINDS, s)?;
+    let way = match kind {
+        "blackhole" => return Ok((rest, StaticWay::Blackhole)),
+        "recursive" => {
+            let (rest, address) = hop(scope, family, rest)?;
+            return Ok((rest, StaticWay::Recursive(address)));
+        }
+        "via" => {
+            let mut gateways = Vec::new();
+            loop {
+                let (after, gateway) = hop(scope, family, rest)?;
+                if gateways.contains(&gateway) {
+                    let what = "another gateway; this one is a repetition";
+                    return Err(Err::Failure(ParseFault::new(skip(rest), what)));
+                }
+                gateways.push(gateway);
+                rest = after;
+                match token("via")(rest) {
+                    Ok((after, _)) => rest = after,
+                    Err(_) => return Ok((rest, StaticWay::Via(gateways))),
+                }
+            }
+        }
+        "prohibit" => StaticWay::Prohibit,
+        _ => StaticWay::Unreachable,
+    };
+    scope.note(
+        at,
+        kind,
+        "in a table of the kernel the route is a blackhole",
+    );
+    Ok((rest, way))
+}
+
+/// A gateway, or an address that is looked up.
+fn hop<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Res<'a, IpAddr> {
+    let at = skip(s);
+    let wrong = |at, what: String| Err(Err::Failure(ParseFault::new(at, what)));
+    if at.starts_with('"') {
+        let what =
+            "the address of a gateway: routes that lead to an interface as a whole are not done";
+        return wrong(at, what.to_owned());
+    }
+    let (rest, found) = address(scope, s)?;
+    if Family::of(found) != family {
+        return wrong(at, format!("an address of {family}, as the destination"));
+    }
+    let is_link_local = match found {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    if is_link_local || found.is_unspecified() || found.is_multicast() {
+        let what = "the address of a router that is the same on all links";
+        return wrong(at, what.to_owned());
+    }
+    let behind = skip(rest);
+    for (word, what) in BEHIND_A_GATEWAY {
+        if token(word)(behind).is_ok() {
+            return wrong(behind, what.to_owned());
+        }
+    }
+    Ok((rest, found))
 }
 
 fn attribute(s: &str) -> Res<'_, Attribute> {

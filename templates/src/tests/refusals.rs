@@ -22,12 +22,36 @@ fn what_would_be_dropped_is_refused() {
     let with_peer = |text: &str| format!("{}{text}\n", peer(""));
     for (text, expected) in [
         (
-            with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2; }"),
-            "not announced yet",
+            with_peer("protocol static { ipv4; route 10.1.0.0/16 via \"eth0\"; }"),
+            "routes that lead to an interface",
         ),
         (
-            with_peer("protocol static { ipv4; route 10.1.0.0/16 recursive 10.0.0.2; }"),
-            "not announced yet",
+            with_peer("protocol static { ipv4; route 10.1.0.0/16 via fd00::1; }"),
+            "an address of IPv4",
+        ),
+        (
+            with_peer("protocol static { ipv6; route fd01::/16 via fe80::1; }"),
+            "the same on all links",
+        ),
+        (
+            with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2 weight 5; }"),
+            "the same share",
+        ),
+        (
+            with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2 via 10.0.0.2; }"),
+            "a repetition",
+        ),
+        (
+            with_peer(
+                "protocol static { ipv4; route 10.1.0.0/16 recursive 10.0.0.2 via 10.0.0.3; }",
+            ),
+            "expected \";\", found \"via\"",
+        ),
+        (
+            with_peer(
+                "protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2 { bgp_next_hop = 10.0.0.3; }; }",
+            ),
+            "behind a gateway",
         ),
         (
             with_peer("protocol static { ipv4; route fd00::/16 blackhole; }"),

@@ -133,7 +133,7 @@ fn own_routes_go_to_everyone_with_our_next_hop() {
         local_pref: Some(crate::config::CALICO_LOCAL_PREF),
         med: Some(3),
         communities: vec!["65000:1".parse().unwrap()],
-        next_hop: None,
+        ..Origination::default()
     };
     net.reconfigure(|config| drop(config.originate.insert(prefix(1), own.clone())));
     let inside = net.adj_out(2)[&prefix(1)].clone();
@@ -157,6 +157,42 @@ fn own_routes_go_to_everyone_with_our_next_hop() {
     assert_eq!(net.adj_out(2)[&prefix(1)].next_hop, Some(address(9)));
     assert_eq!(net.adj_out(4)[&prefix(1)].next_hop, Some(address(1)));
     net.check();
+}
+
+#[test]
+fn own_routes_with_a_gateway_go_out_as_birds_do() {
+    // 2 is inside, 4 and 5 are outside, and 4 is on a link with us.
+    let mut net = Net::new(with_peers([
+        internal_peer(2),
+        external_peer(4),
+        external_peer(5),
+    ]));
+    net.up(2);
+    let mut linked = session(4);
+    linked.options.link = vec!["10.0.0.0/24".parse().unwrap()];
+    net.up_with(4, linked);
+    net.up(5);
+    let told = |net: &Net| [2, 4, 5].map(|n| net.adj_out(n).get(&prefix(1))?.next_hop);
+    let us = Some(address(1));
+    let near = Some(address(77));
+    let far: Option<IpAddr> = Some([192, 0, 2, 1].into());
+    for (way, expected) in [
+        (StaticWay::Via(vec![address(77)]), [near, near, us]),
+        (StaticWay::Via(vec![[192, 0, 2, 1].into()]), [far, us, us]),
+        (StaticWay::Via(vec![address(77), address(78)]), [us, us, us]),
+        (StaticWay::Recursive(address(77)), [near, near, us]),
+        (StaticWay::Unreachable, [us, us, us]),
+        // RFC 4271 §5.1.3: not to the gateway itself.
+        (
+            StaticWay::Via(vec![address(4)]),
+            [Some(address(4)), None, us],
+        ),
+    ] {
+        net.reconfigure(|config| drop(config.originate.insert(prefix(1), led(way.clone()))));
+        assert_eq!(told(&net), expected, "{way:?}");
+        assert_eq!(net.adj_out(2)[&prefix(1)].local_pref, Some(100));
+        net.check();
+    }
 }
 
 #[test]

@@ -37,6 +37,7 @@ fn session_options(negotiated: &Negotiated) -> SessionOptions {
             .map(|list| list.iter().filter_map(entry).collect()),
         other_address: None,
         link_local: None,
+        link: Vec::new(),
     }
 }
 

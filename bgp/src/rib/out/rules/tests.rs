@@ -13,6 +13,7 @@ fn key(kind: PeerKind, filters: Vec<Arc<NamedFilter>>) -> GroupKey {
         long_lived: false,
         partial_deployment: false,
         link_local: None,
+        link: Vec::new(),
         add_path: None,
         filters,
         asks_for_interface: false,
@@ -92,8 +93,8 @@ fn filters_see_the_route_before_the_protocol_changes_it() {
     let own = sent(3, PathSource::Local).expect("accepted");
     assert_eq!(
         own.as_path.to_string(),
-        "64512 7",
-        "our AS goes in front of what the filter put"
+        "64512",
+        "a route of ours has no LOCAL_PREF that a filter could see"
     );
     assert_eq!((own.local_pref, own.med), (None, Some(1)));
     let source = PathSource::Peer {
@@ -106,7 +107,13 @@ fn filters_see_the_route_before_the_protocol_changes_it() {
         Some(9),
         "a MED that a filter sets goes out"
     );
-    assert_eq!(sent(3, source).expect("accepted").med, None);
+    let learned = sent(3, source).expect("accepted");
+    assert_eq!(learned.med, None);
+    assert_eq!(
+        learned.as_path.to_string(),
+        "64512 7",
+        "our AS goes in front of what the filter put"
+    );
 }
 
 #[test]
