@@ -126,7 +126,7 @@ fn node(table: &Table, peers: &Peers, next_hops: &NextHopTable, prefix: Prefix) 
     let paths = dest.into_iter().flat_map(Dest::paths);
     let branch = |path: &Path| {
         let (candidate, next_hop) = unresolved_candidate(path, peers)?;
-        let next_hop = next_hop.or(own_hop.copied().filter(|_| is_ours));
+        let next_hop = next_hop.or_else(|| own_hop.copied().filter(|_| is_ours));
         next_hops.branch(candidate, next_hop?)
     };
     let paths = paths.filter(|path| !is_ours || ours(path));

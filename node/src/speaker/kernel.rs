@@ -5,7 +5,7 @@
 //! Without a kernel protocol in the file nothing of this runs: the kernel is neither read nor
 //! written, and every next hop counts as reached.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -271,6 +271,21 @@ impl Blackholes {
         admitted.map(blackhole).collect()
     }
 
+    /// Routes whose address is looked up. Of one that leads nowhere from the start, the speaker has
+    /// no word.
+    fn looked_up(&self) -> BTreeSet<Prefix> {
+        let own = self.own.borrow();
+        let is_looked_up = |route: &Origination| matches!(route.way, StaticWay::Recursive(_));
+        let found = own.iter().filter(|(_, route)| is_looked_up(route));
+        found.map(|(prefix, _)| *prefix).insert_each()
+    }
+
+    /// Those of some prefixes.
+    fn of(&self, prefixes: BTreeSet<Prefix>) -> Vec<(Prefix, Option<Learned>)> {
+        let all = prefixes.into_iter();
+        all.map(|prefix| (prefix, self.at(prefix))).collect()
+    }
+
     /// The one for a prefix to which no route leads. The best path to what is announced is always
     /// our own, so the speaker has a word about each prefix that comes or goes. A route whose
     /// gateways are gone is not there; one whose address is not found is a blackhole.
@@ -293,6 +308,7 @@ async fn forward(
 ) {
     let mut is_complete = false;
     let mut over = 0;
+    let mut unheard_of = blackholes.looked_up();
     let mut changes = Vec::new();
     if inputs
         .send(TableInput::Routes(blackholes.all()))
@@ -308,6 +324,7 @@ async fn forward(
         if !changes.is_empty() {
             let routes = changes.drain(..);
             let routes = routes.map(|(prefix, route)| {
+                unheard_of.remove(&prefix);
                 let route = route.map(learned).or_else(|| blackholes.at(prefix));
                 (prefix, route)
             });
@@ -324,7 +341,10 @@ async fn forward(
         }
         if complete && !is_complete {
             is_complete = true;
-            if inputs.send(TableInput::Complete).await.is_err() {
+            let dropped = TableInput::Routes(blackholes.of(std::mem::take(&mut unheard_of)));
+            if inputs.send(dropped).await.is_err()
+                || inputs.send(TableInput::Complete).await.is_err()
+            {
                 return;
             }
         }

@@ -298,7 +298,9 @@ impl GroupKey {
                 && (self.kind == PeerKind::Internal || shared())
         };
         let gateway = route.next_hops.own_gateway(attrs, &route.prefix);
-        let chosen = gateway.filter(is_told).or(self.own_next_hop(family));
+        let chosen = gateway
+            .filter(is_told)
+            .or_else(|| self.own_next_hop(family));
         chosen.ok_or(Withheld::NoNextHop)
     }
 
