@@ -77,8 +77,7 @@ pub enum RouteType {
 
 impl RouteType {
     /// True for a route of ours that leads to a gateway.
-    #[must_use]
-    pub const fn is_way(self) -> bool {
+    pub(crate) const fn is_way(self) -> bool {
         matches!(self, Self::Via | Self::Multipath | Self::Recursive)
     }
 }
