@@ -114,8 +114,8 @@ pub use origin::{
 pub use policy::{
     AsPathPlace, Attribute, Expression, Filter, FilterAction, FilterCondition, FilterTerm,
     FilterVerdict, Function, MaskItem, MaskPart, Method, Operator, PathMask, PeerKind, Place,
-    PrefixPattern, PrefixSet, Program, RouteList, RouteSource, SetKind, SetPattern, Step,
-    StepAction, Value, ValueSet, ValueType, compute, enumeration_word, glob,
+    PrefixPattern, PrefixSet, Program, Roa, RoaState, RoaTable, RouteList, RouteSource, SetKind,
+    SetPattern, Step, StepAction, Value, ValueSet, ValueType, compute, enumeration_word, glob,
 };
 pub use rib::{
     AdvertisedRoute, Advertisement, AttrsInfo, BestPathReason, Buckets, Changes, DecidedBy,

@@ -19,8 +19,8 @@ use crate::types::{AnyCommunity, Asn};
 
 pub use program::{
     Attribute, Expression, Function, MaskItem, MaskPart, Method, Operator, PathMask, Place,
-    PrefixSet, Program, RouteList, SetKind, SetPattern, Step, StepAction, Value, ValueSet,
-    ValueType, compute, enumeration_word,
+    PrefixSet, Program, Roa, RoaState, RoaTable, RouteList, SetKind, SetPattern, Step, StepAction,
+    Value, ValueSet, ValueType, compute, enumeration_word,
 };
 
 /// A named filter. Filters of a peer run in order; the first verdict wins.

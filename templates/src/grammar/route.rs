@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use caracal_bgp::{Origination, StaticWay};
+use caracal_bgp::{Origination, Roa, StaticWay};
 use caracal_model::{Family, Prefix};
 use nom::combinator::opt;
 use nom::sequence::{delimited, terminated};
@@ -11,7 +11,8 @@ use nom::{Err, Parser};
 use super::community;
 use super::language::Scope;
 use super::lexer::{
-    Located, ParseFault, Res, block, family, ip_address, one_of_words, prefix, skip, switch, token,
+    Located, ParseFault, Res, block, family, ip_address, one_of_words, prefix, skip, switch,
+    symbol, token, u8_number, u32_number,
 };
 use super::peer::address;
 use super::policy::assigned;
@@ -47,10 +48,21 @@ enum Attribute {
     Community(caracal_bgp::AnyCommunity),
 }
 
-enum Line {
+enum Line<'a> {
     Channel(Family),
     Disabled(bool),
     Route(Prefix, Origination),
+    /// The table of the entries.
+    RoaChannel(Family, &'a str),
+    Roa(Roa),
+}
+
+/// The family of `roa4` and `roa6`.
+pub(super) fn roa_family(word: &str) -> Family {
+    match word {
+        "roa4" => Family::Ipv4,
+        _ => Family::Ipv6,
+    }
 }
 
 /// The block of a static protocol.
@@ -60,10 +72,16 @@ pub(super) fn routes<'a>(
 ) -> Res<'a, Vec<Located<'a, (Prefix, Origination)>>> {
     let (rest, lines) = block(|s| line(scope, s))(s)?;
     let mut channel = None;
+    let mut table = None;
     let mut disabled = false;
     let mut routes = Vec::new();
+    let mut roas: Vec<Located<'a, Roa>> = Vec::new();
     for Located { at, value } in lines {
         match value {
+            Line::Channel(_) if table.is_some() => return Err(second_channel(at)),
+            Line::RoaChannel(..) if channel.is_some() => return Err(second_channel(at)),
+            Line::RoaChannel(family, name) => (channel, table) = (Some(family), Some(name)),
+            Line::Roa(value) => roas.push(Located { at, value }),
             Line::Channel(family) if channel.is_some_and(|known| known != family) => {
                 let what = "one family in a static protocol; the other needs a protocol of its own";
                 return Err(Err::Failure(ParseFault::new(at, what)));
@@ -83,16 +101,50 @@ pub(super) fn routes<'a>(
         let what = format!("a route of {family}, the family of this protocol");
         return Err(Err::Failure(ParseFault::new(route.at, what)));
     }
+    take_roas(scope, channel, table, (&routes, roas), disabled)?;
     if disabled {
         routes.clear();
     }
     Ok((rest, routes))
 }
 
-fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line> {
-    let (rest, word) = one_of_words(&["route", "ipv4", "ipv6", "disabled"], s)?;
+fn second_channel(at: &str) -> Err<ParseFault<'_>> {
+    Err::Failure(ParseFault::new(at, "one channel in a static protocol"))
+}
+
+/// The entries of a table of origins. Such a protocol has nothing else.
+fn take_roas<'a>(
+    scope: &mut Scope<'a>,
+    family: Option<Family>,
+    table: Option<&'a str>,
+    (routes, roas): (&[Located<'a, (Prefix, Origination)>], Vec<Located<'a, Roa>>),
+    disabled: bool,
+) -> Result<(), Err<ParseFault<'a>>> {
+    let wrong = |at, what: &str| Err(Err::Failure(ParseFault::new(at, what)));
+    if let (Some(_), Some(route)) = (table, routes.first()) {
+        return wrong(
+            route.at,
+            "\"route PREFIX max LENGTH as AS;\" in this protocol",
+        );
+    }
+    for Located { at, value } in roas {
+        match table {
+            None => return wrong(at, "a channel \"roa4\" or \"roa6\" above such a route"),
+            Some(_) if family != Some(value.prefix.family()) => {
+                return wrong(at, "a prefix of the family of this protocol");
+            }
+            Some(table) if !disabled => scope.roas.push((table, value)),
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line<'a>> {
+    let (rest, word) = one_of_words(&["route", "ipv4", "ipv6", "roa4", "roa6", "disabled"], s)?;
     match word {
         "route" => {}
+        "roa4" | "roa6" => return roa_channel(scope, roa_family(word), rest),
         "disabled" => {
             return terminated(switch, token(";"))
                 .map(Line::Disabled)
@@ -101,6 +153,9 @@ fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line> {
         _ => return terminated(family, token(";")).map(Line::Channel).parse(s),
     }
     let (rest, destination) = prefix(rest)?;
+    if let Ok((after, _)) = token("max")(rest) {
+        return roa(destination, after);
+    }
     let (rest, way) = way(scope, destination.family(), rest)?;
     let (rest, attributes) = terminated(opt(block(attribute)), token(";")).parse(rest)?;
     let mut origination = Origination {
@@ -122,6 +177,45 @@ fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line> {
     origination.communities.sort_unstable();
     origination.communities.dedup();
     Ok((rest, Line::Route(destination, origination)))
+}
+
+/// Behind `roa4` or `roa6`: nothing, or `{ table NAME; }`.
+fn roa_channel<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Res<'a, Line<'a>> {
+    let at = skip(s);
+    let table = |s| delimited(token("table"), symbol, token(";")).parse(s);
+    let (rest, lines) = terminated(opt(block(table)), token(";")).parse(s)?;
+    let named = lines
+        .into_iter()
+        .flatten()
+        .map(|line| line.value)
+        .next_back();
+    match scope.roa_table(named.map(|name| name.value), family) {
+        Some(table) => Ok((rest, Line::RoaChannel(family, table))),
+        None => {
+            let at = named.map_or(at, |name| name.at);
+            let what = format!(
+                "a table of this family that is defined above (\"roa{} table NAME;\")",
+                if family == Family::Ipv4 { 4 } else { 6 }
+            );
+            Err(Err::Failure(ParseFault::new(at, what)))
+        }
+    }
+}
+
+/// Behind `route PREFIX max`: `LENGTH as AS;`.
+fn roa(prefix: Prefix, s: &str) -> Res<'_, Line<'_>> {
+    let at = skip(s);
+    let (rest, max) = u8_number(s)?;
+    if max < prefix.len() || max > prefix.family().bits() {
+        let what = format!(
+            "a length from {} to {}",
+            prefix.len(),
+            prefix.family().bits()
+        );
+        return Err(Err::Failure(ParseFault::new(at, what)));
+    }
+    let (rest, asn) = delimited(token("as"), u32_number, token(";")).parse(rest)?;
+    Ok((rest, Line::Roa(Roa { prefix, max, asn })))
 }
 
 /// `blackhole`, `unreachable`, `prohibit`, `via ADDRESS …`, `recursive ADDRESS`.

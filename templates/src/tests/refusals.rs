@@ -112,7 +112,7 @@ fn what_would_be_dropped_is_refused() {
         ),
         (
             peer("ipv6 { import where roa_check(r4) = ROA_VALID; };"),
-            "not done yet",
+            "roa4 table NAME;",
         ),
         (
             peer("ipv6 { import where (1 + true) = 2; };"),
