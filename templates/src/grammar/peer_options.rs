@@ -204,7 +204,8 @@ impl<'a> PeerOptions<'a> {
             security: self.ttl_security,
         };
         (config.ttl, config.ttl_security) = self.ttl.unwrap_or_else(|| reach.settings());
-        if let Some(seconds) = self.hold_time.or(by_hand.then_some(BIRDS_HOLD_TIME)) {
+        let birds = || by_hand.then_some(BIRDS_HOLD_TIME);
+        if let Some(seconds) = self.hold_time.or_else(birds) {
             config.hold_time = Duration::from_secs(seconds.into());
         }
         config.disabled = self.disabled;

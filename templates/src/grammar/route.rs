@@ -101,7 +101,8 @@ pub(super) fn routes<'a>(
         let what = format!("a route of {family}, the family of this protocol");
         return Err(Err::Failure(ParseFault::new(route.at, what)));
     }
-    take_roas(scope, channel, table, (&routes, roas), disabled)?;
+    let first = routes.first().map(|route| route.at);
+    take_roas(scope, channel, table, first, roas, disabled)?;
     if disabled {
         routes.clear();
     }
@@ -117,15 +118,13 @@ fn take_roas<'a>(
     scope: &mut Scope<'a>,
     family: Option<Family>,
     table: Option<&'a str>,
-    (routes, roas): (&[Located<'a, (Prefix, Origination)>], Vec<Located<'a, Roa>>),
+    route: Option<&'a str>,
+    roas: Vec<Located<'a, Roa>>,
     disabled: bool,
 ) -> Result<(), Err<ParseFault<'a>>> {
     let wrong = |at, what: &str| Err(Err::Failure(ParseFault::new(at, what)));
-    if let (Some(_), Some(route)) = (table, routes.first()) {
-        return wrong(
-            route.at,
-            "\"route PREFIX max LENGTH as AS;\" in this protocol",
-        );
+    if let (Some(_), Some(at)) = (table, route) {
+        return wrong(at, "\"route PREFIX max LENGTH as AS;\" in this protocol");
     }
     for Located { at, value } in roas {
         match table {
