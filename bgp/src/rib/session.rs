@@ -62,6 +62,10 @@ pub struct SessionOptions {
     pub enhanced_refresh: bool,
     /// IPv4 prefixes may have IPv6 next hops (RFC 8950).
     pub extended_next_hop: bool,
+    /// AS numbers have four octets (RFC 6793).
+    pub four_octet_as: bool,
+    /// The peer takes messages of up to 65,535 octets (RFC 8654).
+    pub extended_messages: bool,
     /// Families in which the peer takes several paths per prefix (RFC 7911).
     pub path_ids_out: Vec<Family>,
     /// The peer's long-lived graceful restart; `None` when either side did not announce it (RFC

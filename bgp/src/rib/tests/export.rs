@@ -1,7 +1,7 @@
 //! From the best path to what each peer is told.
 
 use super::*;
-use crate::types::ClusterId;
+use crate::types::{AnyCommunity, ClusterId, Community};
 
 fn cluster(n: u8) -> ClusterId {
     ClusterId([9, 9, 9, n].into())
@@ -211,6 +211,35 @@ fn rfc4271_5_1_3_never_with_the_peer_as_next_hop() {
         Advertisement::Withheld(Withheld::PeerIsNextHop)
     );
     net.check();
+}
+
+#[test]
+fn rfc4271_9_2_what_fits_into_no_message_is_not_claimed_to_be_sent() {
+    let mut net = Net::new(with_peers([internal_peer(2), internal_peer(3)]));
+    net.up(2);
+    let mut long = session(3);
+    long.options.extended_messages = true;
+    net.up_with(3, long);
+    let origination = |communities: u16| Origination {
+        communities: (0..communities)
+            .map(|n| AnyCommunity::Standard(Community::new(1, n)))
+            .collect(),
+        ..Origination::default()
+    };
+    let told = |net: &Net, n: usize| net.rib.explain(&prefix(1)).advertised[n].1.clone();
+    let listed = |net: &Net, n: u8| {
+        let query = RouteQuery::all(RouteTable::Advertised(name(n)));
+        net.rib.route_records(&query, &[prefix(1)], 9).0.len()
+    };
+    for (communities, fits) in [(1000, true), (1100, false)] {
+        let own = origination(communities);
+        net.reconfigure(|config| drop(config.originate.insert(prefix(1), own)));
+        let withheld = Advertisement::Withheld(Withheld::TooLong);
+        assert_eq!(told(&net, 0) == withheld, !fits, "{communities}");
+        assert_eq!(listed(&net, 2), usize::from(fits), "{communities}");
+        assert!(matches!(told(&net, 1), Advertisement::Sent(_)));
+        assert_eq!(listed(&net, 3), 1);
+    }
 }
 
 #[test]
