@@ -122,11 +122,11 @@ fn node(table: &Table, peers: &Peers, next_hops: &NextHopTable, prefix: Prefix) 
     let ours = |path: &&Path| path.peer == PeerId::LOCAL && path.accepted().is_some();
     let counts = next_hops.has_own_way(&prefix);
     let is_ours = counts && dest.is_some_and(|dest| dest.paths().iter().any(|p| ours(&p)));
-    let own_hop = next_hops.own_hops(&prefix).first();
+    let own_hop = next_hops.own_first(&prefix).filter(|_| is_ours);
     let paths = dest.into_iter().flat_map(Dest::paths);
     let branch = |path: &Path| {
         let (candidate, next_hop) = unresolved_candidate(path, peers)?;
-        let next_hop = next_hop.or_else(|| own_hop.copied().filter(|_| is_ours));
+        let next_hop = next_hop.or(own_hop);
         next_hops.branch(candidate, next_hop?)
     };
     let paths = paths.filter(|path| !is_ours || ours(path));

@@ -32,6 +32,18 @@ impl NextHopTable {
         self.own_ways.get(prefix).map_or(&[], StaticWay::hops)
     }
 
+    /// The next hop through which a route of ours leads elsewhere: the first gateway on a link, or
+    /// the address that is looked up.
+    pub(in crate::rib) fn own_first(&self, prefix: &Prefix) -> Option<IpAddr> {
+        match self.own_ways.get(prefix)? {
+            StaticWay::Recursive(address) => Some(*address),
+            way => {
+                let mut hops = way.hops().iter();
+                hops.find(|hop| self.link(hop).is_some()).copied()
+            }
+        }
+    }
+
     /// True while a route of ours counts: it leads nowhere, or one of its gateways is on a link.
     pub(in crate::rib) fn has_own_way(&self, prefix: &Prefix) -> bool {
         match self.own_ways.get(prefix) {

@@ -322,6 +322,10 @@ fn an_own_route_is_there_while_a_gateway_is_on_a_link() {
     own(&mut net, "198.51.100.0/24", via(&["10.0.0.7"]));
     announce(&mut net, 3, "100.64.0.0/24", "198.51.100.1", 100);
     assert_eq!(leads(&net, "100.64.0.0/24"), "198.51.100.1 → 10.0.0.7 eth0");
+    // Of several gateways, the first on a link.
+    own(&mut net, "198.51.100.0/24", via(&["192.0.2.9", "10.0.0.6"]));
+    assert_eq!(leads(&net, "100.64.0.0/24"), "198.51.100.1 → 10.0.0.6 eth0");
+    own(&mut net, "198.51.100.0/24", via(&["10.0.0.7"]));
     let elsewhere = Underlay::new([(to("10.9.0.0/24"), link("eth0"))], None);
     set_underlay(&mut net, elsewhere);
     assert_eq!(leads(&net, "100.64.0.0/24"), "nowhere");
