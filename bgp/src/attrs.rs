@@ -50,9 +50,45 @@ pub struct PathAttrs {
     pub cluster_list: RareList<ClusterId>,
     /// Optional transitive attributes that we pass on without knowing them, sorted by code.
     pub unknown: RareList<UnknownAttr>,
+    /// What packets meet. It is no attribute of the protocol and stays here.
+    pub route_type: RouteType,
+}
+
+/// What packets of a route meet, in the words of `ip route`. Only a route of ours is another than
+/// [`RouteType::Learned`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RouteType {
+    /// The next hop that the route came with.
+    #[default]
+    Learned,
+    /// They are dropped.
+    Blackhole,
+    /// They are dropped, and the sender is told.
+    Unreachable,
+    /// They are dropped, and the sender is told that it is forbidden.
+    Prohibit,
+    /// The gateway in `next_hop`, on one of our links.
+    Via,
+    /// One of several gateways; `next_hop` is empty.
+    Multipath,
+    /// Whatever leads to `next_hop`.
+    Recursive,
+}
+
+impl RouteType {
+    /// True for a route of ours that leads to a gateway.
+    pub(crate) const fn is_way(self) -> bool {
+        matches!(self, Self::Via | Self::Multipath | Self::Recursive)
+    }
 }
 
 impl PathAttrs {
+    /// NEXT_HOP as filters see it: the gateway of a route of ours is none.
+    #[must_use]
+    pub(crate) fn bgp_next_hop(&self) -> Option<IpAddr> {
+        self.next_hop.filter(|_| !self.route_type.is_way())
+    }
+
     /// Octets of memory that the set takes, about.
     #[must_use]
     pub(crate) fn octets(&self) -> usize {

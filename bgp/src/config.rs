@@ -79,12 +79,45 @@ impl Listen {
 pub struct Origination {
     /// NEXT_HOP; `None` = the session's own address.
     pub next_hop: Option<IpAddr>,
-    /// LOCAL_PREF towards internal peers; `None` = 100.
+    /// LOCAL_PREF towards internal peers; `None` = 100, and filters see none.
     pub local_pref: Option<u32>,
     /// MULTI_EXIT_DISC.
     pub med: Option<u32>,
     /// Communities, sorted and unique.
     pub communities: Vec<AnyCommunity>,
+    /// Where its packets go.
+    #[serde(default)]
+    pub way: StaticWay,
+}
+
+/// Where packets of a route of ours go.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StaticWay {
+    /// They are dropped.
+    #[default]
+    Blackhole,
+    /// They are dropped, and the sender is told.
+    Unreachable,
+    /// They are dropped, and the sender is told that it is forbidden.
+    Prohibit,
+    /// To gateways on links of ours; never empty. The route is there while one of them is on a
+    /// link.
+    Via(Vec<IpAddr>),
+    /// To wherever this address is reached. Without a way to it they are dropped.
+    Recursive(IpAddr),
+}
+
+impl StaticWay {
+    /// The gateways, or the address that is looked up.
+    #[must_use]
+    pub fn hops(&self) -> &[IpAddr] {
+        match self {
+            Self::Via(gateways) => gateways,
+            Self::Recursive(address) => std::slice::from_ref(address),
+            Self::Blackhole | Self::Unreachable | Self::Prohibit => &[],
+        }
+    }
 }
 
 /// Configuration of a peer, or of a range of peers.

@@ -86,7 +86,7 @@ mod types;
 mod wire;
 
 pub use attrs::{
-    Aggregator, AsPath, Origin, PathAttrs, RareList, Segment, SegmentKind, UnknownAttr,
+    Aggregator, AsPath, Origin, PathAttrs, RareList, RouteType, Segment, SegmentKind, UnknownAttr,
 };
 pub use bfd::{
     BfdDiagnostic, BfdEvent, BfdPacket, BfdPacketError, BfdSession, BfdState, BfdTimers,
@@ -99,7 +99,7 @@ pub use bmp::{
 pub use config::{
     AddPath, BfdOptions, CALICO_LOCAL_PREF, ConfigChange, GracefulRestart, LimitAction, Listen,
     NextHopMode, Origination, Originations, OwnNextHops, Password, PathCount, PeerChange,
-    PeerConfig, PrefixLimit, SpeakerConfig, Station, compare_configs,
+    PeerConfig, PrefixLimit, SpeakerConfig, StaticWay, Station, compare_configs,
 };
 pub use fsm::{
     ConnectFailure, ConnectionEnds, ConnectionId, DownReason, FsmInput, FsmOutput, Negotiated,
@@ -114,8 +114,8 @@ pub use origin::{
 pub use policy::{
     AsPathPlace, Attribute, Expression, Filter, FilterAction, FilterCondition, FilterTerm,
     FilterVerdict, Function, MaskItem, MaskPart, Method, Operator, PathMask, PeerKind, Place,
-    PrefixPattern, PrefixSet, Program, RouteList, RouteSource, SetKind, SetPattern, Step,
-    StepAction, Value, ValueSet, ValueType, compute, enumeration_word, glob,
+    PrefixPattern, PrefixSet, Program, Roa, RoaState, RoaTable, RouteList, RouteSource, SetKind,
+    SetPattern, Step, StepAction, Value, ValueSet, ValueType, compute, enumeration_word, glob,
 };
 pub use rib::{
     AdvertisedRoute, Advertisement, AttrsInfo, BestPathReason, Buckets, Changes, DecidedBy,

@@ -19,8 +19,8 @@ use crate::types::{AnyCommunity, Asn};
 
 pub use program::{
     Attribute, Expression, Function, MaskItem, MaskPart, Method, Operator, PathMask, Place,
-    PrefixSet, Program, RouteList, SetKind, SetPattern, Step, StepAction, Value, ValueSet,
-    ValueType, compute, enumeration_word,
+    PrefixSet, Program, Roa, RoaState, RoaTable, RouteList, SetKind, SetPattern, Step, StepAction,
+    Value, ValueSet, ValueType, compute, enumeration_word,
 };
 
 /// A named filter. Filters of a peer run in order; the first verdict wins.
@@ -341,7 +341,7 @@ impl FilterCondition {
             Self::Community(community) => attrs.has_community(*community),
             Self::AsPathPrefix(asns) => attrs.as_path.starts_with(asns),
             Self::AsPath { asns, place } => place.holds(&attrs.as_path, asns),
-            Self::NextHop(prefix) => attrs.next_hop.is_some_and(|hop| prefix.contains(hop)),
+            Self::NextHop(prefix) => attrs.bgp_next_hop().is_some_and(|hop| prefix.contains(hop)),
             Self::PeerKind(kind) => route.peer == *kind,
             Self::Source(source) => route.source == *source,
             Self::Interface(pattern) => route.interface.is_some_and(|name| glob(pattern, name)),

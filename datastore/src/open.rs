@@ -107,17 +107,23 @@ impl DatastoreConfig {
 
     /// What the daemon of a node lists and watches, where the store can choose: a watch of etcd
     /// tells of everything. Of pods this node's; Services where their addresses are announced, or
-    /// `translates_services`.
+    /// `translates_services`; where it `enforces_policy` all pods, and what else policies ask for.
     #[must_use]
-    pub fn for_node(self, node: &NodeName, translates_services: bool) -> Self {
+    pub fn for_node(
+        self,
+        node: &NodeName,
+        translates_services: bool,
+        enforces_policy: bool,
+    ) -> Self {
         match self {
             Self::Etcd(config) => {
-                let _everything = (node, translates_services);
+                let _everything = (node, translates_services, enforces_policy);
                 Self::Etcd(config)
             }
             #[cfg(feature = "kubernetes")]
             Self::Kubernetes(mut config) => {
                 config.pods_of = Some(node.clone());
+                config.enforces_policy = enforces_policy;
                 config.follow_services = translates_services;
                 config.requests_per_second = REQUESTS_PER_SECOND;
                 Self::Kubernetes(config)

@@ -118,6 +118,10 @@ pub(crate) enum Request {
     ExplainService(AskService),
     /// The auditor's findings now.
     Audit,
+    /// The cluster's pools, and how full they are.
+    Pools,
+    /// The cluster's nodes as they have published themselves, and the sessions between them.
+    Nodes,
     /// A destination from the datastore to the kernel.
     ExplainPath {
         /// The destination.
@@ -218,6 +222,8 @@ pub(crate) struct RouteFilter {
     pub(crate) peer: Option<String>,
     /// Only best paths.
     pub(crate) best: bool,
+    /// Only what comes behind this prefix, in the order of the table.
+    pub(crate) after: Option<Prefix>,
     /// No routes, only their number.
     pub(crate) count: bool,
 }

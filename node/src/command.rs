@@ -12,6 +12,7 @@ use crate::args::{
 use crate::cli::bundle::BundleArgs;
 use crate::cli::datastore::DatastoreCommand;
 use crate::cli::doctor::DoctorArgs;
+use crate::cli::events::EventsArgs;
 use crate::cli::explain_code::ExplainCodeArgs;
 use crate::cli::ipam::args::IpamCommand;
 use crate::cli::log_level::LogLevelArgs;
@@ -24,7 +25,7 @@ use crate::cli::resources::args::{
 use crate::cli::services::ServicesCommand;
 use crate::cli::uninstall::UninstallArgs;
 use crate::cli::{
-    audit, bgp, bundle, datastore, doctor, drain, explain, explain_code, install_cni, ipam,
+    audit, bgp, bundle, datastore, doctor, drain, events, explain, explain_code, install_cni, ipam,
     log_level, migrate, mode, node, policy, render, resources, services, speaker, status, topology,
     uninstall, version,
 };
@@ -126,6 +127,9 @@ pub(crate) enum Command {
     },
     /// Compare datastore, RIB, kernel and interfaces. Exit code 4 if they disagree.
     Audit(AuditArgs),
+    /// Show what is not well on this node, and follow what changes: sessions, problems, the
+    /// datastore, numbers of routes. Exit code 4 if something is not well.
+    Events(EventsArgs),
     /// Follow a destination from the datastore to this node's kernel. Exit code 3 if nothing is
     /// known of it.
     Explain(ExplainArgs),
@@ -217,6 +221,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Mode { command } => mode::run(&command),
         Command::Uninstall(args) => uninstall::run(&args),
         Command::Audit(args) => audit::run(&args),
+        Command::Events(args) => events::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::ExplainCode(args) => Ok(explain_code::run(&args)),
         Command::Datastore { command } => datastore::run(command),
@@ -289,6 +294,7 @@ pub(crate) fn changes_something(command: &Command) -> bool {
                 command: LabCommand::Status { .. } | LabCommand::List
             }
             | Command::Audit(_)
+            | Command::Events(_)
             | Command::Explain(_)
             | Command::ExplainCode(_)
             | Command::Trace(_)

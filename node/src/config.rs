@@ -123,6 +123,10 @@ pub(crate) struct Config {
     pub(crate) proxy_health: Option<SocketAddr>,
     /// The paths to other nodes are measured.
     pub(crate) path_mtu: bool,
+    /// `CARACAL_CONSOLE`: where the console is served; `None` = nowhere.
+    pub(crate) console: Option<SocketAddr>,
+    /// `CARACAL_CONSOLE_TOKEN_FILE`: the token that it asks for.
+    pub(crate) console_token: Option<PathBuf>,
     /// Settings of the environment for the health and metrics endpoints.
     pub(crate) ports: PortsEnv,
 }
@@ -400,6 +404,11 @@ impl Config {
             service_settings: service_settings(&env)?,
             proxy_health: proxy_health(&env)?,
             path_mtu: env.flag("CARACAL_PATH_MTU_DISCOVERY", true)?,
+            console: env.parse("CARACAL_CONSOLE", |text| {
+                let expected = "expected ADDRESS:PORT, such as 127.0.0.1:9095";
+                text.parse().map_err(|_| expected.to_owned())
+            })?,
+            console_token: env.text("CARACAL_CONSOLE_TOKEN_FILE").map(PathBuf::from),
             ports: PortsEnv::from_env(&env)?,
             ip6,
         })

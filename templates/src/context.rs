@@ -7,7 +7,7 @@ mod station;
 
 use std::collections::BTreeMap;
 
-use caracal_bgp::{Origination, SpeakerConfig};
+use caracal_bgp::{Origination, SpeakerConfig, StaticWay};
 use caracal_model::{Family, InsertEach, Prefix};
 use serde::Serialize;
 
@@ -167,6 +167,8 @@ pub struct Announcement {
 pub struct Route {
     /// The destination.
     pub prefix: String,
+    /// Where its packets go: `blackhole`, `via 10.0.0.254`.
+    pub way: String,
     /// Statements that set its attributes.
     pub attributes: Vec<String>,
 }
@@ -404,8 +406,22 @@ fn route(destination: &Prefix, origination: &Origination) -> Route {
     }
     Route {
         prefix: prefix(destination),
+        way: way(&origination.way),
         attributes,
     }
+}
+
+fn way(way: &StaticWay) -> String {
+    let kind = match way {
+        StaticWay::Blackhole => "blackhole",
+        StaticWay::Unreachable => "unreachable",
+        StaticWay::Prohibit => "prohibit",
+        StaticWay::Via(_) => "via",
+        StaticWay::Recursive(_) => "recursive",
+    };
+    let hops = way.hops().iter().copied().map(address);
+    let hops = hops.collect::<Vec<_>>().join(" via ");
+    format!("{kind} {hops}").trim_end().to_owned()
 }
 
 fn kernel(role: &Role) -> Vec<Kernel> {

@@ -116,7 +116,15 @@ pub fn eval(text: &str) -> Result<String, ParseError> {
 /// Reads a text; `whole`: with what concerns the kernel and files.
 fn read<'a>(source: &'a Source, text: &'a str, whole: bool) -> Result<File, ParseFault<'a>> {
     let mut scope = Scope::new(source, text);
-    let mut statements = statements(&mut scope, text)?;
+    let mut read = statements(&mut scope, text)?;
+    if !scope.roas.is_empty() {
+        // Filters may stand above the entries that they ask for.
+        let known_roas = std::mem::take(&mut scope.roas);
+        scope = Scope::new(source, text);
+        scope.known_roas = known_roas;
+        read = statements(&mut scope, text)?;
+    }
+    let mut statements = read;
     let mut protocols = BTreeMap::new();
     let mut dumps = BTreeMap::new();
     for statement in &mut statements {
@@ -206,7 +214,7 @@ struct PeerStatement<'a> {
 }
 
 fn statement<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
-    const WORDS: [&str; 13] = [
+    const WORDS: [&str; 15] = [
         "router",
         "define",
         "log",
@@ -217,6 +225,8 @@ fn statement<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
         "#:",
         "ipv4",
         "ipv6",
+        "roa4",
+        "roa6",
         "timeformat",
         "debug",
         "watchdog",
@@ -254,6 +264,14 @@ fn statement<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
             let (rest, _) = token("table")(rest)?;
             let (rest, ()) = master(if word == "ipv4" { "master4" } else { "master6" }, rest)?;
             token(";").map(|_| Statement::Done).parse(rest)
+        }
+        "roa4" | "roa6" => {
+            let (rest, _) = token("table")(rest)?;
+            let (rest, name) = symbol(rest)?;
+            let (rest, _) = token(";")(rest)?;
+            let family = route::roa_family(word);
+            scope.define_roas(name, family).map_err(Err::Failure)?;
+            Ok((rest, Statement::Done))
         }
         "timeformat" | "debug" | "watchdog" => {
             let (rest, _) = lexer::until_semicolon(rest)?;

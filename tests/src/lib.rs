@@ -27,6 +27,7 @@
 //! ```
 
 mod backup;
+mod browser;
 mod calico;
 mod datastore;
 mod foreign;
@@ -49,6 +50,7 @@ mod vip;
 use std::time::Duration;
 
 pub use backup::{copy_folder, etcd_revision};
+pub use browser::Browser;
 pub use calico::{
     device_index, hand_routes_to_calico, remove_liveness_leases, routes_with_protocol,
 };

@@ -40,7 +40,7 @@ pub fn get_http(lab: &Lab, node: &str, port: u16, path: &str) -> Result<(u16, St
         stream.set_read_timeout(Some(60 * SECOND))?;
         write!(
             stream,
-            "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         )?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 /// Folders of the product's crates; the last is the program.
-const PRODUCT: [&str; 12] = [
+const PRODUCT: [&str; 13] = [
     "model",
     "datastore",
     "bgp",
@@ -22,6 +22,7 @@ const PRODUCT: [&str; 12] = [
     "felix-like-agent",
     "cni",
     "flannel",
+    "console",
     "lab",
     "bench",
     "node",
@@ -108,6 +109,7 @@ fn crates_import_only_what_the_design_allows() {
             "caracal-flannel",
             &["caracal-model", "caracal-datastore", "caracal-agent"],
         ),
+        ("caracal-console", &["caracal-model"]),
         // The datastore for the test API server alone, which has a feature of its own; of flannel
         // the core alone, which reads a network's configuration and `subnet.env`.
         (

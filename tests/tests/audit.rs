@@ -14,10 +14,17 @@ use caracal_tests::{
 };
 use serde_json::Value;
 
-/// Exit code, report, and the codes that count.
+/// Exit code, report, and the codes that count. A kernel that does not answer the command in time
+/// is asked again.
 fn audit(lab: &Lab, node: &str) -> (i32, Value, BTreeSet<String>) {
-    let (code, text) = exit_code(lab, node, &["audit", "-o", "json"]);
-    let report: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let asked = wait_until(120 * SECOND, "a report", || {
+        let output = lab.caracal_output(node, &["audit", "-o", "json"], 60 * SECOND);
+        let output = output.map_err(|e| error_chain(&e))?;
+        let report: Value = serde_json::from_str(&output.stdout)
+            .map_err(|e| format!("{e}: {}{}", output.stdout, output.stderr))?;
+        Ok::<_, String>((output.status.code().unwrap_or(-1), report))
+    });
+    let (code, report) = asked.unwrap_or_else(|e| panic!("{e}"));
     let findings = report["findings"].as_array().unwrap().iter();
     let counting = findings.filter(|finding| finding["counts"] == true);
     let codes = counting.map(|f| f["code"].as_str().unwrap().to_owned());

@@ -16,6 +16,8 @@ mod over_nodes;
 mod policy;
 #[path = "fib/site.rs"]
 mod site;
+#[path = "fib/statics.rs"]
+mod statics;
 
 use std::process::Command;
 

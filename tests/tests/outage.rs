@@ -5,8 +5,6 @@
 
 #[path = "outage/bumped.rs"]
 mod bumped;
-#[path = "outage/copied.rs"]
-mod copied;
 
 use std::fs;
 use std::path::Path;

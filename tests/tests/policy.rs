@@ -2,6 +2,9 @@
 //! has no table yet.
 #![allow(clippy::unwrap_used)]
 
+#[path = "policy/kubernetes.rs"]
+mod kubernetes;
+
 use caracal_lab::{Lab, PodState, call_program, program_command, wait_until};
 use caracal_tests::{
     SECOND, assert_gone, await_settled, await_status, delete_calico_resource, has_no_problem,

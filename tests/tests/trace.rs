@@ -1,6 +1,7 @@
 //! `caracal trace` in the real binary: intact ways, and one broken hop after the other.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::net::SocketAddr;
 use std::process::Command;
 
 use caracal_lab::{Lab, netns_sysctl, wait_until};
@@ -222,7 +223,7 @@ fn to_service(mut lab: Lab) {
     Services(&lab).prepare();
     Services(&lab).apply(&text);
 
-    let to = either(family, format!("{vip}:80"), format!("[{vip}]:80"));
+    let to = SocketAddr::new(vip.parse().unwrap(), 80).to_string();
     let said = wait_until(60 * SECOND, "a way to each endpoint", || {
         let (code, report) = trace(&lab, "node1/p1", &to);
         (code == 0).then(|| report.clone()).ok_or(report)

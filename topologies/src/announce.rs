@@ -112,8 +112,8 @@ impl Announcer {
         Origination {
             next_hop: Some(next_hop),
             local_pref: Some(self.local_pref[at(prefix.family())]),
-            med: None,
             communities: self.communities(prefix),
+            ..Origination::default()
         }
     }
 

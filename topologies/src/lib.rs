@@ -99,7 +99,7 @@ pub use auto::{
 pub use by_key::{BgpPlanner, Replanned, plan};
 pub use calico::{CalicoContext, CalicoPlan, plan_calico};
 pub use origins::origin_update;
-pub use paths::{ClusterSessions, MissingPath, cluster_sessions};
+pub use paths::{ClusterSessions, MissingPath, SessionEnd, cluster_sessions};
 pub use resources::{Resources, ResourcesError, WRITTEN_KINDS, assign_block, resources_from_yaml};
 pub use router::{Router, RouterError, router};
 pub use router_id::RouterIdChoice;

@@ -15,6 +15,7 @@ use super::peer_id::PeerId;
 use super::table::{Dest, Rank};
 use super::view::{LearnedRoute, communities};
 use super::{Changes, DEFAULT_LOCAL_PREF, Outbound, Rib};
+use crate::attrs::PathAttrs;
 use crate::policy::PeerKind;
 
 /// Destinations whose memory is prefetched together.
@@ -185,7 +186,8 @@ impl Rib {
 
 /// Towards the forwarding table.
 impl Rib {
-    /// The route for the forwarding table. `None`: no path, or the best is our own.
+    /// The route for the forwarding table. `None`: no path, or the best is our own and leads to no
+    /// gateway.
     #[must_use]
     pub fn learned(&self, prefix: &Prefix) -> Option<LearnedRoute> {
         self.learned_of(self.table.get(self.table.find(prefix)?))
@@ -206,6 +208,9 @@ impl Rib {
     pub(super) fn learned_of(&self, dest: &Dest) -> Option<LearnedRoute> {
         let best = dest.best()?;
         let attrs = best.accepted()?;
+        if best.peer == PeerId::LOCAL {
+            return self.own_learned(dest, attrs);
+        }
         let peer = self.peers.get(best.peer)?;
         let mut next_hops = vec![attrs.next_hop?];
         for path in dest.paths().iter().filter(|path| path.rank == Rank::Equal) {
@@ -229,6 +234,26 @@ impl Rib {
             as_path_len: attrs.as_path.path_len(),
             communities: communities(attrs),
             stale: best.stale.is_kept(),
+        })
+    }
+
+    /// A route of ours that leads somewhere. Others are none: nothing is known of them that the
+    /// configuration does not say.
+    fn own_learned(&self, dest: &Dest, attrs: &PathAttrs) -> Option<LearnedRoute> {
+        let next_hops = self.next_hops.own_hops(&dest.prefix).to_vec();
+        let peer_address = *next_hops.first()?;
+        let gateways = self.next_hops.own_gateways(&dest.prefix);
+        (!gateways.is_empty()).then(|| LearnedRoute {
+            next_hops,
+            gateways,
+            peer: "static".into(),
+            peer_address,
+            internal: false,
+            local_pref: attrs.local_pref.unwrap_or(DEFAULT_LOCAL_PREF),
+            med: attrs.med,
+            as_path_len: 0,
+            communities: communities(attrs),
+            stale: false,
         })
     }
 

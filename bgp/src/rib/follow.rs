@@ -10,7 +10,7 @@ use super::jobs::JobKind;
 use super::next_hops::{Moved, NextHopChange, NextHopTable, Node};
 use super::peers::Peers;
 use super::select::unresolved_candidate;
-use super::table::{Dest, Table};
+use super::table::{Dest, Path, Table};
 use super::{Changes, PeerId, PeerState, Rib};
 
 /// Rounds of a call that follows its own changes; the rest is left for [`Rib::work`].
@@ -84,6 +84,9 @@ impl Rib {
     pub(super) fn follow_next_hops(&mut self, id: DestId, change: &mut NextHopChange) {
         let dest = self.table.get(id);
         let mut what = Moved::default();
+        for next_hop in self.next_hops.own_hops(&dest.prefix) {
+            what = what.or(change.meet(*next_hop));
+        }
         for path in dest.paths().iter().filter(|p| p.peer != PeerId::LOCAL) {
             let Some(next_hop) = path.received.next_hop else {
                 continue;
@@ -112,18 +115,20 @@ impl Rib {
     }
 }
 
-/// A destination with the paths of peers. One that we announce ourselves leads to nobody.
+/// A destination with the paths of peers. One that we announce ourselves leads where our route
+/// does, or to nobody.
 fn node(table: &Table, peers: &Peers, next_hops: &NextHopTable, prefix: Prefix) -> Node {
     let dest = table.find(&prefix).map(|id| table.get(id));
-    let is_ours = |dest: &&Dest| {
-        let mut paths = dest.paths().iter();
-        paths.any(|path| path.peer == PeerId::LOCAL && path.accepted().is_some())
-    };
-    let paths = dest.filter(|dest| !is_ours(dest)).map(Dest::paths);
-    let branch = |path| {
+    let ours = |path: &&Path| path.peer == PeerId::LOCAL && path.accepted().is_some();
+    let counts = next_hops.has_own_way(&prefix);
+    let is_ours = counts && dest.is_some_and(|dest| dest.paths().iter().any(|p| ours(&p)));
+    let own_hop = next_hops.own_first(&prefix).filter(|_| is_ours);
+    let paths = dest.into_iter().flat_map(Dest::paths);
+    let branch = |path: &Path| {
         let (candidate, next_hop) = unresolved_candidate(path, peers)?;
+        let next_hop = next_hop.or(own_hop);
         next_hops.branch(candidate, next_hop?)
     };
-    let branches = paths.into_iter().flatten().filter_map(branch);
-    Node::new(prefix, branches.collect())
+    let paths = paths.filter(|path| !is_ours || ours(path));
+    Node::new(prefix, paths.filter_map(branch).collect())
 }

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 
 use caracal_model::{Family, Prefix};
 
+use super::Rib;
 use super::view::communities;
-use super::{DEFAULT_LOCAL_PREF, Rib};
-use crate::attrs::PathAttrs;
-use crate::config::Origination;
+use crate::attrs::{PathAttrs, RouteType};
+use crate::config::{Origination, StaticWay};
 use crate::policy::{Filter, FilterVerdict, PeerKind, RouteSource, RouteView};
 
 /// The filters between best routes and a forwarding table, by family. Of a family without one,
@@ -56,10 +56,21 @@ fn own<'a>(prefix: Prefix, attrs: Cow<'a, PathAttrs>, interface: Option<&'a str>
 
 /// A route of ours as the table has it.
 pub(super) fn attributes(route: &Origination) -> PathAttrs {
+    let (route_type, next_hop) = match &route.way {
+        StaticWay::Blackhole => (RouteType::Blackhole, route.next_hop),
+        StaticWay::Unreachable => (RouteType::Unreachable, route.next_hop),
+        StaticWay::Prohibit => (RouteType::Prohibit, route.next_hop),
+        StaticWay::Via(gateways) => match gateways[..] {
+            [gateway] => (RouteType::Via, Some(gateway)),
+            _ => (RouteType::Multipath, None),
+        },
+        StaticWay::Recursive(address) => (RouteType::Recursive, Some(*address)),
+    };
     let mut attrs = PathAttrs {
-        next_hop: route.next_hop,
-        local_pref: Some(route.local_pref.unwrap_or(DEFAULT_LOCAL_PREF)),
+        next_hop,
+        local_pref: route.local_pref,
         med: route.med,
+        route_type,
         ..PathAttrs::default()
     };
     for community in &route.communities {
@@ -92,6 +103,7 @@ pub fn redistribute(
         local_pref: attrs.local_pref,
         med: attrs.med,
         communities,
+        way: StaticWay::default(),
     })
 }
 
@@ -106,17 +118,15 @@ impl Rib {
         let Some(best) = dest.and_then(|dest| dest.best()) else {
             return true;
         };
-        let (Some(attrs), Some(peer)) = (best.accepted(), self.peers.get(best.peer)) else {
+        let Some(attrs) = best.accepted() else {
             return true;
         };
         let next_hop = attrs.next_hop.as_ref();
-        let mut view = RouteView {
-            prefix: *prefix,
-            attrs: Cow::Borrowed(attrs),
-            peer: peer.kind(),
-            source: RouteSource::Bgp,
-            interface: next_hop.and_then(|hop| self.next_hops.interface(hop)),
-        };
+        let interface = next_hop.and_then(|hop| self.next_hops.interface(hop));
+        let mut view = own(*prefix, Cow::Borrowed(attrs), interface);
+        if let Some(peer) = self.peers.get(best.peer) {
+            (view.peer, view.source) = (peer.kind(), RouteSource::Bgp);
+        }
         passes(filter, &mut view)
     }
 }
@@ -192,5 +202,23 @@ mod tests {
             redistribute(None, prefix, None),
             Some(Origination::default())
         );
+    }
+
+    #[test]
+    fn filters_see_no_local_pref_of_an_own_route_that_has_none() {
+        let term = |value| {
+            let conditions = vec![FilterCondition::LocalPref(value)];
+            let rest = term(vec![], vec![], FilterVerdict::Reject);
+            let filter = Filter::from(vec![term(conditions, vec![], FilterVerdict::Accept), rest]);
+            FibExportFilter::from_iter([(Family::Ipv4, filter)])
+        };
+        let prefix: Prefix = "10.0.0.0/8".parse().unwrap();
+        let plain = Origination::default();
+        let given = Origination {
+            local_pref: Some(100),
+            ..Origination::default()
+        };
+        assert!(!term(100).admits_own(prefix, &plain));
+        assert!(term(100).admits_own(prefix, &given));
     }
 }

@@ -402,15 +402,14 @@ impl Rib {
     /// Announces a route of our own, or changes it.
     pub fn originate(&mut self, now: Instant, prefix: Prefix, route: &Origination) -> Changes {
         self.config.originate.insert(prefix, route.clone());
-        let attrs = self.interner.intern(forward::attributes(route));
-        self.put_local(prefix, attrs);
+        self.put_own(prefix);
         self.finish(now, Changes::default())
     }
 
     /// Withdraws a route of our own.
     pub fn withdraw(&mut self, now: Instant, prefix: Prefix) -> Changes {
         self.config.originate.remove(&prefix);
-        self.remove_local(prefix);
+        self.put_own(prefix);
         self.finish(now, Changes::default())
     }
 

@@ -10,6 +10,7 @@
 //!   before.
 
 mod graph;
+mod own;
 mod resolve;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use self::graph::Node;
 use super::families::slot;
+use crate::config::StaticWay;
 
 /// Interior cost of each recursion through a BGP route: a next hop on a link is nearer than one
 /// behind a router learned from BGP.
@@ -245,6 +247,8 @@ pub(super) struct NextHopTable {
     stale: BTreeSet<Prefix>,
     /// Next hops that are not resolved yet.
     new: BTreeSet<IpAddr>,
+    /// Where routes of our own lead that lead anywhere.
+    own_ways: HashMap<Prefix, StaticWay>,
     clock: u64,
     /// Entries after the last look for unused ones.
     used: usize,

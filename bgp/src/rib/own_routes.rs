@@ -121,13 +121,17 @@ impl Rib {
     }
 
     /// Takes over what the configuration says of a prefix.
-    fn put_own(&mut self, prefix: Prefix) {
+    pub(super) fn put_own(&mut self, prefix: Prefix) {
         match self.config.originate.get(&prefix) {
             Some(route) => {
                 let attrs = self.interner.intern(forward::attributes(route));
+                self.next_hops.set_own_way(prefix, &route.way);
                 self.put_local(prefix, attrs);
             }
-            None => self.remove_local(prefix),
+            None => {
+                self.next_hops.forget_own_way(&prefix);
+                self.remove_local(prefix);
+            }
         }
     }
 }

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use caracal_model::Family;
+use bytes::BytesMut;
+use caracal_model::{Family, Prefix};
 
 use super::families::slot;
 use super::import::{ImportRules, NamedFilter};
@@ -15,9 +16,12 @@ use super::path_handles::PathHandles;
 use super::peer_id::PeerId;
 use super::session::SessionInfo;
 use super::table::Staleness;
+use crate::attrs::PathAttrs;
 use crate::config::{PeerConfig, SpeakerConfig};
 use crate::policy::{Filter, FilterTerm, FilterVerdict, PeerKind};
 use crate::types::{Asn, ClusterId, PeerName, RouterId};
+use crate::wire::format::MessageFormat;
+use crate::wire::update::{EncodeError, encode_announce};
 
 /// The filters of a configuration, shared by the peers that use them.
 pub(super) type Filters = BTreeMap<String, Arc<NamedFilter>>;
@@ -311,6 +315,10 @@ impl PeerState {
             long_lived: session.options.long_lived.is_some(),
             partial_deployment: self.config.long_lived_partial && self.kind() == PeerKind::Internal,
             link_local: session.options.link_local,
+            link: match self.kind() {
+                PeerKind::External => session.options.link.clone(),
+                PeerKind::Internal => Vec::new(),
+            },
             add_path: self
                 .config
                 .add_path
@@ -319,6 +327,26 @@ impl PeerState {
             filters: self.export.clone(),
             asks_for_interface: asks_for_interface(&self.export),
         })
+    }
+
+    /// True when a route with these attributes fits into a message of the session.
+    pub(super) fn has_room_for(&self, prefix: &Prefix, attrs: &PathAttrs) -> bool {
+        let Some(session) = self.session.as_ref() else {
+            return true;
+        };
+        if attrs.octets() < SURELY_SHORT {
+            return true;
+        }
+        let format = MessageFormat {
+            four_octet_as: session.options.four_octet_as,
+            extended_send: session.options.extended_messages,
+            internal: self.kind() == PeerKind::Internal,
+            extended_next_hop: session.options.extended_next_hop,
+            ..MessageFormat::default()
+        };
+        let mut scratch = BytesMut::new();
+        let encoded = encode_announce(prefix.family(), attrs, &[*prefix], &format, &mut scratch);
+        !matches!(encoded, Err(EncodeError::TooLong { .. }))
     }
 
     /// This peer as the source of a route.
@@ -331,6 +359,9 @@ impl PeerState {
         })
     }
 }
+
+/// Octets of attributes in memory up to which a message has room for them whatever its form.
+const SURELY_SHORT: usize = 2048;
 
 /// All peers by handle and by name.
 #[derive(Debug)]

@@ -140,7 +140,11 @@ impl Rib {
         let (group, member) = self.membership(peer)?;
         let route = export_route(dest, &self.peers, &self.next_hops)?;
         if let Some((_, attrs)) = group.advertised(id, member).next() {
-            return Some(Advertisement::Sent(AttrsInfo::from(&**attrs)));
+            let state = self.peers.get(peer)?;
+            return Some(match state.has_room_for(&dest.prefix, attrs) {
+                true => Advertisement::Sent(AttrsInfo::from(&**attrs)),
+                false => Advertisement::Withheld(Withheld::TooLong),
+            });
         }
         let why = group.withheld(id, member).or_else(|| {
             let mut scratch = (ExportCache::default(), Interner::default());

@@ -21,7 +21,7 @@ use super::out::{Group, Member, PathId};
 use super::select::candidate;
 use super::table::{Dest, Path};
 use super::view::{AdvertisedRoute, AttrsInfo, PathStatus, RouteInfo};
-use super::{PeerId, Rib};
+use super::{PeerId, PeerState, Rib};
 use crate::attrs::PathAttrs;
 use crate::types::PeerName;
 
@@ -189,7 +189,8 @@ impl Rib {
             };
             match out {
                 Some(Some((group, member))) => {
-                    sent_records(*prefix, id, group, member, &mut found);
+                    let peer = self.peers.get(member.peer);
+                    sent_records(*prefix, id, (group, member, peer), &mut found);
                 }
                 Some(None) => {}
                 None => self.add_records(query, self.table.get(id), &mut found),
@@ -328,8 +329,7 @@ impl Rib {
 fn sent_records(
     prefix: Prefix,
     id: DestId,
-    group: &Group,
-    member: &Member,
+    (group, member, peer): (&Group, &Member, Option<&PeerState>),
     found: &mut Vec<RouteRecord>,
 ) {
     let record = |path_id: Option<u32>, attrs: &Arc<PathAttrs>| RouteRecord {
@@ -343,7 +343,9 @@ fn sent_records(
         status: None,
     };
     let before = found.len();
+    let has_room = |attrs: &PathAttrs| peer.is_none_or(|peer| peer.has_room_for(&prefix, attrs));
     let advertised = group.advertised(id, member);
+    let advertised = advertised.filter(|(_, attrs)| has_room(attrs));
     found.extend(advertised.map(|(path_id, attrs)| record(path_id.map(PathId::get), attrs)));
     found[before..].sort_by_key(|route| route.path_id);
 }

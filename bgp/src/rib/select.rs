@@ -31,7 +31,7 @@ pub(super) fn candidate(
 ) -> Option<Candidate> {
     let (candidate, next_hop) = unresolved_candidate(path, peers)?;
     let Some(next_hop) = next_hop else {
-        return Some(candidate);
+        return next_hops.has_own_way(prefix).then_some(candidate);
     };
     let cost = next_hops.cost(&next_hop, prefix)?;
     Some(Candidate {
@@ -93,7 +93,10 @@ fn is_eligible(prefix: &Prefix, path: &Path, peers: &Peers, next_hops: &NextHopT
     };
     let reached = |next_hop| next_hops.cost(&next_hop, prefix).is_some();
     let has_session = |peer: PeerId| peers.get(peer).is_some_and(|peer| peer.session.is_some());
-    path.peer == PeerId::LOCAL || (has_session(path.peer) && attrs.next_hop.is_some_and(reached))
+    match path.peer {
+        PeerId::LOCAL => next_hops.has_own_way(prefix),
+        peer => has_session(peer) && attrs.next_hop.is_some_and(reached),
+    }
 }
 
 impl Selector {

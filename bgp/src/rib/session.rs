@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use caracal_model::Family;
+use caracal_model::{Family, Prefix};
 use serde::{Deserialize, Serialize};
 
 use crate::config::OwnNextHops;
@@ -62,6 +62,10 @@ pub struct SessionOptions {
     pub enhanced_refresh: bool,
     /// IPv4 prefixes may have IPv6 next hops (RFC 8950).
     pub extended_next_hop: bool,
+    /// AS numbers have four octets (RFC 6793).
+    pub four_octet_as: bool,
+    /// The peer takes messages of up to 65,535 octets (RFC 8654).
+    pub extended_messages: bool,
     /// Families in which the peer takes several paths per prefix (RFC 7911).
     pub path_ids_out: Vec<Family>,
     /// The peer's long-lived graceful restart; `None` when either side did not announce it (RFC
@@ -73,6 +77,9 @@ pub struct SessionOptions {
     /// Our link-local address, when the peer is configured as being on a link of ours, and is (RFC
     /// 2545 §3).
     pub link_local: Option<Ipv6Addr>,
+    /// The subnets of the interface of our end, when the peer is configured as being on a link of
+    /// ours, and is.
+    pub link: Vec<Prefix>,
 }
 
 /// Long-lived graceful restart of a peer's family (RFC 9494 §3).

@@ -29,7 +29,7 @@ use caracal_model::{Family, Prefix};
 use super::*;
 use crate::attrs::AsPath;
 use crate::attrs::PathAttrs;
-use crate::config::PeerConfig;
+use crate::config::{PeerConfig, StaticWay};
 use crate::types::{Asn, RouterId};
 
 const OWN_AS: Asn = Asn(64512);
@@ -44,6 +44,14 @@ fn address(n: u8) -> IpAddr {
 
 fn name(n: u8) -> PeerName {
     PeerName::from(format!("p{n}"))
+}
+
+/// A route of ours that leads there.
+fn led(way: StaticWay) -> Origination {
+    Origination {
+        way,
+        ..Origination::default()
+    }
 }
 
 /// Attributes as an internal peer sends them.

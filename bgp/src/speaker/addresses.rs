@@ -99,16 +99,33 @@ impl Addresses {
         other.min_by_key(rank).map(|e| e.address)
     }
 
-    /// The link-local address of the interface that has `local` in a subnet with `remote`.
-    fn link_local(&self, local: IpAddr, remote: IpAddr) -> Option<Ipv6Addr> {
+    /// The interface that has `local` in a subnet with `remote`.
+    fn shared(&self, local: IpAddr, remote: IpAddr) -> Option<&str> {
         let shared = |e: &&InterfaceAddress| {
             e.address == local && Prefix::truncated(local, e.len).contains(remote)
         };
-        let interface = &self.0.iter().find(shared)?.interface;
+        Some(&self.0.iter().find(shared)?.interface)
+    }
+
+    /// The link-local address of the interface that has `local` in a subnet with `remote`.
+    fn link_local(&self, local: IpAddr, remote: IpAddr) -> Option<Ipv6Addr> {
+        let interface = self.shared(local, remote)?;
         self.on(interface).find_map(|e| match e.address {
             IpAddr::V6(v6) if v6.is_unicast_link_local() => Some(v6),
             IpAddr::V4(_) | IpAddr::V6(_) => None,
         })
+    }
+
+    /// The subnets of that interface.
+    fn subnets(&self, local: IpAddr, remote: IpAddr) -> Vec<Prefix> {
+        let interface = self.shared(local, remote);
+        let addresses = interface.into_iter().flat_map(|name| self.on(name));
+        let mut subnets: Vec<_> = addresses
+            .map(|e| Prefix::truncated(e.address, e.len))
+            .collect();
+        subnets.sort_unstable();
+        subnets.dedup();
+        subnets
     }
 
     /// The interface of one of our addresses.
@@ -126,7 +143,7 @@ pub(super) fn complete(session: &mut SessionInfo, peer: &PeerConfig, ends: Conne
         .without_next_hop(peer.own_next_hops)
         .next()
         .is_some();
-    if !(lacks || direct && v6) {
+    if !(lacks || direct) {
         return;
     }
     let addresses = Addresses::read();
@@ -136,6 +153,9 @@ pub(super) fn complete(session: &mut SessionInfo, peer: &PeerConfig, ends: Conne
     );
     if lacks {
         session.options.other_address = addresses.beside(local);
+    }
+    if direct {
+        session.options.link = addresses.subnets(local, remote);
     }
     // A next hop that somebody has written down may be on another link.
     if direct && v6 && peer.own_next_hops.ipv6.is_none() {
@@ -252,6 +272,20 @@ fe80000000000000beef0000fe000005 05 40 20 80     eth2
         assert_eq!(found("fd00:0:0:3::1", "fd00:0:0:3::1"), None);
         assert_eq!(found("::1", "::1"), None);
         assert_eq!(found("fd00:0:0:9::1", "fd00:0:0:9::2"), None);
+    }
+
+    #[test]
+    fn rfc4271_5_1_3_the_subnets_of_a_link_that_both_share() {
+        let found = |local: &str, remote: &str| {
+            let found = addresses().subnets(local.parse().unwrap(), remote.parse().unwrap());
+            let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+            found.join(" ")
+        };
+        let both = "10.0.1.0/24 fd00:0:0:1::/64 fe80::/64";
+        assert_eq!(found("10.0.1.1", "10.0.1.77"), both);
+        assert_eq!(found("fd00:0:0:1::1", "fd00:0:0:1::9"), both);
+        assert_eq!(found("10.0.1.1", "10.0.2.77"), "");
+        assert_eq!(found("10.9.9.9", "10.9.9.8"), "");
     }
 
     #[test]

@@ -125,6 +125,19 @@ impl CompactPrefixes {
         Some(Prefix::v4(address.into(), len))
     }
 
+    /// The first place behind a prefix.
+    fn behind(&self, prefix: &Prefix) -> usize {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.get(middle) {
+                Some(at) if at <= *prefix => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        low
+    }
+
     fn slice(&self, from: usize) -> Vec<Prefix> {
         let end = self.len().min(from + PREFIXES);
         (from..end).filter_map(|at| self.get(at)).collect()
@@ -154,6 +167,11 @@ impl RouteReader {
             prefixes,
             at: 0,
         }))
+    }
+
+    /// Leaves out everything up to a prefix, and the prefix itself.
+    pub fn skip_past(&mut self, after: &Prefix) {
+        self.at = self.at.max(self.prefixes.behind(after));
     }
 
     /// The next routes; `None`: that was all.

@@ -71,8 +71,11 @@ pub struct KubernetesConfig {
     pub(super) group: Option<ApiGroup>,
     /// Each Node's `podCIDRs` are its blocks, and there are no objects of IPAM.
     pub use_pod_cidr: bool,
-    /// Pods of other nodes are neither listed nor watched.
+    /// Pods of other nodes are neither listed nor watched, unless policies ask for them.
     pub pods_of: Option<NodeName>,
+    /// What network policy is made of is listed and watched, too: policies with what they say,
+    /// sets, tiers, namespaces and accounts for their labels, and the pods of all nodes.
+    pub enforces_policy: bool,
     /// Services and EndpointSlices are followed although no BGPConfiguration has their addresses
     /// announced.
     pub follow_services: bool,
@@ -108,6 +111,7 @@ impl Default for KubernetesConfig {
             group: None,
             use_pod_cidr: false,
             pods_of: None,
+            enforces_policy: false,
             follow_services: true,
             requests_per_second: 0,
             programs: false,

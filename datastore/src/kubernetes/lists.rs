@@ -4,7 +4,7 @@ use caracal_model::KeyValue;
 use serde_json::Value;
 
 use super::api::Api;
-use super::mapping::{self, ApiGroup, Collection, List};
+use super::mapping::{self, ApiGroup, Collection, List, PolicyKind};
 
 /// Metadata without the rest: a Node's status is most of it and changes with every heartbeat.
 const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
@@ -49,7 +49,9 @@ pub(super) fn list_path(api: &Api, group: ApiGroup, list: &List) -> String {
     if let Some(labels) = &list.labels {
         path.push_str(&format!("labelSelector={}&", escaped(labels)));
     }
-    if let (Collection::Pods, Some(node)) = (list.collection, &api.config.pods_of) {
+    let pods_of = api.config.pods_of.as_ref();
+    let pods_of = pods_of.filter(|_| !api.config.enforces_policy);
+    if let (Collection::Pods, Some(node)) = (list.collection, pods_of) {
         let selector = format!("spec.nodeName={node}");
         path.push_str(&format!("fieldSelector={}&", escaped(&selector)));
     }
@@ -64,8 +66,8 @@ pub(super) fn lists_below(api: &Api, prefix: &str) -> Vec<List> {
     }
 }
 
-/// How a kind is listed to be followed. Of Nodes the metadata, unless `podCIDRs` are read; of
-/// Kubernetes' policies, which are only named, too.
+/// How a kind is listed to be followed. Of Nodes the metadata, unless `podCIDRs` are read; of those
+/// of Kubernetes' policies that are only named, too.
 pub(super) fn listed_form(api: &Api, collection: Collection) -> &'static str {
     match is_metadata(api, collection) {
         true => METADATA_LIST,
@@ -84,6 +86,38 @@ pub(super) fn watched_form(api: &Api, collection: Collection) -> &'static str {
 fn is_metadata(api: &Api, collection: Collection) -> bool {
     match collection {
         Collection::Nodes => !api.config.use_pod_cidr,
+        Collection::Policies(PolicyKind::Network) => !api.config.enforces_policy,
         other => matches!(other, Collection::Policies(_)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::KubernetesConfig;
+    use super::*;
+
+    /// Where policies are enforced, they are read whole, and so are the pods of all nodes.
+    #[test]
+    fn policies_ask_for_what_they_say_and_for_all_pods() {
+        let policies = Collection::Policies(PolicyKind::Network);
+        let of_clusters = Collection::Policies(PolicyKind::Cluster);
+        for (enforces_policy, pods, form) in [
+            (
+                false,
+                "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1&",
+                METADATA,
+            ),
+            (true, "/api/v1/pods?", WHOLE),
+        ] {
+            let api = Api::new(KubernetesConfig {
+                pods_of: Some("node-1".into()),
+                enforces_policy,
+                ..KubernetesConfig::default()
+            });
+            let path = list_path(&api, ApiGroup::V1, &List::all(Collection::Pods));
+            assert_eq!(path, pods);
+            assert_eq!(watched_form(&api, policies), form);
+            assert_eq!(watched_form(&api, of_clusters), METADATA);
+        }
     }
 }

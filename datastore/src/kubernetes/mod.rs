@@ -10,9 +10,10 @@
 //!   revision is read from. Kinds are listed one after the other, so a snapshot is not of one
 //!   moment: the revision of a list is the oldest of them, and what changed since is told by the
 //!   watch.
-//! * **Watches.** One for each kind that is followed; of pods only this node's, of Nodes metadata
-//!   only, of handles none. A watch that the server ends goes on from the last revision that was
-//!   told; one that is too old (410), or cannot be had again, ends the stream: the caller lists.
+//! * **Watches.** One for each kind that is followed; of pods only this node's unless policies ask
+//!   for all, of Nodes metadata only, of handles none. A watch that the server ends goes on from
+//!   the last revision that was told; one that is too old (410), or cannot be had again, ends the
+//!   stream: the caller lists.
 //! * **Liveness.** A watch is silent for minutes when nothing changes. Over HTTP/2 its connection
 //!   is pinged, and one object is asked for now and then, from the server's memory; where it is not
 //!   pinged, every few seconds.

@@ -72,7 +72,7 @@ const RULES: &[Rule] = &[
     node(
         &["pods"],
         FOLLOW_AND_GET,
-        "know the pods of this node and their addresses",
+        "know the pods of this node, or of all where policies are enforced, and their addresses",
     ),
     node(
         &["services", "endpointslices"],
@@ -144,7 +144,18 @@ const RULES: &[Rule] = &[
             "networkpolicies",
         ],
         FOLLOW,
-        "tell which policies are there, since nobody enforces them",
+        "enforce policies, or tell which are there",
+    ),
+    node(
+        &[
+            "globalnetworksets",
+            "namespaces",
+            "networksets",
+            "serviceaccounts",
+            "tiers",
+        ],
+        FOLLOW,
+        "enforce policies (CARACAL_POLICY=on)",
     ),
     node(
         &["ipamhandles"],

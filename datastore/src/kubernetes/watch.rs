@@ -45,6 +45,15 @@ const FOLLOWED: [Collection; 21] = [
     Collection::Custom("networkpolicies"),
 ];
 
+/// What is watched besides where policy is enforced.
+const OF_POLICY: [Collection; 5] = [
+    Collection::Namespaces,
+    Collection::ServiceAccounts,
+    Collection::Custom("tiers"),
+    Collection::Custom("globalnetworksets"),
+    Collection::Custom("networksets"),
+];
+
 /// After so long the server ends a watch, and it is opened anew from where it was. One whose
 /// connection died unnoticed does not end, and is found by that.
 const SECONDS: u64 = 240;
@@ -87,7 +96,8 @@ impl KubernetesWatch {
         let group = api.group().await;
         let group = group.map_err(|failure| failure.into_error(api.server(), "the API"))?;
         let below = lists_below(api, prefix);
-        let chosen = FOLLOWED.into_iter().filter(|collection| {
+        let of_policy = OF_POLICY.into_iter().filter(|_| api.config.enforces_policy);
+        let chosen = FOLLOWED.into_iter().chain(of_policy).filter(|collection| {
             let mut lists = below.iter();
             let ranges = api.config.use_pod_cidr
                 && [mapping::BLOCKS, mapping::AFFINITIES].contains(collection);
@@ -405,7 +415,13 @@ impl One {
             if noisy {
                 let mut hash = DefaultHasher::new();
                 value.hash(&mut hash);
-                if self.said.insert(kv.key.clone(), hash.finish()) == Some(hash.finish()) {
+                let hash = hash.finish();
+                // Of an object that is gone nothing more comes: what was told of it goes, too.
+                let told = match deleted {
+                    true => self.said.remove(&kv.key),
+                    false => self.said.insert(kv.key.clone(), hash),
+                };
+                if told == Some(hash) {
                     continue;
                 }
             }

@@ -15,6 +15,7 @@ mod probe;
 mod read;
 mod reconciler;
 mod retry;
+mod revocation;
 pub(crate) mod rule_table;
 mod rules;
 mod services;

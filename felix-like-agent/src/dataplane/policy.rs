@@ -1,7 +1,9 @@
 //! Writes the table of policy: transactions, adoption of the table after a start, and what others
 //! do to it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use caracal_model::{NodeName, PolicyData};
@@ -9,10 +11,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::read::hints::{self, Listener, OwnChanges};
+use super::revocation::{InForce, Revocation};
 use super::write::programs::{CommandError, run, unless_refused};
 use super::write::tables::TableWriter;
 use crate::nft::Transaction;
-use crate::policy::{self, POLICY_TABLE, PolicySettings, PolicyTable};
+use crate::policy::{self, POLICY_TABLE, PolicyCounts, PolicySettings, PolicyTable, RefusedChain};
 
 /// Why the table is not as planned.
 #[derive(Debug, thiserror::Error)]
@@ -28,10 +31,27 @@ pub struct PolicyStatus {
     pub transactions: u64,
     /// How long the last pass that wrote something took.
     pub last_write: Duration,
+    /// Passes that did not make the table what it should be.
+    pub failures: u64,
+    /// Chains that are closed because `nft` does not take them.
+    pub refused: Vec<RefusedChain>,
+    ended_flows: Arc<AtomicU64>,
     table: Arc<PolicyTable>,
 }
 
 impl PolicyStatus {
+    /// Flows that were ended since the start, because a change did not allow them any more.
+    #[must_use]
+    pub fn ended_flows(&self) -> u64 {
+        self.ended_flows.load(Ordering::Relaxed)
+    }
+
+    /// How much is in the table.
+    #[must_use]
+    pub fn counts(&self) -> PolicyCounts {
+        self.table.counts()
+    }
+
     /// True when packets to and from this interface are judged by its policies.
     #[must_use]
     pub fn is_in_force(&self, interface: &str) -> bool {
@@ -49,6 +69,15 @@ enum Known {
     Table(Arc<PolicyTable>),
 }
 
+/// What was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    Nothing,
+    /// Nothing that was allowed before is forbidden.
+    AllowsMore,
+    MayForbid,
+}
+
 /// The only writer of the table of policy in the calling thread's network namespace.
 #[derive(Debug)]
 pub struct PolicyWriter {
@@ -59,6 +88,13 @@ pub struct PolicyWriter {
     sealed: Option<(u64, Arc<PolicyTable>)>,
     writer: TableWriter,
     changed: Arc<Notify>,
+    revocation: Revocation,
+    /// Flows were looked at since the start: what was in force when an earlier process ended them
+    /// is not known.
+    has_looked: bool,
+    /// Chains that `nft` did not take, and what it said. Their names say what is in them: it takes
+    /// them no more when they come again.
+    refused: BTreeMap<Box<str>, String>,
     /// Held for its task. `None` = nobody tells of changes.
     _listener: Option<Listener>,
     status: PolicyStatus,
@@ -69,6 +105,7 @@ impl PolicyWriter {
     #[must_use]
     pub fn new(me: NodeName) -> Self {
         let (writes, changed) = (OwnChanges::default(), Arc::new(Notify::new()));
+        let status = PolicyStatus::default();
         let listener = hints::table(POLICY_TABLE, Arc::clone(&changed), writes.clone());
         Self {
             me,
@@ -77,14 +114,23 @@ impl PolicyWriter {
             sealed: None,
             writer: TableWriter::new(POLICY_TABLE, writes),
             changed,
+            revocation: Revocation::spawn(Arc::clone(&status.ended_flows)),
+            has_looked: false,
+            refused: BTreeMap::new(),
             _listener: listener.ok(),
-            status: PolicyStatus::default(),
+            status,
         }
     }
 
     /// Takes settings; the next pass has them.
     pub fn set_settings(&mut self, settings: PolicySettings) {
         self.settings = settings;
+    }
+
+    /// The table after the last pass.
+    #[must_use]
+    pub const fn status(&self) -> &PolicyStatus {
+        &self.status
     }
 
     /// Resolves when somebody else has changed the table; the next pass reads it, and writes all
@@ -105,7 +151,21 @@ impl PolicyWriter {
         revision: i64,
     ) -> Result<&PolicyStatus, PolicyWriteError> {
         let table = PolicyTable::plan(data, &self.me, &self.settings);
-        self.write(table).await?;
+        let written = self.write(table).await;
+        self.status.failures += u64::from(written.is_err());
+        // After an error it is not known what was in force meanwhile.
+        let has_looked = std::mem::replace(&mut self.has_looked, written.is_ok());
+        let has_marked = self.revocation.has_marked();
+        let is_looked_at = match written? {
+            Written::Nothing => false,
+            Written::AllowsMore => has_marked,
+            Written::MayForbid => true,
+        };
+        if is_looked_at || !has_looked {
+            let (table, takes) = (Arc::clone(&self.status.table), self.settings.nodes_take);
+            let in_force = InForce::new(table, data, &self.me, takes);
+            self.revocation.look(in_force);
+        }
         self.status.revision = revision;
         Ok(&self.status)
     }
@@ -121,7 +181,7 @@ impl PolicyWriter {
         match self.known {
             Known::Absent if !endpoints_at_work => {
                 let closed = PolicyTable::closed(&self.settings);
-                self.write(closed).await
+                self.write(closed).await.map(drop)
             }
             _ => Ok(()),
         }
@@ -149,7 +209,7 @@ impl PolicyWriter {
         Ok(())
     }
 
-    async fn write(&mut self, table: PolicyTable) -> Result<(), PolicyWriteError> {
+    async fn write(&mut self, mut table: PolicyTable) -> Result<Written, PolicyWriteError> {
         let started = Instant::now();
         let is_read = matches!(self.known, Known::Nothing);
         self.read().await?;
@@ -158,10 +218,30 @@ impl PolicyWriter {
             Known::Table(table) => Some(&**table),
             Known::Nothing | Known::Absent => None,
         };
-        let mut has_written = false;
-        for transaction in table.since(before) {
-            has_written |= !transaction.0.is_empty();
-            self.change(transaction).await?;
+        self.refused.retain(|chain, _| table.close_chain(chain));
+        let [first, second, last] = table.since(before);
+        let has_written = [&first, &second, &last]
+            .into_iter()
+            .any(|t| !t.0.is_empty());
+        self.change(first).await?;
+        match self.change(second).await {
+            Err(PolicyWriteError(CommandError::Refused { .. })) => {
+                self.close_refused(&mut table, before).await?;
+                let [_, second, _] = table.since(before);
+                self.change(second).await?;
+            }
+            done => done?,
+        }
+        self.change(last).await?;
+        let refused = self.refused.iter();
+        let refused = refused.map(|(chain, reason)| table.refused(chain, reason));
+        self.status.refused = refused.collect();
+        let mut written = Written::Nothing;
+        if has_written {
+            written = match table.may_forbid_since(before) {
+                true => Written::MayForbid,
+                false => Written::AllowsMore,
+            };
         }
         let table = Arc::new(table);
         // Where our own doing is not told from others', the next look finds what it knows.
@@ -175,6 +255,37 @@ impl PolicyWriter {
         if has_written {
             self.status.last_write = started.elapsed();
             tracing::info!(took = ?self.status.last_write, "policy written");
+        }
+        Ok(written)
+    }
+
+    /// Finds the chains that `nft` does not take, by trial, and closes them: half of them, and half
+    /// of a half that it refuses.
+    async fn close_refused(
+        &mut self,
+        table: &mut PolicyTable,
+        before: Option<&PolicyTable>,
+    ) -> Result<(), PolicyWriteError> {
+        let all = table.unwritten(before);
+        let mut groups = vec![&all[..]];
+        while let Some(group) = groups.pop() {
+            let trial = run("nft", &["-c", "-f", "-"], &table.trial(&all, group)).await;
+            match (trial, group) {
+                (Ok(_), _) => {}
+                (Err(CommandError::Refused { stderr, .. }), [chain]) => {
+                    let reason = stderr.lines().next().unwrap_or_default().trim();
+                    tracing::warn!(chain = &**chain, reason, "a chain of policy is closed");
+                    self.refused.insert(chain.clone(), reason.to_owned());
+                }
+                (Err(CommandError::Refused { .. }), group) => {
+                    let (one, other) = group.split_at(group.len() / 2);
+                    groups.extend([one, other].into_iter().filter(|half| !half.is_empty()));
+                }
+                (Err(error), _) => return Err(PolicyWriteError(error)),
+            }
+        }
+        for chain in self.refused.keys() {
+            table.close_chain(chain);
         }
         Ok(())
     }

@@ -138,8 +138,7 @@ impl Sets {
 
     /// Writes the elements of a set as they stand in its declaration.
     pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>, set: &str) -> fmt::Result {
-        let keys = self.0.get(set).map(Vec::as_slice).unwrap_or_default();
-        join(f, "\t\telements = { ", keys)
+        join(f, "\t\telements = { ", self.of(set))
     }
 
     /// The sum of the elements' hashes: when some come and others go, it follows from those alone.
@@ -147,6 +146,11 @@ impl Sets {
         let sums = self.0.iter();
         let sums = sums.map(|(name, keys)| SetHash::new(name).sum(keys));
         sums.fold(0, u64::wrapping_add)
+    }
+
+    /// The elements of a set; none where there is no such set.
+    pub(crate) fn of(&self, set: &str) -> &[Fields] {
+        self.0.get(set).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// All sets, by name.

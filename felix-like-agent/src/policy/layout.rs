@@ -17,9 +17,16 @@ pub(super) const MAPS: [&str; 3] = [FROM, FROM_TO_NODE, TO];
 pub(super) const DISPATCH: &str = "to-dispatch";
 pub(super) const TO_NODE: &str = "to-node";
 
+/// Where a packet of a flow goes that is not allowed any more.
+const REVOKED_CHAIN: &str = "revoked";
+/// The bit of a flow's mark (`ct mark`) by which such a flow is known. No bit of Calico's, of
+/// kube-proxy's or of clouds' that we know.
+pub(crate) const REVOKED: u32 = 0x2000;
+
 const INFALLIBLE: &str = "writing to a String does not fail";
 /// Chains that the kernel calls, and what is after them.
-const BASE: [(&str, &str); 4] = [
+const BASE: [(&str, &str); 5] = [
+    (REVOKED_CHAIN, ""),
     (TO_NODE, ""),
     (DISPATCH, ""),
     (
@@ -67,12 +74,19 @@ pub(super) fn base(settings: &PolicySettings) -> String {
     rule(DISPATCH, &format!("oifname vmap @{TO}"));
     nothing_else(&mut rule, DISPATCH, "oifname");
     rule(DISPATCH, "accept");
-    let known = "ct state established,related accept";
-    rule("forward", known);
+    rule(REVOKED_CHAIN, "meta l4proto 6 reject with tcp reset");
+    rule(REVOKED_CHAIN, "drop");
+    let is = |not: &str| format!("ct mark and {REVOKED:#x} {not}= 0x0");
+    let known = format!("{} ct state established,related accept", is("="));
+    rule("forward", &known);
+    rule("forward", &format!("{} goto {REVOKED_CHAIN}", is("!")));
     rule("forward", &format!("iifname vmap @{FROM}"));
     nothing_else(&mut rule, "forward", "iifname");
     rule("forward", &format!("goto {DISPATCH}"));
-    rule("input", known);
+    // Answers to the node itself always come, as kubelet's probes need them.
+    let begun = format!("ct direction original {}", is("!"));
+    rule("input", &format!("{begun} goto {REVOKED_CHAIN}"));
+    rule("input", "ct state established,related accept");
     for pods in &pods {
         // Without neighbours there is no IPv6: listeners, routers and neighbours.
         for types in ["130-133", "135-136"] {

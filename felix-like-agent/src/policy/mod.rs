@@ -3,7 +3,9 @@
 //!
 //! * `sets` names and fills sets, `compile` makes rules (`rule`) of a policy's rule, `table` puts
 //!   lists of policies together for each endpoint, and `layout` is what does not depend on them.
-//! * `change` says what differs from what is there, and reads the table back after a start.
+//! * `change` says what differs from what is there, and reads the table back after a start; `walk`
+//!   goes through the table as the kernel does, for flows that were allowed before a change;
+//!   `refused` is what becomes of a chain that `nft` does not take.
 //!
 //! A packet is looked up by its interface, and the chain of that decides: *out* of an endpoint an
 //! allowed packet goes on to `to-dispatch`, which looks up the interface that it leaves by; *in*
@@ -17,18 +19,24 @@
 //! * `POL-3`: a set of intervals is filled before a rule names it, and never changed.
 //! * `POL-4`: a chain that something leads to is never changed, unless it is not known what is in
 //!   it.
+//! * `POL-5`: a flow that the table does not let begin any more is marked, and its packets are
+//!   refused; one that it lets begin is not.
 
 mod change;
 mod compile;
 mod layout;
+mod refused;
 mod rule;
 mod sets;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;
+mod walk;
 
 pub(crate) use change::{listing, removal, structure};
-pub(crate) use layout::POLICY_TABLE;
+pub(crate) use layout::{POLICY_TABLE, REVOKED};
+pub use refused::RefusedChain;
+pub use table::PolicyCounts;
 pub(crate) use table::PolicyTable;
 
 /// Settings of this node.

@@ -18,6 +18,9 @@ use super::sets::{SetMaker, content_name};
 use super::{PolicySettings, compile, layout};
 use crate::nft::{Field, Fields, InterfaceName, Sets};
 
+/// Names of policies that share a chain are told until they are so long together.
+const LONG: usize = 200;
+
 /// A way of packets past an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
@@ -65,6 +68,19 @@ impl Way {
     }
 }
 
+/// How much is in the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyCounts {
+    /// Endpoints that are judged.
+    pub endpoints: usize,
+    /// Chains of policies; those that say the same are one.
+    pub policies: usize,
+    /// Sets of addresses and ports.
+    pub sets: usize,
+    /// Elements of the sets.
+    pub elements: usize,
+}
+
 /// Content of the table, without what does not depend on policies.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyTable {
@@ -75,6 +91,8 @@ pub(crate) struct PolicyTable {
     pub(super) chains: BTreeMap<Box<str>, Option<Vec<FilterRule>>>,
     /// By map and interface the chain.
     pub(super) leads: BTreeMap<(&'static str, Fields), Box<str>>,
+    /// What the policies are called whose chains these are.
+    pub(super) policies: BTreeMap<Box<str>, String>,
 }
 
 impl PolicyTable {
@@ -83,6 +101,16 @@ impl PolicyTable {
         let key = |name| Fields::from([Field::Interface(name)]);
         let name = InterfaceName::new(interface);
         name.is_some_and(|name| self.leads.contains_key(&(TO, key(name))))
+    }
+
+    pub(crate) fn counts(&self) -> PolicyCounts {
+        let sets = self.sets.iter();
+        PolicyCounts {
+            endpoints: self.leads.keys().filter(|(map, _)| *map == TO).count(),
+            policies: self.policies.len(),
+            sets: sets.count(),
+            elements: self.sets.iter().map(|(_, elements)| elements.len()).sum(),
+        }
     }
 
     /// Takes the chains for what was written last: their listing is as it was then.
@@ -108,6 +136,7 @@ impl PolicyTable {
             data,
             sets: SetMaker::new(data),
             chains: BTreeMap::new(),
+            policies: BTreeMap::new(),
         };
         let mut leads = BTreeMap::new();
         let mut known = BTreeMap::new();
@@ -138,6 +167,7 @@ impl PolicyTable {
             sets: maker.sets.finish(),
             chains: maker.chains,
             leads,
+            policies: maker.policies,
         }
     }
 }
@@ -209,6 +239,7 @@ struct ChainMaker<'a> {
     data: &'a PolicyData,
     sets: SetMaker<'a>,
     chains: BTreeMap<Box<str>, Option<Vec<FilterRule>>>,
+    policies: BTreeMap<Box<str>, String>,
 }
 
 impl ChainMaker<'_> {
@@ -234,7 +265,15 @@ impl ChainMaker<'_> {
                     own.extend(compile::rules(&mut self.sets, rule, &decided));
                 }
                 if !own.is_empty() {
-                    rules.push(Action::Jump(self.chain("policy-", own)).into());
+                    let chain = self.chain("policy-", own);
+                    // Two that say the same share one.
+                    let titles = self.policies.entry(chain.clone()).or_default();
+                    let title = policy.title();
+                    if titles.len() < LONG && !titles.contains(&title) {
+                        let and = if titles.is_empty() { "" } else { ", " };
+                        *titles += &format!("{and}{title}");
+                    }
+                    rules.push(Action::Jump(chain).into());
                 }
             }
             let passes = tier.first().is_some_and(|number| tier_of(number).1);

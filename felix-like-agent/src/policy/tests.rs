@@ -3,18 +3,14 @@
 mod kernel;
 pub(crate) mod random;
 
-use std::net::IpAddr;
-
 use caracal_model::{Family, NodeName, Packet, PolicyData, PolicyDirection, Prefix};
 use proptest::prelude::*;
 
 use self::kernel::Kernel;
 use self::random::{Step, packet, steps};
-use super::layout::{DISPATCH, FROM, FROM_TO_NODE, TO, TO_NODE};
-use super::rule::{Action, End, FilterRule, Match};
+use super::layout::{FROM, FROM_TO_NODE, TO};
 use super::*;
-use crate::nft::{Field, Fields, InterfaceName};
-use crate::transport::Transport;
+use crate::nft::InterfaceName;
 
 const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
 
@@ -30,100 +26,7 @@ fn plan(data: &PolicyData) -> PolicyTable {
 
 /// What the chain of an interface does with a packet; `None` = there is none.
 fn decides(table: &PolicyTable, map: &'static str, interface: &str, p: &Packet) -> Option<bool> {
-    let interface = Field::Interface(InterfaceName::new(interface).unwrap());
-    let chain = table.leads.get(&(map, [interface].into()))?;
-    let verdict = walk(table, chain, p);
-    Some(verdict.expect("a list always decides"))
-}
-
-/// As the kernel goes through a chain. `None`: its end was reached.
-fn walk(table: &PolicyTable, chain: &str, p: &Packet) -> Option<bool> {
-    let rules = table.chains[chain].as_ref().unwrap();
-    for rule in rules.iter().filter(|rule| matches(table, rule, p)) {
-        match &rule.action {
-            Action::Accept => return Some(true),
-            Action::Drop | Action::Refuse => return Some(false),
-            Action::Log => {}
-            Action::Goto(to) if [DISPATCH, TO_NODE].contains(&&**to) => return Some(true),
-            Action::Goto(to) => return walk(table, to, p),
-            Action::Jump(to) => {
-                if let Some(verdict) = walk(table, to, p) {
-                    return Some(verdict);
-                }
-            }
-        }
-    }
-    None
-}
-
-fn matches(table: &PolicyTable, rule: &FilterRule, p: &Packet) -> bool {
-    let family = Family::of(p.source);
-    let icmp =
-        |of: &Family| of == &family && p.protocol == if family == Family::Ipv4 { 1 } else { 58 };
-    let at = |end: &End| match end {
-        End::Source => (p.source, p.ports.0),
-        End::Destination => (p.destination, p.ports.1),
-    };
-    let elements = |set: &str| {
-        let (_, elements) = table.sets.iter().find(|(name, _)| &***name == set).unwrap();
-        elements
-    };
-    rule.matches.iter().all(|part| match part {
-        Match::Family(of) => *of == family,
-        Match::Protocol { number, not } => (p.protocol == *number) != *not,
-        Match::Net { end, net, not } => net.family() == family && net.contains(at(end).0) != *not,
-        Match::Set {
-            end,
-            family: of,
-            set,
-            not,
-        } => of == &family && within(elements(set), at(end).0) != *not,
-        Match::Ports {
-            end,
-            first,
-            last,
-            not,
-        } => (*first..=*last).contains(&at(end).1) != *not,
-        Match::Triple {
-            end,
-            family: of,
-            set,
-            not,
-        } => {
-            let protocol = Transport::from_number(p.protocol);
-            let key = protocol.map(|protocol| -> Fields {
-                [
-                    at(end).0.into(),
-                    Field::Protocol(protocol),
-                    Field::Port(at(end).1),
-                ]
-                .into()
-            });
-            let is_in = key.is_some_and(|key| elements(set).contains(&key));
-            of == &family && is_in != *not
-        }
-        Match::IcmpType {
-            family,
-            number,
-            not,
-        } => icmp(family) && (p.icmp.0 == *number) != *not,
-        Match::IcmpCode {
-            family,
-            number,
-            not,
-        } => icmp(family) && (p.icmp.1 == *number) != *not,
-    })
-}
-
-fn within(elements: &[Fields], address: IpAddr) -> bool {
-    elements
-        .iter()
-        .flat_map(Fields::iter)
-        .any(|field| match field {
-            Field::Address(one) => *one == address,
-            Field::Range(range) => range.contains(address),
-            _ => false,
-        })
+    table.decides(map, InterfaceName::new(interface).unwrap(), p)
 }
 
 proptest! {

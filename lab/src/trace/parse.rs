@@ -181,27 +181,27 @@ fn body<'a>(listing: &'a str, begin: &str) -> &'a str {
 
 /// What a key of a map leads to.
 pub(super) fn map_value<'a>(listing: &'a str, map: &str, key: &str) -> Option<&'a str> {
-    map_values(listing, map, &format!("{key} : ")).next()
+    map_values(listing, map, format!("{key} : ")).next()
 }
 
 /// What the keys of a map that begin so lead to.
 pub(super) fn map_values<'a>(
     listing: &'a str,
     map: &str,
-    begin: &str,
-) -> impl Iterator<Item = &'a str> {
+    begin: String,
+) -> impl Iterator<Item = &'a str> + use<'a> {
     elements(listing, &format!("map {map} {{"))
-        .filter(move |element| element.starts_with(begin))
+        .filter(move |element| element.starts_with(&begin))
         .filter_map(|element| Some(element.split_once(" : ")?.1))
 }
 
 /// The elements of a set.
-fn set_elements<'a>(listing: &'a str, set: &str) -> impl Iterator<Item = &'a str> {
+fn set_elements<'a>(listing: &'a str, set: &str) -> impl Iterator<Item = &'a str> + use<'a> {
     elements(listing, &format!("set {set} {{"))
 }
 
 /// The elements of the first block that begins so.
-fn elements<'a>(listing: &'a str, begin: &str) -> impl Iterator<Item = &'a str> {
+fn elements<'a>(listing: &'a str, begin: &str) -> impl Iterator<Item = &'a str> + use<'a> {
     let body = body(listing, begin);
     let elements = body.split_once("elements = {").map_or("", |(_, rest)| rest);
     let elements = elements.split('}').next().unwrap_or_default();

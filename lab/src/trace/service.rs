@@ -9,7 +9,7 @@ use super::{Direction, Hop, Look, parse};
 
 /// `ADDRESS:PORT`, and `/udp` or `/sctp` behind it where it is not TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ServicePort {
+pub(crate) struct ServicePort {
     pub(super) at: SocketAddr,
     pub(super) protocol: &'static str,
 }
@@ -38,7 +38,7 @@ impl std::fmt::Display for ServicePort {
 
 /// What a node's table of services makes of a pod's packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Translation {
+pub(crate) enum Translation {
     /// It goes to one of these.
     To(Vec<SocketAddr>),
     /// Nothing is behind the service: the verdict's words.
@@ -75,7 +75,7 @@ impl Translation {
             return Self::Refused(verdict.to_owned());
         };
         let map = format!("{kind}{n}-{}", to.protocol);
-        let endpoints = parse::map_values(listing, &map, &format!("{key} . "));
+        let endpoints = parse::map_values(listing, &map, format!("{key} . "));
         Self::To(endpoints.filter_map(endpoint).collect())
     }
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::fields::{Fault, Fields, Read, bad, octet, port, protocol};
 use super::rule::{
-    IcmpMatch, Policy, PolicyAction, PolicyKind, PolicyOrder, PolicyPort, PolicyProfile,
+    Budget, IcmpMatch, Policy, PolicyAction, PolicyKind, PolicyOrder, PolicyPort, PolicyProfile,
     PolicyRule, PolicyTier, RuleSide,
 };
 use super::{NAMESPACE, SERVICE_ACCOUNT, having};
@@ -158,9 +158,10 @@ fn all_rules(
     namespace: &str,
     faults: &mut Vec<String>,
 ) -> Vec<PolicyRule> {
-    let mut read = Vec::new();
+    let (mut read, mut budget) = (Vec::new(), Budget::new());
     for (at, value) in rules.iter().enumerate() {
-        match rule(value, namespace) {
+        let rule = rule(value, namespace);
+        match rule.and_then(|rule| budget.take(rule.rules()).map(|()| rule)) {
             Ok(rule) => read.push(rule),
             Err(fault) => {
                 let Fault(text) = fault.inside(&format!("spec.{direction}[{at}]"));

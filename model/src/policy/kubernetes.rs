@@ -7,10 +7,10 @@ use serde_json::Value;
 use super::calico::{WithFaults, labels};
 use super::fields::{Fault, Fields, Read, bad, port, protocol};
 use super::rule::{
-    Policy, PolicyAction, PolicyKind, PolicyOrder, PolicyPort, PolicyRule, RuleSide,
+    Budget, Policy, PolicyAction, PolicyKind, PolicyOrder, PolicyPort, PolicyRule, RuleSide,
 };
 use super::{NAMESPACE, ORCHESTRATOR, having, of_namespace};
-use crate::net::Prefix;
+use crate::net::{Family, Prefix};
 use crate::selector::Selector;
 
 /// Where Calico puts these policies among its own, and in which tier.
@@ -44,10 +44,11 @@ pub(super) fn policy(value: &Value, namespace: &str, name: &str) -> WithFaults<P
     let mut rules = |has: bool, direction: &str, peers: &str| {
         has.then(|| {
             let list = spec.list(direction).map_err(&mut note).unwrap_or_default();
-            let mut rules = Vec::new();
+            let (mut rules, mut budget) = (Vec::new(), Budget::new());
             for (at, rule) in list.iter().enumerate() {
                 let field = format!("spec.{direction}[{at}]");
-                let read = read_rule(rule, peers, namespace, &mut |fault: Fault| {
+                let place = (peers, namespace);
+                let read = read_rule(rule, place, &mut budget, &mut |fault: Fault| {
                     note(fault.inside(&field));
                 });
                 match read {
@@ -147,8 +148,8 @@ fn expression(value: &Value) -> Read<Selector> {
 /// do.
 fn read_rule(
     value: &Value,
-    peers: &str,
-    namespace: &str,
+    (peers, namespace): (&str, &str),
+    budget: &mut Budget,
     note: &mut dyn FnMut(Fault),
 ) -> Read<Vec<PolicyRule>> {
     let fields = Fields::only(value, "rule", &["ports", peers])?;
@@ -164,6 +165,15 @@ fn read_rule(
     if list.is_empty() {
         sides.push(RuleSide::default());
     }
+    // Before thousands of ports are copied for each of thousands of peers.
+    let ways = ports.values().map(|ports| ports.len().max(1));
+    let ways = ways.fold(0, usize::saturating_add);
+    let families = |side: &RuleSide| {
+        let families = [Family::Ipv4, Family::Ipv6].into_iter();
+        families.filter(|family| !side.excludes(*family)).count()
+    };
+    let ends = sides.iter().map(families).fold(0, usize::saturating_add);
+    budget.take(ends.saturating_mul(ways))?;
     let mut rules = Vec::new();
     for side in sides {
         for (protocol, ports) in &ports {

@@ -2,11 +2,45 @@
 
 use std::cmp::Ordering;
 
+use super::fields::{Fault, Read};
 use crate::net::{Family, Prefix};
 use crate::selector::Selector;
 
 /// Numbers of the protocols that have ports.
 const WITH_PORTS: [u8; 3] = [6, 17, 132];
+
+/// Rules of a table of the kernel's that one direction of a policy may become. Each of a list of
+/// ports is one, for each range of addresses.
+const MOST_RULES: usize = 10_000;
+/// More ranges than this are a set, which is one.
+const FEW: usize = 8;
+
+/// How many more rules of the kernel's a policy may become.
+pub(super) struct Budget(usize);
+
+impl Budget {
+    pub(super) const fn new() -> Self {
+        Self(MOST_RULES)
+    }
+
+    /// Takes what a rule of the policy becomes.
+    pub(super) fn take(&mut self, rules: usize) -> Read<()> {
+        match self.0.checked_sub(rules) {
+            Some(left) => {
+                self.0 = left;
+                Ok(())
+            }
+            None => Err(Fault::new(
+                "ports",
+                format!(
+                    "this rule becomes {rules} rules of the kernel's with each port and range of addresses, and one \
+                     direction of a policy may become {MOST_RULES}: join ports to ranges, or say it in a policy of \
+                     its own with fewer"
+                ),
+            )),
+        }
+    }
+}
 
 /// What a rule does with a packet that it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,6 +101,21 @@ impl RuleSide {
     }
 }
 
+impl RuleSide {
+    /// Rules of the kernel's for packets of a family.
+    fn rules(&self, family: Family) -> usize {
+        if self.excludes(family) {
+            return 0;
+        }
+        let nets = self.nets.iter().filter(|net| net.family() == family);
+        let nets = match nets.count() {
+            few @ 1..=FEW => few,
+            _ => 1,
+        };
+        nets.saturating_mul(self.ports.len().max(1))
+    }
+}
+
 /// A rule of a policy or profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyRule {
@@ -102,6 +151,15 @@ impl PolicyRule {
             source: RuleSide::default(),
             destination: RuleSide::default(),
         }
+    }
+
+    /// Rules of the kernel's that it becomes.
+    pub(super) fn rules(&self) -> usize {
+        let each = [Family::Ipv4, Family::Ipv6].into_iter().map(|family| {
+            let sides = (self.source.rules(family), self.destination.rules(family));
+            sides.0.saturating_mul(sides.1)
+        });
+        each.fold(0, usize::saturating_add)
     }
 
     /// True when it asks for a number of a port.

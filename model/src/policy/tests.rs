@@ -50,6 +50,62 @@ fn put(data: &mut PolicyData, path: &str, value: &Value) {
         .unwrap();
 }
 
+/// A few lines of a policy would be a hundred thousand rules in the kernel: such a rule is closed,
+/// and named; what is beside it counts.
+#[test]
+fn what_multiplies_without_bound_is_closed_and_named() {
+    let ports: Vec<Value> = (1..=300).map(|n| json!(2 * n)).collect();
+    let few: Vec<Value> = (1..=8).map(|n| json!(format!("192.0.{n}.0/24"))).collect();
+    let side = json!({"nets": few, "ports": ports});
+    let much =
+        |action| json!({"action": action, "protocol": "TCP", "source": side, "destination": side});
+    let mut data = cluster();
+    let spec = |action| {
+        json!({"spec": {"types": ["Ingress"], "ingress": [much(action),
+            {"action": "Allow", "protocol": "TCP", "destination": {"ports": [80]}}]}})
+    };
+    let path = "networkpolicies/shop/much";
+    for (action, allowed) in [("Allow", true), ("Deny", false)] {
+        put(&mut data, path, &spec(action));
+        let verdict = verdict_of(
+            &data,
+            "web",
+            PolicyDirection::Ingress,
+            "TCP 10.0.0.2 > 10.0.0.1:80",
+        );
+        assert_eq!(verdict.allowed, allowed, "{action}: {:?}", verdict.by);
+        let faults: Vec<_> = data.faults().collect();
+        assert_eq!(faults.len(), 1);
+        let (of, fault) = &faults[0];
+        assert!(of.ends_with(path), "{of}");
+        assert!(
+            fault.starts_with("spec.ingress[0].ports: this rule becomes 5760000 rules"),
+            "{fault}"
+        );
+    }
+    // As many as fit are taken, of either kind.
+    let side = json!({"nets": few, "ports": [80]});
+    let fits = json!({"action": "Allow", "protocol": "TCP", "source": side, "destination": side});
+    let rules: Vec<Value> = (0..150).map(|_| fits.clone()).collect();
+    put(&mut data, path, &json!({"spec": {"ingress": rules}}));
+    assert_eq!(data.faults().count(), 0);
+    let peers: Vec<Value> = (0..200)
+        .map(|n| json!({"ipBlock": {"cidr": format!("10.{n}.0.0/16")}}))
+        .collect();
+    let ports: Vec<Value> = (1..=40).map(|n| json!({"port": n})).collect();
+    let rule = json!({"from": peers, "ports": ports});
+    let spec = |rules: &[Value]| json!({"podSelector": {}, "ingress": rules});
+    kubernetes(&mut data, "much", &spec(std::slice::from_ref(&rule)));
+    assert_eq!(data.faults().count(), 0);
+    kubernetes(&mut data, "much", &spec(&[rule.clone(), rule]));
+    let faults: Vec<_> = data.faults().collect();
+    assert_eq!(faults.len(), 1);
+    assert!(
+        faults[0].1.starts_with("spec.ingress[1].ports"),
+        "{faults:?}"
+    );
+}
+
 fn kubernetes(data: &mut PolicyData, name: &str, spec: &Value) {
     put(
         data,

@@ -51,7 +51,10 @@ impl Rows {
             best: filter.best,
         };
         let reader = speaker.read(query).await.map_err(text)?;
-        let reader = reader.ok_or("the peer is no longer configured")?;
+        let mut reader = reader.ok_or("the peer is no longer configured")?;
+        if let Some(after) = &filter.after {
+            reader.skip_past(after);
+        }
         Ok(Answered::Rows(Box::new(Self {
             reader,
             advertised,

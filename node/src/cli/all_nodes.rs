@@ -5,33 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::time::SystemTime;
 
-use anyhow::Context;
-use caracal_datastore::Store;
-use caracal_ipam::{LEASE_PREFIX, Lease};
-use caracal_model::{InsertEach, KeyRange, KeyValue, Kind, Timestamp, kind_prefix};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::output::watch;
 use super::{duration, open_store};
 use crate::args::Output;
-use crate::cluster_status::{NodeState, PublishedStatus, STATUSES};
+use crate::cluster_nodes::{ClusterNode, gather};
+use crate::cluster_status::{NodeState, PublishedStatus};
 use crate::exit::DEGRADED;
-
-/// A node as the cluster sees it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ClusterNode {
-    node: String,
-    state: NodeState,
-    /// Seconds since it renewed its lease, by the two clocks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    last_seen_seconds: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    status: Option<PublishedStatus>,
-}
 
 /// What is shown of the nodes.
 #[derive(Clone, Copy, Debug)]
@@ -60,59 +42,7 @@ pub(super) fn run(aspect: Aspect, goes_on: bool, output: Output) -> anyhow::Resu
 
 /// All nodes, as `caracal status --all-nodes -o json` prints them.
 pub(super) async fn published() -> anyhow::Result<Value> {
-    Ok(serde_json::to_value(gather().await?)?)
-}
-
-/// Reads Nodes, leases and records.
-async fn gather() -> anyhow::Result<Vec<ClusterNode>> {
-    let store = open_store()?;
-    let prefixes = [
-        kind_prefix(Kind::Node),
-        LEASE_PREFIX.to_owned(),
-        STATUSES.to_owned(),
-    ];
-    let ranges = prefixes.clone().map(KeyRange::Prefix);
-    let answer = store.read(&ranges).await.context(store.advice())?;
-    let mut ranges = answer.ranges.into_iter().zip(prefixes);
-    let mut next = || {
-        let (entries, prefix) = ranges.next().unwrap_or_default();
-        by_node(entries, &prefix)
-    };
-    let (nodes, leases, records) = (next(), next(), next());
-    let names = nodes.into_keys().collect();
-    Ok(judged(names, &leases, &records, SystemTime::now().into()))
-}
-
-fn by_node(entries: Vec<KeyValue>, prefix: &str) -> BTreeMap<String, KeyValue> {
-    let named = |entry: KeyValue| Some((entry.key.strip_prefix(prefix)?.to_owned(), entry));
-    entries.into_iter().filter_map(named).insert_each()
-}
-
-/// The nodes in the order in which somebody looks at them.
-fn judged(
-    names: Vec<String>,
-    leases: &BTreeMap<String, KeyValue>,
-    records: &BTreeMap<String, KeyValue>,
-    now: Timestamp,
-) -> Vec<ClusterNode> {
-    let judge = |node: String| {
-        let lease = leases.get(&node).and_then(Lease::read);
-        let status: Option<PublishedStatus> = records
-            .get(&node)
-            .and_then(|stored| serde_json::from_slice(&stored.value).ok());
-        let renewed = lease
-            .as_ref()
-            .and_then(|lease| Timestamp::parse_rfc3339(&lease.renewed));
-        ClusterNode {
-            state: NodeState::judge(lease.as_ref(), status.as_ref(), now),
-            last_seen_seconds: renewed.map(|then| now.since(then).as_secs()),
-            node,
-            status,
-        }
-    };
-    let mut nodes: Vec<ClusterNode> = names.into_iter().map(judge).collect();
-    nodes.sort_by(|a, b| (a.state, &a.node).cmp(&(b.state, &b.node)));
-    nodes
+    Ok(serde_json::to_value(gather(&open_store()?).await?)?)
 }
 
 fn show(aspect: Aspect, value: &Value, output: Output) -> anyhow::Result<ExitCode> {
@@ -301,63 +231,31 @@ fn print_audit(nodes: &[ClusterNode], output: Output) {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
-
     use super::*;
 
-    fn stored(value: &Value) -> KeyValue {
-        KeyValue {
-            key: String::new(),
-            value: value.to_string().into_bytes(),
-            mod_revision: 1,
+    fn node(name: &str, state: NodeState, problems: &[(&str, usize)]) -> ClusterNode {
+        let problems = problems.iter().map(|(code, n)| ((*code).to_owned(), *n));
+        ClusterNode {
+            node: name.to_owned(),
+            state,
+            last_seen_seconds: None,
+            status: Some(PublishedStatus {
+                problems: problems.collect(),
+                ..PublishedStatus::default()
+            }),
         }
     }
 
     #[test]
-    fn those_to_look_at_come_first_and_a_record_without_a_node_is_none() {
-        let lease = |node: &str, renewed: &str| {
-            stored(&serde_json::json!({"node": node, "renewed": renewed, "seconds": 30}))
-        };
-        let record = |problems: &Value| {
-            stored(
-                &serde_json::json!({"version": "0.1.0", "datastore": "fresh", "problems": problems}),
-            )
-        };
-        let now = Timestamp::parse_rfc3339("2026-01-01T00:01:00Z").unwrap();
-        let fresh = "2026-01-01T00:00:50Z";
-        let leases = [
-            ("a", lease("a", fresh)),
-            ("b", lease("b", fresh)),
-            ("c", lease("c", "2026-01-01T00:00:00Z")),
+    fn states_and_problems_are_counted() {
+        let nodes = [
+            node("c", NodeState::Silent, &[]),
+            node("b", NodeState::Degraded, &[("bgp.listen", 2)]),
+            node("a", NodeState::Healthy, &[]),
+            node("calico", NodeState::Foreign, &[]),
         ];
-        let healthy = record(&serde_json::json!({}));
-        let records = [
-            ("a", healthy.clone()),
-            ("b", record(&serde_json::json!({"bgp.listen": 2}))),
-            ("c", healthy.clone()),
-            ("gone", healthy),
-        ];
-        let owned = |(name, value): (&str, KeyValue)| (name.to_owned(), value);
-        let names = ["a", "b", "c", "calico"].map(str::to_owned).into();
-        let nodes = judged(
-            names,
-            &leases.map(owned).into(),
-            &records.map(owned).into(),
-            now,
-        );
-        let seen: Vec<_> = nodes.iter().map(|n| (&*n.node, n.state)).collect();
-        assert_eq!(
-            seen,
-            [
-                ("c", NodeState::Silent),
-                ("b", NodeState::Degraded),
-                ("a", NodeState::Healthy),
-                ("calico", NodeState::Foreign),
-            ]
-        );
         assert_eq!(states(&nodes), "1 foreign, 1 healthy, 1 degraded, 1 silent");
         assert_eq!(counted(&sum(&nodes, |s| &s.problems)), "bgp.listen ×2");
-        assert_eq!(nodes[1].last_seen_seconds, Some(10));
         assert!(Aspect::Status.is_wrong(&nodes[0]) && !Aspect::Status.is_wrong(&nodes[2]));
     }
 }

@@ -131,6 +131,7 @@ fn filter_of(args: &RouteArgs, peer: Option<String>, best: bool) -> RouteFilter 
         longer: args.longer_prefixes,
         peer,
         best,
+        after: None,
         count: args.count,
     }
 }

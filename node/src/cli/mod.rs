@@ -8,6 +8,7 @@ mod columns;
 pub(crate) mod datastore;
 pub(crate) mod doctor;
 pub(crate) mod drain;
+pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod explain_code;
 pub(crate) mod hints;

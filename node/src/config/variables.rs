@@ -8,7 +8,7 @@ use super::is_known_felix;
 
 /// What the program reads of Caracal's and Calico's names, whichever command it is. The pool's
 /// variables of IPv4 stand for those of IPv6.
-const READ: [&str; 44] = [
+const READ: [&str; 46] = [
     "CALICO_API_GROUP",
     "CALICO_CNI_SERVICE_ACCOUNT",
     "CALICO_IPV4POOL_BLOCK_SIZE",
@@ -24,6 +24,8 @@ const READ: [&str; 44] = [
     "CALICO_ROUTER_ID",
     "CARACAL_ADMIN_GROUP",
     "CARACAL_ALLOW_MARTIANS",
+    "CARACAL_CONSOLE",
+    "CARACAL_CONSOLE_TOKEN_FILE",
     "CARACAL_DATASTORE_ACCEPT",
     "CARACAL_EBGP_REQUIRES_POLICY",
     "CARACAL_ETCD_SECRETS_DIR",
@@ -66,6 +68,11 @@ const OTHERS: [&str; 3] = [
 pub(super) fn warnings(vars: &BTreeMap<String, String>) -> Vec<String> {
     let names = || vars.keys().map(String::as_str);
     let mut warnings: Vec<String> = names().filter_map(misspelt).collect();
+    let is_set = |name: &str| vars.get(name).is_some_and(|value| !value.trim().is_empty());
+    if is_set("CARACAL_CONSOLE_TOKEN_FILE") && !is_set("CARACAL_CONSOLE") {
+        let reason = "CARACAL_CONSOLE_TOKEN_FILE has no effect without CARACAL_CONSOLE, the address of the console";
+        warnings.push(reason.to_owned());
+    }
     let unknown = names().filter(|name| name.starts_with("FELIX_") && !is_known_felix(name));
     let unknown: Vec<String> = unknown.map(felix).collect();
     if !unknown.is_empty() {
@@ -159,6 +166,8 @@ mod tests {
         }
         let said = warned(&["CARACAL_WIBBLEWOBBLE"]);
         assert!(said[0].contains("docs/operations.md"), "{said:?}");
+        let said = warned(&["CARACAL_CONSOLE_TOKEN_FILE"]);
+        assert!(said[0].contains("without CARACAL_CONSOLE"), "{said:?}");
         let said = warned(&["FELIX_IPTABLESBACKEN"]);
         assert!(
             said[0].contains("did you mean FELIX_IPTABLESBACKEND?"),

@@ -272,7 +272,7 @@ impl FlannelArgs {
             };
             Some(value.to_owned())
         });
-        Ok(config?.for_node(node, false).open()?)
+        Ok(config?.for_node(node, false, false).open()?)
     }
 
     /// Names of the annotations.

@@ -8,6 +8,8 @@
 //! carries one request and has little time, and a new one is always taken. When there are too many,
 //! one is closed ([`slots`]).
 
+pub(crate) mod body;
+pub(crate) mod connection;
 pub(crate) mod exposition;
 pub(crate) mod health;
 mod slots;
@@ -26,6 +28,8 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 
+use body::ReplyBody;
+use connection::Connection;
 use exposition::{MetricFamily, SampleFormat};
 use health::HealthReport;
 use slots::Slots;
@@ -68,7 +72,7 @@ pub(crate) async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, Str
 }
 
 /// What is answered to a request.
-pub(crate) type Reply = Response<Full<Bytes>>;
+pub(crate) type Reply = Response<ReplyBody>;
 /// Answers requests. One type for all ports, so that the program has the protocol once.
 pub(crate) type Handler =
     Arc<dyn Fn(Request<Incoming>) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync>;
@@ -100,16 +104,7 @@ async fn take(listener: TcpListener, handler: Handler, patience: Patience) {
             Ok((stream, client)) => {
                 let handler = Arc::clone(&handler);
                 slots.free_slot(client.ip());
-                let task = tokio::spawn(async move {
-                    let ended = tokio::time::timeout(
-                        patience.life,
-                        converse(stream, handler, patience.head),
-                    )
-                    .await;
-                    if let Ok(Err(error)) = ended {
-                        tracing::debug!(%error, "an HTTP connection ended");
-                    }
-                });
+                let task = tokio::spawn(attend(stream, handler, patience));
                 slots.add(client.ip(), task.abort_handle());
             }
             Err(error) => {
@@ -117,6 +112,17 @@ async fn take(listener: TcpListener, handler: Handler, patience: Patience) {
                 tokio::time::sleep(RETRY).await;
             }
         }
+    }
+}
+
+/// Converses with a client as long as the connection may live.
+async fn attend(stream: TcpStream, handler: Handler, patience: Patience) {
+    let (connection, end) = Connection::new();
+    tokio::select! {
+        ended = converse(stream, handler, patience.head, connection) => if let Err(error) = ended {
+            tracing::debug!(%error, "an HTTP connection ended");
+        },
+        () = end.reached(patience.life) => {}
     }
 }
 
@@ -138,8 +144,14 @@ async fn bind(address: SocketAddr, what: &str) -> TcpListener {
     }
 }
 
-async fn converse(stream: TcpStream, handler: Handler, head: Duration) -> hyper::Result<()> {
-    let service = service_fn(move |request: Request<Incoming>| {
+async fn converse(
+    stream: TcpStream,
+    handler: Handler,
+    head: Duration,
+    connection: Connection,
+) -> hyper::Result<()> {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(connection.clone());
         let reply = handler(request);
         async move { Ok::<_, Infallible>(reply.await) }
     });
@@ -193,7 +205,7 @@ pub(crate) fn respond(status: StatusCode, content: &'static str, text: String) -
         .status(status)
         .header(CONTENT_TYPE, content)
         .header(CACHE_CONTROL, "no-store")
-        .body(Full::new(Bytes::from(text)))
+        .body(ReplyBody::Whole(Full::new(Bytes::from(text))))
         .expect("invariant: the parts are constants that HTTP allows")
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod bgp;
 pub(crate) mod dataplane;
 pub(crate) mod datastore;
 pub(crate) mod ipam;
+pub(crate) mod policy;
 pub(crate) mod probes;
 pub(crate) mod process;
 pub(crate) mod services;

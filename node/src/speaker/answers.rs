@@ -55,6 +55,8 @@ impl AnswerRequests for SpeakerAnswers {
             | Request::TakeServicesOver { .. }
             | Request::ExplainService { .. }
             | Request::Audit
+            | Request::Pools
+            | Request::Nodes
             | Request::ExplainPath { .. }
             | Request::Drain { .. }
             | Request::Undrain

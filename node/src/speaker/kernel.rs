@@ -5,7 +5,7 @@
 //! Without a kernel protocol in the file nothing of this runs: the kernel is neither read nor
 //! written, and every next hop counts as reached.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use caracal_agent::{
 };
 use caracal_bgp::{
     Convergence, FibExportFilter, FibFeed, Origination, Originations, SpeakerEnded, SpeakerHandle,
-    redistribute,
+    StaticWay, redistribute,
 };
 use caracal_model::{Family, InsertEach, LocalNetworks, Prefix, Underlay};
 use caracal_templates::KernelTable;
@@ -247,8 +247,8 @@ impl Running {
     }
 }
 
-/// Our own routes as they stand in the tables: traffic for what is announced and has no longer
-/// prefix ends there.
+/// Our own routes that lead nowhere as they stand in the tables: traffic for what is announced and
+/// has no longer prefix ends there.
 struct Blackholes {
     own: watch::Receiver<Arc<OwnRoutes>>,
     families: Vec<Family>,
@@ -263,19 +263,37 @@ impl Blackholes {
     /// All there are.
     fn all(&self) -> Vec<(Prefix, Option<Learned>)> {
         let own = Arc::clone(&self.own.borrow());
+        let leads_nowhere = |route: &Origination| route.way.hops().is_empty();
         let admitted = own
             .iter()
-            .filter(|(prefix, route)| self.admits(**prefix, route));
+            .filter(|(prefix, route)| leads_nowhere(route) && self.admits(**prefix, route));
         let blackhole = |(prefix, _): (&Prefix, &Origination)| (*prefix, Some(Learned::default()));
         admitted.map(blackhole).collect()
     }
 
-    /// The one for a prefix without a learned route. The best path to what is announced is always
-    /// our own, so the speaker has a word about each prefix that comes or goes.
+    /// Routes whose address is looked up. Of one that leads nowhere from the start, the speaker has
+    /// no word.
+    fn looked_up(&self) -> BTreeSet<Prefix> {
+        let own = self.own.borrow();
+        let is_looked_up = |route: &Origination| matches!(route.way, StaticWay::Recursive(_));
+        let found = own.iter().filter(|(_, route)| is_looked_up(route));
+        found.map(|(prefix, _)| *prefix).insert_each()
+    }
+
+    /// Those of some prefixes.
+    fn of(&self, prefixes: BTreeSet<Prefix>) -> Vec<(Prefix, Option<Learned>)> {
+        let all = prefixes.into_iter();
+        all.map(|prefix| (prefix, self.at(prefix))).collect()
+    }
+
+    /// The one for a prefix to which no route leads. The best path to what is announced is always
+    /// our own, so the speaker has a word about each prefix that comes or goes. A route whose
+    /// gateways are gone is not there; one whose address is not found is a blackhole.
     fn at(&self, prefix: Prefix) -> Option<Learned> {
         let own = self.own.borrow();
         let route = own.get(&prefix)?;
-        self.admits(prefix, route).then(Learned::default)
+        let is_dropped = !matches!(route.way, StaticWay::Via(_));
+        (is_dropped && self.admits(prefix, route)).then(Learned::default)
     }
 }
 
@@ -290,6 +308,7 @@ async fn forward(
 ) {
     let mut is_complete = false;
     let mut over = 0;
+    let mut unheard_of = blackholes.looked_up();
     let mut changes = Vec::new();
     if inputs
         .send(TableInput::Routes(blackholes.all()))
@@ -305,6 +324,7 @@ async fn forward(
         if !changes.is_empty() {
             let routes = changes.drain(..);
             let routes = routes.map(|(prefix, route)| {
+                unheard_of.remove(&prefix);
                 let route = route.map(learned).or_else(|| blackholes.at(prefix));
                 (prefix, route)
             });
@@ -321,7 +341,10 @@ async fn forward(
         }
         if complete && !is_complete {
             is_complete = true;
-            if inputs.send(TableInput::Complete).await.is_err() {
+            let dropped = TableInput::Routes(blackholes.of(std::mem::take(&mut unheard_of)));
+            if inputs.send(dropped).await.is_err()
+                || inputs.send(TableInput::Complete).await.is_err()
+            {
                 return;
             }
         }

@@ -175,12 +175,17 @@ impl<'a> Builder<'a> {
         Ok((config, self.notes))
     }
 
-    /// Notes defaults that are not BIRD's, where a file may have been written for BIRD.
-    fn note_defaults(&mut self, at: &'a str, given: &PeerOptions<'a>, internal: bool) {
-        if self.constants.contains_key(LOCAL_AS) {
-            return;
-        }
-        for what in given.own_defaults(internal) {
+    /// True for a text that somebody has written, with BIRD's defaults in mind; what is rendered
+    /// says everything.
+    fn by_hand(&self) -> bool {
+        !self.constants.contains_key(LOCAL_AS)
+    }
+
+    /// Notes the default that is not BIRD's.
+    fn note_defaults(&mut self, at: &'a str, given: &PeerOptions<'a>) {
+        if self.by_hand()
+            && let Some(what) = given.own_default()
+        {
             self.notes.entry(what).or_insert(at);
         }
     }
@@ -259,18 +264,16 @@ impl<'a> Builder<'a> {
             let is_own = match number {
                 Number::Constant(name) => name.value == LOCAL_AS,
                 // Written by hand: the global number again is no override.
-                Number::Literal(value) => {
-                    value == local_as.0 && !self.constants.contains_key(LOCAL_AS)
-                }
+                Number::Literal(value) => value == local_as.0 && self.by_hand(),
             };
             config.local_as = (!is_own).then_some(own);
         }
         config.source = given.source.or(config.source);
         self.listening(&given)?;
         let internal = own == config.remote_as;
-        given.apply(&mut config, internal, self.router_id);
+        given.apply(&mut config, internal, self.router_id, self.by_hand());
         given.keepalive(&config)?;
-        self.note_defaults(peer.symbol.at, &given, internal);
+        self.note_defaults(peer.symbol.at, &given);
         self.channels(peer, &given, &mut config, internal)?;
         let name = given
             .name
@@ -324,6 +327,9 @@ impl<'a> Builder<'a> {
         config.prefix_limit = options::prefix_limit(&first.limit);
         config.families.clear();
         let required = config.require_policy && !internal;
+        // BIRD's default towards internal peers; external ones need the line.
+        let nothing = Policy::Passes(Passes::Nothing);
+        let silent = (internal && self.by_hand()).then_some(&nothing);
         let (mut imports, mut exports) = (Vec::new(), Vec::new());
         for channel in &given.channels {
             self.check_policy(channel, config, internal)?;
@@ -348,7 +354,7 @@ impl<'a> Builder<'a> {
             let name = |direction| format!("{} {direction} {}", peer.symbol.value, channel.family);
             let imported = channel.import.as_ref();
             imports.push(self.policy(imported, internal, required, &name("import"))?);
-            let exported = channel.export.as_ref();
+            let exported = channel.export.as_ref().or(silent);
             exports.push(self.policy(exported, internal, required, &name("export"))?);
         }
         config.import = self.of_families(&config.families, imports);

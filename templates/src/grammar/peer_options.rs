@@ -11,6 +11,9 @@ use super::options::{Extras, LimitOption, PathOption};
 use super::peer::{ChannelOption, PeerOption, Policy, RemoteAs};
 use crate::context::Reach;
 
+/// BIRD's hold time, in seconds.
+const BIRDS_HOLD_TIME: u16 = 240;
+
 /// The lines of a family of one peer, those of its templates first.
 pub(super) struct Channel<'a> {
     pub(super) at: &'a str,
@@ -166,26 +169,13 @@ impl<'a> PeerOptions<'a> {
         Ok(())
     }
 
-    /// What the peer relies on and BIRD has otherwise, with the line that makes it explicit.
-    pub(super) fn own_defaults(&self, internal: bool) -> impl Iterator<Item = &'static str> {
-        let silent = |channel: &Channel<'_>| internal && channel.export.is_none();
-        let all = [
-            (
-                self.hold_time.is_none(),
-                "the hold time is 90 s here and 240 s in BIRD (\"hold time 240;\")",
-            ),
-            (
-                self.graceful.is_none() && self.restart_time.is_none(),
-                "graceful restart is on here and aware in BIRD (\"graceful restart aware;\")",
-            ),
-            (
-                self.channels.iter().any(silent),
-                "an internal peer without \"export\" hears of all routes here and of none in BIRD \
-                 (\"export none;\")",
-            ),
-        ];
-        all.into_iter()
-            .filter_map(|(relied, what)| relied.then_some(what))
+    /// What the peer relies on and BIRD has otherwise, with the line that makes it explicit: a
+    /// restart here takes no route away.
+    pub(super) fn own_default(&self) -> Option<&'static str> {
+        let relied = self.graceful.is_none() && self.restart_time.is_none();
+        relied.then_some(
+            "graceful restart is on here and aware in BIRD (\"graceful restart aware;\")",
+        )
     }
 
     /// Keepalives are sent three times per hold time; a line that says otherwise is refused.
@@ -205,6 +195,7 @@ impl<'a> PeerOptions<'a> {
         config: &mut PeerConfig,
         internal: bool,
         router_id: Option<Ipv4Addr>,
+        by_hand: bool,
     ) {
         // BIRD's defaults: internal peers may be anywhere, external ones are neighbours.
         let multihop = self.reach.unwrap_or_else(|| internal.then_some(None));
@@ -213,7 +204,8 @@ impl<'a> PeerOptions<'a> {
             security: self.ttl_security,
         };
         (config.ttl, config.ttl_security) = self.ttl.unwrap_or_else(|| reach.settings());
-        if let Some(seconds) = self.hold_time {
+        let birds = || by_hand.then_some(BIRDS_HOLD_TIME);
+        if let Some(seconds) = self.hold_time.or_else(birds) {
             config.hold_time = Duration::from_secs(seconds.into());
         }
         config.disabled = self.disabled;

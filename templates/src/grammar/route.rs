@@ -1,6 +1,8 @@
 //! Static protocols: the routes that this speaker originates.
 
-use caracal_bgp::Origination;
+use std::net::IpAddr;
+
+use caracal_bgp::{Origination, Roa, StaticWay};
 use caracal_model::{Family, Prefix};
 use nom::combinator::opt;
 use nom::sequence::{delimited, terminated};
@@ -9,21 +11,58 @@ use nom::{Err, Parser};
 use super::community;
 use super::language::Scope;
 use super::lexer::{
-    Located, ParseFault, Res, block, family, ip_address, one_of_words, prefix, skip, switch, token,
+    Located, ParseFault, Res, block, family, ip_address, one_of_words, prefix, skip, switch,
+    symbol, token, u8_number, u32_number,
 };
+use super::peer::address;
 use super::policy::assigned;
 
+/// What BIRD reads behind a gateway, and what to do without it.
+const BEHIND_A_GATEWAY: [(&str, &str); 5] = [
+    (
+        "dev",
+        "another gateway, \"{\" or \";\": the link is found by the address of the gateway",
+    ),
+    (
+        "weight",
+        "another gateway, \"{\" or \";\": each gateway gets the same share",
+    ),
+    (
+        "onlink",
+        "another gateway, \"{\" or \";\": the gateway has to be in a subnet of a link",
+    ),
+    (
+        "bfd",
+        "another gateway, \"{\" or \";\": BFD runs with BGP peers only",
+    ),
+    (
+        "mpls",
+        "another gateway, \"{\" or \";\": there are no labels",
+    ),
+];
+
 enum Attribute {
-    NextHop(std::net::IpAddr),
+    NextHop(IpAddr),
     LocalPref(u32),
     Med(u32),
     Community(caracal_bgp::AnyCommunity),
 }
 
-enum Line {
+enum Line<'a> {
     Channel(Family),
     Disabled(bool),
     Route(Prefix, Origination),
+    /// The table of the entries.
+    RoaChannel(Family, &'a str),
+    Roa(Roa),
+}
+
+/// The family of `roa4` and `roa6`.
+pub(super) fn roa_family(word: &str) -> Family {
+    match word {
+        "roa4" => Family::Ipv4,
+        _ => Family::Ipv6,
+    }
 }
 
 /// The block of a static protocol.
@@ -33,10 +72,16 @@ pub(super) fn routes<'a>(
 ) -> Res<'a, Vec<Located<'a, (Prefix, Origination)>>> {
     let (rest, lines) = block(|s| line(scope, s))(s)?;
     let mut channel = None;
+    let mut table = None;
     let mut disabled = false;
     let mut routes = Vec::new();
+    let mut roas: Vec<Located<'a, Roa>> = Vec::new();
     for Located { at, value } in lines {
         match value {
+            Line::Channel(_) if table.is_some() => return Err(second_channel(at)),
+            Line::RoaChannel(..) if channel.is_some() => return Err(second_channel(at)),
+            Line::RoaChannel(family, name) => (channel, table) = (Some(family), Some(name)),
+            Line::Roa(value) => roas.push(Located { at, value }),
             Line::Channel(family) if channel.is_some_and(|known| known != family) => {
                 let what = "one family in a static protocol; the other needs a protocol of its own";
                 return Err(Err::Failure(ParseFault::new(at, what)));
@@ -56,16 +101,49 @@ pub(super) fn routes<'a>(
         let what = format!("a route of {family}, the family of this protocol");
         return Err(Err::Failure(ParseFault::new(route.at, what)));
     }
+    let first = routes.first().map(|route| route.at);
+    take_roas(scope, channel, table, first, roas, disabled)?;
     if disabled {
         routes.clear();
     }
     Ok((rest, routes))
 }
 
-fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line> {
-    let (rest, word) = one_of_words(&["route", "ipv4", "ipv6", "disabled"], s)?;
+fn second_channel(at: &str) -> Err<ParseFault<'_>> {
+    Err::Failure(ParseFault::new(at, "one channel in a static protocol"))
+}
+
+/// The entries of a table of origins. Such a protocol has nothing else.
+fn take_roas<'a>(
+    scope: &mut Scope<'a>,
+    family: Option<Family>,
+    table: Option<&'a str>,
+    route: Option<&'a str>,
+    roas: Vec<Located<'a, Roa>>,
+    disabled: bool,
+) -> Result<(), Err<ParseFault<'a>>> {
+    let wrong = |at, what: &str| Err(Err::Failure(ParseFault::new(at, what)));
+    if let (Some(_), Some(at)) = (table, route) {
+        return wrong(at, "\"route PREFIX max LENGTH as AS;\" in this protocol");
+    }
+    for Located { at, value } in roas {
+        match table {
+            None => return wrong(at, "a channel \"roa4\" or \"roa6\" above such a route"),
+            Some(_) if family != Some(value.prefix.family()) => {
+                return wrong(at, "a prefix of the family of this protocol");
+            }
+            Some(table) if !disabled => scope.roas.push((table, value)),
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line<'a>> {
+    let (rest, word) = one_of_words(&["route", "ipv4", "ipv6", "roa4", "roa6", "disabled"], s)?;
     match word {
         "route" => {}
+        "roa4" | "roa6" => return roa_channel(scope, roa_family(word), rest),
         "disabled" => {
             return terminated(switch, token(";"))
                 .map(Line::Disabled)
@@ -74,33 +152,21 @@ fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line> {
         _ => return terminated(family, token(";")).map(Line::Channel).parse(s),
     }
     let (rest, destination) = prefix(rest)?;
-    let at = skip(rest);
-    let kinds = [
-        "blackhole",
-        "unreachable",
-        "prohibit",
-        "reject",
-        "via",
-        "recursive",
-    ];
-    let (rest, kind) = one_of_words(&kinds, rest)?;
-    match kind {
-        "via" | "recursive" => {
-            let what = "\"blackhole\": a route through a gateway is not announced yet; with \
-                        \"{ bgp_next_hop = ADDRESS; }\" behind it, internal peers hear of the gateway";
-            return Err(Err::Failure(ParseFault::new(at, what)));
-        }
-        "blackhole" => {}
-        other => scope.note(
-            at,
-            other,
-            "in a table of the kernel the route is a blackhole",
-        ),
+    if let Ok((after, _)) = token("max")(rest) {
+        return roa(destination, after);
     }
+    let (rest, way) = way(scope, destination.family(), rest)?;
     let (rest, attributes) = terminated(opt(block(attribute)), token(";")).parse(rest)?;
-    let mut origination = Origination::default();
+    let mut origination = Origination {
+        way,
+        ..Origination::default()
+    };
     for attribute in attributes.into_iter().flatten() {
         match attribute.value {
+            Attribute::NextHop(_) if !origination.way.hops().is_empty() => {
+                let what = "no \"bgp_next_hop\" behind a gateway, which is the next hop";
+                return Err(Err::Failure(ParseFault::new(attribute.at, what)));
+            }
             Attribute::NextHop(address) => origination.next_hop = Some(address),
             Attribute::LocalPref(value) => origination.local_pref = Some(value),
             Attribute::Med(value) => origination.med = Some(value),
@@ -110,6 +176,120 @@ fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line> {
     origination.communities.sort_unstable();
     origination.communities.dedup();
     Ok((rest, Line::Route(destination, origination)))
+}
+
+/// Behind `roa4` or `roa6`: nothing, or `{ table NAME; }`.
+fn roa_channel<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Res<'a, Line<'a>> {
+    let at = skip(s);
+    let table = |s| delimited(token("table"), symbol, token(";")).parse(s);
+    let (rest, lines) = terminated(opt(block(table)), token(";")).parse(s)?;
+    let named = lines
+        .into_iter()
+        .flatten()
+        .map(|line| line.value)
+        .next_back();
+    match scope.roa_table(named.map(|name| name.value), family) {
+        Some(table) => Ok((rest, Line::RoaChannel(family, table))),
+        None => {
+            let at = named.map_or(at, |name| name.at);
+            let what = format!(
+                "a table of this family that is defined above (\"roa{} table NAME;\")",
+                if family == Family::Ipv4 { 4 } else { 6 }
+            );
+            Err(Err::Failure(ParseFault::new(at, what)))
+        }
+    }
+}
+
+/// Behind `route PREFIX max`: `LENGTH as AS;`.
+fn roa(prefix: Prefix, s: &str) -> Res<'_, Line<'_>> {
+    let at = skip(s);
+    let (rest, max) = u8_number(s)?;
+    if max < prefix.len() || max > prefix.family().bits() {
+        let what = format!(
+            "a length from {} to {}",
+            prefix.len(),
+            prefix.family().bits()
+        );
+        return Err(Err::Failure(ParseFault::new(at, what)));
+    }
+    let (rest, asn) = delimited(token("as"), u32_number, token(";")).parse(rest)?;
+    Ok((rest, Line::Roa(Roa { prefix, max, asn })))
+}
+
+/// `blackhole`, `unreachable`, `prohibit`, `via ADDRESS …`, `recursive ADDRESS`.
+fn way<'a>(scope: &mut Scope<'a>, family: Family, s: &'a str) -> Res<'a, StaticWay> {
+    const KINDS: [&str; 6] = [
+        "blackhole",
+        "unreachable",
+        "prohibit",
+        "reject",
+        "via",
+        "recursive",
+    ];
+    let at = skip(s);
+    let (mut rest, kind) = one_of_words(&KINDS, s)?;
+    let way = match kind {
+        "blackhole" => return Ok((rest, StaticWay::Blackhole)),
+        "recursive" => {
+            let (rest, address) = hop(scope, family, rest)?;
+            return Ok((rest, StaticWay::Recursive(address)));
+        }
+        "via" => {
+            let mut gateways = Vec::new();
+            loop {
+                let (after, gateway) = hop(scope, family, rest)?;
+                if gateways.contains(&gateway) {
+                    let what = "another gateway; this one is a repetition";
+                    return Err(Err::Failure(ParseFault::new(skip(rest), what)));
+                }
+                gateways.push(gateway);
+                rest = after;
+                match token("via")(rest) {
+                    Ok((after, _)) => rest = after,
+                    Err(_) => return Ok((rest, StaticWay::Via(gateways))),
+                }
+            }
+        }
+        "prohibit" => StaticWay::Prohibit,
+        _ => StaticWay::Unreachable,
+    };
+    scope.note(
+        at,
+        kind,
+        "in a table of the kernel the route is a blackhole",
+    );
+    Ok((rest, way))
+}
+
+/// A gateway, or an address that is looked up.
+fn hop<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Res<'a, IpAddr> {
+    let at = skip(s);
+    let wrong = |at, what: String| Err(Err::Failure(ParseFault::new(at, what)));
+    if at.starts_with('"') {
+        let what =
+            "the address of a gateway: routes that lead to an interface as a whole are not done";
+        return wrong(at, what.to_owned());
+    }
+    let (rest, found) = address(scope, s)?;
+    if Family::of(found) != family {
+        return wrong(at, format!("an address of {family}, as the destination"));
+    }
+    let is_link_local = match found {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    if is_link_local || found.is_unspecified() || found.is_multicast() {
+        let what = "the address of a router that is the same on all links";
+        return wrong(at, what.to_owned());
+    }
+    let behind = skip(rest);
+    for (word, what) in BEHIND_A_GATEWAY {
+        if token(word)(behind).is_ok() {
+            return wrong(behind, what.to_owned());
+        }
+    }
+    Ok((rest, found))
 }
 
 fn attribute(s: &str) -> Res<'_, Attribute> {

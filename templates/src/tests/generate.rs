@@ -164,7 +164,30 @@ fn origination() -> impl Strategy<Value = Origination> {
             local_pref,
             med,
             communities: communities.into_iter().collect(),
+            way: StaticWay::default(),
         })
+}
+
+/// Where a route of the family goes, and the route with it.
+fn led((prefix, mut route, n): (Prefix, Origination, u8)) -> (Prefix, Origination) {
+    let hop = |n: u8| -> IpAddr {
+        match prefix.family() {
+            Family::Ipv4 => [10, 0, 0, n].into(),
+            Family::Ipv6 => [0xfd00, 0, 0, 0, 0, 0, 0, n.into()].into(),
+        }
+    };
+    route.way = match n % 6 {
+        0 => StaticWay::Unreachable,
+        1 => StaticWay::Prohibit,
+        2 => StaticWay::Via(vec![hop(n)]),
+        3 => StaticWay::Via(vec![hop(n), hop(n ^ 1)]),
+        4 => StaticWay::Recursive(hop(n)),
+        _ => StaticWay::Blackhole,
+    };
+    if !route.way.hops().is_empty() {
+        route.next_hop = None;
+    }
+    (prefix, route)
 }
 
 prop_compose! {
@@ -292,7 +315,7 @@ prop_compose! {
         router_id in 1..=u32::MAX,
         listen in of((of(address()), of(address()), 1u16..)),
         peers in btree_map(name(), peer(), 0..4),
-        originate in btree_map(prefix(), origination(), 0..4),
+        originate in vec((prefix(), origination(), any::<u8>()).prop_map(led), 0..4),
         filters in btree_map(name(), filter(), 0..4),
         stations in btree_map(name(), station(), 0..3),
     ) -> SpeakerConfig {
@@ -324,7 +347,7 @@ prop_compose! {
                 port,
             }),
             peers,
-            originate: originate.into(),
+            originate: originate.into_iter().collect(),
             filters: filters.clone(),
             stations,
         }

@@ -1,6 +1,8 @@
 //! Files written by people, and where they go wrong.
 
-use caracal_bgp::{FilterCondition, FilterVerdict, GracefulRestart, Listen, Station};
+use std::net::IpAddr;
+
+use caracal_bgp::{FilterCondition, FilterVerdict, GracefulRestart, Listen, StaticWay, Station};
 
 use super::*;
 
@@ -439,4 +441,39 @@ fn rfc8212_a_required_policy_replaces_the_demand_for_lines() {
     );
     let peer = with_options("", "import none;").unwrap();
     assert_eq!(peer.import, ["none"], "nothing passes");
+}
+
+#[test]
+fn static_routes_lead_where_they_say() {
+    let text = "router id 10.0.0.1;
+define GATE = 10.0.0.254;
+protocol static one {
+  ipv4;
+  route 10.1.0.0/16 via GATE;
+  route 10.2.0.0/16 via 10.0.0.253 via GATE { bgp_med = 7; };
+  route 10.3.0.0/16 recursive 192.0.2.1;
+}
+protocol static two { ipv4; route 10.4.0.0/16 reject; route 10.5.0.0/16 prohibit; }
+protocol bgp a { local as 64512; neighbor 10.0.0.2 as 64512; ipv4; }
+";
+    let config = parse(text).unwrap();
+    let way = |route: &str| config.originate[&route.parse().unwrap()].way.clone();
+    let gate = |n: u8| IpAddr::from([10, 0, 0, n]);
+    assert_eq!(way("10.1.0.0/16"), StaticWay::Via(vec![gate(254)]));
+    assert_eq!(
+        way("10.2.0.0/16"),
+        StaticWay::Via(vec![gate(253), gate(254)])
+    );
+    assert_eq!(
+        way("10.3.0.0/16"),
+        StaticWay::Recursive([192, 0, 2, 1].into())
+    );
+    assert_eq!(way("10.4.0.0/16"), StaticWay::Unreachable);
+    assert_eq!(way("10.5.0.0/16"), StaticWay::Prohibit);
+    let again = render(&config, &Options::default()).unwrap();
+    assert!(
+        again.contains("  route 10.2.0.0/16 via 10.0.0.253 via 10.0.0.254 {\n"),
+        "{again}"
+    );
+    assert_eq!(parse(&again).unwrap(), config);
 }

@@ -1,6 +1,8 @@
 //! What is read is done, or refused with its place, or noted; and all errors are told at once.
 
-use crate::{ParseErrors, parse_file, read_file};
+use std::time::Duration;
+
+use crate::{Options, ParseErrors, parse_file, read_file, render};
 
 /// A file with one peer around a text.
 fn file(text: &str) -> String {
@@ -22,12 +24,36 @@ fn what_would_be_dropped_is_refused() {
     let with_peer = |text: &str| format!("{}{text}\n", peer(""));
     for (text, expected) in [
         (
-            with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2; }"),
-            "not announced yet",
+            with_peer("protocol static { ipv4; route 10.1.0.0/16 via \"eth0\"; }"),
+            "routes that lead to an interface",
         ),
         (
-            with_peer("protocol static { ipv4; route 10.1.0.0/16 recursive 10.0.0.2; }"),
-            "not announced yet",
+            with_peer("protocol static { ipv4; route 10.1.0.0/16 via fd00::1; }"),
+            "an address of IPv4",
+        ),
+        (
+            with_peer("protocol static { ipv6; route fd01::/16 via fe80::1; }"),
+            "the same on all links",
+        ),
+        (
+            with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2 weight 5; }"),
+            "the same share",
+        ),
+        (
+            with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2 via 10.0.0.2; }"),
+            "a repetition",
+        ),
+        (
+            with_peer(
+                "protocol static { ipv4; route 10.1.0.0/16 recursive 10.0.0.2 via 10.0.0.3; }",
+            ),
+            "expected \";\", found \"via\"",
+        ),
+        (
+            with_peer(
+                "protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2 { bgp_next_hop = 10.0.0.3; }; }",
+            ),
+            "behind a gateway",
         ),
         (
             with_peer("protocol static { ipv4; route fd00::/16 blackhole; }"),
@@ -58,7 +84,7 @@ fn what_would_be_dropped_is_refused() {
             "no template has yet",
         ),
         (peer("strict bind on;"), "#: listen ADDRESS"),
-        (peer("keepalive time 10;"), "no line, or 30 s"),
+        (peer("keepalive time 10;"), "no line, or 80 s"),
         (peer("multihop; ipv6 { gateway direct; };"), "\"recursive\""),
         (peer("ipv4 { import all; };"), "each family once"),
         (
@@ -86,7 +112,7 @@ fn what_would_be_dropped_is_refused() {
         ),
         (
             peer("ipv6 { import where roa_check(r4) = ROA_VALID; };"),
-            "not done yet",
+            "roa4 table NAME;",
         ),
         (
             peer("ipv6 { import where (1 + true) = 2; };"),
@@ -132,19 +158,34 @@ fn what_changes_nothing_is_noted() {
 }
 
 #[test]
-fn defaults_that_are_not_birds_are_noted_once() {
-    let second = peer("").replace("bgp a", "bgp b");
-    let two = format!("{}{}", peer(""), second.replace("router id 10.0.0.1;", ""));
-    let notes = parse_file(&two).unwrap().notes;
-    for words in [
-        "hold time is 90 s",
-        "graceful restart is on",
-        "without \"export\"",
-    ] {
-        let saying = notes.iter().filter(|note| note.contains(words)).count();
-        assert_eq!(saying, 1, "{words}: {notes:?}");
-    }
-    assert_eq!(notes.len(), 3, "{notes:?}");
+fn defaults_are_birds_in_a_text_by_hand() {
+    let read = |text: &str| parse_file(text).unwrap();
+    let two = format!(
+        "{}{}",
+        peer(""),
+        peer("")
+            .replace("bgp a", "bgp b")
+            .replace("router id 10.0.0.1;", "")
+    );
+    let file = read(&two);
+    // The one that is not, once.
+    assert_eq!(file.notes.len(), 1, "{:?}", file.notes);
+    assert!(file.notes[0].contains("graceful restart is on"));
+    let a = &file.speaker.peers[&"a".into()];
+    assert_eq!(a.hold_time, Duration::from_secs(240));
+    assert_eq!(
+        (a.import.len(), &a.export[..]),
+        (0, &["none".to_owned()][..])
+    );
+    let said = peer("hold time 9; graceful restart on;").replace("ipv4;", "ipv4 { export all; };");
+    let file = read(&said);
+    let a = &file.speaker.peers[&"a".into()];
+    assert_eq!((a.hold_time.as_secs(), a.export.len()), (9, 0));
+    assert_eq!(file.notes, [""; 0]);
+    // What is rendered says all of it.
+    let again = render(&read(&two).speaker, &Options::default()).unwrap();
+    assert_eq!(read(&again).speaker, read(&two).speaker);
+    assert!(read(&again).notes.is_empty());
 }
 
 #[test]
@@ -164,7 +205,7 @@ fn what_was_passed_over_before_is_done() {
         ))
         .is_ok()
     );
-    assert!(parse_file(&peer("keepalive time 30;")).is_ok());
+    assert!(parse_file(&peer("keepalive time 80;")).is_ok());
     let off = file("protocol static { disabled; ipv4; route 10.0.0.0/8 blackhole; }");
     assert!(
         read(&format!(

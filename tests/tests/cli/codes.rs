@@ -211,6 +211,7 @@ const CASES: &[(&str, [&str; 3])] = &[
     ),
     ("ipam why", ["3: nobody", "", "1: node1"]),
     ("audit", ["", "", "1:; 1: --all-nodes"]),
+    ("events", ["", "", "1:; 1: --follow"]),
     ("explain", ["3: 2001:db8::/64", "", "1: 10.244.0.0/26"]),
     ("explain-code", ["3: CRL-X999", "", ""]),
     ("drain", ["", "", "1: --undo"]),

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use caracal_lab::{ProgramOutput, program_output, wait_for};
+use caracal_lab::{ProgramOutput, program_output, wait_for, wait_until};
 use caracal_tests::{SECOND, binary};
 use serde_json::{Value, json};
 
@@ -227,11 +227,21 @@ impl Migrant {
         output
     }
 
+    /// A command of the migration; each may be called again, and is where the kernel was busy with
+    /// other scenarios.
     pub(crate) fn migrate(&self, site: &Site, command: &str, more: &[&str]) -> ProgramOutput {
         let networks = self.folder(site, "cni").join("networks/cbr0");
         let networks = networks.display().to_string();
         let words = ["flannel", "migrate", command, "--networks-dir", &networks];
-        self.caracal(site, &[&words, more].concat())
+        let words = [&words, more].concat();
+        let answered = wait_until(120 * SECOND, "the kernel's answer", || {
+            let output = self.caracal(site, &words);
+            match output.stderr.contains("no answer from the kernel") {
+                true => Err(output.stderr),
+                false => Ok(output),
+            }
+        });
+        answered.unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// A command that is refused, and says so.

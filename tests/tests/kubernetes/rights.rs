@@ -25,7 +25,11 @@ pool: {cidr: 10.244.0.0/24, blockSize: 26}
 segments:
   - {name: lan, cidr: 10.0.0.0/24}
 nodes:
-  - {name: node1, segment: lan, address: 10.0.0.1, pods: 0, env: {CARACAL_IPAM_GC_GRACE_SECONDS: \"4\"}}
+  - name: node1
+    segment: lan
+    address: 10.0.0.1
+    pods: 0
+    env: {CARACAL_IPAM_GC_GRACE_SECONDS: \"4\", CARACAL_POLICY: \"on\"}
 ";
 
 const NODE: &str = "node1";
@@ -141,7 +145,7 @@ pub(super) fn definition(group: &str, version: &str, kind: &str, plural: &str) -
     let schema = json!({"openAPIV3Schema": {"type": "object",
         "x-kubernetes-preserve-unknown-fields": true}});
     let scope = match kind {
-        "NetworkPolicy" => "Namespaced",
+        "NetworkPolicy" | "NetworkSet" => "Namespaced",
         _ => "Cluster",
     };
     json!({
@@ -154,13 +158,16 @@ pub(super) fn definition(group: &str, version: &str, kind: &str, plural: &str) -
     })
 }
 
-/// Calico's kinds that are only named, and one of Kubernetes'.
-fn make_kinds_of_policy(lab: &Lab) {
+/// Calico's kinds of policy, and one of Kubernetes'.
+pub(super) fn make_kinds_of_policy(lab: &Lab) {
     let calico = ("crd.projectcalico.org", "v1");
     for ((group, version), kind, plural) in [
         (calico, "HostEndpoint", "hostendpoints"),
         (calico, "GlobalNetworkPolicy", "globalnetworkpolicies"),
+        (calico, "GlobalNetworkSet", "globalnetworksets"),
         (calico, "NetworkPolicy", "networkpolicies"),
+        (calico, "NetworkSet", "networksets"),
+        (calico, "Tier", "tiers"),
         (OF_CLUSTERS, "AdminNetworkPolicy", "adminnetworkpolicies"),
     ] {
         let definition = definition(group, version, kind, plural).to_string();

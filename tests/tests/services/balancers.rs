@@ -115,9 +115,9 @@ fn balancer(mut lab: Lab) {
         .collect();
     let both: Vec<&PodState> = pods.iter().collect();
     let limited = |more: &[IpAddr]| {
-        let ranges = [out].iter().chain(more).copied();
-        let ranges: Vec<String> = ranges
-            .map(|own| format!("'{}'", Prefix::host(own)))
+        let ranges: Vec<String> = std::iter::once(&out)
+            .chain(more)
+            .map(|own| format!("'{}'", Prefix::host(*own)))
             .collect();
         format!(
             "sessionAffinity: ClientIP, loadBalancerSourceRanges: [{}]",
@@ -159,7 +159,7 @@ fn balancer(mut lab: Lab) {
     let elsewhere: Vec<&PodState> = pods.iter().filter(|pod| pod.node == "n2").collect();
     Services(&lab).apply(&document(family, local, &elsewhere));
     wait_until(120 * SECOND, "nobody on n1", || {
-        answers(&lab, "out", 1).map_or(Ok(()), Err)
+        answers(&lab, "out", 1).map_or(Ok(()), |seen| Err(format!("{seen:?}")))
     })
     .unwrap_or_else(|e| panic!("{e}"));
 }

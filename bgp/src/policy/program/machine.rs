@@ -8,10 +8,13 @@ use caracal_model::Prefix;
 
 use super::list;
 use super::mask::{MaskItem, PathMask};
+use super::roa::RoaTable;
 use super::route;
 use super::set::ValueSet;
-use super::tree::{Expression, Function, MaskPart, Method, Operator, Place, Step, StepAction};
-use super::value::{Value, network};
+use super::tree::{
+    Attribute, Expression, Function, MaskPart, Method, Operator, Place, Step, StepAction,
+};
+use super::value::{RouteList, Value, network};
 use crate::attrs::PathAttrs;
 use crate::policy::{FilterVerdict, RouteView};
 use crate::types::{Administrator, Asn, ExtCommunity, ExtKind, LargeCommunity};
@@ -312,11 +315,31 @@ impl<'m, 'r> Machine<'m, 'r> {
             }
             Expression::Mask(parts) => self.mask(parts, function),
             Expression::Call(called, arguments) => self.call(called, arguments, function),
+            Expression::Origin(table, both) => self.origin(table, both.as_deref(), function),
             Expression::Recursion(arguments) => match function {
                 Some(called) => self.call(called, arguments, function),
                 None => fault("a call without a function"),
             },
         }
+    }
+
+    /// What a table says of a prefix and an AS, or of the route.
+    fn origin(
+        &mut self,
+        table: &RoaTable,
+        both: Option<&[Expression; 2]>,
+        function: Option<&Function>,
+    ) -> Answer<Value> {
+        if let Some(both) = both {
+            let [prefix, asn] = self.both(both, function)?;
+            return table.state(&prefix, &asn).map_err(Stop::Fault);
+        }
+        if !route::defined(self.route()?, Attribute::Path) {
+            return fault("the route has no AS path");
+        }
+        let last = self.method(Method::Last, &Value::Route(RouteList::Path), None)?;
+        let prefix = Value::Prefix(self.route()?.prefix);
+        table.state(&prefix, &last).map_err(Stop::Fault)
     }
 
     /// Two values; the first as it was before the second was computed.

@@ -11,6 +11,7 @@
 //! | `value` | values, their types, and their text |
 //! | `tree` | steps and expressions |
 //! | `list` | paths and lists of communities |
+//! | `roa` | which AS may originate what |
 //! | `route` | attributes of a route |
 //! | `machine` | one run over a route |
 //!
@@ -20,6 +21,7 @@
 mod list;
 mod machine;
 mod mask;
+mod roa;
 mod route;
 mod set;
 mod tree;
@@ -30,6 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use machine::{Machine, Stop};
 pub use mask::{MaskItem, PathMask};
+pub use roa::{Roa, RoaState, RoaTable};
 pub use set::{PrefixSet, SetKind, SetPattern, ValueSet};
 pub use tree::{
     Attribute, Expression, Function, MaskPart, Method, Operator, Place, Step, StepAction,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::tree::Attribute;
 use super::value::{DESTINATION, ORIGIN, RouteList, SOURCE, Value};
-use crate::attrs::{Origin, PathAttrs};
+use crate::attrs::{Origin, PathAttrs, RouteType};
 use crate::policy::{RouteSource, RouteView};
 
 /// BIRD's LOCAL_PREF of a route that came without.
@@ -28,8 +28,7 @@ pub(super) fn read(route: &RouteView<'_>, attribute: Attribute) -> Value {
     match attribute {
         Attribute::Net => Value::Prefix(route.prefix),
         Attribute::Source => Value::Enum(SOURCE, if own { 1 } else { 11 }),
-        // Routes of our own are blackholes.
-        Attribute::Destination => Value::Enum(DESTINATION, if own { 2 } else { 1 }),
+        Attribute::Destination => Value::Enum(DESTINATION, destination(attrs.route_type, own)),
         Attribute::Interface => Value::Interface,
         Attribute::LocalPref => match attrs.local_pref {
             None if !own => Value::Int(DEFAULT_LOCAL_PREF),
@@ -44,7 +43,7 @@ pub(super) fn read(route: &RouteView<'_>, attribute: Attribute) -> Value {
             };
             Value::Enum(ORIGIN, number)
         }
-        Attribute::NextHop => attrs.next_hop.map_or(Value::Void, Value::Ip),
+        Attribute::NextHop => attrs.bgp_next_hop().map_or(Value::Void, Value::Ip),
         Attribute::OriginatorId => attrs
             .originator_id
             .map_or(Value::Void, |id| Value::Quad(id.number())),
@@ -52,6 +51,17 @@ pub(super) fn read(route: &RouteView<'_>, attribute: Attribute) -> Value {
         Attribute::Communities => Value::Route(RouteList::Communities),
         Attribute::ExtCommunities => Value::Route(RouteList::ExtCommunities),
         Attribute::LargeCommunities => Value::Route(RouteList::LargeCommunities),
+    }
+}
+
+/// BIRD's number of `RTD_…`. What others wrote into the kernel's table is a blackhole to us.
+const fn destination(route_type: RouteType, own: bool) -> u8 {
+    match route_type {
+        RouteType::Learned if own => 2,
+        RouteType::Learned | RouteType::Via | RouteType::Multipath | RouteType::Recursive => 1,
+        RouteType::Blackhole => 2,
+        RouteType::Unreachable => 3,
+        RouteType::Prohibit => 4,
     }
 }
 

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::roa::RoaTable;
 use super::set::ValueSet;
 use super::value::{DESTINATION, ORIGIN, SOURCE};
 use super::value::{ENUMERATIONS, Value, ValueType};
@@ -246,6 +247,8 @@ pub enum Expression {
     Call(Arc<Function>, Box<[Self]>),
     /// A call of the function that this stands in.
     Recursion(Box<[Self]>),
+    /// `roa_check(TABLE)`, or with a prefix and an AS.
+    Origin(Arc<RoaTable>, Option<Box<[Self; 2]>>),
 }
 
 impl Expression {
@@ -264,6 +267,10 @@ impl Expression {
                 both.iter().any(|one| one.any(condition))
             }
             Self::Large(all) => all.iter().any(|one| one.any(condition)),
+            Self::Origin(_, both) => {
+                let mut all = both.iter().flat_map(|both| both.iter());
+                all.any(|one| one.any(condition))
+            }
             Self::Method(_, subject, argument) => {
                 subject.any(condition) || argument.iter().any(|one| one.any(condition))
             }
@@ -295,6 +302,7 @@ impl Expression {
                     | Self::Defined(_)
                     | Self::Call(..)
                     | Self::Recursion(_)
+                    | Self::Origin(_, None)
             )
         })
     }

@@ -91,6 +91,7 @@ pub(super) static ENUMERATIONS: [Enumeration; 6] = [
 pub(super) const SOURCE: u8 = 0;
 pub(super) const ORIGIN: u8 = 1;
 pub(super) const DESTINATION: u8 = 3;
+pub(super) const ORIGIN_STATE: u8 = 4;
 pub(super) const NETWORK: u8 = 5;
 
 /// The type of a value, as far as it is known when a file is read.

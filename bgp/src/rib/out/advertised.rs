@@ -34,6 +34,9 @@ pub enum Withheld {
     PeerIsNextHop,
     /// The session has no address of the family that could be the NEXT_HOP.
     NoNextHop,
+    /// Its attributes do not fit into a message of the session (RFC 4271 §9.2): the peer hears that
+    /// it is withdrawn.
+    TooLong,
     /// An export filter rejected it.
     Policy(DecidedBy),
 }
@@ -51,6 +54,7 @@ impl fmt::Display for Withheld {
             }
             Self::PeerIsNextHop => "the next hop would be the peer itself",
             Self::NoNextHop => "no address of the family for the next hop",
+            Self::TooLong => "the attributes do not fit into a message of the session",
             Self::Policy(by) => return write!(f, "rejected by {by}"),
         })
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use caracal_model::{Family, Prefix};
 
 use super::advertised::Withheld;
-use crate::attrs::PathAttrs;
+use crate::attrs::{PathAttrs, RouteType};
 use crate::config::{NextHopMode, PathCount};
 use crate::policy::{FilterVerdict, PeerKind, RouteSource, RouteView};
 use crate::rib::DEFAULT_LOCAL_PREF;
@@ -37,6 +37,8 @@ pub(in crate::rib) struct GroupKey {
     pub(in crate::rib) partial_deployment: bool,
     /// Our link-local address, on a link that we share with the peers (RFC 2545 §3).
     pub(in crate::rib) link_local: Option<Ipv6Addr>,
+    /// The subnets of the link that we share with the peers.
+    pub(in crate::rib) link: Vec<Prefix>,
     /// Limit of paths per prefix, and the families in which the peer takes several (RFC 7911).
     pub(in crate::rib) add_path: Option<(PathCount, Vec<Family>)>,
     pub(in crate::rib) filters: Vec<Arc<NamedFilter>>,
@@ -89,11 +91,12 @@ pub(in crate::rib) struct ExportRoute<'a> {
 }
 
 impl<'a> ExportRoute<'a> {
-    /// The interface by which the next hop is reached; none for what is ours.
+    /// The interface by which the next hop is reached; none for what is ours and leads nowhere.
     fn interface(&self) -> Option<&'a str> {
-        let next_hop = self.attrs.next_hop.as_ref();
-        let learned = next_hop.filter(|_| self.source != PathSource::Local);
-        self.next_hops.interface(learned?)
+        match self.source {
+            PathSource::Local => self.next_hops.own_interface(&self.prefix),
+            PathSource::Peer { .. } => self.next_hops.interface(self.attrs.next_hop.as_ref()?),
+        }
     }
 }
 
@@ -119,6 +122,10 @@ impl GroupKey {
             ..
         } = route;
         let family = prefix.family();
+        if attrs.route_type == RouteType::Recursive {
+            // What the next hop leads to may be another by now.
+            *cache = ExportCache::default();
+        }
         // A cached result holds for further prefixes; only filters look at the prefix. NEXT_HOP
         // depends on the family, so the cache holds for one.
         let same_family = cache.family == Some(family);
@@ -130,7 +137,7 @@ impl GroupKey {
         }
         self.allows(family, attrs, source)?;
         if self.filters.is_empty() {
-            let done = interner.intern(self.finish(self.base(attrs, source), route)?);
+            let done = interner.intern(self.finish(self.base(route), route)?);
             cache.done = Some((attrs.clone(), peer, done.clone()));
             cache.family = Some(family);
             return Ok(done);
@@ -139,7 +146,7 @@ impl GroupKey {
             Some(base) => base,
             None => {
                 // Not interned: nobody compares it and nothing keeps it.
-                let base = Arc::new(self.base(attrs, source));
+                let base = Arc::new(self.base(route));
                 cache.base = Some((attrs.clone(), peer, base.clone()));
                 base
             }
@@ -218,10 +225,17 @@ impl GroupKey {
     }
 
     /// The route as export filters see it.
-    fn base(&self, attrs: &PathAttrs, source: PathSource) -> PathAttrs {
-        let mut base = attrs.clone();
-        base.local_pref = Some(attrs.local_pref.unwrap_or(DEFAULT_LOCAL_PREF));
-        if self.kind == PeerKind::External && source != PathSource::Local {
+    fn base(&self, route: ExportRoute<'_>) -> PathAttrs {
+        let mut base = PathAttrs::clone(route.attrs);
+        if route.source == PathSource::Local {
+            let way = || route.next_hops.own_gateway(&base, &route.prefix);
+            if base.route_type == RouteType::Recursive && way().is_none() {
+                (base.route_type, base.next_hop) = (RouteType::Unreachable, None);
+            }
+            return base;
+        }
+        base.local_pref.get_or_insert(DEFAULT_LOCAL_PREF);
+        if self.kind == PeerKind::External {
             // RFC 4271 §5.1.4: a received MED goes no further than the AS; a filter may set a new
             // one.
             base.med = None;
@@ -232,8 +246,12 @@ impl GroupKey {
     /// Sets the attributes that the protocol demands after policy.
     fn finish(&self, mut attrs: PathAttrs, route: ExportRoute<'_>) -> Result<PathAttrs, Withheld> {
         let ExportRoute { prefix, source, .. } = route;
-        let next_hop = self.next_hop(&attrs, prefix.family(), source)?;
+        let next_hop = match attrs.route_type.is_way() {
+            true => self.gateway(&attrs, route)?,
+            false => self.next_hop(&attrs, prefix.family(), source)?,
+        };
         attrs.next_hop = Some(next_hop);
+        attrs.route_type = RouteType::default();
         // RFC 2545 §3: the link-local address is that of the next hop, on a link with the peer.
         let own = next_hop.is_ipv6() && self.own_next_hop(prefix.family()) == Some(next_hop);
         attrs.link_local_next_hop = self.link_local.filter(|_| own);
@@ -246,6 +264,7 @@ impl GroupKey {
                 keep_transitive(&mut attrs);
             }
             PeerKind::Internal => {
+                attrs.local_pref.get_or_insert(DEFAULT_LOCAL_PREF);
                 self.reflect(&mut attrs, source);
                 if self.partial_deployment && !self.long_lived {
                     depreference(route.attrs, &mut attrs);
@@ -266,6 +285,23 @@ impl GroupKey {
     /// True when a route of the family can have such a next hop on this session.
     fn carries(&self, family: Family, next_hop: IpAddr) -> bool {
         Family::of(next_hop) == family || (self.extended_next_hop && family == Family::Ipv4)
+    }
+
+    /// The NEXT_HOP of a route of ours with a gateway, as BIRD has it: the gateway for internal
+    /// peers, and for external ones on a link with it; else ourselves.
+    fn gateway(&self, attrs: &PathAttrs, route: ExportRoute<'_>) -> Result<IpAddr, Withheld> {
+        let family = route.prefix.family();
+        let is_told = |gateway: &IpAddr| {
+            let shared = || self.link.iter().any(|subnet| subnet.contains(*gateway));
+            self.next_hop != NextHopMode::Own
+                && self.carries(family, *gateway)
+                && (self.kind == PeerKind::Internal || shared())
+        };
+        let gateway = route.next_hops.own_gateway(attrs, &route.prefix);
+        let chosen = gateway
+            .filter(is_told)
+            .or_else(|| self.own_next_hop(family));
+        chosen.ok_or(Withheld::NoNextHop)
     }
 
     /// RFC 4271 §5.1.3.

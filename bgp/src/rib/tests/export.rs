@@ -1,7 +1,7 @@
 //! From the best path to what each peer is told.
 
 use super::*;
-use crate::types::ClusterId;
+use crate::types::{AnyCommunity, ClusterId, Community};
 
 fn cluster(n: u8) -> ClusterId {
     ClusterId([9, 9, 9, n].into())
@@ -133,7 +133,7 @@ fn own_routes_go_to_everyone_with_our_next_hop() {
         local_pref: Some(crate::config::CALICO_LOCAL_PREF),
         med: Some(3),
         communities: vec!["65000:1".parse().unwrap()],
-        next_hop: None,
+        ..Origination::default()
     };
     net.reconfigure(|config| drop(config.originate.insert(prefix(1), own.clone())));
     let inside = net.adj_out(2)[&prefix(1)].clone();
@@ -160,6 +160,42 @@ fn own_routes_go_to_everyone_with_our_next_hop() {
 }
 
 #[test]
+fn own_routes_with_a_gateway_go_out_as_birds_do() {
+    // 2 is inside, 4 and 5 are outside, and 4 is on a link with us.
+    let mut net = Net::new(with_peers([
+        internal_peer(2),
+        external_peer(4),
+        external_peer(5),
+    ]));
+    net.up(2);
+    let mut linked = session(4);
+    linked.options.link = vec!["10.0.0.0/24".parse().unwrap()];
+    net.up_with(4, linked);
+    net.up(5);
+    let told = |net: &Net| [2, 4, 5].map(|n| net.adj_out(n).get(&prefix(1))?.next_hop);
+    let us = Some(address(1));
+    let near = Some(address(77));
+    let far: Option<IpAddr> = Some([192, 0, 2, 1].into());
+    for (way, expected) in [
+        (StaticWay::Via(vec![address(77)]), [near, near, us]),
+        (StaticWay::Via(vec![[192, 0, 2, 1].into()]), [far, us, us]),
+        (StaticWay::Via(vec![address(77), address(78)]), [us, us, us]),
+        (StaticWay::Recursive(address(77)), [near, near, us]),
+        (StaticWay::Unreachable, [us, us, us]),
+        // RFC 4271 §5.1.3: not to the gateway itself.
+        (
+            StaticWay::Via(vec![address(4)]),
+            [Some(address(4)), None, us],
+        ),
+    ] {
+        net.reconfigure(|config| drop(config.originate.insert(prefix(1), led(way.clone()))));
+        assert_eq!(told(&net), expected, "{way:?}");
+        assert_eq!(net.adj_out(2)[&prefix(1)].local_pref, Some(100));
+        net.check();
+    }
+}
+
+#[test]
 fn rfc4271_5_1_3_never_with_the_peer_as_next_hop() {
     let mut net = all_up([internal_peer(2), internal_peer(3)]);
     let own = Origination {
@@ -175,6 +211,35 @@ fn rfc4271_5_1_3_never_with_the_peer_as_next_hop() {
         Advertisement::Withheld(Withheld::PeerIsNextHop)
     );
     net.check();
+}
+
+#[test]
+fn rfc4271_9_2_what_fits_into_no_message_is_not_claimed_to_be_sent() {
+    let mut net = Net::new(with_peers([internal_peer(2), internal_peer(3)]));
+    net.up(2);
+    let mut long = session(3);
+    long.options.extended_messages = true;
+    net.up_with(3, long);
+    let origination = |communities: u16| Origination {
+        communities: (0..communities)
+            .map(|n| AnyCommunity::Standard(Community::new(1, n)))
+            .collect(),
+        ..Origination::default()
+    };
+    let told = |net: &Net, n: usize| net.rib.explain(&prefix(1)).advertised[n].1.clone();
+    let listed = |net: &Net, n: u8| {
+        let query = RouteQuery::all(RouteTable::Advertised(name(n)));
+        net.rib.route_records(&query, &[prefix(1)], 9).0.len()
+    };
+    for (communities, fits) in [(1000, true), (1100, false)] {
+        let own = origination(communities);
+        net.reconfigure(|config| drop(config.originate.insert(prefix(1), own)));
+        let withheld = Advertisement::Withheld(Withheld::TooLong);
+        assert_eq!(told(&net, 0) == withheld, !fits, "{communities}");
+        assert_eq!(listed(&net, 2), usize::from(fits), "{communities}");
+        assert!(matches!(told(&net, 1), Advertisement::Sent(_)));
+        assert_eq!(listed(&net, 3), 1);
+    }
 }
 
 #[test]

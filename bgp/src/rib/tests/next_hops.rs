@@ -279,6 +279,65 @@ fn a_long_chain_is_resolved() {
     assert_eq!(leads(&net, "172.16.0.1/32"), "172.16.0.2 → 10.0.0.2 eth0");
 }
 
+#[test]
+fn an_own_route_is_there_while_a_gateway_is_on_a_link() {
+    let mut net = with_underlay(subnet());
+    let own = |net: &mut Net, route: &str, way| {
+        net.reconfigure(|config| drop(config.originate.insert(to(route), led(way))));
+        net.check();
+    };
+    let via = |hops: &[&str]| StaticWay::Via(hops.iter().map(|hop| hop.parse().unwrap()).collect());
+    let told = |net: &Net| net.adj_out_prefixes(2).len();
+    own(&mut net, "203.0.113.0/24", via(&["10.0.0.9"]));
+    assert_eq!(leads(&net, "203.0.113.0/24"), "10.0.0.9 → 10.0.0.9 eth0");
+    assert_eq!(told(&net), 1);
+    // Not on a link, though there is a way to it; then one of two.
+    own(&mut net, "203.0.113.0/24", via(&["192.0.2.9"]));
+    announce(&mut net, 3, "192.0.2.0/24", "10.0.0.3", 100);
+    assert_eq!(leads(&net, "203.0.113.0/24"), "nowhere");
+    assert_eq!(told(&net), 0);
+    own(&mut net, "203.0.113.0/24", via(&["192.0.2.9", "10.0.0.8"]));
+    assert_eq!(
+        leads(&net, "203.0.113.0/24"),
+        "192.0.2.9+10.0.0.8 → 10.0.0.8 eth0"
+    );
+    own(&mut net, "203.0.113.0/24", via(&["10.0.0.8", "10.0.0.9"]));
+    assert_eq!(
+        leads(&net, "203.0.113.0/24"),
+        "10.0.0.8+10.0.0.9 → 10.0.0.8 eth0+10.0.0.9 eth0"
+    );
+    // Through a learned route, and when that goes, nowhere; but it is announced.
+    own(
+        &mut net,
+        "203.0.113.0/24",
+        StaticWay::Recursive("192.0.2.9".parse().unwrap()),
+    );
+    assert_eq!(leads(&net, "203.0.113.0/24"), "192.0.2.9 → 10.0.0.3 eth0");
+    let next_hop = |net: &Net| net.adj_out(2)[&to("203.0.113.0/24")].next_hop;
+    assert_eq!(next_hop(&net), Some(address(3)), "the gateway");
+    withdraw(&mut net, 3, "192.0.2.0/24");
+    assert_eq!(leads(&net, "203.0.113.0/24"), "nowhere");
+    assert_eq!((told(&net), next_hop(&net)), (1, Some(address(1))));
+    // A route of ours is a way for others; without its link it is none.
+    own(&mut net, "198.51.100.0/24", via(&["10.0.0.7"]));
+    announce(&mut net, 3, "100.64.0.0/24", "198.51.100.1", 100);
+    assert_eq!(leads(&net, "100.64.0.0/24"), "198.51.100.1 → 10.0.0.7 eth0");
+    // Of several gateways, the first on a link.
+    own(&mut net, "198.51.100.0/24", via(&["192.0.2.9", "10.0.0.6"]));
+    assert_eq!(leads(&net, "100.64.0.0/24"), "198.51.100.1 → 10.0.0.6 eth0");
+    own(&mut net, "198.51.100.0/24", via(&["10.0.0.7"]));
+    let elsewhere = Underlay::new([(to("10.9.0.0/24"), link("eth0"))], None);
+    set_underlay(&mut net, elsewhere);
+    assert_eq!(leads(&net, "100.64.0.0/24"), "nowhere");
+    assert_eq!(
+        net.adj_out_prefixes(2),
+        [to("203.0.113.0/24")],
+        "the recursive one"
+    );
+    set_underlay(&mut net, subnet());
+    assert_eq!(leads(&net, "100.64.0.0/24"), "198.51.100.1 → 10.0.0.7 eth0");
+}
+
 /// Events: prefixes that contain each other's next hops, and an underlay with holes.
 #[derive(Clone, Debug)]
 enum Event {
@@ -286,7 +345,8 @@ enum Event {
     Withdraw(u8, usize),
     Lose(u8),
     Underlay(u8),
-    Own(usize, bool),
+    /// 0: no route of ours; 1: one that leads nowhere; then to a gateway, or to what is looked up.
+    Own(usize, usize),
 }
 
 const ROUTES: [&str; 6] = [
@@ -316,7 +376,7 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (peer.clone(), route.clone()).prop_map(|(n, route)| Event::Withdraw(n, route)),
         1 => peer.prop_map(Event::Lose),
         2 => (0u8..16).prop_map(Event::Underlay),
-        1 => (route, any::<bool>()).prop_map(|(route, own)| Event::Own(route, own)),
+        2 => (route, 0..2 + 2 * HOPS.len()).prop_map(|(route, own)| Event::Own(route, own)),
     ]
 }
 
@@ -344,6 +404,16 @@ fn underlay(parts: u8) -> Underlay {
         }
     }
     underlay
+}
+
+fn own_way(kind: usize) -> Option<StaticWay> {
+    let hop = |n: usize| HOPS[n % HOPS.len()].parse().unwrap();
+    Some(match kind {
+        0 => return None,
+        1 => StaticWay::Blackhole,
+        n if n < 2 + HOPS.len() => StaticWay::Via(vec![hop(n)]),
+        n => StaticWay::Recursive(hop(n)),
+    })
 }
 
 fn happen(net: &mut Net, event: &Event, sliced: bool) {
@@ -375,9 +445,9 @@ fn happen(net: &mut Net, event: &Event, sliced: bool) {
         Event::Own(route, own) => {
             return net.reconfigure(|config| {
                 let prefix = to(ROUTES[*route]);
-                match own {
-                    true => drop(config.originate.insert(prefix, Origination::default())),
-                    false => drop(config.originate.remove(&prefix)),
+                match own_way(*own) {
+                    Some(way) => drop(config.originate.insert(prefix, led(way))),
+                    None => drop(config.originate.remove(&prefix)),
                 }
             });
         }
@@ -404,8 +474,8 @@ impl Left {
             Event::Withdraw(n, route) => drop(self.paths.remove(&(*n, *route))),
             Event::Lose(n) => self.paths.retain(|(peer, _), _| peer != n),
             Event::Underlay(_) => self.underlay = Some(copy),
-            Event::Own(route, true) => drop(self.own.insert(*route, copy)),
-            Event::Own(route, false) => drop(self.own.remove(route)),
+            Event::Own(route, 0) => drop(self.own.remove(route)),
+            Event::Own(route, _) => drop(self.own.insert(*route, copy)),
         }
     }
 }

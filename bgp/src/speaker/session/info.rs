@@ -30,6 +30,8 @@ fn session_options(negotiated: &Negotiated) -> SessionOptions {
         route_refresh: negotiated.route_refresh,
         enhanced_refresh: negotiated.enhanced_refresh,
         extended_next_hop: negotiated.format.extended_next_hop,
+        four_octet_as: negotiated.format.four_octet_as,
+        extended_messages: negotiated.format.extended_send,
         path_ids_out: negotiated.format.path_ids_out.iter().collect(),
         long_lived: negotiated
             .long_lived
@@ -37,6 +39,7 @@ fn session_options(negotiated: &Negotiated) -> SessionOptions {
             .map(|list| list.iter().filter_map(entry).collect()),
         other_address: None,
         link_local: None,
+        link: Vec::new(),
     }
 }
 

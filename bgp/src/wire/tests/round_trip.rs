@@ -20,7 +20,7 @@ use super::super::update::{
 };
 use super::super::{Message, encode_notification, encode_open, encode_refresh};
 use super::{decode_all, ibgp};
-use crate::attrs::{Aggregator, AsPath, Origin, PathAttrs, Segment, UnknownAttr};
+use crate::attrs::{Aggregator, AsPath, Origin, PathAttrs, RouteType, Segment, UnknownAttr};
 use crate::types::{Asn, ClusterId, Community, LargeCommunity, RouterId};
 
 pub(super) fn prefix(family: Family) -> BoxedStrategy<Prefix> {
@@ -126,6 +126,7 @@ fn path_attrs(family: Family) -> impl Strategy<Value = PathAttrs> {
         originator_id: more.3,
         cluster_list: more.4.into(),
         unknown: more.5.into(),
+        route_type: RouteType::default(),
     })
 }
 

@@ -10,15 +10,15 @@ use super::names;
 use super::object_name::ApiGroup;
 
 /// Annotation of v1 objects with the metadata that users gave.
-const METADATA: &str = "projectcalico.org/metadata";
+pub(super) const METADATA: &str = "projectcalico.org/metadata";
 
 /// Fields of metadata that belong to the API server and are not part of a resource's value.
 const SERVERS: [&str; 4] = ["resourceVersion", "managedFields", "selfLink", "generation"];
 
 /// The value of a resource, from its object.
-pub(super) fn resource_value(kind: Kind, object: &Value, group: ApiGroup) -> Value {
+pub(super) fn resource_value(kind: &str, object: &Value, group: ApiGroup) -> Value {
     let mut value = object.clone();
-    value["kind"] = kind.as_str().into();
+    value["kind"] = kind.into();
     value["apiVersion"] = API_VERSION.into();
     let metadata = object.get("metadata").and_then(Value::as_object);
     let mut metadata = metadata.cloned().unwrap_or_default();

@@ -22,6 +22,9 @@ pub(super) use self::object_name::{ApiGroup, Collection, List, ObjectName, Polic
 pub(super) use self::pod::read_pod;
 pub(super) use self::pod_cidr::{ranges as pod_cidrs, remove_tunnels};
 
+/// Before labels of a namespace, where its endpoints inherit them.
+const OF_NAMESPACES: &str = "pcns.";
+
 /// Why an object says nothing under a key, or a value cannot be an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum MappingError {
@@ -60,7 +63,7 @@ pub(super) fn values(
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         };
-        (key, document(kind, object))
+        (key, document(kind.names(), object))
     };
     Ok(match collection {
         BLOCKS => vec![custom::block_or_name(object)?],
@@ -70,7 +73,7 @@ pub(super) fn values(
             (Key::IpamConfig, custom::config_value(object)),
             (
                 Key::resource(Kind::IpamConfiguration, name),
-                custom::resource_value(Kind::IpamConfiguration, object, group),
+                custom::resource_value(Kind::IpamConfiguration.as_str(), object, group),
             ),
         ],
         Collection::Nodes => vec![(Key::resource(Kind::Node, name), node::value(object))],
@@ -80,7 +83,9 @@ pub(super) fn values(
                 .map(|(namespace, name, value)| (Key::workload(&namespace, &name), value))
                 .collect()
         }
-        Collection::Namespaces => vec![profile(&format!("kns.{name}"), "pcns.", name, object)],
+        Collection::Namespaces => {
+            vec![profile(&format!("kns.{name}"), OF_NAMESPACES, name, object)]
+        }
         Collection::ServiceAccounts => {
             let profile_name = format!("ksa.{namespace}.{name}");
             vec![profile(&profile_name, "pcsa.", name, object)]
@@ -94,7 +99,7 @@ pub(super) fn values(
             let kind = Kind::ALL.into_iter().find(|kind| kind.plural() == plural);
             let kind = kind.into_iter();
             kind.map(|kind| {
-                let value = custom::resource_value(kind, object, group);
+                let value = custom::resource_value(kind.as_str(), object, group);
                 (Key::resource(kind, name), value)
             })
             .collect()
@@ -102,8 +107,9 @@ pub(super) fn values(
     })
 }
 
-fn document(kind: DocumentKind, object: &Value) -> Value {
-    let (api_version, kind) = kind.names();
+/// An object of Kubernetes' own as it is, without what its server adds. In a list it does not say
+/// what it is.
+fn document((api_version, kind): (&str, &str), object: &Value) -> Value {
     let mut value = object.clone();
     value["apiVersion"] = api_version.into();
     value["kind"] = kind.into();
@@ -114,7 +120,8 @@ fn document(kind: DocumentKind, object: &Value) -> Value {
     value
 }
 
-/// A namespace, or an account, as the profile that Calico makes of it.
+/// A namespace, or an account, as the profile that Calico makes of it. That of a namespace allows
+/// what no policy is about.
 fn profile(profile: &str, prefix: &str, name: &str, object: &Value) -> (Key, Value) {
     let labels = object["metadata"]["labels"]
         .as_object()
@@ -124,10 +131,16 @@ fn profile(profile: &str, prefix: &str, name: &str, object: &Value) -> (Key, Val
         .map(|(label, value)| (format!("{prefix}{label}"), value.clone()))
         .collect();
     applied.insert(format!("{prefix}projectcalico.org/name"), name.into());
+    let mut spec = json!({"labelsToApply": applied});
+    if prefix == OF_NAMESPACES {
+        for direction in ["ingress", "egress"] {
+            spec[direction] = json!([{"action": "Allow"}]);
+        }
+    }
     let value = json!({
         "kind": "Profile", "apiVersion": API_VERSION,
         "metadata": {"name": profile, "creationTimestamp": object["metadata"]["creationTimestamp"]},
-        "spec": {"labelsToApply": applied},
+        "spec": spec,
     });
     (Key::resource(Kind::Profile, profile), value)
 }
@@ -138,14 +151,8 @@ pub(super) fn key_values(
     object: &Value,
     group: ApiGroup,
 ) -> Result<Vec<KeyValue>, MappingError> {
-    if let Collection::Custom(plural) = collection
-        && object_name::POLICIES.contains(&plural)
-    {
-        return Ok(vec![policy(plural, "", object)]);
-    }
-    if let Collection::Policies(kind) = collection {
-        let (plural, prefix) = kind.on_etcd();
-        return Ok(vec![policy(plural, prefix, object)]);
+    if let Some(named) = beside_kinds(collection, object, group) {
+        return Ok(vec![named]);
     }
     if collection == Collection::Leases {
         return Ok(lease::key_values(object));
@@ -177,20 +184,37 @@ pub(super) fn key_values_with_pod_cidrs(node: &Value) -> Vec<KeyValue> {
         .collect()
 }
 
-/// Of a policy only its name is read; `prefix` is before it where Calico's etcd has a policy of
-/// Kubernetes' as one of Calico's own.
-fn policy(plural: &str, prefix: &str, object: &Value) -> KeyValue {
+/// An object of a kind of policy or a set of addresses, which are no [`Kind`]s, under the key that
+/// Calico's etcd has for it: a policy of Kubernetes' is one of Calico's own there, by its name.
+fn beside_kinds(collection: Collection, object: &Value, group: ApiGroup) -> Option<KeyValue> {
+    let (plural, prefix, value) = match collection {
+        Collection::Custom(plural) => {
+            let kind = object_name::beside_kinds(plural)?;
+            let mut value = custom::resource_value(kind, object, group);
+            // In it is the name that people gave a policy.
+            let kept = object["metadata"]["annotations"].get(custom::METADATA);
+            if let Some(kept) = kept {
+                value["metadata"]["annotations"][custom::METADATA] = kept.clone();
+            }
+            (plural, "", value)
+        }
+        Collection::Policies(kind) => {
+            let (plural, prefix) = kind.on_etcd();
+            (plural, prefix, document(kind.names(), object))
+        }
+        _ => return None,
+    };
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let namespace = object["metadata"]["namespace"].as_str();
     let space = namespace.map(|n| format!("{n}/")).unwrap_or_default();
-    KeyValue {
+    Some(KeyValue {
         key: format!(
             "{}{plural}/{space}{prefix}{name}",
             caracal_model::resources_prefix()
         ),
-        value: b"{}".to_vec(),
+        value: value.to_string().into_bytes(),
         mod_revision: revision(object),
-    }
+    })
 }
 
 /// The Lease of a value that is not Calico's.

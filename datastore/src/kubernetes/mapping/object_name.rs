@@ -38,17 +38,28 @@ pub(crate) enum PolicyKind {
 impl PolicyKind {
     pub(crate) const ALL: [Self; 4] = [Self::Network, Self::Admin, Self::Baseline, Self::Cluster];
 
-    /// Path of its API group, and its plural there.
+    /// `apiVersion` of its objects, and its plural there.
     const fn place(self) -> (&'static str, &'static str) {
         match self {
-            Self::Network => ("/apis/networking.k8s.io/v1", "networkpolicies"),
+            Self::Network => ("networking.k8s.io/v1", "networkpolicies"),
             Self::Admin => (ALPHA1, "adminnetworkpolicies"),
             Self::Baseline => (ALPHA1, "baselineadminnetworkpolicies"),
             Self::Cluster => (
-                "/apis/policy.networking.k8s.io/v1alpha2",
+                "policy.networking.k8s.io/v1alpha2",
                 "clusternetworkpolicies",
             ),
         }
+    }
+
+    /// `apiVersion` and `kind` of its objects.
+    pub(crate) const fn names(self) -> (&'static str, &'static str) {
+        let kind = match self {
+            Self::Network => "NetworkPolicy",
+            Self::Admin => "AdminNetworkPolicy",
+            Self::Baseline => "BaselineAdminNetworkPolicy",
+            Self::Cluster => "ClusterNetworkPolicy",
+        };
+        (self.place().0, kind)
     }
 
     /// Calico's kind that it is on etcd, by its plural, and what is before the name there.
@@ -62,7 +73,7 @@ impl PolicyKind {
     }
 }
 
-const ALPHA1: &str = "/apis/policy.networking.k8s.io/v1alpha1";
+const ALPHA1: &str = "policy.networking.k8s.io/v1alpha1";
 
 /// The one object with IPAM's settings, under both of Calico's names for it.
 pub(crate) const IPAM_CONFIG: Collection = Collection::Custom("ipamconfigs");
@@ -109,8 +120,8 @@ impl Collection {
             Self::Endpoints => ("/api/v1".to_owned(), "endpoints"),
             Self::EndpointSlices => ("/apis/discovery.k8s.io/v1".to_owned(), "endpointslices"),
             Self::Policies(kind) => {
-                let (base, plural) = kind.place();
-                (base.to_owned(), plural)
+                let (api_version, plural) = kind.place();
+                (format!("/apis/{api_version}"), plural)
             }
             Self::Leases => {
                 let base = format!(
@@ -333,16 +344,31 @@ fn of_ipam(rest: &str) -> Vec<List> {
     }
 }
 
-/// Kinds of policy: they are only counted.
-pub(super) const POLICIES: [&str; 2] = ["globalnetworkpolicies", "networkpolicies"];
+/// Calico's kinds of policy, and its sets of addresses, which policies select: plural and kind.
+const POLICIES: [(&str, &str); 2] = [
+    ("globalnetworkpolicies", "GlobalNetworkPolicy"),
+    ("networkpolicies", "NetworkPolicy"),
+];
+const SETS: [(&str, &str); 2] = [
+    ("globalnetworksets", "GlobalNetworkSet"),
+    ("networksets", "NetworkSet"),
+];
+
+/// The kind of a plural, where it is no [`Kind`].
+pub(super) fn beside_kinds(plural: &str) -> Option<&'static str> {
+    let mut all = POLICIES.into_iter().chain(SETS);
+    all.find(|(known, _)| *known == plural)
+        .map(|(_, kind)| kind)
+}
 
 fn of_resources(rest: &str) -> Vec<List> {
     if rest.is_empty() {
-        let plurals = Kind::ALL.into_iter().map(Kind::plural).chain(POLICIES);
+        let policies = POLICIES.map(|(plural, _)| plural);
+        let plurals = Kind::ALL.into_iter().map(Kind::plural).chain(policies);
         return plurals.flat_map(of_resources).collect();
     }
     let plural = rest.split('/').next().unwrap_or_default();
-    if let Some(plural) = POLICIES.into_iter().find(|known| *known == plural) {
+    if let Some((plural, _)) = POLICIES.into_iter().find(|(known, _)| *known == plural) {
         let own = PolicyKind::ALL.into_iter();
         let own = own.filter(|kind| kind.on_etcd().0 == plural);
         let own = own.map(Collection::Policies);
@@ -350,6 +376,9 @@ fn of_resources(rest: &str) -> Vec<List> {
             .chain([Collection::Custom(plural)])
             .map(List::all)
             .collect();
+    }
+    if let Some((plural, _)) = SETS.into_iter().find(|(known, _)| *known == plural) {
+        return vec![List::all(Collection::Custom(plural))];
     }
     let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.plural() == plural) else {
         return Vec::new();

@@ -498,6 +498,73 @@ proptest! {
     }
 }
 
+/// What a key stands for, as the layers above read it.
+fn told(collection: Collection, object: &Value) -> (String, Value) {
+    let mut values = key_values(collection, object, ApiGroup::V1).unwrap();
+    let kv = values.remove(0);
+    assert_eq!(values, []);
+    (kv.key, serde_json::from_slice(&kv.value).unwrap())
+}
+
+#[test]
+fn what_policy_is_made_of_says_what_it_says_on_etcd() {
+    const BELOW: &str = "/calico/resources/v3/projectcalico.org/";
+    let spec = json!({"podSelector": {}, "policyTypes": ["Ingress"]});
+    // As an item of a list: without its kind.
+    let object = json!({"metadata": {"name": "web", "namespace": "shop", "resourceVersion": "7",
+        "managedFields": [{}]}, "spec": spec});
+    let (key, value) = told(Collection::Policies(PolicyKind::Network), &object);
+    assert_eq!(key, format!("{BELOW}networkpolicies/shop/knp.default.web"));
+    let wanted = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "web", "namespace": "shop"}, "spec": spec});
+    assert_eq!(value, wanted);
+
+    // The name that people gave stands in the annotation.
+    let kept = json!({"name": "default.web", "labels": {"site": "x"}}).to_string();
+    let object = json!({"apiVersion": "crd.projectcalico.org/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "default.web", "namespace": "shop",
+            "annotations": {"projectcalico.org/metadata": kept}},
+        "spec": {"types": ["Ingress"]}});
+    let (key, value) = told(Collection::Custom("networkpolicies"), &object);
+    assert_eq!(key, format!("{BELOW}networkpolicies/shop/default.web"));
+    assert_eq!(value["spec"], object["spec"]);
+    assert_eq!(value["apiVersion"], API_VERSION);
+    let annotations = &value["metadata"]["annotations"];
+    assert_eq!(annotations["projectcalico.org/metadata"], kept);
+
+    // Labels of a set are those that people gave, which v1 has in the annotation.
+    for (plural, namespace, key) in [
+        ("networksets", json!("shop"), "networksets/shop/office"),
+        ("globalnetworksets", Value::Null, "globalnetworksets/office"),
+    ] {
+        let object = json!({"metadata": {"name": "office", "namespace": namespace,
+            "annotations": {"projectcalico.org/metadata": kept}},
+            "spec": {"nets": ["192.0.2.0/24"]}});
+        let (path, value) = told(Collection::Custom(plural), &object);
+        assert_eq!(path, format!("{BELOW}{key}"));
+        assert_eq!(value["metadata"]["labels"]["site"], "x");
+        let lists = List::under_prefix(&format!("{BELOW}{plural}/"));
+        assert_eq!(lists, [List::all(Collection::Custom(plural))]);
+    }
+
+    // A namespace opens what no policy is about; an account only has labels.
+    let object = json!({"metadata": {"name": "shop", "labels": {"team": "a"}}});
+    let (key, value) = told(Collection::Namespaces, &object);
+    assert_eq!(key, format!("{BELOW}profiles/kns.shop"));
+    let allow = json!([{"action": "Allow"}]);
+    assert_eq!(
+        value["spec"],
+        json!({"ingress": allow, "egress": allow,
+            "labelsToApply": {"pcns.team": "a", "pcns.projectcalico.org/name": "shop"}})
+    );
+    let object = json!({"metadata": {"name": "builder", "namespace": "shop"}});
+    let (_, value) = told(Collection::ServiceAccounts, &object);
+    assert_eq!(
+        value["spec"],
+        json!({"labelsToApply": {"pcsa.projectcalico.org/name": "builder"}})
+    );
+}
+
 #[test]
 fn of_kubernetes_policies_the_names_are_read_as_calico_has_them_on_etcd() {
     let object = json!({"metadata": {"name": "web", "namespace": "shop", "resourceVersion": "7"}});

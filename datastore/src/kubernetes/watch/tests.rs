@@ -93,6 +93,37 @@ async fn at_77() -> String {
     .await
 }
 
+fn one(api: &Arc<Api>, group: ApiGroup, collection: Collection) -> One {
+    One {
+        api: Arc::clone(api),
+        group,
+        collection,
+        revision: 5,
+        lines: None,
+        pinged: PingedStreams::default(),
+        opened: Instant::now(),
+        said: HashMap::new(),
+        absent: false,
+    }
+}
+
+/// Pods come and go by the thousand: of those that are gone nothing is kept.
+#[tokio::test]
+async fn of_a_pod_that_is_gone_nothing_is_kept() {
+    let api = Arc::new(Api::new(KubernetesConfig::default()));
+    let mut one = one(&api, ApiGroup::V1, Collection::Pods);
+    let mut pod = serde_json::json!({
+        "metadata": {"name": "web-0", "namespace": "default"},
+        "spec": {"nodeName": "node-a"}, "status": {"podIP": "10.244.3.65"}});
+    let mut told = |pod: &Value, deleted| one.changes(pod, 7, deleted).len();
+    assert_eq!(told(&pod, false), 1);
+    assert_eq!(told(&pod, false), 0, "nothing new");
+    pod["status"]["phase"] = "Succeeded".into();
+    assert_eq!(told(&pod, false), 1, "its end");
+    assert_eq!(told(&pod, true), 0, "which was told");
+    assert!(one.said.is_empty());
+}
+
 /// One kind asks for all: in a cluster at rest nobody else tells how far the datastore is.
 #[tokio::test]
 async fn a_watch_that_is_opened_tells_the_revision_of_what_is_stored() {
@@ -104,17 +135,7 @@ async fn a_watch_that_is_opened_tells_the_revision_of_what_is_stored() {
     let api = Arc::new(Api::new(config));
     let group = ApiGroup::V1;
     for (collection, told) in [(ANCHOR, Some(77)), (Collection::Nodes, None)] {
-        let mut one = One {
-            api: Arc::clone(&api),
-            group,
-            collection,
-            revision: 5,
-            lines: None,
-            pinged: PingedStreams::default(),
-            opened: Instant::now(),
-            said: HashMap::new(),
-            absent: false,
-        };
+        let mut one = one(&api, group, collection);
         let step = one.step().await;
         let told = told.map(WatchEvent::Progress);
         assert!(matches!(&step, Ok(event) if *event == told), "{step:?}");

@@ -1,5 +1,8 @@
 //! The table of policy in the real kernel: what packets say against what the policies say.
 
+mod refused;
+mod revoked;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 

@@ -63,6 +63,9 @@ impl Observe for Answers {
                 .into_iter()
                 .flat_map(|s| metrics::services::families(s)),
         );
+        let enforced = owners.enforced.borrow().clone();
+        let enforced = enforced.status();
+        families.extend(enforced.into_iter().flat_map(metrics::policy::families));
         if let Ok(bgp) = &bgp {
             families.extend(metrics::bgp::families(bgp));
         }

@@ -2,12 +2,15 @@
 
 pub(crate) mod announced;
 pub(crate) mod auditor;
+mod cluster_map;
+pub(crate) mod console;
 pub(crate) mod explain;
 pub(crate) mod explain_service;
 pub(crate) mod health;
 pub(crate) mod listeners;
 pub(crate) mod peer_names;
 pub(crate) mod policy;
+mod pools;
 pub(crate) mod services;
 pub(crate) mod status_publisher;
 mod words;
@@ -130,6 +133,8 @@ impl AnswerRequests for Answers {
             Request::TakeServicesOver { over } => owners.take_services_over(over),
             Request::ExplainService(question) => self.explain_service(&owners, &question).await,
             Request::Audit => to_value(&owners.auditor.report().await?),
+            Request::Pools => Ok(pools::pools(&owners.view.borrow().snapshot.clone())),
+            Request::Nodes => self.nodes(&owners).await,
             Request::ExplainPath { prefix } => {
                 to_value(&explain::explain(owners.sources(), &self.config.node, prefix).await?)
             }
@@ -168,6 +173,11 @@ impl Answers {
         question: &AskService,
     ) -> Result<serde_json::Value, String> {
         to_value(&explain_service::explain(owners, &self.config.node, question).await?)
+    }
+
+    async fn nodes(&self, owners: &Owners) -> Result<serde_json::Value, String> {
+        let status = self.status(owners).await?;
+        cluster_map::cluster_map(owners, &self.config, status).await
     }
 
     fn base(&self) -> NodeStatus {

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use caracal_agent::{PolicySettings, PolicyStatus, PolicyWriteError, PolicyWriter, Settings};
+use caracal_agent::{
+    PolicySettings, PolicyStatus, PolicyWriteError, PolicyWriter, RefusedChain, Settings,
+};
 use caracal_datastore::View;
 use caracal_model::{Problem, ProblemCode, Snapshot};
 use tokio::sync::watch;
@@ -24,6 +26,14 @@ pub(crate) enum Enforced {
 }
 
 impl Enforced {
+    /// The table of policy after the last pass, where there was one.
+    pub(crate) fn status(&self) -> Option<&PolicyStatus> {
+        match self {
+            Self::Policies(status) => Some(status),
+            Self::Off | Self::Unknown => None,
+        }
+    }
+
     /// Why the policies of an interface are not in force; `None`: they are, or none is to be.
     pub(crate) fn lacks(&self, interface: &str) -> Option<String> {
         match self {
@@ -97,13 +107,23 @@ pub(crate) async fn enforce_policy(
         let failed = result.is_err();
         match result {
             Ok(status) => {
+                let refused = status.iter().flat_map(|status| &status.refused);
+                problems.warn(refused.map(closed).collect());
                 if let Some(status) = status {
                     enforced.send_replace(Enforced::Policies(Arc::new(status)));
                 }
-                problems.warn(Vec::new());
                 wait = FIRST;
             }
-            Err(error) => problems.warn(vec![unwritten(error)]),
+            Err(error) => {
+                problems.warn(vec![unwritten(error)]);
+                enforced.send_if_modified(|enforced| match enforced {
+                    Enforced::Policies(known) => {
+                        *known = Arc::new(writer.status().clone());
+                        true
+                    }
+                    Enforced::Off | Enforced::Unknown => false,
+                });
+            }
         }
         let again = async {
             match failed {
@@ -138,6 +158,30 @@ async fn pass(
             writer.close(has_endpoints(&settings)).await?;
             Ok(None)
         }
+    }
+}
+
+/// Endpoints of which a chain is closed are named, so many.
+const NAMED: usize = 5;
+
+fn closed(refused: &RefusedChain) -> Problem {
+    let judges = refused.judges.iter().take(NAMED);
+    let mut judges: Vec<String> = judges
+        .map(|(interface, direction)| format!("{interface} ({direction})"))
+        .collect();
+    if refused.judges.len() > NAMED {
+        judges.push("…".to_owned());
+    }
+    let policy = refused.policy.as_deref();
+    Problem {
+        code: ProblemCode::PolicyUnwritten,
+        subject: policy.unwrap_or(&refused.chain).to_owned(),
+        reason: format!(
+            "nft does not take its rules ({}); they drop everything that gets to them, of the endpoints {}, and all \
+             others are judged as ever; change the policy, or update nft and the kernel and restart",
+            refused.reason,
+            judges.join(", ")
+        ),
     }
 }
 

@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::admin;
 use crate::config::Config;
+use crate::node::answers::console::serve_console;
 use crate::node::answers::listeners::Listeners;
 use crate::node::answers::{Answers, NodeStage};
 use crate::node::ipam::collector::Life;
@@ -67,9 +68,14 @@ pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
         stage: stages,
     };
     let listeners = Listeners::start(config.clone(), answers.clone());
+    tokio::spawn(serve_console(answers.clone(), registry.reporter("console")));
     let reporter = registry.reporter("admin");
-    let admin = serve_admin(config.clone(), listener, answers.clone(), reporter);
-    tokio::spawn(admin);
+    tokio::spawn(serve_admin(
+        config.clone(),
+        listener,
+        answers.clone(),
+        reporter,
+    ));
 
     let ended = signals.end();
     tokio::pin!(ended);

@@ -39,16 +39,10 @@ use crate::node::membership::beginning;
 use crate::node::membership::machine::Claim;
 use crate::node::problems::Registry;
 
-const POLICY_NEEDS_ETCD: &str = "CARACAL_POLICY=on: policies are read from etcd alone so far, and DATASTORE_TYPE is \
-                                 kubernetes; set CARACAL_POLICY=off, and run another policy engine";
-
 /// The datastore that the environment names.
 fn datastore(config: &Config) -> anyhow::Result<DatastoreConfig> {
-    let datastore = DatastoreConfig::from_env()?.for_node(&config.node, config.services.is_on());
-    match config.enforces_policy && !matches!(datastore, DatastoreConfig::Etcd(_)) {
-        true => Err(crate::exit::invalid(anyhow::anyhow!(POLICY_NEEDS_ETCD))),
-        false => Ok(datastore),
-    }
+    let (services, policy) = (config.services.is_on(), config.enforces_policy);
+    Ok(DatastoreConfig::from_env()?.for_node(&config.node, services, policy))
 }
 
 /// Starts everything.

@@ -251,6 +251,11 @@ pub(super) const TASKS: &[Task] = &[
         start: Start::Owner,
     },
     Task {
+        name: "console", file: "node/src/node/answers/console.rs", count: "1 where `CARACAL_CONSOLE` is set",
+        owns: "its socket, clients of events, the status before", hears: "the owners' status while a client follows", tells: "answers, events and the page over HTTP",
+        start: Start::Owner,
+    },
+    Task {
         name: "drain", file: "node/src/node/announce/drain.rs", count: "1",
         owns: "how far the node is out of service", hears: "orders from the admin socket", tells: "the publisher, speaker: `disable`, `enable`",
         start: Start::Owner,

@@ -418,16 +418,13 @@ fn word<'a>(scope: &mut Scope<'a>, at: &'a str) -> Res<'a, Typed<'a>> {
             let callable = callable.clone();
             return call(scope, at, &callable, rest);
         }
-        Some(Named::Filter) | None => {}
+        Some(Named::Filter | Named::Roa(..)) | None => {}
     }
     match name.value {
         "true" => return Ok((rest, Typed::constant(at, Value::Bool(true)))),
         "false" => return Ok((rest, Typed::constant(at, Value::Bool(false)))),
         "defined" => return defined(scope, at, rest),
-        "roa_check" => {
-            let what = "something else: validation of origins is not done yet";
-            return Err(fault(at, what));
-        }
+        "roa_check" => return roa_check(scope, at, rest),
         "prepend" | "add" | "delete" | "filter" => return old_form(scope, at, name.value, rest),
         _ => {}
     }
@@ -475,6 +472,38 @@ fn defined<'a>(scope: &mut Scope<'a>, at: &'a str, s: &'a str) -> Res<'a, Typed<
         value_type: ValueType::Bool,
     };
     Ok((rest, typed))
+}
+
+/// `roa_check(TABLE)`, `roa_check(TABLE, PREFIX, AS)`.
+fn roa_check<'a>(scope: &mut Scope<'a>, at: &'a str, s: &'a str) -> Res<'a, Typed<'a>> {
+    let (rest, _) = token("(")(s)?;
+    let (rest, name) = symbol(rest)?;
+    let Some(Named::Roa(table, _)) = scope.find(name.value) else {
+        let what = "the name of a table that is defined above (\"roa4 table NAME;\")";
+        return Err(fault(name.at, what));
+    };
+    let table = Arc::clone(table);
+    let (rest, both) = match token(",")(rest) {
+        Err(_) if !scope.has_route => {
+            let what = "a prefix and an AS: outside of filters there is no route";
+            return Err(fault(skip(rest), what));
+        }
+        Err(_) => (rest, None),
+        Ok((rest, _)) => {
+            let (rest, prefix) = term(scope, rest)?;
+            let (rest, _) = token(",")(rest)?;
+            let (rest, asn) = term(scope, rest)?;
+            let both = [prefix.of(ValueType::Prefix)?, asn.of(ValueType::Int)?];
+            (rest, Some(Box::new(both)))
+        }
+    };
+    let (rest, _) = token(")")(rest)?;
+    let state = enumeration_word("ROA_VALID").map(|word| word.value_type());
+    let value_type = state.unwrap_or(ValueType::Unknown);
+    Ok((
+        rest,
+        folded(at, Expression::Origin(table, both), value_type)?,
+    ))
 }
 
 /// `prepend(PATH, N)`: methods as functions.

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use caracal_bgp::{Function, Place, Value, ValueType};
+use caracal_bgp::{Function, Place, Roa, RoaTable, Value, ValueType};
+use caracal_model::Family;
 
 use super::super::lexer::{Located, ParseFault, Res, skip};
 use crate::source::Source;
@@ -24,6 +25,8 @@ pub(in crate::grammar) enum Named {
     Constant(Value),
     Function(Callable),
     Filter,
+    /// A table of origins, and whether it is for IPv6.
+    Roa(Arc<RoaTable>, Family),
 }
 
 /// A function as its callers see it.
@@ -52,6 +55,10 @@ pub(in crate::grammar) struct Scope<'a> {
     /// The text that is read: that of the source, with what could not be read left out.
     text: &'a str,
     names: Vec<(&'a str, Named)>,
+    /// Entries of tables of origins, by the name of the table.
+    pub(in crate::grammar) roas: Vec<(&'a str, Roa)>,
+    /// Those of an earlier reading: a filter may stand above the entries.
+    pub(in crate::grammar) known_roas: Vec<(&'a str, Roa)>,
     /// Lines that change nothing here.
     pub(in crate::grammar) notes: Vec<String>,
     variables: Vec<Variable<'a>>,
@@ -73,6 +80,8 @@ impl<'a> Scope<'a> {
             source,
             text,
             names: Vec::new(),
+            roas: Vec::new(),
+            known_roas: Vec::new(),
             notes: Vec::new(),
             variables: Vec::new(),
             locals: 0,
@@ -123,6 +132,32 @@ impl<'a> Scope<'a> {
         }
         self.names.push((name.value, named));
         Ok(())
+    }
+
+    /// A new table of origins, with the entries that are known.
+    pub(in crate::grammar) fn define_roas(
+        &mut self,
+        name: Located<'a, &'a str>,
+        family: Family,
+    ) -> Result<(), ParseFault<'a>> {
+        let entries = self.known_roas.iter();
+        let own = entries.filter(|(table, _)| *table == name.value);
+        let table: Vec<Roa> = own.map(|(_, entry)| *entry).collect();
+        self.define(name, Named::Roa(Arc::new(table.into()), family))
+    }
+
+    /// The table of origins of a family: the one with the name, or the first.
+    pub(in crate::grammar) fn roa_table(
+        &self,
+        name: Option<&str>,
+        family: Family,
+    ) -> Option<&'a str> {
+        let mut names = self.names.iter();
+        let found = names.find(|(known, named)| {
+            let wanted = name.is_none_or(|name| name == *known);
+            wanted && matches!(named, Named::Roa(_, of) if *of == family)
+        });
+        found.map(|(known, _)| *known)
     }
 
     /// The function that has just been read takes the place of the one that was being read.

@@ -49,6 +49,10 @@ struct Args {
     /// So many scenarios may fail at first and pass at the second try.
     #[arg(long, default_value_t = 3)]
     flaky: usize,
+    /// A scenario that waits most of its time (repeatable): these run beside the others, one after
+    /// the other.
+    #[arg(long)]
+    waiting: Vec<String>,
     /// Only the scenarios of this name or target, or with this in their name.
     #[arg(long)]
     only: Option<String>,
@@ -90,6 +94,12 @@ impl Args {
         }
     }
 
+    /// The target that a scenario's name begins with is one of those that are run.
+    fn targets_name(&self, name: &str) -> bool {
+        let target = name.split("::").next().unwrap_or_default();
+        self.targets.iter().any(|one| one == target)
+    }
+
     fn cases(&self) -> Result<Vec<Case>, String> {
         let messages = fs::read_to_string(&self.built)
             .map_err(|e| format!("{}: {e}", self.built.display()))?;
@@ -109,35 +119,57 @@ impl Args {
             Some(name) => cases::only(&all, name)?,
             None => all,
         };
-        match chosen.is_empty() {
-            true => Err(format!("{}: no test program in it", self.built.display())),
-            false => Ok(chosen),
+        let is_there = |name: &&String| chosen.iter().any(|case| case.name() == **name);
+        match self.waiting.iter().find(|name| !is_there(name)) {
+            _ if chosen.is_empty() => {
+                Err(format!("{}: no test program in it", self.built.display()))
+            }
+            Some(name) if self.only.is_none() && self.targets_name(name) => {
+                Err(format!("--waiting {name}: there is no such scenario"))
+            }
+            _ => Ok(chosen),
         }
     }
 }
 
-/// Runs cases side by side, `jobs` at once, and tells of each as it ends. In the order of the
-/// cases.
+/// Cases for so many threads.
+struct Lane {
+    threads: usize,
+    /// Places in the list of cases.
+    cases: Vec<usize>,
+}
+
+/// Those that wait most of their time have a lane of their own, with one thread.
+fn lanes(cases: &[(usize, &Case)], jobs: usize, waiting: &[String]) -> [Lane; 2] {
+    let (waiting, others) = (0..cases.len()).partition(|n| waiting.contains(&cases[*n].1.name()));
+    [(jobs, others), (1, waiting)].map(|(threads, cases)| Lane { threads, cases })
+}
+
+/// Runs cases side by side, `jobs` at once and one of those that wait, and tells of each as it
+/// ends. In the order of the cases.
 fn run_all(
     cases: &[(usize, &Case)],
-    jobs: usize,
+    (jobs, waiting): (usize, &[String]),
     conditions: &Conditions,
     told: impl Fn(&Case, &Attempt),
 ) -> Vec<Attempt> {
-    let next = AtomicUsize::new(0);
-    let (done, ended) = mpsc::sync_channel(jobs);
+    let lanes = lanes(cases, jobs.max(1), waiting);
+    let lanes = lanes.map(|lane| (AtomicUsize::new(0), lane));
+    let (done, ended) = mpsc::sync_channel(jobs + 1);
     let mut attempts: Vec<(usize, Attempt)> = Vec::new();
     thread::scope(|scope| {
-        for _ in 0..jobs {
-            let (done, next) = (done.clone(), &next);
+        let threads = lanes.iter().flat_map(|lane| vec![lane; lane.1.threads]);
+        for (next, lane) in threads {
+            let done = done.clone();
             scope.spawn(move || {
                 loop {
-                    let n = next.fetch_add(1, Ordering::Relaxed);
-                    let Some((run, case)) = cases.get(n) else {
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(n) = lane.cases.get(place).copied() else {
                         break;
                     };
+                    let (run, case) = cases[n];
                     // The receiver lives as long as the scope.
-                    let _ = done.send((n, attempt(case, *run, conditions)));
+                    let _ = done.send((n, attempt(case, run, conditions)));
                 }
             });
         }
@@ -165,7 +197,7 @@ fn tell(case: &Case, attempt: &Attempt) {
 /// Each case once; those that fail once more, one after the other, where that may help.
 fn judge(cases: &[Case], args: &Args, conditions: &Conditions) -> Judgement {
     let once: Vec<(usize, &Case)> = cases.iter().map(|case| (1, case)).collect();
-    let attempts = run_all(&once, args.jobs.max(1), conditions, tell);
+    let attempts = run_all(&once, (args.jobs, &args.waiting), conditions, tell);
     let outcome = |(case, first): (&Case, Attempt)| Outcome {
         name: case.name(),
         first,
@@ -202,7 +234,8 @@ fn soak(cases: &[Case], n: usize, args: &Args, conditions: &Conditions) -> Resul
     // Every case once, then every case again: runs of one are not neighbours.
     let rounds = (1..=n).flat_map(|run| cases.iter().map(move |case| (run, case)));
     let rounds: Vec<(usize, &Case)> = rounds.collect();
-    let mut attempts = run_all(&rounds, args.jobs.max(1), conditions, tell).into_iter();
+    let attempts = run_all(&rounds, (args.jobs, &[]), conditions, tell);
+    let mut attempts = attempts.into_iter();
     drop(load);
     let mut endured: Vec<Endurance> = Vec::new();
     for _ in 0..n {
@@ -290,6 +323,26 @@ mod tests {
         assert_eq!(seen, [Verdict::Passed, Verdict::Failed]);
         let seen = verdicts(&tests, "exit 101", &scenarios);
         assert_eq!(seen, [Verdict::Failed, Verdict::Failed]);
+    }
+
+    #[test]
+    fn who_waits_has_a_lane_of_its_own() {
+        let folder = Folder::new("lanes");
+        let cases = ["a", "waits", "b", "waits_too"].map(|t| played(&folder, Some(t)));
+        let once: Vec<(usize, &Case)> = cases.iter().map(|case| (1, case)).collect();
+        let waiting = [cases[1].name(), cases[3].name()];
+        let [others, beside] = lanes(&once, 3, &waiting);
+        assert_eq!((others.threads, &*others.cases), (3, &[0, 2][..]));
+        assert_eq!((beside.threads, &*beside.cases), (1, &[1, 3][..]));
+        // All are run, whatever lane they have.
+        let waiting = waiting.map(|name| ["--waiting".to_owned(), name]).concat();
+        let waiting: Vec<&str> = waiting.iter().map(String::as_str).collect();
+        let seen = verdicts(
+            &["steady", "a", "waits"],
+            "echo 'test result: ok. 1 passed; 0 failed; 0 ignored;'",
+            &args(&[&["--scenarios", "--jobs", "2"][..], &waiting].concat()),
+        );
+        assert_eq!(seen, [Verdict::Passed; 3]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ fn key(kind: PeerKind, filters: Vec<Arc<NamedFilter>>) -> GroupKey {
         long_lived: false,
         partial_deployment: false,
         link_local: None,
+        link: Vec::new(),
         add_path: None,
         filters,
         asks_for_interface: false,
@@ -39,11 +40,17 @@ fn filter() -> Arc<NamedFilter> {
             actions: vec![FilterAction::SetMed(9)],
             verdict: None,
         },
+        // A route of ours has no LOCAL_PREF that a filter could see.
         FilterTerm {
             conditions: vec![
                 FilterCondition::Source(RouteSource::Static),
                 FilterCondition::LocalPref(100),
             ],
+            actions: vec![],
+            verdict: Some(FilterVerdict::Reject),
+        },
+        FilterTerm {
+            conditions: vec![FilterCondition::Source(RouteSource::Static)],
             actions: vec![FilterAction::PrependAsPath(vec![Asn(7)])],
             verdict: Some(FilterVerdict::Accept),
         },

@@ -1,0 +1,104 @@
+//! Where routes of our own lead: to gateways on links of ours, or to an address that is looked up.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use caracal_model::{Gateway, Prefix};
+
+use super::{NextHopTable, ResolvedNextHop};
+use crate::attrs::{PathAttrs, RouteType};
+use crate::config::StaticWay;
+
+impl NextHopTable {
+    /// Says where a route of ours leads.
+    pub(in crate::rib) fn set_own_way(&mut self, prefix: Prefix, way: &StaticWay) {
+        for hop in way.hops() {
+            self.track(*hop);
+        }
+        if way.hops().is_empty() {
+            self.forget_own_way(&prefix);
+        } else {
+            self.own_ways.insert(prefix, way.clone());
+        }
+    }
+
+    /// The route is gone, or leads nowhere.
+    pub(in crate::rib) fn forget_own_way(&mut self, prefix: &Prefix) {
+        self.own_ways.remove(prefix);
+    }
+
+    /// The gateways of a route of ours, or the address that is looked up.
+    pub(in crate::rib) fn own_hops(&self, prefix: &Prefix) -> &[IpAddr] {
+        self.own_ways.get(prefix).map_or(&[], StaticWay::hops)
+    }
+
+    /// The next hop through which a route of ours leads elsewhere: the first gateway on a link, or
+    /// the address that is looked up.
+    pub(in crate::rib) fn own_first(&self, prefix: &Prefix) -> Option<IpAddr> {
+        match self.own_ways.get(prefix)? {
+            StaticWay::Recursive(address) => Some(*address),
+            way => {
+                let mut hops = way.hops().iter();
+                hops.find(|hop| self.link(hop).is_some()).copied()
+            }
+        }
+    }
+
+    /// True while a route of ours counts: it leads nowhere, or one of its gateways is on a link.
+    pub(in crate::rib) fn has_own_way(&self, prefix: &Prefix) -> bool {
+        match self.own_ways.get(prefix) {
+            Some(StaticWay::Via(gateways)) if self.is_tracking() => {
+                gateways.iter().any(|gateway| self.link(gateway).is_some())
+            }
+            _ => true,
+        }
+    }
+
+    /// The link that a gateway is on.
+    fn link(&self, gateway: &IpAddr) -> Option<&ResolvedNextHop> {
+        let link = self.entries.get(gateway)?.own.as_ref()?;
+        (link.gateway.is_none()).then_some(link)
+    }
+
+    /// Where packets for a route of ours go. Nowhere while nobody reads the underlay.
+    pub(in crate::rib) fn own_gateways(&self, prefix: &Prefix) -> Arc<[Gateway]> {
+        match self.own_ways.get(prefix) {
+            Some(StaticWay::Recursive(address)) => self.gateways(address, prefix),
+            Some(way) => {
+                let gateway = |address: &IpAddr| {
+                    let interface = self.link(address)?.interface.clone()?;
+                    Some(Gateway {
+                        address: *address,
+                        interface,
+                    })
+                };
+                way.hops().iter().filter_map(gateway).collect()
+            }
+            None => Arc::default(),
+        }
+    }
+
+    /// The interface by which a route of ours leaves.
+    pub(in crate::rib) fn own_interface(&self, prefix: &Prefix) -> Option<&str> {
+        match self.own_ways.get(prefix)? {
+            StaticWay::Recursive(address) => self.interface(address),
+            way => {
+                let mut links = way.hops().iter().filter_map(|hop| self.link(hop));
+                links.find_map(|link| link.interface.as_ref().map(|name| name.as_str()))
+            }
+        }
+    }
+
+    /// The one gateway of a route of ours that peers can be told.
+    pub(in crate::rib) fn own_gateway(&self, attrs: &PathAttrs, prefix: &Prefix) -> Option<IpAddr> {
+        let hop = attrs.next_hop?;
+        match attrs.route_type {
+            RouteType::Via => Some(hop),
+            RouteType::Recursive => {
+                let resolved = self.resolved(&hop, prefix)?;
+                Some(resolved.gateway.unwrap_or(hop))
+            }
+            _ => None,
+        }
+    }
+}

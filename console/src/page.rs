@@ -1,0 +1,111 @@
+//! The page: files that are part of the program. A browser asks nobody but the node for anything.
+
+/// A file of the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageFile {
+    /// Its media type.
+    pub content: &'static str,
+    /// Its text.
+    pub text: &'static str,
+}
+
+/// The description of the API, OpenAPI 3.1.
+pub const DESCRIPTION: &str = include_str!("../openapi.json");
+
+/// Headers of every answer: scripts, styles and data come from the node alone, nothing frames the
+/// page, and no text of the datastore can become a program.
+pub const SECURITY_HEADERS: [(&str, &str); 5] = [
+    (
+        "content-security-policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
+    ),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("x-frame-options", "DENY"),
+];
+
+const HTML: &str = "text/html; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+const FILES: [(&str, PageFile); 9] = [
+    ("/", file(HTML, include_str!("../page/index.html"))),
+    (
+        "/console.css",
+        file(STYLE, include_str!("../page/console.css")),
+    ),
+    (
+        "/console.js",
+        file(SCRIPT, include_str!("../page/console.js")),
+    ),
+    ("/api.js", file(SCRIPT, include_str!("../page/api.js"))),
+    ("/draw.js", file(SCRIPT, include_str!("../page/draw.js"))),
+    ("/map.js", file(SCRIPT, include_str!("../page/map.js"))),
+    ("/node.js", file(SCRIPT, include_str!("../page/node.js"))),
+    (
+        "/prefix.js",
+        file(SCRIPT, include_str!("../page/prefix.js")),
+    ),
+    ("/pools.js", file(SCRIPT, include_str!("../page/pools.js"))),
+];
+
+const fn file(content: &'static str, text: &'static str) -> PageFile {
+    PageFile { content, text }
+}
+
+/// The file of a path.
+#[must_use]
+pub fn page_file(path: &str) -> Option<PageFile> {
+    let found = FILES.iter().find(|(name, _)| *name == path);
+    found.map(|(_, file)| *file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::question::PATHS;
+
+    /// 300 KiB is the most that a page may take; this one is sent as it is.
+    #[test]
+    fn the_page_is_small_and_asks_nobody_else() {
+        let size: usize = FILES.iter().map(|(_, file)| file.text.len()).sum();
+        assert!(size < 100 * 1024, "{size}");
+        for (name, file) in FILES {
+            for word in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+            ] {
+                assert!(!file.text.contains(word), "{name} has {word}");
+            }
+            let elsewhere = file.text.matches("://").count();
+            let of_svg = file.text.matches("http://www.w3.org/2000/svg").count();
+            assert_eq!(elsewhere, of_svg, "{name} names another place");
+        }
+    }
+
+    #[test]
+    fn what_the_page_imports_is_there() {
+        for (name, file) in FILES {
+            let quoted = file.text.split('"').skip(1).step_by(2);
+            for path in quoted.filter_map(|word| word.strip_prefix("./")) {
+                assert!(page_file(&format!("/{path}")).is_some(), "{name}: {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_description_has_each_path_and_no_other() {
+        let description: serde_json::Value = serde_json::from_str(DESCRIPTION).expect("JSON");
+        assert_eq!(description["openapi"], "3.1.0");
+        let described = description["paths"].as_object().expect("paths");
+        let described: BTreeSet<&str> = described.keys().map(String::as_str).collect();
+        assert_eq!(described, BTreeSet::from(PATHS));
+    }
+}

@@ -1,0 +1,204 @@
+//! The console of a node: its API of questions as JSON over HTTP, its events, and its page. It
+//! reads only. It asks through the same requests as the admin socket ([`crate::admin::Request`]),
+//! so that both say the same, and it is bounded: questions a second, questions at a time, clients
+//! of events, octets of an answer. What is asked, and by whom, is judged by `caracal-console`.
+
+mod answers;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use caracal_console::{
+    Access, DESCRIPTION, Denial, Pacer, Question, QuestionError, SECURITY_HEADERS, page_file,
+};
+use hyper::body::Incoming;
+use hyper::header::{
+    AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
+};
+use hyper::{Method, Request, StatusCode};
+use serde_json::json;
+use tokio::sync::{Semaphore, watch};
+
+use crate::admin::AnswerRequests;
+use crate::http::body::ReplyBody;
+use crate::http::connection::Connection;
+use crate::http::{self, Handler, Reply, respond};
+use answers::{Asked, Kept};
+use stream::EventHub;
+pub(crate) use stream::dated;
+
+/// Questions that are answered at a time.
+const TURNS: usize = 4;
+/// Longest wait for a turn.
+const WAIT: Duration = Duration::from_secs(2);
+const JSON: &str = "application/json";
+
+/// Who may ask, as it is now, or why nobody may.
+pub(crate) type Accesses = watch::Receiver<Result<Access, String>>;
+
+struct Console<A> {
+    answers: A,
+    accesses: Accesses,
+    /// For questions, and for those that are refused for who asks them.
+    pacers: Mutex<[Pacer; 2]>,
+    turns: Semaphore,
+    nodes: Kept,
+    audit: Kept,
+    events: Arc<EventHub>,
+}
+
+/// Serves for ever; takes the port as soon as it is free.
+pub(crate) async fn serve(address: SocketAddr, accesses: Accesses, answers: impl AnswerRequests) {
+    let events = Arc::new(EventHub::default());
+    let handler = handler(accesses, answers.clone(), Arc::clone(&events));
+    tokio::select! {
+        () = http::serve_with(address, "console", handler) => {}
+        () = events.run(answers) => {}
+    }
+}
+
+fn handler(accesses: Accesses, answers: impl AnswerRequests, events: Arc<EventHub>) -> Handler {
+    let now = Instant::now();
+    let console = Arc::new(Console {
+        answers,
+        accesses,
+        pacers: Mutex::new([Pacer::new(now), Pacer::new(now)]),
+        turns: Semaphore::new(TURNS),
+        nodes: Kept::default(),
+        audit: Kept::default(),
+        events,
+    });
+    Arc::new(move |request| {
+        let console = Arc::clone(&console);
+        Box::pin(async move {
+            let mut reply = console.answer(&request).await;
+            for (name, value) in SECURITY_HEADERS {
+                let name = HeaderName::from_static(name);
+                let value = HeaderValue::from_static(value);
+                reply.headers_mut().insert(name, value);
+            }
+            reply
+        })
+    })
+}
+
+impl<A: AnswerRequests> Console<A> {
+    async fn answer(&self, request: &Request<Incoming>) -> Reply {
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            return refusal(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD");
+        }
+        let path = request.uri().path();
+        let page = page_file(path);
+        if let Some(refused) = self.refuses(request.headers(), page.is_some()) {
+            return refused;
+        }
+        if let Some(file) = page {
+            return respond(StatusCode::OK, file.content, file.text.to_owned());
+        }
+        let question = match Question::parse(path, request.uri().query()) {
+            Ok(question) => question,
+            Err(QuestionError::NoSuchPath) => {
+                let reason = "there is no such path; /api/v1/openapi.json lists those that are";
+                return refusal(StatusCode::NOT_FOUND, reason);
+            }
+            Err(QuestionError::Invalid(reason)) => {
+                return refusal(StatusCode::BAD_REQUEST, &reason);
+            }
+        };
+        match question {
+            Question::Description => respond(StatusCode::OK, JSON, DESCRIPTION.to_owned()),
+            Question::Events => self.events(request),
+            question => match self.ask(question).await {
+                Ok(text) => respond(StatusCode::OK, JSON, text),
+                Err((status, reason)) => refusal(status, &reason),
+            },
+        }
+    }
+
+    /// The answer to who may not ask, or asks too much.
+    fn refuses(&self, headers: &HeaderMap, is_public: bool) -> Option<Reply> {
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let checked = match &*self.accesses.borrow() {
+            Ok(access) => access.check(text(HOST), text(AUTHORIZATION), is_public),
+            Err(reason) => return Some(refusal(StatusCode::SERVICE_UNAVAILABLE, reason)),
+        };
+        if !self.may_answer(checked.is_err()) {
+            let mut reply = refusal(
+                StatusCode::TOO_MANY_REQUESTS,
+                "the console answers 25 questions a second; ask again in a second",
+            );
+            let retry = HeaderName::from_static("retry-after");
+            reply
+                .headers_mut()
+                .insert(retry, HeaderValue::from_static("1"));
+            return Some(reply);
+        }
+        let denial = checked.err()?;
+        let status = match denial {
+            Denial::Host(_) => StatusCode::MISDIRECTED_REQUEST,
+            Denial::Token => StatusCode::UNAUTHORIZED,
+        };
+        let mut reply = refusal(status, &denial.to_string());
+        if status == StatusCode::UNAUTHORIZED {
+            let name = HeaderName::from_static("www-authenticate");
+            let value = HeaderValue::from_static("Bearer realm=\"caracal\"");
+            reply.headers_mut().insert(name, value);
+        }
+        Some(reply)
+    }
+
+    fn may_answer(&self, is_denied: bool) -> bool {
+        let mut pacers = self.pacers.lock().unwrap_or_else(PoisonError::into_inner);
+        pacers[usize::from(is_denied)].take(Instant::now())
+    }
+
+    /// Asks the owners, when it is this question's turn.
+    async fn ask(&self, question: Question) -> Result<String, (StatusCode, String)> {
+        let busy = || {
+            let reason = "the node answers other questions; ask again".to_owned();
+            (StatusCode::SERVICE_UNAVAILABLE, reason)
+        };
+        // The whole kernel is read for it.
+        let turns = match question {
+            Question::Explain { .. } => 2,
+            _ => 1,
+        };
+        let turn = tokio::time::timeout(WAIT, self.turns.acquire_many(turns)).await;
+        let _turn = turn.map_err(|_| busy())?.map_err(|_| busy())?;
+        let (asked, events) = (Asked(&self.answers), self.events.number());
+        let answer = async {
+            match question {
+                Question::Nodes => self.nodes.answer(&asked, question, events).await,
+                Question::Audit => self.audit.answer(&asked, question, events).await,
+                question => asked.answer(question).await,
+            }
+        };
+        let answer = http::in_time(answer).await;
+        answer.unwrap_or_else(|reason| Err((StatusCode::SERVICE_UNAVAILABLE, reason)))
+    }
+
+    fn events(&self, request: &Request<Incoming>) -> Reply {
+        let connection = request.extensions().get::<Connection>();
+        let joined = match (request.method(), connection) {
+            (&Method::GET, Some(connection)) => self.events.join(connection.clone()),
+            _ => return refusal(StatusCode::METHOD_NOT_ALLOWED, "only GET"),
+        };
+        let Some(parts) = joined else {
+            let reason = "as many clients as may follow events do so already";
+            return refusal(StatusCode::SERVICE_UNAVAILABLE, reason);
+        };
+        let mut reply = Reply::new(ReplyBody::Parts(parts));
+        let headers = reply.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        reply
+    }
+}
+
+fn refusal(status: StatusCode, reason: &str) -> Reply {
+    respond(status, JSON, json!({ "error": reason }).to_string())
+}
