@@ -113,7 +113,17 @@ impl Processes {
         assert!(sent.expect("kill").success(), "{signal} to {name}");
     }
 
-    /// The same, and waits for the program's end.
+    /// The exit status of the program of a name that was started last; `None` while it runs.
+    ///
+    /// # Panics
+    /// When there is none of the name.
+    #[allow(clippy::expect_used)]
+    pub fn status(&mut self, name: &str) -> Option<ExitStatus> {
+        let child = self.running.iter_mut().rfind(|(n, _)| n == name);
+        child.expect(name).1.try_wait().expect(name)
+    }
+
+    /// Sends a signal, and waits for the program's end.
     ///
     /// # Panics
     /// When there is none of the name, or it does not end.

@@ -5,6 +5,8 @@
 
 #[path = "outage/bumped.rs"]
 mod bumped;
+#[path = "outage/copied.rs"]
+mod copied;
 
 use std::fs;
 use std::path::Path;

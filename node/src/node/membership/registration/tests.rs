@@ -266,6 +266,9 @@ async fn a_copy_of_this_machine_loses_the_name_and_is_named() {
     on_stage(async |mut stage| {
         for _ in 0..2 {
             stage.claim.renew(&stage.store).await.unwrap();
+            tokio::time::pause();
+            tokio::time::advance(Lease::interval(machine::TERM)).await;
+            tokio::time::resume();
         }
         std::fs::remove_dir_all(&stage.lib).unwrap();
         let (me, now) = ("node-a".into(), SystemTime::now().into());
