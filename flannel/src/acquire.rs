@@ -68,8 +68,8 @@ pub struct AcquireRequest {
     /// The network.
     pub config: FlannelConfig,
     /// Address by which other nodes reach this one; an own lease is known by it.
-    pub public_ip: Ipv4Addr,
-    /// The same of IPv6.
+    pub public_ip: Option<Ipv4Addr>,
+    /// The same of IPv6; an own lease is known by it where the network has no IPv4.
     pub public_ipv6: Option<Ipv6Addr>,
     /// MAC address of the device for IPv4, and of that for IPv6.
     pub macs: [DeviceMac; 2],
@@ -91,9 +91,23 @@ impl AcquireRequest {
     /// True for a lease that this machine wrote when it had another address: its subnets of before,
     /// and the MAC address of a device that is still there.
     fn has_moved(&self, subnets: &NodeSubnets, lease: &SubnetLease) -> bool {
-        let said = lease.vtep(Family::Ipv4).map(|vtep| vtep.mac);
-        let has_device = matches!(self.macs[0], DeviceMac::Kept(mac) if said == Some(mac));
+        let families = [Family::Ipv4, Family::Ipv6].into_iter();
+        let has_device = families.zip(self.macs).any(|(family, mac)| {
+            let said = lease.vtep(family).map(|vtep| vtep.mac);
+            matches!(mac, DeviceMac::Kept(mac) if said == Some(mac))
+        });
         self.previous == Some(*subnets) && (has_device || self.written.as_ref() == Some(lease))
+    }
+
+    /// # Errors
+    /// The network has a family of which the node has no address.
+    pub(crate) fn check_addresses(&self) -> Result<(), AcquireError> {
+        let missing = match (self.config.families(), self.public_ip, self.public_ipv6) {
+            (families, None, _) if families.v4 => Family::Ipv4,
+            (families, _, None) if families.v6 => Family::Ipv6,
+            _ => return Ok(()),
+        };
+        Err(AcquireError::NoAddress(missing))
     }
 
     /// What is to be said of this node, where this was said before.
@@ -129,15 +143,15 @@ impl AcquireRequest {
                 None
             }
         };
-        let has_v6 = request.config.v6.is_some();
+        let families = request.config.families();
+        let data = |family, mac| vtep(family, mac).filter(|_| families.has(family));
+        let [mac, mac_v6] = request.macs;
         SubnetLease {
-            public_ip: request.public_ip,
-            public_ipv6: request.public_ipv6.filter(|_| has_v6),
+            public_ip: request.public_ip.filter(|_| families.v4),
+            public_ipv6: request.public_ipv6.filter(|_| families.v6),
             backend_type: request.config.backend.lease_type().to_owned(),
-            backend_data: vtep(Family::Ipv4, request.macs[0]),
-            backend_v6_data: has_v6
-                .then(|| vtep(Family::Ipv6, request.macs[1]))
-                .flatten(),
+            backend_data: data(Family::Ipv4, mac),
+            backend_v6_data: data(Family::Ipv6, mac_v6),
             unknown: before.map(|b| b.unknown.clone()).unwrap_or_default(),
         }
     }
@@ -196,9 +210,11 @@ pub enum AcquireError {
         /// Leases of all nodes.
         leases: usize,
     },
-    /// The network has IPv6, and the node has no address of it.
-    #[error("EnableIPv6 is set, and this node has no IPv6 address: give one with --public-ipv6")]
-    NoIpv6,
+    /// The network has a family of which the node has no address.
+    #[error(
+        "the network has {0}, and this node has no {0} address: give one with --public-ip or --public-ipv6"
+    )]
+    NoAddress(Family),
     /// Kubernetes' Node is not as it has to be.
     #[error("node {node:?} {reason}")]
     Node {
@@ -302,9 +318,8 @@ impl Acquire {
         values: &[LeasedValue],
     ) -> Result<AcquireStep, AcquireError> {
         let request = &self.request;
-        if request.config.v6.is_some() && request.public_ipv6.is_none() {
-            return Err(AcquireError::NoIpv6);
-        }
+        request.check_addresses()?;
+        let claim = request.lease_of_backend(None);
         let stored = |value| -> Option<Stored<'_>> {
             let value: &LeasedValue = value;
             Some(Stored {
@@ -317,7 +332,7 @@ impl Acquire {
         let is_own = |stored: &&Stored<'_>| {
             let lease = stored.lease.as_ref();
             lease.is_some_and(|lease| {
-                lease.public_ip == request.public_ip || request.has_moved(&stored.subnets, lease)
+                lease.is_of_same_node(&claim) || request.has_moved(&stored.subnets, lease)
             })
         };
         let mut own: Vec<&Stored<'_>> = leases.iter().filter(is_own).collect();
@@ -427,13 +442,13 @@ fn pick(request: &AcquireRequest, taken: &[NodeSubnets]) -> Result<NodeSubnets, 
         let chosen = usize::try_from(chosen).unwrap_or_default();
         free.get(chosen).copied().ok_or(error)
     };
-    let config = &request.config;
-    let v6 = config.v6.as_ref();
+    let of_family = |family, seed| {
+        let range = request.config.range(family);
+        range.map(|range| one(range, family, seed)).transpose()
+    };
     Ok(NodeSubnets {
-        v4: one(&config.v4, Family::Ipv4, request.seed)?,
-        v6: v6
-            .map(|range| one(range, Family::Ipv6, scramble(request.seed)))
-            .transpose()?,
+        v4: of_family(Family::Ipv4, request.seed)?,
+        v6: of_family(Family::Ipv6, scramble(request.seed))?,
     })
 }
 

@@ -209,11 +209,40 @@ const V6: Names = Names {
     max: "IPv6SubnetMax",
 };
 
+/// The families of a network; it has at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Families {
+    /// IPv4.
+    pub v4: bool,
+    /// IPv6.
+    pub v6: bool,
+}
+
+impl Families {
+    /// True for a family of the network.
+    #[must_use]
+    pub const fn has(self, family: Family) -> bool {
+        match family {
+            Family::Ipv4 => self.v4,
+            Family::Ipv6 => self.v6,
+        }
+    }
+
+    /// The family that stands for the network where one is enough.
+    #[must_use]
+    pub const fn first(self) -> Family {
+        match self.v4 {
+            true => Family::Ipv4,
+            false => Family::Ipv6,
+        }
+    }
+}
+
 /// The configuration of the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlannelConfig {
-    /// Subnets of IPv4.
-    pub v4: SubnetRange,
+    /// Subnets of IPv4, unless `EnableIPv4` is false.
+    pub v4: Option<SubnetRange>,
     /// Subnets of IPv6, where `EnableIPv6` is set.
     pub v6: Option<SubnetRange>,
     /// How packets travel.
@@ -235,49 +264,66 @@ impl FlannelConfig {
         };
         let fields = Fields(fields);
         let mut notes = Vec::new();
-        if !fields.flag("EnableIPv4", true)? {
+        let v4 = fields.flag("EnableIPv4", true)?;
+        let v6 = fields.flag("EnableIPv6", false)?;
+        if !v4 && !v6 {
             return Err(wrong(
                 "EnableIPv4",
-                "leases in etcd need IPv4: flannel's keys have no form without it",
+                "it is false, and EnableIPv6 is not set",
             ));
         }
-        let v6 = fields.flag("EnableIPv6", false)?;
         if fields.flag("EnableNFTables", false)? {
             notes.push("EnableNFTables: it is so in any case".to_owned());
         }
         Ok(Self {
-            v4: range(&fields, &V4, Family::Ipv4)?,
+            v4: v4.then(|| range(&fields, &V4, Family::Ipv4)).transpose()?,
             v6: v6.then(|| range(&fields, &V6, Family::Ipv6)).transpose()?,
-            backend: backend(&fields, &mut notes)?,
+            backend: backend(&fields, v4, &mut notes)?,
             notes,
         })
+    }
+
+    /// The families that the network has.
+    #[must_use]
+    pub const fn families(&self) -> Families {
+        Families {
+            v4: self.v4.is_some(),
+            v6: self.v6.is_some(),
+        }
+    }
+
+    /// All addresses of the cluster, those of IPv4 first.
+    pub fn networks(&self) -> impl Iterator<Item = Prefix> {
+        let ranges = self.v4.iter().chain(&self.v6);
+        ranges.map(|range| range.network)
     }
 
     /// Takes the prefix lengths of subnets from those of a node, and any place in the network for
     /// right: with Kubernetes, which gives subnets out, the configuration does not say.
     pub fn take_lengths(&mut self, subnets: &NodeSubnets) {
-        self.v4.take_length(subnets.v4);
-        if let (Some(range), Some(subnet)) = (&mut self.v6, subnets.v6) {
-            range.take_length(subnet);
+        for (range, subnet) in [(&mut self.v4, subnets.v4), (&mut self.v6, subnets.v6)] {
+            if let (Some(range), Some(subnet)) = (range, subnet) {
+                range.take_length(subnet);
+            }
         }
     }
 
     /// True for subnets that the configuration gives out, in the families that it has.
     #[must_use]
     pub fn holds(&self, subnets: &NodeSubnets) -> bool {
-        let v6 = match (&self.v6, &subnets.v6) {
+        let holds = |range: &Option<SubnetRange>, subnet: &Option<Prefix>| match (range, subnet) {
             (Some(range), Some(subnet)) => range.holds(subnet),
             (None, None) => true,
             _ => false,
         };
-        self.v4.holds(&subnets.v4) && v6
+        holds(&self.v4, &subnets.v4) && holds(&self.v6, &subnets.v6)
     }
 
     /// The subnets of a family.
     #[must_use]
     pub const fn range(&self, family: Family) -> Option<&SubnetRange> {
         match family {
-            Family::Ipv4 => Some(&self.v4),
+            Family::Ipv4 => self.v4.as_ref(),
             Family::Ipv6 => self.v6.as_ref(),
         }
     }
@@ -352,7 +398,11 @@ fn range(fields: &Fields<'_>, names: &Names, family: Family) -> Result<SubnetRan
     Ok(range)
 }
 
-fn backend(fields: &Fields<'_>, notes: &mut Vec<String>) -> Result<Backend, ConfigError> {
+fn backend(
+    fields: &Fields<'_>,
+    has_v4: bool,
+    notes: &mut Vec<String>,
+) -> Result<Backend, ConfigError> {
     let options = match fields.value("Backend") {
         // What no backend at all means to flannel.
         None | Some(Value::Null) => return Ok(Backend::Udp { port: UDP_PORT }),
@@ -376,6 +426,10 @@ fn backend(fields: &Fields<'_>, notes: &mut Vec<String>) -> Result<Backend, Conf
                 direct_routing: options.flag("DirectRouting", false)?,
             }))
         }
+        "ipip" if !has_v4 => Err(wrong(
+            "Backend",
+            "ipip carries IPv4 alone, and EnableIPv4 is false",
+        )),
         "ipip" => {
             if fields.flag("EnableIPv6", false)? {
                 let note = "Backend ipip: it carries IPv4 alone; subnets of IPv6 have no routes";
@@ -453,118 +507,4 @@ impl<'a> Fields<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    fn parse(text: &str) -> FlannelConfig {
-        FlannelConfig::parse(text.as_bytes()).unwrap()
-    }
-
-    fn refusal(text: &str) -> String {
-        FlannelConfig::parse(text.as_bytes())
-            .unwrap_err()
-            .to_string()
-    }
-
-    #[test]
-    fn defaults_are_flannels() {
-        let config = parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#);
-        assert_eq!(
-            (config.v4.len, config.v4.first, config.v4.last),
-            (24, 1, 255)
-        );
-        assert_eq!(config.v6, None);
-        assert_eq!(
-            config.backend,
-            Backend::Vxlan(VxlanOptions {
-                vni: 1,
-                port: 8472,
-                mtu: None,
-                direct_routing: false
-            })
-        );
-        // A small network is cut into four; any case of names and of the type will do.
-        let config = parse(r#"{"network":"10.5.0.0/24","BACKEND":{"type":"Host-GW"},"x":1}"#);
-        assert_eq!((config.v4.len, config.v4.last), (26, 3));
-        assert_eq!(config.backend, Backend::HostGw);
-    }
-
-    #[test]
-    fn no_backend_means_udp() {
-        let backend = |text: &str| parse(text).backend;
-        let usual = Backend::Udp { port: 8285 };
-        assert_eq!(backend(r#"{"Network":"10.5.0.0/16"}"#), usual);
-        let none = r#"{"Network":"10.5.0.0/16","Backend":null}"#;
-        assert_eq!(backend(none), usual);
-        let zero = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"UDP","Port":0}}"#;
-        assert_eq!(backend(zero), usual);
-        let own = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"udp","Port":7890}}"#;
-        assert_eq!(backend(own), Backend::Udp { port: 7890 });
-        assert_eq!(usual.lease_type(), "");
-    }
-
-    #[test]
-    fn both_families_and_bounds() {
-        let config = parse(
-            r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48",
-               "SubnetMin":"10.5.10.0","SubnetMax":"10.5.99.0","SubnetLen":24,
-               "Backend":{"Type":"vxlan","VNI":7,"Port":4789,"MTU":9000,"DirectRouting":true,"GBP":true}}"#,
-        );
-        assert_eq!((config.v4.first, config.v4.last), (10, 99));
-        assert!(config.v4.holds(&"10.5.99.0/24".parse().unwrap()));
-        assert!(!config.v4.holds(&"10.5.100.0/24".parse().unwrap()));
-        assert!(!config.v4.holds(&"10.5.20.0/25".parse().unwrap()));
-        assert_eq!(config.v6.unwrap().len, 64);
-        assert_eq!(config.notes.len(), 1);
-    }
-
-    #[test]
-    fn each_fault_is_named_with_its_field() {
-        let vxlan = r#""Backend":{"Type":"vxlan"}"#;
-        for (text, says) in [
-            ("{".to_owned(), "no JSON object"),
-            ("[]".to_owned(), "no JSON object"),
-            (format!("{{{vxlan}}}"), "Network: it is missing"),
-            (
-                format!(r#"{{"Network":"10.5.0.0/29",{vxlan}}}"#),
-                "at most /28",
-            ),
-            (
-                format!(r#"{{"Network":"fd00::/48",{vxlan}}}"#),
-                "no IPv4 network",
-            ),
-            (
-                format!(r#"{{"Network":"10.5.0.0/16","SubnetLen":17,{vxlan}}}"#),
-                "SubnetLen: 17",
-            ),
-            (
-                format!(r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.6.0.0",{vxlan}}}"#),
-                "SubnetMin: 10.6.0.0 is not inside",
-            ),
-            (
-                format!(r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.1.7",{vxlan}}}"#),
-                "begins",
-            ),
-            (
-                r#"{"Network":"10.5.0.0/16","Backend":{"Type":"udp","Port":65536}}"#.to_owned(),
-                "Port: 65536 is more than",
-            ),
-            (
-                r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}"#.to_owned(),
-                "not supported",
-            ),
-            (
-                r#"{"Network":"10.5.0.0/16","Backend":{"Type":"magic"}}"#.to_owned(),
-                "unknown backend type \"magic\"",
-            ),
-            (
-                r#"{"Network":"10.5.0.0/16","EnableIPv4":false}"#.to_owned(),
-                "EnableIPv4",
-            ),
-        ] {
-            let refusal = refusal(&text);
-            assert!(refusal.contains(says), "{text}: {refusal}");
-        }
-    }
-}
+mod tests;

@@ -57,7 +57,7 @@ pub fn follow_leases(
     let follower = Follower {
         renew_at: Instant::now() + options.renew_after,
         settle_at: Instant::now() + options.settle,
-        source: LeaseSource::new(store, request.keys.clone(), request.config.v6.is_some()),
+        source: LeaseSource::new(store, request.keys.clone(), request.config.families()),
         options,
         view,
         sender,
@@ -251,7 +251,7 @@ impl Follower {
     fn holds_own(&self) -> bool {
         let own = &self.view.own;
         let there = self.view.leases.get(&own.subnets);
-        there.is_some_and(|known| known.lease.public_ip == own.lease.public_ip)
+        there.is_some_and(|known| known.lease.is_of_same_node(&own.lease))
     }
 
     /// Finds out whether somebody else has written our lease.

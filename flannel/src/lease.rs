@@ -1,7 +1,7 @@
 //! The two halves of a lease in etcd: the key names the subnets, the value who has them.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use caracal_model::{Family, Mac, Prefix, format_mac, parse_mac};
 use serde_json::{Map, Value, json};
@@ -18,13 +18,16 @@ const FIELDS: [&str; 5] = [
 /// Letters of a value that is no JSON of which a reason tells.
 const MOST_SHOWN: usize = 200;
 
-/// The subnets of one node, as the end of a lease's key has them: `10.5.72.0-24`, with IPv6
-/// `10.5.72.0-24&fd00:5:1::-64`.
+/// What stands for a subnet of IPv4 in the keys of networks that have none.
+const NO_V4: &str = "0.0.0.0-0";
+
+/// The subnets of one node, at least one, as the end of a lease's key has them: `10.5.72.0-24`,
+/// with IPv6 `10.5.72.0-24&fd00:5:1::-64`, and without IPv4 `0.0.0.0-0&fd00:5:1::-64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeSubnets {
     /// The subnet of IPv4.
-    pub v4: Prefix,
-    /// That of IPv6, in dual-stack networks.
+    pub v4: Option<Prefix>,
+    /// That of IPv6.
     pub v6: Option<Prefix>,
 }
 
@@ -41,24 +44,38 @@ impl NodeSubnets {
             Some((v4, v6)) => (v4, Some(prefix(v6, Family::Ipv6)?)),
             None => (text, None),
         };
-        let v4 = prefix(v4, Family::Ipv4)?;
+        let v4 = match v6 {
+            Some(_) if v4 == NO_V4 => None,
+            _ => Some(prefix(v4, Family::Ipv4)?),
+        };
         Some(Self { v4, v6 })
     }
 
     /// The end of the key.
     #[must_use]
     pub fn to_key(&self) -> String {
+        let v4 = self.v4.map_or_else(|| NO_V4.to_owned(), |v4| v4.to_key());
         match self.v6 {
-            Some(v6) => format!("{}&{}", self.v4.to_key(), v6.to_key()),
-            None => self.v4.to_key(),
+            Some(v6) => format!("{v4}&{}", v6.to_key()),
+            None => v4,
         }
+    }
+
+    /// The subnets, that of IPv4 first.
+    pub fn iter(&self) -> impl Iterator<Item = Prefix> {
+        [self.v4, self.v6].into_iter().flatten()
+    }
+
+    /// Where the address of a device that carries both families is from: the first subnet.
+    pub(crate) fn first(&self) -> Option<Prefix> {
+        self.v4.or(self.v6)
     }
 
     /// The subnet of a family.
     #[must_use]
     pub const fn subnet(&self, family: Family) -> Option<Prefix> {
         match family {
-            Family::Ipv4 => Some(self.v4),
+            Family::Ipv4 => self.v4,
             Family::Ipv6 => self.v6,
         }
     }
@@ -66,15 +83,17 @@ impl NodeSubnets {
     /// True when the two share an address.
     #[must_use]
     pub fn overlap(&self, other: &Self) -> bool {
-        let v6 = self.v6.zip(other.v6);
-        self.v4.overlaps(&other.v4) || v6.is_some_and(|(a, b)| a.overlaps(&b))
+        let share = |a: Option<Prefix>, b| a.zip(b).is_some_and(|(a, b)| a.overlaps(&b));
+        share(self.v4, other.v4) || share(self.v6, other.v6)
     }
 }
 
 impl fmt::Display for NodeSubnets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.v4)?;
-        self.v6.map_or(Ok(()), |v6| write!(f, " and {v6}"))
+        match (self.v4, self.v6) {
+            (Some(v4), Some(v6)) => write!(f, "{v4} and {v6}"),
+            (v4, v6) => v4.or(v6).map_or(Ok(()), |only| write!(f, "{only}")),
+        }
     }
 }
 
@@ -86,8 +105,8 @@ pub struct LeaseError(String);
 /// A lease's value: which node has the subnets, and what its backend needs to be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubnetLease {
-    /// Address of the node.
-    pub public_ip: Ipv4Addr,
+    /// Address of the node. Flannel writes 0.0.0.0 where there is none.
+    pub public_ip: Option<Ipv4Addr>,
     /// Its address of IPv6.
     pub public_ipv6: Option<Ipv6Addr>,
     /// The backend; empty for `udp` and `alloc`.
@@ -122,12 +141,16 @@ impl SubnetLease {
         };
         let address =
             |name: &str, text: &str| LeaseError(format!("{name} is no address: {text:?}"));
-        let ip = ip.ok_or_else(|| LeaseError("PublicIP is missing".to_owned()))?;
-        let ip = text("PublicIP", &ip)?;
+        if ip.is_none() && ipv6.is_none() {
+            return Err(LeaseError("PublicIP is missing".to_owned()));
+        }
+        let ip = ip.map(|value| text("PublicIP", &value)).transpose()?;
+        let ip = ip.map(|text| text.parse().map_err(|_| address("PublicIP", &text)));
+        let ip = ip.transpose()?.filter(|ip: &Ipv4Addr| !ip.is_unspecified());
         let ipv6 = ipv6.map(|value| text("PublicIPv6", &value)).transpose()?;
         let backend_type = backend_type.map(|value| text("BackendType", &value));
         Ok(Self {
-            public_ip: ip.parse().map_err(|_| address("PublicIP", &ip))?,
+            public_ip: ip,
             public_ipv6: ipv6
                 .map(|text| text.parse().map_err(|_| address("PublicIPv6", &text)))
                 .transpose()?,
@@ -142,7 +165,8 @@ impl SubnetLease {
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         let mut fields = Map::new();
-        fields.insert("PublicIP".to_owned(), json!(self.public_ip.to_string()));
+        let ip = self.public_ip.unwrap_or(Ipv4Addr::UNSPECIFIED);
+        fields.insert("PublicIP".to_owned(), json!(ip.to_string()));
         let ipv6 = self.public_ipv6.map(|address| address.to_string());
         fields.insert("PublicIPv6".to_owned(), json!(ipv6));
         if !self.backend_type.is_empty() {
@@ -158,6 +182,32 @@ impl SubnetLease {
         }
         fields.extend(self.unknown.clone());
         Value::Object(fields).to_string().into_bytes()
+    }
+
+    /// The node's address of a family.
+    #[must_use]
+    pub fn public(&self, family: Family) -> Option<IpAddr> {
+        match family {
+            Family::Ipv4 => self.public_ip.map(IpAddr::V4),
+            Family::Ipv6 => self.public_ipv6.map(IpAddr::V6),
+        }
+    }
+
+    /// What the node is called in texts: its address, that of IPv4 before that of IPv6.
+    #[must_use]
+    pub fn node(&self) -> IpAddr {
+        let mut families = [Family::Ipv4, Family::Ipv6].into_iter();
+        let address = families.find_map(|family| self.public(family));
+        address.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED))
+    }
+
+    /// True when both are one machine's. Its address of IPv4 says so, where both have one.
+    #[must_use]
+    pub fn is_of_same_node(&self, other: &Self) -> bool {
+        match (self.public_ip, other.public_ip) {
+            (Some(a), Some(b)) => a == b,
+            _ => self.public_ipv6.is_some() && self.public_ipv6 == other.public_ipv6,
+        }
     }
 
     /// The VNI of the backend vxlan, where the lease names one.
@@ -229,6 +279,7 @@ mod tests {
             r#"{"PublicIP":"10.0.0.1","PublicIPv6":"fd00::1","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"},"BackendV6Data":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:45"}}"#,
             r#"{"PublicIP":"10.0.0.1","PublicIPv6":null,"BackendType":"host-gw"}"#,
             r#"{"PublicIP":"10.0.0.1","PublicIPv6":null}"#,
+            r#"{"PublicIP":"0.0.0.0","PublicIPv6":"fd00::1","BackendType":"host-gw"}"#,
             r#"{"PublicIP":"10.0.0.1","PublicIPv6":null,"BackendType":"host-gw","Later":{"b":1,"a":[2]}}"#,
         ] {
             let lease = SubnetLease::parse(text.as_bytes()).unwrap();
@@ -275,13 +326,18 @@ mod tests {
     #[test]
     fn keys_are_flannels() {
         let both = NodeSubnets::parse_key("10.5.72.0-24&fd00:5:1::-64").unwrap();
-        assert_eq!(both.v4, "10.5.72.0/24".parse().unwrap());
+        assert_eq!(both.v4, Some("10.5.72.0/24".parse().unwrap()));
         assert_eq!(both.v6, Some("fd00:5:1::/64".parse().unwrap()));
         assert_eq!(both.to_key(), "10.5.72.0-24&fd00:5:1::-64");
+        let alone = NodeSubnets::parse_key("0.0.0.0-0&fd00:5:1::-64").unwrap();
+        assert_eq!((alone.v4, alone.v6), (None, both.v6));
+        assert_eq!(alone.to_key(), "0.0.0.0-0&fd00:5:1::-64");
+        assert!(alone.overlap(&both));
         for text in [
             "",
             "10.5.72.0",
             "10.5.72.7-32",
+            "0.0.0.0-0&10.6.0.0-24",
             "fd00::-64",
             "a-24",
             "10.5.0.0-24&10.6.0.0-24",
@@ -296,16 +352,17 @@ mod tests {
     proptest! {
         #[test]
         fn keys_and_values_come_back(
-            v4: u32, len in 1u8..32, v6 in prop::option::of((any::<u128>(), 1u8..128)),
-            ip: u32, ipv6: Option<u128>, mac: Option<Mac>, port: Option<u16>, later: Option<u64>,
+            v4 in prop::option::of((any::<u32>(), 1u8..32)), v6 in prop::option::of((any::<u128>(), 1u8..128)),
+            ip in 1u32.., ipv6: Option<u128>, mac: Option<Mac>, port: Option<u16>, later: Option<u64>,
         ) {
+            prop_assume!(v4.is_some() || v6.is_some());
             let subnets = NodeSubnets {
-                v4: Prefix::v4(v4.into(), len),
+                v4: v4.map(|(address, len)| Prefix::v4(address.into(), len)),
                 v6: v6.map(|(address, len)| Prefix::v6(address.into(), len)),
             };
             prop_assert_eq!(NodeSubnets::parse_key(&subnets.to_key()), Some(subnets));
             let lease = SubnetLease {
-                public_ip: ip.into(),
+                public_ip: (ip % 2 == 0 || ipv6.is_none()).then(|| ip.into()),
                 public_ipv6: ipv6.map(Into::into),
                 backend_type: mac.map(|_| "vxlan".to_owned()).unwrap_or_default(),
                 backend_data: mac.map(|mac| Vtep { vni: Some(1), mac, port }.to_data()),

@@ -21,7 +21,7 @@
 //! let config = br#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
 //! let config = FlannelConfig::parse(config).expect("a configuration");
 //! let subnets = NodeSubnets::parse_key("10.5.72.0-24").expect("a key");
-//! assert!(config.v4.holds(&subnets.v4));
+//! assert!(config.holds(&subnets));
 //! ```
 //!
 //! # Invariants, cited by tests
@@ -66,7 +66,7 @@ pub use acquire::{
     Acquire, AcquireError, AcquireInput, AcquireRequest, AcquireStep, DeviceMac, FlannelKeys,
     LeaseOrigin, OwnLease,
 };
-pub use config::{Backend, ConfigError, FlannelConfig, SubnetRange, VxlanOptions};
+pub use config::{Backend, ConfigError, Families, FlannelConfig, SubnetRange, VxlanOptions};
 #[cfg(feature = "client")]
 pub use follow::{FollowOptions, follow_leases};
 pub use forward::{FORWARD_CHAIN, FORWARD_COMMENT};

@@ -8,7 +8,7 @@ use caracal_agent::{
     FLANNEL_IPIP_DEVICE, FLANNEL_TUN_DEVICE, IPIP_OVERHEAD, Link, Links, VXLAN_OVERHEAD,
     VXLAN_V6_OVERHEAD, is_flannels_vxlan,
 };
-use caracal_model::{Family, IfName, Mac, Prefix};
+use caracal_model::{Family, IfName, Mac};
 
 use crate::config::{Backend, FlannelConfig, UDP_PORT, VNI, VXLAN_PORT, VxlanOptions};
 use crate::lease::{NodeSubnets, SubnetLease};
@@ -165,10 +165,9 @@ fn may_be_flannels(link: &Link) -> bool {
 
 /// Devices on which a node's own subnets begin: this network's, whatever backend they are of.
 pub(crate) fn devices_with(subnets: &NodeSubnets, links: &Links) -> Vec<IfName> {
-    let own: Vec<Prefix> = std::iter::once(subnets.v4).chain(subnets.v6).collect();
     let has_own = |link: &Link| {
         let mut addresses = link.addresses.iter().map(|cidr| cidr.address);
-        addresses.any(|address| own.iter().any(|subnet| subnet.address() == address))
+        addresses.any(|address| subnets.iter().any(|subnet| subnet.address() == address))
     };
     let ours = links.iter().filter(|l| may_be_flannels(l) && has_own(l));
     ours.map(|link| link.name.clone()).collect()
@@ -195,7 +194,7 @@ pub(crate) fn vxlan_mtu(options: &VxlanOptions, family: Family, uplink: &Uplink)
 /// MTU of what a backend sends through, in octets.
 pub(crate) fn backend_mtu(backend: &Backend, config: &FlannelConfig, uplink: &Uplink) -> u32 {
     match backend {
-        Backend::Vxlan(options) => vxlan_mtu(options, Family::Ipv4, uplink),
+        Backend::Vxlan(options) => vxlan_mtu(options, config.families().first(), uplink),
         Backend::Ipip { .. } => uplink.mtu.saturating_sub(IPIP_OVERHEAD),
         // One device carries both families, and each in datagrams of its own.
         Backend::Udp { .. } => {
@@ -225,19 +224,20 @@ impl FlannelNetwork {
     #[must_use]
     pub(crate) fn backend_of(&self, lease: &SubnetLease, links: &Links) -> Option<Backend> {
         let known = || std::iter::once(&self.config.backend).chain(&self.before);
+        let family = self.config.families().first();
         if let Some(known) = known().find(|backend| backend.is_that_of(lease)) {
             return Some(known.clone());
         }
         // A flanneld does not say which port it has. Ours do, unless it is Linux's own.
         let usual = VxlanOptions::usual(lease.vni().unwrap_or(VNI));
-        let is_made = lease.vni().is_some() && made_device(Family::Ipv4, &usual, links).is_some();
+        let is_made = lease.vni().is_some() && made_device(family, &usual, links).is_some();
         let mut without_port = known().filter(|backend| backend.may_be_that_of(lease));
         if let Some(known) = without_port.next().filter(|_| !is_made) {
             return Some(known.clone());
         }
         match lease.backend_type.as_str() {
             "vxlan" => {
-                let device = flannel_device(Family::Ipv4, usual.vni);
+                let device = flannel_device(family, usual.vni);
                 let port = links.by_name(device.as_str()).and_then(port_of);
                 let port = port.filter(|_| !is_made).unwrap_or(VXLAN_PORT);
                 Some(Backend::Vxlan(VxlanOptions {

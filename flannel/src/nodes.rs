@@ -9,6 +9,7 @@ use caracal_model::{Family, InsertEach, Prefix};
 use serde_json::{Value, json};
 
 use crate::acquire::{AcquireError, AcquireRequest, FlannelKeys, LeaseOrigin, OwnLease};
+use crate::config::Families;
 use crate::lease::{NodeSubnets, SubnetLease};
 
 const MANAGED: &str = "kube-subnet-manager";
@@ -97,11 +98,11 @@ impl NodeAnnotations {
     }
 
     /// What the Node says; `None` when no flannel runs there, or it has no subnet.
-    fn lease(&self, node: &Value, has_v6: bool) -> Option<NodeLease> {
+    fn lease(&self, node: &Value, families: Families) -> Option<NodeLease> {
         if !self.is_managed(node) {
             return None;
         }
-        let subnets = subnets(node, has_v6)?;
+        let subnets = subnets(node, families)?;
         let mut value = json!({
             "PublicIP": self.text(node, PUBLIC_IP),
             "PublicIPv6": self.text(node, PUBLIC_IPV6),
@@ -134,9 +135,12 @@ impl NodeAnnotations {
             reason,
         };
         let config = &request.config;
-        let has_v6 = config.v6.is_some();
-        let subnets = subnets(node, has_v6)
-            .filter(|subnets| subnets.v6.is_some() == has_v6)
+        let families = config.families();
+        let all = |subnets: &NodeSubnets| {
+            (subnets.v4.is_some(), subnets.v6.is_some()) == (families.v4, families.v6)
+        };
+        let subnets = subnets(node, families)
+            .filter(all)
             .ok_or_else(|| wrong("pod cidr not assigned".to_owned()))?;
         for family in [Family::Ipv4, Family::Ipv6] {
             if let (Some(range), Some(subnet)) = (config.range(family), subnets.subnet(family))
@@ -150,18 +154,16 @@ impl NodeAnnotations {
         }
         let mut request = request.clone();
         if let Some(ip) = self.address(node, PUBLIC_IP_OVERWRITE).map_err(wrong)? {
-            request.public_ip = ip;
+            request.public_ip = Some(ip);
         }
         if let Some(ip) = self.address(node, PUBLIC_IPV6_OVERWRITE).map_err(wrong)? {
             request.public_ipv6 = Some(ip);
         }
-        if has_v6 && request.public_ipv6.is_none() {
-            return Err(AcquireError::NoIpv6);
-        }
-        let before = self.lease(node, has_v6);
+        request.check_addresses()?;
+        let before = self.lease(node, families);
         let before = before.and_then(|(_, value)| SubnetLease::parse(&value).ok());
         let lease = request.lease(before.as_ref());
-        let mut changed = self.annotations(&lease, has_v6);
+        let mut changed = self.annotations(&lease, families);
         changed.retain(|name, text| node["metadata"]["annotations"][&**name] != **text);
         let own = OwnLease {
             subnets,
@@ -189,15 +191,18 @@ impl NodeAnnotations {
         text.parse().map(Some).map_err(wrong)
     }
 
-    fn annotations(&self, lease: &SubnetLease, has_v6: bool) -> BTreeMap<String, String> {
+    fn annotations(&self, lease: &SubnetLease, families: Families) -> BTreeMap<String, String> {
         let data = |data: &Option<Value>| data.clone().unwrap_or_default().to_string();
         let mut all = vec![
             (MANAGED, "true".to_owned()),
             (TYPE, lease.backend_type.clone()),
-            (DATA, data(&lease.backend_data)),
-            (PUBLIC_IP, lease.public_ip.to_string()),
         ];
-        if has_v6 {
+        if families.v4 {
+            let ip = lease.public_ip.map(|ip| ip.to_string());
+            all.push((DATA, data(&lease.backend_data)));
+            all.push((PUBLIC_IP, ip.unwrap_or_default()));
+        }
+        if families.v6 {
             let ipv6 = lease.public_ipv6.map(|ip| ip.to_string());
             all.push((DATA_V6, data(&lease.backend_v6_data)));
             all.push((PUBLIC_IPV6, ipv6.unwrap_or_default()));
@@ -207,8 +212,8 @@ impl NodeAnnotations {
     }
 }
 
-/// The first subnet of each family.
-fn subnets(node: &Value, has_v6: bool) -> Option<NodeSubnets> {
+/// The first subnet of each family of the network.
+fn subnets(node: &Value, families: Families) -> Option<NodeSubnets> {
     let cidrs = node["status"]["podCIDRs"].as_array()?;
     let of_family = |family| {
         let mut all = cidrs
@@ -216,10 +221,11 @@ fn subnets(node: &Value, has_v6: bool) -> Option<NodeSubnets> {
             .filter_map(|text| text.as_str()?.parse::<Prefix>().ok());
         all.find(|prefix| prefix.family() == family)
     };
-    Some(NodeSubnets {
-        v4: of_family(Family::Ipv4)?,
-        v6: of_family(Family::Ipv6).filter(|_| has_v6),
-    })
+    let found = |family| of_family(family).filter(|_| families.has(family));
+    let (v4, v6) = (found(Family::Ipv4), found(Family::Ipv6));
+    // Whoever has IPv4 is known by it, and without it has no place in the network.
+    let stands = if families.v4 { v4 } else { v6 };
+    stands.map(|_| NodeSubnets { v4, v6 })
 }
 
 /// The Nodes that were heard of, as leases: what changes of Nodes mean for keys of leases.
@@ -227,17 +233,17 @@ fn subnets(node: &Value, has_v6: bool) -> Option<NodeSubnets> {
 pub(crate) struct NodeLeases {
     names: NodeAnnotations,
     keys: FlannelKeys,
-    has_v6: bool,
+    families: Families,
     /// By the Node's key.
     known: BTreeMap<String, NodeLease>,
 }
 
 impl NodeLeases {
-    pub(crate) const fn new(names: NodeAnnotations, keys: FlannelKeys, has_v6: bool) -> Self {
+    pub(crate) const fn new(names: NodeAnnotations, keys: FlannelKeys, families: Families) -> Self {
         Self {
             names,
             keys,
-            has_v6,
+            families,
             known: BTreeMap::new(),
         }
     }
@@ -254,7 +260,7 @@ impl NodeLeases {
         value: Option<&[u8]>,
     ) -> Vec<(String, Option<Vec<u8>>)> {
         let object = value.and_then(|text| serde_json::from_slice::<Value>(text).ok());
-        let lease = object.and_then(|node| self.names.lease(&node, self.has_v6));
+        let lease = object.and_then(|node| self.names.lease(&node, self.families));
         let before = match &lease {
             Some(lease) => self.known.insert(node.to_owned(), lease.clone()),
             None => self.known.remove(node),

@@ -69,7 +69,7 @@ pub fn plan_flannel(network: &FlannelNetwork, view: &LeaseView, links: &Links) -
             subject: own.subnets.to_string(),
             reason: format!(
                 "somebody else has written the lease of this node ({}) with {twin}: a machine with the same public address, or a second daemon here",
-                own.lease.public_ip
+                own.lease.node()
             ),
         });
     }
@@ -97,8 +97,9 @@ pub fn plan_relay(network: &FlannelNetwork, view: &LeaseView) -> RelayTable {
 /// What a kernel may have of a node's network when that has ended: its devices, and its routes.
 #[must_use]
 pub fn flannel_ownership(own: &NodeSubnets, network: Prefix, links: &Links) -> Ownership {
-    let ranges = vec![(network, own.v4.len())];
-    Ownership::flannel(devices_with(own, links), ranges, [])
+    let subnet = own.subnet(network.family());
+    let ranges = subnet.map(|subnet| (network, subnet.len()));
+    Ownership::flannel(devices_with(own, links), ranges.into_iter().collect(), [])
 }
 
 impl<'a> Planner<'a> {
@@ -140,9 +141,10 @@ impl<'a> Planner<'a> {
                 Backend::Ipip { .. } => {
                     let local = self.network.uplink.address(Family::Ipv4);
                     let kind = TunnelDevice::Ipip { local };
-                    let own = self.view.own.subnets.v4;
-                    let mtu = self.mtu(&backend);
-                    self.tunnel(FLANNEL_IPIP_DEVICE.into(), kind, own, mtu);
+                    if let Some(own) = self.view.own.subnets.v4 {
+                        let mtu = self.mtu(&backend);
+                        self.tunnel(FLANNEL_IPIP_DEVICE.into(), kind, own, mtu);
+                    }
                 }
                 Backend::Udp { .. } => self.tun(&backend),
                 Backend::HostGw | Backend::Alloc => {}
@@ -207,7 +209,7 @@ impl<'a> Planner<'a> {
         if !self.network.blackhole {
             return;
         }
-        for prefix in std::iter::once(own.v4).chain(own.v6) {
+        for prefix in own.iter() {
             let route = Route {
                 prefix,
                 metric: BLACKHOLE_METRIC,
@@ -224,9 +226,10 @@ impl<'a> Planner<'a> {
     /// The relay's device, and the whole network behind it where that is the network's backend.
     fn tun(&mut self, backend: &Backend) {
         let name = IfName::from(FLANNEL_TUN_DEVICE);
-        let own = self.view.own.subnets.v4;
         let mtu = self.mtu(backend);
-        self.tunnel(name.clone(), TunnelDevice::Tun, own, mtu);
+        if let Some(own) = self.view.own.subnets.first() {
+            self.tunnel(name.clone(), TunnelDevice::Tun, own, mtu);
+        }
         if *backend != self.network.config.backend {
             return;
         }
@@ -241,28 +244,27 @@ impl<'a> Planner<'a> {
     /// The way to another node.
     fn node(&mut self, subnets: &NodeSubnets, lease: &SubnetLease) {
         let own = &self.view.own;
-        if *subnets == own.subnets || lease.public_ip == own.lease.public_ip {
+        if *subnets == own.subnets || lease.is_of_same_node(&own.lease) {
             return;
         }
         if subnets.overlap(&own.subnets) {
             let reason = format!(
                 "{subnets} is the lease of {}, and shares addresses with ours, {}: two nodes give the same addresses to containers; delete one of the two keys and restart that node",
-                lease.public_ip, own.subnets
+                lease.node(),
+                own.subnets
             );
             return self.problem(&subnets.to_string(), reason);
         }
         let Some(backend) = self.network.backend_of(lease, self.links) else {
             let reason = format!(
                 "{} has the backend {:?}, which this node has not: there is no way between the two",
-                lease.public_ip, lease.backend_type
+                lease.node(),
+                lease.backend_type
             );
             return self.problem(&subnets.to_string(), reason);
         };
         for family in [Family::Ipv4, Family::Ipv6] {
-            let public = match family {
-                Family::Ipv4 => Some(IpAddr::V4(lease.public_ip)),
-                Family::Ipv6 => lease.public_ipv6.map(IpAddr::V6),
-            };
+            let public = lease.public(family);
             let ours = self.view.own.subnets.subnet(family).is_some();
             if let (Some(subnet), Some(public), true) = (subnets.subnet(family), public, ours) {
                 self.subnet(subnet, public, lease, &backend);
@@ -411,8 +413,7 @@ impl<'a> Planner<'a> {
             .filter_map(|family| network.config.range(family))
             .map(|range| (range.network, range.len));
         let nodes = view.leases.iter().flat_map(|(_, known)| {
-            let v6 = known.lease.public_ipv6.map(IpAddr::V6);
-            [Some(IpAddr::V4(known.lease.public_ip)), v6]
+            [Family::Ipv4, Family::Ipv6].map(|family| known.lease.public(family))
         });
         Desired {
             revision: view.revision,

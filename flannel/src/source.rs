@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::acquire::{
     Acquire, AcquireError, AcquireInput, AcquireRequest, AcquireStep, FlannelKeys, OwnLease,
 };
+use crate::config::Families;
 use crate::lease::NodeSubnets;
 use crate::leases::LeaseTable;
 use crate::nodes::{NodeAnnotations, NodeLeases};
@@ -221,7 +222,7 @@ async fn acquire_in_etcd(
 pub async fn list_leases(
     store: LeaseStore,
     keys: FlannelKeys,
-    has_v6: bool,
+    families: Families,
 ) -> Result<(LeaseTable, BTreeMap<NodeSubnets, Duration>), StoreError> {
     let mut table = LeaseTable::new(keys.clone());
     let mut left = BTreeMap::new();
@@ -240,7 +241,7 @@ pub async fn list_leases(
         }
         return Ok((table, left));
     }
-    let (_, list) = LeaseSource::new(store, keys, has_v6).list().await?;
+    let (_, list) = LeaseSource::new(store, keys, families).list().await?;
     for (key, value, revision) in list {
         table.change(&key, value.as_deref(), revision);
     }
@@ -259,13 +260,13 @@ pub(crate) struct LeaseSource {
 }
 
 impl LeaseSource {
-    pub(crate) fn new(store: LeaseStore, keys: FlannelKeys, has_v6: bool) -> Self {
+    pub(crate) fn new(store: LeaseStore, keys: FlannelKeys, families: Families) -> Self {
         let nodes = match &store {
             LeaseStore::Etcd(_) => None,
             LeaseStore::Kubernetes(node) => Some(NodeLeases::new(
                 node.annotations.clone(),
                 keys.clone(),
-                has_v6,
+                families,
             )),
         };
         Self { store, keys, nodes }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use caracal_model::{Family, Prefix};
+use caracal_model::Prefix;
 
 use crate::config::FlannelConfig;
 use crate::lease::NodeSubnets;
@@ -12,7 +12,7 @@ use crate::subnet_env::SubnetEnv;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubnetFile {
     /// The cluster's network of IPv4.
-    pub network: Prefix,
+    pub network: Option<Prefix>,
     /// That of IPv6.
     pub ipv6_network: Option<Prefix>,
     /// The subnets of this node.
@@ -28,8 +28,8 @@ impl SubnetFile {
     #[must_use]
     pub fn new(config: &FlannelConfig, subnets: NodeSubnets, mtu: u32, masquerades: bool) -> Self {
         Self {
-            network: config.v4.network,
-            ipv6_network: config.range(Family::Ipv6).map(|range| range.network),
+            network: config.v4.as_ref().map(|range| range.network),
+            ipv6_network: config.v6.as_ref().map(|range| range.network),
             subnets,
             mtu,
             masquerades,
@@ -46,9 +46,13 @@ impl SubnetFile {
             let _ = writeln!(text, "FLANNEL_{name}NETWORK={network}");
             let _ = writeln!(text, "FLANNEL_{name}SUBNET={bridge}/{}", subnet.len());
         };
-        family("", self.network, self.subnets.v4);
-        if let Some((network, subnet)) = self.ipv6_network.zip(self.subnets.v6) {
-            family("IPV6_", network, subnet);
+        for (name, network, subnet) in [
+            ("", self.network, self.subnets.v4),
+            ("IPV6_", self.ipv6_network, self.subnets.v6),
+        ] {
+            if let Some((network, subnet)) = network.zip(subnet) {
+                family(name, network, subnet);
+            }
         }
         let _ = writeln!(text, "FLANNEL_MTU={}", self.mtu);
         let _ = writeln!(text, "FLANNEL_IPMASQ={}", self.masquerades);
@@ -60,7 +64,7 @@ impl SubnetFile {
     pub fn read_subnets(text: &str) -> Option<NodeSubnets> {
         let read = SubnetEnv::parse(text).ok()?;
         Some(NodeSubnets {
-            v4: read.v4?.prefix(),
+            v4: read.v4.map(|bridge| bridge.prefix()),
             v6: read.v6.map(|bridge| bridge.prefix()),
         })
     }
@@ -74,7 +78,7 @@ mod tests {
     #[test]
     fn the_file_is_flannels() {
         let mut file = SubnetFile {
-            network: "10.5.0.0/16".parse().unwrap(),
+            network: Some("10.5.0.0/16".parse().unwrap()),
             ipv6_network: None,
             subnets: NodeSubnets::parse_key("10.5.72.0-24").unwrap(),
             mtu: 1450,
@@ -90,6 +94,12 @@ mod tests {
         assert!(file.render().contains(
             "FLANNEL_IPV6_NETWORK=2001:cafe:42::/56\nFLANNEL_IPV6_SUBNET=2001:cafe:42::1/64\nFLANNEL_MTU"
         ));
+        assert_eq!(SubnetFile::read_subnets(&file.render()), Some(file.subnets));
+        (file.network, file.subnets.v4) = (None, None);
+        assert_eq!(
+            file.render(),
+            "FLANNEL_IPV6_NETWORK=2001:cafe:42::/56\nFLANNEL_IPV6_SUBNET=2001:cafe:42::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"
+        );
         assert_eq!(SubnetFile::read_subnets(&file.render()), Some(file.subnets));
         for text in [
             "",

@@ -47,7 +47,7 @@ fn a_first_lease_is_as_flanneld_writes_it() {
     );
     assert_eq!(
         Actor::new(dual.clone()).run(&mut world),
-        End::Refused(AcquireError::NoIpv6)
+        End::Refused(AcquireError::NoAddress(Family::Ipv6))
     );
     dual.public_ipv6 = Some("fd00::2".parse().unwrap());
     let lease = has(Actor::new(dual).run(&mut world));
@@ -55,6 +55,39 @@ fn a_first_lease_is_as_flanneld_writes_it() {
     assert_eq!(
         stored(&world, &lease.subnets.to_key()).0,
         r#"{"PublicIP":"10.0.0.2","PublicIPv6":"fd00::2","BackendType":"host-gw"}"#
+    );
+}
+
+/// flanneld has no such leases in etcd; its key and its value would be these.
+#[test]
+fn a_network_without_ipv4_has_leases_by_the_address_of_ipv6() {
+    let mut world = World::default();
+    let config = config(
+        r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#,
+    );
+    let wants = |host: u8| {
+        let mut wants = request(&config, [10, 0, 0, host]);
+        wants.public_ipv6 = Some(format!("fd00::{host}").parse().unwrap());
+        wants
+    };
+    let first = has(Actor::new(wants(1)).run(&mut world));
+    assert_eq!(first.subnets, subnets("0.0.0.0-0&fd00:5:0:24::-64"));
+    let value = r#"{"PublicIP":"0.0.0.0","PublicIPv6":"fd00::1","BackendType":"vxlan","BackendV6Data":{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}}"#;
+    assert_eq!(
+        stored(&world, "0.0.0.0-0&fd00:5:0:24::-64"),
+        (value.to_owned(), true)
+    );
+    // Another node has other subnets, and a second start has its own again.
+    let second = has(Actor::new(wants(2)).run(&mut world));
+    assert!(!second.subnets.overlap(&first.subnets));
+    let again = has(Actor::new(wants(1)).run(&mut world));
+    assert_eq!(again.origin, LeaseOrigin::Renewed);
+    assert_eq!(again.subnets, first.subnets);
+    let mut without = wants(3);
+    without.public_ipv6 = None;
+    assert_eq!(
+        Actor::new(without).run(&mut world),
+        End::Refused(AcquireError::NoAddress(Family::Ipv6))
     );
 }
 
@@ -113,7 +146,7 @@ fn a_node_that_moved_keeps_its_subnet() {
     assert_eq!(lease.subnets, subnets("10.5.77.0-24"));
     assert!(stored(&world, "10.5.77.0-24").0.contains("10.0.0.99"));
     // Another machine's device is no proof.
-    moved.public_ip = [10, 0, 0, 100].into();
+    moved.public_ip = Some([10, 0, 0, 100].into());
     moved.macs[0] = DeviceMac::Kept([2, 0, 0, 0, 0, 8]);
     let lease = has(Actor::new(moved).run(&mut world));
     assert_eq!(lease.subnets, subnets("10.5.1.0-24"));
@@ -130,13 +163,13 @@ fn an_address_that_changes_while_the_daemon_runs_costs_no_subnet() {
     let mut wants = request(&host_gw(), [10, 0, 0, 1]);
     let first = has(Actor::new(wants.clone()).run(&mut world));
     wants.previous = Some(first.subnets);
-    wants.public_ip = [10, 0, 0, 99].into();
+    wants.public_ip = Some([10, 0, 0, 99].into());
     wants.written = Some(first.lease.clone());
     let moved = has(Actor::new(wants.clone()).run(&mut world));
     assert_eq!(moved.subnets, first.subnets);
     assert_eq!(world.keys.len(), 1);
     // Somebody else has written it meanwhile.
-    wants.public_ip = [10, 0, 0, 98].into();
+    wants.public_ip = Some([10, 0, 0, 98].into());
     let other = has(Actor::new(wants).run(&mut world));
     assert_ne!(other.subnets, first.subnets);
 }
@@ -209,13 +242,14 @@ proptest! {
             world.assert_disjoint();
             let of_node: Vec<NodeSubnets> = world
                 .leases()
-                .filter(|(_, lease)| lease.public_ip.octets()[3] == node)
+                .filter(|(_, lease)| lease.public_ip.unwrap().octets()[3] == node)
                 .map(|(subnets, _)| subnets)
                 .collect();
             if let End::Has(lease) = end {
                 prop_assert_eq!(&of_node, &[lease.subnets]);
                 let inside: Prefix = "10.5.0.0/24".parse().unwrap();
-                prop_assert!(inside.covers(&lease.subnets.v4) && lease.subnets.v4.len() == len);
+                let v4 = lease.subnets.v4.unwrap();
+                prop_assert!(inside.covers(&v4) && v4.len() == len);
                 prop_assert_eq!(lease.subnets.v6.is_some(), dual);
             }
             if leaves {

@@ -93,7 +93,7 @@ fn flannel_1_holds_between_keys_of_different_form() {
     let mut dual = request(&new, [10, 0, 0, 2]);
     dual.public_ipv6 = Some("fd00::2".parse().unwrap());
     let mut other = dual.clone();
-    other.public_ip = [10, 0, 0, 3].into();
+    other.public_ip = Some([10, 0, 0, 3].into());
     other.seed += 1;
     let actors = [request(&old, [10, 0, 0, 1]), dual, other].map(Actor::new);
     let search = ends(World::default(), actors.to_vec(), 0, 0);
@@ -136,7 +136,7 @@ fn a_lease_that_does_not_fit_is_exchanged_in_one_step() {
     for world in &search.worlds {
         let of_first = world
             .leases()
-            .filter(|(_, lease)| lease.public_ip.octets()[3] == 1);
+            .filter(|(_, lease)| lease.public_ip.unwrap().octets()[3] == 1);
         assert_eq!(of_first.count(), 1, "{world:?}");
     }
 }

@@ -2,6 +2,8 @@
 //! node whose lease and kernel state are as flanneld writes them.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "flannel/alone.rs"]
+mod alone;
 #[path = "flannel/changes.rs"]
 mod changes;
 #[path = "flannel/cluster.rs"]

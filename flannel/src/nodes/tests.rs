@@ -10,6 +10,11 @@ use crate::config::FlannelConfig;
 
 const PREFIX: &str = "flannel.alpha.coreos.com/";
 
+const V4: Families = Families {
+    v4: true,
+    v6: false,
+};
+
 fn names() -> NodeAnnotations {
     NodeAnnotations::new("flannel.alpha.coreos.com").unwrap()
 }
@@ -18,7 +23,7 @@ fn request(config: &str) -> AcquireRequest {
     AcquireRequest {
         keys: FlannelKeys::new("Node"),
         config: FlannelConfig::parse(config.as_bytes()).unwrap(),
-        public_ip: "192.168.64.3".parse().unwrap(),
+        public_ip: Some("192.168.64.3".parse().unwrap()),
         public_ipv6: None,
         macs: [DeviceMac::Fresh([2, 0, 0, 0, 0, 1]); 2],
         devices_stand: true,
@@ -82,6 +87,34 @@ fn the_annotations_are_flannelds() {
 }
 
 #[test]
+fn a_network_without_ipv4_has_annotations_of_ipv6_alone() {
+    let config = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#;
+    let mut request = request(config);
+    request.public_ipv6 = Some("fd00::3".parse().unwrap());
+    // A range of IPv4 is none of this network's.
+    let both = node(&["10.244.1.0/24", "fd00:5:0:1::/64"], &[]);
+    let claim = names().claim(&both, 7, &request).unwrap();
+    assert_eq!(claim.own.subnets.to_string(), "fd00:5:0:1::/64");
+    let told: Vec<&str> = changed(&claim).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(
+        told,
+        [
+            "backend-type",
+            "backend-v6-data",
+            "kube-subnet-manager",
+            "public-ipv6"
+        ]
+    );
+    // Other nodes read it so.
+    let annotations: Vec<(&str, &str)> = changed(&claim);
+    let object = node(&["fd00:5:0:1::/64"], &annotations);
+    let (subnets, value) = names().lease(&object, request.config.families()).unwrap();
+    assert_eq!(subnets, claim.own.subnets);
+    assert_eq!(SubnetLease::parse(&value).unwrap(), claim.own.lease);
+    assert_eq!(names().lease(&object, V4), None);
+}
+
+#[test]
 fn what_the_node_said_before_is_kept() {
     let said = [
         ("backend-data", r#"{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}"#),
@@ -99,7 +132,7 @@ fn what_the_node_said_before_is_kept() {
     assert_eq!(again.own.lease.vtep(Family::Ipv4).unwrap().mac[0], 0xc6);
     let moved = claim(&[("public-ip-overwrite", "203.0.113.9")]).unwrap();
     assert_eq!(changed(&moved), [("public-ip", "203.0.113.9")]);
-    assert_eq!(moved.own.lease.public_ip.to_string(), "203.0.113.9");
+    assert_eq!(moved.own.lease.node().to_string(), "203.0.113.9");
     let wrong = claim(&[("public-ip-overwrite", "here")]).unwrap_err();
     assert!(wrong.to_string().contains("is no address"), "{wrong}");
     let node = node(
@@ -156,7 +189,7 @@ fn managed(subnet: u8, public: &str) -> Vec<u8> {
 
 #[test]
 fn changes_of_nodes_are_changes_of_leases() {
-    let mut leases = NodeLeases::new(names(), FlannelKeys::new("Node"), false);
+    let mut leases = NodeLeases::new(names(), FlannelKeys::new("Node"), V4);
     let value = |ip: &str| {
         let text = format!(r#"{{"PublicIP":"{ip}","PublicIPv6":null,"BackendType":"host-gw"}}"#);
         SubnetLease::parse(text.as_bytes()).unwrap()
@@ -210,7 +243,7 @@ proptest! {
     fn what_was_told_is_what_is_there(
         changes in prop::collection::vec((0u8..4, prop::option::of((1u8..5, 1u8..4))), 0..30),
     ) {
-        let mut leases = NodeLeases::new(names(), FlannelKeys::new("Node"), false);
+        let mut leases = NodeLeases::new(names(), FlannelKeys::new("Node"), V4);
         let (mut nodes, mut told) = (BTreeMap::new(), BTreeMap::new());
         for (name, value) in changes {
             let value = value.map(|(subnet, ip)| managed(subnet, &format!("10.0.0.{ip}")));
@@ -227,7 +260,7 @@ proptest! {
         }
         let said: Vec<NodeLease> = nodes
             .values()
-            .filter_map(|value| names().lease(&serde_json::from_slice(value).unwrap(), false))
+            .filter_map(|value| names().lease(&serde_json::from_slice(value).unwrap(), V4))
             .collect();
         let keys = FlannelKeys::new("Node");
         for (subnets, _) in &said {

@@ -48,7 +48,7 @@ fn view(backend: &str, nodes: &[u8]) -> LeaseView {
     let keys = FlannelKeys::new("/n");
     let mut leases = LeaseTable::new(keys.clone());
     let subnets = |node: u8| NodeSubnets {
-        v4: format!("10.5.{node}.0/24").parse().unwrap(),
+        v4: Some(format!("10.5.{node}.0/24").parse().unwrap()),
         v6: Some(format!("fd00:5:0:{node:x}::/64").parse().unwrap()),
     };
     for node in nodes {
@@ -432,7 +432,7 @@ proptest! {
             if backend.contains("VNI") {
                 let leases: Vec<_> = view.leases.iter().map(|(s, k)| (*s, k.lease.clone())).collect();
                 for (subnets, mut lease) in leases {
-                    let data = format!(r#"{{"VNI":5,"VtepMAC":"02:00:00:00:05:{:02x}"}}"#, lease.public_ip.octets()[3]);
+                    let data = format!(r#"{{"VNI":5,"VtepMAC":"02:00:00:00:05:{:02x}"}}"#, lease.public_ip.unwrap().octets()[3]);
                     let data: serde_json::Value = serde_json::from_str(&data).unwrap();
                     (lease.backend_data, lease.backend_v6_data) = (Some(data.clone()), Some(data));
                     let key = FlannelKeys::new("/n").lease(&subnets);

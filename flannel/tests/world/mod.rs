@@ -30,7 +30,7 @@ pub fn request(config: &FlannelConfig, public_ip: [u8; 4]) -> AcquireRequest {
     AcquireRequest {
         keys: FlannelKeys::new(PREFIX),
         config: config.clone(),
-        public_ip: public_ip.into(),
+        public_ip: Some(public_ip.into()),
         public_ipv6: None,
         macs: [DeviceMac::Fresh([2, 0, 0, 0, 0, public_ip[3]]); 2],
         devices_stand: true,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use caracal_datastore::{Datastore, DatastoreConfig, EtcdConfig, EtcdCredentials};
 use caracal_flannel::NodeAnnotations;
-use caracal_model::NodeName;
+use caracal_model::{Family, NodeName};
 use clap::Args;
 
 /// The name of flannel's script for Docker's options, under which this program may be called.
@@ -222,6 +222,14 @@ fn go_bool(text: &str) -> Result<bool, String> {
 }
 
 impl FlannelArgs {
+    /// The address of a family that the line gives, behind the flag's name.
+    pub(super) fn public_address(&self, family: Family) -> (&'static str, Option<IpAddr>) {
+        match family {
+            Family::Ipv4 => ("--public-ip", self.public_ip.map(IpAddr::V4)),
+            Family::Ipv6 => ("--public-ipv6", self.public_ipv6.map(IpAddr::V6)),
+        }
+    }
+
     /// What is not there: notes for what goes on without, an error for what cannot.
     pub(crate) fn check(&self) -> Result<Vec<&'static str>, String> {
         if !(1..=1439).contains(&self.subnet_lease_renew_margin) {

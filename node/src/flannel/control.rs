@@ -2,7 +2,7 @@
 //! order: the devices of another backend beside those of before, then the lease that says so; other
 //! nodes send as the lease says.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
@@ -230,7 +230,7 @@ fn take_uplink(network: &mut FlannelNetwork, links: &Links) -> Refusal {
 fn tell_of_changes(before: &FlannelNetwork, now: &FlannelNetwork) {
     if before.config != now.config {
         tracing::info!(
-            network = %now.config.v4.network, before = ?before.config.backend,
+            networks = ?now.config.networks().collect::<Vec<_>>(), before = ?before.config.backend,
             backend = ?now.config.backend, "the configuration has changed"
         );
     }
@@ -248,13 +248,11 @@ pub(super) fn take_facts(
     request.config = network.config.clone();
     let [v4, v6] = network.uplink.addresses;
     if let Some(IpAddr::V4(own)) = v4 {
-        request.public_ip = args.public_ip.unwrap_or(own);
+        request.public_ip = Some(args.public_ip.unwrap_or(own));
     }
-    let own_v6: Option<Ipv6Addr> = v6.and_then(|address| match address {
-        IpAddr::V6(address) => Some(address),
-        IpAddr::V4(_) => None,
-    });
-    request.public_ipv6 = args.public_ipv6.or(own_v6);
+    if let Some(IpAddr::V6(own)) = v6 {
+        request.public_ipv6 = Some(args.public_ipv6.unwrap_or(own));
+    }
 }
 
 /// The MAC addresses of the devices that stand, where the lease is to speak of others than it does.
@@ -262,7 +260,10 @@ fn take_macs(request: &mut AcquireRequest, own: &OwnLease, links: &Links) {
     let Backend::Vxlan(options) = &request.config.backend else {
         return;
     };
-    if request.lease(Some(&own.lease)).backend_data == own.lease.backend_data {
+    let wanted = request.lease(Some(&own.lease));
+    if (&wanted.backend_data, &wanted.backend_v6_data)
+        == (&own.lease.backend_data, &own.lease.backend_v6_data)
+    {
         return;
     }
     for (mac, family) in request.macs.iter_mut().zip([Family::Ipv4, Family::Ipv6]) {
@@ -279,14 +280,18 @@ pub(super) fn check_public_ip(
     config: &FlannelConfig,
     uplink: &caracal_flannel::Uplink,
 ) -> Result<(), String> {
-    let [own, _] = uplink.addresses;
-    match args.public_ip {
-        Some(public) if config.backend == Backend::HostGw && own != Some(public.into()) => {
-            Err(format!(
+    for (family, own) in [Family::Ipv4, Family::Ipv6]
+        .into_iter()
+        .zip(uplink.addresses)
+    {
+        let (_, public) = args.public_address(family);
+        let public = public.filter(|public| own.is_some() && own != Some(*public));
+        if let (Backend::HostGw, Some(public)) = (&config.backend, public) {
+            return Err(format!(
                 "host-gw: the public address {public} is not the address of {}, and other nodes could not send to it on their link",
                 uplink.name
-            ))
+            ));
         }
-        _ => Ok(()),
     }
+    Ok(())
 }

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io::Read as _;
-use std::net::IpAddr;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::ExitCode;
@@ -69,7 +68,7 @@ async fn work(
     } = Stores::open(args).await?;
     let found = place.wait().await;
     let actual = read_kernel().await?;
-    let uplink = uplink::choose(args, &actual, found.v6.is_some()).map_err(anyhow::Error::msg)?;
+    let uplink = uplink::choose(args, &actual, found.families()).map_err(anyhow::Error::msg)?;
     let macs = [fresh_mac()?, fresh_mac()?];
     let mut network = FlannelNetwork {
         config: found.clone(),
@@ -82,8 +81,8 @@ async fn work(
     };
     let request = request(args, keys, &network, &actual)?;
     tracing::info!(
-        interface = %network.uplink.name, public = %request.public_ip, mtu = network.uplink.mtu,
-        backend = found.backend.lease_type(), network = %found.v4.network, "starting"
+        interface = %network.uplink.name, public = %request.lease(None).node(), mtu = network.uplink.mtu,
+        backend = found.backend.lease_type(), networks = ?found.networks().collect::<Vec<_>>(), "starting"
     );
     warn_of_forwarding();
     let own = await_lease(&leases, &request).await;
@@ -187,16 +186,13 @@ fn request(
     actual: &Actual,
 ) -> anyhow::Result<AcquireRequest> {
     let uplink = &network.uplink;
-    let [Some(IpAddr::V4(own)), _] = uplink.addresses else {
-        anyhow::bail!("{} has no IPv4 address", uplink.name);
-    };
     check_public_ip(args, &network.config, uplink).map_err(anyhow::Error::msg)?;
     let mac = |family, fresh| mac_of_device(&network.config, actual, family, fresh);
     let [v4, v6] = network.macs;
     let mut request = AcquireRequest {
         keys,
         config: network.config.clone(),
-        public_ip: own,
+        public_ip: None,
         public_ipv6: None,
         macs: [mac(Family::Ipv4, v4), mac(Family::Ipv6, v6)],
         // Whatever is there: who takes a lease of another backend over makes its devices first.
@@ -296,7 +292,7 @@ mod tests {
         let request = AcquireRequest {
             keys: FlannelKeys::new("/coreos.com/network"),
             config: FlannelConfig::parse(config.as_bytes()).unwrap(),
-            public_ip: [10, 0, 0, 1].into(),
+            public_ip: Some([10, 0, 0, 1].into()),
             public_ipv6: None,
             macs: [DeviceMac::Fresh([2, 0, 0, 0, 0, 1]); 2],
             devices_stand: true,

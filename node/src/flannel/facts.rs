@@ -1,15 +1,14 @@
 //! What commands know of a network and of this node: read once, nothing is changed.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::Context;
 use caracal_agent::{Actual, Desired, read_kernel};
 use caracal_datastore::read_text_file;
 use caracal_flannel::{
-    FlannelNetwork, KnownLease, LeaseOrigin, LeaseTable, LeaseView, NodeSubnets, OwnLease,
-    SubnetEnv, list_leases, plan_flannel,
+    Families, FlannelConfig, FlannelNetwork, KnownLease, LeaseOrigin, LeaseTable, LeaseView,
+    NodeSubnets, OwnLease, SubnetEnv, list_leases, plan_flannel,
 };
 
 use super::args::FlannelArgs;
@@ -35,8 +34,13 @@ impl Facts {
         let place = stores.config.name();
         let gives_subnets = stores.config.gives_subnets();
         let (_, config) = stores.config.read().await.context(ADVICE)?;
-        let has_v6 = config.as_ref().is_ok_and(|config| config.v6.is_some());
-        let list = list_leases(stores.leases, stores.keys, has_v6);
+        // Without a configuration those that have IPv4.
+        let usual = Families {
+            v4: true,
+            v6: false,
+        };
+        let families = config.as_ref().map_or(usual, FlannelConfig::families);
+        let list = list_leases(stores.leases, stores.keys, families);
         let (table, left) = list.await.context(ADVICE)?;
         let path = &args.subnet_file;
         let text = read_text_file(path).map_err(|e| format!("{}: {e}", path.display()));
@@ -61,11 +65,11 @@ impl Facts {
     /// This node's lease: that of the subnets in `subnet.env`, else that with an address of this
     /// machine's.
     pub(super) fn own(&self) -> Option<(&NodeSubnets, &KnownLease)> {
-        let v4 = self.env.as_ref().ok().and_then(|env| env.v4);
-        let in_file = |subnets: &NodeSubnets| v4.is_some_and(|v4| v4.prefix() == subnets.v4);
+        let first = self.env.as_ref().ok().and_then(|env| env.subnets().next());
+        let in_file = |subnets: &NodeSubnets| first.is_some() && subnets.iter().next() == first;
         let is_here = |known: &KnownLease| {
-            let public = IpAddr::V4(known.lease.public_ip);
-            self.actual.links.holding(public).is_some()
+            let links = &self.actual.links;
+            links.holding(known.lease.node()).is_some()
         };
         let mut all = self.table.iter();
         let by_file = all.find(|(subnets, _)| in_file(subnets));
@@ -77,7 +81,7 @@ impl Facts {
         let config = self.config.clone()?;
         let (subnets, known) = self.own().ok_or("this machine has no lease")?;
         let network = FlannelNetwork {
-            uplink: uplink::choose(args, &self.actual, config.v6.is_some())?,
+            uplink: uplink::choose(args, &self.actual, config.families())?,
             config,
             before: Vec::new(),
             blackhole: args.ip_blackhole_route,

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use caracal_agent::ForwardRules;
 use caracal_flannel::{FORWARD_CHAIN, FORWARD_COMMENT, FlannelState};
-use caracal_model::Family;
 use tokio::sync::watch;
 
 use super::args::FlannelArgs;
@@ -25,9 +24,7 @@ pub(super) async fn keep_forwarding(
     loop {
         let networks = {
             let config = &states.borrow().network.config;
-            let ranges = [Family::Ipv4, Family::Ipv6].map(|family| config.range(family));
-            let networks = ranges.into_iter().flatten().map(|range| range.network);
-            networks.collect()
+            config.networks().collect()
         };
         let rules = ForwardRules::new(FORWARD_CHAIN, FORWARD_COMMENT, networks);
         match rules.put().await {

@@ -42,12 +42,10 @@ impl Masquerade {
             return None;
         }
         let table = |family, word| (family, RuleTable::new(word, masquerade_table(family)));
-        let mut tables = vec![table(Family::Ipv4, "ip")];
-        if config.v6.is_some() {
-            tables.push(table(Family::Ipv6, "ip6"));
-        }
+        let tables = [(Family::Ipv4, "ip"), (Family::Ipv6, "ip6")].into_iter();
+        let tables = tables.filter(|(family, _)| config.families().has(*family));
         Some(Self {
-            tables,
+            tables: tables.map(|(family, word)| table(family, word)).collect(),
             fully_random: !args.ip_masq_fully_random_disable,
             resync: args.iptables_resync(),
             tool: None,
@@ -187,7 +185,7 @@ impl Masquerade {
                 () = v4.changed_by_others() => {}
                 () = v6.changed_by_others() => {}
             },
-            [(_, v4), ..] => v4.changed_by_others().await,
+            [(_, only), ..] => only.changed_by_others().await,
             [] => std::future::pending().await,
         }
     }

@@ -87,7 +87,8 @@ fn lease(facts: &Facts, subnets: &NodeSubnets, known: &KnownLease) -> Value {
         let found = facts.actual.all_routes().find(to);
         found.and_then(|r| Some(r.known()?.target.to_string()))
     };
-    let vtep = lease.vtep(Family::Ipv4);
+    let mut families = [Family::Ipv4, Family::Ipv6].into_iter();
+    let vtep = families.find_map(|family| lease.vtep(family));
     json!({
         "subnet": subnets.v4, "ipv6Subnet": subnets.v6,
         "publicIP": lease.public_ip, "publicIPv6": lease.public_ipv6,
@@ -96,7 +97,7 @@ fn lease(facts: &Facts, subnets: &NodeSubnets, known: &KnownLease) -> Value {
         "mac": vtep.map(|v| format_mac(&v.mac)),
         "expiresSeconds": facts.left.get(subnets).map(std::time::Duration::as_secs),
         "mine": mine,
-        "route": if mine { None } else { route(subnets.v4) },
+        "route": if mine { None } else { subnets.iter().next().and_then(route) },
     })
 }
 
@@ -181,9 +182,9 @@ fn show(line: &ShowArgs, value: &Value) {
         "SUBNET", "NODE", "BACKEND", "VNI", "MAC", "EXPIRES", "ROUTE",
     ]);
     for lease in value["leases"].as_array().into_iter().flatten() {
-        let both = |v4: &str, v6: &str| match &lease[v6] {
-            Value::Null => text(&lease[v4]),
-            second => format!("{} {}", text(&lease[v4]), text(second)),
+        let both = |v4: &str, v6: &str| match (&lease[v4], &lease[v6]) {
+            (only, Value::Null) | (Value::Null, only) => text(only),
+            (first, second) => format!("{} {}", text(first), text(second)),
         };
         rows.add_row([
             both("subnet", "ipv6Subnet"),

@@ -3,32 +3,32 @@
 use std::net::{IpAddr, UdpSocket};
 
 use caracal_agent::{Actual, Link, Links};
-use caracal_flannel::Uplink;
+use caracal_flannel::{Families, Uplink};
 use caracal_model::{Family, Prefix};
 use regex_lite::Regex;
 
 use super::args::FlannelArgs;
 
-/// The interface, with its addresses of IPv4 and, where it is wanted, IPv6.
+/// The interface, with its addresses of the network's families.
 ///
 /// # Errors
 /// No interface fits, with a reason.
-pub(super) fn choose(args: &FlannelArgs, actual: &Actual, ipv6: bool) -> Result<Uplink, String> {
-    let link = find(args, actual)?;
-    let address = |family| best_address(link, family);
-    let v4 = address(Family::Ipv4).ok_or_else(|| format!("{} has no IPv4 address", link.name))?;
-    let v6 = match (ipv6, address(Family::Ipv6)) {
-        (true, None) => {
-            return Err(format!(
-                "EnableIPv6 is set, and {} has no IPv6 address",
-                link.name
-            ));
-        }
-        (wanted, found) => found.filter(|_| wanted),
+pub(super) fn choose(
+    args: &FlannelArgs,
+    actual: &Actual,
+    families: Families,
+) -> Result<Uplink, String> {
+    let link = find(args, actual, families.first())?;
+    let address = |family| match best_address(link, family).filter(|_| families.has(family)) {
+        None if families.has(family) => Err(format!(
+            "the network has {family}, and {} has no {family} address",
+            link.name
+        )),
+        found => Ok(found),
     };
     Ok(Uplink {
         name: link.name.clone(),
-        addresses: [Some(v4), v6],
+        addresses: [address(Family::Ipv4)?, address(Family::Ipv6)?],
         mtu: link.mtu,
     })
 }
@@ -56,7 +56,8 @@ pub(super) fn again(known: &Uplink, links: &Links) -> Result<Uplink, String> {
     Ok(now)
 }
 
-fn find<'a>(args: &FlannelArgs, actual: &'a Actual) -> Result<&'a Link, String> {
+/// `family` = where the default route and the public address count that choose it.
+fn find<'a>(args: &FlannelArgs, actual: &'a Actual, family: Family) -> Result<&'a Link, String> {
     let links = &actual.links;
     let named = args
         .iface
@@ -94,12 +95,17 @@ fn find<'a>(args: &FlannelArgs, actual: &'a Actual) -> Result<&'a Link, String> 
             seen.join(", ")
         ));
     }
-    if let Some(public) = args.public_ip {
-        return links.holding(public.into()).ok_or_else(|| {
-            format!("no interface has the address {public} of --public-ip; name one with --iface")
+    let (flag, public) = args.public_address(family);
+    if let Some(public) = public {
+        return links.holding(public).ok_or_else(|| {
+            format!("no interface has the address {public} of {flag}; name one with --iface")
         });
     }
-    let default = Prefix::truncated(IpAddr::from([0, 0, 0, 0]), 0);
+    let any = match family {
+        Family::Ipv4 => IpAddr::from([0; 4]),
+        Family::Ipv6 => IpAddr::from([0; 16]),
+    };
+    let default = Prefix::truncated(any, 0);
     let route = actual.route_to(&default);
     let link = route.and_then(|route| links.by_name(route.link()?.as_str()));
     link.ok_or_else(|| {
@@ -143,7 +149,7 @@ mod tests {
         args: FlannelArgs,
     }
 
-    fn chosen(line: &str, ipv6: bool) -> Result<String, String> {
+    fn chosen(line: &str, v6: bool) -> Result<String, String> {
         let words = std::iter::once("flannel").chain(line.split_whitespace());
         let args = Line::try_parse_from(words).unwrap().args;
         let link = |index, name: &str, addresses: &[&str]| {
@@ -185,7 +191,7 @@ mod tests {
                 source: None,
             }));
         }
-        let found = choose(&args, &actual, ipv6)?;
+        let found = choose(&args, &actual, Families { v4: true, v6 })?;
         let [v4, v6] = found
             .addresses
             .map(|a| a.map(|a| a.to_string()).unwrap_or_default());

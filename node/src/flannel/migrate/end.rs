@@ -14,7 +14,7 @@ use caracal_flannel::{
 };
 use caracal_model::{BlockOwner, EncapMode, Family, Prefix};
 
-use super::steps::{Seen, bridge, others, receives};
+use super::steps::{Seen, bridge, leases, others, receives};
 use super::{MigrateArgs, Site};
 use crate::cli::ipam::refuse;
 use crate::exit::DEGRADED;
@@ -30,7 +30,10 @@ pub(super) async fn end(site: &Site, line: &MigrateArgs) -> anyhow::Result<ExitC
         );
         return Ok(ExitCode::SUCCESS);
     };
-    if let Some(reason) = hindrance(&site.seen()?, own.v4) {
+    let Some(subnet) = own.v4 else {
+        return Ok(refuse("a network without IPv4 has not gone over"));
+    };
+    if let Some(reason) = hindrance(&site.seen()?, subnet) {
         return Ok(refuse(&reason));
     }
     if presence::is_announced()? {
@@ -51,15 +54,15 @@ pub(super) async fn end(site: &Site, line: &MigrateArgs) -> anyhow::Result<ExitC
             path.display()
         ),
     }
-    let mut failures = remove_from_kernel(site, &own).await?;
-    failures += remove_rules(site, &own).await;
+    let mut failures = remove_from_kernel(site, &own, network(&site.facts, subnet)).await?;
+    failures += remove_rules(site, subnet).await;
     if remove_lease(&stores.leases, &stores.keys, &own).await? {
-        println!("delete the lease of {}", own.v4);
+        println!("delete the lease of {subnet}");
     }
     if failures > 0 {
         return Ok(ExitCode::from(DEGRADED));
     }
-    if bridge(&site.facts, own.v4).is_none() {
+    if bridge(&site.facts, subnet).is_none() {
         match fs::remove_file(&line.args.subnet_file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             removed => {
@@ -69,7 +72,7 @@ pub(super) async fn end(site: &Site, line: &MigrateArgs) -> anyhow::Result<ExitC
             }
         }
     }
-    tell_what_stays(site, &own, line);
+    tell_what_stays(site, subnet, line);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -77,7 +80,7 @@ pub(super) async fn end(site: &Site, line: &MigrateArgs) -> anyhow::Result<ExitC
 fn own(facts: &Facts) -> Option<NodeSubnets> {
     let in_file = || {
         let v4 = facts.env.as_ref().ok()?.v4?;
-        let v4 = v4.prefix();
+        let v4 = Some(v4.prefix());
         Some(NodeSubnets { v4, v6: None })
     };
     facts.own().map(|(own, _)| *own).or_else(in_file)
@@ -110,8 +113,7 @@ pub(super) fn hindrance(seen: &Seen<'_>, own: Prefix) -> Option<String> {
         ));
     }
     let agents = Settings::default().route_protocol;
-    let mut leases = seen.facts.table.iter().map(|(subnets, _)| subnets.v4);
-    let unreached = leases.find(|subnet| {
+    let unreached = leases(seen).map(|(subnet, _)| subnet).find(|subnet| {
         let mut routes = seen.facts.actual.all_routes();
         let is_reached = routes.any(|r| r.prefix == *subnet && r.protocol == agents);
         *subnet != own && !(is_reached && reaches_us(seen, *subnet))
@@ -140,9 +142,12 @@ fn reaches_us(seen: &Seen<'_>, block: Prefix) -> bool {
 }
 
 /// Routes, devices and their entries. Answers with how many stay.
-async fn remove_from_kernel(site: &Site, own: &NodeSubnets) -> anyhow::Result<usize> {
-    let facts = &site.facts;
-    let ownership = flannel_ownership(own, network(facts, own), &facts.actual.links);
+async fn remove_from_kernel(
+    site: &Site,
+    own: &NodeSubnets,
+    network: Prefix,
+) -> anyhow::Result<usize> {
+    let ownership = flannel_ownership(own, network, &site.facts.actual.links);
     let mut failures = 0;
     for (removal, result) in Uninstall::plan_network(&ownership).await?.remove().await? {
         match result {
@@ -157,15 +162,15 @@ async fn remove_from_kernel(site: &Site, own: &NodeSubnets) -> anyhow::Result<us
 }
 
 /// The range of flannel's; chains and tables are known by their names, whatever is in them.
-fn network(facts: &Facts, own: &NodeSubnets) -> Prefix {
+fn network(facts: &Facts, own: Prefix) -> Prefix {
     let networks = facts.env.as_ref().ok().map(|env| &env.networks);
     let mut networks = networks.into_iter().flatten();
-    let network = networks.find(|network| network.covers(&own.v4));
-    network.copied().unwrap_or(own.v4)
+    let network = networks.find(|network| network.covers(&own));
+    network.copied().unwrap_or(own)
 }
 
 /// Rules of `--ip-masq` and `--iptables-forward-rules`. Answers with how many stay.
-async fn remove_rules(site: &Site, own: &NodeSubnets) -> usize {
+async fn remove_rules(site: &Site, own: Prefix) -> usize {
     let network = network(&site.facts, own);
     let mut failures = 0;
     let mut tell = |what: &str, removed: anyhow::Result<bool>| match removed {
@@ -184,13 +189,13 @@ async fn remove_rules(site: &Site, own: &NodeSubnets) -> usize {
             removed.map_err(Into::into),
         );
     }
-    let chain = masquerade_chain(network, own.v4, false);
+    let chain = masquerade_chain(network, own, false);
     let removed = remove_iptables_chain(Family::Ipv4, &chain).await;
     tell(
         &format!("iptables' {}", chain.name),
         removed.map_err(Into::into),
     );
-    if bridge(&site.facts, own.v4).is_none() {
+    if bridge(&site.facts, own).is_none() {
         let forward = ForwardRules::new(FORWARD_CHAIN, FORWARD_COMMENT, vec![network]);
         let removed = forward.remove().await.map_err(Into::into);
         tell(&format!("iptables' {FORWARD_CHAIN}"), removed);
@@ -198,8 +203,8 @@ async fn remove_rules(site: &Site, own: &NodeSubnets) -> usize {
     failures
 }
 
-fn tell_what_stays(site: &Site, own: &NodeSubnets, line: &MigrateArgs) {
-    if let Some(bridge) = bridge(&site.facts, own.v4) {
+fn tell_what_stays(site: &Site, own: Prefix, line: &MigrateArgs) {
+    if let Some(bridge) = bridge(&site.facts, own) {
         println!(
             "stays: {bridge} with the containers on it, iptables' {FORWARD_CHAIN} and {}, until they end; then `ip link delete {bridge}`, and this once more; {} and /var/lib/cni/flannel are nobody's then",
             line.args.subnet_file.display(),
@@ -210,12 +215,12 @@ fn tell_what_stays(site: &Site, own: &NodeSubnets, line: &MigrateArgs) {
         .facts
         .table
         .iter()
-        .filter(|(subnets, _)| *subnets != own);
+        .filter(|(subnets, _)| subnets.v4 != Some(own));
     let mut is_last = true;
     for (subnets, known) in leases {
         println!(
-            "stays: the lease of {} ({}), until `caracal flannel migrate end` there",
-            subnets.v4, known.lease.public_ip
+            "stays: the lease of {subnets} ({}), until `caracal flannel migrate end` there",
+            known.lease.node()
         );
         is_last = false;
     }

@@ -192,12 +192,8 @@ async fn apply(site: &Site) -> anyhow::Result<ExitCode> {
     let (network, config) = network
         .zip(site.facts.config.clone().ok())
         .context("the steps have changed meanwhile; try again")?;
-    let subnet = site
-        .facts
-        .own()
-        .context("the lease is gone; try again")?
-        .0
-        .v4;
+    let own = site.facts.own().and_then(|(own, _)| own.v4);
+    let subnet = own.context("the lease is gone; try again")?;
     let client = announced(&site.store, false, false);
     let is_due = |name| {
         let mut steps = steps.iter();
@@ -213,7 +209,9 @@ async fn apply(site: &Site) -> anyhow::Result<ExitCode> {
     }
     if is_due("pool") {
         let masquerades = site.facts.env.as_ref().is_ok_and(|env| env.masquerades);
-        let mut pool = IpPool::new(POOL, pool_spec(&config, masquerades));
+        let range = config.v4.as_ref();
+        let range = range.context("the network has changed meanwhile; try again")?;
+        let mut pool = IpPool::new(POOL, pool_spec(&config.backend, range, masquerades));
         pool.metadata.uid = Some(crate::register::uuid());
         pool.metadata.creation_timestamp = Some(now().rfc3339());
         let key = Key::resource(Kind::IpPool, POOL).to_path();

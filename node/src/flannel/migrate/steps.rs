@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use caracal_agent::Settings;
-use caracal_flannel::{Backend, FlannelConfig, NodeSubnets};
+use caracal_flannel::{Backend, FlannelConfig, KnownLease, SubnetRange};
 use caracal_ipam::IpamData;
 use caracal_model::{
     BlockOwner, EncapMode, Family, IfName, IpPoolSpec, Kind, NodeName, Prefix, kind_prefix,
@@ -91,7 +91,8 @@ pub(super) fn steps(seen: &Seen<'_>) -> Vec<MigrationStep> {
         Ok(config) => config,
         Err(reason) => {
             let text = format!("{}: {reason}", seen.facts.place);
-            match seen.facts.own().map(|(own, _)| block(own.v4, seen)) {
+            let own = seen.facts.own().and_then(|(own, _)| own.v4);
+            match own.map(|own| block(own, seen)) {
                 Some((StepState::Done, _)) => {
                     add("end", (StepState::Later, format!("{text}; {END}")))
                 }
@@ -103,26 +104,27 @@ pub(super) fn steps(seen: &Seen<'_>) -> Vec<MigrationStep> {
     if add("network", network(config)) == StepState::Refused {
         return all;
     }
-    let Some((own, _)) = seen.facts.own() else {
+    let Some(own) = seen.facts.own().and_then(|(own, _)| own.v4) else {
         let text = "no lease is this machine's: run `caracal flannel` here first";
         add("lease", (StepState::Refused, text.to_owned()));
         return all;
     };
-    if add("lease", lease(config, own, seen)) == StepState::Refused {
+    let Some(range) = &config.v4 else { return all };
+    if add("lease", lease(range, own, seen)) == StepState::Refused {
         return all;
     }
     add("routes", routes(seen, own));
     add("cni", cni(seen));
     add("ipam", ipam(seen.data));
-    add("pool", pool(config, seen));
-    add("block", block(own.v4, seen));
+    add("pool", pool(&config.backend, range, seen));
+    add("block", block(own, seen));
     if seen.facts.env.as_ref().is_ok_and(|env| !env.masquerades) {
         // nf_nat: a connection that is masqueraded dies when it leaves by another device.
         let text = "FLANNEL_IPMASQ=false: where the container runtime masquerades, the kernel drops a packet of each connection between nodes when its way changes";
         add("masquerading", (StepState::Note, text.to_owned()));
     }
     add("node", node(config, seen));
-    let others = others(seen, own.v4);
+    let others = others(seen, own);
     let is_last = others.is_empty();
     for text in others {
         add("other", (StepState::Later, text));
@@ -136,11 +138,10 @@ pub(super) fn steps(seen: &Seen<'_>) -> Vec<MigrationStep> {
 }
 
 fn network(config: &FlannelConfig) -> (StepState, String) {
-    let range = &config.v4;
     let refused = |text: &str| (StepState::Refused, text.to_owned());
-    if config.v6.is_some() {
+    let (Some(range), None) = (&config.v4, &config.v6) else {
         return refused("EnableIPv6: only networks of IPv4 alone go over so far");
-    }
+    };
     match &config.backend {
         Backend::HostGw => {}
         Backend::Vxlan(options) if (options.vni, options.port) != CALICOS => {}
@@ -162,54 +163,53 @@ fn network(config: &FlannelConfig) -> (StepState, String) {
 }
 
 /// The pool's modes: how the nodes that have gone over reach each other.
-pub(super) fn pool_spec(config: &FlannelConfig, masquerades: bool) -> IpPoolSpec {
-    let vxlan_mode = match &config.backend {
+pub(super) fn pool_spec(backend: &Backend, range: &SubnetRange, masquerades: bool) -> IpPoolSpec {
+    let vxlan_mode = match backend {
         Backend::Vxlan(options) if options.direct_routing => EncapMode::CrossSubnet,
         Backend::Vxlan(_) => EncapMode::Always,
         _ => EncapMode::Never,
     };
     IpPoolSpec {
-        cidr: config.v4.network.to_string(),
+        cidr: range.network.to_string(),
         vxlan_mode,
         nat_outgoing: masquerades,
-        block_size: config.v4.len,
+        block_size: range.len,
         ..IpPoolSpec::default()
     }
 }
 
 /// Each lease has to be one block of the pool.
-fn lease(config: &FlannelConfig, own: &NodeSubnets, seen: &Seen<'_>) -> (StepState, String) {
-    let len = config.v4.len;
-    let mut leases = seen.facts.table.iter();
-    match leases.find(|(subnets, _)| subnets.v4.len() != len) {
-        None => (StepState::Done, format!("{} is this node's", own.v4)),
-        Some((subnets, known)) => (
+fn lease(range: &SubnetRange, own: Prefix, seen: &Seen<'_>) -> (StepState, String) {
+    let len = range.len;
+    match leases(seen).find(|(subnet, _)| subnet.len() != len) {
+        None => (StepState::Done, format!("{own} is this node's")),
+        Some((subnet, known)) => (
             StepState::Refused,
             format!(
-                "{} ({}) is no /{len}, and all blocks of a pool have one length: that node has to leave the network first",
-                subnets.v4, known.lease.public_ip
+                "{subnet} ({}) is no /{len}, and all blocks of a pool have one length: that node has to leave the network first",
+                known.lease.node()
             ),
         ),
     }
 }
 
 /// Flannel's routes have to be there, and behind the agent's.
-fn routes(seen: &Seen<'_>, own: &NodeSubnets) -> (StepState, String) {
+fn routes(seen: &Seen<'_>, own: Prefix) -> (StepState, String) {
     let agents = Settings::default().route_protocol;
     let mut before = Vec::new();
-    for (subnets, known) in seen.facts.table.iter().filter(|(s, _)| *s != own) {
+    for (subnet, known) in leases(seen).filter(|(subnet, _)| *subnet != own) {
         let all = seen.facts.actual.all_routes();
-        let flannels = all.filter(|r| r.prefix == subnets.v4 && r.protocol != agents);
+        let flannels = all.filter(|r| r.prefix == subnet && r.protocol != agents);
         let metrics: Vec<u32> = flannels.map(|route| route.metric).collect();
         if metrics.is_empty() {
             let text = format!(
-                "there is no route of flannel's to {} ({}): see `caracal flannel show`",
-                subnets.v4, known.lease.public_ip
+                "there is no route of flannel's to {subnet} ({}): see `caracal flannel show`",
+                known.lease.node()
             );
             return (StepState::Before, text);
         }
         if metrics.contains(&0) {
-            before.push(subnets.v4.to_string());
+            before.push(subnet.to_string());
         }
     }
     match before.is_empty() {
@@ -264,10 +264,10 @@ fn ipam(data: &IpamData) -> (StepState, String) {
     }
 }
 
-fn pool(config: &FlannelConfig, seen: &Seen<'_>) -> (StepState, String) {
+fn pool(backend: &Backend, range: &SubnetRange, seen: &Seen<'_>) -> (StepState, String) {
     let masquerades = seen.facts.env.as_ref().is_ok_and(|env| env.masquerades);
-    let wanted = pool_spec(config, masquerades);
-    let network = config.v4.network;
+    let wanted = pool_spec(backend, range, masquerades);
+    let network = range.network;
     let mut unreadable = seen.data.unreadable.iter();
     let of_pools = kind_prefix(Kind::IpPool);
     if let Some((key, reason)) = unreadable.find(|(key, _)| key.starts_with(&of_pools)) {
@@ -392,16 +392,16 @@ fn node(config: &FlannelConfig, seen: &Seen<'_>) -> (StepState, String) {
 
 /// Leases that are no blocks yet.
 pub(super) fn others(seen: &Seen<'_>, own: Prefix) -> Vec<String> {
+    let left =
+        leases(seen).filter(|(subnet, _)| *subnet != own && !seen.data.blocks.contains_key(subnet));
+    left.map(|(subnet, known)| format!("{subnet} ({}) is flannel's alone", known.lease.node()))
+        .collect()
+}
+
+/// The leases of all nodes, by their subnets of IPv4.
+pub(super) fn leases<'a>(seen: &Seen<'a>) -> impl Iterator<Item = (Prefix, &'a KnownLease)> {
     let all = seen.facts.table.iter();
-    let all = all.filter(|(subnets, _)| subnets.v4 != own);
-    let left = all.filter(|(subnets, _)| !seen.data.blocks.contains_key(&subnets.v4));
-    left.map(|(subnets, known)| {
-        format!(
-            "{} ({}) is flannel's alone",
-            subnets.v4, known.lease.public_ip
-        )
-    })
-    .collect()
+    all.filter_map(|(subnets, known)| Some((subnets.v4?, known)))
 }
 
 #[cfg(test)]

@@ -14,12 +14,11 @@ use super::{FROM_FLANNEL, Site, answer_for_others, steps};
 use crate::cli::ipam::{announced, now, refuse};
 
 pub(super) async fn undo(site: &Site) -> anyhow::Result<ExitCode> {
-    let Some((own, _)) = site.facts.own() else {
+    let Some(subnet) = site.facts.own().and_then(|(own, _)| own.v4) else {
         return Ok(refuse(
             "no lease is this machine's: run `caracal flannel` here first",
         ));
     };
-    let subnet = own.v4;
     let me = BlockOwner::Host(site.node.clone());
     let block = site.data.blocks.get(&subnet);
     let Some(block) = block.filter(|block| block.value.owner().as_ref() == Some(&me)) else {

@@ -93,7 +93,7 @@ impl World {
 
     fn put_pool(&mut self, change: impl FnOnce(&mut IpPoolSpec)) {
         let config = self.facts.config.clone().unwrap();
-        let mut spec = pool_spec(&config, true);
+        let mut spec = pool_spec(&config.backend, config.v4.as_ref().unwrap(), true);
         change(&mut spec);
         let pool = IpPool::new("old", spec);
         self.put(&Key::resource(Kind::IpPool, "old"), pool.to_json());
