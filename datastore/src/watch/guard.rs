@@ -58,6 +58,9 @@ pub struct Accepted {
     pub snapshot: Arc<Snapshot>,
     /// The datastore's own identity; zero when unknown.
     pub store: StoreId,
+    /// The datastore was found to be restored from a backup later, and what it lacks was not
+    /// accepted by the time the earlier process ended.
+    pub restored: bool,
 }
 
 /// Operator's consent to a datastore that differs.
@@ -156,8 +159,8 @@ impl Guard {
         Self {
             me: options.me,
             accept: options.accept,
+            restored: options.accepted.as_ref().is_some_and(|a| a.restored),
             accepted: options.accepted,
-            restored: false,
             accept_next: false,
         }
     }
@@ -194,6 +197,7 @@ impl Guard {
             self.accepted = Some(Accepted {
                 snapshot: Arc::clone(next),
                 store,
+                restored: false,
             });
             self.restored = false;
             self.accept_next = false;

@@ -55,6 +55,14 @@ fn bumped(mut lab: Lab) {
         let said = await_problem(&lab, node, "datastore.restored");
         assert!(said.contains("pool unused2"), "{said}");
     }
+    // The next process could not tell: it did not hear what the revisions were.
+    wait_until(30 * SECOND, "the doubt in the last snapshot", || {
+        let text = fs::read_to_string(&file).map_err(|e| e.to_string())?;
+        let first = text.lines().next().unwrap_or_default().to_owned();
+        let doubts = first.contains(r#""restored":true"#);
+        doubts.then_some(()).ok_or(first)
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
     lab.kill9_node("node1").unwrap();
     lab.restart_node("node1").unwrap();
     await_problem(&lab, "node1", "datastore.restored");

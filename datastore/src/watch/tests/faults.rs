@@ -275,6 +275,39 @@ async fn watch_7_nor_is_one_that_the_watches_of_kubernetes_tell_of() {
     }
 }
 
+/// Nor by the next process, which has no sign but that the one before it saw one: nothing that is
+/// there is older than it was, and no revision is out of reach.
+#[tokio::test(start_paused = true)]
+async fn watch_7_the_doubt_outlives_the_process() {
+    for restored in [false, true] {
+        let store = cluster();
+        let backup = store.backup();
+        store.put(key("q"), pool(3));
+        let accepted = Accepted {
+            restored,
+            ..remembered(&store, 1)
+        };
+        store.restore_bumped(&backup, 1_000);
+        let (mut views, accepter) = guarded(&store, Some(accepted.clone()), Accept::Never);
+        if !restored {
+            let followed = fresh(&mut views).await;
+            assert_eq!(followed.snapshot.pools.len(), 1, "deleted meanwhile");
+            continue;
+        }
+        let held = held(&mut views, "datastore.restored").await;
+        let lost = DatastoreFault::Restored("pool q".to_owned());
+        assert_eq!(held.fault, Some(lost));
+        assert_eq!(held.snapshot, accepted.snapshot);
+        accepter.accept().await.unwrap();
+        let followed = view(&mut views, "followed", View::is_current).await;
+        assert_eq!(followed.snapshot.pools.len(), 1);
+        // What was accepted is no doubt any more, and mended data never are.
+        let (mut views, _accepter) = guarded(&store, Some(accepted), Accept::Never);
+        store.put(key("q"), pool(3));
+        assert_eq!(fresh(&mut views).await.snapshot.pools.len(), 2);
+    }
+}
+
 /// A node that was long without its watch, beside a busy datastore, follows what was deleted.
 #[tokio::test(start_paused = true)]
 async fn watch_7_a_compacted_history_is_no_backup() {
@@ -311,6 +344,7 @@ fn remembered(store: &MemoryStore, id: u64) -> Accepted {
     Accepted {
         snapshot: Arc::new(snapshot),
         store: StoreId(id),
+        restored: false,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Last snapshot of the datastore, in a file of the library directory: a node that starts while the
 //! datastore does not answer begins with it. Written when something that plans need has changed,
-//! seldom, and when the process ends.
+//! seldom, when the process ends, and at once when the datastore turns out to be restored from a
+//! backup: the doubt outlives the process.
 //!
 //! A first line says what it is, lines of values follow ([`Snapshot::write_lines`]), and
 //! the last one has their number and the SHA-256 of everything before it. What is cut off or
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_datastore::{
-    Accepted, SECRET_MODE, StoreId, View, create_file, make_folder, read_file,
+    Accepted, DatastoreFault, SECRET_MODE, StoreId, View, create_file, make_folder, read_file,
 };
 use caracal_model::{
     NodeName, Prefix, Problem, ProblemCode, Snapshot, StoredEndpoints, StoredLineError,
@@ -74,6 +75,9 @@ struct Header {
     revision: i64,
     /// etcd's cluster id.
     store: u64,
+    /// The datastore was restored from a backup, and what it lacks was not accepted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    restored: bool,
 }
 
 /// The file's place.
@@ -153,6 +157,7 @@ fn read(text: &[u8], me: &NodeName) -> Result<Accepted, RecallError> {
     Ok(Accepted {
         snapshot: Arc::new(snapshot),
         store: StoreId(header.store),
+        restored: header.restored,
     })
 }
 
@@ -184,8 +189,7 @@ impl<W: Write> Write for Summed<W> {
 fn write(
     lib_dir: &Path,
     me: &NodeName,
-    store: StoreId,
-    snapshot: &Snapshot,
+    accepted: &Accepted,
     endpoints: StoredEndpoints<'_>,
 ) -> io::Result<u64> {
     make_folder(lib_dir)?;
@@ -207,12 +211,13 @@ fn write(
         caracal: "snapshot".to_owned(),
         version: VERSION,
         node: me.clone(),
-        revision: snapshot.revision,
-        store: store.0,
+        revision: accepted.snapshot.revision,
+        store: accepted.store.0,
+        restored: accepted.restored,
     };
     serde_json::to_writer(&mut out, &header)?;
     out.write_all(b"\n")?;
-    let count = snapshot.write_lines(endpoints, &mut out)?;
+    let count = accepted.snapshot.write_lines(endpoints, &mut out)?;
     let Summed {
         out: mut file,
         sum,
@@ -287,6 +292,12 @@ impl OwnRevisions {
     }
 }
 
+/// True while the view keeps what was accepted before the datastore was restored: a new process
+/// could not tell, where the backup's revision is higher.
+const fn is_restored(view: &View) -> bool {
+    matches!(view.fault, Some(DatastoreFault::Restored(_)))
+}
+
 /// A write.
 struct Written {
     /// Of the last one that succeeded.
@@ -295,6 +306,8 @@ struct Written {
     /// changes.
     wakes: Option<u64>,
     own: OwnRevisions,
+    /// It says that the datastore was restored from a backup.
+    restored: bool,
     ended: Instant,
     took: Duration,
 }
@@ -304,8 +317,7 @@ impl Parts {
         let mut last: Option<Written> = None;
         loop {
             let view = self.view.borrow_and_update().clone();
-            let due = view.is_current().then(|| self.due(&view, last.as_ref()));
-            let due = due.flatten();
+            let due = self.due(&view, last.as_ref());
             let over = tokio::select! {
                 biased;
                 _ = &mut finished => true,
@@ -320,7 +332,7 @@ impl Parts {
             };
             if over {
                 let view = self.view.borrow().clone();
-                if view.is_current() && self.due(&view, last.as_ref()).is_some() {
+                if self.due(&view, last.as_ref()).is_some() {
                     self.write(view, last).await;
                 }
                 return;
@@ -328,11 +340,18 @@ impl Parts {
         }
     }
 
-    /// When this snapshot is to be written; `None` = it is.
+    /// When this snapshot is to be written; `None` = it is, or is not to be.
     fn due(&self, view: &View, last: Option<&Written>) -> Option<Instant> {
+        let restored = is_restored(view);
+        if !view.is_current() && !restored {
+            return None;
+        }
         let Some(last) = last else {
             return Some(Instant::now());
         };
+        if last.restored != restored {
+            return Some(last.ended + BLOCKS_REST.max(last.took));
+        }
         if last.wakes == Some(view.wakes) {
             return None;
         }
@@ -349,13 +368,18 @@ impl Parts {
         let begun = Instant::now();
         let (lib_dir, me) = (self.lib_dir.clone(), self.me.clone());
         let all = (self.all_endpoints)(&view.snapshot);
-        let snapshot = Arc::clone(&view.snapshot);
+        let accepted = Accepted {
+            snapshot: Arc::clone(&view.snapshot),
+            store: view.store,
+            restored: is_restored(&view),
+        };
+        let restored = accepted.restored;
         let writing = tokio::task::spawn_blocking(move || {
             let endpoints = match all {
                 true => StoredEndpoints::All,
                 false => StoredEndpoints::Of(&me),
             };
-            write(&lib_dir, &me, view.store, &snapshot, endpoints)
+            write(&lib_dir, &me, &accepted, endpoints)
         });
         let result = writing.await.unwrap_or_else(|e| Err(io::Error::other(e)));
         let took = begun.elapsed();
@@ -372,10 +396,14 @@ impl Parts {
         Some(Written {
             revision: match written {
                 true => view.snapshot.revision,
-                false => last.map_or(0, |last| last.revision),
+                false => last.as_ref().map_or(0, |last| last.revision),
             },
             wakes: written.then_some(view.wakes),
             own,
+            restored: match written {
+                true => restored,
+                false => last.is_some_and(|last| last.restored),
+            },
             ended: Instant::now(),
             took,
         })

@@ -106,6 +106,7 @@ impl Fixture {
         Accepted {
             snapshot: Arc::new(snapshot),
             store: StoreId(1),
+            restored: false,
         }
     }
 }

@@ -39,13 +39,21 @@ fn example(nodes: usize) -> Snapshot {
     snapshot
 }
 
+fn accepted(snapshot: &Snapshot) -> Accepted {
+    Accepted {
+        snapshot: Arc::new(snapshot.clone()),
+        store: StoreId(5),
+        restored: false,
+    }
+}
+
 #[test]
 fn what_is_remembered_is_recalled_and_nobody_elses_to_read() {
     let (_kept, dir) = folder("remember");
     assert!(recall(&dir, &me()).unwrap().is_none());
     let snapshot = example(3);
     for _ in 0..2 {
-        let octets = write(&dir, &me(), StoreId(5), &snapshot, StoredEndpoints::All).unwrap();
+        let octets = write(&dir, &me(), &accepted(&snapshot), StoredEndpoints::All).unwrap();
         assert_eq!(octets, fs::metadata(path(&dir)).unwrap().len());
     }
     let mode = fs::metadata(path(&dir)).unwrap().permissions().mode();
@@ -60,7 +68,7 @@ fn what_is_remembered_is_recalled_and_nobody_elses_to_read() {
 #[test]
 fn every_cut_and_every_flipped_octet_is_noticed() {
     let (_kept, dir) = folder("remember-bad");
-    write(&dir, &me(), StoreId(5), &example(3), StoredEndpoints::All).unwrap();
+    write(&dir, &me(), &accepted(&example(3)), StoredEndpoints::All).unwrap();
     let text = fs::read(path(&dir)).unwrap();
     assert!(read(&text, &me()).is_ok());
     for length in 0..text.len() {
@@ -119,6 +127,7 @@ fn changes_are_written_seldom_and_own_ones_sooner() {
         revision: before.revision,
         wakes: Some(before.wakes),
         own: OwnRevisions::from_snapshot(&before.snapshot, &me()),
+        restored: false,
         ended,
         took,
     };
@@ -167,6 +176,50 @@ async fn what_changed_is_written_at_the_end() {
     let recalled = recall(&dir, &me()).unwrap().unwrap();
     assert_eq!(recalled.snapshot.nodes.len(), 181);
     assert!(seen.borrow().all().next().is_none());
+}
+
+/// What was accepted is written at once, with the doubt, when the datastore turns out to be
+/// restored; the doubt goes with the fault.
+#[tokio::test]
+async fn a_restored_datastore_is_remembered_as_one() {
+    let (_kept, dir) = folder("remember-restored");
+    let fault = DatastoreFault::Restored("pool q".to_owned());
+    let held = |fault: &DatastoreFault| View {
+        fault: Some(fault.clone()),
+        freshness: caracal_datastore::Freshness::Stale {
+            since: Instant::now(),
+            reason: fault.to_string(),
+        },
+        ..view(example(3))
+    };
+    let (parts, sender, seen) = parts(&dir, held(&DatastoreFault::OwnNode));
+    let rememberer = spawn(parts);
+    // Nothing was written before, and it is not current.
+    sender.send_replace(held(&fault));
+    let recalled = written_within(&dir, 3, true).await;
+    assert_eq!(recalled.store, StoreId(1));
+    // A later one is written although nobody waits for a minute.
+    sender.send_replace(view(example(4)));
+    written_within(&dir, 4, false).await;
+    sender.send_replace(held(&fault));
+    written_within(&dir, 3, true).await;
+    // What is another fault leaves the doubt.
+    sender.send_replace(held(&DatastoreFault::OwnNode));
+    rememberer.finish().await;
+    assert!(recall(&dir, &me()).unwrap().unwrap().restored);
+    assert!(seen.borrow().all().next().is_none());
+}
+
+/// Waits for a file with so many nodes: less than the time of a write that nothing hastens.
+async fn written_within(dir: &Path, nodes: usize, restored: bool) -> Accepted {
+    let deadline = Instant::now() + OWN_REST;
+    loop {
+        match recall(dir, &me()).unwrap() {
+            Some(it) if it.snapshot.nodes.len() == nodes && it.restored == restored => return it,
+            seen => assert!(Instant::now() < deadline, "{seen:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 #[tokio::test]
@@ -220,16 +273,10 @@ fn size_and_time_of_a_large_cluster() {
         snapshot.invalid.iter().next()
     );
     let (_kept, dir) = folder("remember-large");
+    let large = accepted(&snapshot);
     for _ in 0..3 {
         let begun = std::time::Instant::now();
-        let octets = write(
-            &dir,
-            &me(),
-            StoreId(5),
-            &snapshot,
-            StoredEndpoints::Of(&me()),
-        )
-        .unwrap();
+        let octets = write(&dir, &me(), &large, StoredEndpoints::Of(&me())).unwrap();
         let written = begun.elapsed();
         let begun = std::time::Instant::now();
         recall(&dir, &me()).unwrap();
