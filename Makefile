@@ -42,6 +42,8 @@ TEST_PACKAGES += $(if $(shell command -v kubectl),,kubernetes-client)
 TEST_PACKAGES += chromium
 # FRR, at the other end of sessions.
 TEST_PACKAGES += frr
+# What a device leaves to others when it sends.
+TEST_PACKAGES += ethtool
 
 # Scenarios that take a tenth of a core or so (`cpuacct.usage` of a run alone): they run beside the others.
 WAITING := hostile::neither_pods_nor_keys_cut_a_node_off services::loops::what_is_sent_to_an_unused_service_address_ends_at_the_node

@@ -112,7 +112,7 @@ pub use dataplane::{
     SweepPrecondition, Uninstall, apply_ops, free_lifelines, holds_our_routes, kernel_support,
     local_networks, observe_kernel, observe_nat, observe_service_elements, observe_service_hits,
     observe_services, put_iptables_chain, read_kernel, read_links, read_rules,
-    remove_iptables_chain,
+    remove_iptables_chain, set_tx_checksum,
 };
 pub use desired::Desired;
 pub use diff::{Comparing, Comparison, Phase, diff, unused_objects, unused_objects_after};

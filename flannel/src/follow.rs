@@ -62,6 +62,7 @@ pub fn follow_leases(
         view,
         sender,
         is_owed: false,
+        is_unanswered: false,
         told: Told::default(),
     };
     tokio::spawn(follower.run());
@@ -77,6 +78,8 @@ struct Follower {
     settle_at: Instant,
     /// This node wants another lease than it has.
     is_owed: bool,
+    /// A renewal got no answer: it may have been written, at a revision that nobody knows.
+    is_unanswered: bool,
     told: Told,
 }
 
@@ -217,7 +220,9 @@ impl Follower {
         }
         // Not the same choice each time.
         request.seed = request.seed.wrapping_add(self.view.revision.unsigned_abs());
+        self.is_unanswered = true;
         let own = acquire_lease(&self.source.store, &request).await?;
+        self.is_unanswered = false;
         self.told.renewing.over();
         if own.subnets != self.view.own.subnets {
             tracing::error!(
@@ -254,13 +259,18 @@ impl Follower {
         there.is_some_and(|known| known.lease.is_of_same_node(&own.lease))
     }
 
-    /// Finds out whether somebody else has written our lease.
+    /// Finds out whether somebody else has written our lease. In etcd that makes it newer, also
+    /// with the same value: a machine without a device yet takes the MAC address of the lease, too.
+    /// A Node of Kubernetes is written for other reasons, so that its value has to differ.
     fn compare_own(&mut self) {
         let own = &self.view.own;
         let Some(known) = self.view.leases.get(&own.subnets) else {
             return;
         };
-        let foreign = known.revision > own.revision && known.lease != own.lease;
+        let is_told_by_revision =
+            matches!(self.source.store, LeaseStore::Etcd(_)) && !self.is_unanswered;
+        let differs = is_told_by_revision || known.lease != own.lease;
+        let foreign = known.revision > own.revision && differs;
         self.view.twin =
             foreign.then(|| String::from_utf8_lossy(&known.lease.to_json()).into_owned());
     }

@@ -147,6 +147,10 @@ impl SubnetLease {
         let ip = ip.map(|value| text("PublicIP", &value)).transpose()?;
         let ip = ip.map(|text| text.parse().map_err(|_| address("PublicIP", &text)));
         let ip = ip.transpose()?.filter(|ip: &Ipv4Addr| !ip.is_unspecified());
+        if ip.is_none() && ipv6.is_none() {
+            let reason = "PublicIP is 0.0.0.0, and there is no PublicIPv6".to_owned();
+            return Err(LeaseError(reason));
+        }
         let ipv6 = ipv6.map(|value| text("PublicIPv6", &value)).transpose()?;
         let backend_type = backend_type.map(|value| text("BackendType", &value));
         Ok(Self {
@@ -294,6 +298,20 @@ mod tests {
             vtep.to_data().to_string(),
             r#"{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}"#
         );
+    }
+
+    #[test]
+    fn a_lease_of_nobody_is_none() {
+        for (text, reason) in [
+            (r#"{"PublicIPv6":null}"#, "PublicIP is missing"),
+            (
+                r#"{"PublicIP":"0.0.0.0","PublicIPv6":null,"BackendType":"host-gw"}"#,
+                "PublicIP is 0.0.0.0, and there is no PublicIPv6",
+            ),
+        ] {
+            let error = SubnetLease::parse(text.as_bytes()).unwrap_err();
+            assert_eq!(error.to_string(), reason);
+        }
     }
 
     #[test]

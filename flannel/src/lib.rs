@@ -73,7 +73,7 @@ pub use forward::{FORWARD_CHAIN, FORWARD_COMMENT};
 pub use lease::{LeaseError, NodeSubnets, SubnetLease, Vtep};
 pub use leases::{KnownLease, LeaseTable, LeaseView};
 pub use masquerade::{masquerade_chain, masquerade_rules, masquerade_table};
-pub use network::{FlannelNetwork, FlannelState, Uplink, container_mtu, device_mac};
+pub use network::{FlannelNetwork, FlannelState, Uplink, container_mtu, device_mac, vxlan_devices};
 pub use nodes::NodeAnnotations;
 pub use plan::{flannel_ownership, plan_flannel, plan_relay};
 pub use relay::{

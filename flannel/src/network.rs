@@ -141,6 +141,20 @@ pub(crate) fn name_device(
     usual
 }
 
+/// The VXLAN devices of a configuration that are there.
+pub fn vxlan_devices<'a>(
+    config: &FlannelConfig,
+    links: &'a Links,
+) -> impl Iterator<Item = &'a Link> + use<'a> {
+    let options = match &config.backend {
+        Backend::Vxlan(options) => Some(options),
+        _ => None,
+    };
+    let made = |family| options.and_then(|options| made_device(family, options, links));
+    let made = [Family::Ipv4, Family::Ipv6].map(made);
+    made.into_iter().flatten()
+}
+
 /// MAC address of the VXLAN device of some options; without it that of one whose place it takes.
 #[must_use]
 pub fn device_mac(family: Family, options: &VxlanOptions, links: &Links) -> Option<Mac> {

@@ -8,6 +8,8 @@ mod alone;
 mod changes;
 #[path = "flannel/cluster.rs"]
 mod cluster;
+#[path = "flannel/contest.rs"]
+mod contest;
 #[path = "flannel/ipip.rs"]
 mod ipip;
 #[path = "flannel/lab.rs"]

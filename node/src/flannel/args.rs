@@ -198,6 +198,11 @@ pub(crate) struct FlannelArgs {
         default_value_t = 0
     )]
     pub(crate) route_metric: u16,
+    /// Checksums of packets inside of VXLAN: true = left to the interface below, false = made by
+    /// the kernel, for interfaces that make wrong ones. Without the flag a device keeps what it
+    /// has. flanneld has no such flag.
+    #[arg(long, env = "FLANNELD_VXLAN_TX_CHECKSUM", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
+    pub(crate) vxlan_tx_checksum: Option<bool>,
     /// Address of the probes' port.
     #[arg(long, env = "FLANNELD_HEALTHZ_IP", default_value = "0.0.0.0")]
     pub(crate) healthz_ip: IpAddr,

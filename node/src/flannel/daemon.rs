@@ -24,6 +24,7 @@ use super::control::{Control, check_public_ip, take_facts};
 use super::forward::keep_forwarding;
 use super::health::{FlannelHealth, Following};
 use super::masquerade::Masquerade;
+use super::offload::keep_checksums;
 use super::presence;
 use super::stores::{Stores, again};
 use super::uplink;
@@ -109,6 +110,7 @@ async fn work(
         };
         (plan_flannel(&state.network, &state.view, links), sweep)
     })?;
+    let links = status.clone();
     let control = Control {
         args,
         place: place.name(),
@@ -125,6 +127,7 @@ async fn work(
     tokio::select! {
         end = control.run() => end,
         end = write_rules_and_file(args, state.clone(), following.subscribe()) => end,
+        () = keep_checksums(args, state.clone(), links) => anyhow::bail!("the writer has ended"),
         () = keep_forwarding(args, state) => anyhow::bail!("nobody looks at iptables any more"),
     }
 }

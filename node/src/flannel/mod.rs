@@ -11,6 +11,7 @@ mod health;
 pub(crate) mod line;
 mod masquerade;
 mod migrate;
+mod offload;
 mod presence;
 mod relay;
 mod show;
