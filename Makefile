@@ -205,7 +205,7 @@ built: packages-test
 # Without MAKEFLAGS, which name a jobserver that a recipe like these is not given.
 # Every crate with everything, on a kernel that lets it; that cores stand without their shells is for `make lint`.
 unit: built
-	CARACAL_NETNS_REQUIRED=1 $(TARGET)/debug/run-tests --jobs $(JOBS) --suite unit --first "caracal-ipam ordered" $(E2E:%=--without %) --without ipip $(BUILT)
+	CARACAL_NETNS_REQUIRED=1 $(TARGET)/debug/run-tests --jobs $(SCENARIO_JOBS) --suite unit --first "caracal-ipam ordered" $(E2E:%=--without %) --without ipip $(BUILT)
 	MAKEFLAGS= $(CARGO) test --workspace --doc --quiet
 	MAKEFLAGS= $(CARGO) test --manifest-path fuzz/differential/Cargo.toml --target-dir $(TARGET)/differential
 

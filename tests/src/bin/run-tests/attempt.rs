@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::{Pid, SysconfVar, sysconf};
+
 use crate::cases::Case;
 
 /// Script around an isolated program: `/run` and `/dev/shm` of its own, but the host's locks (which
@@ -43,6 +46,8 @@ pub(crate) struct Attempt {
     pub(crate) counts: [u64; 3],
     pub(crate) failed: Vec<String>,
     pub(crate) seconds: f64,
+    /// Seconds of CPU, of all processes that it has waited for.
+    pub(crate) cpu: f64,
     pub(crate) output: String,
     pub(crate) log: PathBuf,
 }
@@ -138,20 +143,38 @@ fn command(case: &Case, conditions: &Conditions) -> Command {
     command
 }
 
-/// Waits for a child; `None` when it took too long and was ended.
-fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+/// Waits for a child; `None` when it took too long and was ended. With its seconds of CPU.
+fn wait(child: &mut Child, limit: Duration) -> io::Result<(Option<ExitStatus>, f64)> {
     let start = Instant::now();
+    let id = Pid::from_raw(child.id().cast_signed());
+    // What a process took can be read until somebody has asked how it ended.
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
+        if waitid(Id::Pid(id), look)? != WaitStatus::StillAlive {
+            let cpu = cpu_seconds(child.id()).unwrap_or_default();
+            return Ok((Some(child.wait()?), cpu));
         }
         if start.elapsed() > limit {
             child.kill()?;
             let _status = child.wait()?;
-            return Ok(None);
+            return Ok((None, 0.0));
         }
         thread::sleep(LOOK);
     }
+}
+
+/// CPU of a process and of those that it has waited for (proc_pid_stat(5)).
+fn cpu_seconds(id: u32) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // The name before the last bracket may hold anything.
+    let fields: Vec<&str> = text.rsplit(')').next()?.split_whitespace().collect();
+    let ticks: f64 = fields
+        .get(11..15)?
+        .iter()
+        .flat_map(|n| n.parse::<f64>())
+        .sum();
+    let second = sysconf(SysconfVar::CLK_TCK).ok()??;
+    Some(ticks / f64::from(i32::try_from(second).ok()?))
 }
 
 /// The log of a case's n-th run, from 1: `drain-a_node_leaves.log`, then `….2.log`.
@@ -184,14 +207,17 @@ pub(crate) fn attempt(case: &Case, run: usize, conditions: &Conditions) -> Attem
     let output = fs::read(&log).unwrap_or_default();
     let output = String::from_utf8_lossy(&output).into_owned();
     let (counts, failed) = read(&output);
+    let cpu = ended.as_ref().map_or(0.0, |((_, cpu), _)| *cpu);
     let fault = match ended {
-        Ok((Some(status), _)) if !status.success() => Some(status.to_string()),
-        Ok((Some(_), _)) if !output.contains("test result: ") => {
+        Ok(((Some(status), _), _)) if !status.success() => Some(status.to_string()),
+        Ok(((Some(_), _), _)) if !output.contains("test result: ") => {
             Some("it printed no result".to_owned())
         }
-        Ok((Some(_), _)) if case.test.is_some() && counts[0] == 0 => Some("no test ran".to_owned()),
-        Ok((Some(_), left)) => left,
-        Ok((None, _)) => Some(format!("ended after {} s", conditions.limit.as_secs())),
+        Ok(((Some(_), _), _)) if case.test.is_some() && counts[0] == 0 => {
+            Some("no test ran".to_owned())
+        }
+        Ok(((Some(_), _), left)) => left,
+        Ok(((None, _), _)) => Some(format!("ended after {} s", conditions.limit.as_secs())),
         Err(error) => Some(error.to_string()),
     };
     // A scenario is one, whatever a guest kernel's own test program has counted in its output.
@@ -205,6 +231,7 @@ pub(crate) fn attempt(case: &Case, run: usize, conditions: &Conditions) -> Attem
         counts,
         failed,
         seconds: start.elapsed().as_secs_f64(),
+        cpu,
         output,
         log,
     }
@@ -277,6 +304,9 @@ pub(crate) mod tests {
         assert_eq!((attempt.fault, attempt.counts), (None, [2, 0, 0]));
         let attempt = run(Some("x"), good, 60);
         assert_eq!((attempt.fault, attempt.counts), (None, [1, 0, 0]));
+        let busy = "n=0; while [ $n -lt 300000 ]; do n=$((n + 1)); done";
+        let attempt = run(None, &format!("({busy}); {good}"), 60);
+        assert!(attempt.fault.is_none() && attempt.cpu > 0.0, "{attempt:?}");
         for (text, limit, fault) in [
             ("exit 101", 60, "exit status: 101"),
             ("kill -SEGV $$", 60, "signal: 11"),

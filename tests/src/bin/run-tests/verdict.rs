@@ -108,7 +108,11 @@ impl Judgement {
     pub(crate) fn summary(&self, elapsed: f64) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "\n{:<8} {:>7}  test", "verdict", "seconds");
+        let _ = writeln!(
+            text,
+            "\n{:<8} {:>7} {:>6}  test",
+            "verdict", "seconds", "CPU"
+        );
         for outcome in &self.outcomes {
             let _ = writeln!(text, "{}", row(outcome));
         }
@@ -118,11 +122,13 @@ impl Judgement {
             }
         }
         let attempts = self.outcomes.iter().flat_map(Outcome::attempts);
-        let alone: f64 = attempts.map(|a| a.seconds).sum();
+        let (alone, cpu) = attempts.fold((0.0, 0.0), |(seconds, cpu), attempt| {
+            (seconds + attempt.seconds, cpu + attempt.cpu)
+        });
         let ignored: u64 = self.outcomes.iter().map(|o| o.last().counts[2]).sum();
         let _ = writeln!(
             text,
-            "\n{} processes in {elapsed:.0} s (one after the other {alone:.0} s); {ignored} tests ignored; {} flaky, {} allowed",
+            "\n{} processes in {elapsed:.0} s (one after the other {alone:.0} s, {cpu:.0} s of CPU); {ignored} tests ignored; {} flaky, {} allowed",
             self.outcomes.len(),
             self.count(Verdict::Flaky),
             self.flaky_allowed
@@ -137,7 +143,7 @@ impl Judgement {
     }
 }
 
-/// A row of the table: verdict, seconds of each run, name, tests of a whole program.
+/// A row of the table: verdict, seconds of each run, those of CPU of the one that counts, name, tests of a whole program.
 fn row(outcome: &Outcome) -> String {
     let seconds: Vec<String> = outcome
         .attempts()
@@ -150,7 +156,11 @@ fn row(outcome: &Outcome) -> String {
     };
     let verdict = outcome.verdict().as_str();
     let seconds = seconds.join("+");
-    format!("{verdict:<8} {seconds:>7}  {}{tests}", outcome.name)
+    let cpu = outcome.last().cpu;
+    format!(
+        "{verdict:<8} {seconds:>7} {cpu:>6.1}  {}{tests}",
+        outcome.name
+    )
 }
 
 fn ends_of_logs(outcome: &Outcome) -> String {
@@ -189,6 +199,7 @@ pub(crate) mod tests {
             counts,
             failed: vec![],
             seconds: 1.5,
+            cpu: 0.5,
             output: (1..=50).map(|n| format!("line {n}\n")).collect(),
             log: "/logs/x.log".into(),
         }
@@ -270,8 +281,8 @@ pub(crate) mod tests {
         };
         let text = judgement.summary(10.0);
         for line in [
-            "passed       1.5  drain::a\n",
-            "flaky    1.5+1.5  drain::b\n",
+            "passed       1.5    0.5  drain::a\n",
+            "flaky    1.5+1.5    0.5  drain::b\n",
             "flaky: drain::b, run 1 (1.5 s): exit status: 101; 40 of 50 lines of /logs/x.log\n",
             "flaky: drain::b, run 2 (1.5 s): passed; 40 of 50 lines of /logs/x.log\n",
             "  | line 11\n",
