@@ -143,7 +143,8 @@ impl Judgement {
     }
 }
 
-/// A row of the table: verdict, seconds of each run, those of CPU of the one that counts, name, tests of a whole program.
+/// A row of the table: verdict, seconds of each run, CPU of the one that counts, name, tests of a
+/// whole program.
 fn row(outcome: &Outcome) -> String {
     let seconds: Vec<String> = outcome
         .attempts()
