@@ -137,7 +137,7 @@ fn await_reported(lab: &Lab, code: &str, word: &str) {
 #[test]
 fn keys_reach_the_kernel_and_the_wire() {
     let scenario = "keys_reach_the_kernel_and_the_wire";
-    let programs = ["nft", "tcpdump", "bridge"];
+    let programs = ["nft", "tcpdump", "bridge", "ethtool"];
     on_each_stack_of(scenario, &programs, TOPOLOGY, "settings", |mut lab| {
         await_settled(&lab);
         let families = lab.topology().families();
@@ -151,6 +151,7 @@ fn keys_reach_the_kernel_and_the_wire() {
         }
         set_pool_modes(&lab, "Never", "Always");
         for family in families {
+            checksums_of_tunnel_packets(&lab, family);
             senders_of_tunnel_packets(&mut lab, family);
         }
     });
@@ -304,6 +305,21 @@ fn period_of_comparisons(side: &Side<'_>) {
         &format!("sysctl -n {key}.{interface}{right}"),
         |said| said.trim() == "0",
     );
+    felix(lab, &json!({}));
+}
+
+/// `featureDetectOverride`, also of a device that somebody takes away.
+fn checksums_of_tunnel_packets(lab: &Lab, family: Family) {
+    let device = either(family, "vxlan.calico", "vxlan-v6.calico");
+    let asked = format!("ethtool -k {device}");
+    let says = |is: &str| await_said(lab, &asked, |said| said.contains(is));
+    says("tx-checksum-ip-generic: on");
+    felix(lab, &json!({"featureDetectOverride": "ChecksumOffloadBroken=true"}));
+    says("tx-checksum-ip-generic: off");
+    run_on(lab, "node1", &format!("ip link delete {device}"));
+    says("tx-checksum-ip-generic: off");
+    felix(lab, &json!({"featureDetectOverride": "ChecksumOffloadBroken=false"}));
+    says("tx-checksum-ip-generic: on");
     felix(lab, &json!({}));
 }
 

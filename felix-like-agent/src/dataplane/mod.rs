@@ -34,7 +34,7 @@ pub use observe::{
     RulesReadError, ServiceReadError, observe_kernel, observe_nat, observe_service_elements,
     observe_service_hits, observe_services, read_rules,
 };
-pub use offload::set_tx_checksum;
+pub use offload::TxChecksums;
 pub use policy::{PolicyStatus, PolicyWriteError, PolicyWriter};
 pub use probe::echo::{Echo, EchoError};
 pub use probe::prober::KnownPaths;

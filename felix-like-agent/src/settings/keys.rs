@@ -75,6 +75,7 @@ pub(super) fn set(settings: &mut Settings, key: &str, value: &str) -> Result<(),
         "vxlanport" => {
             settings.vxlan_port = number(value, 1, u16::MAX).ok_or("a UDP port of 1 to 65535")?;
         }
+        "featuredetectoverride" => settings.vxlan_tx_checksum = tx_checksum(value)?,
         "ipipmtu" | "ipinipmtu" => settings.ipip_mtu = mtu(value).ok_or(MTU)?,
         "vxlanmtu" => settings.vxlan_mtu = mtu(value).ok_or(MTU)?,
         "vxlanmtuv6" => settings.vxlan_mtu_v6 = mtu(value).ok_or(MTU)?,
@@ -162,6 +163,22 @@ fn prefixes(value: &str) -> Result<Vec<String>, &'static str> {
 
 fn boolean(value: &str) -> Result<bool, &'static str> {
     switch(value, "true", "false").ok_or("true or false")
+}
+
+/// `NAME=true,NAME=false`: what Felix is told of the kernel. All but one name is about programs
+/// that only Felix runs.
+fn tx_checksum(value: &str) -> Result<Option<bool>, &'static str> {
+    const EXPECTED: &str = "names with true or false, such as ChecksumOffloadBroken=true";
+    let mut leaves_it = None;
+    let parts = value.split(',').map(str::trim);
+    for part in parts.filter(|part| !part.is_empty()) {
+        let (name, value) = part.split_once('=').ok_or(EXPECTED)?;
+        let is_so = boolean(value.trim()).map_err(|_| EXPECTED)?;
+        if name.trim().eq_ignore_ascii_case("ChecksumOffloadBroken") {
+            leaves_it = Some(!is_so);
+        }
+    }
+    Ok(leaves_it)
 }
 
 fn switch(value: &str, on: &str, off: &str) -> Option<bool> {

@@ -87,6 +87,9 @@ pub struct Settings {
     pub vxlan_vni: u32,
     /// VXLAN UDP port.
     pub vxlan_port: u16,
+    /// VXLAN devices leave checksums to the hardware below; `false` = they make them. `None` = they
+    /// keep what they have.
+    pub vxlan_tx_checksum: Option<bool>,
     /// MTU of `tunl0`; `None` = derived from the host's interfaces.
     pub ipip_mtu: Option<u32>,
     /// MTU of `vxlan.calico`; `None` = derived.
@@ -208,6 +211,7 @@ impl Default for Settings {
             interface_prefixes: vec!["cali".to_owned()],
             vxlan_vni: 4096,
             vxlan_port: 4789,
+            vxlan_tx_checksum: None,
             ipip_mtu: None,
             vxlan_mtu: None,
             vxlan_mtu_v6: None,
@@ -477,6 +481,26 @@ mod tests {
             .map(ToString::to_string)
             .collect();
         assert_eq!(ranges, ["10.0.0.7/32"], "the environment wins");
+    }
+
+    #[test]
+    fn who_makes_checksums_is_read_from_what_felix_is_told_of_the_kernel() {
+        let of = |value: &str| {
+            let spec = format!(r#"{{"featureDetectOverride":"{value}"}}"#);
+            let s = snapshot(&[("default", &spec)]);
+            let none = Overrides::new();
+            let (settings, problems) =
+                Settings::resolve(&Settings::default(), &s, &"a".into(), &none);
+            (settings.vxlan_tx_checksum, problems.len())
+        };
+        assert_eq!(of("ChecksumOffloadBroken=true"), (Some(false), 0));
+        assert_eq!(
+            of("SNATFullyRandom=false, checksumoffloadbroken=false"),
+            (Some(true), 0)
+        );
+        assert_eq!(of("RestoreSupportsLock=true"), (None, 0));
+        assert_eq!(of("ChecksumOffloadBroken"), (None, 1));
+        assert_eq!(of("ChecksumOffloadBroken=maybe"), (None, 1));
     }
 
     #[test]

@@ -37,14 +37,14 @@ use crate::dataplane::rules::Rules;
 use crate::dataplane::underlay::{Publisher, local_networks};
 use crate::dataplane::write::saved_sysctls::SavedSysctls;
 use crate::dataplane::write::sysctl;
-use crate::dataplane::{chain, probe, read};
+use crate::dataplane::{TxChecksums, chain, probe, read};
 use crate::desired::Desired;
 use crate::diff::{Phase, is_on_device};
 use crate::learned::Learned;
 use crate::lifelines;
 use crate::links::Links;
 use crate::op::Op;
-use crate::ownership::is_tunnel_device;
+use crate::ownership::{is_tunnel_device, is_vxlan_device};
 use crate::plan::nat::UnreadRules;
 use crate::plan::{KernelPlanner, KernelSupport, PlanInputs, wanted_tunnels};
 use crate::problem::problem;
@@ -97,6 +97,7 @@ pub struct Reconciler {
     tunnel_guard: TunnelGuard,
     patience: Patience,
     retries: Retries,
+    tx_checksums: TxChecksums,
     /// `None` = paths are not measured.
     prober: Option<Prober>,
     saved_sysctls: Option<SavedSysctls>,
@@ -164,6 +165,7 @@ impl Reconciler {
             tunnel_guard,
             patience: Patience::default(),
             retries: Retries::default(),
+            tx_checksums: TxChecksums::default(),
             prober,
             saved_sysctls,
             gratuitous: GratuitousSender::start(),
@@ -372,6 +374,8 @@ impl Reconciler {
         self.announce_addresses(&snapshot, &actual.links);
         let (changed, noted) = (!ops.is_empty(), KernelCache::note(&ops));
         let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
+        let vxlan = links.iter().filter(|link| is_vxlan_device(&link.name));
+        self.tx_checksums.keep(settings.vxlan_tx_checksum, vxlan);
         self.spent += now.elapsed();
         if changed && self.remembered.comparison.has_leftovers() {
             // The replacement of a leftover has to be seen before the leftover goes.

@@ -95,7 +95,7 @@ pub const FELIX_FIELDS: &[FieldEntry] = &[
     ("spec.debugSimulateDataplaneHangAfter", NotApplicable(GO)),
     ("spec.debugSimulateDataplaneApplyDelay", NotApplicable(GO)),
     ("spec.featureGates", NotApplicable(GO)),
-    ("spec.featureDetectOverride", NotApplicable(GO)),
+    ("spec.featureDetectOverride", Honoured),
     ("spec.useInternalDataplaneDriver", NotApplicable(GO)),
     (
         "spec.dataplaneDriver",
