@@ -179,6 +179,8 @@ fn peer_change(
         allow_own_as,
         range,
         prefix_limit,
+        import_limit,
+        export_limit,
         require_policy,
         extended_next_hop,
         add_path,
@@ -218,11 +220,13 @@ fn peer_change(
             || *kind != old.kind,
         import: *import != old.import
             || *allow_own_as != old.allow_own_as
+            || *import_limit != old.import_limit
             || *require_policy != old.require_policy
             || uses_changed(import),
         export: *export != old.export
             || *next_hop != old.next_hop
             || *own_next_hops != old.own_next_hops
+            || *export_limit != old.export_limit
             || *long_lived_partial != old.long_lived_partial
             || *client_of != old.client_of
             || *require_policy != old.require_policy
@@ -310,7 +314,7 @@ mod tests {
     #[test]
     fn each_field_of_a_peer_touches_that_peer_only_and_only_so_much() {
         type Change = fn(&mut PeerConfig);
-        let table: [(Change, PeerChange); 27] = [
+        let table: [(Change, PeerChange); 29] = [
             (|p| p.address = [10, 0, 0, 9].into(), REPLACED),
             (|p| p.port = 1179, RESET),
             (|p| p.remote_as = Asn(1), REPLACED),
@@ -340,6 +344,8 @@ mod tests {
                 REPLACED,
             ),
             (|p| p.prefix_limit = Some(PrefixLimit::new(9)), SESSION),
+            (|p| p.import_limit = Some(PrefixLimit::new(9)), IMPORT),
+            (|p| p.export_limit = Some(PrefixLimit::new(9)), EXPORT),
             (
                 |p| p.require_policy = true,
                 PeerChange {

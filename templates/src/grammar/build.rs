@@ -324,7 +324,12 @@ impl<'a> Builder<'a> {
         };
         config.next_hop = first.next_hop;
         config.add_path = options::add_path(&first.paths);
-        config.prefix_limit = options::prefix_limit(&first.limit);
+        let limits = options::prefix_limits(&first.limit);
+        [
+            config.prefix_limit,
+            config.import_limit,
+            config.export_limit,
+        ] = limits;
         config.families.clear();
         let required = config.require_policy && !internal;
         // BIRD's default towards internal peers; external ones need the line.
@@ -335,12 +340,12 @@ impl<'a> Builder<'a> {
             self.check_policy(channel, config, internal)?;
             let same = channel.next_hop == config.next_hop
                 && options::add_path(&channel.paths) == config.add_path
-                && options::prefix_limit(&channel.limit) == config.prefix_limit;
+                && options::prefix_limits(&channel.limit) == limits;
             config.extended_next_hop |= channel.extended_next_hop;
             if !same {
                 return Err(ParseFault::new(
                     channel.at,
-                    "both families with the same next hop, paths and limit",
+                    "both families with the same next hop, paths and limits",
                 ));
             }
             if let Some(at) = channel.gateway_direct.filter(|_| config.ttl != Some(1)) {

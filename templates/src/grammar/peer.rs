@@ -16,6 +16,7 @@ use super::lexer::{
 };
 use super::options::{self, ChannelLine, Extra, LimitOption, PathOption};
 use super::policy::{Passes, name_line};
+use crate::context::LIMITS;
 
 #[derive(Clone, Debug)]
 pub(super) enum PeerOption<'a> {
@@ -370,12 +371,20 @@ fn channel_option<'a>(
         "import", "export", "next", "gateway", "extended", "add", "receive", "table", "#:",
     ];
     let (rest, word) = one_of_words(&WORDS, s)?;
+    let limit = LIMITS.iter().find(|(limit, _)| *limit == word);
+    if let Some((_, counted)) = limit
+        && let Ok((rest, _)) = token("limit")(rest)
+    {
+        let limit = options::limit(*counted, rest);
+        return limit.map(|(rest, limit)| (rest, ChannelOption::Limit(limit)));
+    }
     match word {
         "extended" => delimited((token("next"), token("hop")), switch, token(";"))
             .map(ChannelOption::ExtendedNextHop)
             .parse(rest),
         "add" => options::add_paths.map(ChannelOption::Paths).parse(rest),
-        "receive" => options::receive_limit.map(ChannelOption::Limit).parse(rest),
+        // What is right has been read above; this is the error.
+        "receive" => token("limit").map(|_| ChannelOption::Done).parse(rest),
         "#:" => options::channel_line
             .map(|line| match line {
                 ChannelLine::Paths(option) => ChannelOption::Paths(option),

@@ -397,6 +397,28 @@ fn options_of_a_peer_that_are_off_by_default() {
         })
     );
     assert_eq!(limit("receive limit 9; receive limit off;"), None);
+    let block = |max| {
+        Some(PrefixLimit {
+            action: LimitAction::Block,
+            ..PrefixLimit::new(max)
+        })
+    };
+    let all = "import limit 8 action block; receive limit 9 action block; export limit 7;\n\
+               #: export limit warning 50 restart 0";
+    let peer = with_options("", all).unwrap();
+    assert_eq!(
+        (peer.prefix_limit, peer.import_limit, peer.export_limit),
+        (
+            block(9),
+            block(8),
+            Some(PrefixLimit {
+                warning: 50,
+                ..PrefixLimit::new(7)
+            })
+        )
+    );
+    let off = with_options("", "import limit 8; import limit off; export limit off;").unwrap();
+    assert_eq!((off.import_limit, off.export_limit), (None, None));
     let paths = |text: &str| with_options("", text).unwrap().add_path;
     let mode = |receive, send| AddPath { receive, send };
     assert_eq!(paths("add paths on;"), mode(true, Some(PathCount::All)));
@@ -410,8 +432,13 @@ fn options_of_a_peer_that_are_off_by_default() {
             .unwrap()
             .extended_next_hop
     );
-    let error = with_options("", "receive limit 9 action block;").unwrap_err();
-    assert!(error.expected.contains("\"restart\""), "{error}");
+    for word in ["receive", "import", "export"] {
+        let text = format!("{word} limit 9 action stop;");
+        let error = with_options("", &text).unwrap_err();
+        assert!(error.expected.contains("\"block\""), "{error}");
+        let error = with_options("", &format!("{word} limit;")).unwrap_err();
+        assert!(error.expected.contains("a number"), "{error}");
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use caracal_model::{Family, Prefix};
 
 use super::advertised::Withheld;
+use super::sent::SentLimit;
 use crate::attrs::{PathAttrs, RouteType};
 use crate::config::{NextHopMode, PathCount};
 use crate::policy::{FilterVerdict, PeerKind, RouteSource, RouteView};
@@ -41,6 +42,8 @@ pub(in crate::rib) struct GroupKey {
     pub(in crate::rib) link: Vec<Prefix>,
     /// Limit of paths per prefix, and the families in which the peer takes several (RFC 7911).
     pub(in crate::rib) add_path: Option<(PathCount, Vec<Family>)>,
+    /// Limit of the prefixes of the only peer of the group.
+    pub(in crate::rib) limit: Option<SentLimit>,
     pub(in crate::rib) filters: Vec<Arc<NamedFilter>>,
     /// Some filter asks for the interface of a route's next hop.
     pub(in crate::rib) asks_for_interface: bool,

@@ -15,6 +15,7 @@ fn key(kind: PeerKind, filters: Vec<Arc<NamedFilter>>) -> GroupKey {
         link_local: None,
         link: Vec::new(),
         add_path: None,
+        limit: None,
         filters,
         asks_for_interface: false,
     }
