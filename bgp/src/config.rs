@@ -146,6 +146,10 @@ pub struct PeerConfig {
     pub families: Vec<Family>,
     /// Some: the peer is our reflector client, and this is the cluster it belongs to (RFC 4456).
     pub client_of: Option<ClusterId>,
+    /// The external peer is a client of a route server (RFC 7947 §2.2): AS_PATH and MED go to it as
+    /// they came, and NEXT_HOP does unless `next_hop` says otherwise. Nothing to an internal peer.
+    #[serde(default)]
+    pub rs_client: bool,
     /// Rule for NEXT_HOP on export (RFC 4271 §5.1.3).
     pub next_hop: NextHopMode,
     /// Our own NEXT_HOP where that is not our end of the session.
@@ -223,6 +227,7 @@ impl PeerConfig {
             hold_time: Duration::from_secs(90),
             families: vec![Family::Ipv4],
             client_of: None,
+            rs_client: false,
             next_hop: NextHopMode::Auto,
             own_next_hops: OwnNextHops::default(),
             graceful_restart: Some(GracefulRestart::default()),

@@ -249,6 +249,8 @@ pub struct Peer {
     pub passive: bool,
     /// Cluster id, when the peer is a client.
     pub cluster: Option<String>,
+    /// The external peer is a client of a route server.
+    pub rs_client: bool,
     /// Graceful restart is announced.
     pub graceful_restart: bool,
     /// In seconds.

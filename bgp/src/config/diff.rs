@@ -168,6 +168,7 @@ fn peer_change(
         hold_time,
         families,
         client_of,
+        rs_client,
         next_hop,
         own_next_hops,
         graceful_restart,
@@ -216,6 +217,8 @@ fn peer_change(
             || *ttl_security != old.ttl_security
             || *password != old.password
             || *prefix_limit != old.prefix_limit
+            || *import_limit != old.import_limit
+            || *export_limit != old.export_limit
             || *bfd != old.bfd
             || *kind != old.kind,
         import: *import != old.import
@@ -229,6 +232,7 @@ fn peer_change(
             || *export_limit != old.export_limit
             || *long_lived_partial != old.long_lived_partial
             || *client_of != old.client_of
+            || *rs_client != old.rs_client
             || *require_policy != old.require_policy
             || uses_changed(export),
         disabled: (*disabled != old.disabled).then_some(*disabled),
@@ -314,7 +318,7 @@ mod tests {
     #[test]
     fn each_field_of_a_peer_touches_that_peer_only_and_only_so_much() {
         type Change = fn(&mut PeerConfig);
-        let table: [(Change, PeerChange); 29] = [
+        let table: [(Change, PeerChange); 30] = [
             (|p| p.address = [10, 0, 0, 9].into(), REPLACED),
             (|p| p.port = 1179, RESET),
             (|p| p.remote_as = Asn(1), REPLACED),
@@ -339,13 +343,26 @@ mod tests {
             (|p| p.allow_own_as = 1, IMPORT),
             (|p| p.export.clear(), EXPORT),
             (|p| p.next_hop = NextHopMode::Own, EXPORT),
+            (|p| p.rs_client = true, EXPORT),
             (
                 |p| p.range = Some(Prefix::v4([10, 0, 0, 0].into(), 8)),
                 REPLACED,
             ),
             (|p| p.prefix_limit = Some(PrefixLimit::new(9)), SESSION),
-            (|p| p.import_limit = Some(PrefixLimit::new(9)), IMPORT),
-            (|p| p.export_limit = Some(PrefixLimit::new(9)), EXPORT),
+            (
+                |p| p.import_limit = Some(PrefixLimit::new(9)),
+                PeerChange {
+                    session: true,
+                    ..IMPORT
+                },
+            ),
+            (
+                |p| p.export_limit = Some(PrefixLimit::new(9)),
+                PeerChange {
+                    session: true,
+                    ..EXPORT
+                },
+            ),
             (
                 |p| p.require_policy = true,
                 PeerChange {

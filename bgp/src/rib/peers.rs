@@ -308,6 +308,7 @@ impl PeerState {
             kind: self.kind(),
             own_as: self.own_as[0],
             client_of: self.config.client_of,
+            transparent: self.config.rs_client && self.kind() == PeerKind::External,
             next_hop: self.config.next_hop,
             own_next_hops: [Family::Ipv4, Family::Ipv6]
                 .map(|family| session.own_next_hop(self.config.own_next_hops, family)),

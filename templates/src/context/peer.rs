@@ -66,6 +66,7 @@ pub(super) fn peer_view(
         disabled: peer.disabled,
         passive: peer.passive,
         cluster: peer.client_of.map(|cluster| cluster.to_string()),
+        rs_client: peer.rs_client && !internal,
         graceful_restart: peer.graceful_restart.is_some(),
         restart_time: peer.graceful_restart.map_or(Ok(0), |restart| {
             seconds("restart time", restart.restart_time)

@@ -273,6 +273,7 @@ impl<'a> Builder<'a> {
         let internal = own == config.remote_as;
         given.apply(&mut config, internal, self.router_id, self.by_hand());
         given.keepalive(&config)?;
+        given.route_server(internal)?;
         self.note_defaults(peer.symbol.at, &given);
         self.channels(peer, &given, &mut config, internal)?;
         let name = given

@@ -45,6 +45,8 @@ pub(super) enum PeerOption<'a> {
     Disabled(bool),
     Passive(bool),
     Client(bool),
+    /// Of a route server.
+    RsClient(bool),
     ClusterId(Ipv4Addr),
     GracefulRestart(bool),
     RestartTime(u16),
@@ -81,7 +83,7 @@ pub(super) enum RemoteAs<'a> {
 }
 
 pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
-    const WORDS: [&str; 24] = [
+    const WORDS: [&str; 25] = [
         "description",
         "disabled",
         "local",
@@ -93,6 +95,7 @@ pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Peer
         "hold",
         "passive",
         "rr",
+        "rs",
         "graceful",
         "allow",
         "password",
@@ -113,6 +116,9 @@ pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Peer
         "local" => local(scope, rest),
         "neighbor" => neighbor(scope, rest),
         "rr" => reflector(rest),
+        "rs" => delimited(token("client"), switch, token(";"))
+            .map(PeerOption::RsClient)
+            .parse(rest),
         "graceful" => graceful(rest),
         "ipv4" | "ipv6" => channel(scope, s),
         "source" => {

@@ -227,6 +227,7 @@ prop_compose! {
             any::<u16>().prop_map(|s| LimitAction::Restart(Duration::from_secs(s.into()))),
         ]))),
         require_policy in any::<bool>(),
+        rs_client in any::<bool>(),
         extended_next_hop in any::<bool>(),
         own_ipv4 in of(any::<u32>()),
         own_ipv6 in of(any::<u128>()),
@@ -245,6 +246,7 @@ prop_compose! {
             limit.map(|(max, warning, action)| PrefixLimit { max, warning, action })
         });
         peer.require_policy = require_policy;
+        peer.rs_client = rs_client;
         peer.extended_next_hop = extended_next_hop;
         let has = |family| peer.families.contains(&family);
         peer.own_next_hops = OwnNextHops {
@@ -337,6 +339,7 @@ prop_compose! {
                 // Only internal peers can be clients (RFC 4456), and BIRD insists.
                 let internal = peer.local_as.unwrap_or(local_as) == peer.remote_as;
                 peer.client_of = cluster.filter(|_| internal);
+                peer.rs_client &= !internal;
                 (name.into(), peer)
             })
             .collect();

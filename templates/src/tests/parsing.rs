@@ -442,6 +442,27 @@ fn options_of_a_peer_that_are_off_by_default() {
 }
 
 #[test]
+fn a_route_server_has_external_clients() {
+    let text = |remote: u32, options: &str| {
+        format!(
+            "router id 10.0.0.1;\nprotocol bgp x {{ local as 64512; neighbor 10.0.0.2 as {remote};\n\
+             {options}\nipv4 {{ import all; export all; }}; }}\n"
+        )
+    };
+    let client = |options: &str| {
+        let file = parse(&text(65001, options)).unwrap();
+        file.peers[&"x".into()].rs_client
+    };
+    assert!(client("rs client;"));
+    assert!(!client("rs client; rs client off;"));
+    assert!(!client(""));
+    let error = parse(&text(64512, "rs client;")).unwrap_err();
+    assert_eq!((error.line, error.column), (3, 1), "{error}");
+    assert!(error.expected.contains("this peer is internal"), "{error}");
+    parse(&text(64512, "rs client off;")).unwrap();
+}
+
+#[test]
 fn a_range_stands_for_all_its_addresses() {
     let text = "router id 10.0.0.1; protocol bgp x { local as 64512; neighbor range 10.0.0.0/8 as 64512; ipv4; }";
     let peer = parse(text).unwrap().peers.remove(&"x".into()).unwrap();

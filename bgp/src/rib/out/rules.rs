@@ -26,6 +26,9 @@ pub(in crate::rib) struct GroupKey {
     pub(in crate::rib) own_as: Asn,
     /// Some: the peers are our reflector clients.
     pub(in crate::rib) client_of: Option<ClusterId>,
+    /// The peers are external, and clients of a route server (RFC 7947): they get routes as they
+    /// came.
+    pub(in crate::rib) transparent: bool,
     pub(in crate::rib) next_hop: NextHopMode,
     /// Our own NEXT_HOP for IPv4 and IPv6 prefixes.
     pub(in crate::rib) own_next_hops: [Option<IpAddr>; 2],
@@ -238,7 +241,7 @@ impl GroupKey {
             return base;
         }
         base.local_pref.get_or_insert(DEFAULT_LOCAL_PREF);
-        if self.kind == PeerKind::External {
+        if self.kind == PeerKind::External && !self.transparent {
             // RFC 4271 §5.1.4: a received MED goes no further than the AS; a filter may set a new
             // one.
             base.med = None;
@@ -263,7 +266,9 @@ impl GroupKey {
                 attrs.local_pref = None;
                 attrs.originator_id = None;
                 attrs.cluster_list.clear();
-                attrs.as_path.prepend(self.own_as);
+                if !self.transparent {
+                    attrs.as_path.prepend(self.own_as);
+                }
                 keep_transitive(&mut attrs);
             }
             PeerKind::Internal => {
@@ -316,7 +321,12 @@ impl GroupKey {
     ) -> Result<IpAddr, Withheld> {
         let own = self.own_next_hop(family);
         let given = attrs.next_hop.filter(|given| self.carries(family, *given));
-        let chosen = match (self.next_hop, self.kind, source) {
+        // RFC 7947 §2.2.1.
+        let mode = match self.next_hop {
+            NextHopMode::Auto if self.transparent => NextHopMode::Keep,
+            mode => mode,
+        };
+        let chosen = match (mode, self.kind, source) {
             (NextHopMode::Own, _, _) | (NextHopMode::Auto, PeerKind::External, _) => {
                 // An own route with an explicit next hop still says where a family without own
                 // address goes.
