@@ -442,6 +442,34 @@ fn options_of_a_peer_that_are_off_by_default() {
 }
 
 #[test]
+fn of_several_static_routes_to_a_prefix_the_preferred_one_counts() {
+    let way = |first: &str, second: &str| {
+        let text = format!(
+            "router id 10.0.0.1;\nprotocol static a {{ {first} }}\nprotocol static b {{ {second} }}\n\
+             protocol bgp x {{ local as 64512; neighbor 10.0.0.2 as 64512; ipv4; }}\n"
+        );
+        let file = parse(&text).unwrap();
+        let route = file.originate.get(&Prefix::v4([10, 1, 0, 0].into(), 16));
+        route.unwrap().way.clone()
+    };
+    let black = "ipv4; route 10.1.0.0/16 blackhole;";
+    let un = "ipv4; route 10.1.0.0/16 unreachable;";
+    let to = |preference: u16, routes: &str| {
+        routes.replace("ipv4;", &format!("ipv4 {{ preference {preference}; }};"))
+    };
+    // As BIRD 2.0.12: the first among equals.
+    assert_eq!(way(black, un), StaticWay::Blackhole);
+    assert_eq!(way(un, black), StaticWay::Unreachable);
+    assert_eq!(way(&to(200, black), un), StaticWay::Blackhole);
+    assert_eq!(way(&to(199, black), un), StaticWay::Unreachable);
+    assert_eq!(way(black, &to(201, un)), StaticWay::Unreachable);
+    let gateway = "ipv4; route 10.1.0.0/16 via 10.0.0.2;";
+    assert_eq!(way(gateway, &to(201, un)), StaticWay::Unreachable);
+    let off = "disabled; ipv4 { preference 201; }; route 10.1.0.0/16 via 10.0.0.2;";
+    assert_eq!(way(black, off), StaticWay::Blackhole);
+}
+
+#[test]
 fn a_route_server_has_external_clients() {
     let text = |remote: u32, options: &str| {
         format!(
