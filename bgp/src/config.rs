@@ -18,7 +18,9 @@ pub(crate) use diff::compare_all_but_routes;
 #[cfg(feature = "speaker")]
 pub(crate) use diff::renamed;
 pub use diff::{ConfigChange, PeerChange, compare_configs};
-pub use options::{AddPath, BfdOptions, LimitAction, OwnNextHops, PathCount, PrefixLimit};
+pub use options::{
+    AddPath, BfdOptions, Counted, LimitAction, LimitPassed, OwnNextHops, PathCount, PrefixLimit,
+};
 pub use originations::Originations;
 pub use station::Station;
 
@@ -144,6 +146,10 @@ pub struct PeerConfig {
     pub families: Vec<Family>,
     /// Some: the peer is our reflector client, and this is the cluster it belongs to (RFC 4456).
     pub client_of: Option<ClusterId>,
+    /// The external peer is a client of a route server (RFC 7947 §2.2): AS_PATH and MED go to it as
+    /// they came, and NEXT_HOP does unless `next_hop` says otherwise. Nothing to an internal peer.
+    #[serde(default)]
+    pub rs_client: bool,
     /// Rule for NEXT_HOP on export (RFC 4271 §5.1.3).
     pub next_hop: NextHopMode,
     /// Our own NEXT_HOP where that is not our end of the session.
@@ -167,8 +173,14 @@ pub struct PeerConfig {
     /// Some: not one peer but all that connect from these addresses, each with these options.
     /// `address` is then the range's own and means nothing.
     pub range: Option<Prefix>,
-    /// Limit of the prefixes that the peer announces.
+    /// Limit of the prefixes that the peer announces, before import policy.
     pub prefix_limit: Option<PrefixLimit>,
+    /// Limit of its prefixes that import policy accepts.
+    #[serde(default)]
+    pub import_limit: Option<PrefixLimit>,
+    /// Limit of the prefixes that the peer is sent.
+    #[serde(default)]
+    pub export_limit: Option<PrefixLimit>,
     /// RFC 8212: as an external peer without a filter for a direction, nothing passes in that
     /// direction. Off by default, as in Calico.
     pub require_policy: bool,
@@ -190,6 +202,16 @@ pub struct PeerConfig {
 }
 
 impl PeerConfig {
+    /// The limit of what is counted.
+    #[must_use]
+    pub const fn limit(&self, counted: Counted) -> Option<PrefixLimit> {
+        match counted {
+            Counted::Received => self.prefix_limit,
+            Counted::Accepted => self.import_limit,
+            Counted::Sent => self.export_limit,
+        }
+    }
+
     /// A peer with the defaults of this speaker: port 179, hold time 90 s (RFC 4271 §10), IPv4
     /// unicast, graceful restart of 120 s.
     #[must_use]
@@ -205,6 +227,7 @@ impl PeerConfig {
             hold_time: Duration::from_secs(90),
             families: vec![Family::Ipv4],
             client_of: None,
+            rs_client: false,
             next_hop: NextHopMode::Auto,
             own_next_hops: OwnNextHops::default(),
             graceful_restart: Some(GracefulRestart::default()),
@@ -216,6 +239,8 @@ impl PeerConfig {
             allow_own_as: 0,
             range: None,
             prefix_limit: None,
+            import_limit: None,
+            export_limit: None,
             require_policy: false,
             extended_next_hop: false,
             add_path: AddPath::default(),

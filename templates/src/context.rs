@@ -11,7 +11,7 @@ use caracal_bgp::{Origination, SpeakerConfig, StaticWay};
 use caracal_model::{Family, InsertEach, Prefix};
 use serde::Serialize;
 
-pub(crate) use peer::Reach;
+pub(crate) use peer::{LIMITS, Reach};
 
 use crate::pieces::{address, prefix};
 use crate::symbols::{RESERVED, Symbol, Symbols};
@@ -249,6 +249,8 @@ pub struct Peer {
     pub passive: bool,
     /// Cluster id, when the peer is a client.
     pub cluster: Option<String>,
+    /// The external peer is a client of a route server.
+    pub rs_client: bool,
     /// Graceful restart is announced.
     pub graceful_restart: bool,
     /// In seconds.
@@ -289,12 +291,14 @@ pub struct Peer {
     pub require_policy: bool,
     /// How many prefixes may come.
     pub limit: Option<String>,
-    /// `warn`, `disable`, `restart`.
+    /// `warn`, `block`, `disable`, `restart`.
     pub limit_action: &'static str,
     /// Percentage.
     pub limit_warning: u8,
     /// In seconds.
     pub limit_restart: u64,
+    /// Limits of the prefixes that come, that are accepted, and that go.
+    pub limits: Vec<Limit>,
     /// `self`, `keep` or null.
     pub next_hop: Option<&'static str>,
     /// The peer's AS is ours on this session.
@@ -303,6 +307,23 @@ pub struct Peer {
     pub import: Vec<String>,
     /// Symbols of filters on export.
     pub export: Vec<String>,
+}
+
+/// A limit of prefixes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Limit {
+    /// `receive`, `import` or `export`.
+    pub word: &'static str,
+    /// The same, but null for `receive`, which a line without a word is about.
+    pub other: Option<&'static str>,
+    /// How many there may be.
+    pub max: u32,
+    /// `warn`, `block`, `disable`, `restart`.
+    pub action: &'static str,
+    /// Percentage.
+    pub warning: u8,
+    /// In seconds.
+    pub restart: u64,
 }
 
 impl Context {

@@ -22,8 +22,8 @@ mod station;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use caracal_bgp::{Listen, Origination, SpeakerConfig, Value};
-use caracal_model::{Family, Prefix};
+use caracal_bgp::{Listen, SpeakerConfig, Value};
+use caracal_model::Family;
 use nom::branch::alt;
 use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, preceded, terminated};
@@ -42,7 +42,7 @@ use lexer::{
 };
 use peer::{PeerOption, peer_option};
 use policy::Function;
-use route::routes;
+use route::{StaticRoutes, routes};
 use station::{StationStatement, station_block, station_line};
 
 /// The start of the name of a static protocol with ways to peers, in a rendered text.
@@ -193,7 +193,7 @@ enum Statement<'a> {
     Listen(Option<Listen>),
     Define(Located<'a, &'a str>, Value),
     Function(Function<'a>),
-    Routes(Vec<Located<'a, (Prefix, Origination)>>),
+    Routes(StaticRoutes<'a>),
     Template(PeerStatement<'a>),
     Peer(PeerStatement<'a>),
     Station(StationStatement<'a>),
@@ -234,9 +234,7 @@ fn statement<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
     let at = skip(s);
     let (rest, word) = one_of_words(&WORDS, s)?;
     match word {
-        "router" => delimited(token("id"), ipv4_address, token(";"))
-            .map(Statement::RouterId)
-            .parse(rest),
+        "router" => router_id(rest),
         "define" => {
             let (rest, name) = terminated(symbol, token("=")).parse(rest)?;
             let (rest, value) = language::computed(scope, rest)?;
@@ -287,6 +285,42 @@ fn statement<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
     }
 }
 
+/// Behind `router`: `id ADDRESS;`.
+fn router_id(s: &str) -> Res<'_, Statement<'_>> {
+    let (rest, _) = token("id")(s)?;
+    if token("from")(rest).is_ok() {
+        let what =
+            "an address: \"from\" is not done, since no interface is asked for the router id";
+        return Err(Err::Failure(ParseFault::new(skip(rest), what)));
+    }
+    terminated(ipv4_address, token(";"))
+        .map(Statement::RouterId)
+        .parse(rest)
+}
+
+/// Protocols of BIRD's that are not done, and what to do without them.
+const NOT_DONE: [(&str, &str); 6] = [
+    (
+        "pipe",
+        "no \"pipe\": there is one table for each family, and no other to lead routes to; its filters belong into \
+         \"import\" and \"export\" of the peers",
+    ),
+    (
+        "rpki",
+        "no \"rpki\": it is not done; a program that prints a validator's entries as static routes, and \"include\"",
+    ),
+    ("ospf", ANOTHER_DAEMON),
+    ("rip", ANOTHER_DAEMON),
+    ("babel", ANOTHER_DAEMON),
+    (
+        "radv",
+        "no \"radv\": router advertisements are for another program",
+    ),
+];
+
+const ANOTHER_DAEMON: &str = "a protocol that there is; routes of another daemon come from the table of the kernel \
+                              with \"learn;\" of \"protocol kernel\"";
+
 /// The name of the only table that there is for a family.
 fn master<'a>(name: &'static str, s: &'a str) -> Res<'a, ()> {
     let (rest, found) = symbol(s)?;
@@ -332,6 +366,11 @@ fn protocol<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
     const WORDS: [&str; 8] = [
         "bgp", "static", "bmp", "mrt", "device", "direct", "bfd", "kernel",
     ];
+    for (word, what) in NOT_DONE {
+        if token(word)(s).is_ok() {
+            return Err(Err::Failure(ParseFault::new(skip(s), what)));
+        }
+    }
     let (rest, word) = one_of_words(&WORDS, s)?;
     match word {
         "bmp" => return station_block.map(Statement::Station).parse(rest),

@@ -168,6 +168,7 @@ fn peer_change(
         hold_time,
         families,
         client_of,
+        rs_client,
         next_hop,
         own_next_hops,
         graceful_restart,
@@ -179,6 +180,8 @@ fn peer_change(
         allow_own_as,
         range,
         prefix_limit,
+        import_limit,
+        export_limit,
         require_policy,
         extended_next_hop,
         add_path,
@@ -214,17 +217,22 @@ fn peer_change(
             || *ttl_security != old.ttl_security
             || *password != old.password
             || *prefix_limit != old.prefix_limit
+            || *import_limit != old.import_limit
+            || *export_limit != old.export_limit
             || *bfd != old.bfd
             || *kind != old.kind,
         import: *import != old.import
             || *allow_own_as != old.allow_own_as
+            || *import_limit != old.import_limit
             || *require_policy != old.require_policy
             || uses_changed(import),
         export: *export != old.export
             || *next_hop != old.next_hop
             || *own_next_hops != old.own_next_hops
+            || *export_limit != old.export_limit
             || *long_lived_partial != old.long_lived_partial
             || *client_of != old.client_of
+            || *rs_client != old.rs_client
             || *require_policy != old.require_policy
             || uses_changed(export),
         disabled: (*disabled != old.disabled).then_some(*disabled),
@@ -310,7 +318,7 @@ mod tests {
     #[test]
     fn each_field_of_a_peer_touches_that_peer_only_and_only_so_much() {
         type Change = fn(&mut PeerConfig);
-        let table: [(Change, PeerChange); 27] = [
+        let table: [(Change, PeerChange); 30] = [
             (|p| p.address = [10, 0, 0, 9].into(), REPLACED),
             (|p| p.port = 1179, RESET),
             (|p| p.remote_as = Asn(1), REPLACED),
@@ -335,11 +343,26 @@ mod tests {
             (|p| p.allow_own_as = 1, IMPORT),
             (|p| p.export.clear(), EXPORT),
             (|p| p.next_hop = NextHopMode::Own, EXPORT),
+            (|p| p.rs_client = true, EXPORT),
             (
                 |p| p.range = Some(Prefix::v4([10, 0, 0, 0].into(), 8)),
                 REPLACED,
             ),
             (|p| p.prefix_limit = Some(PrefixLimit::new(9)), SESSION),
+            (
+                |p| p.import_limit = Some(PrefixLimit::new(9)),
+                PeerChange {
+                    session: true,
+                    ..IMPORT
+                },
+            ),
+            (
+                |p| p.export_limit = Some(PrefixLimit::new(9)),
+                PeerChange {
+                    session: true,
+                    ..EXPORT
+                },
+            ),
             (
                 |p| p.require_policy = true,
                 PeerChange {

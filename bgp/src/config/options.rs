@@ -6,15 +6,14 @@ use std::time::Duration;
 use caracal_model::Family;
 use serde::{Deserialize, Serialize};
 
-/// Limit of the prefixes that a peer announces, in each family (RFC 4486 §4, subcode 1). Counted
-/// before import policy: what is refused costs memory as well.
+/// Limit of the prefixes of a session, in each family (RFC 4486 §4). [`Counted`] says which ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PrefixLimit {
-    /// The most that it may announce.
+    /// The most that there may be.
     pub max: u32,
     /// Percentage of `max` from which on there is a warning in the log.
     pub warning: u8,
-    /// Action when the peer exceeds `max`.
+    /// Action when there are more than `max`.
     pub action: LimitAction,
 }
 
@@ -38,12 +37,40 @@ impl PrefixLimit {
     }
 }
 
-/// Action when a peer announces more prefixes than its limit.
+/// Which prefixes of a session a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Counted {
+    /// What the peer announces, before import policy: what is refused costs memory as well.
+    Received,
+    /// What import policy has accepted.
+    Accepted,
+    /// What the peer is sent.
+    Sent,
+}
+
+/// A limit that is passed, and ends the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitPassed {
+    /// Which prefixes are too many.
+    pub counted: Counted,
+    /// The family with too many.
+    pub family: Family,
+    /// The most that there may be.
+    pub max: u32,
+    /// Pause before the next session; `None`: until another configuration comes.
+    pub restart: Option<Duration>,
+}
+
+/// Action when there are more prefixes than a limit allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitAction {
     /// A warning in the log; the routes are taken.
     Warn,
+    /// A warning in the log; what is new beyond the limit is not taken, or not sent. What is there
+    /// stays.
+    Block,
     /// Cease / Maximum Number of Prefixes Reached; no new session until the configuration changes.
     Disable,
     /// Ends the session, and allows a new attempt after this time.

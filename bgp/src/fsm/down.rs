@@ -7,6 +7,7 @@ use std::time::Duration;
 use caracal_model::Family;
 
 use super::{ConnectionId, RouterId};
+use crate::config::Counted;
 use crate::types::{Asn, SessionState};
 use crate::wire::MessageType;
 use crate::wire::error::DecodeError;
@@ -95,8 +96,10 @@ pub enum DownReason {
         /// It may be a restart.
         graceful: bool,
     },
-    /// The peer announced more prefixes than it may (RFC 4486 §4).
+    /// The peer has more prefixes than it may (RFC 4486 §4).
     PrefixLimit {
+        /// Which prefixes they are.
+        counted: Counted,
         /// Family with too many prefixes.
         family: Family,
         /// Configured limit of prefixes.
@@ -269,9 +272,21 @@ impl fmt::Display for DownReason {
                 write!(f, "peer sent {} in state {state}", kind.name())
             }
             Self::Bfd { .. } => f.write_str("BFD says that the peer is gone"),
-            Self::PrefixLimit { family, max } => {
-                write!(f, "peer announced more than {max} {family} prefixes")
-            }
+            Self::PrefixLimit {
+                counted,
+                family,
+                max,
+            } => match counted {
+                Counted::Received => write!(f, "peer announced more than {max} {family} prefixes"),
+                Counted::Accepted => write!(
+                    f,
+                    "more than {max} {family} prefixes of the peer were accepted (import limit)"
+                ),
+                Counted::Sent => write!(
+                    f,
+                    "the peer was to be sent more than {max} {family} prefixes (export limit)"
+                ),
+            },
             Self::Flapping {
                 last,
                 times,

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use caracal_model::Family;
 
-use crate::config::PeerConfig;
+use crate::config::{LimitPassed, PeerConfig};
 use crate::opens::SessionOpens;
 use crate::types::{Asn, RouterId, SessionState};
 use crate::wire::Message;
@@ -178,16 +178,9 @@ pub enum FsmInput {
         /// It may be a restart of the peer: its routes are to be kept as graceful restart says.
         graceful: bool,
     },
-    /// The peer has announced more prefixes than it may. `Some`: try again after this time;
+    /// The peer has more prefixes than it may. With a pause there is another attempt behind it;
     /// otherwise other settings start it again.
-    PrefixLimit {
-        /// The family with too many.
-        family: Family,
-        /// Number of prefixes that are allowed.
-        max: u32,
-        /// Pause before the next attempt.
-        restart: Option<Duration>,
-    },
+    PrefixLimit(LimitPassed),
 }
 
 /// Action that the caller must carry out, in the order of the outputs.

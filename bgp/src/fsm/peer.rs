@@ -175,11 +175,7 @@ impl PeerFsm {
             FsmInput::SendHoldExpired(_) => {}
             FsmInput::AskRefresh(family) => self.ask_refresh(family),
             FsmInput::BfdDown { graceful } => self.bfd_down(now, graceful),
-            FsmInput::PrefixLimit {
-                family,
-                max,
-                restart,
-            } => self.prefix_limit(now, family, max, restart),
+            FsmInput::PrefixLimit(passed) => self.prefix_limit(now, passed),
         }
         self.show();
     }

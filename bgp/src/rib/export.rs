@@ -125,7 +125,7 @@ impl Rib {
 
     /// The index of the group with the export rules of an established peer, made if necessary.
     pub(super) fn group_for(&mut self, peer: PeerId) -> Option<usize> {
-        let key = self.peers.get(peer)?.group_key()?;
+        let key = self.peers.get(peer)?.group_key(peer)?;
         let same = |group: &Option<Group>| group.as_ref().is_some_and(|group| group.key == key);
         if let Some(index) = self.groups.iter().position(same) {
             return Some(index);

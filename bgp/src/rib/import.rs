@@ -36,6 +36,8 @@ pub enum ImportRefusal {
     NoNextHop,
     /// An import filter rejected it.
     Policy,
+    /// The limit of accepted prefixes is reached, and blocks what is new.
+    OverLimit,
     /// The prefix must never be routed (RFC 4271 §6.3, `martian.rs`).
     NeverRouted,
     /// It does not come from the owner of the prefix ([`crate::OriginCheck`]).
@@ -58,6 +60,7 @@ impl fmt::Display for ImportRefusal {
             }
             Self::NoNextHop => "the route has no next hop",
             Self::Policy => "rejected by import policy",
+            Self::OverLimit => "the import limit is reached",
             Self::NeverRouted => "the prefix must never be routed",
             Self::NotOwner => "it does not come from the owner of the prefix",
             Self::OwnerUnknown => "it waits until the owner of the prefix is known",

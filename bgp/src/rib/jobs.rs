@@ -30,6 +30,7 @@ use super::parted::STRIDE;
 use super::peers::PeerState;
 use super::table::Staleness;
 use super::{Changes, PeerId, Rib};
+use crate::config::Counted;
 use crate::types::PeerName;
 pub use progress::Progress;
 pub(super) use within::Within;
@@ -491,12 +492,17 @@ impl Rib {
     }
 
     /// The number of a peer's paths of a family, as it will be without those that are on their way
-    /// out.
-    pub(super) fn received_ahead(&self, id: PeerId, family: Family) -> usize {
+    /// out. Whether those were accepted is not known: until they are gone, there may be more
+    /// accepted ones.
+    pub(super) fn count_ahead(&self, id: PeerId, counted: Counted, family: Family) -> usize {
         let Some(peer) = self.peers.get(id) else {
             return 0;
         };
-        let all = peer.received_of(family);
+        let all = match counted {
+            Counted::Sent => return self.sent_of(id, family),
+            Counted::Received => peer.received_of(family),
+            Counted::Accepted => peer.accepted_of(family),
+        };
         if self.jobs.list.is_empty() {
             return all;
         }
@@ -506,7 +512,8 @@ impl Rib {
         } else {
             0
         };
-        all - self.drops_ahead(id).0.doomed(peer, family) - refreshed
+        all.saturating_sub(self.drops_ahead(id).0.doomed(peer, family))
+            .saturating_sub(refreshed)
     }
 
     /// Forgets the timers of stale routes that are not there, or will not be when all jobs are

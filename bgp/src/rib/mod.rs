@@ -55,7 +55,7 @@ mod view;
 mod waits;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use caracal_model::{Family, LocalNetworks, Prefix};
 
@@ -84,7 +84,7 @@ pub use view::{
     RibCounts, RouteInfo,
 };
 
-use crate::config::{Origination, Originations, SpeakerConfig};
+use crate::config::{Counted, LimitPassed, Origination, Originations, SpeakerConfig};
 use crate::martian::OpenRanges;
 use crate::origin;
 use crate::types::{ClusterId, PeerName};
@@ -167,26 +167,24 @@ pub enum Outbound {
         /// Family whose routes come again.
         family: Family,
     },
-    /// The peer has announced more prefixes than it may; its session has to end.
+    /// The peer has more prefixes than it may; its session has to end.
     PrefixLimit {
         /// Peer whose session has to end.
         peer: PeerId,
-        /// The family with too many.
-        family: Family,
-        /// Number of prefixes that it may announce.
-        max: u32,
-        /// A new session may come after this time; `None`: when the configuration changes.
-        restart: Option<Duration>,
+        /// The limit.
+        passed: LimitPassed,
     },
-    /// The peer comes near its limit, or has passed one that only warns.
+    /// The peer comes near a limit, or has passed one that does not end the session.
     PrefixWarning {
         /// Peer that is warned about.
         peer: PeerId,
+        /// Which prefixes they are.
+        counted: Counted,
         /// Family whose limit it is.
         family: Family,
-        /// Number of prefixes that it has announced.
+        /// Number of prefixes.
         count: usize,
-        /// Number of prefixes that it may announce.
+        /// Number of prefixes that there may be.
         max: u32,
     },
     /// The End-of-RIB marker (RFC 4724 §2).
@@ -378,7 +376,7 @@ impl Rib {
         if let Some(attrs) = update.attrs.filter(|_| !update.announced.is_empty()) {
             self.learn(id, attrs, &update.announced, &update.announced_ids);
         }
-        self.check_limit(id);
+        self.check_limits(id);
         if let Some(family) = update.end_of_rib {
             self.startup.end_of_rib(id, family);
             if let Some(peer) = self.peers.get_mut(id) {
@@ -457,6 +455,8 @@ impl Rib {
         self.resolve_again();
         if !self.startup.deferring() {
             self.decide_and_export(most, &mut changes);
+            self.check_sent();
+            changes.out.append(&mut self.pending_warnings);
             self.undecided_left = !self.dirty.is_empty();
             self.tidy(now);
             self.send_end_of_rib(&mut changes);

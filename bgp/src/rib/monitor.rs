@@ -118,6 +118,20 @@ impl Rib {
         peer.map_or(0, |peer| peer.received_of(family))
     }
 
+    /// Number of routes of a family of a peer that import policy has accepted.
+    #[must_use]
+    pub fn accepted_of(&self, peer: PeerId, family: Family) -> usize {
+        let peer = self.peers.get(peer);
+        peer.map_or(0, |peer| peer.accepted_of(family))
+    }
+
+    /// Number of routes of a family that a peer with a limit of them is sent.
+    #[must_use]
+    pub fn sent_of(&self, peer: PeerId, family: Family) -> usize {
+        let group = self.membership(peer);
+        group.map_or(0, |(group, _)| group.sent.count(family))
+    }
+
     fn is_shown(&self, path: &Path) -> bool {
         let owner = self.peers.get(path.peer);
         owner.is_some_and(|owner| owner.up) && !path.stale.is_kept()

@@ -7,9 +7,11 @@ use caracal_model::{Family, Prefix};
 use super::dest_id::DestId;
 use super::import::{self, ImportRefusal, Imported};
 use super::jobs::Within;
+use super::limit;
 use super::table::{Path, Rank, Staleness};
 use super::{PeerId, Rib};
 use crate::attrs::PathAttrs;
+use crate::config::LimitAction;
 
 impl Rib {
     /// Puts a destination on the list to decide.
@@ -43,6 +45,8 @@ impl Rib {
         let Some(session) = &peer.session else { return };
         let families = [Family::Ipv4, Family::Ipv6]
             .map(|family| session.families.contains(&family).then_some(family));
+        let limit = peer.config.prefix_limit;
+        let blocks = limit.is_some_and(|limit| limit.action == LimitAction::Block);
         import::correct(&mut attrs, peer.kind());
         let received = self.interner.intern(attrs);
         if let Some(next_hop) = received.next_hop {
@@ -57,6 +61,9 @@ impl Rib {
             .enumerate()
             .filter(|(_, prefix)| families.contains(&Some(prefix.family())))
         {
+            if blocks && self.keeps_out(peer_id, prefix, path_ids.get(n).copied()) {
+                continue;
+            }
             let id = match path_ids.get(n) {
                 Some(path_id) => self.peers.paths.get_or_insert(peer_id, *path_id),
                 None => peer_id,
@@ -89,7 +96,8 @@ impl Rib {
                 (None, Some(outcome)) => outcome.clone(),
                 (None, None) => self.filter(peer_id, *prefix, &received),
             };
-            self.put_path(dest, id, received.clone(), outcome);
+            let room = self.accepts_more(peer_id, prefix.family());
+            self.put_path(dest, id, received.clone(), outcome, room);
         }
     }
 
@@ -102,17 +110,19 @@ impl Rib {
         rules.filter(prefix, received, &mut self.interner)
     }
 
-    /// Stores or replaces the path of a peer.
+    /// Stores or replaces the path of a peer. Without room, one that was not accepted is not.
     pub(super) fn put_path(
         &mut self,
         id: DestId,
         peer: PeerId,
         received: Arc<PathAttrs>,
         outcome: Imported,
+        room: bool,
     ) {
         let dest = self.table.get_mut(id);
         let old = dest.remove(peer);
         let was_accepted = old.as_ref().is_some_and(|old| old.accepted().is_some());
+        let outcome = limit::newly_accepted(outcome, was_accepted, room);
         let is_accepted = outcome.is_ok();
         if let Some(state) = self.peers.get_mut(peer) {
             state.received += usize::from(old.is_none());
@@ -212,7 +222,7 @@ impl Rib {
 
     pub(super) fn put_local(&mut self, prefix: Prefix, attrs: Arc<PathAttrs>) {
         let id = self.table.find_or_insert(prefix);
-        self.put_path(id, PeerId::LOCAL, attrs, Ok(None));
+        self.put_path(id, PeerId::LOCAL, attrs, Ok(None), true);
     }
 
     pub(super) fn remove_local(&mut self, prefix: Prefix) {

@@ -11,7 +11,7 @@ use caracal_model::{Family, Prefix};
 use super::families::slot;
 use super::import::{ImportRules, NamedFilter};
 use super::next_hops::NextHopTable;
-use super::out::{GroupKey, PathSource};
+use super::out::{GroupKey, Member, PathSource, SentLimit};
 use super::path_handles::PathHandles;
 use super::peer_id::PeerId;
 use super::session::SessionInfo;
@@ -103,8 +103,8 @@ pub(super) struct PeerState {
     pub(super) refreshing: [Option<Instant>; 2],
     /// The peer has announced more than it may; nothing is taken from it until its next session.
     pub(super) over_limit: bool,
-    /// The warning about its number of prefixes has been given, by family.
-    pub(super) warned: [bool; 2],
+    /// The warning about its number of prefixes has been given, by limit and family.
+    pub(super) warned: [[bool; 2]; 3],
     /// Its stale paths by kind and family: kept over a restart, a last resort, awaited in a
     /// refresh.
     stale: [[usize; 2]; 3],
@@ -140,7 +140,7 @@ impl PeerState {
             long_lived_until: [None; 2],
             refreshing: [None; 2],
             over_limit: false,
-            warned: [false; 2],
+            warned: [[false; 2]; 3],
             stale: [[0; 2]; 3],
             forgetting: false,
             removed: false,
@@ -172,6 +172,7 @@ impl PeerState {
         let changed = import != self.import
             || own_as != self.own_as
             || config.allow_own_as != self.config.allow_own_as
+            || config.import_limit != self.config.import_limit
             || config.remote_as != self.config.remote_as;
         self.import = import;
         self.own_as = own_as;
@@ -301,12 +302,13 @@ impl PeerState {
     }
 
     /// The export rules; `None` while there is no session.
-    pub(super) fn group_key(&self) -> Option<GroupKey> {
+    pub(super) fn group_key(&self, id: PeerId) -> Option<GroupKey> {
         let session = self.session.as_ref().filter(|_| self.up)?;
         Some(GroupKey {
             kind: self.kind(),
             own_as: self.own_as[0],
             client_of: self.config.client_of,
+            transparent: self.config.rs_client && self.kind() == PeerKind::External,
             next_hop: self.config.next_hop,
             own_next_hops: [Family::Ipv4, Family::Ipv6]
                 .map(|family| session.own_next_hop(self.config.own_next_hops, family)),
@@ -324,6 +326,10 @@ impl PeerState {
                 .add_path
                 .send
                 .map(|count| (count, session.options.path_ids_out.clone())),
+            limit: self.config.export_limit.map(|limit| SentLimit {
+                member: Member::new(id, session.remote_address),
+                limit,
+            }),
             filters: self.export.clone(),
             asks_for_interface: asks_for_interface(&self.export),
         })

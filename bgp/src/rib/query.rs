@@ -153,9 +153,11 @@ impl Rib {
                 .export(route, &mut scratch.0, &mut scratch.1)
                 .err()
         });
-        Some(Advertisement::Withheld(
-            why.unwrap_or(Withheld::SplitHorizon),
-        ))
+        let other = match group.key.limit {
+            Some(_) => Withheld::OverLimit,
+            None => Withheld::SplitHorizon,
+        };
+        Some(Advertisement::Withheld(why.unwrap_or(other)))
     }
 
     /// All paths of a destination with what became of them, the best first.

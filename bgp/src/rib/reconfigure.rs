@@ -6,7 +6,8 @@ use std::time::Instant;
 use super::dest_id::DestId;
 use super::import::Imported;
 use super::jobs::{JobKind, Within};
-use super::peers::{self, PeerState};
+use super::limit;
+use super::peers;
 use super::restart;
 use super::table::Staleness;
 use super::{Changes, PeerId, Rib};
@@ -128,7 +129,8 @@ impl Rib {
             }
             let (from, prefix, received) = (path.peer, dest.prefix, path.received.clone());
             let outcome = rib.import(from, prefix, &received);
-            rib.replace_outcome(id, at, outcome);
+            let room = rib.accepts_more(from, prefix.family());
+            rib.replace_outcome(id, at, outcome, room);
         });
         if done {
             self.note_wait_over(id);
@@ -136,12 +138,14 @@ impl Rib {
         done
     }
 
-    /// Stores the outcome of a second import, keeping the path's staleness.
-    pub(super) fn replace_outcome(&mut self, id: DestId, at: usize, outcome: Imported) {
+    /// Stores the outcome of a second import, keeping the path's staleness. Without room, what was
+    /// not accepted is not.
+    pub(super) fn replace_outcome(&mut self, id: DestId, at: usize, outcome: Imported, room: bool) {
         let dest = self.table.get_mut(id);
         let family = dest.prefix.family();
         let path = &mut dest.paths_mut()[at];
         let from = path.peer;
+        let outcome = limit::newly_accepted(outcome, path.accepted().is_some(), room);
         let before = (path.accepted().cloned(), path.refusal());
         path.set_outcome(outcome);
         if path.stale == Staleness::LongLived
@@ -155,6 +159,9 @@ impl Rib {
         let same = before == (path.accepted().cloned(), path.refusal());
         if let Some(peer) = self.peers.get_mut(from) {
             peer.count_accepted(family, was, is);
+        }
+        if is && !was {
+            self.check_limits(self.peers.paths.owner(from));
         }
         if !same {
             self.note_path(id, from);
@@ -173,7 +180,7 @@ impl Rib {
         let Some((old, _)) = self.membership(id) else {
             return;
         };
-        let key = self.peers.get(id).and_then(PeerState::group_key);
+        let key = self.peers.get(id).and_then(|peer| peer.group_key(id));
         if key.as_ref() == Some(&old.key) {
             return;
         }

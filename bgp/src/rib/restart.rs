@@ -88,7 +88,7 @@ impl Rib {
         peer.session = Some(session);
         peer.up = true;
         peer.over_limit = false;
-        peer.warned = [false; 2];
+        peer.warned = [[false; 2]; 3];
         if peer.stale_until.is_some() {
             peer.stale_until = Some(now + STALE_LIMIT);
         }

@@ -370,7 +370,8 @@ impl Rib {
             }
             let (from, received) = (path.peer, path.received.clone());
             let outcome = self.import(from, prefix, &received);
-            self.replace_outcome(id, at, outcome);
+            let room = self.accepts_more(from, prefix.family());
+            self.replace_outcome(id, at, outcome, room);
         }
         self.note_wait_over(id);
     }

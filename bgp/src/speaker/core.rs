@@ -487,21 +487,12 @@ impl Core {
                         feed.end_refresh(family);
                     }
                 }
-                Outbound::PrefixLimit {
-                    peer,
-                    family,
-                    max,
-                    restart,
-                } => self.limit(
-                    peer,
-                    ToSession::PrefixLimit {
-                        family,
-                        max,
-                        restart,
-                    },
-                ),
+                Outbound::PrefixLimit { peer, passed } => {
+                    self.limit(peer, ToSession::PrefixLimit(passed));
+                }
                 Outbound::PrefixWarning {
                     peer,
+                    counted,
                     family,
                     count,
                     max,
@@ -511,7 +502,7 @@ impl Core {
                             .log
                             .allows(now(), (name.clone(), LogKind::PrefixWarning))
                     {
-                        warn!(peer = %name, %family, count, max, "peer comes near its limit of prefixes");
+                        warn!(peer = %name, ?counted, %family, count, max, "peer comes near its limit of prefixes");
                     }
                 }
                 Outbound::EndOfRib { peer, family } => {

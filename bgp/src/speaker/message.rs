@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use caracal_model::{Family, Prefix};
 use tokio::net::TcpStream;
@@ -14,7 +14,7 @@ use super::admission::Ticket;
 use super::counters::{Counters, MessageDirection};
 use super::feed::OutFeed;
 use crate::bmp::{BmpPeerDown, MonitoredSession};
-use crate::config::{Listen, Password, PeerConfig};
+use crate::config::{LimitPassed, Listen, Password, PeerConfig};
 use crate::rib::SessionInfo;
 use crate::types::{Asn, PeerName, RouterId, SessionState};
 use crate::wire::refresh::RefreshKind;
@@ -202,16 +202,9 @@ pub enum ToSession {
     },
     /// Ask the peer for everything of a family again (RFC 2918).
     AskRefresh(Family),
-    /// The peer has announced more prefixes than it may: end the session (RFC 4486 §4), and dial
-    /// again after the pause or, without one, when the configuration changes.
-    PrefixLimit {
-        /// The family with too many.
-        family: Family,
-        /// Number of prefixes that are allowed.
-        max: u32,
-        /// Pause before the next session; `None`: until another configuration comes.
-        restart: Option<Duration>,
-    },
+    /// The peer has more prefixes than it may: end the session (RFC 4486 §4), and dial again after
+    /// the pause or, without one, when the configuration changes.
+    PrefixLimit(LimitPassed),
     /// BFD says that the peer is gone: end the session, and keep its routes for a restart or not.
     BfdDown {
         /// It may be a restart.

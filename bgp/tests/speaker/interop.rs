@@ -205,6 +205,79 @@ async fn bird_internal_routes_flow_both_ways() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn rfc7947_bird_is_a_client_of_our_route_server() {
+    if !installed("bird") {
+        return;
+    }
+    let net = Net::new(137);
+    let (birds, others) = (Asn(65002), Asn(65003));
+    let mut config = net.config(1, AS);
+    config.peers = [net.peer(1, 2, birds), net.peer(1, 3, others)].into();
+    for peer in config.peers.values_mut() {
+        peer.rs_client = true;
+    }
+    let _server = Node::start(config).await;
+    let mut config = net.config(3, others);
+    config.peers = [net.peer(3, 1, AS)].into();
+    let route = Origination {
+        med: Some(4),
+        ..Origination::default()
+    };
+    config.originate.insert(prefix(3), route);
+    let other = Node::start(config).await;
+    let bird = bird(net, birds, &[]);
+    let shown = bird_shows(&bird, 3, |shown| shown.contains("BGP.next_hop")).await;
+    let next_hop = format!("BGP.next_hop: {}", net.address(3));
+    for line in ["BGP.as_path: 65003\n", &next_hop, "BGP.med: 4"] {
+        assert!(shown.contains(line), "{line:?} in {shown}");
+    }
+    other.holds(&[2]).await;
+    let from_bird = other.received(1, 2).await;
+    assert_eq!(from_bird.attrs.as_path.to_string(), "65002");
+    assert_eq!(from_bird.attrs.med, Some(9));
+    assert_eq!(from_bird.attrs.next_hop, Some(net.address(2)));
+}
+
+/// What a limit of exported routes says to the other end: ours to BIRD, and BIRD's to us.
+#[tokio::test(flavor = "multi_thread")]
+async fn bird_and_we_end_a_session_for_an_export_limit_alike() {
+    if !installed("bird") {
+        return;
+    }
+    let net = Net::new(119);
+    let mut config = with_peer(net, AS);
+    config.peers.get_mut(&name(2)).unwrap().export_limit = Some(caracal_bgp::PrefixLimit::new(1));
+    originate(&mut config, 3);
+    let mut one = Node::start(config).await;
+    let bird = bird(net, AS, &[]);
+    wait_for("our shutdown at BIRD", async || {
+        let shown = bird.birdc("show protocols all caracal");
+        match shown.contains("Received: Administrative shutdown") {
+            true => Ok(()),
+            false => Err(shown),
+        }
+    })
+    .await;
+    let path = bird.directory.join("bird.conf");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let text = text.replace("import all;", "import all; export limit 0 action disable;");
+    std::fs::write(&path, text).unwrap();
+    one.reconfigure(|config| config.peers.get_mut(&name(2)).unwrap().export_limit = None)
+        .await;
+    bird.birdc("configure");
+    wait_for("BIRD's shutdown here", async || {
+        let peer = one.peer(2).await;
+        let told = peer.last_error.as_ref().map(|error| error.text.clone());
+        let told = told.unwrap_or_default();
+        match told.contains("Administrative Shutdown") {
+            true => Ok(()),
+            false => Err((peer, bird.birdc("show protocols all caracal"))),
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn rfc7911_rfc7313_rfc9494_bird_takes_and_sends_several_paths() {
     if !installed("bird") {
         return;

@@ -4,14 +4,22 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use caracal_bgp::{
-    AddPath, LimitAction, NextHopMode, PathCount, PeerConfig, PeerName, SpeakerConfig,
+    AddPath, Counted, LimitAction, NextHopMode, PathCount, PeerConfig, PeerName, PrefixLimit,
+    SpeakerConfig,
 };
 use caracal_model::Family;
 
-use super::{Peer, quoted};
+use super::{Limit, Peer, quoted};
 use crate::RenderError;
 use crate::pieces::{address, quotable};
 use crate::symbols::Symbol;
+
+/// The limits by what they count, with their word.
+pub(crate) const LIMITS: [(&str, Counted); 3] = [
+    ("receive", Counted::Received),
+    ("import", Counted::Accepted),
+    ("export", Counted::Sent),
+];
 
 pub(super) fn peer_view(
     config: &SpeakerConfig,
@@ -32,6 +40,8 @@ pub(super) fn peer_view(
     let internal = peer.local_as.unwrap_or(config.local_as) == peer.remote_as;
     let denied = peer.require_policy && !internal;
     let listen = config.listen;
+    let limits = limits(&what, peer)?;
+    let received = limits.iter().find(|limit| limit.other.is_none());
     Ok(Peer {
         symbol: symbol.text.clone(),
         name: symbol.stands_in.then(|| quoted(name.as_str())),
@@ -56,6 +66,7 @@ pub(super) fn peer_view(
         disabled: peer.disabled,
         passive: peer.passive,
         cluster: peer.client_of.map(|cluster| cluster.to_string()),
+        rs_client: peer.rs_client && !internal,
         graceful_restart: peer.graceful_restart.is_some(),
         restart_time: peer.graceful_restart.map_or(Ok(0), |restart| {
             seconds("restart time", restart.restart_time)
@@ -83,17 +94,11 @@ pub(super) fn peer_view(
         no_import: denied && peer.import.is_empty(),
         no_export: denied && peer.export.is_empty(),
         require_policy: peer.require_policy,
-        limit: peer.prefix_limit.map(|limit| limit.max.to_string()),
-        limit_action: match peer.prefix_limit.map(|limit| limit.action) {
-            Some(LimitAction::Warn) => "warn",
-            Some(LimitAction::Restart(_)) => "restart",
-            Some(LimitAction::Disable) | None => "disable",
-        },
-        limit_warning: peer.prefix_limit.map_or(0, |limit| limit.warning),
-        limit_restart: match peer.prefix_limit.map(|limit| limit.action) {
-            Some(LimitAction::Restart(pause)) => seconds_of(&what, pause)?,
-            _ => 0,
-        },
+        limit: received.map(|limit| limit.max.to_string()),
+        limit_action: received.map_or("disable", |limit| limit.action),
+        limit_warning: received.map_or(0, |limit| limit.warning),
+        limit_restart: received.map_or(0, |limit| limit.restart),
+        limits: limits.clone(),
         next_hop: match peer.next_hop {
             NextHopMode::Auto => None,
             NextHopMode::Own => Some("self"),
@@ -103,6 +108,31 @@ pub(super) fn peer_view(
         import: symbols(&peer.import)?,
         export: symbols(&peer.export)?,
     })
+}
+
+/// The limits that there are.
+fn limits(what: &str, peer: &PeerConfig) -> Result<Vec<Limit>, RenderError> {
+    let known = LIMITS.into_iter().filter_map(|(word, counted)| {
+        let limit = peer.limit(counted)?;
+        Some((word, counted, limit))
+    });
+    let view = |(word, counted, limit): (&'static str, Counted, PrefixLimit)| {
+        let (action, restart) = match limit.action {
+            LimitAction::Warn => ("warn", 0),
+            LimitAction::Block => ("block", 0),
+            LimitAction::Disable => ("disable", 0),
+            LimitAction::Restart(pause) => ("restart", seconds_of(what, pause)?),
+        };
+        Ok(Limit {
+            word,
+            other: (counted != Counted::Received).then_some(word),
+            max: limit.max,
+            action,
+            warning: limit.warning,
+            restart,
+        })
+    };
+    known.map(view).collect()
 }
 
 /// `next hop address` of each family, or null.

@@ -1,10 +1,11 @@
 //! Statements into a configuration: names are resolved, defaults filled in, contradictions refused.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 
 use caracal_bgp::{
-    Asn, Filter, Listen, Origination, PeerConfig, PeerName, RouterId, SpeakerConfig, Station, Value,
+    Asn, Filter, Listen, Origination, PeerConfig, PeerName, RouterId, SpeakerConfig, StaticWay,
+    Station, Value,
 };
 use caracal_model::{Family, Prefix};
 
@@ -14,6 +15,7 @@ use super::options;
 use super::peer::{Call, PeerOption, Policy, RemoteAs};
 use super::peer_options::{Channel, PeerOptions};
 use super::policy::{Function, Passes, nothing};
+use super::route::StaticRoutes;
 use super::{PeerStatement, Statement};
 
 /// The filter of `import none` and `export none`.
@@ -31,6 +33,10 @@ struct Builder<'a> {
     filter_names: HashMap<&'a str, String>,
     filters: BTreeMap<String, Filter>,
     originate: BTreeMap<Prefix, Origination>,
+    /// How much the routes of ours are preferred.
+    preferences: BTreeMap<Prefix, u16>,
+    /// Prefixes to which another route of ours is not used, and where the later one stands.
+    unused: BTreeMap<Prefix, &'a str>,
     templates: HashMap<&'a str, PeerStatement<'a>>,
     peers: Vec<PeerStatement<'a>>,
     stations: BTreeMap<String, Station>,
@@ -53,6 +59,8 @@ pub(super) fn build<'a>(
         filter_names: HashMap::new(),
         filters: BTreeMap::new(),
         originate: BTreeMap::new(),
+        preferences: BTreeMap::new(),
+        unused: BTreeMap::new(),
         templates: HashMap::new(),
         peers: Vec::new(),
         stations: BTreeMap::new(),
@@ -78,16 +86,7 @@ impl<'a> Builder<'a> {
                 self.constants.insert(name.value, value);
             }
             Statement::Function(function) => self.add_filter(function)?,
-            Statement::Routes(routes) => {
-                for Located { at, value } in routes {
-                    if self.originate.insert(value.0, value.1).is_some() {
-                        return Err(ParseFault::new(
-                            at,
-                            "every route once; this one is a repetition",
-                        ));
-                    }
-                }
-            }
+            Statement::Routes(routes) => self.add_routes(routes)?,
             Statement::Template(template) => {
                 let symbol = template.symbol;
                 if self.templates.insert(symbol.value, template).is_some() {
@@ -107,6 +106,43 @@ impl<'a> Builder<'a> {
                 }
             }
             Statement::Define(..) | Statement::Kernel(_) | Statement::Dump(_) | Statement::Done => {
+            }
+        }
+        Ok(())
+    }
+
+    /// Of several protocols that have a prefix, the preferred one counts and, among equals, the
+    /// first, as in BIRD.
+    fn add_routes(&mut self, given: StaticRoutes<'a>) -> Result<(), ParseFault<'a>> {
+        let mut own = BTreeSet::new();
+        for Located { at, value } in given.routes {
+            let (prefix, route) = value;
+            if !own.insert(prefix) {
+                let what = "every route once in a protocol; this one is a repetition";
+                return Err(ParseFault::new(at, what));
+            }
+            let before = self.preferences.get(&prefix).copied();
+            if before.is_some() {
+                self.unused.insert(prefix, at);
+            }
+            if before.is_none_or(|before| given.preference > before) {
+                self.preferences.insert(prefix, given.preference);
+                self.originate.insert(prefix, route);
+            }
+        }
+        Ok(())
+    }
+
+    /// A route with gateways is not there while they are on no link, and nothing stands in for it.
+    fn check_unused(&self) -> Result<(), ParseFault<'a>> {
+        for (prefix, at) in &self.unused {
+            let route = self.originate.get(prefix);
+            if let Some(StaticWay::Via(_)) = route.map(|route| &route.way) {
+                let what = format!(
+                    "no second route to {prefix}: the preferred one has gateways, and no other takes its place while \
+                     they are on no link"
+                );
+                return Err(ParseFault::new(at, what));
             }
         }
         Ok(())
@@ -144,6 +180,7 @@ impl<'a> Builder<'a> {
         let Some(router_id) = self.router_id else {
             return Err(self.missing("a line \"router id ADDRESS;\" somewhere in the file"));
         };
+        self.check_unused()?;
         let peers = std::mem::take(&mut self.peers);
         let local_as = match self.constants.get(LOCAL_AS) {
             Some(asn) => Asn(*asn),
@@ -273,6 +310,7 @@ impl<'a> Builder<'a> {
         let internal = own == config.remote_as;
         given.apply(&mut config, internal, self.router_id, self.by_hand());
         given.keepalive(&config)?;
+        given.route_server(internal)?;
         self.note_defaults(peer.symbol.at, &given);
         self.channels(peer, &given, &mut config, internal)?;
         let name = given
@@ -324,7 +362,12 @@ impl<'a> Builder<'a> {
         };
         config.next_hop = first.next_hop;
         config.add_path = options::add_path(&first.paths);
-        config.prefix_limit = options::prefix_limit(&first.limit);
+        let limits = options::prefix_limits(&first.limit);
+        [
+            config.prefix_limit,
+            config.import_limit,
+            config.export_limit,
+        ] = limits;
         config.families.clear();
         let required = config.require_policy && !internal;
         // BIRD's default towards internal peers; external ones need the line.
@@ -335,12 +378,12 @@ impl<'a> Builder<'a> {
             self.check_policy(channel, config, internal)?;
             let same = channel.next_hop == config.next_hop
                 && options::add_path(&channel.paths) == config.add_path
-                && options::prefix_limit(&channel.limit) == config.prefix_limit;
+                && options::prefix_limits(&channel.limit) == limits;
             config.extended_next_hop |= channel.extended_next_hop;
             if !same {
                 return Err(ParseFault::new(
                     channel.at,
-                    "both families with the same next hop, paths and limit",
+                    "both families with the same next hop, paths and limits",
                 ));
             }
             if let Some(at) = channel.gateway_direct.filter(|_| config.ttl != Some(1)) {

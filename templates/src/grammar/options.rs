@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use caracal_bgp::{AddPath, BfdOptions, LimitAction, PathCount, PrefixLimit};
+use caracal_bgp::{AddPath, BfdOptions, Counted, LimitAction, PathCount, PrefixLimit};
 use nom::Parser;
 use nom::combinator::{cut, opt};
 use nom::sequence::{preceded, terminated};
@@ -12,6 +12,7 @@ use super::lexer::switch;
 use super::lexer::{
     Located, Res, block, directive, end_of_line, one_of_words, token, u8_number, u32_number,
 };
+use crate::context::LIMITS;
 
 /// BIRD's default for `long lived stale time`.
 const STALE_TIME: Duration = Duration::from_secs(3600);
@@ -44,12 +45,19 @@ pub(super) enum PathOption {
     Best(u8),
 }
 
-/// Prefix limit of a family.
+/// A line about a limit of the prefixes of a family, and what it counts.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum LimitOption {
-    /// `receive limit MAX action …;`; `None` = off.
+pub(super) struct LimitOption {
+    pub(super) counted: Counted,
+    pub(super) line: LimitLine,
+}
+
+/// What is said of a limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum LimitLine {
+    /// `… limit MAX action …;`; `None` = off.
     Limit(Option<(u32, LimitAction)>),
-    /// `#: limit warning PERCENT restart SECONDS`
+    /// `#: … limit warning PERCENT restart SECONDS`
     Details { warning: u8, restart: u32 },
 }
 
@@ -104,25 +112,30 @@ pub(super) fn add_path(options: &[PathOption]) -> AddPath {
     all
 }
 
-/// The lines of a family about the number of prefixes, together.
-pub(super) fn prefix_limit(options: &[LimitOption]) -> Option<PrefixLimit> {
+/// The lines of a family about the number of prefixes, together: the limits of what is received,
+/// accepted, sent.
+pub(super) fn prefix_limits(options: &[LimitOption]) -> [Option<PrefixLimit>; 3] {
+    LIMITS.map(|(_, counted)| prefix_limit(options, counted))
+}
+
+fn prefix_limit(options: &[LimitOption], counted: Counted) -> Option<PrefixLimit> {
     let mut limit = None;
-    for option in options {
-        match (option, &mut limit) {
-            (LimitOption::Limit(said), limit) => {
+    for option in options.iter().filter(|option| option.counted == counted) {
+        match (option.line, &mut limit) {
+            (LimitLine::Limit(said), limit) => {
                 *limit = said.map(|(max, action)| PrefixLimit {
                     action,
                     ..PrefixLimit::new(max)
                 });
             }
-            (LimitOption::Details { warning, restart }, Some(limit)) => {
-                limit.warning = *warning;
+            (LimitLine::Details { warning, restart }, Some(limit)) => {
+                limit.warning = warning;
                 if matches!(limit.action, LimitAction::Restart(_)) {
-                    let pause = Duration::from_secs((*restart).into());
+                    let pause = Duration::from_secs(restart.into());
                     limit.action = LimitAction::Restart(pause);
                 }
             }
-            (LimitOption::Details { .. }, None) => {}
+            (LimitLine::Details { .. }, None) => {}
         }
     }
     limit
@@ -192,22 +205,26 @@ pub(super) fn add_paths(s: &str) -> Res<'_, PathOption> {
     token(";").map(|_| PathOption::Switch(mode)).parse(rest)
 }
 
-/// After `receive`: `limit MAX action warn;`, `disable` (the default) or `restart`; `limit off;`.
-pub(super) fn receive_limit(s: &str) -> Res<'_, LimitOption> {
-    let (rest, _) = token("limit")(s)?;
+/// After `receive`, `import` or `export`, and `limit`: `MAX action warn;`, `block`, `disable` (the
+/// default) or `restart`; `off;`.
+pub(super) fn limit(counted: Counted, s: &str) -> Res<'_, LimitOption> {
+    let option = |line| LimitOption { counted, line };
+    let rest = s;
     if let Ok((rest, _)) = token("off")(rest) {
-        return token(";").map(|_| LimitOption::Limit(None)).parse(rest);
+        let off = option(LimitLine::Limit(None));
+        return token(";").map(|_| off).parse(rest);
     }
     let (rest, max) = u32_number(rest)?;
-    let word = cut(|s| one_of_words(&["warn", "disable", "restart"], s));
+    let word = cut(|s| one_of_words(&["warn", "block", "disable", "restart"], s));
     let action = preceded(token("action"), word);
     let (rest, action) = terminated(opt(action), token(";")).parse(rest)?;
     let action = match action {
         Some("warn") => LimitAction::Warn,
+        Some("block") => LimitAction::Block,
         Some("restart") => LimitAction::Restart(RESTART),
         _ => LimitAction::Disable,
     };
-    Ok((rest, LimitOption::Limit(Some((max, action)))))
+    Ok((rest, option(LimitLine::Limit(Some((max, action))))))
 }
 
 /// A `#:` line of a family.
@@ -216,18 +233,28 @@ pub(super) enum ChannelLine {
     Limit(LimitOption),
 }
 
-/// `#: add paths best N`, `#: limit warning PERCENT restart SECONDS`.
+/// `#: add paths best N`, `#: limit warning PERCENT restart SECONDS` about `receive limit`, and the
+/// same with `import limit` and `export limit`.
 pub(super) fn channel_line(s: &str) -> Res<'_, ChannelLine> {
     let (rest, line) = directive(s)?;
-    let (line, word) = one_of_words(&["add", "limit"], line)?;
+    let (line, word) = one_of_words(&["add", "limit", "import", "export"], line)?;
     let (line, value) = if word == "add" {
         let (line, count) = preceded((token("paths"), token("best")), u8_number).parse(line)?;
         (line, ChannelLine::Paths(PathOption::Best(count)))
     } else {
+        let known = LIMITS.iter().find(|(limit, _)| *limit == word);
+        let (line, counted) = match known {
+            Some((_, counted)) => (token("limit")(line)?.0, *counted),
+            None => (line, Counted::Received),
+        };
         let (line, warning) = preceded(token("warning"), u8_number).parse(line)?;
         let (line, restart) = preceded(token("restart"), u32_number).parse(line)?;
-        let details = LimitOption::Details { warning, restart };
-        (line, ChannelLine::Limit(details))
+        let details = LimitLine::Details { warning, restart };
+        let option = LimitOption {
+            counted,
+            line: details,
+        };
+        (line, ChannelLine::Limit(option))
     };
     end_of_line(line)?;
     Ok((rest, value))

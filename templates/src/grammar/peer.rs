@@ -16,6 +16,7 @@ use super::lexer::{
 };
 use super::options::{self, ChannelLine, Extra, LimitOption, PathOption};
 use super::policy::{Passes, name_line};
+use crate::context::LIMITS;
 
 #[derive(Clone, Debug)]
 pub(super) enum PeerOption<'a> {
@@ -44,6 +45,8 @@ pub(super) enum PeerOption<'a> {
     Disabled(bool),
     Passive(bool),
     Client(bool),
+    /// Of a route server.
+    RsClient(bool),
     ClusterId(Ipv4Addr),
     GracefulRestart(bool),
     RestartTime(u16),
@@ -80,7 +83,7 @@ pub(super) enum RemoteAs<'a> {
 }
 
 pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
-    const WORDS: [&str; 24] = [
+    const WORDS: [&str; 25] = [
         "description",
         "disabled",
         "local",
@@ -92,6 +95,7 @@ pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Peer
         "hold",
         "passive",
         "rr",
+        "rs",
         "graceful",
         "allow",
         "password",
@@ -112,6 +116,9 @@ pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Peer
         "local" => local(scope, rest),
         "neighbor" => neighbor(scope, rest),
         "rr" => reflector(rest),
+        "rs" => delimited(token("client"), switch, token(";"))
+            .map(PeerOption::RsClient)
+            .parse(rest),
         "graceful" => graceful(rest),
         "ipv4" | "ipv6" => channel(scope, s),
         "source" => {
@@ -370,12 +377,20 @@ fn channel_option<'a>(
         "import", "export", "next", "gateway", "extended", "add", "receive", "table", "#:",
     ];
     let (rest, word) = one_of_words(&WORDS, s)?;
+    let limit = LIMITS.iter().find(|(limit, _)| *limit == word);
+    if let Some((_, counted)) = limit
+        && let Ok((rest, _)) = token("limit")(rest)
+    {
+        let limit = options::limit(*counted, rest);
+        return limit.map(|(rest, limit)| (rest, ChannelOption::Limit(limit)));
+    }
     match word {
         "extended" => delimited((token("next"), token("hop")), switch, token(";"))
             .map(ChannelOption::ExtendedNextHop)
             .parse(rest),
         "add" => options::add_paths.map(ChannelOption::Paths).parse(rest),
-        "receive" => options::receive_limit.map(ChannelOption::Limit).parse(rest),
+        // What is right has been read above; this is the error.
+        "receive" => token("limit").map(|_| ChannelOption::Done).parse(rest),
         "#:" => options::channel_line
             .map(|line| match line {
                 ChannelLine::Paths(option) => ChannelOption::Paths(option),

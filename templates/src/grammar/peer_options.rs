@@ -83,6 +83,7 @@ pub(super) struct PeerOptions<'a> {
     disabled: bool,
     passive: bool,
     client: bool,
+    rs_client: Option<&'a str>,
     cluster_id: Option<Ipv4Addr>,
     graceful: Option<bool>,
     restart_time: Option<u16>,
@@ -128,6 +129,7 @@ impl<'a> PeerOptions<'a> {
             PeerOption::Disabled(on) => self.disabled = *on,
             PeerOption::Passive(on) => self.passive = *on,
             PeerOption::Client(on) => self.client = *on,
+            PeerOption::RsClient(on) => self.rs_client = on.then_some(at),
             PeerOption::ClusterId(id) => self.cluster_id = Some(*id),
             PeerOption::GracefulRestart(on) => self.graceful = Some(*on),
             PeerOption::RestartTime(seconds) => self.restart_time = Some(*seconds),
@@ -190,6 +192,17 @@ impl<'a> PeerOptions<'a> {
         }
     }
 
+    /// As in BIRD: inside an AS there is no route server (RFC 7947 §2).
+    pub(super) fn route_server(&self, internal: bool) -> Result<(), ParseFault<'a>> {
+        match self.rs_client.filter(|_| internal) {
+            Some(at) => Err(ParseFault::new(
+                at,
+                "no \"rs client\": this peer is internal, and a route server has external clients",
+            )),
+            None => Ok(()),
+        }
+    }
+
     pub(super) fn apply(
         &self,
         config: &mut PeerConfig,
@@ -214,6 +227,7 @@ impl<'a> PeerOptions<'a> {
             .client
             .then(|| self.cluster_id.or(router_id).map(ClusterId))
             .flatten();
+        config.rs_client = self.rs_client.is_some();
         config.graceful_restart = match (self.graceful, self.restart_time) {
             (Some(false), _) => None,
             (_, Some(seconds)) => Some(GracefulRestart {

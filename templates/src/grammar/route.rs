@@ -12,7 +12,7 @@ use super::community;
 use super::language::Scope;
 use super::lexer::{
     Located, ParseFault, Res, block, family, ip_address, one_of_words, prefix, skip, switch,
-    symbol, token, u8_number, u32_number,
+    symbol, token, u8_number, u16_number, u32_number,
 };
 use super::peer::address;
 use super::policy::assigned;
@@ -49,7 +49,8 @@ enum Attribute {
 }
 
 enum Line<'a> {
-    Channel(Family),
+    /// With what it says of the preference.
+    Channel(Family, Option<u16>),
     Disabled(bool),
     Route(Prefix, Origination),
     /// The table of the entries.
@@ -65,28 +66,43 @@ pub(super) fn roa_family(word: &str) -> Family {
     }
 }
 
+/// BIRD's preference of static routes.
+const PREFERENCE: u16 = 200;
+
+/// BIRD's preference of routes of peers.
+const PEERS_PREFERENCE: u16 = 100;
+
+/// The routes of a static protocol.
+#[derive(Debug)]
+pub(super) struct StaticRoutes<'a> {
+    /// Of several protocols that have a prefix, the highest one counts.
+    pub(super) preference: u16,
+    pub(super) routes: Vec<Located<'a, (Prefix, Origination)>>,
+}
+
 /// The block of a static protocol.
-pub(super) fn routes<'a>(
-    scope: &mut Scope<'a>,
-    s: &'a str,
-) -> Res<'a, Vec<Located<'a, (Prefix, Origination)>>> {
+pub(super) fn routes<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, StaticRoutes<'a>> {
     let (rest, lines) = block(|s| line(scope, s))(s)?;
     let mut channel = None;
     let mut table = None;
     let mut disabled = false;
+    let mut preference = PREFERENCE;
     let mut routes = Vec::new();
     let mut roas: Vec<Located<'a, Roa>> = Vec::new();
     for Located { at, value } in lines {
         match value {
-            Line::Channel(_) if table.is_some() => return Err(second_channel(at)),
+            Line::Channel(..) if table.is_some() => return Err(second_channel(at)),
             Line::RoaChannel(..) if channel.is_some() => return Err(second_channel(at)),
             Line::RoaChannel(family, name) => (channel, table) = (Some(family), Some(name)),
             Line::Roa(value) => roas.push(Located { at, value }),
-            Line::Channel(family) if channel.is_some_and(|known| known != family) => {
+            Line::Channel(family, _) if channel.is_some_and(|known| known != family) => {
                 let what = "one family in a static protocol; the other needs a protocol of its own";
                 return Err(Err::Failure(ParseFault::new(at, what)));
             }
-            Line::Channel(family) => channel = Some(family),
+            Line::Channel(family, said) => {
+                channel = Some(family);
+                preference = said.unwrap_or(preference);
+            }
             Line::Disabled(off) => disabled = off,
             Line::Route(prefix, route) => routes.push(Located {
                 at,
@@ -106,7 +122,7 @@ pub(super) fn routes<'a>(
     if disabled {
         routes.clear();
     }
-    Ok((rest, routes))
+    Ok((rest, StaticRoutes { preference, routes }))
 }
 
 fn second_channel(at: &str) -> Err<ParseFault<'_>> {
@@ -149,7 +165,7 @@ fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line<'a>> {
                 .map(Line::Disabled)
                 .parse(rest);
         }
-        _ => return terminated(family, token(";")).map(Line::Channel).parse(s),
+        _ => return channel(s),
     }
     let (rest, destination) = prefix(rest)?;
     if let Ok((after, _)) = token("max")(rest) {
@@ -176,6 +192,29 @@ fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line<'a>> {
     origination.communities.sort_unstable();
     origination.communities.dedup();
     Ok((rest, Line::Route(destination, origination)))
+}
+
+/// `ipv4;`, or `ipv4 { preference NUMBER; };`.
+fn channel(s: &str) -> Res<'_, Line<'_>> {
+    let (rest, family) = family(s)?;
+    let (rest, lines) = terminated(opt(block(preference)), token(";")).parse(rest)?;
+    let said = lines.into_iter().flatten().next_back();
+    Ok((rest, Line::Channel(family, said.map(|line| line.value))))
+}
+
+/// A route of ours comes before those of peers, whatever it is worth among its own kind.
+fn preference(s: &str) -> Res<'_, u16> {
+    let (rest, _) = one_of_words(&["preference"], s)?;
+    let at = skip(rest);
+    let (rest, value) = terminated(u16_number, token(";")).parse(rest)?;
+    if value > PEERS_PREFERENCE {
+        return Ok((rest, value));
+    }
+    let what = format!(
+        "a number from {} on: a static route is used before those of peers, which have {PEERS_PREFERENCE}",
+        PEERS_PREFERENCE + 1
+    );
+    Err(Err::Failure(ParseFault::new(at, what)))
 }
 
 /// Behind `roa4` or `roa6`: nothing, or `{ table NAME; }`.

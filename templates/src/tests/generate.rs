@@ -220,12 +220,14 @@ prop_compose! {
     fn options()(
         mut peer in session(),
         range in of((any::<u32>(), 0u8..=32)),
-        limit in of((any::<u32>(), 0u8..=100, prop_oneof![
+        limits in proptest::array::uniform3(of((any::<u32>(), 0u8..=100, prop_oneof![
             Just(LimitAction::Warn),
+            Just(LimitAction::Block),
             Just(LimitAction::Disable),
             any::<u16>().prop_map(|s| LimitAction::Restart(Duration::from_secs(s.into()))),
-        ])),
+        ]))),
         require_policy in any::<bool>(),
+        rs_client in any::<bool>(),
         extended_next_hop in any::<bool>(),
         own_ipv4 in of(any::<u32>()),
         own_ipv6 in of(any::<u128>()),
@@ -240,8 +242,11 @@ prop_compose! {
             peer.address = range.address();
             peer.range = Some(range);
         }
-        peer.prefix_limit = limit.map(|(max, warning, action)| PrefixLimit { max, warning, action });
+        [peer.prefix_limit, peer.import_limit, peer.export_limit] = limits.map(|limit| {
+            limit.map(|(max, warning, action)| PrefixLimit { max, warning, action })
+        });
         peer.require_policy = require_policy;
+        peer.rs_client = rs_client;
         peer.extended_next_hop = extended_next_hop;
         let has = |family| peer.families.contains(&family);
         peer.own_next_hops = OwnNextHops {
@@ -334,6 +339,7 @@ prop_compose! {
                 // Only internal peers can be clients (RFC 4456), and BIRD insists.
                 let internal = peer.local_as.unwrap_or(local_as) == peer.remote_as;
                 peer.client_of = cluster.filter(|_| internal);
+                peer.rs_client &= !internal;
                 (name.into(), peer)
             })
             .collect();

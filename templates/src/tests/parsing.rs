@@ -397,6 +397,28 @@ fn options_of_a_peer_that_are_off_by_default() {
         })
     );
     assert_eq!(limit("receive limit 9; receive limit off;"), None);
+    let block = |max| {
+        Some(PrefixLimit {
+            action: LimitAction::Block,
+            ..PrefixLimit::new(max)
+        })
+    };
+    let all = "import limit 8 action block; receive limit 9 action block; export limit 7;\n\
+               #: export limit warning 50 restart 0";
+    let peer = with_options("", all).unwrap();
+    assert_eq!(
+        (peer.prefix_limit, peer.import_limit, peer.export_limit),
+        (
+            block(9),
+            block(8),
+            Some(PrefixLimit {
+                warning: 50,
+                ..PrefixLimit::new(7)
+            })
+        )
+    );
+    let off = with_options("", "import limit 8; import limit off; export limit off;").unwrap();
+    assert_eq!((off.import_limit, off.export_limit), (None, None));
     let paths = |text: &str| with_options("", text).unwrap().add_path;
     let mode = |receive, send| AddPath { receive, send };
     assert_eq!(paths("add paths on;"), mode(true, Some(PathCount::All)));
@@ -410,8 +432,62 @@ fn options_of_a_peer_that_are_off_by_default() {
             .unwrap()
             .extended_next_hop
     );
-    let error = with_options("", "receive limit 9 action block;").unwrap_err();
-    assert!(error.expected.contains("\"restart\""), "{error}");
+    for word in ["receive", "import", "export"] {
+        let text = format!("{word} limit 9 action stop;");
+        let error = with_options("", &text).unwrap_err();
+        assert!(error.expected.contains("\"block\""), "{error}");
+        let error = with_options("", &format!("{word} limit;")).unwrap_err();
+        assert!(error.expected.contains("a number"), "{error}");
+    }
+}
+
+#[test]
+fn of_several_static_routes_to_a_prefix_the_preferred_one_counts() {
+    let way = |first: &str, second: &str| {
+        let text = format!(
+            "router id 10.0.0.1;\nprotocol static a {{ {first} }}\nprotocol static b {{ {second} }}\n\
+             protocol bgp x {{ local as 64512; neighbor 10.0.0.2 as 64512; ipv4; }}\n"
+        );
+        let file = parse(&text).unwrap();
+        let route = file.originate.get(&Prefix::v4([10, 1, 0, 0].into(), 16));
+        route.unwrap().way.clone()
+    };
+    let black = "ipv4; route 10.1.0.0/16 blackhole;";
+    let un = "ipv4; route 10.1.0.0/16 unreachable;";
+    let to = |preference: u16, routes: &str| {
+        routes.replace("ipv4;", &format!("ipv4 {{ preference {preference}; }};"))
+    };
+    // As BIRD 2.0.12: the first among equals.
+    assert_eq!(way(black, un), StaticWay::Blackhole);
+    assert_eq!(way(un, black), StaticWay::Unreachable);
+    assert_eq!(way(&to(200, black), un), StaticWay::Blackhole);
+    assert_eq!(way(&to(199, black), un), StaticWay::Unreachable);
+    assert_eq!(way(black, &to(201, un)), StaticWay::Unreachable);
+    let gateway = "ipv4; route 10.1.0.0/16 via 10.0.0.2;";
+    assert_eq!(way(gateway, &to(201, un)), StaticWay::Unreachable);
+    let off = "disabled; ipv4 { preference 201; }; route 10.1.0.0/16 via 10.0.0.2;";
+    assert_eq!(way(black, off), StaticWay::Blackhole);
+}
+
+#[test]
+fn a_route_server_has_external_clients() {
+    let text = |remote: u32, options: &str| {
+        format!(
+            "router id 10.0.0.1;\nprotocol bgp x {{ local as 64512; neighbor 10.0.0.2 as {remote};\n\
+             {options}\nipv4 {{ import all; export all; }}; }}\n"
+        )
+    };
+    let client = |options: &str| {
+        let file = parse(&text(65001, options)).unwrap();
+        file.peers[&"x".into()].rs_client
+    };
+    assert!(client("rs client;"));
+    assert!(!client("rs client; rs client off;"));
+    assert!(!client(""));
+    let error = parse(&text(64512, "rs client;")).unwrap_err();
+    assert_eq!((error.line, error.column), (3, 1), "{error}");
+    assert!(error.expected.contains("this peer is internal"), "{error}");
+    parse(&text(64512, "rs client off;")).unwrap();
 }
 
 #[test]

@@ -64,6 +64,51 @@ fn what_would_be_dropped_is_refused() {
             "one family in a static protocol",
         ),
         (
+            with_peer(
+                "protocol static { ipv4; route 10.1.0.0/16 blackhole; route 10.1.0.0/16 blackhole; }",
+            ),
+            "every route once in a protocol",
+        ),
+        (
+            with_peer(
+                "protocol static { ipv4 { preference 210; }; route 10.1.0.0/16 via 10.0.0.2; }\n\
+                 protocol static { ipv4; route 10.1.0.0/16 blackhole; }",
+            ),
+            "--> f:4:25\n",
+        ),
+        (
+            with_peer(
+                "protocol static { ipv4; route 10.1.0.0/16 blackhole; }\n\
+                 protocol static { ipv4 { preference 210; }; route 10.1.0.0/16 via 10.0.0.2; }",
+            ),
+            "no second route to 10.1.0.0/16",
+        ),
+        (
+            with_peer("protocol static { ipv4 { preference 100; }; }"),
+            "a number from 101 on",
+        ),
+        (
+            with_peer("protocol static { ipv4 { preference 65536; }; }"),
+            "a number up to 65535",
+        ),
+        (
+            with_peer("protocol static { ipv4 { import none; }; }"),
+            "expected \"preference\"",
+        ),
+        (
+            with_peer("protocol pipe { table master4; peer table t; }"),
+            "no \"pipe\": there is one table for each family",
+        ),
+        (
+            with_peer("protocol rpki r { roa4; }"),
+            "no \"rpki\": it is not done",
+        ),
+        (with_peer("protocol ospf v2 { }"), "with \"learn;\""),
+        (
+            peer("").replace("router id 10.0.0.1", "router id from \"eth*\""),
+            "no interface is asked",
+        ),
+        (
             with_peer("protocol direct { ipv4; }"),
             "there is no \"protocol direct\"",
         ),

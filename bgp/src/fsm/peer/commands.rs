@@ -1,11 +1,12 @@
 //! Commands to a session: stop it, with the kind of end; ask the peer for a route refresh.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::BytesMut;
 use caracal_model::Family;
 
 use super::{Connection, PeerFsm};
+use crate::config::{Counted, LimitPassed};
 use crate::fsm::{ConnectionId, DownReason, FsmOutput, SessionStop};
 use crate::wire::encode_refresh;
 use crate::wire::notification::{CeaseSubcode, Notification};
@@ -81,14 +82,15 @@ impl PeerFsm {
         self.end(now, conn, DownReason::Bfd { graceful }, notification);
     }
 
-    /// RFC 4486 §4: Cease / Maximum Number of Prefixes Reached with the family and its limit.
-    pub(super) fn prefix_limit(
-        &mut self,
-        now: Instant,
-        family: Family,
-        max: u32,
-        restart: Option<Duration>,
-    ) {
+    /// RFC 4486 §4: Cease / Maximum Number of Prefixes Reached with the family and its limit. Where
+    /// it is we who have too many, it is an administrative end, as BIRD has it.
+    pub(super) fn prefix_limit(&mut self, now: Instant, passed: LimitPassed) {
+        let LimitPassed {
+            counted,
+            family,
+            max,
+            restart,
+        } = passed;
         let Some((conn, negotiated)) = self.established() else {
             return;
         };
@@ -96,12 +98,24 @@ impl PeerFsm {
             .graceful_restart
             .as_ref()
             .is_some_and(|restart| restart.notification);
-        let cease = Notification::maximum_prefixes(family.into(), max);
+        let cease = match counted {
+            Counted::Received | Counted::Accepted => {
+                Notification::maximum_prefixes(family.into(), max)
+            }
+            Counted::Sent if restart.is_some() => {
+                Notification::cease(CeaseSubcode::AdministrativeReset)
+            }
+            Counted::Sent => Notification::cease(CeaseSubcode::AdministrativeShutdown),
+        };
         // RFC 8538 §4: the session ends for good, also to a peer that would keep our routes.
         let cease = if hard { cease.hard_reset() } else { cease };
         self.limited = restart.is_none();
         self.enabled = restart.is_some();
-        let down = DownReason::PrefixLimit { family, max };
+        let down = DownReason::PrefixLimit {
+            counted,
+            family,
+            max,
+        };
         self.end(
             now,
             ConnectionId::Pending,

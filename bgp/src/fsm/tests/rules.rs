@@ -10,6 +10,7 @@ use super::{
     Bench, GracefulRestart, THEM, US, ends, established, refused, settings, their_open,
     their_plain_open,
 };
+use crate::config::{Counted, LimitPassed};
 use crate::types::{Asn, RouterId, SessionState};
 use crate::wire::MessageType;
 use crate::wire::capability::{AfiSafi, Capability, GracefulRestartCapability};
@@ -831,14 +832,35 @@ fn a_pending_connection_takes_the_place_of_a_session_that_ends() {
         ]
     );
     let mut bench = with_pending();
-    let seen = bench.feed(FsmInput::PrefixLimit {
+    let seen = bench.feed(FsmInput::PrefixLimit(LimitPassed {
+        counted: Counted::Received,
         family: Family::Ipv4,
         max: 1,
         restart: None,
-    });
+    }));
     assert!(seen.contains(&"close pending".to_owned()), "{seen:?}");
     assert!(!seen.contains(&"promote".to_owned()), "{seen:?}");
     assert_eq!(bench.peer.state(), SessionState::Idle);
+}
+
+#[test]
+fn an_export_limit_is_no_fault_of_the_peer() {
+    for (counted, restart, cease) in [
+        (Counted::Received, None, "out 6/1"),
+        (Counted::Accepted, None, "out 6/1"),
+        (Counted::Sent, None, "out 6/2"),
+        (Counted::Sent, Some(Duration::from_secs(60)), "out 6/4"),
+    ] {
+        let mut bench = Bench::started(settings(US, THEM));
+        bench.establish(ConnectionId::Out, their_plain_open());
+        let seen = bench.feed(FsmInput::PrefixLimit(LimitPassed {
+            counted,
+            family: Family::Ipv4,
+            max: 1,
+            restart,
+        }));
+        assert_eq!(seen.first().map(String::as_str), Some(cease), "{seen:?}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use caracal_model::Family;
 
 use super::super::{ConnectionId, FsmInput, SessionStop};
 use super::{Bench, THEM, US, ends, refused, settings, their_open};
+use crate::config::{Counted, LimitPassed};
 use crate::types::{Asn, SessionState};
 use crate::wire::Message;
 use crate::wire::capability::AfiSafi;
@@ -149,11 +150,12 @@ fn input(event: Event) -> Option<FsmInput> {
         Event::AskRefresh => Some(FsmInput::AskRefresh(Family::Ipv4)),
         Event::BfdDown => Some(FsmInput::BfdDown { graceful: false }),
         Event::BfdDownGraceful => Some(FsmInput::BfdDown { graceful: true }),
-        Event::PrefixLimit => Some(FsmInput::PrefixLimit {
+        Event::PrefixLimit => Some(FsmInput::PrefixLimit(LimitPassed {
+            counted: Counted::Received,
             family: Family::Ipv4,
             max: 10,
             restart: None,
-        }),
+        })),
         Event::Notification => message(Message::Notification(Notification::cease(
             CeaseSubcode::OutOfResources,
         ))),

@@ -37,6 +37,8 @@ pub enum Withheld {
     /// Its attributes do not fit into a message of the session (RFC 4271 §9.2): the peer hears that
     /// it is withdrawn.
     TooLong,
+    /// The limit of the prefixes that the peer is sent is reached.
+    OverLimit,
     /// An export filter rejected it.
     Policy(DecidedBy),
 }
@@ -55,6 +57,7 @@ impl fmt::Display for Withheld {
             Self::PeerIsNextHop => "the next hop would be the peer itself",
             Self::NoNextHop => "no address of the family for the next hop",
             Self::TooLong => "the attributes do not fit into a message of the session",
+            Self::OverLimit => "the export limit is reached",
             Self::Policy(by) => return write!(f, "rejected by {by}"),
         })
     }
@@ -70,6 +73,10 @@ pub struct Member {
 }
 
 impl Member {
+    pub(in crate::rib) const fn new(peer: PeerId, address: IpAddr) -> Self {
+        Self { peer, address }
+    }
+
     pub(in crate::rib) const fn address(&self) -> IpAddr {
         self.address
     }

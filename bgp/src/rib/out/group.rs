@@ -9,6 +9,7 @@ use super::add_path::{AdvertisedPaths, ByPathId};
 use super::advertised::{Advertised, Member, Withheld, visible};
 use super::change::{GroupRoute, PathId, RouteChange};
 use super::rules::{ExportCache, ExportRoute, GroupKey};
+use super::sent::Sent;
 use super::single_path::AdvertisedRoutes;
 use crate::attrs::PathAttrs;
 use crate::rib::dest_id::DestId;
@@ -25,6 +26,8 @@ pub(in crate::rib) struct Group {
     single_path: AdvertisedRoutes,
     /// Paths that the members have, in families of which they take several.
     add_path: AdvertisedPaths,
+    /// What its only member is sent, where that is limited.
+    pub(in crate::rib) sent: Sent,
     /// The group has been given all that is in the table.
     pub(in crate::rib) filled: bool,
     /// Peers on their way to it or from it: it stays although it may have no members.
@@ -38,13 +41,14 @@ impl Group {
             members: Vec::new(),
             single_path: AdvertisedRoutes::default(),
             add_path: AdvertisedPaths::default(),
+            sent: Sent::default(),
             filled: false,
             pins: 0,
         }
     }
 
     pub(in crate::rib) fn join(&mut self, peer: PeerId, address: IpAddr) -> Member {
-        let member = Member { peer, address };
+        let member = Member::new(peer, address);
         self.members.push(member);
         member
     }
@@ -73,7 +77,14 @@ impl Group {
             Some(Advertised::new(attrs, route.peer))
         };
         let Some(count) = self.key.paths_of(prefix.family()) else {
-            let after = paths.first().and_then(export);
+            let mut after = paths.first().and_then(export);
+            if let Some(limit) = &self.key.limit {
+                let before = self.single_path.get(id.index());
+                let family = prefix.family();
+                if !self.sent.admits(limit, family, before, after.as_ref()) {
+                    after = None;
+                }
+            }
             if let Some(before) = self.single_path.put(id.index(), after.as_ref()) {
                 changes.push(GroupRoute {
                     prefix,
@@ -86,8 +97,30 @@ impl Group {
         };
         let named = |route: &ExportRoute<'_>| Some((advertised_id(route.handle), export(route)?));
         let after = paths.iter().filter_map(named).take(count.limit());
-        self.add_path
-            .put(id.index(), prefix, after.collect(), changes);
+        let after = after.collect();
+        let after = self.within_limit(id, prefix, after);
+        self.add_path.put(id.index(), prefix, after, changes);
+    }
+
+    /// The paths of a destination for which a limit has room. Those that go make room first.
+    fn within_limit(
+        &mut self,
+        id: DestId,
+        prefix: Prefix,
+        mut after: Vec<(PathId, Advertised)>,
+    ) -> Vec<(PathId, Advertised)> {
+        let Some(limit) = &self.key.limit else {
+            return after;
+        };
+        let (family, sent) = (prefix.family(), &mut self.sent);
+        let before = self.add_path.get(id.index());
+        let stays = ByPathId::new(&after);
+        for (_, gone) in before.iter().filter(|(id, _)| stays.get(*id).is_none()) {
+            sent.admits(limit, family, Some(gone), None);
+        }
+        let before = ByPathId::new(before);
+        after.retain(|(id, path)| sent.admits(limit, family, before.get(*id), Some(path)));
+        after
     }
 
     /// Has the processor load what [`Group::update`] will read of a destination. The result means

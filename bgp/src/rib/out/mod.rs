@@ -18,6 +18,7 @@ mod change;
 mod group;
 mod packing;
 mod rules;
+mod sent;
 mod single_path;
 
 pub use self::advertised::{Member, Withheld};
@@ -27,3 +28,4 @@ pub(in crate::rib) use self::group::Group;
 pub(crate) use self::packing::Packer;
 pub use self::packing::{Buckets, MemberUpdate, PackingBucket};
 pub(in crate::rib) use self::rules::{ExportCache, ExportRoute, GroupKey, PathSource};
+pub(in crate::rib) use self::sent::SentLimit;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use caracal_model::{Family, Prefix};
 
 use super::advertised::Withheld;
+use super::sent::SentLimit;
 use crate::attrs::{PathAttrs, RouteType};
 use crate::config::{NextHopMode, PathCount};
 use crate::policy::{FilterVerdict, PeerKind, RouteSource, RouteView};
@@ -25,6 +26,9 @@ pub(in crate::rib) struct GroupKey {
     pub(in crate::rib) own_as: Asn,
     /// Some: the peers are our reflector clients.
     pub(in crate::rib) client_of: Option<ClusterId>,
+    /// The peers are external, and clients of a route server (RFC 7947): they get routes as they
+    /// came.
+    pub(in crate::rib) transparent: bool,
     pub(in crate::rib) next_hop: NextHopMode,
     /// Our own NEXT_HOP for IPv4 and IPv6 prefixes.
     pub(in crate::rib) own_next_hops: [Option<IpAddr>; 2],
@@ -41,6 +45,8 @@ pub(in crate::rib) struct GroupKey {
     pub(in crate::rib) link: Vec<Prefix>,
     /// Limit of paths per prefix, and the families in which the peer takes several (RFC 7911).
     pub(in crate::rib) add_path: Option<(PathCount, Vec<Family>)>,
+    /// Limit of the prefixes of the only peer of the group.
+    pub(in crate::rib) limit: Option<SentLimit>,
     pub(in crate::rib) filters: Vec<Arc<NamedFilter>>,
     /// Some filter asks for the interface of a route's next hop.
     pub(in crate::rib) asks_for_interface: bool,
@@ -235,7 +241,7 @@ impl GroupKey {
             return base;
         }
         base.local_pref.get_or_insert(DEFAULT_LOCAL_PREF);
-        if self.kind == PeerKind::External {
+        if self.kind == PeerKind::External && !self.transparent {
             // RFC 4271 §5.1.4: a received MED goes no further than the AS; a filter may set a new
             // one.
             base.med = None;
@@ -260,7 +266,9 @@ impl GroupKey {
                 attrs.local_pref = None;
                 attrs.originator_id = None;
                 attrs.cluster_list.clear();
-                attrs.as_path.prepend(self.own_as);
+                if !self.transparent {
+                    attrs.as_path.prepend(self.own_as);
+                }
                 keep_transitive(&mut attrs);
             }
             PeerKind::Internal => {
@@ -313,7 +321,12 @@ impl GroupKey {
     ) -> Result<IpAddr, Withheld> {
         let own = self.own_next_hop(family);
         let given = attrs.next_hop.filter(|given| self.carries(family, *given));
-        let chosen = match (self.next_hop, self.kind, source) {
+        // RFC 7947 §2.2.1.
+        let mode = match self.next_hop {
+            NextHopMode::Auto if self.transparent => NextHopMode::Keep,
+            mode => mode,
+        };
+        let chosen = match (mode, self.kind, source) {
             (NextHopMode::Own, _, _) | (NextHopMode::Auto, PeerKind::External, _) => {
                 // An own route with an explicit next hop still says where a family without own
                 // address goes.

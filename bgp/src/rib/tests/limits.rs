@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::{LimitAction, PrefixLimit};
+use crate::policy::{Filter, FilterCondition, FilterTerm, FilterVerdict, PrefixPattern};
 
 /// Peer 2 may announce four prefixes.
 fn limited(action: LimitAction) -> Net {
@@ -16,9 +17,47 @@ fn limited(action: LimitAction) -> Net {
     net
 }
 
+/// Of the prefixes of peer 2 up to four may be accepted, and its prefixes 7 and up are not.
+fn import_limited(action: LimitAction) -> Net {
+    let mut config = with_peers([internal_peer(2), internal_peer(3)]);
+    config.filters.insert("low".into(), refuse_from(7));
+    let peer = config.peers.get_mut(&name(2)).unwrap();
+    peer.import = vec!["low".into()];
+    peer.import_limit = Some(PrefixLimit {
+        action,
+        ..PrefixLimit::new(4)
+    });
+    let mut net = Net::new(config);
+    net.up(2);
+    net.up(3);
+    net
+}
+
+/// Refuses the prefixes `first` to 12.
+fn refuse_from(first: u8) -> Filter {
+    let pattern = |n| PrefixPattern::exact(prefix(n));
+    Filter::from(vec![FilterTerm {
+        conditions: vec![FilterCondition::Prefix {
+            patterns: (first..13).map(pattern).collect(),
+            negated: false,
+        }],
+        actions: vec![],
+        verdict: Some(FilterVerdict::Reject),
+    }])
+}
+
+/// Why a prefix of the peer is not used; empty: it is.
+fn refusal(net: &Net, n: u8) -> String {
+    let explained = net.rib.explain(&prefix(n));
+    let path = explained.paths.first();
+    path.map_or_else(|| "unknown".to_owned(), |path| path.status.sentence())
+}
+
 fn words(net: &mut Net) -> Vec<String> {
     let words = net.notices.drain(..).map(|notice| match notice {
-        Outbound::PrefixLimit { max, restart, .. } => format!("end {max} {restart:?}"),
+        Outbound::PrefixLimit { passed, .. } => {
+            format!("end {} {:?}", passed.max, passed.restart)
+        }
         Outbound::PrefixWarning { count, max, .. } => format!("warn {count}/{max}"),
         other => panic!("{other:?}"),
     });
@@ -106,6 +145,178 @@ fn refused_prefixes_count_and_families_count_apart() {
     net.announce(2, &[3, 4, 5], attrs(2));
     assert_eq!(words(&mut net), ["warn 5/4", "end 4 None"], "of IPv4");
     assert_eq!(net.fib.len(), 0);
+}
+
+#[test]
+fn an_import_limit_counts_what_is_accepted() {
+    let mut net = import_limited(LimitAction::Restart(Duration::from_secs(60)));
+    net.announce(2, &[7, 8, 9, 10, 11, 12], attrs(2));
+    assert_eq!(words(&mut net), [""; 0], "none of them is accepted");
+    net.announce(2, &[1, 2, 3, 4], attrs(2));
+    assert_eq!(words(&mut net), ["warn 4/4"]);
+    net.announce(2, &[5], attrs(2));
+    assert_eq!(words(&mut net), ["end 4 Some(60s)"]);
+    net.announce(2, &[6], attrs(2));
+    assert_eq!(net.rib.peer_counts(&name(2)).unwrap().accepted, 5);
+    assert_eq!(words(&mut net), [""; 0], "once");
+    net.check();
+}
+
+#[test]
+fn an_import_limit_holds_for_what_other_filters_let_in() {
+    let mut net = import_limited(LimitAction::Disable);
+    net.announce(2, &[1, 7, 8, 9, 10], attrs(2));
+    assert_eq!(words(&mut net), [""; 0]);
+    net.reconfigure(|config| {
+        config.filters.insert("low".into(), refuse_from(12));
+    });
+    assert_eq!(words(&mut net), ["warn 3/4", "end 4 None"]);
+    net.check();
+}
+
+#[test]
+fn an_import_limit_that_blocks_refuses_what_is_new() {
+    let mut net = import_limited(LimitAction::Block);
+    net.announce(2, &[1, 2, 3, 4, 5], attrs(2));
+    assert_eq!(words(&mut net), ["warn 4/4"]);
+    assert_eq!(net.fib.len(), 4);
+    assert!(
+        refusal(&net, 5).contains("import limit"),
+        "{}",
+        refusal(&net, 5)
+    );
+    // What is there may change.
+    net.announce(2, &[1], external(2, &[65002]));
+    assert_eq!(net.fib.len(), 4);
+    // Another one has the place that is free; what is shown as refused waits for a look at all.
+    net.withdraw(2, &[4]);
+    assert!(!net.fib.contains_key(&prefix(5)));
+    net.announce(2, &[6], attrs(2));
+    assert!(net.fib.contains_key(&prefix(6)));
+    net.withdraw(2, &[6]);
+    net.reconfigure(|config| {
+        let limit = Some(PrefixLimit {
+            action: LimitAction::Block,
+            ..PrefixLimit::new(9)
+        });
+        config.peers.get_mut(&name(2)).unwrap().import_limit = limit;
+    });
+    assert!(
+        net.fib.contains_key(&prefix(5)),
+        "another limit is such a look"
+    );
+    net.check();
+}
+
+#[test]
+fn a_receive_limit_that_blocks_takes_nothing_new() {
+    let mut net = limited(LimitAction::Block);
+    net.announce(2, &[1, 2, 3, 4, 5, 6], attrs(2));
+    assert_eq!(words(&mut net), ["warn 4/4"]);
+    assert_eq!(net.rib.peer_counts(&name(2)).unwrap().received, 4);
+    assert_eq!(refusal(&net, 5), "unknown");
+    net.announce(2, &[4], external(2, &[65002]));
+    assert_eq!(net.fib.len(), 4);
+    net.withdraw(2, &[1, 5]);
+    net.announce(2, &[6], attrs(2));
+    assert!(net.fib.contains_key(&prefix(6)));
+    net.check();
+}
+
+/// Peer 3 may be sent four prefixes.
+fn export_limited(action: LimitAction) -> Net {
+    let mut config = with_peers([external_peer(2), internal_peer(3), internal_peer(4)]);
+    config.peers.get_mut(&name(3)).unwrap().export_limit = Some(PrefixLimit {
+        action,
+        ..PrefixLimit::new(4)
+    });
+    let mut net = Net::new(config);
+    for n in 2..=4 {
+        net.up(n);
+    }
+    net
+}
+
+#[test]
+fn an_export_limit_that_blocks_sends_nothing_new() {
+    let mut net = export_limited(LimitAction::Block);
+    net.announce(2, &[1, 2, 3], external(2, &[65002]));
+    assert_eq!(words(&mut net), ["warn 3/4"]);
+    net.announce(2, &[4, 5, 6], external(2, &[65002]));
+    assert_eq!(words(&mut net), [""; 0], "the session goes on");
+    assert_eq!(
+        net.adj_out_prefixes(3),
+        [prefix(1), prefix(2), prefix(3), prefix(4)]
+    );
+    assert_eq!(net.adj_out_prefixes(4).len(), 6, "the others have no limit");
+    let explained = net.rib.explain(&prefix(5));
+    let kept = Advertisement::Withheld(Withheld::OverLimit);
+    assert!(explained.advertised.contains(&(name(3), kept)));
+    // What is sent may change, and what goes makes room.
+    net.announce(2, &[1], external(2, &[65002, 65003]));
+    net.withdraw(2, &[2]);
+    net.announce(2, &[7, 8], external(2, &[65002]));
+    assert_eq!(
+        net.adj_out_prefixes(3),
+        [prefix(1), prefix(3), prefix(4), prefix(7)]
+    );
+    net.check();
+}
+
+#[test]
+fn an_export_limit_ends_the_session_at_the_first_prefix_too_many() {
+    for (action, restart) in [
+        (LimitAction::Disable, "None"),
+        (LimitAction::Restart(Duration::from_secs(60)), "Some(60s)"),
+    ] {
+        let mut net = export_limited(action);
+        // What the peer has sent does not come back to it, and does not count.
+        net.announce(3, &[9, 10, 11, 12], attrs(3));
+        net.announce(2, &[1, 2, 3, 4], external(2, &[65002]));
+        assert_eq!(words(&mut net), ["warn 4/4"]);
+        net.announce(2, &[5, 6], external(2, &[65002]));
+        assert_eq!(words(&mut net), [format!("end 4 {restart}")]);
+        net.announce(2, &[7], external(2, &[65002]));
+        assert_eq!(words(&mut net), [""; 0], "once");
+        net.down(3, false);
+        net.up(3);
+        assert_eq!(
+            words(&mut net),
+            ["warn 4/4".to_owned(), format!("end 4 {restart}")]
+        );
+    }
+}
+
+#[test]
+fn an_export_limit_counts_each_path_of_a_peer_that_takes_several() {
+    let mut config = with_peers([external_peer(2), external_peer(5), internal_peer(3)]);
+    let peer = config.peers.get_mut(&name(3)).unwrap();
+    peer.export_limit = Some(PrefixLimit {
+        action: LimitAction::Block,
+        ..PrefixLimit::new(3)
+    });
+    peer.add_path.send = Some(crate::config::PathCount::All);
+    let mut net = Net::new(config);
+    net.up(2);
+    net.up(5);
+    let mut several = session(3);
+    several.options.path_ids_out = vec![Family::Ipv4];
+    net.up_with(3, several);
+    net.announce(2, &[1, 2], external(2, &[65002]));
+    net.announce(5, &[1, 2], external(5, &[65005]));
+    let sent = |net: &Net| {
+        net.rib
+            .sent_of(net.rib.peer_id(&name(3)).unwrap(), Family::Ipv4)
+    };
+    assert_eq!(sent(&net), 3);
+    net.withdraw(2, &[1]);
+    assert_eq!(sent(&net), 2);
+    net.withdraw(5, &[1]);
+    net.announce(5, &[2], external(5, &[65005, 65006]));
+    assert_eq!(sent(&net), 2, "both paths of the second");
+    net.withdraw(2, &[2]);
+    net.withdraw(5, &[2]);
+    assert_eq!(sent(&net), 0);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use super::history::unix;
 use super::slices::Subscription;
 use super::{Core, CorePeer, missing, now};
-use crate::config::PeerConfig;
+use crate::config::{Counted, PeerConfig};
 use crate::rib::{FibExportFilter, PeerCounts};
 use crate::speaker::detail::{
     self, Capabilities, Endpoint, FamilyDetail, Messages, NegotiatedTime, PeerDetail,
@@ -164,17 +164,24 @@ impl Core {
 
     /// Warning when a peer's routes come close to its prefix limit.
     fn near_limit(&self, peer: &CorePeer, config: &PeerConfig) -> Option<String> {
-        let (id, limit) = (peer.id?, config.prefix_limit?);
-        let mut families = [Family::Ipv4, Family::Ipv6].into_iter();
-        families.find_map(|family| {
-            let count = u32::try_from(self.rib.received_of(id, family)).unwrap_or(u32::MAX);
+        let id = peer.id?;
+        let limits = [Counted::Received, Counted::Accepted, Counted::Sent];
+        let mut limits = limits
+            .into_iter()
+            .filter_map(|counted| Some((counted, config.limit(counted)?)))
+            .flat_map(|limit| [(limit, Family::Ipv4), (limit, Family::Ipv6)]);
+        limits.find_map(|((counted, limit), family)| {
+            let (count, what) = match counted {
+                Counted::Received => (self.rib.received_of(id, family), "that it may announce"),
+                Counted::Accepted => (
+                    self.rib.accepted_of(id, family),
+                    "that may be accepted from it",
+                ),
+                Counted::Sent => (self.rib.sent_of(id, family), "that it may be sent"),
+            };
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
             let near = count > 0 && count >= limit.warning_from();
-            near.then(|| {
-                format!(
-                    "{count} {family} prefixes of {} that it may announce",
-                    limit.max
-                )
-            })
+            near.then(|| format!("{count} {family} prefixes of {} {what}", limit.max))
         })
     }
 

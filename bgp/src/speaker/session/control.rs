@@ -21,15 +21,7 @@ impl SessionTask {
             ToSession::Stream { stream, ticket, .. } => self.offer(stream, ticket),
             ToSession::BfdDown { graceful } => self.feed(FsmInput::BfdDown { graceful }),
             ToSession::AskRefresh(family) => self.feed(FsmInput::AskRefresh(family)),
-            ToSession::PrefixLimit {
-                family,
-                max,
-                restart,
-            } => self.feed(FsmInput::PrefixLimit {
-                family,
-                max,
-                restart,
-            }),
+            ToSession::PrefixLimit(passed) => self.feed(FsmInput::PrefixLimit(passed)),
             ToSession::AddressesGone(gone) => self.addresses_gone(&gone),
             ToSession::Shutdown(how) => {
                 let stop = match how {

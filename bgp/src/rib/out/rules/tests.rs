@@ -6,6 +6,7 @@ fn key(kind: PeerKind, filters: Vec<Arc<NamedFilter>>) -> GroupKey {
         kind,
         own_as: Asn(64512),
         client_of: None,
+        transparent: false,
         next_hop: NextHopMode::Auto,
         own_next_hops: [Some([10, 0, 0, 1].into()), None],
         families: vec![Family::Ipv4],
@@ -15,6 +16,7 @@ fn key(kind: PeerKind, filters: Vec<Arc<NamedFilter>>) -> GroupKey {
         link_local: None,
         link: Vec::new(),
         add_path: None,
+        limit: None,
         filters,
         asks_for_interface: false,
     }
@@ -114,6 +116,38 @@ fn filters_see_the_route_before_the_protocol_changes_it() {
         "a MED that a filter sets goes out"
     );
     assert_eq!(sent(3, source).expect("accepted").med, None);
+}
+
+#[test]
+fn rfc7947_2_2_a_route_server_passes_routes_on_as_they_came() {
+    let source = PathSource::Peer {
+        kind: PeerKind::External,
+        client_of: None,
+        router_id: RouterId([1, 1, 1, 1].into()),
+    };
+    let client = |next_hop| GroupKey {
+        transparent: true,
+        next_hop,
+        ..key(PeerKind::External, vec![])
+    };
+    let sent = |key: &GroupKey, source| {
+        let (mut cache, mut interner) = (ExportCache::default(), Interner::default());
+        export(key, 1, source, &mut cache, &mut interner).expect("sent")
+    };
+    let of_other = sent(&client(NextHopMode::Auto), source);
+    assert_eq!(of_other.as_path.to_string(), "", "our AS is not in it");
+    assert_eq!(of_other.med, Some(1));
+    assert_eq!(of_other.next_hop, Some([10, 0, 0, 9].into()));
+    assert_eq!(of_other.local_pref, None, "as to every external peer");
+    let through_us = sent(&client(NextHopMode::Own), source);
+    assert_eq!(through_us.next_hop, Some([10, 0, 0, 1].into()));
+    let own = sent(&client(NextHopMode::Auto), PathSource::Local);
+    assert_eq!(own.next_hop, Some([10, 0, 0, 1].into()));
+    let plain = sent(&key(PeerKind::External, vec![]), source);
+    assert_eq!(
+        (plain.as_path.to_string(), plain.med),
+        ("64512".to_owned(), None)
+    );
 }
 
 #[test]
