@@ -16,7 +16,7 @@ use super::write::programs::{CommandError, run, unless_refused};
 use super::write::tables::TableWriter;
 use crate::nft::Transaction;
 use crate::services::{
-    self, SERVICES_TABLE, ServiceAddress, ServiceEntry, ServiceHealth, ServiceNode,
+    self, Client, SERVICES_TABLE, ServiceAddress, ServiceEntry, ServiceHealth, ServiceNode,
     ServiceSettings, ServiceTable, ServiceTarget, TableChange,
 };
 use crate::settings::Overrides;
@@ -199,25 +199,17 @@ impl ServiceWriter {
     /// Clients that keep an endpoint which has gone are dealt anew.
     async fn forget_clients(&mut self, change: &TableChange) -> Result<(), ServiceWriteError> {
         for (map, allowed) in &change.clients {
-            let listing = run("nft", &["-f", "-"], &ServiceTable::listing_of(map)).await;
-            let stray = services::stray_clients(&listing.map_err(ServiceWriteError)?, allowed);
-            if stray.is_empty() {
-                continue;
-            }
-            let script = services::forget(map, &stray);
-            // One may have been forgotten by the kernel meanwhile, and then none is deleted.
-            if let Err(error) = self.change(script.into()).await {
-                tracing::debug!(
-                    map,
-                    reason = super::chain(&error),
-                    "clients are not forgotten"
-                );
-                for client in &stray {
-                    let script = services::forget(map, std::slice::from_ref(client));
-                    // It has gone by itself.
-                    let _ = self.change(script.into()).await;
+            let clients = self.writer.elements(map, Client::of_octets).await;
+            let clients = match clients.map_err(ServiceWriteError)? {
+                Some(clients) => clients,
+                None => {
+                    let listing = run("nft", &["-f", "-"], &ServiceTable::listing_of(map)).await;
+                    services::clients(&listing.map_err(ServiceWriteError)?)
                 }
-            }
+            };
+            let strays = services::strays(&clients, allowed);
+            let forgotten = self.writer.forget(map, &strays).await;
+            forgotten.map_err(ServiceWriteError)?;
         }
         Ok(())
     }

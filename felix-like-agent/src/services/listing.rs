@@ -6,8 +6,11 @@ use std::sync::Arc;
 use caracal_model::InsertEach;
 
 use super::address::{ServiceAddress, ServiceTarget};
+use super::clients::Client;
 use super::layout::mark;
-use super::parts::{CLIENTS, pick_of, pick_rules};
+use super::parts::{
+    CLIENTS, Keeping, is_map_of_clients, is_of_clients, pick_of, pick_rules,
+};
 use crate::nft::{
     CHECKSUM, Edit, Element, ElementData, Field, Fields, Listing, PickRule, Section, SetName,
     Transaction,
@@ -15,24 +18,36 @@ use crate::nft::{
 
 /// What was listed.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Listed {
+pub(super) struct Listed<'a> {
     pub(super) elements: BTreeSet<(SetName, Element)>,
     /// Elements of no form that we write, as nftables prints them.
     pub(super) foreign: Vec<(SetName, String)>,
     pub(super) chains: BTreeSet<String>,
+    /// Rules of the chains of service ports whose clients keep their endpoints.
+    affine: BTreeMap<&'a str, Vec<&'a str>>,
+    /// Maps of such service ports, with their elements where they are clients.
+    maps: BTreeMap<&'a str, Vec<&'a str>>,
     orders: BTreeMap<(&'static str, ServiceAddress), BTreeMap<u32, ServiceTarget>>,
 }
 
-impl Listed {
+impl<'a> Listed<'a> {
     /// Reads what `nft list table` prints.
-    pub(super) fn parse(text: &str) -> Self {
+    pub(super) fn parse(text: &'a str) -> Self {
         Self::of(&Listing::parse(text))
     }
 
-    pub(super) fn of(listing: &Listing<'_>) -> Self {
+    pub(super) fn of(listing: &Listing<'a>) -> Self {
         let mut listed = Self::default();
         let names = listing.chains().map(|chain| chain.name.to_owned());
         listed.chains = names.insert_each();
+        let affine = listing.chains().filter(|chain| is_of_clients(chain.name));
+        let affine = affine.map(|chain| (chain.name, chain.rules().to_vec()));
+        listed.affine = affine.insert_each();
+        for map in listing.sets().filter(|set| is_map_of_clients(set.name)) {
+            let clients = map.elements.iter();
+            let clients = clients.filter(|_| map.name.starts_with(CLIENTS));
+            listed.maps.insert(map.name, clients.copied().collect());
+        }
         // Clients of services come and go by themselves.
         for set in listing.sets().filter(|set| !set.name.starts_with(CLIENTS)) {
             let name: SetName = set.name.into();
@@ -73,6 +88,31 @@ impl Listed {
     /// True when the table is of the layout that we write.
     pub(super) fn is_ours(&self) -> bool {
         self.chains.contains(&mark())
+    }
+
+    /// True where the chains of a service port whose clients keep their endpoints have the rules
+    /// that they should have, and so lead to maps of their own.
+    pub(super) fn keeps(&self, keeping: &Keeping) -> bool {
+        let is_there = |(name, rules): &(String, Vec<String>)| {
+            let listed = self.affine.get(name.as_str());
+            listed.is_some_and(|listed| {
+                let listed = listed.iter().map(|rule| tight(rule));
+                listed.eq(rules.iter().map(|rule| tight(rule)))
+            })
+        };
+        keeping.chains().iter().all(is_there)
+    }
+
+    /// True where a client in this map keeps an endpoint that is none of these.
+    pub(super) fn has_stray_client(&self, map: &str, allowed: &BTreeSet<ServiceTarget>) -> bool {
+        let listed = self.maps.get(map).into_iter().flatten();
+        let mut clients = listed.filter_map(|text| Client::parse(text));
+        clients.any(|client| client.is_stray(allowed))
+    }
+
+    /// Maps of service ports whose clients keep their endpoints.
+    pub(super) fn maps_of_clients(&self) -> impl Iterator<Item = &'a str> {
+        self.maps.keys().copied()
     }
 
     /// The endpoints of an address in the order of their indices, wherever they run and here.
@@ -141,6 +181,11 @@ fn picks_as_written(section: &Section<'_>) -> bool {
     })
 }
 
+/// A rule without space around colons, which versions of nftables print differently.
+fn tight(rule: &str) -> String {
+    rule.replace(" : ", ":")
+}
+
 const COUNTER: &str = " counter packets ";
 
 fn without_counter(element: &str) -> &str {
@@ -158,21 +203,4 @@ pub(crate) fn hits(text: &str) -> Vec<(ServiceAddress, u64)> {
     let listing = Listing::parse(text);
     let elements = listing.sets().flat_map(|set| &set.elements);
     elements.filter_map(|element| hits(element)).collect()
-}
-
-/// Clients in the listing of one map whose endpoint is none of these.
-pub(crate) fn stray_clients(text: &str, allowed: &BTreeSet<ServiceTarget>) -> Vec<String> {
-    let client = |element: &str| {
-        let (key, target) = element.split_once(" : ")?;
-        let target = Fields::parse(target)?;
-        let is_it = |allowed: &ServiceTarget| match ServiceTarget::of_value(&target) {
-            Some(target) => target == *allowed,
-            None => target == [allowed.address.into()].into(),
-        };
-        let address = key.split_whitespace().next()?;
-        (!allowed.iter().any(is_it)).then(|| address.to_owned())
-    };
-    let listing = Listing::parse(text);
-    let elements = listing.sets().flat_map(|set| &set.elements);
-    elements.filter_map(|element| client(element)).collect()
 }

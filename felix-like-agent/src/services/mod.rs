@@ -8,7 +8,8 @@
 //! * `claims` says which of several Services has an address.
 //! * `planner` keeps the plan by Service; `parts` makes elements of entries; `written` compares
 //!   them with what was written, and `script` makes transactions of the difference; `listing` reads
-//!   the table back after a start; `inspection` compares it with what it has to hold.
+//!   the table back after a start, and `clients` who keeps which endpoint; `inspection` compares
+//!   the table with what it has to hold.
 //! * `kube_proxy` knows what kube-proxy leaves in the kernel.
 //!
 //! Invariants, cited by tests:
@@ -24,6 +25,7 @@
 
 mod address;
 mod claims;
+mod clients;
 mod document;
 mod endpoints;
 mod entry;
@@ -45,6 +47,7 @@ mod tests;
 mod written;
 
 pub use address::{ServiceAddress, ServiceTarget};
+pub(crate) use clients::{Client, clients, strays};
 pub use entry::{Affinity, ServiceEntry};
 pub use health::ServiceHealth;
 pub(crate) use inspection::{NeededElements, differences};
@@ -54,8 +57,8 @@ pub(crate) use kube_proxy::{
     nftables_removal,
 };
 pub(crate) use layout::SERVICES_TABLE;
-pub(crate) use listing::{hits, stray_clients};
-pub(crate) use script::{forget, removal, spare};
+pub(crate) use listing::hits;
+pub(crate) use script::{removal, spare};
 pub(crate) use settings::ServiceNode;
 pub use settings::{NodePortAddresses, NodePortAddressesError, ServiceSettings};
 pub(crate) use table::{ServiceTable, TableChange};

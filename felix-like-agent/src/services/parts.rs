@@ -141,10 +141,10 @@ impl Keeping {
     /// Rules that lead a known client to its endpoint, and that remember one. Empty where the
     /// endpoint cannot be said.
     fn memory(&self, clients: &str) -> Option<[String; 2]> {
-        let (ip, seconds) = (word(self.family), self.seconds);
+        let (ip, time) = (word(self.family), duration(self.seconds));
         let protocol = self.protocol.as_str();
         let known = format!("meta l4proto {protocol} dnat {ip} to {ip} saddr map @{clients}");
-        let update = format!("update @{clients} {{ {ip} saddr timeout {seconds}s : {ip} daddr");
+        let update = format!("update @{clients} {{ {ip} saddr timeout {time} : {ip} daddr");
         match (self.family, self.port) {
             (Family::Ipv4, _) => Some([known, format!("{update} . th dport }}")]),
             (Family::Ipv6, Some(port)) => Some([format!("{known} : {port}"), update + " }"]),
@@ -152,7 +152,8 @@ impl Keeping {
         }
     }
 
-    /// Chains with their rules, in an order in which they can be made.
+    /// Chains with their rules, in an order in which they can be made. The rules stand as nftables
+    /// 1.0.6 prints them, but for space around colons.
     pub(super) fn chains(&self) -> Vec<(String, Vec<String>)> {
         let (n, ip) = (digit(self.family), word(self.family));
         let mut chains = Vec::new();
@@ -188,6 +189,26 @@ pub(super) const fn keeping(part: &Part) -> Option<&Keeping> {
         Part::Keeping(keeping) => Some(keeping),
         _ => None,
     }
+}
+
+/// A time as nftables prints it: `1d1h1m1s`, without units of which there is none.
+fn duration(seconds: u32) -> String {
+    let (minutes, hours) = (seconds / 60, seconds / 3600);
+    let units = [
+        (hours / 24, "d"),
+        (hours % 24, "h"),
+        (minutes % 60, "m"),
+        (seconds % 60, "s"),
+    ];
+    let units = units.iter().filter(|(number, _)| *number > 0);
+    units
+        .map(|(number, unit)| format!("{number}{unit}"))
+        .collect()
+}
+
+/// True for the name of a map of clients, or of one that leads them to chains.
+pub(super) fn is_map_of_clients(name: &str) -> bool {
+    [CLIENTS, PICKS].iter().any(|of| name.starts_with(of)) && name.contains('/')
 }
 
 /// True for the name of a chain of [`Keeping::chains`].

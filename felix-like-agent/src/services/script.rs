@@ -23,7 +23,7 @@ const INFALLIBLE: &str = "writing to a String does not fail";
 pub(super) fn transactions(change: &mut Change) -> Vec<Transaction> {
     let (add, delete) = (take(&mut change.add), take(&mut change.delete));
     let mut first = chains(&add);
-    let last = gone(&mut first, &add, &delete, &change.strays);
+    let last = gone(&mut first, &add, &delete, change);
     let mut deleted: Vec<Edit> = elements(delete, Edit::Delete).collect();
     deleted.extend(foreign(&change.foreign));
     // Filling a table cuts nothing off, whatever is in force between; what leads to endpoints comes
@@ -92,12 +92,6 @@ pub(crate) fn spare(listing: &str, endpoints: &BTreeSet<SocketAddr>) -> String {
         }
     }
     script
-}
-
-/// The script that forgets clients of a map, whose endpoint has gone.
-pub(crate) fn forget(map: &str, clients: &[String]) -> String {
-    let clients = clients.join(", ");
-    format!("delete element inet {SERVICES_TABLE} {map} {{ {clients} }}\n")
 }
 
 /// Elements that lead packets to what others hold.
@@ -184,19 +178,22 @@ fn gone(
     first: &mut Vec<Edit>,
     add: &BTreeSet<Part>,
     delete: &BTreeSet<Part>,
-    strays: &BTreeSet<String>,
+    strays: &Change,
 ) -> Vec<Edit> {
     let flush = |name: &String| Edit::Script(format!("flush chain inet {SERVICES_TABLE} {name}\n"));
+    let delete_map =
+        |map: &String| Edit::Script(format!("delete map inet {SERVICES_TABLE} {map}\n"));
     let stays: BTreeSet<[String; 2]> = add
         .iter()
         .filter_map(keeping)
         .map(Keeping::maps)
         .insert_each();
     let mut last = Vec::new();
-    for name in strays {
+    for name in &strays.strays {
         first.push(flush(name));
         last.push(Edit::DeleteChain(name.clone()));
     }
+    last.extend(strays.stray_maps.iter().map(delete_map));
     for part in delete {
         if let Part::Pick(endpoints, count) = part {
             last.push(Edit::DeleteChain(pick_chain(*endpoints, *count)));
@@ -212,13 +209,8 @@ fn gone(
         let chains = chains.into_iter().rev();
         last.extend(chains.map(|(name, _)| Edit::DeleteChain(name)));
         let picks = keeping.picks().map(|(map, _)| map);
-        last.extend(
-            keeping
-                .maps()
-                .into_iter()
-                .chain(picks)
-                .map(|map| Edit::Script(format!("delete map inet {SERVICES_TABLE} {map}\n"))),
-        );
+        let maps = keeping.maps().into_iter().chain(picks);
+        last.extend(maps.map(|map| delete_map(&map)));
     }
     last
 }

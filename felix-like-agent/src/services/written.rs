@@ -26,6 +26,8 @@ pub(super) struct Change {
     pub(super) foreign: Vec<(SetName, String)>,
     /// Chains of clients that were listed and nobody needs.
     pub(super) strays: BTreeSet<String>,
+    /// Their maps.
+    pub(super) stray_maps: BTreeSet<String>,
     /// Maps of clients in which only these endpoints may stand.
     pub(super) clients: BTreeMap<String, BTreeSet<ServiceTarget>>,
     /// Addresses whose flows may go to these endpoints only.
@@ -33,17 +35,21 @@ pub(super) struct Change {
 }
 
 impl Change {
+    fn has_strays(&self) -> bool {
+        !self.strays.is_empty() || !self.stray_maps.is_empty()
+    }
+
     /// True when chains and maps come, go or are written again.
     fn changes_chains(&self) -> bool {
         let mut parts = self.add.iter().chain(&self.delete);
-        !self.strays.is_empty() || parts.any(|part| !matches!(part, Part::Element(..)))
+        self.has_strays() || parts.any(|part| !matches!(part, Part::Element(..)))
     }
 
     /// True when the table has to be sealed anew. `follows`: chains that pick are none of the seal.
     pub(super) fn breaks_seal(&self, follows: bool) -> bool {
         let mut parts = self.add.iter().chain(&self.delete);
         match follows {
-            true => !self.strays.is_empty() || parts.any(|part| matches!(part, Part::Keeping(_))),
+            true => self.has_strays() || parts.any(|part| matches!(part, Part::Keeping(_))),
             false => self.changes_chains(),
         }
     }
@@ -105,7 +111,9 @@ impl Written {
             }
             if let (Some(before), Some(now)) = (&before, &now) {
                 let keepings = new.iter().filter_map(keeping);
-                keepings.for_each(|keeping| look_at_clients(keeping, before, now, &mut change));
+                keepings.for_each(|keeping| {
+                    look_at_clients(keeping, before, now, None, &mut change.clients);
+                });
             }
             match now {
                 Some(now) => _ = self.entries.insert(address, now),
@@ -171,8 +179,8 @@ impl Written {
 
     /// A table that holds what was listed, and what has to change so that it is the plan's. The
     /// indices of endpoints stay where they can.
-    pub(super) fn adopt(plan: &ServicePlanner, listed: &mut Listed) -> (Self, Change) {
-        let mut written = Self::default();
+    pub(super) fn adopt(plan: &ServicePlanner, listed: &mut Listed<'_>) -> (Self, Change) {
+        let (mut written, mut whole) = (Self::default(), Change::default());
         for (address, entry) in plan.all() {
             let (cluster, here) = listed.order(address);
             let known = ServiceEntry {
@@ -181,30 +189,19 @@ impl Written {
                 ..ServiceEntry::clone(entry)
             };
             // It is only asked for its order.
-            written
-                .entries
-                .insert(*address, with_kept_indices(Some(&known), entry));
-        }
-        let ordered = std::mem::take(&mut written.entries);
-        let mut whole = Change::default();
-        for (address, entry) in &ordered {
+            let entry = with_kept_indices(Some(&known), entry);
             if let Some(flows) = &entry.flows {
                 whole.flows.insert(*address, flows.clone());
             }
-            for part in &parts(address, entry) {
+            for part in &parts(address, &entry) {
                 written.count(part, 1, &mut whole);
                 if let Some(keeping) = keeping(part) {
-                    let [cluster, here] = keeping.maps();
-                    whole
-                        .clients
-                        .insert(cluster, entry.cluster.iter().copied().insert_each());
-                    whole
-                        .clients
-                        .insert(here, entry.here.iter().copied().insert_each());
+                    let listed = Some(&*listed);
+                    look_at_clients(keeping, &known, &entry, listed, &mut whole.clients);
                 }
             }
+            written.entries.insert(*address, entry);
         }
-        written.entries = ordered;
         written.surroundings = plan.surroundings.clone();
         whole.add.extend(surrounding(&plan.surroundings));
         let mut change = Change {
@@ -212,32 +209,41 @@ impl Written {
             flows: whole.flows,
             ..Change::default()
         };
+        let mut elements = std::mem::take(&mut listed.elements);
         let is_there = |part: &Part, elements: &mut BTreeSet<(SetName, Element)>| match part {
             Part::Element(..) if elements.is_empty() => false,
             Part::Element(set, element) => elements.remove(&(Arc::clone(set), element.clone())),
             Part::Pick(endpoints, count) => listed.chains.contains(&pick_chain(*endpoints, *count)),
-            // Their rules are written anew: that cuts nothing.
-            Part::Keeping(_) => false,
+            Part::Keeping(keeping) => listed.keeps(keeping),
         };
         change.add = whole.add;
-        change
-            .add
-            .retain(|part| !is_there(part, &mut listed.elements));
-        let unwanted = std::mem::take(&mut listed.elements).into_iter();
+        change.add.retain(|part| !is_there(part, &mut elements));
+        let unwanted = elements.into_iter();
         let unwanted = unwanted.map(|(set, element)| Part::Element(set, element));
         change.delete.extend(unwanted);
-        change.foreign = std::mem::take(&mut listed.foreign);
-        let keepings = written.shared.keys().filter_map(keeping);
-        let chains = keepings.flat_map(|keeping| keeping.chains());
-        let kept: BTreeSet<String> = chains.map(|(name, _)| name).insert_each();
-        let strays = listed.chains.difference(&kept);
+        change.foreign.append(&mut listed.foreign);
+        written.leave(listed, &mut change);
+        (written, change)
+    }
+
+    /// Has taken away what was listed of service ports that there are no more, and chains that pick
+    /// among a number of endpoints that no Service has.
+    fn leave(&self, listed: &Listed<'_>, change: &mut Change) {
+        let (mut chains, mut maps) = (BTreeSet::new(), BTreeSet::new());
+        for keeping in self.shared.keys().filter_map(keeping) {
+            chains.extend(keeping.chains().into_iter().map(|(name, _)| name));
+            maps.extend(keeping.maps());
+            maps.extend(keeping.picks().map(|(map, _)| map));
+        }
+        let strays = listed.chains.difference(&chains);
         let strays = strays.filter(|name| is_of_clients(name));
         change.strays = strays.cloned().insert_each();
+        let strays = listed.maps_of_clients().filter(|map| !maps.contains(*map));
+        change.stray_maps = strays.map(str::to_owned).insert_each();
         let picks = listed.chains.iter().filter_map(|name| pick_of(name));
         let picks = picks.map(|(endpoints, count)| Part::Pick(endpoints, count));
-        let unwanted = picks.filter(|part| !written.picks.contains_key(part));
+        let unwanted = picks.filter(|part| !self.picks.contains_key(part));
         change.delete.extend(unwanted);
-        (written, change)
     }
 }
 
@@ -259,12 +265,14 @@ fn surrounding(surroundings: &Surroundings) -> BTreeSet<Part> {
         .insert_each()
 }
 
-/// Has the clients looked at whose endpoint may have gone.
+/// Has the clients looked at whose endpoint may have gone: where one has, and where the listing has
+/// such a client.
 fn look_at_clients(
     keeping: &Keeping,
     before: &ServiceEntry,
     now: &ServiceEntry,
-    change: &mut Change,
+    listed: Option<&Listed<'_>>,
+    clients: &mut BTreeMap<String, BTreeSet<ServiceTarget>>,
 ) {
     let [cluster, here] = keeping.maps();
     for (map, before, now) in [
@@ -272,8 +280,9 @@ fn look_at_clients(
         (here, &before.here, &now.here),
     ] {
         let allowed: BTreeSet<ServiceTarget> = now.iter().copied().insert_each();
-        if before.iter().any(|target| !allowed.contains(target)) {
-            change.clients.insert(map, allowed);
+        let has_stray = |listed: &Listed<'_>| listed.has_stray_client(&map, &allowed);
+        if before.iter().any(|target| !allowed.contains(target)) || listed.is_some_and(has_stray) {
+            clients.insert(map, allowed);
         }
     }
 }

@@ -2,6 +2,7 @@
 //! of the thread that opened them, for good, and do nothing on their own.
 
 pub(in crate::dataplane) mod batch;
+mod elements;
 mod error;
 mod expressions;
 pub(in crate::dataplane) mod framing;

@@ -1,16 +1,22 @@
 //! Elements of an nftables table, and chains without rules or with those of one form, changed in
-//! one transaction
-//! (`linux/netfilter/nf_tables.h`, `linux/netfilter/nfnetlink.h`).
+//! one transaction; elements of a set, read (`linux/netfilter/nf_tables.h`,
+//! `linux/netfilter/nfnetlink.h`).
 
 use std::io;
 use std::time::Duration;
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST};
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP_INTR, NLM_F_REQUEST,
+};
 use netlink_sys::{Socket, SocketAddr};
 use socket2::SockRef;
 
+use super::DUMP_ATTEMPTS;
+use super::elements;
 use super::expressions::{self, ELEMENT, VALUE};
-use super::framing::{HEADER, NESTED, attribute, begin, close, finish, messages, name, open, word};
+use super::framing::{
+    HEADER, NESTED, attribute, begin, close, finish, half, messages, name, open, word,
+};
 use crate::nft::{Edit, Element, ElementData, Field, Fields, PickRule, Transaction};
 
 /// `NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END`.
@@ -50,8 +56,10 @@ const GOTO: i32 = -4;
 const DROP: i32 = 0;
 /// Elements in one message: an attribute has 65,535 octets at most, and an element less than 200.
 const IN_ONE_MESSAGE: usize = 256;
-/// `NLMSG_ERROR`: a refusal, or, with code 0, an acknowledgement.
+/// `NLMSG_ERROR`: a refusal, or, with code 0, an acknowledgement. `NLMSG_DONE`: the end of an answer
+/// in many messages.
 const ERROR: u16 = 2;
+const DONE: u16 = 3;
 /// A kernel that does not answer for this long is not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The kernel refuses a send that does not fit: 1,000 elements are 100,000 octets.
@@ -122,6 +130,57 @@ impl TableSocket {
                     Some(0) => {}
                     Some(code) => return Err(io::Error::from_raw_os_error(-code)),
                     None => return Err(io::ErrorKind::InvalidData.into()),
+                }
+            }
+        }
+    }
+}
+
+impl TableSocket {
+    /// The elements of a set in a table of family `inet`, as `read` makes them of the octets of key
+    /// and data.
+    ///
+    /// # Errors
+    /// The kernel's refusal; [`io::ErrorKind::WouldBlock`] when it does not answer;
+    /// [`io::ErrorKind::Interrupted`] while others change the table all the time.
+    pub(in crate::dataplane) fn elements<T>(
+        &mut self,
+        of: (&str, &str),
+        read: impl Fn(&[u8], &[u8]) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
+        for _ in 0..DUMP_ATTEMPTS {
+            let found = self.dump(of, &read)?;
+            if let Some(found) = found {
+                return Ok(found);
+            }
+        }
+        Err(io::ErrorKind::Interrupted.into())
+    }
+
+    /// `None` = the table has changed meanwhile.
+    fn dump<T>(
+        &mut self,
+        of: (&str, &str),
+        read: impl Fn(&[u8], &[u8]) -> Option<T>,
+    ) -> io::Result<Option<Vec<T>>> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let question = elements::question(of, self.sequence);
+        self.socket.send_to(&question, &SocketAddr::new(0, 0), 0)?;
+        let (mut found, mut is_whole) = (Vec::new(), true);
+        loop {
+            let (datagram, _) = self.socket.recv_from_full()?;
+            for answer in messages(&datagram) {
+                // One of a transaction before, which was given up.
+                if word(answer, 8) != Some(self.sequence) {
+                    continue;
+                }
+                is_whole &= half(answer, 6).is_none_or(|flags| flags & NLM_F_DUMP_INTR == 0);
+                match (half(answer, 4), word(answer, HEADER).map(u32::cast_signed)) {
+                    (Some(ERROR | DONE), Some(code)) if code < 0 => {
+                        return Err(io::Error::from_raw_os_error(-code));
+                    }
+                    (Some(ERROR | DONE), _) => return Ok(is_whole.then_some(found)),
+                    _ => found.extend(elements::read(answer, &read)),
                 }
             }
         }

@@ -45,6 +45,113 @@ fn another_endpoint_of_clients_that_keep_theirs_is_elements_alone() {
     assert_eq!(looked_at, ["clients4/shop/web//tcp"]);
 }
 
+/// Services of both families whose clients keep their endpoints, with these.
+fn affine(endpoints: &[u8], seconds: u32) -> Snapshot {
+    let of = |what: &str| {
+        let each = |n: &u8| endpoint(&format!("{what}{n}"), "a", json!({}));
+        json!(endpoints.iter().map(each).collect::<Vec<_>>())
+    };
+    let spec = json!({"sessionAffinity": "ClientIP", "externalTrafficPolicy": "Local",
+        "externalIPs": ["192.0.2.7"],
+        "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": seconds}}});
+    let mut v6 = slice(of("fd00:244::"));
+    v6["metadata"]["name"] = json!("web-2");
+    v6["addressType"] = json!("IPv6");
+    snapshot(&[service(spec), slice(of("10.244.1.")), v6])
+}
+
+/// What a new process writes where the table holds clients, each a map, a client and its endpoint.
+fn taken_over(
+    kernel: &Kernel,
+    wanted: &Snapshot,
+    clients: &[(&str, &str, &str)],
+) -> (ServiceTable, TableChange) {
+    let mut table = ServiceTable::default();
+    assert_eq!(table.follow(wanted, &own()), None);
+    let mut kernel = kernel.clone();
+    for (map, client, endpoint) in clients {
+        let key = (
+            (*map).to_owned(),
+            format!("{client} timeout 3h expires 2h59m"),
+        );
+        kernel.elements.insert(key, Some((*endpoint).to_owned()));
+    }
+    let change = table.adopt(Some(&kernel.listing()));
+    (table, change)
+}
+
+const CLIENTS4: &str = "clients4/shop/web//tcp";
+const CLIENTS4_HERE: &str = "clients4here/shop/web//tcp";
+const CLIENTS6: &str = "clients6/shop/web//tcp";
+
+/// SVC-3: chains of clients that keep their endpoints are not written again, and no client is asked
+/// for but where the listing has one whose endpoint is gone, or may miss one.
+#[test]
+fn a_start_with_clients_that_keep_their_endpoints_writes_nothing() {
+    for seconds in [1, 59, 60, 10_800, 3661, 86_399, 86_400] {
+        let wanted = affine(&[1, 2], seconds);
+        let (mut table, mut kernel) = (ServiceTable::default(), Kernel::default());
+        assert_eq!(table.follow(&wanted, &own()), None);
+        let change = table.adopt(None);
+        assert_eq!(change.clients, BTreeMap::new(), "a table that was not there");
+        kernel.run_of(&mut table, &change);
+        let led = [
+            (CLIENTS4, "10.0.0.9", "10.244.1.1 . 8080"),
+            (CLIENTS4_HERE, "10.0.0.9", "10.244.1.2 . 8080"),
+            (CLIENTS6, "fd00::9", "fd00:244::1"),
+        ];
+        let (_, change) = taken_over(&kernel, &wanted, &led);
+        assert_eq!(change.transactions, [], "{seconds}");
+        assert_eq!((change.parts, change.breaks_seal), (0, false), "{seconds}");
+        assert_eq!(change.clients, BTreeMap::new());
+        // One that was led elsewhere, such as to another port.
+        for (map, client, endpoint) in [
+            (CLIENTS4, "10.0.0.9", "10.244.1.3 . 8080"),
+            (CLIENTS4_HERE, "10.0.0.9", "10.244.1.2 . 81"),
+            (CLIENTS6, "fd00::9", "fd00:244::3"),
+        ] {
+            let (_, change) = taken_over(&kernel, &wanted, &[(map, client, endpoint)]);
+            assert_eq!(change.transactions, [], "{map}");
+            assert_eq!(change.clients.keys().collect::<Vec<_>>(), [map]);
+        }
+        // While the table was read somebody may have been led to an endpoint that goes now.
+        let (_, change) = taken_over(&kernel, &affine(&[1], seconds), &[]);
+        assert!(!change.breaks_seal && change.transactions.iter().all(|of| !has_chains(of)));
+        let looked_at: Vec<_> = change.clients.keys().map(String::as_str).collect();
+        assert!(looked_at.contains(&CLIENTS4), "{looked_at:?}");
+        // Another time is another rule.
+        let (mut table, change) = taken_over(&kernel, &affine(&[1, 2], seconds + 1), &[]);
+        assert!(change.breaks_seal || seconds == 86_400, "{seconds}");
+        let mut again = kernel.clone();
+        again.run_of(&mut table, &change);
+        let (_, change) = taken_over(&again, &affine(&[1, 2], seconds + 1), &[]);
+        assert_eq!(change.transactions, [], "{seconds}");
+    }
+}
+
+fn has_chains(of: &Transaction) -> bool {
+    let script = of.script(SERVICES_TABLE);
+    script.contains("keep4/") && script.contains("add rule")
+}
+
+/// Chains and maps of a Service that went while no process ran go, with their clients: if the
+/// Service comes back, nobody is led to an endpoint of that time.
+#[test]
+fn nothing_is_left_of_clients_of_a_service_that_is_gone() {
+    let (mut table, mut kernel) = (ServiceTable::default(), Kernel::default());
+    assert_eq!(table.follow(&affine(&[1], 60), &own()), None);
+    let change = table.adopt(None);
+    kernel.run_of(&mut table, &change);
+    let client = (CLIENTS4, "10.0.0.9", "10.244.1.1 . 8080");
+    let (mut table, change) = taken_over(&kernel, &affine(&[], 60), &[client]);
+    kernel.run_of(&mut table, &change);
+    let names = kernel.maps.iter().chain(kernel.chains.keys());
+    let left: Vec<_> = names.filter(|name| name.contains('/')).collect();
+    assert_eq!(left, [""; 0]);
+    let (_, change) = taken_over(&kernel, &affine(&[], 60), &[]);
+    assert_eq!(change.transactions, []);
+}
+
 /// A Service with so many endpoints.
 fn with_endpoints(count: u8) -> Snapshot {
     let all = (1..=count).map(|n| endpoint(&format!("10.244.1.{n}"), "b", json!({})));
@@ -249,11 +356,10 @@ proptest! {
             let (mut fresh, anew) = table(&documents);
             let known = |name: &str| anew.chains.contains_key(name) || name.starts_with("pick-");
             let mut content = kernel.content();
-            // Of what went while nobody looked empty chains and maps may be left.
+            // Of what went while nobody looked empty chains may be left.
             content.chains.retain(|name, rules| known(name) || !rules.is_empty());
-            let mut wanted_content = anew.content();
-            content.maps.retain(|map| wanted_content.maps.contains(map));
-            wanted_content.maps.retain(|map| content.maps.contains(map));
+            let wanted_content = anew.content();
+            prop_assert_eq!(&content.maps, &wanted_content.maps);
             prop_assert_eq!(&content.elements, &wanted_content.elements);
             for (name, rules) in &wanted_content.chains {
                 prop_assert_eq!(Some(rules), content.chains.get(name));
@@ -262,9 +368,10 @@ proptest! {
             fresh.doubt();
             prop_assert!(fresh.follow(&wanted, &me).is_none());
             let again = fresh.adopt(Some(&kernel.listing()));
-            let elements = again.transactions.iter();
-            let elements = elements.filter(|of| of.script(SERVICES_TABLE).contains(" element ")).count();
-            prop_assert_eq!(elements, 0, "{:?}", again.transactions);
+            let scripts = again.transactions.iter().map(|of| of.script(SERVICES_TABLE));
+            let written = scripts.filter(|script| script.contains(" element ") || script.contains("add "));
+            prop_assert_eq!(written.count(), 0, "{:?}", again.transactions);
+            prop_assert_eq!(again.clients, BTreeMap::new());
         }
     }
 }

@@ -124,7 +124,7 @@ impl Kernel {
         }
     }
 
-    /// As nftables prints it.
+    /// As nftables 1.0.6 prints it.
     pub(super) fn listing(&self) -> String {
         let mut text = "table inet caracal-services {\n".to_owned();
         let names = self.maps.iter().map(|name| (name.as_str(), Vec::new()));
@@ -144,7 +144,13 @@ impl Kernel {
             text += &format!("\tmap {set} {{\n{elements}\t}}\n");
         }
         for (chain, rules) in &self.chains {
-            let rules = rules.iter().map(|rule| format!("\t\t{rule}\n"));
+            let printed = |rule: &String| match rule.contains(" map @clients6") {
+                true => rule.replace(" : ", ":"),
+                false => rule.clone(),
+            };
+            let rules = rules
+                .iter()
+                .map(|rule| format!("\t\t{}\n", printed(rule)));
             let rules = rules.collect::<String>();
             text += &format!("\tchain {chain} {{\n{rules}\t}}\n");
         }
