@@ -2,6 +2,7 @@
 
 mod affinity;
 mod kept;
+mod sctp;
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
