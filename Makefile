@@ -45,8 +45,24 @@ TEST_PACKAGES += frr
 # What a device leaves to others when it sends.
 TEST_PACKAGES += ethtool
 
-# Scenarios that take a tenth of a core or so (`cpuacct.usage` of a run alone): they run beside the others.
-WAITING := hostile::neither_pods_nor_keys_cut_a_node_off services::loops::what_is_sent_to_an_unused_service_address_ends_at_the_node
+# Scenarios of a quarter of a minute and more that take a seventh of a core or less (CPU in the table of a run): they run
+# beside the others, the longest first.
+WAITING := \
+  services::loops::what_is_sent_to_an_unused_service_address_ends_at_the_node \
+  hostile::neither_pods_nor_keys_cut_a_node_off \
+  outage::bumped::a_backup_with_a_higher_revision_is_not_followed \
+  paths::large_packets_pass_where_a_router_swallows_them \
+  settings::reports::a_dead_datastore_is_told_alike_by_every_command \
+  wire::felix_and_flannel_are_understood_and_understand \
+  fib::origin::a_router_that_announces_what_nodes_have_moves_nothing \
+  fib::origin::a_router_that_hides_whose_a_route_is_is_named \
+  flannel::changes::the_backend_changes_under_traffic \
+  console::the_console_shows_the_cluster_live \
+  wire::bird_writes_the_routes_of_calico_up_to_3_32 \
+  flannel::vxlan_beside_a_foreign_node_through_kills_and_outages \
+  services::balancers::a_load_balancers_address_serves_machines_outside \
+  kubernetes::bumped::a_backup_with_a_higher_revision_is_not_followed \
+  flannel::host_gw_takes_over_what_flanneld_left
 # The scenarios in tests/tests that `make e2e` runs in namespaces on this kernel, JOBS at once: the longest first, so that
 # none is left alone at the end.
 E2E := \

@@ -109,10 +109,10 @@ pub use dataplane::{
     KnownPaths, KubeProxyError, KubeProxyRules, NetlinkError, PolicyStatus, PolicyWriteError,
     PolicyWriter, PublishedUnderlay, Reconciler, ReconcilerHandle, ReconcilerOptions,
     RulesReadError, ServiceReadError, ServiceStatus, ServiceWriteError, ServiceWriter,
-    SweepPrecondition, TxChecksums, Uninstall, apply_ops, free_lifelines, holds_our_routes, kernel_support,
-    local_networks, observe_kernel, observe_nat, observe_service_elements, observe_service_hits,
-    observe_services, put_iptables_chain, read_kernel, read_links, read_rules,
-    remove_iptables_chain,
+    SweepPrecondition, TxChecksums, Uninstall, apply_ops, free_lifelines, holds_our_routes,
+    kernel_support, local_networks, observe_kernel, observe_nat, observe_service_elements,
+    observe_service_hits, observe_services, put_iptables_chain, read_kernel, read_links,
+    read_rules, remove_iptables_chain,
 };
 pub use desired::Desired;
 pub use diff::{Comparing, Comparison, Phase, diff, unused_objects, unused_objects_after};

@@ -314,11 +314,17 @@ fn checksums_of_tunnel_packets(lab: &Lab, family: Family) {
     let asked = format!("ethtool -k {device}");
     let says = |is: &str| await_said(lab, &asked, |said| said.contains(is));
     says("tx-checksum-ip-generic: on");
-    felix(lab, &json!({"featureDetectOverride": "ChecksumOffloadBroken=true"}));
+    felix(
+        lab,
+        &json!({"featureDetectOverride": "ChecksumOffloadBroken=true"}),
+    );
     says("tx-checksum-ip-generic: off");
     run_on(lab, "node1", &format!("ip link delete {device}"));
     says("tx-checksum-ip-generic: off");
-    felix(lab, &json!({"featureDetectOverride": "ChecksumOffloadBroken=false"}));
+    felix(
+        lab,
+        &json!({"featureDetectOverride": "ChecksumOffloadBroken=false"}),
+    );
     says("tx-checksum-ip-generic: on");
     felix(lab, &json!({}));
 }

@@ -83,18 +83,6 @@ impl fmt::Display for ServiceTarget {
 }
 
 impl ServiceTarget {
-    /// The endpoint that a value says.
-    pub(super) fn of_value(value: &Fields) -> Option<Self> {
-        let mut fields = value.iter();
-        match [fields.next()?, fields.next()?] {
-            [Field::Address(address), Field::Port(port)] => Some(Self {
-                address: *address,
-                port: *port,
-            }),
-            _ => None,
-        }
-    }
-
     /// As a value has it.
     pub(super) const fn fields(&self) -> [Field; 2] {
         [Field::Address(self.address), Field::Port(self.port)]

@@ -8,9 +8,7 @@ use caracal_model::InsertEach;
 use super::address::{ServiceAddress, ServiceTarget};
 use super::clients::Client;
 use super::layout::mark;
-use super::parts::{
-    CLIENTS, Keeping, is_map_of_clients, is_of_clients, pick_of, pick_rules,
-};
+use super::parts::{CLIENTS, Keeping, is_map_of_clients, is_of_clients, pick_of, pick_rules};
 use crate::nft::{
     CHECKSUM, Edit, Element, ElementData, Field, Fields, Listing, PickRule, Section, SetName,
     Transaction,

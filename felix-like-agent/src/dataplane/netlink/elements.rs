@@ -41,7 +41,9 @@ pub(super) fn read<T>(message: &[u8], read: impl Fn(&[u8], &[u8]) -> Option<T>) 
     let element = |(_, element)| {
         let value = |of| {
             let nested = attributes(element).find(|(kind, _)| *kind == of);
-            let mut inside = nested.into_iter().flat_map(|(_, nested)| attributes(nested));
+            let mut inside = nested
+                .into_iter()
+                .flat_map(|(_, nested)| attributes(nested));
             inside.find(|(kind, _)| *kind == VALUE)
         };
         let (_, key) = value(KEY)?;

@@ -5,9 +5,7 @@
 use std::io;
 use std::time::Duration;
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP_INTR, NLM_F_REQUEST,
-};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP_INTR, NLM_F_REQUEST};
 use netlink_sys::{Socket, SocketAddr};
 use socket2::SockRef;
 

@@ -374,7 +374,9 @@ impl Reconciler {
         self.announce_addresses(&snapshot, &actual.links);
         let (changed, noted) = (!ops.is_empty(), KernelCache::note(&ops));
         let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
-        let vxlan = links.iter().filter(|link| is_vxlan_device(&link.name));
+        let vxlan = links
+            .iter()
+            .filter(|link| is_vxlan_device(link.name.as_str()));
         self.tx_checksums.keep(settings.vxlan_tx_checksum, vxlan);
         self.spent += now.elapsed();
         if changed && self.remembered.comparison.has_leftovers() {

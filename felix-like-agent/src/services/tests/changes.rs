@@ -93,7 +93,11 @@ fn a_start_with_clients_that_keep_their_endpoints_writes_nothing() {
         let (mut table, mut kernel) = (ServiceTable::default(), Kernel::default());
         assert_eq!(table.follow(&wanted, &own()), None);
         let change = table.adopt(None);
-        assert_eq!(change.clients, BTreeMap::new(), "a table that was not there");
+        assert_eq!(
+            change.clients,
+            BTreeMap::new(),
+            "a table that was not there"
+        );
         kernel.run_of(&mut table, &change);
         let led = [
             (CLIENTS4, "10.0.0.9", "10.244.1.1 . 8080"),

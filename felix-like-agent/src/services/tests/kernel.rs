@@ -148,9 +148,7 @@ impl Kernel {
                 true => rule.replace(" : ", ":"),
                 false => rule.clone(),
             };
-            let rules = rules
-                .iter()
-                .map(|rule| format!("\t\t{}\n", printed(rule)));
+            let rules = rules.iter().map(|rule| format!("\t\t{}\n", printed(rule)));
             let rules = rules.collect::<String>();
             text += &format!("\tchain {chain} {{\n{rules}\t}}\n");
         }

@@ -43,7 +43,13 @@ fn what_nftables_prints_is_read_back() {
 #[test]
 fn clients_whose_endpoint_is_gone_are_told() {
     let text = |elements: &str| format!("map inet x y {{\nelements = {{ {elements} }}\n}}");
-    let target = |text: &str| ServiceTarget::of_value(&fields(text)).unwrap();
+    let target = |text: &str| {
+        let (address, port) = text.split_once(" . ").unwrap();
+        ServiceTarget {
+            address: address.parse().unwrap(),
+            port: port.parse().unwrap(),
+        }
+    };
     let gone = |clients: &[Client], allowed: &str| {
         let strays = strays(clients, &[target(allowed)].into());
         strays.iter().map(Element::to_string).collect::<Vec<_>>()
