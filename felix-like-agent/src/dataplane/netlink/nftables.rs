@@ -54,8 +54,8 @@ const GOTO: i32 = -4;
 const DROP: i32 = 0;
 /// Elements in one message: an attribute has 65,535 octets at most, and an element less than 200.
 const IN_ONE_MESSAGE: usize = 256;
-/// `NLMSG_ERROR`: a refusal, or, with code 0, an acknowledgement. `NLMSG_DONE`: the end of an answer
-/// in many messages.
+/// `NLMSG_ERROR`: a refusal, or, with code 0, an acknowledgement. `NLMSG_DONE`: the end of an
+/// answer in many messages.
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 /// A kernel that does not answer for this long is not waited for.

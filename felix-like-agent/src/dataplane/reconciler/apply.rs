@@ -8,14 +8,34 @@ use crate::actual::Actual;
 use crate::dataplane::netlink::NetlinkError;
 use crate::dataplane::read;
 use crate::dataplane::write::{self, sysctl};
+use crate::desired::Desired;
 use crate::links::Links;
 use crate::op::Op;
+use crate::ownership::is_vxlan_device;
+use crate::settings::Settings;
 use crate::slice::SLICE;
 
 /// Passes with more ops log them at debug level.
 const LOGGED: usize = 50;
 
 impl Reconciler {
+    /// Does the ops of a pass, and sets what netlink does not tell of devices; answers as
+    /// [`Self::apply`].
+    pub(super) async fn write(
+        &mut self,
+        ops: Vec<Op>,
+        actual: &Actual,
+        desired: &Desired,
+        settings: &Settings,
+    ) -> Result<(usize, Links), NetlinkError> {
+        let (failures, links) = self.apply(ops, actual, desired.revision).await?;
+        let vxlan = links
+            .iter()
+            .filter(|link| is_vxlan_device(link.name.as_str()));
+        self.tx_checksums.keep(settings.vxlan_tx_checksum, vxlan);
+        Ok((failures, links))
+    }
+
     /// Does ops in order and remembers what failed; answers with the number of failures and the
     /// devices then.
     pub(in crate::dataplane) async fn apply(

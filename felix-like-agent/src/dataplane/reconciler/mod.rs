@@ -29,6 +29,7 @@ use self::status::{AgentStatus, Report};
 use self::sweep_precondition::SweepPrecondition;
 use crate::actual::{Actual, ActualRoute};
 use crate::dataplane::netlink::{Netlink, NetlinkError};
+use crate::dataplane::offload::TxChecksums;
 use crate::dataplane::probe::prober::Prober;
 use crate::dataplane::read::FdbNews;
 use crate::dataplane::read::hints::{Listener, OwnChanges};
@@ -37,14 +38,14 @@ use crate::dataplane::rules::Rules;
 use crate::dataplane::underlay::{Publisher, local_networks};
 use crate::dataplane::write::saved_sysctls::SavedSysctls;
 use crate::dataplane::write::sysctl;
-use crate::dataplane::{TxChecksums, chain, probe, read};
+use crate::dataplane::{chain, probe, read};
 use crate::desired::Desired;
 use crate::diff::{Phase, is_on_device};
 use crate::learned::Learned;
 use crate::lifelines;
 use crate::links::Links;
 use crate::op::Op;
-use crate::ownership::{is_tunnel_device, is_vxlan_device};
+use crate::ownership::is_tunnel_device;
 use crate::plan::nat::UnreadRules;
 use crate::plan::{KernelPlanner, KernelSupport, PlanInputs, wanted_tunnels};
 use crate::problem::problem;
@@ -373,11 +374,7 @@ impl Reconciler {
         let leaves_objects = !actual.objects.is_empty() && ops.iter().any(leaves);
         self.announce_addresses(&snapshot, &actual.links);
         let (changed, noted) = (!ops.is_empty(), KernelCache::note(&ops));
-        let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
-        let vxlan = links
-            .iter()
-            .filter(|link| is_vxlan_device(link.name.as_str()));
-        self.tx_checksums.keep(settings.vxlan_tx_checksum, vxlan);
+        let (failures, links) = self.write(ops, &actual, &desired, &settings).await?;
         self.spent += now.elapsed();
         if changed && self.remembered.comparison.has_leftovers() {
             // The replacement of a leftover has to be seen before the leftover goes.

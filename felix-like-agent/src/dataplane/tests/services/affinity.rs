@@ -129,8 +129,8 @@ fn clients_keep_their_endpoint_until_it_is_gone() {
     });
 }
 
-/// Another time, which is another rule, has the chains written again; and a client that is not heard
-/// of for that time is none any more.
+/// Another time, which is another rule, has the chains written again; and a client that is not
+/// heard of for that time is none any more.
 #[test]
 fn a_client_is_forgotten_after_its_time() {
     let name = "services::affinity::a_client_is_forgotten_after_its_time";
