@@ -45,8 +45,8 @@ impl Rib {
         let Some(session) = &peer.session else { return };
         let families = [Family::Ipv4, Family::Ipv6]
             .map(|family| session.families.contains(&family).then_some(family));
-        let limit = peer.config.prefix_limit;
-        let blocks = limit.is_some_and(|limit| limit.action == LimitAction::Block);
+        let [blocks, may_lack_room] = [peer.config.prefix_limit, peer.config.import_limit]
+            .map(|limit| limit.is_some_and(|limit| limit.action == LimitAction::Block));
         import::correct(&mut attrs, peer.kind());
         let received = self.interner.intern(attrs);
         if let Some(next_hop) = received.next_hop {
@@ -96,7 +96,7 @@ impl Rib {
                 (None, Some(outcome)) => outcome.clone(),
                 (None, None) => self.filter(peer_id, *prefix, &received),
             };
-            let room = self.accepts_more(peer_id, prefix.family());
+            let room = !may_lack_room || self.accepts_more(peer_id, prefix.family());
             self.put_path(dest, id, received.clone(), outcome, room);
         }
     }
