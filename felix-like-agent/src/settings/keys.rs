@@ -325,6 +325,7 @@ mod tests {
             "40000:40999",
             "2001:db8::7",
             "WorkloadIPs",
+            "ChecksumOffloadBroken=true",
         ];
         for (path, effect) in FELIX_FIELDS {
             let key = &path["spec.".len()..];
