@@ -105,7 +105,7 @@ E2E := \
   console \
   policy \
 
-.PHONY: demo test checked beside check green disk soak fuzz-cluster clean-scenarios lint deny site built unit e2e ipip scenarios all-scenarios static static-bench deb sbom instructions instructions-record bench clean rust packages-build packages-demo packages-test packages-bench
+.PHONY: demo test checked shipped check green disk soak fuzz-cluster clean-scenarios lint deny site built unit e2e ipip scenarios static static-bench deb sbom instructions instructions-record bench clean rust packages-build packages-demo packages-test packages-bench
 
 demo: packages-demo
 	$(CARGO) build -p caracal $(if $(filter kubernetes,$(TOPOLOGY)),-p caracal-tests --bin caracal --bin caracal-test-api-server)
@@ -113,8 +113,8 @@ demo: packages-demo
 
 # Free disk that a whole run needs, in GiB; it uses less than twelve.
 DISK := 15
-# The static program is linked on one core for minutes: the tests' build and the unit tests run beside it. Scenarios leave a
-# third of the cores idle, which lints and counts of instructions take. What is built once needs no incremental cache (4 GB). A tree that was tested is remembered when nothing in it was uncommitted before and
+# The static program is linked on one core for minutes: lints, the tests' build and the unit tests run beside it. What is built
+# once needs no incremental cache (4 GB). A tree that was tested is remembered when nothing in it was uncommitted before and
 # after.
 LOGS := $(TARGET)/test-logs
 TREE = $$([ -z "$$(git status --porcelain 2>&1)" ] && git rev-parse HEAD^{tree})
@@ -122,22 +122,21 @@ test: export CARGO_INCREMENTAL := 0
 test: packages-test disk
 	@rm -f $(TARGET)/green $(LOGS)/*.verdict; start=$$SECONDS; \
 	tree=$(TREE) || tree=; \
-	$(MAKE) --no-print-directory -j2 -Oline checked static && \
-	$(MAKE) --no-print-directory -j2 -Oline all-scenarios beside; status=$$?; \
+	$(MAKE) --no-print-directory -j2 -Oline checked shipped && \
+	$(MAKE) --no-print-directory scenarios; status=$$?; \
 	du -sh $(TARGET); echo "$$(((SECONDS - start) / 60)) min $$(((SECONDS - start) % 60)) s"; \
 	[ $$status != 0 ] || [ -z "$$tree" ] || [ "$$tree" != "$(TREE)" ] || echo $$tree >$(TARGET)/green; \
 	cat $(LOGS)/*.verdict 2>/dev/null | awk '{ passed += $$1; failed += $$3 } END { print passed + 0 " passed, " failed + 0 " failed" }'; \
 	exit $$status
 
-# What comes before the scenarios beside the static program: what is found at once, first.
+# The two halves of what comes before the scenarios; each of them one after the other. Lints beside scenarios made three of
+# them flaky, also with `nice`.
 checked:
-	$(CARGO) fmt --all --check
+	$(MAKE) --no-print-directory lint
 	$(MAKE) --no-print-directory unit
-# What runs beside the scenarios: compilers and no tests, which take few of the kernel's locks. Not in the idle class: there a
-# process that is not let run for seconds has the whole kernel wait for it (RCU).
-beside:
-	nice -n 10 $(MAKE) --no-print-directory lint
-	nice -n 10 $(MAKE) --no-print-directory instructions
+shipped:
+	$(MAKE) --no-print-directory static
+	$(MAKE) --no-print-directory instructions
 
 disk:
 	@mkdir -p $(TARGET); free=$$(df --output=avail -BG $(TARGET) | tr -dc 0-9); \
@@ -243,9 +242,6 @@ ipip: built static
 	lab/with-ipip-kernel --check
 	$(RUN_SCENARIOS) $(BUILT) ipip $(ALONE)
 scenarios: built static
-	$(MAKE) --no-print-directory all-scenarios
-# With what is built: Cargo's lock may be somebody else's.
-all-scenarios:
 	lab/with-ipip-kernel --check
 	$(RUN_SCENARIOS) $(BUILT) ipip $(E2E) $(ALONE)
 
