@@ -3,23 +3,18 @@
 //! transaction takes effect in both or in neither, and at the end both hold the same data. Then the
 //! same histories again with a death injected before and after each write, after which nothing may
 //! be lost (IPAM-10).
-#![cfg(feature = "client")]
-#![allow(clippy::unwrap_used, missing_docs)]
-
-mod histories;
-mod world;
 
 use std::collections::BTreeMap;
 
+use crate::histories::{Branch, SCENARIOS, Scenario, Search, Turn, advance, stage, start};
+use crate::world::actor::{Actor, Wish};
+use crate::world::{World, after};
 use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, Store};
 use caracal_ipam::Assign;
 use caracal_ipam::ReleaseNode;
 use caracal_ipam::{AssignRequest, Client, Input, Reading};
 use caracal_ipam::{Inconsistency, check};
 use caracal_model::{Compare, KeyRange, Prefix, Txn, TxnOutcome, TxnWrite};
-use histories::{Branch, SCENARIOS, Scenario, Search, Turn, advance, stage, start};
-use world::actor::{Actor, Wish};
-use world::{World, after};
 
 const ALL: &str = "/calico/";
 

@@ -8,12 +8,8 @@
 //! * IPAM-4: a block may name an owner whose affinity is gone, between two writes and after a crash
 //!   there: when one process of a host claims what another gives back. The host's next claim has
 //!   the block by its name alone; at rest without a crash there is no such block.
-#![allow(clippy::unwrap_used, missing_docs)]
 
-mod histories;
-mod world;
-
-use histories::{SCENARIOS, Scenario, Search};
+use crate::histories::{SCENARIOS, Scenario, Search};
 
 /// With so many crashes at most.
 fn search(name: &str, crashes: usize) {

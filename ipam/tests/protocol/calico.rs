@@ -1,13 +1,12 @@
 //! A Calico node and a Caracal node on the same data: Calico's client, which writes one key at a
 //! time, against our machines, in every interleaving of the two.
-#![allow(clippy::unwrap_used, missing_docs)]
-
-mod world;
 
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
+use crate::world::actor::{Actor, Any, End, faults, held_by};
+use crate::world::{NOW, World, after, config, node, pool};
 use caracal_ipam::{
     Assign, AssignRequest, Inconsistency, ReleaseAffinity, ReleaseHandle, add_to_handle,
     create_block, handle_is_empty, remove_from_handle, take, touch,
@@ -16,8 +15,6 @@ use caracal_model::{
     AffinityState, AllocationAttribute, Block, BlockAffinity, BlockOwner, Compare, IpamHandle, Key,
     Prefix, Timestamp, Txn, TxnOutcome, TxnWrite,
 };
-use world::actor::{Actor, Any, End, faults, held_by};
-use world::{NOW, World, after, config, node, pool};
 
 const CIDR: &str = "10.0.0.0/30";
 

@@ -1,12 +1,5 @@
 //! The stage of the tests: a transactional store of 40 lines for machines, and resources to put
 //! into any store.
-#![allow(
-    dead_code,
-    missing_docs,
-    unreachable_pub,
-    clippy::unwrap_used,
-    reason = "each test file uses a part"
-)]
 
 pub mod actor;
 

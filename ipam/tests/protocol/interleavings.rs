@@ -1,19 +1,15 @@
 //! Races in virtual time: any interleaving of machines, with a crash at any step, keeps the
 //! invariants after every single commit; and every interleaving of two or three clients on one or
 //! two blocks, exhaustively.
-#![allow(clippy::unwrap_used, missing_docs)]
-
-mod histories;
-mod world;
 
 use std::collections::BTreeSet;
 
+use crate::histories::{Deed, SCENARIOS, Search, machine};
+use crate::world::actor::{Actor, Any, End, faults, run, view};
+use crate::world::{World, after, config, node, pool_with};
 use caracal_ipam::{Assign, AssignRequest, ReleaseAffinity};
 use caracal_model::{BlockOwner, EncapMode};
-use histories::{Deed, SCENARIOS, Search, machine};
 use proptest::prelude::*;
-use world::actor::{Actor, Any, End, faults, run, view};
-use world::{World, after, config, node, pool_with};
 
 const POOL: &str = "10.0.0.0/28";
 

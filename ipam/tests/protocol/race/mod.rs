@@ -1,5 +1,4 @@
 //! Many tasks on several nodes take and release addresses of one small pool at the same time.
-#![allow(unreachable_pub, missing_docs, clippy::unwrap_used)]
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;

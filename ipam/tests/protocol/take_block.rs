@@ -1,16 +1,13 @@
 //! A block with addresses that somebody else has given out: it comes whole, none of them is given
 //! a second time by any interleaving with an assignment, and a late release frees one.
-#![allow(clippy::unwrap_used, missing_docs)]
-
-mod world;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use crate::world::actor::{Actor, Any, End, faults, held_by, run, view};
+use crate::world::{NOW, World, after, config, node, pool};
 use caracal_ipam::{Assign, AssignRequest, ReleaseHandle, ReleaseNode, TakeBlock};
 use caracal_model::{DELEGATED_ATTRIBUTE, HandleId, Key, Prefix};
-use world::actor::{Actor, Any, End, faults, held_by, run, view};
-use world::{NOW, World, after, config, node, pool};
 
 const BLOCK: &str = "10.5.48.0/24";
 

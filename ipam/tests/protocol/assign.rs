@@ -1,11 +1,10 @@
 //! Assignments, one machine at a time: from which pool and block, what is written, and what a
 //! refusal says.
-#![allow(clippy::unwrap_used, missing_docs)]
-
-mod world;
 
 use std::collections::BTreeMap;
 
+use crate::world::actor::{Any, End, faults, run, view};
+use crate::world::{NOW, World, after, config, node, node_with, pool, pool_with};
 use caracal_ipam::{Assign, AssignIp, AssignIpRequest, AssignRequest, ReleaseHandle};
 use caracal_model::{
     AffinityState, AllowedUse, Block, BlockAffinity, BlockOwner, DELEGATED_ATTRIBUTE,
@@ -13,8 +12,6 @@ use caracal_model::{
     Timestamp,
 };
 use serde_json::{Value, json};
-use world::actor::{Any, End, faults, run, view};
-use world::{NOW, World, after, config, node, node_with, pool, pool_with};
 
 fn request(host: &str, handle: &str, count: usize) -> AssignRequest {
     let mut request = AssignRequest::workload(host.into(), handle.into());

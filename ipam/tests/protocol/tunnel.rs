@@ -1,15 +1,12 @@
 //! Addresses of tunnel devices, as a node's start-up asks for them.
-#![allow(clippy::unwrap_used, missing_docs)]
-
-mod world;
 
 use std::net::IpAddr;
 
+use crate::world::actor::{Any, End, faults, held_by, run, view};
+use crate::world::{NOW, World, after, node, node_with, pool_with};
 use caracal_ipam::{Assign, EnsureTunnel, TunnelKind};
 use caracal_model::{AllowedUse, BlockOwner, EncapMode, Key, NodeBgp, NodeName};
 use serde_json::{Value, json};
-use world::actor::{Any, End, faults, held_by, run, view};
-use world::{NOW, World, after, node, node_with, pool_with};
 
 fn world() -> World {
     World::default()

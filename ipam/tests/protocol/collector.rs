@@ -8,9 +8,6 @@
 //! instead is searched as well); a plugin's call has a deadline much shorter than the grace period;
 //! and an interface goes with its pod's network namespace, which the runtime deletes at some time
 //! after a plugin died.
-#![allow(clippy::unwrap_used, missing_docs)]
-
-mod world;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write as _;
@@ -18,6 +15,8 @@ use std::hash::{DefaultHasher, Hasher};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use crate::world::actor::{Actor, Any, End, faults, held_by, run, view};
+use crate::world::{NOW, World, after, config, node, pool};
 use caracal_ipam::{
     Assign, AssignRequest, Collector, Conditional, Garbage, Input, Lease, LeaseHolder, Machine,
     PreconditionError, ReleaseHandle, ReleaseIps, ReleaseNode, Step,
@@ -26,8 +25,6 @@ use caracal_model::{
     Compare, ENDPOINT_ATTRIBUTE, HandleId, INTERFACE_ATTRIBUTE, Key, Prefix, Snapshot, Txn,
     TxnOutcome, TxnWrite, WorkloadEndpoint, WorkloadEndpointSpec,
 };
-use world::actor::{Actor, Any, End, faults, held_by, run, view};
-use world::{NOW, World, after, config, node, pool};
 
 const GRACE: Duration = Duration::from_secs(900);
 const INTERFACE: &str = "caliweb";

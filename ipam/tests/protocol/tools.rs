@@ -1,14 +1,11 @@
 //! Commands of `caracal ipam` on a datastore in memory: leaks are found and freed while their
 //! preconditions hold, data is put in order, configuration and pools follow the rules, a dry run
 //! writes nothing.
-#![cfg(feature = "client")]
-#![allow(clippy::unwrap_used, missing_docs)]
-
-mod world;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::world::{config, node, node_with, pool, pool_with};
 use caracal_datastore::{MemoryStore, Store};
 use caracal_ipam::{
     AssignRequest, Audit, Client, ClientError, ClusterSummary, Conditional, Configure, IpamData,
@@ -20,7 +17,6 @@ use caracal_model::{
     Block, BlockOwner, ENDPOINT_ATTRIBUTE, Family, INTERFACE_ATTRIBUTE, IpamHandle, Key, Timestamp,
     WorkloadEndpoint, WorkloadEndpointSpec,
 };
-use world::{config, node, node_with, pool, pool_with};
 
 fn store(entries: impl IntoIterator<Item = (String, Vec<u8>)>) -> MemoryStore {
     let store = MemoryStore::new();

@@ -1,10 +1,9 @@
 //! Releases: of addresses, of blocks, of a whole node.
-#![allow(clippy::unwrap_used, missing_docs)]
-
-mod world;
 
 use std::net::IpAddr;
 
+use crate::world::actor::{Any, End, faults, held_by, run, view};
+use crate::world::{NOW, World, after, config, node, pool, pool_with};
 use caracal_ipam::Assign;
 use caracal_ipam::MAX_PRECONDITIONS;
 use caracal_ipam::ReleaseAffinity;
@@ -13,8 +12,6 @@ use caracal_ipam::{AssignRequest, Input, Machine, ReleaseTarget, Step};
 use caracal_ipam::{Conditional, PreconditionError};
 use caracal_ipam::{ReleaseHandle, ReleaseIps};
 use caracal_model::{BlockOwner, Compare, Key, Prefix, TxnOutcome};
-use world::actor::{Any, End, faults, held_by, run, view};
-use world::{NOW, World, after, config, node, pool, pool_with};
 
 fn world() -> World {
     World::default()

@@ -1,12 +1,11 @@
 //! Holders other than plain pods: load balancers, Windows nodes, virtual machines, WireGuard
 //! devices; and namespaces that select pools.
-#![allow(clippy::unwrap_used, missing_docs)]
-
-mod world;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use crate::world::actor::{Any, End, faults, held_by, run, view};
+use crate::world::{NOW, World, after, config, node, node_with, pool, pool_with};
 use caracal_ipam::{
     Allocation, AssignIpRequest, AssignRequest, Input, Machine, Purpose, Step, TunnelKind,
     namespace_key,
@@ -18,8 +17,6 @@ use caracal_model::{
     Kind, Prefix, TxnOutcome, WINDOWS_RESERVED_HANDLE,
 };
 use serde_json::json;
-use world::actor::{Any, End, faults, held_by, run, view};
-use world::{NOW, World, after, config, node, node_with, pool, pool_with};
 
 fn take(world: &mut World, request: AssignRequest) -> Result<Vec<IpAddr>, String> {
     let end = run(world, Any::Assign(Assign::new(request, NOW)));

@@ -1,18 +1,13 @@
 //! The client on a datastore in memory and on a real etcd.
-#![cfg(feature = "client")]
-#![allow(clippy::unwrap_used, missing_docs)]
-
-mod race;
-mod world;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use crate::world::{node, pool};
 use caracal_datastore::{CommitFault, EtcdConfig, EtcdServer, EtcdStore, MemoryStore, Store};
 use caracal_ipam::{AssignError, AssignRequest, Client, ClientError};
 use caracal_model::{Txn, TxnOutcome};
-use world::{node, pool};
 
 fn store(entries: impl IntoIterator<Item = (String, Vec<u8>)>) -> MemoryStore {
     let store = MemoryStore::new();
@@ -173,10 +168,10 @@ async fn lost_races_are_repeated_up_to_a_limit_and_final_errors_are_not() {
 async fn ipam_1_many_tasks_on_three_nodes_in_memory() {
     let store = MemoryStore::new();
     store.set_latency(Duration::from_millis(1));
-    for entry in race::stage() {
+    for entry in crate::race::stage() {
         store.put(entry.0, entry.1);
     }
-    race::run(store, 24, 8).await;
+    crate::race::run(store, 24, 8).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -186,14 +181,14 @@ async fn ipam_1_many_tasks_on_three_nodes_on_a_real_etcd() {
     };
     let config = EtcdConfig::new([server.endpoint()]);
     let store = EtcdStore::new(config).unwrap();
-    for (key, value) in race::stage() {
+    for (key, value) in crate::race::stage() {
         let txn = Txn::new().create(key, value);
         assert!(matches!(
             store.commit(&txn).await.unwrap(),
             TxnOutcome::Committed(_)
         ));
     }
-    race::run(store, 16, 6).await;
+    crate::race::run(store, 16, 6).await;
 }
 
 /// Fair to etcd: who loses a race waits longer each time, so that fifty who change one block do not

@@ -1,13 +1,6 @@
 //! Operations of hosts, and the exhaustive search through every interleaving of them with a crash
 //! at any step. The search keeps one schedule for each end that it found, so that the same
 //! histories can be replayed on a real etcd.
-#![allow(
-    dead_code,
-    missing_docs,
-    unreachable_pub,
-    clippy::unwrap_used,
-    reason = "each test file uses a part"
-)]
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write;

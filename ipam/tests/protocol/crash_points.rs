@@ -1,16 +1,13 @@
 //! Every write of every operation on a real etcd, hit: the process dies just before it or just
 //! after it, with or without a rival that acts at that very moment. Then recovery, by release or by
 //! a second try; the invariants hold at each point, and nothing is lost for ever (IPAM-10).
-#![cfg(feature = "client")]
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
-
-mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::world::{after, node, pool_with};
 use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, ReadAnswer, Store, StoreError};
 use caracal_ipam::{
     Assign, AssignIp, AssignIpRequest, AssignRequest, Client, ClientError, EnsureTunnel,
@@ -20,7 +17,6 @@ use caracal_ipam::{
 use caracal_model::{
     AllowedUse, BlockOwner, EncapMode, KeyRange, Prefix, Txn, TxnOutcome, TxnWrite,
 };
-use world::{after, node, pool_with};
 
 /// Four blocks of four addresses.
 const POOL: &str = "10.0.0.0/28";
