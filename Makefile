@@ -222,7 +222,7 @@ built: packages-test
 # Without MAKEFLAGS, which name a jobserver that a recipe like these is not given.
 # Every crate with everything, on a kernel that lets it; that cores stand without their shells is for `make lint`.
 unit: built
-	CARACAL_NETNS_REQUIRED=1 $(TARGET)/debug/run-tests --jobs $(SCENARIO_JOBS) --suite unit --first "caracal-ipam ordered" $(E2E:%=--without %) --without ipip $(BUILT)
+	CARACAL_NETNS_REQUIRED=1 $(TARGET)/debug/run-tests --jobs $(SCENARIO_JOBS) --suite unit --first "caracal-ipam protocol" $(E2E:%=--without %) --without ipip $(BUILT)
 	MAKEFLAGS= $(CARGO) test --workspace --doc --quiet
 	MAKEFLAGS= $(CARGO) test --manifest-path fuzz/differential/Cargo.toml --target-dir $(TARGET)/differential
 
@@ -286,9 +286,10 @@ STATIC_FLAGS += -C llvm-args=-enable-machine-outliner=always -C llvm-args=-outli
 endif
 # Keep the symbols: make static STRIP=true
 STRIP ?= strip --strip-all
-# Both packages are named, so that their libraries have the same features and are built once.
+# All packages are named, so that their libraries have the same features and are built once.
 BUILD_STATIC = env RUSTFLAGS="$(STATIC_FLAGS)" \
-  $(CARGO) build --release --target $(HOST) --no-default-features --features caracal/kubernetes -p caracal -p caracal-bench
+  $(CARGO) build --release --target $(HOST) --no-default-features --features caracal/kubernetes \
+  -p caracal -p caracal-bench -p caracal-hot-paths
 static: packages-build
 	$(BUILD_STATIC) --bin caracal
 	$(STRIP) $(STATIC)/caracal
@@ -306,14 +307,13 @@ sbom: static packages-test
 	PYTHONPATH=$(PYTHON_TOOLS) deploy/sbom/build --rootfs $(TARGET)/sbom/rootfs $(TARGET)/sbom/caracal.cdx.json
 
 # What the hot paths cost, counted in instructions and compared with bench/hot-paths/instructions.txt; built as what ships is.
-HOT_PATHS = env RUSTFLAGS="$(STATIC_FLAGS)" $(CARGO) build --release --target $(HOST) -p caracal-hot-paths
 instructions: packages-test
-	$(HOT_PATHS)
+	$(BUILD_STATIC) --bin caracal-hot-paths
 	$(STATIC)/caracal-hot-paths count
 
 # Makes the record anew; say why in the commit.
 instructions-record: packages-test
-	$(HOT_PATHS)
+	$(BUILD_STATIC) --bin caracal-hot-paths
 	$(STATIC)/caracal-hot-paths record
 
 # Run it on a machine that has nothing else to do. FRR takes part when it is installed (package frr). Debian's packages

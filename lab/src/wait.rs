@@ -4,11 +4,21 @@
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// The first pause between two looks; it doubles up to [`LONGEST_PAUSE`], so that what takes a
-/// millisecond is seen after a millisecond, and what takes long is not looked at a thousand times a
-/// second.
+/// The first pause between two looks; it doubles, so that what takes a millisecond is seen after a
+/// millisecond, and what takes long is not looked at a thousand times a second.
 const FIRST_PAUSE: Duration = Duration::from_micros(500);
-const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+/// The longest pause after a look that costs little.
+const LONGEST_PAUSE: Duration = Duration::from_millis(40);
+/// A look at a node is a program and the node's answer: to pause for so many times what it took
+/// leaves the cores to what is waited for, the more the busier they are.
+const PAUSE_FOR_A_LOOK: u32 = 5;
+const LONGEST_PAUSE_FOR_A_LOOK: Duration = Duration::from_millis(500);
+
+/// The pause after one of `before`, when the look between them took `look`.
+fn next_pause(before: Duration, look: Duration) -> Duration {
+    let longest = (look * PAUSE_FOR_A_LOOK).clamp(LONGEST_PAUSE, LONGEST_PAUSE_FOR_A_LOOK);
+    (before * 2).min(longest)
+}
 
 /// The deadline passed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,10 +45,12 @@ pub fn wait_until<T, E: Display>(
     let deadline = scaled(deadline);
     let mut pause = FIRST_PAUSE;
     loop {
+        let began = Instant::now();
         let last = match look() {
             Ok(value) => return Ok(value),
             Err(last) => last,
         };
+        let took = began.elapsed();
         let after = start.elapsed();
         if after >= deadline {
             return Err(Timeout {
@@ -48,7 +60,7 @@ pub fn wait_until<T, E: Display>(
             });
         }
         std::thread::sleep(pause.min(deadline.saturating_sub(after)));
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        pause = next_pause(pause, took);
     }
 }
 
@@ -112,6 +124,19 @@ mod tests {
             if n == 3 { Ok(n) } else { Err(n) }
         });
         assert_eq!(value.unwrap(), 3);
+    }
+
+    #[test]
+    fn a_costly_look_leaves_the_cores_to_what_is_waited_for() {
+        let pauses = |look| {
+            let first = Some(FIRST_PAUSE);
+            std::iter::successors(first, move |before| Some(next_pause(*before, look)))
+        };
+        let millis = Duration::from_millis;
+        assert_eq!(pauses(millis(1)).nth(3), Some(millis(4)), "short at first");
+        assert_eq!(pauses(millis(1)).nth(20), Some(millis(40)));
+        assert_eq!(pauses(millis(50)).nth(20), Some(millis(250)));
+        assert_eq!(pauses(millis(5000)).nth(20), Some(millis(500)));
     }
 
     #[test]
