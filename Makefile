@@ -45,24 +45,33 @@ TEST_PACKAGES += frr
 # What a device leaves to others when it sends.
 TEST_PACKAGES += ethtool
 
-# Scenarios of a quarter of a minute and more that take a seventh of a core or less (CPU in the table of a run): they run
+# Scenarios of a quarter of a minute and more that take a fifth of a core or less (CPU in the table of a run): two of them run
 # beside the others, the longest first.
 WAITING := \
+  health::all_nodes_are_seen_from_one \
   services::loops::what_is_sent_to_an_unused_service_address_ends_at_the_node \
+  settings::keys_reach_the_kernel_and_the_wire \
   hostile::neither_pods_nor_keys_cut_a_node_off \
   outage::bumped::a_backup_with_a_higher_revision_is_not_followed \
+  templates::a_bird_2_with_the_rendered_file_says_and_hears_what_the_native_speaker_does \
+  interop::gobgp_peers_from_another_as \
   paths::large_packets_pass_where_a_router_swallows_them \
-  settings::reports::a_dead_datastore_is_told_alike_by_every_command \
   wire::felix_and_flannel_are_understood_and_understand \
+  settings::reports::a_dead_datastore_is_told_alike_by_every_command \
   fib::origin::a_router_that_announces_what_nodes_have_moves_nothing \
-  fib::origin::a_router_that_hides_whose_a_route_is_is_named \
-  flannel::changes::the_backend_changes_under_traffic \
   console::the_console_shows_the_cluster_live \
+  fib::origin::a_router_that_hides_whose_a_route_is_is_named \
+  flannel::changes::both_families_change_under_traffic \
   wire::bird_writes_the_routes_of_calico_up_to_3_32 \
-  flannel::vxlan_beside_a_foreign_node_through_kills_and_outages \
+  kubernetes::tokens::the_plugins_token_is_renewed_before_it_ends \
+  flannel::changes::the_backend_changes_under_traffic \
   services::balancers::a_load_balancers_address_serves_machines_outside \
+  flannel::vxlan_beside_a_foreign_node_through_kills_and_outages \
   kubernetes::bumped::a_backup_with_a_higher_revision_is_not_followed \
-  flannel::host_gw_takes_over_what_flanneld_left
+  flannel::changes::the_interface_has_another_address \
+  changes::without_encapsulation_packets_get_through_or_somebody_says_why_on_etcd \
+  flannel::host_gw_takes_over_what_flanneld_left \
+  flannel::migrate::after_the_last_node_nothing_of_flannel_is_left
 # The scenarios in tests/tests that `make e2e` runs in namespaces on this kernel, JOBS at once: the longest first, so that
 # none is left alone at the end.
 E2E := \
@@ -105,7 +114,7 @@ E2E := \
   console \
   policy \
 
-.PHONY: demo test checked shipped check green disk soak fuzz-cluster clean-scenarios lint deny site built unit e2e ipip scenarios static static-bench deb sbom instructions instructions-record bench clean rust packages-build packages-demo packages-test packages-bench
+.PHONY: demo test checked shipped check green disk differential soak fuzz-cluster clean-scenarios lint deny site built unit e2e ipip scenarios static static-bench deb sbom instructions instructions-record bench clean rust packages-build packages-demo packages-test packages-bench
 
 demo: packages-demo
 	$(CARGO) build -p caracal $(if $(filter kubernetes,$(TOPOLOGY)),-p caracal-tests --bin caracal --bin caracal-test-api-server)
@@ -137,6 +146,7 @@ checked:
 shipped:
 	$(MAKE) --no-print-directory static
 	$(MAKE) --no-print-directory instructions
+	$(MAKE) --no-print-directory differential
 
 disk:
 	@mkdir -p $(TARGET); free=$$(df --output=avail -BG $(TARGET) | tr -dc 0-9); \
@@ -213,17 +223,20 @@ else
 endif
 
 # The program and all test programs in one build: Cargo builds the libraries anew for every other choice of packages, as
-# their features differ. The list of what was built is for run-tests.
+# their features differ. Examples are looked at by `make lint`. The list of what was built is for run-tests.
 BUILT := $(TARGET)/built.json
 built: packages-test
 	mkdir -p $(TARGET)
-	$(CARGO) build --workspace --all-targets --message-format=json-render-diagnostics >$(BUILT)
+	$(CARGO) build --workspace --lib --bins --tests --message-format=json-render-diagnostics >$(BUILT)
 
 # Without MAKEFLAGS, which name a jobserver that a recipe like these is not given.
 # Every crate with everything, on a kernel that lets it; that cores stand without their shells is for `make lint`.
 unit: built
 	CARACAL_NETNS_REQUIRED=1 $(TARGET)/debug/run-tests --jobs $(SCENARIO_JOBS) --suite unit --first "caracal-ipam protocol" $(E2E:%=--without %) --without ipip $(BUILT)
 	MAKEFLAGS= $(CARGO) test --workspace --doc --quiet
+
+# Two other decoders beside ours, in a folder of their own.
+differential: packages-build
 	MAKEFLAGS= $(CARGO) test --manifest-path fuzz/differential/Cargo.toml --target-dir $(TARGET)/differential
 
 # With the program that ships; the test API server is built with the tests.
