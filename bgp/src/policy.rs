@@ -6,6 +6,7 @@
 //! is a [`Program`].
 
 mod program;
+mod text;
 
 use std::borrow::Cow;
 use std::fmt;

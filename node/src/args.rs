@@ -8,7 +8,6 @@ use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
 use crate::admin::AskService;
 use crate::completion;
-use crate::config::group::AdminGroup;
 
 /// `caracal audit`.
 #[derive(Debug, ClapArgs)]
@@ -166,41 +165,6 @@ pub(crate) struct ModeArgs {
 fn encap_mode(text: &str) -> Result<EncapMode, String> {
     EncapMode::from_text(text)
         .ok_or_else(|| format!("{text:?} is no mode; use Never, Always or CrossSubnet"))
-}
-
-/// `caracal speaker`.
-#[derive(Debug, ClapArgs)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub(crate) struct SpeakerArgs {
-    #[command(subcommand)]
-    pub(crate) command: Option<SpeakerCommand>,
-    /// Configuration file; docs/speaker.md describes its statements.
-    #[arg(short, long, value_name = "FILE", required_unless_present = "check")]
-    pub(crate) config: Option<PathBuf>,
-    /// Check a configuration file and exit: 0 if it is valid, 5 if not.
-    #[arg(long, value_name = "FILE", conflicts_with = "config")]
-    pub(crate) check: Option<PathBuf>,
-    /// Serve /livez, /readyz and /metrics on this address, such as 127.0.0.1:9099.
-    #[arg(long, env = "CARACAL_HTTP", value_name = "ADDRESS:PORT")]
-    pub(crate) http: Option<std::net::SocketAddr>,
-    /// Group, by name or number, that may use the admin socket as root may.
-    #[arg(long, env = "CARACAL_ADMIN_GROUP", value_name = "GROUP", value_parser = AdminGroup::named)]
-    pub(crate) admin_group: Option<AdminGroup>,
-    /// Accept these ranges, which are refused by default: 0.0.0.0/8, 169.254.0.0/16, or both
-    /// separated by a comma.
-    #[arg(long, env = "CARACAL_ALLOW_MARTIANS", value_name = "RANGES")]
-    pub(crate) allow_martians: Option<caracal_bgp::OpenRanges>,
-}
-
-/// `caracal speaker COMMAND`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum SpeakerCommand {
-    /// Reload the running speaker's configuration file. Only peers that differ are touched.
-    Reload {
-        /// Output format.
-        #[command(flatten)]
-        output: OutputArgs,
-    },
 }
 
 /// `-o`.

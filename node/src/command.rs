@@ -7,7 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::args::{
     AllNodesArgs, AuditArgs, BgpCommand, DrainArgs, ExplainArgs, LabCommand, ModeCommand,
-    OutputArgs, RenderArgs, SpeakerArgs, TopologyCommand, TraceArgs, WatchArgs,
+    OutputArgs, RenderArgs, TopologyCommand, TraceArgs, WatchArgs,
 };
 use crate::cli::bundle::BundleArgs;
 use crate::cli::datastore::DatastoreCommand;
@@ -23,6 +23,7 @@ use crate::cli::resources::args::{
     ApplyArgs, CreateArgs, DeleteArgs, GetArgs, LabelArgs, PatchArgs,
 };
 use crate::cli::services::ServicesCommand;
+use crate::cli::speaker::SpeakerArgs;
 use crate::cli::uninstall::UninstallArgs;
 use crate::cli::{
     audit, bgp, bundle, datastore, doctor, drain, events, explain, explain_code, install_cni, ipam,

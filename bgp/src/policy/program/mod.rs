@@ -14,6 +14,7 @@
 //! | `roa` | which AS may originate what |
 //! | `route` | attributes of a route |
 //! | `machine` | one run over a route |
+//! | `text` | the program in words |
 //!
 //! A value that is missing, and what cannot be computed, behaves as in BIRD 2: what is missing is
 //! less than everything and equal to nothing; what cannot be computed rejects the route.
@@ -24,6 +25,7 @@ mod mask;
 mod roa;
 mod route;
 mod set;
+mod text;
 mod tree;
 mod value;
 
@@ -34,6 +36,7 @@ use machine::{Machine, Stop};
 pub use mask::{MaskItem, PathMask};
 pub use roa::{Roa, RoaState, RoaTable};
 pub use set::{PrefixSet, SetKind, SetPattern, ValueSet};
+use tree::any_in;
 pub use tree::{
     Attribute, Expression, Function, MaskPart, Method, Operator, Place, Step, StepAction,
     enumeration_word,
@@ -112,7 +115,7 @@ impl Program {
 
     /// True when some step asks for the interface of a route.
     pub(crate) fn asks_for_interface(&self) -> bool {
-        self.body.iter().any(step_asks)
+        any_in(&self.body, &asks)
     }
 }
 
@@ -129,32 +132,15 @@ pub fn compute(expression: &Expression) -> Result<Value, String> {
     }
 }
 
-/// True when a step or one inside it asks for the interface.
-fn step_asks(step: &Step) -> bool {
-    let any = |steps: &[Step]| steps.iter().any(step_asks);
-    match &step.action {
-        StepAction::If(condition, yes, no) => asks(condition) || any(yes) || any(no),
-        StepAction::Case(subject, branches) => {
-            asks(subject) || branches.iter().any(|(_, branch)| any(branch))
-        }
-        StepAction::For(_, subject, body) => asks(subject) || any(body),
-        StepAction::Assign(_, value)
-        | StepAction::Set(_, value)
-        | StepAction::Call(value)
-        | StepAction::Return(value) => asks(value),
-        StepAction::Print(values) => values.iter().any(asks),
-        StepAction::Unset(_) | StepAction::Accept | StepAction::Reject => false,
-    }
-}
-
+/// True when an expression, or a function that it calls, asks for the interface.
 fn asks(expression: &Expression) -> bool {
-    expression.any(&|one| match one {
+    match expression {
         Expression::Attribute(attribute) | Expression::Defined(attribute) => {
             *attribute == Attribute::Interface
         }
-        Expression::Call(function, _) => function.body.iter().any(step_asks),
+        Expression::Call(function, _) => any_in(&function.body, &asks),
         _ => false,
-    })
+    }
 }
 
 #[cfg(test)]
