@@ -48,7 +48,8 @@ pub struct PathAttrs {
     pub originator_id: Option<RouterId>,
     /// CLUSTER_LIST (RFC 4456 §8), the latest reflector first.
     pub cluster_list: RareList<ClusterId>,
-    /// Optional transitive attributes that we pass on without knowing them, sorted by code.
+    /// Optional transitive attributes that we pass on without knowing them, and ONLY_TO_CUSTOMER
+    /// ([`Self::only_to_customer`]), sorted by code.
     pub unknown: RareList<UnknownAttr>,
     /// What packets meet. It is no attribute of the protocol and stays here.
     pub route_type: RouteType,
@@ -87,6 +88,27 @@ impl PathAttrs {
     #[must_use]
     pub(crate) fn bgp_next_hop(&self) -> Option<IpAddr> {
         self.next_hop.filter(|_| !self.route_type.is_way())
+    }
+
+    /// ONLY_TO_CUSTOMER (RFC 9234 §5): the AS that told a customer, a peer or a client of a route
+    /// server. It is rare, and kept as octets.
+    #[must_use]
+    pub fn only_to_customer(&self) -> Option<Asn> {
+        let mut kept = self.unknown.iter();
+        let kept = kept.find(|attr| attr.code == ONLY_TO_CUSTOMER)?;
+        let octets = <[u8; 4]>::try_from(&*kept.value).ok()?;
+        Some(Asn(u32::from_be_bytes(octets)))
+    }
+
+    /// Sets ONLY_TO_CUSTOMER, or takes it away.
+    pub(crate) fn set_only_to_customer(&mut self, asn: Option<Asn>) {
+        self.unknown.edit(|list| {
+            list.retain(|attr| attr.code != ONLY_TO_CUSTOMER);
+            if let Some(asn) = asn {
+                let at = list.partition_point(|attr| attr.code < ONLY_TO_CUSTOMER);
+                list.insert(at, UnknownAttr::only_to_customer(asn));
+            }
+        });
     }
 
     /// Octets of memory that the set takes, about.
@@ -183,6 +205,22 @@ pub struct UnknownAttr {
     pub code: u8,
     /// Octets of the attribute's value.
     pub value: Bytes,
+}
+
+/// Type code of ONLY_TO_CUSTOMER (RFC 9234 §5).
+pub(crate) const ONLY_TO_CUSTOMER: u8 = 35;
+/// Optional and transitive (RFC 4271 §4.3).
+const OPTIONAL_TRANSITIVE: u8 = 0xc0;
+
+impl UnknownAttr {
+    /// ONLY_TO_CUSTOMER, as octets.
+    pub(crate) fn only_to_customer(asn: Asn) -> Self {
+        Self {
+            flags: OPTIONAL_TRANSITIVE,
+            code: ONLY_TO_CUSTOMER,
+            value: Bytes::copy_from_slice(&asn.0.to_be_bytes()),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,8 @@ pub(crate) use diff::compare_all_but_routes;
 pub(crate) use diff::renamed;
 pub use diff::{ConfigChange, PeerChange, compare_configs};
 pub use options::{
-    AddPath, BfdOptions, Counted, LimitAction, LimitPassed, OwnNextHops, PathCount, PrefixLimit,
+    AddPath, BfdOptions, BgpRole, Counted, LimitAction, LimitPassed, OwnNextHops, PathCount,
+    PrefixLimit,
 };
 pub use originations::Originations;
 pub use station::Station;
@@ -150,6 +151,12 @@ pub struct PeerConfig {
     /// they came, and NEXT_HOP does unless `next_hop` says otherwise. Nothing to an internal peer.
     #[serde(default)]
     pub rs_client: bool,
+    /// Our role on the session (RFC 9234); without meaning to an internal peer.
+    #[serde(default)]
+    pub role: Option<BgpRole>,
+    /// True: no session with a peer that names no role (RFC 9234 §4.2, strict mode).
+    #[serde(default)]
+    pub require_roles: bool,
     /// Rule for NEXT_HOP on export (RFC 4271 §5.1.3).
     pub next_hop: NextHopMode,
     /// Our own NEXT_HOP where that is not our end of the session.
@@ -173,6 +180,10 @@ pub struct PeerConfig {
     /// Some: not one peer but all that connect from these addresses, each with these options.
     /// `address` is then the range's own and means nothing.
     pub range: Option<Prefix>,
+    /// The beginning of the names of a range's peers, before `_` and the address; `None` = the
+    /// range's own name.
+    #[serde(default)]
+    pub dynamic_name: Option<String>,
     /// Limit of the prefixes that the peer announces, before import policy.
     pub prefix_limit: Option<PrefixLimit>,
     /// Limit of its prefixes that import policy accepts.
@@ -228,6 +239,8 @@ impl PeerConfig {
             families: vec![Family::Ipv4],
             client_of: None,
             rs_client: false,
+            role: None,
+            require_roles: false,
             next_hop: NextHopMode::Auto,
             own_next_hops: OwnNextHops::default(),
             graceful_restart: Some(GracefulRestart::default()),
@@ -238,6 +251,7 @@ impl PeerConfig {
             export: Vec::new(),
             allow_own_as: 0,
             range: None,
+            dynamic_name: None,
             prefix_limit: None,
             import_limit: None,
             export_limit: None,

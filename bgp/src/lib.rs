@@ -97,9 +97,10 @@ pub use bmp::{
     encode_bmp_route_monitoring, encode_bmp_statistics, encode_bmp_termination,
 };
 pub use config::{
-    AddPath, BfdOptions, CALICO_LOCAL_PREF, ConfigChange, Counted, GracefulRestart, LimitAction,
-    LimitPassed, Listen, NextHopMode, Origination, Originations, OwnNextHops, Password, PathCount,
-    PeerChange, PeerConfig, PrefixLimit, SpeakerConfig, StaticWay, Station, compare_configs,
+    AddPath, BfdOptions, BgpRole, CALICO_LOCAL_PREF, ConfigChange, Counted, GracefulRestart,
+    LimitAction, LimitPassed, Listen, NextHopMode, Origination, Originations, OwnNextHops,
+    Password, PathCount, PeerChange, PeerConfig, PrefixLimit, SpeakerConfig, StaticWay, Station,
+    compare_configs,
 };
 pub use fsm::{
     ConnectFailure, ConnectionEnds, ConnectionId, DownReason, FsmInput, FsmOutput, Negotiated,

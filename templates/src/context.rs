@@ -251,6 +251,12 @@ pub struct Peer {
     pub cluster: Option<String>,
     /// The external peer is a client of a route server.
     pub rs_client: bool,
+    /// Our role towards the external peer (RFC 9234); null for none.
+    pub role: Option<&'static str>,
+    /// No session with a peer that names no role.
+    pub require_roles: bool,
+    /// The beginning of the names of a range's peers; null for the range's name.
+    pub dynamic_name: Option<String>,
     /// Graceful restart is announced.
     pub graceful_restart: bool,
     /// In seconds.

@@ -169,6 +169,8 @@ fn peer_change(
         families,
         client_of,
         rs_client,
+        role,
+        require_roles,
         next_hop,
         own_next_hops,
         graceful_restart,
@@ -179,6 +181,7 @@ fn peer_change(
         export,
         allow_own_as,
         range,
+        dynamic_name,
         prefix_limit,
         import_limit,
         export_limit,
@@ -204,6 +207,8 @@ fn peer_change(
             || *source != old.source
             || *hold_time != old.hold_time
             || *families != old.families
+            || *role != old.role
+            || *require_roles != old.require_roles
             || graceful_restart.is_some() != old.graceful_restart.is_some()
             || *extended_next_hop != old.extended_next_hop
             || *add_path != old.add_path
@@ -220,6 +225,7 @@ fn peer_change(
             || *import_limit != old.import_limit
             || *export_limit != old.export_limit
             || *bfd != old.bfd
+            || *dynamic_name != old.dynamic_name
             || *kind != old.kind,
         import: *import != old.import
             || *allow_own_as != old.allow_own_as
@@ -250,7 +256,8 @@ mod tests {
 
     use super::*;
     use crate::config::{
-        BfdOptions, GracefulRestart, Listen, NextHopMode, Origination, Password, PrefixLimit,
+        BfdOptions, BgpRole, GracefulRestart, Listen, NextHopMode, Origination, Password,
+        PrefixLimit,
     };
     use crate::policy::Filter;
     use crate::types::{Asn, ClusterId, RouterId};
@@ -318,7 +325,7 @@ mod tests {
     #[test]
     fn each_field_of_a_peer_touches_that_peer_only_and_only_so_much() {
         type Change = fn(&mut PeerConfig);
-        let table: [(Change, PeerChange); 30] = [
+        let table: [(Change, PeerChange); 33] = [
             (|p| p.address = [10, 0, 0, 9].into(), REPLACED),
             (|p| p.port = 1179, RESET),
             (|p| p.remote_as = Asn(1), REPLACED),
@@ -327,6 +334,8 @@ mod tests {
             (|p| p.hold_time = Duration::from_secs(3), RESET),
             (|p| p.families = vec![caracal_model::Family::Ipv6], RESET),
             (|p| p.graceful_restart = None, RESET),
+            (|p| p.role = Some(BgpRole::Customer), RESET),
+            (|p| p.require_roles = true, RESET),
             (
                 |p| {
                     let restart_time = Duration::from_secs(1);
@@ -335,6 +344,7 @@ mod tests {
                 SESSION,
             ),
             (|p| p.passive = true, SESSION),
+            (|p| p.dynamic_name = Some("x".into()), SESSION),
             (|p| p.ttl = Some(1), SESSION),
             (|p| p.ttl_security = Some(1), SESSION),
             (|p| p.password = Some(Password("x".into())), SESSION),

@@ -1,5 +1,6 @@
 //! Options of a peer that are off unless somebody asks for them.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
@@ -105,6 +106,88 @@ impl OwnNextHops {
             IpAddr::V4(address) => self.ipv4 = Some(address),
             IpAddr::V6(address) => self.ipv6 = Some(address),
         }
+    }
+}
+
+/// Our place on an external session (RFC 9234 §3). Its routes and their ONLY_TO_CUSTOMER follow
+/// from it (§5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BgpRole {
+    /// The peer is our customer.
+    Provider,
+    /// We are a route server, and the peer is its client.
+    RsServer,
+    /// The peer is a route server.
+    RsClient,
+    /// The peer is our provider.
+    Customer,
+    /// Each tells the other of its own routes and those of its customers.
+    Peer,
+}
+
+impl BgpRole {
+    /// All roles, each at the place of its code.
+    pub const ALL: [Self; 5] = [
+        Self::Provider,
+        Self::RsServer,
+        Self::RsClient,
+        Self::Customer,
+        Self::Peer,
+    ];
+
+    /// The role of a capability's octet (RFC 9234 §4.1, table 1).
+    #[must_use]
+    pub fn of_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+
+    /// The octet in the capability.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Provider => 0,
+            Self::RsServer => 1,
+            Self::RsClient => 2,
+            Self::Customer => 3,
+            Self::Peer => 4,
+        }
+    }
+
+    /// The word in configurations, BIRD's.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Provider => "provider",
+            Self::RsServer => "rs_server",
+            Self::RsClient => "rs_client",
+            Self::Customer => "customer",
+            Self::Peer => "peer",
+        }
+    }
+
+    /// The role that the other end must have (RFC 9234 §4.2, table 2).
+    #[must_use]
+    pub const fn counterpart(self) -> Self {
+        match self {
+            Self::Provider => Self::Customer,
+            Self::RsServer => Self::RsClient,
+            Self::RsClient => Self::RsServer,
+            Self::Customer => Self::Provider,
+            Self::Peer => Self::Peer,
+        }
+    }
+
+    /// True when the peer is below us: it is told of everything, and tells us of nothing that goes
+    /// to customers alone.
+    pub(crate) const fn is_above(self) -> bool {
+        matches!(self, Self::Provider | Self::RsServer)
+    }
+}
+
+impl fmt::Display for BgpRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
     }
 }
 

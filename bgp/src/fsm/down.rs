@@ -7,7 +7,7 @@ use std::time::Duration;
 use caracal_model::Family;
 
 use super::{ConnectionId, RouterId};
-use crate::config::Counted;
+use crate::config::{BgpRole, Counted};
 use crate::types::{Asn, SessionState};
 use crate::wire::MessageType;
 use crate::wire::error::DecodeError;
@@ -67,6 +67,13 @@ pub enum DownReason {
         ours: FamilySet,
         /// The peer's, as far as we know them.
         theirs: FamilySet,
+    },
+    /// The peer's role does not go with ours (RFC 9234 §4.2).
+    RoleMismatch {
+        /// Our role.
+        ours: BgpRole,
+        /// What the peer's OPEN names, as it came; empty when it names none and one is required.
+        named: Vec<u8>,
     },
     /// The peer said nothing for the hold time.
     HoldTimerExpired(Duration),
@@ -133,6 +140,7 @@ impl DownReason {
             Self::PeerAs { .. } => "bad_peer_as",
             Self::RouterIdConflict(_) => "router_id_conflict",
             Self::NoCommonFamily { .. } => "no_common_family",
+            Self::RoleMismatch { .. } => "role_mismatch",
             Self::HoldTimerExpired(_) => "hold_timer_expired",
             Self::NoOpen(_) => "no_open",
             Self::SendHoldTimerExpired => "send_hold_timer_expired",
@@ -159,6 +167,7 @@ impl DownReason {
             Self::PeerAs { .. }
             | Self::RouterIdConflict(_)
             | Self::NoCommonFamily { .. }
+            | Self::RoleMismatch { .. }
             | Self::Notified(_)
             | Self::Malformed(_)
             | Self::Unexpected { .. }
@@ -190,6 +199,7 @@ impl DownReason {
             Self::PeerAs { .. }
             | Self::RouterIdConflict(_)
             | Self::NoCommonFamily { .. }
+            | Self::RoleMismatch { .. }
             | Self::Malformed(_)
             | Self::Unexpected { .. } => true,
             Self::ConnectFailed(_)
@@ -246,6 +256,7 @@ impl fmt::Display for DownReason {
                     "no common address family: ours {ours}, the peer's {theirs}"
                 )
             }
+            Self::RoleMismatch { ours, named } => role_mismatch(*ours, named, f),
             Self::HoldTimerExpired(hold) => {
                 write!(
                     f,
@@ -304,5 +315,26 @@ impl fmt::Display for DownReason {
             Self::Stopped(text) => write!(f, "stopped here: {text}"),
             Self::Restarting => f.write_str("restarting here"),
         }
+    }
+}
+
+/// What the peer's OPEN names, beside what our role asks for.
+fn role_mismatch(ours: BgpRole, named: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let words = named.iter().map(|code| match BgpRole::of_code(*code) {
+        Some(role) => role.to_string(),
+        None => format!("of number {code}, which is none"),
+    });
+    let words: Vec<String> = words.collect();
+    let wanted = ours.counterpart();
+    match &words[..] {
+        [] => write!(
+            f,
+            "peer names no role, and a {wanted} is required: we are its {ours}"
+        ),
+        words => write!(
+            f,
+            "peer is a {}, and must be a {wanted}: we are its {ours} (local role)",
+            words.join(" and a ")
+        ),
     }
 }

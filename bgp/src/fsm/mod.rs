@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use caracal_model::Family;
 
-use crate::config::{LimitPassed, PeerConfig};
+use crate::config::{BgpRole, LimitPassed, PeerConfig};
 use crate::opens::SessionOpens;
 use crate::types::{Asn, RouterId, SessionState};
 use crate::wire::Message;
@@ -128,6 +128,12 @@ impl SessionSettings {
     #[must_use]
     pub fn is_internal(&self) -> bool {
         self.local_as() == self.peer.remote_as
+    }
+
+    /// Our role on the session; none inside the AS (RFC 9234 §4.1).
+    #[must_use]
+    pub fn role(&self) -> Option<BgpRole> {
+        self.peer.role.filter(|_| !self.is_internal())
     }
 }
 

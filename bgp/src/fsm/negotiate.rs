@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use caracal_model::Family;
 
 use super::{DownReason, SessionSettings};
-use crate::config::PeerConfig;
+use crate::config::{BgpRole, PeerConfig};
 use crate::types::{Asn, RouterId};
 use crate::wire::capability::{
     AddPathMode, AfiSafi, Capability, GracefulRestartCapability, LongLivedFamily,
@@ -40,6 +40,8 @@ pub struct Negotiated {
     pub long_lived: Option<Vec<LongLivedFamily>>,
     /// Begin and end of a refresh are marked (RFC 7313): both sides announced it.
     pub enhanced_refresh: bool,
+    /// The peer's role; `None` unless both sides named theirs (RFC 9234).
+    pub role: Option<BgpRole>,
     /// Everything the peer announced.
     pub remote_capabilities: Vec<Capability>,
 }
@@ -92,6 +94,7 @@ impl Negotiated {
             !self.format.path_ids_out.is_empty(),
             &format!("ADD-PATH send {}", self.format.path_ids_out),
         );
+        push(self.role.is_some(), "role");
         push(self.long_lived.is_some(), "long-lived graceful restart");
         if let Some(restart) = &self.graceful_restart {
             push(
@@ -107,8 +110,8 @@ impl Negotiated {
 /// The OPEN we send.
 ///
 /// Announced: multiprotocol for each configured family, route refresh, enhanced too, extended
-/// message, four-octet AS and, if configured, graceful restart, long-lived too, ADD-PATH and IPv6
-/// next hops for IPv4.
+/// message, four-octet AS and, if configured, graceful restart, long-lived too, ADD-PATH, IPv6
+/// next hops for IPv4 and our role.
 #[must_use]
 pub(super) fn our_open(settings: &SessionSettings, now: Instant) -> OpenMessage {
     let peer = &settings.peer;
@@ -151,6 +154,9 @@ pub(super) fn our_open(settings: &SessionSettings, now: Instant) -> OpenMessage 
         let ipv6: AfiSafi = Family::Ipv6.into();
         let list = vec![(Family::Ipv4.into(), ipv6.afi)];
         capabilities.push(Capability::ExtendedNextHop(list));
+    }
+    if let Some(role) = settings.role() {
+        capabilities.push(Capability::Role(role.code()));
     }
     if let Some(mode) = add_path_mode(peer) {
         let list = peer.families.iter().map(|family| ((*family).into(), mode));
@@ -198,6 +204,10 @@ pub(super) fn negotiate(
         };
         return refuse(down, OpenSubcode::UnsupportedCapability);
     }
+    let role = match role(settings, theirs) {
+        Ok(role) => role,
+        Err(down) => return refuse(down, OpenSubcode::RoleMismatch),
+    };
     let has = |wanted: &Capability| theirs.capabilities.contains(wanted);
     let four_octet_as = theirs
         .capabilities
@@ -233,6 +243,7 @@ pub(super) fn negotiate(
         graceful_restart: graceful_restart(settings, theirs, common),
         long_lived: long_lived(settings, theirs, common),
         enhanced_refresh: has(&Capability::RouteRefresh) && has(&Capability::EnhancedRouteRefresh),
+        role,
         remote_capabilities: theirs.capabilities.clone(),
     })
 }
@@ -251,6 +262,27 @@ fn families(open: &OpenMessage) -> FamilySet {
         return [Family::Ipv4].into_iter().collect();
     }
     announced.into_iter().filter_map(AfiSafi::family).collect()
+}
+
+/// The peer's role, where both ends name theirs (RFC 9234 §4.2).
+fn role(settings: &SessionSettings, theirs: &OpenMessage) -> Result<Option<BgpRole>, DownReason> {
+    let Some(ours) = settings.role() else {
+        return Ok(None);
+    };
+    let capabilities = theirs.capabilities.iter();
+    let mut named: Vec<u8> = capabilities
+        .filter_map(|capability| match capability {
+            Capability::Role(role) => Some(*role),
+            _ => None,
+        })
+        .collect();
+    named.dedup();
+    let wanted = ours.counterpart();
+    match &named[..] {
+        [] if !settings.peer.require_roles => Ok(None),
+        [one] if *one == wanted.code() => Ok(Some(wanted)),
+        _ => Err(DownReason::RoleMismatch { ours, named }),
+    }
 }
 
 /// ADD-PATH mode to announce for a peer (RFC 7911 §4).

@@ -536,6 +536,7 @@ fn is_graceful(negotiated: &Negotiated, down: &DownReason) -> bool {
         | DownReason::PeerAs { .. }
         | DownReason::RouterIdConflict(_)
         | DownReason::NoCommonFamily { .. }
+        | DownReason::RoleMismatch { .. }
         | DownReason::HoldTimerExpired(_)
         | DownReason::NoOpen(_)
         | DownReason::SendHoldTimerExpired

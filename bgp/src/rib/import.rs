@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::intern::Interner;
 use super::next_hops::NextHopTable;
 use crate::attrs::PathAttrs;
+use crate::config::BgpRole;
 use crate::policy::{Filter, FilterDecision, FilterVerdict, PeerKind, RouteSource, RouteView};
 use crate::types::{Asn, ClusterId, Community, RouterId};
 
@@ -34,6 +35,8 @@ pub enum ImportRefusal {
     LoopbackNextHop,
     /// There is no NEXT_HOP.
     NoNextHop,
+    /// ONLY_TO_CUSTOMER says that it must not come from this peer (RFC 9234 §5).
+    RouteLeak,
     /// An import filter rejected it.
     Policy,
     /// The limit of accepted prefixes is reached, and blocks what is new.
@@ -59,6 +62,9 @@ impl fmt::Display for ImportRefusal {
                 "the next hop is a loopback address (127.0.0.0/8, ::1), and the session is not"
             }
             Self::NoNextHop => "the route has no next hop",
+            Self::RouteLeak => {
+                "it is for customers alone (ONLY_TO_CUSTOMER), and the peer's role is another"
+            }
             Self::Policy => "rejected by import policy",
             Self::OverLimit => "the import limit is reached",
             Self::NeverRouted => "the prefix must never be routed",
@@ -128,6 +134,8 @@ pub(super) fn run_filters<'f>(
 #[derive(Clone, Debug)]
 pub(super) struct ImportRules<'a> {
     pub(super) kind: PeerKind,
+    /// Our role on the session, and the peer's AS.
+    pub(super) role: Option<(BgpRole, Asn)>,
     /// Our AS on this session, and the speaker's.
     pub(super) own_as: [Asn; 2],
     pub(super) allow_own_as: u8,
@@ -140,8 +148,14 @@ pub(super) struct ImportRules<'a> {
     pub(super) next_hops: &'a NextHopTable,
 }
 
-/// Takes away what a peer of this kind must not say.
-pub(super) fn correct(attrs: &mut PathAttrs, kind: PeerKind) {
+/// Takes away what a peer of this kind must not say, and adds what it should have said to us as its
+/// customer, peer or client: that the route is for customers alone (RFC 9234 §5).
+pub(super) fn correct(attrs: &mut PathAttrs, kind: PeerKind, role: Option<(BgpRole, Asn)>) {
+    if let Some((_, remote_as)) = role.filter(|(role, _)| !role.is_above())
+        && attrs.only_to_customer().is_none()
+    {
+        attrs.set_only_to_customer(Some(remote_as));
+    }
     if kind == PeerKind::External {
         // RFC 4271 §5.1.5: LOCAL_PREF from an external peer is ignored. RFC 8326 §4.2: what is
         // about to go away is the last choice, as long as it is there; a filter may say otherwise.
@@ -180,8 +194,20 @@ impl ImportRules<'_> {
             Some(ImportRefusal::OwnNextHop)
         } else if next_hop.is_loopback() && !self.shares_the_host() {
             Some(ImportRefusal::LoopbackNextHop)
+        } else if self.is_leak(attrs) {
+            Some(ImportRefusal::RouteLeak)
         } else {
             None
+        }
+    }
+
+    /// RFC 9234 §5: a customer or client of a route server tells of no route that is for customers
+    /// alone, and a peer of its own ones.
+    fn is_leak(&self, attrs: &PathAttrs) -> bool {
+        match (self.role, attrs.only_to_customer()) {
+            (Some((BgpRole::Peer, remote_as)), Some(by)) => by != remote_as,
+            (Some((role, _)), Some(_)) => role.is_above(),
+            (_, None) | (None, _) => false,
         }
     }
 
@@ -266,6 +292,7 @@ mod tests {
     ) -> ImportRules<'a> {
         ImportRules {
             kind: PeerKind::Internal,
+            role: None,
             own_as: [Asn(64513), Asn(64512)],
             allow_own_as,
             router_id: RouterId([10, 0, 0, 1].into()),
@@ -361,9 +388,9 @@ mod tests {
         attrs.local_pref = Some(1000);
         attrs.originator_id = Some(RouterId([1, 1, 1, 1].into()));
         let mut internal = attrs.clone();
-        correct(&mut attrs, PeerKind::External);
+        correct(&mut attrs, PeerKind::External, None);
         assert_eq!((attrs.local_pref, attrs.originator_id), (None, None));
-        correct(&mut internal, PeerKind::Internal);
+        correct(&mut internal, PeerKind::Internal, None);
         assert_eq!(internal.local_pref, Some(1000));
     }
 
@@ -373,11 +400,44 @@ mod tests {
         leaving.local_pref = Some(1000);
         leaving.communities = vec![Community::new(64512, 1), Community::GRACEFUL_SHUTDOWN];
         let mut internal = leaving.clone();
-        correct(&mut leaving, PeerKind::External);
+        correct(&mut leaving, PeerKind::External, None);
         assert_eq!(leaving.local_pref, Some(0));
         // Inside the AS, LOCAL_PREF itself says it.
-        correct(&mut internal, PeerKind::Internal);
+        correct(&mut internal, PeerKind::Internal, None);
         assert_eq!(internal.local_pref, Some(1000));
+    }
+
+    /// RFC 9234 §5, ingress: what a route that says so, or says nothing, becomes at each role.
+    #[test]
+    fn rfc9234_5_what_is_for_customers_alone_comes_from_above_or_is_a_leak() {
+        let (remote, other) = (Asn(65001), Asn(65009));
+        let became = |role: BgpRole, said: Option<Asn>| {
+            let (clusters, next_hops) = (BTreeSet::new(), NextHopTable::default());
+            let rules = ImportRules {
+                kind: PeerKind::External,
+                role: Some((role, remote)),
+                ..rules(&clusters, &next_hops, 0)
+            };
+            let mut attrs = attrs();
+            attrs.set_only_to_customer(said);
+            correct(&mut attrs, PeerKind::External, rules.role);
+            match rules.forbids(&attrs) {
+                Some(refusal) => Err(refusal),
+                None => Ok(attrs.only_to_customer()),
+            }
+        };
+        let leak = Err(ImportRefusal::RouteLeak);
+        for above in [BgpRole::Provider, BgpRole::RsServer] {
+            assert_eq!(became(above, None), Ok(None));
+            assert_eq!(became(above, Some(remote)), leak);
+        }
+        for below in [BgpRole::Customer, BgpRole::RsClient] {
+            assert_eq!(became(below, None), Ok(Some(remote)));
+            assert_eq!(became(below, Some(other)), Ok(Some(other)));
+        }
+        assert_eq!(became(BgpRole::Peer, None), Ok(Some(remote)));
+        assert_eq!(became(BgpRole::Peer, Some(remote)), Ok(Some(remote)));
+        assert_eq!(became(BgpRole::Peer, Some(other)), leak);
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl Rib {
             .map(|family| session.families.contains(&family).then_some(family));
         let [blocks, may_lack_room] = [peer.config.prefix_limit, peer.config.import_limit]
             .map(|limit| limit.is_some_and(|limit| limit.action == LimitAction::Block));
-        import::correct(&mut attrs, peer.kind());
+        import::correct(&mut attrs, peer.kind(), peer.role_and_as());
         let received = self.interner.intern(attrs);
         if let Some(next_hop) = received.next_hop {
             self.next_hops.track(next_hop);

@@ -17,7 +17,7 @@ use super::peer_id::PeerId;
 use super::session::SessionInfo;
 use super::table::Staleness;
 use crate::attrs::PathAttrs;
-use crate::config::{PeerConfig, SpeakerConfig};
+use crate::config::{BgpRole, PeerConfig, SpeakerConfig};
 use crate::policy::{Filter, FilterTerm, FilterVerdict, PeerKind};
 use crate::types::{Asn, ClusterId, PeerName, RouterId};
 use crate::wire::format::MessageFormat;
@@ -267,6 +267,12 @@ impl PeerState {
         }
     }
 
+    /// Our role towards an external peer, and its AS (RFC 9234).
+    pub(super) fn role_and_as(&self) -> Option<(BgpRole, Asn)> {
+        let role = self.config.role?;
+        (self.kind() == PeerKind::External).then_some((role, self.config.remote_as))
+    }
+
     pub(super) fn address(&self) -> SocketAddr {
         SocketAddr::new(self.config.address, self.config.port)
     }
@@ -279,6 +285,7 @@ impl PeerState {
     ) -> ImportRules<'a> {
         ImportRules {
             kind: self.kind(),
+            role: self.role_and_as(),
             own_as: self.own_as,
             allow_own_as: self.config.allow_own_as,
             router_id,
@@ -307,6 +314,7 @@ impl PeerState {
         Some(GroupKey {
             kind: self.kind(),
             own_as: self.own_as[0],
+            role: self.role_and_as().map(|(role, _)| role),
             client_of: self.config.client_of,
             transparent: self.config.rs_client && self.kind() == PeerKind::External,
             next_hop: self.config.next_hop,

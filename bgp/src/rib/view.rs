@@ -11,7 +11,7 @@ use super::import::{DecidedBy, ImportRefusal};
 use super::next_hops::ResolvedNextHop;
 use super::out::Withheld;
 use crate::attrs::PathAttrs;
-use crate::types::{AnyCommunity, ClusterId, ExtCommunity, PeerName, RouterId};
+use crate::types::{AnyCommunity, Asn, ClusterId, ExtCommunity, PeerName, RouterId};
 
 /// A route for the forwarding table: the best path to a prefix, learned from a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +55,9 @@ pub struct AttrsInfo {
     pub local_pref: Option<u32>,
     /// MULTI_EXIT_DISC.
     pub med: Option<u32>,
+    /// ONLY_TO_CUSTOMER (RFC 9234): the AS that said it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only_to_customer: Option<Asn>,
     /// Standard, large and extended communities.
     pub communities: Vec<AnyCommunity>,
     /// ORIGINATOR_ID (RFC 4456 §8): who announced it to the first reflector.
@@ -86,6 +89,7 @@ impl From<&PathAttrs> for AttrsInfo {
             as_path: attrs.as_path.to_string(),
             local_pref: attrs.local_pref,
             med: attrs.med,
+            only_to_customer: attrs.only_to_customer(),
             communities: communities(attrs),
             originator_id: attrs.originator_id,
             cluster_list: attrs.cluster_list.to_vec(),

@@ -134,6 +134,7 @@ impl ErrorKind {
             DownReason::PeerAs { .. }
             | DownReason::RouterIdConflict(_)
             | DownReason::NoCommonFamily { .. }
+            | DownReason::RoleMismatch { .. }
             | DownReason::Malformed(DecodeError::Open(_)) => Self::BadOpen,
             DownReason::Malformed(_) => Self::MalformedMessage,
             DownReason::Unexpected { .. } => Self::UnexpectedMessage,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::bfd::BfdStatus;
 use super::counters::{ErrorCounts, MessageCounts};
 use super::status::PastError;
+use crate::config::BgpRole;
 use crate::types::{Asn, PeerName, RouterId, SessionState};
 use crate::wire::capability::{AddPathMode, AfiSafi, Capability};
 
@@ -204,6 +205,10 @@ pub(super) fn words(capability: &Capability) -> String {
             };
             format!("ADD-PATH ({})", joined(list.iter().map(of)))
         }
+        Capability::Role(code) => match BgpRole::of_code(*code) {
+            Some(role) => format!("role {role}"),
+            None => format!("role of number {code}"),
+        },
         Capability::Unknown { code, value } => {
             format!("capability {code} ({} octets)", value.len())
         }

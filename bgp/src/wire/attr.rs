@@ -13,7 +13,7 @@ use super::error::{AttrFault, ErrorHandling, UpdateError, UpdateFault};
 use super::format::MessageFormat;
 use super::mp::{Reach, Unreach};
 use super::notification::UpdateSubcode;
-use crate::attrs::{Aggregator, AsPath, PathAttrs, UnknownAttr};
+use crate::attrs::{Aggregator, AsPath, ONLY_TO_CUSTOMER, PathAttrs, UnknownAttr};
 use crate::types::Asn;
 pub(super) use decode::host;
 
@@ -59,7 +59,7 @@ struct Row {
 }
 
 #[rustfmt::skip]
-static TABLE: [Row; 16] = [
+static TABLE: [Row; 17] = [
     Row { code: ORIGIN, name: "ORIGIN", flags: WELL_KNOWN, on_fault: OnFault::Withdraw, decode: decode::origin, encode: encode::put_origin },
     Row { code: AS_PATH, name: "AS_PATH", flags: WELL_KNOWN, on_fault: OnFault::Withdraw, decode: decode::path, encode: encode::put_path },
     Row { code: NEXT_HOP, name: "NEXT_HOP", flags: WELL_KNOWN, on_fault: OnFault::Withdraw, decode: decode::next_hop, encode: encode::put_next_hop },
@@ -76,6 +76,7 @@ static TABLE: [Row; 16] = [
     Row { code: 17, name: "AS4_PATH", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Discard, decode: decode::as4_path, encode: encode::put_as4_path },
     Row { code: 18, name: "AS4_AGGREGATOR", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Discard, decode: decode::as4_aggregator, encode: encode::put_as4_aggregator },
     Row { code: 32, name: "LARGE_COMMUNITY", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Withdraw, decode: decode::large_communities, encode: encode::put_large_communities },
+    Row { code: ONLY_TO_CUSTOMER, name: "ONLY_TO_CUSTOMER", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Withdraw, decode: decode::only_to_customer, encode: encode::elsewhere },
 ];
 
 /// The attribute's name in the standards.

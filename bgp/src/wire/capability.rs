@@ -25,6 +25,8 @@ pub enum Capability {
     ExtendedNextHop(Vec<(AfiSafi, u16)>),
     /// 6: messages of up to 65535 octets (RFC 8654).
     ExtendedMessage,
+    /// 9: the sender's role on the session (RFC 9234 §4.1), as it came.
+    Role(u8),
     /// 64: graceful restart (RFC 4724).
     GracefulRestart(GracefulRestartCapability),
     /// 65: four-octet AS numbers, with the sender's own (RFC 6793).
@@ -97,6 +99,7 @@ impl Capability {
             Self::RouteRefresh => 2,
             Self::ExtendedNextHop(_) => 5,
             Self::ExtendedMessage => 6,
+            Self::Role(_) => 9,
             Self::GracefulRestart(_) => 64,
             Self::FourOctetAs(_) => 65,
             Self::AddPath(_) => 69,
@@ -122,6 +125,7 @@ impl Capability {
                 )
             }),
             6 => empty(value).map(|()| Self::ExtendedMessage),
+            9 => whole(be_u8, value).map(Self::Role),
             64 => whole((be_u16, many0((afi_safi, be_u8))), value).map(|(flags, families)| {
                 Self::GracefulRestart(GracefulRestartCapability {
                     restarting: flags & RESTARTING != 0,
@@ -204,6 +208,7 @@ impl Capability {
                     out.put_u8(if *forwarding { FORWARDING } else { 0 });
                 }
             }
+            Self::Role(role) => out.put_u8(*role),
             Self::FourOctetAs(asn) => out.put_u32(asn.0),
             Self::AddPath(list) => {
                 for (family, mode) in list {

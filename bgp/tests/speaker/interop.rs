@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use caracal_bgp::{AddPath, Asn, CALICO_LOCAL_PREF, Origination, PathCount, SpeakerOptions};
+use caracal_bgp::{
+    AddPath, Asn, BgpRole, CALICO_LOCAL_PREF, Origination, PathCount, PathStatus, SpeakerOptions,
+};
 
 use crate::net::{AS, Net, Node, name, originate, prefix, stale, wait_for};
 
@@ -236,6 +238,87 @@ async fn rfc7947_bird_is_a_client_of_our_route_server() {
     assert_eq!(from_bird.attrs.as_path.to_string(), "65002");
     assert_eq!(from_bird.attrs.med, Some(9));
     assert_eq!(from_bird.attrs.next_hop, Some(net.address(2)));
+}
+
+/// BIRD's other half of the table of RFC 9234: what it says of a route of ours, what we say of one
+/// of its own, and two ends that do not go together.
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9234_bird_and_we_have_roles() {
+    if !installed("bird") {
+        return;
+    }
+    tokio::join!(
+        roles_with_bird(BgpRole::Customer, Net::new(138)),
+        roles_with_bird(BgpRole::Peer, Net::new(139)),
+        roles_with_bird(BgpRole::Provider, Net::new(140)),
+    );
+}
+
+async fn roles_with_bird(ours: BgpRole, net: Net) {
+    let (birds, others) = (Asn(65002), Asn(65003));
+    let mut config = net.config(1, AS);
+    config.peers = [net.peer(1, 2, birds), net.peer(1, 3, others)].into();
+    let peer = config.peers.get_mut(&name(2)).unwrap();
+    (peer.role, peer.require_roles) = (Some(ours), true);
+    let one = Node::start(config).await;
+    let mut config = net.config(3, others);
+    config.peers = [net.peer(3, 1, AS)].into();
+    originate(&mut config, 3);
+    let other = Node::start(config).await;
+    let bird = bird(net, birds, &[]);
+    // Without a role of its own BIRD is refused.
+    refuses(&one, "names no role").await;
+    let path = bird.directory.join("bird.conf");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let with = |role: BgpRole, export: &str| {
+        let line = format!("multihop; local role {role}; require roles;");
+        let text = text.replace("multihop;", &line);
+        text.replace("bgp_med = 9;", export)
+    };
+    let becomes = |text: String| {
+        std::fs::write(&path, text).unwrap();
+        bird.birdc("configure");
+    };
+    let wrong = match ours {
+        BgpRole::Customer => BgpRole::Peer,
+        _ => BgpRole::RsServer,
+    };
+    becomes(with(wrong, ""));
+    refuses(&one, &format!("peer is a {wrong}")).await;
+    becomes(with(ours.counterpart(), ""));
+    let said = format!("BGP.otc: {AS}\n");
+    let tells = ours != BgpRole::Customer;
+    bird_shows(&bird, 3, |shown| {
+        shown.contains("BGP.as_path: 64512 65003") && shown.contains(&said) == tells
+    })
+    .await;
+    other.holds(&[2]).await;
+    let of_birds = other.received(1, 2).await.attrs.only_to_customer;
+    assert_eq!(of_birds, Some(birds).filter(|_| ours != BgpRole::Provider));
+    // BIRD leaks what is for customers alone.
+    becomes(with(ours.counterpart(), "bgp_otc = 65009;"));
+    let refused = wait_for("BIRD's route with ONLY_TO_CUSTOMER", async || {
+        let route = one.received(2, 2).await;
+        match route.attrs.only_to_customer {
+            Some(Asn(65009)) => Ok(matches!(route.status, PathStatus::Refused { .. })),
+            _ => Err(route),
+        }
+    })
+    .await;
+    assert_eq!(refused, ours != BgpRole::Customer);
+}
+
+/// Waits until speaker 1 says why it has no session with BIRD.
+async fn refuses(one: &Node, why: &str) {
+    wait_for("a refusal", async || {
+        let peer = one.peer(2).await;
+        let told = peer.last_error.as_ref().map(|error| error.text.clone());
+        match told.is_some_and(|told| told.contains(why)) {
+            true => Ok(()),
+            false => Err(peer),
+        }
+    })
+    .await;
 }
 
 /// What a limit of exported routes says to the other end: ours to BIRD, and BIRD's to us.

@@ -404,6 +404,7 @@ mod tests {
                     local_pref: Some(100),
                     med: None,
                     communities: vec![],
+                    only_to_customer: None,
                     originator_id: None,
                     cluster_list: vec![],
                 },

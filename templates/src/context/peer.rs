@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use caracal_bgp::{
-    AddPath, Counted, LimitAction, NextHopMode, PathCount, PeerConfig, PeerName, PrefixLimit,
-    SpeakerConfig,
+    AddPath, BgpRole, Counted, LimitAction, NextHopMode, PathCount, PeerConfig, PeerName,
+    PrefixLimit, SpeakerConfig,
 };
 use caracal_model::Family;
 
@@ -67,6 +67,12 @@ pub(super) fn peer_view(
         passive: peer.passive,
         cluster: peer.client_of.map(|cluster| cluster.to_string()),
         rs_client: peer.rs_client && !internal,
+        role: peer.role.filter(|_| !internal).map(BgpRole::word),
+        dynamic_name: match &peer.dynamic_name {
+            Some(text) => Some(quotable(text, &format!("{what}, dynamic name"))?),
+            None => None,
+        },
+        require_roles: peer.require_roles && peer.role.is_some() && !internal,
         graceful_restart: peer.graceful_restart.is_some(),
         restart_time: peer.graceful_restart.map_or(Ok(0), |restart| {
             seconds("restart time", restart.restart_time)

@@ -311,6 +311,7 @@ impl<'a> Builder<'a> {
         given.apply(&mut config, internal, self.router_id, self.by_hand());
         given.keepalive(&config)?;
         given.route_server(internal)?;
+        given.roles(internal)?;
         self.note_defaults(peer.symbol.at, &given);
         self.channels(peer, &given, &mut config, internal)?;
         let name = given

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use caracal_bgp::{NextHopMode, Value};
+use caracal_bgp::{BgpRole, NextHopMode, Value};
 use caracal_model::{Family, Prefix};
 use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, preceded, terminated};
@@ -47,6 +47,10 @@ pub(super) enum PeerOption<'a> {
     Client(bool),
     /// Of a route server.
     RsClient(bool),
+    /// Of RFC 9234.
+    Role(BgpRole),
+    RequireRoles(bool),
+    DynamicName(&'a str),
     ClusterId(Ipv4Addr),
     GracefulRestart(bool),
     RestartTime(u16),
@@ -83,7 +87,7 @@ pub(super) enum RemoteAs<'a> {
 }
 
 pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
-    const WORDS: [&str; 25] = [
+    const WORDS: [&str; 27] = [
         "description",
         "disabled",
         "local",
@@ -96,6 +100,8 @@ pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Peer
         "passive",
         "rr",
         "rs",
+        "require",
+        "dynamic",
         "graceful",
         "allow",
         "password",
@@ -119,6 +125,10 @@ pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Peer
         "rs" => delimited(token("client"), switch, token(";"))
             .map(PeerOption::RsClient)
             .parse(rest),
+        "require" => delimited(token("roles"), switch, token(";"))
+            .map(PeerOption::RequireRoles)
+            .parse(rest),
+        "dynamic" => dynamic(scope, at, rest),
         "graceful" => graceful(rest),
         "ipv4" | "ipv6" => channel(scope, s),
         "source" => {
@@ -231,8 +241,13 @@ fn port(s: &str) -> Res<'_, Option<u16>> {
     opt(preceded(token("port"), cut(u16_number))).parse(s)
 }
 
-/// `[ADDRESS] [port PORT] as ASN;`.
+/// `[ADDRESS] [port PORT] as ASN;`, `role ROLE;`.
 fn local<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
+    if let Ok((rest, _)) = token("role")(s) {
+        return terminated(role, token(";"))
+            .map(PeerOption::Role)
+            .parse(rest);
+    }
     let (rest, address) = match address(scope, s) {
         Ok((rest, address)) => (rest, Some(address)),
         Err(Err::Error(_)) => (s, None),
@@ -243,6 +258,29 @@ fn local<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
     let (rest, asn) = as_number(scope, rest)?;
     let local = PeerOption::Local { address, port, asn };
     token(";").map(|_| local.clone()).parse(rest)
+}
+
+/// `dynamic name "x";`, `dynamic name digits N;`.
+fn dynamic<'a>(scope: &mut Scope<'a>, at: &'a str, s: &'a str) -> Res<'a, PeerOption<'a>> {
+    let (rest, _) = token("name")(s)?;
+    if let Ok((rest, _)) = token("digits")(rest) {
+        let (rest, _) = terminated(u8_number, token(";")).parse(rest)?;
+        let why = "peers of a range have their addresses in their names, and no numbers";
+        scope.note(at, "dynamic name digits", why);
+        return Ok((rest, PeerOption::Noted));
+    }
+    terminated(string, token(";"))
+        .map(PeerOption::DynamicName)
+        .parse(rest)
+}
+
+fn role(s: &str) -> Res<'_, BgpRole> {
+    let (rest, word) = one_of_words(&BgpRole::ALL.map(BgpRole::word), s)?;
+    let mut all = BgpRole::ALL.into_iter();
+    match all.find(|role| role.word() == word) {
+        Some(role) => Ok((rest, role)),
+        None => Err(Err::Error(ParseFault::new(skip(s), "a role"))),
+    }
 }
 
 /// `ADDRESS [port PORT] as ASN;`, `range PREFIX [port PORT] as ASN;`.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use caracal_bgp::{ClusterId, GracefulRestart, NextHopMode, Password, PeerConfig};
+use caracal_bgp::{BgpRole, ClusterId, GracefulRestart, NextHopMode, Password, PeerConfig};
 use caracal_model::{Family, Prefix};
 
 use super::lexer::{Located, Number, ParseFault};
@@ -84,6 +84,9 @@ pub(super) struct PeerOptions<'a> {
     passive: bool,
     client: bool,
     rs_client: Option<&'a str>,
+    role: Option<Located<'a, BgpRole>>,
+    require_roles: Option<&'a str>,
+    dynamic_name: Option<&'a str>,
     cluster_id: Option<Ipv4Addr>,
     graceful: Option<bool>,
     restart_time: Option<u16>,
@@ -130,6 +133,9 @@ impl<'a> PeerOptions<'a> {
             PeerOption::Passive(on) => self.passive = *on,
             PeerOption::Client(on) => self.client = *on,
             PeerOption::RsClient(on) => self.rs_client = on.then_some(at),
+            PeerOption::Role(role) => self.role = Some(Located { at, value: *role }),
+            PeerOption::RequireRoles(on) => self.require_roles = on.then_some(at),
+            PeerOption::DynamicName(name) => self.dynamic_name = Some(name),
             PeerOption::ClusterId(id) => self.cluster_id = Some(*id),
             PeerOption::GracefulRestart(on) => self.graceful = Some(*on),
             PeerOption::RestartTime(seconds) => self.restart_time = Some(*seconds),
@@ -203,6 +209,21 @@ impl<'a> PeerOptions<'a> {
         }
     }
 
+    /// As in BIRD: roles are those of external peers, and to require the peer's takes one of ours.
+    pub(super) fn roles(&self, internal: bool) -> Result<(), ParseFault<'a>> {
+        match (&self.role, self.require_roles) {
+            (Some(role), _) if internal => Err(ParseFault::new(
+                role.at,
+                "no \"local role\": this peer is internal, and roles are between ASes (RFC 9234)",
+            )),
+            (None, Some(at)) => Err(ParseFault::new(
+                at,
+                "a \"local role\" beside it: the peer's role is held against ours",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn apply(
         &self,
         config: &mut PeerConfig,
@@ -228,6 +249,9 @@ impl<'a> PeerOptions<'a> {
             .then(|| self.cluster_id.or(router_id).map(ClusterId))
             .flatten();
         config.rs_client = self.rs_client.is_some();
+        config.role = self.role.as_ref().map(|role| role.value);
+        config.dynamic_name = self.dynamic_name.map(str::to_owned);
+        config.require_roles = self.require_roles.is_some();
         config.graceful_restart = match (self.graceful, self.restart_time) {
             (Some(false), _) => None,
             (_, Some(seconds)) => Some(GracefulRestart {

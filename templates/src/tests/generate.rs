@@ -228,6 +228,9 @@ prop_compose! {
         ]))),
         require_policy in any::<bool>(),
         rs_client in any::<bool>(),
+        role in of(proptest::sample::select(BgpRole::ALL.to_vec())),
+        require_roles in any::<bool>(),
+        dynamic_name in of("[a-z]{1,8}"),
         extended_next_hop in any::<bool>(),
         own_ipv4 in of(any::<u32>()),
         own_ipv6 in of(any::<u128>()),
@@ -247,6 +250,9 @@ prop_compose! {
         });
         peer.require_policy = require_policy;
         peer.rs_client = rs_client;
+        peer.role = role;
+        peer.dynamic_name = dynamic_name;
+        peer.require_roles = require_roles && role.is_some();
         peer.extended_next_hop = extended_next_hop;
         let has = |family| peer.families.contains(&family);
         peer.own_next_hops = OwnNextHops {
@@ -340,6 +346,8 @@ prop_compose! {
                 let internal = peer.local_as.unwrap_or(local_as) == peer.remote_as;
                 peer.client_of = cluster.filter(|_| internal);
                 peer.rs_client &= !internal;
+                peer.role = peer.role.filter(|_| !internal);
+                peer.require_roles &= !internal;
                 (name.into(), peer)
             })
             .collect();

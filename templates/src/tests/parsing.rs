@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use caracal_bgp::{FilterCondition, FilterVerdict, GracefulRestart, Listen, StaticWay, Station};
+use caracal_bgp::{
+    BgpRole, FilterCondition, FilterVerdict, GracefulRestart, Listen, StaticWay, Station,
+};
 
 use super::*;
 
@@ -467,6 +469,54 @@ fn of_several_static_routes_to_a_prefix_the_preferred_one_counts() {
     assert_eq!(way(gateway, &to(201, un)), StaticWay::Unreachable);
     let off = "disabled; ipv4 { preference 201; }; route 10.1.0.0/16 via 10.0.0.2;";
     assert_eq!(way(black, off), StaticWay::Blackhole);
+}
+
+#[test]
+fn peers_of_a_range_have_a_name_of_their_own() {
+    let text = |options: &str| {
+        format!(
+            "router id 10.0.0.1;\nprotocol bgp x {{ local as 64512;\n\
+             neighbor range 10.0.0.0/24 as 64512;\n{options}\nipv4 {{ import all; export all; }}; }}\n"
+        )
+    };
+    let name = |options: &str| {
+        let file = parse(&text(options)).unwrap();
+        file.peers[&"x".into()].dynamic_name.clone()
+    };
+    assert_eq!(name(""), None);
+    assert_eq!(
+        name("dynamic name \"leaf\"; dynamic name digits 4;"),
+        Some("leaf".into())
+    );
+    let error = parse(&text("dynamic names;")).unwrap_err();
+    assert_eq!(error.line, 4, "{error}");
+}
+
+#[test]
+fn roles_are_between_ases() {
+    let text = |remote: u32, options: &str| {
+        format!(
+            "router id 10.0.0.1;\nprotocol bgp x {{ local as 64512; neighbor 10.0.0.2 as {remote};\n\
+             {options}\nipv4 {{ import all; export all; }}; }}\n"
+        )
+    };
+    for role in BgpRole::ALL {
+        let file = parse(&text(65001, &format!("local role {role}; require roles;"))).unwrap();
+        let peer = &file.peers[&"x".into()];
+        assert_eq!((peer.role, peer.require_roles), (Some(role), true));
+    }
+    let file = parse(&text(65001, "require roles off;")).unwrap();
+    let peer = &file.peers[&"x".into()];
+    assert_eq!((peer.role, peer.require_roles), (None, false));
+    for (remote, options, why) in [
+        (64512, "local role peer;", "this peer is internal"),
+        (65001, "require roles;", "\"local role\" beside it"),
+        (65001, "local role king;", "provider"),
+    ] {
+        let error = parse(&text(remote, options)).unwrap_err();
+        assert_eq!(error.line, 3, "{error}");
+        assert!(error.expected.contains(why), "{error}");
+    }
 }
 
 #[test]

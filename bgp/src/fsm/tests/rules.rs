@@ -10,7 +10,7 @@ use super::{
     Bench, GracefulRestart, THEM, US, ends, established, refused, settings, their_open,
     their_plain_open,
 };
-use crate::config::{Counted, LimitPassed};
+use crate::config::{BgpRole, Counted, LimitPassed};
 use crate::types::{Asn, RouterId, SessionState};
 use crate::wire::MessageType;
 use crate::wire::capability::{AfiSafi, Capability, GracefulRestartCapability};
@@ -402,6 +402,59 @@ fn rfc5492_5_no_common_family() {
         sentence,
         "no common address family: ours IPv4, the peer's IPv6"
     );
+}
+
+/// Table 2: each pair of roles, and a peer that names none, two, or one that is none.
+#[test]
+fn rfc9234_4_2_roles_go_together_or_the_session_is_refused() {
+    let agree = |ours: BgpRole, require: bool, named: &[u8]| {
+        let mut settings = settings(US, THEM);
+        settings.peer.remote_as = Asn(65001);
+        settings.peer.role = Some(ours);
+        settings.peer.require_roles = require;
+        let mut open = OpenMessage {
+            asn: Asn(65001),
+            ..their_open()
+        };
+        let roles = named.iter().map(|role| Capability::Role(*role));
+        open.capabilities.extend(roles);
+        match negotiate(&settings, &open) {
+            Ok(negotiated) => Ok(negotiated.role),
+            Err((down, notification)) => {
+                let code = NotificationCode::Open(OpenSubcode::RoleMismatch);
+                assert_eq!(notification.code, code);
+                Err(down.to_string())
+            }
+        }
+    };
+    for ours in BgpRole::ALL {
+        for theirs in BgpRole::ALL {
+            let agreed = agree(ours, true, &[theirs.code()]);
+            assert_eq!(
+                agreed.is_ok(),
+                theirs == ours.counterpart(),
+                "{ours} {theirs}"
+            );
+        }
+        assert_eq!(agree(ours, false, &[]), Ok(None));
+        let wanted = ours.counterpart();
+        let code = wanted.code();
+        assert_eq!(agree(ours, false, &[code, code]), Ok(Some(wanted)));
+        for named in [&[code, 7][..], &[7], &[255]] {
+            let said = agree(ours, false, named).unwrap_err();
+            assert!(said.contains(&format!("must be a {wanted}")), "{said}");
+        }
+        let said = agree(ours, true, &[]).unwrap_err();
+        assert!(said.contains("names no role"), "{said}");
+    }
+    // Nothing is said, and nothing is asked for, inside the AS.
+    let mut internal = settings(US, THEM);
+    internal.peer.role = Some(BgpRole::Customer);
+    let said = our_open(&internal, Instant::now()).capabilities;
+    assert!(!said.iter().any(|c| matches!(c, Capability::Role(_))));
+    internal.peer.remote_as = Asn(65001);
+    let said = our_open(&internal, Instant::now()).capabilities;
+    assert!(said.contains(&Capability::Role(3)));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use super::tree::Attribute;
 use super::value::{DESTINATION, ORIGIN, RouteList, SOURCE, Value};
 use crate::attrs::{Origin, PathAttrs, RouteType};
 use crate::policy::{RouteSource, RouteView};
+use crate::types::Asn;
 
 /// BIRD's LOCAL_PREF of a route that came without.
 const DEFAULT_LOCAL_PREF: u32 = 100;
@@ -47,6 +48,7 @@ pub(super) fn read(route: &RouteView<'_>, attribute: Attribute) -> Value {
         Attribute::OriginatorId => attrs
             .originator_id
             .map_or(Value::Void, |id| Value::Quad(id.number())),
+        Attribute::OnlyToCustomer => number(attrs.only_to_customer().map(|asn| asn.0)),
         Attribute::Path => Value::Route(RouteList::Path),
         Attribute::Communities => Value::Route(RouteList::Communities),
         Attribute::ExtCommunities => Value::Route(RouteList::ExtCommunities),
@@ -90,6 +92,9 @@ pub(super) fn set(
     match (attribute, value) {
         (Attribute::LocalPref, Value::Int(number)) => attrs.local_pref = Some(number),
         (Attribute::Med, Value::Int(number)) => attrs.med = Some(number),
+        (Attribute::OnlyToCustomer, Value::Int(number)) => {
+            attrs.set_only_to_customer(Some(Asn(number)));
+        }
         (Attribute::Origin, Value::Enum(ORIGIN, number)) => {
             attrs.origin = match number {
                 0 => Origin::Igp,
@@ -122,6 +127,7 @@ pub(super) fn unset(route: &mut RouteView<'_>, attribute: Attribute) -> Result<(
     match attribute {
         Attribute::LocalPref => attrs.local_pref = None,
         Attribute::Med => attrs.med = None,
+        Attribute::OnlyToCustomer => attrs.set_only_to_customer(None),
         Attribute::Communities => attrs.communities.clear(),
         Attribute::ExtCommunities => attrs.ext_communities.clear(),
         Attribute::LargeCommunities => attrs.large_communities.clear(),

@@ -63,11 +63,13 @@ pub enum Attribute {
     LargeCommunities,
     /// `bgp_originator_id`
     OriginatorId,
+    /// `bgp_otc`
+    OnlyToCustomer,
 }
 
 impl Attribute {
     /// All with their names.
-    pub const ALL: [(&'static str, Self); 13] = [
+    pub const ALL: [(&'static str, Self); 14] = [
         ("net", Self::Net),
         ("source", Self::Source),
         ("dest", Self::Destination),
@@ -81,6 +83,7 @@ impl Attribute {
         ("bgp_ext_community", Self::ExtCommunities),
         ("bgp_large_community", Self::LargeCommunities),
         ("bgp_originator_id", Self::OriginatorId),
+        ("bgp_otc", Self::OnlyToCustomer),
     ];
 
     /// The type of its values.
@@ -92,7 +95,7 @@ impl Attribute {
             Self::Destination => ValueType::Enum(DESTINATION),
             Self::Interface => ValueType::Text,
             Self::Path => ValueType::Path,
-            Self::LocalPref | Self::Med => ValueType::Int,
+            Self::LocalPref | Self::Med | Self::OnlyToCustomer => ValueType::Int,
             Self::Origin => ValueType::Enum(ORIGIN),
             Self::NextHop => ValueType::Ip,
             Self::Communities => ValueType::Communities,
@@ -110,6 +113,7 @@ impl Attribute {
             Self::Path
                 | Self::LocalPref
                 | Self::Med
+                | Self::OnlyToCustomer
                 | Self::Origin
                 | Self::Communities
                 | Self::ExtCommunities
@@ -353,4 +357,24 @@ pub enum StepAction {
     Return(Expression),
     /// `print`
     Print(Vec<Expression>),
+}
+
+/// True when an expression of these steps, or one inside it, meets the condition. What a called
+/// function does is not looked at.
+pub(super) fn any_in(steps: &[Step], condition: &dyn Fn(&Expression) -> bool) -> bool {
+    let any = |steps: &[Step]| any_in(steps, condition);
+    let meets = |expression: &Expression| expression.any(condition);
+    steps.iter().any(|step| match &step.action {
+        StepAction::If(question, yes, no) => meets(question) || any(yes) || any(no),
+        StepAction::Case(subject, branches) => {
+            meets(subject) || branches.iter().any(|(_, branch)| any(branch))
+        }
+        StepAction::For(_, subject, body) => meets(subject) || any(body),
+        StepAction::Assign(_, value)
+        | StepAction::Set(_, value)
+        | StepAction::Call(value)
+        | StepAction::Return(value) => meets(value),
+        StepAction::Print(values) => values.iter().any(meets),
+        StepAction::Unset(_) | StepAction::Accept | StepAction::Reject => false,
+    })
 }

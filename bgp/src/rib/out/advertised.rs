@@ -27,6 +27,8 @@ pub enum Withheld {
     NoAdvertise,
     /// Community NO_EXPORT or NO_EXPORT_SUBCONFED (RFC 1997).
     NoExport,
+    /// ONLY_TO_CUSTOMER, and the peer is our provider, our peer or a route server (RFC 9234 §5).
+    OnlyToCustomer,
     /// Kept as a last resort, and the peer has not announced that it understands that (RFC 9494
     /// §4.3).
     LongLivedStale,
@@ -51,6 +53,9 @@ impl fmt::Display for Withheld {
             Self::InternalToInternal => "learned from an internal peer, and no reflector client",
             Self::NoAdvertise => "community NO_ADVERTISE",
             Self::NoExport => "community NO_EXPORT",
+            Self::OnlyToCustomer => {
+                "it is for customers alone (ONLY_TO_CUSTOMER), and the peer is none by its role"
+            }
             Self::LongLivedStale => {
                 "community LLGR_STALE, and the peer has no long-lived graceful restart"
             }

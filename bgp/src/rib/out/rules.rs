@@ -9,7 +9,7 @@ use caracal_model::{Family, Prefix};
 use super::advertised::Withheld;
 use super::sent::SentLimit;
 use crate::attrs::{PathAttrs, RouteType};
-use crate::config::{NextHopMode, PathCount};
+use crate::config::{BgpRole, NextHopMode, PathCount};
 use crate::policy::{FilterVerdict, PeerKind, RouteSource, RouteView};
 use crate::rib::DEFAULT_LOCAL_PREF;
 use crate::rib::import::{DecidedBy, NamedFilter, run_filters};
@@ -24,6 +24,8 @@ pub(in crate::rib) struct GroupKey {
     pub(in crate::rib) kind: PeerKind,
     /// Our AS towards the peer.
     pub(in crate::rib) own_as: Asn,
+    /// Our role towards external peers (RFC 9234).
+    pub(in crate::rib) role: Option<BgpRole>,
     /// Some: the peers are our reflector clients.
     pub(in crate::rib) client_of: Option<ClusterId>,
     /// The peers are external, and clients of a route server (RFC 7947): they get routes as they
@@ -213,6 +215,11 @@ impl GroupKey {
                 if has(Community::NO_EXPORT) || has(Community::NO_EXPORT_SUBCONFED) {
                     return Err(Withheld::NoExport);
                 }
+                // RFC 9234 §5.
+                let goes_up = self.role.is_some_and(|role| !role.is_above());
+                if goes_up && attrs.only_to_customer().is_some() {
+                    return Err(Withheld::OnlyToCustomer);
+                }
             }
             PeerKind::Internal => {
                 // RFC 4456 §6: from a client to everyone, from a non-client to clients only.
@@ -270,6 +277,12 @@ impl GroupKey {
                     attrs.as_path.prepend(self.own_as);
                 }
                 keep_transitive(&mut attrs);
+                // RFC 9234 §5: from here on it goes down alone.
+                if self.role.is_some_and(tells_customers_alone)
+                    && attrs.only_to_customer().is_none()
+                {
+                    attrs.set_only_to_customer(Some(self.own_as));
+                }
             }
             PeerKind::Internal => {
                 attrs.local_pref.get_or_insert(DEFAULT_LOCAL_PREF);
@@ -352,6 +365,11 @@ impl GroupKey {
             attrs.cluster_list.edit(|list| list.insert(0, cluster));
         }
     }
+}
+
+/// What a peer in this role is told of is for its customers alone.
+const fn tells_customers_alone(role: BgpRole) -> bool {
+    role.is_above() || matches!(role, BgpRole::Peer)
 }
 
 /// RFC 4360 §6: non-transitive extended communities end at the border of the AS.

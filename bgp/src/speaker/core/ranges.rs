@@ -49,15 +49,19 @@ fn member(range: &PeerConfig, address: IpAddr) -> PeerConfig {
     PeerConfig {
         address,
         range: None,
+        dynamic_name: None,
         passive: true,
         ..range.clone()
     }
 }
 
 /// The name of that peer.
-fn member_name(range: &PeerName, address: IpAddr) -> PeerName {
+fn member_name(range: &PeerName, template: &PeerConfig, address: IpAddr) -> PeerName {
     let suffix = address.to_string().replace(['.', ':'], "_");
-    PeerName::from(format!("{range}_{suffix}"))
+    match &template.dynamic_name {
+        Some(beginning) => PeerName::from(format!("{beginning}_{suffix}")),
+        None => PeerName::from(format!("{range}_{suffix}")),
+    }
 }
 
 /// The range among `new` that `old` has become, for its peer at `address`. A range is the same when
@@ -95,7 +99,7 @@ impl Core {
             let Some((range, template)) = after else {
                 return false;
             };
-            let name = member_name(range, *address);
+            let name = member_name(range, template, *address);
             let taken = config.peers.contains_key(&name)
                 || config.peers.values().any(|peer| peer.address == *address);
             if !taken {
@@ -125,7 +129,7 @@ impl Core {
             }
             return None;
         }
-        let name = member_name(range, address);
+        let name = member_name(range, template, address);
         let (range, peer) = (range.clone(), member(template, address));
         if self.config.peers.contains_key(&name) {
             return None;
@@ -269,12 +273,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_range_has_so_many_peers_and_no_more() {
         let mut core = core();
-        let range = core.ranges[0].0.clone();
+        let (range, template) = core.ranges[0].clone();
         for n in 0..u32::try_from(MAX_PEERS).unwrap() {
             let address = IpAddr::V4((0x0a00_0100 + n).into());
             let dynamic = Dynamic {
                 range: range.clone(),
-                name: member_name(&range, address),
+                name: member_name(&range, &template, address),
                 until: None,
             };
             core.dynamic.insert(address, dynamic);
@@ -325,6 +329,16 @@ mod tests {
         assert_eq!(peers(&core), ["close_10_7_0_9", "rack_10_0_0_9"]);
         assert!(is_established(&core, near, "rack_10_0_0_9"));
         assert!(is_established(&core, far, "close_10_7_0_9"));
+        // Names for the peers alone, and back.
+        let mut config = renamed("close", "rack");
+        for range in config.peers.values_mut() {
+            range.dynamic_name = Some("dyn".into());
+        }
+        core.reconfigure(config);
+        assert_eq!(peers(&core), ["dyn_10_0_0_9", "dyn_10_7_0_9"]);
+        assert!(is_established(&core, near, "dyn_10_0_0_9"));
+        core.reconfigure(renamed("close", "rack"));
+        assert!(is_established(&core, near, "rack_10_0_0_9"));
         // Under the new name the session's end is noted, and the range has its peer.
         core.note_session(&"rack_10_0_0_9".into(), false);
         assert!(core.next_departure().is_some());

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::Parsed;
-use crate::attrs::{Aggregator, Origin};
+use crate::attrs::{Aggregator, Origin, UnknownAttr};
 use crate::types::{Asn, ClusterId, Community, LargeCommunity, RouterId};
 use crate::wire::error::UpdateFault;
 use crate::wire::format::MessageFormat;
@@ -247,5 +247,16 @@ pub(super) fn large_communities(
         )
     })?
     .into();
+    Ok(())
+}
+
+pub(super) fn only_to_customer(
+    parsed: &mut Parsed<'_>,
+    value: &[u8],
+    _: &MessageFormat,
+) -> Result<(), UpdateFault> {
+    let asn = Asn(u32::from_be_bytes(fixed(value, "4")?));
+    let kept = UnknownAttr::only_to_customer(asn);
+    parsed.attrs.unknown.edit(|list| list.push(kept));
     Ok(())
 }

@@ -75,7 +75,8 @@ fn unknown() -> impl Strategy<Value = Vec<UnknownAttr>> {
         code,
         value: Bytes::from(value),
     });
-    vec(attr, 0..3).prop_map(|mut list| {
+    let only_to_customer = any::<u32>().prop_map(|asn| UnknownAttr::only_to_customer(Asn(asn)));
+    vec(prop_oneof![only_to_customer, attr], 0..3).prop_map(|mut list| {
         list.sort_by_key(|attr| attr.code);
         list.dedup_by_key(|attr| attr.code);
         list

@@ -18,7 +18,7 @@ use super::types;
 pub(super) use sets::set;
 
 /// Attributes of BIRD's routes that routes have not here.
-const OTHER_ATTRIBUTES: [&str; 22] = [
+const OTHER_ATTRIBUTES: [&str; 21] = [
     "proto",
     "from",
     "gw",
@@ -33,7 +33,6 @@ const OTHER_ATTRIBUTES: [&str; 22] = [
     "bgp_atomic_aggr",
     "bgp_aggregator",
     "bgp_aigp",
-    "bgp_otc",
     "krt_source",
     "krt_metric",
     "krt_prefsrc",

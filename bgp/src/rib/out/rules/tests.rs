@@ -5,6 +5,7 @@ fn key(kind: PeerKind, filters: Vec<Arc<NamedFilter>>) -> GroupKey {
     GroupKey {
         kind,
         own_as: Asn(64512),
+        role: None,
         client_of: None,
         transparent: false,
         next_hop: NextHopMode::Auto,
@@ -167,4 +168,55 @@ fn the_cache_does_not_mix_sources_or_sets() {
         let again = export(&key, 2, external, &mut cache, &mut interner).expect("sent");
         assert!(Arc::ptr_eq(&learned, &again));
     }
+}
+
+/// RFC 9234 §5, egress: where a route goes that is for customers alone, and what it says there.
+#[test]
+fn rfc9234_5_what_is_for_customers_alone_goes_down() {
+    let (own, other) = (Asn(64512), Asn(65009));
+    let sent = |role: Option<BgpRole>, said: Option<Asn>| {
+        let mut interner = Interner::default();
+        let mut attrs = PathAttrs {
+            next_hop: Some([10, 0, 0, 9].into()),
+            ..PathAttrs::default()
+        };
+        attrs.set_only_to_customer(said);
+        let attrs = interner.intern(attrs);
+        let source = PathSource::Peer {
+            kind: PeerKind::External,
+            client_of: None,
+            router_id: RouterId([1, 1, 1, 1].into()),
+        };
+        let route = ExportRoute {
+            prefix: prefix(1),
+            attrs: &attrs,
+            peer: PeerId(1),
+            handle: PeerId(1),
+            source,
+            next_hops: &NextHopTable::default(),
+        };
+        let key = GroupKey {
+            role,
+            ..key(PeerKind::External, vec![])
+        };
+        let sent = key.export(route, &mut ExportCache::default(), &mut interner);
+        sent.map(|attrs| attrs.only_to_customer())
+    };
+    for above in [BgpRole::Provider, BgpRole::RsServer] {
+        assert_eq!(sent(Some(above), None), Ok(Some(own)));
+        assert_eq!(sent(Some(above), Some(other)), Ok(Some(other)));
+    }
+    for below in [BgpRole::Customer, BgpRole::RsClient] {
+        assert_eq!(sent(Some(below), None), Ok(None));
+        assert_eq!(
+            sent(Some(below), Some(other)),
+            Err(Withheld::OnlyToCustomer)
+        );
+    }
+    assert_eq!(sent(Some(BgpRole::Peer), None), Ok(Some(own)));
+    assert_eq!(
+        sent(Some(BgpRole::Peer), Some(other)),
+        Err(Withheld::OnlyToCustomer)
+    );
+    assert_eq!(sent(None, Some(other)), Ok(Some(other)));
 }
