@@ -223,11 +223,12 @@ else
 endif
 
 # The program and all test programs in one build: Cargo builds the libraries anew for every other choice of packages, as
-# their features differ. Examples are looked at by `make lint`. The list of what was built is for run-tests.
+# their features differ. Of the examples, tests start `plugin`; the others are
+# looked at by `make lint`. The list of what was built is for run-tests.
 BUILT := $(TARGET)/built.json
 built: packages-test
 	mkdir -p $(TARGET)
-	$(CARGO) build --workspace --lib --bins --tests --message-format=json-render-diagnostics >$(BUILT)
+	$(CARGO) build --workspace --lib --bins --tests --example plugin --message-format=json-render-diagnostics >$(BUILT)
 
 # Without MAKEFLAGS, which name a jobserver that a recipe like these is not given.
 # Every crate with everything, on a kernel that lets it; that cores stand without their shells is for `make lint`.
