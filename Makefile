@@ -45,33 +45,24 @@ TEST_PACKAGES += frr
 # What a device leaves to others when it sends.
 TEST_PACKAGES += ethtool
 
-# Scenarios of a quarter of a minute and more that take a fifth of a core or less (CPU in the table of a run): two of them run
+# Scenarios of a quarter of a minute and more that take a seventh of a core or less (CPU in the table of a run): they run
 # beside the others, the longest first.
 WAITING := \
-  health::all_nodes_are_seen_from_one \
   services::loops::what_is_sent_to_an_unused_service_address_ends_at_the_node \
-  settings::keys_reach_the_kernel_and_the_wire \
   hostile::neither_pods_nor_keys_cut_a_node_off \
   outage::bumped::a_backup_with_a_higher_revision_is_not_followed \
-  templates::a_bird_2_with_the_rendered_file_says_and_hears_what_the_native_speaker_does \
-  interop::gobgp_peers_from_another_as \
   paths::large_packets_pass_where_a_router_swallows_them \
-  wire::felix_and_flannel_are_understood_and_understand \
   settings::reports::a_dead_datastore_is_told_alike_by_every_command \
+  wire::felix_and_flannel_are_understood_and_understand \
   fib::origin::a_router_that_announces_what_nodes_have_moves_nothing \
-  console::the_console_shows_the_cluster_live \
   fib::origin::a_router_that_hides_whose_a_route_is_is_named \
-  flannel::changes::both_families_change_under_traffic \
-  wire::bird_writes_the_routes_of_calico_up_to_3_32 \
-  kubernetes::tokens::the_plugins_token_is_renewed_before_it_ends \
   flannel::changes::the_backend_changes_under_traffic \
-  services::balancers::a_load_balancers_address_serves_machines_outside \
+  console::the_console_shows_the_cluster_live \
+  wire::bird_writes_the_routes_of_calico_up_to_3_32 \
   flannel::vxlan_beside_a_foreign_node_through_kills_and_outages \
+  services::balancers::a_load_balancers_address_serves_machines_outside \
   kubernetes::bumped::a_backup_with_a_higher_revision_is_not_followed \
-  flannel::changes::the_interface_has_another_address \
-  changes::without_encapsulation_packets_get_through_or_somebody_says_why_on_etcd \
-  flannel::host_gw_takes_over_what_flanneld_left \
-  flannel::migrate::after_the_last_node_nothing_of_flannel_is_left
+  flannel::host_gw_takes_over_what_flanneld_left
 # The scenarios in tests/tests that `make e2e` runs in namespaces on this kernel, JOBS at once: the longest first, so that
 # none is left alone at the end.
 E2E := \

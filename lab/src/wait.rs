@@ -12,7 +12,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(40);
 /// A look at a node is a program and the node's answer: to pause for so many times what it took
 /// leaves the cores to what is waited for, the more the busier they are.
 const PAUSE_FOR_A_LOOK: u32 = 5;
-const LONGEST_PAUSE_FOR_A_LOOK: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE_FOR_A_LOOK: Duration = Duration::from_millis(150);
 
 /// The pause after one of `before`, when the look between them took `look`.
 fn next_pause(before: Duration, look: Duration) -> Duration {
@@ -135,8 +135,8 @@ mod tests {
         let millis = Duration::from_millis;
         assert_eq!(pauses(millis(1)).nth(3), Some(millis(4)), "short at first");
         assert_eq!(pauses(millis(1)).nth(20), Some(millis(40)));
-        assert_eq!(pauses(millis(50)).nth(20), Some(millis(250)));
-        assert_eq!(pauses(millis(5000)).nth(20), Some(millis(500)));
+        assert_eq!(pauses(millis(20)).nth(20), Some(millis(100)));
+        assert_eq!(pauses(millis(1500)).nth(20), Some(millis(150)));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, watch};
 use super::deleted_nodes::{Grace, NodeRelease};
 use crate::metrics::ipam::Collected;
 use crate::node::membership::machine::{self, Claim, Held, Taken};
+use crate::node::membership::registration::SHOWN;
 use crate::node::problems::ProblemReporter;
 
 /// Pause after a renewal that failed: whose the name is has to be known soon.
@@ -50,18 +51,21 @@ impl<S: Store> Life<S> {
         problems: ProblemReporter,
     ) {
         let mut told = Rarely::default();
+        let mut copied: Option<(Problem, tokio::time::Instant)> = None;
         loop {
             if view.wait_for(|v| !v.forbids_writing()).await.is_err() {
                 return;
             }
             let pause = match self.claim.renew(&self.store).await {
-                Ok(Held::Ours) => {
+                Ok(held @ (Held::Ours | Held::TakenBack(_))) => {
                     told.over();
-                    problems.replace(Vec::new());
-                    Lease::interval(self.grace)
-                }
-                Ok(Held::TakenBack(copy)) => {
-                    problems.replace(vec![copy.problem()]);
+                    let now = tokio::time::Instant::now();
+                    if let Held::TakenBack(copy) = held {
+                        copied = Some((copy.problem(), now + SHOWN));
+                    }
+                    copied.take_if(|(_, until)| *until <= now);
+                    let shown = copied.iter().map(|(problem, _)| problem.clone());
+                    problems.replace(shown.collect());
                     Lease::interval(self.grace)
                 }
                 Ok(Held::Lost(taken)) => {

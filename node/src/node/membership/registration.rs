@@ -19,8 +19,9 @@ use crate::register::{self, Addresses};
 
 /// First and longest pause after a failed try.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Time for which the problem that the Node was written again is shown.
-const SHOWN: Duration = Duration::from_secs(600);
+/// Time for which it is shown that the Node was written again, or that a copy of this machine had
+/// the name.
+pub(crate) const SHOWN: Duration = Duration::from_secs(600);
 
 /// Dependencies of the task.
 pub(crate) struct Registrar<S, I> {

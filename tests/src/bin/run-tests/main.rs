@@ -49,7 +49,8 @@ struct Args {
     /// So many scenarios may fail at first and pass at the second try.
     #[arg(long, default_value_t = 3)]
     flaky: usize,
-    /// A scenario that waits most of its time (repeatable): two of these run beside the others.
+    /// A scenario that waits most of its time (repeatable): these run beside the others, one after
+    /// the other.
     #[arg(long)]
     waiting: Vec<String>,
     /// Only the scenarios of this name or target, or with this in their name.
@@ -138,16 +139,13 @@ struct Lane {
     cases: Vec<usize>,
 }
 
-/// How many of those that wait run at once.
-const WAITING_JOBS: usize = 2;
-
-/// Those that wait most of their time have a lane of their own.
+/// Those that wait most of their time have a lane of their own, with one thread.
 fn lanes(cases: &[(usize, &Case)], jobs: usize, waiting: &[String]) -> [Lane; 2] {
     let (waiting, others) = (0..cases.len()).partition(|n| waiting.contains(&cases[*n].1.name()));
-    [(jobs, others), (WAITING_JOBS, waiting)].map(|(threads, cases)| Lane { threads, cases })
+    [(jobs, others), (1, waiting)].map(|(threads, cases)| Lane { threads, cases })
 }
 
-/// Runs cases side by side, `jobs` at once and those that wait beside them, and tells of each as it
+/// Runs cases side by side, `jobs` at once and one of those that wait, and tells of each as it
 /// ends. In the order of the cases.
 fn run_all(
     cases: &[(usize, &Case)],
@@ -157,7 +155,7 @@ fn run_all(
 ) -> Vec<Attempt> {
     let lanes = lanes(cases, jobs.max(1), waiting);
     let lanes = lanes.map(|lane| (AtomicUsize::new(0), lane));
-    let (done, ended) = mpsc::sync_channel(jobs + WAITING_JOBS);
+    let (done, ended) = mpsc::sync_channel(jobs + 1);
     let mut attempts: Vec<(usize, Attempt)> = Vec::new();
     thread::scope(|scope| {
         let threads = lanes.iter().flat_map(|lane| vec![lane; lane.1.threads]);
@@ -335,10 +333,7 @@ mod tests {
         let waiting = [cases[1].name(), cases[3].name()];
         let [others, beside] = lanes(&once, 3, &waiting);
         assert_eq!((others.threads, &*others.cases), (3, &[0, 2][..]));
-        assert_eq!(
-            (beside.threads, &*beside.cases),
-            (WAITING_JOBS, &[1, 3][..])
-        );
+        assert_eq!((beside.threads, &*beside.cases), (1, &[1, 3][..]));
         // All are run, whatever lane they have.
         let waiting = waiting.map(|name| ["--waiting".to_owned(), name]).concat();
         let waiting: Vec<&str> = waiting.iter().map(String::as_str).collect();

@@ -1,10 +1,11 @@
 #![allow(clippy::unwrap_used)]
 
-use caracal_datastore::MemoryStore;
-use caracal_ipam::{AssignIpRequest, ReleaseTarget};
+use caracal_datastore::{MemoryStore, TestFolder, WatchOptions, spawn_watcher};
+use caracal_ipam::{AssignIpRequest, LeaseHolder, ReleaseTarget};
 use caracal_model::{AllowedUse, HandleId, Txn, TxnWrite};
 
 use super::*;
+use crate::node::problems::{Registry, Reported};
 
 const RESOURCES: &str = "/calico/resources/v3/projectcalico.org";
 const HANDLE: &str = "pods.8f2c";
@@ -98,4 +99,40 @@ async fn gc_1_an_address_with_a_route_to_an_interface_is_not_freed() {
     assert!(answer.unwrap_err().contains("caliweb is there again"));
     assert_eq!(held, 2);
     assert_eq!(collected(Signs::default).await, (Ok(()), 0));
+}
+
+/// A look of another task at the lease comes now and then; who reads the status may come later.
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_a_renewal_saw_is_shown_for_longer_than_until_the_next_renewal() {
+    let (store, folder) = (MemoryStore::new(), TestFolder::new("copy-shown"));
+    let me = NodeName::from("node-a");
+    let holder = |boot: &str| LeaseHolder {
+        machine: "this".to_owned(),
+        boot: boot.to_owned(),
+    };
+    let term = machine::TERM;
+    let life = Life {
+        store: store.clone(),
+        claim: Claim::new(me.clone(), holder("first"), &folder, term),
+        grace: term,
+    };
+    let (lost, _taken) = mpsc::channel(1);
+    let registry = Registry::default();
+    let mut problems = registry.problems();
+    let view = spawn_watcher(store.clone(), WatchOptions::default());
+    let copied = |shown: &Reported| shown.all().any(|p| p.code == ProblemCode::NodeCopied);
+    let look = async {
+        tokio::time::sleep(Lease::interval(term) * 5 / 2).await;
+        let revision = store.get(&Lease::path(&me)).unwrap().mod_revision;
+        let taken = Lease::renew(&me, &holder("copy"), Some(revision), term, now());
+        store.apply(&taken).unwrap();
+        problems.wait_for(copied).await.unwrap();
+        let shown = tokio::time::Instant::now();
+        problems.wait_for(|shown| !copied(shown)).await.unwrap();
+        assert!(shown.elapsed() >= SHOWN, "{:?}", shown.elapsed());
+    };
+    tokio::select! {
+        () = life.live(view, lost, registry.reporter("lease")) => panic!("the name is lost"),
+        () = look => {}
+    }
 }
