@@ -5,6 +5,7 @@ mod diff;
 mod leave;
 mod options;
 mod originations;
+mod router_id;
 mod station;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ pub use options::{
     PrefixLimit,
 };
 pub use originations::Originations;
+pub use router_id::InterfacePattern;
 pub use station::Station;
 
 use crate::policy::Filter;

@@ -98,9 +98,9 @@ pub use bmp::{
 };
 pub use config::{
     AddPath, BfdOptions, BgpRole, CALICO_LOCAL_PREF, ConfigChange, Counted, GracefulRestart,
-    LimitAction, LimitPassed, Listen, NextHopMode, Origination, Originations, OwnNextHops,
-    Password, PathCount, PeerChange, PeerConfig, PrefixLimit, SpeakerConfig, StaticWay, Station,
-    compare_configs,
+    InterfacePattern, LimitAction, LimitPassed, Listen, NextHopMode, Origination, Originations,
+    OwnNextHops, Password, PathCount, PeerChange, PeerConfig, PrefixLimit, SpeakerConfig,
+    StaticWay, Station, compare_configs,
 };
 pub use fsm::{
     ConnectFailure, ConnectionEnds, ConnectionId, DownReason, FsmInput, FsmOutput, Negotiated,
@@ -134,7 +134,7 @@ pub use speaker::{
     Messages, MrtReader, NegotiatedTime, OutBatch, OutChunk, OutFeed, PastError, PeerCommand,
     PeerCommandError, PeerDetail, PeerKey, PeerStatus, RouteReader, SessionStart, SharedUpdate,
     Shutdown, Speaker, SpeakerEnded, SpeakerHandle, SpeakerOptions, SpeakerStatus, StationStatus,
-    ToCore, ToSession, TurnTimes, missing_next_hops, run_session,
+    ToCore, ToSession, TurnTimes, choose_router_id, missing_next_hops, run_session,
 };
 pub use types::{
     Administrator, AnyCommunity, Asn, ClusterId, Community, CommunityError, ExtCommunity,

@@ -17,12 +17,13 @@ mod peer;
 mod peer_options;
 mod policy;
 mod route;
+mod router_id;
 mod station;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use caracal_bgp::{Listen, SpeakerConfig, Value};
+use caracal_bgp::{InterfacePattern, Listen, SpeakerConfig, Value};
 use caracal_model::Family;
 use nom::branch::alt;
 use nom::combinator::{cut, opt};
@@ -37,8 +38,8 @@ use kernel::{KernelStatement, kernel};
 pub use kernel::{KernelTable, Learn};
 use language::{LOCAL_AS, Named, Scope};
 use lexer::{
-    Located, ParseFault, Res, balanced_block, block, directive, ip_address, ipv4_address,
-    one_of_words, skip, string, symbol, token, u16_number,
+    Located, ParseFault, Res, balanced_block, block, directive, ip_address, one_of_words, skip,
+    string, symbol, token, u16_number,
 };
 use peer::{PeerOption, peer_option};
 use policy::Function;
@@ -61,13 +62,22 @@ pub struct File {
     pub notes: Vec<String>,
 }
 
+/// Chooses the router id where a file leaves it to the addresses of the machine: the lowest of
+/// those that the patterns take, or of all when there are none. An error says what was seen.
+pub type ChooseRouterId<'c> = &'c dyn Fn(&[InterfacePattern]) -> Result<Ipv4Addr, String>;
+
+/// A text alone has no machine.
+fn no_machine(_: &[InterfacePattern]) -> Result<Ipv4Addr, String> {
+    Err("no machine is asked".to_owned())
+}
+
 /// Reads the configuration of a speaker, and passes over what concerns the kernel and files.
 ///
 /// # Errors
 /// [`ParseError`] with line, column, what was expected and what was found: the first in the file.
 pub fn parse(text: &str) -> Result<SpeakerConfig, ParseError> {
     let source = Source::of("", text);
-    match errors::read_all(&source, false) {
+    match errors::read_all(&source, false, &no_machine) {
         Ok(file) => Ok(file.speaker),
         Err(errors) => Err(*errors.first),
     }
@@ -79,16 +89,21 @@ pub fn parse(text: &str) -> Result<SpeakerConfig, ParseError> {
 /// [`ParseError`] with line, column, what was expected and what was found: the first in the file.
 pub fn parse_file(text: &str) -> Result<File, ParseError> {
     let source = Source::of("", text);
-    errors::read_all(&source, true).map_err(|errors| *errors.first)
+    errors::read_all(&source, true, &no_machine).map_err(|errors| *errors.first)
 }
 
 /// Reads a whole file with those that it includes.
 ///
 /// # Errors
 /// All errors, as far as each can be told from those before it.
-pub fn read_file(name: &str, text: &str, include: Include<'_>) -> Result<File, ParseErrors> {
+pub fn read_file(
+    name: &str,
+    text: &str,
+    include: Include<'_>,
+    choose: ChooseRouterId<'_>,
+) -> Result<File, ParseErrors> {
     match Source::with_includes(name, text, include) {
-        Ok(source) => errors::read_all(&source, true),
+        Ok(source) => errors::read_all(&source, true, choose),
         Err(first) => Err(ParseErrors {
             first: Box::new(first),
             more: Vec::new(),
@@ -114,7 +129,12 @@ pub fn eval(text: &str) -> Result<String, ParseError> {
 }
 
 /// Reads a text; `whole`: with what concerns the kernel and files.
-fn read<'a>(source: &'a Source, text: &'a str, whole: bool) -> Result<File, ParseFault<'a>> {
+fn read<'a>(
+    source: &'a Source,
+    text: &'a str,
+    whole: bool,
+    choose: ChooseRouterId<'_>,
+) -> Result<File, ParseFault<'a>> {
     let mut scope = Scope::new(source, text);
     let mut read = statements(&mut scope, text)?;
     if !scope.roas.is_empty() {
@@ -149,7 +169,7 @@ fn read<'a>(source: &'a Source, text: &'a str, whole: bool) -> Result<File, Pars
             Err(_) | Ok(_) => {}
         }
     }
-    let (speaker, notes) = build::build(text, statements)?;
+    let (speaker, notes) = build::build(text, statements, choose)?;
     for (what, at) in notes {
         scope.tell(at, what);
     }
@@ -190,6 +210,7 @@ fn statements<'a>(
 #[derive(Debug)]
 enum Statement<'a> {
     RouterId(Ipv4Addr),
+    RouterIdFrom(Located<'a, Vec<InterfacePattern>>),
     Listen(Option<Listen>),
     Define(Located<'a, &'a str>, Value),
     Function(Function<'a>),
@@ -234,7 +255,7 @@ fn statement<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
     let at = skip(s);
     let (rest, word) = one_of_words(&WORDS, s)?;
     match word {
-        "router" => router_id(rest),
+        "router" => router_id::router_id(rest),
         "define" => {
             let (rest, name) = terminated(symbol, token("=")).parse(rest)?;
             let (rest, value) = language::computed(scope, rest)?;
@@ -283,19 +304,6 @@ fn statement<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
         // The directive is read again as a whole line.
         _ => top_line(s),
     }
-}
-
-/// Behind `router`: `id ADDRESS;`.
-fn router_id(s: &str) -> Res<'_, Statement<'_>> {
-    let (rest, _) = token("id")(s)?;
-    if token("from")(rest).is_ok() {
-        let what =
-            "an address: \"from\" is not done, since no interface is asked for the router id";
-        return Err(Err::Failure(ParseFault::new(skip(rest), what)));
-    }
-    terminated(ipv4_address, token(";"))
-        .map(Statement::RouterId)
-        .parse(rest)
 }
 
 /// Protocols of BIRD's that are not done, and what to do without them.

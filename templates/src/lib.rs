@@ -56,7 +56,9 @@ use caracal_model::Prefix;
 
 pub use context::Context;
 pub use error::{ParseError, ParseErrors};
-pub use grammar::{Dump, File, KernelTable, Learn, eval, parse, parse_file, read_file};
+pub use grammar::{
+    ChooseRouterId, Dump, File, KernelTable, Learn, eval, parse, parse_file, read_file,
+};
 pub use set::{Rendered, Set, TemplateError, Templates};
 pub use source::Include;
 

@@ -9,6 +9,7 @@ mod generate;
 mod parsing;
 mod refusals;
 mod rendering;
+mod router_id;
 
 /// A configuration with nothing in it.
 fn empty() -> SpeakerConfig {

@@ -185,7 +185,10 @@ fn wrong_tables_and_entries_are_told_with_their_place() {
         let text = format!(
             "{text}\nrouter id 10.0.0.1;\nprotocol bgp a {{ local as 1; neighbor 10.0.0.2 as 1; ipv4; }}\n"
         );
-        let errors = read_file("f", &text, &mut |_, _| Err("no files".to_owned())).unwrap_err();
+        let errors = read_file("f", &text, &mut |_, _| Err("no files".to_owned()), &|_| {
+            Err("no machine".to_owned())
+        })
+        .unwrap_err();
         let report = errors.report("f");
         assert!(report.contains(expected), "{text}\n{report}");
         assert!(report.contains(&format!("f:{line}:")), "{text}\n{report}");

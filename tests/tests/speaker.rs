@@ -6,6 +6,8 @@
 
 #[path = "speaker/admin.rs"]
 mod admin;
+#[path = "speaker/identity.rs"]
+mod identity;
 #[path = "speaker/orders.rs"]
 mod orders;
 
@@ -44,8 +46,8 @@ fn prefix(family: Family, n: u8) -> String {
 struct Namespace(String);
 
 impl Namespace {
-    fn new() -> Self {
-        let name = format!("caracal-speaker-{}", std::process::id());
+    fn new(name: &str) -> Self {
+        let name = format!("caracal-{name}-{}", std::process::id());
         ip_batch(None, &[format!("netns add {name}")]).unwrap();
         let lines = [US, A, B].map(|n| {
             let address = address(Family::Ipv6, n);
@@ -100,7 +102,7 @@ impl Site {
     fn new(name: &str, family: Family) -> Self {
         let (port, namespace) = match family {
             Family::Ipv4 => (free_port(), None),
-            Family::Ipv6 => (1179, Some(Namespace::new())),
+            Family::Ipv6 => (1179, Some(Namespace::new(name))),
         };
         Self {
             processes: Processes::new(&format!("{name}-{}", std::process::id())),

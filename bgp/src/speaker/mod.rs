@@ -19,6 +19,7 @@ mod listener;
 mod log_limit;
 mod message;
 mod reader;
+mod router_id;
 mod session;
 mod shared;
 mod socket;
@@ -32,6 +33,7 @@ pub use detail::{Capabilities, Endpoint, FamilyDetail, Messages, NegotiatedTime,
 pub use feed::{KeyedFeed, OutBatch, OutChunk, OutFeed};
 pub use message::{PeerKey, SessionStart, Shutdown, ToCore, ToSession};
 pub use reader::{MrtReader, RouteReader};
+pub use router_id::choose_router_id;
 pub use session::run_session;
 pub use shared::{CannotAnnounce, SharedUpdate};
 pub use status::{Convergence, PastError, PeerStatus, SpeakerStatus, StationStatus, TurnTimes};

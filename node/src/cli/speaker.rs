@@ -59,7 +59,7 @@ pub(crate) fn run(args: &SpeakerArgs) -> anyhow::Result<ExitCode> {
     match (&args.command, &args.check, &args.config) {
         (Some(SpeakerCommand::Reload { output }), ..) => reload(output.output),
         (None, Some(file), _) => check(file, args.explain),
-        (None, None, Some(file)) => match file::read(file) {
+        (None, None, Some(file)) => match file::read(file, None) {
             Err(FileError::Invalid(report)) => Ok(invalid(&report)),
             Err(error) => Err(error.into()),
             Ok(config) => crate::speaker::run(
@@ -83,7 +83,7 @@ fn invalid(report: &str) -> ExitCode {
 }
 
 fn check(file: &Path, explains: bool) -> anyhow::Result<ExitCode> {
-    match file::read(file) {
+    match file::read(file, None) {
         Ok(read) => {
             for note in &read.notes {
                 eprintln!("note: {note}");

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use caracal_bgp::{RouterId, choose_router_id};
 use caracal_templates::File;
 
 /// Why there is no configuration.
@@ -16,15 +17,20 @@ pub(crate) enum FileError {
     Invalid(String),
 }
 
-pub(crate) fn read(path: &Path) -> Result<File, FileError> {
+/// Reads the file. Where it leaves the router id to this machine's addresses, the one in force
+/// stays as long as the machine has it.
+pub(crate) fn read(path: &Path, in_force: Option<RouterId>) -> Result<File, FileError> {
     let text =
         std::fs::read_to_string(path).map_err(|error| FileError::Read(path.to_owned(), error))?;
-    parse(&text, &path.display().to_string())
+    parse(&text, &path.display().to_string(), in_force)
 }
 
-fn parse(text: &str, name: &str) -> Result<File, FileError> {
-    caracal_templates::read_file(name, text, &mut included)
-        .map_err(|errors| FileError::Invalid(errors.report(name)))
+fn parse(text: &str, name: &str, in_force: Option<RouterId>) -> Result<File, FileError> {
+    let kept = in_force.map(|id| id.0);
+    caracal_templates::read_file(name, text, &mut included, &|patterns| {
+        choose_router_id(patterns, kept)
+    })
+    .map_err(|errors| FileError::Invalid(errors.report(name)))
 }
 
 /// The files of a line `include "PATTERN";` with their texts, by name: beside the file with the
@@ -84,7 +90,7 @@ mod tests {
     #[test]
     fn an_error_shows_its_place() {
         let FileError::Invalid(report) =
-            parse("router id 10.0.0.1;\nprotocol bpg x {\n", "s.conf").unwrap_err()
+            parse("router id 10.0.0.1;\nprotocol bpg x {\n", "s.conf", None).unwrap_err()
         else {
             panic!("readable");
         };
@@ -103,7 +109,7 @@ mod tests {
             .collect();
         assert!(!examples.is_empty());
         for example in examples {
-            parse(example, "docs/speaker.md").unwrap();
+            parse(example, "docs/speaker.md", None).unwrap();
         }
     }
 
@@ -123,10 +129,10 @@ mod tests {
         write("peers/b.conf", &peer("b", 3));
         write("peers/a.conf", &peer("a", 2));
         write("peers/.c.conf", "nonsense");
-        let file = read(&folder.join("main.conf")).unwrap();
+        let file = read(&folder.join("main.conf"), None).unwrap();
         assert_eq!(file.speaker.peers.len(), 2);
         write("peers/b.conf", "\nprotocol bpg b { }\nrouter id 1;\n");
-        let FileError::Invalid(report) = read(&folder.join("main.conf")).unwrap_err() else {
+        let FileError::Invalid(report) = read(&folder.join("main.conf"), None).unwrap_err() else {
             panic!("readable");
         };
         // All errors, each with its own file and line.
@@ -136,7 +142,7 @@ mod tests {
             "main.conf",
             "router id 10.0.0.1;\n include \"missing.inc\";\n",
         );
-        let FileError::Invalid(report) = read(&folder.join("main.conf")).unwrap_err() else {
+        let FileError::Invalid(report) = read(&folder.join("main.conf"), None).unwrap_err() else {
             panic!("readable");
         };
         assert!(report.contains("main.conf:2:11"), "{report}");
@@ -145,8 +151,20 @@ mod tests {
     }
 
     #[test]
+    fn without_an_address_in_the_file_a_list_says_which_of_the_machine_is_the_router_id() {
+        let peer = "protocol bgp a { local as 64512; neighbor 10.0.0.2 as 64512; ipv4; }\n";
+        let text = format!("router id from \"nothing*\", -\"lo\";\n{peer}");
+        let FileError::Invalid(report) = parse(&text, "s.conf", None).unwrap_err() else {
+            panic!("readable");
+        };
+        assert!(report.contains("s.conf:1:16"), "{report}");
+        assert!(report.contains("lo 127.0.0.1 (loopback)"), "{report}");
+        assert!(report.contains("or \"router id ADDRESS;\""), "{report}");
+    }
+
+    #[test]
     fn a_missing_file_is_not_an_invalid_one() {
-        let error = read(Path::new("/nonexistent/speaker.conf")).unwrap_err();
+        let error = read(Path::new("/nonexistent/speaker.conf"), None).unwrap_err();
         assert!(matches!(error, FileError::Read(..)));
         assert_eq!(error.to_string(), "cannot read /nonexistent/speaker.conf");
     }

@@ -242,7 +242,7 @@ impl Current {
             kernel: tables,
             dumps,
             notes,
-        } = match file::read(&self.file) {
+        } = match file::read(&self.file, Some(self.config.router_id)) {
             Ok(file) => file,
             Err(error) => {
                 let error = invalid(error.into());

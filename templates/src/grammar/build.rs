@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 
 use caracal_bgp::{
-    Asn, Filter, Listen, Origination, PeerConfig, PeerName, RouterId, SpeakerConfig, StaticWay,
-    Station, Value,
+    Asn, Filter, InterfacePattern, Listen, Origination, PeerConfig, PeerName, RouterId,
+    SpeakerConfig, StaticWay, Station, Value,
 };
 use caracal_model::{Family, Prefix};
 
@@ -16,7 +16,7 @@ use super::peer::{Call, PeerOption, Policy, RemoteAs};
 use super::peer_options::{Channel, PeerOptions};
 use super::policy::{Function, Passes, nothing};
 use super::route::StaticRoutes;
-use super::{PeerStatement, Statement};
+use super::{ChooseRouterId, PeerStatement, Statement};
 
 /// The filter of `import none` and `export none`.
 const NOTHING: &str = "none";
@@ -27,6 +27,7 @@ const BGP_PORT: u16 = 179;
 struct Builder<'a> {
     text: &'a str,
     router_id: Option<Ipv4Addr>,
+    router_id_from: Option<Located<'a, Vec<InterfacePattern>>>,
     listen: Option<Option<Listen>>,
     constants: HashMap<&'a str, u32>,
     /// Filter names by symbol.
@@ -50,10 +51,12 @@ pub(super) type Notes<'a> = BTreeMap<&'static str, &'a str>;
 pub(super) fn build<'a>(
     text: &'a str,
     statements: Vec<Statement<'a>>,
+    choose: ChooseRouterId<'_>,
 ) -> Result<(SpeakerConfig, Notes<'a>), ParseFault<'a>> {
     let mut builder = Builder {
         text,
         router_id: None,
+        router_id_from: None,
         listen: None,
         constants: HashMap::new(),
         filter_names: HashMap::new(),
@@ -69,7 +72,7 @@ pub(super) fn build<'a>(
     for statement in statements {
         builder.add(statement)?;
     }
-    builder.finish()
+    builder.finish(choose)
 }
 
 impl<'a> Builder<'a> {
@@ -81,6 +84,7 @@ impl<'a> Builder<'a> {
     fn add(&mut self, statement: Statement<'a>) -> Result<(), ParseFault<'a>> {
         match statement {
             Statement::RouterId(id) => self.router_id = Some(id),
+            Statement::RouterIdFrom(list) => self.router_id_from = Some(list),
             Statement::Listen(listen) => self.listen = Some(listen),
             Statement::Define(name, Value::Int(value)) => {
                 self.constants.insert(name.value, value);
@@ -109,6 +113,30 @@ impl<'a> Builder<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Without an address in the file, one of the machine's is the router id, as in BIRD.
+    fn choose_router_id(&mut self, choose: ChooseRouterId<'_>) -> Result<Ipv4Addr, ParseFault<'a>> {
+        match (self.router_id, &self.router_id_from) {
+            (Some(id), from) => {
+                if let Some(from) = from {
+                    let what =
+                        "\"router id from\" has no effect: there is a \"router id ADDRESS;\"";
+                    self.notes.insert(what, from.at);
+                }
+                Ok(id)
+            }
+            (None, Some(from)) => choose(&from.value).map_err(|seen| {
+                let what = format!(
+                    "a list that takes an IPv4 address of this machine, or \"router id ADDRESS;\" ({seen})"
+                );
+                ParseFault::new(from.at, what)
+            }),
+            (None, None) => choose(&[]).map_err(|seen| {
+                let what = format!("a line \"router id ADDRESS;\" somewhere in the file ({seen})");
+                self.missing(&what)
+            }),
+        }
     }
 
     /// Of several protocols that have a prefix, the preferred one counts and, among equals, the
@@ -176,10 +204,12 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn finish(mut self) -> Result<(SpeakerConfig, Notes<'a>), ParseFault<'a>> {
-        let Some(router_id) = self.router_id else {
-            return Err(self.missing("a line \"router id ADDRESS;\" somewhere in the file"));
-        };
+    fn finish(
+        mut self,
+        choose: ChooseRouterId<'_>,
+    ) -> Result<(SpeakerConfig, Notes<'a>), ParseFault<'a>> {
+        let router_id = self.choose_router_id(choose)?;
+        self.router_id = Some(router_id);
         self.check_unused()?;
         let peers = std::mem::take(&mut self.peers);
         let local_as = match self.constants.get(LOCAL_AS) {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::lexer::skip;
-use super::{File, read};
+use super::{ChooseRouterId, File, read};
 use crate::error::ParseErrors;
 use crate::source::Source;
 
@@ -11,12 +11,16 @@ use crate::source::Source;
 const MOST: usize = 20;
 
 /// Reads a text; `whole`: with what concerns the kernel and files.
-pub(super) fn read_all(source: &Source, whole: bool) -> Result<File, ParseErrors> {
+pub(super) fn read_all(
+    source: &Source,
+    whole: bool,
+    choose: ChooseRouterId<'_>,
+) -> Result<File, ParseErrors> {
     let mut text = source.text.clone();
     let mut left_out: Vec<Range<usize>> = Vec::new();
     let mut found = Vec::new();
     loop {
-        let (offset, expected, missing) = match read(source, &text, whole) {
+        let (offset, expected, missing) = match read(source, &text, whole, choose) {
             Ok(file) if found.is_empty() => return Ok(file),
             Ok(_) => break,
             Err(fault) => fault.into_parts(&text),

@@ -16,7 +16,10 @@ fn peer(options: &str) -> String {
 }
 
 fn errors(text: &str) -> ParseErrors {
-    read_file("f", text, &mut |_, _| Err("no files".to_owned())).unwrap_err()
+    read_file("f", text, &mut |_, _| Err("no files".to_owned()), &|_| {
+        Err("no machine".to_owned())
+    })
+    .unwrap_err()
 }
 
 #[test]
@@ -106,7 +109,7 @@ fn what_would_be_dropped_is_refused() {
         (with_peer("protocol ospf v2 { }"), "with \"learn;\""),
         (
             peer("").replace("router id 10.0.0.1", "router id from \"eth*\""),
-            "no interface is asked",
+            "--> f:1:16\n",
         ),
         (
             with_peer("protocol direct { ipv4; }"),
