@@ -21,7 +21,7 @@ pub(crate) use diff::renamed;
 pub use diff::{ConfigChange, PeerChange, compare_configs};
 pub use options::{
     AddPath, BfdOptions, BgpRole, Counted, LimitAction, LimitPassed, OwnNextHops, PathCount,
-    PrefixLimit,
+    PrefixLimit, PrefixLimits,
 };
 pub use originations::Originations;
 pub use router_id::InterfacePattern;
@@ -186,14 +186,15 @@ pub struct PeerConfig {
     /// range's own name.
     #[serde(default)]
     pub dynamic_name: Option<String>,
-    /// Limit of the prefixes that the peer announces, before import policy.
-    pub prefix_limit: Option<PrefixLimit>,
-    /// Limit of its prefixes that import policy accepts.
+    /// Limits of the prefixes that the peer announces, before import policy.
     #[serde(default)]
-    pub import_limit: Option<PrefixLimit>,
-    /// Limit of the prefixes that the peer is sent.
+    pub prefix_limits: PrefixLimits,
+    /// Limits of its prefixes that import policy accepts.
     #[serde(default)]
-    pub export_limit: Option<PrefixLimit>,
+    pub import_limits: PrefixLimits,
+    /// Limits of the prefixes that the peer is sent.
+    #[serde(default)]
+    pub export_limits: PrefixLimits,
     /// RFC 8212: as an external peer without a filter for a direction, nothing passes in that
     /// direction. Off by default, as in Calico.
     pub require_policy: bool,
@@ -215,13 +216,13 @@ pub struct PeerConfig {
 }
 
 impl PeerConfig {
-    /// The limit of what is counted.
+    /// The limits of what is counted.
     #[must_use]
-    pub const fn limit(&self, counted: Counted) -> Option<PrefixLimit> {
+    pub const fn limits(&self, counted: Counted) -> PrefixLimits {
         match counted {
-            Counted::Received => self.prefix_limit,
-            Counted::Accepted => self.import_limit,
-            Counted::Sent => self.export_limit,
+            Counted::Received => self.prefix_limits,
+            Counted::Accepted => self.import_limits,
+            Counted::Sent => self.export_limits,
         }
     }
 
@@ -254,9 +255,9 @@ impl PeerConfig {
             allow_own_as: 0,
             range: None,
             dynamic_name: None,
-            prefix_limit: None,
-            import_limit: None,
-            export_limit: None,
+            prefix_limits: PrefixLimits::default(),
+            import_limits: PrefixLimits::default(),
+            export_limits: PrefixLimits::default(),
             require_policy: false,
             extended_next_hop: false,
             add_path: AddPath::default(),

@@ -295,7 +295,7 @@ pub struct Peer {
     pub no_export: bool,
     /// No routes without a filter.
     pub require_policy: bool,
-    /// How many prefixes may come.
+    /// How many prefixes may come, in the first of `families`.
     pub limit: Option<String>,
     /// `warn`, `block`, `disable`, `restart`.
     pub limit_action: &'static str,
@@ -303,8 +303,11 @@ pub struct Peer {
     pub limit_warning: u8,
     /// In seconds.
     pub limit_restart: u64,
-    /// Limits of the prefixes that come, that are accepted, and that go.
+    /// Limits of the prefixes that come, that are accepted, and that go, in the first of
+    /// `families`.
     pub limits: Vec<Limit>,
+    /// The same in each of `families`, by family.
+    pub family_limits: BTreeMap<&'static str, Vec<Limit>>,
     /// `self`, `keep` or null.
     pub next_hop: Option<&'static str>,
     /// The peer's AS is ours on this session.

@@ -99,7 +99,7 @@ fn the_route_server_judges_its_members() {
     let peer = &file.speaker.peers[&"member_1".into()];
     assert_eq!(peer.import, ["from_member_1"]);
     assert_eq!(peer.hold_time.as_secs(), 180);
-    assert_eq!(peer.prefix_limit.unwrap().max, 1000);
+    assert_eq!(peer.prefix_limits.ipv4.unwrap().max, 1000);
     let second = &file.speaker.peers[&"member_2".into()];
     assert_eq!(second.remote_as, Asn(64502));
     let import = |net: &str, path: &[u32], communities: &[&str]| {

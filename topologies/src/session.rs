@@ -128,10 +128,12 @@ impl PlannedSession {
 
     /// With this limit where no resource says another one.
     pub(crate) fn into_config(self, max_prefixes: MaxPrefixes) -> PeerConfig {
-        PeerConfig {
-            prefix_limit: self.max_prefixes.unwrap_or(max_prefixes).limit(),
-            ..self.peer
+        let limit = self.max_prefixes.unwrap_or(max_prefixes).limit();
+        let mut peer = self.peer;
+        for family in &peer.families {
+            peer.prefix_limits.set(*family, limit);
         }
+        peer
     }
 }
 

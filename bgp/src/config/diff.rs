@@ -182,9 +182,9 @@ fn peer_change(
         allow_own_as,
         range,
         dynamic_name,
-        prefix_limit,
-        import_limit,
-        export_limit,
+        prefix_limits,
+        import_limits,
+        export_limits,
         require_policy,
         extended_next_hop,
         add_path,
@@ -221,21 +221,21 @@ fn peer_change(
             || *ttl != old.ttl
             || *ttl_security != old.ttl_security
             || *password != old.password
-            || *prefix_limit != old.prefix_limit
-            || *import_limit != old.import_limit
-            || *export_limit != old.export_limit
+            || *prefix_limits != old.prefix_limits
+            || *import_limits != old.import_limits
+            || *export_limits != old.export_limits
             || *bfd != old.bfd
             || *dynamic_name != old.dynamic_name
             || *kind != old.kind,
         import: *import != old.import
             || *allow_own_as != old.allow_own_as
-            || *import_limit != old.import_limit
+            || *import_limits != old.import_limits
             || *require_policy != old.require_policy
             || uses_changed(import),
         export: *export != old.export
             || *next_hop != old.next_hop
             || *own_next_hops != old.own_next_hops
-            || *export_limit != old.export_limit
+            || *export_limits != old.export_limits
             || *long_lived_partial != old.long_lived_partial
             || *client_of != old.client_of
             || *rs_client != old.rs_client
@@ -358,16 +358,19 @@ mod tests {
                 |p| p.range = Some(Prefix::v4([10, 0, 0, 0].into(), 8)),
                 REPLACED,
             ),
-            (|p| p.prefix_limit = Some(PrefixLimit::new(9)), SESSION),
             (
-                |p| p.import_limit = Some(PrefixLimit::new(9)),
+                |p| p.prefix_limits.ipv4 = Some(PrefixLimit::new(9)),
+                SESSION,
+            ),
+            (
+                |p| p.import_limits.ipv4 = Some(PrefixLimit::new(9)),
                 PeerChange {
                     session: true,
                     ..IMPORT
                 },
             ),
             (
-                |p| p.export_limit = Some(PrefixLimit::new(9)),
+                |p| p.export_limits.ipv4 = Some(PrefixLimit::new(9)),
                 PeerChange {
                     session: true,
                     ..EXPORT

@@ -7,7 +7,7 @@ use std::time::Duration;
 use caracal_model::Family;
 use serde::{Deserialize, Serialize};
 
-/// Limit of the prefixes of a session, in each family (RFC 4486 §4). [`Counted`] says which ones.
+/// Limit of the prefixes of a family of a session (RFC 4486 §4). [`Counted`] says which ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PrefixLimit {
     /// The most that there may be.
@@ -35,6 +35,46 @@ impl PrefixLimit {
     pub fn warning_from(&self) -> u32 {
         let scaled = u64::from(self.max) * u64::from(self.warning) / 100;
         u32::try_from(scaled).unwrap_or(u32::MAX)
+    }
+}
+
+/// A limit of each family by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PrefixLimits {
+    /// The limit of IPv4 prefixes.
+    pub ipv4: Option<PrefixLimit>,
+    /// The limit of IPv6 prefixes.
+    pub ipv6: Option<PrefixLimit>,
+}
+
+impl PrefixLimits {
+    /// The limit of a family.
+    #[must_use]
+    pub const fn for_family(self, family: Family) -> Option<PrefixLimit> {
+        match family {
+            Family::Ipv4 => self.ipv4,
+            Family::Ipv6 => self.ipv6,
+        }
+    }
+
+    /// Changes the limit of a family.
+    pub const fn set(&mut self, family: Family, limit: Option<PrefixLimit>) {
+        match family {
+            Family::Ipv4 => self.ipv4 = limit,
+            Family::Ipv6 => self.ipv6 = limit,
+        }
+    }
+
+    /// True when a family has a limit.
+    pub(crate) const fn is_some(self) -> bool {
+        self.ipv4.is_some() || self.ipv6.is_some()
+    }
+
+    /// True when the limit of a family keeps out what is new.
+    pub(crate) fn blocks(self) -> bool {
+        let mut limits = [self.ipv4, self.ipv6].into_iter().flatten();
+        limits.any(|limit| limit.action == LimitAction::Block)
     }
 }
 

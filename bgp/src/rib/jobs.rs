@@ -499,7 +499,7 @@ impl Rib {
             return 0;
         };
         let all = match counted {
-            Counted::Sent => return self.sent_of(id, family),
+            Counted::Sent => return self.sent_of(id, family).0,
             Counted::Received => peer.received_of(family),
             Counted::Accepted => peer.accepted_of(family),
         };

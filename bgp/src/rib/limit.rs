@@ -20,13 +20,13 @@ impl Rib {
     /// Looks whether the peer has too much, and says so once.
     pub(super) fn check_limits(&mut self, id: PeerId) {
         for counted in INCOMING {
-            let limit = self
-                .peers
-                .get(id)
-                .filter(|peer| peer.up && !peer.over_limit)
-                .and_then(|peer| peer.config.limit(counted));
-            if let Some(limit) = limit {
-                for family in FAMILIES {
+            let peer = self.peers.get(id);
+            let peer = peer.filter(|peer| peer.up && !peer.over_limit);
+            let Some(limits) = peer.map(|peer| peer.config.limits(counted)) else {
+                return;
+            };
+            for family in FAMILIES {
+                if let Some(limit) = limits.for_family(family) {
                     let count = self.count_ahead(id, counted, family);
                     let max = usize::try_from(limit.max).unwrap_or(usize::MAX);
                     self.check_limit((id, counted, family), limit, count, count > max);
@@ -41,7 +41,7 @@ impl Rib {
             let Some(group) = &self.groups[index] else {
                 continue;
             };
-            let Some(SentLimit { member, limit }) = group.key.limit else {
+            let Some(SentLimit { member, limits }) = group.key.limit else {
                 continue;
             };
             // It may be on its way to the group.
@@ -51,7 +51,9 @@ impl Rib {
             let counts =
                 FAMILIES.map(|family| (group.sent.count(family), group.sent.is_over(family)));
             for (family, (count, over)) in FAMILIES.into_iter().zip(counts) {
-                self.check_limit((member.peer, Counted::Sent, family), limit, count, over);
+                if let Some(limit) = limits.for_family(family) {
+                    self.check_limit((member.peer, Counted::Sent, family), limit, count, over);
+                }
             }
         }
     }
@@ -100,8 +102,9 @@ impl Rib {
 
     /// True when a limit of the peer keeps out what would be one more of the family.
     pub(super) fn blocks(&self, id: PeerId, counted: Counted, family: Family) -> bool {
-        let limit = self.peers.get(id).and_then(|p| p.config.limit(counted));
-        limit
+        let limits = self.peers.get(id).map(|peer| peer.config.limits(counted));
+        limits
+            .and_then(|limits| limits.for_family(family))
             .filter(|limit| limit.action == LimitAction::Block)
             .is_some_and(|limit| {
                 let max = usize::try_from(limit.max).unwrap_or(usize::MAX);

@@ -125,11 +125,13 @@ impl Rib {
         peer.map_or(0, |peer| peer.accepted_of(family))
     }
 
-    /// Number of routes of a family that a peer with a limit of them is sent.
+    /// Number of routes of a family that a peer with a limit of them is sent, and of prefixes of
+    /// which the limit keeps something back.
     #[must_use]
-    pub fn sent_of(&self, peer: PeerId, family: Family) -> usize {
+    pub fn sent_of(&self, peer: PeerId, family: Family) -> (usize, usize) {
         let group = self.membership(peer);
-        group.map_or(0, |(group, _)| group.sent.count(family))
+        let sent = group.map(|(group, _)| &group.sent);
+        sent.map_or((0, 0), |sent| (sent.count(family), sent.kept_back(family)))
     }
 
     fn is_shown(&self, path: &Path) -> bool {

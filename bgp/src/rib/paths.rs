@@ -11,7 +11,7 @@ use super::limit;
 use super::table::{Path, Rank, Staleness};
 use super::{PeerId, Rib};
 use crate::attrs::PathAttrs;
-use crate::config::LimitAction;
+use crate::config::PrefixLimits;
 
 impl Rib {
     /// Puts a destination on the list to decide.
@@ -45,8 +45,8 @@ impl Rib {
         let Some(session) = &peer.session else { return };
         let families = [Family::Ipv4, Family::Ipv6]
             .map(|family| session.families.contains(&family).then_some(family));
-        let [blocks, may_lack_room] = [peer.config.prefix_limit, peer.config.import_limit]
-            .map(|limit| limit.is_some_and(|limit| limit.action == LimitAction::Block));
+        let limits = [peer.config.prefix_limits, peer.config.import_limits];
+        let [blocks, may_lack_room] = limits.map(PrefixLimits::blocks);
         import::correct(&mut attrs, peer.kind(), peer.role_and_as());
         let received = self.interner.intern(attrs);
         if let Some(next_hop) = received.next_hop {

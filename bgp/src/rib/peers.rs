@@ -172,7 +172,7 @@ impl PeerState {
         let changed = import != self.import
             || own_as != self.own_as
             || config.allow_own_as != self.config.allow_own_as
-            || config.import_limit != self.config.import_limit
+            || config.import_limits != self.config.import_limits
             || config.remote_as != self.config.remote_as;
         self.import = import;
         self.own_as = own_as;
@@ -334,9 +334,9 @@ impl PeerState {
                 .add_path
                 .send
                 .map(|count| (count, session.options.path_ids_out.clone())),
-            limit: self.config.export_limit.map(|limit| SentLimit {
+            limit: self.config.export_limits.is_some().then(|| SentLimit {
                 member: Member::new(id, session.remote_address),
-                limit,
+                limits: self.config.export_limits,
             }),
             filters: self.export.clone(),
             asks_for_interface: asks_for_interface(&self.export),

@@ -153,7 +153,9 @@ impl Rib {
                 .export(route, &mut scratch.0, &mut scratch.1)
                 .err()
         });
-        let other = match group.key.limit {
+        let limit = group.key.limit.as_ref();
+        let limit = limit.and_then(|limit| limit.limits.for_family(dest.prefix.family()));
+        let other = match limit {
             Some(_) => Withheld::OverLimit,
             None => Withheld::SplitHorizon,
         };

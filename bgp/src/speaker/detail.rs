@@ -140,12 +140,21 @@ pub struct FamilyDetail {
     /// Prefixes advertised to it. Counted for this answer; absent without a session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertised: Option<usize>,
+    /// Prefixes of which the export limit keeps something back.
+    #[serde(default)]
+    pub kept_back: usize,
     /// Number of prefixes that it may announce.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// From how many on there is a warning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warning_from: Option<u32>,
+    /// Number of its prefixes that policy may accept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub import_limit: Option<u32>,
+    /// Number of prefixes that it may be sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub export_limit: Option<u32>,
 }
 
 /// Messages of the session by type and direction.

@@ -329,7 +329,8 @@ async fn bird_and_we_end_a_session_for_an_export_limit_alike() {
     }
     let net = Net::new(119);
     let mut config = with_peer(net, AS);
-    config.peers.get_mut(&name(2)).unwrap().export_limit = Some(caracal_bgp::PrefixLimit::new(1));
+    config.peers.get_mut(&name(2)).unwrap().export_limits.ipv4 =
+        Some(caracal_bgp::PrefixLimit::new(1));
     originate(&mut config, 3);
     let mut one = Node::start(config).await;
     let bird = bird(net, AS, &[]);
@@ -345,7 +346,7 @@ async fn bird_and_we_end_a_session_for_an_export_limit_alike() {
     let text = std::fs::read_to_string(&path).unwrap();
     let text = text.replace("import all;", "import all; export limit 0 action disable;");
     std::fs::write(&path, text).unwrap();
-    one.reconfigure(|config| config.peers.get_mut(&name(2)).unwrap().export_limit = None)
+    one.reconfigure(|config| config.peers.get_mut(&name(2)).unwrap().export_limits.ipv4 = None)
         .await;
     bird.birdc("configure");
     wait_for("BIRD's shutdown here", async || {

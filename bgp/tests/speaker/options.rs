@@ -30,7 +30,7 @@ async fn rfc4486_4_too_many_prefixes_end_the_session_until_the_limit_is_raised()
             ..PrefixLimit::new(max)
         })
     };
-    config.peers.get_mut(&name(2)).unwrap().prefix_limit = limit(3);
+    config.peers.get_mut(&name(2)).unwrap().prefix_limits.ipv4 = limit(3);
     let mut one = Node::start(config).await;
     let mut two = Node::start(net.mesh_member(2, &[1, 2])).await;
     one.holds(&[2]).await;
@@ -41,7 +41,7 @@ async fn rfc4486_4_too_many_prefixes_end_the_session_until_the_limit_is_raised()
     reason(&two, 1, "Maximum Number of Prefixes Reached").await;
     one.holds(&[]).await;
     one.reconfigure(|config| {
-        config.peers.get_mut(&name(2)).unwrap().prefix_limit = limit(4);
+        config.peers.get_mut(&name(2)).unwrap().prefix_limits.ipv4 = limit(4);
     })
     .await;
     one.holds(&[2, 3, 4, 5]).await;

@@ -196,8 +196,11 @@ fn families(peer: &PeerDetail, output: Output) -> comfy_table::Table {
         "RECEIVED",
         "ACCEPTED",
         "ADVERTISED",
+        "KEPT BACK",
         "LIMIT",
         "WARNING FROM",
+        "IMPORT LIMIT",
+        "EXPORT LIMIT",
     ]);
     for family in &peer.families {
         let number = |n: Option<u32>| n.map_or_else(|| "none".to_owned(), |n| n.to_string());
@@ -209,8 +212,11 @@ fn families(peer: &PeerDetail, output: Output) -> comfy_table::Table {
             family
                 .advertised
                 .map_or_else(|| "-".to_owned(), |n| n.to_string()),
+            family.kept_back.to_string(),
             number(family.limit),
             number(family.warning_from),
+            number(family.import_limit),
+            number(family.export_limit),
         ]);
     }
     shown

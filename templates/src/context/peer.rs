@@ -40,7 +40,10 @@ pub(super) fn peer_view(
     let internal = peer.local_as.unwrap_or(config.local_as) == peer.remote_as;
     let denied = peer.require_policy && !internal;
     let listen = config.listen;
-    let limits = limits(&what, peer)?;
+    let family_limits = family_limits(&what, peer)?;
+    let first = peer.families.first();
+    let limits = first.and_then(|family| family_limits.get(family.as_str()));
+    let limits = limits.cloned().unwrap_or_default();
     let received = limits.iter().find(|limit| limit.other.is_none());
     Ok(Peer {
         symbol: symbol.text.clone(),
@@ -105,6 +108,7 @@ pub(super) fn peer_view(
         limit_warning: received.map_or(0, |limit| limit.warning),
         limit_restart: received.map_or(0, |limit| limit.restart),
         limits: limits.clone(),
+        family_limits,
         next_hop: match peer.next_hop {
             NextHopMode::Auto => None,
             NextHopMode::Own => Some("self"),
@@ -116,10 +120,21 @@ pub(super) fn peer_view(
     })
 }
 
-/// The limits that there are.
-fn limits(what: &str, peer: &PeerConfig) -> Result<Vec<Limit>, RenderError> {
+/// The limits that there are, by family.
+fn family_limits(
+    what: &str,
+    peer: &PeerConfig,
+) -> Result<BTreeMap<&'static str, Vec<Limit>>, RenderError> {
+    let families = peer.families.iter();
+    families
+        .map(|family| Ok((family.as_str(), limits(what, peer, *family)?)))
+        .collect()
+}
+
+/// The limits that there are in a family.
+fn limits(what: &str, peer: &PeerConfig, family: Family) -> Result<Vec<Limit>, RenderError> {
     let known = LIMITS.into_iter().filter_map(|(word, counted)| {
-        let limit = peer.limit(counted)?;
+        let limit = peer.limits(counted).for_family(family)?;
         Some((word, counted, limit))
     });
     let view = |(word, counted, limit): (&'static str, Counted, PrefixLimit)| {

@@ -393,12 +393,6 @@ impl<'a> Builder<'a> {
         };
         config.next_hop = first.next_hop;
         config.add_path = options::add_path(&first.paths);
-        let limits = options::prefix_limits(&first.limit);
-        [
-            config.prefix_limit,
-            config.import_limit,
-            config.export_limit,
-        ] = limits;
         config.families.clear();
         let required = config.require_policy && !internal;
         // BIRD's default towards internal peers; external ones need the line.
@@ -408,13 +402,12 @@ impl<'a> Builder<'a> {
         for channel in &given.channels {
             self.check_policy(channel, config, internal)?;
             let same = channel.next_hop == config.next_hop
-                && options::add_path(&channel.paths) == config.add_path
-                && options::prefix_limits(&channel.limit) == limits;
+                && options::add_path(&channel.paths) == config.add_path;
             config.extended_next_hop |= channel.extended_next_hop;
             if !same {
                 return Err(ParseFault::new(
                     channel.at,
-                    "both families with the same next hop, paths and limits",
+                    "both families with the same next hop and paths",
                 ));
             }
             if let Some(at) = channel.gateway_direct.filter(|_| config.ttl != Some(1)) {
@@ -424,6 +417,10 @@ impl<'a> Builder<'a> {
             if let Some(own) = channel.own_next_hop {
                 config.own_next_hops.set(own);
             }
+            let [received, accepted, sent] = options::prefix_limits(&channel.limit);
+            config.prefix_limits.set(channel.family, received);
+            config.import_limits.set(channel.family, accepted);
+            config.export_limits.set(channel.family, sent);
             config.families.push(channel.family);
             let name = |direction| format!("{} {direction} {}", peer.symbol.value, channel.family);
             let imported = channel.import.as_ref();

@@ -220,7 +220,7 @@ prop_compose! {
     fn options()(
         mut peer in session(),
         range in of((any::<u32>(), 0u8..=32)),
-        limits in proptest::array::uniform3(of((any::<u32>(), 0u8..=100, prop_oneof![
+        limits in proptest::array::uniform6(of((any::<u32>(), 0u8..=100, prop_oneof![
             Just(LimitAction::Warn),
             Just(LimitAction::Block),
             Just(LimitAction::Disable),
@@ -245,9 +245,14 @@ prop_compose! {
             peer.address = range.address();
             peer.range = Some(range);
         }
-        [peer.prefix_limit, peer.import_limit, peer.export_limit] = limits.map(|limit| {
+        let limits = limits.map(|limit| {
             limit.map(|(max, warning, action)| PrefixLimit { max, warning, action })
         });
+        for (n, family) in peer.families.iter().enumerate() {
+            peer.prefix_limits.set(*family, limits[n]);
+            peer.import_limits.set(*family, limits[n + 2]);
+            peer.export_limits.set(*family, limits[n + 4]);
+        }
         peer.require_policy = require_policy;
         peer.rs_client = rs_client;
         peer.role = role;

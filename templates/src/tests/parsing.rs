@@ -362,7 +362,7 @@ fn options_of_a_peer_that_are_off_by_default() {
         (
             plain.bfd,
             plain.long_lived,
-            plain.prefix_limit,
+            plain.prefix_limits.ipv4,
             plain.add_path
         ),
         (None, None, None, AddPath::default())
@@ -388,7 +388,7 @@ fn options_of_a_peer_that_are_off_by_default() {
         long("long lived graceful restart on; long lived stale time 60;"),
         Some(Duration::from_secs(60))
     );
-    let limit = |text: &str| with_options("", text).unwrap().prefix_limit;
+    let limit = |text: &str| with_options("", text).unwrap().prefix_limits.ipv4;
     assert_eq!(limit("receive limit 9;"), Some(PrefixLimit::new(9)));
     assert_eq!(
         limit("receive limit 9 action restart;\n#: limit warning 50 restart 7"),
@@ -409,7 +409,11 @@ fn options_of_a_peer_that_are_off_by_default() {
                #: export limit warning 50 restart 0";
     let peer = with_options("", all).unwrap();
     assert_eq!(
-        (peer.prefix_limit, peer.import_limit, peer.export_limit),
+        (
+            peer.prefix_limits.ipv4,
+            peer.import_limits.ipv4,
+            peer.export_limits.ipv4
+        ),
         (
             block(9),
             block(8),
@@ -420,7 +424,10 @@ fn options_of_a_peer_that_are_off_by_default() {
         )
     );
     let off = with_options("", "import limit 8; import limit off; export limit off;").unwrap();
-    assert_eq!((off.import_limit, off.export_limit), (None, None));
+    assert_eq!(
+        (off.import_limits.ipv4, off.export_limits.ipv4),
+        (None, None)
+    );
     let paths = |text: &str| with_options("", text).unwrap().add_path;
     let mode = |receive, send| AddPath { receive, send };
     assert_eq!(paths("add paths on;"), mode(true, Some(PathCount::All)));
@@ -441,6 +448,54 @@ fn options_of_a_peer_that_are_off_by_default() {
         let error = with_options("", &format!("{word} limit;")).unwrap_err();
         assert!(error.expected.contains("a number"), "{error}");
     }
+}
+
+#[test]
+fn each_family_has_limits_of_its_own() {
+    use caracal_bgp::{LimitAction, PrefixLimit, PrefixLimits};
+
+    let text = "router id 10.0.0.1;\n\
+        template bgp t { local as 64512; ipv4 { receive limit 7; }; ipv6 { receive limit 9; }; }\n\
+        protocol bgp x from t { neighbor 10.0.0.2 as 64512;\n\
+          ipv4 { import limit 100 action block; };\n\
+          ipv6 { receive limit off; import limit 50 action restart;\n\
+            #: import limit warning 10 restart 5\n\
+            export limit 3 action warn; }; }\n";
+    let config = parse(text).unwrap();
+    let peer = &config.peers[&"x".into()];
+    let limit = |max, action| {
+        Some(PrefixLimit {
+            action,
+            ..PrefixLimit::new(max)
+        })
+    };
+    assert_eq!(
+        peer.prefix_limits,
+        PrefixLimits {
+            ipv4: Some(PrefixLimit::new(7)),
+            ipv6: None
+        }
+    );
+    assert_eq!(
+        peer.import_limits,
+        PrefixLimits {
+            ipv4: limit(100, LimitAction::Block),
+            ipv6: Some(PrefixLimit {
+                max: 50,
+                warning: 10,
+                action: LimitAction::Restart(std::time::Duration::from_secs(5))
+            })
+        }
+    );
+    assert_eq!(
+        peer.export_limits,
+        PrefixLimits {
+            ipv4: None,
+            ipv6: limit(3, LimitAction::Warn)
+        }
+    );
+    let rendered = render(&config, &Options::default()).unwrap();
+    assert_eq!(parse(&rendered).unwrap(), config, "{rendered}");
 }
 
 #[test]

@@ -600,7 +600,10 @@ spec: {peerIP: 10.1.0.3, asNumber: 65100}
         };
         let planned = plan(&snapshot, &"a".into(), &options);
         assert_eq!(codes(&planned), ["bgp.max_prefixes"]);
-        let limit = |peer: &PeerConfig| peer.prefix_limit.map(|limit| (limit.max, limit.warning));
+        let limit = |peer: &PeerConfig| {
+            let limit = peer.prefix_limits.ipv4;
+            limit.map(|limit| (limit.max, limit.warning))
+        };
         planned.config.peers.values().map(limit).collect::<Vec<_>>()
     };
     let (most, few) = (Some((250_000, 75)), Some((10, 75)));

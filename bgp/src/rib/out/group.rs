@@ -81,7 +81,9 @@ impl Group {
             if let Some(limit) = &self.key.limit {
                 let before = self.single_path.get(id.index());
                 let family = prefix.family();
-                if !self.sent.admits(limit, family, before, after.as_ref()) {
+                let has_room = self.sent.admits(limit, family, before, after.as_ref());
+                self.sent.note(id.index(), family, !has_room);
+                if !has_room {
                     after = None;
                 }
             }
@@ -119,7 +121,9 @@ impl Group {
             sent.admits(limit, family, Some(gone), None);
         }
         let before = ByPathId::new(before);
+        let wanted = after.len();
         after.retain(|(id, path)| sent.admits(limit, family, before.get(*id), Some(path)));
+        sent.note(id.index(), family, after.len() < wanted);
         after
     }
 

@@ -1,16 +1,25 @@
 //! Maximum number of prefixes (RFC 4486 §4) and external peers without policy (RFC 8212).
 
 use super::*;
-use crate::config::{LimitAction, PrefixLimit};
+use crate::config::{LimitAction, PrefixLimit, PrefixLimits};
 use crate::policy::{Filter, FilterCondition, FilterTerm, FilterVerdict, PrefixPattern};
+
+/// The same limit in each family.
+fn both(action: LimitAction, max: u32) -> PrefixLimits {
+    let limit = Some(PrefixLimit {
+        action,
+        ..PrefixLimit::new(max)
+    });
+    PrefixLimits {
+        ipv4: limit,
+        ipv6: limit,
+    }
+}
 
 /// Peer 2 may announce four prefixes.
 fn limited(action: LimitAction) -> Net {
     let mut config = with_peers([internal_peer(2), internal_peer(3)]);
-    config.peers.get_mut(&name(2)).unwrap().prefix_limit = Some(PrefixLimit {
-        action,
-        ..PrefixLimit::new(4)
-    });
+    config.peers.get_mut(&name(2)).unwrap().prefix_limits = both(action, 4);
     let mut net = Net::new(config);
     net.up(2);
     net.up(3);
@@ -23,10 +32,7 @@ fn import_limited(action: LimitAction) -> Net {
     config.filters.insert("low".into(), refuse_from(7));
     let peer = config.peers.get_mut(&name(2)).unwrap();
     peer.import = vec!["low".into()];
-    peer.import_limit = Some(PrefixLimit {
-        action,
-        ..PrefixLimit::new(4)
-    });
+    peer.import_limits = both(action, 4);
     let mut net = Net::new(config);
     net.up(2);
     net.up(3);
@@ -195,11 +201,8 @@ fn an_import_limit_that_blocks_refuses_what_is_new() {
     assert!(net.fib.contains_key(&prefix(6)));
     net.withdraw(2, &[6]);
     net.reconfigure(|config| {
-        let limit = Some(PrefixLimit {
-            action: LimitAction::Block,
-            ..PrefixLimit::new(9)
-        });
-        config.peers.get_mut(&name(2)).unwrap().import_limit = limit;
+        let limits = both(LimitAction::Block, 9);
+        config.peers.get_mut(&name(2)).unwrap().import_limits = limits;
     });
     assert!(
         net.fib.contains_key(&prefix(5)),
@@ -226,10 +229,7 @@ fn a_receive_limit_that_blocks_takes_nothing_new() {
 /// Peer 3 may be sent four prefixes.
 fn export_limited(action: LimitAction) -> Net {
     let mut config = with_peers([external_peer(2), internal_peer(3), internal_peer(4)]);
-    config.peers.get_mut(&name(3)).unwrap().export_limit = Some(PrefixLimit {
-        action,
-        ..PrefixLimit::new(4)
-    });
+    config.peers.get_mut(&name(3)).unwrap().export_limits = both(action, 4);
     let mut net = Net::new(config);
     for n in 2..=4 {
         net.up(n);
@@ -252,6 +252,7 @@ fn an_export_limit_that_blocks_sends_nothing_new() {
     let explained = net.rib.explain(&prefix(5));
     let kept = Advertisement::Withheld(Withheld::OverLimit);
     assert!(explained.advertised.contains(&(name(3), kept)));
+    assert_eq!(sent_of(&net, 3, Family::Ipv4), (4, 2));
     // What is sent may change, and what goes makes room.
     net.announce(2, &[1], external(2, &[65002, 65003]));
     net.withdraw(2, &[2]);
@@ -260,6 +261,12 @@ fn an_export_limit_that_blocks_sends_nothing_new() {
         net.adj_out_prefixes(3),
         [prefix(1), prefix(3), prefix(4), prefix(7)]
     );
+    assert_eq!(sent_of(&net, 3, Family::Ipv4), (4, 3), "5, 6, and 8");
+    // What is gone is not kept back, and what was kept back may have its turn.
+    net.withdraw(2, &[1, 5, 6]);
+    assert_eq!(sent_of(&net, 3, Family::Ipv4), (3, 1));
+    net.announce(2, &[8], external(2, &[65002, 65004]));
+    assert_eq!(sent_of(&net, 3, Family::Ipv4), (4, 0));
     net.check();
 }
 
@@ -291,10 +298,7 @@ fn an_export_limit_ends_the_session_at_the_first_prefix_too_many() {
 fn an_export_limit_counts_each_path_of_a_peer_that_takes_several() {
     let mut config = with_peers([external_peer(2), external_peer(5), internal_peer(3)]);
     let peer = config.peers.get_mut(&name(3)).unwrap();
-    peer.export_limit = Some(PrefixLimit {
-        action: LimitAction::Block,
-        ..PrefixLimit::new(3)
-    });
+    peer.export_limits = both(LimitAction::Block, 3);
     peer.add_path.send = Some(crate::config::PathCount::All);
     let mut net = Net::new(config);
     net.up(2);
@@ -304,19 +308,99 @@ fn an_export_limit_counts_each_path_of_a_peer_that_takes_several() {
     net.up_with(3, several);
     net.announce(2, &[1, 2], external(2, &[65002]));
     net.announce(5, &[1, 2], external(5, &[65005]));
-    let sent = |net: &Net| {
-        net.rib
-            .sent_of(net.rib.peer_id(&name(3)).unwrap(), Family::Ipv4)
-    };
-    assert_eq!(sent(&net), 3);
+    let sent = |net: &Net| sent_of(net, 3, Family::Ipv4);
+    assert_eq!(sent(&net), (3, 1), "one path of the second is kept back");
     net.withdraw(2, &[1]);
-    assert_eq!(sent(&net), 2);
+    assert_eq!(sent(&net), (2, 1));
     net.withdraw(5, &[1]);
     net.announce(5, &[2], external(5, &[65005, 65006]));
-    assert_eq!(sent(&net), 2, "both paths of the second");
+    assert_eq!(sent(&net), (2, 0), "both paths of the second");
     net.withdraw(2, &[2]);
     net.withdraw(5, &[2]);
-    assert_eq!(sent(&net), 0);
+    assert_eq!(sent(&net), (0, 0));
+}
+
+/// The number of a peer's routes, and of prefixes of which something is kept back.
+fn sent_of(net: &Net, n: u8, family: Family) -> (usize, usize) {
+    net.rib.sent_of(net.rib.peer_id(&name(n)).unwrap(), family)
+}
+
+/// Prefix `n` of IPv6.
+fn v6(n: u8) -> Prefix {
+    Prefix::v6([0xfd00, n.into(), 0, 0, 0, 0, 0, 0].into(), 32)
+}
+
+fn announce_v6(net: &mut Net, peer: u8, prefixes: std::ops::Range<u8>) {
+    let announced = prefixes.map(v6).collect();
+    let attrs = PathAttrs {
+        next_hop: Some(std::net::Ipv6Addr::from([0xfd00, 0, 0, 0, 0, 0, 1, peer.into()]).into()),
+        ..attrs(peer)
+    };
+    net.apply(
+        peer,
+        UpdateMessage {
+            announced,
+            attrs: Some(attrs),
+            ..UpdateMessage::default()
+        },
+    );
+}
+
+/// Two peers with both families, and other limits in each.
+fn with_families(change: impl Fn(&mut crate::config::PeerConfig)) -> Net {
+    let mut config = with_peers([internal_peer(2), external_peer(3)]);
+    for peer in config.peers.values_mut() {
+        peer.families = vec![Family::Ipv4, Family::Ipv6];
+        peer.own_next_hops.ipv6 = Some([0xfd00, 0, 0, 0, 0, 0, 1, 1].into());
+        change(peer);
+    }
+    let mut net = Net::new(config);
+    for n in [2, 3] {
+        let families = vec![Family::Ipv4, Family::Ipv6];
+        net.up_with(
+            n,
+            SessionInfo {
+                families,
+                ..session(n)
+            },
+        );
+    }
+    net
+}
+
+#[test]
+fn each_family_has_a_limit_of_its_own() {
+    let two = |four: (LimitAction, u32), six: Option<(LimitAction, u32)>| PrefixLimits {
+        ipv4: both(four.0, four.1).ipv4,
+        ipv6: six.and_then(|(action, max)| both(action, max).ipv6),
+    };
+    let limits = two(
+        (LimitAction::Block, 2),
+        Some((LimitAction::Restart(Duration::from_secs(9)), 5)),
+    );
+    let mut net = with_families(|peer| peer.prefix_limits = limits);
+    net.announce(2, &[1, 2, 3], attrs(2));
+    announce_v6(&mut net, 2, 0..5);
+    assert_eq!(words(&mut net), ["warn 2/2", "warn 5/5"]);
+    assert_eq!(net.fib.len(), 7, "two of IPv4, five of IPv6");
+    announce_v6(&mut net, 2, 5..6);
+    assert_eq!(words(&mut net), ["end 5 Some(9s)"], "of IPv6");
+
+    // What has no limit in its family is not counted as the other.
+    let none = two((LimitAction::Block, 2), None);
+    let mut net = with_families(|peer| peer.import_limits = none);
+    net.announce(2, &[1, 2, 3], attrs(2));
+    announce_v6(&mut net, 2, 0..6);
+    assert_eq!(words(&mut net), ["warn 2/2"]);
+    assert_eq!(net.fib.len(), 8);
+
+    let mut net = with_families(|peer| peer.export_limits = none);
+    net.announce(2, &[1, 2, 3], attrs(2));
+    announce_v6(&mut net, 2, 0..6);
+    assert_eq!(sent_of(&net, 3, Family::Ipv4), (2, 1));
+    assert_eq!(sent_of(&net, 3, Family::Ipv6), (6, 0));
+    assert_eq!(words(&mut net), ["warn 2/2"]);
+    net.check();
 }
 
 #[test]

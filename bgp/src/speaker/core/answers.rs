@@ -165,24 +165,29 @@ impl Core {
     /// Warning when a peer's routes come close to its prefix limit.
     fn near_limit(&self, peer: &CorePeer, config: &PeerConfig) -> Option<String> {
         let id = peer.id?;
-        let limits = [Counted::Received, Counted::Accepted, Counted::Sent];
-        let mut limits = limits
-            .into_iter()
-            .filter_map(|counted| Some((counted, config.limit(counted)?)))
-            .flat_map(|limit| [(limit, Family::Ipv4), (limit, Family::Ipv6)]);
-        limits.find_map(|((counted, limit), family)| {
-            let (count, what) = match counted {
-                Counted::Received => (self.rib.received_of(id, family), "that it may announce"),
-                Counted::Accepted => (
-                    self.rib.accepted_of(id, family),
-                    "that may be accepted from it",
-                ),
-                Counted::Sent => (self.rib.sent_of(id, family), "that it may be sent"),
-            };
-            let count = u32::try_from(count).unwrap_or(u32::MAX);
-            let near = count > 0 && count >= limit.warning_from();
-            near.then(|| format!("{count} {family} prefixes of {} {what}", limit.max))
-        })
+        let all = [Counted::Received, Counted::Accepted, Counted::Sent];
+        let of_families = |counted| [Family::Ipv4, Family::Ipv6].map(|family| (counted, family));
+        all.into_iter()
+            .flat_map(of_families)
+            .find_map(|(counted, family)| {
+                let limit = config.limits(counted).for_family(family)?;
+                let (sent, kept_back) = self.rib.sent_of(id, family);
+                let (count, what) = match counted {
+                    Counted::Received => (self.rib.received_of(id, family), "that it may announce"),
+                    Counted::Accepted => (
+                        self.rib.accepted_of(id, family),
+                        "that may be accepted from it",
+                    ),
+                    Counted::Sent if kept_back > 0 => (
+                        sent,
+                        "that it may be sent; of others something is kept back",
+                    ),
+                    Counted::Sent => (sent, "that it may be sent"),
+                };
+                let count = u32::try_from(count).unwrap_or(u32::MAX);
+                let near = count > 0 && count >= limit.warning_from();
+                near.then(|| format!("{count} {family} prefixes of {} {what}", limit.max))
+            })
     }
 
     /// Why a peer has no session now. What ended an earlier one says nothing about a session that
@@ -302,6 +307,8 @@ impl Core {
         let detail = |family: &Family| {
             let counts = self.rib.received_and_accepted(name, *family);
             let (received, accepted) = counts.unwrap_or_default();
+            let limit = |counted| config.limits(counted).for_family(*family);
+            let id = self.rib.peer_id(name);
             FamilyDetail {
                 family: *family,
                 agreed: session.is_some_and(|session| session.families.contains(family)),
@@ -309,8 +316,11 @@ impl Core {
                 accepted,
                 // The handle counts them, since the whole table is looked at for it.
                 advertised: None,
-                limit: config.prefix_limit.map(|limit| limit.max),
-                warning_from: config.prefix_limit.map(|limit| limit.warning_from()),
+                kept_back: id.map_or(0, |id| self.rib.sent_of(id, *family).1),
+                limit: limit(Counted::Received).map(|limit| limit.max),
+                warning_from: limit(Counted::Received).map(|limit| limit.warning_from()),
+                import_limit: limit(Counted::Accepted).map(|limit| limit.max),
+                export_limit: limit(Counted::Sent).map(|limit| limit.max),
             }
         };
         config.families.iter().map(detail).collect()

@@ -151,15 +151,24 @@ fn policy(peer: &PeerConfig, filters: &[String], denied: bool, limits: &[Counted
         filters => format!("filter {}", filters.join(", then ")),
     };
     for counted in limits {
-        if let Some(limit) = peer.limit(*counted) {
-            text.push_str("; ");
-            text.push_str(&limit_words(*counted, limit));
+        let limits = peer.limits(*counted);
+        let of = |family: &Family| limits.for_family(*family);
+        let first = peer.families.first().and_then(of);
+        let alike = peer.families.iter().all(|family| of(family) == first);
+        let told = if alike { 1 } else { peer.families.len() };
+        for family in peer.families.iter().take(told) {
+            if let Some(limit) = of(family) {
+                let family = (!alike).then_some(*family);
+                text.push_str("; ");
+                text.push_str(&limit_words(*counted, limit, family));
+            }
         }
     }
     text
 }
 
-fn limit_words(counted: Counted, limit: PrefixLimit) -> String {
+/// `family`: the one that the limit is of, where the other has another one.
+fn limit_words(counted: Counted, limit: PrefixLimit, family: Option<Family>) -> String {
     let what = match counted {
         Counted::Received => "received",
         Counted::Accepted => "accepted",
@@ -173,7 +182,10 @@ fn limit_words(counted: Counted, limit: PrefixLimit) -> String {
             format!("the session ends beyond, for {}", seconds(pause))
         }
     };
-    format!("{} prefixes {what} at most, {then}", limit.max)
+    let family = family
+        .map(|family| format!("{family} "))
+        .unwrap_or_default();
+    format!("{} {family}prefixes {what} at most, {then}", limit.max)
 }
 
 fn next_hop(peer: &PeerConfig, internal: bool) -> String {
@@ -268,6 +280,8 @@ template bgp ours { local as 64512; hold time 30; }
 protocol bgp edge from ours {
   neighbor 10.0.0.2 as 65001; local role customer;
   ipv4 { import filter in; import limit 100 action block; export none; next hop self; };
+  ipv6 { import filter in; import limit 100 action block; export none; next hop self;
+    receive limit 50 action warn; };
 }
 protocol static { ipv4; route 10.9.0.0/16 via 10.0.0.7; }
 protocol kernel { ipv4 { export all; }; metric 7; }
@@ -281,7 +295,8 @@ protocol kernel { ipv4 { export all; }; metric 7; }
         for line in [
             "peer edge: 10.0.0.2 port 179, AS 65001, external; our AS 64512",
             "  session: hold time 30 s, graceful restart of 120 s, TTL 1, our role is customer",
-            "  import: filter in; 100 prefixes accepted at most, no more beyond",
+            "  import: filter in; 50 IPv6 prefixes received at most, a warning beyond; 100 prefixes accepted at most, no \
+             more beyond",
             "  next hop: our end of the session",
             "  10.9.0.0/16: via 10.0.0.7",
             "kernel, IPv4: table 254, metric 7, next hops of a route: 1 at most; all best routes are written",
