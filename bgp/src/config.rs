@@ -108,19 +108,46 @@ pub enum StaticWay {
     Prohibit,
     /// To gateways on links of ours; never empty. The route is there while one of them is on a
     /// link.
-    Via(Vec<IpAddr>),
+    Via(Vec<StaticGateway>),
     /// To wherever this address is reached. Without a way to it they are dropped.
     Recursive(IpAddr),
 }
 
 impl StaticWay {
-    /// The gateways, or the address that is looked up.
+    /// The addresses of the gateways, or the address that is looked up.
+    pub(crate) fn hops(&self) -> impl Iterator<Item = IpAddr> {
+        let (gateways, looked_up) = match self {
+            Self::Via(gateways) => (gateways.as_slice(), None),
+            Self::Recursive(address) => (&[][..], Some(*address)),
+            Self::Blackhole | Self::Unreachable | Self::Prohibit => (&[][..], None),
+        };
+        let addresses = gateways.iter().map(|gateway| gateway.address);
+        addresses.chain(looked_up)
+    }
+
+    /// True when its packets are dropped, whatever the links.
     #[must_use]
-    pub fn hops(&self) -> &[IpAddr] {
-        match self {
-            Self::Via(gateways) => gateways,
-            Self::Recursive(address) => std::slice::from_ref(address),
-            Self::Blackhole | Self::Unreachable | Self::Prohibit => &[],
+    pub const fn leads_nowhere(&self) -> bool {
+        matches!(self, Self::Blackhole | Self::Unreachable | Self::Prohibit)
+    }
+}
+
+/// A gateway of a route of ours.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StaticGateway {
+    /// Address of the gateway.
+    pub address: IpAddr,
+    /// Beside others: how much more than one share of the packets it gets.
+    #[serde(default)]
+    pub extra_weight: u8,
+}
+
+impl From<IpAddr> for StaticGateway {
+    /// With one share.
+    fn from(address: IpAddr) -> Self {
+        Self {
+            address,
+            extra_weight: 0,
         }
     }
 }

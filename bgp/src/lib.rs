@@ -100,7 +100,7 @@ pub use config::{
     AddPath, BfdOptions, BgpRole, CALICO_LOCAL_PREF, ConfigChange, Counted, GracefulRestart,
     InterfacePattern, LimitAction, LimitPassed, Listen, NextHopMode, Origination, Originations,
     OwnNextHops, Password, PathCount, PeerChange, PeerConfig, PrefixLimit, PrefixLimits,
-    SpeakerConfig, StaticWay, Station, compare_configs,
+    SpeakerConfig, StaticGateway, StaticWay, Station, compare_configs,
 };
 pub use fsm::{
     ConnectFailure, ConnectionEnds, ConnectionId, DownReason, FsmInput, FsmOutput, Negotiated,

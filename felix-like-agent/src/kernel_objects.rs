@@ -51,14 +51,19 @@ pub struct NextHop {
     pub link: IfName,
     /// The kernel shall not check that the gateway is on a subnet of the device.
     pub onlink: bool,
+    /// Among several next hops: how much more than one share of the flows it gets, as the kernel
+    /// counts it. 0 for the only one.
+    pub extra_weight: u8,
 }
 
 impl NextHop {
-    /// True for the same gateway and interface. `onlink` is a permission for the insertion, no
-    /// part of the direction.
+    /// True for the same gateway and interface, with the same share. `onlink` is a permission for
+    /// the insertion, no part of the direction.
     #[must_use]
     pub(crate) fn same_gateway(&self, other: &Self) -> bool {
-        self.gateway == other.gateway && self.link == other.link
+        self.gateway == other.gateway
+            && self.link == other.link
+            && self.extra_weight == other.extra_weight
     }
 }
 
@@ -68,6 +73,7 @@ impl From<&Gateway> for NextHop {
             gateway: Some(gateway.address),
             link: gateway.interface.clone(),
             onlink: true,
+            extra_weight: gateway.extra_weight,
         }
     }
 }
@@ -80,6 +86,9 @@ impl fmt::Display for NextHop {
         write!(f, "dev {}", self.link)?;
         if self.onlink {
             f.write_str(" onlink")?;
+        }
+        if self.extra_weight > 0 {
+            write!(f, " weight {}", u16::from(self.extra_weight) + 1)?;
         }
         Ok(())
     }
@@ -122,6 +131,7 @@ impl ForwardingTarget {
             gateway,
             link: link.clone(),
             onlink,
+            extra_weight: 0,
         }])
     }
 

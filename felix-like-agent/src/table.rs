@@ -93,6 +93,9 @@ impl TableSettings {
         if hops.is_empty() && !ours {
             return Err(learned.next_hops.clone());
         }
+        if let [only] = &mut hops[..] {
+            only.extra_weight = 0;
+        }
         hops.sort_unstable();
         // IPv6 has no metric 0.
         let metric = match self.metric {

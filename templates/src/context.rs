@@ -7,7 +7,7 @@ mod station;
 
 use std::collections::BTreeMap;
 
-use caracal_bgp::{Origination, SpeakerConfig, StaticWay};
+use caracal_bgp::{Origination, SpeakerConfig, StaticGateway, StaticWay};
 use caracal_model::{Family, InsertEach, Prefix};
 use serde::Serialize;
 
@@ -442,16 +442,23 @@ fn route(destination: &Prefix, origination: &Origination) -> Route {
 }
 
 fn way(way: &StaticWay) -> String {
-    let kind = match way {
-        StaticWay::Blackhole => "blackhole",
-        StaticWay::Unreachable => "unreachable",
-        StaticWay::Prohibit => "prohibit",
-        StaticWay::Via(_) => "via",
-        StaticWay::Recursive(_) => "recursive",
-    };
-    let hops = way.hops().iter().copied().map(address);
-    let hops = hops.collect::<Vec<_>>().join(" via ");
-    format!("{kind} {hops}").trim_end().to_owned()
+    match way {
+        StaticWay::Blackhole => "blackhole".to_owned(),
+        StaticWay::Unreachable => "unreachable".to_owned(),
+        StaticWay::Prohibit => "prohibit".to_owned(),
+        StaticWay::Via(gateways) => {
+            let gateway = |gateway: &StaticGateway| {
+                let weight = match gateway.extra_weight {
+                    0 => String::new(),
+                    extra => format!(" weight {}", u16::from(extra) + 1),
+                };
+                format!("via {}{weight}", address(gateway.address))
+            };
+            let gateways: Vec<String> = gateways.iter().map(gateway).collect();
+            gateways.join(" ")
+        }
+        StaticWay::Recursive(looked_up) => format!("recursive {}", address(*looked_up)),
+    }
 }
 
 fn kernel(role: &Role) -> Vec<Kernel> {

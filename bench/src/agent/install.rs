@@ -244,6 +244,7 @@ fn caracal(routes: u32, share: u32, objects: bool) -> Result<InstallCost> {
             gateway: Some(gateway(number, share).into()),
             link: DEVICE.into(),
             onlink: true,
+            extra_weight: 0,
         };
         if objects && (number == 0 || number.checked_rem(share) == Some(0)) {
             id += 1;

@@ -240,7 +240,7 @@ impl Rib {
     /// A route of ours that leads somewhere. Others are none: nothing is known of them that the
     /// configuration does not say.
     fn own_learned(&self, dest: &Dest, attrs: &PathAttrs) -> Option<LearnedRoute> {
-        let next_hops = self.next_hops.own_hops(&dest.prefix).to_vec();
+        let next_hops: Vec<IpAddr> = self.next_hops.own_hops(&dest.prefix).collect();
         let peer_address = *next_hops.first()?;
         let gateways = self.next_hops.own_gateways(&dest.prefix);
         (!gateways.is_empty()).then(|| LearnedRoute {

@@ -85,7 +85,7 @@ impl Rib {
         let dest = self.table.get(id);
         let mut what = Moved::default();
         for next_hop in self.next_hops.own_hops(&dest.prefix) {
-            what = what.or(change.meet(*next_hop));
+            what = what.or(change.meet(next_hop));
         }
         for path in dest.paths().iter().filter(|p| p.peer != PeerId::LOCAL) {
             let Some(next_hop) = path.received.next_hop else {

@@ -60,8 +60,8 @@ pub(super) fn attributes(route: &Origination) -> PathAttrs {
         StaticWay::Blackhole => (RouteType::Blackhole, route.next_hop),
         StaticWay::Unreachable => (RouteType::Unreachable, route.next_hop),
         StaticWay::Prohibit => (RouteType::Prohibit, route.next_hop),
-        StaticWay::Via(gateways) => match gateways[..] {
-            [gateway] => (RouteType::Via, Some(gateway)),
+        StaticWay::Via(gateways) => match &gateways[..] {
+            [gateway] => (RouteType::Via, Some(gateway.address)),
             _ => (RouteType::Multipath, None),
         },
         StaticWay::Recursive(address) => (RouteType::Recursive, Some(*address)),

@@ -86,6 +86,7 @@ impl ResolvedNextHop {
         let gateway = |interface| Gateway {
             address: self.gateway.unwrap_or(next_hop),
             interface,
+            extra_weight: 0,
         };
         interface.map(gateway).collect()
     }

@@ -100,6 +100,7 @@ fn some_object() -> impl Strategy<Value = NextHopObject> {
             gateway: Some([10, 0, 0, n].into()),
             link,
             onlink: true,
+            extra_weight: 0,
         },
     })
 }

@@ -230,6 +230,7 @@ mod tests {
             gateway: Some("10.0.0.254".parse().unwrap()),
             link: "eth0".into(),
             onlink: true,
+            extra_weight: 0,
         };
         let paths = world.host_routes.paths().clone();
         let routes = [("10.0.1.0/24".parse().unwrap(), 0, next_hop)];

@@ -158,6 +158,7 @@ impl Planner<'_> {
                     gateway: Some(hop.gateway.unwrap_or(address)),
                     link: hop.link.clone(),
                     onlink: true,
+                    extra_weight: 0,
                 })
             }
             _ => None,
@@ -170,6 +171,7 @@ impl Planner<'_> {
             gateway: Some(address),
             link: link.clone(),
             onlink: true,
+            extra_weight: 0,
         };
         if let Some(link) = self.inputs.links.on_link(address)
             && !is_tunnel_device(link.name.as_str())

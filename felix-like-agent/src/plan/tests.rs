@@ -358,6 +358,7 @@ fn no_encapsulation_comes_from_bgp() {
             gateway: Some("10.0.0.254".parse().unwrap()),
             link: "eth0".into(),
             onlink: false,
+            extra_weight: 0,
         },
     )]);
     assert_eq!(

@@ -77,6 +77,35 @@ fn several_next_hops_are_one_route_up_to_the_limit() {
 }
 
 #[test]
+fn gateways_of_other_weights_get_other_shares() {
+    let p = prefix("192.0.2.0/24");
+    let weighted = |extra_weight| {
+        let mut route = learned(&["10.0.0.2", "10.0.0.3"]);
+        let mut gateways = route.gateways.to_vec();
+        gateways[0].extra_weight = extra_weight;
+        route.gateways = gateways.into();
+        route
+    };
+    let ops = |paths, extra_weight, actual: &Actual| {
+        let route = weighted(extra_weight);
+        let wanted = [(&p, Some(&route))];
+        shown(&changes(&tables(paths), wanted, actual, Phase::Learning).0)
+    };
+    assert_eq!(
+        ops(2, 2, &Actual::default()),
+        [
+            "add route 192.0.2.0/24 via 10.0.0.2 dev eth0 onlink weight 3 nexthop via 10.0.0.3 dev eth0 onlink proto 81 \
+             metric 32"
+        ]
+    );
+    assert_eq!(
+        ops(1, 2, &Actual::default()),
+        ["add route 192.0.2.0/24 via 10.0.0.2 dev eth0 onlink proto 81 metric 32"],
+        "one has no share"
+    );
+}
+
+#[test]
 fn rfc8950_a_next_hop_of_the_other_family_is_one_like_any() {
     let p = prefix("192.0.2.0/24");
     let route = learned(&["2001:db8::2"]);

@@ -73,6 +73,15 @@ pub struct Gateway {
     pub address: IpAddr,
     /// Interface that the packet leaves by.
     pub interface: IfName,
+    /// Beside others: how much more than one share of the packets it gets.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub extra_weight: u8,
+}
+
+/// No more than one share.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_none(extra_weight: &u8) -> bool {
+    *extra_weight == 0
 }
 
 /// The links and the routes of others, by range.
@@ -140,6 +149,7 @@ impl Underlay {
         Some(Gateway {
             address: route.gateway.unwrap_or(next_hop),
             interface: route.interface.clone()?,
+            extra_weight: 0,
         })
     }
 }

@@ -263,7 +263,7 @@ impl Blackholes {
     /// All there are.
     fn all(&self) -> Vec<(Prefix, Option<Learned>)> {
         let own = Arc::clone(&self.own.borrow());
-        let leads_nowhere = |route: &Origination| route.way.hops().is_empty();
+        let leads_nowhere = |route: &Origination| route.way.leads_nowhere();
         let admitted = own
             .iter()
             .filter(|(prefix, route)| leads_nowhere(route) && self.admits(**prefix, route));

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use caracal_bgp::{Origination, Roa, StaticWay};
+use caracal_bgp::{Origination, Roa, StaticGateway, StaticWay};
 use caracal_model::{Family, Prefix};
 use nom::combinator::opt;
 use nom::sequence::{delimited, terminated};
@@ -20,24 +20,25 @@ use super::policy::assigned;
 /// What BIRD reads behind a gateway, and what to do without it.
 const BEHIND_A_GATEWAY: [(&str, &str); 5] = [
     (
-        "dev",
-        "another gateway, \"{\" or \";\": the link is found by the address of the gateway",
+        "%",
+        "another gateway, \"weight\", \"{\" or \";\": the link is found by the address of the gateway",
     ),
     (
-        "weight",
-        "another gateway, \"{\" or \";\": each gateway gets the same share",
+        "dev",
+        "another gateway, \"weight\", \"{\" or \";\": the link is found by the address of the gateway",
     ),
     (
         "onlink",
-        "another gateway, \"{\" or \";\": the gateway has to be in a subnet of a link",
+        "another gateway, \"weight\", \"{\" or \";\": the gateway has to be in a subnet of a link; give the interface \
+         an address in one, or say \"recursive ADDRESS\" and leave the route to it to the kernel's table",
     ),
     (
         "bfd",
-        "another gateway, \"{\" or \";\": BFD runs with BGP peers only",
+        "another gateway, \"weight\", \"{\" or \";\": BFD runs with BGP peers only",
     ),
     (
         "mpls",
-        "another gateway, \"{\" or \";\": there are no labels",
+        "another gateway, \"weight\", \"{\" or \";\": there are no labels",
     ),
 ];
 
@@ -52,6 +53,8 @@ enum Line<'a> {
     /// With what it says of the preference.
     Channel(Family, Option<u16>),
     Disabled(bool),
+    /// What holds anyway.
+    Nothing,
     Route(Prefix, Origination),
     /// The table of the entries.
     RoaChannel(Family, &'a str),
@@ -104,6 +107,7 @@ pub(super) fn routes<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, StaticRou
                 preference = said.unwrap_or(preference);
             }
             Line::Disabled(off) => disabled = off,
+            Line::Nothing => {}
             Line::Route(prefix, route) => routes.push(Located {
                 at,
                 value: (prefix, route),
@@ -156,6 +160,14 @@ fn take_roas<'a>(
 }
 
 fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line<'a>> {
+    if let Ok((rest, _)) = token("check")(s) {
+        let (rest, on) = delimited(token("link"), switch, token(";")).parse(rest)?;
+        if on {
+            let what = "no \"check link\": a gateway on a link without carrier counts as long as its interface is up";
+            return Err(Err::Failure(ParseFault::new(skip(s), what)));
+        }
+        return Ok((rest, Line::Nothing));
+    }
     let (rest, word) = one_of_words(&["route", "ipv4", "ipv6", "roa4", "roa6", "disabled"], s)?;
     match word {
         "route" => {}
@@ -179,7 +191,7 @@ fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line<'a>> {
     };
     for attribute in attributes.into_iter().flatten() {
         match attribute.value {
-            Attribute::NextHop(_) if !origination.way.hops().is_empty() => {
+            Attribute::NextHop(_) if !origination.way.leads_nowhere() => {
                 let what = "no \"bgp_next_hop\" behind a gateway, which is the next hop";
                 return Err(Err::Failure(ParseFault::new(attribute.at, what)));
             }
@@ -275,20 +287,28 @@ fn way<'a>(scope: &mut Scope<'a>, family: Family, s: &'a str) -> Res<'a, StaticW
             return Ok((rest, StaticWay::Recursive(address)));
         }
         "via" => {
-            let mut gateways = Vec::new();
+            let mut gateways: Vec<StaticGateway> = Vec::new();
             loop {
-                let (after, gateway) = hop(scope, family, rest)?;
-                if gateways.contains(&gateway) {
+                let (after, gateway) = gateway(scope, family, rest)?;
+                let mut known = gateways.iter();
+                if known.any(|known| known.address == gateway.address) {
                     let what = "another gateway; this one is a repetition";
                     return Err(Err::Failure(ParseFault::new(skip(rest), what)));
                 }
                 gateways.push(gateway);
                 rest = after;
-                match token("via")(rest) {
-                    Ok((after, _)) => rest = after,
-                    Err(_) => return Ok((rest, StaticWay::Via(gateways))),
-                }
+                let Ok((after, _)) = token("via")(rest) else {
+                    break;
+                };
+                rest = after;
             }
+            if let [only] = &mut gateways[..]
+                && only.extra_weight > 0
+            {
+                only.extra_weight = 0;
+                scope.note(at, "weight", "there is no other gateway");
+            }
+            return Ok((rest, StaticWay::Via(gateways)));
         }
         "prohibit" => StaticWay::Prohibit,
         _ => StaticWay::Unreachable,
@@ -299,6 +319,37 @@ fn way<'a>(scope: &mut Scope<'a>, family: Family, s: &'a str) -> Res<'a, StaticW
         "in a table of the kernel the route is a blackhole",
     );
     Ok((rest, way))
+}
+
+/// A gateway, with its share of the packets: `ADDRESS [weight NUMBER]`.
+fn gateway<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Res<'a, StaticGateway> {
+    let (rest, found) = hop(scope, family, s)?;
+    let mut gateway = StaticGateway::from(found);
+    let Ok((rest, _)) = token("weight")(rest) else {
+        return Ok((rest, gateway));
+    };
+    let at = skip(rest);
+    let (rest, weight) = u32_number(rest)?;
+    match weight.checked_sub(1).map(u8::try_from) {
+        Some(Ok(extra)) => gateway.extra_weight = extra,
+        _ => {
+            let what = "a weight from 1 to 256";
+            return Err(Err::Failure(ParseFault::new(at, what)));
+        }
+    }
+    refuse_behind(rest)?;
+    Ok((rest, gateway))
+}
+
+/// Options of gateways that are not done.
+fn refuse_behind(s: &str) -> Result<(), Err<ParseFault<'_>>> {
+    let behind = skip(s);
+    for (word, what) in BEHIND_A_GATEWAY {
+        if token(word)(behind).is_ok() {
+            return Err(Err::Failure(ParseFault::new(behind, what)));
+        }
+    }
+    Ok(())
 }
 
 /// A gateway, or an address that is looked up.
@@ -319,15 +370,10 @@ fn hop<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Res<'a, IpAddr> {
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
     };
     if is_link_local || found.is_unspecified() || found.is_multicast() {
-        let what = "the address of a router that is the same on all links";
+        let what = "the address of a router that is no other's on another link: link-local gateways are not done";
         return wrong(at, what.to_owned());
     }
-    let behind = skip(rest);
-    for (word, what) in BEHIND_A_GATEWAY {
-        if token(word)(behind).is_ok() {
-            return wrong(behind, what.to_owned());
-        }
-    }
+    refuse_behind(rest)?;
     Ok((rest, found))
 }
 

@@ -179,12 +179,18 @@ fn led((prefix, mut route, n): (Prefix, Origination, u8)) -> (Prefix, Originatio
     route.way = match n % 6 {
         0 => StaticWay::Unreachable,
         1 => StaticWay::Prohibit,
-        2 => StaticWay::Via(vec![hop(n)]),
-        3 => StaticWay::Via(vec![hop(n), hop(n ^ 1)]),
+        2 => StaticWay::Via(vec![hop(n).into()]),
+        3 => StaticWay::Via(vec![
+            StaticGateway {
+                address: hop(n),
+                extra_weight: n / 8,
+            },
+            hop(n ^ 1).into(),
+        ]),
         4 => StaticWay::Recursive(hop(n)),
         _ => StaticWay::Blackhole,
     };
-    if !route.way.hops().is_empty() {
+    if !route.way.leads_nowhere() {
         route.next_hop = None;
     }
     (prefix, route)

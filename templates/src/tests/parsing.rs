@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use caracal_bgp::{
-    BgpRole, FilterCondition, FilterVerdict, GracefulRestart, Listen, StaticWay, Station,
+    BgpRole, FilterCondition, FilterVerdict, GracefulRestart, Listen, StaticGateway, StaticWay,
+    Station,
 };
 
 use super::*;
@@ -633,13 +634,15 @@ protocol static one {
   route 10.1.0.0/16 via GATE;
   route 10.2.0.0/16 via 10.0.0.253 via GATE { bgp_med = 7; };
   route 10.3.0.0/16 recursive 192.0.2.1;
+  route 10.6.0.0/16 via 10.0.0.253 weight 256 via 10.0.0.252 weight 1 via GATE weight 3;
+  route 10.7.0.0/16 via GATE weight 5;
 }
 protocol static two { ipv4; route 10.4.0.0/16 reject; route 10.5.0.0/16 prohibit; }
 protocol bgp a { local as 64512; neighbor 10.0.0.2 as 64512; ipv4; }
 ";
     let config = parse(text).unwrap();
     let way = |route: &str| config.originate[&route.parse().unwrap()].way.clone();
-    let gate = |n: u8| IpAddr::from([10, 0, 0, n]);
+    let gate = |n: u8| StaticGateway::from(IpAddr::from([10, 0, 0, n]));
     assert_eq!(way("10.1.0.0/16"), StaticWay::Via(vec![gate(254)]));
     assert_eq!(
         way("10.2.0.0/16"),
@@ -651,10 +654,25 @@ protocol bgp a { local as 64512; neighbor 10.0.0.2 as 64512; ipv4; }
     );
     assert_eq!(way("10.4.0.0/16"), StaticWay::Unreachable);
     assert_eq!(way("10.5.0.0/16"), StaticWay::Prohibit);
+    let weighted = |n, extra_weight| StaticGateway {
+        extra_weight,
+        ..gate(n)
+    };
+    assert_eq!(
+        way("10.6.0.0/16"),
+        StaticWay::Via(vec![weighted(253, 255), gate(252), weighted(254, 2)])
+    );
+    assert_eq!(way("10.7.0.0/16"), StaticWay::Via(vec![gate(254)]));
+    let notes = crate::parse_file(text).unwrap().notes;
+    let noted = |note: &String| note.contains("\"weight\" has no effect");
+    assert_eq!(notes.iter().filter(|note| noted(note)).count(), 1);
     let again = render(&config, &Options::default()).unwrap();
     assert!(
         again.contains("  route 10.2.0.0/16 via 10.0.0.253 via 10.0.0.254 {\n"),
         "{again}"
     );
+    let weights =
+        "  route 10.6.0.0/16 via 10.0.0.253 weight 256 via 10.0.0.252 via 10.0.0.254 weight 3;\n";
+    assert!(again.contains(weights), "{again}");
     assert_eq!(parse(&again).unwrap(), config);
 }

@@ -36,11 +36,35 @@ fn what_would_be_dropped_is_refused() {
         ),
         (
             with_peer("protocol static { ipv6; route fd01::/16 via fe80::1; }"),
-            "the same on all links",
+            "link-local gateways are not done",
         ),
         (
-            with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2 weight 5; }"),
-            "the same share",
+            with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2 weight 257; }"),
+            "a weight from 1 to 256",
+        ),
+        (
+            with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2 weight 0; }"),
+            "a weight from 1 to 256",
+        ),
+        (
+            with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2 weight 2 bfd; }"),
+            "BFD runs with BGP peers only",
+        ),
+        (
+            with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2%eth0; }"),
+            "by the address of the gateway",
+        ),
+        (
+            with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2 dev \"eth0\"; }"),
+            "by the address of the gateway",
+        ),
+        (
+            with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2 onlink; }"),
+            "say \"recursive ADDRESS\"",
+        ),
+        (
+            with_peer("protocol static { ipv4; check link; route 10.1.0.0/16 via 10.0.0.2; }"),
+            "no \"check link\"",
         ),
         (
             with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2 via 10.0.0.2; }"),

@@ -373,6 +373,7 @@ impl World {
                     gateway: hop,
                     link: link.into(),
                     onlink: false,
+                    extra_weight: 0,
                 }]),
             };
             let up = m.kernel.actual.links.by_name(link).is_some_and(|l| l.up);
@@ -395,6 +396,7 @@ impl World {
                 gateway: None,
                 link: "dummy0".into(),
                 onlink: false,
+                extra_weight: 0,
             }]);
             let theirs = foreign(victim.prefix, victim.metric, which, target);
             if which >= 125 && victim.prefix.family() == caracal_model::Family::Ipv4 {

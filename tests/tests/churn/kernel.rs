@@ -49,6 +49,7 @@ fn via(gateway: Option<IpAddr>, link: &str) -> ForwardingTarget {
         gateway,
         link: link.into(),
         onlink: false,
+        extra_weight: 0,
     }])
 }
 

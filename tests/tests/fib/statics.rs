@@ -24,6 +24,7 @@ protocol static one {
   route 198.18.5.0/24 prohibit { bgp_local_pref = 300; };
   route 198.18.6.0/24 via 192.0.2.77;
   route 198.18.7.0/24 via 10.1.0.2;
+  route 198.18.10.0/24 via 10.1.0.9 weight 256 via 10.2.0.9 weight 3;
 }
 protocol static two {
   ipv4;
@@ -127,10 +128,12 @@ fn static_routes_go_out_and_into_the_kernel_as_birds_do() {
     site.start("us", "us", &mut bird);
     // Not the one without a link, and not to the gateway itself.
     let counts = |site: &Site| (BIRDS.map(|name| heard(site, name).len()), table(site).len());
-    let all = ([8, 9], 9);
+    let all = ([9, 10], 10);
     site.until("BIRD's announcements", &all, || counts(&site));
     let expected = BIRDS.map(|name| heard(&site, name));
     let written = table(&site);
+    let weights = |line: &String| line.contains("weight 256 ") && line.contains("weight 3");
+    assert!(written.iter().any(weights), "{written:#?}");
     let on_link = "198.18.0.0/24 | 64512 | 10.1.0.9 | 100 | (64512,2) (64512,5)";
     assert!(
         expected[0].iter().any(|line| line == on_link),

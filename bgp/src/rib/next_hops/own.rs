@@ -7,15 +7,15 @@ use caracal_model::{Gateway, Prefix};
 
 use super::{NextHopTable, ResolvedNextHop};
 use crate::attrs::{PathAttrs, RouteType};
-use crate::config::StaticWay;
+use crate::config::{StaticGateway, StaticWay};
 
 impl NextHopTable {
     /// Says where a route of ours leads.
     pub(in crate::rib) fn set_own_way(&mut self, prefix: Prefix, way: &StaticWay) {
         for hop in way.hops() {
-            self.track(*hop);
+            self.track(hop);
         }
-        if way.hops().is_empty() {
+        if way.leads_nowhere() {
             self.forget_own_way(&prefix);
         } else {
             self.own_ways.insert(prefix, way.clone());
@@ -28,8 +28,9 @@ impl NextHopTable {
     }
 
     /// The gateways of a route of ours, or the address that is looked up.
-    pub(in crate::rib) fn own_hops(&self, prefix: &Prefix) -> &[IpAddr] {
-        self.own_ways.get(prefix).map_or(&[], StaticWay::hops)
+    pub(in crate::rib) fn own_hops(&self, prefix: &Prefix) -> impl Iterator<Item = IpAddr> {
+        let way = self.own_ways.get(prefix);
+        way.into_iter().flat_map(StaticWay::hops)
     }
 
     /// The next hop through which a route of ours leads elsewhere: the first gateway on a link, or
@@ -38,8 +39,8 @@ impl NextHopTable {
         match self.own_ways.get(prefix)? {
             StaticWay::Recursive(address) => Some(*address),
             way => {
-                let mut hops = way.hops().iter();
-                hops.find(|hop| self.link(hop).is_some()).copied()
+                let mut hops = way.hops();
+                hops.find(|hop| self.link(hop).is_some())
             }
         }
     }
@@ -48,7 +49,8 @@ impl NextHopTable {
     pub(in crate::rib) fn has_own_way(&self, prefix: &Prefix) -> bool {
         match self.own_ways.get(prefix) {
             Some(StaticWay::Via(gateways)) if self.is_tracking() => {
-                gateways.iter().any(|gateway| self.link(gateway).is_some())
+                let mut gateways = gateways.iter();
+                gateways.any(|gateway| self.link(&gateway.address).is_some())
             }
             _ => true,
         }
@@ -64,17 +66,18 @@ impl NextHopTable {
     pub(in crate::rib) fn own_gateways(&self, prefix: &Prefix) -> Arc<[Gateway]> {
         match self.own_ways.get(prefix) {
             Some(StaticWay::Recursive(address)) => self.gateways(address, prefix),
-            Some(way) => {
-                let gateway = |address: &IpAddr| {
-                    let interface = self.link(address)?.interface.clone()?;
+            Some(StaticWay::Via(gateways)) => {
+                let gateway = |gateway: &StaticGateway| {
+                    let interface = self.link(&gateway.address)?.interface.clone()?;
                     Some(Gateway {
-                        address: *address,
+                        address: gateway.address,
                         interface,
+                        extra_weight: gateway.extra_weight,
                     })
                 };
-                way.hops().iter().filter_map(gateway).collect()
+                gateways.iter().filter_map(gateway).collect()
             }
-            None => Arc::default(),
+            Some(_) | None => Arc::default(),
         }
     }
 
@@ -83,7 +86,7 @@ impl NextHopTable {
         match self.own_ways.get(prefix)? {
             StaticWay::Recursive(address) => self.interface(address),
             way => {
-                let mut links = way.hops().iter().filter_map(|hop| self.link(hop));
+                let mut links = way.hops().filter_map(|hop| self.link(&hop));
                 links.find_map(|link| link.interface.as_ref().map(|name| name.as_str()))
             }
         }

@@ -177,14 +177,20 @@ fn own_routes_with_a_gateway_go_out_as_birds_do() {
     let near = Some(address(77));
     let far: Option<IpAddr> = Some([192, 0, 2, 1].into());
     for (way, expected) in [
-        (StaticWay::Via(vec![address(77)]), [near, near, us]),
-        (StaticWay::Via(vec![[192, 0, 2, 1].into()]), [far, us, us]),
-        (StaticWay::Via(vec![address(77), address(78)]), [us, us, us]),
+        (StaticWay::Via(vec![address(77).into()]), [near, near, us]),
+        (
+            StaticWay::Via(vec![IpAddr::from([192, 0, 2, 1]).into()]),
+            [far, us, us],
+        ),
+        (
+            StaticWay::Via(vec![address(77).into(), address(78).into()]),
+            [us, us, us],
+        ),
         (StaticWay::Recursive(address(77)), [near, near, us]),
         (StaticWay::Unreachable, [us, us, us]),
         // RFC 4271 §5.1.3: not to the gateway itself.
         (
-            StaticWay::Via(vec![address(4)]),
+            StaticWay::Via(vec![address(4).into()]),
             [Some(address(4)), None, us],
         ),
     ] {

@@ -286,7 +286,8 @@ fn an_own_route_is_there_while_a_gateway_is_on_a_link() {
         net.reconfigure(|config| drop(config.originate.insert(to(route), led(way))));
         net.check();
     };
-    let via = |hops: &[&str]| StaticWay::Via(hops.iter().map(|hop| hop.parse().unwrap()).collect());
+    let gateway = |hop: &&str| hop.parse::<IpAddr>().unwrap().into();
+    let via = |hops: &[&str]| StaticWay::Via(hops.iter().map(gateway).collect());
     let told = |net: &Net| net.adj_out_prefixes(2).len();
     own(&mut net, "203.0.113.0/24", via(&["10.0.0.9"]));
     assert_eq!(leads(&net, "203.0.113.0/24"), "10.0.0.9 → 10.0.0.9 eth0");
@@ -306,6 +307,20 @@ fn an_own_route_is_there_while_a_gateway_is_on_a_link() {
         leads(&net, "203.0.113.0/24"),
         "10.0.0.8+10.0.0.9 → 10.0.0.8 eth0+10.0.0.9 eth0"
     );
+    // The same gateways with another weight lead elsewhere.
+    let mut heavy = via(&["10.0.0.8", "10.0.0.9"]);
+    if let StaticWay::Via(gateways) = &mut heavy {
+        gateways[1].extra_weight = 2;
+    }
+    own(&mut net, "203.0.113.0/24", heavy);
+    let weights = |net: &Net| {
+        let gateways = &net.fib[&to("203.0.113.0/24")].gateways;
+        gateways
+            .iter()
+            .map(|gateway| gateway.extra_weight)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(weights(&net), [0, 2]);
     // Through a learned route, and when that goes, nowhere; but it is announced.
     own(
         &mut net,
@@ -407,11 +422,11 @@ fn underlay(parts: u8) -> Underlay {
 }
 
 fn own_way(kind: usize) -> Option<StaticWay> {
-    let hop = |n: usize| HOPS[n % HOPS.len()].parse().unwrap();
+    let hop = |n: usize| HOPS[n % HOPS.len()].parse::<IpAddr>().unwrap();
     Some(match kind {
         0 => return None,
         1 => StaticWay::Blackhole,
-        n if n < 2 + HOPS.len() => StaticWay::Via(vec![hop(n)]),
+        n if n < 2 + HOPS.len() => StaticWay::Via(vec![hop(n).into()]),
         n => StaticWay::Recursive(hop(n)),
     })
 }

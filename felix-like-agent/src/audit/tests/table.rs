@@ -267,6 +267,7 @@ pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
                 gateway: Some([10, 0, 0, 77].into()),
                 link: "eth0".into(),
                 onlink: true,
+                extra_weight: 0,
             };
             let object = NextHopObject {
                 id: FIRST_OBJECT,

@@ -123,6 +123,7 @@ fn object(message: &[u8], links: &Links) -> Option<(u32, ActualObject)> {
         gateway,
         link: link.name.clone(),
         onlink,
+        extra_weight: 0,
     });
     Some((id?, ActualObject { protocol, hop }))
 }

@@ -235,7 +235,8 @@ fn next_hop(
 ) -> Result<(), EncodeError> {
     let index = devices.index(&hop.link)?;
     let start = message.len();
-    message.extend_from_slice(&[0, 0, if hop.onlink { ONLINK } else { 0 }, 0]);
+    let flags = if hop.onlink { ONLINK } else { 0 };
+    message.extend_from_slice(&[0, 0, flags, hop.extra_weight]);
     message.extend_from_slice(&index.to_ne_bytes());
     gateway(message, hop, family);
     close(message, start);
@@ -316,6 +317,7 @@ mod tests {
             gateway: gateway.map(|g| g.parse().unwrap()),
             link: link.into(),
             onlink,
+            extra_weight: 0,
         }
     }
 
@@ -389,7 +391,10 @@ mod tests {
     fn several_next_hops_of_both_families() {
         let hops = vec![
             via(Some("10.0.0.2"), "eth0", false),
-            via(Some("fe80::1"), "vxlan.calico", true),
+            NextHop {
+                extra_weight: 199,
+                ..via(Some("fe80::1"), "vxlan.calico", true)
+            },
         ];
         let message = read_back(
             &Op::AddRoute(route("10.9.0.0/16", ForwardingTarget::Via(hops))),
@@ -401,6 +406,7 @@ mod tests {
         let mut second = RouteNextHop::default();
         second.interface_index = 7;
         second.flags = RouteNextHopFlags::Onlink;
+        second.hops = 199;
         let address: IpAddr = "fe80::1".parse().unwrap();
         second.attributes = vec![RouteAttribute::Via(RouteVia::from(address))];
         let expected = RouteAttribute::MultiPath(vec![first, second]);

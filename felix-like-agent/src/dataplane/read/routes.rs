@@ -183,6 +183,7 @@ impl<'a> RouteParts<'a> {
                 gateway: self.gateway,
                 link: name(self.link?)?,
                 onlink,
+                extra_weight: 0,
             }]);
         }
         let mut hops = Vec::new();
@@ -200,6 +201,7 @@ impl<'a> RouteParts<'a> {
                 gateway,
                 link: name(word(hop, 4)?)?,
                 onlink: hop[2] & ONLINK != 0,
+                extra_weight: hop[3],
             });
             let next = usize::from(length).next_multiple_of(4);
             rest = rest.get(next..).unwrap_or_default();
@@ -254,6 +256,7 @@ mod tests {
             gateway: Some([10, 0, 0, 9].into()),
             link: "eth1".into(),
             onlink: false,
+            extra_weight: 0,
         };
         let object = ActualObject {
             protocol: 80,
@@ -267,6 +270,7 @@ mod tests {
             gateway: gateway.map(|g| g.parse().unwrap()),
             link: IfName::from(link),
             onlink,
+            extra_weight: 0,
         }
     }
 
@@ -350,6 +354,7 @@ mod tests {
             let mut hop = RouteNextHop::default();
             hop.interface_index = link;
             hop.flags = flags;
+            hop.hops = u8::from(link == 2) * 4;
             hop.attributes = vec![gateway];
             hop
         };
@@ -390,7 +395,10 @@ mod tests {
         };
         let hops = vec![
             via(Some("10.0.0.8"), "eth1", true),
-            via(Some("fe80::3"), "eth0", false),
+            NextHop {
+                extra_weight: 4,
+                ..via(Some("fe80::3"), "eth0", false)
+            },
         ];
         let expected = ActualRoute {
             prefix: "192.0.2.0/24".parse().unwrap(),

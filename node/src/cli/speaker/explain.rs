@@ -5,7 +5,8 @@ use std::fmt::{self, Formatter};
 use std::time::Duration;
 
 use caracal_bgp::{
-    Counted, LimitAction, NextHopMode, Origination, PathCount, PeerConfig, PrefixLimit, StaticWay,
+    Counted, LimitAction, NextHopMode, Origination, PathCount, PeerConfig, PrefixLimit,
+    StaticGateway, StaticWay,
 };
 use caracal_model::{Family, Prefix};
 use caracal_templates::{File, KernelTable};
@@ -209,13 +210,19 @@ fn next_hop(peer: &PeerConfig, internal: bool) -> String {
 }
 
 fn own_route(f: &mut Formatter<'_>, prefix: &Prefix, route: &Origination) -> fmt::Result {
-    let hops: Vec<String> = route.way.hops().iter().map(ToString::to_string).collect();
+    let gateway = |gateway: &StaticGateway| match gateway.extra_weight {
+        0 => gateway.address.to_string(),
+        extra => format!("{} with weight {}", gateway.address, u16::from(extra) + 1),
+    };
     let way = match &route.way {
         StaticWay::Blackhole => "dropped".to_owned(),
         StaticWay::Unreachable => "unreachable".to_owned(),
         StaticWay::Prohibit => "prohibited".to_owned(),
-        StaticWay::Via(_) => format!("via {}", hops.join(", ")),
-        StaticWay::Recursive(_) => format!("to wherever {} is", hops.join(", ")),
+        StaticWay::Via(gateways) => {
+            let gateways: Vec<String> = gateways.iter().map(gateway).collect();
+            format!("via {}", gateways.join(", "))
+        }
+        StaticWay::Recursive(address) => format!("to wherever {address} is"),
     };
     write!(f, "  {prefix}: {way}")?;
     if let Some(value) = route.local_pref {
@@ -283,7 +290,7 @@ protocol bgp edge from ours {
   ipv6 { import filter in; import limit 100 action block; export none; next hop self;
     receive limit 50 action warn; };
 }
-protocol static { ipv4; route 10.9.0.0/16 via 10.0.0.7; }
+protocol static { ipv4; route 10.9.0.0/16 via 10.0.0.7 weight 3 via 10.0.0.8; }
 protocol kernel { ipv4 { export all; }; metric 7; }
 "#;
 
@@ -298,7 +305,7 @@ protocol kernel { ipv4 { export all; }; metric 7; }
             "  import: filter in; 50 IPv6 prefixes received at most, a warning beyond; 100 prefixes accepted at most, no \
              more beyond",
             "  next hop: our end of the session",
-            "  10.9.0.0/16: via 10.0.0.7",
+            "  10.9.0.0/16: via 10.0.0.7 with weight 3, 10.0.0.8",
             "kernel, IPv4: table 254, metric 7, next hops of a route: 1 at most; all best routes are written",
             "filter in: a program; what it does not decide is rejected",
             "  if ((net ~ [10.0.0.0/8{16,24}]) && is_low()) then {",
