@@ -44,6 +44,8 @@ TEST_PACKAGES += chromium
 TEST_PACKAGES += frr
 # What a device leaves to others when it sends.
 TEST_PACKAGES += ethtool
+# An RPKI cache.
+TEST_PACKAGES += stayrtr
 
 # Scenarios of a quarter of a minute and more that take a seventh of a core or less (CPU in the table of a run): they run
 # beside the others, the longest first.

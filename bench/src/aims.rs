@@ -46,7 +46,7 @@ const fn aim(
     }
 }
 
-const AIMS: [Aim; 14] = [
+const AIMS: [Aim; 15] = [
     aim(
         "A-1M",
         "A-1M",
@@ -54,6 +54,14 @@ const AIMS: [Aim; 14] = [
         BIRD2,
         (Some(0.5), Some(0.6)),
         Some((Speaker::Bird2, 1.0)),
+    ),
+    aim(
+        "F-1M: the filter of a route server",
+        "F-1M",
+        &["load"],
+        BIRD2,
+        (None, Some(0.5)),
+        None,
     ),
     aim(
         "C: ten senders, ten receivers",

@@ -1,6 +1,7 @@
 //! The speakers under test: their configuration, their process, what it cost.
 
 use std::fmt::Write as _;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::lab::{CLIENTS, LINK};
-use crate::scenario::Scenario;
+use crate::scenario::{Kind, Scenario};
 use crate::speakers::Speaker;
 use caracal_hot_paths::routes::DUT;
 use caracal_hot_paths::routes::DUT_AS;
@@ -285,11 +286,36 @@ impl Drop for Process {
     }
 }
 
+/// Entries of the filter's prefix set.
+const REFUSED: u32 = 10_000;
+
+/// What both languages say alike: the filter of a route server, and how an import names it. It
+/// looks at everything and refuses nothing, so that the same routes are expected as without it:
+/// host routes in the midst of what is announced, numbers of ASes and communities that no route
+/// has.
+fn import_of(scenario: &Scenario) -> (String, &'static str) {
+    if scenario.kind != Kind::Filter {
+        return (String::new(), "all");
+    }
+    let hosts = (0..REFUSED).map(|n| Ipv4Addr::from(0x0100_0001 + n * (0xdf00_0000 / REFUSED)));
+    let hosts: Vec<String> = hosts.map(|host| format!("{host}/32")).collect();
+    let communities = (1..=5).map(|n| format!("  if (65535, {n}) ~ bgp_community then reject;\n"));
+    let text = format!(
+        "define refused = [ {} ];\nfilter rs {{\n  if net ~ refused then reject;\n  \
+         if bgp_path.len > 40 then reject;\n  if bgp_path.last = 0 then reject;\n  \
+         if bgp_path ~ [= * 64496..64511 * =] then reject;\n{}  accept;\n}}\n",
+        hosts.join(", "),
+        communities.collect::<String>()
+    );
+    (text, "filter rs")
+}
+
 fn caracal(scenario: &Scenario) -> String {
     let hold = scenario.hold;
+    let (filter, import) = import_of(scenario);
     let mut text = format!(
-        "router id {DUT};\ntemplate bgp neighbour {{\n  local {DUT} as {DUT_AS};\n  passive;\n  hold time {hold};\n  \
-         ipv4 {{ import all; export all; }};\n}}\n"
+        "router id {DUT};\n{filter}template bgp neighbour {{\n  local {DUT} as {DUT_AS};\n  passive;\n  hold time {hold};\n  \
+         ipv4 {{ import {import}; export all; }};\n}}\n"
     );
     for (index, role) in scenario.roles.iter().enumerate() {
         let kind = if role.asn == DUT_AS {
@@ -312,11 +338,12 @@ fn bird(scenario: &Scenario) -> String {
     let external = scenario.roles.iter().all(|role| role.asn != DUT_AS);
     // On a shared link BIRD would hand on the sender's next hop.
     let own = if external { "next hop self;" } else { "" };
+    let (filter, import) = import_of(scenario);
     let mut text = format!(
-        "log stderr {{ error, fatal, bug }};\nrouter id {DUT};\nprotocol device {{}}\n\
+        "log stderr {{ error, fatal, bug }};\nrouter id {DUT};\n{filter}protocol device {{}}\n\
          protocol static {{ ipv4; route {CLIENTS}/20 via {LINK}; }}\n\
          template bgp neighbour {{\n  local {DUT} as {DUT_AS};\n  passive;\n  hold time {hold};\n  \
-         ipv4 {{ import all; export where source = RTS_BGP; {own} }};\n}}\n"
+         ipv4 {{ import {import}; export where source = RTS_BGP; {own} }};\n}}\n"
     );
     for (index, role) in scenario.roles.iter().enumerate() {
         let kind = if role.asn == DUT_AS {

@@ -110,7 +110,7 @@ enum Action {
 #[derive(Clone, Debug, clap::Args)]
 struct RunArgs {
     /// A-N, B-N, C, D, E-N, L-N, M-N; N as in 100k or 1M.
-    #[arg(default_values = ["A-1M", "C", "B-100", "B-300", "B-1000", "D", "E-300", "L-100", "M-1M"])]
+    #[arg(default_values = ["A-1M", "F-1M", "C", "B-100", "B-300", "B-1000", "D", "E-300", "L-100", "M-1M"])]
     scenarios: Vec<String>,
     /// Speakers; those that are not installed are left out. Without it: all that are bearable,
     /// GoBGP only with few routes, and the idle scenario, which takes a minute for each run, once

@@ -102,7 +102,7 @@ pub fn run(
 impl Run<'_> {
     fn phases(&mut self) -> Result<Vec<(&'static str, PhaseCost)>> {
         match self.scenario.kind {
-            Kind::Load | Kind::Choose => Ok(vec![("load", self.load()?)]),
+            Kind::Load | Kind::Filter | Kind::Choose => Ok(vec![("load", self.load()?)]),
             Kind::Flap => {
                 let load = self.load()?;
                 let zero = PhaseCost {

@@ -23,6 +23,8 @@ const BLOCKS: usize = 4;
 pub enum Kind {
     /// One sender, one receiver.
     Load,
+    /// The same through the import filter of a route server.
+    Filter,
     /// A reflector and its clients.
     Reflect,
     /// Ten senders with the same prefixes, ten receivers.
@@ -71,7 +73,8 @@ fn nth(base: Ipv4Addr, n: usize) -> Ipv4Addr {
 }
 
 impl Scenario {
-    /// From its name: `A-1M`, `B-300`, `C`, `D`, `E-300`, `L-300`, `M-1M`; sizes may be chosen.
+    /// From its name: `A-1M`, `B-300`, `C`, `D`, `E-300`, `F-1M`, `L-300`, `M-1M`; sizes may be
+    /// chosen.
     pub fn new(name: &str) -> Result<Self> {
         let (letter, size) = name.split_once('-').unwrap_or((name, ""));
         let size = |default: usize| {
@@ -101,6 +104,11 @@ impl Scenario {
         };
         let (kind, roles, universe) = match letter {
             "A" => (Kind::Load, one_each(), Universe::internet(size(1_000_000)?)),
+            "F" => (
+                Kind::Filter,
+                one_each(),
+                Universe::internet(size(1_000_000)?),
+            ),
             "M" => (
                 Kind::Forget,
                 one_each(),
@@ -127,7 +135,9 @@ impl Scenario {
                 let clients = (0..size(300)?).map(client).collect();
                 (Kind::Idle, clients, Universe::blocks(0))
             }
-            _ => bail!("there is no scenario {name}; expected A-N, B-N, C, D, E-N, L-N or M-N"),
+            _ => {
+                bail!("there is no scenario {name}; expected A-N, B-N, C, D, E-N, F-N, L-N or M-N")
+            }
         };
         let sets = AttributeSets::of(&universe);
         Ok(Self {
@@ -149,7 +159,9 @@ impl Scenario {
         match (self.kind, speaker) {
             (Kind::Choose | Kind::Flap, Speaker::Minimal) => usize::MAX,
             (_, Speaker::Minimal) => 0,
-            (Kind::Idle, Speaker::Caracal | Speaker::Bird2) => usize::MAX,
+            (Kind::Idle | Kind::Filter, Speaker::Caracal | Speaker::Bird2) => usize::MAX,
+            // Their languages are others.
+            (Kind::Filter, _) => 0,
             (Kind::Idle, _) => 1,
             (_, Speaker::Gobgp) => usize::from(small && self.kind != Kind::Latency),
             _ => usize::MAX,
@@ -272,9 +284,13 @@ impl Expectation for Scenario {
                 let sender = wire::second_as(list).and_then(|asn| asn.checked_sub(SENDER_AS));
                 sender.map_or(u8::MAX, |n| n as u8 + 1)
             }
-            Kind::Load | Kind::Reflect | Kind::Flap | Kind::Forget | Kind::Idle | Kind::Latency => {
-                1
-            }
+            Kind::Load
+            | Kind::Filter
+            | Kind::Reflect
+            | Kind::Flap
+            | Kind::Forget
+            | Kind::Idle
+            | Kind::Latency => 1,
         }
     }
 
@@ -319,7 +335,8 @@ mod tests {
         assert_eq!(Scenario::new("B-7").unwrap().roles.len(), 7);
         assert_eq!(Scenario::new("C-100").unwrap().roles.len(), 20);
         assert_eq!(Scenario::new("L-7").unwrap().kind, Kind::Latency);
-        assert!(Scenario::new("F").is_err());
+        assert_eq!(Scenario::new("F-2k").unwrap().kind, Kind::Filter);
+        assert!(Scenario::new("G").is_err());
         assert!(Scenario::new("A-many").is_err());
     }
 
@@ -333,6 +350,8 @@ mod tests {
         }
         assert_eq!(bearable("E-300", Speaker::Bird2), usize::MAX);
         assert_eq!(bearable("E-300", Speaker::Frr), 1);
+        assert_eq!(bearable("F-1M", Speaker::Bird2), usize::MAX);
+        assert_eq!(bearable("F-1M", Speaker::Frr), 0);
     }
 
     #[test]

@@ -139,8 +139,8 @@ pub use selector::{Selector, SelectorError};
 
 // What a node says about itself, as JSON.
 pub use status::{
-    BfdStatusJson, BlockStatus, DatastoreStatus, KernelStatus, NodeStatus, OriginStatusJson,
-    PastErrorJson, PathStatusJson, PeerStatusJson, StationStatusJson, WorkStatus,
+    BfdStatusJson, BlockStatus, CacheStatusJson, DatastoreStatus, KernelStatus, NodeStatus,
+    OriginStatusJson, PastErrorJson, PathStatusJson, PeerStatusJson, StationStatusJson, WorkStatus,
 };
 
 // Questions of plugins to their node.

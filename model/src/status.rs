@@ -31,6 +31,9 @@ pub struct NodeStatus {
     /// The stations that monitor what peers announce (RFC 7854), sorted by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stations: Vec<StationStatusJson>,
+    /// The RPKI caches whose entries filters ask (RFC 8210), sorted by name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<CacheStatusJson>,
     /// Long work on the routing table that is under way; routing goes on meanwhile.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub work: Vec<WorkStatus>,
@@ -201,6 +204,27 @@ pub struct StationStatusJson {
     /// How many connections there have been.
     pub connections: u64,
     /// Why there is none.
+    pub reason: Option<String>,
+}
+
+/// An RPKI cache (RFC 8210).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CacheStatusJson {
+    /// Name in the configuration.
+    pub name: String,
+    /// Name or address of the machine, and port.
+    pub address: String,
+    /// `Current`: its entries are in use; `Synchronizing`; `Down`: what it sent last is in use until
+    /// it expires.
+    pub state: String,
+    /// How many entries are in use.
+    pub entries: usize,
+    /// Its serial number of them.
+    pub serial: Option<u32>,
+    /// Seconds since it last said that they are whole.
+    pub updated_seconds: Option<u64>,
+    /// Why there is no connection, or no entry.
     pub reason: Option<String>,
 }
 

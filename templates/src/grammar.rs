@@ -18,12 +18,14 @@ mod peer_options;
 mod policy;
 mod route;
 mod router_id;
+mod rpki;
 mod station;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
-use caracal_bgp::{InterfacePattern, Listen, SpeakerConfig, Value};
+use caracal_bgp::{InterfacePattern, Listen, Roa, SpeakerConfig, Value};
 use caracal_model::Family;
 use nom::branch::alt;
 use nom::combinator::{cut, opt};
@@ -44,6 +46,8 @@ use lexer::{
 use peer::{PeerOption, peer_option};
 use policy::Function;
 use route::{StaticRoutes, routes};
+pub use rpki::Cache;
+use rpki::{CacheStatement, cache};
 use station::{StationStatement, station_block, station_line};
 
 /// The start of the name of a static protocol with ways to peers, in a rendered text.
@@ -58,6 +62,8 @@ pub struct File {
     pub kernel: BTreeMap<Family, KernelTable>,
     /// Files that the table is written to, by name.
     pub dumps: BTreeMap<String, Dump>,
+    /// Validators whose entries are in tables that filters ask, by the name of their protocol.
+    pub caches: BTreeMap<String, Cache>,
     /// Lines that are understood and change nothing here, with the reason.
     pub notes: Vec<String>,
 }
@@ -66,9 +72,27 @@ pub struct File {
 /// those that the patterns take, or of all when there are none. An error says what was seen.
 pub type ChooseRouterId<'c> = &'c dyn Fn(&[InterfacePattern]) -> Result<Ipv4Addr, String>;
 
-/// A text alone has no machine.
-fn no_machine(_: &[InterfacePattern]) -> Result<Ipv4Addr, String> {
-    Err("no machine is asked".to_owned())
+/// What validators' caches have sent, by the name of their protocol.
+pub type Learned = BTreeMap<String, Arc<[Roa]>>;
+
+/// What a file leaves to where it is read.
+#[derive(Clone, Copy)]
+pub struct Surroundings<'s> {
+    /// The addresses of the machine.
+    pub router_id: ChooseRouterId<'s>,
+    /// The entries of RPKI caches.
+    pub learned: &'s Learned,
+}
+
+impl Surroundings<'static> {
+    /// A text alone has no machine, and nobody has sent anything.
+    fn none() -> Self {
+        static NOTHING: Learned = Learned::new();
+        Self {
+            router_id: &|_| Err("no machine is asked".to_owned()),
+            learned: &NOTHING,
+        }
+    }
 }
 
 /// Reads the configuration of a speaker, and passes over what concerns the kernel and files.
@@ -77,7 +101,7 @@ fn no_machine(_: &[InterfacePattern]) -> Result<Ipv4Addr, String> {
 /// [`ParseError`] with line, column, what was expected and what was found: the first in the file.
 pub fn parse(text: &str) -> Result<SpeakerConfig, ParseError> {
     let source = Source::of("", text);
-    match errors::read_all(&source, false, &no_machine) {
+    match errors::read_all(&source, false, Surroundings::none()) {
         Ok(file) => Ok(file.speaker),
         Err(errors) => Err(*errors.first),
     }
@@ -89,10 +113,37 @@ pub fn parse(text: &str) -> Result<SpeakerConfig, ParseError> {
 /// [`ParseError`] with line, column, what was expected and what was found: the first in the file.
 pub fn parse_file(text: &str) -> Result<File, ParseError> {
     let source = Source::of("", text);
-    errors::read_all(&source, true, &no_machine).map_err(|errors| *errors.first)
+    errors::read_all(&source, true, Surroundings::none()).map_err(|errors| *errors.first)
 }
 
-/// Reads a whole file with those that it includes.
+/// A file with those that it includes. It is read again, as it was, when a cache has sent other
+/// entries.
+#[derive(Debug)]
+pub struct Texts(Source);
+
+impl Texts {
+    /// Collects the texts.
+    ///
+    /// # Errors
+    /// A line `include` that cannot be followed.
+    pub fn new(name: &str, text: &str, include: Include<'_>) -> Result<Self, ParseErrors> {
+        let source = Source::with_includes(name, text, include);
+        source.map(Self).map_err(|first| ParseErrors {
+            first: Box::new(first),
+            more: Vec::new(),
+        })
+    }
+
+    /// Reads them.
+    ///
+    /// # Errors
+    /// All errors, as far as each can be told from those before it.
+    pub fn read(&self, around: Surroundings<'_>) -> Result<File, ParseErrors> {
+        errors::read_all(&self.0, true, around)
+    }
+}
+
+/// Reads a whole file with those that it includes, before any cache has sent anything.
 ///
 /// # Errors
 /// All errors, as far as each can be told from those before it.
@@ -100,15 +151,11 @@ pub fn read_file(
     name: &str,
     text: &str,
     include: Include<'_>,
-    choose: ChooseRouterId<'_>,
+    router_id: ChooseRouterId<'_>,
 ) -> Result<File, ParseErrors> {
-    match Source::with_includes(name, text, include) {
-        Ok(source) => errors::read_all(&source, true, choose),
-        Err(first) => Err(ParseErrors {
-            first: Box::new(first),
-            more: Vec::new(),
-        }),
-    }
+    let learned = &Learned::new();
+    let around = Surroundings { router_id, learned };
+    Texts::new(name, text, include)?.read(around)
 }
 
 /// Computes an expression that needs no route, and shows its value as `birdc eval` does.
@@ -133,21 +180,29 @@ fn read<'a>(
     source: &'a Source,
     text: &'a str,
     whole: bool,
-    choose: ChooseRouterId<'_>,
+    around: Surroundings<'a>,
 ) -> Result<File, ParseFault<'a>> {
     let mut scope = Scope::new(source, text);
+    scope.learned = Some(around.learned);
     let mut read = statements(&mut scope, text)?;
-    if !scope.roas.is_empty() {
+    if !(scope.roas.is_empty() && scope.fed.is_empty()) {
         // Filters may stand above the entries that they ask for.
-        let known_roas = std::mem::take(&mut scope.roas);
+        let (known_roas, known_fed) = (scope.roas, scope.fed);
         scope = Scope::new(source, text);
-        scope.known_roas = known_roas;
+        (scope.known_roas, scope.known_fed) = (known_roas, known_fed);
         read = statements(&mut scope, text)?;
     }
     let mut statements = read;
     let mut protocols = BTreeMap::new();
     let mut dumps = BTreeMap::new();
+    let mut caches = BTreeMap::new();
     for statement in &mut statements {
+        if let Statement::Cache(Located { at, value }) = statement {
+            let (name, cache) = value.clone();
+            if caches.insert(name, cache).is_some() {
+                return Err(ParseFault::new(at, "another name; this one is taken"));
+            }
+        }
         if let Statement::Dump(Located { at, value }) = statement {
             let (name, dump) = value.clone();
             if dumps.insert(name, dump).is_some() {
@@ -169,7 +224,7 @@ fn read<'a>(
             Err(_) | Ok(_) => {}
         }
     }
-    let (speaker, notes) = build::build(text, statements, choose)?;
+    let (speaker, notes) = build::build(text, statements, around.router_id)?;
     for (what, at) in notes {
         scope.tell(at, what);
     }
@@ -181,6 +236,10 @@ fn read<'a>(
         speaker,
         kernel,
         dumps,
+        caches: caches
+            .into_iter()
+            .filter_map(|(name, cache)| Some((name, cache?)))
+            .collect(),
         notes: scope.notes,
     })
 }
@@ -222,6 +281,8 @@ enum Statement<'a> {
     Kernel(Located<'a, Result<KernelStatement<'a>, ParseFault<'a>>>),
     /// Only for who writes files.
     Dump(DumpStatement<'a>),
+    /// A validator.
+    Cache(CacheStatement<'a>),
     /// Nothing more follows from it: it has defined a name, or has a note.
     Done,
 }
@@ -307,15 +368,11 @@ fn statement<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
 }
 
 /// Protocols of BIRD's that are not done, and what to do without them.
-const NOT_DONE: [(&str, &str); 6] = [
+const NOT_DONE: [(&str, &str); 5] = [
     (
         "pipe",
         "no \"pipe\": there is one table for each family, and no other to lead routes to; its filters belong into \
          \"import\" and \"export\" of the peers",
-    ),
-    (
-        "rpki",
-        "no \"rpki\": it is not done; a program that prints a validator's entries as static routes, and \"include\"",
     ),
     ("ospf", ANOTHER_DAEMON),
     ("rip", ANOTHER_DAEMON),
@@ -371,8 +428,8 @@ fn peer<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerStatement<'a>> {
 }
 
 fn protocol<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
-    const WORDS: [&str; 8] = [
-        "bgp", "static", "bmp", "mrt", "device", "direct", "bfd", "kernel",
+    const WORDS: [&str; 9] = [
+        "bgp", "static", "bmp", "mrt", "device", "direct", "bfd", "kernel", "rpki",
     ];
     for (word, what) in NOT_DONE {
         if token(word)(s).is_ok() {
@@ -383,6 +440,10 @@ fn protocol<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
     match word {
         "bmp" => return station_block.map(Statement::Station).parse(rest),
         "mrt" => return dump.map(Statement::Dump).parse(rest),
+        "rpki" => {
+            let (rest, cache) = cache(scope, rest)?;
+            return Ok((rest, Statement::Cache(cache)));
+        }
         "bgp" => {
             let (rest, peer) = peer(scope, rest)?;
             return Ok((rest, Statement::Peer(peer)));

@@ -10,6 +10,8 @@ mod admin;
 mod identity;
 #[path = "speaker/orders.rs"]
 mod orders;
+#[path = "speaker/rpki.rs"]
+mod rpki;
 
 use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};

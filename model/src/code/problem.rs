@@ -112,6 +112,8 @@ super::codes! {
         "find out why it announces so much, or raise the limit",
     BgpRestartTime "bgp.restart_time" Warning 0 "a restart time cannot be used"
         "a duration up to 4095 s",
+    BgpRpkiCache "bgp.rpki_cache" Warning 0 "an RPKI cache is not reached, or has no entries"
+        "follow the reason; what it sent last is used until it expires, and then `roa_check` gives `ROA_UNKNOWN`; docs/speaker.md",
     BgpRoutePriority "bgp.route_priority" Warning 0 "a route priority is out of range"
         "1 to 2147483647",
     BgpRouterId "bgp.router_id" Error 0 "no router ID follows from the node's address"

@@ -16,6 +16,7 @@ use crate::exit::REFUSED;
 use crate::speaker::AdminPlace;
 use crate::speaker::change::ReloadChange;
 use crate::speaker::file::{self, FileError};
+use caracal_templates::Learned;
 
 /// `caracal speaker`.
 #[derive(Debug, ClapArgs)]
@@ -59,10 +60,10 @@ pub(crate) fn run(args: &SpeakerArgs) -> anyhow::Result<ExitCode> {
     match (&args.command, &args.check, &args.config) {
         (Some(SpeakerCommand::Reload { output }), ..) => reload(output.output),
         (None, Some(file), _) => check(file, args.explain),
-        (None, None, Some(file)) => match file::read(file, None) {
+        (None, None, Some(file)) => match file::read(file, None, &Learned::new()) {
             Err(FileError::Invalid(report)) => Ok(invalid(&report)),
             Err(error) => Err(error.into()),
-            Ok(config) => crate::speaker::run(
+            Ok(read) => crate::speaker::run(
                 AdminPlace {
                     run_dir: run_dir(),
                     group: args.admin_group,
@@ -70,7 +71,7 @@ pub(crate) fn run(args: &SpeakerArgs) -> anyhow::Result<ExitCode> {
                 file,
                 args.http,
                 args.allow_martians.unwrap_or_default(),
-                config,
+                read,
             ),
         },
         (None, None, None) => anyhow::bail!("-c FILE or --check FILE is missing"),
@@ -83,8 +84,8 @@ fn invalid(report: &str) -> ExitCode {
 }
 
 fn check(file: &Path, explains: bool) -> anyhow::Result<ExitCode> {
-    match file::read(file, None) {
-        Ok(read) => {
+    match file::read(file, None, &Learned::new()) {
+        Ok((_, read)) => {
             for note in &read.notes {
                 eprintln!("note: {note}");
             }

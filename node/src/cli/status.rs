@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use caracal_model::{
-    BlockStatus, DatastoreStatus, KernelStatus, NodeStatus, OriginStatusJson, PathStatusJson,
-    PeerStatusJson, StationStatusJson,
+    BlockStatus, CacheStatusJson, DatastoreStatus, KernelStatus, NodeStatus, OriginStatusJson,
+    PathStatusJson, PeerStatusJson, StationStatusJson,
 };
 
 use serde_json::Value;
@@ -130,6 +130,9 @@ fn print(status: &NodeStatus, output: Output) {
     if !status.stations.is_empty() {
         println!("\n{}", stations(&status.stations, output));
     }
+    if !status.caches.is_empty() {
+        println!("\n{}", caches(&status.caches, output));
+    }
     if !status.blocks.is_empty() {
         println!("\n{}", blocks(&status.blocks, output));
     }
@@ -182,6 +185,23 @@ fn stations(stations: &[StationStatusJson], output: Output) -> comfy_table::Tabl
             s.state.clone(),
             s.connections.to_string(),
             s.reason.clone().unwrap_or_default(),
+        ]);
+    }
+    table
+}
+
+fn caches(caches: &[CacheStatusJson], output: Output) -> comfy_table::Table {
+    let header = ["CACHE", "ADDRESS", "STATE", "ENTRIES", "UPDATED", "INFO"];
+    let mut table = output.table(&header);
+    for c in caches {
+        let updated = c.updated_seconds.map(|seconds| format!("{seconds} s ago"));
+        table.add_row([
+            c.name.clone(),
+            c.address.clone(),
+            c.state.clone(),
+            c.entries.to_string(),
+            updated.unwrap_or_default(),
+            c.reason.clone().unwrap_or_default(),
         ]);
     }
     table

@@ -10,6 +10,7 @@ use caracal_model::{DatastoreStatus, InsertEach, KernelStatus, NodeStatus, Probl
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Reload;
+use super::caches::Followed;
 use crate::admin::mrt;
 use crate::admin::routes::{self, text, to_value};
 use crate::admin::{AnswerRequests, Answered, Request};
@@ -25,6 +26,7 @@ pub(super) struct SpeakerAnswers {
     pub(super) file: PathBuf,
     pub(super) speaker: SpeakerHandle,
     pub(super) kernel: watch::Receiver<Option<Arc<TableStatus>>>,
+    pub(super) caches: watch::Receiver<Followed>,
     pub(super) reload: mpsc::Sender<Reload>,
 }
 
@@ -93,6 +95,8 @@ impl SpeakerAnswers {
         });
         let kernel = self.kernel.borrow().clone();
         problems.extend(listen);
+        let caches = self.caches.borrow().clone();
+        problems.extend(caches.problems());
         problems.extend(kernel.iter().flat_map(|kernel| kernel.problems.clone()));
         Ok(NodeStatus {
             node: self.file.display().to_string(),
@@ -120,6 +124,7 @@ impl SpeakerAnswers {
             origin: Some(routes::origin(&bgp)),
             peers: routes::peers(bgp.peers),
             stations: routes::stations(bgp.stations),
+            caches: caches.status(),
             work: routes::work(bgp.work),
             problems,
             ..NodeStatus::default()

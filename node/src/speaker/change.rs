@@ -19,6 +19,8 @@ pub(crate) struct ReloadChange {
     pub(crate) kernel: bool,
     /// The table is dumped to other files, or at other times.
     pub(crate) dumps: bool,
+    /// Other RPKI caches are asked, or asked otherwise.
+    pub(crate) caches: bool,
     /// New peers.
     pub(crate) added: Vec<PeerName>,
     /// Peers that are gone.
@@ -87,6 +89,7 @@ impl From<ConfigChange> for ReloadChange {
             speaker: change.speaker,
             kernel: false,
             dumps: false,
+            caches: false,
             added: change.added.into_iter().collect(),
             removed: change.removed.into_iter().collect(),
             changed: change
@@ -116,6 +119,9 @@ impl fmt::Display for ReloadChange {
         }
         if self.dumps {
             writeln!(f, "table dumps: changed")?;
+        }
+        if self.caches {
+            writeln!(f, "RPKI caches: changed")?;
         }
         for peer in &self.added {
             writeln!(f, "peer {peer}: added")?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use caracal_bgp::{RouterId, choose_router_id};
-use caracal_templates::File;
+use caracal_templates::{File, Learned, ParseErrors, Surroundings, Texts};
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -17,20 +17,47 @@ pub(crate) enum FileError {
     Invalid(String),
 }
 
-/// Reads the file. Where it leaves the router id to this machine's addresses, the one in force
-/// stays as long as the machine has it.
-pub(crate) fn read(path: &Path, in_force: Option<RouterId>) -> Result<File, FileError> {
+/// The file with all that it includes, and what it says with these entries of RPKI caches. Where it
+/// leaves the router id to this machine's addresses, the one in force stays as long as the machine
+/// has it.
+pub(crate) fn read(
+    path: &Path,
+    in_force: Option<RouterId>,
+    learned: &Learned,
+) -> Result<(Texts, File), FileError> {
     let text =
         std::fs::read_to_string(path).map_err(|error| FileError::Read(path.to_owned(), error))?;
-    parse(&text, &path.display().to_string(), in_force)
+    parse(&text, &path.display().to_string(), in_force, learned)
 }
 
-fn parse(text: &str, name: &str, in_force: Option<RouterId>) -> Result<File, FileError> {
+fn parse(
+    text: &str,
+    name: &str,
+    in_force: Option<RouterId>,
+    learned: &Learned,
+) -> Result<(Texts, File), FileError> {
+    let invalid = |errors: ParseErrors| FileError::Invalid(errors.report(name));
+    let texts = Texts::new(name, text, &mut included).map_err(invalid)?;
     let kept = in_force.map(|id| id.0);
-    caracal_templates::read_file(name, text, &mut included, &|patterns| {
-        choose_router_id(patterns, kept)
-    })
-    .map_err(|errors| FileError::Invalid(errors.report(name)))
+    let file = texts.read(Surroundings {
+        router_id: &|patterns| choose_router_id(patterns, kept),
+        learned,
+    });
+    Ok((texts, file.map_err(invalid)?))
+}
+
+/// The same texts with other entries. The router id stays, whatever the machine has now.
+pub(crate) fn learn(
+    texts: &Texts,
+    path: &Path,
+    in_force: RouterId,
+    learned: &Learned,
+) -> Result<File, FileError> {
+    let file = texts.read(Surroundings {
+        router_id: &|_| Ok(in_force.0),
+        learned,
+    });
+    file.map_err(|errors| FileError::Invalid(errors.report(&path.display().to_string())))
 }
 
 /// The files of a line `include "PATTERN";` with their texts, by name: beside the file with the
@@ -87,10 +114,18 @@ fn included(file: &str, pattern: &str) -> Result<Vec<(String, String)>, String> 
 mod tests {
     use super::*;
 
+    fn parsed(text: &str, name: &str) -> Result<File, FileError> {
+        parse(text, name, None, &Learned::new()).map(|(_, file)| file)
+    }
+
+    fn read(path: &Path) -> Result<File, FileError> {
+        super::read(path, None, &Learned::new()).map(|(_, file)| file)
+    }
+
     #[test]
     fn an_error_shows_its_place() {
         let FileError::Invalid(report) =
-            parse("router id 10.0.0.1;\nprotocol bpg x {\n", "s.conf", None).unwrap_err()
+            parsed("router id 10.0.0.1;\nprotocol bpg x {\n", "s.conf").unwrap_err()
         else {
             panic!("readable");
         };
@@ -109,7 +144,7 @@ mod tests {
             .collect();
         assert!(!examples.is_empty());
         for example in examples {
-            parse(example, "docs/speaker.md", None).unwrap();
+            parsed(example, "docs/speaker.md").unwrap();
         }
     }
 

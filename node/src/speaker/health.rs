@@ -1,5 +1,6 @@
 //! How a standalone speaker is, for probes and scrapers.
 
+use super::caches::Followed;
 use crate::admin::routes::text;
 use crate::http::exposition::MetricFamily;
 use crate::http::health::HealthReport;
@@ -8,14 +9,18 @@ use crate::metrics;
 use crate::peer_problems;
 
 use caracal_bgp::{SpeakerHandle, SpeakerStatus};
+use tokio::sync::watch;
 
 /// Looks at a speaker.
 #[derive(Clone)]
-pub(super) struct Health(pub(super) SpeakerHandle);
+pub(super) struct Health {
+    pub(super) speaker: SpeakerHandle,
+    pub(super) caches: watch::Receiver<Followed>,
+}
 
 impl Health {
     async fn status(&self) -> Result<SpeakerStatus, String> {
-        in_time(self.0.status()).await?.map_err(text)
+        in_time(self.speaker.status()).await?.map_err(text)
     }
 }
 
@@ -34,7 +39,8 @@ impl Observe for Health {
         let report = HealthReport::default().with("bgp", metrics::bgp::readiness(&status));
         let mut families = metrics::process::families();
         let problems = status.as_ref().map(peer_problems::problems);
-        let problems = problems.unwrap_or_default();
+        let mut problems = problems.unwrap_or_default();
+        problems.extend(self.caches.borrow().problems());
         families.extend(metrics::probes::families(&report, &problems));
         if let Ok(status) = &status {
             families.extend(metrics::bgp::families(status));

@@ -5,6 +5,7 @@
 //! again. A file that does not parse changes nothing.
 
 mod answers;
+mod caches;
 pub(crate) mod change;
 mod dump;
 pub(crate) mod file;
@@ -32,7 +33,8 @@ use crate::config::group::AdminGroup;
 use crate::exit::{ExitError, code_of, invalid};
 use crate::signals::{Signals, ignore};
 use answers::SpeakerAnswers;
-use caracal_templates::File;
+use caches::Caches;
+use caracal_templates::{File, Texts};
 use change::ReloadChange;
 use dump::Dumps;
 use health::Health;
@@ -64,7 +66,7 @@ pub(crate) fn run(
     file: &Path,
     http: Option<SocketAddr>,
     open: OpenRanges,
-    config: File,
+    read: (Texts, File),
 ) -> anyhow::Result<ExitCode> {
     crate::files::allow_many();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -72,7 +74,7 @@ pub(crate) fn run(
         .build()
         .context("starting the runtime")?;
     runtime.spawn(crate::allocator::give_back());
-    runtime.block_on(serve(&place, file.to_owned(), http, open, config))
+    runtime.block_on(serve(&place, file.to_owned(), http, open, read))
 }
 
 /// Lines of the file that change nothing here.
@@ -87,14 +89,15 @@ async fn serve(
     file: PathBuf,
     http: Option<SocketAddr>,
     open: OpenRanges,
-    config: File,
+    (texts, read): (Texts, File),
 ) -> anyhow::Result<ExitCode> {
     let File {
         speaker: config,
         kernel: tables,
         dumps: wanted_dumps,
+        caches: wanted_caches,
         notes,
-    } = config;
+    } = read;
     let run_dir = &place.run_dir;
     let listener = admin::listen(run_dir, place.group).await?;
     let (mark, marked) = Mark::begin(run_dir)
@@ -122,24 +125,33 @@ async fn serve(
     let speaker = Speaker::spawn(config.clone(), options);
     let kernel = Kernel::start(tables, config.originate.clone(), &speaker).await?;
     let tables_say = kernel.status();
+    let mut caches = Caches::new();
+    caches.change(wanted_caches);
     let (reload, reloads) = mpsc::channel::<Reload>(RELOADS);
     let answers = SpeakerAnswers {
         started: Instant::now(),
         file: file.clone(),
         speaker: speaker.clone(),
         kernel: kernel.status(),
+        caches: caches.followed(),
         reload,
     };
     tokio::spawn(serve_admin(listener, place.clone(), answers));
     if let Some(address) = http {
-        tokio::spawn(crate::http::serve(address, Health(speaker.clone())));
+        let health = Health {
+            speaker: speaker.clone(),
+            caches: caches.followed(),
+        };
+        tokio::spawn(crate::http::serve(address, health));
     }
 
     let mut dumps = Dumps::default();
     dumps.change(wanted_dumps, &speaker);
     let mut current = Current {
         dumps,
+        caches,
         file,
+        texts,
         redistributed: Originations::default(),
         config,
         kernel,
@@ -174,6 +186,7 @@ async fn follow(
     mut tables_say: watch::Receiver<Option<Arc<TableStatus>>>,
     mut reloads: mpsc::Receiver<Reload>,
 ) -> bool {
+    let learned = current.caches.changed();
     loop {
         tokio::select! {
             name = signals.next() => match name {
@@ -186,6 +199,7 @@ async fn follow(
                 tables_say.mark_unchanged();
                 current.redistribute().await;
             }
+            () = learned.notified() => current.learn().await,
             Some(answer) = reloads.recv() => {
                 let change = current.reload().await;
                 // Whoever asked may have hung up; the change is in force all the same.
@@ -225,7 +239,10 @@ async fn stop(current: &Current, mark: &Mark, restart: bool) {
 /// The configuration in force.
 struct Current {
     dumps: Dumps,
+    caches: Caches,
     file: PathBuf,
+    /// What was read last, with all that it includes.
+    texts: Texts,
     /// Configuration of the file.
     config: SpeakerConfig,
     /// Routes announced beyond that: foreign routes of the kernel's tables.
@@ -237,13 +254,12 @@ struct Current {
 impl Current {
     /// Goes over to what the file says now. When it does not parse, nothing changes.
     async fn reload(&mut self) -> Result<ReloadChange, ExitError> {
-        let File {
-            speaker: config,
-            kernel: tables,
-            dumps,
-            notes,
-        } = match file::read(&self.file, Some(self.config.router_id)) {
-            Ok(file) => file,
+        let (in_force, learned) = (self.config.router_id, self.caches.learned());
+        let file = match file::read(&self.file, Some(in_force), &learned) {
+            Ok((texts, file)) => {
+                self.texts = texts;
+                file
+            }
             Err(error) => {
                 let error = invalid(error.into());
                 let reason = format!("the configuration in force stays: {error:#}");
@@ -251,19 +267,12 @@ impl Current {
                 return Err(ExitError::new(code_of(&error), reason));
             }
         };
-        tell(&notes);
-        let change = compare_configs(&self.config, &config);
-        let nothing = change.is_empty();
-        let mut change = ReloadChange::from(change);
-        // Equal configurations are not told: a reload of the same file touches nobody.
-        if !nothing {
-            self.config = config;
-            self.kernel.announce(&self.config.originate);
-            self.apply().await.map_err(|error| error.to_string())?;
+        tell(&file.notes);
+        let mut change = self.go_over_to(file).await?;
+        // A cache that is another one has sent nothing yet.
+        if change.caches {
+            self.learn().await;
         }
-        let changed = self.kernel.change(tables, &self.speaker).await;
-        change.kernel = changed.map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
-        change.dumps = self.dumps.change(dumps, &self.speaker);
         tracing::info!(
             added = change.added.len(),
             removed = change.removed.len(),
@@ -274,6 +283,46 @@ impl Current {
         );
         self.redistribute().await;
         Ok(change)
+    }
+
+    async fn go_over_to(&mut self, file: File) -> Result<ReloadChange, ExitError> {
+        let change = compare_configs(&self.config, &file.speaker);
+        let nothing = change.is_empty();
+        let mut change = ReloadChange::from(change);
+        // Equal configurations are not told: a reload of the same file touches nobody.
+        if !nothing {
+            self.config = file.speaker;
+            self.kernel.announce(&self.config.originate);
+            self.apply().await.map_err(|error| error.to_string())?;
+        }
+        let changed = self.kernel.change(file.kernel, &self.speaker).await;
+        change.kernel = changed.map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
+        change.dumps = self.dumps.change(file.dumps, &self.speaker);
+        change.caches = self.caches.change(file.caches);
+        Ok(change)
+    }
+
+    /// RPKI caches have sent other entries: filters that ask for them run again, as after a reload
+    /// of a file with those in it.
+    async fn learn(&mut self) {
+        let learned = self.caches.learned();
+        let entries: usize = learned.values().map(|entries| entries.len()).sum();
+        let in_force = self.config.router_id;
+        let gone = match file::learn(&self.texts, &self.file, in_force, &learned) {
+            Ok(file) => self.go_over_to(file).await,
+            Err(error) => Err(error.to_string().into()),
+        };
+        match gone {
+            Ok(change) => {
+                let filtered_again = change.changed.len();
+                tracing::info!(
+                    entries,
+                    filtered_again,
+                    "RPKI caches have sent other entries"
+                );
+            }
+            Err(error) => tracing::error!("entries of RPKI caches are not in use: {error:#}"),
+        }
     }
 
     /// Announces what others have in the kernel's tables now.

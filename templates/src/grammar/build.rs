@@ -109,8 +109,11 @@ impl<'a> Builder<'a> {
                     return Err(ParseFault::new(at, "a name that no station has yet"));
                 }
             }
-            Statement::Define(..) | Statement::Kernel(_) | Statement::Dump(_) | Statement::Done => {
-            }
+            Statement::Define(..)
+            | Statement::Kernel(_)
+            | Statement::Dump(_)
+            | Statement::Cache(_)
+            | Statement::Done => {}
         }
         Ok(())
     }

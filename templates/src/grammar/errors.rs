@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::lexer::skip;
-use super::{ChooseRouterId, File, read};
+use super::{File, Surroundings, read};
 use crate::error::ParseErrors;
 use crate::source::Source;
 
@@ -14,13 +14,13 @@ const MOST: usize = 20;
 pub(super) fn read_all(
     source: &Source,
     whole: bool,
-    choose: ChooseRouterId<'_>,
+    around: Surroundings<'_>,
 ) -> Result<File, ParseErrors> {
     let mut text = source.text.clone();
     let mut left_out: Vec<Range<usize>> = Vec::new();
     let mut found = Vec::new();
     loop {
-        let (offset, expected, missing) = match read(source, &text, whole, choose) {
+        let (offset, expected, missing) = match read(source, &text, whole, around) {
             Ok(file) if found.is_empty() => return Ok(file),
             Ok(_) => break,
             Err(fault) => fault.into_parts(&text),

@@ -171,7 +171,11 @@ fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line<'a>> {
     let (rest, word) = one_of_words(&["route", "ipv4", "ipv6", "roa4", "roa6", "disabled"], s)?;
     match word {
         "route" => {}
-        "roa4" | "roa6" => return roa_channel(scope, roa_family(word), rest),
+        "roa4" | "roa6" => {
+            let family = roa_family(word);
+            let (rest, table) = roa_table(scope, family, rest)?;
+            return Ok((rest, Line::RoaChannel(family, table)));
+        }
         "disabled" => {
             return terminated(switch, token(";"))
                 .map(Line::Disabled)
@@ -230,7 +234,7 @@ fn preference(s: &str) -> Res<'_, u16> {
 }
 
 /// Behind `roa4` or `roa6`: nothing, or `{ table NAME; }`.
-fn roa_channel<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Res<'a, Line<'a>> {
+pub(super) fn roa_table<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Res<'a, &'a str> {
     let at = skip(s);
     let table = |s| delimited(token("table"), symbol, token(";")).parse(s);
     let (rest, lines) = terminated(opt(block(table)), token(";")).parse(s)?;
@@ -240,7 +244,7 @@ fn roa_channel<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Res<'a, Lin
         .map(|line| line.value)
         .next_back();
     match scope.roa_table(named.map(|name| name.value), family) {
-        Some(table) => Ok((rest, Line::RoaChannel(family, table))),
+        Some(table) => Ok((rest, table)),
         None => {
             let at = named.map_or(at, |name| name.at);
             let what = format!(

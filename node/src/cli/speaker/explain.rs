@@ -56,6 +56,21 @@ impl fmt::Display for Explained<'_> {
         for (name, station) in &speaker.stations {
             writeln!(f, "\nmonitoring station {name}: {}", station.address)?;
         }
+        for (name, cache) in &self.0.caches {
+            let (rtr, tables) = (&cache.rtr, cache.tables.values());
+            let tables: Vec<&str> = tables.map(String::as_str).collect();
+            let times = [&rtr.refresh, &rtr.retry, &rtr.expire];
+            let [refresh, retry, expire] = times.map(|time| {
+                let kept = if time.keep { " (kept)" } else { "" };
+                format!("{} s{kept}", time.seconds)
+            });
+            writeln!(f, "\nRPKI cache {name}: {} port {}", rtr.host, rtr.port)?;
+            writeln!(f, "  fills: {}", tables.join(", "))?;
+            writeln!(
+                f,
+                "  asked every {refresh}; after a failure within {retry}; its entries expire after {expire}"
+            )?;
+        }
         for (name, dump) in &self.0.dumps {
             let period = seconds(dump.period);
             writeln!(f, "\ndump {name}: {} every {period}", dump.filename)?;

@@ -1,11 +1,13 @@
 //! Names that are defined so far. BIRD has one space of names, and a name is defined before it is
 //! used.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use caracal_bgp::{Function, Place, Roa, RoaTable, Value, ValueType};
 use caracal_model::Family;
 
+use super::super::Learned;
 use super::super::lexer::{Located, ParseFault, Res, skip};
 use crate::source::Source;
 
@@ -59,6 +61,12 @@ pub(in crate::grammar) struct Scope<'a> {
     pub(in crate::grammar) roas: Vec<(&'a str, Roa)>,
     /// Those of an earlier reading: a filter may stand above the entries.
     pub(in crate::grammar) known_roas: Vec<(&'a str, Roa)>,
+    /// What caches have sent, by the name of their protocol.
+    pub(in crate::grammar) learned: Option<&'a Learned>,
+    /// The entries of a cache that go to a table, by the name of the table.
+    pub(in crate::grammar) fed: Vec<(&'a str, Arc<[Roa]>)>,
+    /// Those of an earlier reading.
+    pub(in crate::grammar) known_fed: Vec<(&'a str, Arc<[Roa]>)>,
     /// Lines that change nothing here.
     pub(in crate::grammar) notes: Vec<String>,
     variables: Vec<Variable<'a>>,
@@ -82,6 +90,9 @@ impl<'a> Scope<'a> {
             names: Vec::new(),
             roas: Vec::new(),
             known_roas: Vec::new(),
+            learned: None,
+            fed: Vec::new(),
+            known_fed: Vec::new(),
             notes: Vec::new(),
             variables: Vec::new(),
             locals: 0,
@@ -142,8 +153,22 @@ impl<'a> Scope<'a> {
     ) -> Result<(), ParseFault<'a>> {
         let entries = self.known_roas.iter();
         let own = entries.filter(|(table, _)| *table == name.value);
-        let table: Vec<Roa> = own.map(|(_, entry)| *entry).collect();
+        let mut table: Vec<Roa> = own.map(|(_, entry)| *entry).collect();
+        for (_, entries) in self.known_fed.iter().filter(|(to, _)| *to == name.value) {
+            let of_family = entries.iter().filter(|e| e.prefix.family() == family);
+            table.extend(of_family);
+        }
         self.define(name, Named::Roa(Arc::new(table.into()), family))
+    }
+
+    /// What a cache has sent goes to these tables.
+    pub(in crate::grammar) fn fill(&mut self, cache: &str, tables: &BTreeMap<Family, &'a str>) {
+        let learned = self.learned.and_then(|learned| learned.get(cache));
+        if let Some(entries) = learned.filter(|entries| !entries.is_empty()) {
+            let tables = tables.values();
+            self.fed
+                .extend(tables.map(|table| (*table, Arc::clone(entries))));
+        }
     }
 
     /// The table of origins of a family: the one with the name, or the first.
