@@ -8,7 +8,10 @@ use serde::Deserialize;
 
 use crate::program::{self, ProgramError};
 
-const CALL: Duration = Duration::from_secs(30);
+/// The kernel makes and unmakes namespaces one after the other, for all labs of the machine, and
+/// waits for readers of theirs on every core: with a dozen labs that come and go at once it was
+/// seen to take 40 s.
+const CALL: Duration = Duration::from_secs(120);
 
 /// Runs lines of `ip` commands, inside a namespace if one is given. Stops at the first that fails.
 ///

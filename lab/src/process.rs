@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::netns::{self, NetnsError};
 use crate::wait::{Timeout, wait_until};
 
+/// Until the kernel has closed everything of a killed process; see the limit of `ip`.
+const KILLED: Duration = Duration::from_secs(120);
+
 /// Identity of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIdentity {
@@ -166,7 +169,7 @@ impl RunningProcess {
     /// [`Timeout`] when even that does not help.
     pub fn kill9(&mut self) -> Result<String, Timeout> {
         self.identity.kill_group();
-        self.await_end(Duration::from_secs(30))
+        self.await_end(KILLED)
     }
 
     /// SIGTERM, and SIGKILL when it is still there after `grace`. Tells how it ended.

@@ -268,7 +268,7 @@ impl Current {
             }
         };
         tell(&file.notes);
-        let mut change = self.go_over_to(file).await?;
+        let change = self.go_over_to(file).await?;
         // A cache that is another one has sent nothing yet.
         if change.caches {
             self.learn().await;

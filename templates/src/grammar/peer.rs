@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use caracal_bgp::{BgpRole, NextHopMode, Value};
 use caracal_model::{Family, Prefix};
+use nom::branch::alt;
 use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, preceded, terminated};
 use nom::{Err, Parser};
@@ -411,8 +412,8 @@ fn channel_option<'a>(
     family: Family,
     s: &'a str,
 ) -> Res<'a, ChannelOption<'a>> {
-    const WORDS: [&str; 9] = [
-        "import", "export", "next", "gateway", "extended", "add", "receive", "table", "#:",
+    const WORDS: [&str; 10] = [
+        "import", "export", "next", "gateway", "extended", "add", "receive", "table", "rpki", "#:",
     ];
     let (rest, word) = one_of_words(&WORDS, s)?;
     let limit = LIMITS.iter().find(|(limit, _)| *limit == word);
@@ -436,19 +437,25 @@ fn channel_option<'a>(
             })
             .parse(s),
         "import" => {
-            // Refused routes are kept anyway, and shown.
-            if let Ok((rest, _)) = (token("keep"), token("filtered")).parse(rest) {
-                return terminated(switch, token(";"))
-                    .map(|_| ChannelOption::Done)
-                    .parse(rest);
+            // What a peer has sent is kept anyway, and shown.
+            let kept = (token("keep"), token("filtered")).map(|_| ());
+            if let Ok((rest, ())) = alt((kept, token("table").map(|_| ()))).parse(rest) {
+                return done(rest);
             }
             terminated(|s| policy(scope, s), token(";"))
                 .map(ChannelOption::Import)
                 .parse(rest)
         }
-        "export" => terminated(|s| policy(scope, s), token(";"))
-            .map(ChannelOption::Export)
-            .parse(rest),
+        "export" => {
+            // What a peer was sent is known anyway.
+            if let Ok((rest, _)) = token("table")(rest) {
+                return done(rest);
+            }
+            terminated(|s| policy(scope, s), token(";"))
+                .map(ChannelOption::Export)
+                .parse(rest)
+        }
+        "rpki" => rpki_reload(rest),
         "table" => {
             let name = match family {
                 Family::Ipv4 => "master4",
@@ -466,6 +473,26 @@ fn channel_option<'a>(
             token(";").map(|_| option.clone()).parse(rest)
         }
         _ => next_hop(scope, family, rest),
+    }
+}
+
+/// A switch that changes nothing, and the end of the line.
+fn done<'a>(s: &'a str) -> Res<'a, ChannelOption<'a>> {
+    terminated(switch, token(";"))
+        .map(|_| ChannelOption::Done)
+        .parse(s)
+}
+
+/// Behind `rpki`: `reload on;`.
+fn rpki_reload<'a>(s: &'a str) -> Res<'a, ChannelOption<'a>> {
+    let (rest, _) = token("reload")(s)?;
+    let at = skip(rest);
+    match switch(rest)? {
+        (rest, true) => token(";").map(|_| ChannelOption::Done).parse(rest),
+        (_, false) => {
+            let what = "\"on\": filters that ask a table of origins run again when it changes";
+            Err(Err::Failure(ParseFault::new(at, what)))
+        }
     }
 }
 

@@ -196,7 +196,7 @@ mod tests {
     use caracal_bgp::{AsPath, Asn, FilterVerdict, PathAttrs, PeerKind, Roa, RouteSource};
 
     use super::*;
-    use crate::{Learned, Texts, parse_file};
+    use crate::{Learned, Surroundings, Texts, parse_file};
 
     fn file(text: &str) -> String {
         format!("router id 10.0.0.1;\ndefine caracal_local_as = 64512;\n{text}\n")
@@ -237,6 +237,18 @@ mod tests {
         assert_eq!(read.caches["rpki1"].tables[&Family::Ipv4], "t");
         let off = text.replace("remote", "disabled; remote");
         assert!(parse_file(&file(&off)).unwrap().caches.is_empty());
+    }
+
+    /// What BIRD needs for filters to run again is so here without a word.
+    #[test]
+    fn lines_of_a_channel_that_are_so_anyway() {
+        let text = |inside: &str| {
+            let peer = "protocol bgp a { local as 1; neighbor 10.0.0.2 as 1; ipv4";
+            file(&format!("{peer} {{ {inside} import all; }}; }}"))
+        };
+        let lines = "import table on; export table; rpki reload on; import keep filtered;";
+        let with = parse_file(&text(lines)).unwrap();
+        assert_eq!(with, parse_file(&text("")).unwrap());
     }
 
     #[test]
@@ -286,7 +298,7 @@ mod tests {
             "roa4 table other;
              {CACHE}
              protocol static {{ roa4 {{ table r4; }}; route 10.2.0.0/16 max 24 as 2; }}
-             filter valid {{ if roa_check(r4) = ROA_VALID then accept; reject; }}
+             filter judged {{ if roa_check(r4) = ROA_VALID then accept; reject; }}
              filter elsewhere {{ if roa_check(other) = ROA_UNKNOWN then accept; reject; }}"
         ));
         let texts = Texts::new("f", &text, &mut |_, _| Ok(Vec::new())).unwrap();
@@ -300,11 +312,18 @@ mod tests {
             let entries: Arc<[Roa]> = entries.into();
             Learned::from([("validator".to_owned(), entries)])
         };
-        let none = texts.read(&Learned::new()).unwrap();
-        assert_eq!(none, texts.read(&learned(&[])).unwrap());
-        let some = texts.read(&learned(&entries)).unwrap();
+        let read = |learned: &Learned| {
+            let around = Surroundings {
+                router_id: &|_| Err("no machine".to_owned()),
+                learned,
+            };
+            texts.read(around).unwrap()
+        };
+        let none = read(&Learned::new());
+        assert_eq!(none, read(&learned(&[])));
+        let some = read(&learned(&entries));
         let (before, after) = (&none.speaker.filters, &some.speaker.filters);
-        assert_ne!(before["valid"], after["valid"]);
+        assert_ne!(before["judged"], after["judged"]);
         assert_eq!(before["elsewhere"], after["elsewhere"]);
         let accepts = |filter: &str, prefix: &str, asn| {
             let attrs = PathAttrs {
@@ -316,9 +335,9 @@ mod tests {
             let judged = filter.judge(prefix, attrs, RouteSource::Bgp, PeerKind::External);
             judged.0 == Some(FilterVerdict::Accept)
         };
-        assert!(accepts("valid", "10.1.0.0/16", 1));
-        assert!(!accepts("valid", "10.1.0.0/16", 2));
-        assert!(accepts("valid", "10.2.0.0/16", 2), "a static entry");
+        assert!(accepts("judged", "10.1.0.0/16", 1));
+        assert!(!accepts("judged", "10.1.0.0/16", 2));
+        assert!(accepts("judged", "10.2.0.0/16", 2), "a static entry");
         assert!(accepts("elsewhere", "10.1.0.0/16", 1));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Learned, Options, ParseErrors, Texts, parse_file, render};
+use crate::{Options, ParseErrors, parse_file, read_file, render};
 
 /// A file with one peer around a text.
 fn file(text: &str) -> String {
@@ -125,6 +125,10 @@ fn what_would_be_dropped_is_refused() {
         (
             with_peer("protocol pipe { table master4; peer table t; }"),
             "no \"pipe\": there is one table for each family",
+        ),
+        (
+            peer("ipv4 { rpki reload off; };"),
+            "run again when it changes",
         ),
         (with_peer("protocol ospf v2 { }"), "with \"learn;\""),
         (
