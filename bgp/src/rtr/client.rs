@@ -1,5 +1,6 @@
 //! The shell of a router's end: one task keeps a connection to a cache, and tells who listens.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(60);
 /// Pause after a connection that was lost; it doubles up to the time for another try.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Reasons that are logged until the cache is current again.
+const REASONS: usize = 8;
 /// Octets that are read at once.
 const READ: usize = 64 << 10;
 
@@ -136,22 +139,20 @@ impl Follower {
     }
 
     async fn run(mut self) {
-        let mut told = None;
+        // Each reason is one line.
+        let mut told = BTreeSet::new();
         loop {
             let Err(lost) = self.connection().await;
             let older = matches!(lost, Lost::End(End::Older));
             if self.status.borrow().state == RtrState::Current {
-                told = None;
+                told.clear();
             }
             let reason = format!("{}:{} {lost}", self.cache.host, self.cache.port);
-            // The same reason again and again is one line.
-            let line = Some(reason.clone());
-            if !older && told != line {
+            if !older && told.len() < REASONS && told.insert(reason.clone()) {
                 warn!(
                     cache = self.name,
                     reason, "no connection to the RPKI cache; trying again"
                 );
-                told = line;
             }
             self.status.send_modify(|status| {
                 status.state = RtrState::Down;
@@ -177,7 +178,9 @@ impl Follower {
 
     /// When what is held is used no more.
     fn expiry(&self) -> Option<Instant> {
-        self.router.held()?;
+        if self.router.entries().is_empty() {
+            return None;
+        }
         let expire = self.cache.expire.or(self.router.times().map(|t| t.expire));
         Some(self.updated? + expire)
     }

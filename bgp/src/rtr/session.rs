@@ -195,10 +195,17 @@ impl Router {
                 self.version = Version::V0;
                 Err(End::Older)
             }
-            _ => Err(End::Told {
-                code,
-                text: text.to_owned(),
-            }),
+            _ => {
+                // A cache that has begun anew may say so with a report instead of a cache reset, as
+                // StayRTR does. What is held is replaced as a whole when everything has come.
+                if matches!(self.asked, Some(Query::Serial { .. })) {
+                    self.held = None;
+                }
+                Err(End::Told {
+                    code,
+                    text: text.to_owned(),
+                })
+            }
         }
     }
 
@@ -472,6 +479,14 @@ mod tests {
             assert!(ended.contains(said), "{units:?}: {ended}");
             assert_eq!(numbers(&router), [1, 2], "what was whole stays");
         }
+        // A report instead of an answer: everything is asked for next.
+        let mut router = held();
+        router.ask();
+        let (code, text) = (0, "another session".to_owned());
+        let ended = all(&mut router, [Pdu::Error { code, text }]).unwrap_err();
+        assert!(ended.to_string().contains("corrupt data"), "{ended}");
+        assert_eq!(router.connected(), Query::Reset);
+        assert_eq!(numbers(&router), [1, 2], "until everything has come");
         let mut router = held();
         let (code, text) = (1, "tired".to_owned());
         let ended = all(&mut router, [Pdu::Error { code, text }]).unwrap_err();

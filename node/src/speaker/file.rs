@@ -164,10 +164,10 @@ mod tests {
         write("peers/b.conf", &peer("b", 3));
         write("peers/a.conf", &peer("a", 2));
         write("peers/.c.conf", "nonsense");
-        let file = read(&folder.join("main.conf"), None).unwrap();
+        let file = read(&folder.join("main.conf")).unwrap();
         assert_eq!(file.speaker.peers.len(), 2);
         write("peers/b.conf", "\nprotocol bpg b { }\nrouter id 1;\n");
-        let FileError::Invalid(report) = read(&folder.join("main.conf"), None).unwrap_err() else {
+        let FileError::Invalid(report) = read(&folder.join("main.conf")).unwrap_err() else {
             panic!("readable");
         };
         // All errors, each with its own file and line.
@@ -177,7 +177,7 @@ mod tests {
             "main.conf",
             "router id 10.0.0.1;\n include \"missing.inc\";\n",
         );
-        let FileError::Invalid(report) = read(&folder.join("main.conf"), None).unwrap_err() else {
+        let FileError::Invalid(report) = read(&folder.join("main.conf")).unwrap_err() else {
             panic!("readable");
         };
         assert!(report.contains("main.conf:2:11"), "{report}");
@@ -189,7 +189,7 @@ mod tests {
     fn without_an_address_in_the_file_a_list_says_which_of_the_machine_is_the_router_id() {
         let peer = "protocol bgp a { local as 64512; neighbor 10.0.0.2 as 64512; ipv4; }\n";
         let text = format!("router id from \"nothing*\", -\"lo\";\n{peer}");
-        let FileError::Invalid(report) = parse(&text, "s.conf", None).unwrap_err() else {
+        let FileError::Invalid(report) = parsed(&text, "s.conf").unwrap_err() else {
             panic!("readable");
         };
         assert!(report.contains("s.conf:1:16"), "{report}");
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_not_an_invalid_one() {
-        let error = read(Path::new("/nonexistent/speaker.conf"), None).unwrap_err();
+        let error = read(Path::new("/nonexistent/speaker.conf")).unwrap_err();
         assert!(matches!(error, FileError::Read(..)));
         assert_eq!(error.to_string(), "cannot read /nonexistent/speaker.conf");
     }
