@@ -301,13 +301,13 @@ fn import_of(scenario: &Scenario) -> (String, &'static str) {
     let hosts: Vec<String> = hosts.map(|host| format!("{host}/32")).collect();
     let communities = (1..=5).map(|n| format!("  if (65535, {n}) ~ bgp_community then reject;\n"));
     let text = format!(
-        "define refused = [ {} ];\nfilter rs {{\n  if net ~ refused then reject;\n  \
+        "define refused = [ {} ];\nfilter judged {{\n  if net ~ refused then reject;\n  \
          if bgp_path.len > 40 then reject;\n  if bgp_path.last = 0 then reject;\n  \
          if bgp_path ~ [= * 64496..64511 * =] then reject;\n{}  accept;\n}}\n",
         hosts.join(", "),
         communities.collect::<String>()
     );
-    (text, "filter rs")
+    (text, "filter judged")
 }
 
 fn caracal(scenario: &Scenario) -> String {

@@ -215,8 +215,8 @@ pub struct CacheStatusJson {
     pub name: String,
     /// Name or address of the machine, and port.
     pub address: String,
-    /// `Current`: its entries are in use; `Synchronizing`; `Down`: what it sent last is in use until
-    /// it expires.
+    /// `Current`: its entries are in use; `Synchronizing`; `Down`: what it sent last is in use
+    /// until it expires.
     pub state: String,
     /// How many entries are in use.
     pub entries: usize,

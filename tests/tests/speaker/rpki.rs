@@ -53,8 +53,8 @@ impl Site {
         self.start("cache", &mut command);
     }
 
-    /// A file that BIRD and we read alike, apart from the addresses. BIRD 2.0.12 runs an import filter
-    /// again only with `import table`.
+    /// A file that BIRD and we read alike, apart from the addresses. BIRD 2.0.12 runs an import
+    /// filter again only with `import table`.
     fn judge(&self, n: u8, cache: u16) -> String {
         let port = self.port;
         let (own, a, us) = (

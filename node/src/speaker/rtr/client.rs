@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use caracal_bgp::Roa;
+use caracal_templates::RtrCache;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
@@ -14,10 +16,8 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
-use super::RtrCache;
 use super::pdu::{decode, encode_error, encode_query};
 use super::session::{End, Outcome, Router};
-use crate::policy::Roa;
 
 /// Longest time for a connection to be made.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ const READ: usize = 64 << 10;
 
 /// How the connection to a cache is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RtrState {
+pub(crate) enum RtrState {
     /// There is none.
     #[default]
     Down,
@@ -44,22 +44,22 @@ pub enum RtrState {
 
 /// A cache, as `caracal status` shows it.
 #[derive(Clone, Debug, Default)]
-pub struct RtrStatus {
+pub(crate) struct RtrStatus {
     /// State of the connection.
-    pub state: RtrState,
+    pub(crate) state: RtrState,
     /// Why there is no connection, or no entries.
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// Version of the protocol, session and serial number of what is held.
-    pub held: Option<(u8, u16, u32)>,
+    pub(crate) held: Option<(u8, u16, u32)>,
     /// The entries, sorted.
-    pub entries: Arc<[Roa]>,
+    pub(crate) entries: Arc<[Roa]>,
     /// When the cache last said that they are whole.
-    pub updated: Option<std::time::Instant>,
+    pub(crate) updated: Option<std::time::Instant>,
 }
 
 /// A cache that is followed. Its task ends with the handle.
 #[derive(Debug)]
-pub struct RtrHandle {
+pub(crate) struct RtrHandle {
     status: watch::Receiver<RtrStatus>,
     task: AbortHandle,
 }
@@ -72,22 +72,19 @@ impl Drop for RtrHandle {
 
 impl RtrHandle {
     /// Begins to follow a cache; `changed` is told each time its entries are others.
-    #[must_use]
-    pub fn start(name: String, cache: RtrCache, changed: Arc<Notify>) -> Self {
+    pub(crate) fn start(name: String, cache: RtrCache, changed: Arc<Notify>) -> Self {
         let (follower, status) = Follower::new(name, cache, changed);
         let task = tokio::spawn(follower.run()).abort_handle();
         Self { status, task }
     }
 
     /// The entries, sorted.
-    #[must_use]
-    pub fn entries(&self) -> Arc<[Roa]> {
+    pub(crate) fn entries(&self) -> Arc<[Roa]> {
         Arc::clone(&self.status.borrow().entries)
     }
 
     /// Where its status can be read.
-    #[must_use]
-    pub fn status(&self) -> watch::Receiver<RtrStatus> {
+    pub(crate) fn status(&self) -> watch::Receiver<RtrStatus> {
         self.status.clone()
     }
 }
