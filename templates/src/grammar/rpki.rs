@@ -202,8 +202,7 @@ fn option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, CacheOption<'a>> {
 fn remote(s: &str) -> Res<'_, CacheOption<'_>> {
     let at = skip(s);
     let (rest, host) = match string(at) {
-        Ok((rest, name)) if name.is_empty() => {
-            let _empty = rest;
+        Ok((_, "")) => {
             return Err(Err::Failure(ParseFault::new(at, "the name of a machine")));
         }
         Ok((rest, name)) => (rest, name.to_owned()),
