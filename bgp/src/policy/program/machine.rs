@@ -6,15 +6,14 @@ use std::sync::Arc;
 
 use caracal_model::Prefix;
 
-use super::list;
 use super::mask::{MaskItem, PathMask};
 use super::roa::RoaTable;
-use super::route;
 use super::set::ValueSet;
 use super::tree::{
     Attribute, Expression, Function, MaskPart, Method, Operator, Place, Step, StepAction,
 };
 use super::value::{RouteList, Value, network};
+use super::{list, quick, route};
 use crate::attrs::PathAttrs;
 use crate::policy::{FilterVerdict, RouteView};
 use crate::types::{Administrator, Asn, ExtCommunity, ExtKind, LargeCommunity};
@@ -199,6 +198,10 @@ impl<'m, 'r> Machine<'m, 'r> {
     }
 
     fn truth(&mut self, condition: &Expression, function: Option<&Function>) -> Answer<bool> {
+        let route = self.route.as_deref();
+        if let Some(answer) = route.and_then(|route| quick::answer(route, condition)) {
+            return Ok(answer);
+        }
         match self.eval(condition, function)? {
             Value::Bool(answer) => Ok(answer),
             other => fault(format!(

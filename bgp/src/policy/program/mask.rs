@@ -32,15 +32,25 @@ impl PathMask {
     /// True when the path fits. A set of the path counts as one AS, which is each of its members.
     #[must_use]
     pub(super) fn fits(&self, path: &AsPath) -> bool {
-        let mut state = self.pass(1);
-        for (kind, asns) in path.segments() {
+        let mut elements = path.segments().flat_map(|(kind, asns)| {
             let step = match kind {
                 SegmentKind::Sequence => 1,
                 SegmentKind::Set => asns.len().max(1),
             };
-            for element in asns.chunks(step) {
-                state = self.pass(self.advance(state, element));
-            }
+            asns.chunks(step)
+        });
+        // The form in most filters: this AS, wherever it stands.
+        if let [
+            MaskItem::Any,
+            item @ (MaskItem::Range(..) | MaskItem::Set(_)),
+            MaskItem::Any,
+        ] = &*self.0
+        {
+            return elements.any(|element| takes(item, element));
+        }
+        let mut state = self.pass(1);
+        for element in elements {
+            state = self.pass(self.advance(state, element));
         }
         state >> self.0.len() & 1 == 1
     }

@@ -14,6 +14,7 @@
 //! | `roa` | which AS may originate what |
 //! | `route` | attributes of a route |
 //! | `machine` | one run over a route |
+//! | `quick` | conditions of common forms |
 //! | `text` | the program in words |
 //!
 //! A value that is missing, and what cannot be computed, behaves as in BIRD 2: what is missing is
@@ -22,6 +23,7 @@
 mod list;
 mod machine;
 mod mask;
+mod quick;
 mod roa;
 mod route;
 mod set;

@@ -2,7 +2,7 @@
 //! the patterns that cover them.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use caracal_model::{Family, Prefix};
 
@@ -115,6 +115,56 @@ struct Entry {
     around: Option<u32>,
 }
 
+/// Where entries begin, as numbers that are searched in one step each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Starts {
+    /// Address and length.
+    V4(Box<[u64]>),
+    V6(Box<[(u128, u8)]>),
+}
+
+const fn start(address: Ipv4Addr, len: u8) -> u64 {
+    (address.to_bits() as u64) << 8 | len as u64
+}
+
+impl Starts {
+    fn of(entries: &[Entry]) -> Self {
+        let v6 = entries
+            .iter()
+            .filter_map(|entry| match entry.prefix.address() {
+                IpAddr::V6(address) => Some((address.to_bits(), entry.prefix.len())),
+                IpAddr::V4(_) => None,
+            });
+        let v6: Box<[(u128, u8)]> = v6.collect();
+        if !v6.is_empty() {
+            return Self::V6(v6);
+        }
+        let v4 = entries
+            .iter()
+            .filter_map(|entry| match entry.prefix.address() {
+                IpAddr::V4(address) => Some(start(address, entry.prefix.len())),
+                IpAddr::V6(_) => None,
+            });
+        Self::V4(v4.collect())
+    }
+
+    /// How many begin at the prefix or before it; none does that is of the other family.
+    fn until(&self, prefix: &Prefix) -> usize {
+        let len = prefix.len();
+        match (self, prefix.address()) {
+            (Self::V4(starts), IpAddr::V4(address)) => {
+                let wanted = start(address, len);
+                starts.partition_point(|start| *start <= wanted)
+            }
+            (Self::V6(starts), IpAddr::V6(address)) => {
+                let wanted = (address.to_bits(), len);
+                starts.partition_point(|start| *start <= wanted)
+            }
+            (Self::V4(_), IpAddr::V6(_)) | (Self::V6(_), IpAddr::V4(_)) => 0,
+        }
+    }
+}
+
 /// Patterns of prefixes of one family. A question costs one binary search, and a step for each
 /// entry that lies around the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,6 +172,7 @@ pub struct PrefixSet {
     /// As written, in order; for people.
     patterns: Box<[SetPattern]>,
     entries: Box<[Entry]>,
+    starts: Starts,
 }
 
 impl PrefixSet {
@@ -163,6 +214,7 @@ impl PrefixSet {
         link(&mut entries);
         Self {
             patterns: patterns.into(),
+            starts: Starts::of(&entries),
             entries: entries.into(),
         }
     }
@@ -170,10 +222,7 @@ impl PrefixSet {
     /// True when some pattern matches.
     #[must_use]
     pub fn matches(&self, prefix: &Prefix) -> bool {
-        let after = self
-            .entries
-            .partition_point(|entry| entry.prefix <= *prefix);
-        let mut at = after.checked_sub(1);
+        let mut at = self.starts.until(prefix).checked_sub(1);
         while let Some(entry) = at.and_then(|at| self.entries.get(at)) {
             if entry.lengths.has(prefix.len()) && entry.prefix.covers(prefix) {
                 return true;

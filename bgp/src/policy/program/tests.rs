@@ -6,7 +6,7 @@ use caracal_model::Prefix;
 
 use super::*;
 use crate::attrs::{AsPath, Segment};
-use crate::types::Asn;
+use crate::types::{Asn, Community};
 
 fn prefix(text: &str) -> Prefix {
     Prefix::parse_strict(text).expect("a prefix")
@@ -125,4 +125,108 @@ fn a_function_that_calls_itself_without_end_rejects_the_route() {
     assert_eq!(verdict, FilterVerdict::Reject);
     assert_eq!(at.map(|place| place.to_string()), Some("f:3".to_owned()));
     assert!(matches!(route.attrs, std::borrow::Cow::Borrowed(_)));
+}
+
+/// What is answered without values is what the machine says, for every form and for routes that
+/// have and have not what is asked for.
+#[test]
+fn conditions_of_common_forms_hold_as_the_machine_says() {
+    let attribute = |attribute| Expression::Attribute(attribute);
+    let constant = Expression::Constant;
+    let of_path = |method| Expression::Method(method, Box::new(attribute(Attribute::Path)), None);
+    let pattern = |text: &str| SetPattern {
+        prefix: prefix(text),
+        min: 8,
+        max: 16,
+    };
+    let set = PrefixSet::new(vec![pattern("10.0.0.0/8"), pattern("192.0.0.0/12")]);
+    let mask = |items: &[MaskItem]| constant(Value::Mask(Arc::new(PathMask(items.into()))));
+    let seven = Arc::new(ValueSet::ranges(SetKind::Int, vec![(7, 8)]));
+    let mut conditions = vec![
+        [
+            attribute(Attribute::Net),
+            constant(Value::Set(Arc::new(ValueSet::Prefixes(set)))),
+        ],
+        [
+            constant(Value::Pair(65535 << 16 | 1)),
+            attribute(Attribute::Communities),
+        ],
+        [
+            attribute(Attribute::Path),
+            mask(&[MaskItem::Any, MaskItem::Range(2, 3), MaskItem::Any]),
+        ],
+        [
+            attribute(Attribute::Path),
+            mask(&[MaskItem::Any, MaskItem::Set(seven), MaskItem::Any]),
+        ],
+        [
+            attribute(Attribute::Path),
+            mask(&[MaskItem::Any, MaskItem::One, MaskItem::Any]),
+        ],
+    ];
+    let matches = conditions.len();
+    for method in [Method::Len, Method::First, Method::Last] {
+        for number in [0, 1, 2, 9] {
+            conditions.push([of_path(method), constant(Value::Int(number))]);
+            conditions.push([constant(Value::Int(number)), of_path(method)]);
+        }
+    }
+    let paths = [
+        vec![],
+        vec![Segment::Sequence(vec![Asn(1), Asn(2)])],
+        vec![
+            Segment::Sequence(vec![Asn(9)]),
+            Segment::Set(vec![Asn(7), Asn(3)]),
+        ],
+        vec![Segment::Set(vec![Asn(2), Asn(8)])],
+    ];
+    let communities = [vec![], vec![Community(1), Community(65535 << 16 | 1)]];
+    let mut held = 0;
+    for (path, communities) in paths
+        .iter()
+        .flat_map(|path| communities.iter().map(move |c| (path, c)))
+    {
+        let attrs = crate::attrs::PathAttrs {
+            as_path: AsPath::new(path.clone()),
+            communities: communities.clone(),
+            ..crate::attrs::PathAttrs::default()
+        };
+        for net in [
+            "10.0.0.0/8",
+            "10.1.0.0/16",
+            "10.1.1.0/24",
+            "192.0.2.0/24",
+            "fd00::/8",
+        ] {
+            let mut route = RouteView {
+                prefix: prefix(net),
+                attrs: std::borrow::Cow::Borrowed(&attrs),
+                peer: crate::policy::PeerKind::External,
+                source: crate::policy::RouteSource::Bgp,
+                interface: None,
+            };
+            for (index, both) in conditions.iter().enumerate() {
+                let operators: &[Operator] = match index < matches {
+                    true => &[Operator::Match, Operator::NotMatch],
+                    false => &[
+                        Operator::Equal,
+                        Operator::NotEqual,
+                        Operator::Less,
+                        Operator::LessOrEqual,
+                        Operator::Greater,
+                        Operator::GreaterOrEqual,
+                    ],
+                };
+                for operator in operators {
+                    let condition = Expression::Binary(*operator, Box::new(both.clone()));
+                    let quick = quick::answer(&route, &condition);
+                    let mut machine = Machine::new(Some(&mut route), 0, &|_| ());
+                    let value = machine.settled(&condition, None).expect("a value");
+                    assert_eq!(Some(value), quick.map(Value::Bool), "{net} {condition}");
+                    held += u32::from(quick == Some(true));
+                }
+            }
+        }
+    }
+    assert!(held > 1000, "{held}");
 }
