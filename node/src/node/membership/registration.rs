@@ -94,7 +94,13 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
                             last = self.outcome.borrow().clone();
                         }
                         let found = found.map(|found| (found, Instant::now() + SHOWN));
-                        notice = found.or(notice);
+                        // A copy that is about to end writes the Node once more: that is no news.
+                        let copied =
+                            notice.take_if(|(shown, _)| shown.code == ProblemCode::NodeCopied);
+                        let news = found.filter(|(found, _)| {
+                            copied.is_none() || found.code == ProblemCode::NodeCopied
+                        });
+                        notice = news.or(copied).or(notice);
                     }
                     Err(error) => match error.downcast::<machine::Taken>() {
                         Ok(taken) => {

@@ -6,7 +6,7 @@ use caracal_datastore::{
     WatchOptions, spawn_guarded_watcher,
 };
 use caracal_ipam::{Lease, LeaseHolder};
-use caracal_model::Snapshot;
+use caracal_model::{NodeName, Snapshot};
 
 use super::*;
 use crate::node::problems::{Problems, Registry, Reported};
@@ -289,6 +289,19 @@ async fn a_copy_of_this_machine_loses_the_name_and_is_named() {
         assert_eq!(stage.stored().spec.bgp, own);
         let lease = Lease::read(&stage.store.get(&path).unwrap()).unwrap();
         assert_eq!(lease.holder, holder("this"));
+        // The copy has not ended yet: what it writes does not hide that it is one. The second time,
+        // what is said of the first has been said.
+        for _ in 0..2 {
+            let revision = stage.store.put(NODE, node.to_json());
+            let restored = |view: &View| {
+                let known = view.snapshot.nodes.get(&NodeName::from("node-a"));
+                view.snapshot.revision > revision && known.is_some_and(|node| node.spec.bgp == own)
+            };
+            drop(stage.view.wait_for(restored).await.unwrap());
+        }
+        let found = stage.problems.borrow();
+        let codes: Vec<&str> = found.all().map(|p| p.code.as_str()).collect();
+        assert_eq!(codes, ["node.copied"]);
     })
     .await;
 }
