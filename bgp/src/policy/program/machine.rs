@@ -7,6 +7,7 @@ use std::sync::Arc;
 use caracal_model::Prefix;
 
 use super::mask::{MaskItem, PathMask};
+use super::numbers::{arithmetic, extended};
 use super::roa::RoaTable;
 use super::set::ValueSet;
 use super::tree::{
@@ -16,7 +17,7 @@ use super::value::{RouteList, Value, network};
 use super::{list, quick, route};
 use crate::attrs::PathAttrs;
 use crate::policy::{FilterVerdict, RouteView};
-use crate::types::{Administrator, Asn, ExtCommunity, ExtKind, LargeCommunity};
+use crate::types::LargeCommunity;
 
 /// Weights of expressions and calls inside each other, at most: a thread of the runtime has room
 /// for them.
@@ -89,6 +90,14 @@ impl<'m, 'r> Machine<'m, 'r> {
 
     fn steps(&mut self, steps: &[Step], function: Option<&Function>) -> Answer<Flow> {
         for step in steps {
+            // Most steps of most filters: a refusal whose condition does not hold.
+            if let StepAction::If(condition, _, no) = &step.action
+                && no.is_empty()
+                && self.quick(condition) == Some(false)
+            {
+                self.steps += 1;
+                continue;
+            }
             if let Flow::Return(value) = self.step(step, function)? {
                 return Ok(Flow::Return(value));
             }
@@ -197,9 +206,12 @@ impl<'m, 'r> Machine<'m, 'r> {
         }
     }
 
+    fn quick(&self, condition: &Expression) -> Option<bool> {
+        quick::answer(self.route.as_deref()?, condition)
+    }
+
     fn truth(&mut self, condition: &Expression, function: Option<&Function>) -> Answer<bool> {
-        let route = self.route.as_deref();
-        if let Some(answer) = route.and_then(|route| quick::answer(route, condition)) {
+        if let Some(answer) = self.quick(condition) {
             return Ok(answer);
         }
         match self.eval(condition, function)? {
@@ -551,50 +563,5 @@ impl<'m, 'r> Machine<'m, 'r> {
             },
         };
         Ok(answer)
-    }
-}
-
-fn arithmetic(operator: Operator, left: &Value, right: &Value) -> Answer<Value> {
-    let (Value::Int(a), Value::Int(b)) = (left, right) else {
-        return fault(format!(
-            "arithmetic with {} and {}",
-            left.value_type().what(),
-            right.value_type().what()
-        ));
-    };
-    Ok(Value::Int(match operator {
-        Operator::Add => a.wrapping_add(*b),
-        Operator::Subtract => a.wrapping_sub(*b),
-        Operator::Multiply => a.wrapping_mul(*b),
-        _ => match a.checked_div(*b) {
-            Some(quotient) => quotient,
-            None => return fault("division by zero"),
-        },
-    }))
-}
-
-fn extended(kind: Option<ExtKind>, first: &Value, second: &Value) -> Answer<Value> {
-    let Value::Int(number) = second else {
-        return fault("the last part of an extended community is a number");
-    };
-    let administrator = match first {
-        Value::Int(asn) => Administrator::As(Asn(*asn)),
-        Value::Ip(IpAddr::V4(address)) => Administrator::Address(*address),
-        Value::Quad(quad) => Administrator::Address((*quad).into()),
-        other => {
-            return fault(format!(
-                "{} in an extended community",
-                other.value_type().what()
-            ));
-        }
-    };
-    let community = match (kind, administrator) {
-        (None, Administrator::As(asn)) => Some(ExtCommunity::generic(asn.0, *number)),
-        (None, Administrator::Address(_)) => None,
-        (Some(kind), administrator) => ExtCommunity::known(kind, administrator, *number),
-    };
-    match community {
-        Some(community) => Ok(Value::Extended(community)),
-        None => fault("a number up to 65535 beside an address or an AS above 65535"),
     }
 }

@@ -14,6 +14,7 @@
 //! | `roa` | which AS may originate what |
 //! | `route` | attributes of a route |
 //! | `machine` | one run over a route |
+//! | `numbers` | arithmetic |
 //! | `quick` | conditions of common forms |
 //! | `text` | the program in words |
 //!
@@ -23,6 +24,7 @@
 mod list;
 mod machine;
 mod mask;
+mod numbers;
 mod quick;
 mod roa;
 mod route;
