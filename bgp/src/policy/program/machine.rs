@@ -10,6 +10,7 @@ use super::mask::{MaskItem, PathMask};
 use super::numbers::{arithmetic, extended};
 use super::roa::RoaTable;
 use super::set::ValueSet;
+use super::stop::{Answer, Stop, fault};
 use super::tree::{
     Attribute, Expression, Function, MaskPart, Method, Operator, Place, Step, StepAction,
 };
@@ -29,25 +30,10 @@ const LONGEST: u32 = 1_000_000;
 /// Why an expression of the file itself has no value.
 const NO_ROUTE: &str = "there is no route here";
 
-/// Why steps go no further.
-#[derive(Debug)]
-pub(super) enum Stop {
-    /// The filter has decided.
-    End(FilterVerdict, Option<Place>),
-    /// Something cannot be computed; the route is rejected.
-    Fault(String),
-}
-
 /// What happens behind a step.
 enum Flow {
     Next,
     Return(Value),
-}
-
-pub(super) type Answer<T> = Result<T, Stop>;
-
-pub(super) fn fault<T>(text: impl Into<String>) -> Answer<T> {
-    Err(Stop::Fault(text.into()))
 }
 
 /// One run.

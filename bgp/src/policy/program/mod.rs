@@ -16,6 +16,7 @@
 //! | `machine` | one run over a route |
 //! | `numbers` | arithmetic |
 //! | `quick` | conditions of common forms |
+//! | `stop` | why a run goes no further |
 //! | `text` | the program in words |
 //!
 //! A value that is missing, and what cannot be computed, behaves as in BIRD 2: what is missing is
@@ -29,6 +30,7 @@ mod quick;
 mod roa;
 mod route;
 mod set;
+mod stop;
 mod text;
 mod tree;
 mod value;
@@ -36,10 +38,11 @@ mod value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use machine::{Machine, Stop};
+use machine::Machine;
 pub use mask::{MaskItem, PathMask};
 pub use roa::{Roa, RoaState, RoaTable};
 pub use set::{PrefixSet, SetKind, SetPattern, ValueSet};
+use stop::Stop;
 use tree::any_in;
 pub use tree::{
     Attribute, Expression, Function, MaskPart, Method, Operator, Place, Step, StepAction,

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::machine::{Answer, fault};
+use super::stop::{Answer, fault};
 use super::tree::Operator;
 use super::value::Value;
 use crate::types::{Administrator, Asn, ExtCommunity, ExtKind};

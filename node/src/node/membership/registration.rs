@@ -68,12 +68,25 @@ impl Work {
     }
 }
 
+/// What is shown, and until when.
+type Notice = (Problem, Instant);
+
+/// What is shown after something was found. A copy that is about to end writes the Node once more:
+/// that is no news.
+fn told(shown: Option<Notice>, found: Option<Notice>) -> Option<Notice> {
+    let is_copy = |notice: &Notice| notice.0.code == ProblemCode::NodeCopied;
+    match (shown, found) {
+        (Some(shown), Some(found)) if is_copy(&shown) && !is_copy(&found) => Some(shown),
+        (shown, found) => found.or(shown),
+    }
+}
+
 impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
     /// Keeps the entry for ever.
     pub(crate) async fn run(mut self) {
         let mut last: Option<Node> = None;
         let mut failure: Option<Problem> = None;
-        let mut notice: Option<(Problem, Instant)> = None;
+        let mut notice: Option<Notice> = None;
         let mut pause = RETRY.0;
         loop {
             let view = self.view.borrow_and_update().clone();
@@ -94,13 +107,7 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
                             last = self.outcome.borrow().clone();
                         }
                         let found = found.map(|found| (found, Instant::now() + SHOWN));
-                        // A copy that is about to end writes the Node once more: that is no news.
-                        let copied =
-                            notice.take_if(|(shown, _)| shown.code == ProblemCode::NodeCopied);
-                        let news = found.filter(|(found, _)| {
-                            copied.is_none() || found.code == ProblemCode::NodeCopied
-                        });
-                        notice = news.or(copied).or(notice);
+                        notice = told(notice, found);
                     }
                     Err(error) => match error.downcast::<machine::Taken>() {
                         Ok(taken) => {
