@@ -67,6 +67,7 @@
 //! | [`Program`], [`Step`], [`Expression`], [`Value`] … | filters of bird-style files |
 //! | [`OriginCheck`], `Origin…` | the check of who may announce what; [`Origin`] alone is the attribute |
 //! | `Bfd…` | is the other end there (RFC 5880) |
+//! | `Rtr…` | entries of a validator's cache (RFC 8210) |
 //! | `Bmp…`, `encode_bmp_…` | messages to monitoring stations (RFC 7854) |
 
 mod attrs;
@@ -80,6 +81,7 @@ mod origin;
 mod policy;
 mod ranges;
 mod rib;
+mod rtr;
 #[cfg(feature = "speaker")]
 mod speaker;
 mod types;
@@ -127,6 +129,9 @@ pub use rib::{
     RouteInfo, RouteQuery, RouteRecord, RouteTable, Screened, SessionInfo, SessionOptions,
     StartupTimes, Underlay, UnderlayRoute, Withheld, redistribute,
 };
+pub use rtr::{RtrCache, RtrTime};
+#[cfg(feature = "speaker")]
+pub use rtr::{RtrHandle, RtrState, RtrStatus};
 #[cfg(feature = "speaker")]
 pub use speaker::{
     BfdHandle, BfdStatus, BfdTarget, CannotAnnounce, Capabilities, Convergence, Counters, Endpoint,

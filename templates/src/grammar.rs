@@ -46,7 +46,7 @@ use lexer::{
 use peer::{PeerOption, peer_option};
 use policy::Function;
 use route::{StaticRoutes, routes};
-pub use rpki::{Cache, RtrCache, RtrTime};
+pub use rpki::Cache;
 use rpki::{CacheStatement, cache};
 use station::{StationStatement, station_block, station_line};
 

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use caracal_bgp::{RtrHandle, RtrState, RtrStatus};
 use caracal_model::{CacheStatusJson, Problem, ProblemCode};
 use caracal_templates::{Cache, Learned};
 use tokio::sync::{Notify, watch};
-
-use super::rtr::{RtrHandle, RtrState, RtrStatus};
 
 /// The caches that are followed.
 #[derive(Debug)]

@@ -12,7 +12,6 @@ pub(crate) mod file;
 mod health;
 mod kernel;
 mod mark;
-mod rtr;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

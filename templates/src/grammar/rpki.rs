@@ -1,8 +1,8 @@
 //! `protocol rpki`: a validator's cache, and the tables of origins that it fills. BIRD 2's words.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
+use caracal_bgp::{RtrCache, RtrTime};
 use caracal_model::Family;
 use nom::combinator::{cut, opt};
 use nom::sequence::{preceded, terminated};
@@ -14,60 +14,6 @@ use super::lexer::{
     u16_number, u32_number, until_semicolon,
 };
 use super::route::{roa_family, roa_table};
-
-/// The port without encryption (RFC 8210 §9).
-const PORT: u16 = 323;
-
-/// A validator's cache, and how it is asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RtrCache {
-    /// Name or address of the machine.
-    pub host: String,
-    /// TCP port, normally 323.
-    pub port: u16,
-    /// From one set of entries to the next question.
-    pub refresh: RtrTime,
-    /// From a failure to the next try, at most.
-    pub retry: RtrTime,
-    /// From the last set until its entries are used no more.
-    pub expire: RtrTime,
-}
-
-/// A time of ours, which the cache may replace by its own unless it is kept (RFC 8210 §6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RtrTime {
-    /// Seconds.
-    pub seconds: u32,
-    /// What the cache says does not count.
-    pub keep: bool,
-}
-
-impl RtrTime {
-    /// The time that counts when the cache has said `theirs`, in seconds.
-    #[must_use]
-    pub fn or(self, theirs: Option<u32>) -> Duration {
-        let theirs = theirs.filter(|_| !self.keep);
-        Duration::from_secs(theirs.unwrap_or(self.seconds).into())
-    }
-}
-
-impl RtrCache {
-    /// A cache with the times that RFC 8210 §6 proposes: an hour, ten minutes, two hours.
-    #[must_use]
-    pub const fn new(host: String) -> Self {
-        const fn time(seconds: u32) -> RtrTime {
-            let keep = false;
-            RtrTime { seconds, keep }
-        }
-        Self {
-            host,
-            port: PORT,
-            refresh: time(3600),
-            retry: time(600),
-            expire: time(7200),
-        }
-    }
-}
 
 /// A cache, and what its entries go to.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caracal_bgp::Roa;
-
 use super::pdu::{self, Fault, NO_DATA, Pdu, Query, Times, UNSUPPORTED_VERSION, Unit, Version};
+use crate::policy::Roa;
 
 /// What to do after a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

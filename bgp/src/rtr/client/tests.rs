@@ -3,8 +3,8 @@
 use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
 
+use super::super::RtrTime;
 use super::*;
-use caracal_templates::RtrTime;
 
 const SECOND: Duration = Duration::from_secs(1);
 

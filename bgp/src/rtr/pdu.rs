@@ -3,8 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use caracal_bgp::Roa;
 use caracal_model::Prefix;
+
+use crate::policy::Roa;
 
 const HEADER: usize = 8;
 

@@ -7,8 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use caracal_bgp::Roa;
-use caracal_templates::RtrCache;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
@@ -16,8 +14,10 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
+use super::RtrCache;
 use super::pdu::{decode, encode_error, encode_query};
 use super::session::{End, Outcome, Router};
+use crate::policy::Roa;
 
 /// Longest time for a connection to be made.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ const READ: usize = 64 << 10;
 
 /// How the connection to a cache is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum RtrState {
+pub enum RtrState {
     /// There is none.
     #[default]
     Down,
@@ -44,22 +44,22 @@ pub(crate) enum RtrState {
 
 /// A cache, as `caracal status` shows it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RtrStatus {
+pub struct RtrStatus {
     /// State of the connection.
-    pub(crate) state: RtrState,
+    pub state: RtrState,
     /// Why there is no connection, or no entries.
-    pub(crate) reason: Option<String>,
+    pub reason: Option<String>,
     /// Version of the protocol, session and serial number of what is held.
-    pub(crate) held: Option<(u8, u16, u32)>,
+    pub held: Option<(u8, u16, u32)>,
     /// The entries, sorted.
-    pub(crate) entries: Arc<[Roa]>,
+    pub entries: Arc<[Roa]>,
     /// When the cache last said that they are whole.
-    pub(crate) updated: Option<std::time::Instant>,
+    pub updated: Option<std::time::Instant>,
 }
 
 /// A cache that is followed. Its task ends with the handle.
 #[derive(Debug)]
-pub(crate) struct RtrHandle {
+pub struct RtrHandle {
     status: watch::Receiver<RtrStatus>,
     task: AbortHandle,
 }
@@ -72,19 +72,22 @@ impl Drop for RtrHandle {
 
 impl RtrHandle {
     /// Begins to follow a cache; `changed` is told each time its entries are others.
-    pub(crate) fn start(name: String, cache: RtrCache, changed: Arc<Notify>) -> Self {
+    #[must_use]
+    pub fn start(name: String, cache: RtrCache, changed: Arc<Notify>) -> Self {
         let (follower, status) = Follower::new(name, cache, changed);
         let task = tokio::spawn(follower.run()).abort_handle();
         Self { status, task }
     }
 
     /// The entries, sorted.
-    pub(crate) fn entries(&self) -> Arc<[Roa]> {
+    #[must_use]
+    pub fn entries(&self) -> Arc<[Roa]> {
         Arc::clone(&self.status.borrow().entries)
     }
 
     /// Where its status can be read.
-    pub(crate) fn status(&self) -> watch::Receiver<RtrStatus> {
+    #[must_use]
+    pub fn status(&self) -> watch::Receiver<RtrStatus> {
         self.status.clone()
     }
 }
@@ -299,9 +302,9 @@ impl Follower {
                     });
                 }
                 Err(End::Fault(fault)) => {
-                    let had = self.router.held().is_none();
                     // A mismatch of sessions has emptied it.
-                    self.publish(had && !self.status.borrow().entries.is_empty());
+                    let is_flushed = self.router.entries().is_empty();
+                    self.publish(is_flushed && !self.status.borrow().entries.is_empty());
                     let report = encode_error(version, &fault, &unit.octets);
                     let _told = write.write_all(&report).await;
                     return Err(End::Fault(fault).into());
