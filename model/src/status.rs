@@ -220,6 +220,10 @@ pub struct CacheStatusJson {
     pub state: String,
     /// How many entries are in use.
     pub entries: usize,
+    /// Version of the protocol that it speaks.
+    pub version: Option<u8>,
+    /// Its session, in which its serial numbers count.
+    pub session: Option<u16>,
     /// Its serial number of them.
     pub serial: Option<u32>,
     /// Seconds since it last said that they are whole.

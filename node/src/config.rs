@@ -8,7 +8,7 @@ pub(crate) mod group;
 mod policy;
 pub(crate) mod ports;
 pub(crate) mod services;
-mod variables;
+pub(crate) mod variables;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

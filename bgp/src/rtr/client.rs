@@ -176,13 +176,27 @@ impl Follower {
         sleep_until(until).await;
     }
 
+    /// For how long what is held is used.
+    fn lifetime(&self) -> Duration {
+        self.cache.expire.or(self.router.times().map(|t| t.expire))
+    }
+
     /// When what is held is used no more.
     fn expiry(&self) -> Option<Instant> {
         if self.router.entries().is_empty() {
             return None;
         }
-        let expire = self.cache.expire.or(self.router.times().map(|t| t.expire));
-        Some(self.updated? + expire)
+        Some(self.updated? + self.lifetime())
+    }
+
+    /// After what time a cache is asked again that has said everything: early enough for two tries
+    /// before its entries expire, whoever said the times.
+    fn refresh(&self) -> Duration {
+        let refresh = self
+            .cache
+            .refresh
+            .or(self.router.times().map(|t| t.refresh));
+        refresh.min(self.lifetime() / 2)
     }
 
     fn expire(&mut self) {
@@ -288,11 +302,7 @@ impl Follower {
                 Ok(Outcome::Current(differs)) => {
                     self.updated = Some(Instant::now());
                     self.pause = FIRST_PAUSE;
-                    again = Some(
-                        self.cache
-                            .refresh
-                            .or(self.router.times().map(|t| t.refresh)),
-                    );
+                    again = Some(self.refresh());
                     self.publish(differs);
                 }
                 Ok(Outcome::NoData) => {

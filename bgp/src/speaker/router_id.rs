@@ -57,7 +57,7 @@ impl Candidate {
 }
 
 /// The IPv4 addresses of this machine, in the kernel's order.
-fn candidates() -> Vec<Candidate> {
+fn candidates() -> Result<Vec<Candidate>, String> {
     let of_interface = |found: nix::ifaddrs::InterfaceAddress| {
         let address = found.address?.as_sockaddr_in()?.ip();
         let mask = found.netmask?.as_sockaddr_in()?.ip();
@@ -74,20 +74,21 @@ fn candidates() -> Vec<Candidate> {
             peer: peer.and_then(|peer| Some(peer.as_sockaddr_in()?.ip())),
         })
     };
-    let found = getifaddrs().into_iter().flatten();
-    found.filter_map(of_interface).collect()
+    let found = getifaddrs()
+        .map_err(|error| format!("the addresses of this machine cannot be read: {error}"))?;
+    Ok(found.filter_map(of_interface).collect())
 }
 
 /// The router id of this machine: the lowest IPv4 address of an interface that is up and that the
 /// patterns take; an empty list takes all. `kept` stays while it is such an address.
 ///
 /// # Errors
-/// Which addresses were seen, when none of them is taken.
+/// Which addresses were seen, when none of them is taken, or why they could not be read.
 pub fn choose_router_id(
     patterns: &[InterfacePattern],
     kept: Option<Ipv4Addr>,
 ) -> Result<Ipv4Addr, String> {
-    choose(&candidates(), patterns, kept)
+    choose(&candidates()?, patterns, kept)
 }
 
 fn choose(
@@ -245,6 +246,11 @@ mod tests {
 
     #[test]
     fn this_machine_has_its_loopback() {
-        assert!(candidates().iter().any(|c| c.address.is_loopback()));
+        assert!(
+            candidates()
+                .unwrap()
+                .iter()
+                .any(|c| c.address.is_loopback())
+        );
     }
 }

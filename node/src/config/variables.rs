@@ -64,6 +64,31 @@ const OTHERS: [&str; 3] = [
     "CARACAL_TEST_API_SERVER",
 ];
 
+/// What `caracal speaker` reads of them; its file says the rest.
+const OF_A_SPEAKER: [&str; 5] = [
+    "CARACAL_ADMIN_GROUP",
+    "CARACAL_ALLOW_MARTIANS",
+    "CARACAL_HTTP",
+    "CARACAL_LOG",
+    "CARACAL_RUN_DIR",
+];
+
+/// One line for each variable that is a node's, and that a standalone speaker does not read.
+pub(crate) fn without_effect_on_a_speaker<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let is_a_nodes = |name: &&str| {
+        name.starts_with("CARACAL_")
+            && !name.starts_with("CARACAL_LAB_")
+            && READ.contains(name)
+            && !OF_A_SPEAKER.contains(name)
+    };
+    let told = |name: &str| {
+        format!(
+            "the variable {name} has no effect on `caracal speaker`: it is read by `caracal node`"
+        )
+    };
+    names.filter(is_a_nodes).map(told).collect()
+}
+
 /// One line for each variable that has no effect, and one for all of Felix's that are not ours.
 pub(super) fn warnings(vars: &BTreeMap<String, String>) -> Vec<String> {
     let names = || vars.keys().map(String::as_str);
@@ -171,6 +196,23 @@ mod tests {
         let said = warned(&["FELIX_IPTABLESBACKEN"]);
         assert!(
             said[0].contains("did you mean FELIX_IPTABLESBACKEND?"),
+            "{said:?}"
+        );
+    }
+
+    #[test]
+    fn a_speaker_says_what_it_does_not_read() {
+        let set = [
+            "CARACAL_CONSOLE",
+            "CARACAL_HTTP",
+            "CARACAL_LAB_DIR",
+            "HOME",
+            "IP",
+        ];
+        let said = without_effect_on_a_speaker(set.into_iter());
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(
+            said[0].contains("CARACAL_CONSOLE has no effect"),
             "{said:?}"
         );
     }

@@ -93,6 +93,8 @@ impl Followed {
                 }
                 .to_owned(),
                 entries: status.entries.len(),
+                version: status.held.map(|(version, _, _)| version),
+                session: status.held.map(|(_, session, _)| session),
                 serial: status.held.map(|(_, _, serial)| serial),
                 updated_seconds: status.updated.map(|at| at.elapsed().as_secs()),
                 reason: status.reason.clone(),

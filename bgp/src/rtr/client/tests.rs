@@ -192,3 +192,18 @@ async fn a_time_that_is_kept_is_not_the_caches() {
     };
     session(config, 7 * SECOND).await;
 }
+
+/// Times of two sources: entries that the cache lets expire after ten minutes would be gone for
+/// most of an hour.
+#[tokio::test(start_paused = true)]
+async fn a_cache_is_asked_before_its_entries_expire_whoever_says_the_times() {
+    let refresh = RtrTime {
+        seconds: 3600,
+        keep: true,
+    };
+    let config = RtrCache {
+        refresh,
+        ..RtrCache::new(String::new())
+    };
+    session(config, 300 * SECOND).await;
+}
