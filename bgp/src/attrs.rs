@@ -12,6 +12,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bytes::Bytes;
+use caracal_model::is_zoned;
 
 pub use as_path::{AsPath, Segment, SegmentKind};
 pub use rare::RareList;
@@ -28,7 +29,8 @@ pub struct PathAttrs {
     pub as_path: AsPath,
     /// NEXT_HOP, or the global next hop of MP_REACH_NLRI. `None` only before an own route got one.
     pub next_hop: Option<IpAddr>,
-    /// The link-local next hop that may follow the global one (RFC 2545 §3).
+    /// The link-local next hop that may follow the global one (RFC 2545 §3); zoned when it came from
+    /// a peer on a link of ours.
     pub link_local_next_hop: Option<Ipv6Addr>,
     /// MULTI_EXIT_DISC.
     pub med: Option<u32>,
@@ -74,9 +76,18 @@ pub enum RouteType {
     Multipath,
     /// Whatever leads to `next_hop`.
     Recursive,
+    /// By the kernel's own route to what is on a link.
+    Interface,
+    /// By a route that another program wrote into the kernel's table.
+    Inherited,
 }
 
 impl RouteType {
+    /// True for a route of ours that is in the kernel's table by itself.
+    pub(crate) const fn is_kernels(self) -> bool {
+        matches!(self, Self::Interface | Self::Inherited)
+    }
+
     /// True for a route of ours that leads to a gateway.
     pub(crate) const fn is_way(self) -> bool {
         matches!(self, Self::Via | Self::Multipath | Self::Recursive)
@@ -88,6 +99,13 @@ impl PathAttrs {
     #[must_use]
     pub(crate) fn bgp_next_hop(&self) -> Option<IpAddr> {
         self.next_hop.filter(|_| !self.route_type.is_way())
+    }
+
+    /// The address that packets are sent to: a link-local next hop whose link is known before the
+    /// one that is told to others.
+    pub(crate) fn way(&self) -> Option<IpAddr> {
+        let near = self.link_local_next_hop.filter(|near| is_zoned(*near));
+        near.map(IpAddr::V6).or(self.next_hop)
     }
 
     /// ONLY_TO_CUSTOMER (RFC 9234 §5): the AS that told a customer, a peer or a client of a route

@@ -8,11 +8,12 @@ mod originations;
 mod router_id;
 mod station;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_model::{Family, Prefix};
+use caracal_model::{Family, IfName, Prefix, zoned};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use diff::compare_all_but_routes;
@@ -52,6 +53,27 @@ pub struct SpeakerConfig {
     pub filters: BTreeMap<String, Filter>,
     /// Monitoring stations by name (RFC 7854).
     pub stations: BTreeMap<String, Station>,
+}
+
+impl SpeakerConfig {
+    /// The links of peers and gateways with link-local addresses.
+    #[must_use]
+    pub fn links(&self) -> BTreeSet<IfName> {
+        let peers = self
+            .peers
+            .values()
+            .filter_map(|peer| peer.interface.clone());
+        let gateways = self
+            .originate
+            .iter()
+            .flat_map(|(_, route)| match &route.way {
+                StaticWay::Via(gateways) => gateways.as_slice(),
+                _ => &[],
+            });
+        peers
+            .chain(gateways.filter_map(|gateway| gateway.interface.clone()))
+            .collect()
+    }
 }
 
 /// Socket on which the speaker listens.
@@ -111,17 +133,25 @@ pub enum StaticWay {
     Via(Vec<StaticGateway>),
     /// To wherever this address is reached. Without a way to it they are dropped.
     Recursive(IpAddr),
+    /// To what is on this link, by the kernel's own route.
+    Interface(IfName),
+    /// By a route that another program wrote into the kernel's table; the interface, when it is one.
+    Inherited(Option<IfName>),
 }
 
 impl StaticWay {
-    /// The addresses of the gateways, or the address that is looked up.
+    /// The addresses of the gateways, zoned, or the address that is looked up.
     pub(crate) fn hops(&self) -> impl Iterator<Item = IpAddr> {
         let (gateways, looked_up) = match self {
             Self::Via(gateways) => (gateways.as_slice(), None),
             Self::Recursive(address) => (&[][..], Some(*address)),
-            Self::Blackhole | Self::Unreachable | Self::Prohibit => (&[][..], None),
+            Self::Blackhole
+            | Self::Unreachable
+            | Self::Prohibit
+            | Self::Interface(_)
+            | Self::Inherited(_) => (&[][..], None),
         };
-        let addresses = gateways.iter().map(|gateway| gateway.address);
+        let addresses = gateways.iter().map(StaticGateway::hop);
         addresses.chain(looked_up)
     }
 
@@ -137,9 +167,33 @@ impl StaticWay {
 pub struct StaticGateway {
     /// Address of the gateway.
     pub address: IpAddr,
+    /// The link that it is on; of a link-local address, and of no other.
+    #[serde(default)]
+    pub interface: Option<IfName>,
     /// Beside others: how much more than one share of the packets it gets.
     #[serde(default)]
     pub extra_weight: u8,
+}
+
+impl StaticGateway {
+    /// The address, zoned.
+    pub(crate) fn hop(&self) -> IpAddr {
+        match (self.address, &self.interface) {
+            (IpAddr::V6(address), Some(interface)) => zoned(address, interface).into(),
+            (address, _) => address,
+        }
+    }
+}
+
+impl fmt::Display for StaticGateway {
+    /// `10.0.0.1`, `fe80::1%eth0`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)?;
+        match &self.interface {
+            Some(interface) => write!(f, "%{interface}"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl From<IpAddr> for StaticGateway {
@@ -147,6 +201,7 @@ impl From<IpAddr> for StaticGateway {
     fn from(address: IpAddr) -> Self {
         Self {
             address,
+            interface: None,
             extra_weight: 0,
         }
     }
@@ -157,6 +212,9 @@ impl From<IpAddr> for StaticGateway {
 pub struct PeerConfig {
     /// Address that the peer has, and that is dialled.
     pub address: IpAddr,
+    /// The link that we share with the peer; of a peer with a link-local address, and of no other.
+    #[serde(default)]
+    pub interface: Option<IfName>,
     /// The peer's TCP port, normally 179.
     pub port: u16,
     /// The AS we expect in its OPEN.
@@ -259,6 +317,7 @@ impl PeerConfig {
     pub fn new(address: IpAddr, remote_as: Asn) -> Self {
         Self {
             address,
+            interface: None,
             port: 179,
             remote_as,
             local_as: None,

@@ -344,7 +344,8 @@ impl FilterCondition {
             Self::AsPath { asns, place } => place.holds(&attrs.as_path, asns),
             Self::NextHop(prefix) => attrs.bgp_next_hop().is_some_and(|hop| prefix.contains(hop)),
             Self::PeerKind(kind) => route.peer == *kind,
-            Self::Source(source) => route.source == *source,
+            // What is announced of the kernel's table is no static route.
+            Self::Source(source) => route.source == *source && !attrs.route_type.is_kernels(),
             Self::Interface(pattern) => route.interface.is_some_and(|name| glob(pattern, name)),
             Self::LocalPref(value) => attrs.local_pref == Some(*value),
         }

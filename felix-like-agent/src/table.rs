@@ -44,6 +44,8 @@ pub struct TableSettings {
     pub persist: bool,
     /// Routes of others in the table are of interest.
     pub learn: Option<LearnScope>,
+    /// Links on which next hops are link-local.
+    pub near: BTreeSet<IfName>,
 }
 
 /// Which routes of others.
@@ -65,6 +67,7 @@ impl Default for TableSettings {
             paths: 1,
             persist: false,
             learn: None,
+            near: BTreeSet::new(),
         }
     }
 }

@@ -4,9 +4,10 @@
 //! Routes of our own never count: a next hop that is reached through what it announced is not
 //! reached. Neither do addresses of this machine: they are no way to anybody.
 
+use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
 
-use caracal_model::{Cidr, Prefix, Underlay, UnderlayRoute};
+use caracal_model::{Cidr, IfName, Prefix, Underlay, UnderlayRoute, zone};
 
 use crate::actual::ActualRoute;
 use crate::kernel_objects::NextHop;
@@ -31,11 +32,13 @@ pub(crate) fn on_link(link: &Link) -> UnderlayRoute {
     }
 }
 
-/// The underlay of these interfaces and routes. The routes must be those of others.
+/// The underlay of these interfaces and routes. The routes must be those of others. `near`: the
+/// links on which next hops are link-local.
 #[must_use]
 pub(crate) fn underlay_of<'a>(
     links: &Links,
     routes: impl IntoIterator<Item = &'a ActualRoute>,
+    near: &BTreeSet<IfName>,
 ) -> Underlay {
     // One entry for all: each interface of a pod has such an address, and none of them changes
     // anything.
@@ -50,6 +53,9 @@ pub(crate) fn underlay_of<'a>(
         }
     }
     for link in links.iter().filter(|l| l.up && !l.loopback) {
+        if near.contains(&link.name) {
+            underlay.offer(zone(&link.name), Some(on_link(link)));
+        }
         let subnets = link.addresses.iter().map(Cidr::prefix);
         for subnet in subnets.filter(|s| !s.is_host() && !is_link_local(s)) {
             underlay.offer(subnet, Some(on_link(link)));
@@ -144,7 +150,8 @@ mod tests {
             hole,
             refusing,
         ];
-        let underlay = underlay_of(&links(), &routes);
+        let near = BTreeSet::from(["eth1", "eth3", "eth9"].map(IfName::from));
+        let underlay = underlay_of(&links(), &routes, &near);
         let find = |text: &str| {
             underlay.find(text.parse().unwrap()).map(|route| {
                 let via = route
@@ -171,6 +178,14 @@ mod tests {
         assert_eq!(find("127.0.0.9"), None);
         assert_eq!(find("fe80::2"), None, "on every link");
         assert_eq!(find("203.0.113.1"), None);
+        let on = |link: &str| {
+            let near = caracal_model::zoned("fe80::2".parse().unwrap(), &link.into());
+            find(&near.to_string())
+        };
+        assert_eq!(on("eth1").as_deref(), Some("eth1 link 0 true"));
+        for none in ["eth0", "eth3", "eth9"] {
+            assert_eq!(on(none), None, "{none}: not asked for, down, not there");
+        }
     }
 
     #[test]
@@ -186,7 +201,7 @@ mod tests {
             first
         };
         let link = |routes: &[ActualRoute]| {
-            let underlay = underlay_of(&links(), routes);
+            let underlay = underlay_of(&links(), routes, &BTreeSet::new());
             let found = underlay.find("192.0.2.1".parse().unwrap()).cloned();
             found.map(|route| route.interface.unwrap().to_string())
         };
@@ -201,12 +216,12 @@ mod tests {
 
     #[test]
     fn an_interface_of_a_pod_is_no_news() {
-        let before = underlay_of(&links(), []);
+        let before = underlay_of(&links(), [], &BTreeSet::new());
         let mut links = links();
         links.insert(Link::new(9, "cali123").with_address("fe80::9/64".parse().unwrap()));
-        assert_eq!(underlay_of(&links, []), before);
+        assert_eq!(underlay_of(&links, [], &BTreeSet::new()), before);
         let default = route("::/0", "fe80::1", "eth0", 0);
-        let underlay = underlay_of(&links, &[default]);
+        let underlay = underlay_of(&links, &[default], &BTreeSet::new());
         assert_eq!(underlay.find("fe80::9".parse().unwrap()), None);
         assert!(underlay.find("2001:db8::9".parse().unwrap()).is_some());
     }

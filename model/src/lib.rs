@@ -67,7 +67,7 @@ mod txn;
 // Prefixes, families, and the underlay over which next hops are resolved.
 pub use net::{
     Cidr, Family, Gateway, IfName, LocalNetworks, Prefix, PrefixError, Underlay, UnderlayRoute,
-    outermost, range_around,
+    is_zoned, outermost, range_around, unzoned, zone, zoned,
 };
 
 // Identity of things, and their keys in the datastore.

@@ -2,6 +2,7 @@
 
 mod outermost;
 mod underlay;
+mod zone;
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use crate::names::IfName;
 pub use outermost::{outermost, range_around};
 pub use underlay::{Gateway, LocalNetworks, Underlay, UnderlayRoute};
+pub use zone::{is_zoned, unzoned, zone, zoned};
 
 /// Address family, IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

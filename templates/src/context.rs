@@ -13,7 +13,7 @@ use serde::Serialize;
 
 pub(crate) use peer::{LIMITS, Reach};
 
-use crate::pieces::{address, prefix};
+use crate::pieces::{address, link, prefix};
 use crate::symbols::{RESERVED, Symbol, Symbols};
 use crate::{Options, RenderError, Role};
 
@@ -229,6 +229,8 @@ pub struct Peer {
     pub local_as: Option<String>,
     /// The peer's address.
     pub address: String,
+    /// The link of a link-local one.
+    pub interface: Option<String>,
     /// The peer's port.
     pub port: u16,
     /// The peer's AS.
@@ -452,12 +454,15 @@ fn way(way: &StaticWay) -> String {
                     0 => String::new(),
                     extra => format!(" weight {}", u16::from(extra) + 1),
                 };
-                format!("via {}{weight}", address(gateway.address))
+                let link = link(gateway.interface.as_ref());
+                format!("via {}{link}{weight}", address(gateway.address))
             };
             let gateways: Vec<String> = gateways.iter().map(gateway).collect();
             gateways.join(" ")
         }
         StaticWay::Recursive(looked_up) => format!("recursive {}", address(*looked_up)),
+        // No file has such a route; its protocols say which there are.
+        StaticWay::Interface(_) | StaticWay::Inherited(_) => "unreachable".to_owned(),
     }
 }
 

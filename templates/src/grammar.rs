@@ -7,6 +7,7 @@
 
 mod build;
 mod community;
+mod direct;
 mod dump;
 mod errors;
 mod kernel;
@@ -15,6 +16,7 @@ mod lexer;
 mod options;
 mod peer;
 mod peer_options;
+mod place;
 mod policy;
 mod route;
 mod router_id;
@@ -34,6 +36,8 @@ use nom::{Err, Parser};
 
 use crate::error::{ParseError, ParseErrors};
 use crate::source::{Include, Source};
+pub use direct::Direct;
+use direct::{DirectProtocol, direct};
 pub use dump::Dump;
 use dump::{DumpStatement, dump};
 use kernel::{KernelStatement, kernel};
@@ -60,6 +64,8 @@ pub struct File {
     pub speaker: SpeakerConfig,
     /// The tables of the kernel that best routes go to.
     pub kernel: BTreeMap<Family, KernelTable>,
+    /// Interfaces whose subnets are announced; the first protocol that has a subnet counts.
+    pub direct: Vec<Direct>,
     /// Files that the table is written to, by name.
     pub dumps: BTreeMap<String, Dump>,
     /// Validators whose entries are in tables that filters ask, by the name of their protocol.
@@ -196,6 +202,7 @@ fn read<'a>(
     let mut protocols = BTreeMap::new();
     let mut dumps = BTreeMap::new();
     let mut caches = BTreeMap::new();
+    let mut directs = Vec::new();
     for statement in &mut statements {
         if let Statement::Cache(Located { at, value }) = statement {
             let (name, cache) = value.clone();
@@ -208,6 +215,9 @@ fn read<'a>(
             if dumps.insert(name, dump).is_some() {
                 return Err(ParseFault::new(at, "another name; this one is taken"));
             }
+        }
+        if let Statement::Direct(protocol) = statement {
+            directs.push(protocol.clone());
         }
         let Statement::Kernel(Located { at, value }) = statement else {
             continue;
@@ -230,11 +240,18 @@ fn read<'a>(
     }
     let mut kernel = BTreeMap::new();
     for (family, protocol) in protocols {
-        kernel.insert(family, protocol.resolve(&speaker.filters)?);
+        let mut table = protocol.resolve(&speaker.filters)?;
+        table.near = speaker.links();
+        kernel.insert(family, table);
+    }
+    let mut direct = Vec::new();
+    for protocol in directs {
+        direct.extend(protocol.resolve(&speaker.filters)?);
     }
     Ok(File {
         speaker,
         kernel,
+        direct,
         dumps,
         caches: caches
             .into_iter()
@@ -279,6 +296,8 @@ enum Statement<'a> {
     Station(StationStatement<'a>),
     /// For a speaker that writes no routes, what it says does not matter.
     Kernel(Located<'a, Result<KernelStatement<'a>, ParseFault<'a>>>),
+    /// The same, of subnets of interfaces.
+    Direct(DirectProtocol<'a>),
     /// Only for who writes files.
     Dump(DumpStatement<'a>),
     /// A validator.
@@ -471,7 +490,7 @@ fn protocol<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
             Ok((after, Statement::Kernel(Located { at, value })))
         }
         "device" => balanced_block.map(|()| Statement::Done).parse(rest),
-        "direct" => direct(scope, skip(s), rest),
+        "direct" => connected(scope, skip(s), rest),
         _ => {
             let (rest, _) = token("{")(rest)?;
             match token("}")(rest) {
@@ -485,19 +504,14 @@ fn protocol<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
     }
 }
 
-/// `protocol direct`: routes of interfaces, which this speaker does not have. In a rendered text
-/// they only resolve next hops, and its filters keep them in.
-fn direct<'a>(scope: &mut Scope<'a>, at: &'a str, s: &'a str) -> Res<'a, Statement<'a>> {
-    let (rest, ()) = balanced_block(s)?;
-    let off = preceded((token("{"), token("disabled")), lexer::switch);
-    let off = terminated(off, token(";")).parse(s);
-    let rendered = scope.find(LOCAL_AS).is_some();
-    if rendered || matches!(off, Ok((_, true))) {
-        return Ok((rest, Statement::Done));
+/// `protocol direct`. In a rendered text its routes only resolve next hops, and the filters of that
+/// text keep them in.
+fn connected<'a>(scope: &mut Scope<'a>, at: &'a str, s: &'a str) -> Res<'a, Statement<'a>> {
+    if scope.find(LOCAL_AS).is_some() {
+        return balanced_block.map(|()| Statement::Done).parse(s);
     }
-    let what = "\"protocol kernel\" with \"learn all;\" to announce subnets of interfaces, or \"disabled;\" first in \
-                the block: there is no \"protocol direct\" here";
-    Err(Err::Failure(ParseFault::new(at, what)))
+    let (rest, protocol) = direct(scope, at, s)?;
+    Ok((rest, protocol.map_or(Statement::Done, Statement::Direct)))
 }
 
 /// A `#:` line at the top of the file.

@@ -57,8 +57,8 @@ use caracal_model::Prefix;
 pub use context::Context;
 pub use error::{ParseError, ParseErrors};
 pub use grammar::{
-    Cache, ChooseRouterId, Dump, File, KernelTable, Learn, Learned, Surroundings, Texts, eval,
-    parse, parse_file, read_file,
+    Cache, ChooseRouterId, Direct, Dump, File, KernelTable, Learn, Learned, Surroundings, Texts,
+    eval, parse, parse_file, read_file,
 };
 pub use set::{Rendered, Set, TemplateError, Templates};
 pub use source::Include;

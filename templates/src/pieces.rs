@@ -3,9 +3,14 @@
 use std::net::IpAddr;
 
 use caracal_bgp::PrefixPattern;
-use caracal_model::Prefix;
+use caracal_model::{IfName, Prefix};
 
 use crate::RenderError;
+
+/// The link of a link-local address, as it stands behind it.
+pub(crate) fn link(interface: Option<&IfName>) -> String {
+    interface.map_or_else(String::new, |name| format!("%'{name}'"))
+}
 
 /// An address without a dotted quad inside an IPv6 one, which BIRD does not read.
 pub(crate) fn address(address: IpAddr) -> String {

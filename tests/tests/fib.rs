@@ -2,12 +2,16 @@
 //! against real BIRD 2.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "fib/direct.rs"]
+mod direct;
 #[path = "fib/families.rs"]
 mod families;
 #[path = "fib/flood.rs"]
 mod flood;
 #[path = "fib/link.rs"]
 mod link;
+#[path = "fib/near.rs"]
+mod near;
 #[path = "fib/origin.rs"]
 mod origin;
 #[path = "fib/over_nodes.rs"]

@@ -118,7 +118,10 @@ pub(crate) fn compare_all_but_routes(old: &SpeakerConfig, new: &SpeakerConfig) -
 #[cfg(feature = "speaker")]
 #[must_use]
 pub(crate) fn renamed(old: &SpeakerConfig, new: &SpeakerConfig) -> BTreeMap<PeerName, PeerName> {
-    let identity = |peer: &PeerConfig| (peer.address, peer.port, peer.remote_as);
+    let identity = |peer: &PeerConfig| {
+        let interface = peer.interface.clone();
+        (peer.address, interface, peer.port, peer.remote_as)
+    };
     let only_in = |some: &SpeakerConfig, other: &SpeakerConfig| {
         let mut by_identity = BTreeMap::new();
         for (name, peer) in &some.peers {
@@ -159,6 +162,7 @@ fn peer_change(
     // Every field by name: a new field does not compile until somebody has decided what it changes.
     let PeerConfig {
         address,
+        interface,
         port,
         remote_as,
         local_as,
@@ -195,6 +199,7 @@ fn peer_change(
     } = new;
     let own_as = local_as.unwrap_or(new_speaker.local_as);
     let replaced = *address != old.address
+        || *interface != old.interface
         || *range != old.range
         || *remote_as != old.remote_as
         || own_as != old.local_as.unwrap_or(old_speaker.local_as);

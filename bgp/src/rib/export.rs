@@ -9,6 +9,7 @@ use caracal_model::{Family, Gateway, Prefix};
 use super::dest_id::DestId;
 use super::families::{FAMILIES, slot};
 use super::jobs::JobKind;
+use super::next_hops::plain;
 use super::order::{export_route, in_order};
 use super::out::{ExportCache, Group, GroupRoute, GroupUpdate, Member};
 use super::peer_id::PeerId;
@@ -212,9 +213,9 @@ impl Rib {
             return self.own_learned(dest, attrs);
         }
         let peer = self.peers.get(best.peer)?;
-        let mut next_hops = vec![attrs.next_hop?];
+        let mut next_hops = vec![attrs.way()?];
         for path in dest.paths().iter().filter(|path| path.rank == Rank::Equal) {
-            if let Some(next_hop) = path.accepted().and_then(|attrs| attrs.next_hop)
+            if let Some(next_hop) = path.accepted().and_then(|attrs| attrs.way())
                 && !next_hops.contains(&next_hop)
             {
                 next_hops.push(next_hop);
@@ -224,7 +225,7 @@ impl Rib {
         next_hops[1..].sort_unstable();
         let gateways = self.gateways(&dest.prefix, &next_hops);
         Some(LearnedRoute {
-            next_hops,
+            next_hops: next_hops.into_iter().map(plain).collect(),
             gateways,
             peer: peer.name.clone(),
             peer_address: peer.config.address,
@@ -240,7 +241,8 @@ impl Rib {
     /// A route of ours that leads somewhere. Others are none: nothing is known of them that the
     /// configuration does not say.
     fn own_learned(&self, dest: &Dest, attrs: &PathAttrs) -> Option<LearnedRoute> {
-        let next_hops: Vec<IpAddr> = self.next_hops.own_hops(&dest.prefix).collect();
+        let hops = self.next_hops.own_hops(&dest.prefix);
+        let next_hops: Vec<IpAddr> = hops.map(plain).collect();
         let peer_address = *next_hops.first()?;
         let gateways = self.next_hops.own_gateways(&dest.prefix);
         (!gateways.is_empty()).then(|| LearnedRoute {

@@ -88,7 +88,7 @@ impl Rib {
             what = what.or(change.meet(next_hop));
         }
         for path in dest.paths().iter().filter(|p| p.peer != PeerId::LOCAL) {
-            let Some(next_hop) = path.received.next_hop else {
+            let Some(next_hop) = path.received.way() else {
                 continue;
             };
             let moved = change.meet(next_hop);

@@ -65,6 +65,8 @@ pub(super) fn attributes(route: &Origination) -> PathAttrs {
             _ => (RouteType::Multipath, None),
         },
         StaticWay::Recursive(address) => (RouteType::Recursive, Some(*address)),
+        StaticWay::Interface(_) => (RouteType::Interface, None),
+        StaticWay::Inherited(_) => (RouteType::Inherited, None),
     };
     let mut attrs = PathAttrs {
         next_hop,
@@ -79,19 +81,27 @@ pub(super) fn attributes(route: &Origination) -> PathAttrs {
     attrs
 }
 
-/// Attributes of the announcement for a route that another program wrote into the forwarding table;
-/// `None`: the filter rejects it. Actions set its attributes, but for the AS path, which is empty
+/// Announcement of a route that is in the forwarding table and not of this speaker, by which
+/// packets go this way; `None`: the filter rejects it. Actions set its attributes, but for the AS path, which is empty
 /// on a route of ours.
 #[must_use]
 pub fn redistribute(
     filter: Option<&Filter>,
     prefix: Prefix,
-    interface: Option<&str>,
+    way: StaticWay,
 ) -> Option<Origination> {
-    let Some(filter) = filter else {
-        return Some(Origination::default());
+    let route = Origination {
+        way,
+        ..Origination::default()
     };
-    let mut view = own(prefix, Cow::Owned(PathAttrs::default()), interface);
+    let Some(filter) = filter else {
+        return Some(route);
+    };
+    let interface = match &route.way {
+        StaticWay::Interface(name) | StaticWay::Inherited(Some(name)) => Some(name.as_str()),
+        _ => None,
+    };
+    let mut view = own(prefix, Cow::Owned(attributes(&route)), interface);
     if !passes(filter, &mut view) {
         return None;
     }
@@ -103,7 +113,7 @@ pub fn redistribute(
         local_pref: attrs.local_pref,
         med: attrs.med,
         communities,
-        way: StaticWay::default(),
+        way: route.way,
     })
 }
 
@@ -121,8 +131,8 @@ impl Rib {
         let Some(attrs) = best.accepted() else {
             return true;
         };
-        let next_hop = attrs.next_hop.as_ref();
-        let interface = next_hop.and_then(|hop| self.next_hops.interface(hop));
+        let next_hop = attrs.way();
+        let interface = next_hop.and_then(|hop| self.next_hops.interface(&hop));
         let mut view = own(*prefix, Cow::Borrowed(attrs), interface);
         if let Some(peer) = self.peers.get(best.peer) {
             (view.peer, view.source) = (peer.kind(), RouteSource::Bgp);
@@ -189,19 +199,21 @@ mod tests {
             term(vec![], vec![], FilterVerdict::Reject),
         ]);
         let prefix: Prefix = "10.0.0.0/8".parse().unwrap();
-        let route = redistribute(Some(&filter), prefix, Some("eth0")).unwrap();
+        let by = |interface: &str| StaticWay::Inherited(Some(interface.into()));
+        let route = redistribute(Some(&filter), prefix, by("eth0")).unwrap();
         assert_eq!((route.med, route.local_pref), (Some(7), Some(50)));
         assert_eq!(
             route.communities,
             ["9:9".parse().unwrap(), extended],
             "sorted"
         );
-        assert_eq!(redistribute(Some(&filter), prefix, Some("wg0")), None);
-        assert_eq!(redistribute(Some(&filter), prefix, None), None);
+        assert_eq!(redistribute(Some(&filter), prefix, by("wg0")), None);
         assert_eq!(
-            redistribute(None, prefix, None),
-            Some(Origination::default())
+            redistribute(Some(&filter), prefix, StaticWay::Inherited(None)),
+            None
         );
+        let all = redistribute(None, prefix, by("eth0")).unwrap();
+        assert_eq!((all.med, all.way), (None, by("eth0")));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::Prefix;
+use caracal_model::{IfName, Prefix, unzoned, zoned};
 use serde::{Deserialize, Serialize};
 
 use super::intern::Interner;
@@ -170,6 +170,23 @@ pub(super) fn correct(attrs: &mut PathAttrs, kind: PeerKind, role: Option<(BgpRo
     }
 }
 
+/// Says on which link the link-local next hop is: that of the peer, if it has one. Without a link it
+/// leads nowhere.
+pub(super) fn place(attrs: &mut PathAttrs, link: Option<&IfName>) {
+    let Some(IpAddr::V6(told)) = attrs.next_hop else {
+        return;
+    };
+    let alone = told.is_unicast_link_local().then(|| unzoned(told));
+    if let Some(alone) = alone {
+        attrs.next_hop = Some(alone.into());
+    }
+    let near = &mut attrs.link_local_next_hop;
+    *near = match link {
+        Some(link) => near.or(alone).map(|near| zoned(near, link)),
+        None => near.map(unzoned),
+    };
+}
+
 impl ImportRules<'_> {
     /// The reason why the protocol itself forbids to use the route.
     fn forbids(&self, attrs: &PathAttrs) -> Option<ImportRefusal> {
@@ -217,8 +234,8 @@ impl ImportRules<'_> {
     }
 
     pub(super) fn view<'v>(&'v self, prefix: Prefix, attrs: &'v PathAttrs) -> RouteView<'v> {
-        let next_hop = attrs.next_hop.as_ref();
-        let interface = next_hop.and_then(|next_hop| self.next_hops.interface(next_hop));
+        let next_hop = attrs.way();
+        let interface = next_hop.and_then(|next_hop| self.next_hops.interface(&next_hop));
         let attrs = Cow::Borrowed(attrs);
         RouteView {
             prefix,

@@ -18,7 +18,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::{Family, Gateway, IfName, Prefix, Underlay, UnderlayRoute};
+use caracal_model::{Family, Gateway, IfName, Prefix, Underlay, UnderlayRoute, unzoned};
 use foldhash::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
@@ -75,7 +75,7 @@ impl ResolvedNextHop {
     fn behind(self, next_hop: IpAddr, prefix: Prefix) -> Self {
         Self {
             metric: self.metric.saturating_add(STEP_COST),
-            gateway: Some(self.gateway.unwrap_or(next_hop)),
+            gateway: Some(self.gateway.unwrap_or_else(|| plain(next_hop))),
             through: Some(prefix),
             ..self
         }
@@ -84,7 +84,7 @@ impl ResolvedNextHop {
     fn gateways(&self, next_hop: IpAddr) -> Arc<[Gateway]> {
         let interface = self.interface.iter().cloned();
         let gateway = |interface| Gateway {
-            address: self.gateway.unwrap_or(next_hop),
+            address: self.gateway.unwrap_or_else(|| plain(next_hop)),
             interface,
             extra_weight: 0,
         };
@@ -105,6 +105,14 @@ impl fmt::Display for ResolvedNextHop {
             Some(through) => write!(f, ", through the route to {through}"),
             None => Ok(()),
         }
+    }
+}
+
+/// An address as the kernel and people have it: a link-local one beside its interface.
+pub(super) const fn plain(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => IpAddr::V6(unzoned(v6)),
+        other => other,
     }
 }
 

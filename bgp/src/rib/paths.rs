@@ -48,8 +48,9 @@ impl Rib {
         let limits = [peer.config.prefix_limits, peer.config.import_limits];
         let [blocks, may_lack_room] = limits.map(PrefixLimits::blocks);
         import::correct(&mut attrs, peer.kind(), peer.role_and_as());
+        import::place(&mut attrs, peer.config.interface.as_ref());
         let received = self.interner.intern(attrs);
-        if let Some(next_hop) = received.next_hop {
+        if let Some(next_hop) = received.way() {
             self.next_hops.track(next_hop);
         }
         let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);

@@ -303,7 +303,7 @@ impl Rib {
             return None;
         }
         let attrs = path.accepted().unwrap_or(&path.received);
-        self.next_hops.resolved(&attrs.next_hop?, prefix)
+        self.next_hops.resolved(&attrs.way()?, prefix)
     }
 
     fn record(&self, prefix: Prefix, path: &Path, status: PathStatus) -> RouteRecord {

@@ -83,7 +83,7 @@ pub(super) fn unresolved_candidate(
         path_id: peers.paths.path_id(path.peer).unwrap_or_default(),
         ..common
     };
-    Some((candidate, Some(attrs.next_hop?)))
+    Some((candidate, Some(attrs.way()?)))
 }
 
 /// True when there is a [`candidate`]; which one does not matter to a path that has no rival.
@@ -95,7 +95,7 @@ fn is_eligible(prefix: &Prefix, path: &Path, peers: &Peers, next_hops: &NextHopT
     let has_session = |peer: PeerId| peers.get(peer).is_some_and(|peer| peer.session.is_some());
     match path.peer {
         PeerId::LOCAL => next_hops.has_own_way(prefix),
-        peer => has_session(peer) && attrs.next_hop.is_some_and(reached),
+        peer => has_session(peer) && attrs.way().is_some_and(reached),
     }
 }
 

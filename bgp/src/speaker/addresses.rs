@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use caracal_model::{Family, Prefix};
 use nix::ifaddrs::getifaddrs;
 
+use super::socket;
 use crate::config::{PeerConfig, SpeakerConfig};
 use crate::fsm::ConnectionEnds;
 use crate::rib::SessionInfo;
@@ -85,13 +86,12 @@ impl Addresses {
         self.0.iter().filter(move |e| e.interface == interface)
     }
 
-    /// Our address of the other family on the interface of `local`. Of several: none that changes
-    /// by itself if there is another; of IPv4 the first, which is the primary one; of IPv6, whose
-    /// list has no order, the lowest.
-    fn beside(&self, local: IpAddr) -> Option<IpAddr> {
-        let interface = &self.0.iter().find(|e| e.address == local)?.interface;
+    /// Our address of a family on an interface. Of several: none that changes by itself if there is
+    /// another; of IPv4 the first, which is the primary one; of IPv6, whose list has no order, the
+    /// lowest.
+    fn global(&self, interface: &str, family: Family) -> Option<IpAddr> {
         let other = self.on(interface);
-        let other = other.filter(|e| Family::of(e.address) != Family::of(local) && e.is_next_hop());
+        let other = other.filter(|e| Family::of(e.address) == family && e.is_next_hop());
         let rank = |e: &&InterfaceAddress| match e.address {
             IpAddr::V4(_) => (0, 0),
             IpAddr::V6(v6) => (e.flags & TEMPORARY, v6.to_bits()),
@@ -107,20 +107,18 @@ impl Addresses {
         Some(&self.0.iter().find(shared)?.interface)
     }
 
-    /// The link-local address of the interface that has `local` in a subnet with `remote`.
-    fn link_local(&self, local: IpAddr, remote: IpAddr) -> Option<Ipv6Addr> {
-        let interface = self.shared(local, remote)?;
+    /// The link-local address of an interface.
+    fn link_local(&self, interface: &str) -> Option<Ipv6Addr> {
         self.on(interface).find_map(|e| match e.address {
             IpAddr::V6(v6) if v6.is_unicast_link_local() => Some(v6),
             IpAddr::V4(_) | IpAddr::V6(_) => None,
         })
     }
 
-    /// The subnets of that interface.
-    fn subnets(&self, local: IpAddr, remote: IpAddr) -> Vec<Prefix> {
-        let interface = self.shared(local, remote);
-        let addresses = interface.into_iter().flat_map(|name| self.on(name));
-        let mut subnets: Vec<_> = addresses
+    /// The subnets of an interface, on which others are as well.
+    fn subnets(&self, interface: &str) -> Vec<Prefix> {
+        let mut subnets: Vec<_> = self
+            .on(interface)
             .map(|e| Prefix::truncated(e.address, e.len))
             .collect();
         subnets.sort_unstable();
@@ -151,15 +149,29 @@ pub(super) fn complete(session: &mut SessionInfo, peer: &PeerConfig, ends: Conne
         ends.local.ip().to_canonical(),
         ends.remote.ip().to_canonical(),
     );
-    if lacks {
-        session.options.other_address = addresses.beside(local);
+    let named = peer.interface.as_ref().map(|interface| interface.as_str());
+    let options = &mut session.options;
+    if lacks && let Some(interface) = named.or_else(|| addresses.interface(local)) {
+        options.other_address = addresses.global(interface, other_family(local));
     }
-    if direct {
-        session.options.link = addresses.subnets(local, remote);
-    }
+    let Some(link) = named
+        .or_else(|| addresses.shared(local, remote))
+        .filter(|_| direct)
+    else {
+        return;
+    };
+    options.link = addresses.subnets(link);
     // A next hop that somebody has written down may be on another link.
-    if direct && v6 && peer.own_next_hops.ipv6.is_none() {
-        session.options.link_local = addresses.link_local(local, remote);
+    if v6 && peer.own_next_hops.ipv6.is_none() {
+        // Between link-local addresses our end is one already, and told alone.
+        options.link_local = addresses.link_local(link).filter(|_| named.is_none());
+    }
+}
+
+const fn other_family(address: IpAddr) -> Family {
+    match address {
+        IpAddr::V4(_) => Family::Ipv6,
+        IpAddr::V6(_) => Family::Ipv4,
     }
 }
 
@@ -170,13 +182,14 @@ pub fn missing_next_hops(config: &SpeakerConfig) -> Vec<(PeerName, String)> {
     let addresses = Addresses::read();
     let of_peer = |(name, peer): (&PeerName, &PeerConfig)| {
         let local = peer.source.or_else(|| source_towards(peer))?;
-        let interface = addresses.interface(local)?;
+        let named = peer.interface.as_ref().map(|interface| interface.as_str());
+        let interface = named.or_else(|| addresses.interface(local))?;
         let missing = |family: &&Family| {
             let over_ipv6 = peer.extended_next_hop && **family == Family::Ipv4 && local.is_ipv6();
             **family != Family::of(local)
                 && peer.own_next_hops.for_family(**family).is_none()
                 && !over_ipv6
-                && addresses.beside(local).is_none()
+                && addresses.global(interface, **family).is_none()
         };
         let family = peer.families.iter().find(missing)?;
         Some((name.clone(), no_next_hop(*family, local, Some(interface))))
@@ -192,7 +205,7 @@ fn source_towards(peer: &PeerConfig) -> Option<IpAddr> {
     };
     // Nothing is sent: the kernel looks up the route.
     let socket = UdpSocket::bind(any).ok()?;
-    socket.connect((peer.address, peer.port)).ok()?;
+    socket.connect(socket::remote_of(peer).ok()?).ok()?;
     Some(socket.local_addr().ok()?.ip())
 }
 
@@ -259,7 +272,9 @@ fe80000000000000beef0000fe000005 05 40 20 80     eth2
     #[test]
     fn rfc2545_3_only_on_a_link_that_both_share() {
         let found = |local: &str, remote: &str| {
-            let found = addresses().link_local(local.parse().unwrap(), remote.parse().unwrap());
+            let addresses = addresses();
+            let link = addresses.shared(local.parse().unwrap(), remote.parse().unwrap());
+            let found = link.and_then(|link| addresses.link_local(link));
             found.map(|address| address.to_string())
         };
         let first = Some("fe80::beef:0:fe00:1".to_owned());
@@ -277,7 +292,9 @@ fe80000000000000beef0000fe000005 05 40 20 80     eth2
     #[test]
     fn rfc4271_5_1_3_the_subnets_of_a_link_that_both_share() {
         let found = |local: &str, remote: &str| {
-            let found = addresses().subnets(local.parse().unwrap(), remote.parse().unwrap());
+            let addresses = addresses();
+            let link = addresses.shared(local.parse().unwrap(), remote.parse().unwrap());
+            let found = link.map(|link| addresses.subnets(link)).unwrap_or_default();
             let found: Vec<String> = found.iter().map(ToString::to_string).collect();
             found.join(" ")
         };
@@ -291,7 +308,10 @@ fe80000000000000beef0000fe000005 05 40 20 80     eth2
     #[test]
     fn rfc4760_3_the_next_hop_of_the_other_family_is_on_the_interface_of_the_session() {
         let found = |local: &str| {
-            let found = addresses().beside(local.parse().unwrap());
+            let addresses = addresses();
+            let local: IpAddr = local.parse().unwrap();
+            let link = addresses.interface(local);
+            let found = link.and_then(|link| addresses.global(link, other_family(local)));
             found.map(|address| address.to_string())
         };
         // Neither the temporary one, though it is lower, nor those that are deprecated or

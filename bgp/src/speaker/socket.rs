@@ -4,10 +4,11 @@
 //! wraps.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd};
 
-use caracal_model::Prefix;
+use caracal_model::{IfName, Prefix};
+use nix::net::if_::{if_indextoname, if_nametoindex};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
@@ -41,7 +42,7 @@ const IPV6_MINHOPCOUNT: i32 = 73;
 /// # Errors
 /// The system call failed.
 pub(super) async fn connect(peer: &PeerConfig) -> io::Result<TcpStream> {
-    let remote = SocketAddr::new(peer.address, peer.port);
+    let remote = remote_of(peer)?;
     let socket = Socket::new(
         Domain::for_address(remote),
         Type::STREAM,
@@ -49,7 +50,7 @@ pub(super) async fn connect(peer: &PeerConfig) -> io::Result<TcpStream> {
     )?;
     socket.set_nonblocking(true)?;
     if let Some(source) = peer.source {
-        socket.bind(&SocketAddr::new(source, 0).into())?;
+        socket.bind(&on_link(source, 0, peer)?.into())?;
     }
     apply(&socket, peer)?;
     if let Some(password) = &peer.password {
@@ -60,6 +61,37 @@ pub(super) async fn connect(peer: &PeerConfig) -> io::Result<TcpStream> {
     TcpSocket::from_std_stream(socket.into())
         .connect(remote)
         .await
+}
+
+/// Where a peer is dialled.
+///
+/// # Errors
+/// The interface of a link-local peer is not there.
+pub(super) fn remote_of(peer: &PeerConfig) -> io::Result<SocketAddr> {
+    on_link(peer.address, peer.port, peer)
+}
+
+/// An address and a port; a link-local one on the link with the peer (RFC 4007 §6).
+fn on_link(address: IpAddr, port: u16, peer: &PeerConfig) -> io::Result<SocketAddr> {
+    match (address, &peer.interface) {
+        (IpAddr::V6(v6), Some(interface)) if v6.is_unicast_link_local() => {
+            let index = if_nametoindex(interface.as_str()).map_err(|_| {
+                let text = format!("there is no interface {interface}");
+                io::Error::new(io::ErrorKind::AddrNotAvailable, text)
+            })?;
+            Ok(SocketAddrV6::new(v6, port, 0, index).into())
+        }
+        _ => Ok(SocketAddr::new(address, port)),
+    }
+}
+
+/// The interface by which a link-local address is reached; `None` for other addresses.
+pub(super) fn link_of(remote: SocketAddr) -> Option<IfName> {
+    let SocketAddr::V6(v6) = remote else {
+        return None;
+    };
+    let name = if_indextoname(v6.scope_id()).ok()?;
+    Some(IfName::from(name.to_str().ok()?))
 }
 
 /// Sets what the configuration says about packets of a connection to `peer`, except for the MD5

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bytes::{BufMut, BytesMut};
-use caracal_model::Family;
+use caracal_model::{Family, unzoned};
 use nom::bytes::complete::take;
 use nom::combinator::rest;
 use nom::multi::length_data;
@@ -84,6 +84,8 @@ pub(super) fn decode_next_hop(
     // RFC 2545 §3 wants a link-local address here; peers are known to send zeros or the global one
     // again.
     let local = Some(Ipv6Addr::from(local)).filter(Ipv6Addr::is_unicast_link_local);
+    // A router without a global address on the link: nothing is told there, or the same again.
+    let global = local.filter(|_| global.is_unspecified()).unwrap_or(global);
     Ok((global.into(), local))
 }
 
@@ -107,7 +109,7 @@ pub(super) fn encode_reach_head(
         (IpAddr::V6(a), Some(local)) => {
             out.put_u8(32);
             out.put_slice(&a.octets());
-            out.put_slice(&local.octets());
+            out.put_slice(&unzoned(local).octets());
         }
     }
     out.put_u8(0);

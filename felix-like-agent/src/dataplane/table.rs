@@ -214,7 +214,8 @@ async fn read_tables(
         });
         routes.extend(foreign);
     }
-    let underlay = underlay::underlay_of(&links, &routes);
+    let near = tables.values().flat_map(|settings| settings.near.clone());
+    let underlay = underlay::underlay_of(&links, &routes, &near.collect());
     Ok(((links, underlay), actual))
 }
 

@@ -1,5 +1,6 @@
 //! From a node's address to a gateway on a link, and what the speaker resolves BGP next hops over.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -87,7 +88,7 @@ impl HostRoutes {
             mtu: None,
             source: None,
         });
-        underlay::underlay_of(&links, &routes.collect::<Vec<_>>())
+        underlay::underlay_of(&links, &routes.collect::<Vec<_>>(), &BTreeSet::new())
     }
 
     fn lookup(&self, address: IpAddr) -> Option<&(Prefix, u32, NextHop)> {

@@ -20,7 +20,7 @@ fn underlay() -> Underlay {
     ]
     .into_iter()
     .collect();
-    underlay::underlay_of(&links, [])
+    underlay::underlay_of(&links, [], &BTreeSet::new())
 }
 
 fn tables(paths: usize) -> Tables {

@@ -17,6 +17,8 @@ pub(crate) struct ReloadChange {
     pub(crate) speaker: bool,
     /// The kernel's tables are others, or written otherwise.
     pub(crate) kernel: bool,
+    /// Subnets of other interfaces are announced, or otherwise.
+    pub(crate) direct: bool,
     /// The table is dumped to other files, or at other times.
     pub(crate) dumps: bool,
     /// Other RPKI caches are asked, or asked otherwise.
@@ -88,6 +90,7 @@ impl From<ConfigChange> for ReloadChange {
             listen: change.listen,
             speaker: change.speaker,
             kernel: false,
+            direct: false,
             dumps: false,
             caches: false,
             added: change.added.into_iter().collect(),
@@ -116,6 +119,9 @@ impl fmt::Display for ReloadChange {
         }
         if self.kernel {
             writeln!(f, "kernel tables: changed")?;
+        }
+        if self.direct {
+            writeln!(f, "routes of interfaces: changed")?;
         }
         if self.dumps {
             writeln!(f, "table dumps: changed")?;

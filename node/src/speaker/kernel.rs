@@ -15,11 +15,11 @@ use caracal_agent::{
 };
 use caracal_bgp::{
     Convergence, FibExportFilter, FibFeed, Origination, Originations, SpeakerEnded, SpeakerHandle,
-    StaticWay, redistribute,
+    StaticWay, direct_subnets, redistribute,
 };
 use caracal_model::{Family, InsertEach, LocalNetworks, Prefix, Underlay};
-use caracal_templates::KernelTable;
-use tokio::sync::{mpsc, watch};
+use caracal_templates::{Direct, KernelTable};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::admin::routes::learned;
@@ -48,6 +48,7 @@ fn tables(wanted: &WantedTables) -> Tables {
         metric: table.metric,
         paths: usize::try_from(table.paths).unwrap_or(usize::MAX),
         persist: table.persist,
+        near: table.near.clone(),
         learn: table.learn.as_ref().map(|learn| match learn.all {
             true => LearnScope::All,
             false => LearnScope::Some,
@@ -86,6 +87,12 @@ pub(super) async fn local_networks(wanted: &WantedTables) -> Result<LocalNetwork
 pub(super) struct Kernel {
     wanted: WantedTables,
     running: Option<Running>,
+    /// Interfaces whose subnets are announced.
+    direct: Vec<Direct>,
+    /// Hears of changes of interfaces where no table is in use.
+    interfaces: Option<Interfaces>,
+    /// Told each time the kernel was looked at because of its interfaces.
+    looked: Arc<Notify>,
     /// Routes that the file announces.
     own: watch::Sender<Arc<OwnRoutes>>,
     /// Status of the tables; this channel outlives the task that keeps them.
@@ -110,6 +117,7 @@ impl Kernel {
     /// Takes the tables into use.
     pub(super) async fn start(
         wanted: WantedTables,
+        direct: Vec<Direct>,
         own: OwnRoutes,
         speaker: &SpeakerHandle,
     ) -> Result<Self, KernelError> {
@@ -119,12 +127,36 @@ impl Kernel {
             true => None,
             false => Some(Running::start(&wanted, &own, speaker, &status).await?),
         };
-        Ok(Self {
+        let mut kernel = Self {
             wanted,
             running,
+            direct: Vec::new(),
+            interfaces: None,
+            looked: Arc::default(),
             own,
             status,
-        })
+        };
+        kernel.connect(direct)?;
+        Ok(kernel)
+    }
+
+    /// Announces the subnets of these interfaces from now on. True when they are others.
+    pub(super) fn connect(&mut self, direct: Vec<Direct>) -> Result<bool, KernelError> {
+        let others = direct != self.direct;
+        self.direct = direct;
+        let alone = !self.direct.is_empty() && self.wanted.is_empty();
+        match (&self.interfaces, alone) {
+            (None, true) => self.interfaces = Some(Interfaces::watch(Arc::clone(&self.looked))?),
+            (Some(_), false) => self.interfaces = None,
+            (Some(_), true) | (None, false) => {}
+        }
+        Ok(others)
+    }
+
+    /// Told each time interfaces may be others, where no table is in use; the status of the tables
+    /// says it otherwise.
+    pub(super) fn looked(&self) -> Arc<Notify> {
+        Arc::clone(&self.looked)
     }
 
     /// The file announces these routes. To be called before the speaker has them: what it then says
@@ -139,15 +171,38 @@ impl Kernel {
         });
     }
 
+    /// Subnets of interfaces that are to be announced.
+    pub(super) fn connected(&self) -> OwnRoutes {
+        let mut routes = OwnRoutes::default();
+        for direct in self.direct.iter().rev() {
+            let subnets = match direct_subnets(&direct.interfaces) {
+                Ok(subnets) => subnets,
+                Err(error) => {
+                    tracing::error!(%error, "the addresses of this machine cannot be read");
+                    continue;
+                }
+            };
+            for (prefix, interface) in subnets {
+                let Some(import) = direct.import.get(&prefix.family()) else {
+                    continue;
+                };
+                let way = StaticWay::Interface(interface);
+                if let Some(route) = redistribute(import.as_ref(), prefix, way) {
+                    routes.insert(prefix, route);
+                }
+            }
+        }
+        routes
+    }
+
     /// Foreign routes of the tables that are to be announced.
     pub(super) fn redistributed(&self) -> OwnRoutes {
         let status = self.status.borrow().clone();
         let foreign = status.and_then(|status| status.foreign.clone());
         let announced = |(prefix, foreign): (&Prefix, &Foreign)| {
             let learn = self.wanted.get(&prefix.family())?.learn.as_ref()?;
-            let interface = foreign.interface.as_ref().map(ToString::to_string);
-            let route = redistribute(learn.import.as_ref(), *prefix, interface.as_deref())?;
-            Some((*prefix, route))
+            let way = StaticWay::Inherited(foreign.interface.clone());
+            Some((*prefix, redistribute(learn.import.as_ref(), *prefix, way)?))
         };
         let foreign = foreign.as_deref().into_iter().flatten();
         foreign.filter_map(announced).collect()
@@ -205,6 +260,35 @@ impl Kernel {
         if let Some(running) = &self.running {
             running.handle.remove().await;
         }
+    }
+}
+
+/// Hears of interfaces: a look at the kernel without tables of ours.
+#[derive(Debug)]
+struct Interfaces {
+    _handle: TableHandle,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Interfaces {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Interfaces {
+    fn watch(looked: Arc<Notify>) -> Result<Self, KernelError> {
+        let handle = spawn_table(Tables::new())?;
+        let mut status = handle.status();
+        let task = tokio::spawn(async move {
+            while status.changed().await.is_ok() {
+                looked.notify_one();
+            }
+        });
+        Ok(Self {
+            _handle: handle,
+            task,
+        })
     }
 }
 
@@ -292,7 +376,7 @@ impl Blackholes {
     fn at(&self, prefix: Prefix) -> Option<Learned> {
         let own = self.own.borrow();
         let route = own.get(&prefix)?;
-        let is_dropped = !matches!(route.way, StaticWay::Via(_));
+        let is_dropped = route.way.leads_nowhere() || matches!(route.way, StaticWay::Recursive(_));
         (is_dropped && self.admits(prefix, route)).then(Learned::default)
     }
 }

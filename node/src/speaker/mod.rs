@@ -30,6 +30,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::admin;
 use crate::config::group::AdminGroup;
+use crate::config::variables::without_effect_on_a_speaker;
 use crate::exit::{ExitError, code_of, invalid};
 use crate::signals::{Signals, ignore};
 use answers::SpeakerAnswers;
@@ -94,6 +95,7 @@ async fn serve(
     let File {
         speaker: config,
         kernel: tables,
+        direct,
         dumps: wanted_dumps,
         caches: wanted_caches,
         notes,
@@ -115,6 +117,12 @@ async fn serve(
         peers = config.peers.len(), originated = config.originate.len(), restarting, "speaker starts"
     );
     tell(&notes);
+    let names: Vec<String> = std::env::vars_os()
+        .filter_map(|(name, _)| name.into_string().ok())
+        .collect();
+    for warning in without_effect_on_a_speaker(names.iter().map(String::as_str)) {
+        tracing::warn!("{warning}");
+    }
     let options = SpeakerOptions {
         restarting,
         open,
@@ -123,7 +131,7 @@ async fn serve(
         ..SpeakerOptions::default()
     };
     let speaker = Speaker::spawn(config.clone(), options);
-    let kernel = Kernel::start(tables, config.originate.clone(), &speaker).await?;
+    let kernel = Kernel::start(tables, direct, config.originate.clone(), &speaker).await?;
     let tables_say = kernel.status();
     let mut caches = Caches::new();
     caches.change(wanted_caches);
@@ -152,6 +160,7 @@ async fn serve(
         caches,
         file,
         texts,
+        connected: Originations::default(),
         redistributed: Originations::default(),
         config,
         kernel,
@@ -187,6 +196,7 @@ async fn follow(
     mut reloads: mpsc::Receiver<Reload>,
 ) -> bool {
     let learned = current.caches.changed();
+    let looked = current.kernel.looked();
     loop {
         tokio::select! {
             name = signals.next() => match name {
@@ -200,6 +210,7 @@ async fn follow(
                 current.redistribute().await;
             }
             () = learned.notified() => current.learn().await,
+            () = looked.notified() => current.redistribute().await,
             Some(answer) = reloads.recv() => {
                 let change = current.reload().await;
                 // Whoever asked may have hung up; the change is in force all the same.
@@ -245,6 +256,8 @@ struct Current {
     texts: Texts,
     /// Configuration of the file.
     config: SpeakerConfig,
+    /// Routes announced before that: subnets of interfaces.
+    connected: Originations,
     /// Routes announced beyond that: foreign routes of the kernel's tables.
     redistributed: Originations,
     kernel: Kernel,
@@ -292,11 +305,13 @@ impl Current {
         // Equal configurations are not told: a reload of the same file touches nobody.
         if !nothing {
             self.config = file.speaker;
-            self.kernel.announce(&self.config.originate);
+            self.announce();
             self.apply().await.map_err(|error| error.to_string())?;
         }
+        let failed = |error| format!("{:#}", anyhow::Error::from(error));
         let changed = self.kernel.change(file.kernel, &self.speaker).await;
-        change.kernel = changed.map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
+        change.kernel = changed.map_err(failed)?;
+        change.direct = self.kernel.connect(file.direct).map_err(failed)?;
         change.dumps = self.dumps.change(file.dumps, &self.speaker);
         change.caches = self.caches.change(file.caches);
         Ok(change)
@@ -325,25 +340,43 @@ impl Current {
         }
     }
 
-    /// Announces what others have in the kernel's tables now.
+    /// The tables of the kernel get the file's routes, but for those of interfaces, which are there.
+    fn announce(&self) {
+        let file = &self.config.originate;
+        if self.connected.is_empty() {
+            return self.kernel.announce(file);
+        }
+        let mut own = file.clone();
+        own.retain(|prefix, _| !self.connected.contains_key(prefix));
+        self.kernel.announce(&own);
+    }
+
+    /// Announces the subnets of interfaces, and what others have in the kernel's tables now.
     async fn redistribute(&mut self) {
+        let connected = self.kernel.connected();
         let redistributed = self.kernel.redistributed();
-        if redistributed == self.redistributed {
+        if connected == self.connected && redistributed == self.redistributed {
             return;
         }
         tracing::info!(
-            routes = redistributed.len(),
-            "routes of others in the kernel are announced"
+            interfaces = connected.len(),
+            others = redistributed.len(),
+            "routes of the kernel are announced"
         );
-        self.redistributed = redistributed;
+        (self.connected, self.redistributed) = (connected, redistributed);
+        self.announce();
         if let Err(error) = self.apply().await {
-            tracing::warn!(%error, "routes of others in the kernel are not announced");
+            tracing::warn!(%error, "routes of the kernel are not announced");
         }
     }
 
-    /// Tells the speaker. What the file says of a prefix counts.
+    /// Tells the speaker. As by BIRD's preferences, the subnet of an interface counts before what
+    /// the file says of a prefix, and that before what others have in the kernel's tables.
     async fn apply(&self) -> Result<(), SpeakerEnded> {
         let mut config = self.config.clone();
+        for (prefix, route) in &self.connected {
+            config.originate.insert(*prefix, route.clone());
+        }
         for (prefix, route) in &self.redistributed {
             config
                 .originate

@@ -58,6 +58,10 @@ pub(super) fn peer_view(
             .filter(|port| *port != 179 && *port != 0),
         local_as: peer.local_as.map(|asn| asn.to_string()),
         address: address(peer.address),
+        interface: match &peer.interface {
+            Some(name) => Some(quotable(name.as_str(), &format!("{what}, interface"))?),
+            None => None,
+        },
         port: peer.port,
         remote_as: peer.remote_as.0,
         reach: reach.text(),

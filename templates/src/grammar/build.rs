@@ -44,6 +44,10 @@ struct Builder<'a> {
     notes: Notes<'a>,
 }
 
+/// What an interface of a peer means whose address is not link-local.
+const FAR_INTERFACE: &str = "\"interface\" says nothing about a peer whose address is not link-local: the kernel's \
+                             routes lead to it";
+
 /// Defaults that a peer relies on and that are not BIRD's, the first place of each.
 pub(super) type Notes<'a> = BTreeMap<&'static str, &'a str>;
 
@@ -111,6 +115,7 @@ impl<'a> Builder<'a> {
             }
             Statement::Define(..)
             | Statement::Kernel(_)
+            | Statement::Direct(_)
             | Statement::Dump(_)
             | Statement::Cache(_)
             | Statement::Done => {}
@@ -311,8 +316,7 @@ impl<'a> Builder<'a> {
             given.take(level, option)?;
         }
         let Some(Located {
-            value: (address, range, port, remote_as),
-            ..
+            value: neighbor, ..
         }) = given.neighbor
         else {
             let what = "a peer with a line \"neighbor ADDRESS as NUMBER;\"";
@@ -322,13 +326,13 @@ impl<'a> Builder<'a> {
             Some((_, number)) => self.resolve(number)?,
             None => local_as,
         };
-        let remote_as = match remote_as {
+        let remote_as = match neighbor.asn {
             RemoteAs::Number(number) => self.resolve(number)?,
             RemoteAs::Internal => own,
         };
-        let mut config = PeerConfig::new(address, remote_as);
-        config.range = range;
-        config.port = port.unwrap_or(BGP_PORT);
+        let mut config = PeerConfig::new(neighbor.address, remote_as);
+        config.range = neighbor.range;
+        config.port = neighbor.port.unwrap_or(BGP_PORT);
         if let Some((source, number)) = given.local {
             config.source = source;
             let is_own = match number {
@@ -342,6 +346,10 @@ impl<'a> Builder<'a> {
         self.listening(&given)?;
         let internal = own == config.remote_as;
         given.apply(&mut config, internal, self.router_id, self.by_hand());
+        config.interface = given.link(&config)?;
+        if let (None, Some(interface)) = (&config.interface, &given.interface) {
+            self.notes.entry(FAR_INTERFACE).or_insert(interface.at);
+        }
         given.keepalive(&config)?;
         given.route_server(internal)?;
         given.roles(internal)?;

@@ -1,10 +1,10 @@
 //! `protocol kernel`: the table of the kernel that best routes go to, and that routes of others
 //! come from. BIRD 2's words; one protocol for each family.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use caracal_bgp::Filter;
-use caracal_model::Family;
+use caracal_model::{Family, IfName};
 use nom::Parser;
 use nom::branch::alt;
 use nom::combinator::{cut, opt};
@@ -38,6 +38,8 @@ pub struct KernelTable {
     pub export: Option<Filter>,
     /// Routes of others in the table are announced.
     pub learn: Option<Learn>,
+    /// Links of peers and gateways with link-local addresses.
+    pub near: BTreeSet<IfName>,
 }
 
 /// Which routes of others are announced.
@@ -60,6 +62,7 @@ impl Default for KernelTable {
             protocol: None,
             export: None,
             learn: None,
+            near: BTreeSet::new(),
         }
     }
 }
@@ -102,25 +105,32 @@ impl<'a> KernelProtocol<'a> {
         self,
         filters: &BTreeMap<String, Filter>,
     ) -> Result<KernelTable, ParseFault<'a>> {
-        let filter = |passes: Passes<'a>| match passes {
-            Passes::Nothing => Ok(Some(nothing())),
-            Passes::All => Ok(None),
-            Passes::Filter(filter) => Ok(Some(filter)),
-            Passes::Named(name) => match filters.get(name.value) {
-                Some(filter) => Ok(Some(filter.clone())),
-                None => Err(ParseFault::new(
-                    name.at,
-                    "the name of a filter of this file",
-                )),
-            },
-        };
-        let import = filter(self.import)?;
+        let import = of_passes(self.import, filters)?;
         let learn = self.table.learn.map(|learn| Learn { import, ..learn });
         Ok(KernelTable {
-            export: filter(self.export)?,
+            export: of_passes(self.export, filters)?,
             learn,
             ..self.table
         })
+    }
+}
+
+/// The filter of a direction; `None`: all passes.
+pub(super) fn of_passes<'a>(
+    passes: Passes<'a>,
+    filters: &BTreeMap<String, Filter>,
+) -> Result<Option<Filter>, ParseFault<'a>> {
+    match passes {
+        Passes::Nothing => Ok(Some(nothing())),
+        Passes::All => Ok(None),
+        Passes::Filter(filter) => Ok(Some(filter)),
+        Passes::Named(name) => match filters.get(name.value) {
+            Some(filter) => Ok(Some(filter.clone())),
+            None => {
+                let what = "the name of a filter of this file";
+                Err(ParseFault::new(name.at, what))
+            }
+        },
     }
 }
 
@@ -233,7 +243,7 @@ fn option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, KernelOption<'a>> {
 }
 
 /// A line of the family: `import …;` or `export …;`.
-fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, (&'static str, Passes<'a>)> {
+pub(super) fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, (&'static str, Passes<'a>)> {
     let (rest, direction) = one_of_words(&["import", "export"], s)?;
     let passes = |s| policy::passes(scope, s);
     let (rest, passes) = terminated(cut(passes), token(";")).parse(rest)?;
@@ -271,6 +281,7 @@ mod tests {
              protocol kernel { ipv6 { export where source = RTS_BGP; }; merge paths; }",
         );
         let v4 = KernelTable {
+            near: BTreeSet::new(),
             table: 100,
             metric: 50,
             paths: 4,

@@ -11,11 +11,12 @@ use nom::{Err, Parser};
 
 use super::language::{self, Named, Scope};
 use super::lexer::{
-    self, Located, Number, ParseFault, Res, block, directive, end_of_line, family, ip_address,
-    ipv4_address, number, one_of_words, prefix, skip, string, switch, symbol, token, u8_number,
-    u16_number, u32_number,
+    self, Located, Number, ParseFault, Res, block, directive, end_of_line, family, ipv4_address,
+    number, one_of_words, prefix, skip, string, switch, symbol, token, u8_number, u16_number,
+    u32_number,
 };
 use super::options::{self, ChannelLine, Extra, LimitOption, PathOption};
+use super::place::{address, link};
 use super::policy::{Passes, name_line};
 use crate::context::LIMITS;
 
@@ -30,11 +31,13 @@ pub(super) enum PeerOption<'a> {
     },
     Neighbor {
         address: IpAddr,
+        interface: Option<&'a str>,
         range: Option<Prefix>,
         port: Option<u16>,
         asn: RemoteAs<'a>,
     },
     Source(IpAddr),
+    Interface(&'a str),
     StrictBind(bool),
     /// `None` = direct; `Some(None)` = multihop without a limit.
     Reach(Option<Option<u8>>),
@@ -88,8 +91,9 @@ pub(super) enum RemoteAs<'a> {
 }
 
 pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
-    const WORDS: [&str; 27] = [
+    const WORDS: [&str; 28] = [
         "description",
+        "interface",
         "disabled",
         "local",
         "neighbor",
@@ -171,23 +175,6 @@ fn timers<'a>(
     token(";").map(|_| PeerOption::Noted).parse(rest)
 }
 
-/// An address, or the name of one.
-pub(super) fn address<'a>(scope: &Scope<'a>, s: &'a str) -> Res<'a, IpAddr> {
-    let at = skip(s);
-    let literal = match ip_address(at) {
-        Err(Err::Error(fault)) => fault,
-        found => return found,
-    };
-    let Ok((rest, name)) = symbol(at) else {
-        return Err(Err::Error(literal));
-    };
-    match scope.find(name.value) {
-        Some(Named::Constant(Value::Ip(address))) => Ok((rest, *address)),
-        Some(_) => Err(Err::Failure(ParseFault::new(at, "the name of an address"))),
-        None => Err(Err::Error(literal)),
-    }
-}
-
 /// A number, the name of one, or an expression in parentheses.
 fn as_number<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Number<'a>> {
     let at = skip(s);
@@ -204,6 +191,7 @@ fn as_number<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Number<'a>> {
 fn simple<'a>(word: &str, s: &'a str) -> Res<'a, PeerOption<'a>> {
     match word {
         "description" => string.map(PeerOption::Kind).parse(s),
+        "interface" => string.map(PeerOption::Interface).parse(s),
         "direct" => Ok((s, PeerOption::Reach(None))),
         "multihop" => opt(u8_number)
             .map(|hops| PeerOption::Reach(Some(hops)))
@@ -284,13 +272,14 @@ fn role(s: &str) -> Res<'_, BgpRole> {
     }
 }
 
-/// `ADDRESS [port PORT] as ASN;`, `range PREFIX [port PORT] as ASN;`.
+/// `ADDRESS[%INTERFACE] [port PORT] as ASN;`, `range PREFIX [port PORT] as ASN;`.
 fn neighbor<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
     let (rest, range) = opt(preceded(token("range"), cut(prefix))).parse(s)?;
     let (rest, address) = match range {
         Some(range) => (rest, range.address()),
         None => address(scope, rest)?,
     };
+    let (rest, interface) = link(rest)?;
     let (rest, port) = port(rest)?;
     let (rest, asn) = match one_of_words(&["internal", "as"], rest)? {
         (rest, "internal") => (rest, RemoteAs::Internal),
@@ -301,6 +290,7 @@ fn neighbor<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
     };
     let neighbor = PeerOption::Neighbor {
         address,
+        interface,
         range,
         port,
         asn,

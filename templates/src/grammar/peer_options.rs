@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use caracal_bgp::{BgpRole, ClusterId, GracefulRestart, NextHopMode, Password, PeerConfig};
-use caracal_model::{Family, Prefix};
+use caracal_model::{Family, IfName, Prefix};
 
 use super::lexer::{Located, Number, ParseFault};
 use super::options::{Extras, LimitOption, PathOption};
@@ -62,8 +62,14 @@ impl<'a> Channel<'a> {
     }
 }
 
-/// Address, range, port and AS.
-type Neighbor<'a> = (IpAddr, Option<Prefix>, Option<u16>, RemoteAs<'a>);
+/// Where and who a peer is.
+#[derive(Clone, Copy)]
+pub(super) struct Neighbor<'a> {
+    pub(super) address: IpAddr,
+    pub(super) range: Option<Prefix>,
+    pub(super) port: Option<u16>,
+    pub(super) asn: RemoteAs<'a>,
+}
 
 /// Options of a peer, the last of each kind.
 #[derive(Default)]
@@ -73,6 +79,7 @@ pub(super) struct PeerOptions<'a> {
     pub(super) local: Option<(Option<IpAddr>, Number<'a>)>,
     pub(super) local_port: Option<Located<'a, u16>>,
     pub(super) source: Option<IpAddr>,
+    pub(super) interface: Option<Located<'a, &'a str>>,
     pub(super) strict_bind: Option<&'a str>,
     pub(super) keepalive: Option<Located<'a, u32>>,
     pub(super) neighbor: Option<Located<'a, Neighbor<'a>>>,
@@ -116,15 +123,23 @@ impl<'a> PeerOptions<'a> {
             PeerOption::Keepalive(value) => self.keepalive = Some(Located { at, value: *value }),
             PeerOption::Neighbor {
                 address,
+                interface,
                 range,
                 port,
                 asn,
             } => {
-                self.neighbor = Some(Located {
-                    at,
-                    value: (*address, *range, *port, *asn),
-                });
+                let value = Neighbor {
+                    address: *address,
+                    range: *range,
+                    port: *port,
+                    asn: *asn,
+                };
+                self.neighbor = Some(Located { at, value });
+                if let Some(value) = *interface {
+                    self.interface = Some(Located { at, value });
+                }
             }
+            PeerOption::Interface(value) => self.interface = Some(Located { at, value }),
             PeerOption::Reach(reach) => self.reach = Some(*reach),
             PeerOption::TtlSecurity(on) => self.ttl_security = *on,
             PeerOption::Ttl(ttl, security) => self.ttl = Some((*ttl, *security)),
@@ -196,6 +211,38 @@ impl<'a> PeerOptions<'a> {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// The link that we share with a peer, as in BIRD: one with a link-local address has a link, and
+    /// is on it. Of others, the kernel's routes say where they are.
+    pub(super) fn link(&self, config: &PeerConfig) -> Result<Option<IfName>, ParseFault<'a>> {
+        let Some(neighbor) = &self.neighbor else {
+            return Ok(None);
+        };
+        let wrong = |at, what| Err(ParseFault::new(at, what));
+        let is_near = |address| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        if !is_near(config.address) || config.range.is_some() {
+            return Ok(None);
+        }
+        let Some(interface) = &self.interface else {
+            return wrong(
+                neighbor.at,
+                "an interface beside a link-local address: \"neighbor fe80::1%eth0 as …;\" or \"interface \"eth0\";\"",
+            );
+        };
+        if config.ttl != Some(1) && config.ttl_security != Some(1) {
+            return wrong(
+                neighbor.at,
+                "\"direct;\" beside a link-local address: no router is in between",
+            );
+        }
+        if config.bfd.is_some() {
+            return wrong(
+                neighbor.at,
+                "no \"bfd\": between link-local addresses it is not done",
+            );
+        }
+        Ok(Some(interface.value.into()))
     }
 
     /// As in BIRD: inside an AS there is no route server (RFC 7947 §2).

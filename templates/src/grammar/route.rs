@@ -4,17 +4,17 @@ use std::net::IpAddr;
 
 use caracal_bgp::{Origination, Roa, StaticGateway, StaticWay};
 use caracal_model::{Family, Prefix};
-use nom::combinator::opt;
-use nom::sequence::{delimited, terminated};
+use nom::combinator::{cut, opt};
+use nom::sequence::{delimited, preceded, terminated};
 use nom::{Err, Parser};
 
 use super::community;
 use super::language::Scope;
 use super::lexer::{
-    Located, ParseFault, Res, block, family, ip_address, one_of_words, prefix, skip, switch,
-    symbol, token, u8_number, u16_number, u32_number,
+    Located, ParseFault, Res, block, family, ip_address, one_of_words, prefix, skip, string,
+    switch, symbol, token, u8_number, u16_number, u32_number,
 };
-use super::peer::address;
+use super::place::{address, link};
 use super::policy::assigned;
 
 /// What BIRD reads behind a gateway, and what to do without it.
@@ -295,7 +295,7 @@ fn way<'a>(scope: &mut Scope<'a>, family: Family, s: &'a str) -> Res<'a, StaticW
             loop {
                 let (after, gateway) = gateway(scope, family, rest)?;
                 let mut known = gateways.iter();
-                if known.any(|known| known.address == gateway.address) {
+                if known.any(|known| is_same(known, &gateway)) {
                     let what = "another gateway; this one is a repetition";
                     return Err(Err::Failure(ParseFault::new(skip(rest), what)));
                 }
@@ -325,10 +325,32 @@ fn way<'a>(scope: &mut Scope<'a>, family: Family, s: &'a str) -> Res<'a, StaticW
     Ok((rest, way))
 }
 
-/// A gateway, with its share of the packets: `ADDRESS [weight NUMBER]`.
+fn is_same(a: &StaticGateway, b: &StaticGateway) -> bool {
+    (a.address, &a.interface) == (b.address, &b.interface)
+}
+
+/// A gateway, with its share of the packets: `ADDRESS [weight NUMBER]`. A link-local one says on
+/// which link it is: `fe80::1%eth0`, `fe80::1 dev "eth0"`.
 fn gateway<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Res<'a, StaticGateway> {
-    let (rest, found) = hop(scope, family, s)?;
+    let (rest, found) = reached(scope, family, s)?;
     let mut gateway = StaticGateway::from(found);
+    let rest = match is_link_local(found) {
+        true => {
+            let at = skip(rest);
+            let (rest, link) = match link(rest)? {
+                (rest, None) => opt(preceded(token("dev"), cut(string))).parse(rest)?,
+                found => found,
+            };
+            let Some(link) = link else {
+                let what = "the interface of a link-local gateway: \"fe80::1%eth0\"";
+                return Err(Err::Failure(ParseFault::new(at, what)));
+            };
+            gateway.interface = Some(link.into());
+            rest
+        }
+        false => rest,
+    };
+    refuse_behind(rest)?;
     let Ok((rest, _)) = token("weight")(rest) else {
         return Ok((rest, gateway));
     };
@@ -356,8 +378,26 @@ fn refuse_behind(s: &str) -> Result<(), Err<ParseFault<'_>>> {
     Ok(())
 }
 
-/// A gateway, or an address that is looked up.
+/// An address that is looked up.
 fn hop<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Res<'a, IpAddr> {
+    let (rest, found) = reached(scope, family, s)?;
+    if is_link_local(found) {
+        let what = "the address of a router that is no other's on another link";
+        return Err(Err::Failure(ParseFault::new(skip(s), what)));
+    }
+    refuse_behind(rest)?;
+    Ok((rest, found))
+}
+
+const fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+/// The address of a gateway, or one that is looked up.
+fn reached<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Res<'a, IpAddr> {
     let at = skip(s);
     let wrong = |at, what: String| Err(Err::Failure(ParseFault::new(at, what)));
     if at.starts_with('"') {
@@ -369,15 +409,11 @@ fn hop<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Res<'a, IpAddr> {
     if Family::of(found) != family {
         return wrong(at, format!("an address of {family}, as the destination"));
     }
-    let is_link_local = match found {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    if is_link_local || found.is_unspecified() || found.is_multicast() {
-        let what = "the address of a router that is no other's on another link: link-local gateways are not done";
+    let is_of_link = matches!(found, IpAddr::V4(v4) if v4.is_link_local());
+    if is_of_link || found.is_unspecified() || found.is_multicast() {
+        let what = "the address of a router that is no other's on another link";
         return wrong(at, what.to_owned());
     }
-    refuse_behind(rest)?;
     Ok((rest, found))
 }
 

@@ -14,23 +14,25 @@ use super::lexer::{
 /// Behind `router`: `id ADDRESS;` or `id from [-] ["INTERFACE"] [PREFIX], …;`.
 pub(super) fn router_id(s: &str) -> Res<'_, Statement<'_>> {
     let (rest, _) = token("id")(s)?;
-    let Ok((mut rest, _)) = token("from")(rest) else {
+    let Ok((rest, _)) = token("from")(rest) else {
         return terminated(ipv4_address, token(";"))
             .map(Statement::RouterId)
             .parse(rest);
     };
     let at = skip(rest);
+    let (rest, value) = patterns(rest)?;
+    Ok((rest, Statement::RouterIdFrom(Located { at, value })))
+}
+
+/// A list of interfaces and addresses, to the semicolon.
+pub(super) fn patterns(mut s: &str) -> Res<'_, Vec<InterfacePattern>> {
     let mut list = Vec::new();
     loop {
-        let (after, pattern) = pattern(rest)?;
+        let (after, pattern) = pattern(s)?;
         list.push(pattern);
         match token(",")(after) {
-            Ok((after, _)) => rest = after,
-            Err(_) => {
-                let (rest, _) = token(";")(after)?;
-                let list = Located { at, value: list };
-                return Ok((rest, Statement::RouterIdFrom(list)));
-            }
+            Ok((after, _)) => s = after,
+            Err(_) => return token(";").map(|_| list.clone()).parse(after),
         }
     }
 }
@@ -67,7 +69,7 @@ fn range(s: &str) -> Res<'_, Prefix> {
         false => (rest, Prefix::truncated(address, Family::of(address).bits())),
     };
     if range.family() == Family::Ipv6 {
-        let what = "a prefix of IPv4: a router id is an IPv4 address";
+        let what = "a prefix of IPv4";
         return Err(Err::Failure(ParseFault::new(at, what)));
     }
     Ok((rest, range))

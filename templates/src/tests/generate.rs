@@ -168,6 +168,15 @@ fn origination() -> impl Strategy<Value = Origination> {
         })
 }
 
+/// A link-local gateway.
+fn near(n: u8) -> StaticGateway {
+    let address: IpAddr = [0xfe80, 0, 0, 0, 0, 0, 0, n.into()].into();
+    StaticGateway {
+        interface: Some(format!("eth-{n}.7").into()),
+        ..address.into()
+    }
+}
+
 /// Where a route of the family goes, and the route with it.
 fn led((prefix, mut route, n): (Prefix, Origination, u8)) -> (Prefix, Origination) {
     let hop = |n: u8| -> IpAddr {
@@ -179,11 +188,12 @@ fn led((prefix, mut route, n): (Prefix, Origination, u8)) -> (Prefix, Originatio
     route.way = match n % 6 {
         0 => StaticWay::Unreachable,
         1 => StaticWay::Prohibit,
+        2 if n % 4 == 0 && prefix.family() == Family::Ipv6 => StaticWay::Via(vec![near(n)]),
         2 => StaticWay::Via(vec![hop(n).into()]),
         3 => StaticWay::Via(vec![
             StaticGateway {
-                address: hop(n),
                 extra_weight: n / 8,
+                ..hop(n).into()
             },
             hop(n ^ 1).into(),
         ]),
@@ -296,6 +306,7 @@ prop_compose! {
         kind in prop_oneof![select(vec!["mesh", "global", "node", ""]).prop_map(str::to_owned), text()],
         import in vec(any::<Index>(), 0..3),
         export in vec(any::<Index>(), 0..3),
+        link in of("[a-z][a-z0-9.-]{0,14}"),
     ) -> (PeerConfig, Option<ClusterId>, Vec<Index>, Vec<Index>) {
         peer.next_hop = next_hop;
         peer.ttl = ttl;
@@ -303,6 +314,13 @@ prop_compose! {
         peer.password = password.map(Password);
         peer.allow_own_as = allow_own_as;
         peer.kind = kind;
+        if let (Some(link), IpAddr::V6(address)) = (link, peer.address) {
+            let address = address.to_bits() & u128::from(u64::MAX) | 0xfe80 << 112;
+            peer.address = Ipv6Addr::from_bits(address).into();
+            peer.interface = Some(link.into());
+            (peer.ttl, peer.ttl_security) = (Some(1), None);
+            (peer.source, peer.bfd) = (None, None);
+        }
         (peer, cluster.map(|c| ClusterId(c.into())), import, export)
     }
 }

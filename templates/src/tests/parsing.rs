@@ -676,3 +676,37 @@ protocol bgp a { local as 64512; neighbor 10.0.0.2 as 64512; ipv4; }
     assert!(again.contains(weights), "{again}");
     assert_eq!(parse(&again).unwrap(), config);
 }
+
+#[test]
+fn a_link_local_address_has_its_link() {
+    let text = "
+router id 10.0.0.1;
+protocol static {
+  ipv6;
+  route fd01::/16 via fe80::1%eth0 via fe80::1%'eth0.7' weight 2 via fe80::2 dev \"wg0\";
+}
+protocol bgp a { local as 64512; neighbor fe80::2%eth0 port 1179 as 65001; ipv6 { import all; export all; }; }
+protocol bgp b { local as 64512; neighbor fe80::2 as 65002; interface \"eth0.7\"; ipv6 { import all; export all; }; }
+protocol bgp c { local as 64512; neighbor fe80::3%wg0 internal; direct; ipv6; }
+protocol bgp d { local as 64512; neighbor fd00::3 as 65003; interface \"wg0\"; ipv6 { import all; export all; }; }
+";
+    let config = parse(text).unwrap();
+    let StaticWay::Via(gateways) = &config.originate[&"fd01::/16".parse().unwrap()].way else {
+        panic!("a way");
+    };
+    let gateways: Vec<String> = gateways.iter().map(ToString::to_string).collect();
+    assert_eq!(gateways, ["fe80::1%eth0", "fe80::1%eth0.7", "fe80::2%wg0"]);
+    let link = |name: &str| config.peers[&name.into()].interface.clone();
+    let links = ["a", "b", "c", "d"].map(link);
+    let expected = [Some("eth0"), Some("eth0.7"), Some("wg0"), None];
+    assert_eq!(links, expected.map(|name| name.map(Into::into)));
+    let all: Vec<String> = config.links().iter().map(ToString::to_string).collect();
+    assert_eq!(all, ["eth0", "eth0.7", "wg0"]);
+    let notes = crate::parse_file(text).unwrap().notes;
+    let noted = |note: &String| note.contains("\"interface\" says nothing");
+    assert_eq!(notes.iter().filter(|note| noted(note)).count(), 1);
+    let again = render(&config, &Options::default()).unwrap();
+    let lines = "neighbor fe80::2 port 179 as 65002;\n  interface \"eth0.7\";\n";
+    assert!(again.contains(lines), "{again}");
+    assert_eq!(parse(&again).unwrap(), config);
+}

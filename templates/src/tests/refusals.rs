@@ -36,7 +36,7 @@ fn what_would_be_dropped_is_refused() {
         ),
         (
             with_peer("protocol static { ipv6; route fd01::/16 via fe80::1; }"),
-            "link-local gateways are not done",
+            "the interface of a link-local gateway",
         ),
         (
             with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2 weight 257; }"),
@@ -111,6 +111,18 @@ fn what_would_be_dropped_is_refused() {
             "no second route to 10.1.0.0/16",
         ),
         (
+            with_peer("protocol bgp x { local as 1; neighbor fe80::2 as 2; ipv6; }"),
+            "an interface beside a link-local address",
+        ),
+        (
+            with_peer("protocol bgp x { local as 1; neighbor fe80::2%eth0 as 1; ipv6; }"),
+            "no router is in between",
+        ),
+        (
+            with_peer("protocol bgp x { local as 1; neighbor fe80::2%eth0 as 2; bfd; ipv6; }"),
+            "no \"bfd\"",
+        ),
+        (
             with_peer("protocol static { ipv4 { preference 100; }; }"),
             "a number from 101 on",
         ),
@@ -136,8 +148,8 @@ fn what_would_be_dropped_is_refused() {
             "--> f:1:16\n",
         ),
         (
-            with_peer("protocol direct { ipv4; }"),
-            "there is no \"protocol direct\"",
+            with_peer("protocol direct { ipv4; check link; }"),
+            "expected \"ipv4\"",
         ),
         (
             with_peer("protocol bfd { interface \"eth0\" { interval 1 s; }; }"),

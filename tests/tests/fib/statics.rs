@@ -51,13 +51,13 @@ protocol bgp b {
 ";
 
 /// What a neighbour has heard: prefixes with next hop, LOCAL_PREF and communities.
-fn heard(site: &Site, name: &str) -> Vec<String> {
+pub(super) fn heard(site: &Site, name: &str) -> Vec<String> {
     let mut routes: Vec<String> = Vec::new();
     for line in site.birdc(name, &["show", "route", "all"]).lines() {
         if let Some(prefix) = line
             .split_whitespace()
             .next()
-            .filter(|p| p.contains("/24") && !line.starts_with([' ', '\t']))
+            .filter(|p| p.contains('/') && !line.starts_with([' ', '\t']))
         {
             routes.push(prefix.to_owned());
         }

@@ -28,7 +28,7 @@ pub(super) fn read(route: &RouteView<'_>, attribute: Attribute) -> Value {
     let number = |value: Option<u32>| value.map_or(Value::Void, Value::Int);
     match attribute {
         Attribute::Net => Value::Prefix(route.prefix),
-        Attribute::Source => Value::Enum(SOURCE, if own { 1 } else { 11 }),
+        Attribute::Source => Value::Enum(SOURCE, source(attrs.route_type, own)),
         Attribute::Destination => Value::Enum(DESTINATION, destination(attrs.route_type, own)),
         Attribute::Interface => Value::Interface,
         Attribute::LocalPref => match attrs.local_pref {
@@ -56,11 +56,26 @@ pub(super) fn read(route: &RouteView<'_>, attribute: Attribute) -> Value {
     }
 }
 
-/// BIRD's number of `RTD_…`. What others wrote into the kernel's table is a blackhole to us.
+/// BIRD's number of `RTS_…`.
+const fn source(route_type: RouteType, own: bool) -> u8 {
+    match route_type {
+        RouteType::Interface => 3,
+        RouteType::Inherited => 2,
+        _ if own => 1,
+        _ => 11,
+    }
+}
+
+/// BIRD's number of `RTD_…`.
 const fn destination(route_type: RouteType, own: bool) -> u8 {
     match route_type {
         RouteType::Learned if own => 2,
-        RouteType::Learned | RouteType::Via | RouteType::Multipath | RouteType::Recursive => 1,
+        RouteType::Learned
+        | RouteType::Via
+        | RouteType::Multipath
+        | RouteType::Recursive
+        | RouteType::Interface
+        | RouteType::Inherited => 1,
         RouteType::Blackhole => 2,
         RouteType::Unreachable => 3,
         RouteType::Prohibit => 4,

@@ -50,7 +50,7 @@ impl NextHopTable {
         match self.own_ways.get(prefix) {
             Some(StaticWay::Via(gateways)) if self.is_tracking() => {
                 let mut gateways = gateways.iter();
-                gateways.any(|gateway| self.link(&gateway.address).is_some())
+                gateways.any(|gateway| self.link(&gateway.hop()).is_some())
             }
             _ => true,
         }
@@ -68,7 +68,7 @@ impl NextHopTable {
             Some(StaticWay::Recursive(address)) => self.gateways(address, prefix),
             Some(StaticWay::Via(gateways)) => {
                 let gateway = |gateway: &StaticGateway| {
-                    let interface = self.link(&gateway.address)?.interface.clone()?;
+                    let interface = self.link(&gateway.hop())?.interface.clone()?;
                     Some(Gateway {
                         address: gateway.address,
                         interface,
@@ -85,6 +85,8 @@ impl NextHopTable {
     pub(in crate::rib) fn own_interface(&self, prefix: &Prefix) -> Option<&str> {
         match self.own_ways.get(prefix)? {
             StaticWay::Recursive(address) => self.interface(address),
+            StaticWay::Interface(name) => Some(name.as_str()),
+            StaticWay::Inherited(name) => name.as_ref().map(|name| name.as_str()),
             way => {
                 let mut links = way.hops().filter_map(|hop| self.link(&hop));
                 links.find_map(|link| link.interface.as_ref().map(|name| name.as_str()))

@@ -103,7 +103,7 @@ impl<'a> ExportRoute<'a> {
     fn interface(&self) -> Option<&'a str> {
         match self.source {
             PathSource::Local => self.next_hops.own_interface(&self.prefix),
-            PathSource::Peer { .. } => self.next_hops.interface(self.attrs.next_hop.as_ref()?),
+            PathSource::Peer { .. } => self.next_hops.interface(&self.attrs.way()?),
         }
     }
 }
@@ -303,9 +303,11 @@ impl GroupKey {
         }
     }
 
-    /// True when a route of the family can have such a next hop on this session.
+    /// True when a route of the family can have such a next hop on this session, whose peer may be
+    /// on another link.
     fn carries(&self, family: Family, next_hop: IpAddr) -> bool {
-        Family::of(next_hop) == family || (self.extended_next_hop && family == Family::Ipv4)
+        (Family::of(next_hop) == family || (self.extended_next_hop && family == Family::Ipv4))
+            && !matches!(next_hop, IpAddr::V6(v6) if v6.is_unicast_link_local())
     }
 
     /// The NEXT_HOP of a route of ours with a gateway, as BIRD has it: the gateway for internal

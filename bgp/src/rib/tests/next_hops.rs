@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::StaticGateway;
 
 fn to(text: &str) -> Prefix {
     text.parse().unwrap()
@@ -537,4 +538,103 @@ proptest! {
             prop_assert_eq!(net.rib.received(&name(n)), fresh.rib.received(&name(n)));
         }
     }
+}
+
+/// External peers 2 and 3 have the same address, on two links, and 4 is an internal one.
+fn near() -> Net {
+    let on_link = |(n, mut peer): (u8, PeerConfig)| {
+        peer.address = "fe80::2".parse().unwrap();
+        peer.interface = Some(format!("eth{n}").into());
+        peer.families = vec![Family::Ipv6];
+        (n, peer)
+    };
+    let mut inside = internal_peer(4);
+    inside.1.families = vec![Family::Ipv6];
+    let peers = [2, 3].map(external_peer).map(on_link);
+    let mut net = Net::new(with_peers(peers.into_iter().chain([inside])));
+    for (n, local, remote) in [
+        (2, "fe80::1", "fe80::2"),
+        (3, "fe80::1", "fe80::2"),
+        (4, "2001:db8::1", "2001:db8::4"),
+    ] {
+        let info = SessionInfo {
+            families: vec![Family::Ipv6],
+            local_address: local.parse().unwrap(),
+            remote_address: remote.parse().unwrap(),
+            ..session(n)
+        };
+        net.up_with(n, info);
+    }
+    net
+}
+
+fn links(names: &[&str]) -> Underlay {
+    let ranges = names
+        .iter()
+        .map(|name| (caracal_model::zone(&(*name).into()), link(name)));
+    Underlay::new(ranges.chain([(to("fe80::/10"), None)]), None)
+}
+
+#[test]
+fn rfc4007_6_a_link_local_next_hop_is_on_the_link_of_its_peer() {
+    let mut net = near();
+    set_underlay(&mut net, links(&["eth2", "eth3"]));
+    let route = |n: u8, hop: &str, near: Option<&str>| UpdateMessage {
+        announced: vec![to("2001:db8:9::/48")],
+        attrs: Some(PathAttrs {
+            next_hop: Some(hop.parse().unwrap()),
+            link_local_next_hop: near.map(|near| near.parse().unwrap()),
+            ..external(n, &[65000 + u32::from(n)])
+        }),
+        ..UpdateMessage::default()
+    };
+    // Alone, and behind a global one to which there is no route.
+    net.apply(2, route(2, "fe80::2", None));
+    net.apply(3, route(3, "2001:db8:3::1", Some("fe80::2")));
+    let over = |net: &Net| leads(net, "2001:db8:9::/48");
+    assert_eq!(over(&net), "fe80::2+fe80::2 → fe80::2 eth2+fe80::2 eth3");
+    let shown = &net.rib.explain(&to("2001:db8:9::/48")).paths[0];
+    assert_eq!(shown.attrs.next_hop, "fe80::2".parse().ok());
+    let interface = shown.way.as_ref().and_then(|way| way.interface.clone());
+    assert_eq!(interface, Some("eth2".into()));
+    // Others are on other links.
+    let told = net.adj_out(4)[&to("2001:db8:9::/48")].clone();
+    assert_eq!(told.next_hop, "2001:db8::1".parse().ok());
+    assert_eq!(told.link_local_next_hop, None);
+    let told = net.adj_out(3)[&to("2001:db8:9::/48")].clone();
+    assert_eq!(told.next_hop, "fe80::1".parse().ok());
+    // A link goes, and what is on the other one stays.
+    set_underlay(&mut net, links(&["eth3"]));
+    assert_eq!(over(&net), "fe80::2 → fe80::2 eth3");
+    // From a peer without a link, such a next hop leads nowhere, whatever stands in its bits.
+    net.down(3, false);
+    let zoned = caracal_model::zoned("fe80::2".parse().unwrap(), &"eth3".into()).to_string();
+    net.apply(4, route(4, &zoned, Some(&zoned)));
+    assert_eq!(over(&net), "nowhere");
+    net.check();
+}
+
+#[test]
+fn rfc4007_6_a_link_local_gateway_of_ours_is_on_its_link() {
+    let mut net = near();
+    let gateway = |interface: &str| StaticGateway {
+        interface: Some(interface.into()),
+        ..IpAddr::V6("fe80::7".parse().unwrap()).into()
+    };
+    let route = Origination {
+        way: StaticWay::Via(vec![gateway("eth2"), gateway("eth3")]),
+        ..Origination::default()
+    };
+    net.reconfigure(|config| drop(config.originate.insert(to("2001:db8:8::/48"), route)));
+    set_underlay(&mut net, links(&["eth2", "eth3"]));
+    let over = |net: &Net| leads(net, "2001:db8:8::/48");
+    assert_eq!(over(&net), "fe80::7+fe80::7 → fe80::7 eth2+fe80::7 eth3");
+    let told = net.adj_out(4)[&to("2001:db8:8::/48")].clone();
+    assert_eq!(told.next_hop, "2001:db8::1".parse().ok());
+    set_underlay(&mut net, links(&["eth3"]));
+    assert_eq!(over(&net), "fe80::7+fe80::7 → fe80::7 eth3");
+    set_underlay(&mut net, links(&[]));
+    assert_eq!(over(&net), "nowhere");
+    assert!(net.adj_out(4).is_empty());
+    net.check();
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use caracal_model::Prefix;
+use caracal_model::{IfName, Prefix};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -14,6 +14,7 @@ use crate::config::{PeerConfig, SpeakerConfig};
 use crate::speaker::counters::ErrorKind;
 use crate::speaker::message::{ACCEPT_DEPTH, FromListener, ListenPeer, ListenerStart, ToSession};
 use crate::speaker::session::turn_away;
+use crate::speaker::socket::link_of;
 use crate::types::{PeerName, SessionState};
 use crate::wire::notification::{CeaseSubcode, Notification};
 
@@ -124,7 +125,7 @@ impl Core {
             .ok()
             .map(|local| local.ip().to_canonical());
         let address = remote.ip().to_canonical();
-        let known = self.peer_of(address, local);
+        let known = self.peer_of(address, link_of(remote), local);
         let Some(name) = known.or_else(|| self.welcome(address)) else {
             debug!(%remote, "connection from an address that is no peer's: closed");
             return;
@@ -168,12 +169,17 @@ impl Core {
 
     /// The peer with this address. If several peers share the address (their ports differ when we
     /// dial), one that is bound to our end of the connection and has no session yet.
-    fn peer_of(&self, remote: IpAddr, local: Option<IpAddr>) -> Option<PeerName> {
+    fn peer_of(
+        &self,
+        remote: IpAddr,
+        link: Option<IfName>,
+        local: Option<IpAddr>,
+    ) -> Option<PeerName> {
         let of_address = self
             .config
             .peers
             .iter()
-            .filter(|(_, peer)| peer.address == remote);
+            .filter(|(_, peer)| peer.address == remote && peer.interface == link);
         let best = of_address.min_by_key(|(name, peer)| {
             let bound = peer.source.is_some() && peer.source == local;
             let state = self.peers.named(name).map(|peer| peer.state);

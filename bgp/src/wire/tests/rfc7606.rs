@@ -384,6 +384,17 @@ fn rfc2545_3_link_local_next_hop() {
     let attrs = decoded(&octets, &ibgp()).update.attrs.unwrap();
     assert_eq!(attrs.next_hop, Some("fd00::1".parse().unwrap()));
     assert_eq!(attrs.link_local_next_hop, Some("fe80::9".parse().unwrap()));
+    // Without a global one, nothing stands in its place, or the other again; or the other alone.
+    let near = &both[16..];
+    for hop in [
+        [&[0; 16][..], near].concat(),
+        [near, near].concat(),
+        near.to_vec(),
+    ] {
+        let octets = update(&[], &join(&[&reach(&hop, FD00), ORIGIN, AS_PATH]), &[]);
+        let attrs = decoded(&octets, &ibgp()).update.attrs.unwrap();
+        assert_eq!(attrs.next_hop, Some("fe80::9".parse().unwrap()), "{hop:?}");
+    }
 }
 
 #[test]

@@ -5,11 +5,11 @@ use std::fmt::{self, Formatter};
 use std::time::Duration;
 
 use caracal_bgp::{
-    Counted, LimitAction, NextHopMode, Origination, PathCount, PeerConfig, PrefixLimit,
-    StaticGateway, StaticWay,
+    Counted, InterfacePattern, LimitAction, NextHopMode, Origination, PathCount, PeerConfig,
+    PrefixLimit, StaticGateway, StaticWay,
 };
 use caracal_model::{Family, Prefix};
-use caracal_templates::{File, KernelTable};
+use caracal_templates::{Direct, File, KernelTable};
 
 /// A file, to be printed in full.
 pub(super) struct Explained<'a>(pub(super) &'a File);
@@ -71,6 +71,9 @@ impl fmt::Display for Explained<'_> {
                 "  asked every {refresh}; after a failure within {retry}; its entries expire after {expire}"
             )?;
         }
+        for direct in &self.0.direct {
+            interfaces(f, direct)?;
+        }
         for (name, dump) in &self.0.dumps {
             let period = seconds(dump.period);
             writeln!(f, "\ndump {name}: {} every {period}", dump.filename)?;
@@ -84,7 +87,10 @@ fn peer(f: &mut Formatter<'_>, peer: &PeerConfig, own: caracal_bgp::Asn) -> fmt:
     let kind = if internal { "internal" } else { "external" };
     let place = match &peer.range {
         Some(range) => format!("everybody from {range}"),
-        None => format!("{} port {}", peer.address, peer.port),
+        None => match &peer.interface {
+            Some(link) => format!("{}%{link} port {}", peer.address, peer.port),
+            None => format!("{} port {}", peer.address, peer.port),
+        },
     };
     writeln!(f, "{place}, AS {}, {kind}; our AS {own}", peer.remote_as)?;
     writeln!(f, "  session: {}", session(peer).join(", "))?;
@@ -226,8 +232,8 @@ fn next_hop(peer: &PeerConfig, internal: bool) -> String {
 
 fn own_route(f: &mut Formatter<'_>, prefix: &Prefix, route: &Origination) -> fmt::Result {
     let gateway = |gateway: &StaticGateway| match gateway.extra_weight {
-        0 => gateway.address.to_string(),
-        extra => format!("{} with weight {}", gateway.address, u16::from(extra) + 1),
+        0 => gateway.to_string(),
+        extra => format!("{gateway} with weight {}", u16::from(extra) + 1),
     };
     let way = match &route.way {
         StaticWay::Blackhole => "dropped".to_owned(),
@@ -238,6 +244,8 @@ fn own_route(f: &mut Formatter<'_>, prefix: &Prefix, route: &Origination) -> fmt
             format!("via {}", gateways.join(", "))
         }
         StaticWay::Recursive(address) => format!("to wherever {address} is"),
+        StaticWay::Interface(name) => format!("on the link {name}"),
+        StaticWay::Inherited(_) => "by a route of the kernel's table".to_owned(),
     };
     write!(f, "  {prefix}: {way}")?;
     if let Some(value) = route.local_pref {
@@ -261,6 +269,7 @@ fn kernel(f: &mut Formatter<'_>, family: Family, table: &KernelTable) -> fmt::Re
         protocol,
         export,
         learn,
+        near: _,
     } = table;
     write!(f, "\nkernel, {family}: table {table}, metric {metric}, ")?;
     write!(f, "next hops of a route: {paths} at most")?;
@@ -277,6 +286,31 @@ fn kernel(f: &mut Formatter<'_>, family: Family, table: &KernelTable) -> fmt::Re
         None => writeln!(f, "; all best routes are written"),
         Some(filter) => write!(f, "; written are those that pass\n{filter}"),
     }
+}
+
+/// The interfaces of a direct protocol, and what of their subnets is announced.
+fn interfaces(f: &mut Formatter<'_>, direct: &Direct) -> fmt::Result {
+    let pattern = |pattern: &InterfacePattern| {
+        let sign = if pattern.excludes { "-" } else { "" };
+        let name = pattern.interface.as_deref().unwrap_or("*");
+        match pattern.prefix {
+            Some(prefix) => format!("{sign}{name} with addresses in {prefix}"),
+            None => format!("{sign}{name}"),
+        }
+    };
+    let list: Vec<String> = direct.interfaces.iter().map(pattern).collect();
+    let list = match &list[..] {
+        [] => "all".to_owned(),
+        list => list.join(", "),
+    };
+    writeln!(f, "\nroutes of interfaces: {list}")?;
+    for (family, filter) in &direct.import {
+        match filter {
+            None => writeln!(f, "  {family}: all subnets")?,
+            Some(filter) => write!(f, "  {family}: those that pass\n{filter}")?,
+        }
+    }
+    Ok(())
 }
 
 fn seconds(time: Duration) -> String {
