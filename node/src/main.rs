@@ -19,6 +19,7 @@ mod exit;
 mod files;
 mod flannel;
 mod http;
+mod kernel_answer;
 mod metrics;
 mod mode_check;
 mod neighbours;

@@ -28,6 +28,7 @@ use super::offload::keep_checksums;
 use super::presence;
 use super::stores::{Stores, again};
 use super::uplink;
+use crate::kernel_answer::await_kernel;
 use crate::signals::Signals;
 
 /// Pause after rules that could not be written.
@@ -68,7 +69,8 @@ async fn work(
         keys,
     } = Stores::open(args).await?;
     let found = place.wait().await;
-    let actual = read_kernel().await?;
+    let read = async || read_kernel().await.context("reading the kernel's state");
+    let actual = await_kernel(read, |_| {}).await?;
     let uplink = uplink::choose(args, &actual, found.families()).map_err(anyhow::Error::msg)?;
     let macs = [fresh_mac()?, fresh_mac()?];
     let mut network = FlannelNetwork {

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use caracal_agent::{
     Foreign, LearnScope, Learned, NetlinkError, TABLE_PROTOCOL, TableHandle, TableInput,
     TableSettings, TableStatus, Tables, spawn_table, table_holds_routes,
@@ -23,6 +24,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::admin::routes::learned;
+use crate::kernel_answer::await_kernel;
 
 /// Longest wait of a start for the first underlay.
 const FIRST_UNDERLAY: Duration = Duration::from_secs(2);
@@ -68,17 +70,26 @@ fn policy(wanted: &WantedTables) -> FibExportFilter {
 type OwnRoutes = Originations;
 
 /// True when the kernel forwards by routes of an earlier run.
-pub(super) async fn holds_routes(wanted: &WantedTables) -> Result<bool, KernelError> {
-    Ok(table_holds_routes(&tables(wanted)).await?)
+pub(super) async fn holds_routes(wanted: &WantedTables) -> anyhow::Result<bool> {
+    let tables = tables(wanted);
+    let read = async || {
+        let held = table_holds_routes(&tables).await;
+        held.context("the kernel's tables cannot be used")
+    };
+    await_kernel(read, |_| {}).await
 }
 
 /// The machine's own networks, where tables are written; a speaker alone does not look at the
 /// kernel.
-pub(super) async fn local_networks(wanted: &WantedTables) -> Result<LocalNetworks, KernelError> {
+pub(super) async fn local_networks(wanted: &WantedTables) -> anyhow::Result<LocalNetworks> {
     if wanted.is_empty() {
         return Ok(LocalNetworks::default());
     }
-    let links = caracal_agent::read_links().await?;
+    let read = async || {
+        let links = caracal_agent::read_links().await;
+        links.context("reading the interfaces")
+    };
+    let links = await_kernel(read, |_| {}).await?;
     Ok(links.local_networks(|_| false))
 }
 

@@ -68,6 +68,18 @@ pub enum NetlinkError {
     },
 }
 
+impl NetlinkError {
+    /// True when the same question may well be answered a moment later: no answer came in time, or
+    /// changes came between.
+    #[must_use]
+    pub const fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Self::Timeout(_) | Self::Overrun | Self::Unsteady { .. }
+        )
+    }
+}
+
 /// The kernel's answer to a message that it refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{}{}", io::Error::from_raw_os_error(*.code), said(.sentence))]

@@ -9,6 +9,8 @@ use caracal_agent::{Overrides, Settings};
 use caracal_model::{InsertEach, NodeName, Snapshot};
 use tokio::sync::watch;
 
+use crate::kernel_answer::await_kernel;
+
 /// Longest time for names to be looked up: what can be reached without them is not kept waiting.
 const LOOKUP: Duration = Duration::from_secs(2);
 /// Interval of name look-ups.
@@ -67,11 +69,17 @@ pub(crate) async fn resolve_lifelines(hosts: Hosts, addresses: watch::Sender<BTr
 }
 
 /// Takes away a blackhole of ours that an earlier process left between this node and its datastore.
-pub(crate) async fn free(me: &NodeName, felix: &Overrides, addresses: &BTreeSet<IpAddr>) {
+pub(crate) async fn free(
+    me: &NodeName,
+    felix: &Overrides,
+    addresses: &BTreeSet<IpAddr>,
+    report: impl Fn(String),
+) {
     // The datastore's setting of the protocol is not known yet; usually there is none.
     let (settings, _) = Settings::resolve(&Settings::default(), &Snapshot::default(), me, felix);
     let protocol = settings.route_protocol;
-    match caracal_agent::free_lifelines(protocol, addresses).await {
+    let free = async || Ok(caracal_agent::free_lifelines(protocol, addresses).await?);
+    match await_kernel(free, report).await {
         Ok(freed) => {
             for (route, result) in freed {
                 match result {

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::config::{Backend, Config};
 use crate::detect::Interface;
+use crate::kernel_answer::await_kernel;
 use crate::node::membership::address;
 use crate::register::{self, RegisterError};
 
@@ -27,7 +28,8 @@ pub(crate) async fn register<S: Store>(
     let mut pause = RETRY.0;
     let mut told = Rarely::default();
     loop {
-        let error = match attempt(store, config, &interfaces().await?, None).await {
+        let interfaces = await_kernel(&interfaces, &report).await?;
+        let error = match attempt(store, config, &interfaces, None).await {
             Ok(node) => return Ok(node),
             Err(error) => error,
         };

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use super::board::{Board, Feed, Feeds};
 use super::{Node, StartState, tasks};
 use crate::config::{Backend, Config};
+use crate::kernel_answer::await_kernel;
 use crate::metrics::ipam::Collected;
 use crate::node::announce::drain::{self, DrainStatus};
 use crate::node::announce::named_secrets;
@@ -59,21 +60,21 @@ pub(super) async fn start(start_state: StartState) -> anyhow::Result<Node> {
     let hosts = datastore.hosts()?;
     let store = datastore.open()?;
     crate::out::speak_of(&store);
-    let (lifelines, freed) = free_datastore(&config, &hosts, &store, &registry).await;
-    let claim = Claim::of_this_machine(&config);
     let report = |reason: String| {
         let store = Some(store.clone());
         let _previous = stage.send_replace(NodeStage::Starting { reason, store });
     };
+    let (lifelines, freed) = free_datastore(&config, &hosts, &store, &registry, &report).await;
+    let claim = Claim::of_this_machine(&config);
     let from = (&store, store.watch_options(), lifelines.reader());
-    let begun = beginning::begin(from, &config, &claim, lost.clone(), report, &registry).await?;
+    let begun = beginning::begin(from, &config, &claim, lost.clone(), &report, &registry).await?;
     let (view, accepter) = (begun.view, begun.accepter);
     let ports = registry.reporter("ports");
     tokio::spawn(listeners.follow(view.clone(), ports));
 
     let first = view.borrow().clone();
     let known = lifelines.reader().borrow().clone();
-    let speaking = Speaking::start(&config, &store, &registry, (&first, &known)).await?;
+    let speaking = Speaking::start(&config, &store, &registry, (&first, &known), &report).await?;
     let fib = speaking.speaker.fib().await?;
     let feeds = feeds(&speaking, lifelines, &first, &config);
     let reconciler = start_reconciler(&config, &feeds)?;
@@ -114,9 +115,10 @@ async fn free_datastore(
     hosts: &lifelines::Hosts,
     store: &Datastore,
     registry: &Registry,
+    report: impl Fn(String),
 ) -> (Feed<BTreeSet<IpAddr>>, watch::Receiver<bool>) {
     let known = lifelines::look_up(hosts).await;
-    lifelines::free(&config.node, &config.felix, &known).await;
+    lifelines::free(&config.node, &config.felix, &known, report).await;
     let way = (
         lifelines::endpoints(hosts, &known),
         store.has_nodes_of_kubernetes(),
@@ -144,6 +146,7 @@ impl Speaking {
         store: &Datastore,
         registry: &Registry,
         (first, datastore): (&View, &BTreeSet<IpAddr>),
+        report: impl Fn(String),
     ) -> anyhow::Result<Self> {
         let secrets = match &config.secrets_dir {
             Some(folder) => secrets::read(folder)
@@ -155,10 +158,16 @@ impl Speaking {
         registry.reporter("plan").replace(planned.problems.clone());
         // Routes that a killed predecessor left in the kernel still forward: set the F bit towards
         // peers (RFC 4724 §4.1).
-        let restarting = caracal_agent::holds_our_routes().await?;
-        let links = caracal_agent::read_links()
-            .await
-            .context("reading the interfaces")?;
+        let routes = async || {
+            let held = caracal_agent::holds_our_routes().await;
+            held.context("reading the routes")
+        };
+        let restarting = await_kernel(routes, &report).await?;
+        let interfaces = async || {
+            let links = caracal_agent::read_links().await;
+            links.context("reading the interfaces")
+        };
+        let links = await_kernel(interfaces, &report).await?;
         let options = SpeakerOptions {
             restarting,
             open: config.allow_martians,
