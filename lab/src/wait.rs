@@ -13,10 +13,24 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(40);
 /// leaves the cores to what is waited for, the more the busier they are.
 const PAUSE_FOR_A_LOOK: u32 = 5;
 const LONGEST_PAUSE_FOR_A_LOOK: Duration = Duration::from_millis(150);
+/// What takes a minute need not be seen within a tenth of a second: after a costly look so small a
+/// part of the time that was waited may pass, up to a time in which no state comes and goes.
+const PART_OF_THE_WAIT: u32 = 50;
+const LONGEST_PAUSE_OF_A_WAIT: Duration = Duration::from_millis(400);
+/// With this variable a wait of this long is told on standard error: what a scenario waits for.
+const TELL: &str = "CARACAL_LAB_TELL_WAITS";
+const TOLD: Duration = Duration::from_secs(5);
 
-/// The pause after one of `before`, when the look between them took `look`.
-fn next_pause(before: Duration, look: Duration) -> Duration {
-    let longest = (look * PAUSE_FOR_A_LOOK).clamp(LONGEST_PAUSE, LONGEST_PAUSE_FOR_A_LOOK);
+/// The pause after one of `before`, when the look between them took `look` and the wait so far
+/// `waited`.
+fn next_pause(before: Duration, look: Duration, waited: Duration) -> Duration {
+    let for_look = look * PAUSE_FOR_A_LOOK;
+    let longest = match for_look <= LONGEST_PAUSE {
+        true => LONGEST_PAUSE,
+        false => for_look
+            .min(LONGEST_PAUSE_FOR_A_LOOK)
+            .max((waited / PART_OF_THE_WAIT).min(LONGEST_PAUSE_OF_A_WAIT)),
+    };
     (before * 2).min(longest)
 }
 
@@ -47,7 +61,10 @@ pub fn wait_until<T, E: Display>(
     loop {
         let began = Instant::now();
         let last = match look() {
-            Ok(value) => return Ok(value),
+            Ok(value) => {
+                tell(what, start.elapsed());
+                return Ok(value);
+            }
             Err(last) => last,
         };
         let took = began.elapsed();
@@ -60,7 +77,13 @@ pub fn wait_until<T, E: Display>(
             });
         }
         std::thread::sleep(pause.min(deadline.saturating_sub(after)));
-        pause = next_pause(pause, took);
+        pause = next_pause(pause, took, after);
+    }
+}
+
+fn tell(what: &str, took: Duration) {
+    if took >= TOLD && std::env::var_os(TELL).is_some() {
+        eprintln!("{:5.1} s for {what}", took.as_secs_f64());
     }
 }
 
@@ -128,15 +151,22 @@ mod tests {
 
     #[test]
     fn a_costly_look_leaves_the_cores_to_what_is_waited_for() {
-        let pauses = |look| {
-            let first = Some(FIRST_PAUSE);
-            std::iter::successors(first, move |before| Some(next_pause(*before, look)))
-        };
         let millis = Duration::from_millis;
-        assert_eq!(pauses(millis(1)).nth(3), Some(millis(4)), "short at first");
-        assert_eq!(pauses(millis(1)).nth(20), Some(millis(40)));
-        assert_eq!(pauses(millis(20)).nth(20), Some(millis(100)));
-        assert_eq!(pauses(millis(1500)).nth(20), Some(millis(150)));
+        let pauses = |look, waited| {
+            let next = move |before: &Duration| Some(next_pause(*before, look, waited));
+            std::iter::successors(Some(FIRST_PAUSE), next)
+        };
+        let soon = |look| pauses(look, millis(1500));
+        assert_eq!(soon(millis(1)).nth(3), Some(millis(4)), "short at first");
+        assert_eq!(soon(millis(1)).nth(20), Some(millis(40)));
+        assert_eq!(soon(millis(20)).nth(20), Some(millis(100)));
+        assert_eq!(soon(millis(1500)).nth(20), Some(millis(150)));
+        // Less often after a while, where a look costs something.
+        let late = |look, seconds: u64| pauses(look, millis(seconds * 1000)).nth(20);
+        assert_eq!(late(millis(1), 60), Some(millis(40)));
+        assert_eq!(late(millis(20), 4), Some(millis(100)));
+        assert_eq!(late(millis(20), 10), Some(millis(200)));
+        assert_eq!(late(millis(20), 60), Some(millis(400)));
     }
 
     #[test]

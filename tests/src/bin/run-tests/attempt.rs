@@ -139,6 +139,7 @@ fn command(case: &Case, conditions: &Conditions) -> Command {
         .env("CARGO_MANIFEST_DIR", &program.directory)
         // Processes are killed and no machine: a disk that is busy need not stop etcd for seconds.
         .env("ETCD_UNSAFE_NO_FSYNC", "true")
+        .env("CARACAL_LAB_TELL_WAITS", "true")
         .stdin(Stdio::null());
     command
 }
