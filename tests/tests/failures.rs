@@ -407,11 +407,19 @@ fn no_rules(state: &str) -> String {
 fn change_of_address(lab: &Lab, vxlan: &str) {
     await_settled(lab);
     assert_full_matrix(lab);
-    // Until a node has told the address of its tunnel, the way to its pods is the plain one.
+    let own = lab.layout().node("node1").unwrap().uplink.clone();
+    let tunnels = (lab.layout().nodes.len() - 1) * own.addresses().count();
+    // Until a node has told the address of its tunnel, the way to its pods is the plain one, and
+    // there are no entries for its tunnel.
     let of_tunnels = || {
         let state = no_rules(&agents_state(lab, "node2"));
         let plain = |l: &str| l.starts_with("route ") && l.contains(" dev eth0 proto 80");
-        match vxlan == "Always" && state.lines().any(plain) {
+        let entries = |kind: &str| {
+            let of_tunnels = |l: &&str| l.starts_with(kind) && l.contains("vxlan");
+            state.lines().filter(of_tunnels).count()
+        };
+        let lacks = ["fdb ", "neighbour "].map(entries) != [tunnels; 2];
+        match lacks || vxlan == "Always" && state.lines().any(plain) {
             true => Err(state),
             false => Ok(state),
         }
@@ -419,7 +427,6 @@ fn change_of_address(lab: &Lab, vxlan: &str) {
     let before = wait_until(60 * SECOND, "the tunnels of all nodes", of_tunnels);
     let before = before.unwrap_or_else(|e| panic!("{e}"));
     let start = Instant::now();
-    let own = lab.layout().node("node1").unwrap().uplink.clone();
     let moves: Vec<_> = own
         .addresses()
         .map(|(old, len)| {
