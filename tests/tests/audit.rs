@@ -9,8 +9,8 @@ use std::sync::mpsc::{self, Receiver};
 
 use caracal_lab::{Lab, error_chain, spawn_in_netns, wait_until};
 use caracal_tests::{
-    SECOND, address_of, await_settled, binary, either, exit_code, family_count, focus, ip,
-    on_each_stack,
+    SECOND, address_of, await_settled, binary, either, example, exit_code, family_count, focus, ip,
+    on_each_stack_of,
 };
 use serde_json::Value;
 
@@ -115,11 +115,26 @@ fn pod_address(lab: &Lab, pod: &str) -> String {
     found.address_of(focus(lab)).unwrap().to_string()
 }
 
-/// The name of the mesh's session with a node.
+/// The name of node1's session with a node.
 fn session(lab: &Lab, node: &str) -> String {
-    let address = address_of(lab, node, focus(lab)).to_string();
-    format!("Mesh_{}", address.replace(['.', ':'], "_"))
+    let address = address_of(lab, node, focus(lab));
+    let peers = lab.node_status("node1").unwrap().peers;
+    let found = peers.into_iter().find(|peer| peer.address == Some(address));
+    found.unwrap_or_else(|| panic!("no peer {address}")).name
 }
+
+/// A mesh of BGPPeers, whose hold time is not 90 s.
+const RESOURCES: &str = "
+resources:
+  - apiVersion: projectcalico.org/v3
+    kind: BGPConfiguration
+    metadata: {name: default}
+    spec: {nodeToNodeMeshEnabled: false}
+  - apiVersion: projectcalico.org/v3
+    kind: BGPPeer
+    metadata: {name: nodes}
+    spec: {nodeSelector: all(), peerSelector: all(), keepaliveTime: 5s}
+";
 
 fn explain(lab: &Lab, destination: &str) -> Value {
     let (code, text) = exit_code(lab, "node1", &["explain", destination, "-o", "json"]);
@@ -130,7 +145,8 @@ fn explain(lab: &Lab, destination: &str) -> Value {
 #[test]
 fn what_the_agent_cannot_repair_is_found() {
     let scenario = "what_the_agent_cannot_repair_is_found";
-    on_each_stack(scenario, &[], "cross-subnet", "e2e-audit", found);
+    let text = std::fs::read_to_string(example("cross-subnet")).unwrap() + RESOURCES;
+    on_each_stack_of(scenario, &[], &text, "e2e-audit", found);
 }
 
 fn found(mut lab: Lab) {
@@ -206,21 +222,16 @@ fn found(mut lab: Lab) {
     await_clean(&lab, "node1");
 
     // Blocks that are confirmed and announced to nobody.
-    let configuration = "/calico/resources/v3/projectcalico.org/bgpconfigurations/default";
-    let before = lab
-        .etcdctl(&["get", configuration, "--print-value-only"], b"")
-        .unwrap();
-    let off = br#"{"kind":"BGPConfiguration","apiVersion":"projectcalico.org/v3","metadata":{"name":"default"},"spec":{"nodeToNodeMeshEnabled":false}}"#;
-    lab.etcdctl(&["put", configuration], off).unwrap();
+    let peers = "/calico/resources/v3/projectcalico.org/bgppeers/nodes";
+    let get = ["get", peers, "--print-value-only"];
+    let before = lab.etcdctl(&get, b"").unwrap();
+    assert!(before.contains("peerSelector"), "{before}");
+    lab.etcdctl(&["del", peers], b"").unwrap();
     let findings = await_codes(&lab, "node2", &["CRL-B003"]);
     let untold = findings.iter().filter(|f| f["code"] == "CRL-B003");
     assert!(untold.into_iter().any(|f| f["subject"] == prefix.as_str()));
-    if before.trim().is_empty() {
-        lab.etcdctl(&["del", configuration], b"").unwrap();
-    } else {
-        lab.etcdctl(&["put", configuration], before.as_bytes())
-            .unwrap();
-    }
+    lab.etcdctl(&["put", peers], before.trim_end().as_bytes())
+        .unwrap();
     await_settled(&lab);
     await_clean(&lab, "node2");
 

@@ -227,30 +227,43 @@ fn a_bird_2_with_the_rendered_file_says_and_hears_what_the_native_speaker_does()
     examples.retain(|file| !file.ends_with("kubernetes.yaml"));
     examples.sort();
     assert!(examples.len() >= 6);
-    for file in examples {
-        let stem = file.file_stem().unwrap().to_str().unwrap();
-        let text = fs::read_to_string(&file).unwrap();
-        let topology = Topology::parse(&text, stem).unwrap();
-        if topology.flannel().is_some() {
-            // Its nodes have no speaker.
-            continue;
+    // Two labs side by side: each waits for sessions most of its time.
+    let examples = &examples;
+    std::thread::scope(|scope| {
+        for (first, lab) in ["tpl-twin", "tpl-twin-2"].into_iter().enumerate() {
+            scope.spawn(move || {
+                for file in examples.iter().skip(first).step_by(2) {
+                    twins(file, lab);
+                }
+            });
         }
-        let mut lab = up(stem, "tpl-twin");
+    });
+}
+
+/// Compares a node of an example and a reflector, where it has one.
+fn twins(file: &Path, lab: &str) {
+    let stem = file.file_stem().unwrap().to_str().unwrap();
+    let text = fs::read_to_string(file).unwrap();
+    let topology = Topology::parse(&text, stem).unwrap();
+    if topology.flannel().is_some() {
+        // Its nodes have no speaker.
+        return;
+    }
+    let mut lab = up(stem, lab);
+    await_settled(&lab);
+    let natives: Vec<_> = topology
+        .nodes
+        .iter()
+        .filter(|n| n.kind == NodeKind::Caracal)
+        .collect();
+    // A node with pods announces something; a reflector passes on what others do.
+    let with_pods = natives.iter().find(|n| !n.pods.value.0.is_empty());
+    let reflector = natives
+        .iter()
+        .find(|n| n.route_reflector_cluster_id.is_some());
+    for node in with_pods.into_iter().chain(reflector) {
+        compare(&mut lab, &node.name.value);
         await_settled(&lab);
-        let natives: Vec<_> = topology
-            .nodes
-            .iter()
-            .filter(|n| n.kind == NodeKind::Caracal)
-            .collect();
-        // A node with pods announces something; a reflector passes on what others do.
-        let with_pods = natives.iter().find(|n| !n.pods.value.0.is_empty());
-        let reflector = natives
-            .iter()
-            .find(|n| n.route_reflector_cluster_id.is_some());
-        for node in with_pods.into_iter().chain(reflector) {
-            compare(&mut lab, &node.name.value);
-            await_settled(&lab);
-        }
     }
 }
 

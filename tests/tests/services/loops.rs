@@ -49,6 +49,20 @@ const fn ranges(family: Family) -> [(&'static str, &'static str); 3] {
     either(family, ipv4, ipv6)
 }
 
+/// The router's counter of what is sent to a range.
+fn counter(family: Family, at: usize) -> String {
+    format!("{}_{at}", either(family, "ipv4", "ipv6"))
+}
+
+fn counter_of(to: &str) -> String {
+    let of = |family| {
+        let at = unused(family).iter().position(|address| *address == to)?;
+        Some(counter(family, at))
+    };
+    let found = [Family::Ipv4, Family::Ipv6].into_iter().find_map(of);
+    found.expect("an unused address")
+}
+
 fn unused(family: Family) -> [&'static str; 3] {
     ranges(family).map(|(_, address)| address)
 }
@@ -98,7 +112,7 @@ fn ways(lab: &Lab) {
         let off = ["all", "eth0"].map(|of| format!("net.ipv4.conf.{of}.send_redirects=0"));
         run_on(lab, node, &format!("sysctl -qw {}", off.join(" ")));
     }
-    let mut counters = String::new();
+    let (mut counters, mut rules) = (String::new(), String::new());
     for family in lab.topology().families() {
         let tor = address_of(lab, "tor", family);
         let default = either(family, "default", "::/0");
@@ -106,13 +120,15 @@ fn ways(lab: &Lab) {
             ip(lab, node, &[format!("route replace {default} via {tor}")]);
         }
         let word = either(family, "ip", "ip6");
-        for (range, _) in ranges(family) {
+        for (at, (range, _)) in ranges(family).into_iter().enumerate() {
             ip(lab, "out", &[format!("route replace {range} via {tor}")]);
-            counters += &format!("  {word} daddr {range} counter name seen\n");
+            let name = counter(family, at);
+            counters += &format!(" counter {name} {{ }}\n");
+            rules += &format!("  {word} daddr {range} counter name {name}\n");
         }
     }
     let table = format!(
-        "table inet seen {{\n counter seen {{ }}\n chain forward {{\n  type filter hook forward priority 0;\n{counters} }}\n}}\n"
+        "table inet seen {{\n{counters} chain forward {{\n  type filter hook forward priority 0;\n{rules} }}\n}}\n"
     );
     apply_nft(lab, "tor", &table);
 }
@@ -129,13 +145,14 @@ fn lead_to(lab: &Lab, node: &str) {
 
 /// One echo request: what `ping` says, and how often the router has forwarded it.
 fn ping(lab: &Lab, from: &str, to: &str) -> (String, u32) {
-    run_on(lab, "tor", "nft reset counter inet seen seen");
+    let counter = format!("counter inet seen {}", counter_of(to));
+    run_on(lab, "tor", &format!("nft reset {counter}"));
     let mut command = program_command("sh").unwrap();
     let words = format!("ping -n -c1 -W2 -t{HOPS} {to} 2>&1; true");
     command.args(["-c", &words]);
     let netns = lab.netns(from).unwrap();
     let said = call_program(Some(&netns), &mut command, b"", 60 * SECOND).unwrap();
-    let seen = run_on(lab, "tor", "nft list counter inet seen seen");
+    let seen = run_on(lab, "tor", &format!("nft list {counter}"));
     let packets = seen.split("packets ").nth(1).expect("a counter");
     let packets = packets.split(' ').next().unwrap_or_default();
     (said, packets.parse().unwrap())
@@ -166,13 +183,19 @@ fn goes_round(_: &str, rounds: u32) -> bool {
     rounds >= MANY
 }
 
-fn each_unused(lab: &Lab, node: &str, what: &str, is: impl Fn(&str, u32) -> bool + Copy) {
-    lead_to(lab, node);
-    for family in lab.topology().families() {
-        for address in unused(family) {
-            await_ping(lab, node, address, what, is);
+/// All unused addresses side by side: silence takes seconds to be one.
+fn side_by_side(lab: &Lab, one: impl Fn(&'static str) + Sync) {
+    std::thread::scope(|scope| {
+        for address in lab.topology().families().into_iter().flat_map(unused) {
+            let one = &one;
+            scope.spawn(move || one(address));
         }
-    }
+    });
+}
+
+fn each_unused(lab: &Lab, node: &str, what: &str, is: fn(&str, u32) -> bool) {
+    lead_to(lab, node);
+    side_by_side(lab, |address| await_ping(lab, node, address, what, is));
 }
 
 /// A Service whose endpoints are on both nodes answers through each of them.
@@ -210,12 +233,10 @@ fn others_refuse(lab: &Lab, node: &str) {
 
 /// What a node itself sends does not leave it.
 fn own_packets_end(lab: &Lab, node: &str) {
-    for family in lab.topology().families() {
-        for address in unused(family) {
-            let (said, rounds) = ping(lab, node, address);
-            assert_eq!(rounds, 0, "{node} {address}: {said}");
-        }
-    }
+    side_by_side(lab, |address| {
+        let (said, rounds) = ping(lab, node, address);
+        assert_eq!(rounds, 0, "{node} {address}: {said}");
+    });
 }
 
 #[test]
