@@ -47,23 +47,30 @@ TEST_PACKAGES += ethtool
 # An RPKI cache.
 TEST_PACKAGES += stayrtr
 
-# Scenarios of a quarter of a minute and more that take a seventh of a core or less (CPU in the table of a run): they run
-# beside the others, the longest first.
+# Scenarios of a quarter of a minute and more that take a quarter of a core or less (CPU in the table of a run): they run
+# beside the others, the longest first, and as many as take as long as a lane of those does.
 WAITING := \
-  services::loops::what_is_sent_to_an_unused_service_address_ends_at_the_node \
   hostile::neither_pods_nor_keys_cut_a_node_off \
+  settings::keys_reach_the_kernel_and_the_wire \
+  failures::lost_endpoint::a_pod_that_the_datastore_does_not_know_is_named \
   outage::bumped::a_backup_with_a_higher_revision_is_not_followed \
   paths::large_packets_pass_where_a_router_swallows_them \
-  settings::reports::a_dead_datastore_is_told_alike_by_every_command \
   wire::felix_and_flannel_are_understood_and_understand \
+  settings::reports::a_dead_datastore_is_told_alike_by_every_command \
+  interop::gobgp_peers_from_another_as \
+  failures::swapped::machines_that_swapped_their_addresses_are_all_back \
   fib::origin::a_router_that_announces_what_nodes_have_moves_nothing \
   fib::origin::a_router_that_hides_whose_a_route_is_is_named \
-  flannel::changes::the_backend_changes_under_traffic \
   console::the_console_shows_the_cluster_live \
+  flannel::changes::both_families_change_under_traffic \
+  kubernetes::tokens::the_plugins_token_is_renewed_before_it_ends \
   wire::bird_writes_the_routes_of_calico_up_to_3_32 \
+  flannel::changes::the_backend_changes_under_traffic \
   flannel::vxlan_beside_a_foreign_node_through_kills_and_outages \
   services::balancers::a_load_balancers_address_serves_machines_outside \
   kubernetes::bumped::a_backup_with_a_higher_revision_is_not_followed \
+  changes::without_encapsulation_packets_get_through_or_somebody_says_why_on_etcd \
+  flannel::changes::the_interface_has_another_address \
   flannel::host_gw_takes_over_what_flanneld_left
 # The scenarios in tests/tests that `make e2e` runs in namespaces on this kernel, JOBS at once: the longest first, so that
 # none is left alone at the end.
