@@ -68,8 +68,11 @@ fn kubeconfig(server: &str, token: &str) -> Value {
 
 impl Site {
     fn write(&self, name: &str, text: &str) -> String {
-        let path = self.folder().join(name);
-        std::fs::write(&path, text).unwrap();
+        let (path, new) = (self.folder().join(name), format!("{name}.new"));
+        // Whole at any time: a node that has just started may be reading it.
+        let new = self.folder().join(new);
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(&new, &path).unwrap();
         path.display().to_string()
     }
 
