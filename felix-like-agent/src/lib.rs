@@ -138,7 +138,7 @@ pub use plan::{
     Changed, ChangedKeys, HostRoutes, KernelPlan, KernelPlanner, KernelSupport, PlanInputs,
     PlanJob, WantedTunnels, plan, wanted_tunnels,
 };
-pub use policy::{PolicyCounts, PolicySettings, RefusedChain};
+pub use policy::{FailsafePorts, PolicyCounts, PolicySettings, RefusedChain};
 pub use services::{
     Affinity, NodePortAddresses, NodePortAddressesError, ServiceAddress, ServiceDifferences,
     ServiceElement, ServiceEntry, ServiceHealth, ServiceSettings, ServiceTarget,

@@ -118,8 +118,8 @@ pub use snapshot::{
 
 // Network policy.
 pub use policy::{
-    AddressSet, Decision, IcmpMatch, NamedPort, POLICY_DATA_KINDS, Packet, Policy, PolicyAction,
-    PolicyData, PolicyDirection, PolicyEndpoint, PolicyKind, PolicyOrder, PolicyPort,
+    ALL_INTERFACES, AddressSet, Decision, IcmpMatch, NamedPort, POLICY_DATA_KINDS, Packet, Policy,
+    PolicyAction, PolicyData, PolicyDirection, PolicyEndpoint, PolicyKind, PolicyOrder, PolicyPort,
     PolicyProfile, PolicyRule, PolicyTier, RuleSide, Verdict, is_selected, namespace_of_selector,
 };
 

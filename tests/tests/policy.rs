@@ -2,6 +2,8 @@
 //! has no table yet.
 #![allow(clippy::unwrap_used)]
 
+#[path = "policy/hosts.rs"]
+mod hosts;
 #[path = "policy/kubernetes.rs"]
 mod kubernetes;
 

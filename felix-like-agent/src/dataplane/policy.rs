@@ -14,6 +14,7 @@ use super::read::hints::{self, Listener, OwnChanges};
 use super::revocation::{InForce, Revocation};
 use super::write::programs::{CommandError, run, unless_refused};
 use super::write::tables::TableWriter;
+use crate::links::Links;
 use crate::nft::Transaction;
 use crate::policy::{self, POLICY_TABLE, PolicyCounts, PolicySettings, PolicyTable, RefusedChain};
 
@@ -57,6 +58,12 @@ impl PolicyStatus {
     pub fn is_in_force(&self, interface: &str) -> bool {
         self.table.has(interface)
     }
+
+    /// The interfaces whose packets a host endpoint of this node judges.
+    #[must_use]
+    pub fn interfaces_of_host(&self, name: &str) -> &[String] {
+        self.table.interfaces_of(name)
+    }
 }
 
 /// What is known of the table in the kernel.
@@ -95,8 +102,12 @@ pub struct PolicyWriter {
     /// Chains that `nft` did not take, and what it said. Their names say what is in them: it takes
     /// them no more when they come again.
     refused: BTreeMap<Box<str>, String>,
-    /// Held for its task. `None` = nobody tells of changes.
-    _listener: Option<Listener>,
+    /// The interfaces with their addresses, where a host endpoint asks for them.
+    links: Option<Links>,
+    /// Something of interfaces or addresses has changed.
+    readdressed: Arc<Notify>,
+    /// Held for their tasks. `None` = nobody tells of changes.
+    _listeners: [Option<Listener>; 2],
     status: PolicyStatus,
 }
 
@@ -107,6 +118,8 @@ impl PolicyWriter {
         let (writes, changed) = (OwnChanges::default(), Arc::new(Notify::new()));
         let status = PolicyStatus::default();
         let listener = hints::table(POLICY_TABLE, Arc::clone(&changed), writes.clone());
+        let readdressed = Arc::new(Notify::new());
+        let addresses = hints::addresses(Arc::clone(&readdressed));
         Self {
             me,
             settings: PolicySettings::default(),
@@ -117,7 +130,9 @@ impl PolicyWriter {
             revocation: Revocation::spawn(Arc::clone(&status.ended_flows)),
             has_looked: false,
             refused: BTreeMap::new(),
-            _listener: listener.ok(),
+            links: None,
+            readdressed,
+            _listeners: [listener.ok(), addresses.ok()],
             status,
         }
     }
@@ -134,10 +149,29 @@ impl PolicyWriter {
     }
 
     /// Resolves when somebody else has changed the table; the next pass reads it, and writes all
-    /// its chains anew unless they are listed as before.
+    /// its chains anew unless they are listed as before. Or when addresses have changed that host
+    /// endpoints ask for.
     pub async fn changed_by_others(&mut self) {
-        self.changed.notified().await;
-        self.known = Known::Nothing;
+        tokio::select! {
+            () = self.changed.notified() => self.known = Known::Nothing,
+            () = self.readdressed.notified(), if self.links.is_some() => {}
+        }
+    }
+
+    /// Reads the interfaces, where a host endpoint asks for their addresses.
+    async fn read_links(&mut self, data: &PolicyData) {
+        if !policy::asks_for_addresses(data, &self.me) {
+            self.links = None;
+            return;
+        }
+        match super::read_links().await {
+            Ok(links) => self.links = Some(links),
+            Err(error) => {
+                let reason = super::chain(&error);
+                tracing::warn!(reason, "host endpoints keep the interfaces that they have");
+                self.links.get_or_insert_default();
+            }
+        }
     }
 
     /// Makes the table what the policies ask for; they must be complete. After an error the next
@@ -150,7 +184,10 @@ impl PolicyWriter {
         data: &PolicyData,
         revision: i64,
     ) -> Result<&PolicyStatus, PolicyWriteError> {
-        let table = PolicyTable::plan(data, &self.me, &self.settings);
+        self.read_links(data).await;
+        let nothing = Links::default();
+        let links = self.links.as_ref().unwrap_or(&nothing);
+        let table = PolicyTable::plan(data, &self.me, &self.settings, links);
         let written = self.write(table).await;
         self.status.failures += u64::from(written.is_err());
         // After an error it is not known what was in force meanwhile.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::Prefix;
+use caracal_model::{Family, Prefix};
 
 use crate::transport::Transport;
 
@@ -18,6 +18,9 @@ const MOST_OCTETS: usize = 17;
 /// Between the fields of a key, and between a key and its data, in text.
 const AND: &str = " . ";
 const LEADS_TO: &str = " : ";
+/// Families, as nftables calls them.
+const IPV4: &str = "ipv4";
+const IPV6: &str = "ipv6";
 
 /// Name of a set or map, which its elements share.
 pub(crate) type SetName = Arc<str>;
@@ -31,6 +34,8 @@ pub(crate) enum Field {
     Range(Prefix),
     /// `ifname`.
     Interface(InterfaceName),
+    /// `nf_proto`.
+    Family(Family),
     /// `inet_proto`.
     Protocol(Transport),
     /// `inet_service`.
@@ -93,6 +98,8 @@ impl fmt::Display for Field {
             Self::Address(address) => write!(f, "{address}"),
             Self::Range(prefix) => write!(f, "{prefix}"),
             Self::Interface(name) => write!(f, "\"{name}\""),
+            Self::Family(Family::Ipv4) => f.write_str(IPV4),
+            Self::Family(Family::Ipv6) => f.write_str(IPV6),
             Self::Protocol(protocol) => f.write_str(protocol.as_str()),
             Self::Port(port) => write!(f, "{port}"),
             Self::Index(index) => write!(f, "{index}"),
@@ -108,6 +115,11 @@ impl Field {
         }
         if let Some(protocol) = Transport::from_word(text) {
             return Some(Self::Protocol(protocol));
+        }
+        match text {
+            IPV4 => return Some(Self::Family(Family::Ipv4)),
+            IPV6 => return Some(Self::Family(Family::Ipv6)),
+            _ => {}
         }
         if text.contains('/') {
             return text.parse().ok().map(Self::Range);
@@ -136,6 +148,9 @@ impl Field {
                 length + 1
             }
             Self::Interface(name) => put(name.as_str().as_bytes()),
+            // `NFPROTO_IPV4`, `NFPROTO_IPV6`.
+            Self::Family(Family::Ipv4) => put(&[2]),
+            Self::Family(Family::Ipv6) => put(&[10]),
             Self::Protocol(protocol) => put(&[protocol.number()]),
             Self::Port(port) => put(&port.to_be_bytes()),
             Self::Index(index) => put(&index.to_ne_bytes()),
@@ -192,6 +207,8 @@ impl Fields {
             match field {
                 Field::Range(_) => return None,
                 Field::Interface(_) => all.resize(all.len() + INTERFACE - length, 0),
+                // It is a key by itself, of one octet.
+                Field::Family(_) => {}
                 _ => all.resize(all.len().next_multiple_of(4), 0),
             }
         }
@@ -293,6 +310,8 @@ mod tests {
         assert_eq!(InterfaceName::new("cali0123456789ab"), None);
         let range: Prefix = "10.0.0.0/8".parse().unwrap();
         assert_eq!(Fields::from([Field::from(&range)]).octets(), None);
+        let family = Fields::from([Field::Family(Family::Ipv6)]);
+        assert_eq!(family.octets(), Some(vec![10]));
     }
 
     /// A key of each form that our tables have.
@@ -303,6 +322,7 @@ mod tests {
             "fd00::1",
             "\"cali1\"",
             "\"cali1\" . 10.0.0.1",
+            "ipv6 : goto host-in-2",
             "10.0.0.0/8",
             "tcp . 80",
             "10.96.0.1 . sctp . 80",

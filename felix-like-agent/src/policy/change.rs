@@ -35,14 +35,14 @@ impl PolicyTable {
     /// there is no table.
     pub(crate) fn since(&self, before: Option<&Self>) -> [Transaction; 3] {
         let nothing = Self::default();
-        let is_new = before.is_none();
         let before = before.unwrap_or(&nothing);
         let (mut first, mut gone) = (Vec::new(), String::new());
-        if is_new {
+        // One that was read may be of an earlier build, which had fewer maps.
+        if before.base.is_empty() {
             let mut script = format!("add table inet {POLICY_TABLE}\n");
-            for map in MAPS {
+            for (map, key) in MAPS {
                 script +=
-                    &format!("add map inet {POLICY_TABLE} {map} {{ type ifname : verdict; }}\n");
+                    &format!("add map inet {POLICY_TABLE} {map} {{ type {key} : verdict; }}\n");
             }
             first.push(Edit::Script(script));
         }
@@ -134,12 +134,13 @@ impl PolicyTable {
         let mut table = Self::default();
         let mut strays = String::new();
         for set in listing.sets() {
-            let map = MAPS.iter().find(|map| **map == set.name);
+            let mut maps = MAPS.iter();
+            let map = maps.find(|(map, _)| *map == set.name);
             let mut keys = Vec::new();
             for text in &set.elements {
                 match (map, Element::parse(text)) {
                     (
-                        Some(map),
+                        Some((map, _)),
                         Some(Element {
                             key,
                             data: Some(ElementData::Goto(chain)),

@@ -3,7 +3,12 @@
 
 use std::fmt::Write as _;
 
+use caracal_model::PolicyDirection;
+
 use super::PolicySettings;
+use super::failsafe::to_port;
+use crate::nat::BFD_PORTS;
+use crate::transport::Transport;
 
 /// Name of the table, of family `inet`.
 pub(crate) const POLICY_TABLE: &str = "caracal-policy";
@@ -12,9 +17,34 @@ pub(crate) const POLICY_TABLE: &str = "caracal-policy";
 pub(super) const FROM: &str = "from-pods";
 pub(super) const FROM_TO_NODE: &str = "from-pods-to-node";
 pub(super) const TO: &str = "to-pods";
-pub(super) const MAPS: [&str; 3] = [FROM, FROM_TO_NODE, TO];
-/// Where a packet goes that may leave its endpoint.
+/// The same for host endpoints: packets to the node itself, from it, and those that pass through
+/// it, as they come in and as they go out. Behind each is the map of who judges all interfaces that
+/// the map does not have, by family.
+pub(super) const HOST_IN: [&str; 2] = ["host-in", "host-in-others"];
+pub(super) const HOST_OUT: [&str; 2] = ["host-out", "host-out-others"];
+pub(super) const THROUGH_IN: [&str; 2] = ["through-in", "through-in-others"];
+pub(super) const THROUGH_OUT: [&str; 2] = ["through-out", "through-out-others"];
+/// All maps, and what their keys are.
+pub(super) const MAPS: [(&str, &str); 11] = [
+    (FROM, IFNAME),
+    (FROM_TO_NODE, IFNAME),
+    (TO, IFNAME),
+    (HOST_IN[0], IFNAME),
+    (HOST_IN[1], FAMILY),
+    (HOST_OUT[0], IFNAME),
+    (HOST_OUT[1], FAMILY),
+    (THROUGH_IN[0], IFNAME),
+    (THROUGH_IN[1], FAMILY),
+    (THROUGH_OUT[0], IFNAME),
+    (THROUGH_OUT[1], FAMILY),
+];
+const IFNAME: &str = "ifname";
+const FAMILY: &str = "nf_proto";
+/// Where a packet goes that host endpoints let in, one that may leave its endpoint, and one that
+/// may enter one.
+pub(super) const FROM_DISPATCH: &str = "from-dispatch";
 pub(super) const DISPATCH: &str = "to-dispatch";
+pub(super) const LEAVE: &str = "leave";
 pub(super) const TO_NODE: &str = "to-node";
 
 /// Where a packet of a flow goes that is not allowed any more.
@@ -25,10 +55,12 @@ pub(crate) const REVOKED: u32 = 0x2000;
 
 const INFALLIBLE: &str = "writing to a String does not fail";
 /// Chains that the kernel calls, and what is after them.
-const BASE: [(&str, &str); 5] = [
+const BASE: [(&str, &str); 8] = [
     (REVOKED_CHAIN, ""),
     (TO_NODE, ""),
+    (FROM_DISPATCH, ""),
     (DISPATCH, ""),
+    (LEAVE, ""),
     (
         "forward",
         " { type filter hook forward priority 0; policy accept; }",
@@ -37,7 +69,13 @@ const BASE: [(&str, &str); 5] = [
         "input",
         " { type filter hook input priority 0; policy accept; }",
     ),
+    (
+        "output",
+        " { type filter hook output priority 0; policy accept; }",
+    ),
 ];
+/// IPIP; its senders are judged by another table of ours.
+const IPIP: u8 = 4;
 
 /// True for a name of an interface, or the beginning of one, that `nft` takes for nothing else. The
 /// interface of an endpoint that has another one stays closed.
@@ -71,18 +109,22 @@ pub(super) fn base(settings: &PolicySettings) -> String {
             rule(chain, &format!("{word} {pods} counter drop"));
         }
     };
+    rule(FROM_DISPATCH, &format!("iifname vmap @{FROM}"));
+    nothing_else(&mut rule, FROM_DISPATCH, "iifname");
+    rule(FROM_DISPATCH, &format!("goto {DISPATCH}"));
     rule(DISPATCH, &format!("oifname vmap @{TO}"));
     nothing_else(&mut rule, DISPATCH, "oifname");
-    rule(DISPATCH, "accept");
+    rule(DISPATCH, &format!("goto {LEAVE}"));
+    by_host(&mut rule, LEAVE, "oifname", THROUGH_OUT);
+    rule(LEAVE, "accept");
     rule(REVOKED_CHAIN, "meta l4proto 6 reject with tcp reset");
     rule(REVOKED_CHAIN, "drop");
     let is = |not: &str| format!("ct mark and {REVOKED:#x} {not}= 0x0");
     let known = format!("{} ct state established,related accept", is("="));
     rule("forward", &known);
     rule("forward", &format!("{} goto {REVOKED_CHAIN}", is("!")));
-    rule("forward", &format!("iifname vmap @{FROM}"));
-    nothing_else(&mut rule, "forward", "iifname");
-    rule("forward", &format!("goto {DISPATCH}"));
+    by_host(&mut rule, "forward", "iifname", THROUGH_IN);
+    rule("forward", &format!("goto {FROM_DISPATCH}"));
     // Answers to the node itself always come, as kubelet's probes need them.
     let begun = format!("ct direction original {}", is("!"));
     rule("input", &format!("{begun} goto {REVOKED_CHAIN}"));
@@ -98,7 +140,54 @@ pub(super) fn base(settings: &PolicySettings) -> String {
     }
     rule("input", &format!("iifname vmap @{FROM_TO_NODE}"));
     nothing_else(&mut rule, "input", "iifname");
+    never_closed(&mut rule, "input", PolicyDirection::Ingress, settings);
+    of_node(&mut rule, "input", "iifname", HOST_IN);
+    rule("output", "ct state established,related accept");
+    never_closed(&mut rule, "output", PolicyDirection::Egress, settings);
+    // What the node sends to its endpoints always passes.
+    for pods in &pods {
+        rule("output", &format!("oifname {pods} accept"));
+    }
+    of_node(&mut rule, "output", "oifname", HOST_OUT);
     text
+}
+
+/// Adds a rule to a chain.
+type AddRule<'a> = &'a mut dyn FnMut(&str, &str);
+
+/// The host endpoint of an interface judges, or that of all others.
+fn by_host(rule: AddRule<'_>, chain: &str, word: &str, [named, others]: [&str; 2]) {
+    rule(chain, &format!("{word} vmap @{named}"));
+    rule(chain, &format!("meta nfproto vmap @{others}"));
+}
+
+/// The same of packets of the node itself. What it sends to itself is judged by nobody who does not
+/// name that interface.
+fn of_node(rule: AddRule<'_>, chain: &str, word: &str, [named, others]: [&str; 2]) {
+    rule(chain, &format!("{word} vmap @{named}"));
+    rule(chain, &format!("{word} \"lo\" accept"));
+    rule(chain, &format!("meta nfproto vmap @{others}"));
+}
+
+/// What no host endpoint closes: neighbours, routers and listeners of IPv6, tunnels between nodes
+/// and BFD, whose packets are no answers to each other, and the ports of failsafe.
+fn never_closed(
+    rule: AddRule<'_>,
+    chain: &str,
+    direction: PolicyDirection,
+    settings: &PolicySettings,
+) {
+    for types in ["130-136", "143"] {
+        rule(chain, &format!("icmpv6 type {types} accept"));
+    }
+    rule(chain, &format!("meta l4proto {IPIP} accept"));
+    for port in BFD_PORTS.into_iter().chain([settings.vxlan_port]) {
+        let [protocol, port] = to_port(Transport::Udp, port);
+        rule(chain, &format!("{protocol} {port} accept"));
+    }
+    for of in settings.failsafe.rules(direction) {
+        rule(chain, &of.to_string());
+    }
 }
 
 pub(super) fn is_base(chain: &str) -> bool {

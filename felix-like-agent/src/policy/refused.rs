@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::layout::{FROM_TO_NODE, POLICY_TABLE, TO};
+use caracal_model::ALL_INTERFACES;
+
+use super::layout::{FROM_TO_NODE, HOST_IN, POLICY_TABLE, THROUGH_IN, TO};
 use super::rule::Action;
 use super::table::PolicyTable;
 use crate::nft::Field;
@@ -62,12 +64,18 @@ impl PolicyTable {
     pub(crate) fn refused(&self, chain: &str, reason: &str) -> RefusedChain {
         let mut judges = Vec::new();
         for ((map, key), first) in &self.leads {
-            if *map != FROM_TO_NODE
-                && self.leads_to(first, chain, &mut BTreeSet::new())
-                && let Some(Field::Interface(interface)) = key.iter().next()
-            {
-                let direction = if *map == TO { "ingress" } else { "egress" };
-                judges.push((interface.to_string(), direction));
+            if *map == FROM_TO_NODE || !self.leads_to(first, chain, &mut BTreeSet::new()) {
+                continue;
+            }
+            let interface = match key.iter().next() {
+                Some(Field::Interface(interface)) => interface.to_string(),
+                _ => ALL_INTERFACES.to_owned(),
+            };
+            let ingress = [[TO; 2], HOST_IN, THROUGH_IN];
+            let is_ingress = ingress.iter().flatten().any(|of| of == map);
+            let judged = (interface, if is_ingress { "ingress" } else { "egress" });
+            if !judges.contains(&judged) {
+                judges.push(judged);
             }
         }
         RefusedChain {

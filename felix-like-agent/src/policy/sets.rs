@@ -87,7 +87,7 @@ impl<'a> SetMaker<'a> {
     pub(super) fn new(data: &'a PolicyData) -> Self {
         let mut endpoints = Vec::new();
         let mut within: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        for (_, endpoint) in data.endpoints() {
+        for endpoint in data.members() {
             // Without a namespace of its own it may inherit one.
             let namespace = endpoint.namespace().unwrap_or_default();
             within.entry(namespace).or_default().push(endpoints.len());

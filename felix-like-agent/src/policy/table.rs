@@ -8,14 +8,19 @@
 use std::collections::BTreeMap;
 
 use caracal_model::{
-    NodeName, Policy, PolicyData, PolicyDirection, PolicyEndpoint, PolicyKind, PolicyOrder,
+    Family, NodeName, Policy, PolicyData, PolicyDirection, PolicyEndpoint, PolicyKind, PolicyOrder,
     PolicyProfile, is_selected, namespace_of_selector,
 };
 
-use super::layout::{DISPATCH, FROM, FROM_TO_NODE, TO, TO_NODE, is_plain};
+use super::hosts::JudgingHosts;
+use super::layout::{
+    DISPATCH, FROM, FROM_DISPATCH, FROM_TO_NODE, HOST_IN, HOST_OUT, LEAVE, THROUGH_IN, THROUGH_OUT,
+    TO, TO_NODE, is_plain,
+};
 use super::rule::{Action, FilterRule};
 use super::sets::{SetMaker, content_name};
 use super::{PolicySettings, compile, layout};
+use crate::links::Links;
 use crate::nft::{Field, Fields, InterfaceName, Sets};
 
 /// Names of policies that share a chain are told until they are so long together.
@@ -30,23 +35,52 @@ enum Way {
     OutToNode,
     /// To it.
     In,
+    /// To this node itself, by an interface of a host endpoint.
+    HostIn,
+    /// From this node itself, by such an interface.
+    HostOut,
+    /// Through the node, and in by such an interface.
+    ThroughIn,
+    /// The same, and out by it.
+    ThroughOut,
 }
 
 impl Way {
-    const ALL: [Self; 3] = [Self::Out, Self::OutToNode, Self::In];
+    /// Past endpoints.
+    const ENDPOINTS: [Self; 3] = [Self::Out, Self::OutToNode, Self::In];
+    /// Past host endpoints.
+    const HOSTS: [Self; 4] = [
+        Self::HostIn,
+        Self::HostOut,
+        Self::ThroughIn,
+        Self::ThroughOut,
+    ];
 
     const fn direction(self) -> PolicyDirection {
         match self {
-            Self::Out | Self::OutToNode => PolicyDirection::Egress,
-            Self::In => PolicyDirection::Ingress,
+            Self::Out | Self::OutToNode | Self::HostOut | Self::ThroughOut => {
+                PolicyDirection::Egress
+            }
+            Self::In | Self::HostIn | Self::ThroughIn => PolicyDirection::Ingress,
         }
     }
 
-    const fn map(self) -> &'static str {
+    /// Past a host endpoint, and neither from its node nor to it: policies with `applyOnForward`
+    /// alone judge.
+    const fn leads_through(self) -> bool {
+        matches!(self, Self::ThroughIn | Self::ThroughOut)
+    }
+
+    /// The map by interface, and that by family for all others.
+    const fn maps(self) -> [&'static str; 2] {
         match self {
-            Self::Out => FROM,
-            Self::OutToNode => FROM_TO_NODE,
-            Self::In => TO,
+            Self::Out => [FROM; 2],
+            Self::OutToNode => [FROM_TO_NODE; 2],
+            Self::In => [TO; 2],
+            Self::HostIn => HOST_IN,
+            Self::HostOut => HOST_OUT,
+            Self::ThroughIn => THROUGH_IN,
+            Self::ThroughOut => THROUGH_OUT,
         }
     }
 
@@ -56,6 +90,10 @@ impl Way {
             Self::Out => "out-",
             Self::OutToNode => "node-",
             Self::In => "in-",
+            Self::HostIn => "host-in-",
+            Self::HostOut => "host-out-",
+            Self::ThroughIn => "through-in-",
+            Self::ThroughOut => "through-out-",
         }
     }
 
@@ -63,7 +101,9 @@ impl Way {
         match self {
             Self::Out => Action::Goto(DISPATCH.into()),
             Self::OutToNode => Action::Goto(TO_NODE.into()),
-            Self::In => Action::Accept,
+            Self::In => Action::Goto(LEAVE.into()),
+            Self::ThroughIn => Action::Goto(FROM_DISPATCH.into()),
+            Self::HostIn | Self::HostOut | Self::ThroughOut => Action::Accept,
         }
     }
 }
@@ -93,6 +133,8 @@ pub(crate) struct PolicyTable {
     pub(super) leads: BTreeMap<(&'static str, Fields), Box<str>>,
     /// What the policies are called whose chains these are.
     pub(super) policies: BTreeMap<Box<str>, String>,
+    /// Host endpoints that judge, with their interfaces.
+    hosts: BTreeMap<String, Vec<String>>,
 }
 
 impl PolicyTable {
@@ -101,6 +143,11 @@ impl PolicyTable {
         let key = |name| Fields::from([Field::Interface(name)]);
         let name = InterfaceName::new(interface);
         name.is_some_and(|name| self.leads.contains_key(&(TO, key(name))))
+    }
+
+    /// The interfaces that a host endpoint judges.
+    pub(crate) fn interfaces_of(&self, host: &str) -> &[String] {
+        self.hosts.get(host).map(Vec::as_slice).unwrap_or_default()
     }
 
     pub(crate) fn counts(&self) -> PolicyCounts {
@@ -129,46 +176,82 @@ impl PolicyTable {
         }
     }
 
-    /// The table for a node.
-    pub(crate) fn plan(data: &PolicyData, me: &NodeName, settings: &PolicySettings) -> Self {
-        let order = TierOrder::new(data);
-        let mut maker = ChainMaker {
-            data,
-            sets: SetMaker::new(data),
-            chains: BTreeMap::new(),
-            policies: BTreeMap::new(),
+    /// The table for a node, which has these interfaces.
+    pub(crate) fn plan(
+        data: &PolicyData,
+        me: &NodeName,
+        settings: &PolicySettings,
+        links: &Links,
+    ) -> Self {
+        let mut lists = Lists {
+            order: TierOrder::new(data),
+            maker: ChainMaker {
+                data,
+                sets: SetMaker::new(data),
+                chains: BTreeMap::new(),
+                policies: BTreeMap::new(),
+            },
+            known: BTreeMap::new(),
+            leads: BTreeMap::new(),
         };
-        let mut leads = BTreeMap::new();
-        let mut known = BTreeMap::new();
         for (_, endpoint) in data.endpoints() {
             if endpoint.node != me.as_str() || !is_plain(&endpoint.interface) {
                 continue;
             }
-            let Some(interface) = InterfaceName::new(&endpoint.interface) else {
-                continue;
-            };
-            for way in Way::ALL {
-                let tiers = order.of(data, endpoint, way.direction());
-                let key = (way, tiers, endpoint.profiles.clone());
-                let chain: Box<str> = match known.get(&key) {
-                    Some(chain) => Box::clone(chain),
-                    None => {
-                        let list = maker.list(&order, way, &key.1, &endpoint.profiles);
-                        known.insert(key, list.clone());
-                        list
-                    }
-                };
-                let interface = Fields::from([Field::Interface(interface)]);
-                leads.insert((way.map(), interface), chain);
+            if let Some(interface) = InterfaceName::new(&endpoint.interface) {
+                for way in Way::ENDPOINTS {
+                    let chain = lists.of(way, endpoint);
+                    lists.lead(way.maps()[0], Field::Interface(interface), chain);
+                }
+            }
+        }
+        let hosts = JudgingHosts::of(data, me, settings, links);
+        for way in Way::HOSTS {
+            let [by_interface, of_others] = way.maps();
+            for (interface, (_, endpoint)) in &hosts.by_interface {
+                let chain = lists.of(way, endpoint);
+                lists.lead(by_interface, Field::Interface(*interface), chain);
+            }
+            if let Some((_, endpoint)) = hosts.all_others {
+                let chain = lists.of(way, endpoint);
+                for family in [Family::Ipv4, Family::Ipv6] {
+                    lists.lead(of_others, Field::Family(family), chain.clone());
+                }
             }
         }
         Self {
             base: layout::base(settings),
-            sets: maker.sets.finish(),
-            chains: maker.chains,
-            leads,
-            policies: maker.policies,
+            sets: lists.maker.sets.finish(),
+            chains: lists.maker.chains,
+            leads: lists.leads,
+            policies: lists.maker.policies,
+            hosts: hosts.interfaces(),
         }
+    }
+}
+
+/// Lists of policies as endpoints come to them: those that are judged alike share one.
+struct Lists<'a> {
+    order: TierOrder<'a>,
+    maker: ChainMaker<'a>,
+    known: BTreeMap<(Way, Vec<usize>, Vec<String>), Box<str>>,
+    leads: BTreeMap<(&'static str, Fields), Box<str>>,
+}
+
+impl Lists<'_> {
+    fn of(&mut self, way: Way, endpoint: &PolicyEndpoint) -> Box<str> {
+        let policies = self.order.of(self.maker.data, endpoint, way);
+        let key = (way, policies, endpoint.profiles.clone());
+        if let Some(chain) = self.known.get(&key) {
+            return chain.clone();
+        }
+        let chain = self.maker.list(&self.order, way, &key.1, &key.2);
+        self.known.insert(key, chain.clone());
+        chain
+    }
+
+    fn lead(&mut self, map: &'static str, key: Field, chain: Box<str>) {
+        self.leads.insert((map, [key].into()), chain);
     }
 }
 
@@ -207,20 +290,16 @@ impl<'a> TierOrder<'a> {
         Self { policies }
     }
 
-    /// Those that judge an endpoint in a direction, by their numbers.
-    fn of(
-        &self,
-        data: &PolicyData,
-        endpoint: &PolicyEndpoint,
-        direction: PolicyDirection,
-    ) -> Vec<usize> {
+    /// Those that judge an endpoint on a way, by their numbers.
+    fn of(&self, data: &PolicyData, endpoint: &PolicyEndpoint, way: Way) -> Vec<usize> {
         let parents = data.parents(&endpoint.profiles);
         let mut numbers = Vec::new();
         for (number, (policy, _)) in self.policies.iter().enumerate() {
             let elsewhere = namespace_of_selector(&policy.selector)
                 .is_some_and(|of| endpoint.namespace().is_some_and(|own| own != of));
             if !elsewhere
-                && policy.rules(direction).is_some()
+                && policy.rules(way.direction()).is_some()
+                && (policy.on_forward || !way.leads_through())
                 && is_selected(&policy.selector, &endpoint.labels, &parents)
             {
                 numbers.push(number);
@@ -251,7 +330,10 @@ impl ChainMaker<'_> {
         policies: &[usize],
         profiles: &[String],
     ) -> Box<str> {
-        let mut next = self.profiles(way, profiles);
+        let mut next = match way.leads_through() {
+            true => self.chain(way.beginning(), vec![way.allow().into()]),
+            false => self.profiles(way, profiles),
+        };
         let tier_of = |number: &usize| order.policies[*number].1;
         for tier in policies.chunk_by(|a, b| tier_of(a).0 == tier_of(b).0).rev() {
             let pass = Action::Goto(next.clone());

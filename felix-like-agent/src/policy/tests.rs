@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+mod hosts;
 mod kernel;
 pub(crate) mod random;
 
@@ -10,7 +11,8 @@ use self::kernel::Kernel;
 use self::random::{Step, packet, steps};
 use super::layout::{FROM, FROM_TO_NODE, TO};
 use super::*;
-use crate::nft::InterfaceName;
+use crate::links::Links;
+use crate::nft::{Field, InterfaceName};
 
 const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
 
@@ -21,12 +23,17 @@ pub(crate) fn apply(data: &mut PolicyData, (path, value): &Step) {
 }
 
 fn plan(data: &PolicyData) -> PolicyTable {
-    PolicyTable::plan(data, &NodeName::from("me"), &PolicySettings::default())
+    let (me, settings) = (NodeName::from("me"), PolicySettings::default());
+    PolicyTable::plan(data, &me, &settings, &Links::default())
 }
 
 /// What the chain of an interface does with a packet; `None` = there is none.
 fn decides(table: &PolicyTable, map: &'static str, interface: &str, p: &Packet) -> Option<bool> {
-    table.decides(map, InterfaceName::new(interface).unwrap(), p)
+    table.decides(
+        map,
+        Field::Interface(InterfaceName::new(interface).unwrap()),
+        p,
+    )
 }
 
 proptest! {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use caracal_model::{Family, Packet};
 
-use super::layout::{DISPATCH, FROM, TO, TO_NODE};
+use super::layout::{DISPATCH, FROM, FROM_DISPATCH, LEAVE, TO, TO_NODE};
 use super::rule::{Action, End, FilterRule, Match, icmp_number};
 use super::table::PolicyTable;
 use crate::nft::{Field, Fields, InterfaceName, Sets};
@@ -15,23 +15,17 @@ use crate::transport::Transport;
 impl PolicyTable {
     /// Whether the first packet of a flow may leave an endpoint; `None` = none has the interface.
     pub(crate) fn lets_out(&self, interface: InterfaceName, packet: &Packet) -> Option<bool> {
-        self.decides(FROM, interface, packet)
+        self.decides(FROM, Field::Interface(interface), packet)
     }
 
     /// Whether it may enter one.
     pub(crate) fn lets_in(&self, interface: InterfaceName, packet: &Packet) -> Option<bool> {
-        self.decides(TO, interface, packet)
+        self.decides(TO, Field::Interface(interface), packet)
     }
 
     /// What the chain to which a map leads decides.
-    pub(super) fn decides(
-        &self,
-        map: &'static str,
-        interface: InterfaceName,
-        packet: &Packet,
-    ) -> Option<bool> {
-        let key = Fields::from([Field::Interface(interface)]);
-        self.walk(self.leads.get(&(map, key))?, packet)
+    pub(super) fn decides(&self, map: &'static str, key: Field, packet: &Packet) -> Option<bool> {
+        self.walk(self.leads.get(&(map, [key].into()))?, packet)
     }
 
     /// `None`: the end of the chain was reached.
@@ -147,7 +141,7 @@ impl PolicyTable {
 
 /// A chain behind those of policies: the packet is allowed.
 fn leads_on(chain: &str) -> bool {
-    [DISPATCH, TO_NODE].contains(&chain)
+    [FROM_DISPATCH, DISPATCH, LEAVE, TO_NODE].contains(&chain)
 }
 
 fn triple(address: IpAddr, protocol: u8, port: u16) -> Option<Fields> {

@@ -46,7 +46,9 @@ pub fn setting_effect(key: &str) -> Option<FieldEffect> {
 
 /// Keys that another part of Caracal reads.
 #[cfg(test)]
-const ELSEWHERE: [&str; 6] = [
+const ELSEWHERE: [&str; 8] = [
+    "failsafeInboundHostPorts",
+    "failsafeOutboundHostPorts",
     "healthEnabled",
     "healthHost",
     "healthPort",

@@ -53,7 +53,9 @@ pub(super) fn policy(value: &Value, namespace: &str, key: &str) -> WithFaults<Po
     let order = in_spec(&mut faults, read_order(spec)).unwrap_or(PolicyOrder::LAST);
     let tier = in_spec(&mut faults, spec.text("tier")).filter(|tier| !tier.is_empty());
     let subject = in_spec(&mut faults, subject(spec, namespace));
-    let denies = is_unread || subject.is_none();
+    let places = in_spec(&mut faults, places(spec));
+    let denies = is_unread || subject.is_none() || places.is_none();
+    let (on_forward, is_early) = places.unwrap_or((true, false));
     let [ingress, egress] = ["ingress", "egress"].map(|direction| {
         let rules = in_spec(&mut faults, spec.list(direction));
         let rules = rules.map(|rules| all_rules(rules, direction, namespace, &mut faults));
@@ -71,18 +73,25 @@ pub(super) fn policy(value: &Value, namespace: &str, key: &str) -> WithFaults<Po
         namespace: namespace.to_owned(),
         tier: tier.unwrap_or(DEFAULT_TIER).to_owned(),
         order,
-        selector: subject.unwrap_or_else(|| super::of_namespace(namespace)),
+        selector: match is_early {
+            true => Selector::Not(Box::new(Selector::All)),
+            false => subject.unwrap_or_else(|| super::of_namespace(namespace)),
+        },
         ingress: has_ingress.then_some(ingress),
         egress: has_egress.then_some(egress),
+        on_forward,
+        is_early,
     };
     (policy, faults)
 }
 
-fn noted<T>(faults: &mut Vec<String>, read: Read<T>) -> Option<T> {
+/// Notes why something cannot be read.
+pub(super) fn noted<T>(faults: &mut Vec<String>, read: Read<T>) -> Option<T> {
     read.map_err(|Fault(fault)| faults.push(fault)).ok()
 }
 
-fn in_spec<T>(faults: &mut Vec<String>, read: Read<T>) -> Option<T> {
+/// The same of a field of `spec`.
+pub(super) fn in_spec<T>(faults: &mut Vec<String>, read: Read<T>) -> Option<T> {
     noted(faults, read.map_err(|fault| fault.inside("spec")))
 }
 
@@ -123,14 +132,15 @@ fn types(spec: Fields<'_>) -> Read<[bool; 2]> {
     Ok(if types.is_empty() { [true, true] } else { has })
 }
 
+/// Whether it judges what passes through a node, and whether it judges before translation or
+/// before flows are tracked: then it is of host endpoints alone.
+fn places(spec: Fields<'_>) -> Read<(bool, bool)> {
+    let is_early = spec.flag("preDNAT")? | spec.flag("doNotTrack")?;
+    Ok((spec.flag("applyOnForward")?, is_early))
+}
+
 /// The endpoints that a policy judges.
 fn subject(spec: Fields<'_>, namespace: &str) -> Read<Selector> {
-    // These say how a host endpoint's packets are judged, and of workloads something else.
-    for field in ["preDNAT", "doNotTrack"] {
-        if spec.flag(field)? {
-            return Ok(Selector::Not(Box::new(Selector::All)));
-        }
-    }
     let own = spec.selector("selector")?;
     let parents = match namespace.is_empty() {
         true => spec.selector("namespaceSelector")?.map(of_namespaces),

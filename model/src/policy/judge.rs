@@ -45,6 +45,8 @@ pub enum Decision {
     MissingProfile(String),
     /// No policy applies, and no profile allows it.
     NoProfile,
+    /// No policy for what passes through a host endpoint's node decides.
+    NotOnForward,
 }
 
 impl fmt::Display for Decision {
@@ -60,6 +62,7 @@ impl fmt::Display for Decision {
             Self::Profile(profile, at) => write!(f, "rule {} of Profile {profile}", at + 1),
             Self::MissingProfile(profile) => write!(f, "Profile {profile}, which is missing"),
             Self::NoProfile => f.write_str("no rule: no policy applies, and no profile allows it"),
+            Self::NotOnForward => f.write_str("no rule: no policy with applyOnForward decides"),
         }
     }
 }
@@ -82,7 +85,8 @@ struct End {
 }
 
 impl PolicyData {
-    /// Judges the first packet of a flow to or from an endpoint.
+    /// Judges the first packet of a flow to or from an endpoint; of a host endpoint, to or from
+    /// programs of its node.
     #[must_use]
     pub fn judge(
         &self,
@@ -90,7 +94,36 @@ impl PolicyData {
         direction: PolicyDirection,
         packet: &Packet,
     ) -> Verdict {
-        for (tier, passes, policies) in self.tiers_of(endpoint, direction) {
+        let verdict = self.judge_by_tiers(endpoint, direction, packet, false);
+        verdict.unwrap_or_else(|| self.judge_by_profiles(endpoint, direction, packet))
+    }
+
+    /// Judges the first packet of a flow that passes through the node of a host endpoint, and comes
+    /// in by its interface or goes out by it.
+    #[must_use]
+    pub fn judge_forwarded(
+        &self,
+        endpoint: &PolicyEndpoint,
+        direction: PolicyDirection,
+        packet: &Packet,
+    ) -> Verdict {
+        let verdict = self.judge_by_tiers(endpoint, direction, packet, true);
+        verdict.unwrap_or_else(|| self::verdict(true, Decision::NotOnForward))
+    }
+
+    /// `None`: no tier decides. `forwarded`: by policies with `applyOnForward` alone.
+    fn judge_by_tiers(
+        &self,
+        endpoint: &PolicyEndpoint,
+        direction: PolicyDirection,
+        packet: &Packet,
+        forwarded: bool,
+    ) -> Option<Verdict> {
+        for (tier, passes, mut policies) in self.tiers_of(endpoint, direction) {
+            policies.retain(|policy| policy.on_forward || !forwarded);
+            if policies.is_empty() {
+                continue;
+            }
             let mut goes_on = false;
             'tier: for policy in policies {
                 let rules = policy.rules(direction).unwrap_or_default();
@@ -100,8 +133,8 @@ impl PolicyData {
                     }
                     let by = || Decision::Rule(policy.title(), at);
                     match rule.action {
-                        PolicyAction::Allow => return verdict(true, by()),
-                        PolicyAction::Deny => return verdict(false, by()),
+                        PolicyAction::Allow => return Some(verdict(true, by())),
+                        PolicyAction::Deny => return Some(verdict(false, by())),
                         PolicyAction::Pass => {
                             goes_on = true;
                             break 'tier;
@@ -111,10 +144,10 @@ impl PolicyData {
                 }
             }
             if !goes_on && !passes {
-                return verdict(false, Decision::EndOfTier(tier.to_owned()));
+                return Some(verdict(false, Decision::EndOfTier(tier.to_owned())));
             }
         }
-        self.judge_by_profiles(endpoint, direction, packet)
+        None
     }
 
     /// The policies that judge an endpoint in a direction, in their order.
@@ -251,9 +284,9 @@ impl PolicyData {
 
     /// True when an endpoint that is selected has the address, or a set that is selected.
     fn is_member(&self, selector: &Selector, address: IpAddr) -> bool {
-        let mut endpoints = self.endpoints();
+        let mut endpoints = self.members();
         let mut sets = self.sets();
-        endpoints.any(|(_, endpoint)| {
+        endpoints.any(|endpoint| {
             endpoint.addresses.contains(&address)
                 && self.selects(selector, &endpoint.labels, &endpoint.profiles)
         }) || sets.any(|set| {
@@ -264,8 +297,8 @@ impl PolicyData {
 
     /// True when this is the port that an endpoint with the address calls so.
     fn has_port(&self, selector: Option<&Selector>, name: &str, end: End) -> bool {
-        let mut endpoints = self.endpoints();
-        endpoints.any(|(_, endpoint)| {
+        let mut endpoints = self.members();
+        endpoints.any(|endpoint| {
             let mut ports = endpoint.ports.iter();
             endpoint.addresses.contains(&end.address)
                 && ports.any(|p| p.name == name && p.protocol == end.protocol && p.port == end.port)

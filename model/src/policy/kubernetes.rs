@@ -75,6 +75,8 @@ pub(super) fn policy(value: &Value, namespace: &str, name: &str) -> WithFaults<P
         selector: Selector::all_of(subject.into_iter().flatten()),
         ingress,
         egress,
+        on_forward: false,
+        is_early: false,
     };
     (policy, faults)
 }

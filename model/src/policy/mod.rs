@@ -1,7 +1,8 @@
 //! Network policy as data: policies of Calico and of Kubernetes, tiers, profiles, sets of
 //! addresses, and the labels, addresses and ports of all endpoints.
 //!
-//! * `fields` reads JSON, `calico` and `kubernetes` make the one form of policies (`rule`) of it.
+//! * `fields` reads JSON, `calico` and `kubernetes` make the one form of policies (`rule`) of it;
+//!   `host` reads interfaces of nodes themselves.
 //! * `judge` says what becomes of a packet, policy by policy.
 //!
 //! What cannot be understood is told ([`PolicyData::faults`]) and is closed in its direction: a
@@ -10,6 +11,7 @@
 
 mod calico;
 mod fields;
+mod host;
 mod judge;
 mod kubernetes;
 mod rule;
@@ -22,7 +24,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use self::fields::{Fault, Fields, Read, port, protocol};
+use self::fields::{Fault, Fields, Read};
 use crate::keys::RESOURCES;
 use crate::net::Prefix;
 use crate::selector::Selector;
@@ -40,7 +42,7 @@ const SERVICE_ACCOUNT: &str = "projectcalico.org/serviceaccount";
 const ORCHESTRATOR: &str = "projectcalico.org/orchestrator";
 
 /// Kinds that policy is made of, by their plural in keys.
-pub const POLICY_DATA_KINDS: [&str; 7] = [
+pub const POLICY_DATA_KINDS: [&str; 8] = [
     GLOBAL_POLICIES,
     GLOBAL_SETS,
     POLICIES,
@@ -48,6 +50,7 @@ pub const POLICY_DATA_KINDS: [&str; 7] = [
     PROFILES,
     TIERS,
     ENDPOINTS,
+    HOSTS,
 ];
 const GLOBAL_POLICIES: &str = "globalnetworkpolicies";
 const GLOBAL_SETS: &str = "globalnetworksets";
@@ -56,6 +59,9 @@ const SETS: &str = "networksets";
 const PROFILES: &str = "profiles";
 const TIERS: &str = "tiers";
 const ENDPOINTS: &str = "workloadendpoints";
+const HOSTS: &str = "hostendpoints";
+/// The interface of a host endpoint that is of all interfaces of its node.
+pub const ALL_INTERFACES: &str = "*";
 /// Before the name of a policy of Kubernetes', among Calico's.
 const OF_KUBERNETES: &str = "knp.default.";
 /// `apiVersion`s of Kubernetes' own kinds.
@@ -90,7 +96,8 @@ pub struct NamedPort {
 pub struct PolicyEndpoint {
     /// Node of the endpoint.
     pub node: String,
-    /// The interface on that node.
+    /// The interface on that node; of a host endpoint maybe [`ALL_INTERFACES`], or empty: it is
+    /// known by the addresses then.
     pub interface: String,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
@@ -138,6 +145,7 @@ enum Content {
     Profile(PolicyProfile),
     Set(AddressSet),
     Endpoint(PolicyEndpoint),
+    Host(PolicyEndpoint),
     /// It cannot be read, and nothing was there before.
     Nothing,
 }
@@ -256,6 +264,21 @@ impl PolicyData {
             })
     }
 
+    /// All host endpoints by name: interfaces of nodes themselves.
+    pub fn host_endpoints(&self) -> impl Iterator<Item = (&str, &PolicyEndpoint)> {
+        self.of(HOSTS).filter_map(|(name, content)| match content {
+            Content::Host(endpoint) => Some((name, endpoint)),
+            _ => None,
+        })
+    }
+
+    /// Everything that selectors of rules select but sets of addresses.
+    pub fn members(&self) -> impl Iterator<Item = &PolicyEndpoint> {
+        let hosts = self.host_endpoints();
+        let all = self.endpoints().chain(hosts);
+        all.map(|(_, endpoint)| endpoint)
+    }
+
     /// All sets of addresses.
     pub fn sets(&self) -> impl Iterator<Item = &AddressSet> {
         let all = self.of(GLOBAL_SETS).chain(self.of(SETS));
@@ -285,9 +308,13 @@ impl PolicyData {
         is_selected(selector, labels, &self.parents(profiles))
     }
 
-    /// True for a policy that is judged by.
-    pub(crate) fn has_policy(&self, plural: &str, name: &str) -> bool {
-        matches!(self.at(plural, name), Some(Content::Policy(_)))
+    /// True for a policy that is judged by, and for a host endpoint whose packets are judged.
+    pub(crate) fn enforces(&self, plural: &str, name: &str) -> bool {
+        match self.at(plural, name) {
+            Some(Content::Policy(policy)) => !policy.is_early,
+            Some(Content::Host(_)) => true,
+            _ => false,
+        }
     }
 
     /// What cannot be understood: path, and what of it.
@@ -368,6 +395,10 @@ fn read(kind: &str, name: &str, value: &Value) -> Option<Option<(Content, Vec<St
             Ok(endpoint) => (Content::Endpoint(endpoint), Vec::new()),
             Err(_) => (Content::Nothing, Vec::new()),
         },
+        HOSTS => {
+            let (host, faults) = host::endpoint(value);
+            (host.map_or(Content::Nothing, Content::Host), faults)
+        }
         _ => return None,
     }))
 }
@@ -389,19 +420,6 @@ fn set(value: &Value, namespace: &str) -> Read<AddressSet> {
 fn endpoint(value: &Value) -> Read<PolicyEndpoint> {
     let metadata = Fields::of(&value["metadata"], "metadata")?;
     let spec = Fields::of(&value["spec"], "spec")?;
-    let mut ports = Vec::new();
-    for value in spec.list("ports")? {
-        let fields = Fields::of(value, "ports")?;
-        if let (Some(protocol), Some(port)) =
-            (protocol(fields.get("protocol")), port(fields.get("port")))
-        {
-            ports.push(NamedPort {
-                name: fields.text("name")?.to_owned(),
-                protocol,
-                port,
-            });
-        }
-    }
     let profiles = spec.list("profiles")?.iter();
     let profiles = profiles.filter_map(|name| name.as_str().map(str::to_owned));
     Ok(PolicyEndpoint {
@@ -414,6 +432,6 @@ fn endpoint(value: &Value) -> Read<PolicyEndpoint> {
             .collect(),
         labels: calico::labels(metadata, "labels")?,
         profiles: profiles.collect(),
-        ports,
+        ports: host::named_ports(spec)?,
     })
 }

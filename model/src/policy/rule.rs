@@ -266,6 +266,10 @@ pub struct Policy {
     pub ingress: Option<Vec<PolicyRule>>,
     /// Rules for packets from them.
     pub egress: Option<Vec<PolicyRule>>,
+    /// `applyOnForward`: of a host endpoint it judges what passes through the node, too.
+    pub on_forward: bool,
+    /// `preDNAT` or `doNotTrack`: it is for a place at which nothing judges here.
+    pub(super) is_early: bool,
 }
 
 impl Policy {

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+mod hosts;
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -8,8 +8,8 @@ use crate::code::ProblemCode;
 use crate::keys::RESOURCES;
 use crate::policy::PolicyData;
 
-/// Kinds of policy that Felix enforces and Caracal does not: plural in keys, and what they are
-/// called. Of a policy that is only staged, and of a tier or a set of addresses, nothing is
+/// Kinds of policy that are named where nobody here enforces them: plural in keys, and what they
+/// are called. Of a policy that is only staged, and of a tier or a set of addresses, nothing is
 /// expected without another.
 pub const POLICY_KINDS: [(&str, &str); 3] = [
     ("globalnetworkpolicies", "GlobalNetworkPolicy"),
@@ -55,7 +55,7 @@ impl Snapshot {
         faults.map(|(subject, reason)| Problem {
             code: ProblemCode::PolicyNotUnderstood,
             subject,
-            reason: format!("{reason}; what it may have meant is not let through"),
+            reason: format!("{reason}; what it may have meant to allow is not let through"),
         })
     }
 
@@ -65,7 +65,7 @@ impl Snapshot {
             let all = self.policies.range((at, String::new())..(at + 1, String::new()));
             let enforced = |name: &str| {
                 let policy = self.policy.as_ref();
-                policy.is_some_and(|policy| policy.has_policy(plural, name))
+                policy.is_some_and(|policy| policy.enforces(plural, name))
             };
             let all = all.filter(|(_, name)| !enforced(name));
             let count = all.clone().count();
@@ -84,7 +84,7 @@ impl Snapshot {
                     names.join(", "),
                     match self.policy {
                         None => "policy is off on this node",
-                        Some(_) => "Caracal does not know this kind yet",
+                        Some(_) => "Caracal does not do what it asks for yet",
                     },
                     match self.policy {
                         None => "set CARACAL_POLICY=on, ",
@@ -110,7 +110,15 @@ mod tests {
             ("networkpolicies/a/one", &b"{\"spec\":{}}"[..]),
             ("globalnetworkpolicies/all", b"{\"spec\":{}}"),
             ("globalnetworkpolicies/kcnp.x", cluster),
-            ("hostendpoints/eth0", b"{}"),
+            (
+                "globalnetworkpolicies/early",
+                b"{\"spec\":{\"preDNAT\":true}}",
+            ),
+            (
+                "hostendpoints/eth0",
+                b"{\"spec\":{\"node\":\"a\",\"interfaceName\":\"eth0\"}}",
+            ),
+            ("hostendpoints/wrong", b"{}"),
         ] {
             assert_eq!(
                 snapshot.apply(&path(rest), Some(value), 1),
@@ -119,22 +127,24 @@ mod tests {
         }
         let problems = snapshot.problems();
         let reasons: Vec<&str> = problems.iter().map(|p| p.reason.as_str()).collect();
-        assert_eq!(reasons.len(), 2, "{reasons:?}");
-        assert!(
-            reasons[0].starts_with("1 GlobalNetworkPolicy (kcnp.x) and"),
-            "{reasons:?}"
-        );
-        assert!(
-            reasons[1].starts_with("1 HostEndpoint (eth0) and"),
-            "{reasons:?}"
-        );
+        for (at, wanted) in [
+            "2 GlobalNetworkPolicy (early, kcnp.x) and",
+            "1 HostEndpoint (wrong) and",
+            "spec.node: expected the name of a node",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            assert!(reasons[at].starts_with(wanted), "{reasons:?}");
+        }
+        assert_eq!(reasons.len(), 3, "{reasons:?}");
         let other = b"{\"spec\":{\"ingress\":[{\"action\":\"Allow\",\"more\":1}]}}";
         let applied = snapshot.apply(&path("networkpolicies/a/one"), Some(other), 2);
         assert_eq!(applied, Applied::Changed);
         let problems = snapshot.problems();
         let told = problems
             .iter()
-            .find(|p| p.code == ProblemCode::PolicyNotUnderstood);
+            .find(|p| p.code == ProblemCode::PolicyNotUnderstood && p.subject.contains("a/one"));
         let reason = told.map(|p| p.reason.as_str()).unwrap_or_default();
         assert!(
             reason.starts_with("spec.ingress[0].more: this field"),

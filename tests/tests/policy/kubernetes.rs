@@ -10,6 +10,7 @@ use caracal_tests::{
 };
 use serde_json::{Value, json};
 
+use super::hosts::{CLOSED, OPEN, await_ports};
 use super::{TOPOLOGY, await_pairs};
 
 const CALICO: &str = "crd.projectcalico.org";
@@ -47,6 +48,7 @@ fn make_kinds(lab: &Lab) {
         ("GlobalNetworkPolicy", "globalnetworkpolicies"),
         ("GlobalNetworkSet", "globalnetworksets"),
         ("Tier", "tiers"),
+        ("HostEndpoint", "hostendpoints"),
     ] {
         let schema = json!({"openAPIV3Schema": {"type": "object",
             "x-kubernetes-preserve-unknown-fields": true}});
@@ -121,6 +123,18 @@ fn policies_in_kubernetes_close_and_open_and_stay() {
     unset(&lab, "client");
     unset(&lab, "closed");
     await_pairs(&lab, "all to be open again", |_, _| true);
+    of_a_host(&lab);
+}
+
+/// A host endpoint closes its node to others, and what its pods say to each other passes.
+fn of_a_host(lab: &Lab) {
+    let spec = json!({"node": "n1", "interfaceName": "eth0"});
+    let named = ("n1-eth0", json!({"role": "edge"}));
+    calico(lab, "HostEndpoint", "hostendpoints", named, &spec);
+    await_ports(lab, "a node to be closed", &CLOSED);
+    await_pairs(lab, "its pods to be open", |_, _| true);
+    kubectl(lab, &["delete", "hostendpoints", "n1-eth0"], b"");
+    await_ports(lab, "the node to be open again", &OPEN);
 }
 
 /// What `/metrics` says of the two policies that judge both pods of a node: the one that allows, by

@@ -18,6 +18,8 @@ use crate::services::SERVICES_TABLE;
 
 /// `RTNLGRP_IPV4_NETCONF` (24) and `RTNLGRP_IPV6_NETCONF` (25) as bits of the bind address.
 const NETCONF: u32 = 1 << 23 | 1 << 24;
+/// `RTNLGRP_LINK` (1), `RTNLGRP_IPV4_IFADDR` (5) and `RTNLGRP_IPV6_IFADDR` (9).
+const ADDRESSES: u32 = 1 << 0 | 1 << 4 | 1 << 8;
 /// `RTNLGRP_NEXTHOP` (32).
 const NEXTHOP: u32 = 1 << 31;
 /// `NFNLGRP_NFTABLES` (7).
@@ -104,6 +106,12 @@ pub(in crate::dataplane) fn objects(
         move |message: &[u8]| crate::dataplane::netlink::objects::is_hint(message, own_port);
     let route = netlink_sys::protocols::NETLINK_ROUTE;
     listen(route, NEXTHOP, wake_up, Some(own_port), is_hint)
+}
+
+/// Wakes up for each change of an interface or an address.
+pub(in crate::dataplane) fn addresses(wake_up: Arc<Notify>) -> Result<Listener, NetlinkError> {
+    let route = netlink_sys::protocols::NETLINK_ROUTE;
+    listen(route, ADDRESSES, wake_up, None, |_| true)
 }
 
 /// Wakes up for each change of such a sysctl.

@@ -33,6 +33,7 @@ impl Kernel {
             assert!(words[1] == "table" || words[3] == POLICY_TABLE, "{line}");
             match words[..] {
                 ["add", "table", ..] => {}
+                ["add", "map", _, _, name, ..] if self.sets.contains_key(name) => {}
                 ["add", "set" | "map", _, _, name, ..] => {
                     let declared = line.split_once('{').unwrap().1.to_owned();
                     let before = self

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 pub(crate) type Step = (String, Option<Value>);
 
 const TYPES: &[&[&str]] = &[&["Ingress"], &["Egress"], &["Ingress", "Egress"]];
+/// Of host endpoints.
+const PROFILES: &[&[&str]] = &[&[], &["projectcalico-default-allow"], &["missing"]];
 const NAMESPACES: [&str; 2] = ["a", "b"];
 
 pub(crate) fn profile(namespace: &str) -> Step {
@@ -329,6 +331,47 @@ fn tier() -> impl Strategy<Value = Step> {
             spec["order"] = order.into();
         }
         policy(&format!("tiers/{name}"), spec)
+    })
+}
+
+pub(crate) fn host(name: &str, (node, interface): (&str, &str), app: &str) -> Step {
+    let value = json!({"metadata": {"labels": {"app": app}}, "spec": {
+        "node": node, "interfaceName": interface, "expectedIPs": ["10.0.0.7", "fd00::7"],
+        "ports": [{"name": "web", "protocol": "TCP", "port": 8080}],
+    }});
+    (format!("hostendpoints/{name}"), Some(value))
+}
+
+fn any_host() -> impl Strategy<Value = Step> {
+    let place = (
+        select(&["me", "me", "me", "other"][..]),
+        select(&["eth0", "eth1", "*", "*", ""][..]),
+    );
+    let profiles = select(PROFILES);
+    let app = select(&["x", "y", "z"][..]);
+    let goes = prop::bool::weighted(0.1);
+    (1..4_u8, place, app, profiles, goes).prop_map(|(n, place, app, profiles, goes)| {
+        let mut step = host(&format!("h{n}"), place, app);
+        match &mut step.1 {
+            Some(value) if !goes => value["spec"]["profiles"] = json!(profiles),
+            _ => step.1 = None,
+        }
+        step
+    })
+}
+
+/// The same with host endpoints, and policies of which some are for what passes through their node.
+pub(crate) fn steps_with_hosts() -> impl Strategy<Value = Vec<Step>> {
+    let policy = (calico(), any::<bool>()).prop_map(|(mut step, on_forward)| {
+        if let Some(value) = &mut step.1 {
+            value["spec"]["applyOnForward"] = on_forward.into();
+        }
+        step
+    });
+    let more = prop::collection::vec(prop_oneof![any_host(), policy], 1..12);
+    (steps(), more).prop_map(|(mut steps, more)| {
+        steps.extend(more);
+        steps
     })
 }
 

@@ -131,8 +131,8 @@ pub const FELIX_FIELDS: &[FieldEntry] = &[
     ("spec.xdpEnabled", NotApplicable(NO_POLICY)),
     ("spec.genericXDPEnabled", NotApplicable(NO_POLICY)),
     ("spec.xdpRefreshInterval", NotApplicable(NO_POLICY)),
-    ("spec.failsafeInboundHostPorts", NotApplicable(NO_POLICY)),
-    ("spec.failsafeOutboundHostPorts", NotApplicable(NO_POLICY)),
+    ("spec.failsafeInboundHostPorts", Honoured),
+    ("spec.failsafeOutboundHostPorts", Honoured),
     (
         "spec.iptablesBackend",
         Without(

@@ -128,7 +128,7 @@ impl AnswerRequests for Answers {
             Request::Mrt { file } => mrt::dump_below_folder(speaker, &file).await,
             Request::Announced(question) => to_value(&owners.announced(&question).await?),
             Request::InUse(question) => to_value(&owners.in_use(&question)),
-            Request::Policy { packet } => owners.policy(self.config.node.as_str(), packet),
+            Request::Policy { packet } => owners.policy(&self.config, packet),
             Request::Services => owners.services().await,
             Request::TakeServicesOver { over } => owners.take_services_over(over),
             Request::ExplainService(question) => self.explain_service(&owners, &question).await,

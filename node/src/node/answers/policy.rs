@@ -1,18 +1,20 @@
 //! Policies of this node's endpoints, and what becomes of a packet between two endpoints.
 
+use caracal_agent::PolicySettings;
 use caracal_model::{Packet, PolicyData, PolicyDirection, PolicyEndpoint};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Owners, to_value};
 use crate::admin::AskPacket;
-use crate::node::kernel::policy::Enforced;
+use crate::config::Config;
+use crate::node::kernel::policy::{self, Enforced};
 
 /// Policies that judge an endpoint of this node, in their order.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct JudgedEndpoint {
-    /// `NAMESPACE/NAME`.
+    /// `NAMESPACE/NAME`, or `HostEndpoint NAME`.
     pub(crate) endpoint: String,
     pub(crate) interface: String,
     /// They are in this node's kernel.
@@ -27,7 +29,7 @@ pub(crate) struct JudgedEndpoint {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct JudgedPacket {
-    /// `NAMESPACE/NAME`.
+    /// `NAMESPACE/NAME`, or `HostEndpoint NAME`.
     pub(crate) endpoint: String,
     pub(crate) node: String,
     /// `egress` or `ingress`.
@@ -39,7 +41,12 @@ pub(crate) struct JudgedPacket {
 
 impl Owners {
     /// The endpoints of this node, or what becomes of a packet; a text where no policy is enforced.
-    pub(super) fn policy(&self, me: &str, packet: Option<AskPacket>) -> Result<Value, String> {
+    pub(super) fn policy(
+        &self,
+        config: &Config,
+        packet: Option<AskPacket>,
+    ) -> Result<Value, String> {
+        let me = config.node.as_str();
         let snapshot = self.view.borrow().snapshot.clone();
         let enforced = self.enforced.borrow().clone();
         let Some(data) = snapshot.policy.as_ref().filter(|_| !is_off(&enforced)) else {
@@ -50,7 +57,10 @@ impl Owners {
             .into());
         };
         match packet {
-            Some(packet) => to_value(&judged(data, &packet)),
+            Some(packet) => {
+                let (settings, _) = policy::settings(config, &snapshot);
+                to_value(&judged(data, &settings, &packet))
+            }
             None => to_value(&endpoints(data, me, &enforced)),
         }
     }
@@ -61,25 +71,44 @@ const fn is_off(enforced: &Enforced) -> bool {
 }
 
 fn endpoints(data: &PolicyData, me: &str, enforced: &Enforced) -> Vec<JudgedEndpoint> {
-    let own = data.endpoints().filter(|(_, endpoint)| endpoint.node == me);
-    own.map(|(name, endpoint)| {
+    let row = |endpoint: &PolicyEndpoint, name, interface, in_force| {
         let titles = |direction| {
             let policies = data.policies_of(endpoint, direction).into_iter();
             policies.map(|policy| policy.title()).collect()
         };
         JudgedEndpoint {
-            endpoint: name.to_owned(),
-            interface: endpoint.interface.clone(),
-            in_force: enforced.lacks(&endpoint.interface).is_none(),
+            endpoint: name,
+            interface,
+            in_force,
             ingress: titles(PolicyDirection::Ingress),
             egress: titles(PolicyDirection::Egress),
         }
-    })
-    .collect()
+    };
+    let mut rows = Vec::new();
+    for (name, endpoint) in data.endpoints().filter(|(_, of)| of.node == me) {
+        let in_force = enforced.lacks(&endpoint.interface).is_none();
+        let interface = endpoint.interface.clone();
+        rows.push(row(endpoint, name.to_owned(), interface, in_force));
+    }
+    for (name, endpoint) in data.host_endpoints().filter(|(_, of)| of.node == me) {
+        let status = enforced.status();
+        let judged = status.map_or(&[][..], |status| status.interfaces_of_host(name));
+        let interface = match judged {
+            [] => endpoint.interface.clone(),
+            judged => judged.join(", "),
+        };
+        rows.push(row(endpoint, title(name), interface, !judged.is_empty()));
+    }
+    rows
+}
+
+/// What a host endpoint is called.
+fn title(name: &str) -> String {
+    format!("HostEndpoint {name}")
 }
 
 /// Out of the endpoint that has the one address, and into the one that has the other.
-fn judged(data: &PolicyData, asked: &AskPacket) -> Vec<JudgedPacket> {
+fn judged(data: &PolicyData, settings: &PolicySettings, asked: &AskPacket) -> Vec<JudgedPacket> {
     let packet = Packet {
         source: asked.source,
         destination: asked.destination,
@@ -95,14 +124,32 @@ fn judged(data: &PolicyData, asked: &AskPacket) -> Vec<JudgedPacket> {
         let has = |endpoint: &PolicyEndpoint| endpoint.addresses.contains(&address);
         for (name, endpoint) in data.endpoints().filter(|(_, endpoint)| has(endpoint)) {
             let verdict = data.judge(endpoint, direction, &packet);
-            all.push(JudgedPacket {
-                endpoint: name.to_owned(),
-                node: endpoint.node.clone(),
-                direction: direction.as_str().to_owned(),
-                allowed: verdict.allowed,
-                by: verdict.by.to_string(),
-            });
+            all.push((
+                name.to_owned(),
+                endpoint,
+                direction,
+                verdict.allowed,
+                verdict.by.to_string(),
+            ));
+        }
+        for (name, endpoint) in data.host_endpoints().filter(|(_, endpoint)| has(endpoint)) {
+            let verdict = data.judge(endpoint, direction, &packet);
+            let (allowed, by) = match settings.failsafe.let_pass(direction, &packet) {
+                true => (true, "a failsafe port".to_owned()),
+                false => (verdict.allowed, verdict.by.to_string()),
+            };
+            all.push((title(name), endpoint, direction, allowed, by));
         }
     }
-    all
+    let row = |(name, of, direction, allowed, by): Row<'_>| JudgedPacket {
+        endpoint: name,
+        node: of.node.clone(),
+        direction: direction.as_str().to_owned(),
+        allowed,
+        by,
+    };
+    all.into_iter().map(row).collect()
 }
+
+/// Who judges, in which direction, what is decided, and because of what.
+type Row<'a> = (String, &'a PolicyEndpoint, PolicyDirection, bool, String);

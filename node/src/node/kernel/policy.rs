@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use caracal_agent::{
-    PolicySettings, PolicyStatus, PolicyWriteError, PolicyWriter, RefusedChain, Settings,
+    FailsafePorts, PolicySettings, PolicyStatus, PolicyWriteError, PolicyWriter, RefusedChain,
+    Settings,
 };
 use caracal_datastore::View;
-use caracal_model::{Problem, ProblemCode, Snapshot};
+use caracal_model::{PolicyDirection, Problem, ProblemCode, Snapshot};
+use serde_json::Value;
 use tokio::sync::watch;
 
 use super::datastore_way::{FIRST, LONGEST};
@@ -47,22 +49,48 @@ impl Enforced {
 /// Keys of FelixConfiguration.
 const TO_NODE: &str = "defaultEndpointToHostAction";
 
-fn settings(config: &Config, snapshot: &Snapshot) -> PolicySettings {
-    let (agent, _) = Settings::resolve(&Settings::default(), snapshot, &config.node, &config.felix);
+/// Lists of ports that no host endpoint closes.
+const FAILSAFE: [(&str, PolicyDirection); 2] = [
+    ("failsafeInboundHostPorts", PolicyDirection::Ingress),
+    ("failsafeOutboundHostPorts", PolicyDirection::Egress),
+];
+
+/// What this node's environment says, or its own FelixConfiguration, or that of all nodes.
+fn given(config: &Config, snapshot: &Snapshot, key: &str) -> Option<Value> {
     let own = config.node.configuration();
     let stored = |name: &str| {
         let felix = snapshot.felix_configurations.get(name)?;
-        felix.spec.extra.get(TO_NODE)?.as_str()
+        felix.spec.extra.get(key).filter(|value| !value.is_null())
     };
-    let given = config.felix.get(&TO_NODE.to_ascii_lowercase());
-    let action = given
-        .map(String::as_str)
-        .or_else(|| stored(&own))
-        .or_else(|| stored("default"));
-    PolicySettings {
+    let environment = config.felix.get(&key.to_ascii_lowercase());
+    let environment = environment.map(|text| Value::from(text.as_str()));
+    environment.or_else(|| stored(&own).or_else(|| stored("default")).cloned())
+}
+
+/// The settings, and what of them cannot be read: the ports that are never closed without a setting
+/// stay so.
+pub(crate) fn settings(config: &Config, snapshot: &Snapshot) -> (PolicySettings, Vec<Problem>) {
+    let (agent, _) = Settings::resolve(&Settings::default(), snapshot, &config.node, &config.felix);
+    let action = given(config, snapshot, TO_NODE);
+    let action = action.as_ref().and_then(Value::as_str);
+    let (mut failsafe, mut problems) = (FailsafePorts::default(), Vec::new());
+    for (key, direction) in FAILSAFE {
+        let given = given(config, snapshot, key);
+        if let Some(Err(reason)) = given.map(|given| failsafe.set(direction, &given)) {
+            problems.push(Problem {
+                code: ProblemCode::PolicyNotUnderstood,
+                subject: key.to_owned(),
+                reason: format!("{reason}; the ports that are never closed by default stay open"),
+            });
+        }
+    }
+    let settings = PolicySettings {
         interfaces: agent.interface_prefixes,
         nodes_take: !action.is_some_and(|action| action.eq_ignore_ascii_case("drop")),
-    }
+        failsafe,
+        vxlan_port: agent.vxlan_port,
+    };
+    (settings, problems)
 }
 
 /// True when endpoints have interfaces here.
@@ -103,19 +131,22 @@ pub(crate) async fn enforce_policy(
     let mut wait = FIRST;
     loop {
         let known = view.borrow_and_update().clone();
-        let result = pass(&mut writer, &config, &known).await;
+        let (settings, mut told) = settings(&config, &known.snapshot);
+        let result = pass(&mut writer, settings, &known).await;
         let failed = result.is_err();
         match result {
             Ok(status) => {
                 let refused = status.iter().flat_map(|status| &status.refused);
-                problems.warn(refused.map(closed).collect());
+                told.extend(refused.map(closed));
+                problems.warn(told);
                 if let Some(status) = status {
                     enforced.send_replace(Enforced::Policies(Arc::new(status)));
                 }
                 wait = FIRST;
             }
             Err(error) => {
-                problems.warn(vec![unwritten(error)]);
+                told.push(unwritten(error));
+                problems.warn(told);
                 enforced.send_if_modified(|enforced| match enforced {
                     Enforced::Policies(known) => {
                         *known = Arc::new(writer.status().clone());
@@ -144,10 +175,9 @@ pub(crate) async fn enforce_policy(
 /// was read last counts.
 async fn pass(
     writer: &mut PolicyWriter,
-    config: &Config,
+    settings: PolicySettings,
     view: &View,
 ) -> Result<Option<PolicyStatus>, PolicyWriteError> {
-    let settings = settings(config, &view.snapshot);
     writer.set_settings(settings.clone());
     match view.snapshot.policy.as_ref().filter(|_| view.synced) {
         Some(data) => {

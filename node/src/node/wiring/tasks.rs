@@ -172,7 +172,7 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "policy", file: "node/src/node/kernel/policy.rs", count: "1",
-        owns: "the table of policy in nftables", hears: "`View`, changes that others make to the table", tells: "kernel, who asks",
+        owns: "the table of policy in nftables", hears: "`View`, changes that others make to the table, addresses", tells: "kernel, who asks",
         start: Start::From(policy_table),
     },
     Task {
