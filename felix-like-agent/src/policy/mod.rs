@@ -3,8 +3,8 @@
 //!
 //! * `sets` names and fills sets, `compile` makes rules (`rule`) of a policy's rule, `table` puts
 //!   lists of policies together for each endpoint, and `layout` is what does not depend on them.
-//! * `hosts` says which host endpoint judges which interface of the node itself, and `failsafe` what
-//!   none of them closes.
+//! * `hosts` says which host endpoint judges which interface of the node itself, and `failsafe`
+//!   what none of them closes.
 //! * `change` says what differs from what is there, and reads the table back after a start; `walk`
 //!   goes through the table as the kernel does, for flows that were allowed before a change;
 //!   `refused` is what becomes of a chain that `nft` does not take.

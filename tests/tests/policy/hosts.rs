@@ -254,8 +254,14 @@ fn by_address(lab: &Lab) {
     host(lab, "n2-by-address", "none", &spec);
     let closed = [("n3", "n2", WEB, false), ("n3", "n2", SSH, true)];
     await_ports(lab, "the interface with the address to be closed", &closed);
-    gone(lab, "hostendpoints", "n2-by-address");
+    let late = json!({"node": "n2", "expectedIPs": ["192.0.2.77"]});
+    host(lab, "n2-by-address", "none", &late);
     await_ports(lab, "the other one to count", &[("n3", "n2", WEB, true)]);
+    let _ = run_on(lab, "n2", "ip address add 192.0.2.77/32 dev eth0");
+    await_ports(lab, "an address that comes to count", &closed);
+    let _ = run_on(lab, "n2", "ip address del 192.0.2.77/32 dev eth0");
+    await_ports(lab, "one that goes to count", &[("n3", "n2", WEB, true)]);
+    gone(lab, "hostendpoints", "n2-by-address");
 }
 
 fn other_failsafe_ports(lab: &Lab) {

@@ -156,6 +156,19 @@ fn what_is_never_closed_comes_before_host_endpoints() {
     }
 }
 
+/// The table of an earlier build has no maps for host endpoints.
+#[test]
+fn maps_that_are_missing_are_made() {
+    let listed = format!(
+        "table inet {POLICY_TABLE} {{\n\tmap to-pods {{\n\t\ttype ifname : verdict\n\t}}\n}}\n"
+    );
+    let (before, _) = PolicyTable::adopt(&listed);
+    let [first, ..] = plan(&PolicyData::default()).since(Some(&before));
+    let script = first.script(POLICY_TABLE);
+    let map = format!("add map inet {POLICY_TABLE} host-in-others {{ type nf_proto : verdict; }}");
+    assert!(script.lines().any(|line| line == map), "{script}");
+}
+
 #[test]
 fn an_interface_is_judged_by_one() {
     let mut data = PolicyData::default();
