@@ -8,7 +8,7 @@ use super::is_known_felix;
 
 /// What the program reads of Caracal's and Calico's names, whichever command it is. The pool's
 /// variables of IPv4 stand for those of IPv6.
-const READ: [&str; 46] = [
+const READ: [&str; 47] = [
     "CALICO_API_GROUP",
     "CALICO_CNI_SERVICE_ACCOUNT",
     "CALICO_IPV4POOL_BLOCK_SIZE",
@@ -33,6 +33,7 @@ const READ: [&str; 46] = [
     "CARACAL_IPAM_GC_GRACE_SECONDS",
     "CARACAL_LAB_DIR",
     "CARACAL_LAB_INSIDE",
+    "CARACAL_LAB_TELL_WAITS",
     "CARACAL_LAB_TIME_SCALE",
     "CARACAL_LIB_DIR",
     "CARACAL_LOG",
