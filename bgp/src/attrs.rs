@@ -29,8 +29,8 @@ pub struct PathAttrs {
     pub as_path: AsPath,
     /// NEXT_HOP, or the global next hop of MP_REACH_NLRI. `None` only before an own route got one.
     pub next_hop: Option<IpAddr>,
-    /// The link-local next hop that may follow the global one (RFC 2545 §3); zoned when it came from
-    /// a peer on a link of ours.
+    /// The link-local next hop that may follow the global one (RFC 2545 §3); zoned when it came
+    /// from a peer on a link of ours.
     pub link_local_next_hop: Option<Ipv6Addr>,
     /// MULTI_EXIT_DISC.
     pub med: Option<u32>,

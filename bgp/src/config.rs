@@ -63,13 +63,11 @@ impl SpeakerConfig {
             .peers
             .values()
             .filter_map(|peer| peer.interface.clone());
-        let gateways = self
-            .originate
-            .iter()
-            .flat_map(|(_, route)| match &route.way {
-                StaticWay::Via(gateways) => gateways.as_slice(),
-                _ => &[],
-            });
+        let ways = self.originate.values().map(|route| &route.way);
+        let gateways = ways.flat_map(|way| match way {
+            StaticWay::Via(gateways) => gateways.as_slice(),
+            _ => &[],
+        });
         peers
             .chain(gateways.filter_map(|gateway| gateway.interface.clone()))
             .collect()
@@ -135,7 +133,8 @@ pub enum StaticWay {
     Recursive(IpAddr),
     /// To what is on this link, by the kernel's own route.
     Interface(IfName),
-    /// By a route that another program wrote into the kernel's table; the interface, when it is one.
+    /// By a route that another program wrote into the kernel's table; the interface, when it is
+    /// one.
     Inherited(Option<IfName>),
 }
 

@@ -170,8 +170,8 @@ pub(super) fn correct(attrs: &mut PathAttrs, kind: PeerKind, role: Option<(BgpRo
     }
 }
 
-/// Says on which link the link-local next hop is: that of the peer, if it has one. Without a link it
-/// leads nowhere.
+/// Says on which link the link-local next hop is: that of the peer, if it has one. Without a link
+/// it leads nowhere.
 pub(super) fn place(attrs: &mut PathAttrs, link: Option<&IfName>) {
     let Some(IpAddr::V6(told)) = attrs.next_hop else {
         return;

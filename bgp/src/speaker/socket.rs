@@ -90,6 +90,9 @@ pub(super) fn link_of(remote: SocketAddr) -> Option<IfName> {
     let SocketAddr::V6(v6) = remote else {
         return None;
     };
+    if !v6.ip().is_unicast_link_local() {
+        return None;
+    }
     let name = if_indextoname(v6.scope_id()).ok()?;
     Some(IfName::from(name.to_str().ok()?))
 }

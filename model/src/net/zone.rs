@@ -1,13 +1,12 @@
 //! Link-local addresses of IPv6 with their links: without its interface such an address is none
 //! (RFC 4007 §6).
 //!
-//! Where addresses are keys, a link-local one is *zoned*: octets 4 to 7, which are zero in all of
-//! them (RFC 4291 §2.5.6), hold the number that the interface's name has in this process. So it is
-//! an address like others, and another one on each link. What goes onto the wire, into the kernel,
-//! to people or to disk is [`unzoned`] before.
+//! Where addresses are keys, a link-local one is *zoned*: octets 2 to 7, which are zero in all of
+//! them (RFC 4291 §2.5.6), hold a number that follows from the interface's name. So it is an address
+//! like others, and another one on each link. What goes onto the wire, into the kernel, to people or
+//! to disk is [`unzoned`] before.
 
 use std::net::Ipv6Addr;
-use std::sync::{PoisonError, RwLock};
 
 use super::Prefix;
 use crate::names::IfName;
@@ -19,23 +18,15 @@ const LINK_LOCAL_LEN: u8 = 64;
 /// Where the number stands.
 const SHIFT: u32 = 64;
 /// The bits of the number.
-const ZONE: u128 = 0xffff_ffff << SHIFT;
+const ZONE: u128 = 0xffff_ffff_ffff << SHIFT;
 
-/// The interfaces with a number; that of the first is 1. There are as many as configurations of
-/// this process have named beside link-local addresses.
-static NAMES: RwLock<Vec<IfName>> = RwLock::new(Vec::new());
-
+/// FNV-1a, folded to 48 bits and never 0. That two interfaces of a machine have the same number is
+/// as likely as one in 2⁴⁸.
 fn number(interface: &IfName) -> u128 {
-    let position = |names: &[IfName]| names.iter().position(|name| name == interface);
-    let known = position(&NAMES.read().unwrap_or_else(PoisonError::into_inner));
-    let index = known.unwrap_or_else(|| {
-        let mut names = NAMES.write().unwrap_or_else(PoisonError::into_inner);
-        position(&names).unwrap_or_else(|| {
-            names.push(interface.clone());
-            names.len() - 1
-        })
-    });
-    u32::try_from(index).map_or(0, |index| u128::from(index) + 1)
+    let hash = |hash: u64, octet: &u8| (hash ^ u64::from(*octet)).wrapping_mul(0x0100_0000_01b3);
+    let octets = interface.as_str().as_bytes();
+    let hash = octets.iter().fold(0xcbf2_9ce4_8422_2325, hash);
+    u128::from((hash ^ hash >> 48) << 16 >> 16).max(1)
 }
 
 /// A link-local address on this link.

@@ -340,7 +340,8 @@ impl Current {
         }
     }
 
-    /// The tables of the kernel get the file's routes, but for those of interfaces, which are there.
+    /// The tables of the kernel get the file's routes, but for those of interfaces, which are
+    /// there.
     fn announce(&self) {
         let file = &self.config.originate;
         if self.connected.is_empty() {

@@ -58,10 +58,7 @@ pub(super) fn peer_view(
             .filter(|port| *port != 179 && *port != 0),
         local_as: peer.local_as.map(|asn| asn.to_string()),
         address: address(peer.address),
-        interface: match &peer.interface {
-            Some(name) => Some(quotable(name.as_str(), &format!("{what}, interface"))?),
-            None => None,
-        },
+        interface: interface(&what, peer)?,
         port: peer.port,
         remote_as: peer.remote_as.0,
         reach: reach.text(),
@@ -122,6 +119,12 @@ pub(super) fn peer_view(
         import: symbols(&peer.import)?,
         export: symbols(&peer.export)?,
     })
+}
+
+fn interface(what: &str, peer: &PeerConfig) -> Result<Option<String>, RenderError> {
+    let name = peer.interface.as_ref().map(|name| name.as_str());
+    let quoted = name.map(|name| quotable(name, &format!("{what}, interface")));
+    quoted.transpose()
 }
 
 /// The limits that there are, by family.
