@@ -81,9 +81,9 @@ pub(super) fn attributes(route: &Origination) -> PathAttrs {
     attrs
 }
 
-/// Announcement of a route that is in the forwarding table and not of this speaker, by which packets
-/// go this way; `None`: the filter rejects it. Actions set its attributes, but for the AS path,
-/// which is empty on a route of ours.
+/// Announcement of a route that is in the forwarding table and not of this speaker, by which
+/// packets go this way; `None`: the filter rejects it. Actions set its attributes, but for the AS
+/// path, which is empty on a route of ours.
 #[must_use]
 pub fn redistribute(
     filter: Option<&Filter>,

@@ -2,9 +2,9 @@
 //! (RFC 4007 §6).
 //!
 //! Where addresses are keys, a link-local one is *zoned*: octets 2 to 7, which are zero in all of
-//! them (RFC 4291 §2.5.6), hold a number that follows from the interface's name. So it is an address
-//! like others, and another one on each link. What goes onto the wire, into the kernel, to people or
-//! to disk is [`unzoned`] before.
+//! them (RFC 4291 §2.5.6), hold a number that follows from the interface's name. So it is an
+//! address like others, and another one on each link. What goes onto the wire, into the kernel, to
+//! people or to disk is [`unzoned`] before.
 
 use std::net::Ipv6Addr;
 

@@ -213,8 +213,8 @@ impl<'a> PeerOptions<'a> {
         }
     }
 
-    /// The link that we share with a peer, as in BIRD: one with a link-local address has a link, and
-    /// is on it. Of others, the kernel's routes say where they are.
+    /// The link that we share with a peer, as in BIRD: one with a link-local address has a link,
+    /// and is on it. Of others, the kernel's routes say where they are.
     pub(super) fn link(&self, config: &PeerConfig) -> Result<Option<IfName>, ParseFault<'a>> {
         let Some(neighbor) = &self.neighbor else {
             return Ok(None);
