@@ -10,7 +10,6 @@ use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
 
 use crate::config::InterfacePattern;
-use crate::policy::glob;
 
 fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     let v4 = address.as_sockaddr_in().map(|v4| v4.ip().into());
@@ -40,17 +39,6 @@ fn subnet(address: IpAddr, len: u8, peer: Option<IpAddr>) -> Option<Prefix> {
     }
 }
 
-/// Whether a list takes an interface: the first item that fits decides; an empty list takes all.
-fn takes(patterns: &[InterfacePattern], interface: &str, address: IpAddr) -> bool {
-    let fits = |pattern: &&InterfacePattern| {
-        let is_named = |name: &String| glob(name, interface);
-        pattern.interface.as_ref().is_none_or(is_named)
-            && pattern.prefix.is_none_or(|prefix| prefix.contains(address))
-    };
-    let first = patterns.iter().find(fits);
-    first.map_or(patterns.is_empty(), |pattern| !pattern.excludes)
-}
-
 /// The subnets of interfaces that are up, of those that the patterns take, each with its interface.
 ///
 /// # Errors
@@ -64,8 +52,12 @@ pub fn direct_subnets(patterns: &[InterfacePattern]) -> io::Result<BTreeMap<Pref
         // An address with a label calls itself `eth0:1`.
         let name = found.interface_name.split(':').next().unwrap_or_default();
         let is_up = found.flags.contains(InterfaceFlags::IFF_UP);
-        let is_taken = is_up && takes(patterns, name, address);
-        let subnet = subnet(address, len, peer).filter(|_| is_taken)?;
+        let subnet = subnet(address, len, peer)?;
+        // Of other links it is the broadcast address.
+        let other = peer.filter(|_| subnet != Prefix::truncated(address, len));
+        let ends: Vec<IpAddr> = [Some(address), other].into_iter().flatten().collect();
+        let is_taken = is_up && InterfacePattern::take(patterns, name, &ends);
+        let subnet = is_taken.then_some(subnet)?;
         Some((subnet, IfName::from(name)))
     };
     let mut subnets = BTreeMap::new();
@@ -110,8 +102,18 @@ mod tests {
         let list = [pattern(true, "eth1"), pattern(false, "eth*")];
         let address = [10, 0, 0, 1].into();
         for (name, expected) in [("eth0", true), ("eth1", false), ("lo", false)] {
-            assert_eq!(takes(&list, name, address), expected, "{name}");
+            let found = InterfacePattern::take(&list, name, &[address]);
+            assert_eq!(found, expected, "{name}");
         }
-        assert!(takes(&[], "lo", address));
+        assert!(InterfacePattern::take(&[], "lo", &[address]));
+        let far = InterfacePattern {
+            prefix: "10.66.0.2/32".parse().ok(),
+            ..InterfacePattern::default()
+        };
+        let ends = ["10.66.0.1", "10.66.0.2"].map(|end| end.parse().unwrap());
+        assert!(
+            InterfacePattern::take(&[far], "ppp0", &ends),
+            "the other end"
+        );
     }
 }

@@ -2,14 +2,13 @@
 //! in the AS). The rules are BIRD's.
 
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use caracal_model::Prefix;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
 use crate::config::InterfacePattern;
-use crate::policy::glob;
 
 /// An IPv4 address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,13 +38,10 @@ impl Candidate {
         }
     }
 
-    fn matches(&self, pattern: &InterfacePattern) -> bool {
-        let is_named = |name: &String| glob(name, &self.interface);
-        let is_in = |prefix: Prefix| {
-            let mut ends = [Some(self.address), self.peer].into_iter().flatten();
-            ends.any(|end| prefix.contains(end.into()))
-        };
-        pattern.interface.as_ref().is_none_or(is_named) && pattern.prefix.is_none_or(is_in)
+    fn is_taken(&self, patterns: &[InterfacePattern]) -> bool {
+        let ends = [Some(self.address), self.peer].into_iter().flatten();
+        let ends: Vec<IpAddr> = ends.map(IpAddr::V4).collect();
+        InterfacePattern::take(patterns, &self.interface, &ends)
     }
 
     /// True when the kernel has it in second place: an address before it is in the same subnet.
@@ -96,16 +92,9 @@ fn choose(
     patterns: &[InterfacePattern],
     kept: Option<Ipv4Addr>,
 ) -> Result<Ipv4Addr, String> {
-    let is_taken = |candidate: &Candidate| match patterns {
-        [] => true,
-        patterns => {
-            let first = patterns.iter().find(|pattern| candidate.matches(pattern));
-            first.is_some_and(|pattern| !pattern.excludes)
-        }
-    };
     let unfit = |place: usize, candidate: &Candidate| match candidate.unfit() {
         None if candidate.is_secondary(&candidates[..place]) => Some("secondary"),
-        None if !is_taken(candidate) => Some("not in the list"),
+        None if !candidate.is_taken(patterns) => Some("not in the list"),
         unfit => unfit,
     };
     let (mut lowest, mut seen) = (None, String::new());

@@ -90,6 +90,7 @@ pub(super) fn link_of(remote: SocketAddr) -> Option<IfName> {
     let SocketAddr::V6(v6) = remote else {
         return None;
     };
+    // Others have scope 0, for which nix 0.31 gives an empty name and no error.
     if !v6.ip().is_unicast_link_local() {
         return None;
     }
@@ -320,4 +321,22 @@ fn saved_syn(socket: &impl AsFd) -> io::Result<Vec<u8>> {
     }
     syn.truncate(usize::try_from(len).unwrap_or_default());
     Ok(syn)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn rfc4007_6_only_a_link_local_address_is_on_a_link() {
+        let lo = if_nametoindex("lo").unwrap();
+        let on_lo = |text: &str| SocketAddrV6::new(text.parse().unwrap(), 179, 0, lo).into();
+        assert_eq!(link_of(on_lo("fe80::1")), Some("lo".into()));
+        assert_eq!(link_of(on_lo("2001:db8::1")), None);
+        for plain in ["10.0.0.1:179", "[::ffff:10.0.0.1]:179", "[2001:db8::1]:179"] {
+            assert_eq!(link_of(plain.parse().unwrap()), None, "{plain}");
+        }
+    }
 }
